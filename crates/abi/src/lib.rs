@@ -1,0 +1,1 @@
+//! What daemon, shim and tools share: memory layout, control messages, versions.

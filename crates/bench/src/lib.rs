@@ -1,0 +1,1 @@
+//! The experiments: test beds, load generators, harness, plots.

@@ -1,0 +1,1 @@
+//! eBPF programs and their loader.

@@ -1,0 +1,2 @@
+//! The scoutline program.
+fn main() {}

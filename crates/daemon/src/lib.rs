@@ -1,0 +1,1 @@
+//! The control plane: configuration, control socket, JSON API.

@@ -1,0 +1,1 @@
+//! Partners at the edge of the machine: packet, tap, memory, pcap.

@@ -1,0 +1,1 @@
+//! The loop that joins devices, paths, scheduler and sockets.

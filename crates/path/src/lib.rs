@@ -1,0 +1,1 @@
+//! Modules, services, graph, attributes, paths, stages, demultiplexing, accounts. Pure.

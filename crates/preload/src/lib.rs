@@ -1,0 +1,1 @@
+//! The socket shim that LD_PRELOAD puts under an unmodified program.

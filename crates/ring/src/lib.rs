@@ -1,0 +1,1 @@
+//! Shared buffers: blocks, pools, byte rings, bitmaps. The only hand-written atomics.

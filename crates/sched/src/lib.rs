@@ -1,0 +1,1 @@
+//! Policies over virtual time: which path runs next. Pure.

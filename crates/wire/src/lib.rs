@@ -1,0 +1,1 @@
+//! Header views: parse, emit, checksum. Pure.
