@@ -1,1 +1,13 @@
-//! Shared buffers: blocks, pools, byte rings, bitmaps. The only hand-written atomics.
+//! Shared buffers: blocks and pools for packets, byte rings and bitmaps for shared memory.
+//!
+//! The only crate with hand-written atomics. What lives in shared memory is hostile: every value is read once
+//! into a local, checked, and then used (DESIGN.md §3).
+#![allow(unsafe_code)] // raw memory and atomics are this crate's subject; every block says why it holds
+
+mod block;
+mod pool;
+mod stream;
+
+pub use block::{Block, BlockOwner};
+pub use pool::Pool;
+pub use stream::{Span, StreamMemory};

@@ -1,0 +1,160 @@
+//! What a run has made on the machine, so that all of it goes however the run ends.
+//!
+//! Three ways out, one list: guards remove their own things when they are dropped; on SIGINT, SIGTERM
+//! and SIGHUP a thread removes everything on the list and ends the process; and what a run killed by
+//! SIGKILL left behind is found by its name (`scl-<pid>-…`, with no such process any more) and removed
+//! by the next run.
+//!
+//! Whatever adds to the machine does so inside [`with`], under the list's lock. The signal thread takes
+//! that lock and never gives it back, so nothing can be made after it has begun to remove.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{fs, process, thread};
+
+use anyhow::{Context as _, Result, anyhow};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::sys;
+
+/// How the names of all our namespaces and directories begin.
+pub(crate) const PREFIX: &str = "scl-";
+
+/// Where `ip netns` keeps its names.
+pub(crate) const NAMESPACES: &str = "/run/netns";
+
+/// What exists now.
+#[derive(Default)]
+pub(crate) struct Registry {
+    /// Process groups that we started.
+    pub(crate) groups: Vec<i32>,
+    /// Named network namespaces.
+    pub(crate) namespaces: Vec<String>,
+    /// Temporary directories.
+    pub(crate) directories: Vec<PathBuf>,
+}
+
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { groups: Vec::new(), namespaces: Vec::new(), directories: Vec::new() });
+
+/// Runs `change` under the list's lock.
+pub(crate) fn with<T>(change: impl FnOnce(&mut Registry) -> T) -> T {
+    // A panic inside leaves a list that is still right to remove from.
+    change(&mut REGISTRY.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Sees to it that a signal removes everything, and removes what dead runs have left. Done once.
+pub(crate) fn install() -> Result<()> {
+    static DONE: OnceLock<Result<(), String>> = OnceLock::new();
+    DONE.get_or_init(|| {
+        sweep();
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| error.to_string())?;
+        let wait = move || {
+            if let Some(signal) = signals.forever().next() {
+                with(|registry| {
+                    eprintln!("\nstopped by a signal: removing hosts and servers");
+                    remove_all(registry);
+                    process::exit(128 + signal);
+                });
+            }
+        };
+        thread::Builder::new().name("cleanup".into()).spawn(wait).map_err(|error| error.to_string())?;
+        Ok(())
+    })
+    .clone()
+    .map_err(|error| anyhow!("cannot catch signals: {error}"))
+}
+
+fn remove_all(registry: &mut Registry) {
+    for group in registry.groups.drain(..) {
+        sys::signal_group(group, libc::SIGTERM);
+        sys::signal_group(group, libc::SIGKILL);
+    }
+    for name in registry.namespaces.drain(..) {
+        remove_namespace(&name);
+    }
+    for directory in registry.directories.drain(..) {
+        remove_directory(&directory);
+    }
+}
+
+/// Ends what still runs in a namespace and removes its name. Its devices go with it.
+pub(crate) fn remove_namespace(name: &str) {
+    if let Ok(output) = Command::new("ip").args(["netns", "pids", name]).output() {
+        let pids = String::from_utf8_lossy(&output.stdout);
+        for pid in pids.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
+            if pid > 1 && pid != process::id() as i32 {
+                sys::signal_process(pid, libc::SIGKILL);
+            }
+        }
+    }
+    if Path::new(NAMESPACES).join(name).exists() {
+        let result = ip(&["netns", "delete", name]);
+        if let Err(error) = result {
+            eprintln!("warning: {error:#}; remove it with: ip netns delete {name}");
+        }
+    }
+}
+
+/// Removes a directory of ours and all in it.
+pub(crate) fn remove_directory(directory: &Path) {
+    if let Err(error) = fs::remove_dir_all(directory)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        eprintln!("warning: cannot remove {}: {error}", directory.display());
+    }
+}
+
+/// Removes what runs that no longer exist have left behind.
+fn sweep() {
+    for name in stale_names(Path::new(NAMESPACES)) {
+        eprintln!("removing host {name}, left by a run that was killed");
+        remove_namespace(&name);
+    }
+    let temporary = std::env::temp_dir();
+    for name in stale_names(&temporary) {
+        remove_directory(&temporary.join(name));
+    }
+}
+
+fn stale_names(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| owner(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())).collect()
+}
+
+/// The process whose name stands in `scl-<pid>-…`.
+fn owner(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split_once('-')?.0.parse().ok()
+}
+
+/// Runs `ip` with these arguments; its error message becomes ours.
+pub(crate) fn ip(arguments: &[&str]) -> Result<()> {
+    let output = Command::new("ip").args(arguments).output().map_err(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            anyhow!("the program `ip` is missing; install it with: apt-get install iproute2")
+        } else {
+            anyhow!("cannot run ip: {error}")
+        }
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(anyhow!("{}", message.trim())).with_context(|| format!("ip {}", arguments.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::owner;
+
+    #[test]
+    fn owner_is_read_from_the_name_alone() {
+        assert_eq!(owner("scl-17-0-client"), Some(17));
+        assert_eq!(owner("scl-17"), None);
+        assert_eq!(owner("scl-x-0"), None);
+        assert_eq!(owner("other-17-0"), None);
+    }
+}

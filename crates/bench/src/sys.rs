@@ -1,0 +1,195 @@
+//! The system calls of this crate that the standard library has no safe form for: namespaces,
+//! placement on cores, real-time priority, epoll, and `connect` without blocking.
+//!
+//! Every function here is safe to call; nothing else in the crate is unsafe.
+
+use std::io;
+use std::mem;
+use std::net::{SocketAddrV4, TcpStream};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use libc::c_int;
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of the machine share.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid timespec to write to.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Places the calling thread on one core.
+pub(crate) fn set_core(core: usize) -> io::Result<()> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    if core >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the core is below CPU_SETSIZE, checked above.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: `set` is valid for its whole size; 0 names the calling thread.
+    check(unsafe { libc::sched_setaffinity(0, mem::size_of_val(&set), &raw const set) }).map(drop)
+}
+
+/// Gives the calling thread `SCHED_FIFO` with this priority (1 to 99).
+pub(crate) fn set_realtime(priority: i32) -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: priority };
+    // SAFETY: `parameter` is a valid sched_param; 0 names the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) }).map(drop)
+}
+
+/// Moves the calling thread into the network namespace behind `namespace`.
+pub(crate) fn enter_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the borrowed descriptor is open; setns touches no memory of ours.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Makes `command` start in a network namespace, on one core, in a process group of its own, and get
+/// SIGTERM should the thread that spawned it end.
+///
+/// `namespace` must stay open until the command is spawned: the closure owns it.
+pub(crate) fn prepare(command: &mut Command, namespace: Option<OwnedFd>, core: Option<usize>) {
+    command.process_group(0);
+    let before_exec = move || {
+        if let Some(namespace) = &namespace {
+            // SAFETY: the closure owns the descriptor, so it is open.
+            check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
+        }
+        if let Some(core) = core {
+            set_core(core)?;
+        }
+        // SAFETY: plain system call with integer arguments.
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) })?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes only async-signal-safe system calls and neither
+    // allocates nor takes a lock.
+    unsafe { command.pre_exec(before_exec) };
+}
+
+/// Sends `signal` to every process of a group; false when the group has none left.
+pub(crate) fn signal_group(group: i32, signal: c_int) -> bool {
+    // A group of 0 or 1 would name ourselves or everything.
+    assert!(group > 1, "not a process group of ours: {group}");
+    // SAFETY: plain system call with integer arguments.
+    unsafe { libc::kill(-group, signal) == 0 }
+}
+
+/// Sends `signal` to one process; false when there is none.
+pub(crate) fn signal_process(process: i32, signal: c_int) -> bool {
+    assert!(process > 1, "not a process of ours: {process}");
+    // SAFETY: plain system call with integer arguments.
+    unsafe { libc::kill(process, signal) == 0 }
+}
+
+/// Starts a TCP connection from the address `source` without waiting for it.
+pub(crate) fn connect_from(
+    source: Option<std::net::Ipv4Addr>,
+    target: SocketAddrV4,
+    congestion: &[u8],
+) -> io::Result<TcpStream> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: plain system call with integer arguments.
+    let fd = check(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
+    // SAFETY: `fd` was made just now and has no other owner.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    if !congestion.is_empty() {
+        set_option(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, congestion)?;
+    }
+    if let Some(source) = source {
+        // The kernel picks the port in connect, where it knows the whole four-tuple: a port may then
+        // be shared by connections to different servers.
+        let on = 1_i32.to_ne_bytes();
+        set_option(fd.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &on)?;
+        let address = socket_address(SocketAddrV4::new(source, 0));
+        let length = mem::size_of_val(&address) as libc::socklen_t;
+        // SAFETY: `address` is a valid sockaddr_in of the length given.
+        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) })?;
+    }
+    let address = socket_address(target);
+    let length = mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: `address` is a valid sockaddr_in of the length given.
+    match check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), length) }) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(TcpStream::from(fd)),
+    }
+}
+
+fn set_option(fd: RawFd, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    // SAFETY: `value` is readable for its length.
+    let result = unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as u32) };
+    check(result).map(drop)
+}
+
+fn socket_address(address: SocketAddrV4) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: address.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+        sin_zero: [0; 8],
+    }
+}
+
+/// An epoll set, edge-triggered, whose tokens are indices.
+pub(crate) struct Poll {
+    fd: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+/// One event of a [`Poll`].
+#[derive(Clone, Copy)]
+pub(crate) struct Event {
+    /// What was given to [`Poll::add`].
+    pub(crate) token: usize,
+    /// The peer has closed its side, or the connection is gone.
+    pub(crate) closed: bool,
+}
+
+impl Poll {
+    /// An empty set that reports up to `capacity` events at once.
+    pub(crate) fn new(capacity: usize) -> io::Result<Poll> {
+        // SAFETY: plain system call with integer arguments.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: `fd` was made just now and has no other owner.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Poll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; capacity.max(1)] })
+    }
+
+    /// Watches a socket for readability, writability and the peer's close. Closing it removes it.
+    pub(crate) fn add(&self, socket: &TcpStream, token: usize) -> io::Result<()> {
+        let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        let mut event = libc::epoll_event { events: interest as u32, u64: token as u64 };
+        let (set, fd) = (self.fd.as_raw_fd(), socket.as_raw_fd());
+        // SAFETY: both descriptors are open and `event` is valid.
+        check(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(drop)
+    }
+
+    /// Waits up to `timeout_ms` and returns how many events there are for [`Poll::event`].
+    pub(crate) fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
+        let (room, length) = (self.events.as_mut_ptr(), self.events.len() as c_int);
+        // SAFETY: `room` is valid for `length` events.
+        match check(unsafe { libc::epoll_wait(self.fd.as_raw_fd(), room, length, timeout_ms) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            other => other.map(|count| count as usize),
+        }
+    }
+
+    /// The event with this index of the last [`Poll::wait`].
+    pub(crate) fn event(&self, index: usize) -> Event {
+        let event = self.events[index];
+        let gone = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+        Event { token: event.u64 as usize, closed: event.events & gone != 0 }
+    }
+}

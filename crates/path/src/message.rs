@@ -1,0 +1,254 @@
+//! What travels along a path: rich pointers with their facts, in bursts (DESIGN.md §3; Streamline's pvec).
+
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::rc::Rc;
+
+use scoutline_base::{DeviceId, Time};
+use scoutline_ring::{Block, StreamMemory};
+
+/// Room for every header that the outward stages put in front: Ethernet with a VLAN tag, IPv6 and TCP fit.
+pub const HEAD_ROOM: usize = 128;
+
+/// A burst of messages moving one way along a path.
+pub type Burst = Vec<Message>;
+
+/// One unit of data on a path.
+///
+/// Inward (device to program) the packet is `body` and stages move its start past the header that they own.
+/// Outward (program to device) stages put headers in front in `head`, innermost first, and never touch the body.
+#[derive(Debug, Default)]
+pub struct Message {
+    /// Headers written so far, outward only.
+    pub head: Head,
+    /// The data itself.
+    pub body: Body,
+    /// What stages and device know about it.
+    pub facts: Facts,
+}
+
+/// The data of a message.
+#[derive(Default)]
+pub enum Body {
+    /// No data (a pure acknowledgment, say).
+    #[default]
+    Empty,
+    /// `range` of a block: a received packet, or one that we built.
+    Block {
+        /// The memory.
+        block: Block,
+        /// The part that is still to be processed.
+        range: Range<u32>,
+    },
+    /// Bytes of the path's outgoing stream, in the socket's send ring; the device reads them there.
+    Stream {
+        /// Positions in the stream.
+        range: Range<u64>,
+        /// The ring. Stages leave it `None`; the engine sets it when the message leaves the path.
+        memory: Option<Rc<dyn StreamMemory>>,
+    },
+    /// No packet: one end of the path tells the other something.
+    Control(Control),
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Body::Empty => write!(f, "Empty"),
+            Body::Block { range, .. } => write!(f, "Block({range:?})"),
+            Body::Stream { range, .. } => write!(f, "Stream({range:?})"),
+            Body::Control(control) => write!(f, "Control({control:?})"),
+        }
+    }
+}
+
+/// What the two ends of a path tell each other, in order with the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    // Outward: the program's side to the protocol.
+    /// The program has taken the incoming stream up to this position.
+    Consumed(u64),
+    /// The program has put the outgoing stream in place up to this position.
+    Written(u64),
+    /// No more will be written (`shutdown(SHUT_WR)`).
+    Shutdown,
+    /// The program closed the socket.
+    Close,
+    /// The program died or asked for a reset.
+    Abort,
+    /// Nagle's algorithm off or on.
+    NoDelay(bool),
+    /// Keepalive probes: `None` is off; else idle and interval in seconds, and the count.
+    KeepAlive(Option<(u32, u32, u32)>),
+
+    // Inward: the protocol to the program's side.
+    /// The handshake is complete.
+    Connected,
+    /// The incoming stream is complete up to this position (data was stored before).
+    Readable(u64),
+    /// The peer has acknowledged the outgoing stream up to this position.
+    Acknowledged(u64),
+    /// The peer will send no more.
+    PeerFinished,
+    /// The path failed; a Linux errno.
+    Failed(i32),
+    /// An ICMP error concerns this flow: type and code (RFC 792). The transport stage decides what it means.
+    Unreachable(u8, u8),
+    /// The protocol needs this path no longer.
+    Closed,
+}
+
+/// Header bytes, written from the back so that each stage prepends.
+#[derive(Clone, Debug)]
+pub struct Head {
+    bytes: [u8; HEAD_ROOM],
+    start: u8,
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Head { bytes: [0; HEAD_ROOM], start: HEAD_ROOM as u8 }
+    }
+}
+
+impl Head {
+    /// Makes room for `len` bytes in front and gives them to be written.
+    ///
+    /// # Panics
+    /// When the headers of a path exceed [`HEAD_ROOM`]: a fault of the module graph, not of a packet.
+    #[inline]
+    pub fn prepend(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.start as usize, "headers exceed HEAD_ROOM");
+        let end = self.start as usize;
+        self.start -= len as u8;
+        &mut self.bytes[end - len..end]
+    }
+
+    /// The headers so far, outermost first.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.start as usize..]
+    }
+
+    /// The headers so far, to be completed (a checksum, say).
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start as usize..]
+    }
+}
+
+/// What is known about a message besides its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Where it came from or shall go.
+    pub device: DeviceId,
+    /// When it arrived.
+    pub arrival: Time,
+    /// State of its transport checksum.
+    pub checksum: Checksum,
+    /// Set on a super-segment: how it is to be cut, or was put together.
+    pub segmentation: Option<Segmentation>,
+    /// Set by the link stage inward: the sender's link address.
+    pub link_source: [u8; 6],
+    /// Set by the network stage: who sent it, and to whom. Outward, read by it where the path does not fix them.
+    pub source: Option<Ipv4Addr>,
+    /// See `source`.
+    pub destination: Option<Ipv4Addr>,
+    /// Transport ports (source, destination), where a datagram path needs them per message.
+    pub ports: Option<(u16, u16)>,
+    /// Type of service octet: DSCP and ECN.
+    pub tos: u8,
+    /// For stream data moving inward: the position in the stream of the first byte of the body.
+    pub stream_position: u64,
+}
+
+/// What is known of the transport checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksum {
+    /// Inward: the stage must verify it.
+    #[default]
+    Unverified,
+    /// Inward: hardware, or a trusted local sender (veth, tap), vouches for it.
+    Verified,
+    /// Outward: the field holds the pseudo-header sum and the device completes it. `start` counts from the first
+    /// byte of the frame, `offset` from `start` (as in virtio_net_hdr).
+    Partial {
+        /// Where summing begins.
+        start: u16,
+        /// Where the field stands, from `start`.
+        offset: u16,
+    },
+    /// Outward: the packet is complete.
+    Complete,
+}
+
+/// How a super-segment relates to packets on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segmentation {
+    /// Which protocol cuts it.
+    pub kind: SegmentationKind,
+    /// Transport payload bytes of each packet on the wire, the last excepted.
+    pub size: u16,
+    /// Length of all headers in front of the payload, where known (0 else).
+    pub header_len: u16,
+}
+
+/// The protocols whose packets devices cut and merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentationKind {
+    /// TCP over IPv4.
+    Tcp4,
+    /// UDP (USO).
+    Udp,
+}
+
+impl Message {
+    /// An incoming packet.
+    pub fn received(block: Block, range: Range<u32>, facts: Facts) -> Message {
+        Message { head: Head::default(), body: Body::Block { block, range }, facts }
+    }
+
+    /// A note from one end of the path to the other.
+    pub fn control(control: Control) -> Message {
+        Message { body: Body::Control(control), ..Message::default() }
+    }
+
+    /// The unprocessed bytes of a block body; empty for every other body.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.body {
+            Body::Block { block, range } => &block[range.start as usize..range.end as usize],
+            _ => &[],
+        }
+    }
+
+    /// Moves the start of the body past `len` bytes of header.
+    ///
+    /// # Panics
+    /// When there are fewer bytes: callers parse before they advance.
+    #[inline]
+    pub fn advance(&mut self, len: usize) {
+        if let Body::Block { range, .. } = &mut self.body {
+            assert!(len as u32 <= range.end - range.start, "advanced past the end");
+            range.start += len as u32;
+        }
+    }
+
+    /// Cuts the body to `len` bytes (link padding goes).
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        if let Body::Block { range, .. } = &mut self.body {
+            range.end = range.end.min(range.start.saturating_add(len as u32));
+        }
+    }
+
+    /// Bytes of data, headers in `head` not counted.
+    #[inline]
+    pub fn body_len(&self) -> usize {
+        match &self.body {
+            Body::Block { range, .. } => (range.end - range.start) as usize,
+            Body::Stream { range, .. } => (range.end - range.start) as usize,
+            Body::Empty | Body::Control(_) => 0,
+        }
+    }
+}

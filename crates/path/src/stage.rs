@@ -1,0 +1,94 @@
+//! The stage: what one module contributes to one path (Scout §3.2).
+
+use std::any::Any;
+
+use scoutline_base::{PathId, Time};
+
+use crate::{Account, Attributes, Burst, CreateError, DropReason, FlowKey, Message};
+
+/// What is both path- and module-specific, with one interface per direction.
+///
+/// A stage takes a burst, keeps or changes what concerns it, and leaves in `burst` what goes on in the same
+/// direction. What it puts into `turned` goes the other way, starting at its neighbour. Controls that are not its
+/// own it leaves in place. A packet that it refuses goes through [`Context::drop_message`], never a panic.
+pub trait Stage: Any {
+    /// The module's name, as in the graph.
+    fn module(&self) -> &'static str;
+
+    /// Called once, device side first, when the whole path is known.
+    fn establish(&mut self, _attributes: &mut Attributes) -> Result<(), CreateError> {
+        Ok(())
+    }
+
+    /// From the device towards the program.
+    fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>);
+
+    /// From the program towards the device.
+    fn outward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>);
+
+    /// When [`Stage::on_timeout`] wants to be called next.
+    fn next_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    /// A time-out is due. What it gives goes on from here in either direction.
+    fn on_timeout(&mut self, _inward: &mut Burst, _outward: &mut Burst, _context: &mut Context<'_>) {}
+
+    /// Facts for people: `ps` and `graph` show them as they are (`("state", "ESTABLISHED")`).
+    fn describe(&self, _facts: &mut Vec<(&'static str, String)>) {}
+
+    /// For transformation rules, which take stages apart.
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+
+    /// For the engine and rules, which look for a stage that they know.
+    fn as_any(&self) -> &dyn Any;
+
+    /// See `as_any`.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// What a stage may use while it runs: the time, its path's account, and the way out.
+pub struct Context<'a> {
+    /// The time of this run.
+    pub now: Time,
+    /// The path that runs.
+    pub path: PathId,
+    /// Its account: drops, packets and bytes are charged here.
+    pub account: &'a mut Account,
+    /// Messages that left the outermost stage; the device takes them.
+    pub out: &'a mut Burst,
+    /// How many more messages the device can take now. A stage that makes packets stops at 0 and sets `more`.
+    pub transmit_room: usize,
+    /// Set by a stage that stopped early: the path stays ready.
+    pub more: bool,
+    /// What the engine shall do after this run.
+    pub effects: &'a mut Vec<Effect>,
+}
+
+impl Context<'_> {
+    /// Refuses a message: it is counted under its reason, and its memory returns.
+    pub fn drop_message(&mut self, message: Message, reason: DropReason) {
+        self.account.on_drop(reason);
+        drop(message);
+    }
+}
+
+/// What a stage asks of the engine. Effects happen in order, after the run that asked.
+#[derive(Debug)]
+pub enum Effect {
+    /// Create a path (a listen path met a SYN). `first` is then given to it as its first inward message.
+    Create {
+        /// The module at which creation starts.
+        module: &'static str,
+        /// The invariants of the new path.
+        attributes: Attributes,
+        /// The message that caused it.
+        first: Option<Message>,
+    },
+    /// This path is finished.
+    Destroy,
+    /// Classify this whole datagram afresh (its fragments have been put together).
+    Reclassify(Message),
+    /// Tell the path of this flow something (an ICMP error found its cause): queued inward on it, if it exists.
+    Notify(FlowKey, crate::Control),
+}
