@@ -1,1 +1,3 @@
 //! Header views: parse, emit, checksum. Pure.
+
+pub mod tcp;
