@@ -350,8 +350,8 @@ mod tests {
     #[test]
     fn parses_a_syn_as_linux_writes_it() {
         let bytes = [
-            0xc3, 0x50, 0x00, 0x50, 1, 2, 3, 4, 0, 0, 0, 0, 0xa0, 0x02, 0xfa, 0xf0, 0xde, 0xad, 0, 0, 2, 4, 5,
-            0xb4, 4, 2, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 7,
+            0xc3, 0x50, 0x00, 0x50, 1, 2, 3, 4, 0, 0, 0, 0, 0xa0, 0x02, 0xfa, 0xf0, 0xde, 0xad, 0, 0, 2, 4,
+            5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 7,
         ];
         let (header, len) = Header::parse(&bytes).unwrap();
         assert_eq!(len, 40);

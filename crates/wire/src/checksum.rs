@@ -1,0 +1,162 @@
+//! The Internet checksum (RFC 1071): ones'-complement sums, eight bytes at a time.
+//!
+//! A *sum* here is the folded, not yet complemented ones'-complement sum of big-endian words: what a
+//! pseudo-header contributes, and what a partial checksum field holds. A *checksum* is its complement.
+
+use std::net::Ipv4Addr;
+
+/// The sum of `bytes`; an odd last byte counts as the high half of a word.
+#[inline]
+pub fn sum(bytes: &[u8]) -> u16 {
+    // RFC 1071 §2 (A), (B): any grouping and either byte order give the same sum, swapped at the end.
+    let mut total = 0u64;
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        total += halves(chunk);
+    }
+    fold(total + tail(chunks.remainder()))
+}
+
+/// Copies `from` to the front of `to` and gives the sum of the bytes, in one pass over the memory.
+///
+/// # Panics
+/// When `to` is shorter than `from`.
+#[inline]
+pub fn copy_and_sum(to: &mut [u8], from: &[u8]) -> u16 {
+    let to = &mut to[..from.len()];
+    let mut total = 0u64;
+    let mut targets = to.chunks_exact_mut(8);
+    let mut sources = from.chunks_exact(8);
+    for (target, source) in (&mut targets).zip(&mut sources) {
+        target.copy_from_slice(source);
+        total += halves(source);
+    }
+    targets.into_remainder().copy_from_slice(sources.remainder());
+    fold(total + tail(sources.remainder()))
+}
+
+/// The sum of two sums.
+#[inline]
+pub const fn add(a: u16, b: u16) -> u16 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + carry as u16
+}
+
+/// The sum of two pieces that follow each other, the first of `first_len` bytes (RFC 1071 §2 (B): after an odd
+/// number of bytes the second piece counts with its bytes swapped).
+#[inline]
+pub const fn combine(first: u16, first_len: usize, second: u16) -> u16 {
+    add(first, if first_len % 2 == 1 { second.swap_bytes() } else { second })
+}
+
+/// The checksum of a sum.
+#[inline]
+pub const fn finish(sum: u16) -> u16 {
+    !sum
+}
+
+/// True when `sum`, taken over bytes that include their checksum, is that of intact bytes.
+#[inline]
+pub const fn is_valid(sum: u16) -> bool {
+    sum == 0xffff
+}
+
+/// The sum of the pseudo-header that TCP and UDP put in front (RFC 9293 §3.1, RFC 768).
+#[inline]
+pub fn pseudo_header(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: usize) -> u16 {
+    let (source, destination) = (u32::from(source) as u64, u32::from(destination) as u64);
+    fold_host(source + destination + u64::from(protocol) + len as u64)
+}
+
+/// The checksum after a word of the covered bytes changed from `old` to `new` (RFC 1624 §3, equation 3).
+#[inline]
+pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
+    !add(add(!checksum, !old), new)
+}
+
+#[inline]
+fn halves(chunk: &[u8]) -> u64 {
+    let word =
+        u64::from_ne_bytes([chunk[0], chunk[1], chunk[2], chunk[3], chunk[4], chunk[5], chunk[6], chunk[7]]);
+    // Two halves per eight bytes: 2^32 additions fit before the total could overflow.
+    (word & 0xffff_ffff) + (word >> 32)
+}
+
+#[inline]
+fn tail(rest: &[u8]) -> u64 {
+    let mut padded = [0u8; 8];
+    padded[..rest.len()].copy_from_slice(rest);
+    halves(&padded)
+}
+
+/// Folds a total of native-order words.
+#[inline]
+fn fold(total: u64) -> u16 {
+    u16::from_be(fold_host(total))
+}
+
+#[inline]
+fn fold_host(total: u64) -> u16 {
+    let total = (total & 0xffff_ffff) + (total >> 32);
+    let total = (total & 0xffff_ffff) + (total >> 32);
+    let total = (total & 0xffff) + (total >> 16);
+    let total = (total & 0xffff) + (total >> 16);
+    (total + (total >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition, word by word.
+    fn plain(bytes: &[u8]) -> u16 {
+        let words = bytes.chunks(2).map(|w| u16::from_be_bytes([w[0], *w.get(1).unwrap_or(&0)]));
+        words.fold(0, add)
+    }
+
+    #[test]
+    fn rfc_1071_example() {
+        // RFC 1071 §3.
+        assert_eq!(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
+        assert_eq!(sum(&[]), 0);
+    }
+
+    #[test]
+    fn rfc_1624_example() {
+        // RFC 1624 §4: the corner case that equation 2 got wrong.
+        assert_eq!(update(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    #[test]
+    fn pseudo_header_is_the_sum_of_its_bytes() {
+        let bytes = [10, 0, 0, 1, 192, 168, 255, 254, 0, 17, 0xff, 0x01];
+        let (from, to) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 168, 255, 254));
+        assert_eq!(pseudo_header(from, to, 17, 0xff01), plain(&bytes));
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_definition(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(sum(&bytes), plain(&bytes));
+            let mut copy = vec![0; bytes.len()];
+            prop_assert_eq!(copy_and_sum(&mut copy, &bytes), plain(&bytes));
+            prop_assert_eq!(copy, bytes);
+        }
+
+        #[test]
+        fn pieces_combine(bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in any::<prop::sample::Index>()) {
+            let cut = cut.index(bytes.len() + 1);
+            prop_assert_eq!(combine(sum(&bytes[..cut]), cut, sum(&bytes[cut..])), sum(&bytes));
+        }
+
+        #[test]
+        fn an_update_is_what_summing_again_gives(mut bytes in proptest::collection::vec(1u8.., 8..64), new in any::<u16>()) {
+            let before = finish(sum(&bytes));
+            let old = u16::from_be_bytes([bytes[2], bytes[3]]);
+            bytes[2..4].copy_from_slice(&new.to_be_bytes());
+            prop_assert_eq!(update(before, old, new), finish(sum(&bytes)));
+        }
+    }
+}
