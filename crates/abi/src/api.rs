@@ -1,0 +1,158 @@
+//! The JSON API of the control socket: one request a line, one answer a line.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A request.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(tag = "command", rename_all = "kebab-case")]
+pub enum Request {
+    /// All paths.
+    Ps,
+    /// Totals of the engine, devices and classes.
+    Stat,
+    /// The module graph and the live paths.
+    Graph,
+    /// Stop the daemon.
+    Stop,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Request::Ps`].
+    Paths {
+        /// One entry per path.
+        paths: Vec<PathRow>,
+    },
+    /// To [`Request::Stat`].
+    Stat(Stat),
+    /// To [`Request::Graph`].
+    Graph(Graph),
+    /// Done.
+    Done,
+    /// Refused.
+    Error {
+        /// Why.
+        message: String,
+    },
+}
+
+/// One path, as `scoutline ps` shows it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PathRow {
+    /// Its id, `index.generation`.
+    pub id: String,
+    /// Its name, such as `tcp 10.0.0.1:80 <- 10.0.0.2:41000`.
+    pub name: String,
+    /// Names of its stages, device side first.
+    pub stages: Vec<String>,
+    /// Class name.
+    pub class: String,
+    /// Priority; `None` is the idle level.
+    pub priority: Option<u8>,
+    /// Our address and port.
+    pub local: Option<String>,
+    /// The peer's.
+    pub peer: Option<String>,
+    /// State of the protocol (`ESTABLISHED`).
+    pub state: Option<String>,
+    /// The program's name and process id.
+    pub program: Option<String>,
+    /// Packets waiting in the input queue.
+    pub queue_packets: u64,
+    /// Bytes waiting in the receive and the send ring.
+    pub receive_queue_bytes: u64,
+    /// See `receive_queue_bytes`.
+    pub send_queue_bytes: u64,
+    /// Packets and bytes from and to the device.
+    pub packets_in: u64,
+    /// See `packets_in`.
+    pub packets_out: u64,
+    /// See `packets_in`.
+    pub bytes_in: u64,
+    /// See `packets_in`.
+    pub bytes_out: u64,
+    /// CPU time, nanoseconds.
+    pub cpu_ns: u64,
+    /// CPU time in cycles of the time-stamp counter.
+    pub cycles: u64,
+    /// Times run.
+    pub runs: u64,
+    /// Times that its program was woken.
+    pub wakeups: u64,
+    /// Drops by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// What the stages say of themselves (`srtt`, `cwnd`, …).
+    pub details: BTreeMap<String, String>,
+}
+
+/// Totals.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Stat {
+    /// Version of the daemon.
+    pub version: String,
+    /// Seconds since start.
+    pub uptime_s: f64,
+    /// Engine totals by name: nanoseconds busy, spinning, asleep, away (Linux's quanta); bursts; wake-ups.
+    pub engine: BTreeMap<String, u64>,
+    /// Per device: counters by name.
+    pub devices: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Per class: what its paths, finished ones included, spent.
+    pub classes: Vec<ClassRow>,
+    /// Drops that belong to no path, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// Programs attached: name, process id, sockets held.
+    pub programs: Vec<ProgramRow>,
+    /// What is degraded here and why.
+    pub notices: Vec<String>,
+}
+
+/// One class.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClassRow {
+    /// Name.
+    pub name: String,
+    /// Priority of its paths.
+    pub priority: Option<u8>,
+    /// Live paths.
+    pub paths: u64,
+    /// CPU time, nanoseconds.
+    pub cpu_ns: u64,
+    /// Packets and bytes.
+    pub packets_in: u64,
+    /// See `packets_in`.
+    pub packets_out: u64,
+    /// See `packets_in`.
+    pub bytes_in: u64,
+    /// See `packets_in`.
+    pub bytes_out: u64,
+    /// Drops by reason.
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// One program.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ProgramRow {
+    /// Name.
+    pub name: String,
+    /// Process id of its first process.
+    pub pid: u32,
+    /// Live processes.
+    pub processes: u64,
+    /// Sockets.
+    pub sockets: u64,
+}
+
+/// The module graph and the live paths.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Graph {
+    /// Modules.
+    pub modules: Vec<String>,
+    /// Links, upper end first: (`TCP.down`, `IP4.up`).
+    pub links: Vec<(String, String)>,
+    /// Live paths.
+    pub paths: Vec<PathRow>,
+}

@@ -1,0 +1,346 @@
+//! The layout of a region.
+//!
+//! ```text
+//! 0          Header           engine state, addresses served, dirty and call bitmaps
+//! PROCESSES  ProcessRecord ×  which sockets each process of the program holds
+//! SETS       PollSet ×        who waits, and what became ready for them
+//! CALLS      Call ×           requests to the engine that want an answer
+//! SLOTS      Slot ×           one per socket
+//! ARENA      rings            offsets in slots count from here
+//! ```
+//! Everything starts as zeros. All fields are atomics because two address spaces share them.
+
+use std::mem::size_of;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+use scoutline_ring::{bitmap_words, summary_words};
+
+/// Written by the daemon into [`Header::magic`] last of all.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SCOUTLN1");
+/// Sockets per region.
+pub const SLOT_COUNT: usize = 16_384;
+/// Processes per region.
+pub const PROCESS_COUNT: usize = 512;
+/// Poll sets per region: one per epoll descriptor and one per thread that blocks.
+pub const SET_COUNT: usize = 1_024;
+/// Calls in flight per region.
+pub const CALL_COUNT: usize = 256;
+/// Addresses served, at most.
+pub const SERVED_COUNT: usize = 8;
+/// Bytes of arena: address space only; pages exist once touched.
+pub const ARENA_LEN: u64 = 8 << 30;
+
+const SLOT_WORDS: usize = bitmap_words(SLOT_COUNT);
+const SLOT_SUMMARY: usize = summary_words(SLOT_COUNT);
+/// Words of [`Slot::sets`].
+pub const SET_WORDS: usize = bitmap_words(SET_COUNT);
+
+/// What the engine is doing: a shim rings the doorbell only when it must.
+pub mod engine_state {
+    /// It looks at the bitmaps by itself, soon.
+    pub const POLLING: u32 = 0;
+    /// It sleeps: mark, then ring.
+    pub const SLEEPING: u32 = 1;
+    /// The Linux thread runs: it looks again when Linux is idle or its quantum is over. Ring for urgent slots.
+    pub const AWAY: u32 = 2;
+}
+
+/// The start of a region.
+#[repr(C, align(64))]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// [`crate::VERSION`].
+    pub version: AtomicU32,
+    /// Networks that paths serve; entries in use.
+    pub served_count: AtomicU32,
+    /// The networks: our address, prefix length, gateway.
+    pub served: [Served; SERVED_COUNT],
+    /// Written by the engine: see [`engine_state`]. The shim may change SLEEPING to POLLING when it rings.
+    pub engine: EngineWord,
+    /// Marked by shims: slots with new data, freed space or requests.
+    pub dirty_summary: Line<{ SLOT_SUMMARY }>,
+    /// See `dirty_summary`.
+    pub dirty_words: [AtomicU64; SLOT_WORDS],
+    /// Marked by shims: calls to be answered.
+    pub calls_pending: Line<{ CALL_COUNT / 64 }>,
+    /// Calls in use: a shim takes a call by setting its bit.
+    pub calls_taken: Line<{ CALL_COUNT / 64 }>,
+}
+
+/// The engine's state on a cache line of its own.
+#[repr(C, align(64))]
+pub struct EngineWord {
+    /// See [`engine_state`].
+    pub state: AtomicU32,
+    /// The core the engine runs on, plus one; 0: not pinned. A shim on the same core never spins.
+    pub cpu_plus_one: AtomicU32,
+}
+
+/// Words on a cache line of their own.
+#[repr(C, align(64))]
+pub struct Line<const N: usize>(pub [AtomicU64; N]);
+
+/// A network that paths serve. All in host byte order.
+#[repr(C)]
+pub struct Served {
+    /// Our IPv4 address.
+    pub address: AtomicU32,
+    /// Prefix length of its network.
+    pub prefix: AtomicU32,
+    /// The gateway's address, or 0: only the network itself is reached.
+    pub gateway: AtomicU32,
+    /// 1 in dedicated mode.
+    pub flags: AtomicU32,
+}
+
+/// One process of the program.
+#[repr(C, align(64))]
+pub struct ProcessRecord {
+    /// 1 while in use; set and cleared by the daemon.
+    pub alive: AtomicU32,
+    /// For people.
+    pub pid: AtomicU32,
+    /// Slot that the process is taking from an accept queue right now, plus one: robustness against its death
+    /// between taking and holding. Only one thread at a time may use it (guarded by a lock in the shim).
+    pub claiming: AtomicU32,
+    /// The listening slot of that claim, plus one.
+    pub claiming_from: AtomicU32,
+    /// Slots that it holds, one bit each. Written by its process; by its parent before a fork; read by the daemon
+    /// when the process is gone.
+    pub holds: [AtomicU64; SLOT_WORDS],
+}
+
+/// Something that waits for sockets: an epoll descriptor, or a thread in a blocking call, in `poll` or `select`.
+///
+/// Each has a pipe: the daemon writes a byte to wake; its end of file means that the daemon is gone.
+#[repr(C, align(64))]
+pub struct PollSet {
+    /// How many threads sleep on it, or are about to. Written by shims.
+    pub sleepers: AtomicU32,
+    /// 1 after the engine has written to the pipe and until a shim has drained it.
+    pub signalled: AtomicU32,
+    /// Summary of `words`.
+    pub ready_summary: [AtomicU64; SLOT_SUMMARY],
+    /// Slots where something happened. Set by the engine (and by shims on registration); cleared by shims.
+    pub ready_words: [AtomicU64; SLOT_WORDS],
+}
+
+/// A request to the engine that wants an answer.
+#[repr(C, align(64))]
+pub struct Call {
+    /// See [`call_state`].
+    pub state: AtomicU32,
+    /// See [`call_op`].
+    pub op: AtomicU32,
+    /// The slot concerned, where there is one.
+    pub slot: AtomicU32,
+    /// The process record of the caller, plus one.
+    pub process: AtomicU32,
+    /// The poll set to wake when answered, plus one; 0: the caller spins or looks again.
+    pub set: AtomicU32,
+    /// The answer: 0 or more is success (for OPEN the slot), below 0 an errno negated.
+    pub result: AtomicI32,
+    /// Arguments, by `op`.
+    pub arguments: [AtomicU64; 4],
+}
+
+/// States of a call.
+pub mod call_state {
+    /// Not in use.
+    pub const FREE: u32 = 0;
+    /// Filled and marked; the engine's turn.
+    pub const POSTED: u32 = 1;
+    /// Answered; the caller's turn.
+    pub const DONE: u32 = 2;
+}
+
+/// Operations of a call.
+pub mod call_op {
+    /// Make a socket: arguments kind, family, options ([`super::slot_option`]). Result: its slot, held by the caller.
+    pub const OPEN: u32 = 1;
+    /// Bind: arguments address, port (0: any), 1 if SO_REUSEADDR or 2 if SO_REUSEPORT (bits).
+    pub const BIND: u32 = 2;
+    /// Listen: argument backlog.
+    pub const LISTEN: u32 = 3;
+    /// Connect: arguments address, port. Result 0: under way (stream) or done (datagram).
+    pub const CONNECT: u32 = 4;
+    /// Change an option: argument [`super::slot_option`] number, value.
+    pub const OPTION: u32 = 5;
+    /// Dissolve a datagram socket's association (connect to AF_UNSPEC).
+    pub const DISCONNECT: u32 = 6;
+}
+
+/// Options that the engine must know (argument of `OPTION`, and bits 1 << n of `OPEN`'s options).
+pub mod slot_option {
+    /// TCP_NODELAY.
+    pub const NO_DELAY: u64 = 1;
+    /// SO_KEEPALIVE; value: idle | interval << 20 | count << 40 (seconds), 0 off.
+    pub const KEEP_ALIVE: u64 = 2;
+    /// SO_BROADCAST.
+    pub const BROADCAST: u64 = 3;
+}
+
+/// Kinds of a slot.
+pub mod slot_kind {
+    /// Not in use.
+    pub const FREE: u32 = 0;
+    /// TCP.
+    pub const STREAM: u32 = 1;
+    /// UDP.
+    pub const DATAGRAM: u32 = 2;
+}
+
+/// Bits of [`Slot::state`], written by the engine.
+pub mod slot_state {
+    /// It listens; its receive ring holds slot numbers of accepted sockets (u32 each).
+    pub const LISTENING: u32 = 1 << 0;
+    /// A connection attempt is under way.
+    pub const CONNECTING: u32 = 1 << 1;
+    /// It was connected (and may have failed or finished since); datagram: it has a peer.
+    pub const CONNECTED: u32 = 1 << 2;
+    /// The peer sends no more: end of file once the ring is empty.
+    pub const PEER_FINISHED: u32 = 1 << 3;
+    /// It failed: `error` says why, or said so.
+    pub const FAILED: u32 = 1 << 4;
+    /// It has a local address.
+    pub const BOUND: u32 = 1 << 5;
+}
+
+/// Bits of [`Slot::requests`], set by shims.
+pub mod slot_request {
+    /// `shutdown(SHUT_WR)`.
+    pub const SHUTDOWN: u32 = 1 << 0;
+    /// The last descriptor was closed.
+    pub const CLOSE: u32 = 1 << 1;
+    /// Closed with a reset (SO_LINGER with time 0).
+    pub const ABORT: u32 = 1 << 2;
+    /// `shutdown(SHUT_RD)`.
+    pub const SHUTDOWN_READ: u32 = 1 << 3;
+}
+
+/// Bits of [`Slot::flags`], of the open file description, set by shims.
+pub mod slot_flag {
+    /// O_NONBLOCK.
+    pub const NONBLOCK: u32 = 1 << 0;
+    /// AF_INET6 socket: addresses are shown as v4-mapped.
+    pub const INET6: u32 = 1 << 1;
+    /// O_ASYNC and the like are kept only to be read back.
+    pub const OTHER: u32 = 1 << 2;
+}
+
+/// A socket.
+#[repr(C, align(64))]
+pub struct Slot {
+    // Line 0: written by the engine.
+    /// See [`slot_state`].
+    pub state: AtomicU32,
+    /// Pending error (SO_ERROR), an errno; the shim takes it with a swap.
+    pub error: AtomicI32,
+    /// Bytes ever put into the receive ring in order (positions only grow).
+    pub receive_tail: AtomicU64,
+    /// Bytes of the send ring ever freed (acknowledged by the peer, or sent for datagrams).
+    pub send_head: AtomicU64,
+    /// Where the rings lie in the arena; sizes are powers of two.
+    pub receive_offset: AtomicU64,
+    /// See `receive_offset`.
+    pub send_offset: AtomicU64,
+    /// Size of the receive ring in bytes.
+    pub receive_size: AtomicU32,
+    /// Size of the send ring in bytes.
+    pub send_size: AtomicU32,
+    /// 1: more important than Linux: ring the doorbell even while the engine is AWAY.
+    pub urgent: AtomicU32,
+    /// See [`slot_kind`].
+    pub kind: AtomicU32,
+
+    // Line 1: written by shims.
+    /// Bytes ever taken from the receive ring.
+    pub receive_head: AtomicU64,
+    /// Bytes ever put into the send ring.
+    pub send_tail: AtomicU64,
+    /// See [`slot_request`].
+    pub requests: AtomicU32,
+    /// See [`slot_flag`].
+    pub flags: AtomicU32,
+    /// Holder of the receive side: process record plus one; 0 free.
+    pub receive_lock: AtomicU32,
+    /// Holder of the send side.
+    pub send_lock: AtomicU32,
+    /// Processes that hold the socket.
+    pub references: AtomicU32,
+    /// 1: a shim found the send ring full and wants to hear of space.
+    pub send_wanted: AtomicU32,
+    /// `SO_LINGER`: seconds plus one; 0 off.
+    pub linger_plus_one: AtomicU32,
+    /// Shim's own bits for options that it only keeps (SO_REUSEADDR and so on).
+    pub kept_options: AtomicU32,
+    /// Spare.
+    pub spare1: [AtomicU32; 2],
+
+    // Line 2: addresses (engine), timeouts (shim).
+    /// IPv4, host byte order.
+    pub local_address: AtomicU32,
+    /// See `local_address`.
+    pub remote_address: AtomicU32,
+    /// Port, host byte order.
+    pub local_port: AtomicU32,
+    /// Port.
+    pub remote_port: AtomicU32,
+    /// SO_RCVTIMEO in microseconds; 0 none.
+    pub receive_timeout_us: AtomicU64,
+    /// SO_SNDTIMEO in microseconds; 0 none.
+    pub send_timeout_us: AtomicU64,
+    /// SO_RCVLOWAT.
+    pub receive_low_water: AtomicU32,
+    /// SO_RCVBUF and SO_SNDBUF as the program set them, for reading back.
+    pub asked_receive_buffer: AtomicU32,
+    /// See `asked_receive_buffer`.
+    pub asked_send_buffer: AtomicU32,
+    /// For TCP_INFO and tools: TCP state by Linux's numbers.
+    pub tcp_state: AtomicU32,
+    /// Smoothed round-trip time in microseconds.
+    pub rtt_us: AtomicU32,
+    /// Congestion window in segments.
+    pub cwnd_segments: AtomicU32,
+
+    // Lines 3 to 5: who waits.
+    /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.
+    pub sets_summary: AtomicU32,
+    /// Spare.
+    pub spare2: [AtomicU32; 15],
+    /// Poll sets that watch this socket. Written by shims.
+    pub sets: [AtomicU64; SET_WORDS],
+}
+
+/// Byte offset of each part.
+pub mod offset {
+    use super::{
+        ARENA_LEN, CALL_COUNT, Call, Header, PROCESS_COUNT, PollSet, ProcessRecord, SET_COUNT, SLOT_COUNT,
+        Slot, size_of,
+    };
+
+    const fn page(n: usize) -> usize {
+        n.div_ceil(4096) * 4096
+    }
+
+    /// Process records.
+    pub const PROCESSES: usize = page(size_of::<Header>());
+    /// Poll sets.
+    pub const SETS: usize = PROCESSES + page(PROCESS_COUNT * size_of::<ProcessRecord>());
+    /// Calls.
+    pub const CALLS: usize = SETS + page(SET_COUNT * size_of::<PollSet>());
+    /// Slots.
+    pub const SLOTS: usize = CALLS + page(CALL_COUNT * size_of::<Call>());
+    /// Rings. On a 2 MiB boundary.
+    pub const ARENA: usize = (SLOTS + SLOT_COUNT * size_of::<Slot>()).div_ceil(2 << 20) * (2 << 20);
+    /// Length of the whole region.
+    pub const END: usize = ARENA + ARENA_LEN as usize;
+}
+
+const _: () = {
+    assert!(size_of::<Call>() == 64);
+    assert!(size_of::<Slot>() == 384);
+    assert!(SLOT_COUNT.is_multiple_of(64) && SET_COUNT.is_multiple_of(64) && CALL_COUNT.is_multiple_of(64));
+    assert!(SET_WORDS <= 32, "sets_summary has one bit per word");
+};

@@ -1,0 +1,238 @@
+//! A mapped region and checked ways into it.
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use scoutline_ring::{Bitmap, Span};
+
+use crate::layout::{
+    ARENA_LEN, CALL_COUNT, Call, Header, MAGIC, PROCESS_COUNT, PollSet, ProcessRecord, SET_COUNT, SLOT_COUNT,
+    Slot, offset,
+};
+
+/// Why a region could not be made or mapped. Carries an errno where the system refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// The system call that failed and its errno.
+    System(&'static str, i32),
+    /// Not a region, or of another version.
+    NotARegion,
+}
+
+impl std::fmt::Display for MapError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            MapError::System(call, errno) => {
+                write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*errno))
+            }
+            MapError::NotARegion => write!(f, "the memory is not a region of this version"),
+        }
+    }
+}
+
+impl std::error::Error for MapError {}
+
+/// Two spans of a ring: the second is used when the range wraps.
+pub type Span2 = [Span; 2];
+
+/// A region, mapped. Unmapped on drop.
+pub struct Region {
+    base: NonNull<u8>,
+}
+
+// SAFETY: the region is a mapping of shared memory; every access goes through atomics or raw copies, which are as
+// valid from one thread as from another.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+impl Region {
+    /// Makes a fresh region, sealed in size, and maps it. The header is complete but for what the caller sets.
+    pub fn create() -> Result<(Region, OwnedFd), MapError> {
+        // SAFETY: a constant, terminated name.
+        let fd = unsafe {
+            libc::memfd_create(c"scoutline-region".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        };
+        if fd < 0 {
+            return Err(MapError::System("memfd_create", errno()));
+        }
+        // SAFETY: just created and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: plain system calls on our descriptor.
+        unsafe {
+            if libc::ftruncate(fd.as_raw_fd(), offset::END as i64) < 0 {
+                return Err(MapError::System("ftruncate", errno()));
+            }
+            // A program that could shrink the file would kill the daemon with SIGBUS.
+            let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+            if libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) < 0 {
+                return Err(MapError::System("fcntl(F_ADD_SEALS)", errno()));
+            }
+        }
+        let region = Region::map_unchecked(fd_borrow(&fd))?;
+        region.header().version.store(crate::VERSION, Ordering::Relaxed);
+        region.header().magic.store(MAGIC, Ordering::Release);
+        Ok((region, fd))
+    }
+
+    /// Maps a region that was made by [`Region::create`].
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Region, MapError> {
+        // SAFETY: fstat fills the structure that we give.
+        let len = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            if libc::fstat(fd.as_raw_fd(), &raw mut stat) < 0 {
+                return Err(MapError::System("fstat", errno()));
+            }
+            stat.st_size
+        };
+        if len != offset::END as i64 {
+            return Err(MapError::NotARegion);
+        }
+        let region = Region::map_unchecked(fd)?;
+        let header = region.header();
+        if header.magic.load(Ordering::Acquire) != MAGIC
+            || header.version.load(Ordering::Relaxed) != crate::VERSION
+        {
+            return Err(MapError::NotARegion);
+        }
+        Ok(region)
+    }
+
+    fn map_unchecked(fd: BorrowedFd<'_>) -> Result<Region, MapError> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                offset::END,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(MapError::System("mmap", errno()));
+        }
+        Ok(Region { base: NonNull::new(base.cast()).expect("mmap gave an address") })
+    }
+
+    fn at<T>(&self, at: usize) -> &T {
+        debug_assert!(at + size_of::<T>() <= offset::ARENA && at.is_multiple_of(align_of::<T>()));
+        // SAFETY: callers pass offsets of `layout::offset` plus a checked index, inside the mapping and aligned;
+        // the types consist of atomics, for which any bytes are valid.
+        unsafe { self.base.add(at).cast().as_ref() }
+    }
+
+    /// The header.
+    pub fn header(&self) -> &Header {
+        self.at(0)
+    }
+
+    /// A process record; `None` out of range.
+    pub fn process(&self, index: u32) -> Option<&ProcessRecord> {
+        let index = index as usize;
+        (index < PROCESS_COUNT).then(|| self.at(offset::PROCESSES + index * size_of::<ProcessRecord>()))
+    }
+
+    /// A poll set.
+    pub fn set(&self, index: u32) -> Option<&PollSet> {
+        let index = index as usize;
+        (index < SET_COUNT).then(|| self.at(offset::SETS + index * size_of::<PollSet>()))
+    }
+
+    /// A call.
+    pub fn call(&self, index: u32) -> Option<&Call> {
+        let index = index as usize;
+        (index < CALL_COUNT).then(|| self.at(offset::CALLS + index * size_of::<Call>()))
+    }
+
+    /// A slot.
+    #[inline]
+    pub fn slot(&self, index: u32) -> Option<&Slot> {
+        let index = index as usize;
+        (index < SLOT_COUNT).then(|| self.at(offset::SLOTS + index * size_of::<Slot>()))
+    }
+
+    /// Slots that need the engine's attention.
+    #[inline]
+    pub fn dirty(&self) -> Bitmap<'_> {
+        let header = self.header();
+        Bitmap::new(&header.dirty_summary.0, &header.dirty_words)
+    }
+
+    /// What became ready in a poll set.
+    pub fn ready<'a>(&self, set: &'a PollSet) -> Bitmap<'a> {
+        Bitmap::new(&set.ready_summary, &set.ready_words)
+    }
+
+    /// The bytes `position .. position + len` of a ring that lies at `ring_offset` of the arena. `None` when the
+    /// numbers do not fit the arena or each other: whoever reads them from shared memory must expect that.
+    #[inline]
+    pub fn ring_spans(&self, ring_offset: u64, size: u32, position: u64, len: usize) -> Option<Span2> {
+        let size64 = u64::from(size);
+        if !size.is_power_of_two()
+            || len as u64 > size64
+            || ring_offset.checked_add(size64).is_none_or(|end| end > ARENA_LEN)
+        {
+            return None;
+        }
+        let start = position & (size64 - 1);
+        let first = (len as u64).min(size64 - start);
+        let span = |at: u64, len: u64| Span {
+            // SAFETY: `at + len` is within the arena by the checks above, hence within the mapping.
+            memory: unsafe { self.base.add(offset::ARENA + (ring_offset + at) as usize) },
+            len: len as usize,
+        };
+        Some([span(start, first), span(0, len as u64 - first)])
+    }
+
+    /// Makes the pages of an arena range present in this process: page faults cost more than copies.
+    pub fn populate(&self, ring_offset: u64, len: u64) {
+        if ring_offset.checked_add(len).is_some_and(|end| end <= ARENA_LEN) {
+            const MADV_POPULATE_WRITE: i32 = 23; // linux/mman.h, since 5.14; others refuse it, and it is a hint
+            // SAFETY: the range lies in our mapping; the advice changes no content.
+            unsafe {
+                let start = self.base.add(offset::ARENA + ring_offset as usize);
+                libc::madvise(start.as_ptr().cast(), len as usize, MADV_POPULATE_WRITE);
+            }
+        }
+    }
+}
+
+fn fd_borrow(fd: &OwnedFd) -> BorrowedFd<'_> {
+    std::os::fd::AsFd::as_fd(fd)
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: this mapping was made in `map_unchecked` with this length; references into it borrow `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), offset::END) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::atomic::Ordering;
+
+    use super::Region;
+
+    #[test]
+    fn two_mappings_share_and_rings_wrap() {
+        let (ours, fd) = Region::create().unwrap();
+        let theirs = Region::map(fd.as_fd()).unwrap();
+        ours.slot(5).unwrap().receive_tail.store(77, Ordering::Release);
+        assert_eq!(theirs.slot(5).unwrap().receive_tail.load(Ordering::Acquire), 77);
+        assert!(ours.slot(u32::MAX).is_none());
+        let spans = ours.ring_spans(4096, 64, 60, 10).unwrap();
+        assert_eq!((spans[0].len, spans[1].len), (4, 6));
+        assert!(ours.ring_spans(4096, 64, 0, 65).is_none(), "longer than the ring");
+        assert!(ours.ring_spans(u64::MAX, 64, 0, 1).is_none(), "outside the arena");
+        assert!(ours.ring_spans(0, 48, 0, 1).is_none(), "not a power of two");
+    }
+}

@@ -1,0 +1,167 @@
+//! A two-level bitmap in shared memory: which of many things need attention.
+//!
+//! Fields and who may write them: any side sets bits, any side clears them; every access is a single atomic
+//! read-modify-write, so bits are never lost. `summary` has one bit per word of `words`.
+//! Setting: the word first (Release), then its summary bit. Taking: the summary word first (swap, Acquire), then
+//! the words it names. A setter that finds its word already non-zero still sets the summary bit, so a bit
+//! set between the taker's two steps is found either by this taker or by the next.
+//! Marking twice is harmless, and nothing can overflow: that is why it is a bitmap and no queue.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A view of a bitmap of `words.len() * 64` bits.
+#[derive(Clone, Copy)]
+pub struct Bitmap<'a> {
+    summary: &'a [AtomicU64],
+    words: &'a [AtomicU64],
+}
+
+/// Summary words that a bitmap of `bits` needs.
+pub const fn summary_words(bits: usize) -> usize {
+    bits.div_ceil(64).div_ceil(64)
+}
+
+/// Words that a bitmap of `bits` needs, the summary not counted.
+pub const fn bitmap_words(bits: usize) -> usize {
+    bits.div_ceil(64)
+}
+
+impl<'a> Bitmap<'a> {
+    /// A view on memory that starts as zeros.
+    ///
+    /// # Panics
+    /// When the two slices do not fit each other.
+    pub fn new(summary: &'a [AtomicU64], words: &'a [AtomicU64]) -> Bitmap<'a> {
+        assert!(summary.len() == words.len().div_ceil(64), "summary and words do not fit");
+        Bitmap { summary, words }
+    }
+
+    /// Marks `index`. Indices out of range are ignored (the caller may be hostile).
+    #[inline]
+    pub fn set(&self, index: usize) {
+        let word = index / 64;
+        if let Some(cell) = self.words.get(word) {
+            cell.fetch_or(1 << (index % 64), Ordering::SeqCst);
+            self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
+        }
+    }
+
+    /// Clears `index` and tells whether it was set. Its summary bit may stay: it only costs a look.
+    #[inline]
+    pub fn clear(&self, index: usize) -> bool {
+        let bit = 1 << (index % 64);
+        self.words.get(index / 64).is_some_and(|cell| cell.fetch_and(!bit, Ordering::SeqCst) & bit != 0)
+    }
+
+    /// True when nothing is marked, as far as one look at the summary tells.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.summary.iter().all(|word| word.load(Ordering::Acquire) == 0)
+    }
+
+    /// Takes all marks, calling `found` with each index.
+    #[inline]
+    pub fn drain(&self, mut found: impl FnMut(usize)) {
+        for (s, summary) in self.summary.iter().enumerate() {
+            if summary.load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            let mut words = summary.swap(0, Ordering::SeqCst);
+            while words != 0 {
+                let w = s * 64 + words.trailing_zeros() as usize;
+                words &= words - 1;
+                let Some(cell) = self.words.get(w) else { continue };
+                let mut bits = cell.swap(0, Ordering::SeqCst);
+                while bits != 0 {
+                    found(w * 64 + bits.trailing_zeros() as usize);
+                    bits &= bits - 1;
+                }
+            }
+        }
+    }
+
+    /// Looks at all marks without taking them, starting at `from` and going round. Stops when `visit` answers
+    /// false. Summary bits of words found empty are cleared, with a second look afterwards.
+    #[inline]
+    pub fn visit(&self, from: usize, mut visit: impl FnMut(usize) -> bool) {
+        let count = self.words.len();
+        let start = (from / 64) % count;
+        // The start word is seen twice, its low bits last, so that the order goes round at bit precision.
+        for step in 0..=count {
+            let w = (start + step) % count;
+            let named = 1u64 << (w % 64);
+            if self.summary[w / 64].load(Ordering::Acquire) & named == 0 {
+                continue;
+            }
+            let cell = &self.words[w];
+            let mut bits = cell.load(Ordering::SeqCst);
+            if bits == 0 {
+                self.summary[w / 64].fetch_and(!named, Ordering::SeqCst);
+                if cell.load(Ordering::SeqCst) != 0 {
+                    self.summary[w / 64].fetch_or(named, Ordering::SeqCst);
+                }
+                continue;
+            }
+            if step == 0 {
+                bits &= u64::MAX << (from % 64);
+            } else if step == count {
+                bits &= !(u64::MAX << (from % 64));
+            }
+            while bits != 0 {
+                if !visit(w * 64 + bits.trailing_zeros() as usize) {
+                    return;
+                }
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::{Bitmap, bitmap_words, summary_words};
+
+    fn memory(bits: usize) -> (Vec<AtomicU64>, Vec<AtomicU64>) {
+        let zeros = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
+        (zeros(summary_words(bits)), zeros(bitmap_words(bits)))
+    }
+
+    #[test]
+    fn drain_takes_each_mark_once() {
+        let (summary, words) = memory(8192);
+        let map = Bitmap::new(&summary, &words);
+        for index in [0, 63, 64, 4095, 4096, 8191, 64] {
+            map.set(index);
+        }
+        map.set(8192); // out of range: ignored
+        let mut seen = Vec::new();
+        map.drain(|index| seen.push(index));
+        assert_eq!(seen, [0, 63, 64, 4095, 4096, 8191]);
+        assert!(map.is_empty());
+        map.drain(|_| panic!("nothing is left"));
+    }
+
+    #[test]
+    fn visit_goes_round_and_keeps_marks() {
+        let (summary, words) = memory(256);
+        let map = Bitmap::new(&summary, &words);
+        for index in [3, 70, 130] {
+            map.set(index);
+        }
+        let mut seen = Vec::new();
+        map.visit(71, |index| {
+            seen.push(index);
+            true
+        });
+        assert_eq!(seen, [130, 3, 70]);
+        assert!(map.clear(70) && !map.clear(70));
+        seen.clear();
+        map.visit(0, |index| {
+            seen.push(index);
+            seen.len() < 1
+        });
+        assert_eq!(seen, [3]);
+    }
+}
