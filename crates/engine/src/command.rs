@@ -1,0 +1,58 @@
+//! What the control thread tells the engine.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use scoutline_abi::Region;
+use scoutline_abi::api::{Answer, Request};
+
+/// Names a region of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(pub u32);
+
+/// One command. The sender rings the engine's doorbell afterwards.
+pub enum Command {
+    /// A program attached.
+    AddRegion {
+        /// Chosen by the control thread, never used twice.
+        id: RegionId,
+        /// Its shared memory.
+        region: Arc<Region>,
+        /// Its name, for people and for the policy.
+        program: String,
+        /// Process id of its first process.
+        pid: u32,
+        /// User id of its first process.
+        uid: u32,
+    },
+    /// All of its processes are gone: its sockets are aborted and its memory returns.
+    RemoveRegion(RegionId),
+    /// A poll set came into use.
+    AddSet {
+        /// Whose.
+        region: RegionId,
+        /// Its number.
+        set: u32,
+        /// Write end of its pipe, non-blocking.
+        pipe: OwnedFd,
+    },
+    /// A poll set is given back.
+    RemoveSet {
+        /// Whose.
+        region: RegionId,
+        /// Its number.
+        set: u32,
+    },
+    /// A process is gone: the engine releases what its record says it held.
+    ProcessGone {
+        /// Of which program.
+        region: RegionId,
+        /// Its record.
+        process: u32,
+    },
+    /// A question of the JSON API.
+    Query(Request, Sender<Answer>),
+    /// Reset all connections, give everything back, end the loop.
+    Stop,
+}
