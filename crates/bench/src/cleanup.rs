@@ -67,6 +67,11 @@ pub(crate) fn install() -> Result<()> {
     .map_err(|error| anyhow!("cannot catch signals: {error}"))
 }
 
+/// Whether this process group is one that we started.
+pub(crate) fn started(group: u32) -> bool {
+    with(|registry| registry.groups.contains(&(group as i32)))
+}
+
 fn remove_all(registry: &mut Registry) {
     for group in registry.groups.drain(..) {
         sys::signal_group(group, libc::SIGTERM);

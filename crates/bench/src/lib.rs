@@ -1,1 +1,121 @@
-//! The experiments: test beds, load generators, harness, plots.
+//! The experiments: test beds, servers, load generators, the harness that compares arms, figures.
+//!
+//! [`run`] does one experiment by name and hands back a [`Report`]; [`demo`] is the short one for
+//! newcomers. Every comparison is interleaved: the arms take turns within a round, and rounds repeat,
+//! so that a machine that drifts drifts under all arms alike (MEASURED.md tells how much it does).
+//!
+//! What runs where in `web`, `prefer` and `demo`:
+//!
+//! ```text
+//!   server core:  the server's processes, and in our arms the daemon's engine
+//!   load core:    the load generator, and the preferred client with real-time priority
+//! ```
+//!
+//! The load generator is a process of its own: `scoutline load …`, see [`load`]. Experiments on hosts
+//! need root and iproute2; what they make on the machine goes however they end.
+
+pub mod load;
+pub mod pattern;
+pub mod plot;
+pub mod process;
+pub mod report;
+pub mod server;
+pub mod testbed;
+
+mod cleanup;
+mod demo;
+mod harness;
+mod prefer;
+#[allow(unsafe_code)] // the system calls that the standard library has no safe form for
+mod sys;
+mod web;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+pub use crate::demo::demo;
+pub use crate::report::{Better, Machine, Report, Row};
+
+/// How an experiment is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A shorter run of the same cases.
+    pub quick: bool,
+    /// Where to draw the figure.
+    pub plot: Option<PathBuf>,
+    /// The program with the subcommands `up` and `run`.
+    pub scoutline: PathBuf,
+    /// The program with the subcommand `load`.
+    pub load: PathBuf,
+    /// The core of the server and of the daemon's engine.
+    pub server_core: usize,
+    /// The core of the load.
+    pub load_core: usize,
+    /// How often each arm is measured; `None` for the experiment's own number.
+    pub rounds: Option<u32>,
+    /// How long each measurement takes; `None` for the experiment's own time.
+    pub seconds: Option<f64>,
+    /// Only cases whose text contains this.
+    pub only: Option<String>,
+    /// The kernel in our place too: whatever then differs is the harness's own bias.
+    pub baseline: bool,
+    /// A line on standard error for each measurement.
+    pub progress: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("scoutline"));
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            quick: false,
+            plot: None,
+            scoutline: program.clone(),
+            load: program,
+            server_core: 0,
+            load_core: usize::from(cpus > 1),
+            rounds: None,
+            seconds: None,
+            only: None,
+            baseline: false,
+            progress: true,
+        }
+    }
+}
+
+impl Options {
+    /// Whether the case with this text is to be run.
+    pub(crate) fn wants(&self, case: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| case.contains(only))
+    }
+}
+
+type Experiment = fn(&Options) -> Result<Report>;
+
+const EXPERIMENTS: [(&str, &str, Experiment); 2] = [
+    ("web", "throughput and response time against clients and file size", web::run),
+    ("prefer", "a preferred client among standard ones", prefer::run),
+];
+
+/// The names of the experiments, each with one line on what it measures.
+pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    EXPERIMENTS.iter().map(|(name, about, _)| (*name, *about))
+}
+
+/// Runs one experiment, and draws its figure where `options.plot` says.
+///
+/// # Errors
+/// An unknown name, missing privileges or programs, a server or daemon that does not start or dies.
+/// Bad figures are no error.
+pub fn run(name: &str, options: &Options) -> Result<Report> {
+    let Some((_, _, experiment)) = EXPERIMENTS.iter().find(|(known, _, _)| *known == name) else {
+        let known: Vec<&str> = names().map(|(name, _)| name).collect();
+        bail!("there is no experiment `{name}`; there are: {}", known.join(", "));
+    };
+    let report = experiment(options)?;
+    if let (Some(path), Some(figure)) = (&options.plot, &report.figure) {
+        plot::draw(figure, path)?;
+    }
+    Ok(report)
+}

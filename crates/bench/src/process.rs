@@ -23,6 +23,8 @@ pub struct Process {
     name: String,
     child: Child,
     lines: Receiver<String>,
+    /// A line that was looked at and not taken.
+    kept: Option<String>,
     log: PathBuf,
 }
 
@@ -64,7 +66,7 @@ impl Process {
             };
             thread::Builder::new().name(format!("{name} output")).spawn(read)?;
         }
-        Ok(Process { name: name.to_owned(), child, lines, log: log.to_owned() })
+        Ok(Process { name: name.to_owned(), child, lines, kept: None, log: log.to_owned() })
     }
 
     /// The process id, which is also that of its group.
@@ -74,11 +76,24 @@ impl Process {
 
     /// The next line of its standard output; `None` once it has closed it.
     pub fn line(&mut self, deadline: Instant) -> Result<Option<String>> {
+        if let Some(line) = self.kept.take() {
+            return Ok(Some(line));
+        }
         match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => Ok(Some(line)),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
             Err(RecvTimeoutError::Timeout) => bail!("{} says nothing in time{}", self.name, self.log_tail()),
         }
+    }
+
+    /// What `parse` makes of the next line, if one is there and `parse` takes it; else it stays.
+    pub fn line_if<T>(&mut self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let line = self.kept.take().or_else(|| self.lines.try_recv().ok())?;
+        let parsed = parse(&line);
+        if parsed.is_none() {
+            self.kept = Some(line);
+        }
+        parsed
     }
 
     /// An error with the end of its log when it no longer runs.

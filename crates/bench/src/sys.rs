@@ -167,9 +167,11 @@ impl Poll {
         Ok(Poll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; capacity.max(1)] })
     }
 
-    /// Watches a socket for readability, writability and the peer's close. Closing it removes it.
-    pub(crate) fn add(&self, socket: &TcpStream, token: usize) -> io::Result<()> {
-        let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+    /// Watches a socket for readability, the peer's close and, if asked, writability. Closing it
+    /// removes it.
+    pub(crate) fn add(&self, socket: &TcpStream, token: usize, write: bool) -> io::Result<()> {
+        let write = if write { libc::EPOLLOUT } else { 0 };
+        let interest = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | write;
         let mut event = libc::epoll_event { events: interest as u32, u64: token as u64 };
         let (set, fd) = (self.fd.as_raw_fd(), socket.as_raw_fd());
         // SAFETY: both descriptors are open and `event` is valid.

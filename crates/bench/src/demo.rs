@@ -1,0 +1,166 @@
+//! The demonstration: nginx, unmodified, on the kernel and on paths; 96 standard clients and a
+//! preferred one; files of 1 and 50 KB. Live progress, a table, a figure; about a minute.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::harness::{Lab, Load, Measurement, clock, order};
+use crate::load::Progress;
+use crate::plot::{Figure, Panel, Series, draw};
+use crate::prefer::{ARMS, EQUAL, KERNEL, PRIORITIES};
+use crate::report::{Table, median, number};
+use crate::server::Kind;
+use crate::Options;
+
+const SIZES_KB: [u32; 2] = [1, 50];
+const STANDARD: usize = 96;
+/// The order of tables.
+const SHOWN: [usize; 3] = [KERNEL, EQUAL, PRIORITIES];
+const FIGURE: &str = "scoutline-demo.svg";
+
+/// Runs the demonstration and prints its table; the figure goes to `options.plot`, or to
+/// `scoutline-demo.svg` in the current directory.
+///
+/// # Errors
+/// As for [`crate::run`].
+pub fn demo(options: &Options) -> Result<()> {
+    let (rounds, seconds, warmup) = if options.quick { (1, 1.5, 0.3) } else { (2, 4.0, 0.5) };
+    let (rounds, seconds) = (options.rounds.unwrap_or(rounds), options.seconds.unwrap_or(seconds));
+    let begin = Instant::now();
+    eprintln!(
+        "Making hosts: three servers and a client (network namespaces, veth pairs). Starting nginx on each:\n\
+         on the kernel, on paths with equal priorities, on paths where the client 10.77.0.3 is preferred."
+    );
+    let mut lab = Lab::new(options, &ARMS)?;
+    lab.serve(Kind::NGINX)?;
+    let total = rounds as usize * SIZES_KB.len() * ARMS.len();
+    eprintln!("{STANDARD} standard clients ask without pause, and one preferred client. {total} measurements:");
+    let mut seen: Vec<[Vec<Measurement>; 3]> = SIZES_KB.iter().map(|_| Default::default()).collect();
+    let mut done = 0;
+    for round in 0..rounds {
+        for (size, size_kb) in SIZES_KB.iter().enumerate() {
+            for arm in order(ARMS.len(), round) {
+                done += 1;
+                let name = lab.arms()[arm].name;
+                let head = format!("[{done:>2}/{total}] {size_kb:>2} KB, {name:<16}");
+                let mut live = |standard: Option<Progress>, preferred: Option<Progress>| {
+                    show(&head, standard, preferred, begin);
+                };
+                let load =
+                    Load { size_kb: *size_kb, standard: STANDARD, preferred: true, seconds, warmup };
+                let live: Option<&mut dyn FnMut(Option<Progress>, Option<Progress>)> =
+                    if options.progress { Some(&mut live) } else { None };
+                let measurement = lab.measure(arm, &load, live)?;
+                show_result(&head, &measurement, options, begin);
+                seen[size][arm].push(measurement);
+            }
+        }
+    }
+    drop(lab);
+    println!("\n{}", table(&seen, options));
+    for (size, size_kb) in SIZES_KB.iter().enumerate() {
+        let mean = |arm: usize| middle(&seen[size][arm], |seen| seen.preferred.mean_us).max(1.0);
+        println!(
+            "{size_kb:>2} KB: with priorities the preferred client is served {:.1} times as fast as with equal \
+             ones, and {:.1} times as fast as by the kernel.",
+            mean(EQUAL) / mean(PRIORITIES),
+            mean(KERNEL) / mean(PRIORITIES)
+        );
+    }
+    if options.baseline {
+        println!("(Baseline: the kernel stood in our place too.)");
+    }
+    let path = options.plot.as_deref().unwrap_or(Path::new(FIGURE));
+    draw(&figure(&seen), path)?;
+    println!("The figure is in {}. Hosts and servers are removed.", path.display());
+    Ok(())
+}
+
+fn show(head: &str, standard: Option<Progress>, preferred: Option<Progress>, begin: Instant) {
+    if !std::io::stderr().is_terminal() {
+        return;
+    }
+    let (standard, preferred) = (standard.map(|seen| seen.throughput), preferred.map(|seen| seen.mean_us));
+    eprint!(
+        "\r\x1b[K{head} {:>7} requests/s · preferred client {:>6} µs   ({})",
+        number(standard.unwrap_or(0.0)),
+        number(preferred.unwrap_or(0.0)),
+        clock(begin.elapsed())
+    );
+    let _ = std::io::stderr().flush();
+}
+
+fn show_result(head: &str, seen: &Measurement, options: &Options, begin: Instant) {
+    let start = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+    let busy = |core: usize| seen.busy.get(core).copied().unwrap_or(0.0);
+    let errors = match seen.error_count() {
+        0 => String::new(),
+        count => format!(" · {count} requests failed"),
+    };
+    eprintln!(
+        "{start}{head} {:>7} requests/s · preferred client {:>6} µs · server core {:.0} % busy{errors}   ({})",
+        number(seen.standard.throughput()),
+        number(seen.preferred.mean_us),
+        busy(options.server_core),
+        clock(begin.elapsed())
+    );
+}
+
+fn middle(seen: &[Measurement], figure: impl Fn(&Measurement) -> f64) -> f64 {
+    median(&seen.iter().map(figure).collect::<Vec<f64>>())
+}
+
+fn table(seen: &[[Vec<Measurement>; 3]], options: &Options) -> Table {
+    let mut table = Table::new(&[
+        "file",
+        "nginx on",
+        "throughput (req/s)",
+        "preferred mean (µs)",
+        "preferred p99 (µs)",
+        "server core busy (%)",
+        "",
+    ]);
+    for (size_kb, arms) in SIZES_KB.iter().zip(seen) {
+        for arm in SHOWN {
+            let busy = |seen: &Measurement| seen.busy.get(options.server_core).copied().unwrap_or(0.0);
+            table.row(&[
+                format!("{size_kb} KB"),
+                ARMS[arm].name.to_owned(),
+                number(middle(&arms[arm], |seen| seen.standard.throughput())),
+                number(middle(&arms[arm], |seen| seen.preferred.mean_us)),
+                number(middle(&arms[arm], |seen| seen.preferred.p99_us)),
+                number(middle(&arms[arm], busy)),
+            ]);
+        }
+    }
+    table
+}
+
+fn figure(seen: &[[Vec<Measurement>; 3]]) -> Figure {
+    let panel = |title: &str, y_label: &str, figure: &dyn Fn(&Measurement) -> f64| Panel {
+        title: title.to_owned(),
+        y_label: y_label.to_owned(),
+        categories: SIZES_KB.iter().map(|size_kb| format!("{size_kb} KB")).collect(),
+        series: SHOWN
+            .iter()
+            .map(|arm| Series {
+                name: ARMS[*arm].name.to_owned(),
+                points: (0..SIZES_KB.len())
+                    .map(|size| (size as f64, middle(&seen[size][*arm], figure)))
+                    .collect(),
+            })
+            .collect(),
+        ..Panel::default()
+    };
+    Figure {
+        title: format!("nginx, {STANDARD} standard clients and a preferred one"),
+        panels: vec![
+            panel("preferred client, mean", "response time (µs)", &|seen| seen.preferred.mean_us),
+            panel("preferred client, 99th percentile", "response time (µs)", &|seen| seen.preferred.p99_us),
+            panel("standard clients", "requests/s", &|seen| seen.standard.throughput()),
+        ],
+    }
+}

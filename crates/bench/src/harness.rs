@@ -1,0 +1,380 @@
+//! Arms side by side: their hosts, daemons and servers; one measurement; the order of measurements;
+//! how busy the cores were; progress.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::load::{LoadReport, Progress};
+use crate::process::{Place, Process};
+use crate::report::{Report, number};
+use crate::server::{Daemon, Kind, Priorities, Server};
+use crate::testbed::{Client, Owner, Testbed};
+use crate::{Options, pattern, sys};
+
+/// From starting the load generators to their common beginning.
+const LEAD: Duration = Duration::from_millis(80);
+/// What a load generator may take longer than told.
+const SLACK: Duration = Duration::from_secs(15);
+/// The preferred client's priority on its own side, in every arm alike.
+const PREFERRED_REALTIME: i32 = 50;
+
+/// One side of a comparison.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arm {
+    /// Its name in tables.
+    pub(crate) name: &'static str,
+    /// `None`: the kernel serves.
+    pub(crate) paths: Option<Priorities>,
+}
+
+/// One load on one arm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) size_kb: u32,
+    /// Standard clients, all in one process.
+    pub(crate) standard: usize,
+    /// Whether one preferred client, in a process of its own, is there too.
+    pub(crate) preferred: bool,
+    pub(crate) seconds: f64,
+    pub(crate) warmup: f64,
+}
+
+/// What one measurement has seen.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measurement {
+    pub(crate) standard: LoadReport,
+    pub(crate) preferred: LoadReport,
+    /// How busy each core was, in percent.
+    pub(crate) busy: Vec<f64>,
+    /// Processor time that processes of others took, in percent of one core.
+    pub(crate) others: f64,
+}
+
+impl Measurement {
+    pub(crate) fn error_count(&self) -> u64 {
+        self.standard.error_count() + self.preferred.error_count()
+    }
+}
+
+/// The hosts, daemons and servers of all arms; idle ones cost nothing while another is measured.
+pub(crate) struct Lab<'a> {
+    options: &'a Options,
+    arms: Vec<Arm>,
+    // Dropped in this order: servers, daemons, hosts.
+    servers: Vec<Server>,
+    daemons: Vec<Option<Daemon>>,
+    testbed: Testbed,
+}
+
+impl<'a> Lab<'a> {
+    /// Hosts for these arms, with their daemons running.
+    pub(crate) fn new(options: &'a Options, arms: &[Arm]) -> Result<Lab<'a>> {
+        let paths = |arm: &Arm| arm.paths.filter(|_| !options.baseline);
+        let owner = |arm| if paths(arm).is_some() { Owner::Daemon } else { Owner::Kernel };
+        let owners: Vec<Owner> = arms.iter().map(owner).collect();
+        let testbed = Testbed::new(&owners)?;
+        let mut daemons = Vec::new();
+        for (index, arm) in arms.iter().enumerate() {
+            let start = |priorities| {
+                Daemon::start(&testbed, index, &options.scoutline, options.server_core, priorities)
+            };
+            daemons.push(paths(arm).map(start).transpose().with_context(|| format!("arm `{}`", arm.name))?);
+        }
+        Ok(Lab { options, arms: arms.to_vec(), servers: Vec::new(), daemons, testbed })
+    }
+
+    pub(crate) fn arms(&self) -> &[Arm] {
+        &self.arms
+    }
+
+    /// Has this server running on every arm, and no other.
+    pub(crate) fn serve(&mut self, kind: Kind) -> Result<()> {
+        if self.servers.iter().all(|server| server.kind() == kind) && !self.servers.is_empty() {
+            return Ok(());
+        }
+        self.servers.clear();
+        for (index, arm) in self.arms.iter().enumerate() {
+            let paths = self.daemons[index].as_ref().map(|daemon| (self.options.scoutline.as_path(), daemon));
+            let server = Server::start(&self.testbed, index, kind, self.options.server_core, paths)
+                .with_context(|| format!("arm `{}`", arm.name))?;
+            self.servers.push(server);
+        }
+        Ok(())
+    }
+
+    /// Puts a load on the arm with this index and measures. `live` gets what the standard and the
+    /// preferred clients have done lately, a few times a second.
+    pub(crate) fn measure(
+        &mut self,
+        arm: usize,
+        load: &Load,
+        mut live: Option<&mut dyn FnMut(Option<Progress>, Option<Progress>)>,
+    ) -> Result<Measurement> {
+        let begin = sys::monotonic_ns() + LEAD.as_nanos() as u64;
+        let progress = live.is_some();
+        let mut standard = match load.standard {
+            0 => None,
+            _ => Some(self.start_load(arm, load, Client::Standard, begin, progress)?),
+        };
+        let mut preferred = match load.preferred {
+            false => None,
+            true => Some(self.start_load(arm, load, Client::Preferred, begin, progress)?),
+        };
+        let from = begin + (load.warmup * 1e9) as u64;
+        let to = from + (load.seconds * 1e9) as u64;
+        let ours: Vec<u32> = standard.iter().chain(&preferred).map(Process::id).collect();
+        let mut measurement = Measurement::default();
+        let deadline = Instant::now() + Duration::from_secs_f64(load.warmup + load.seconds) + SLACK;
+        let name = self.arms[arm].name;
+        thread::scope(|scope| -> Result<()> {
+            let sampler = scope.spawn(move || {
+                sleep_until(from);
+                let before = Sample::read();
+                sleep_until(to);
+                Sample::read().since(&before, &ours)
+            });
+            let mut last = None;
+            if let Some(process) = &mut standard {
+                measurement.standard = follow(process, deadline, |seen| {
+                    if let Some(live) = &mut live {
+                        let news = preferred.as_mut().and_then(latest);
+                        last = news.or(last);
+                        live(Some(seen), last);
+                    }
+                })?;
+            }
+            if let Some(process) = &mut preferred {
+                measurement.preferred = follow(process, deadline, |seen| {
+                    if let (Some(live), 0) = (&mut live, load.standard) {
+                        live(None, Some(seen));
+                    }
+                })?;
+            }
+            (measurement.busy, measurement.others) = sampler.join().unwrap_or_default();
+            Ok(())
+        })
+        .with_context(|| format!("load on arm `{name}`"))?;
+        self.servers[arm].check().with_context(|| format!("arm `{name}`"))?;
+        if let Some(daemon) = &mut self.daemons[arm] {
+            daemon.check().with_context(|| format!("arm `{name}`"))?;
+        }
+        Ok(measurement)
+    }
+
+    fn start_load(
+        &self,
+        arm: usize,
+        load: &Load,
+        client: Client,
+        begin: u64,
+        progress: bool,
+    ) -> Result<Process> {
+        let preferred = client == Client::Preferred;
+        let mut arguments = vec![
+            "load".to_owned(),
+            format!("--connect={}", self.testbed.server_address(arm)),
+            format!("--source={}", self.testbed.client_address(arm, client)),
+            format!("--path=/{}", pattern::file_name(load.size_kb)),
+            format!("--clients={}", if preferred { 1 } else { load.standard }),
+            format!("--seconds={}", load.seconds),
+            format!("--warmup={}", load.warmup),
+            format!("--cpu={}", self.options.load_core),
+            format!("--at={begin}"),
+            "--json".to_owned(),
+        ];
+        if preferred {
+            arguments.push(format!("--realtime={PREFERRED_REALTIME}"));
+        }
+        if progress {
+            arguments.push("--progress=250".to_owned());
+        }
+        let name = if preferred { "preferred" } else { "standard" };
+        let log = self.testbed.directory().join(format!("load-{name}.log"));
+        let place = Place { namespace: Some(self.testbed.client().namespace()?), core: None };
+        Process::spawn(&format!("{name} load"), &self.options.load, arguments, place, &log)
+    }
+}
+
+/// Reads a load generator's lines up to its report.
+fn follow(process: &mut Process, deadline: Instant, mut seen: impl FnMut(Progress)) -> Result<LoadReport> {
+    loop {
+        let Some(line) = process.line(deadline)? else {
+            process.finish(deadline)?;
+            anyhow::bail!("the load generator ended without a report{}", process.log_tail());
+        };
+        if let Ok(progress) = serde_json::from_str::<Progress>(&line) {
+            seen(progress);
+        } else {
+            let report = serde_json::from_str(&line).with_context(|| format!("not a report: {line}"))?;
+            process.finish(deadline)?;
+            return Ok(report);
+        }
+    }
+}
+
+/// The last line of progress that is there already. The report stays unread.
+fn latest(process: &mut Process) -> Option<Progress> {
+    let mut last = None;
+    while let Some(progress) = process.line_if(|line| serde_json::from_str(line).ok()) {
+        last = Some(progress);
+    }
+    last
+}
+
+fn sleep_until(time_ns: u64) {
+    thread::sleep(Duration::from_nanos(time_ns.saturating_sub(sys::monotonic_ns())));
+}
+
+/// What the kernel has accounted up to now.
+#[derive(Debug, Default)]
+struct Sample {
+    /// Per core: busy and total ticks.
+    cores: Vec<(u64, u64)>,
+    /// Per process: its group and its ticks.
+    processes: HashMap<u32, (u32, u64)>,
+}
+
+impl Sample {
+    fn read() -> Sample {
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let cores = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
+        let core = |line: &str| {
+            let ticks: Vec<u64> = line.split_whitespace().skip(1).take(8).flat_map(str::parse).collect();
+            let total: u64 = ticks.iter().sum();
+            // Fields 3 and 4 are idle and waiting for input and output.
+            (total - ticks.iter().skip(3).take(2).sum::<u64>(), total)
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let processes = pids.filter_map(|pid| Some((pid, process_ticks(pid)?))).collect();
+        Sample { cores: cores.map(core).collect(), processes }
+    }
+
+    /// Percent busy of each core since `before`, and percent of a core that processes neither in these
+    /// groups nor children of ours took.
+    fn since(&self, before: &Sample, ours: &[u32]) -> (Vec<f64>, f64) {
+        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+        let cores = self.cores.iter().zip(&before.cores);
+        let busy = cores.map(|(now, then)| percent(now.0 - then.0, now.1 - then.1)).collect();
+        let whole = self.cores.first().zip(before.cores.first()).map_or(0, |(now, then)| now.1 - then.1);
+        let own_group = self.processes.get(&std::process::id()).map(|process| process.0);
+        let mut others = 0;
+        for (pid, (group, ticks)) in &self.processes {
+            if !ours.contains(group) && Some(*group) != own_group && !crate::cleanup::started(*group) {
+                others += ticks.saturating_sub(before.processes.get(pid).map_or(0, |process| process.1));
+            }
+        }
+        (busy, percent(others, whole))
+    }
+}
+
+/// The group of a process, and its user and system ticks.
+fn process_ticks(pid: u32) -> Option<(u32, u64)> {
+    let text = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    // The name, in parentheses, may hold spaces: the numbers begin after the last parenthesis.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let tick = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    Some((fields.get(2)?.parse().ok()?, tick(11)? + tick(12)?))
+}
+
+/// The order in which `arms` are measured in a round: there in even rounds, back in odd ones, so that
+/// none is always the first.
+pub(crate) fn order(arms: usize, round: u32) -> Vec<usize> {
+    if round.is_multiple_of(2) { (0..arms).collect() } else { (0..arms).rev().collect() }
+}
+
+/// Tells on standard error where a long run is.
+pub(crate) struct Meter {
+    silent: bool,
+    begin: Instant,
+    done: u32,
+    total: u32,
+}
+
+impl Meter {
+    pub(crate) fn new(options: &Options, total: usize) -> Meter {
+        Meter { silent: !options.progress, begin: Instant::now(), done: 0, total: total as u32 }
+    }
+
+    /// One measurement more.
+    pub(crate) fn step(&mut self, what: &str, measurement: &Measurement) {
+        self.done += 1;
+        if self.silent {
+            return;
+        }
+        let elapsed = self.begin.elapsed();
+        let left = elapsed / self.done * (self.total - self.done.min(self.total));
+        let mut text = String::new();
+        let load = &measurement.standard;
+        if load.seconds > 0.0 {
+            text += &format!(" · {}/s, p50 {} µs", number(load.throughput()), number(load.p50_us));
+        }
+        let load = &measurement.preferred;
+        if load.seconds > 0.0 {
+            text += &format!(" · preferred mean {} µs", number(load.mean_us));
+        }
+        let busy: Vec<String> = measurement.busy.iter().map(|percent| format!("{percent:.0}")).collect();
+        let errors = match measurement.error_count() {
+            0 => String::new(),
+            count => {
+                format!(" · {count} ERRORS {:?}{:?}", measurement.standard.errors, measurement.preferred.errors)
+            }
+        };
+        eprintln!(
+            "[{:>3}/{}] {what}{text} · cores {} %{errors}   ({} so far, {} left)",
+            self.done,
+            self.total,
+            busy.join(" "),
+            clock(elapsed),
+            clock(left)
+        );
+    }
+}
+
+/// 0:07, 12:30.
+pub(crate) fn clock(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+/// Adds to the method what is the same in all experiments with servers.
+pub(crate) fn describe(
+    report: &mut Report,
+    options: &Options,
+    (seconds, warmup, rounds): (f64, f64, u32),
+    measurements: &[&Measurement],
+) {
+    report.method(
+        "placement",
+        format!(
+            "server (and the daemon's engine) on core {}, load on core {}",
+            options.server_core, options.load_core
+        ),
+    );
+    report.method(
+        "timing",
+        format!("{rounds} rounds, arms in turn; {seconds} s each after {warmup} s of warm-up; medians"),
+    );
+    report.method(
+        "network",
+        "network namespaces, a veth pair per arm, offloads on, cubic on every route and client socket",
+    );
+    let errors: u64 = measurements.iter().map(|measurement| measurement.error_count()).sum();
+    if errors > 0 {
+        report.method("errors", format!("{errors} requests failed"));
+    }
+    let others = measurements.iter().map(|measurement| measurement.others).fold(0.0, f64::max);
+    if others >= 10.0 {
+        report.method(
+            "disturbed",
+            format!("processes of others took up to {others:.0} % of a core: the figures are not clean"),
+        );
+    }
+    if options.baseline {
+        report.method("baseline", "the kernel stands in our place too: ratios show the harness's own bias");
+    }
+}

@@ -1,0 +1,336 @@
+//! Unmodified servers, on the kernel or on paths, and the daemon that the latter need.
+//!
+//! Both arms run the same program with the same configuration; on paths the command only has
+//! `scoutline run --control SOCKET --` in front.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddrV4, TcpStream};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::process::{Place, Process};
+use crate::testbed::{Host, Testbed};
+use crate::{pattern, sys};
+
+/// How long a daemon or a server may take until it serves.
+const START: Duration = Duration::from_secs(15);
+
+/// A server program and how it is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// nginx with so many worker processes.
+    Nginx {
+        /// Worker processes.
+        workers: u32,
+        /// Whether a connection serves more than one request.
+        keepalive: bool,
+    },
+    /// Apache with its prefork module: one process per connection.
+    ApachePrefork {
+        /// Processes, all of them started at once.
+        processes: u32,
+    },
+}
+
+impl Kind {
+    /// Two workers, a new connection per request.
+    pub const NGINX: Kind = Kind::Nginx { workers: 2, keepalive: false };
+    /// A hundred processes, a new connection per request.
+    pub const APACHE: Kind = Kind::ApachePrefork { processes: 100 };
+
+    /// The name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Nginx { .. } => "nginx",
+            Kind::ApachePrefork { .. } => "apache",
+        }
+    }
+
+    fn program(self) -> Result<PathBuf> {
+        let (name, package) = match self {
+            Kind::Nginx { .. } => ("nginx", "nginx-light"),
+            Kind::ApachePrefork { .. } => ("apache2", "apache2-bin"),
+        };
+        let places = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+        let found = places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists());
+        found.with_context(|| format!("{name} is missing; install it with: apt-get install {package}"))
+    }
+
+    fn arguments(self, configuration: &Path) -> Vec<String> {
+        let configuration = configuration.display().to_string();
+        let directory = Path::new(&configuration).parent().unwrap_or(Path::new("/")).display().to_string();
+        let list: &[&str] = match self {
+            Kind::Nginx { .. } => &["-p", &directory, "-c", &configuration, "-e", "stderr"],
+            Kind::ApachePrefork { .. } => &["-f", &configuration, "-DFOREGROUND"],
+        };
+        list.iter().map(ToString::to_string).collect()
+    }
+
+    fn configuration(self, directory: &Path, files: &Path) -> String {
+        let (directory, files) = (directory.display(), files.display());
+        match self {
+            Kind::Nginx { workers, keepalive } => {
+                let keepalive = if keepalive { "65" } else { "0" };
+                format!(
+                    "user root;
+worker_processes {workers};
+daemon off;
+pid {directory}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    sendfile on;
+    keepalive_timeout {keepalive};
+    keepalive_requests 100000000;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    server {{
+        listen 80;
+        root {files};
+    }}
+}}
+"
+                )
+            }
+            Kind::ApachePrefork { processes } => {
+                let modules = Path::new("/usr/lib/apache2/modules");
+                let mut text = String::new();
+                for module in ["mpm_prefork", "authz_core"] {
+                    let file = modules.join(format!("mod_{module}.so"));
+                    let _ = writeln!(text, "LoadModule {module}_module {}", file.display());
+                }
+                let _ = write!(
+                    text,
+                    "ServerRoot {directory}
+ServerName server
+PidFile {directory}/apache.pid
+DefaultRuntimeDir {directory}
+Mutex pthread
+ErrorLog {directory}/error.log
+LogLevel warn
+User #65534
+Group #65534
+Listen 0.0.0.0:80
+StartServers {processes}
+MinSpareServers {processes}
+MaxSpareServers {processes}
+ServerLimit {processes}
+MaxRequestWorkers {processes}
+MaxConnectionsPerChild 0
+KeepAlive Off
+Timeout 60
+EnableSendfile On
+EnableMMAP Off
+DocumentRoot {files}
+<Directory {files}>
+    Require all granted
+    AllowOverride None
+</Directory>
+"
+                );
+                text
+            }
+        }
+    }
+}
+
+/// The priorities that the daemon gives to the two kinds of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priorities {
+    /// All alike.
+    Equal,
+    /// Preferred 2, listen 1, standard 0; a preferred SYN has the preferred class's own listen path.
+    Preferred,
+}
+
+/// The daemon of one server host.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Process,
+    control: PathBuf,
+}
+
+impl Daemon {
+    /// Starts `scoutline up` on the server host `index`, on `core`, and waits until it serves.
+    pub fn start(
+        testbed: &Testbed,
+        index: usize,
+        scoutline: &Path,
+        core: usize,
+        priorities: Priorities,
+    ) -> Result<Daemon> {
+        let control = testbed.directory().join(format!("control{index}"));
+        let file = testbed.directory().join(format!("scoutline{index}.toml"));
+        let address = *testbed.server_address(index).ip();
+        let preferred = testbed.client_address(index, crate::testbed::Client::Preferred);
+        let (high, high_listen) = if priorities == Priorities::Preferred { (2, 2) } else { (0, 1) };
+        let text = format!(
+            "[[device]]
+name = \"eth0\"
+driver = \"packet\"
+address = \"{address}/24\"
+
+[engine]
+cpu = {core}
+
+[linux]
+priority = 0
+
+[[class]]
+name = \"preferred\"
+priority = {high}
+listen_priority = {high_listen}
+source = [\"{preferred}/32\"]
+
+[[class]]
+name = \"standard\"
+priority = 0
+listen_priority = 1
+source = [\"0.0.0.0/0\"]
+"
+        );
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        let arguments =
+            ["up".as_ref(), "--config".as_ref(), file.as_os_str(), "--control".as_ref(), control.as_os_str()];
+        let place = Place { namespace: Some(testbed.server(index).namespace()?), core: Some(core) };
+        let log = testbed.directory().join(format!("scoutline{index}.log"));
+        let mut process = Process::spawn("scoutline up", scoutline, arguments, place, &log)?;
+        let deadline = Instant::now() + START;
+        loop {
+            match process.line(deadline)? {
+                Some(line) if line.starts_with("ready") => break,
+                Some(_) => {}
+                None => {
+                    process.finish(deadline)?;
+                    bail!("scoutline up ended before it was ready{}", process.log_tail());
+                }
+            }
+        }
+        Ok(Daemon { process, control })
+    }
+
+    /// Its control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
+    }
+
+    /// An error when it no longer runs.
+    pub fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+}
+
+/// A server that serves the files of [`pattern::SIZES_KB`].
+#[derive(Debug)]
+pub struct Server {
+    process: Process,
+    kind: Kind,
+}
+
+impl Server {
+    /// Starts a server on the host `index`, on `core`, and waits until it has served each file once.
+    ///
+    /// `paths` is the `scoutline` program and the host's daemon; without it the kernel serves.
+    pub fn start(
+        testbed: &Testbed,
+        index: usize,
+        kind: Kind,
+        core: usize,
+        paths: Option<(&Path, &Daemon)>,
+    ) -> Result<Server> {
+        let program = kind.program()?;
+        let directory = testbed.directory().join(format!("{}{index}", kind.name()));
+        let files = testbed.directory().join("files");
+        fs::create_dir_all(&directory)?;
+        write_files(&files)?;
+        let configuration = directory.join("server.conf");
+        fs::write(&configuration, kind.configuration(&directory, &files))?;
+        let mut command = vec![program.into_os_string()];
+        if let Some((scoutline, daemon)) = paths {
+            let prefix =
+                [scoutline.as_os_str(), "run".as_ref(), "--control".as_ref(), daemon.control.as_os_str()];
+            command.splice(0..0, prefix.into_iter().chain(["--".as_ref()]).map(Into::into));
+        }
+        command.extend(kind.arguments(&configuration).into_iter().map(Into::into));
+        let place = Place { namespace: Some(testbed.server(index).namespace()?), core: Some(core) };
+        let log = directory.join("log");
+        let mut process =
+            Process::spawn(kind.name(), Path::new(&command[0]), &command[1..], place, &log)?;
+        wait_until_it_serves(testbed, index, &mut process)
+            .with_context(|| format!("{} on host {} does not serve", kind.name(), index))?;
+        Ok(Server { process, kind })
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// An error when it no longer runs.
+    pub fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+}
+
+fn write_files(directory: &Path) -> Result<()> {
+    if directory.exists() {
+        return Ok(());
+    }
+    fs::create_dir(directory)?;
+    for size in pattern::SIZES_KB {
+        let file = directory.join(pattern::file_name(size));
+        fs::write(&file, pattern::bytes(size as usize * 1024))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Fetches every file once: the server answers, and the files are in the cache.
+fn wait_until_it_serves(testbed: &Testbed, index: usize, process: &mut Process) -> Result<()> {
+    let deadline = Instant::now() + START;
+    for size in pattern::SIZES_KB {
+        loop {
+            process.check()?;
+            match fetch(testbed.client(), testbed.server_address(index), size) {
+                Ok(()) => break,
+                // A refused connection comes back at once: this is what the pause is for.
+                Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+                Err(error) => return Err(error.context(process.log_tail())),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gets one file over a connection from `host` and compares it.
+pub fn fetch(host: &Host, server: SocketAddrV4, size_kb: u32) -> Result<()> {
+    let namespace = host.namespace()?;
+    let get = move || -> Result<()> {
+        // A thread of its own: it keeps the namespace that it enters.
+        sys::enter_namespace(namespace.as_fd())?;
+        let mut stream = TcpStream::connect_timeout(&server.into(), Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let name = pattern::file_name(size_kb);
+        stream.write_all(
+            format!("GET /{name} HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n").as_bytes(),
+        )?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        ensure!(answer.starts_with(b"HTTP/1.1 200 "), "{name}: not served");
+        let body = answer.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4);
+        let body = &answer[body.context("no end of the header")?..];
+        ensure!(body == pattern::bytes(size_kb as usize * 1024), "{name}: wrong content");
+        Ok(())
+    };
+    thread::scope(|scope| scope.spawn(get).join()).map_err(|_| anyhow::anyhow!("the client panicked"))?
+}

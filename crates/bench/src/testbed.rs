@@ -1,0 +1,202 @@
+//! Hosts for an experiment, out of network namespaces and veth pairs.
+//!
+//! ```text
+//!            client host                              server hosts
+//!   eth0  10.77.0.2 standard, 10.77.0.3 preferred ═══ eth0  10.77.0.1   first
+//!   eth1  10.77.1.2 standard, 10.77.1.3 preferred ═══ eth0  10.77.1.1   second
+//!   …
+//! ```
+//!
+//! Each server host is for one arm of an experiment, so arms take turns without any set-up between
+//! them. Where the kernel serves, the address is on the interface; where we serve, the interface is up
+//! and has no address: it belongs to the daemon (dedicated mode).
+//!
+//! Every route is made with `congctl cubic`, because the default may be another (bbr here, which
+//! cripples TCP over veth) and the sysctl cannot be set inside a namespace. Offloads stay on.
+//!
+//! Needs root and iproute2. Everything goes when the [`Testbed`] is dropped, and also on a signal (see
+//! [`crate::cleanup`]).
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cleanup::{self, ip};
+use crate::sys;
+
+/// Who owns the address of a server host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The kernel: it stands on the interface.
+    Kernel,
+    /// Our daemon: the interface has none.
+    Daemon,
+}
+
+/// Which of the client host's two addresses a client uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// Ends in .2.
+    Standard,
+    /// Ends in .3: the class `preferred` where there are classes.
+    Preferred,
+}
+
+/// One network namespace.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+}
+
+impl Host {
+    /// The namespace, for a process to start in.
+    pub fn namespace(&self) -> Result<OwnedFd> {
+        let path = Path::new(cleanup::NAMESPACES).join(&self.name);
+        Ok(File::open(&path).with_context(|| format!("cannot open {}", path.display()))?.into())
+    }
+
+    /// Its name, as `ip netns` knows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn create(name: String) -> Result<Host> {
+        cleanup::with(|registry| {
+            registry.namespaces.push(name.clone());
+            ip(&["netns", "add", &name])
+        })?;
+        let host = Host { name };
+        host.ip("link set lo up")?;
+        Ok(host)
+    }
+
+    /// Runs one `ip` command in the namespace.
+    fn ip(&self, command: &str) -> Result<()> {
+        let mut arguments = vec!["-n", &self.name];
+        arguments.extend(command.split_whitespace());
+        cleanup::with(|_| ip(&arguments))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        cleanup::with(|registry| {
+            cleanup::remove_namespace(&self.name);
+            registry.namespaces.retain(|other| *other != self.name);
+        });
+    }
+}
+
+/// A client host and its server hosts.
+#[derive(Debug)]
+pub struct Testbed {
+    client: Host,
+    servers: Vec<Host>,
+    directory: Directory,
+}
+
+impl Testbed {
+    /// Makes one server host for each entry of `owners`, and the client host.
+    ///
+    /// # Errors
+    /// Without root, without iproute2, or where namespaces are refused: the message says what to do.
+    pub fn new(owners: &[Owner]) -> Result<Testbed> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if !sys::is_root() {
+            bail!("making hosts (network namespaces) needs root; run it with sudo");
+        }
+        cleanup::install()?;
+        let prefix =
+            format!("{}{}-{}", cleanup::PREFIX, process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let directory = Directory::create(std::env::temp_dir().join(format!("{prefix}-files")))?;
+        let client = Host::create(format!("{prefix}-client"))
+            .context("cannot make network namespaces (in a container: run it with --privileged)")?;
+        let mut servers = Vec::new();
+        for (index, owner) in owners.iter().enumerate() {
+            let server = Host::create(format!("{prefix}-server{index}"))?;
+            connect(&client, &server, index, *owner)?;
+            servers.push(server);
+        }
+        Ok(Testbed { client, servers, directory })
+    }
+
+    /// The host that clients run on.
+    pub fn client(&self) -> &Host {
+        &self.client
+    }
+
+    /// The server host with this index.
+    pub fn server(&self, index: usize) -> &Host {
+        &self.servers[index]
+    }
+
+    /// Where the server of a host is reached.
+    pub fn server_address(&self, index: usize) -> SocketAddrV4 {
+        SocketAddrV4::new(address(index, 1), 80)
+    }
+
+    /// A client's own address towards a server host.
+    pub fn client_address(&self, index: usize, client: Client) -> Ipv4Addr {
+        address(index, if client == Client::Preferred { 3 } else { 2 })
+    }
+
+    /// A directory for files, sockets and logs, which goes with the test bed.
+    pub fn directory(&self) -> &Path {
+        &self.directory.0
+    }
+}
+
+fn address(network: usize, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, u8::try_from(network).expect("fewer than 256 server hosts"), host)
+}
+
+fn connect(client: &Host, server: &Host, index: usize, owner: Owner) -> Result<()> {
+    let device = format!("eth{index}");
+    // Both ends are made where they belong, so that no name ever stands in our own namespace.
+    client.ip(&format!("link add {device} type veth peer name eth0 netns {}", server.name))?;
+    for (host, device) in [(client, device.as_str()), (server, "eth0")] {
+        // No IPv6 link-local address: its neighbour discovery would be traffic of its own.
+        host.ip(&format!("link set {device} addrgenmode none"))?;
+        host.ip(&format!("link set {device} up"))?;
+    }
+    let network = format!("{}/24", address(index, 0));
+    let assign = |host: &Host, device: &str, last: u8| {
+        host.ip(&format!("addr add {}/24 dev {device} noprefixroute", address(index, last)))
+    };
+    assign(client, &device, 2)?;
+    assign(client, &device, 3)?;
+    client.ip(&format!("route add {network} dev {device} src {} congctl cubic", address(index, 2)))?;
+    if owner == Owner::Kernel {
+        assign(server, "eth0", 1)?;
+        server.ip(&format!("route add {network} dev eth0 src {} congctl cubic", address(index, 1)))?;
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Directory(PathBuf);
+
+impl Directory {
+    fn create(path: PathBuf) -> Result<Directory> {
+        cleanup::with(|registry| {
+            registry.directories.push(path.clone());
+            fs::create_dir(&path)
+        })
+        .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        cleanup::with(|registry| {
+            cleanup::remove_directory(&self.0);
+            registry.directories.retain(|other| *other != self.0);
+        });
+    }
+}
