@@ -70,6 +70,8 @@ drop_reasons! {
     DeviceError => "device-error",
     /// The engine ran out of packet buffers.
     NoBuffers => "no-buffers",
+    /// It was turned around within its path too often.
+    TurnLimit => "turn-limit",
 }
 
 /// What was spent on a path. Counters only grow, except the `_held` ones.

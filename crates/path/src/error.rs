@@ -25,6 +25,23 @@ pub enum CreateError {
         /// Its service.
         service: &'static str,
     },
+    /// A module routed through a service with several links.
+    #[error("service {module}.{service} has several links: the attributes determine no unique next module")]
+    Ambiguous {
+        /// The module.
+        module: &'static str,
+        /// Its service.
+        service: &'static str,
+    },
+    /// The route goes round in a circle.
+    #[error("the path is too long at module {module}: its route goes round")]
+    Endless {
+        /// Where it was given up.
+        module: &'static str,
+    },
+    /// No module on the route made a stage.
+    #[error("the path that starts at module {0} has no stages")]
+    Empty(String),
     /// The address or port is taken.
     #[error("the flow is already in use")]
     InUse,

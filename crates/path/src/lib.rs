@@ -5,18 +5,37 @@
 
 mod account;
 mod attributes;
+mod create;
 mod error;
 mod flow;
+mod graph;
+mod limits;
+mod measure;
 mod message;
 mod module;
+mod path;
+mod queue;
+mod rules;
 mod stage;
+mod table;
+
+#[cfg(test)]
+mod testing;
 
 pub use account::{Account, DropReason};
 pub use attributes::{Attributes, Name, Value};
+pub use create::NewPath;
 pub use error::CreateError;
-pub use flow::FlowKey;
+pub use flow::{FlowKey, FlowTable, flow_of_frame};
+pub use graph::{Graph, GraphBuilder, GraphError, Link, ModuleId};
+pub use limits::{Budget, Limits};
+pub use measure::{Clock, Cost, MeasureRule, Measured, Measurements};
 pub use message::{
     Body, Burst, Checksum, Control, Facts, HEAD_ROOM, Head, Message, Segmentation, SegmentationKind,
 };
 pub use module::{Arity, Module, Next, Service, ServiceKind, Side, Step, Verdict, View};
-pub use stage::{Context, Effect, Stage};
+pub use path::{Grant, Path, Ran, Runner, StageFacts};
+pub use queue::Queue;
+pub use rules::{ANY, Rule, RuleSet};
+pub use stage::{Context, Effect, Stage, Stages};
+pub use table::{ClassAccount, ClassAccounts, PathTable};

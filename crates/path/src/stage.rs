@@ -4,7 +4,7 @@ use std::any::Any;
 
 use scoutline_base::{PathId, Time};
 
-use crate::{Account, Attributes, Burst, CreateError, DropReason, FlowKey, Message};
+use crate::{Account, Attributes, Burst, CreateError, DropReason, FlowKey, Measurements, Message};
 
 /// What is both path- and module-specific, with one interface per direction.
 ///
@@ -24,6 +24,9 @@ pub trait Stage: Any {
     fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>);
 
     /// From the program towards the device.
+    ///
+    /// When the path is kicked from the program's end, the burst may be empty: a stage that had stopped early goes
+    /// on, and every other has nothing to do.
     fn outward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>);
 
     /// When [`Stage::on_timeout`] wants to be called next.
@@ -37,6 +40,11 @@ pub trait Stage: Any {
     /// Facts for people: `ps` and `graph` show them as they are (`("state", "ESTABLISHED")`).
     fn describe(&self, _facts: &mut Vec<(&'static str, String)>) {}
 
+    /// What this stage has cost, when a measuring rule wrapped it.
+    fn measurements(&self) -> Option<&Measurements> {
+        None
+    }
+
     /// For transformation rules, which take stages apart.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 
@@ -46,6 +54,9 @@ pub trait Stage: Any {
     /// See `as_any`.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
+
+/// Consecutive stages of a path, device side first.
+pub type Stages = Vec<Box<dyn Stage>>;
 
 /// What a stage may use while it runs: the time, its path's account, and the way out.
 pub struct Context<'a> {

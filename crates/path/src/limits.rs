@@ -1,0 +1,124 @@
+//! Limits of one path, and the budget that all paths of an engine share: admission control (Scout §4.4).
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::{Attributes, CreateError, Name};
+
+/// What one path may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Packets that may wait in the input queue.
+    pub queue_packets: u32,
+    /// Bytes of data that may wait in the input queue.
+    pub queue_bytes: u64,
+    /// Buffer bytes that the path may hold in all, its queue and its stages together.
+    pub memory_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        // A burst of 64 KiB super-segments as one TCP flow sends them (4 MiB), and the order of what Linux gives a
+        // socket (net.ipv4.tcp_rmem: 6 MiB).
+        Limits { queue_packets: 256, queue_bytes: 4 << 20, memory_bytes: 8 << 20 }
+    }
+}
+
+impl Limits {
+    /// These limits, as far as a path's own attributes do not say otherwise.
+    #[must_use]
+    pub fn for_path(mut self, attributes: &Attributes) -> Limits {
+        if let Some(packets) = attributes.number(Name::QueueLimit) {
+            self.queue_packets = u32::try_from(packets).unwrap_or(u32::MAX);
+        }
+        if let Some(bytes) = attributes.number(Name::MemoryLimit) {
+            self.memory_bytes = bytes;
+        }
+        self
+    }
+}
+
+/// What all paths of an engine may use together, and what they use now. A handle: clones share the counts.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    limit_paths: Cell<u32>,
+    limit_buffer_bytes: Cell<u64>,
+    paths: Cell<u32>,
+    buffer_bytes: Cell<u64>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget::new(1 << 20, 1 << 30)
+    }
+}
+
+impl Budget {
+    /// A budget of so many paths and buffer bytes.
+    pub fn new(paths: u32, buffer_bytes: u64) -> Budget {
+        Budget {
+            inner: Rc::new(Inner {
+                limit_paths: Cell::new(paths),
+                limit_buffer_bytes: Cell::new(buffer_bytes),
+                paths: Cell::new(0),
+                buffer_bytes: Cell::new(0),
+            }),
+        }
+    }
+
+    /// Whether one more path can be carried. Ask before creation, so that a refusal costs nothing.
+    ///
+    /// # Errors
+    /// [`CreateError::Exhausted`] with what is spent.
+    pub fn admit(&self) -> Result<(), CreateError> {
+        if self.inner.paths.get() >= self.inner.limit_paths.get() {
+            return Err(CreateError::Exhausted("paths"));
+        }
+        if self.inner.buffer_bytes.get() >= self.inner.limit_buffer_bytes.get() {
+            return Err(CreateError::Exhausted("buffer memory"));
+        }
+        Ok(())
+    }
+
+    /// Whether `bytes` more of buffers can be held.
+    #[inline]
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.inner.buffer_bytes.get().saturating_add(bytes) <= self.inner.limit_buffer_bytes.get()
+    }
+
+    /// Changes the limits. What is over a new limit stays; nothing more is admitted.
+    pub fn set_limits(&self, paths: u32, buffer_bytes: u64) {
+        self.inner.limit_paths.set(paths);
+        self.inner.limit_buffer_bytes.set(buffer_bytes);
+    }
+
+    /// Paths now.
+    pub fn paths(&self) -> u32 {
+        self.inner.paths.get()
+    }
+
+    /// Buffer bytes held now.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.inner.buffer_bytes.get()
+    }
+
+    pub(crate) fn on_path_made(&self) {
+        self.inner.paths.set(self.inner.paths.get() + 1);
+    }
+
+    pub(crate) fn on_path_gone(&self) {
+        self.inner.paths.set(self.inner.paths.get() - 1);
+    }
+
+    /// A path that held `before` bytes holds `after` now.
+    #[inline]
+    pub(crate) fn on_held(&self, before: u64, after: u64) {
+        let now = self.inner.buffer_bytes.get().wrapping_add(after).wrapping_sub(before);
+        self.inner.buffer_bytes.set(now);
+    }
+}

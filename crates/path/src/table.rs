@@ -1,0 +1,160 @@
+//! The paths of one engine, by id: slots with generations, so that a stale id names nothing.
+
+use scoutline_base::PathId;
+
+use crate::{Account, Budget, CreateError, Limits, NewPath, Path};
+
+/// Slots of one chunk. The table grows by chunks and never moves a path, so that growing past 100,000 paths costs
+/// no more than growing past 100.
+const CHUNK: usize = 256;
+
+/// All paths of an engine. Insert, look-up and removal take constant time.
+#[derive(Default)]
+pub struct PathTable {
+    chunks: Vec<Vec<Slot>>,
+    /// Free slots, the warmest last.
+    free: Vec<u32>,
+    len: usize,
+    budget: Budget,
+}
+
+struct Slot {
+    generation: u32,
+    path: Option<Path>,
+}
+
+impl PathTable {
+    /// An empty table within this budget.
+    pub fn new(budget: Budget) -> PathTable {
+        PathTable { chunks: Vec::new(), free: Vec::new(), len: 0, budget }
+    }
+
+    /// Takes a new path in, within its limits.
+    ///
+    /// # Errors
+    /// [`CreateError::Exhausted`] when the budget carries no more; the new path is dropped. Ask
+    /// [`Budget::admit`] before creation to save the work.
+    pub fn insert(&mut self, new: NewPath, limits: Limits) -> Result<PathId, CreateError> {
+        self.budget.admit()?;
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow()?,
+        };
+        let budget = self.budget.clone();
+        let slot = &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK];
+        let id = PathId { index, generation: slot.generation };
+        slot.path = Some(Path::new(id, new, limits, budget));
+        self.len += 1;
+        Ok(id)
+    }
+
+    /// A path; `None` when it is gone.
+    #[inline]
+    pub fn get(&self, id: PathId) -> Option<&Path> {
+        let slot = self.chunks.get(id.index as usize / CHUNK)?.get(id.index as usize % CHUNK)?;
+        slot.path.as_ref().filter(|_| slot.generation == id.generation)
+    }
+
+    /// See [`PathTable::get`].
+    #[inline]
+    pub fn get_mut(&mut self, id: PathId) -> Option<&mut Path> {
+        let slot = self.chunks.get_mut(id.index as usize / CHUNK)?.get_mut(id.index as usize % CHUNK)?;
+        slot.path.as_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    /// Takes a path out, with all that waits in its queue. Its id names nothing from now on.
+    pub fn remove(&mut self, id: PathId) -> Option<Path> {
+        let slot = self.chunks.get_mut(id.index as usize / CHUNK)?.get_mut(id.index as usize % CHUNK)?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        let path = slot.path.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.index);
+        self.len -= 1;
+        Some(path)
+    }
+
+    /// Ends a path: its buffers return to their owners, and its account is folded into its class's. False when it
+    /// is gone already.
+    pub fn destroy(&mut self, id: PathId, classes: &mut ClassAccounts) -> bool {
+        let Some(path) = self.remove(id) else { return false };
+        classes.fold(&path);
+        true
+    }
+
+    /// All paths, in the order of their slots.
+    pub fn iter(&self) -> impl Iterator<Item = &Path> {
+        self.chunks.iter().flatten().filter_map(|slot| slot.path.as_ref())
+    }
+
+    /// See [`PathTable::iter`].
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path> {
+        self.chunks.iter_mut().flatten().filter_map(|slot| slot.path.as_mut())
+    }
+
+    /// How many paths there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What the paths share.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn grow(&mut self) -> Result<u32, CreateError> {
+        let first = self.chunks.len() * CHUNK;
+        if u32::try_from(first + CHUNK).is_err() {
+            return Err(CreateError::Exhausted("path ids"));
+        }
+        self.chunks.push((0..CHUNK).map(|_| Slot { generation: 0, path: None }).collect());
+        self.free.extend((first as u32 + 1..(first + CHUNK) as u32).rev());
+        Ok(first as u32)
+    }
+}
+
+/// What was spent on finished paths, class by class.
+#[derive(Clone, Debug, Default)]
+pub struct ClassAccounts {
+    classes: Vec<ClassAccount>,
+}
+
+/// One class's share of [`ClassAccounts`].
+#[derive(Clone, Debug, Default)]
+pub struct ClassAccount {
+    /// The sum over its finished paths.
+    pub account: Account,
+    /// How many there were.
+    pub finished: u64,
+}
+
+impl ClassAccounts {
+    /// Adds the account of a path that has finished.
+    pub fn fold(&mut self, path: &Path) {
+        let class = path.class() as usize;
+        if class >= self.classes.len() {
+            self.classes.resize_with(class + 1, ClassAccount::default);
+        }
+        self.classes[class].account.fold(&path.account);
+        self.classes[class].finished += 1;
+    }
+
+    /// A class's sum, if a path of it has finished.
+    pub fn class(&self, class: u16) -> Option<&ClassAccount> {
+        self.classes.get(class as usize)
+    }
+
+    /// All classes in order.
+    pub fn iter(&self) -> impl Iterator<Item = &ClassAccount> {
+        self.classes.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests;

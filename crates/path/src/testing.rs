@@ -1,0 +1,1 @@
+//! Modules and stages for tests.
