@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use crate::Options;
 use crate::harness::{Lab, Load, Measurement, clock, order};
 use crate::load::Progress;
 use crate::plot::{Figure, Panel, Series, draw};
-use crate::prefer::{ARMS, EQUAL, KERNEL, PRIORITIES};
+use crate::prefer::{ARMS, EQUAL, KERNEL, PRIORITIES, STEER};
 use crate::report::{Table, median, number};
 use crate::server::Kind;
-use crate::Options;
 
 const SIZES_KB: [u32; 2] = [1, 50];
 const STANDARD: usize = 96;
@@ -34,10 +34,12 @@ pub fn demo(options: &Options) -> Result<()> {
         "Making hosts: three servers and a client (network namespaces, veth pairs). Starting nginx on each:\n\
          on the kernel, on paths with equal priorities, on paths where the client 10.77.0.3 is preferred."
     );
-    let mut lab = Lab::new(options, &ARMS)?;
+    let mut lab = Lab::new(options, &ARMS, STEER)?;
     lab.serve(Kind::NGINX)?;
     let total = rounds as usize * SIZES_KB.len() * ARMS.len();
-    eprintln!("{STANDARD} standard clients ask without pause, and one preferred client. {total} measurements:");
+    eprintln!(
+        "{STANDARD} standard clients ask without pause, and one preferred client. {total} measurements:"
+    );
     let mut seen: Vec<[Vec<Measurement>; 3]> = SIZES_KB.iter().map(|_| Default::default()).collect();
     let mut done = 0;
     for round in 0..rounds {
@@ -49,8 +51,7 @@ pub fn demo(options: &Options) -> Result<()> {
                 let mut live = |standard: Option<Progress>, preferred: Option<Progress>| {
                     show(&head, standard, preferred, begin);
                 };
-                let load =
-                    Load { size_kb: *size_kb, standard: STANDARD, preferred: true, seconds, warmup };
+                let load = Load { size_kb: *size_kb, standard: STANDARD, preferred: true, seconds, warmup };
                 let live: Option<&mut dyn FnMut(Option<Progress>, Option<Progress>)> =
                     if options.progress { Some(&mut live) } else { None };
                 let measurement = lab.measure(arm, &load, live)?;

@@ -2,6 +2,7 @@
 //! how busy the cores were; progress.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -13,7 +14,7 @@ use crate::load::{LoadReport, Progress};
 use crate::process::{Place, Process};
 use crate::report::{Report, number};
 use crate::server::{Daemon, Kind, Priorities, Server};
-use crate::testbed::{Client, Owner, Testbed};
+use crate::testbed::{Client, Owner, Steer, Testbed};
 use crate::{Options, pattern, sys};
 
 /// From starting the load generators to their common beginning.
@@ -73,11 +74,15 @@ pub(crate) struct Lab<'a> {
 
 impl<'a> Lab<'a> {
     /// Hosts for these arms, with their daemons running.
-    pub(crate) fn new(options: &'a Options, arms: &[Arm]) -> Result<Lab<'a>> {
+    ///
+    /// `steer` is the experiment's own choice, see [`Steer`]; the options may say otherwise.
+    pub(crate) fn new(options: &'a Options, arms: &[Arm], steer: bool) -> Result<Lab<'a>> {
         let paths = |arm: &Arm| arm.paths.filter(|_| !options.baseline);
         let owner = |arm| if paths(arm).is_some() { Owner::Daemon } else { Owner::Kernel };
         let owners: Vec<Owner> = arms.iter().map(owner).collect();
-        let testbed = Testbed::new(&owners)?;
+        let cores = Steer { server_core: options.server_core, client_core: options.load_core };
+        let steer = options.steer.unwrap_or(steer).then_some(cores);
+        let testbed = Testbed::new(&owners, steer)?;
         let mut daemons = Vec::new();
         for (index, arm) in arms.iter().enumerate() {
             let start = |priorities| {
@@ -121,9 +126,10 @@ impl<'a> Lab<'a> {
             0 => None,
             _ => Some(self.start_load(arm, load, Client::Standard, begin, progress)?),
         };
-        let mut preferred = match load.preferred {
-            false => None,
-            true => Some(self.start_load(arm, load, Client::Preferred, begin, progress)?),
+        let mut preferred = if load.preferred {
+            Some(self.start_load(arm, load, Client::Preferred, begin, progress)?)
+        } else {
+            None
         };
         let from = begin + (load.warmup * 1e9) as u64;
         let to = from + (load.seconds * 1e9) as u64;
@@ -312,21 +318,28 @@ impl Meter {
         let mut text = String::new();
         let load = &measurement.standard;
         if load.seconds > 0.0 {
-            text += &format!(" · {}/s, p50 {} µs", number(load.throughput()), number(load.p50_us));
+            let _ = write!(text, " · {}/s, p50 {} µs", number(load.throughput()), number(load.p50_us));
         }
         let load = &measurement.preferred;
         if load.seconds > 0.0 {
-            text += &format!(" · preferred mean {} µs", number(load.mean_us));
+            let _ = write!(text, " · preferred mean {} µs", number(load.mean_us));
         }
         let busy: Vec<String> = measurement.busy.iter().map(|percent| format!("{percent:.0}")).collect();
         let errors = match measurement.error_count() {
             0 => String::new(),
             count => {
-                format!(" · {count} ERRORS {:?}{:?}", measurement.standard.errors, measurement.preferred.errors)
+                format!(
+                    " · {count} ERRORS {:?}{:?}",
+                    measurement.standard.errors, measurement.preferred.errors
+                )
             }
         };
+        let others = match measurement.others {
+            others if others >= 10.0 => format!(" · DISTURBED by others: {others:.0} %"),
+            _ => String::new(),
+        };
         eprintln!(
-            "[{:>3}/{}] {what}{text} · cores {} %{errors}   ({} so far, {} left)",
+            "[{:>3}/{}] {what}{text} · cores {} %{errors}{others}   ({} so far, {} left)",
             self.done,
             self.total,
             busy.join(" "),
@@ -346,6 +359,7 @@ pub(crate) fn describe(
     report: &mut Report,
     options: &Options,
     (seconds, warmup, rounds): (f64, f64, u32),
+    steer: bool,
     measurements: &[&Measurement],
 ) {
     report.method(
@@ -363,6 +377,12 @@ pub(crate) fn describe(
         "network",
         "network namespaces, a veth pair per arm, offloads on, cubic on every route and client socket",
     );
+    let steered = if options.steer.unwrap_or(steer) {
+        "receive steering on: each host's protocol work is done on its own core"
+    } else {
+        "receive steering off: a veth pair does the receiver's work on the sender's core"
+    };
+    report.method("steering", steered);
     let errors: u64 = measurements.iter().map(|measurement| measurement.error_count()).sum();
     if errors > 0 {
         report.method("errors", format!("{errors} requests failed"));

@@ -52,6 +52,8 @@ pub struct Options {
     pub server_core: usize,
     /// The core of the load.
     pub load_core: usize,
+    /// Receive steering, see [`testbed::Steer`]; `None` for the experiment's own choice.
+    pub steer: Option<bool>,
     /// How often each arm is measured; `None` for the experiment's own number.
     pub rounds: Option<u32>,
     /// How long each measurement takes; `None` for the experiment's own time.
@@ -75,6 +77,7 @@ impl Default for Options {
             load: program,
             server_core: 0,
             load_core: usize::from(cpus > 1),
+            steer: None,
             rounds: None,
             seconds: None,
             only: None,

@@ -161,7 +161,9 @@ pub fn run(arguments: &Arguments) -> Result<LoadReport> {
     }
     if let Some(priority) = arguments.realtime {
         sys::set_realtime(priority).with_context(|| {
-            format!("real-time priority {priority} is refused (in a cgroup-v1 child: write cpu.rt_runtime_us)")
+            format!(
+                "real-time priority {priority} is refused (in a cgroup-v1 child: write cpu.rt_runtime_us)"
+            )
         })?;
     }
     let mut shared = Shared::new(arguments, pattern::bytes(1 << 20))?;

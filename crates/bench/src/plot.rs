@@ -60,13 +60,13 @@ pub struct Series {
 pub fn draw(figure: &Figure, path: &Path) -> Result<()> {
     let columns = figure.panels.len().clamp(1, 2) as u32;
     let rows = (figure.panels.len() as u32).div_ceil(columns).max(1);
-    let area =
-        SVGBackend::new(path, (columns * PANEL.0, rows * PANEL.1 + 40)).into_drawing_area();
+    let area = SVGBackend::new(path, (columns * PANEL.0, rows * PANEL.1 + 40)).into_drawing_area();
     let failed = |error: &dyn std::fmt::Display| anyhow!("cannot draw {}: {error}", path.display());
     area.fill(&WHITE).map_err(|error| failed(&error))?;
     let area = area.titled(&figure.title, ("sans-serif", 18)).map_err(|error| failed(&error))?;
     for (panel, place) in figure.panels.iter().zip(area.split_evenly((rows as usize, columns as usize))) {
-        let drawn = if panel.categories.is_empty() { draw_lines(panel, &place) } else { draw_bars(panel, &place) };
+        let drawn =
+            if panel.categories.is_empty() { draw_lines(panel, &place) } else { draw_bars(panel, &place) };
         drawn.map_err(|error| failed(&error))?;
     }
     area.present().map_err(|error| failed(&error))
@@ -199,13 +199,15 @@ mod tests {
             x_label: "clients".into(),
             y_label: "requests/s".into(),
             series: vec![series("kernel"), series("paths"), Series::default()],
+            ..Panel::default()
         };
-        let figure = Figure { title: "web".into(), panels: vec![panel.clone(), panel, Panel::default()] };
+        let bars = Panel { categories: vec!["1 KB".into(), "50 KB".into()], ..panel.clone() };
+        let figure = Figure { title: "web".into(), panels: vec![panel, bars, Panel::default()] };
         let file = std::env::temp_dir().join(format!("scoutline-plot-{}.svg", std::process::id()));
         draw(&figure, &file).unwrap();
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
-        for word in ["nginx", "clients", "requests/s", "kernel", "paths", "<polyline"] {
+        for word in ["nginx", "clients", "requests/s", "kernel", "paths", "<polyline", "50 KB"] {
             assert!(text.contains(word), "{word} is missing in:\n{text}");
         }
     }

@@ -1,6 +1,9 @@
 //! `prefer`: one preferred client among standard ones. Three arms in turn: the kernel, paths with equal
 //! priorities, and paths with priorities (preferred 2, listen 1, standard 0). The preferred client has
 //! real-time priority on its own side in every arm alike, so that what is compared is the server side.
+//!
+//! Receive steering is on: without it the clients' core does much of the server host's protocol work,
+//! becomes the bottleneck, and there is no queue at the server that a priority could shorten.
 
 use anyhow::Result;
 
@@ -23,6 +26,7 @@ pub(crate) const ARMS: [Arm; 3] = [
 pub(crate) const PRIORITIES: usize = 0;
 pub(crate) const KERNEL: usize = 1;
 pub(crate) const EQUAL: usize = 2;
+pub(crate) const STEER: bool = true;
 
 struct Case {
     kind: Kind,
@@ -57,7 +61,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         }
     }
     anyhow::ensure!(!cases.is_empty(), "no case of `prefer` contains {:?}", options.only);
-    let mut lab = Lab::new(options, &ARMS)?;
+    let mut lab = Lab::new(options, &ARMS, STEER)?;
     let mut meter = Meter::new(options, cases.len() * ARMS.len() * rounds as usize);
     for round in 0..rounds {
         for case in &mut cases {
@@ -68,14 +72,17 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
                 let load =
                     Load { size_kb: case.size_kb, standard: case.standard, preferred: true, seconds, warmup };
                 let measurement = lab.measure(arm, &load, None)?;
-                meter.step(&format!("{} · {} · round {}", case.text(), ARMS[arm].name, round + 1), &measurement);
+                meter.step(
+                    &format!("{} · {} · round {}", case.text(), ARMS[arm].name, round + 1),
+                    &measurement,
+                );
                 case.arms[arm].push(measurement);
             }
         }
     }
     let mut report = Report::new("prefer");
     let all: Vec<&Measurement> = cases.iter().flat_map(|case| case.arms.iter().flatten()).collect();
-    describe(&mut report, options, (seconds, warmup, rounds), &all);
+    describe(&mut report, options, (seconds, warmup, rounds), STEER, &all);
     report.method("servers", "Apache prefork with 100 processes; nginx with 2 workers; sendfile on; no logs");
     report.method("preferred client", "a process of its own, SCHED_FIFO 50 on the load core, in every arm");
     report.method("priorities", "preferred 2 (its listen path too), listen 1, standard 0");
@@ -100,13 +107,15 @@ fn rows(case: &Case, cases: &[Case], options: &Options, rows: &mut Vec<Row>) {
         if case.standard == 0 {
             continue;
         }
+        add(("throughput", "req/s", Better::Higher), &|seen| {
+            seen.standard.throughput() + seen.preferred.throughput()
+        });
         add(("throughput of the rest", "req/s", Better::Higher), &|seen| seen.standard.throughput());
         let core = |core: usize| move |seen: &Measurement| seen.busy.get(core).copied().unwrap_or(0.0);
         add(("server core busy", "%", Better::Lower), &core(options.server_core));
         add(("load core busy", "%", Better::Lower), &core(options.load_core));
-        let unloaded = |other: &&Case| {
-            other.standard == 0 && other.kind == case.kind && other.size_kb == case.size_kb
-        };
+        let unloaded =
+            |other: &&Case| other.standard == 0 && other.kind == case.kind && other.size_kb == case.size_kb;
         if let Some(unloaded) = cases.iter().find(unloaded) {
             let times = |arm: usize| -> Vec<f64> {
                 let alone = median(&unloaded.figures(arm, |seen| seen.preferred.mean_us)).max(1.0);
@@ -132,8 +141,7 @@ fn figure(cases: &[Case]) -> Figure {
                 };
                 cases.iter().filter(wanted).map(point).collect()
             };
-            let series =
-                |arm: usize| Series { name: ARMS[arm].name.to_owned(), points: points(arm) };
+            let series = |arm: usize| Series { name: ARMS[arm].name.to_owned(), points: points(arm) };
             panels.push(Panel {
                 title: format!("{}, {title}", kind.name()),
                 x_label: "file size (KB)".into(),

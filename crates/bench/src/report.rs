@@ -122,7 +122,8 @@ impl Machine {
         let cpuinfo = text("/proc/cpuinfo").unwrap_or_default();
         let meminfo = text("/proc/meminfo").unwrap_or_default();
         let memory = value(&meminfo, "MemTotal").unwrap_or_default();
-        let memory_kib: u64 = memory.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
+        let memory_kib: u64 =
+            memory.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
         Machine {
             kernel: text("/proc/sys/kernel/osrelease").unwrap_or_default(),
             cpu: value(&cpuinfo, "model name").unwrap_or_default(),
@@ -233,8 +234,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let cell = |row: &Vec<String>, column: usize| row.get(column).cloned().unwrap_or_default();
-        let width =
-            |column| self.rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0);
+        let width = |column| self.rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for (index, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
@@ -300,6 +300,8 @@ mod tests {
         let expected = r#"{"case":"nginx 1 KB","metric":"throughput","unit":"req/s","better":"higher","ours":3.0,"peer":6.0,"peer_name":"kernel","ratio":0.5,"spread":[2.0,4.0]}"#;
         assert_eq!(json, expected);
         let alone = Row::new("x", metric, &[1.0], None);
-        assert!(serde_json::to_string(&alone).unwrap().contains(r#""peer":null,"peer_name":"","ratio":null"#));
+        assert!(
+            serde_json::to_string(&alone).unwrap().contains(r#""peer":null,"peer_name":"","ratio":null"#)
+        );
     }
 }

@@ -264,8 +264,7 @@ impl Server {
         command.extend(kind.arguments(&configuration).into_iter().map(Into::into));
         let place = Place { namespace: Some(testbed.server(index).namespace()?), core: Some(core) };
         let log = directory.join("log");
-        let mut process =
-            Process::spawn(kind.name(), Path::new(&command[0]), &command[1..], place, &log)?;
+        let mut process = Process::spawn(kind.name(), Path::new(&command[0]), &command[1..], place, &log)?;
         wait_until_it_serves(testbed, index, &mut process)
             .with_context(|| format!("{} on host {} does not serve", kind.name(), index))?;
         Ok(Server { process, kind })

@@ -47,6 +47,18 @@ pub enum Client {
     Preferred,
 }
 
+/// Which core does the kernel's receive work of each side.
+///
+/// Without it a veth pair does the receiver's work on the core of the sender: most of a server's
+/// protocol work would be done, and paid for, on the core of its clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Steer {
+    /// Of the server hosts.
+    pub server_core: usize,
+    /// Of the client host.
+    pub client_core: usize,
+}
+
 /// One network namespace.
 #[derive(Debug)]
 pub struct Host {
@@ -73,6 +85,16 @@ impl Host {
         let host = Host { name };
         host.ip("link set lo up")?;
         Ok(host)
+    }
+
+    /// Has one core do the receive work of a device (receive packet steering).
+    fn steer(&self, device: &str, core: usize) -> Result<()> {
+        // `ip netns exec` mounts the namespace's own /sys, the only place where its devices are.
+        let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+        let mask = format!("{:x}{}", 1_u32 << (core % 32), ",00000000".repeat(core / 32));
+        let script = format!("echo {mask} > {file}");
+        cleanup::with(|_| ip(&["netns", "exec", &self.name, "sh", "-c", &script]))
+            .with_context(|| format!("cannot steer {device} to core {core}"))
     }
 
     /// Runs one `ip` command in the namespace.
@@ -105,7 +127,7 @@ impl Testbed {
     ///
     /// # Errors
     /// Without root, without iproute2, or where namespaces are refused: the message says what to do.
-    pub fn new(owners: &[Owner]) -> Result<Testbed> {
+    pub fn new(owners: &[Owner], steer: Option<Steer>) -> Result<Testbed> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if !sys::is_root() {
             bail!("making hosts (network namespaces) needs root; run it with sudo");
@@ -120,6 +142,10 @@ impl Testbed {
         for (index, owner) in owners.iter().enumerate() {
             let server = Host::create(format!("{prefix}-server{index}"))?;
             connect(&client, &server, index, *owner)?;
+            if let Some(steer) = steer {
+                server.steer("eth0", steer.server_core)?;
+                client.steer(&format!("eth{index}"), steer.client_core)?;
+            }
             servers.push(server);
         }
         Ok(Testbed { client, servers, directory })

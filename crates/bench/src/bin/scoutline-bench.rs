@@ -53,6 +53,9 @@ struct Common {
     /// Only cases whose text contains this
     #[arg(long)]
     only: Option<String>,
+    /// Receive steering on or off, against the experiment's own choice
+    #[arg(long)]
+    steer: Option<bool>,
     /// How often each arm is measured
     #[arg(long)]
     rounds: Option<u32>,
@@ -72,6 +75,7 @@ impl Common {
             plot: self.plot,
             scoutline: self.scoutline.unwrap_or(own.scoutline),
             only: self.only,
+            steer: self.steer,
             rounds: self.rounds,
             seconds: self.seconds,
             baseline: self.baseline,

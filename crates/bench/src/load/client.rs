@@ -55,7 +55,8 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(arguments: &Arguments, pattern: Vec<u8>) -> Result<Shared> {
         let close = if arguments.keepalive { "" } else { "Connection: close\r\n" };
-        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n{close}\r\n", arguments.path, arguments.connect);
+        let request =
+            format!("GET {} HTTP/1.1\r\nHost: {}\r\n{close}\r\n", arguments.path, arguments.connect);
         // 1 µs to 100 s with three digits; more is clamped.
         let histogram = Histogram::new_with_bounds(1_000, 100_000_000_000, 3).context("histogram")?;
         Ok(Shared {
@@ -200,7 +201,8 @@ impl Client {
                 // On one machine the handshake is often over when connect returns: then one event less.
                 self.send(shared);
                 let Some(stream) = &self.stream else { return };
-                if poll.add(stream, self.token, self.state == State::Connecting || shared.keepalive).is_err() {
+                if poll.add(stream, self.token, self.state == State::Connecting || shared.keepalive).is_err()
+                {
                     self.fail(shared, "epoll");
                 }
             }
