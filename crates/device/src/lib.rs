@@ -1,1 +1,15 @@
 //! Partners at the edge of the machine: packet, tap, memory, pcap.
+//!
+//! All system calls about packets are here; the crates inside know none. Each driver folder has the same files:
+//! `open` (options and opening), `receive`, `send`. What a device cannot do itself, [`software`] does.
+#![allow(unsafe_code)] // mapped rings, iovecs and ioctls: the edge to the kernel; each block says why it holds
+
+mod error;
+pub mod packet;
+mod partner;
+pub mod software;
+mod sys;
+mod vnet;
+
+pub use error::OpenError;
+pub use partner::{DeviceCounters, DeviceError, DeviceFacts, MAX_SUPER_FRAME, Notice, Offload, Partner};

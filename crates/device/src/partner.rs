@@ -1,0 +1,184 @@
+//! The symmetric interface of everything at the edge of a path (DESIGN.md §4; Snow's partner): bursts of messages
+//! are pulled from it and pushed to it, and neither call ever waits.
+
+use std::fmt;
+use std::io;
+use std::os::fd::RawFd;
+
+use scoutline_base::Time;
+use scoutline_path::Burst;
+
+/// A device at the edge: packets come from it (`pull`) and go to it (`push`).
+///
+/// Order of calls: `pull` while [`has_input`](Partner::has_input), `push` whenever there is something to send, and
+/// sleep on [`poll_fd`](Partner::poll_fd) when neither. One engine owns a partner; it never leaves its thread.
+pub trait Partner {
+    /// The name that people know it by (an interface, a file).
+    fn name(&self) -> &str;
+
+    /// What it is and can do; constant while it is open.
+    fn facts(&self) -> &DeviceFacts;
+
+    /// Appends up to `limit` received messages to `burst` and says how many. Device, arrival, checksum and
+    /// segmentation facts are set. Never waits.
+    ///
+    /// # Errors
+    /// When the device is down or gone. The partner stays usable: it works again when the device does.
+    fn pull(&mut self, burst: &mut Burst, limit: usize, now: Time) -> Result<usize, DeviceError>;
+
+    /// True when `pull` would bring something now. Without a system call where the driver has a ring; a driver
+    /// without one asks the kernel (100 ns), so call it before sleeping, not in the inner loop.
+    fn has_input(&self) -> bool;
+
+    /// Sends from the front as many as the device takes, and removes those; the rest stays, in order. Returns how
+    /// many left the burst, those included that can never be sent (counted in [`DeviceCounters`]). Sent blocks
+    /// and stream memory are free again on return: the device has its own copy or reference.
+    ///
+    /// # Errors
+    /// When the device is down or gone: nothing is removed beyond what had been sent before.
+    fn push(&mut self, burst: &mut Burst) -> Result<usize, DeviceError>;
+
+    /// How many messages it would take now: a hint that bounds what is produced ahead of the device.
+    fn room(&self) -> usize;
+
+    /// What to sleep on for input. To be watched **edge-triggered** (EPOLLET) with a look at `has_input` before
+    /// each sleep: a packet ring stays readable while the newest frame is lent out.
+    fn poll_fd(&self) -> Option<RawFd>;
+
+    /// For devices without a descriptor (simulated wires, replayed files): when the next input is there.
+    fn next_event(&self) -> Option<Time> {
+        None
+    }
+
+    /// True when lent blocks stand in the way of receiving: holders should copy what they want to keep.
+    fn pressed(&self) -> bool {
+        false
+    }
+
+    /// What has happened so far. May be a system call.
+    fn counters(&self) -> DeviceCounters;
+}
+
+/// What a device is and can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// The driver: `packet`, `tap`, `memory`, `pcap`.
+    pub kind: &'static str,
+    /// Our link address on it.
+    pub link_address: [u8; 6],
+    /// Largest network-layer packet on the wire, in bytes (1500, say).
+    pub mtu: u32,
+    /// What it does for us when sending.
+    pub offload: Offload,
+    /// Incoming partial checksums are vouched for by a local sender (veth, tap, virtio): accepted as verified.
+    pub trusted_checksums: bool,
+}
+
+/// What a device does for the sender. What it does not do, its driver does in software: every partner takes
+/// partial checksums and super-segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// Completes partial transport checksums without cost to us.
+    pub checksum: bool,
+    /// Cuts TCP/IPv4 super-segments without cost to us.
+    pub segmentation: bool,
+    /// Longest frame with segmentation, link header included.
+    pub max_segment_len: u32,
+}
+
+/// Longest frame that AF_PACKET, tap and the wire take: below 64 KiB, because a device's `gso_max_size` counts the
+/// link header and must not be reached (net/core/dev.c, `gso_features_check`).
+pub const MAX_SUPER_FRAME: u32 = 65_535;
+
+/// What has happened on a device since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Messages received (a super-segment is one).
+    pub rx_packets: u64,
+    /// Bytes received, link header included.
+    pub rx_bytes: u64,
+    /// Messages sent (a super-segment is one).
+    pub tx_packets: u64,
+    /// Bytes sent, link header included.
+    pub tx_bytes: u64,
+    /// Packets that the kernel or wire dropped because we did not take them in time.
+    pub rx_ring_drops: u64,
+    /// Packets that came truncated or could not be understood by the driver, and were dropped.
+    pub rx_malformed: u64,
+    /// Packets copied out of the receive ring to give its frame back.
+    pub rx_relief_copies: u64,
+    /// Pushes that found the device full; nothing was lost.
+    pub tx_full: u64,
+    /// Messages dropped because the device refused them as too large.
+    pub tx_too_large: u64,
+    /// Messages dropped because they are no frame that can be sent (a cut or checksum out of bounds).
+    pub tx_malformed: u64,
+    /// Messages dropped because of any other refusal.
+    pub tx_refused: u64,
+    /// Messages cut or completed in software because the device cannot.
+    pub tx_software: u64,
+}
+
+/// Why a device cannot be used now.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The interface is down; it may come back.
+    #[error("{name} is down: bring it up with `ip link set {name} up`")]
+    Down {
+        /// The interface.
+        name: String,
+    },
+    /// The interface has been removed.
+    #[error("{name} does not exist any more")]
+    Gone {
+        /// The interface.
+        name: String,
+    },
+    /// The kernel refused for another reason.
+    #[error("{name}: cannot {action}: {source}")]
+    System {
+        /// The interface or file.
+        name: String,
+        /// What was tried.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl DeviceError {
+    pub(crate) fn from_errno(name: &str, action: &'static str, source: impl Into<Refusal>) -> DeviceError {
+        let (name, Refusal(source)) = (name.to_owned(), source.into());
+        match source.raw_os_error() {
+            Some(libc::ENETDOWN) => DeviceError::Down { name },
+            Some(libc::ENXIO | libc::ENODEV) => DeviceError::Gone { name },
+            _ => DeviceError::System { name, action, source },
+        }
+    }
+}
+
+/// An error of a system call, from its number or as `std` has it.
+pub(crate) struct Refusal(io::Error);
+
+impl From<i32> for Refusal {
+    fn from(errno: i32) -> Refusal {
+        Refusal(io::Error::from_raw_os_error(errno))
+    }
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Refusal {
+        Refusal(error)
+    }
+}
+
+/// Something that is not as it should be and does not stop us: one line for a person, with the consequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice(pub String);
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
