@@ -195,6 +195,7 @@ impl<'a> Lab<'a> {
         ];
         if preferred {
             arguments.push(format!("--realtime={PREFERRED_REALTIME}"));
+            arguments.push(format!("--think={}", self.options.think_us));
         }
         if progress {
             arguments.push("--progress=250".to_owned());

@@ -54,6 +54,8 @@ pub struct Options {
     pub load_core: usize,
     /// Receive steering, see [`testbed::Steer`]; `None` for the experiment's own choice.
     pub steer: Option<bool>,
+    /// How long the preferred client thinks between requests, on average.
+    pub think_us: u64,
     /// How often each arm is measured; `None` for the experiment's own number.
     pub rounds: Option<u32>,
     /// How long each measurement takes; `None` for the experiment's own time.
@@ -78,6 +80,7 @@ impl Default for Options {
             server_core: 0,
             load_core: usize::from(cpus > 1),
             steer: None,
+            think_us: 1000,
             rounds: None,
             seconds: None,
             only: None,

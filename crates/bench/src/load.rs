@@ -1,6 +1,6 @@
 //! The load generator: closed-loop HTTP clients in one process.
 //!
-//! Each client does one thing at a time: connect (a new connection per request, unless keep-alive is
+//! Each client does one thing at a time, with an optional time to think between requests: connect (a new connection per request, unless keep-alive is
 //! asked for), ask for a file, read it to its end, wait for the server's close, close, again. The
 //! response time runs from the call of `connect` (with keep-alive: from sending the request) to the
 //! last byte of the body. One request in 64 is compared byte for byte with what the file must hold; the
@@ -52,6 +52,9 @@ pub struct Arguments {
     /// Keep connections and send request after request.
     #[arg(long)]
     pub keepalive: bool,
+    /// How long a client thinks between requests, in microseconds on average
+    #[arg(long, default_value_t = 0)]
+    pub think: u64,
     /// Run as SCHED_FIFO with this priority (1 to 99).
     #[arg(long)]
     pub realtime: Option<i32>,
@@ -182,8 +185,8 @@ pub fn run(arguments: &Arguments) -> Result<LoadReport> {
         client.begin(&mut shared, &poll, begin);
     }
     loop {
-        let timeout_ms = shared.timeout_ms(&mut clients, &poll, end);
-        let count = poll.wait(timeout_ms).context("epoll_wait")?;
+        let timeout = shared.on_time(&mut clients, &poll, end);
+        let count = poll.wait(timeout).context("epoll_pwait2")?;
         for index in 0..count {
             let event = poll.event(index);
             clients[event.token].on_event(&mut shared, &poll, event.closed);

@@ -2,6 +2,11 @@
 //! priorities, and paths with priorities (preferred 2, listen 1, standard 0). The preferred client has
 //! real-time priority on its own side in every arm alike, so that what is compared is the server side.
 //!
+//! The preferred client thinks for a millisecond on average between its requests. Were it to ask without
+//! pause, with its real-time priority it would take so much of the clients' core that the standard
+//! clients could no longer fill the server: the outcome would have two states (a fast preferred client
+//! that starves the others on their own side, or a full server), and runs would jump between them.
+//!
 //! Receive steering is on: without it the clients' core does much of the server host's protocol work,
 //! becomes the bottleneck, and there is no queue at the server that a priority could shorten.
 
@@ -84,7 +89,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let all: Vec<&Measurement> = cases.iter().flat_map(|case| case.arms.iter().flatten()).collect();
     describe(&mut report, options, (seconds, warmup, rounds), STEER, &all);
     report.method("servers", "Apache prefork with 100 processes; nginx with 2 workers; sendfile on; no logs");
-    report.method("preferred client", "a process of its own, SCHED_FIFO 50 on the load core, in every arm");
+    let think = options.think_us;
+    report.method(
+        "preferred client",
+        format!(
+            "a process of its own, SCHED_FIFO 50 on the load core, {think} µs between requests, in every arm"
+        ),
+    );
     report.method("priorities", "preferred 2 (its listen path too), listen 1, standard 0");
     for case in &cases {
         rows(case, &cases, options, &mut report.rows);

@@ -9,6 +9,7 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 use libc::c_int;
 
@@ -178,11 +179,17 @@ impl Poll {
         check(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(drop)
     }
 
-    /// Waits up to `timeout_ms` and returns how many events there are for [`Poll::event`].
-    pub(crate) fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
+    /// Waits up to `timeout` and returns how many events there are for [`Poll::event`].
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         let (room, length) = (self.events.as_mut_ptr(), self.events.len() as c_int);
-        // SAFETY: `room` is valid for `length` events.
-        match check(unsafe { libc::epoll_wait(self.fd.as_raw_fd(), room, length, timeout_ms) }) {
+        let timeout = libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(timeout.subsec_nanos() as i32),
+        };
+        let set = self.fd.as_raw_fd();
+        // SAFETY: `room` is valid for `length` events, `timeout` is a valid timespec, and no signal mask
+        // is given.
+        match check(unsafe { libc::epoll_pwait2(set, room, length, &raw const timeout, std::ptr::null()) }) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
             other => other.map(|count| count as usize),
         }

@@ -56,6 +56,9 @@ struct Common {
     /// Receive steering on or off, against the experiment's own choice
     #[arg(long)]
     steer: Option<bool>,
+    /// How long the preferred client thinks between requests, in microseconds
+    #[arg(long)]
+    think: Option<u64>,
     /// How often each arm is measured
     #[arg(long)]
     rounds: Option<u32>,
@@ -76,6 +79,7 @@ impl Common {
             scoutline: self.scoutline.unwrap_or(own.scoutline),
             only: self.only,
             steer: self.steer,
+            think_us: self.think.unwrap_or(own.think_us),
             rounds: self.rounds,
             seconds: self.seconds,
             baseline: self.baseline,

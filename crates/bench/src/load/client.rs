@@ -5,7 +5,7 @@
 //!   Pausing ─┴▶ Connecting ──▶ Receiving ──▶ Closing ──▶ Connecting   (a new connection per request)
 //!      ▲            │ ▲ keep-alive │            │
 //!      │            │ └────────────┤            │
-//!      └── error ───┴──────────────┴────────────┘
+//!      └── error ───┴──────────────┴────────────┴── or a time to think
 //! ```
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
+use scoutline_base::Random;
 
 use super::{Arguments, LoadReport, microseconds};
 use crate::sys::Poll;
@@ -23,8 +24,8 @@ use crate::sys::Poll;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client rests after an error, so that a dead server does not make it spin.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often clients are looked at for time-outs and the end of pauses.
-const SCAN: Duration = Duration::from_millis(5);
+/// How often clients are looked at for time-outs, at the least.
+const SCAN: Duration = Duration::from_millis(50);
 /// One request in so many is compared byte for byte.
 const VERIFY_EVERY: u64 = 64;
 /// No header of a server of ours is longer.
@@ -42,7 +43,8 @@ pub(super) struct Shared {
     pattern: Vec<u8>,
     buffer: Vec<u8>,
     next_scan: Instant,
-    pausing: usize,
+    think_us: u64,
+    random: Random,
     histogram: Histogram<u64>,
     errors: BTreeMap<&'static str, u64>,
     requests: u64,
@@ -68,7 +70,8 @@ impl Shared {
             pattern,
             buffer: vec![0; READ_BYTES],
             next_scan: Instant::now(),
-            pausing: 0,
+            think_us: arguments.think,
+            random: Random::new(u64::from(std::process::id())),
             histogram,
             errors: BTreeMap::new(),
             requests: 0,
@@ -110,17 +113,27 @@ impl Shared {
     }
 
     /// Wakes clients whose pause is over, ends requests that take too long, and tells how long to wait.
-    pub(super) fn timeout_ms(&mut self, clients: &mut [Client], poll: &Poll, end: Instant) -> i32 {
+    pub(super) fn on_time(&mut self, clients: &mut [Client], poll: &Poll, end: Instant) -> Duration {
         let now = Instant::now();
         if now >= self.next_scan {
+            // Clients that pause longer bring it forward again.
             self.next_scan = now + SCAN;
             for client in clients {
                 client.on_time(self, poll, now);
             }
         }
-        let limit = if self.pausing > 0 { SCAN } else { Duration::from_millis(50) };
-        // Rounded up, or the last millisecond would be spent polling.
-        limit.min(end.saturating_duration_since(now)).as_micros().div_ceil(1000) as i32
+        self.next_scan.min(end).saturating_duration_since(now)
+    }
+
+    /// Has the clients looked at no later than at this time.
+    fn scan_at(&mut self, time: Instant) {
+        self.next_scan = self.next_scan.min(time);
+    }
+
+    /// How long a client thinks now: half to one and a half of the average, so that it keeps no step
+    /// with anything.
+    fn think_time(&mut self) -> Duration {
+        Duration::from_micros(self.think_us / 2 + u64::from(self.random.below(self.think_us as u32 + 1)))
     }
 
     fn on_error(&mut self, kind: &'static str) {
@@ -142,7 +155,7 @@ impl Shared {
 enum State {
     /// Not begun.
     New,
-    /// After an error.
+    /// After an error, or thinking.
     Pausing,
     /// The request is not sent yet.
     Connecting,
@@ -157,8 +170,10 @@ pub(super) struct Client {
     token: usize,
     state: State,
     stream: Option<TcpStream>,
-    /// When the request began; when pausing, when the pause did.
+    /// When the request began.
     since: Instant,
+    /// When the pause ends.
+    until: Instant,
     header: Vec<u8>,
     /// Bytes that the body has, once the header has told.
     length: Option<usize>,
@@ -176,6 +191,7 @@ impl Client {
             state: State::New,
             stream: None,
             since: Instant::now(),
+            until: Instant::now(),
             header: Vec::with_capacity(512),
             length: None,
             received: 0,
@@ -188,9 +204,6 @@ impl Client {
 
     /// Opens a connection and, should it be there at once, sends the request.
     pub(super) fn begin(&mut self, shared: &mut Shared, poll: &Poll, now: Instant) {
-        if self.state == State::Pausing {
-            shared.pausing -= 1;
-        }
         self.state = State::Connecting;
         self.served = 0;
         self.since = now;
@@ -222,7 +235,8 @@ impl Client {
     pub(super) fn on_time(&mut self, shared: &mut Shared, poll: &Poll, now: Instant) {
         let passed = now.saturating_duration_since(self.since);
         match self.state {
-            State::Pausing if passed >= PAUSE => self.begin(shared, poll, now),
+            State::Pausing if now >= self.until => self.resume(shared, poll, now),
+            State::Pausing => shared.scan_at(self.until),
             State::Connecting | State::Receiving if passed >= REQUEST_TIMEOUT => {
                 self.fail(shared, "timeout");
             }
@@ -285,7 +299,12 @@ impl Client {
         if self.state == State::Closing || (shared.keepalive && idle && self.served > 0) {
             // With keep-alive a server may close between two requests: that is no error.
             self.stream = None;
-            self.begin(shared, poll, Instant::now());
+            if shared.think_us > 0 {
+                let time = shared.think_time();
+                self.pause(shared, time);
+            } else {
+                self.begin(shared, poll, Instant::now());
+            }
         } else {
             self.fail(shared, "early close");
         }
@@ -320,7 +339,10 @@ impl Client {
             let now = Instant::now();
             shared.on_response(now - self.since, length, self.verify);
             self.served = self.served.saturating_add(1);
-            if shared.keepalive {
+            if shared.keepalive && shared.think_us > 0 {
+                let time = shared.think_time();
+                self.pause(shared, time);
+            } else if shared.keepalive {
                 self.since = now;
                 self.start_request();
                 self.state = State::Connecting;
@@ -335,9 +357,24 @@ impl Client {
     fn fail(&mut self, shared: &mut Shared, kind: &'static str) {
         shared.on_error(kind);
         self.stream = None;
+        self.pause(shared, PAUSE);
+    }
+
+    fn pause(&mut self, shared: &mut Shared, time: Duration) {
         self.state = State::Pausing;
-        self.since = Instant::now();
-        shared.pausing += 1;
+        self.until = Instant::now() + time;
+        shared.scan_at(self.until);
+    }
+
+    /// After a pause: the next request, on the connection that is there or on a new one.
+    fn resume(&mut self, shared: &mut Shared, poll: &Poll, now: Instant) {
+        if self.stream.is_none() {
+            return self.begin(shared, poll, now);
+        }
+        self.since = now;
+        self.start_request();
+        self.state = State::Connecting;
+        self.send(shared);
     }
 }
 
