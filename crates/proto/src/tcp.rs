@@ -1,0 +1,36 @@
+//! TCP without I/O: RFC 9293 as a machine that is fed segments and time and asked for segments.
+//!
+//! ```text
+//!            on_segment ──► ┌────────────┐ ──► Input { deliver, events, drop }
+//!  on_written, on_consumed  │ Connection │
+//!  shutdown, close, abort ► │            │ ──► poll_transmit: Transmit { header, payload range, segment_size }
+//!            on_timeout ──► └────────────┘ ──► next_timeout
+//! ```
+//!
+//! No payload passes through here. A stream byte has a *position*, a `u64` counted from 0 per direction; the
+//! caller holds a ring per direction and moves the bytes that [`Deliver`] and [`Transmit`] name. Both may name up
+//! to 64 KiB at once: devices cut and merge (GSO, GRO).
+//!
+//! One file per mechanism: [`sequence`], [`isn`], [`options`], [`rtt`], [`congestion`], [`recovery`],
+//! [`reassembly`], [`timers`]; `connection` joins them.
+//!
+//! Left out on purpose: urgent data (RFC 6093 advises against it; the bytes stay in the stream), ECN, TCP Fast
+//! Open, path MTU discovery (the stage lowers the MSS), authentication.
+
+pub mod config;
+pub mod congestion;
+pub mod connection;
+pub mod isn;
+pub mod options;
+pub mod reassembly;
+pub mod recovery;
+pub mod rtt;
+pub mod segment;
+pub mod sequence;
+pub mod timers;
+
+pub use config::{Config, Keepalive};
+pub use congestion::Algorithm;
+pub use connection::{Connection, Info, State};
+pub use segment::{Deliver, Drop, Events, Input, Transmit, reset_for};
+pub use sequence::SeqNumber;

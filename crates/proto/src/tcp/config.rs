@@ -1,0 +1,93 @@
+//! What a connection may be told. Shared between connections (`Arc`), so that each carries a pointer only.
+
+use std::time::Duration;
+
+use crate::tcp::congestion::Algorithm;
+
+/// Keepalive (RFC 9293 §3.8.4), as Linux's `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first probe.
+    pub idle: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection is given up.
+    pub count: u8,
+}
+
+impl Default for Keepalive {
+    /// RFC 9293 §3.8.4: no less than two hours by default.
+    fn default() -> Keepalive {
+        Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), count: 9 }
+    }
+}
+
+/// Settings of a connection.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Our maximum segment size in bytes: the MTU less 40 (IPv4). Options are counted in, as in RFC 6691.
+    pub mss: u16,
+    /// Size of the receive ring in bytes: the window is never above it.
+    pub receive_buffer: u32,
+    /// The size to which the receive ring may grow, in bytes: it decides the window scale, which is fixed at the
+    /// start. Less than `receive_buffer` means the same.
+    pub receive_buffer_max: u32,
+    /// Size of the send ring in bytes: what is written beyond it is not believed.
+    pub send_buffer: u32,
+    /// Congestion control.
+    pub congestion: Algorithm,
+    /// Small segments wait while one is unacknowledged (RFC 9293 §3.7.4, with Minshall's refinement).
+    pub nagle: bool,
+    /// Longest delay of an acknowledgment; RFC 9293 §3.8.6.3 allows 500 ms.
+    pub delayed_ack: Duration,
+    /// How long TIME-WAIT lasts: twice the MSL.
+    pub time_wait: Duration,
+    /// How long FIN-WAIT-2 lasts once the program has closed.
+    pub orphan_timeout: Duration,
+    /// Keepalive; off by default.
+    pub keepalive: Option<Keepalive>,
+    /// Offer timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// Offer window scaling (RFC 7323).
+    pub window_scaling: bool,
+    /// Offer selective acknowledgment (RFC 2018).
+    pub selective_ack: bool,
+    /// Give up when data stays unacknowledged for so long (RFC 5482).
+    pub user_timeout: Option<Duration>,
+    /// Most payload of one `Transmit`, in bytes.
+    pub max_transmit_len: u32,
+    /// The least that variation adds to the retransmission time-out.
+    pub min_rto: Duration,
+    /// Retransmissions of data before giving up (RFC 9293 §3.8.3: R2 of at least 100 s).
+    pub max_retransmits: u8,
+    /// Retransmissions of a SYN before giving up.
+    pub max_syn_retransmits: u8,
+    /// Retransmissions and probes before giving up, once the program has closed.
+    pub max_orphan_retransmits: u8,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            mss: 1460,
+            receive_buffer: 256 * 1024,
+            receive_buffer_max: 6 * 1024 * 1024,
+            send_buffer: 256 * 1024,
+            congestion: Algorithm::Cubic,
+            nagle: true,
+            delayed_ack: Duration::from_millis(40),
+            time_wait: Duration::from_secs(60),
+            orphan_timeout: Duration::from_secs(60),
+            keepalive: None,
+            timestamps: true,
+            window_scaling: true,
+            selective_ack: true,
+            user_timeout: None,
+            max_transmit_len: 65_160,
+            min_rto: Duration::from_millis(200),
+            max_retransmits: 15,
+            max_syn_retransmits: 6,
+            max_orphan_retransmits: 8,
+        }
+    }
+}

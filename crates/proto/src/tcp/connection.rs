@@ -1,0 +1,558 @@
+//! One TCP connection (RFC 9293 §3.3.2).
+//!
+//! ```text
+//! connection.rs            state, construction, what the program did, getters
+//! connection/handshake.rs  SYN-SENT and SYN-RECEIVED
+//! connection/input.rs      segments in synchronised states: prediction, checks, payload, FIN
+//! connection/acknowledge.rs  the acknowledgment field and the send window
+//! connection/output.rs     what to send next
+//! connection/timeout.rs    what expired
+//! connection/close.rs      shutdown, close, abort, TIME-WAIT, ICMP
+//! ```
+//!
+//! Sending counts *units*: unit 0 is the SYN, unit p + 1 the byte at stream position p, the FIN comes after the
+//! last byte. Receiving counts stream positions. Both are `u64`s that only grow, so no comparison ever wraps.
+
+mod acknowledge;
+mod close;
+mod handshake;
+mod input;
+mod output;
+mod timeout;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use scoutline_base::Time;
+use scoutline_wire::tcp::Header;
+
+use crate::tcp::config::{Config, Keepalive};
+use crate::tcp::congestion::{Congestion, Controller};
+use crate::tcp::options::Negotiated;
+use crate::tcp::reassembly::Ranges;
+use crate::tcp::recovery::{Phase, Recovery};
+use crate::tcp::rtt::RttEstimator;
+use crate::tcp::segment::Input;
+use crate::tcp::sequence::SeqNumber;
+use crate::tcp::timers::{Timer, Timers};
+
+/// The states of RFC 9293 §3.3.2, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Waiting for a request. No `Connection` is ever in it: a listener is the caller's.
+    Listen,
+    /// Waiting for the answer to our SYN.
+    SynSent,
+    /// Waiting for the acknowledgment of our SYN.
+    SynReceived,
+    /// Open.
+    Established,
+    /// Our FIN is queued or sent.
+    FinWait1,
+    /// Our FIN is acknowledged; the peer may still send.
+    FinWait2,
+    /// The peer's FIN came; we may still send.
+    CloseWait,
+    /// Both FINs crossed; ours is not acknowledged yet.
+    Closing,
+    /// The peer's FIN came first; ours is not acknowledged yet.
+    LastAck,
+    /// Waiting until no old segment can be about.
+    TimeWait,
+    /// No connection.
+    Closed,
+}
+
+impl State {
+    /// The standard's spelling.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            State::Listen => "LISTEN",
+            State::SynSent => "SYN-SENT",
+            State::SynReceived => "SYN-RECEIVED",
+            State::Established => "ESTABLISHED",
+            State::FinWait1 => "FIN-WAIT-1",
+            State::FinWait2 => "FIN-WAIT-2",
+            State::CloseWait => "CLOSE-WAIT",
+            State::Closing => "CLOSING",
+            State::LastAck => "LAST-ACK",
+            State::TimeWait => "TIME-WAIT",
+            State::Closed => "CLOSED",
+        }
+    }
+
+    /// The peer may still send data.
+    const fn may_receive(self) -> bool {
+        matches!(self, State::Established | State::FinWait1 | State::FinWait2)
+    }
+
+    /// Data or a FIN of ours may be unsent or unacknowledged.
+    const fn may_send(self) -> bool {
+        matches!(
+            self,
+            State::Established | State::FinWait1 | State::CloseWait | State::Closing | State::LastAck
+        )
+    }
+}
+
+/// The sending half: units (0 is the SYN).
+#[derive(Clone, Debug)]
+struct Send {
+    iss: SeqNumber,
+    /// RFC 9293 SND.UNA
+    una: u64,
+    /// RFC 9293 SND.NXT; goes back after a time-out.
+    next: u64,
+    /// The highest that `next` ever was.
+    max: u64,
+    /// RFC 9293 SND.WND, scaled.
+    window: u32,
+    /// RFC 5961 §5 MAX.SND.WND
+    max_window: u32,
+    /// RFC 9293 SND.WL1
+    wl1: SeqNumber,
+    /// RFC 9293 SND.WL2
+    wl2: u64,
+    /// Stream position: what the program has written.
+    written: u64,
+    /// Size of the send ring.
+    buffer: u32,
+    /// End of the last segment sent that was less than full (Minshall's SND.SML).
+    small_end: u64,
+    /// Data up to here was sent while the congestion window was the limit.
+    limited_to: u64,
+    /// When data was last sent.
+    last: Time,
+    /// End and time of the segment being timed (Karn).
+    timed: Option<(u64, Time)>,
+}
+
+/// The receiving half: stream positions.
+#[derive(Clone, Debug)]
+struct Receive {
+    irs: SeqNumber,
+    /// The stream is complete to here.
+    next: u64,
+    /// The right edge of the window as last told to the peer; never moves left (RFC 9293 §3.8.6).
+    edge: u64,
+    /// What the program has taken.
+    consumed: u64,
+    /// Size of the receive ring.
+    buffer: u32,
+    /// `next` in our last acknowledgment (RFC 7323 §4.3 Last.ACK.sent).
+    acknowledged: u64,
+    /// Position of a FIN that came ahead of data.
+    fin_at: Option<u64>,
+    /// Data beyond `next` that is already in the ring.
+    out_of_order: Ranges,
+    /// Start of the range that grew last: the first SACK block (RFC 2018 §4).
+    latest: u64,
+    /// RFC 7323 TS.Recent and when it was taken.
+    recent: u32,
+    recent_at: Time,
+    /// Bytes since our last acknowledgment.
+    unacknowledged: u32,
+    /// The peer's full segment as seen, in bytes of payload.
+    segment: u16,
+    /// Acknowledgments to send without delay, at the start.
+    quick: u8,
+    /// Duplicate acknowledgments owed beyond one.
+    duplicates: u8,
+}
+
+/// Whether an acknowledgment is owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owed {
+    Nothing,
+    Later,
+    Now,
+}
+
+/// A reset to send: its sequence number, and the acknowledgment if it carries one.
+type Reset = (u32, Option<u32>);
+
+/// One connection. Feed it with `on_*`, then call [`Connection::poll_transmit`] until `None`, then ask
+/// [`Connection::next_timeout`]; all with the same `now`.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    // Hot: read for each segment.
+    state: State,
+    owed: Owed,
+    passive: bool,
+    /// The program has closed: nobody reads, and a limit holds for how long we try.
+    orphan: bool,
+    nodelay: bool,
+    /// Our FIN follows the last byte written.
+    fin_queued: bool,
+    /// The peer's FIN is in order.
+    fin_received: bool,
+    /// A zero-window probe is to be sent.
+    probe_now: bool,
+    /// Silly window avoidance is overridden once.
+    override_now: bool,
+    keepalive_now: bool,
+    soft_error: bool,
+    negotiated: Negotiated,
+    send: Send,
+    receive: Receive,
+    timers: Timers,
+    recovery: Recovery,
+    congestion: Congestion,
+    rtt: RttEstimator,
+    /// Added to the millisecond clock (RFC 7323 §7.1).
+    timestamp_offset: u32,
+    /// Time-outs or probes since the peer last acknowledged anything.
+    attempts: u8,
+    /// Probes since the window closed: what their interval grows with.
+    probes: u8,
+    keepalive_probes: u8,
+    /// Challenge acknowledgments within this second (RFC 5961 §7).
+    challenges: u8,
+    challenge_second: u32,
+    last_heard: Time,
+    reset: Option<Reset>,
+    retransmits: u32,
+    config: Arc<Config>,
+}
+
+/// A snapshot for `TCP_INFO` and listings.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// State.
+    pub state: State,
+    /// Smoothed round-trip time, once measured.
+    pub srtt: Option<Duration>,
+    /// Its mean deviation.
+    pub rttvar: Duration,
+    /// The least round-trip time seen.
+    pub min_rtt: Option<Duration>,
+    /// Retransmission time-out, back-off included.
+    pub rto: Duration,
+    /// Times the time-out has doubled.
+    pub backoff: u8,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow-start threshold in bytes; `u32::MAX` before the first loss.
+    pub ssthresh: u32,
+    /// Recovery phase.
+    pub phase: Phase,
+    /// Duplicates that mean loss: grows with the reordering seen.
+    pub reordering: u32,
+    /// Segments (or super-segments) sent again, in total.
+    pub retransmits: u32,
+    /// Time-outs in a row.
+    pub attempts: u8,
+    /// Bytes sent and not acknowledged.
+    pub unacked: u64,
+    /// Bytes that the peer holds out of order.
+    pub sacked: u64,
+    /// Bytes written and not sent yet.
+    pub unsent: u64,
+    /// Payload of a full segment that we send, in bytes.
+    pub snd_mss: u16,
+    /// Payload of a full segment that the peer sends, as seen, in bytes.
+    pub rcv_mss: u16,
+    /// Window that the peer gave, in bytes.
+    pub snd_wnd: u32,
+    /// Window that we gave, in bytes.
+    pub rcv_wnd: u32,
+    /// Shift of the windows that we receive.
+    pub snd_wscale: u8,
+    /// Shift of the windows that we send.
+    pub rcv_wscale: u8,
+    /// Timestamps are on.
+    pub timestamps: bool,
+    /// SACK is on.
+    pub sack: bool,
+    /// An ICMP error came that did not end the connection.
+    pub soft_error: bool,
+}
+
+impl Connection {
+    fn new(config: Arc<Config>, state: State, iss: u32, timestamp_offset: u32, now: Time) -> Connection {
+        let negotiated = Negotiated::offer(&config);
+        let iss = SeqNumber(iss);
+        Connection {
+            state,
+            owed: Owed::Nothing,
+            passive: state == State::SynReceived,
+            orphan: false,
+            nodelay: !config.nagle,
+            fin_queued: false,
+            fin_received: false,
+            probe_now: false,
+            override_now: false,
+            keepalive_now: false,
+            soft_error: false,
+            negotiated,
+            send: Send {
+                iss,
+                una: 0,
+                next: 0,
+                max: 0,
+                window: 0,
+                max_window: 0,
+                wl1: SeqNumber(0),
+                wl2: 0,
+                written: 0,
+                buffer: config.send_buffer,
+                small_end: 0,
+                limited_to: 0,
+                last: now,
+                timed: None,
+            },
+            receive: Receive {
+                irs: SeqNumber(0),
+                next: 0,
+                edge: 0,
+                consumed: 0,
+                buffer: config.receive_buffer,
+                acknowledged: 0,
+                fin_at: None,
+                out_of_order: Ranges::default(),
+                latest: 0,
+                recent: 0,
+                recent_at: now,
+                unacknowledged: 0,
+                segment: input::INITIAL_SEGMENT,
+                quick: input::QUICK_ACKS,
+                duplicates: 0,
+            },
+            timers: Timers::default(),
+            recovery: Recovery::default(),
+            congestion: Congestion::new(config.congestion, negotiated.segment_payload()),
+            rtt: RttEstimator::new(config.min_rto),
+            timestamp_offset,
+            attempts: 0,
+            probes: 0,
+            keepalive_probes: 0,
+            challenges: 0,
+            challenge_second: 0,
+            last_heard: now,
+            reset: None,
+            retransmits: 0,
+            config,
+        }
+    }
+
+    /// Active open: the SYN comes out of `poll_transmit`. `iss` and `ts_offset` from [`crate::tcp::isn::Secret`].
+    pub fn connect(config: impl Into<Arc<Config>>, iss: u32, ts_offset: u32, now: Time) -> Connection {
+        Connection::new(config.into(), State::SynSent, iss, ts_offset, now)
+    }
+
+    /// Passive open on `syn`: the SYN-ACK comes out of `poll_transmit`.
+    pub fn accept(
+        config: impl Into<Arc<Config>>,
+        iss: u32,
+        ts_offset: u32,
+        syn: &Header,
+        now: Time,
+    ) -> Connection {
+        let mut connection = Connection::new(config.into(), State::SynReceived, iss, ts_offset, now);
+        connection.take_syn(syn, now);
+        connection
+    }
+
+    /// Takes a segment for this connection; `payload_len` bytes follow its header.
+    #[inline]
+    pub fn on_segment(&mut self, header: &Header, payload_len: u32, now: Time) -> Input {
+        if let Some(input) = self.predicted(header, payload_len, now) {
+            return input;
+        }
+        self.on_unpredicted(header, payload_len, now)
+    }
+
+    /// The program has put `position` bytes into the send ring so far. A smaller value than before is ignored, as
+    /// is all beyond the ring (the position comes from shared memory) and all after `shutdown`.
+    #[inline]
+    pub fn on_written(&mut self, position: u64) {
+        if !self.fin_queued {
+            let limit = self.acknowledged() + u64::from(self.send.buffer);
+            self.send.written = self.send.written.max(position.min(limit));
+        }
+    }
+
+    /// The program has taken `position` bytes from the receive ring so far. Clamped to what was delivered in order.
+    #[inline]
+    pub fn on_consumed(&mut self, position: u64) {
+        let receive = &mut self.receive;
+        let consumed = position.min(receive.next);
+        if consumed <= receive.consumed {
+            return;
+        }
+        receive.consumed = consumed;
+        let open = receive.edge.saturating_sub(receive.next);
+        let could = receive.consumed + u64::from(receive.buffer) - receive.next;
+        let worth = u64::from(receive.buffer / 2).min(2 * u64::from(receive.segment));
+        // RFC 9293 §3.8.6.2.2: tell of a grown window only when it is worth a segment; and, as Linux does, only
+        // when the peer has little left: a wide window needs no extra acknowledgment.
+        if could - open >= worth.max(1) && could >= 2 * open && self.state.may_receive() && !self.fin_received
+        {
+            self.owed = Owed::Now;
+        }
+    }
+
+    /// The receive ring has grown to `size` bytes. Smaller than before is ignored: a window never shrinks.
+    pub fn set_receive_buffer(&mut self, size: u32) {
+        self.receive.buffer = self.receive.buffer.max(size);
+    }
+
+    /// The send ring has grown to `size` bytes.
+    pub fn set_send_buffer(&mut self, size: u32) {
+        self.send.buffer = self.send.buffer.max(size);
+    }
+
+    /// `TCP_NODELAY`.
+    pub fn set_nodelay(&mut self, nodelay: bool) {
+        self.nodelay = nodelay;
+    }
+
+    /// `SO_KEEPALIVE` and its times.
+    pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Time) {
+        Arc::make_mut(&mut self.config).keepalive = keepalive;
+        self.timers.disarm(Timer::KeepAlive);
+        self.arm_keepalive(now);
+    }
+
+    /// `TCP_USER_TIMEOUT`.
+    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        Arc::make_mut(&mut self.config).user_timeout = timeout;
+        self.timers.disarm(Timer::User);
+    }
+
+    /// The state.
+    #[inline]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// When `on_timeout` wants to be called.
+    #[inline]
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Stream position to which the peer has acknowledged: the send ring may be freed to here.
+    #[inline]
+    pub fn acknowledged(&self) -> u64 {
+        self.send.una.saturating_sub(1).min(self.send.written)
+    }
+
+    /// Stream position to which received data is complete.
+    #[inline]
+    pub fn receive_position(&self) -> u64 {
+        self.receive.next
+    }
+
+    /// The peer will send no more than `receive_position`.
+    pub fn is_peer_finished(&self) -> bool {
+        self.fin_received
+    }
+
+    /// All that was written, and the FIN if there is one, was sent at least once.
+    pub fn is_sent_all(&self) -> bool {
+        self.send.max >= self.end_unit()
+    }
+
+    /// All that was written, and the FIN if there is one, is acknowledged.
+    pub fn is_acknowledged_all(&self) -> bool {
+        self.send.una >= self.end_unit()
+    }
+
+    /// A snapshot.
+    pub fn info(&self) -> Info {
+        Info {
+            state: self.state,
+            srtt: self.rtt.smoothed(),
+            rttvar: self.rtt.variation(),
+            min_rtt: self.rtt.least(),
+            rto: self.rtt.rto(),
+            backoff: self.rtt.backoff(),
+            cwnd: self.congestion.window(),
+            ssthresh: self.congestion.threshold(),
+            phase: self.recovery.phase(),
+            reordering: self.recovery.threshold(),
+            retransmits: self.retransmits,
+            attempts: self.attempts,
+            unacked: self.send.max - self.send.una,
+            sacked: self.recovery.sacked(),
+            unsent: self.end_unit().saturating_sub(self.send.max.max(1)),
+            snd_mss: self.negotiated.segment_payload(),
+            rcv_mss: self.receive.segment,
+            snd_wnd: self.send.window,
+            rcv_wnd: self.window_left() as u32,
+            snd_wscale: self.negotiated.send_scale,
+            rcv_wscale: self.negotiated.receive_scale,
+            timestamps: self.negotiated.timestamps,
+            sack: self.negotiated.sack,
+            soft_error: self.soft_error,
+        }
+    }
+
+    /// The unit after the last that there is to send.
+    #[inline]
+    fn end_unit(&self) -> u64 {
+        1 + self.send.written + u64::from(self.fin_queued)
+    }
+
+    /// The unit after the last byte of data.
+    #[inline]
+    fn data_end(&self) -> u64 {
+        1 + self.send.written
+    }
+
+    /// RFC 9293 RCV.NXT as on the wire.
+    #[inline]
+    fn receive_next(&self) -> SeqNumber {
+        self.receive.irs.plus(1 + self.receive.next + u64::from(self.fin_received))
+    }
+
+    /// RFC 9293 RCV.WND: what the peer may still send.
+    #[inline]
+    fn window_left(&self) -> u64 {
+        self.receive.edge.saturating_sub(self.receive.next)
+    }
+
+    /// Our timestamp clock: one millisecond a tick (RFC 7323 §5.4 asks for 1 ms to 1 s).
+    #[inline]
+    fn timestamp(&self, now: Time) -> u32 {
+        (now.as_millis() as u32).wrapping_add(self.timestamp_offset)
+    }
+
+    /// Payload of a full segment, in bytes.
+    #[inline]
+    fn segment(&self) -> u32 {
+        u32::from(self.negotiated.segment_payload())
+    }
+
+    /// Enters `Closed` and forgets all timers.
+    fn enter_closed(&mut self) {
+        self.state = State::Closed;
+        self.timers.clear();
+        self.owed = Owed::Nothing;
+        self.receive.duplicates = 0;
+        self.receive.out_of_order.clear();
+    }
+
+    /// Books a challenge acknowledgment, within its limit (RFC 5961 §3, §4, §7).
+    fn challenge(&mut self, now: Time) {
+        let second = (now.as_millis() / 1000) as u32;
+        if second != self.challenge_second {
+            self.challenge_second = second;
+            self.challenges = 0;
+        }
+        if self.challenges < MAX_CHALLENGES {
+            self.challenges += 1;
+            self.owed = Owed::Now;
+        }
+    }
+}
+
+/// Challenge acknowledgments a second and connection. RFC 5961 §7 suggests ten in five seconds; an honest peer needs
+/// one.
+const MAX_CHALLENGES: u8 = 5;
+
+const _: () = assert!(size_of::<Connection>() <= 640);
+
+#[cfg(test)]
+mod tests;

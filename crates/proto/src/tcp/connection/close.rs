@@ -1,0 +1,161 @@
+//! Ending: shutdown, close, abort, resets, TIME-WAIT, ICMP errors.
+
+use scoutline_base::Time;
+use scoutline_wire::tcp::{Flags, Header};
+
+use super::{Connection, Owed, State};
+use crate::tcp::segment::{Drop, Events, Input};
+use crate::tcp::sequence::SeqNumber;
+use crate::tcp::timers::Timer;
+
+impl Connection {
+    /// No more will be written: a FIN follows what was (RFC 9293 §3.10.4). Receiving goes on.
+    pub fn shutdown(&mut self) {
+        match self.state {
+            // The FIN waits for the handshake.
+            State::SynSent | State::SynReceived => self.fin_queued = true,
+            State::Established => {
+                self.fin_queued = true;
+                self.state = State::FinWait1;
+            }
+            State::CloseWait => {
+                self.fin_queued = true;
+                self.state = State::LastAck;
+            }
+            _ => {}
+        }
+    }
+
+    /// The program is gone, as in Linux's `close`: what was written is still delivered, in the background; data
+    /// unread, or arriving later, is answered by a reset (RFC 2525 §2.17, RFC 1122 §4.2.2.13). The events have
+    /// CLOSED when nothing is left to wait for.
+    pub fn close(&mut self, now: Time) -> Events {
+        match self.state {
+            State::Closed | State::Listen => return Events::CLOSED,
+            State::SynSent => {
+                self.enter_closed();
+                return Events::CLOSED;
+            }
+            _ => {}
+        }
+        let unread = self.receive.consumed < self.receive.next;
+        if unread && !matches!(self.state, State::Closing | State::LastAck | State::TimeWait) {
+            return self.abort();
+        }
+        self.orphan = true;
+        self.shutdown();
+        if self.state == State::FinWait2 {
+            self.timers.arm(Timer::Linger, now + self.config.orphan_timeout);
+        }
+        Events::empty()
+    }
+
+    /// Ends at once: a reset goes to the peer where RFC 9293 §3.10.5 asks for one, by `poll_transmit`. The
+    /// events have CLOSED.
+    pub fn abort(&mut self) -> Events {
+        if matches!(
+            self.state,
+            State::SynReceived
+                | State::Established
+                | State::FinWait1
+                | State::FinWait2
+                | State::CloseWait
+                | State::Closing
+                | State::LastAck
+        ) && self.send.max > 0
+        {
+            let sequence = self.send.iss.plus(self.acceptable_unit()).0;
+            self.reset = Some((sequence, Some(self.receive_next().0)));
+        }
+        self.enter_closed();
+        Events::CLOSED
+    }
+
+    /// An ICMP error came for this connection; the caller has checked that it quotes a sequence number in flight
+    /// (RFC 5927 §4.1). `hard`: protocol or port unreachable.
+    pub fn on_unreachable(&mut self, hard: bool, _now: Time) -> Events {
+        if hard && self.state == State::SynSent {
+            self.enter_closed();
+            return Events::REFUSED | Events::CLOSED;
+        }
+        // RFC 5927 §5.2: in a synchronised state even a hard error is a hint only.
+        self.soft_error = true;
+        Events::empty()
+    }
+
+    /// RFC 5961 §3.2
+    pub(super) fn on_reset(&mut self, offset: i64, now: Time) -> Input {
+        // Besides the exact number, one less is taken after the peer's FIN: some count it, some do not.
+        if offset == 0 || (offset == -1 && self.fin_received) {
+            let refused = self.state == State::SynReceived && !self.passive;
+            self.enter_closed();
+            let cause = if refused { Events::REFUSED } else { Events::RESET };
+            return Input { events: cause | Events::CLOSED, ..Input::default() };
+        }
+        if offset > 0 && offset < self.window_left() as i64 {
+            self.challenge(now);
+        }
+        Input::dropped(Drop::BadReset)
+    }
+
+    /// The peer's FIN is in order.
+    pub(super) fn on_fin(&mut self, now: Time, input: &mut Input) {
+        self.fin_received = true;
+        self.receive.fin_at = None;
+        self.receive.out_of_order.clear();
+        self.owed = Owed::Now;
+        input.events |= Events::PEER_FINISHED;
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            // Had this segment acknowledged our FIN, we would be in FIN-WAIT-2 by now.
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => self.enter_time_wait(now, input),
+            _ => {}
+        }
+    }
+
+    /// Data for a program that has closed.
+    pub(super) fn refuse_data(&mut self, mut input: Input) -> Input {
+        input.events |= self.abort();
+        input.drop = Some(Drop::NoReceiver);
+        input
+    }
+
+    pub(super) fn enter_time_wait(&mut self, now: Time, input: &mut Input) {
+        self.state = State::TimeWait;
+        self.timers.clear();
+        self.timers.arm(Timer::Linger, now + self.config.time_wait);
+        input.events |= Events::TIME_WAIT;
+    }
+
+    pub(super) fn on_time_wait(&mut self, header: &Header, len: u32, now: Time) -> Input {
+        if header.flags.contains(Flags::RST) {
+            // RFC 1337 §3, fix F1: a reset must not end TIME-WAIT.
+            return Input::dropped(Drop::BadReset);
+        }
+        let offset = SeqNumber(header.sequence).offset_from(self.receive_next());
+        if header.flags.contains(Flags::SYN) && !header.flags.contains(Flags::ACK) {
+            // RFC 6191 §2: newer by timestamp, or else by sequence number (RFC 1122 §4.2.2.13).
+            let newer = match header.options.timestamps {
+                Some((value, _)) if self.negotiated.timestamps => {
+                    let age = value.wrapping_sub(self.receive.recent) as i32;
+                    age > 0 || (age == 0 && offset > 0)
+                }
+                _ => offset > 0,
+            };
+            if newer {
+                return Input { events: Events::NEW_SYN, ..Input::default() };
+            }
+            self.challenge(now);
+            return Input::dropped(Drop::UnexpectedSyn);
+        }
+        if header.flags.contains(Flags::FIN) {
+            // RFC 9293 §3.10.7.4: our last acknowledgment was lost; begin the wait again.
+            self.owed = Owed::Now;
+            self.timers.arm(Timer::Linger, now + self.config.time_wait);
+        } else if len > 0 || offset != 0 {
+            self.challenge(now);
+        }
+        Input::dropped(Drop::Duplicate)
+    }
+}

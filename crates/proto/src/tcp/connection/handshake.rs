@@ -1,0 +1,117 @@
+//! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 §3.5).
+
+use scoutline_base::Time;
+use scoutline_wire::tcp::{Flags, Header};
+
+use super::{Connection, Owed, State};
+use crate::tcp::congestion::Controller;
+use crate::tcp::segment::{Drop, Events, Input, Transmit};
+use crate::tcp::sequence::SeqNumber;
+use crate::tcp::timers::Timer;
+
+impl Connection {
+    /// Takes what a SYN or SYN-ACK tells.
+    pub(super) fn take_syn(&mut self, syn: &Header, now: Time) {
+        self.receive.irs = SeqNumber(syn.sequence);
+        self.negotiated.accept(&syn.options);
+        if self.negotiated.sack {
+            self.recovery.set_selective();
+        }
+        self.congestion.set_segment(self.negotiated.segment_payload());
+        if let Some((value, _)) = syn.options.timestamps {
+            self.receive.recent = value;
+            self.receive.recent_at = now;
+        }
+        // RFC 7323 §2.2: the window of a SYN is never scaled.
+        self.send.window = u32::from(syn.window);
+        self.send.max_window = self.send.window;
+        self.send.wl1 = SeqNumber(syn.sequence);
+        self.send.wl2 = 0;
+    }
+
+    /// RFC 9293 §3.10.7.3
+    pub(super) fn on_syn_sent(&mut self, header: &Header, now: Time) -> Input {
+        let acknowledges = header.flags.contains(Flags::ACK);
+        let offset = SeqNumber(header.acknowledgment).offset_from(self.send.iss);
+        let acceptable = acknowledges && offset == 1 && self.send.max == 1;
+        if acknowledges && !acceptable {
+            if !header.flags.contains(Flags::RST) {
+                self.reset = Some((header.acknowledgment, None));
+            }
+            return Input::dropped(Drop::BadAck);
+        }
+        if header.flags.contains(Flags::RST) {
+            if !acceptable {
+                return Input::dropped(Drop::BadReset);
+            }
+            self.enter_closed();
+            return Input { events: Events::REFUSED | Events::CLOSED, ..Input::default() };
+        }
+        if !header.flags.contains(Flags::SYN) {
+            return Input::dropped(Drop::MissingAck);
+        }
+        self.take_syn(header, now);
+        if !acceptable {
+            // Simultaneous open (RFC 9293 §3.5, figure 8): our SYN goes again, with an ACK.
+            self.state = State::SynReceived;
+            self.send.next = 0;
+            return Input::default();
+        }
+        self.establish(now);
+        // Data or a FIN beside the SYN is not taken; the peer sends it again.
+        self.owed = Owed::Now;
+        Input { events: Events::CONNECTED, ..Input::default() }
+    }
+
+    /// Our SYN is acknowledged.
+    pub(super) fn establish(&mut self, now: Time) {
+        self.send.una = 1;
+        self.send.next = self.send.next.max(1);
+        self.state = if self.fin_queued { State::FinWait1 } else { State::Established };
+        self.timers.disarm(Timer::Retransmit);
+        self.attempts = 0;
+        self.keepalive_probes = 0;
+        match self.send.timed.take() {
+            Some((_, at)) => self.rtt.on_sample(now.since(at)),
+            None => self.rtt.after_lost_syn(),
+        }
+        self.send.last = now;
+        self.last_heard = now;
+        self.arm_keepalive(now);
+    }
+
+    /// The SYN or SYN-ACK, when it is due.
+    pub(super) fn poll_handshake(&mut self, now: Time) -> Option<Transmit> {
+        if self.send.next > 0 {
+            return if self.state == State::SynReceived { self.poll_acknowledgment(now) } else { None };
+        }
+        let again = self.send.max > 0;
+        // Karn: a SYN that was sent twice is not timed.
+        self.send.timed = if again { None } else { Some((1, now)) };
+        self.retransmits += u32::from(again);
+        self.send.next = 1;
+        self.send.max = 1;
+        self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
+        // RFC 7323 §2.2: not scaled.
+        let window = self.receive.buffer.min(u32::from(u16::MAX));
+        self.receive.edge = u64::from(window);
+        let mut header = Header {
+            sequence: self.send.iss.0,
+            flags: Flags::SYN,
+            window: window as u16,
+            options: self.negotiated.syn_options(self.config.mss, (self.timestamp(now), self.receive.recent)),
+            ..Header::default()
+        };
+        if self.state == State::SynReceived {
+            header.flags |= Flags::ACK;
+            header.acknowledgment = self.receive_next().0;
+            self.owed = Owed::Nothing;
+        }
+        Some(Transmit {
+            header,
+            payload: None,
+            segment_size: self.negotiated.segment_payload(),
+            retransmission: again,
+        })
+    }
+}

@@ -1,0 +1,281 @@
+//! Segments in synchronised states (RFC 9293 §3.10.7.4): prediction, checks, payload.
+
+use std::time::Duration;
+
+use scoutline_base::Time;
+use scoutline_wire::tcp::{Flags, Header};
+
+use super::{Connection, Owed, State};
+use crate::tcp::segment::{Deliver, Drop, Events, Input};
+use crate::tcp::sequence::SeqNumber;
+use crate::tcp::timers::Timer;
+
+/// The peer's full segment until one is seen. Linux: `TCP_MSS_DEFAULT`.
+pub(super) const INITIAL_SEGMENT: u16 = 536;
+/// Acknowledgments without delay at the start, so that the peer's window opens. Linux: `TCP_MAX_QUICKACKS`.
+pub(super) const QUICK_ACKS: u8 = 16;
+/// At the start, a small segment's acknowledgment waits this long for an answer to ride on: enough for a server's
+/// reply, too little for a peer that waits (Nagle) to notice.
+const QUICK_DELAY: Duration = Duration::from_millis(1);
+/// RFC 7323 §5.5: a timestamp older than this says nothing.
+const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
+/// More duplicate acknowledgments than this at once tell the peer nothing more.
+const MAX_OWED_DUPLICATES: u8 = 8;
+
+impl Connection {
+    /// Header prediction: the next data in order, or an acknowledgment of new data, in ESTABLISHED, with nothing
+    /// unusual going on. `None` when it is anything else; nothing has changed then.
+    #[inline]
+    pub(super) fn predicted(&mut self, header: &Header, len: u32, now: Time) -> Option<Input> {
+        if self.state != State::Established
+            || header.flags.difference(Flags::PSH) != Flags::ACK
+            || header.sequence != self.receive_next().0
+            || !self.receive.out_of_order.is_empty()
+            || self.receive.fin_at.is_some()
+            || self.orphan
+            || !self.recovery.is_quiet()
+            || !header.options.sack.is_empty()
+        {
+            return None;
+        }
+        let delta = SeqNumber(header.acknowledgment).offset_from(self.send.iss.plus(self.send.una));
+        let acknowledgable = (self.send.max - self.send.una) as i64;
+        if delta < 0
+            || delta > acknowledgable
+            || (delta == 0 && len == 0)
+            || u64::from(len) > self.window_left()
+        {
+            return None;
+        }
+        if self.negotiated.timestamps {
+            let (value, _) = header.options.timestamps?;
+            if (value.wrapping_sub(self.receive.recent) as i32) < 0 {
+                return None;
+            }
+            self.take_timestamp(header, 0, now);
+        }
+        let mut input = Input::default();
+        self.heard(now);
+        self.attempts = 0;
+        self.take_window(header);
+        if delta > 0 {
+            self.on_new_acknowledgment(delta as u64, header, now, &mut input);
+        }
+        if len > 0 {
+            let position = self.receive.next;
+            self.receive.next += u64::from(len);
+            self.schedule_acknowledgment(len, now);
+            input.deliver = Some(Deliver { position, skip: 0, len, in_order_to: self.receive.next });
+            input.events |= Events::READABLE;
+        }
+        Some(input)
+    }
+
+    pub(super) fn on_unpredicted(&mut self, header: &Header, len: u32, now: Time) -> Input {
+        match self.state {
+            State::Closed | State::Listen => Input::dropped(Drop::Closed),
+            State::SynSent => self.on_syn_sent(header, now),
+            State::TimeWait => self.on_time_wait(header, len, now),
+            _ => self.on_synchronized(header, len, now),
+        }
+    }
+
+    /// The order of checks is that of RFC 9293 §3.10.7.4, with RFC 5961's resets and SYNs before it.
+    fn on_synchronized(&mut self, header: &Header, mut len: u32, now: Time) -> Input {
+        let mut offset = SeqNumber(header.sequence).offset_from(self.receive_next());
+        let mut flags = header.flags;
+        if self.state == State::SynReceived && flags.contains(Flags::SYN) && offset == -1 {
+            if !flags.contains(Flags::ACK) {
+                // The peer's SYN again: our SYN-ACK was lost.
+                self.send.next = 0;
+                return Input::dropped(Drop::Duplicate);
+            }
+            // Simultaneous open: only its acknowledgment is new.
+            flags.remove(Flags::SYN | Flags::FIN);
+            offset = 0;
+            len = 0;
+        }
+        if flags.contains(Flags::RST) {
+            return self.on_reset(offset, now);
+        }
+        if flags.contains(Flags::SYN) {
+            // RFC 5961 §4.2
+            self.challenge(now);
+            return Input::dropped(Drop::UnexpectedSyn);
+        }
+        let fin = flags.contains(Flags::FIN);
+        if let Err(reason) = self.check_timestamp(header, len, now) {
+            return Input::dropped(reason);
+        }
+        if let Err(reason) = self.check_sequence(offset, len, fin, now) {
+            return Input::dropped(reason);
+        }
+        if !flags.contains(Flags::ACK) {
+            return Input::dropped(Drop::MissingAck);
+        }
+        self.heard(now);
+        let mut input = Input::default();
+        if !self.on_acknowledgment(header, len > 0 || fin, now, &mut input) {
+            return input;
+        }
+        self.take_timestamp(header, offset, now);
+        if (len > 0 || fin) && self.state.may_receive() && !self.fin_received {
+            let end = (self.receive.next as i64 + offset) as u64 + u64::from(len);
+            if fin && end <= self.receive.edge {
+                self.receive.fin_at = Some(end);
+            }
+            if len > 0 {
+                if self.orphan && end > self.receive.next {
+                    return self.refuse_data(input);
+                }
+                self.accept_payload(offset, len, now, &mut input);
+            }
+            if self.receive.fin_at == Some(self.receive.next) {
+                self.on_fin(now, &mut input);
+            } else if fin {
+                self.owed = Owed::Now;
+            }
+        } else if len > 0 {
+            input.drop = Some(Drop::NoReceiver);
+            self.owed = Owed::Now;
+        }
+        input
+    }
+
+    /// RFC 7323 §5.3 R1 and §3.2.
+    fn check_timestamp(&mut self, header: &Header, len: u32, now: Time) -> Result<(), Drop> {
+        if !self.negotiated.timestamps {
+            return Ok(());
+        }
+        let Some((value, _)) = header.options.timestamps else { return Err(Drop::MissingTimestamp) };
+        let older = (value.wrapping_sub(self.receive.recent) as i32) < 0;
+        if older && now.since(self.receive.recent_at) < RECENT_LIFETIME {
+            if len > 0 {
+                self.owed = Owed::Now;
+            } else {
+                self.challenge(now);
+            }
+            return Err(Drop::Paws);
+        }
+        Ok(())
+    }
+
+    /// RFC 7323 §4.3 (2): remembered only from a segment that begins at or before our last acknowledgment.
+    #[inline]
+    fn take_timestamp(&mut self, header: &Header, offset: i64, now: Time) {
+        if let Some((value, _)) = header.options.timestamps
+            && self.negotiated.timestamps
+            && self.receive.next as i64 + offset <= self.receive.acknowledged as i64
+            && ((value.wrapping_sub(self.receive.recent) as i32) >= 0
+                || now.since(self.receive.recent_at) >= RECENT_LIFETIME)
+        {
+            self.receive.recent = value;
+            self.receive.recent_at = now;
+        }
+    }
+
+    /// RFC 9293 §3.4, the four cases of acceptability.
+    fn check_sequence(&mut self, offset: i64, len: u32, fin: bool, now: Time) -> Result<(), Drop> {
+        let window = self.window_left() as i64;
+        let segment_len = i64::from(len) + i64::from(fin);
+        if segment_len == 0 {
+            // One more than the standard at the right edge: the acknowledgment that follows a window's worth of
+            // data may overtake it.
+            if offset < 0 || offset > window {
+                // Answered, within limits: two ends that disagree must not answer each other for ever. This is
+                // also the answer to a keepalive probe (RFC 9293 §3.8.4).
+                self.heard(now);
+                self.challenge(now);
+                return Err(if offset < 0 { Drop::Duplicate } else { Drop::OutOfWindow });
+            }
+            return Ok(());
+        }
+        if offset + segment_len <= 0 {
+            self.owed = Owed::Now;
+            self.heard(now);
+            return Err(Drop::Duplicate);
+        }
+        // A closed window takes no data, but the acknowledgment of a probe at its edge counts (RFC 9293
+        // §3.10.7.4), and a FIN needs no room.
+        if offset > window || (offset == window && window > 0 && len > 0) {
+            self.owed = Owed::Now;
+            return Err(Drop::OutOfWindow);
+        }
+        Ok(())
+    }
+
+    /// Takes the part of the payload that is new and lies within the window.
+    fn accept_payload(&mut self, offset: i64, len: u32, now: Time, input: &mut Input) {
+        let receive = &mut self.receive;
+        let skip = (-offset).max(0) as u64;
+        let position = receive.next + offset.max(0) as u64;
+        let end = receive.fin_at.unwrap_or(u64::MAX).min(receive.edge);
+        let wanted = u64::from(len).saturating_sub(skip);
+        let take = wanted.min(end.saturating_sub(position));
+        if take == 0 {
+            if wanted > 0 {
+                input.drop = Some(Drop::OutOfWindow);
+            }
+            self.owed = Owed::Now;
+            return;
+        }
+        if offset > 0 {
+            match receive.out_of_order.insert(position..position + take) {
+                Ok(true) => receive.latest = position,
+                Ok(false) => input.drop = Some(Drop::Duplicate),
+                Err(_) => input.drop = Some(Drop::ReassemblyLimit),
+            }
+            // RFC 5681 §4.2: at once. Without SACK the peer counts them, so none may be merged.
+            if self.owed == Owed::Now && !self.negotiated.sack {
+                receive.duplicates = (receive.duplicates + 1).min(MAX_OWED_DUPLICATES);
+            }
+            self.owed = Owed::Now;
+            if input.drop.is_some() {
+                return;
+            }
+        } else if receive.out_of_order.is_empty() {
+            receive.next = position + take;
+            if take < wanted || skip > 0 {
+                self.owed = Owed::Now;
+            }
+            self.schedule_acknowledgment(take as u32, now);
+            input.events |= Events::READABLE;
+        } else {
+            // RFC 5681 §4.2: a segment that fills a gap is acknowledged at once.
+            receive.next = receive.out_of_order.advance(position + take);
+            self.owed = Owed::Now;
+            input.events |= Events::READABLE;
+        }
+        let in_order_to = self.receive.next;
+        input.deliver = Some(Deliver { position, skip: skip as u32, len: take as u32, in_order_to });
+    }
+
+    /// Delayed acknowledgments (RFC 9293 §3.8.6.3, RFC 5681 §4.2): at least for every second full segment, where a
+    /// super-segment counts as the segments that it is made of.
+    #[inline]
+    fn schedule_acknowledgment(&mut self, len: u32, now: Time) {
+        let receive = &mut self.receive;
+        receive.unacknowledged = receive.unacknowledged.saturating_add(len);
+        if len > u32::from(receive.segment) {
+            receive.segment = len.min(u32::from(self.config.mss)).max(u32::from(INITIAL_SEGMENT)) as u16;
+        }
+        let full = u32::from(receive.segment);
+        let quick = receive.quick > 0;
+        receive.quick = receive.quick.saturating_sub(1);
+        if receive.unacknowledged >= 2 * full || (quick && len >= full) {
+            self.owed = Owed::Now;
+        } else if self.owed == Owed::Nothing {
+            self.owed = Owed::Later;
+            let delay = self.config.delayed_ack;
+            let delay = if quick { delay.min(QUICK_DELAY) } else { delay };
+            self.timers.arm(Timer::DelayedAck, now + delay);
+        }
+    }
+
+    /// The peer is alive.
+    #[inline]
+    fn heard(&mut self, now: Time) {
+        self.last_heard = now;
+        self.keepalive_probes = 0;
+    }
+}

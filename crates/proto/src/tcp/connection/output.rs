@@ -1,0 +1,334 @@
+//! What to send next: retransmissions, then new data, probes, and acknowledgments that found nothing to ride on.
+
+use std::ops::Range;
+
+use scoutline_base::Time;
+use scoutline_wire::tcp::{Flags, Header, MAX_SACK_BLOCKS, Options, SackBlocks};
+
+use super::{Connection, Owed, State};
+use crate::tcp::congestion::Controller;
+use crate::tcp::recovery::Phase;
+use crate::tcp::segment::Transmit;
+use crate::tcp::timers::Timer;
+
+/// Payload with the longest TCP header and an IP header must fit 16 bits of length.
+const MAX_PAYLOAD: u32 = 65_535 - 60 - 40;
+
+impl Connection {
+    /// The next segment to send at `now`. Call until `None`; what is returned counts as sent. The caller may stop
+    /// early and come back later.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        if let Some((sequence, acknowledgment)) = self.reset.take() {
+            return Some(self.reset_transmit(sequence, acknowledgment));
+        }
+        match self.state {
+            State::Closed | State::Listen => None,
+            State::SynSent | State::SynReceived => self.poll_handshake(now),
+            State::TimeWait => self.poll_acknowledgment(now),
+            _ => self
+                .poll_lost(now)
+                .or_else(|| self.poll_data(now))
+                .or_else(|| self.poll_probe(now))
+                .or_else(|| self.poll_acknowledgment(now)),
+        }
+    }
+
+    /// What fast recovery sends again.
+    fn poll_lost(&mut self, now: Time) -> Option<Transmit> {
+        if self.recovery.phase() != Phase::Fast {
+            return None;
+        }
+        let segment = self.segment();
+        let (una, next) = (self.send.una, self.send.next);
+        let flight = self.recovery.in_flight(una, next, segment);
+        let usable = u64::from(self.congestion.window()).saturating_sub(flight);
+        let whole = usable.min(u64::from(self.max_len())) / u64::from(segment) * u64::from(segment);
+        let range = self.recovery.next_lost(una, self.send.max, segment, whole.max(u64::from(segment)))?;
+        // RFC 5681 §3.2 step 3: the first goes whatever the window; the rest as the window has room.
+        if range.start > una && whole == 0 {
+            return None;
+        }
+        let timestamp = self.timestamp(now);
+        self.recovery.on_retransmitted(range.end, now, timestamp);
+        self.send.timed = None;
+        if !self.timers.is_armed(Timer::Retransmit) {
+            self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
+        }
+        Some(self.range_transmit(range, true, now))
+    }
+
+    /// New data, or all again after a time-out.
+    fn poll_data(&mut self, now: Time) -> Option<Transmit> {
+        if !self.state.may_send() {
+            return None;
+        }
+        if self.recovery.phase() == Phase::Loss
+            && let Some(end) = self.recovery.arrived(self.send.next)
+        {
+            self.send.next = end;
+        }
+        let end = self.end_unit();
+        let next = self.send.next;
+        if next >= end {
+            return None;
+        }
+        if self.send.una == self.send.max && now.since(self.send.last) > self.rtt.rto() {
+            // RFC 5681 §4.1
+            self.congestion.on_idle();
+        }
+        let Some(len) = self.sendable(now) else {
+            self.override_now = false;
+            return None;
+        };
+        self.override_now = false;
+        let data_end = self.data_end();
+        let window_end = self.send.una + u64::from(self.send.window);
+        let mut stop = next + len;
+        // The FIN rides on the last data if the window has room for its unit.
+        if stop == data_end && self.fin_queued && stop < window_end {
+            stop += 1;
+        }
+        if stop == next {
+            self.block_on_window(now);
+            return None;
+        }
+        let again = next < self.send.max;
+        self.book_sent(next..stop, len, now);
+        Some(self.range_transmit(next..stop, again, now))
+    }
+
+    /// How much data may go now; `None` when it must wait. 0 when only a FIN is left.
+    fn sendable(&mut self, now: Time) -> Option<u64> {
+        let segment = u64::from(self.segment());
+        let next = self.send.next;
+        let available = self.data_end().saturating_sub(next);
+        if available == 0 {
+            return Some(0);
+        }
+        let flight = self.recovery.in_flight(self.send.una, next, segment as u32);
+        let mut by_congestion = u64::from(self.congestion.window()).saturating_sub(flight);
+        if flight == 0 {
+            by_congestion = by_congestion.max(segment);
+        }
+        let window_end = self.send.una + u64::from(self.send.window);
+        let by_window = window_end.saturating_sub(next);
+        let mut most = available.min(u64::from(self.max_len()));
+        if next < self.send.max
+            && let Some(arrived) = self.recovery.next_arrived(next)
+        {
+            most = most.min(arrived - next);
+        }
+        let len = most.min(by_window).min(by_congestion);
+        if by_congestion <= by_window && by_congestion < available {
+            self.send.limited_to = self.data_end();
+        }
+        let whole = len - len % segment;
+        if len == whole || self.may_send_part(len, most, available, by_window) {
+            if len > 0 {
+                return Some(len);
+            }
+        } else if whole > 0 {
+            return Some(whole);
+        }
+        if by_window < segment.min(available) {
+            self.block_on_window(now);
+        }
+        None
+    }
+
+    /// Whether a segment that is not full may be sent (RFC 9293 §3.7.4 and §3.8.6.2.1).
+    fn may_send_part(&self, len: u64, most: u64, available: u64, by_window: u64) -> bool {
+        if self.override_now || self.send.next < self.send.max {
+            return len == most.min(by_window);
+        }
+        if len == available {
+            // Nagle, as Minshall refined it: wait only while another small segment is unacknowledged.
+            return self.nodelay || self.fin_queued || self.send.small_end <= self.send.una;
+        }
+        // Sender's silly window avoidance: at least half of the largest window that the peer ever gave.
+        len == by_window && len >= u64::from(self.send.max_window / 2)
+    }
+
+    /// The peer's window is the limit. With nothing in flight, no acknowledgment will come to tell that it opened.
+    fn block_on_window(&mut self, now: Time) {
+        if self.send.next == self.send.una && !self.timers.is_armed(Timer::Persist) {
+            self.timers.disarm(Timer::Retransmit);
+            self.timers.arm(Timer::Persist, now + self.probe_interval());
+        }
+    }
+
+    fn book_sent(&mut self, range: Range<u64>, len: u64, now: Time) {
+        let segment = u64::from(self.segment());
+        if range.start < self.send.max {
+            self.send.timed = None;
+            let timestamp = self.timestamp(now);
+            self.recovery.on_retransmitted(range.end, now, timestamp);
+        } else {
+            if self.send.timed.is_none() {
+                self.send.timed = Some((range.end, now));
+            }
+            // We answer what came: an exchange, in which acknowledgments ride on data.
+            if self.owed == Owed::Later {
+                self.receive.quick = 0;
+            }
+        }
+        if !len.is_multiple_of(segment) {
+            self.send.small_end = range.end;
+        }
+        self.send.next = range.end;
+        self.send.max = self.send.max.max(range.end);
+        self.send.last = now;
+        self.probes = 0;
+        self.timers.disarm(Timer::Persist);
+        if !self.timers.is_armed(Timer::Retransmit) {
+            // RFC 6298 §5.1
+            self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
+        }
+        self.arm_user_timeout(now);
+    }
+
+    /// A zero-window or keepalive probe.
+    fn poll_probe(&mut self, now: Time) -> Option<Transmit> {
+        if std::mem::take(&mut self.probe_now) && self.send.una < self.end_unit() {
+            // RFC 9293 §3.8.6.1: one octet of new data, or the FIN. `next` stays, so that all of it goes again once
+            // the window opens.
+            let range = self.send.una..self.send.una + 1;
+            let again = self.send.max > self.send.una;
+            self.send.max = self.send.max.max(range.end);
+            self.send.timed = None;
+            self.arm_user_timeout(now);
+            return Some(self.range_transmit(range, again, now));
+        }
+        if std::mem::take(&mut self.keepalive_now) {
+            // RFC 9293 §3.8.4: SEG.SEQ = SND.NXT - 1, which the peer must answer.
+            return Some(self.bare_transmit(self.send.una - 1, now));
+        }
+        None
+    }
+
+    pub(super) fn poll_acknowledgment(&mut self, now: Time) -> Option<Transmit> {
+        if self.owed != Owed::Now {
+            return None;
+        }
+        let unit = self.acceptable_unit();
+        Some(self.bare_transmit(unit, now))
+    }
+
+    /// The unit that a segment without data bears: SND.NXT, as far as the peer's window reaches; beyond, it would
+    /// not look at the acknowledgment.
+    pub(super) fn acceptable_unit(&self) -> u64 {
+        self.send.max.min(self.send.una + u64::from(self.send.window))
+    }
+
+    fn bare_transmit(&mut self, unit: u64, now: Time) -> Transmit {
+        let header = self.header(unit, Flags::ACK, now);
+        Transmit {
+            header,
+            payload: None,
+            segment_size: self.negotiated.segment_payload(),
+            retransmission: false,
+        }
+    }
+
+    fn range_transmit(&mut self, range: Range<u64>, retransmission: bool, now: Time) -> Transmit {
+        let data_end = self.data_end();
+        let mut flags = Flags::ACK;
+        let stop = range.end.min(data_end);
+        if range.end > data_end {
+            flags |= Flags::FIN;
+        }
+        let payload = (range.start < stop).then(|| range.start - 1..stop - 1);
+        if payload.is_some() && stop == data_end {
+            // RFC 9293 §3.9.1.2: the last of what was written.
+            flags |= Flags::PSH;
+        }
+        self.retransmits += u32::from(retransmission);
+        let header = self.header(range.start, flags, now);
+        let segment_size = self.negotiated.mss - header.options.emitted_len() as u16;
+        Transmit { header, payload, segment_size, retransmission }
+    }
+
+    /// A header that acknowledges all we have, and counts as that acknowledgment.
+    fn header(&mut self, unit: u64, flags: Flags, now: Time) -> Header {
+        let window = self.advertise();
+        let receive = &mut self.receive;
+        receive.acknowledged = receive.next;
+        receive.unacknowledged = 0;
+        if receive.duplicates > 0 {
+            receive.duplicates -= 1;
+            self.owed = Owed::Now;
+        } else {
+            self.owed = Owed::Nothing;
+        }
+        self.timers.disarm(Timer::DelayedAck);
+        Header {
+            sequence: self.send.iss.plus(unit).0,
+            acknowledgment: self.receive_next().0,
+            flags,
+            window,
+            options: Options {
+                timestamps: self.negotiated.timestamps.then(|| (self.timestamp(now), self.receive.recent)),
+                sack: self.sack_blocks(),
+                ..Options::default()
+            },
+            ..Header::default()
+        }
+    }
+
+    /// The window field; moves the right edge when that is worth it.
+    fn advertise(&mut self) -> u16 {
+        let scale = self.negotiated.receive_scale;
+        let receive = &mut self.receive;
+        let limit = u64::from(u16::MAX) << scale;
+        // Rounded down: what the field cannot say is not promised.
+        let could =
+            (receive.consumed + u64::from(receive.buffer) - receive.next).min(limit) >> scale << scale;
+        let edge = receive.next + could;
+        // RFC 9293 §3.8.6.2.2: receiver's silly window avoidance.
+        let worth = u64::from(receive.buffer / 2).min(u64::from(receive.segment));
+        if edge >= receive.edge + worth.max(1) {
+            receive.edge = edge;
+        }
+        (receive.edge.saturating_sub(receive.next) >> scale).min(u64::from(u16::MAX)) as u16
+    }
+
+    /// RFC 2018 §4: the range that grew last comes first.
+    fn sack_blocks(&self) -> SackBlocks {
+        let mut blocks = SackBlocks::default();
+        if !self.negotiated.sack || self.receive.out_of_order.is_empty() {
+            return blocks;
+        }
+        let wire = |position: u64| self.receive.irs.plus(1 + position).0;
+        let latest = self.receive.out_of_order.containing(self.receive.latest);
+        if let Some(range) = &latest {
+            blocks.push(wire(range.start), wire(range.end));
+        }
+        for range in self.receive.out_of_order.as_slice().iter().rev().take(MAX_SACK_BLOCKS) {
+            if Some(range) != latest.as_ref() && !blocks.push(wire(range.start), wire(range.end)) {
+                break;
+            }
+        }
+        if self.negotiated.timestamps {
+            // RFC 2018 §3: three fit beside timestamps.
+            blocks.truncate(3);
+        }
+        blocks
+    }
+
+    fn reset_transmit(&self, sequence: u32, acknowledgment: Option<u32>) -> Transmit {
+        let mut header = Header { sequence, flags: Flags::RST, ..Header::default() };
+        if let Some(acknowledgment) = acknowledgment {
+            header.flags |= Flags::ACK;
+            header.acknowledgment = acknowledgment;
+        }
+        let segment_size = self.negotiated.segment_payload();
+        Transmit { header, payload: None, segment_size, retransmission: false }
+    }
+
+    /// Most payload of one `Transmit`: whole segments, at least one.
+    #[inline]
+    fn max_len(&self) -> u32 {
+        let segment = self.segment();
+        (self.config.max_transmit_len.min(MAX_PAYLOAD) / segment * segment).max(segment)
+    }
+}

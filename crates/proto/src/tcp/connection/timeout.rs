@@ -1,0 +1,151 @@
+//! What expired.
+
+use std::time::Duration;
+
+use scoutline_base::Time;
+
+use super::{Connection, Owed, State};
+use crate::tcp::congestion::Controller;
+use crate::tcp::segment::Events;
+use crate::tcp::timers::Timer;
+
+/// RFC 9293 §3.8.6.1: probes back off exponentially; Linux: `TCP_RTO_MAX`.
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(120);
+
+impl Connection {
+    /// Handles all that is due at `now`; then call `poll_transmit`.
+    pub fn on_timeout(&mut self, now: Time) -> Events {
+        let mut events = Events::empty();
+        while let Some(timer) = self.timers.take_due(now) {
+            events |= match timer {
+                Timer::Retransmit => self.on_retransmit_timeout(now),
+                Timer::Persist => self.on_persist_timeout(now),
+                Timer::DelayedAck => {
+                    self.owed = Owed::Now;
+                    Events::empty()
+                }
+                Timer::KeepAlive => self.on_keepalive_timeout(now),
+                Timer::Linger => {
+                    self.enter_closed();
+                    Events::CLOSED
+                }
+                Timer::User => self.give_up(true),
+            };
+        }
+        events
+    }
+
+    fn on_retransmit_timeout(&mut self, now: Time) -> Events {
+        let opening = matches!(self.state, State::SynSent | State::SynReceived);
+        if !opening && self.send.una == self.send.max {
+            return Events::empty();
+        }
+        let limit = if opening { self.config.max_syn_retransmits } else { self.attempt_limit() };
+        self.attempts = self.attempts.saturating_add(1);
+        if self.attempts > limit {
+            return self.give_up(false);
+        }
+        self.send.timed = None;
+        if opening {
+            self.send.next = 0;
+            self.rtt.back_off();
+            self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
+            return Events::empty();
+        }
+        let (una, max) = (self.send.una, self.send.max);
+        if self.send.window == 0 {
+            // The window closed over what was in flight: that is no congestion.
+            self.recovery.on_timeout(una, max);
+            self.send.next = una;
+            self.probe_now = true;
+            self.timers.arm(Timer::Persist, now + self.probe_interval());
+            return Events::empty();
+        }
+        if self.attempts == 1 {
+            // RFC 5681 §3.1: once for the same data, however often its timer expires.
+            let flight = (self.send.next - una).min(u64::from(u32::MAX)) as u32;
+            self.congestion.on_timeout(flight);
+        }
+        self.recovery.on_timeout(una, max);
+        // RFC 6298 §5.4 to §5.6: the earliest unacknowledged goes first, and the rest as the window opens.
+        self.send.next = una;
+        self.rtt.back_off();
+        self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
+        Events::empty()
+    }
+
+    fn on_persist_timeout(&mut self, now: Time) -> Events {
+        if !self.state.may_send() || self.send.una >= self.end_unit() {
+            return Events::empty();
+        }
+        if self.send.window > 0 {
+            // RFC 9293 §3.8.6.2.1: the override time-out; send what the window takes.
+            self.override_now = true;
+            return Events::empty();
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        if self.attempts > self.attempt_limit() {
+            return self.give_up(false);
+        }
+        self.probes = self.probes.saturating_add(1);
+        self.probe_now = true;
+        self.timers.arm(Timer::Persist, now + self.probe_interval());
+        Events::empty()
+    }
+
+    fn on_keepalive_timeout(&mut self, now: Time) -> Events {
+        let Some(keepalive) = self.config.keepalive else { return Events::empty() };
+        let silent = now.since(self.last_heard);
+        let busy = self.send.una < self.end_unit();
+        if busy || silent < keepalive.idle {
+            // Data in flight has its own timer.
+            let next = if busy { now + keepalive.idle } else { self.last_heard + keepalive.idle };
+            self.timers.arm(Timer::KeepAlive, next);
+            return Events::empty();
+        }
+        if self.keepalive_probes >= keepalive.count {
+            return self.give_up(true);
+        }
+        self.keepalive_probes += 1;
+        self.keepalive_now = true;
+        self.timers.arm(Timer::KeepAlive, now + keepalive.interval.max(Duration::from_millis(1)));
+        Events::empty()
+    }
+
+    /// The peer answers no more.
+    fn give_up(&mut self, reset: bool) -> Events {
+        if reset {
+            self.reset = Some((self.send.iss.plus(self.acceptable_unit()).0, Some(self.receive_next().0)));
+        }
+        self.enter_closed();
+        Events::TIMED_OUT | Events::CLOSED
+    }
+
+    fn attempt_limit(&self) -> u8 {
+        if self.orphan { self.config.max_orphan_retransmits } else { self.config.max_retransmits }
+    }
+
+    pub(super) fn probe_interval(&self) -> Duration {
+        let interval = self.rtt.rto() * (1 << self.probes.min(10));
+        interval.min(MAX_PROBE_INTERVAL)
+    }
+
+    pub(super) fn arm_user_timeout(&mut self, now: Time) {
+        if let Some(timeout) = self.config.user_timeout
+            && !self.timers.is_armed(Timer::User)
+        {
+            self.timers.arm(Timer::User, now + timeout);
+        }
+    }
+
+    pub(super) fn arm_keepalive(&mut self, now: Time) {
+        if let Some(keepalive) = self.config.keepalive
+            && !matches!(
+                self.state,
+                State::Closed | State::Listen | State::SynSent | State::SynReceived | State::TimeWait
+            )
+        {
+            self.timers.arm(Timer::KeepAlive, now + keepalive.idle);
+        }
+    }
+}
