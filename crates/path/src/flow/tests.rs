@@ -1,1 +1,153 @@
-//! Tests.
+//! The table against a `HashMap`, and which frames the single pass takes.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+use scoutline_base::{DeviceId, PathId};
+
+use super::{FlowKey, FlowTable, flow_of_frame};
+
+/// Few enough keys that operations meet, differing in every field.
+fn key() -> impl Strategy<Value = FlowKey> {
+    (0u32..4, 0u32..2, 0u16..4, 0u16..2, 0u16..2, prop_oneof![Just(6u8), Just(17)]).prop_map(
+        |(remote, local, remote_port, local_port, device, protocol)| FlowKey {
+            remote: Ipv4Addr::from(remote),
+            local: Ipv4Addr::from(local << 31),
+            remote_port,
+            local_port: local_port << 15,
+            device: DeviceId(device),
+            protocol,
+        },
+    )
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Insert(FlowKey, u32),
+    Remove(FlowKey),
+    RemoveIf(FlowKey, u32),
+    Lookup(FlowKey),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        3 => (key(), any::<u32>()).prop_map(|(key, path)| Operation::Insert(key, path)),
+        2 => key().prop_map(Operation::Remove),
+        1 => (key(), any::<u32>()).prop_map(|(key, path)| Operation::RemoveIf(key, path)),
+        2 => key().prop_map(Operation::Lookup),
+    ]
+}
+
+fn id(number: u32) -> PathId {
+    PathId { index: number, generation: !number }
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_a_hash_map(seed in any::<u64>(), operations in prop::collection::vec(operation(), 0..1_000)) {
+        let mut table = FlowTable::new(seed);
+        let mut oracle = HashMap::new();
+        for operation in operations {
+            match operation {
+                Operation::Insert(key, path) => {
+                    prop_assert_eq!(table.insert(&key, id(path)), oracle.insert(key, id(path)));
+                }
+                Operation::Remove(key) => prop_assert_eq!(table.remove(&key), oracle.remove(&key)),
+                Operation::RemoveIf(key, path) => {
+                    let is_its = oracle.get(&key) == Some(&id(path));
+                    prop_assert_eq!(table.remove_if(&key, id(path)), is_its);
+                    if is_its {
+                        oracle.remove(&key);
+                    }
+                }
+                Operation::Lookup(key) => {
+                    prop_assert_eq!(table.lookup(&key), oracle.get(&key).copied());
+                }
+            }
+            prop_assert_eq!(table.len(), oracle.len());
+        }
+        prop_assert_eq!(table.iter().collect::<HashMap<_, _>>(), oracle);
+    }
+
+    #[test]
+    fn any_bytes_are_taken_or_left(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        flow_of_frame(&bytes, DeviceId(0));
+    }
+}
+
+#[test]
+fn holds_many_flows_without_clustering() {
+    let flow = |n: u32| FlowKey {
+        remote: Ipv4Addr::from(0x0a00_0000 + n / 1_000),
+        local: Ipv4Addr::new(10, 1, 0, 1),
+        remote_port: (n % 1_000) as u16,
+        local_port: 80,
+        device: DeviceId(1),
+        protocol: 6,
+    };
+    let mut table = FlowTable::new(1);
+    for n in 0..50_000 {
+        assert_eq!(table.insert(&flow(n), id(n)), None);
+    }
+    assert!((0..50_000).all(|n| table.lookup(&flow(n)) == Some(id(n))));
+    assert!((50_000..60_000).all(|n| table.lookup(&flow(n)).is_none()));
+    for n in (0..50_000).step_by(2) {
+        assert_eq!(table.remove(&flow(n)), Some(id(n)));
+    }
+    assert!((0..50_000).all(|n| table.lookup(&flow(n)).is_some() == (n % 2 == 1)));
+}
+
+/// A frame of the common kind: TCP with 4 bytes of data and 2 of link padding.
+fn frame() -> Vec<u8> {
+    let mut frame = vec![0xee; 14 + 44 + 2];
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14] = 0x45;
+    frame[16..18].copy_from_slice(&44u16.to_be_bytes());
+    frame[20..22].copy_from_slice(&[0x40, 0]);
+    frame[23] = 6;
+    frame[26..30].copy_from_slice(&[10, 0, 0, 2]);
+    frame[30..34].copy_from_slice(&[10, 0, 0, 1]);
+    frame[34..36].copy_from_slice(&4321u16.to_be_bytes());
+    frame[36..38].copy_from_slice(&80u16.to_be_bytes());
+    frame
+}
+
+#[test]
+fn reads_the_key_of_a_common_frame() {
+    let expected = FlowKey {
+        remote: Ipv4Addr::new(10, 0, 0, 2),
+        local: Ipv4Addr::new(10, 0, 0, 1),
+        remote_port: 4321,
+        local_port: 80,
+        device: DeviceId(5),
+        protocol: 6,
+    };
+    assert_eq!(flow_of_frame(&frame(), DeviceId(5)), Some(expected));
+}
+
+#[test]
+fn leaves_every_other_frame_to_the_modules() {
+    let with = |at: usize, bytes: &[u8]| {
+        let mut frame = frame();
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let cases = [
+        ("another EtherType", with(12, &[8, 6])),
+        ("a VLAN tag", with(12, &[0x81, 0])),
+        ("options", with(14, &[0x46])),
+        ("IPv6", with(14, &[0x65])),
+        ("more fragments", with(20, &[0x20, 0])),
+        ("a fragment", with(20, &[0, 1])),
+        ("the reserved bit", with(20, &[0x80, 0])),
+        ("another protocol", with(23, &[1])),
+        ("shorter than its headers", with(16, &39u16.to_be_bytes())),
+        ("longer than the frame", with(16, &47u16.to_be_bytes())),
+        ("cut off", frame()[..41].to_vec()),
+        ("nothing", Vec::new()),
+    ];
+    for (what, frame) in cases {
+        assert_eq!(flow_of_frame(&frame, DeviceId(0)), None, "{what}");
+    }
+}

@@ -375,15 +375,18 @@ fn cycle(demands: &[Demand], done: &[bool], links: &[Link]) -> Vec<String> {
         at = waits_for(at).map_or(at, |demand| demand.first.0 as usize);
     }
     let start = at;
-    let mut names = Vec::new();
+    let mut cycle = Vec::new();
     while let Some(demand) = waits_for(at) {
-        names.push(links[demand.link].to_string());
+        cycle.push(demand.link);
         at = demand.first.0 as usize;
         if at == start {
             break;
         }
     }
-    names
+    // A circle has no start; tell it from the link that was given first.
+    let first = (0..cycle.len()).min_by_key(|&index| cycle[index]).unwrap_or_default();
+    cycle.rotate_left(first);
+    cycle.into_iter().map(|link| links[link].to_string()).collect()
 }
 
 fn node(module: Box<dyn Module>, index: usize, links: &[Link]) -> Node {
