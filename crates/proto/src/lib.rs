@@ -1,1 +1,50 @@
-//! Ethernet, ARP, IPv4, ICMP, UDP, TCP as modules and stages. Pure.
+//! Ethernet, ARP, IPv4, ICMP, UDP, TCP as modules and stages. Pure: time and randomness are handed in.
+//!
+//! Each protocol has a folder with the same file names: `module` (makes stages, classifies packets), `stage` (the
+//! two directions of one path), the logic that the stage drives, and `tests`. What the modules of one device
+//! share stands in [`Interface`]; [`net`] links them into the default module graph.
+//!
+//! ```text
+//!     SOCKET (engine)          ARP, ICMP, reassembly and resets are paths of their own that start
+//!      │tcp    │udp            at their module and run beside those of the sockets
+//!     TCP     UDP  ICMP
+//!       └──┬───┴────┘
+//!         IP4      ARP
+//!          └───┬────┘
+//!             ETH
+//!              │
+//!            device (engine)
+//! ```
+
+/// The three methods by which rules and the engine find a stage that they know.
+macro_rules! any_stage {
+    () => {
+        fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {
+            self
+        }
+        fn as_any(&self) -> &dyn std::any::Any {
+            self
+        }
+        fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
+            self
+        }
+    };
+}
+
+pub mod arp;
+pub mod bindings;
+pub mod errno;
+pub mod eth;
+pub mod icmp;
+pub mod interface;
+pub mod ip4;
+pub mod limit;
+pub mod net;
+pub mod tcp;
+pub mod udp;
+
+pub use bindings::{Bindings, Classifier, OneClass};
+pub use interface::{Interface, InterfaceConfig, NextHop, Offload};
+
+#[cfg(test)]
+mod testing;

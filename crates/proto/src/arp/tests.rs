@@ -1,0 +1,176 @@
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use scoutline_base::Time;
+use scoutline_path::{Body, Control, DropReason, Effect, Message, Verdict};
+use scoutline_wire::arp::{Operation, Packet};
+use scoutline_wire::{ethernet, icmp};
+
+use super::{Cache, Found};
+use crate::testing::{self, Host, OUR_LINK, OURS, PEER, PEER_LINK};
+
+fn packet(operation: Operation, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    let mut bytes = [0; 28];
+    Packet { operation, sender_link: PEER_LINK, sender, target_link: [0; 6], target }.emit(&mut bytes);
+    testing::eth(ethernet::TYPE_ARP, &bytes)
+}
+
+fn parse(frame: &[u8]) -> (ethernet::Header, Packet) {
+    (ethernet::Header::parse(frame).unwrap(), Packet::parse(&frame[14..]).unwrap())
+}
+
+fn arp_path(host: &Host) -> scoutline_base::PathId {
+    host.interface.service_paths.arp.get().unwrap()
+}
+
+#[test]
+fn a_request_for_us_is_answered_and_learnt_from() {
+    let mut host = Host::new();
+    let frame = packet(Operation::Request, PEER, OURS);
+    let arp = arp_path(&host);
+    assert_eq!(host.demux(&frame).0, Verdict::Path(arp));
+    let sent = host.receive(arp, &frame);
+    assert_eq!(sent.len(), 1);
+    let (link, reply) = parse(&sent[0]);
+    assert_eq!((link.destination, link.source), (PEER_LINK, OUR_LINK));
+    assert_eq!(reply.operation, Operation::Reply);
+    assert_eq!((reply.sender_link, reply.sender), (OUR_LINK, OURS));
+    assert_eq!((reply.target_link, reply.target), (PEER_LINK, PEER));
+    let found = host.interface.neighbours.borrow_mut().find(PEER, host.now);
+    assert!(matches!(found, Found::Known { link: PEER_LINK, probe: false, .. }));
+}
+
+#[test]
+fn what_is_not_about_us_makes_no_entry() {
+    let mut host = Host::new();
+    let arp = arp_path(&host);
+    let other = Ipv4Addr::new(10, 0, 0, 9);
+    assert!(host.receive(arp, &packet(Operation::Request, PEER, other)).is_empty());
+    assert!(host.receive(arp, &packet(Operation::Reply, PEER, OURS)).is_empty());
+    assert_eq!(host.interface.neighbours.borrow().entries().count(), 0, "nobody asked for that reply");
+    // A gratuitous packet updates what is there.
+    host.interface.neighbours.borrow_mut().learn(PEER, [2, 9, 9, 9, 9, 9], true, host.now);
+    host.receive(arp, &packet(Operation::Request, PEER, PEER));
+    let found = host.interface.neighbours.borrow_mut().find(PEER, host.now);
+    assert!(matches!(found, Found::Known { link: PEER_LINK, .. }));
+}
+
+#[test]
+fn a_conflict_is_counted_and_answered_at_a_limited_rate() {
+    let mut host = Host::new();
+    let arp = arp_path(&host);
+    let claim = packet(Operation::Reply, OURS, PEER);
+    let sent = host.receive(arp, &claim);
+    assert_eq!(sent.len(), 1);
+    let (link, announcement) = parse(&sent[0]);
+    assert_eq!(link.destination, ethernet::BROADCAST);
+    assert_eq!((announcement.sender, announcement.target), (OURS, OURS));
+    assert!(host.receive(arp, &claim).is_empty());
+    assert_eq!(host.interface.address_conflicts.get(), 2);
+}
+
+#[test]
+fn bad_packets_are_counted() {
+    let mut host = Host::new();
+    let arp = arp_path(&host);
+    let mut frame = packet(Operation::Request, PEER, OURS);
+    frame[14 + 7] = 9;
+    host.receive(arp, &frame);
+    frame.truncate(30);
+    assert_eq!(host.demux(&frame).0, Verdict::Drop(DropReason::Truncated));
+    host.receive(arp, &frame);
+    assert_eq!(host.drops(arp), [(DropReason::Truncated, 1), (DropReason::Malformed, 1)]);
+}
+
+/// A message as the network stage leaves it.
+fn waiting(last: u8) -> Message {
+    let mut message = testing::block(&[last]);
+    let mut header = testing::ip_header(17, 9);
+    (header.source, header.destination) = (OURS, PEER);
+    message.head.prepend(8).copy_from_slice(&[0, 7, 0, 9, 0, 9, 0, 0]);
+    header.emit(message.head.prepend(20));
+    message
+}
+
+#[test]
+fn the_latest_wait_and_leave_when_the_answer_comes() {
+    let mut cache = Cache::default();
+    let now = Time::from_millis(5);
+    assert_eq!(cache.find(PEER, now), Found::Unknown { request: true });
+    assert_eq!(cache.find(PEER, now), Found::Unknown { request: false });
+    for last in 0..6 {
+        assert_eq!(cache.hold(PEER, waiting(last)).is_some(), last >= 4);
+    }
+    let stream = Message { body: Body::Stream { range: 0..9, memory: None }, ..Message::default() };
+    assert!(cache.hold(PEER, stream).is_some());
+    let waited = cache.learn(PEER, PEER_LINK, false, now);
+    assert_eq!(waited.iter().map(|message| message.bytes()[0]).collect::<Vec<_>>(), [2, 3, 4, 5]);
+    assert_eq!(cache.next_timeout(), None);
+    // Old answers are used, and asked for again from the station alone.
+    let later = now + Duration::from_secs(31);
+    assert!(matches!(cache.find(PEER, later), Found::Known { link: PEER_LINK, probe: true, .. }));
+    assert!(matches!(cache.find(PEER, later), Found::Known { probe: false, .. }));
+    let generation = cache.generation();
+    let mut asked = Vec::new();
+    let mut at = later;
+    while let Some(due) = cache.next_timeout() {
+        at = due;
+        cache.on_timeout(at, |question| asked.push(question.link.is_some()));
+    }
+    assert_eq!(asked, [true, true, false, false, false]);
+    assert_ne!(cache.generation(), generation);
+    assert_eq!(cache.find(PEER, at), Found::Failed);
+    assert_eq!(cache.find(PEER, at + Duration::from_secs(1)), Found::Unknown { request: true });
+}
+
+#[test]
+fn a_silent_neighbour_is_reported_to_the_paths_that_waited() {
+    let mut host = Host::new();
+    let arp = arp_path(&host);
+    {
+        let mut neighbours = host.interface.neighbours.borrow_mut();
+        neighbours.find(PEER, host.now);
+        assert!(neighbours.hold(PEER, waiting(1)).is_none());
+    }
+    for _ in 0..2 {
+        assert_eq!(host.expire(arp, Duration::from_secs(1)).len(), 1);
+    }
+    assert!(host.expire(arp, Duration::from_secs(1)).is_empty());
+    assert_eq!(host.drops(arp), [(DropReason::NoNeighbour, 1)]);
+    let effects = host.effects();
+    let [Effect::Notify(key, Control::Unreachable(icmp::UNREACHABLE, 1))] = &effects[..] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!((key.remote, key.remote_port, key.local, key.local_port), (PEER, 9, OURS, 7));
+}
+
+proptest! {
+    #[test]
+    fn the_cache_stays_bounded_and_consistent(operations in proptest::collection::vec((0u8..4, any::<u16>(), 0u64..3), 0..400)) {
+        let mut cache = Cache::default();
+        let mut now = Time::ZERO;
+        for (operation, address, seconds) in operations {
+            let address = Ipv4Addr::from(0x0a00_0000 | u32::from(address % 50));
+            now += Duration::from_secs(seconds);
+            match operation {
+                0 => { cache.find(address, now); }
+                1 => { cache.learn(address, PEER_LINK, true, now); }
+                2 => { cache.hold(address, waiting(0)); }
+                _ => { cache.on_timeout(now, |_| ()); }
+            }
+            cache.on_timeout(now, |_| ());
+            prop_assert!(cache.next_timeout().is_none_or(|due| due > now));
+        }
+    }
+
+    #[test]
+    fn many_addresses_evict_the_old(start in any::<u16>()) {
+        let mut cache = Cache::default();
+        for index in 0..5000u32 {
+            let address = Ipv4Addr::from(u32::from(start).wrapping_add(index) | 0x0a00_0000);
+            cache.learn(address, PEER_LINK, true, Time::from_millis(u64::from(index)));
+        }
+        prop_assert!(cache.entries().count() <= 4096);
+    }
+}

@@ -1,0 +1,240 @@
+//! Who has which local port: reservations, listeners by class, and ephemeral ports.
+//!
+//! One per transport protocol and interface. The exact flows stand in the engine's flow table; here are the ports
+//! that are bound, and the paths that take what no exact flow takes: listening ones, and datagram sockets.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::rc::Rc;
+
+use scoutline_base::{PathId, Random};
+use scoutline_path::{CreateError, FlowKey};
+
+/// The range of ephemeral ports, both ends included: Linux' default.
+pub const EPHEMERAL: (u16, u16) = (32_768, 60_999);
+
+/// Index of a class in the policy.
+pub type ClassIndex = u32;
+
+/// Decides the class of a flow that has no path yet. The engine's policy implements it.
+pub trait Classifier {
+    /// The class of packets of this flow. No side effects: demultiplexing calls it.
+    fn class_of(&self, key: &FlowKey) -> ClassIndex;
+}
+
+/// The policy without classes: everything is of class 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OneClass;
+
+impl Classifier for OneClass {
+    fn class_of(&self, _key: &FlowKey) -> ClassIndex {
+        0
+    }
+}
+
+/// The local ports of one protocol on one interface.
+pub struct Bindings {
+    state: RefCell<State>,
+    classifier: Rc<dyn Classifier>,
+    /// Keys the offset of RFC 6056 §3.3.3.
+    secret: u64,
+}
+
+struct State {
+    reserved: BTreeMap<(u16, Ipv4Addr), Reservation>,
+    listeners: BTreeMap<(u16, Ipv4Addr), Vec<(ClassIndex, PathId)>>,
+    /// RFC 6056 §3.3.3: counts the selections.
+    next_ephemeral: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reservation {
+    holders: u32,
+    shared: bool,
+}
+
+impl Bindings {
+    /// Without any port in use. `seed` decides the order of ephemeral ports: from the system's randomness.
+    pub fn new(classifier: Rc<dyn Classifier>, seed: u64) -> Rc<Bindings> {
+        let mut random = Random::new(seed);
+        let state = State {
+            reserved: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            next_ephemeral: random.next_u32() as u16,
+        };
+        Rc::new(Bindings { state: RefCell::new(state), classifier, secret: random.next_u64() })
+    }
+
+    /// Reserves a local address and port, which [`Bindings::release`] gives back. Several holders are let in when
+    /// all of them say `shared` (SO_REUSEPORT, a prefork server's processes).
+    ///
+    /// # Errors
+    /// [`CreateError::InUse`] when the port is taken at this address, at the unspecified one, or, for the
+    /// unspecified one, at any.
+    pub fn reserve(&self, local: SocketAddrV4, shared: bool) -> Result<(), CreateError> {
+        let mut state = self.state.borrow_mut();
+        let port = local.port();
+        let range = (port, Ipv4Addr::UNSPECIFIED)..=(port, Ipv4Addr::BROADCAST);
+        for ((_, address), held) in state.reserved.range(range) {
+            let overlap = *address == *local.ip() || address.is_unspecified() || local.ip().is_unspecified();
+            if overlap && !(shared && held.shared) {
+                return Err(CreateError::InUse);
+            }
+        }
+        let entry = state.reserved.entry((port, *local.ip()));
+        entry.or_insert(Reservation { holders: 0, shared }).holders += 1;
+        Ok(())
+    }
+
+    /// Gives back one reservation.
+    pub fn release(&self, local: SocketAddrV4) {
+        let mut state = self.state.borrow_mut();
+        let key = (local.port(), *local.ip());
+        if let Some(held) = state.reserved.get_mut(&key) {
+            held.holders -= 1;
+            if held.holders == 0 {
+                state.reserved.remove(&key);
+            }
+        }
+    }
+
+    /// True when somebody holds the port, at any address.
+    pub fn is_reserved(&self, port: u16) -> bool {
+        let range = (port, Ipv4Addr::UNSPECIFIED)..=(port, Ipv4Addr::BROADCAST);
+        self.state.borrow().reserved.range(range).next().is_some()
+    }
+
+    /// A free ephemeral port for a flow to `remote`, or `None` when all are taken. `in_use` says whether a port
+    /// is (the engine looks into its flow table); reserved ones are skipped here.
+    ///
+    /// RFC 6056 §3.3.3 (algorithm 3): the start follows from a keyed hash of the flow, so that ports of one
+    /// destination grow by one and those of others tell nothing.
+    pub fn ephemeral(
+        &self,
+        local: Ipv4Addr,
+        remote: SocketAddrV4,
+        mut in_use: impl FnMut(u16) -> bool,
+    ) -> Option<u16> {
+        let count = u32::from(EPHEMERAL.1 - EPHEMERAL.0) + 1;
+        let flow = u64::from(u32::from(local)) << 32 | u64::from(u32::from(*remote.ip()));
+        let keyed = flow ^ self.secret ^ u64::from(remote.port()).rotate_left(16);
+        let offset = Random::new(keyed).next_u32();
+        for _ in 0..count {
+            let next = self.state.borrow().next_ephemeral;
+            self.state.borrow_mut().next_ephemeral = next.wrapping_add(1);
+            let port = EPHEMERAL.0 + (offset.wrapping_add(u32::from(next)) % count) as u16;
+            if !self.is_reserved(port) && !in_use(port) {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    /// Gives packets for `local` of this class to `path`.
+    pub fn listen(&self, local: SocketAddrV4, class: ClassIndex, path: PathId) {
+        let mut state = self.state.borrow_mut();
+        state.listeners.entry((local.port(), *local.ip())).or_default().push((class, path));
+    }
+
+    /// Takes a path out of the listeners, wherever it stands. To be called when it is destroyed.
+    pub fn unlisten(&self, path: PathId) {
+        self.state.borrow_mut().listeners.retain(|_, paths| {
+            paths.retain(|&(_, other)| other != path);
+            !paths.is_empty()
+        });
+    }
+
+    /// The path that takes packets of this flow when no exact one does: that of the flow's class, else the first
+    /// that was made. A listener at the address goes before one at the unspecified address.
+    pub fn listener(&self, key: &FlowKey) -> Option<PathId> {
+        let state = self.state.borrow();
+        let at = |address| state.listeners.get(&(key.local_port, address));
+        let paths = at(key.local).or_else(|| at(Ipv4Addr::UNSPECIFIED))?;
+        if let [(_, only)] = paths[..] {
+            return Some(only);
+        }
+        let class = self.classifier.class_of(key);
+        let of_class = paths.iter().find(|&&(other, _)| other == class);
+        of_class.or(paths.first()).map(|&(_, path)| path)
+    }
+
+    /// The class that the policy gives to a flow.
+    pub fn class_of(&self, key: &FlowKey) -> ClassIndex {
+        self.classifier.class_of(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+    const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+    struct ByRemote;
+
+    impl Classifier for ByRemote {
+        fn class_of(&self, key: &FlowKey) -> ClassIndex {
+            u32::from(key.remote.octets()[3])
+        }
+    }
+
+    fn path(index: u32) -> PathId {
+        PathId { index, generation: 0 }
+    }
+
+    #[test]
+    fn reservations_conflict_as_bind_does() {
+        let bindings = Bindings::new(Rc::new(OneClass), 1);
+        let (any, at) = (SocketAddrV4::new(ANY, 80), SocketAddrV4::new(A, 80));
+        bindings.reserve(any, false).unwrap();
+        assert_eq!(bindings.reserve(at, false), Err(CreateError::InUse));
+        bindings.release(any);
+        bindings.reserve(at, true).unwrap();
+        bindings.reserve(at, true).unwrap();
+        assert_eq!(bindings.reserve(any, false), Err(CreateError::InUse));
+        bindings.release(at);
+        assert!(bindings.is_reserved(80));
+        bindings.release(at);
+        assert!(!bindings.is_reserved(80));
+        bindings.release(at);
+    }
+
+    #[test]
+    fn a_listener_per_class_the_address_first() {
+        let bindings = Bindings::new(Rc::new(ByRemote), 1);
+        let key = |last| FlowKey {
+            local: A,
+            local_port: 80,
+            remote: Ipv4Addr::new(10, 0, 0, last),
+            ..FlowKey::default()
+        };
+        assert_eq!(bindings.listener(&key(0)), None);
+        bindings.listen(SocketAddrV4::new(ANY, 80), 0, path(1));
+        bindings.listen(SocketAddrV4::new(ANY, 80), 2, path(2));
+        assert_eq!(bindings.listener(&key(0)), Some(path(1)));
+        assert_eq!(bindings.listener(&key(2)), Some(path(2)));
+        assert_eq!(bindings.listener(&key(9)), Some(path(1)), "an unserved class takes the first");
+        bindings.listen(SocketAddrV4::new(A, 80), 0, path(3));
+        assert_eq!(bindings.listener(&key(2)), Some(path(3)));
+        bindings.unlisten(path(3));
+        bindings.unlisten(path(1));
+        assert_eq!(bindings.listener(&key(0)), Some(path(2)));
+        bindings.unlisten(path(2));
+        assert_eq!(bindings.listener(&key(0)), None);
+    }
+
+    #[test]
+    fn ephemeral_ports_are_free_and_run_out() {
+        let bindings = Bindings::new(Rc::new(OneClass), 7);
+        let remote = SocketAddrV4::new(A, 80);
+        let mut taken = std::collections::BTreeSet::new();
+        for _ in 0..=(EPHEMERAL.1 - EPHEMERAL.0) {
+            let port = bindings.ephemeral(A, remote, |port| taken.contains(&port)).unwrap();
+            assert!((EPHEMERAL.0..=EPHEMERAL.1).contains(&port));
+            assert!(taken.insert(port), "{port} twice");
+        }
+        assert_eq!(bindings.ephemeral(A, remote, |port| taken.contains(&port)), None);
+    }
+}

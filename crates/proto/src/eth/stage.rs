@@ -1,0 +1,172 @@
+//! The link stage: strips the header inward, finds the neighbour and prepends it outward.
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+
+use scoutline_base::Time;
+use scoutline_path::{Body, Burst, Context, DropReason, Message, Stage};
+use scoutline_wire::ethernet;
+
+use crate::arp::{Found, encapsulate, request_frame};
+use crate::{Interface, NextHop};
+
+/// The link stage of one path.
+///
+/// Inward it sets `facts.link_source`. Outward a message goes to the neighbour on the way to
+/// `facts.destination`; one without (ARP's) goes to the link address in `facts.link_source`.
+pub struct EthStage {
+    interface: Rc<Interface>,
+    ethertype: u16,
+    /// The neighbour found last, for paths that speak with one peer.
+    recent: Option<Recent>,
+    /// A message of this path waits for its neighbour, so this path drives the cache's timers.
+    waits: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    destination: Ipv4Addr,
+    link: ethernet::Address,
+    until: Time,
+    generation: u32,
+}
+
+impl EthStage {
+    /// A stage whose frames carry `ethertype`.
+    pub fn new(interface: Rc<Interface>, ethertype: u16) -> EthStage {
+        EthStage { interface, ethertype, recent: None, waits: false }
+    }
+
+    /// One message inward: true when it goes on.
+    #[inline]
+    pub(crate) fn inward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
+        let Body::Block { block, range } = &mut message.body else { return true };
+        let bytes = &block[range.start as usize..range.end as usize];
+        let Ok(header) = ethernet::Header::parse(bytes) else {
+            context.account.on_drop(DropReason::Truncated);
+            return false;
+        };
+        if header.destination != self.interface.link_address.get() && !ethernet::is_group(header.destination)
+        {
+            context.account.on_drop(DropReason::NotForUs);
+            return false;
+        }
+        if header.ethertype != self.ethertype {
+            context.account.on_drop(DropReason::UnknownProtocol);
+            return false;
+        }
+        message.facts.link_source = header.source;
+        message.facts.stream_position = u64::from(range.start);
+        range.start += ethernet::HEADER_LEN as u32;
+        true
+    }
+
+    /// One message outward: true when it leaves.
+    #[inline]
+    pub(crate) fn outward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
+        if let Body::Control(_) = message.body {
+            return true;
+        }
+        let link = match message.facts.destination {
+            None => message.facts.link_source,
+            Some(destination) => match self.recent_link(destination, context.now) {
+                Some(link) => link,
+                None => match self.resolve(destination, message, context) {
+                    Some(link) => link,
+                    None => return false,
+                },
+            },
+        };
+        encapsulate(message, link, self.interface.link_address.get(), self.ethertype);
+        true
+    }
+
+    /// The link address for `destination` when this path found it lately and it still holds.
+    #[inline]
+    pub(crate) fn recent_link(&self, destination: Ipv4Addr, now: Time) -> Option<ethernet::Address> {
+        let recent = self.recent?;
+        let holds = recent.destination == destination
+            && now < recent.until
+            && recent.generation == self.interface.neighbours.borrow().generation();
+        holds.then_some(recent.link)
+    }
+
+    /// Asks routes and neighbours. Without an answer the message is taken: it waits, or it is dropped.
+    fn resolve(
+        &mut self,
+        destination: Ipv4Addr,
+        message: &mut Message,
+        context: &mut Context<'_>,
+    ) -> Option<ethernet::Address> {
+        let next_hop = match self.interface.route(destination) {
+            Some(NextHop::Neighbour(address)) => address,
+            Some(NextHop::Group(link)) => return Some(link),
+            None => {
+                context.account.on_drop(DropReason::NoRoute);
+                return None;
+            }
+        };
+        let mut neighbours = self.interface.neighbours.borrow_mut();
+        match neighbours.find(next_hop, context.now) {
+            Found::Known { link, until, probe } => {
+                if probe {
+                    context.out.push(request_frame(&self.interface, next_hop, Some(link)));
+                    self.waits = true;
+                }
+                self.recent = Some(Recent { destination, link, until, generation: neighbours.generation() });
+                Some(link)
+            }
+            Found::Unknown { request } => {
+                if request {
+                    context.out.push(request_frame(&self.interface, next_hop, None));
+                }
+                self.waits = true;
+                if let Some(refused) = neighbours.hold(next_hop, std::mem::take(message)) {
+                    context.drop_message(refused, DropReason::NoNeighbour);
+                }
+                None
+            }
+            Found::Failed => {
+                drop(neighbours);
+                let message = std::mem::take(message);
+                crate::arp::on_given_up(&self.interface, message, context.account, context.effects);
+                None
+            }
+        }
+    }
+}
+
+impl Stage for EthStage {
+    fn module(&self) -> &'static str {
+        "ETH"
+    }
+
+    fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        burst.retain_mut(|message| self.inward_one(message, context));
+    }
+
+    fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        burst.retain_mut(|message| self.outward_one(message, context));
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        if self.waits { self.interface.next_neighbour_timeout() } else { None }
+    }
+
+    fn on_timeout(&mut self, _inward: &mut Burst, _outward: &mut Burst, context: &mut Context<'_>) {
+        if !self.waits {
+            return;
+        }
+        self.interface.on_neighbour_timeout(context.now, context.out, context.account, context.effects);
+        self.waits = self.interface.next_neighbour_timeout().is_some();
+    }
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        if let Some(recent) = self.recent {
+            let [a, b, c, d, e, f] = recent.link;
+            facts.push(("link", format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")));
+        }
+    }
+
+    any_stage!();
+}

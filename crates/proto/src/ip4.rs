@@ -1,0 +1,53 @@
+//! IPv4 (RFC 791, RFC 1122 §3): validation, options skipped, fragments both ways.
+
+mod fragment;
+mod module;
+mod reassembly;
+mod stage;
+
+pub use module::{Ip4Module, REASSEMBLY};
+pub use reassembly::{Limits, Offered, Reassembler};
+pub use stage::{Ip4Stage, ReassemblyStage};
+
+use scoutline_path::DropReason;
+use scoutline_wire::ipv4::{self, Header, ParseError};
+
+use crate::Interface;
+
+/// Hops that our packets may take; RFC 1340's recommendation and Linux' default.
+pub const TTL: u8 = 64;
+
+/// Reads and checks the header at the front of `bytes`: by itself, and whether it concerns us.
+///
+/// # Errors
+/// Why it is to be dropped.
+pub(crate) fn validate(interface: &Interface, bytes: &[u8]) -> Result<Header, DropReason> {
+    let header = Header::parse(bytes).map_err(reason)?;
+    // RFC 1122 §3.2.1.2: verify the checksum, discard in silence.
+    if !ipv4::checksum_is_valid(&bytes[..usize::from(header.header_len)]) {
+        return Err(DropReason::BadChecksum);
+    }
+    if !interface.accepts(header.destination) {
+        return Err(DropReason::NotForUs);
+    }
+    // RFC 1122 §3.2.1.3: discard in silence what has an invalid source.
+    if !interface.is_valid_source(header.source) {
+        return Err(DropReason::Malformed);
+    }
+    // RFC 1122 §3.2.1.7: a host does not discard for a TTL below 2; 0 should not have reached us.
+    if header.ttl == 0 {
+        return Err(DropReason::Malformed);
+    }
+    Ok(header)
+}
+
+/// The reason for a header that does not parse.
+pub(crate) fn reason(error: ParseError) -> DropReason {
+    match error {
+        ParseError::Truncated { .. } | ParseError::Cut { .. } => DropReason::Truncated,
+        _ => DropReason::Malformed,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! The IP4 module.
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+
+use scoutline_path::{
+    Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Step,
+    Verdict, View,
+};
+use scoutline_wire::{ethernet, ipv4};
+
+use super::{Ip4Stage, Limits, ReassemblyStage};
+use crate::Interface;
+
+/// The attribute (`Name::Other`) that makes the path to which fragments go.
+pub const REASSEMBLY: &str = "reassembly";
+
+/// Makes network stages, and classifies by protocol.
+pub struct Ip4Module {
+    interface: Rc<Interface>,
+}
+
+impl Ip4Module {
+    /// The module for this interface.
+    pub fn new(interface: Rc<Interface>) -> Ip4Module {
+        Ip4Module { interface }
+    }
+}
+
+const SERVICES: &[Service] = &[
+    Service {
+        name: "up",
+        kind: ServiceKind::Net,
+        side: Side::Upper,
+        arity: Arity::Many,
+        initialise_first: false,
+    },
+    Service {
+        name: "down",
+        kind: ServiceKind::Net,
+        side: Side::Lower,
+        arity: Arity::One,
+        initialise_first: true,
+    },
+];
+
+impl Module for Ip4Module {
+    fn name(&self) -> &'static str {
+        "IP4"
+    }
+
+    fn services(&self) -> &'static [Service] {
+        SERVICES
+    }
+
+    fn protocol(&self) -> Option<u32> {
+        Some(u32::from(ethernet::TYPE_IPV4))
+    }
+
+    fn create_stage(&self, attributes: &mut Attributes) -> Result<Step, CreateError> {
+        let interface = Rc::clone(&self.interface);
+        if attributes.value(Name::Other(REASSEMBLY)).is_some() {
+            let stage = ReassemblyStage::new(interface, Limits::default());
+            return Ok(Step { stage: Some(Box::new(stage)), next: Next::Through("down") });
+        }
+        let protocol = attributes
+            .number(Name::Protocol)
+            .ok_or(CreateError::MissingAttribute { module: "IP4", attribute: "Protocol" })?;
+        let local = attributes.address(Name::Local).map_or(Ipv4Addr::UNSPECIFIED, |address| *address.ip());
+        let local = if local.is_unspecified() { interface.address.get() } else { local };
+        if !interface.is_ours(local) {
+            return Err(CreateError::Unreachable);
+        }
+        let remote = attributes.address(Name::Remote).map(|address| *address.ip());
+        if remote.is_some_and(|remote| interface.route(remote).is_none()) {
+            return Err(CreateError::Unreachable);
+        }
+        let stage = Ip4Stage::new(interface, protocol as u8, local, remote);
+        Ok(Step { stage: Some(Box::new(stage)), next: Next::Through("down") })
+    }
+
+    fn demux(&self, view: &mut View<'_>) -> Verdict {
+        let bytes = &view.bytes[view.offset..view.end];
+        // The checksum is the stage's to verify: a wrong one costs a queue place, never a wrong delivery.
+        let header = match ipv4::Header::parse(bytes) {
+            Ok(header) => header,
+            Err(error) => return Verdict::Drop(super::reason(error)),
+        };
+        view.key.remote = header.source;
+        view.key.local = header.destination;
+        view.key.protocol = header.protocol;
+        if !self.interface.accepts(header.destination) {
+            return Verdict::Drop(DropReason::NotForUs);
+        }
+        if header.is_fragment() {
+            return self.interface.service_paths.reassembly.get().map_or(Verdict::NoPath, Verdict::Path);
+        }
+        view.end = view.offset + usize::from(header.total_len);
+        view.offset += usize::from(header.header_len);
+        Verdict::Up(u32::from(header.protocol))
+    }
+}

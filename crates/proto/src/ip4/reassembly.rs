@@ -1,0 +1,252 @@
+//! Reassembly of fragments (RFC 791 §3.2, RFC 815's task), pure, with limits.
+//!
+//! A datagram whose fragments overlap or contradict each other is dropped whole, and what else comes for it until
+//! its time is over (RFC 5722 §4, which Linux applies to IPv4 as well): overlaps are attacks, not accidents. An
+//! exact duplicate is an accident and is ignored.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use scoutline_base::Time;
+use scoutline_path::DropReason;
+use scoutline_wire::ipv4::{Header, MIN_HEADER_LEN};
+
+/// What reassembly may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Datagrams in progress.
+    pub datagrams: usize,
+    /// Of these, from one source.
+    pub datagrams_per_source: usize,
+    /// Pieces of one datagram.
+    pub pieces: usize,
+    /// Payload bytes over all.
+    pub bytes: usize,
+    /// From the first fragment on. RFC 1122 §3.3.2 asks for 60 to 120 s; Linux takes 30.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            datagrams: 256,
+            datagrams_per_source: 64,
+            // The smallest MTU that IPv4 hosts can rely on (RFC 791: 576) makes 119 of the largest datagram.
+            pieces: 128,
+            bytes: 4 << 20,
+            time: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What became of a fragment.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It waits for the others.
+    Kept,
+    /// It was there already.
+    Duplicate,
+    /// It was the last: the header of the whole datagram, and its payload.
+    Complete(Header, Vec<u8>),
+    /// It was dropped, perhaps with all that it belonged to.
+    Refused(DropReason),
+}
+
+/// RFC 791 §3.2: fragments with these four in common belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+    identification: u16,
+    protocol: u8,
+}
+
+#[derive(Debug)]
+struct Datagram {
+    key: Key,
+    deadline: Time,
+    /// Header of the piece at offset 0, once it came.
+    first: Option<Header>,
+    /// Length of the whole payload, once the last piece came.
+    len: Option<usize>,
+    /// By offset, without overlap.
+    pieces: Vec<(usize, Box<[u8]>)>,
+    bytes: usize,
+    /// An overlap was seen: everything that still comes is refused.
+    poisoned: bool,
+}
+
+/// The datagrams in progress.
+#[derive(Debug)]
+pub struct Reassembler {
+    limits: Limits,
+    /// Oldest first, so deadlines are in order.
+    datagrams: Vec<Datagram>,
+    bytes: usize,
+}
+
+impl Reassembler {
+    /// With nothing in progress.
+    pub fn new(limits: Limits) -> Reassembler {
+        Reassembler { limits, datagrams: Vec::new(), bytes: 0 }
+    }
+
+    /// Takes a fragment: its header, and its payload.
+    pub fn offer(&mut self, header: &Header, payload: &[u8], now: Time) -> Offered {
+        let start = usize::from(header.fragment_offset);
+        let end = start + payload.len();
+        // RFC 791 §3.2: pieces but the last are multiples of eight; nothing reaches beyond what a length can tell.
+        let uneven = header.more_fragments && !payload.len().is_multiple_of(8);
+        if payload.is_empty() || uneven || end + MIN_HEADER_LEN > usize::from(u16::MAX) {
+            return Offered::Refused(DropReason::Malformed);
+        }
+        let index = match self.find(header, now) {
+            Ok(index) => index,
+            Err(reason) => return Offered::Refused(reason),
+        };
+        let datagram = &mut self.datagrams[index];
+        if datagram.poisoned {
+            return Offered::Refused(DropReason::FragmentOverlap);
+        }
+        match datagram.place(start, end, payload, header.more_fragments) {
+            Place::Duplicate => return Offered::Duplicate,
+            Place::Contradiction => {
+                self.bytes -= datagram.poison();
+                return Offered::Refused(DropReason::FragmentOverlap);
+            }
+            Place::At(_) if datagram.pieces.len() >= self.limits.pieces => {
+                self.bytes -= datagram.poison();
+                return Offered::Refused(DropReason::FragmentLimit);
+            }
+            Place::At(_) if self.bytes + payload.len() > self.limits.bytes => {
+                return Offered::Refused(DropReason::FragmentLimit);
+            }
+            Place::At(at) => datagram.pieces.insert(at, (start, payload.into())),
+        }
+        datagram.bytes += payload.len();
+        self.bytes += payload.len();
+        if !header.more_fragments {
+            datagram.len = Some(end);
+        }
+        if start == 0 {
+            datagram.first = Some(*header);
+        }
+        match (datagram.first, datagram.len) {
+            // Without overlap, as many bytes as the whole has means that none is missing.
+            (Some(first), Some(len)) if datagram.bytes == len => self.complete(index, first),
+            _ => Offered::Kept,
+        }
+    }
+
+    /// When [`Reassembler::on_timeout`] has work.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.datagrams.first().map(|datagram| datagram.deadline)
+    }
+
+    /// Gives up what took too long: how many datagrams (those dropped before for an overlap not counted again).
+    pub fn on_timeout(&mut self, now: Time) -> usize {
+        let over = self.datagrams.partition_point(|datagram| datagram.deadline <= now);
+        let mut count = 0;
+        for datagram in self.datagrams.drain(..over) {
+            self.bytes -= datagram.bytes;
+            count += usize::from(!datagram.poisoned);
+        }
+        count
+    }
+
+    /// Datagrams in progress.
+    pub fn datagrams(&self) -> usize {
+        self.datagrams.len()
+    }
+
+    /// Payload bytes held.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The datagram of a fragment; a new one when it is the first and there is room.
+    fn find(&mut self, header: &Header, now: Time) -> Result<usize, DropReason> {
+        let key = Key {
+            source: header.source,
+            destination: header.destination,
+            identification: header.identification,
+            protocol: header.protocol,
+        };
+        if let Some(index) = self.datagrams.iter().position(|datagram| datagram.key == key) {
+            return Ok(index);
+        }
+        let of_source = self.datagrams.iter().filter(|datagram| datagram.key.source == key.source).count();
+        if self.datagrams.len() >= self.limits.datagrams || of_source >= self.limits.datagrams_per_source {
+            return Err(DropReason::FragmentLimit);
+        }
+        // Time never goes back, so the end of the list keeps the deadlines in order.
+        self.datagrams.push(Datagram {
+            key,
+            deadline: now + self.limits.time,
+            first: None,
+            len: None,
+            pieces: Vec::new(),
+            bytes: 0,
+            poisoned: false,
+        });
+        Ok(self.datagrams.len() - 1)
+    }
+
+    fn complete(&mut self, index: usize, first: Header) -> Offered {
+        let datagram = self.datagrams.remove(index);
+        self.bytes -= datagram.bytes;
+        let mut payload = Vec::with_capacity(datagram.bytes);
+        for (_, piece) in &datagram.pieces {
+            payload.extend_from_slice(piece);
+        }
+        let header = Header {
+            header_len: MIN_HEADER_LEN as u8,
+            total_len: (payload.len() + MIN_HEADER_LEN) as u16,
+            more_fragments: false,
+            fragment_offset: 0,
+            dont_fragment: false,
+            ..first
+        };
+        Offered::Complete(header, payload)
+    }
+}
+
+enum Place {
+    At(usize),
+    Duplicate,
+    Contradiction,
+}
+
+impl Datagram {
+    /// Where a piece goes among the others.
+    fn place(&self, start: usize, end: usize, payload: &[u8], more: bool) -> Place {
+        let at = self.pieces.partition_point(|&(other, _)| other < start);
+        let is_last = !more;
+        if let Some((other, piece)) = self.pieces.get(at) {
+            let same_end = self.len.is_some_and(|len| len == end) == is_last;
+            if *other == start && **piece == *payload && same_end {
+                return Place::Duplicate;
+            }
+            if *other < end {
+                return Place::Contradiction;
+            }
+        }
+        let overlaps_before = at > 0 && {
+            let (other, piece) = &self.pieces[at - 1];
+            other + piece.len() > start
+        };
+        // The last piece tells the length: there is one, and nothing lies behind it.
+        let contradicts_len = match self.len {
+            Some(len) => is_last || end > len,
+            None => is_last && at < self.pieces.len(),
+        };
+        if overlaps_before || contradicts_len { Place::Contradiction } else { Place::At(at) }
+    }
+
+    /// Forgets the pieces and refuses more of them: how many bytes came free.
+    fn poison(&mut self) -> usize {
+        self.poisoned = true;
+        self.pieces = Vec::new();
+        std::mem::take(&mut self.bytes)
+    }
+}

@@ -1,0 +1,248 @@
+//! The network stages: of an ordinary path, and of the reassembly path.
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+
+use scoutline_base::Time;
+use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Effect, Facts, Message, Stage};
+use scoutline_ring::Block;
+use scoutline_wire::{ethernet, ipv4};
+
+use super::{Limits, Offered, Reassembler, TTL, fragment, validate};
+use crate::Interface;
+use crate::eth::grow_offsets;
+
+/// The network stage of one path.
+///
+/// Inward it sets `facts.source`, `destination` and `tos`. Outward it takes the destination from the path, or from
+/// `facts.destination` where the path has none, and always leaves it there for the link stage.
+pub struct Ip4Stage {
+    interface: Rc<Interface>,
+    protocol: u8,
+    local: Ipv4Addr,
+    remote: Option<Ipv4Addr>,
+}
+
+impl Ip4Stage {
+    /// A stage for packets of `protocol` from `local`, and to `remote` when the path has one peer.
+    pub fn new(
+        interface: Rc<Interface>,
+        protocol: u8,
+        local: Ipv4Addr,
+        remote: Option<Ipv4Addr>,
+    ) -> Ip4Stage {
+        Ip4Stage { interface, protocol, local, remote }
+    }
+
+    /// One message inward: true when it goes on.
+    #[inline]
+    pub(crate) fn inward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
+        if !matches!(message.body, Body::Block { .. }) {
+            return true;
+        }
+        let header = match validate(&self.interface, message.bytes()) {
+            Ok(header) if !header.is_fragment() => header,
+            Ok(_) => {
+                // Demultiplexing sends fragments to the reassembly path; here none belongs.
+                context.account.on_drop(DropReason::Malformed);
+                return false;
+            }
+            Err(reason) => {
+                context.account.on_drop(reason);
+                return false;
+            }
+        };
+        message.truncate(usize::from(header.total_len));
+        message.advance(usize::from(header.header_len));
+        message.facts.source = Some(header.source);
+        message.facts.destination = Some(header.destination);
+        message.facts.tos = header.tos;
+        true
+    }
+
+    /// One message outward, whole: true when it goes on.
+    #[inline]
+    pub(crate) fn outward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
+        if let Body::Control(_) = message.body {
+            return true;
+        }
+        let Some(destination) = self.remote.or(message.facts.destination) else {
+            context.account.on_drop(DropReason::NoRoute);
+            return false;
+        };
+        let payload_len = message.head.as_slice().len() + message.body_len();
+        let Ok(total_len) = u16::try_from(payload_len + ipv4::MIN_HEADER_LEN) else {
+            context.account.on_drop(DropReason::Malformed);
+            return false;
+        };
+        message.facts.destination = Some(destination);
+        let header = self.header(destination, total_len, message.facts.tos);
+        header.emit(message.head.prepend(ipv4::MIN_HEADER_LEN));
+        grow_offsets(&mut message.facts, ipv4::MIN_HEADER_LEN);
+        true
+    }
+
+    fn header(&self, destination: Ipv4Addr, total_len: u16, tos: u8) -> ipv4::Header {
+        ipv4::Header {
+            header_len: ipv4::MIN_HEADER_LEN as u8,
+            tos,
+            total_len,
+            identification: self.interface.next_identification(),
+            // TCP fits its segments to the path; what may grow beyond it must stay divisible on the way.
+            dont_fragment: self.protocol == ipv4::PROTOCOL_TCP,
+            more_fragments: false,
+            fragment_offset: 0,
+            ttl: TTL,
+            protocol: self.protocol,
+            source: self.local,
+            destination,
+        }
+    }
+
+    /// True for a message that must be cut here: larger than the link carries, and no super-segment.
+    #[inline]
+    fn exceeds(&self, message: &Message) -> bool {
+        let len = message.head.as_slice().len() + message.body_len() + ipv4::MIN_HEADER_LEN;
+        len > usize::from(self.interface.mtu.get())
+            && message.facts.segmentation.is_none()
+            && self.protocol != ipv4::PROTOCOL_TCP
+            && !matches!(message.body, Body::Control(_))
+    }
+
+    fn push_fragments(&self, message: &Message, into: &mut Burst, context: &mut Context<'_>) {
+        let Some(destination) = self.remote.or(message.facts.destination) else {
+            return context.account.on_drop(DropReason::NoRoute);
+        };
+        let header = self.header(destination, 0, message.facts.tos);
+        let facts = Facts { destination: Some(destination), ..message.facts.clone() };
+        if fragment::cut(message, &header, facts, self.interface.mtu.get(), into).is_err() {
+            context.account.on_drop(DropReason::Malformed);
+        }
+    }
+}
+
+impl Stage for Ip4Stage {
+    fn module(&self) -> &'static str {
+        "IP4"
+    }
+
+    fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        burst.retain_mut(|message| self.inward_one(message, context));
+    }
+
+    fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        if !burst.iter().any(|message| self.exceeds(message)) {
+            return burst.retain_mut(|message| self.outward_one(message, context));
+        }
+        let mut whole = std::mem::take(burst);
+        for mut message in whole.drain(..) {
+            if self.exceeds(&message) {
+                self.push_fragments(&message, burst, context);
+            } else if self.outward_one(&mut message, context) {
+                burst.push(message);
+            }
+        }
+    }
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        facts.push(("source", self.local.to_string()));
+        if let Some(remote) = self.remote {
+            facts.push(("destination", remote.to_string()));
+        }
+    }
+
+    any_stage!();
+}
+
+/// The stage of the path to which all fragments go: puts datagrams together and has them classified again.
+pub struct ReassemblyStage {
+    interface: Rc<Interface>,
+    reassembler: Reassembler,
+    completed: u64,
+}
+
+impl ReassemblyStage {
+    /// A stage with these limits.
+    pub fn new(interface: Rc<Interface>, limits: Limits) -> ReassemblyStage {
+        ReassemblyStage { interface, reassembler: Reassembler::new(limits), completed: 0 }
+    }
+
+    fn on_message(&mut self, message: &Message, context: &mut Context<'_>) {
+        let bytes = message.bytes();
+        let header = match validate(&self.interface, bytes) {
+            Ok(header) if header.is_fragment() => header,
+            Ok(_) => return context.account.on_drop(DropReason::Malformed),
+            Err(reason) => return context.account.on_drop(reason),
+        };
+        let payload = &bytes[usize::from(header.header_len)..usize::from(header.total_len)];
+        match self.reassembler.offer(&header, payload, context.now) {
+            Offered::Kept | Offered::Duplicate => {}
+            Offered::Refused(reason) => context.account.on_drop(reason),
+            Offered::Complete(header, payload) => {
+                self.completed += 1;
+                let whole = self.rebuild(message, &header, &payload);
+                context.effects.push(Effect::Reclassify(whole));
+            }
+        }
+    }
+
+    /// A frame as if the datagram had come in one piece, without IP options.
+    fn rebuild(&self, last: &Message, header: &ipv4::Header, payload: &[u8]) -> Message {
+        let headers = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN;
+        let mut frame = Vec::with_capacity(headers + payload.len());
+        frame.resize(headers, 0);
+        let link = ethernet::Header {
+            destination: self.interface.link_address.get(),
+            source: last.facts.link_source,
+            ethertype: ethernet::TYPE_IPV4,
+        };
+        link.emit(&mut frame);
+        header.emit(&mut frame[ethernet::HEADER_LEN..]);
+        frame.extend_from_slice(payload);
+        let facts = Facts {
+            device: last.facts.device,
+            arrival: last.facts.arrival,
+            checksum: Checksum::Unverified,
+            ..Facts::default()
+        };
+        let len = frame.len() as u32;
+        Message::received(Block::from_bytes(frame.into_boxed_slice()), 0..len, facts)
+    }
+}
+
+impl Stage for ReassemblyStage {
+    fn module(&self) -> &'static str {
+        "IP4"
+    }
+
+    fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        burst.retain(|message| {
+            if let Body::Control(_) = message.body {
+                return true;
+            }
+            self.on_message(message, context);
+            false
+        });
+    }
+
+    fn outward(&mut self, _burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {}
+
+    fn next_timeout(&self) -> Option<Time> {
+        self.reassembler.next_timeout()
+    }
+
+    fn on_timeout(&mut self, _inward: &mut Burst, _outward: &mut Burst, context: &mut Context<'_>) {
+        for _ in 0..self.reassembler.on_timeout(context.now) {
+            context.account.on_drop(DropReason::FragmentTimeout);
+        }
+    }
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        facts.push(("state", "reassembly".to_owned()));
+        facts.push(("datagrams", self.reassembler.datagrams().to_string()));
+        facts.push(("bytes", self.reassembler.bytes().to_string()));
+        facts.push(("completed", self.completed.to_string()));
+    }
+
+    any_stage!();
+}

@@ -1,0 +1,281 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+use scoutline_base::{PathId, Random, Time};
+use scoutline_path::{Attributes, DropReason, Effect, Name, Value, Verdict};
+use scoutline_wire::{checksum, ipv4};
+
+use super::{Limits, Offered, Reassembler};
+use crate::testing::{self, Host, OURS, PEER, address, ip_frame, ip_header, udp_datagram, udp_frame};
+
+fn host() -> (Host, PathId) {
+    let mut host = Host::new();
+    host.know_peer();
+    let attributes =
+        Attributes::new().with(Name::Protocol, Value::Number(17)).with(Name::Local, address(OURS, 7));
+    let path = host.create("SOCKET", attributes);
+    host.net.udp.listen("0.0.0.0:7".parse().unwrap(), 0, path);
+    (host, path)
+}
+
+#[test]
+fn options_are_skipped_and_padding_is_cut() {
+    let (mut host, path) = host();
+    let datagram = udp_datagram((9, 7), b"hello");
+    let header = ip_header(17, datagram.len() + 4);
+    let mut ip = vec![0; 20];
+    header.emit(&mut ip);
+    ip[0] = 0x46;
+    ip.extend_from_slice(&[1, 1, 1, 0]);
+    ip[10..12].fill(0);
+    let sum = checksum::finish(checksum::sum(&ip));
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    ip.extend_from_slice(&datagram);
+    ip.extend_from_slice(&[0; 13]);
+    let frame = testing::eth(0x800, &ip);
+    assert_eq!(host.demux(&frame).0, Verdict::Path(path));
+    host.receive(path, &frame);
+    let received = host.received();
+    assert_eq!(received[0].bytes(), b"hello");
+    assert_eq!((received[0].facts.source, received[0].facts.destination), (Some(PEER), Some(OURS)));
+}
+
+#[test]
+fn each_fault_has_its_reason() {
+    let (mut host, path) = host();
+    let good = udp_frame((9, 7), b"hello");
+    let mut bad = |change: &dyn Fn(&mut Vec<u8>), fix: bool, reason: DropReason| {
+        let mut frame = good.clone();
+        change(&mut frame);
+        if fix {
+            frame[24..26].fill(0);
+            let sum = checksum::finish(checksum::sum(&frame[14..34]));
+            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
+        let before = host.path(path).account.drops(reason);
+        host.receive(path, &frame);
+        assert_eq!(host.path(path).account.drops(reason), before + 1, "{reason:?}");
+    };
+    bad(&|f| f.truncate(33), false, DropReason::Truncated);
+    bad(&|f| f.truncate(40), false, DropReason::Truncated);
+    bad(&|f| f[14] = 0x65, true, DropReason::Malformed);
+    bad(&|f| f[14] = 0x44, true, DropReason::Malformed);
+    bad(&|f| f[22] ^= 1, false, DropReason::BadChecksum);
+    bad(&|f| f[33] = 200, true, DropReason::NotForUs);
+    bad(&|f| f[26] = 127, true, DropReason::Malformed);
+    bad(&|f| f[26..30].copy_from_slice(&OURS.octets()), true, DropReason::Malformed);
+    bad(&|f| f[22] = 0, true, DropReason::Malformed);
+    bad(&|f| f[20] = 0x20, true, DropReason::Malformed);
+    let mut unknown = good.clone();
+    unknown[23] = 200;
+    assert_eq!(host.demux(&unknown).0, Verdict::Drop(DropReason::UnknownProtocol));
+    assert!(host.received().is_empty());
+}
+
+#[test]
+fn what_the_link_cannot_carry_is_cut_and_put_together_again() {
+    let (mut host, path) = host();
+    let payload: Vec<u8> = (0..9000u32).map(|index| index as u8).collect();
+    let mut message = testing::block(&payload);
+    message.facts.destination = Some(PEER);
+    message.facts.ports = Some((7, 9));
+    let frames = host.send(path, message);
+    assert_eq!(frames.len(), 7);
+    let mut reassembler = Reassembler::new(Limits::default());
+    for (index, frame) in frames.iter().enumerate() {
+        assert!(frame.len() <= 1514);
+        let header = ipv4::Header::parse(&frame[14..]).unwrap();
+        assert!(ipv4::checksum_is_valid(&frame[14..34]) && header.is_fragment() && !header.dont_fragment);
+        let offered = reassembler.offer(&header, &frame[34..], Time::ZERO);
+        if index < 6 {
+            assert_eq!(offered, Offered::Kept);
+            continue;
+        }
+        let Offered::Complete(header, whole) = offered else { panic!("{offered:?}") };
+        assert_eq!(usize::from(header.total_len), 20 + 8 + 9000);
+        assert_eq!(whole[8..], payload);
+        let pseudo = checksum::pseudo_header(OURS, PEER, 17, whole.len());
+        assert!(checksum::is_valid(checksum::add(pseudo, checksum::sum(&whole))));
+    }
+}
+
+#[test]
+fn a_whole_datagram_is_classified_again() {
+    let (mut host, path) = host();
+    let payload = vec![7; 3000];
+    let datagram = udp_datagram((9, 7), &payload);
+    let reassembly = host.interface.service_paths.reassembly.get().unwrap();
+    for (start, end) in [(1600, 3008), (0, 800), (800, 1600)] {
+        let header = ipv4::Header {
+            fragment_offset: start as u16,
+            more_fragments: end != 3008,
+            ..ip_header(17, end - start)
+        };
+        let frame = ip_frame(&header, &datagram[start..end]);
+        assert_eq!(host.demux(&frame).0, Verdict::Path(reassembly));
+        assert!(host.effects().is_empty());
+        host.receive(reassembly, &frame);
+    }
+    let mut effects = host.effects();
+    let Some(Effect::Reclassify(message)) = effects.pop() else { panic!("{effects:?}") };
+    assert_eq!(host.demux(message.bytes()).0, Verdict::Path(path));
+    host.receive_message(path, message);
+    assert_eq!(host.received()[0].bytes(), payload);
+}
+
+#[test]
+fn reassembly_ends_after_its_time() {
+    let (mut host, _) = host();
+    let reassembly = host.interface.service_paths.reassembly.get().unwrap();
+    let header = ipv4::Header { more_fragments: true, ..ip_header(17, 8) };
+    host.receive(reassembly, &ip_frame(&header, &[0; 8]));
+    host.expire(reassembly, Duration::from_secs(29));
+    assert_eq!(host.drops(reassembly), []);
+    host.expire(reassembly, Duration::from_secs(1));
+    assert_eq!(host.drops(reassembly), [(DropReason::FragmentTimeout, 1)]);
+    assert_eq!(host.path(reassembly).next_timeout(), None);
+}
+
+fn piece(start: usize, more: bool, id: u16) -> ipv4::Header {
+    ipv4::Header {
+        fragment_offset: start as u16,
+        more_fragments: more,
+        identification: id,
+        ..ip_header(17, 8)
+    }
+}
+
+#[test]
+fn overlap_drops_the_whole_datagram() {
+    let mut reassembler = Reassembler::new(Limits::default());
+    let refused = Offered::Refused(DropReason::FragmentOverlap);
+    let mut offer = |header: ipv4::Header, bytes: &[u8]| reassembler.offer(&header, bytes, Time::ZERO);
+    assert_eq!(offer(piece(0, true, 1), &[1; 16]), Offered::Kept);
+    assert_eq!(offer(piece(0, true, 1), &[1; 16]), Offered::Duplicate);
+    assert_eq!(offer(piece(8, true, 1), &[1; 16]), refused);
+    assert_eq!(offer(piece(16, false, 1), &[1; 8]), refused, "poisoned");
+    // The same place with other bytes; two ends; a piece behind the end.
+    assert_eq!(offer(piece(0, true, 2), &[1; 8]), Offered::Kept);
+    assert_eq!(offer(piece(0, true, 2), &[2; 8]), refused);
+    assert_eq!(offer(piece(16, false, 3), &[1; 8]), Offered::Kept);
+    assert_eq!(offer(piece(32, false, 3), &[1; 8]), refused);
+    assert_eq!(offer(piece(16, false, 4), &[1; 8]), Offered::Kept);
+    assert_eq!(offer(piece(24, true, 4), &[1; 8]), refused);
+    assert_eq!(offer(piece(24, true, 5), &[1; 8]), Offered::Kept);
+    assert_eq!(offer(piece(16, false, 5), &[1; 8]), refused);
+    assert_eq!(offer(piece(0, true, 6), &[1; 9]), Offered::Refused(DropReason::Malformed));
+    assert_eq!(offer(piece(65528, false, 6), &[1; 8]), Offered::Refused(DropReason::Malformed));
+    assert_eq!(offer(piece(8, false, 6), &[]), Offered::Refused(DropReason::Malformed));
+    assert_eq!(reassembler.bytes(), 0);
+}
+
+#[test]
+fn limits_hold() {
+    let limits = Limits { datagrams: 3, datagrams_per_source: 2, pieces: 2, bytes: 40, ..Limits::default() };
+    let mut reassembler = Reassembler::new(limits);
+    let refused = Offered::Refused(DropReason::FragmentLimit);
+    let mut offer = |header: ipv4::Header| reassembler.offer(&header, &[0; 8], Time::ZERO);
+    assert_eq!(offer(piece(0, true, 1)), Offered::Kept);
+    assert_eq!(offer(piece(0, true, 2)), Offered::Kept);
+    assert_eq!(offer(piece(0, true, 3)), refused, "per source");
+    let other = |id| ipv4::Header { source: OURS, ..piece(0, true, id) };
+    assert_eq!(offer(other(1)), Offered::Kept);
+    assert_eq!(offer(other(2)), refused, "in all");
+    assert_eq!(offer(piece(8, true, 1)), Offered::Kept);
+    assert_eq!(offer(piece(16, true, 1)), refused, "pieces");
+    assert_eq!(offer(piece(8, true, 2)), Offered::Kept);
+    assert_eq!(reassembler.bytes(), 24);
+    let large = reassembler.offer(&ipv4::Header { source: OURS, ..piece(8, true, 1) }, &[0; 24], Time::ZERO);
+    assert_eq!(large, refused, "bytes");
+    assert_eq!(reassembler.bytes(), 24);
+}
+
+proptest! {
+    #[test]
+    fn any_cut_in_any_order_with_duplicates_comes_together(len in 1usize..20_000, seed in any::<u64>()) {
+        let mut random = Random::new(seed);
+        let payload: Vec<u8> = (0..len).map(|_| random.next_u32() as u8).collect();
+        let mut pieces = Vec::new();
+        let mut start = 0;
+        while start < len {
+            let end = (start + 8 * (1 + random.below(300) as usize)).max(start + len.div_ceil(100) / 8 * 8 + 8);
+            pieces.push((start, end.min(len)));
+            start = end;
+        }
+        for index in (1..pieces.len()).rev() {
+            pieces.swap(index, random.below(index as u32 + 1) as usize);
+        }
+        let mut reassembler = Reassembler::new(Limits::default());
+        let count = pieces.len();
+        for (index, (start, end)) in pieces.into_iter().enumerate() {
+            let header = piece(start, end != len, 9);
+            let offered = reassembler.offer(&header, &payload[start..end], Time::ZERO);
+            if index + 1 < count {
+                prop_assert_eq!(offered, Offered::Kept);
+                if random.chance(0.2) {
+                    let again = reassembler.offer(&header, &payload[start..end], Time::ZERO);
+                    prop_assert_eq!(again, Offered::Duplicate);
+                }
+            } else {
+                let Offered::Complete(header, whole) = offered else { panic!("{offered:?}") };
+                prop_assert_eq!(header.payload_len(), len);
+                prop_assert_eq!(whole, payload.clone());
+            }
+        }
+        prop_assert_eq!((reassembler.bytes(), reassembler.datagrams()), (0, 0));
+    }
+
+    /// Whatever comes, no byte of a datagram that completes was ever contradicted.
+    #[test]
+    fn random_fragments_never_break_the_accounting(operations in proptest::collection::vec((0usize..40, 1usize..10, any::<bool>(), 0u16..3), 0..200)) {
+        let mut reassembler = Reassembler::new(Limits { pieces: 8, bytes: 600, ..Limits::default() });
+        for (start, len, more, id) in operations {
+            let payload: Vec<u8> = (start * 8..(start + len) * 8).map(|index| index as u8).collect();
+            let offered = reassembler.offer(&piece(start * 8, more, id), &payload, Time::ZERO);
+            if let Offered::Complete(_, whole) = offered {
+                prop_assert!(whole.iter().enumerate().all(|(index, &byte)| byte == index as u8));
+            }
+            prop_assert!(reassembler.bytes() <= 600 && reassembler.datagrams() <= 3);
+        }
+        reassembler.on_timeout(Time::from_millis(31_000));
+        prop_assert_eq!((reassembler.bytes(), reassembler.datagrams()), (0, 0));
+    }
+
+    #[test]
+    fn demux_agrees_with_the_single_pass(mut frame in prop_oneof![
+        Just(udp_frame((9, 7), b"hello")), Just(testing::tcp_frame_plain((9, 7)))
+    ], changes in proptest::collection::vec((14usize..42, any::<u8>()), 0..3)) {
+        for (at, value) in changes {
+            frame[at] = value;
+        }
+        let (host, _) = host();
+        let before = host.demux(&frame);
+        prop_assert_eq!(before, host.demux(&frame), "asking changes nothing");
+        if let Some(key) = scoutline_path::flow_of_frame(&frame, testing::DEVICE)
+            && !matches!(before.0, Verdict::Drop(_))
+        {
+            prop_assert_eq!(key, before.1);
+        }
+    }
+
+    #[test]
+    fn any_bytes_classify_and_run_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80), valid in any::<bool>()) {
+        let (mut host, path) = host();
+        let mut frame = testing::eth(0x800, &bytes);
+        if valid && bytes.len() >= 20 {
+            frame[14] = 0x45;
+            frame[16..18].copy_from_slice(&(bytes.len() as u16).to_be_bytes());
+            frame[26..30].copy_from_slice(&PEER.octets());
+            frame[30..34].copy_from_slice(&OURS.octets());
+            frame[24..26].fill(0);
+            let sum = checksum::finish(checksum::sum(&frame[14..34]));
+            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
+        let _ = host.demux(&frame);
+        let service = &host.interface.service_paths;
+        let all = [service.arp.get(), service.icmp.get(), service.unreachable.get(), service.reassembly.get()];
+        for id in all.into_iter().flatten().chain([path]) {
+            host.receive(id, &frame);
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! A host for tests: the default graph, a collecting SOCKET, and literal packets.
+
+use std::cell::RefCell;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::rc::Rc;
+use std::time::Duration;
+
+use scoutline_base::{DeviceId, PathId, Time};
+use scoutline_path::{
+    Arity, Attributes, Body, Budget, Burst, Checksum, Context, Control, CreateError, DropReason, Effect,
+    Facts, FlowKey, Grant, Graph, Limits, Message, Module, Name, Next, Path, PathTable, Runner, Service,
+    ServiceKind, Side, Stage, Step, Value, Verdict, View,
+};
+use scoutline_ring::Block;
+use scoutline_wire::{checksum, ethernet, icmp, ipv4, udp};
+
+use crate::net::Net;
+use crate::{Bindings, Interface, InterfaceConfig, Offload, OneClass};
+
+pub(crate) const OUR_LINK: ethernet::Address = [2, 0, 0, 0, 0, 1];
+pub(crate) const PEER_LINK: ethernet::Address = [2, 0, 0, 0, 0, 2];
+pub(crate) const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub(crate) const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(crate) const DEVICE: DeviceId = DeviceId(3);
+
+pub(crate) fn interface() -> Rc<Interface> {
+    Interface::new(&InterfaceConfig {
+        device: DEVICE,
+        link_address: OUR_LINK,
+        address: OURS,
+        prefix_len: 24,
+        gateway: None,
+        mtu: 1500,
+        trusted_checksums: true,
+        offload: Offload::default(),
+    })
+}
+
+/// What reached the program's end.
+pub(crate) type Sink = Rc<RefCell<Vec<Message>>>;
+
+struct SocketModule {
+    sink: Sink,
+}
+
+struct SocketStage {
+    sink: Sink,
+}
+
+impl Module for SocketModule {
+    fn name(&self) -> &'static str {
+        "SOCKET"
+    }
+    fn services(&self) -> &'static [Service] {
+        const fn lower(name: &'static str) -> Service {
+            Service {
+                name,
+                kind: ServiceKind::Socket,
+                side: Side::Lower,
+                arity: Arity::Optional,
+                initialise_first: true,
+            }
+        }
+        &[const { lower("tcp") }, const { lower("udp") }]
+    }
+    fn create_stage(&self, attributes: &mut Attributes) -> Result<Step, CreateError> {
+        let next = if attributes.number(Name::Protocol) == Some(6) { "tcp" } else { "udp" };
+        let stage = SocketStage { sink: Rc::clone(&self.sink) };
+        Ok(Step { stage: Some(Box::new(stage)), next: Next::Through(next) })
+    }
+    fn demux(&self, _view: &mut View<'_>) -> Verdict {
+        Verdict::NoPath
+    }
+}
+
+impl Stage for SocketStage {
+    fn module(&self) -> &'static str {
+        "SOCKET"
+    }
+    fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {
+        self.sink.borrow_mut().append(burst);
+    }
+    fn outward(&mut self, _burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {}
+    any_stage!();
+}
+
+/// One host.
+pub(crate) struct Host {
+    pub(crate) net: Net,
+    pub(crate) interface: Rc<Interface>,
+    pub(crate) graph: Graph,
+    pub(crate) table: PathTable,
+    pub(crate) runner: Runner,
+    pub(crate) sink: Sink,
+    pub(crate) now: Time,
+    pub(crate) transmit_room: usize,
+}
+
+impl Host {
+    /// A host with its service paths.
+    pub(crate) fn new() -> Host {
+        Host::with(interface())
+    }
+
+    pub(crate) fn with(interface: Rc<Interface>) -> Host {
+        let net = test_net(&interface);
+        let sink = Sink::default();
+        let graph = net
+            .graph()
+            .module(Box::new(SocketModule { sink: Rc::clone(&sink) }))
+            .link("SOCKET.udp", "UDP.up")
+            .build()
+            .unwrap();
+        let mut host = Host {
+            interface: Rc::clone(&interface),
+            net,
+            graph,
+            table: PathTable::new(Budget::new(100, 1 << 30)),
+            runner: Runner::new(),
+            sink,
+            now: Time::from_millis(1_000),
+            transmit_room: 64,
+        };
+        let flag = |name| Attributes::new().with(Name::Other(name), Value::Number(1));
+        let service = &interface.service_paths;
+        service.arp.set(Some(host.create("ARP", Attributes::new())));
+        service.icmp.set(Some(host.create("ICMP", Attributes::new())));
+        service.unreachable.set(Some(host.create("ICMP", flag("unreachable"))));
+        service.reassembly.set(Some(host.create("IP4", flag("reassembly"))));
+        host
+    }
+
+    pub(crate) fn create(&mut self, module: &str, attributes: Attributes) -> PathId {
+        self.try_create(module, attributes).unwrap()
+    }
+
+    pub(crate) fn try_create(&mut self, module: &str, attributes: Attributes) -> Result<PathId, CreateError> {
+        let new = self.graph.path_create(module, attributes)?;
+        self.table.insert(new, Limits::default())
+    }
+
+    pub(crate) fn path(&self, id: PathId) -> &Path {
+        self.table.get(id).unwrap()
+    }
+
+    pub(crate) fn drops(&self, id: PathId) -> Vec<(DropReason, u32)> {
+        self.path(id).account.all_drops().collect()
+    }
+
+    fn grant(&self) -> Grant {
+        Grant { now: self.now, packets: 64, transmit_room: self.transmit_room }
+    }
+
+    pub(crate) fn demux(&self, frame: &[u8]) -> (Verdict, FlowKey) {
+        self.graph.demux(frame, DEVICE, self.graph.find(crate::net::ENTRY).unwrap())
+    }
+
+    /// Runs a frame inward through a path: what left, whole frames.
+    pub(crate) fn receive(&mut self, id: PathId, frame: &[u8]) -> Vec<Vec<u8>> {
+        self.receive_message(id, received(frame))
+    }
+
+    pub(crate) fn receive_message(&mut self, id: PathId, message: Message) -> Vec<Vec<u8>> {
+        let grant = self.grant();
+        let path = self.table.get_mut(id).unwrap();
+        path.run_inward_with(&mut self.runner, grant, &mut vec![message]);
+        self.sent()
+    }
+
+    pub(crate) fn send(&mut self, id: PathId, message: Message) -> Vec<Vec<u8>> {
+        let grant = self.grant();
+        let path = self.table.get_mut(id).unwrap();
+        path.run_outward(&mut self.runner, grant, &mut vec![message]);
+        self.sent()
+    }
+
+    pub(crate) fn expire(&mut self, id: PathId, after: Duration) -> Vec<Vec<u8>> {
+        self.now += after;
+        let grant = self.grant();
+        self.table.get_mut(id).unwrap().on_timeout(&mut self.runner, grant);
+        self.sent()
+    }
+
+    pub(crate) fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.runner.effects)
+    }
+
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        self.runner.out.drain(..).map(|message| bytes_of(&message)).collect()
+    }
+
+    pub(crate) fn know_peer(&self) {
+        self.interface.neighbours.borrow_mut().learn(PEER, PEER_LINK, true, self.now);
+    }
+
+    pub(crate) fn received(&self) -> Vec<Message> {
+        std::mem::take(&mut *self.sink.borrow_mut())
+    }
+}
+
+fn test_net(interface: &Rc<Interface>) -> Net {
+    Net { interface: Rc::clone(interface), udp: Bindings::new(Rc::new(OneClass), 2) }
+}
+
+/// The bytes that a device would send: stream bodies as zeros, partial checksums as they are.
+pub(crate) fn bytes_of(message: &Message) -> Vec<u8> {
+    let mut bytes = message.head.as_slice().to_vec();
+    match &message.body {
+        Body::Block { .. } => bytes.extend_from_slice(message.bytes()),
+        Body::Stream { range, .. } => bytes.resize(bytes.len() + (range.end - range.start) as usize, 0),
+        Body::Empty => {}
+        Body::Control(control) => panic!("{control:?} left the path"),
+    }
+    bytes
+}
+
+pub(crate) fn received(frame: &[u8]) -> Message {
+    // Not at the block's start, as in a ring with headroom.
+    let mut bytes = vec![0xee; 10];
+    bytes.extend_from_slice(frame);
+    let range = 10..bytes.len() as u32;
+    let facts = Facts { device: DEVICE, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into_boxed_slice()), range, facts)
+}
+
+pub(crate) fn block(bytes: &[u8]) -> Message {
+    let body = Body::Block { block: Block::from_bytes(bytes.into()), range: 0..bytes.len() as u32 };
+    Message { body, facts: Facts { checksum: Checksum::Complete, ..Facts::default() }, ..Message::default() }
+}
+
+pub(crate) fn control(control: Control) -> Message {
+    Message::control(control)
+}
+
+pub(crate) fn controls(messages: &[Message]) -> Vec<Control> {
+    let of = |message: &Message| match &message.body {
+        Body::Control(control) => Some(control.clone()),
+        _ => None,
+    };
+    messages.iter().filter_map(of).collect()
+}
+
+pub(crate) fn eth(ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 14];
+    ethernet::Header { destination: OUR_LINK, source: PEER_LINK, ethertype }.emit(&mut frame);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+pub(crate) fn ip_header(protocol: u8, payload_len: usize) -> ipv4::Header {
+    ipv4::Header {
+        header_len: 20,
+        tos: 0,
+        total_len: (20 + payload_len) as u16,
+        identification: 77,
+        dont_fragment: false,
+        more_fragments: false,
+        fragment_offset: 0,
+        ttl: 63,
+        protocol,
+        source: PEER,
+        destination: OURS,
+    }
+}
+
+pub(crate) fn ip_frame(header: &ipv4::Header, payload: &[u8]) -> Vec<u8> {
+    let mut datagram = vec![0; 20];
+    header.emit(&mut datagram);
+    datagram.extend_from_slice(payload);
+    eth(ethernet::TYPE_IPV4, &datagram)
+}
+
+pub(crate) fn udp_datagram(ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+    let mut datagram = vec![0; 8];
+    let len = 8 + payload.len();
+    udp::Header { source_port: ports.0, destination_port: ports.1, len: len as u16, checksum: 0 }
+        .emit(&mut datagram);
+    datagram.extend_from_slice(payload);
+    let sum = checksum::add(checksum::pseudo_header(PEER, OURS, 17, len), checksum::sum(&datagram));
+    let sum = Some(checksum::finish(sum)).filter(|&sum| sum != 0).unwrap_or(0xffff);
+    datagram[6..8].copy_from_slice(&sum.to_be_bytes());
+    datagram
+}
+
+pub(crate) fn udp_frame(ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+    let datagram = udp_datagram(ports, payload);
+    ip_frame(&ip_header(17, datagram.len()), &datagram)
+}
+
+pub(crate) fn icmp_message(kind: u8, code: u8, rest: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; 8];
+    message.extend_from_slice(payload);
+    icmp::Header { kind, code, rest }.emit(&mut message);
+    message
+}
+
+pub(crate) fn icmp_frame(kind: u8, code: u8, rest: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let message = icmp_message(kind, code, rest, payload);
+    ip_frame(&ip_header(1, message.len()), &message)
+}
+
+pub(crate) fn address(ip: Ipv4Addr, port: u16) -> Value {
+    Value::Address(SocketAddrV4::new(ip, port))
+}
+
+/// A frame with the headers of a segment, checksum left out.
+pub(crate) fn tcp_frame_plain(ports: (u16, u16)) -> Vec<u8> {
+    let mut segment = [0; 20];
+    let header = scoutline_wire::tcp::Header {
+        source_port: ports.0,
+        destination_port: ports.1,
+        sequence: 5,
+        flags: scoutline_wire::tcp::Flags::SYN,
+        ..scoutline_wire::tcp::Header::default()
+    };
+    header.emit(&mut segment);
+    ip_frame(&ip_header(6, 20), &segment)
+}

@@ -1,0 +1,87 @@
+//! The UDP module.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::rc::Rc;
+
+use scoutline_path::{
+    Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Step, Value,
+    Verdict, View,
+};
+use scoutline_wire::{ipv4, udp};
+
+use super::UdpStage;
+use crate::{Bindings, Interface};
+
+/// Makes UDP stages; finds the path of a datagram that no exact flow takes by its local port.
+pub struct UdpModule {
+    interface: Rc<Interface>,
+    bindings: Rc<Bindings>,
+}
+
+impl UdpModule {
+    /// The module for this interface.
+    pub fn new(interface: Rc<Interface>, bindings: Rc<Bindings>) -> UdpModule {
+        UdpModule { interface, bindings }
+    }
+}
+
+/// The services of a transport module.
+pub(crate) const SERVICES: &[Service] = &[
+    Service {
+        name: "up",
+        kind: ServiceKind::Socket,
+        side: Side::Upper,
+        arity: Arity::Many,
+        initialise_first: false,
+    },
+    Service {
+        name: "down",
+        kind: ServiceKind::Net,
+        side: Side::Lower,
+        arity: Arity::One,
+        initialise_first: true,
+    },
+];
+
+impl Module for UdpModule {
+    fn name(&self) -> &'static str {
+        "UDP"
+    }
+
+    fn services(&self) -> &'static [Service] {
+        SERVICES
+    }
+
+    fn protocol(&self) -> Option<u32> {
+        Some(u32::from(ipv4::PROTOCOL_UDP))
+    }
+
+    fn create_stage(&self, attributes: &mut Attributes) -> Result<Step, CreateError> {
+        let local = attributes.require_address(Name::Local, "UDP", "Local")?;
+        let remote = attributes.address(Name::Remote);
+        // A wildcard has no peer: IP4 must not take 0.0.0.0 for one.
+        if remote.is_some_and(|remote| remote.ip().is_unspecified()) {
+            attributes.remove(Name::Remote);
+        }
+        attributes.set(Name::Protocol, Value::Number(u64::from(ipv4::PROTOCOL_UDP)));
+        let ip =
+            if local.ip() == &Ipv4Addr::UNSPECIFIED { self.interface.address.get() } else { *local.ip() };
+        let remote = remote.filter(|remote| !remote.ip().is_unspecified());
+        let local = SocketAddrV4::new(ip, local.port());
+        let stage = UdpStage::new(Rc::clone(&self.interface), local, remote);
+        Ok(Step { stage: Some(Box::new(stage)), next: Next::Through("down") })
+    }
+
+    fn demux(&self, view: &mut View<'_>) -> Verdict {
+        let header = match udp::Header::parse(&view.bytes[view.offset..view.end]) {
+            Ok(header) => header,
+            Err(error) => return Verdict::Drop(super::stage::reason(error)),
+        };
+        view.key.remote_port = header.source_port;
+        view.key.local_port = header.destination_port;
+        if header.destination_port == 0 {
+            return Verdict::Drop(DropReason::Malformed);
+        }
+        self.bindings.listener(&view.key).map_or(Verdict::NoPath, Verdict::Path)
+    }
+}

@@ -1,0 +1,188 @@
+//! The UDP stage of one path, connected or not.
+
+use std::net::SocketAddrV4;
+use std::rc::Rc;
+
+use scoutline_path::{Body, Burst, Checksum, Context, Control, DropReason, Facts, Message, Stage};
+use scoutline_wire::{checksum, ipv4, udp};
+
+use crate::{Interface, errno};
+
+/// The most data of one datagram: 65,535 less the headers of IP and UDP. Above it a send is EMSGSIZE.
+pub const MAX_PAYLOAD: usize = 65_535 - ipv4::MIN_HEADER_LEN - udp::HEADER_LEN;
+
+/// The UDP stage.
+///
+/// Inward a datagram's body becomes its payload; `facts.source`, `facts.destination` and `facts.ports` say between
+/// whom. Outward the payload goes to the path's remote, or without one to `facts.destination` and the second of
+/// `facts.ports`. For a connected path an ICMP error becomes `Control::Failed`: an error that the socket reports
+/// once (SO_ERROR), not its end. `Control::Close` is answered by `Control::Closed`.
+pub struct UdpStage {
+    interface: Rc<Interface>,
+    local: SocketAddrV4,
+    remote: Option<SocketAddrV4>,
+}
+
+impl UdpStage {
+    /// A stage for datagrams from `local`, and to and from `remote` alone when it is connected.
+    pub fn new(interface: Rc<Interface>, local: SocketAddrV4, remote: Option<SocketAddrV4>) -> UdpStage {
+        UdpStage { interface, local, remote }
+    }
+
+    fn inward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
+        match &mut message.body {
+            Body::Block { .. } => {}
+            Body::Control(control) => return self.on_control(control),
+            _ => return true,
+        }
+        match self.take(message) {
+            Ok(()) => true,
+            Err(reason) => {
+                context.account.on_drop(reason);
+                false
+            }
+        }
+    }
+
+    fn take(&self, message: &mut Message) -> Result<(), DropReason> {
+        let header = udp::Header::parse(message.bytes()).map_err(reason)?;
+        let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else {
+            return Err(DropReason::Malformed);
+        };
+        // A connected path takes its peer's datagrams alone, also when it was found by its port.
+        let expected = SocketAddrV4::new(source, header.source_port);
+        if self.remote.is_some_and(|remote| remote != expected) {
+            return Err(DropReason::NotForUs);
+        }
+        // The link's padding and what IP carries beyond the datagram do not belong to it.
+        message.truncate(usize::from(header.len));
+        // RFC 768: 0 means that the sender made none.
+        if header.checksum != 0 && !checksum_vouched(&self.interface, &message.facts) {
+            let bytes = message.bytes();
+            let pseudo = checksum::pseudo_header(source, destination, ipv4::PROTOCOL_UDP, bytes.len());
+            // RFC 1122 §4.1.3.4: discarded in silence.
+            if !checksum::is_valid(checksum::add(pseudo, checksum::sum(bytes))) {
+                return Err(DropReason::BadChecksum);
+            }
+        }
+        message.advance(udp::HEADER_LEN);
+        message.facts.ports = Some((header.source_port, header.destination_port));
+        message.facts.stream_position = 0;
+        Ok(())
+    }
+
+    /// RFC 1122 §4.1.3.3: ICMP errors go up to the program, when it can know what they are about.
+    fn on_control(&self, control: &mut Control) -> bool {
+        let Control::Unreachable(kind, code) = *control else { return true };
+        match (self.remote, errno::of_icmp(kind, code)) {
+            (Some(_), Some(errno)) => {
+                *control = Control::Failed(errno);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn outward_one(&mut self, message: &mut Message, turned: &mut Burst, context: &mut Context<'_>) -> bool {
+        if let Body::Control(control) = &message.body {
+            if matches!(control, Control::Close | Control::Abort) {
+                turned.push(Message::control(Control::Closed));
+            }
+            return false;
+        }
+        match self.give(message) {
+            Ok(()) => true,
+            Err(reason) => {
+                context.account.on_drop(reason);
+                false
+            }
+        }
+    }
+
+    fn give(&self, message: &mut Message) -> Result<(), DropReason> {
+        let len = message.body_len();
+        if len > MAX_PAYLOAD {
+            return Err(DropReason::Malformed);
+        }
+        let remote = match (self.remote, message.facts.destination, message.facts.ports) {
+            (Some(remote), _, _) => remote,
+            (None, Some(address), Some((_, port))) => SocketAddrV4::new(address, port),
+            _ => return Err(DropReason::NoRoute),
+        };
+        let len = len + udp::HEADER_LEN;
+        let header = udp::Header {
+            source_port: self.local.port(),
+            destination_port: remote.port(),
+            len: len as u16,
+            checksum: 0,
+        };
+        message.facts.destination = Some(*remote.ip());
+        let pseudo = checksum::pseudo_header(*self.local.ip(), *remote.ip(), ipv4::PROTOCOL_UDP, len);
+        // Fragments cannot be completed by a device: the sum runs over all of them.
+        let fragmented = len + ipv4::MIN_HEADER_LEN > usize::from(self.interface.mtu.get());
+        let leave =
+            self.interface.offload.get().checksum && (!fragmented || message.facts.segmentation.is_some());
+        let body_sum = if leave { 0 } else { checksum::sum(message.bytes()) };
+        let out = message.head.prepend(udp::HEADER_LEN);
+        header.emit(out);
+        let sum = if leave {
+            pseudo
+        } else {
+            let sum = checksum::add(pseudo, checksum::combine(checksum::sum(out), out.len(), body_sum));
+            // RFC 768: a checksum of zero is sent as all ones.
+            Some(checksum::finish(sum)).filter(|&sum| sum != 0).unwrap_or(0xffff)
+        };
+        out[udp::CHECKSUM_OFFSET..].copy_from_slice(&sum.to_be_bytes());
+        message.facts.checksum = if leave {
+            Checksum::Partial { start: 0, offset: udp::CHECKSUM_OFFSET as u16 }
+        } else {
+            Checksum::Complete
+        };
+        if let Some(segmentation) = &mut message.facts.segmentation {
+            segmentation.header_len = udp::HEADER_LEN as u16;
+        }
+        Ok(())
+    }
+}
+
+impl Stage for UdpStage {
+    fn module(&self) -> &'static str {
+        "UDP"
+    }
+
+    fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        burst.retain_mut(|message| self.inward_one(message, context));
+    }
+
+    fn outward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
+        burst.retain_mut(|message| self.outward_one(message, turned, context));
+    }
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        facts.push(("local", self.local.to_string()));
+        if let Some(remote) = self.remote {
+            facts.push(("remote", remote.to_string()));
+        }
+    }
+
+    any_stage!();
+}
+
+/// True when the transport checksum needs no verification: the device did it, or the sender is this machine and
+/// left it partial.
+#[inline]
+pub(crate) fn checksum_vouched(interface: &Interface, facts: &Facts) -> bool {
+    match facts.checksum {
+        Checksum::Verified => true,
+        Checksum::Partial { .. } => interface.trusted_checksums.get(),
+        Checksum::Unverified | Checksum::Complete => false,
+    }
+}
+
+/// The reason for a header that does not parse.
+pub(crate) fn reason(error: udp::ParseError) -> DropReason {
+    match error {
+        udp::ParseError::Truncated { .. } => DropReason::Truncated,
+        _ => DropReason::Malformed,
+    }
+}
