@@ -403,3 +403,112 @@ fn wide_reordering_without_loss_keeps_the_window() {
         assert!(pair.now < Time::from_millis(2_000), "{selective_ack}: {:?} {info:?}", pair.now);
     }
 }
+
+/// Runs until both ends are over, whatever was transferred.
+fn finish(pair: &mut Pair) {
+    pair.run_until(hours(3), Pair::both_over);
+}
+
+#[test]
+fn closing_in_every_order_ends_on_both_sides() {
+    for seed in 0..60 {
+        let wire = if seed % 2 == 0 { CLEAN } else { BAD };
+        let mut pair = Pair::alike(&Config::default(), wire, seed);
+        for host in &mut pair.hosts {
+            host.shutdown_after = false;
+            host.to_write = 20_000;
+        }
+        pair.run_until(hours(1), Pair::transferred);
+        let now = pair.now;
+        match seed % 6 {
+            // One after the other, by half close.
+            0 => {
+                pair.hosts[0].connection.shutdown();
+                pair.run_until(hours(1), |pair| pair.hosts[1].events.contains(Events::PEER_FINISHED));
+                pair.hosts[1].to_write += 50_000;
+                pair.run_until(hours(1), Pair::transferred);
+                pair.hosts[1].connection.shutdown();
+            }
+            // At once.
+            1 => {
+                pair.hosts[0].connection.shutdown();
+                pair.hosts[1].connection.shutdown();
+            }
+            2 => {
+                pair.hosts[1].connection.close(now);
+                pair.run_until(hours(1), |pair| pair.hosts[0].events.contains(Events::PEER_FINISHED));
+                pair.hosts[0].connection.close(now);
+            }
+            3 => {
+                pair.hosts[0].connection.close(now);
+                pair.hosts[1].connection.close(now);
+            }
+            // One aborts. If the reset is lost, only data of the other's finds out: the caller answers for us.
+            4 => {
+                pair.wire.loss = 0.0;
+                pair.hosts[0].connection.abort();
+            }
+            // One is gone while the other still writes.
+            _ => {
+                pair.wire.loss = 0.0;
+                pair.hosts[0].connection.close(now);
+                pair.hosts[1].to_write += 50_000;
+            }
+        }
+        finish(&mut pair);
+        if seed % 6 == 4 {
+            assert!(pair.hosts[1].events.contains(Events::RESET));
+        }
+        // TIME-WAIT passes.
+        while pair.states() != (State::Closed, State::Closed) {
+            assert!(pair.step(), "{:?}", pair.states());
+        }
+    }
+}
+
+#[test]
+fn simultaneous_open_connects_and_transfers() {
+    for seed in 0..20 {
+        let wire = if seed % 2 == 0 { CLEAN } else { BAD };
+        let config = Config::default();
+        let mut pair = Pair::alike(&config, wire, seed);
+        let start = |iss| Connection::connect(config.clone(), iss, iss, Time::ZERO);
+        pair.hosts = [Host::new(0, start(seed as u32), &config), Host::new(1, start(u32::MAX), &config)];
+        pair.hosts[0].to_write = 50_000;
+        pair.hosts[1].to_write = 60_000;
+        pair.run_until(hours(2), |pair| pair.transferred() && pair.both_over());
+    }
+}
+
+#[test]
+fn a_dead_wire_times_out() {
+    let mut pair = Pair::alike(&Config::default(), CLEAN, 5);
+    pair.hosts[0].to_write = 1_000_000;
+    pair.run_until(hours(1), |pair| pair.hosts[1].consumed > 100_000);
+    pair.wire.loss = 1.0;
+    pair.run_until(hours(1), |pair| pair.hosts[0].events.contains(Events::TIMED_OUT));
+    assert!(pair.now > Time::ZERO + Duration::from_secs(100), "RFC 9293 R2: {:?}", pair.now);
+}
+
+/// Rings that grow while the stream runs: the window follows, up to what the scale was chosen for.
+#[test]
+fn buffers_may_grow() {
+    let config = Config { receive_buffer: 8_192, receive_buffer_max: 1 << 20, ..Config::default() };
+    let mut pair = Pair::alike(&config, CLEAN, 6);
+    pair.hosts[0].to_write = 500_000;
+    pair.run_until(hours(1), |pair| pair.hosts[1].consumed > 50_000);
+    assert!(pair.hosts[1].connection.info().rcv_wnd <= 8_192);
+    // A ring grows while it is empty.
+    pair.run_until(hours(1), |pair| !pair.hosts[1].is_reading());
+    let size = 1 << 20;
+    pair.hosts[1].connection.set_receive_buffer(size);
+    let host = &mut pair.hosts[1];
+    let mut ring = vec![0; size as usize];
+    for position in host.consumed..host.consumed + host.receive_size {
+        ring[(position % u64::from(size)) as usize] = host.ring[(position % host.receive_size) as usize];
+    }
+    host.ring = ring;
+    host.receive_size = u64::from(size);
+    pair.run_until(hours(1), Pair::transferred);
+    assert!(pair.hosts[1].connection.info().rcv_wnd > 500_000);
+}
