@@ -25,6 +25,7 @@ pub mod testbed;
 mod cleanup;
 mod demo;
 mod harness;
+mod micro;
 mod prefer;
 #[allow(unsafe_code)] // the system calls that the standard library has no safe form for
 mod sys;
@@ -99,7 +100,8 @@ impl Options {
 
 type Experiment = fn(&Options) -> Result<Report>;
 
-const EXPERIMENTS: [(&str, &str, Experiment); 2] = [
+const EXPERIMENTS: [(&str, &str, Experiment); 3] = [
+    ("micro", "demultiplexing and copies: what the primitives cost", micro::run),
     ("web", "throughput and response time against clients and file size", web::run),
     ("prefer", "a preferred client among standard ones", prefer::run),
 ];
@@ -119,7 +121,10 @@ pub fn run(name: &str, options: &Options) -> Result<Report> {
         let known: Vec<&str> = names().map(|(name, _)| name).collect();
         bail!("there is no experiment `{name}`; there are: {}", known.join(", "));
     };
-    let report = experiment(options)?;
+    let mut report = experiment(options)?;
+    if let Some(figure) = report.figure.as_mut().filter(|_| options.baseline) {
+        figure.title += " (baseline: the kernel in our place too)";
+    }
     if let (Some(path), Some(figure)) = (&options.plot, &report.figure) {
         plot::draw(figure, path)?;
     }

@@ -27,7 +27,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub struct Figure {
     /// Stands above all panels.
     pub title: String,
-    /// Two in a row.
+    /// Two or three in a row; those without points are left out.
     pub panels: Vec<Panel>,
 }
 
@@ -58,13 +58,20 @@ pub struct Series {
 
 /// Draws `figure` into the file `path`.
 pub fn draw(figure: &Figure, path: &Path) -> Result<()> {
-    let columns = figure.panels.len().clamp(1, 2) as u32;
-    let rows = (figure.panels.len() as u32).div_ceil(columns).max(1);
+    // A run of a few cases only leaves some panels without anything.
+    let has_points = |panel: &&Panel| panel.series.iter().any(|series| !series.points.is_empty());
+    let panels: Vec<&Panel> = figure.panels.iter().filter(has_points).collect();
+    let columns = match panels.len() {
+        0 | 1 => 1,
+        3 => 3,
+        _ => 2,
+    };
+    let rows = (panels.len() as u32).div_ceil(columns).max(1);
     let area = SVGBackend::new(path, (columns * PANEL.0, rows * PANEL.1 + 40)).into_drawing_area();
     let failed = |error: &dyn std::fmt::Display| anyhow!("cannot draw {}: {error}", path.display());
     area.fill(&WHITE).map_err(|error| failed(&error))?;
     let area = area.titled(&figure.title, ("sans-serif", 18)).map_err(|error| failed(&error))?;
-    for (panel, place) in figure.panels.iter().zip(area.split_evenly((rows as usize, columns as usize))) {
+    for (panel, place) in panels.into_iter().zip(area.split_evenly((rows as usize, columns as usize))) {
         let drawn =
             if panel.categories.is_empty() { draw_lines(panel, &place) } else { draw_bars(panel, &place) };
         drawn.map_err(|error| failed(&error))?;
@@ -106,13 +113,18 @@ fn draw_lines(panel: &Panel, area: &Area<'_>) -> Result<(), Box<dyn std::error::
             .label(*name)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2)));
     }
-    draw_legend(&mut chart)
+    // Where the lines are not.
+    let rising = lines.iter().any(|(_, points)| matches!(points[..], [first, .., last] if first.1 < last.1));
+    draw_legend(
+        &mut chart,
+        if rising { SeriesLabelPosition::UpperLeft } else { SeriesLabelPosition::UpperRight },
+    )
 }
 
 fn draw_bars(panel: &Panel, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
     let groups = panel.categories.len();
     let all = panel.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
-    let top = all.fold(0.0, f64::max).max(1e-9) * 1.35;
+    let top = all.fold(0.0, f64::max).max(1e-9) * 1.5;
     let mut chart = ChartBuilder::on(area)
         .caption(&panel.title, ("sans-serif", 14))
         .margin(10)
@@ -128,7 +140,7 @@ fn draw_bars(panel: &Panel, area: &Area<'_>) -> Result<(), Box<dyn std::error::E
         .disable_x_mesh()
         .x_labels(groups)
         .bold_line_style(RGBColor(0xdd, 0xdd, 0xdd))
-        .light_line_style(RGBColor(0xf6, 0xf6, 0xf6))
+        .light_line_style(TRANSPARENT)
         .y_desc(&panel.y_label)
         .x_label_formatter(&name)
         .y_label_formatter(&|value| short(*value))
@@ -154,15 +166,16 @@ fn draw_bars(panel: &Panel, area: &Area<'_>) -> Result<(), Box<dyn std::error::E
             .label(&series.name)
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
     }
-    draw_legend(&mut chart)
+    draw_legend(&mut chart, SeriesLabelPosition::UpperLeft)
 }
 
 fn draw_legend<'a, Axes: CoordTranslate>(
     chart: &mut ChartContext<'a, SVGBackend<'a>, Axes>,
+    position: SeriesLabelPosition,
 ) -> Result<(), Box<dyn std::error::Error>> {
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(position)
         .background_style(WHITE.mix(0.85))
         .border_style(RGBColor(0xcc, 0xcc, 0xcc))
         .draw()?;

@@ -1,0 +1,146 @@
+//! `micro`: what the primitives cost, in this process, on one core. There is no peer.
+//!
+//! - A hit in the demultiplexer: the key of a frame, and the look-up among 100,000 flows. Frames come in
+//!   random order of their flows, so that the table's slots are as cold as they are in service; the
+//!   frames themselves lie in a row, because a frame that has just arrived is in the cache.
+//! - A miss: the same with frames of flows that are not there.
+//! - Flows in and out of the table, as creating and destroying a path does.
+//! - Copies by size, the floor under everything that moves data.
+
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use scoutline_base::{DeviceId, PathId, Random};
+use scoutline_path::{FlowKey, FlowTable, flow_of_frame};
+
+use crate::report::{Better, Report, Row};
+use crate::{Options, sys};
+
+const FLOWS: u32 = 100_000;
+/// Ethernet, IPv4 and TCP without options, padded to a cache line so that frames do not share one.
+const FRAME: usize = 64;
+const COPIES: [usize; 5] = [64, 1_500, 4_096, 65_536, 1 << 20];
+const DEVICE: DeviceId = DeviceId(0);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 9 });
+    // The machine is looked at first: a thread on one core sees only that one.
+    let mut report = Report::new("micro");
+    let core = options.server_core;
+    sys::set_core(core).with_context(|| format!("cannot use core {core}"))?;
+    report.method("placement", format!("core {core}, one thread"));
+    report.method("timing", format!("{rounds} rounds; medians; build {}", build()));
+    let mut random = Random::new(1);
+    let (hits, misses) = (frames(&mut random, 0), frames(&mut random, FLOWS));
+    let mut table = FlowTable::new(random.next_u64());
+    for flow in 0..FLOWS {
+        table.insert(&key(flow), path(flow));
+    }
+    let mut add = |case: String, metric: &str, unit: &str, measure: &mut dyn FnMut() -> f64| {
+        if options.wants(&case) {
+            let better = if unit == "ns" { Better::Lower } else { Better::Higher };
+            let figures: Vec<f64> = (0..rounds).map(|_| measure()).collect();
+            report.rows.push(Row::new(case, (metric, unit, better), &figures, None));
+        }
+    };
+    add("demux hit, 100,000 flows".into(), "time", "ns", &mut || demux(&table, &hits, true));
+    add("demux miss, 100,000 flows".into(), "time", "ns", &mut || demux(&table, &misses, false));
+    add("flow in and out, 100,000 others".into(), "time", "ns", &mut || {
+        let begin = Instant::now();
+        for flow in FLOWS..2 * FLOWS {
+            table.insert(&key(flow), path(flow));
+            table.remove(black_box(&key(flow)));
+        }
+        begin.elapsed().as_nanos() as f64 / f64::from(FLOWS)
+    });
+    for size in COPIES {
+        add(format!("copy {size} B"), "rate", "GB/s", &mut || copy(size));
+    }
+    Ok(report)
+}
+
+/// Nanoseconds for one frame: its key, and its path.
+fn demux(table: &FlowTable, frames: &[u8], hit: bool) -> f64 {
+    let begin = Instant::now();
+    let mut found = 0_usize;
+    for frame in frames.chunks_exact(FRAME) {
+        let key = flow_of_frame(black_box(frame), DEVICE).expect("these frames are of the common kind");
+        found += usize::from(table.lookup(&key).is_some());
+    }
+    let elapsed = begin.elapsed();
+    assert_eq!(found, if hit { FLOWS as usize } else { 0 }, "the table is wrong");
+    elapsed.as_nanos() as f64 / f64::from(FLOWS)
+}
+
+/// Gigabytes per second.
+fn copy(size: usize) -> f64 {
+    let from = vec![7_u8; size];
+    let mut to = vec![0_u8; size];
+    let times = (256 << 20) / size;
+    let begin = Instant::now();
+    for _ in 0..times {
+        to.copy_from_slice(black_box(&from));
+        black_box(&mut to);
+    }
+    (times * size) as f64 / begin.elapsed().as_nanos() as f64
+}
+
+fn key(flow: u32) -> FlowKey {
+    FlowKey {
+        remote: Ipv4Addr::from(0x0a4d_0002 + flow / 50_000),
+        local: SERVER,
+        remote_port: 10_000 + (flow % 50_000) as u16,
+        local_port: 80,
+        device: DEVICE,
+        protocol: 6,
+    }
+}
+
+fn path(flow: u32) -> PathId {
+    PathId { index: flow, generation: 1 }
+}
+
+/// One TCP frame of each of [`FLOWS`] flows from `first` on, shuffled.
+fn frames(random: &mut Random, first: u32) -> Vec<u8> {
+    let mut flows: Vec<u32> = (first..first + FLOWS).collect();
+    for index in (1..flows.len()).rev() {
+        flows.swap(index, random.below(index as u32 + 1) as usize);
+    }
+    let mut frames = Vec::with_capacity(flows.len() * FRAME);
+    for flow in flows {
+        let key = key(flow);
+        let mut frame = [0_u8; FRAME];
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
+        frame[14] = 0x45;
+        frame[16..18].copy_from_slice(&40_u16.to_be_bytes());
+        frame[22] = 64;
+        frame[23] = key.protocol;
+        frame[26..30].copy_from_slice(&key.remote.octets());
+        frame[30..34].copy_from_slice(&key.local.octets());
+        frame[34..36].copy_from_slice(&key.remote_port.to_be_bytes());
+        frame[36..38].copy_from_slice(&key.local_port.to_be_bytes());
+        frame[46] = 5 << 4;
+        frames.extend_from_slice(&frame);
+    }
+    frames
+}
+
+fn build() -> &'static str {
+    if cfg!(debug_assertions) { "dev: not for claims" } else { "release" }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Options;
+
+    #[test]
+    fn every_frame_finds_its_flow() {
+        let options = Options { rounds: Some(1), only: Some("demux".into()), ..Options::default() };
+        let report = super::run(&options).unwrap();
+        assert_eq!(report.rows.len(), 2);
+        assert!(report.rows.iter().all(|row| row.ours > 0.0 && row.peer.is_none()), "{report}");
+    }
+}
