@@ -1,1 +1,28 @@
-//! The control plane: configuration, control socket, JSON API.
+//! The control plane of `scoutline up`: configuration, the attach server, the JSON API, start and stop.
+//!
+//! ```text
+//! programs ──attach socket──┐
+//!                           ├─ this crate: one thread, one poll loop ── Command ──▶ engine (its own thread)
+//! tools ────control socket──┘                                        ◀── Answer ──
+//! ```
+//!
+//! The thread never waits for a program or a tool: sends do not block, buffers are bounded, and who sends garbage
+//! or does not read is disconnected. It does wait for nothing but `poll`.
+
+pub mod config;
+
+mod attach;
+#[path = "../../engine/src/command.rs"]
+mod command;
+mod control;
+mod daemon;
+mod engine;
+mod plane;
+mod sockets;
+
+pub use attach::Owners;
+pub use config::{Config, ConfigError};
+pub use daemon::{DaemonError, announce, run_with};
+pub use engine::{Command, EngineLink, RegionId, Served};
+pub use plane::{Ended, Plane, PlaneSettings};
+pub use sockets::{SocketError, attach_path};

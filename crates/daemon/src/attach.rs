@@ -1,0 +1,383 @@
+//! The attach server (protocol: `scoutline_abi::attach`).
+//!
+//! One connection is one process. What the server keeps for a program is little: which process records are in use,
+//! and for each poll set how many processes know it. Sockets are the engine's.
+//!
+//! ```text
+//! record:  Free ──ATTACH, FORK──▶ Used ──hang-up, ProcessGone sent──▶ Leaving ──engine clears `alive`──▶ Free
+//! set:     free ──NEW_SET──▶ held by 1 ──FORK──▶ held by more ──FREE_SET, hang-up──▶ … 0: RemoveSet ──▶ free
+//! ```
+//! A set made before a fork is the child's too (prefork servers share an epoll set), so it lives until the last of
+//! them lets go.
+
+mod program;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use rustix::pipe::PipeFlags;
+use scoutline_abi::Region;
+use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
+
+use crate::engine::{Command, EngineLink, RegionId};
+use crate::sockets::{Listener, SocketError};
+use program::Program;
+
+/// Programs attached at a time: each may map gigabytes of address space.
+const MAX_PROGRAMS: usize = 64;
+/// Connections that have not attached yet.
+const MAX_STRANGERS: usize = 64;
+
+/// Who may attach, besides root.
+#[derive(Clone, Copy, Debug)]
+pub struct Owners {
+    /// The daemon's own user.
+    pub uid: u32,
+    /// Members of this group.
+    pub group: Option<u32>,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    pid: u32,
+    uid: u32,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    peer: Peer,
+    attached: Option<Process>,
+}
+
+/// Which process a connection stands for.
+#[derive(Debug)]
+struct Process {
+    region: RegionId,
+    record: u32,
+    /// Poll sets that it knows.
+    sets: Vec<u32>,
+}
+
+/// Why a connection ends before its process does. One line in the log.
+type Fault = String;
+
+/// The server.
+pub(crate) struct AttachServer {
+    listener: Listener,
+    owners: Owners,
+    connections: BTreeMap<u32, Connection>,
+    programs: BTreeMap<RegionId, Program>,
+    next_connection: u32,
+    next_region: u32,
+}
+
+impl AttachServer {
+    /// Listens beside the control socket.
+    pub(crate) fn bind(path: &Path, mode: u32, owners: Owners) -> Result<AttachServer, SocketError> {
+        Ok(AttachServer {
+            listener: Listener::bind(path, SocketType::SEQPACKET, mode, owners.group)?,
+            owners,
+            connections: BTreeMap::new(),
+            programs: BTreeMap::new(),
+            next_connection: 0,
+            next_region: 1,
+        })
+    }
+
+    /// The listening socket.
+    pub(crate) fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// The connections, to wait for.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
+        self.connections.iter().map(|(&id, connection)| (id, connection.socket.as_fd()))
+    }
+
+    /// Live processes of the program that attached as `pid`.
+    pub(crate) fn processes_of(&self, pid: u32) -> Option<u64> {
+        self.programs.values().find(|program| program.pid == pid).map(|program| program.live() as u64)
+    }
+
+    /// Takes the connections that wait.
+    pub(crate) fn on_connect(&mut self) {
+        while let Some(socket) = self.listener.accept() {
+            let peer = match rustix::net::sockopt::socket_peercred(&socket) {
+                Ok(peer) => {
+                    Peer { pid: peer.pid.as_raw_nonzero().get().cast_unsigned(), uid: peer.uid.as_raw() }
+                }
+                Err(error) => {
+                    log::warn!("attach: a connection without credentials is closed: {error}");
+                    continue;
+                }
+            };
+            let connection = Connection { socket, peer, attached: None };
+            if !self.may_attach(peer) {
+                log::warn!("attach: pid {} of user {} is refused: not our user or group", peer.pid, peer.uid);
+                refuse(
+                    connection.socket.as_fd(),
+                    Errno::ACCESS,
+                    "your user may not attach; see [control] group",
+                );
+                continue;
+            }
+            if self.connections.values().filter(|other| other.attached.is_none()).count() >= MAX_STRANGERS {
+                log::warn!(
+                    "attach: pid {} is refused: {MAX_STRANGERS} connections have not attached",
+                    peer.pid
+                );
+                refuse(
+                    connection.socket.as_fd(),
+                    Errno::AGAIN,
+                    "too many connections that have not attached",
+                );
+                continue;
+            }
+            let id = self.fresh_connection();
+            self.connections.insert(id, connection);
+        }
+    }
+
+    fn may_attach(&self, peer: Peer) -> bool {
+        peer.uid == 0
+            || peer.uid == self.owners.uid
+            || self.owners.group.is_some_and(|group| groups_of(peer.pid).contains(&group))
+    }
+
+    fn fresh_connection(&mut self) -> u32 {
+        self.next_connection = self.next_connection.wrapping_add(1);
+        self.next_connection
+    }
+
+    /// One message of a connection, or its end. At most one, so that no program keeps the others waiting.
+    pub(crate) fn on_input(&mut self, id: u32, engine: &impl EngineLink) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let mut bytes = [0; MESSAGE_LEN + 1];
+        let received =
+            rustix::net::recv(&connection.socket, &mut bytes[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC);
+        match received {
+            Ok((_, 0)) => self.disconnect(id, engine),
+            Ok((_, len)) => {
+                let message = bytes.get(..len).and_then(Message::from_bytes);
+                let done = match message {
+                    Some(message) => self.on_message(id, &message, engine),
+                    None => Err(format!("a message of {len} bytes instead of {MESSAGE_LEN}")),
+                };
+                if let Err(fault) = done {
+                    let peer = self.connections.get(&id).map_or(0, |connection| connection.peer.pid);
+                    log::warn!("attach: pid {peer} is disconnected: {fault}");
+                    self.disconnect(id, engine);
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.disconnect(id, engine),
+        }
+    }
+
+    fn on_message(&mut self, id: u32, message: &Message, engine: &impl EngineLink) -> Result<(), Fault> {
+        match message.kind {
+            kind::ATTACH => self.on_attach(id, message, engine),
+            kind::NEW_SET => self.on_new_set(id, message, engine),
+            kind::FREE_SET => self.on_free_set(id, message.value, engine),
+            kind::FORK => self.on_fork(id),
+            other => Err(format!("a message of unknown kind {other}")),
+        }
+    }
+
+    fn on_attach(&mut self, id: u32, message: &Message, engine: &impl EngineLink) -> Result<(), Fault> {
+        let connection = self.connections.get_mut(&id).ok_or("no such connection")?;
+        if connection.attached.is_some() {
+            return Err("it attached twice".into());
+        }
+        if message.value != scoutline_abi::VERSION {
+            refuse(
+                connection.socket.as_fd(),
+                Errno::PROTO,
+                "shim and daemon are of different versions; reinstall both",
+            );
+            return Err(format!("its version is {}, ours {}", message.value, scoutline_abi::VERSION));
+        }
+        if self.programs.len() >= MAX_PROGRAMS {
+            refuse(connection.socket.as_fd(), Errno::AGAIN, "too many programs are attached");
+            return Err(format!("{MAX_PROGRAMS} programs are attached"));
+        }
+        let (region, memory) = match Region::create() {
+            Ok(made) => made,
+            Err(error) => {
+                refuse(connection.socket.as_fd(), Errno::NOMEM, &error.to_string());
+                return Err(error.to_string());
+            }
+        };
+        // The executable's own name, where we can see it: policy must not rest on what a program says of itself.
+        let name = executable_of(connection.peer.pid).unwrap_or_else(|| message.name());
+        let region = Arc::new(region);
+        fill_served(&region, engine);
+        let mut program = Program::new(Arc::clone(&region), connection.peer.pid);
+        let record = program.take_record(connection.peer.pid).ok_or("no process record")?;
+        let fds = [memory.as_fd(), engine.doorbell()];
+        send(connection.socket.as_fd(), &Message::new(kind::OK, record), &fds)?;
+        let region_id = RegionId(self.next_region);
+        self.next_region += 1;
+        connection.attached = Some(Process { region: region_id, record, sets: Vec::new() });
+        self.programs.insert(region_id, program);
+        let Peer { pid, uid } = connection.peer;
+        log::info!("attach: {name} (pid {pid}, user {uid})");
+        engine.send(Command::AddRegion { id: region_id, region, program: name, pid, uid });
+        Ok(())
+    }
+
+    fn on_new_set(&mut self, id: u32, message: &Message, engine: &impl EngineLink) -> Result<(), Fault> {
+        let (socket, process, program) = self.parts(id)?;
+        program.learn_pid(process.record, message.pid);
+        let Some(set) = program.take_set() else {
+            refuse(socket, Errno::MFILE, "too many poll sets");
+            return Ok(());
+        };
+        let (read, write) = match rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) {
+            Ok(ends) => ends,
+            Err(error) => {
+                program.drop_set(set);
+                refuse(socket, error, "no descriptor for the pipe of a poll set");
+                return Ok(());
+            }
+        };
+        process.sets.push(set);
+        // The engine knows the set before the program does.
+        engine.send(Command::AddSet { region: process.region, set, pipe: write });
+        send(socket, &Message::new(kind::OK, set), &[read.as_fd()])
+    }
+
+    fn on_free_set(&mut self, id: u32, set: u32, engine: &impl EngineLink) -> Result<(), Fault> {
+        let (_, process, program) = self.parts(id)?;
+        let at = process.sets.iter().position(|&held| held == set);
+        let at = at.ok_or_else(|| format!("it gave back set {set}, which it does not hold"))?;
+        process.sets.swap_remove(at);
+        if program.drop_set(set) {
+            engine.send(Command::RemoveSet { region: process.region, set });
+        }
+        Ok(())
+    }
+
+    fn on_fork(&mut self, id: u32) -> Result<(), Fault> {
+        let (socket, process, program) = self.parts(id)?;
+        let Some(record) = program.take_record(0) else {
+            refuse(socket, Errno::AGAIN, "too many processes of one program");
+            return Ok(());
+        };
+        // Not O_NONBLOCK, as the child waits for its answers; we ask not to wait call by call.
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            match rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None) {
+                Ok(pair) => pair,
+                Err(error) => {
+                    program.give_back_unused(record);
+                    refuse(socket, error, "no descriptor for the connection of a child");
+                    return Ok(());
+                }
+            };
+        let sent = send(socket, &Message::new(kind::OK, record), &[theirs.as_fd()]);
+        if let Err(fault) = sent {
+            program.give_back_unused(record);
+            return Err(fault);
+        }
+        let sets = process.sets.clone();
+        for &set in &sets {
+            program.share_set(set);
+        }
+        let attached = Some(Process { region: process.region, record, sets });
+        let peer = Peer { pid: 0, ..self.connections.get(&id).ok_or("no such connection")?.peer };
+        let child = Connection { socket: ours, peer, attached };
+        let id = self.fresh_connection();
+        self.connections.insert(id, child);
+        Ok(())
+    }
+
+    /// A connection's socket, the process that it stands for, and that one's program.
+    fn parts(&mut self, id: u32) -> Result<(BorrowedFd<'_>, &mut Process, &mut Program), Fault> {
+        let connection = self.connections.get_mut(&id).ok_or("no such connection")?;
+        let process = connection.attached.as_mut().ok_or("it has not attached")?;
+        let program = self.programs.get_mut(&process.region).ok_or("its program is gone")?;
+        Ok((connection.socket.as_fd(), process, program))
+    }
+
+    /// The process behind a connection is gone.
+    fn disconnect(&mut self, id: u32, engine: &impl EngineLink) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        let Some(Process { region, record, sets }) = connection.attached else { return };
+        let Some(program) = self.programs.get_mut(&region) else { return };
+        program.leave(record);
+        engine.send(Command::ProcessGone { region, process: record });
+        for set in sets {
+            if program.drop_set(set) {
+                engine.send(Command::RemoveSet { region, set });
+            }
+        }
+        if program.live() == 0 {
+            log::info!("attach: the program of pid {} is gone", program.pid);
+            self.programs.remove(&region);
+            engine.send(Command::RemoveRegion(region));
+        }
+    }
+}
+
+/// Writes the networks that paths serve into a fresh region.
+fn fill_served(region: &Region, engine: &impl EngineLink) {
+    let header = region.header();
+    let served = engine.served();
+    for (entry, network) in header.served.iter().zip(&served) {
+        entry.address.store(network.address.to_bits(), Ordering::Relaxed);
+        entry.prefix.store(u32::from(network.prefix), Ordering::Relaxed);
+        entry.gateway.store(network.gateway.map_or(0, |gateway| gateway.to_bits()), Ordering::Relaxed);
+        entry.flags.store(1, Ordering::Relaxed); // dedicated
+    }
+    header.served_count.store(served.len().min(header.served.len()) as u32, Ordering::Release);
+}
+
+/// Sends an answer with descriptors. Never waits: who leaves no room for the one answer to its one request is
+/// disconnected.
+fn send(socket: BorrowedFd<'_>, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<(), Fault> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err("too many descriptors for one message".into());
+    }
+    let bytes = message.to_bytes();
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[std::io::IoSlice::new(&bytes)], &mut control, flags)
+        .map(drop)
+        .map_err(|error| format!("it does not take its answer: {error}"))
+}
+
+/// Says no. Whether it arrives is the other side's matter.
+fn refuse(socket: BorrowedFd<'_>, error: Errno, reason: &str) {
+    let message = Message::new(kind::REFUSED, error.raw_os_error().cast_unsigned()).named(reason.as_bytes());
+    let _ = send(socket, &message, &[]);
+}
+
+/// Last part of the path of a process's executable.
+fn executable_of(pid: u32) -> Option<String> {
+    let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    Some(name.strip_suffix(" (deleted)").map_or(name.clone(), str::to_owned))
+}
+
+/// All groups of a process.
+fn groups_of(pid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let lines = status.lines().filter_map(|line| line.strip_prefix("Gid:").or(line.strip_prefix("Groups:")));
+    lines.flat_map(str::split_whitespace).filter_map(|group| group.parse().ok()).collect()
+}

@@ -1,0 +1,121 @@
+//! What is kept for one attached program: process records and poll sets.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::Region;
+use scoutline_abi::layout::{PROCESS_COUNT, SET_COUNT};
+
+/// What a process record is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Record {
+    Free,
+    Used,
+    /// Its process is gone; the engine still reads it.
+    Leaving,
+}
+
+/// One program: its first process and all that it forked. What stands in the shared memory is only written here
+/// (but for `alive`, and a program that sets that by itself confuses none but itself).
+pub(super) struct Program {
+    region: Arc<Region>,
+    /// Its first process.
+    pub(super) pid: u32,
+    records: Vec<Record>,
+    /// How many processes know each poll set.
+    holders: Vec<u32>,
+}
+
+impl Program {
+    pub(super) fn new(region: Arc<Region>, pid: u32) -> Program {
+        Program { region, pid, records: Vec::new(), holders: Vec::new() }
+    }
+
+    /// Live processes.
+    pub(super) fn live(&self) -> usize {
+        self.records.iter().filter(|&&record| record == Record::Used).count()
+    }
+
+    /// A record for a new process, cleared and alive; `None` when all are in use.
+    pub(super) fn take_record(&mut self, pid: u32) -> Option<u32> {
+        for index in 0..self.records.len() {
+            let alive = self.region.process(index as u32)?.alive.load(Ordering::Acquire);
+            if self.records[index] == Record::Leaving && alive == 0 {
+                self.records[index] = Record::Free;
+            }
+        }
+        let index =
+            self.records.iter().position(|&record| record == Record::Free).unwrap_or(self.records.len());
+        if index == PROCESS_COUNT {
+            return None;
+        }
+        if index == self.records.len() {
+            self.records.push(Record::Free);
+        }
+        self.records[index] = Record::Used;
+        let record = self.region.process(index as u32)?;
+        for word in &record.holds {
+            word.store(0, Ordering::Relaxed);
+        }
+        record.claiming.store(0, Ordering::Relaxed);
+        record.claiming_from.store(0, Ordering::Relaxed);
+        record.pid.store(pid, Ordering::Relaxed);
+        record.alive.store(1, Ordering::Release);
+        Some(index as u32)
+    }
+
+    /// The process was never told of its record.
+    pub(super) fn give_back_unused(&mut self, index: u32) {
+        self.records[index as usize] = Record::Free;
+        if let Some(record) = self.region.process(index) {
+            record.alive.store(0, Ordering::Release);
+        }
+    }
+
+    /// The process is gone. Its record is free again once the engine has cleared `alive`.
+    pub(super) fn leave(&mut self, index: u32) {
+        self.records[index as usize] = Record::Leaving;
+        if let Some(record) = self.region.process(index) {
+            // Should the program have cleared it, the record must still wait for the engine.
+            record.alive.store(1, Ordering::Release);
+        }
+    }
+
+    /// A child's process id is known once it speaks.
+    pub(super) fn learn_pid(&self, index: u32, pid: u32) {
+        if let Some(record) = self.region.process(index) {
+            let _ = record.pid.compare_exchange(0, pid, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// A poll set, cleared, with one holder; `None` when all are in use.
+    pub(super) fn take_set(&mut self) -> Option<u32> {
+        let index = self.holders.iter().position(|&holders| holders == 0).unwrap_or(self.holders.len());
+        if index == SET_COUNT {
+            return None;
+        }
+        if index == self.holders.len() {
+            self.holders.push(0);
+        }
+        self.holders[index] = 1;
+        let set = self.region.set(index as u32)?;
+        set.sleepers.store(0, Ordering::Relaxed);
+        for word in set.ready_words.iter().chain(&set.ready_summary) {
+            word.store(0, Ordering::Relaxed);
+        }
+        set.signalled.store(0, Ordering::Release);
+        Some(index as u32)
+    }
+
+    /// One more process knows the set.
+    pub(super) fn share_set(&mut self, index: u32) {
+        self.holders[index as usize] += 1;
+    }
+
+    /// One process fewer; true when it was the last.
+    pub(super) fn drop_set(&mut self, index: u32) -> bool {
+        let holders = &mut self.holders[index as usize];
+        *holders -= 1;
+        *holders == 0
+    }
+}

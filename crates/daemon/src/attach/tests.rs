@@ -1,0 +1,220 @@
+//! The protocol over a real socket, with a fake shim on one side and a fake engine on the other.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use scoutline_abi::Region;
+use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
+
+use super::{AttachServer, Owners};
+use crate::engine::{Command, fake::FakeEngine};
+
+struct Bed {
+    server: AttachServer,
+    engine: FakeEngine,
+    path: PathBuf,
+}
+
+impl Bed {
+    fn new(name: &str) -> Bed {
+        let path = std::env::temp_dir().join(format!("scoutline-attach-{name}-{}", std::process::id()));
+        let owners = Owners { uid: rustix::process::geteuid().as_raw(), group: None };
+        Bed { server: AttachServer::bind(&path, 0o600, owners).unwrap(), engine: FakeEngine::new(), path }
+    }
+
+    fn connect(&mut self) -> OwnedFd {
+        let address = SocketAddrUnix::new(&self.path).unwrap();
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        self.server.on_connect();
+        socket
+    }
+
+    /// Lets the server see what has come for every connection, twice: a fork makes new ones.
+    fn turn(&mut self) {
+        for _ in 0..2 {
+            let ids: Vec<u32> = self.server.connections().map(|(id, _)| id).collect();
+            for id in ids {
+                self.server.on_input(id, &self.engine);
+            }
+        }
+    }
+
+    fn ask(&mut self, socket: &OwnedFd, message: &Message) -> Option<(Message, Vec<OwnedFd>)> {
+        rustix::net::send(socket, &message.to_bytes(), SendFlags::empty()).unwrap();
+        self.turn();
+        receive(socket)
+    }
+
+    fn attach(&mut self) -> (OwnedFd, Region, OwnedFd) {
+        let socket = self.connect();
+        let hello = Message::new(kind::ATTACH, scoutline_abi::VERSION).named(b"claims-to-be-nginx");
+        let (answer, mut fds) = self.ask(&socket, &hello).unwrap();
+        assert_eq!((answer.kind, answer.value, fds.len()), (kind::OK, 0, 2));
+        let doorbell = fds.pop().unwrap();
+        (socket, Region::map(fds[0].as_fd()).unwrap(), doorbell)
+    }
+}
+
+fn receive(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
+    let mut bytes = [0; MESSAGE_LEN];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT;
+    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).ok()?;
+    let fds = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    });
+    let fds = fds.collect();
+    Message::from_bytes(&bytes[..got.bytes]).map(|message| (message, fds))
+}
+
+#[test]
+fn a_program_attaches_waits_and_goes() {
+    let mut bed = Bed::new("basic");
+    let (socket, region, doorbell) = bed.attach();
+    assert_eq!(region.process(0).unwrap().alive.load(Ordering::Relaxed), 1);
+    assert_eq!(region.process(0).unwrap().pid.load(Ordering::Relaxed), std::process::id());
+    assert_eq!(region.header().served_count.load(Ordering::Relaxed), 1);
+    assert_eq!(region.header().served[0].prefix.load(Ordering::Relaxed), 24);
+    rustix::io::write(&doorbell, &1u64.to_ne_bytes()).unwrap();
+    assert_eq!(bed.engine.rung(), 1, "the program's doorbell is the engine's");
+
+    let Some(Command::AddRegion { program, pid, .. }) = bed.engine.next() else { panic!("no region") };
+    assert_eq!(pid, std::process::id());
+    assert!(program.starts_with("scoutline_daemon"), "the executable's name, not the claim: {program}");
+
+    let (answer, fds) = bed.ask(&socket, &Message::new(kind::NEW_SET, 0)).unwrap();
+    assert_eq!((answer.kind, answer.value, fds.len()), (kind::OK, 0, 1));
+    let Some(Command::AddSet { set: 0, pipe, .. }) = bed.engine.next() else { panic!("no set") };
+    rustix::io::write(&pipe, b"!").unwrap();
+    assert_eq!(rustix::io::read(&fds[0], &mut [0u8; 8]), Ok(1));
+    assert!(rustix::io::read(&fds[0], &mut [0u8; 8]).is_err(), "draining never waits");
+    drop(pipe);
+    assert_eq!(rustix::io::read(&fds[0], &mut [0u8; 8]), Ok(0), "end of file when the daemon is gone");
+
+    assert!(bed.ask(&socket, &Message::new(kind::FREE_SET, 0)).is_none());
+    assert!(matches!(bed.engine.next(), Some(Command::RemoveSet { set: 0, .. })));
+    drop(socket);
+    bed.turn();
+    assert!(matches!(bed.engine.next(), Some(Command::ProcessGone { process: 0, .. })));
+    assert!(matches!(bed.engine.next(), Some(Command::RemoveRegion(_))));
+    assert!(bed.engine.next().is_none());
+    assert_eq!(bed.server.connections().count(), 0);
+}
+
+#[test]
+fn a_child_has_its_record_and_shares_the_sets() {
+    let mut bed = Bed::new("fork");
+    let (parent, region, _) = bed.attach();
+    bed.ask(&parent, &Message::new(kind::NEW_SET, 0)).unwrap();
+    let (answer, mut fds) = bed.ask(&parent, &Message::new(kind::FORK, 0)).unwrap();
+    assert_eq!((answer.kind, answer.value, fds.len()), (kind::OK, 1, 1));
+    let child = fds.pop().unwrap();
+    let mut message = Message::new(kind::NEW_SET, 0);
+    message.pid = 4711;
+    let (answer, _) = bed.ask(&child, &message).unwrap();
+    assert_eq!(answer.value, 1);
+    assert_eq!(region.process(1).unwrap().pid.load(Ordering::Relaxed), 4711);
+    assert_eq!(bed.server.processes_of(std::process::id()), Some(2));
+    bed.engine.clear();
+
+    drop(parent);
+    bed.turn();
+    assert!(matches!(bed.engine.next(), Some(Command::ProcessGone { process: 0, .. })));
+    assert!(bed.engine.next().is_none(), "the child still knows set 0");
+
+    // Record 0 is free again only once the engine has let go of it.
+    let (answer, grandchild) = bed.ask(&child, &Message::new(kind::FORK, 0)).unwrap();
+    assert_eq!(answer.value, 2);
+    drop(grandchild);
+    region.process(0).unwrap().alive.store(0, Ordering::Release);
+    let (answer, grandchild) = bed.ask(&child, &Message::new(kind::FORK, 0)).unwrap();
+    assert_eq!(answer.value, 0);
+    drop(grandchild);
+    bed.turn();
+    bed.engine.clear();
+
+    drop(child);
+    bed.turn();
+    let mut rest: Vec<&str> = Vec::new();
+    while let Some(command) = bed.engine.next() {
+        rest.push(match command {
+            Command::ProcessGone { .. } => "process",
+            Command::RemoveSet { .. } => "set",
+            Command::RemoveRegion(_) => "region",
+            _ => "other",
+        });
+    }
+    assert_eq!(rest, ["process", "set", "set", "region"]);
+}
+
+#[test]
+fn garbage_is_disconnected_and_others_go_on() {
+    let mut bed = Bed::new("garbage");
+    let (good, _, _) = bed.attach();
+    for bytes in [&[0xFF; MESSAGE_LEN][..], &[1, 2, 3], &[0; 200]] {
+        let bad = bed.connect();
+        rustix::net::send(&bad, bytes, SendFlags::empty()).unwrap();
+        bed.turn();
+        assert_eq!(bed.server.connections().count(), 1, "{bytes:?}");
+    }
+    let orders = [
+        Message::new(kind::NEW_SET, 0), // before it attaches
+        Message::new(kind::FORK, 0),    // the same
+        Message::new(kind::ATTACH, 99), // another version
+    ];
+    for order in orders {
+        let bad = bed.connect();
+        let answer = bed.ask(&bad, &order);
+        assert!(answer.is_none_or(|(answer, _)| answer.kind == kind::REFUSED));
+        assert_eq!(bed.server.connections().count(), 1, "{order:?}");
+    }
+    assert!(bed.ask(&good, &Message::new(kind::NEW_SET, 0)).is_some(), "it goes on");
+    assert!(bed.ask(&good, &Message::new(kind::FREE_SET, 77)).is_none());
+    assert_eq!(bed.server.connections().count(), 0, "a set that it does not hold");
+}
+
+#[test]
+fn who_reads_no_answers_is_disconnected() {
+    let mut bed = Bed::new("deaf");
+    let (socket, _, _) = bed.attach();
+    let mut asked = 0;
+    while bed.server.connections().count() == 1 {
+        asked += 1;
+        assert!(asked < 3_000, "bounded");
+        let _ = rustix::net::send(&socket, &Message::new(kind::NEW_SET, 0).to_bytes(), SendFlags::DONTWAIT);
+        bed.turn();
+    }
+}
+
+#[test]
+fn sets_run_out_with_an_answer_and_strangers_are_bounded() {
+    let mut bed = Bed::new("limits");
+    let (socket, _, _) = bed.attach();
+    let mut refused = None;
+    for _ in 0..=scoutline_abi::layout::SET_COUNT {
+        let (answer, _) = bed.ask(&socket, &Message::new(kind::NEW_SET, 0)).unwrap();
+        bed.engine.clear();
+        if answer.kind == kind::REFUSED {
+            refused = Some(answer);
+            break;
+        }
+    }
+    assert_eq!(refused.map(|answer| answer.name()).as_deref(), Some("too many poll sets"));
+    let strangers: Vec<OwnedFd> = (0..70).map(|_| bed.connect()).collect();
+    assert_eq!(bed.server.connections().count(), 1 + super::MAX_STRANGERS);
+    drop(strangers);
+    bed.turn();
+    assert_eq!(bed.server.connections().count(), 1);
+}

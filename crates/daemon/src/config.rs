@@ -1,0 +1,330 @@
+//! The configuration: one TOML file, with a default for everything but the device.
+//!
+//! Reading goes in three steps: [`Config::parse`] makes TOML into the structures here (unknown keys and values of
+//! the wrong kind are errors with a line), `check` looks at what the keys mean together, and
+//! [`Config::settings`] says the same in the engine's words.
+
+mod check;
+mod error;
+// mod settings;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+pub use error::ConfigError;
+pub use values::{Mode, Network, Ports, Size};
+
+/// Where the daemon looks for its file when none is named.
+pub const DEFAULT_FILE: &str = "/etc/scoutline.toml";
+/// The control socket when nothing names another.
+pub const DEFAULT_CONTROL: &str = "/run/scoutline/control.sock";
+/// Name of the class that takes what no other class takes.
+pub const DEFAULT_CLASS: &str = "default";
+
+/// The whole file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// `[[device]]`: at least one.
+    pub device: Vec<Device>,
+    /// `[engine]`.
+    pub engine: Engine,
+    /// `[linux]`: the Linux thread.
+    pub linux: Linux,
+    /// `[system]`: paths that serve the machine itself.
+    pub system: System,
+    /// `[control]`: the sockets of tools and programs.
+    pub control: Control,
+    /// `[[class]]`: tried in order, the first match wins.
+    pub class: Vec<Class>,
+}
+
+/// `[[device]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// The interface (packet, tap) or the file's stem (pcap).
+    pub name: Spanned<String>,
+    /// How it is driven.
+    #[serde(default)]
+    pub driver: Driver,
+    /// How it lives with Linux.
+    #[serde(default)]
+    pub mode: DeviceMode,
+    /// Our address and network.
+    pub address: Spanned<Network>,
+    /// Where packets for other networks go.
+    pub gateway: Option<Spanned<Ipv4Addr>>,
+    /// Largest network-layer packet; default: the interface's.
+    pub mtu: Option<Spanned<u32>>,
+    /// Knobs of the packet driver.
+    pub packet: Option<PacketKnobs>,
+    /// Files of the pcap driver.
+    pub pcap: Option<PcapFiles>,
+}
+
+/// `driver = "…"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Driver {
+    /// AF_PACKET with 64 KiB super-segments.
+    #[default]
+    Packet,
+    /// A tap interface, made by the daemon.
+    Tap,
+    /// Packets from a file, packets to a file.
+    Pcap,
+}
+
+/// `mode = "…"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceMode {
+    /// The interface and the address belong to scoutline.
+    #[default]
+    Dedicated,
+}
+
+/// `[device.packet]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PacketKnobs {
+    /// Memory of the receive ring.
+    pub ring: Option<Spanned<Size>>,
+}
+
+/// `[device.pcap]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PcapFiles {
+    /// Packets to receive.
+    pub input: Option<PathBuf>,
+    /// Where sent packets go.
+    pub output: Option<PathBuf>,
+}
+
+/// `[engine]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Engine {
+    /// The core to run on; default: Linux decides.
+    pub cpu: Option<Spanned<usize>>,
+    /// Whether to run with real-time priority.
+    pub realtime: Realtime,
+    /// Which: 1 to 99.
+    pub realtime_priority: Spanned<u8>,
+    /// How long to spin for more work before sleeping, at most; 0: not at all.
+    pub spin_us: Spanned<u32>,
+    /// Receive buffer of a socket.
+    pub receive_buffer: Spanned<Size>,
+    /// Send buffer of a socket.
+    pub send_buffer: Spanned<Size>,
+    /// Paths that may exist.
+    pub max_paths: Spanned<u32>,
+    /// Buffer bytes that all paths together may hold.
+    pub max_buffer_memory: Spanned<Size>,
+    /// How long a closed connection stays in TIME-WAIT, in seconds.
+    pub time_wait_s: Spanned<u32>,
+    /// Packets that may wait in a path's input queue.
+    pub queue_packets: Spanned<u32>,
+    /// Time the stages of new paths one by one.
+    pub measure: bool,
+}
+
+/// `realtime = "…"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Realtime {
+    /// When the privilege is there; else say so and go on.
+    #[default]
+    Auto,
+    /// Or do not start.
+    On,
+    /// No.
+    Off,
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine {
+            cpu: None,
+            realtime: Realtime::Auto,
+            realtime_priority: values::unplaced(50),
+            spin_us: values::unplaced(50),
+            receive_buffer: values::unplaced(Size(256 << 10)),
+            send_buffer: values::unplaced(Size(256 << 10)),
+            max_paths: values::unplaced(200_000),
+            max_buffer_memory: values::unplaced(Size(4 << 30)),
+            time_wait_s: values::unplaced(60),
+            queue_packets: values::unplaced(256),
+            measure: false,
+        }
+    }
+}
+
+/// `[linux]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Linux {
+    /// Where the Linux thread stands among the paths.
+    pub priority: Spanned<u8>,
+    /// How long Linux may run at most before the engine looks again.
+    pub quantum_us: Spanned<u32>,
+    /// How much time paths of Linux's level may take between two of its turns.
+    pub interval_us: Spanned<u32>,
+}
+
+impl Default for Linux {
+    fn default() -> Linux {
+        Linux {
+            priority: values::unplaced(0),
+            quantum_us: values::unplaced(2_000),
+            interval_us: values::unplaced(50),
+        }
+    }
+}
+
+/// `[system]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct System {
+    /// Priority of the ARP, ICMP, reassembly and reset paths.
+    pub priority: Spanned<u8>,
+}
+
+impl Default for System {
+    fn default() -> System {
+        System { priority: values::unplaced(3) }
+    }
+}
+
+/// `[control]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Control {
+    /// The control socket; the attach socket lies beside it with `.attach` behind its name.
+    pub socket: Spanned<PathBuf>,
+    /// A group whose members may use both.
+    pub group: Option<Spanned<String>>,
+    /// Mode of both sockets, in octal.
+    pub mode: Mode,
+}
+
+impl Default for Control {
+    fn default() -> Control {
+        Control { socket: values::unplaced(DEFAULT_CONTROL.into()), group: None, mode: Mode(0o660) }
+    }
+}
+
+impl Control {
+    /// The number of its group.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_id(&self) -> Result<Option<u32>, ConfigError> {
+        let Some(group) = &self.group else { return Ok(None) };
+        let name = group.get_ref();
+        let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+        let found = groups.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+        });
+        let Some(id) = found.or_else(|| name.parse().ok()) else {
+            let message = format!(
+                "[control] group = \"{name}\": there is no such group; make it with `groupadd {name}`"
+            );
+            return Err(ConfigError::of_machine(message));
+        };
+        Ok(Some(id))
+    }
+}
+
+/// `[[class]]`. Conditions of different kinds must all hold; of one kind, any.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Class {
+    /// Its name.
+    pub name: Spanned<String>,
+    /// Priority of its paths, 0 to 63; higher runs first.
+    pub priority: Option<Spanned<u8>>,
+    /// Served only when nothing else has work.
+    #[serde(default)]
+    pub idle: bool,
+    /// Priority of its listen paths; default: `priority`.
+    pub listen_priority: Option<Spanned<u8>>,
+    /// Networks of the peer.
+    #[serde(default)]
+    pub source: Vec<Network>,
+    /// Our ports.
+    #[serde(default)]
+    pub local_port: Vec<Ports>,
+    /// The peer's ports.
+    #[serde(default)]
+    pub remote_port: Vec<Ports>,
+    /// Programs, by the last part of the path of the executable.
+    #[serde(default)]
+    pub program: Vec<String>,
+    /// Packets that may wait in a path's input queue.
+    pub queue_packets: Option<Spanned<u32>>,
+    /// Buffer bytes that the paths of the class may hold together.
+    pub memory: Option<Spanned<Size>>,
+}
+
+impl Class {
+    /// Whether it takes every path.
+    pub fn matches_everything(&self) -> bool {
+        self.source.iter().all(|network| network.prefix == 0)
+            && self.local_port.is_empty()
+            && self.remote_port.is_empty()
+            && self.program.is_empty()
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not TOML, or says something that cannot be.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
+        Config::parse(&text, path)
+    }
+
+    /// Reads and checks the text of a file; `path` is for messages.
+    ///
+    /// # Errors
+    /// As for [`Config::load`].
+    pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
+        let config: Config =
+            toml::from_str(text).map_err(|error| ConfigError::from_toml(path, text, &error))?;
+        check::check(&config).map_err(|fault| ConfigError::from_fault(path, text, fault))?;
+        Ok(config)
+    }
+
+    /// A configuration of one device and nothing else: `scoutline up --device NAME --address CIDR`.
+    ///
+    /// # Errors
+    /// The address cannot be ours.
+    pub fn quick(device: &str, address: Network, gateway: Option<Ipv4Addr>) -> Result<Config, ConfigError> {
+        let device = Device {
+            name: values::unplaced(device.to_owned()),
+            driver: Driver::Packet,
+            mode: DeviceMode::Dedicated,
+            address: values::unplaced(address),
+            gateway: gateway.map(values::unplaced),
+            mtu: None,
+            packet: None,
+            pcap: None,
+        };
+        let config = Config { device: vec![device], ..Config::default() };
+        check::check(&config).map_err(ConfigError::from_arguments)?;
+        Ok(config)
+    }
+}

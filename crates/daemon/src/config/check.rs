@@ -1,0 +1,219 @@
+//! What the keys mean together. The first fault found is reported.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use toml::Spanned;
+
+use super::error::Fault;
+use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Size};
+
+/// Highest priority of a path.
+pub(super) const MAX_PRIORITY: u8 = 63;
+/// Classes, the last one included.
+const MAX_CLASSES: usize = 64;
+/// The header of a region holds so many networks.
+const MAX_DEVICES: usize = scoutline_abi::layout::SERVED_COUNT;
+/// Length of a socket's name in `sockaddr_un`, its final zero not counted.
+const MAX_SOCKET_LEN: usize = 107;
+
+type Checked = Result<(), Fault>;
+
+pub(super) fn check(config: &Config) -> Checked {
+    check_devices(&config.device)?;
+    check_engine(config)?;
+    check_classes(&config.class)?;
+    let socket = config.control.socket.get_ref();
+    if !socket.is_absolute() {
+        return fault(&config.control.socket, "the control socket must be an absolute path".into());
+    }
+    if crate::attach_path(socket).as_os_str().len() > MAX_SOCKET_LEN {
+        let message =
+            format!("the path of the control socket is too long; at most {} bytes", MAX_SOCKET_LEN - 7);
+        return fault(&config.control.socket, message);
+    }
+    Ok(())
+}
+
+fn fault<T>(place: &Spanned<T>, message: String) -> Checked {
+    Err(Fault { at: place.span(), message })
+}
+
+fn within<T: PartialOrd + Display>(name: &str, value: &Spanned<T>, allowed: RangeInclusive<T>) -> Checked {
+    if allowed.contains(value.get_ref()) {
+        return Ok(());
+    }
+    let message = format!(
+        "{name} = {} is out of range; it must be {} to {}",
+        value.get_ref(),
+        allowed.start(),
+        allowed.end()
+    );
+    fault(value, message)
+}
+
+fn check_devices(devices: &[Device]) -> Checked {
+    if devices.is_empty() {
+        let message =
+            "there is no [[device]]; name one: [[device]] name = \"eth1\", address = \"10.0.0.1/24\"";
+        return Err(Fault { at: 0..0, message: message.into() });
+    }
+    if let Some(device) = devices.get(MAX_DEVICES) {
+        return fault(&device.name, format!("too many devices; at most {MAX_DEVICES}"));
+    }
+    for (index, device) in devices.iter().enumerate() {
+        let name = device.name.get_ref();
+        check_device(device)?;
+        for other in &devices[..index] {
+            let (ours, theirs) = (*device.address.get_ref(), *other.address.get_ref());
+            if other.name.get_ref() == name {
+                return fault(
+                    &device.name,
+                    format!("device `{name}` is there twice; each needs a name of its own"),
+                );
+            }
+            if ours.contains(theirs.address) || theirs.contains(ours.address) {
+                let other = other.name.get_ref();
+                let message = format!(
+                    "the networks {ours} of `{name}` and {theirs} of `{other}` overlap; each device needs its own"
+                );
+                return fault(&device.address, message);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_device(device: &Device) -> Checked {
+    let name = device.name.get_ref();
+    if name.is_empty() || name.len() > 15 || name.contains(['/', ' ', '\t', '\n']) {
+        return fault(
+            &device.name,
+            format!("`{name}` is no name of an interface; see `ip link` for those that exist"),
+        );
+    }
+    let network = *device.address.get_ref();
+    let address = network.address;
+    if address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast() {
+        return fault(&device.address, format!("{address} cannot be the address of a device"));
+    }
+    within("the prefix of the address", &Spanned::new(device.address.span(), network.prefix), 1..=32)?;
+    if network.prefix < 31 && (address == network.base() || address == network.broadcast()) {
+        let message = format!(
+            "{network} names a network, not an address in it; write for instance \"{}/{}\"",
+            std::net::Ipv4Addr::from_bits(network.base().to_bits() + 1),
+            network.prefix
+        );
+        return fault(&device.address, message);
+    }
+    if let Some(gateway) = &device.gateway {
+        if !network.contains(*gateway.get_ref()) || *gateway.get_ref() == address {
+            let message =
+                format!("the gateway {} must be another address of the network {network}", gateway.get_ref());
+            return fault(gateway, message);
+        }
+    }
+    if let Some(mtu) = &device.mtu {
+        within("mtu", mtu, 576..=65_535)?;
+    }
+    if device.packet.is_some() && device.driver != Driver::Packet {
+        return fault(
+            &device.name,
+            format!("`{name}` has [device.packet] but another driver; remove one of them"),
+        );
+    }
+    if let Some(ring) = device.packet.as_ref().and_then(|knobs| knobs.ring.as_ref()) {
+        within("ring", ring, Size(1 << 20)..=Size(1 << 30))?;
+    }
+    let has_file = device.pcap.as_ref().is_some_and(|files| files.input.is_some() || files.output.is_some());
+    if (device.driver == Driver::Pcap) != has_file {
+        let message =
+            format!("`{name}`: driver = \"pcap\" and [device.pcap] with input or output belong together");
+        return fault(&device.name, message);
+    }
+    Ok(())
+}
+
+fn check_engine(config: &Config) -> Checked {
+    let engine = &config.engine;
+    within("realtime_priority", &engine.realtime_priority, 1..=99)?;
+    within("spin_us", &engine.spin_us, 0..=10_000)?;
+    for (name, size) in [("receive_buffer", &engine.receive_buffer), ("send_buffer", &engine.send_buffer)] {
+        within(name, size, Size(4 << 10)..=Size(64 << 20))?;
+        let bytes = size.get_ref().0;
+        if !bytes.is_power_of_two() {
+            let message = format!(
+                "{name} = \"{}\" must be a power of two, such as \"{}\"",
+                size.get_ref(),
+                Size(bytes.next_power_of_two())
+            );
+            return fault(size, message);
+        }
+    }
+    within("max_paths", &engine.max_paths, 16..=4_000_000)?;
+    within("max_buffer_memory", &engine.max_buffer_memory, Size(1 << 20)..=Size(1 << 40))?;
+    within("time_wait_s", &engine.time_wait_s, 0..=600)?;
+    within("queue_packets", &engine.queue_packets, 1..=65_536)?;
+    within("priority", &config.linux.priority, 0..=MAX_PRIORITY)?;
+    within("quantum_us", &config.linux.quantum_us, 10..=1_000_000)?;
+    within("interval_us", &config.linux.interval_us, 0..=1_000_000)?;
+    within("priority", &config.system.priority, 0..=MAX_PRIORITY)
+}
+
+fn check_classes(classes: &[Class]) -> Checked {
+    if let Some(class) = classes.get(MAX_CLASSES - 1) {
+        return fault(&class.name, format!("too many classes; at most {}", MAX_CLASSES - 1));
+    }
+    let mut names = BTreeSet::new();
+    let mut takes_all: Option<&str> = None;
+    for class in classes {
+        let name = class.name.get_ref().as_str();
+        if name.is_empty() || name.chars().any(char::is_control) {
+            return fault(&class.name, "a class needs a name that can be printed".into());
+        }
+        if !names.insert(name) {
+            return fault(
+                &class.name,
+                format!("class `{name}` is there twice; each needs a name of its own"),
+            );
+        }
+        if let Some(all) = takes_all {
+            let message = format!(
+                "class `{name}` is never reached: `{all}` before it takes everything; put `{name}` before `{all}`"
+            );
+            return fault(&class.name, message);
+        }
+        if class.matches_everything() {
+            takes_all = Some(name);
+        } else if name == DEFAULT_CLASS {
+            let message = format!(
+                "class `{DEFAULT_CLASS}` takes what no other takes; remove its conditions or rename it"
+            );
+            return fault(&class.name, message);
+        }
+        match (&class.priority, class.idle) {
+            (Some(priority), false) => within("priority", priority, 0..=MAX_PRIORITY)?,
+            (None, _) => {}
+            (Some(priority), true) => {
+                return fault(
+                    priority,
+                    format!("class `{name}` is idle and has a priority; remove one of them"),
+                );
+            }
+        }
+        if let Some(priority) = &class.listen_priority {
+            within("listen_priority", priority, 0..=MAX_PRIORITY)?;
+        }
+        if let Some(queue) = &class.queue_packets {
+            within("queue_packets", queue, 1..=65_536)?;
+        }
+        if let Some(program) =
+            class.program.iter().find(|program| program.is_empty() || program.contains('/'))
+        {
+            let message = format!("program `{program}`: give the last part of its path, such as \"nginx\"");
+            return fault(&class.name, message);
+        }
+    }
+    Ok(())
+}

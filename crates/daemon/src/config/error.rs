@@ -1,0 +1,116 @@
+//! One line that says where, what, and what to do.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+/// What is wrong with the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file and the line, or who said it.
+    place: String,
+    message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A finding of the checks, with the place in the text where the value stands.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    pub(super) at: Range<usize>,
+    pub(super) message: String,
+}
+
+impl ConfigError {
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
+        let remedy = match error.kind() {
+            io::ErrorKind::NotFound => "; name another with --config, or start with --device and --address",
+            io::ErrorKind::PermissionDenied => "; run as root or make it readable",
+            _ => "",
+        };
+        let message = format!("cannot read the configuration: {}{remedy}", plain(error));
+        ConfigError { place: path.display().to_string(), message }
+    }
+
+    pub(super) fn from_toml(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+        let place = place(path, text, error.span());
+        ConfigError { place, message: with_suggestion(error.message()) }
+    }
+
+    pub(super) fn from_fault(path: &Path, text: &str, fault: Fault) -> ConfigError {
+        let span = (fault.at != (0..0)).then_some(fault.at);
+        ConfigError { place: place(path, text, span), message: fault.message }
+    }
+
+    pub(super) fn from_arguments(fault: Fault) -> ConfigError {
+        ConfigError { place: "arguments".into(), message: fault.message }
+    }
+
+    pub(super) fn of_machine(message: String) -> ConfigError {
+        ConfigError { place: "configuration".into(), message }
+    }
+}
+
+/// What the system said, without Rust's "(os error 2)".
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+fn place(path: &Path, text: &str, span: Option<Range<usize>>) -> String {
+    let Some(span) = span else { return path.display().to_string() };
+    let before = &text.as_bytes()[..span.start.min(text.len())];
+    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    format!("{}:{line}", path.display())
+}
+
+/// Makes serde's list of what it expected into a suggestion, and any message into one line.
+fn with_suggestion(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let (kind, rest) = if message.starts_with("unknown field") {
+        ("unknown key", "known keys here")
+    } else if message.starts_with("unknown variant") {
+        ("unknown value", "known values")
+    } else {
+        return message.split('\n').map(str::trim).collect::<Vec<_>>().join("; ");
+    };
+    let Some((&wrong, known)) = quoted.split_first() else { return message.to_owned() };
+    match nearest(wrong, known) {
+        Some(near) => format!("{kind} `{wrong}`; did you mean `{near}`?"),
+        None => format!("{kind} `{wrong}`; {rest}: {}", known.join(", ")),
+    }
+}
+
+/// The word that differs least, if it differs little.
+fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+    let (distance, word) = known.iter().map(|&word| (distance(wrong, word), word)).min()?;
+    (distance <= 1.max(wrong.len() / 3)).then_some(word)
+}
+
+/// Edits between two words, a swap of neighbours counting as one (optimal string alignment).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            rows[i][j] = if i == 0 || j == 0 {
+                i + j
+            } else {
+                let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+                let mut best = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+                if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                    best = best.min(rows[i - 2][j - 2] + 1);
+                }
+                best
+            };
+        }
+    }
+    rows[a.len()][b.len()]
+}

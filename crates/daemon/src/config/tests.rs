@@ -1,0 +1,193 @@
+use std::path::Path;
+
+use super::{Config, Driver, Network, Size};
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, Path::new("s.toml")).map_err(|error| error.to_string())
+}
+
+const DEVICE: &str = "[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\n";
+
+/// The error of a configuration that has a sound device before `rest` (which begins at line 4).
+fn error(rest: &str) -> String {
+    let error = parse(&format!("{DEVICE}{rest}")).expect_err(rest);
+    assert!(!error.contains('\n'), "one line: {error}");
+    error
+}
+
+#[test]
+fn a_device_is_enough() {
+    let config = parse(DEVICE).unwrap();
+    assert_eq!(config.device[0].driver, Driver::Packet);
+    assert_eq!(config.engine.receive_buffer.get_ref(), &Size(256 << 10));
+    assert_eq!(config.control.socket.get_ref().to_str(), Some(super::DEFAULT_CONTROL));
+    assert!(config.class.is_empty());
+}
+
+#[test]
+fn everything_can_be_said() {
+    let config = parse(
+        r#"
+        [[device]]
+        name = "eth1"
+        driver = "packet"
+        mode = "dedicated"
+        address = "10.0.0.1/24"
+        gateway = "10.0.0.254"
+        mtu = 1500
+        packet.ring = "16MiB"
+        [engine]
+        cpu = 1
+        realtime = "on"
+        realtime_priority = 40
+        spin_us = 0
+        receive_buffer = 65536
+        send_buffer = "1MiB"
+        max_paths = 1000
+        max_buffer_memory = "1GiB"
+        time_wait_s = 1
+        queue_packets = 64
+        measure = true
+        [linux]
+        priority = 1
+        quantum_us = 1000
+        interval_us = 100
+        [system]
+        priority = 4
+        [control]
+        socket = "/tmp/c.sock"
+        group = "root"
+        mode = "0600"
+        [[class]]
+        name = "preferred"
+        priority = 2
+        listen_priority = 5
+        source = ["10.0.0.7/32", "10.1.0.0/16", "10.0.0.9"]
+        local_port = [80, "8000-8100"]
+        remote_port = ["1024-65535"]
+        program = ["nginx"]
+        queue_packets = 32
+        memory = "64MiB"
+        [[class]]
+        name = "backup"
+        idle = true
+        "#,
+    )
+    .unwrap();
+    let class = &config.class[0];
+    assert_eq!(class.local_port[1].0, 8000..=8100);
+    assert_eq!(class.source[2], Network { address: [10, 0, 0, 9].into(), prefix: 32 });
+    assert!(config.class[1].matches_everything());
+    assert_eq!(config.control.mode.0, 0o600);
+    assert_eq!(config.control.group_id().unwrap(), Some(0));
+}
+
+#[test]
+fn unknown_keys_are_named_with_line_and_suggestion() {
+    assert_eq!(error("[engine]\nspin_su = 3\n"), "s.toml:5: unknown key `spin_su`; did you mean `spin_us`?");
+    assert_eq!(error("[engin]\n"), "s.toml:4: unknown key `engin`; did you mean `engine`?");
+    let far = error("[[class]]\nname = \"a\"\ncolour = 1\n");
+    assert!(
+        far.starts_with("s.toml:6: unknown key `colour`; known keys here: name, priority, idle"),
+        "{far}"
+    );
+    let driver =
+        parse("[[device]]\nname = \"a\"\naddress = \"10.0.0.1/8\"\ndriver = \"paket\"\n").unwrap_err();
+    assert_eq!(driver, "s.toml:4: unknown value `paket`; did you mean `packet`?");
+}
+
+#[test]
+fn each_wrong_value_is_one_line_with_the_remedy() {
+    let cases = [
+        (
+            "[engine]\nreceive_buffer = \"300KiB\"",
+            "s.toml:5: receive_buffer = \"300KiB\" must be a power of two, such as \"512KiB\"",
+        ),
+        ("[engine]\nsend_buffer = \"lots\"", "`lots` is no size; write it like"),
+        ("[engine]\nspin_us = 20000", "s.toml:5: spin_us = 20000 is out of range; it must be 0 to 10000"),
+        ("[engine]\ncpu = -1", "s.toml:5:"),
+        ("[engine]\nrealtime = \"maybe\"", "known values: auto, on, off"),
+        ("[engine]\nrealtime_priority = 0", "must be 1 to 99"),
+        ("[engine]\nspin_us = 1\nspin_us = 2", "duplicate key"),
+        (
+            "[[class]]\nname = \"a\"\npriority = 64",
+            "s.toml:6: priority = 64 is out of range; it must be 0 to 63",
+        ),
+        ("[[class]]\npriority = 1", "missing field `name`"),
+        (
+            "[[class]]\nname = \"a\"\nidle = true\npriority = 1",
+            "class `a` is idle and has a priority; remove one",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nsource = [\"10.0.0.1/33\"]",
+            "s.toml:6: `10.0.0.1/33`: the length of the prefix",
+        ),
+        ("[[class]]\nname = \"a\"\nsource = [\"ten\"]", "`ten` is no IPv4 network"),
+        ("[[class]]\nname = \"a\"\nlocal_port = [0]", "a port (1 to 65535)"),
+        ("[[class]]\nname = \"a\"\nlocal_port = [\"90-80\"]", "write \"80-90\""),
+        ("[[class]]\nname = \"a\"\nlocal_port = [\"http\"]", "`http` is no port or range of ports"),
+        ("[[class]]\nname = \"a\"\nprogram = [\"/usr/sbin/nginx\"]", "give the last part of its path"),
+        (
+            "[[class]]\nname = \"a\"\nsource = [\"1.2.3.4\"]\n[[class]]\nname = \"a\"",
+            "s.toml:8: class `a` is there twice",
+        ),
+        (
+            "[[class]]\nname = \"a\"\n[[class]]\nname = \"b\"",
+            "s.toml:7: class `b` is never reached: `a` before it takes everything",
+        ),
+        ("[[class]]\nname = \"default\"\nlocal_port = [1]", "takes what no other takes"),
+        ("[control]\nmode = \"rw\"", "`rw` is no mode; write it in octal"),
+        ("[control]\nsocket = \"here\"", "must be an absolute path"),
+        ("[[device]]\nname = \"eth1\"\naddress = \"10.9.0.1/24\"", "s.toml:5: device `eth1` is there twice"),
+        (
+            "[[device]]\nname = \"eth2\"\naddress = \"10.0.0.9/8\"",
+            "s.toml:6: the networks 10.0.0.9/8 of `eth2` and 10.0.0.1/24 of `eth1` overlap",
+        ),
+        (
+            "[[device]]\nname = \"eth2\"\naddress = \"10.7.0.0/24\"",
+            "names a network, not an address in it; write for instance \"10.7.0.1/24\"",
+        ),
+        (
+            "[[device]]\nname = \"eth2\"\naddress = \"10.7.0.1/24\"\ngateway = \"10.8.0.1\"",
+            "the gateway 10.8.0.1 must be another address of the network",
+        ),
+        ("[[device]]\nname = \"eth2\"\naddress = \"127.0.0.1/8\"", "cannot be the address of a device"),
+        ("[[device]]\nname = \"a/b\"\naddress = \"10.7.0.1/24\"", "is no name of an interface"),
+        ("[[device]]\nname = \"p\"\ndriver = \"pcap\"\naddress = \"10.7.0.1/24\"", "belong together"),
+        (
+            "[[device]]\nname = \"p\"\nmode = \"shared\"\naddress = \"10.7.0.1/24\"",
+            "unknown value `shared`; known values: dedicated",
+        ),
+        ("[[device]]\nname = \"p\"", "missing field `address`"),
+        ("what", "s.toml:4:"),
+    ];
+    for (text, expected) in cases {
+        let error = error(text);
+        assert!(error.contains(expected), "{text}\n gave: {error}\n  not: {expected}");
+    }
+    assert!(parse("").unwrap_err().contains("there is no [[device]]; name one"));
+}
+
+#[test]
+fn a_file_that_is_not_there_has_its_remedy() {
+    let error = Config::load(Path::new("/nonexistent/s.toml")).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/s.toml: cannot read the configuration: No such file"), "{error}");
+    assert!(error.contains("--config"), "{error}");
+}
+
+#[test]
+fn quick_start_is_checked_too() {
+    let config = Config::quick("eth1", "10.0.0.1/24".parse().unwrap(), None).unwrap();
+    assert_eq!(config.device[0].name.get_ref(), "eth1");
+    let error = Config::quick("eth1", "10.0.0.0/24".parse().unwrap(), None).unwrap_err().to_string();
+    assert!(error.contains("10.0.0.1/24"), "{error}");
+}
+
+#[test]
+fn sizes_read_and_print() {
+    for (text, bytes) in [("7", 7), ("1k", 1024), ("2MiB", 2 << 20), ("3 GB", 3_000_000_000)] {
+        assert_eq!(text.parse(), Ok(Size(bytes)));
+    }
+    assert!("99999999999GiB".parse::<Size>().is_err());
+    assert_eq!(Size(256 << 10).to_string(), "256KiB");
+}

@@ -1,0 +1,195 @@
+//! Values with a notation of their own: sizes, networks, ports, modes.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use toml::Spanned;
+
+/// A default: it stands at no line.
+pub(super) fn unplaced<T>(value: T) -> Spanned<T> {
+    Spanned::new(0..0, value)
+}
+
+/// A number of bytes: `262144`, `"256KiB"`, `"4GiB"`, `"100kB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let fault = || format!("`{text}` is no size; write it like \"256KiB\", \"4GiB\" or 65536");
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let number: u64 = text[..digits].parse().map_err(|_| fault())?;
+        let unit: u64 = match text[digits..].trim() {
+            "" | "B" => 1,
+            "kB" | "KB" => 1_000,
+            "MB" => 1_000_000,
+            "GB" => 1_000_000_000,
+            "KiB" | "K" | "k" => 1 << 10,
+            "MiB" | "M" => 1 << 20,
+            "GiB" | "G" => 1 << 30,
+            _ => return Err(fault()),
+        };
+        number.checked_mul(unit).map(Size).ok_or_else(fault)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        for (unit, shift) in units {
+            if self.0 != 0 && self.0.is_multiple_of(1 << shift) {
+                return write!(f, "{}{unit}", self.0 >> shift);
+            }
+        }
+        write!(f, "{}", self.0)
+    }
+}
+
+/// An address with the length of its network's prefix: `10.0.0.1/24`. Without a length: `/32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The address as written, host part included.
+    pub address: Ipv4Addr,
+    /// 0 to 32.
+    pub prefix: u8,
+}
+
+impl Network {
+    fn mask(self) -> u32 {
+        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
+    }
+
+    /// The network's own address.
+    pub fn base(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.address.to_bits() & self.mask())
+    }
+
+    /// The network's broadcast address.
+    pub fn broadcast(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.address.to_bits() | !self.mask())
+    }
+
+    /// Whether an address lies in it.
+    pub fn contains(self, address: Ipv4Addr) -> bool {
+        (address.to_bits() ^ self.address.to_bits()) & self.mask() == 0
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let (address, prefix) = text.split_once('/').unwrap_or((text, "32"));
+        let address = address
+            .parse()
+            .map_err(|_| format!("`{text}` is no IPv4 network; write it like \"10.0.0.1/24\""))?;
+        match prefix.parse() {
+            Ok(prefix @ 0..=32) => Ok(Network { address, prefix }),
+            _ => Err(format!("`{text}`: the length of the prefix must be 0 to 32, as in \"10.0.0.1/24\"")),
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// A port or a range of ports: `80`, `"8000-8100"`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports(pub RangeInclusive<u16>);
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Ports, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let fault = || format!("`{text}` is no port or range of ports; write 80 or \"8000-8100\"");
+        let first: u16 = first.trim().parse().map_err(|_| fault())?;
+        let last: u16 = last.trim().parse().map_err(|_| fault())?;
+        if first == 0 || last == 0 {
+            return Err(format!("`{text}`: ports begin at 1"));
+        }
+        if first > last {
+            return Err(format!(
+                "`{text}`: the first port of a range must be the lower; write \"{last}-{first}\""
+            ));
+        }
+        Ok(Ports(first..=last))
+    }
+}
+
+/// Permission bits: `"0660"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode(pub u32);
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mode, String> {
+        match u32::from_str_radix(text.trim_start_matches("0o"), 8) {
+            Ok(mode) if mode <= 0o777 => Ok(Mode(mode)),
+            _ => Err(format!("`{text}` is no mode; write it in octal, like \"0660\"")),
+        }
+    }
+}
+
+/// Reads a value from a string, or from a number where its type has such a notation.
+struct Notation<T> {
+    expecting: &'static str,
+    number: fn(i64) -> Option<T>,
+}
+
+impl<T: FromStr<Err = String>> Visitor<'_> for Notation<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expecting)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        (self.number)(number).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self.expecting))
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+        let number = |bytes: i64| u64::try_from(bytes).ok().map(Size);
+        deserializer.deserialize_any(Notation { expecting: "a size such as \"256KiB\" or 65536", number })
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
+        deserializer
+            .deserialize_any(Notation { expecting: "a network such as \"10.0.0.1/24\"", number: |_| None })
+    }
+}
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Ports, D::Error> {
+        let number =
+            |port: i64| u16::try_from(port).ok().filter(|&port| port > 0).map(|port| Ports(port..=port));
+        deserializer.deserialize_any(Notation {
+            expecting: "a port (1 to 65535) or a range such as \"8000-8100\"",
+            number,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+        deserializer
+            .deserialize_any(Notation { expecting: "a mode in octal such as \"0660\"", number: |_| None })
+    }
+}

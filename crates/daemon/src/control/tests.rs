@@ -1,0 +1,79 @@
+//! The whole plane over real sockets, with a fake engine in this thread's place.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use scoutline_abi::api::{Answer, ProgramRow, Request, Stat};
+
+use crate::attach::Owners;
+use crate::engine::fake::FakeEngine;
+use crate::plane::{Ended, Plane, PlaneSettings};
+
+fn serve<R: Send>(name: &str, engine: FakeEngine, tool: impl FnOnce(&Path) -> R + Send) -> (Ended, R) {
+    let control: PathBuf =
+        std::env::temp_dir().join(format!("scoutline-control-{name}-{}", std::process::id()));
+    let owners = Owners { uid: rustix::process::geteuid().as_raw(), group: None };
+    let settings = PlaneSettings { control: control.clone(), mode: 0o600, owners };
+    let mut plane = Plane::bind(&settings).unwrap();
+    let (stop, _stopper) = UnixStream::pair().unwrap();
+    let done = std::thread::scope(|scope| {
+        let tool = scope.spawn(|| tool(&control));
+        let ended = plane.serve(&engine, &stop).unwrap();
+        (ended, tool.join().unwrap())
+    });
+    drop(plane);
+    assert!(!control.exists());
+    done
+}
+
+fn answers(stream: &UnixStream) -> impl Iterator<Item = Answer> + use<> {
+    BufReader::new(stream.try_clone().unwrap())
+        .lines()
+        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+}
+
+#[test]
+fn questions_reach_the_engine_and_stop_stops() {
+    let programs = vec![ProgramRow { name: "nginx".into(), pid: 1, processes: 3, sockets: 5 }];
+    let engine = FakeEngine::answering(move |request| match request {
+        Request::Stat => Answer::Stat(Stat { programs: programs.clone(), ..Stat::default() }),
+        _ => Answer::Paths { paths: Vec::new() },
+    });
+    let (ended, ()) = serve("stop", engine, |path| {
+        let mut stream = UnixStream::connect(path).unwrap();
+        // Three questions at once are answered one after the other.
+        stream.write_all(b"{\"command\":\"ps\"}\n\n{\"command\":\"stat\"}\n{\"command\":\"pss\"}\n").unwrap();
+        let mut answers = answers(&stream);
+        assert!(matches!(answers.next(), Some(Answer::Paths { .. })));
+        let Some(Answer::Stat(stat)) = answers.next() else { panic!("no stat") };
+        assert_eq!(stat.version, env!("CARGO_PKG_VERSION"));
+        assert_eq!((stat.programs[0].processes, stat.notices.len()), (3, 1));
+        let Some(Answer::Error { message }) = answers.next() else { panic!("no error") };
+        assert!(message.contains("no request that is known"), "{message}");
+
+        // A half close still gets its answer.
+        let mut half = UnixStream::connect(path).unwrap();
+        half.write_all(b"{\"command\":\"ps\"}\n").unwrap();
+        half.shutdown(std::net::Shutdown::Write).unwrap();
+        let lines: Vec<Answer> = self::answers(&half).collect();
+        assert_eq!(lines.len(), 1);
+
+        // Somebody who sends without end is cut off.
+        let mut endless = UnixStream::connect(path).unwrap();
+        let sent = (0..100).map_while(|_| endless.write_all(&[b'x'; 4096]).ok()).count();
+        assert!(sent < 100);
+
+        stream.write_all(b"{\"command\":\"stop\"}\n").unwrap();
+        assert!(matches!(answers.next(), Some(Answer::Done)));
+    });
+    assert_eq!(ended, Ended::Asked);
+}
+
+#[test]
+fn an_engine_that_dies_ends_the_plane() {
+    let engine = FakeEngine::answering(|_| Answer::Done);
+    engine.die();
+    let (ended, ()) = serve("dies", engine, |_| ());
+    assert_eq!(ended, Ended::EngineGone);
+}

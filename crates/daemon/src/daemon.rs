@@ -1,0 +1,126 @@
+//! `scoutline up`: start order, signals, the end.
+//!
+//! Sockets first (a second daemon is refused before it touches a device), then the engine with its devices, then
+//! `ready`. The end goes the other way round.
+
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+
+use rustix::process::{Resource, Rlimit};
+use signal_hook::SigId;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::attach::Owners;
+use crate::config::{Config, ConfigError};
+use crate::engine::{Command, EngineLink};
+use crate::plane::{Ended, Plane, PlaneSettings};
+use crate::sockets::SocketError;
+
+/// Why the daemon did not start, or ended badly.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// The configuration cannot be used on this machine.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The engine did not start: a device or a privilege is missing.
+    #[error("{0}")]
+    Engine(String),
+    /// A system call of the control plane failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The engine ended while programs were served.
+    #[error("the engine has ended by itself; this is a defect: please report it with the lines above")]
+    EngineGone,
+}
+
+/// Runs the daemon with an engine that `start` makes and `finish` waits for, until SIGTERM, SIGINT, SIGHUP or
+/// `scoutline stop`. `ready` is called once programs can attach.
+///
+/// # Errors
+/// It does not start, or the engine ends by itself.
+pub fn run_with<E: EngineLink>(
+    config: &Config,
+    start: impl FnOnce() -> Result<E, DaemonError>,
+    ready: impl FnOnce(&E),
+    finish: impl FnOnce(E),
+) -> Result<(), DaemonError> {
+    let group = config.control.group_id()?;
+    let owners = Owners { uid: rustix::process::geteuid().as_raw(), group };
+    let settings = PlaneSettings {
+        control: config.control.socket.get_ref().clone(),
+        mode: config.control.mode.0,
+        owners,
+    };
+    raise_descriptor_limit();
+    let (stop, _signals) =
+        watch_signals().map_err(|source| DaemonError::System { action: "watch signals", source })?;
+    let mut plane = Plane::bind(&settings)?;
+    let engine = start()?;
+    for notice in engine.notices() {
+        log::warn!("{notice}");
+    }
+    ready(&engine);
+    let ended = plane.serve(&engine, &stop);
+    drop(plane); // nobody attaches any more
+    log::info!("stopping");
+    engine.send(Command::Stop);
+    finish(engine);
+    match ended {
+        Ok(Ended::Asked) => Ok(()),
+        Ok(Ended::EngineGone) => Err(DaemonError::EngineGone),
+        Err(source) => Err(DaemonError::System { action: "wait for events", source }),
+    }
+}
+
+/// Prints the one line that says that programs can attach.
+pub fn announce(config: &Config) {
+    let devices: Vec<String> = config
+        .device
+        .iter()
+        .map(|device| format!("{} {}", device.name.get_ref(), device.address.get_ref()))
+        .collect();
+    let mut out = std::io::stdout().lock();
+    // Who started us may have closed its end.
+    let _ =
+        writeln!(out, "ready: {} control {}", devices.join(", "), config.control.socket.get_ref().display());
+    let _ = out.flush();
+}
+
+/// Takes back the signal handlers when it goes.
+struct Signals(Vec<SigId>);
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for id in self.0.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+/// A stream that becomes readable when the daemon is told to stop.
+fn watch_signals() -> std::io::Result<(UnixStream, Signals)> {
+    let (stop, write) = UnixStream::pair()?;
+    let mut signals = Signals(Vec::new());
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signals.0.push(signal_hook::low_level::pipe::register(signal, write.try_clone()?)?);
+    }
+    Ok((stop, signals))
+}
+
+/// Each poll set and each process takes a descriptor.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, wanted) {
+        log::warn!("cannot raise the limit of descriptors: {error}");
+    }
+}
