@@ -35,7 +35,7 @@ pub use message::{
 };
 pub use module::{Arity, Module, Next, Service, ServiceKind, Side, Step, Verdict, View};
 pub use path::{Grant, Path, Ran, Runner, StageFacts};
-pub use queue::Queue;
+pub use queue::{Queue, QueueMemory};
 pub use rules::{ANY, Rule, RuleSet};
 pub use stage::{Context, Effect, Stage, Stages};
 pub use table::{ClassAccount, ClassAccounts, PathTable};

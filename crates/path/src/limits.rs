@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::{Attributes, CreateError, Name};
+use crate::{Attributes, CreateError, Name, QueueMemory};
 
 /// What one path may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Limits {
     }
 }
 
-/// What all paths of an engine may use together, and what they use now. A handle: clones share the counts.
+/// What all paths of an engine may use together, and what they use now (and the memory of their queues). A handle: clones share the counts.
 #[derive(Clone, Debug)]
 pub struct Budget {
     inner: Rc<Inner>,
@@ -50,6 +50,7 @@ struct Inner {
     limit_buffer_bytes: Cell<u64>,
     paths: Cell<u32>,
     buffer_bytes: Cell<u64>,
+    queue_memory: QueueMemory,
 }
 
 impl Default for Budget {
@@ -67,6 +68,7 @@ impl Budget {
                 limit_buffer_bytes: Cell::new(buffer_bytes),
                 paths: Cell::new(0),
                 buffer_bytes: Cell::new(0),
+                queue_memory: QueueMemory::default(),
             }),
         }
     }
@@ -105,6 +107,10 @@ impl Budget {
     /// Buffer bytes held now.
     pub fn buffer_bytes(&self) -> u64 {
         self.inner.buffer_bytes.get()
+    }
+
+    pub(crate) fn queue_memory(&self) -> QueueMemory {
+        self.inner.queue_memory.clone()
     }
 
     pub(crate) fn on_path_made(&self) {

@@ -61,7 +61,7 @@ impl Path {
         Path {
             id,
             stages: new.stages,
-            queue: Queue::new(limits.queue_packets, limits.queue_bytes),
+            queue: Queue::new(limits.queue_packets, limits.queue_bytes, budget.queue_memory()),
             class: new.attributes.number(Name::Class).map_or(0, |class| class as u16),
             memory_limit: limits.memory_bytes,
             budget,

@@ -1,29 +1,59 @@
 //! The bounded input queue of a path. What would overflow is refused before any work is spent on it: early drop
 //! (Scout §4.1, DESIGN.md §2).
+//!
+//! A message is 240 bytes, and there may be a million paths, nearly all of them with nothing to do. So an empty
+//! queue holds no memory: when the last message has left, the memory goes to the engine's [`QueueMemory`], and the
+//! next queue that gets a message takes it from there, warm and already grown.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use crate::{Burst, Message};
 
-/// A queue of messages, bounded in packets and in bytes. Empty it costs no heap memory of its own until the first
-/// message; a queue that once was long gives its memory back when it has run empty.
+/// Memory that empty queues left behind, for those that fill next. A handle: clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct QueueMemory {
+    spare: Rc<RefCell<Vec<VecDeque<Message>>>>,
+}
+
+impl QueueMemory {
+    /// As many as are likely to empty and fill in turn; the rest is freed.
+    const KEPT: usize = 64;
+    /// Messages of the largest that is kept: 240 KiB.
+    const KEPT_LEN: usize = 1_024;
+
+    #[inline]
+    fn take(&self) -> VecDeque<Message> {
+        self.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    #[inline]
+    fn give(&self, memory: VecDeque<Message>) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < QueueMemory::KEPT && memory.capacity() <= QueueMemory::KEPT_LEN {
+            spare.push(memory);
+        }
+    }
+}
+
+/// A queue of messages, bounded in packets and in bytes of data.
 ///
 /// Controls (notes from elsewhere, such as an ICMP error's) count as packets without bytes.
 #[derive(Debug, Default)]
 pub struct Queue {
+    /// Without memory while empty.
     messages: VecDeque<Message>,
+    memory: QueueMemory,
     limit_packets: u32,
     limit_bytes: u64,
     bytes: u64,
 }
 
-/// Room that an empty queue may keep: enough for a burst, and 100,000 idle paths hold little.
-const KEPT_ROOM: usize = 16;
-
 impl Queue {
     /// An empty queue that takes at most so many packets, and so many bytes of data.
-    pub fn new(limit_packets: u32, limit_bytes: u64) -> Queue {
-        Queue { messages: VecDeque::new(), limit_packets, limit_bytes, bytes: 0 }
+    pub fn new(limit_packets: u32, limit_bytes: u64, memory: QueueMemory) -> Queue {
+        Queue { messages: VecDeque::new(), memory, limit_packets, limit_bytes, bytes: 0 }
     }
 
     /// Puts a message at the end.
@@ -39,6 +69,9 @@ impl Queue {
         if over_bytes || self.messages.len() >= self.limit_packets as usize {
             return Err(message);
         }
+        if self.messages.capacity() == 0 {
+            self.messages = self.memory.take();
+        }
         self.bytes += bytes;
         self.messages.push_back(message);
         Ok(())
@@ -49,17 +82,26 @@ impl Queue {
     pub fn take(&mut self) -> Option<Message> {
         let message = self.messages.pop_front()?;
         self.bytes -= message.body_len() as u64;
-        if self.messages.is_empty() && self.messages.capacity() > 4 * KEPT_ROOM {
-            self.messages.shrink_to(KEPT_ROOM);
-        }
+        self.give_memory_back();
         Some(message)
     }
 
     /// Moves up to `limit` of the oldest messages to the end of `burst`; says how many.
     pub fn take_burst(&mut self, limit: usize, burst: &mut Burst) -> usize {
-        let before = burst.len();
-        burst.extend(std::iter::from_fn(|| self.take()).take(limit));
-        burst.len() - before
+        let count = limit.min(self.messages.len());
+        let from = burst.len();
+        // In one piece: a message is four cache lines, and each move of one costs.
+        burst.extend(self.messages.drain(..count));
+        self.bytes -= burst[from..].iter().map(|message| message.body_len() as u64).sum::<u64>();
+        self.give_memory_back();
+        count
+    }
+
+    #[inline]
+    fn give_memory_back(&mut self) {
+        if self.messages.is_empty() && self.messages.capacity() > 0 {
+            self.memory.give(std::mem::take(&mut self.messages));
+        }
     }
 
     /// Messages that wait.
@@ -90,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
     use scoutline_ring::Block;
 
-    use super::Queue;
+    use super::{Queue, QueueMemory};
     use crate::{Facts, Message};
 
     fn message(len: usize) -> Message {
@@ -99,7 +141,7 @@ mod tests {
 
     #[test]
     fn gives_back_what_does_not_fit() {
-        let mut queue = Queue::new(2, 100);
+        let mut queue = Queue::new(2, 100, QueueMemory::default());
         queue.offer(message(60)).unwrap();
         assert_eq!(queue.offer(message(41)).unwrap_err().body_len(), 41);
         queue.offer(message(40)).unwrap();
@@ -110,21 +152,42 @@ mod tests {
         queue.offer(message(500)).expect("an empty queue takes one message of any size");
     }
 
+    #[test]
+    fn empty_queues_share_their_memory() {
+        let memory = QueueMemory::default();
+        let mut queues = [(); 3].map(|()| Queue::new(500, 1 << 20, memory.clone()));
+        for queue in &mut queues {
+            (0..400).for_each(|_| queue.offer(message(1)).unwrap());
+            while queue.take().is_some() {}
+            assert_eq!(queue.messages.capacity(), 0);
+        }
+        assert_eq!(memory.spare.borrow().len(), 1, "one after the other, they used the same");
+        queues[0].offer(message(1)).unwrap();
+        assert!(queues[0].messages.capacity() >= 400 && memory.spare.borrow().is_empty());
+    }
+
     proptest! {
         #[test]
-        fn keeps_order_and_limits(operations in prop::collection::vec((any::<bool>(), 0usize..50), 0..300)) {
-            let mut queue = Queue::new(8, 120);
+        fn keeps_order_and_limits(operations in prop::collection::vec((0u8..5, 0usize..50), 0..300)) {
+            let mut queue = Queue::new(8, 120, QueueMemory::default());
             let mut oracle = std::collections::VecDeque::new();
-            for (put, len) in operations {
-                if put {
+            for (operation, len) in operations {
+                if operation < 3 {
                     let fits = oracle.len() < 8
                         && (oracle.is_empty() || oracle.iter().sum::<usize>() + len <= 120);
                     prop_assert_eq!(queue.offer(message(len)).is_ok(), fits);
                     if fits {
                         oracle.push_back(len);
                     }
-                } else {
+                } else if operation == 3 {
                     prop_assert_eq!(queue.take().map(|m| m.body_len()), oracle.pop_front());
+                } else {
+                    let mut burst = crate::Burst::new();
+                    let count = queue.take_burst(len / 10, &mut burst);
+                    let lengths: Vec<_> = burst.iter().map(Message::body_len).collect();
+                    let expected: Vec<_> = oracle.drain(..oracle.len().min(len / 10)).collect();
+                    prop_assert_eq!(count, expected.len());
+                    prop_assert_eq!(lengths, expected);
                 }
                 prop_assert_eq!(queue.len(), oracle.len());
                 prop_assert_eq!(queue.bytes(), oracle.iter().sum::<usize>() as u64);
