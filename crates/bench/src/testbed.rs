@@ -14,8 +14,8 @@
 //! Every route is made with `congctl cubic`, because the default may be another (bbr here, which
 //! cripples TCP over veth) and the sysctl cannot be set inside a namespace. Offloads stay on.
 //!
-//! Needs root and iproute2. Everything goes when the [`Testbed`] is dropped, and also on a signal (see
-//! [`crate::cleanup`]).
+//! Needs root and iproute2. Everything goes when the [`Testbed`] is dropped, and also on a signal
+//! (`cleanup.rs`).
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddrV4};
