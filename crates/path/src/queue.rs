@@ -172,22 +172,26 @@ mod tests {
             let mut queue = Queue::new(8, 120, QueueMemory::default());
             let mut oracle = std::collections::VecDeque::new();
             for (operation, len) in operations {
-                if operation < 3 {
-                    let fits = oracle.len() < 8
-                        && (oracle.is_empty() || oracle.iter().sum::<usize>() + len <= 120);
-                    prop_assert_eq!(queue.offer(message(len)).is_ok(), fits);
-                    if fits {
-                        oracle.push_back(len);
+                match operation {
+                    0..3 => {
+                        let fits = oracle.len() < 8
+                            && (oracle.is_empty() || oracle.iter().sum::<usize>() + len <= 120);
+                        prop_assert_eq!(queue.offer(message(len)).is_ok(), fits);
+                        if fits {
+                            oracle.push_back(len);
+                        }
                     }
-                } else if operation == 3 {
-                    prop_assert_eq!(queue.take().map(|m| m.body_len()), oracle.pop_front());
-                } else {
-                    let mut burst = crate::Burst::new();
-                    let count = queue.take_burst(len / 10, &mut burst);
-                    let lengths: Vec<_> = burst.iter().map(Message::body_len).collect();
-                    let expected: Vec<_> = oracle.drain(..oracle.len().min(len / 10)).collect();
-                    prop_assert_eq!(count, expected.len());
-                    prop_assert_eq!(lengths, expected);
+                    3 => {
+                        prop_assert_eq!(queue.take().map(|m| m.body_len()), oracle.pop_front());
+                    }
+                    _ => {
+                        let mut burst = crate::Burst::new();
+                        let count = queue.take_burst(len / 10, &mut burst);
+                        let lengths: Vec<_> = burst.iter().map(Message::body_len).collect();
+                        let expected: Vec<_> = oracle.drain(..oracle.len().min(len / 10)).collect();
+                        prop_assert_eq!(count, expected.len());
+                        prop_assert_eq!(lengths, expected);
+                    }
                 }
                 prop_assert_eq!(queue.len(), oracle.len());
                 prop_assert_eq!(queue.bytes(), oracle.iter().sum::<usize>() as u64);

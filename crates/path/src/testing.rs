@@ -178,6 +178,7 @@ impl Stage for Layer {
 
     fn on_timeout(&mut self, inward: &mut Burst, outward: &mut Burst, context: &mut Context<'_>) {
         self.note("timeout", 1);
+        context.more |= context.transmit_room == 0;
         self.timeout = Some(Time::from_nanos(context.now.as_nanos() + 100));
         inward.push(Message::control(crate::Control::Connected));
         outward.push(Message::default());

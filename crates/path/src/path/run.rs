@@ -25,8 +25,11 @@ pub struct Grant {
 pub struct Ran {
     /// Messages that entered the path.
     pub packets: usize,
-    /// The path has more to do: it stays ready.
+    /// The path has more to do, in its queue or in a stage: it stays ready.
     pub more: bool,
+    /// A stage stopped early ([`Context::more`]): it goes on when the path is kicked, [`Path::run_outward`], and
+    /// nothing else may come to wake it.
+    pub stopped_early: bool,
 }
 
 /// Scratch memory of runs, one for each engine, and what a run leaves behind for it.
@@ -116,13 +119,13 @@ impl Path {
             effects,
         };
         between.carry(&mut self.stages, &mut context, start);
-        let more = context.more || !self.queue.is_empty();
+        let stopped_early = context.more;
         for message in &out[sent_before..] {
             self.account.packets_out += 1;
             self.account.bytes_out += (message.head.as_slice().len() + message.body_len()) as u64;
         }
         self.report_held();
-        Ran { packets, more }
+        Ran { packets, more: stopped_early || !self.queue.is_empty(), stopped_early }
     }
 }
 

@@ -25,7 +25,7 @@ fn carries_in_turns_around_and_carries_out() {
     path.offer(packet(b"ABCz")).unwrap();
     path.offer(packet(b"AXY")).unwrap();
     let ran = path.run_inward(&mut runner, grant());
-    assert_eq!(ran, Ran { packets: 3, more: false });
+    assert_eq!(ran, Ran { packets: 3, more: false, stopped_early: false });
     assert_eq!(logged(&log), ["A in 3", "B in 3", "C in 2", "C out 2", "B out 2", "A out 2"]);
     let out: Vec<_> = runner.out.iter().map(wire).collect();
     assert_eq!(out, [b"ABCyx".to_vec(), b"ABCz".to_vec()]);
@@ -114,11 +114,24 @@ fn runs_stop_at_their_grant_and_say_that_there_is_more() {
     }
     assert_eq!(path.account.buffer_bytes_held, 20);
     let few = Grant { packets: 3, ..grant() };
-    assert_eq!(path.run_inward(&mut runner, few), Ran { packets: 3, more: true });
+    assert_eq!(path.run_inward(&mut runner, few), Ran { packets: 3, more: true, stopped_early: false });
     assert_eq!(path.account.buffer_bytes_held, 8);
-    assert_eq!(path.run_inward(&mut runner, few), Ran { packets: 2, more: false });
-    assert_eq!(path.run_inward(&mut runner, few), Ran { packets: 0, more: false });
+    assert_eq!(path.run_inward(&mut runner, few), Ran { packets: 2, more: false, stopped_early: false });
+    assert_eq!(path.run_inward(&mut runner, few), Ran { packets: 0, more: false, stopped_early: false });
     assert_eq!(runner.out.len(), 5);
+}
+
+#[test]
+fn a_stage_that_stopped_early_wants_a_kick() {
+    let log = Log::default();
+    let mut path = path_of(three_layers(&log, |layers| layers[1].timeout = Some(Time::ZERO)));
+    let mut runner = Runner::new();
+    path.offer(packet(b"ABC")).unwrap();
+    let no_room = Grant { packets: 0, transmit_room: 0, ..grant() };
+    let ran = path.on_timeout(&mut runner, no_room);
+    assert_eq!(ran, Ran { packets: 0, more: true, stopped_early: true });
+    let ran = path.run_outward(&mut runner, no_room, &mut Burst::new());
+    assert_eq!(ran, Ran { packets: 0, more: true, stopped_early: false }, "only its queue is left");
 }
 
 #[test]
