@@ -60,6 +60,14 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A capture file cannot be used.
+    #[error("{name}: {source}")]
+    File {
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        source: crate::pcap::FileError,
+    },
 }
 
 impl OpenError {

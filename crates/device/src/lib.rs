@@ -4,12 +4,17 @@
 //! `open` (options and opening), `receive`, `send`. What a device cannot do itself, [`software`] does.
 #![allow(unsafe_code)] // mapped rings, iovecs and ioctls: the edge to the kernel; each block says why it holds
 
+mod config;
 mod error;
+pub mod memory;
 pub mod packet;
 mod partner;
+pub mod pcap;
 pub mod software;
 mod sys;
+pub mod tap;
 mod vnet;
 
+pub use config::{DeviceConfig, Driver, open};
 pub use error::OpenError;
 pub use partner::{DeviceCounters, DeviceError, DeviceFacts, MAX_SUPER_FRAME, Notice, Offload, Partner};

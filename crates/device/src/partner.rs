@@ -145,6 +145,14 @@ pub enum DeviceError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A capture file is damaged or cannot be written.
+    #[error("{name}: {source}")]
+    File {
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        source: crate::pcap::FileError,
+    },
 }
 
 impl DeviceError {

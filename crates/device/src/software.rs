@@ -121,6 +121,11 @@ pub fn segment(
     Ok(count)
 }
 
+/// True when [`segment`] would cut it.
+pub fn can_segment(frame: &[u8], segmentation: Segmentation) -> bool {
+    segmentation.size > 0 && Layout::of(frame, segmentation.kind).is_some()
+}
+
 /// Where the headers of a super-segment stand, from the first byte of the frame.
 struct Layout {
     kind: SegmentationKind,

@@ -11,7 +11,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_device::{Partner, packet};
+use scoutline_device::memory::{self, WhenFull, WireConfig};
+use scoutline_device::{Partner, packet, pcap, tap};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::{Block, Span, StreamMemory};
 use support::{Namespace, veth};
@@ -37,6 +38,30 @@ fn packet_pair(offload: bool, frames: u32) -> Pair {
     Pair { one, two, whole: offload, now: Time::ZERO, _namespaces: vec![first, second] }
 }
 
+/// Linux's side of a tap, taken by a packet partner, and the tap.
+fn tap_pair() -> Pair {
+    let namespace = Namespace::new();
+    let (two, notices) =
+        namespace.enter(|| tap::open(DeviceId(7), &tap::Config::new("cable0"))).expect("opens");
+    assert!(notices.is_empty(), "{notices:?}");
+    let config = packet::Config { ring_frames: 64, ..packet::Config::new("cable0") };
+    let (one, _) = namespace.enter(|| packet::open(DeviceId(7), &config)).expect("opens");
+    Pair {
+        one: Box::new(one),
+        two: Box::new(two),
+        whole: true,
+        now: Time::ZERO,
+        _namespaces: vec![namespace],
+    }
+}
+
+fn memory_pair(config: WireConfig) -> Pair {
+    let whole = config.whole;
+    let (one, two) = memory::wire(3, config);
+    let (one, two) = (Box::new(one.with_id(DeviceId(7))), Box::new(two.with_id(DeviceId(7))));
+    Pair { one, two, whole, now: Time::ZERO, _namespaces: Vec::new() }
+}
+
 impl Pair {
     /// Pulls from one end until `count` messages are there.
     fn receive(&mut self, from_two: bool, count: usize) -> Burst {
@@ -56,6 +81,11 @@ impl Pair {
         let until = Instant::now() + Duration::from_secs(3);
         while !burst.is_empty() {
             self.one.push(&mut burst).expect("pushes");
+            if !burst.is_empty() {
+                // Full: let time pass on both sides.
+                self.now += Duration::from_micros(50);
+                self.one.pull(&mut Burst::new(), 0, self.now).expect("pulls");
+            }
             assert!(Instant::now() < until, "{} messages were never taken", burst.len());
         }
     }
@@ -180,17 +210,7 @@ fn frames_arrive_intact(pair: &mut Pair) {
         pair.send(vec![message]);
         let burst = pair.receive(true, 1);
         assert_eq!(burst[0].bytes(), bytes);
-        assert_eq!(burst[0].facts.device, pair.two.facts_device());
-    }
-}
-
-trait FactsDevice {
-    fn facts_device(&self) -> DeviceId;
-}
-
-impl FactsDevice for Box<dyn Partner> {
-    fn facts_device(&self) -> DeviceId {
-        DeviceId(7)
+        assert_eq!(burst[0].facts.device, DeviceId(7));
     }
 }
 
@@ -314,4 +334,116 @@ fn packet_conforms() {
 #[test]
 fn packet_without_offload_conforms() {
     conforms(packet_pair(false, 64));
+}
+
+#[test]
+fn tap_conforms() {
+    conforms(tap_pair());
+}
+
+#[test]
+fn memory_conforms() {
+    conforms(memory_pair(WireConfig::default()));
+    conforms(memory_pair(WireConfig { whole: true, ..WireConfig::default() }));
+    conforms(memory_pair(WireConfig { offload: false, ..WireConfig::default() }));
+    let (queue_limit, when_full) = (3, WhenFull::Refuse);
+    conforms(memory_pair(WireConfig {
+        rate_bits: Some(1_000_000_000),
+        queue_limit,
+        when_full,
+        ..WireConfig::default()
+    }));
+}
+
+/// A device that is full leaves the rest in the burst; nothing is lost and the order stays.
+fn full_leaves_the_rest(pair: &mut Pair) {
+    let frames: Vec<(Message, Vec<u8>)> = (0..60).map(|number| plain(1000, number)).collect();
+    let (mut burst, expected): (Burst, Vec<Vec<u8>>) = frames.into_iter().unzip();
+    let mut got = Burst::new();
+    let mut left = 0;
+    let until = Instant::now() + Duration::from_secs(5);
+    while got.len() < expected.len() {
+        let before = burst.len();
+        let sent = pair.one.push(&mut burst).unwrap();
+        assert_eq!(before - sent, burst.len());
+        left += burst.len();
+        pair.now += Duration::from_micros(500);
+        pair.one.pull(&mut Burst::new(), 0, pair.now).unwrap();
+        pair.two.pull(&mut got, 64, pair.now).unwrap();
+        assert!(Instant::now() < until, "{} arrived", got.len());
+    }
+    let counters = pair.one.counters();
+    assert!(left > 0 && counters.tx_full > 0, "{} was never full: {counters:?}", pair.one.name());
+    for (message, bytes) in got.iter().zip(&expected) {
+        assert_eq!(message.bytes(), bytes);
+    }
+}
+
+#[test]
+fn a_full_device_leaves_the_rest_in_the_burst() {
+    full_leaves_the_rest(&mut memory_pair(WireConfig {
+        rate_bits: Some(100_000_000),
+        queue_limit: 5,
+        when_full: WhenFull::Refuse,
+        ..WireConfig::default()
+    }));
+    for offload in [true, false] {
+        let mut pair = packet_pair(offload, 64);
+        let namespace = &pair._namespaces[0].name;
+        let limit = ["rate", "10mbit", "burst", "2kb", "limit", "5kb"];
+        let tc = std::process::Command::new("tc")
+            .args(["-n", namespace, "qdisc", "add", "dev", "left", "root", "tbf"])
+            .args(limit)
+            .status();
+        assert!(tc.expect("tc is installed").success());
+        full_leaves_the_rest(&mut pair);
+    }
+}
+
+/// What is written to a file comes back from it: whole packets with complete checksums.
+#[test]
+fn pcap_conforms() {
+    let path = std::env::temp_dir().join(format!("scoutline-{}.pcap", std::process::id()));
+    let _cleanup = RemoveOnDrop(path.clone());
+    let config = pcap::Config { write: Some(path.clone()), ..pcap::Config::default() };
+    let (mut writer, _) = pcap::open(DeviceId(1), &config).unwrap();
+    let data = payload(60_000, 4);
+    let mut burst = vec![plain(60, 1).0, super_segment(60_000, 1448, stream_body(&data))];
+    writer.advance(Time::from_millis(5));
+    assert_eq!(writer.push(&mut burst).unwrap(), 2);
+    writer.advance(Time::from_millis(9));
+    let mut burst =
+        vec![Message::default(), Message::control(scoutline_path::Control::Abort), plain(99, 2).0];
+    assert_eq!(writer.push(&mut burst).unwrap(), 3);
+    assert!(burst.is_empty());
+
+    for pace in [pcap::Pace::AsFastAsPossible, pcap::Pace::ByTime] {
+        let config = pcap::Config { read: Some(path.clone()), pace, ..pcap::Config::default() };
+        let (mut replay, notices) = pcap::open(DeviceId(7), &config).unwrap();
+        assert!(notices.is_empty());
+        assert!(replay.has_input());
+        let mut got = Burst::new();
+        let began = Time::from_millis(100);
+        replay.pull(&mut got, 1000, began).unwrap();
+        if pace == pcap::Pace::ByTime {
+            assert!(!replay.has_input() && !replay.is_finished());
+            assert_eq!(replay.next_event(), Some(Time::from_millis(104)));
+            replay.pull(&mut got, 1000, Time::from_millis(104)).unwrap();
+        }
+        assert!(replay.is_finished() && !replay.has_input() && replay.next_event().is_none());
+        let got: Burst = got.into_iter().filter(|message| !message.bytes().is_empty()).collect();
+        assert_eq!(got[0].bytes(), plain(60, 1).1);
+        assert_eq!(got.last().unwrap().bytes(), plain(99, 2).1);
+        let segments: Burst = got.into_iter().filter(|message| message.bytes()[12..14] == [8, 0]).collect();
+        assert_eq!(segments.len(), 60_000usize.div_ceil(1448));
+        assert_eq!(reassemble(&segments), data);
+    }
+}
+
+struct RemoveOnDrop(std::path::PathBuf);
+
+impl Drop for RemoveOnDrop {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }

@@ -29,6 +29,9 @@ pub(super) struct Sender {
     /// Without offload: packets of a message that left the burst, cut and complete, for which the device had no
     /// room yet. Never more than one message makes.
     backlog: VecDeque<Box<[u8]>>,
+    /// Within one push: where in the backlog each message begins that is cut but still in the burst, and whether
+    /// it made several packets.
+    begins: VecDeque<(usize, bool)>,
     scratch: Vec<u8>,
     full: bool,
 }
@@ -62,6 +65,7 @@ impl Sender {
             parts: Box::new([[NO_PART; PARTS]; BATCH]),
             calls: Box::new([call; BATCH]),
             backlog: VecDeque::new(),
+            begins: VecDeque::new(),
             scratch: Vec::new(),
             full: false,
         })
@@ -137,18 +141,7 @@ impl Sender {
         counters: &mut DeviceCounters,
     ) -> io::Result<()> {
         loop {
-            // Cut ahead until a batch is full.
-            while self.backlog.len() < BATCH && *done < burst.len() {
-                let message = &burst[*done];
-                let backlog = &mut self.backlog;
-                match software::packets(message, &mut self.scratch, |packet| backlog.push_back(packet.into()))
-                {
-                    Ok(cut) if cut > 1 => counters.tx_software += 1,
-                    Ok(_) => {}
-                    Err(_) => counters.tx_malformed += 1,
-                }
-                *done += 1;
-            }
+            self.cut_ahead(burst, done, counters);
             if self.backlog.is_empty() {
                 return Ok(());
             }
@@ -163,20 +156,64 @@ impl Sender {
                 Sent::Packets(sent) => {
                     counters.tx_packets += sent as u64;
                     counters.tx_bytes += self.sent_bytes(sent);
-                    self.backlog.drain(..sent);
+                    *done += self.begun(sent, counters);
+                }
+                Sent::Refused(error) => {
+                    count_refusal(&error, counters);
+                    *done += self.begun(1, counters);
                 }
                 Sent::Full => {
                     counters.tx_full += 1;
                     self.full = true;
+                    self.uncut();
                     return Ok(());
                 }
-                Sent::Refused(error) => {
-                    count_refusal(&error, counters);
-                    self.backlog.pop_front();
+                Sent::Failed(error) => {
+                    self.uncut();
+                    return Err(error);
                 }
-                Sent::Failed(error) => return Err(error),
             }
         }
+    }
+
+    /// Cuts messages until a batch is full. They stay in the burst until their first packet is sent.
+    fn cut_ahead(&mut self, burst: &Burst, done: &mut usize, counters: &mut DeviceCounters) {
+        while self.backlog.len() < BATCH {
+            let Some(message) = burst.get(*done + self.begins.len()) else { return };
+            let (begin, backlog) = (self.backlog.len(), &mut self.backlog);
+            match software::packets(message, &mut self.scratch, |packet| backlog.push_back(packet.into())) {
+                Ok(cut) => self.begins.push_back((begin, cut > 1)),
+                Err(_) if self.begins.is_empty() => {
+                    counters.tx_malformed += 1;
+                    *done += 1;
+                }
+                Err(_) => return, // its turn comes when those in front of it have gone
+            }
+        }
+    }
+
+    /// The first `packets` of the backlog have gone; says how many more messages have begun to go.
+    fn begun(&mut self, packets: usize, counters: &mut DeviceCounters) -> usize {
+        self.backlog.drain(..packets);
+        let before = self.begins.len();
+        while let Some((begin, cut)) = self.begins.front()
+            && *begin < packets
+        {
+            counters.tx_software += u64::from(*cut);
+            self.begins.pop_front();
+        }
+        for (begin, _) in &mut self.begins {
+            *begin -= packets;
+        }
+        before - self.begins.len()
+    }
+
+    /// Forgets the packets of messages that have not begun to go: they stay in the burst.
+    fn uncut(&mut self) {
+        if let Some((begin, _)) = self.begins.front() {
+            self.backlog.truncate(*begin);
+        }
+        self.begins.clear();
     }
 
     /// One system call for the first `count` prepared packets.

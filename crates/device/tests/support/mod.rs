@@ -21,6 +21,10 @@ impl Namespace {
         ip(&["netns", "add", &name]);
         let namespace = Namespace { name };
         ip(&["-n", &namespace.name, "link", "set", "lo", "up"]);
+        // No router solicitations among the tests' packets.
+        namespace.enter(|| {
+            std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("quiet namespace");
+        });
         namespace
     }
 
@@ -64,19 +68,13 @@ fn ip(arguments: &[&str]) {
     );
 }
 
-/// Two namespaces joined by a veth pair, `left` in the first and `right` in the second, both up, without IPv6 chatter.
+/// Two namespaces joined by a veth pair, `left` in the first and `right` in the second, both up.
 pub(crate) fn veth() -> (Namespace, Namespace) {
     let (first, second) = (Namespace::new(), Namespace::new());
     let peer = second.name.clone();
     first.ip(&["link", "add", "left", "type", "veth", "peer", "name", "right", "netns", &peer]);
     for (namespace, interface) in [(&first, "left"), (&second, "right")] {
-        quiet(namespace, interface);
         namespace.ip(&["link", "set", interface, "up"]);
     }
     (first, second)
-}
-
-/// Keeps Linux from sending router solicitations there.
-pub(crate) fn quiet(namespace: &Namespace, interface: &str) {
-    namespace.ip(&["link", "set", interface, "addrgenmode", "none"]);
 }

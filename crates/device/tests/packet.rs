@@ -1,0 +1,250 @@
+//! What only `packet` does: its ring under held blocks, Linux kept silent, open errors, Linux as the peer.
+
+#![allow(unsafe_code)] // setns for the tests
+
+mod support;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use scoutline_base::{DeviceId, Time};
+use scoutline_device::{DeviceError, OpenError, Partner, packet};
+use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
+use scoutline_ring::Block;
+use support::{Namespace, veth};
+
+fn open(namespace: &Namespace, config: &packet::Config) -> packet::PacketPartner {
+    let (partner, notices) = namespace.enter(|| packet::open(DeviceId(1), config)).expect("opens");
+    assert!(notices.is_empty(), "{notices:?}");
+    partner
+}
+
+fn frame(len: usize, fill: u8) -> Message {
+    let mut bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+    bytes.resize(len, fill);
+    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into()), 0..len as u32, facts)
+}
+
+fn send(partner: &mut impl Partner, message: Message) {
+    assert_eq!(partner.push(&mut vec![message]).expect("pushes"), 1);
+}
+
+fn pull(partner: &mut impl Partner, count: usize) -> Burst {
+    let mut burst = Burst::new();
+    let start = Instant::now();
+    while burst.len() < count && start.elapsed() < Duration::from_secs(2) {
+        partner.pull(&mut burst, count, Time::ZERO).expect("pulls");
+    }
+    assert_eq!(burst.len(), count, "{:?}", partner.counters());
+    burst
+}
+
+/// Large frames are held while the ring goes round many times: nothing is lost, nothing changes under a holder,
+/// and everything returns.
+#[test]
+fn held_frames_never_stop_the_ring() {
+    let (first, second) = veth();
+    first.ip(&["link", "set", "left", "mtu", "9000"]);
+    second.ip(&["link", "set", "right", "mtu", "9000"]);
+    let config = |name: &str| packet::Config { ring_frames: 60, ..packet::Config::new(name) };
+    let (mut one, mut two) = (open(&first, &config("left")), open(&second, &config("right")));
+    let mut held: Vec<(u8, Message)> = Vec::new();
+    for round in 0..600u32 {
+        let fill = round as u8;
+        send(&mut one, frame(5000, fill));
+        let message = pull(&mut two, 1).pop().expect("one");
+        if round % 5 == 0 {
+            held.push((fill, message)); // 120 in all, twice as many as the ring has
+        }
+    }
+    for (fill, message) in &held {
+        assert_eq!(message.bytes().len(), 5000);
+        assert!(message.bytes()[14..].iter().all(|byte| byte == fill));
+    }
+    let counters = two.counters();
+    assert_eq!((counters.rx_packets, counters.rx_ring_drops), (600, 0), "{counters:?}");
+    // Return them in no particular order, and go round again.
+    while !held.is_empty() {
+        held.swap_remove(held.len() / 2);
+    }
+    assert!(!two.pressed());
+    for round in 0..200u32 {
+        send(&mut one, frame(5000, round as u8));
+        let message = pull(&mut two, 1);
+        assert!(message[0].bytes()[14..].iter().all(|byte| *byte == round as u8));
+    }
+    // A block outlives its partner.
+    send(&mut one, frame(5000, 3));
+    let last = pull(&mut two, 1);
+    drop(two);
+    assert!(last[0].bytes()[14..].iter().all(|byte| *byte == 3));
+}
+
+/// A ring that nobody empties drops, counts, and works again.
+#[test]
+fn a_full_ring_drops_and_recovers() {
+    let (first, second) = veth();
+    let config = |name: &str| packet::Config { ring_frames: 30, ..packet::Config::new(name) };
+    let (mut one, mut two) = (open(&first, &config("left")), open(&second, &config("right")));
+    for _ in 0..100 {
+        send(&mut one, frame(100, 1));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(pull(&mut two, 30).len(), 30);
+    assert_eq!(two.counters().rx_ring_drops, 70);
+    send(&mut one, frame(100, 2));
+    assert_eq!(pull(&mut two, 1)[0].bytes()[50], 2);
+}
+
+fn udp_message(left: [u8; 6], right: [u8; 6], payload: &[u8], size: Option<u16>) -> Message {
+    let mut bytes = Vec::new();
+    bytes.extend(right);
+    bytes.extend(left);
+    bytes.extend([8, 0]);
+    let total = 28 + payload.len() as u16;
+    let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    let sum = checksum(&ip, 0);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let pseudo = !checksum(&ip[12..20], 17 + u32::from(total - 20));
+    bytes.extend(&ip);
+    bytes.extend([0x10, 0, 0x20, 0]);
+    bytes.extend((total - 20).to_be_bytes());
+    bytes.extend(pseudo.to_be_bytes());
+    bytes.extend(payload);
+    let segmentation = size.map(|size| Segmentation { kind: SegmentationKind::Udp, size, header_len: 42 });
+    let facts =
+        Facts { checksum: Checksum::Partial { start: 34, offset: 6 }, segmentation, ..Facts::default() };
+    let range = 0..bytes.len() as u32;
+    Message {
+        body: Body::Block { block: Block::from_bytes(bytes.into()), range },
+        facts,
+        ..Message::default()
+    }
+}
+
+fn checksum(bytes: &[u8], start: u32) -> u16 {
+    let mut sum = start;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(pair[0]) << 8 | u32::from(pair[1]);
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Linux's own UDP, the strictest judge of headers and checksums here, takes what we send, cut or whole.
+#[test]
+fn linux_accepts_what_we_send() {
+    let (first, second) = veth();
+    second.ip(&["addr", "add", "10.9.0.2/24", "dev", "right"]);
+    let socket = second.enter(|| UdpSocket::bind("10.9.0.2:8192")).expect("binds");
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let right = second.enter(|| {
+        packet::open(DeviceId(2), &packet::Config { dedicated: false, ..packet::Config::new("right") })
+    });
+    let right = right.expect("opens").0.facts().link_address;
+    for offload in [true, false] {
+        let config = packet::Config { offload, ..packet::Config::new("left") };
+        let mut partner = open(&first, &config);
+        let left = partner.facts().link_address;
+        let data: Vec<u8> = (0..5000u32).map(|i| (i * 7) as u8).collect();
+        let mut buffer = [0; 2000];
+        send(&mut partner, udp_message(left, right, &data[..1001], None));
+        let len = socket.recv(&mut buffer).expect("a datagram with a completed checksum");
+        assert_eq!(buffer[..len], data[..1001]);
+        send(&mut partner, udp_message(left, right, &data, Some(1000)));
+        for part in data.chunks(1000) {
+            let len = socket.recv(&mut buffer).expect("a datagram of a super-segment");
+            assert_eq!(&buffer[..len], part);
+        }
+    }
+}
+
+/// In dedicated mode Linux does not see what arrives; without, it answers for us.
+#[test]
+fn linux_is_kept_silent() {
+    for dedicated in [false, true] {
+        let (first, second) = veth();
+        first.ip(&["addr", "add", "10.9.0.1/24", "dev", "left"]);
+        second.ip(&["addr", "add", "10.9.0.2/24", "dev", "right"]);
+        let config = packet::Config { dedicated, ..packet::Config::new("left") };
+        let mut partner = open(&first, &config);
+        let left = partner.facts().link_address.map(|byte| format!("{byte:02x}")).join(":");
+        second.ip(&["neigh", "add", "10.9.0.1", "lladdr", &left, "dev", "right"]);
+        let socket = second.enter(|| UdpSocket::bind("10.9.0.2:0")).expect("binds");
+        socket.connect("10.9.0.1:9").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        socket.send(b"is anybody there?").unwrap();
+        let answer = socket.recv(&mut [0; 10]).unwrap_err().kind();
+        let refused = answer == std::io::ErrorKind::ConnectionRefused; // ICMP port unreachable
+        assert_eq!(refused, !dedicated, "{answer}");
+        // Either way the packet came to us.
+        let mut burst = Burst::new();
+        partner.pull(&mut burst, 64, Time::ZERO).unwrap();
+        assert!(burst.iter().any(|message| message.bytes().ends_with(b"is anybody there?")));
+    }
+}
+
+/// A tag, which the kernel takes out and keeps beside the packet, stands in the packet again.
+#[test]
+fn vlan_tags_are_restored() {
+    let (first, second) = veth();
+    let (mut one, mut two) =
+        (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
+    for len in [100usize, 1518] {
+        let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0x20, 5, 0x88, 0xb5];
+        bytes.extend((bytes.len()..len).map(|i| i as u8));
+        let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+        send(&mut one, Message::received(Block::from_bytes(bytes.clone().into()), 0..len as u32, facts));
+        assert_eq!(pull(&mut two, 1)[0].bytes(), bytes);
+    }
+}
+
+#[test]
+fn open_errors_name_the_remedy() {
+    let namespace = Namespace::new();
+    let open = |name: &str| {
+        let config = packet::Config::new(name);
+        namespace.enter(|| packet::open(DeviceId(1), &config)).map(|_| ()).expect_err("must fail")
+    };
+    assert_eq!(open("lp").to_string(), "no interface lp here; did you mean lo?");
+    assert!(matches!(open("a-name-of-more-than-15"), OpenError::BadName { .. }));
+    assert!(matches!(open("lo"), OpenError::NotEthernet { kind: 772, .. }), "{}", open("lo"));
+    namespace.ip(&["link", "add", "down0", "type", "veth", "peer", "name", "down1"]);
+    let down = open("down0");
+    assert_eq!(down.to_string(), "down0 is down: bring it up with `ip link set down0 up`");
+}
+
+#[test]
+fn an_address_that_linux_has_too_is_noticed() {
+    let (first, _second) = veth();
+    first.ip(&["addr", "add", "10.9.0.1/24", "dev", "left"]);
+    let address = Some(Ipv4Addr::new(10, 9, 0, 1));
+    let config = packet::Config { address, ..packet::Config::new("left") };
+    let (_partner, notices) = first.enter(|| packet::open(DeviceId(1), &config)).unwrap();
+    assert_eq!(notices.len(), 1);
+    assert!(notices[0].to_string().contains("ip address del 10.9.0.1 dev left"), "{}", notices[0]);
+}
+
+/// An interface that goes down is said to be, and comes back.
+#[test]
+fn down_is_reported_and_passes() {
+    let (first, second) = veth();
+    let (mut one, mut two) =
+        (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
+    second.ip(&["link", "set", "right", "down"]);
+    let mut burst = Burst::new();
+    let mut reports = 0;
+    for tick in 1..100 {
+        match two.pull(&mut burst, 8, Time::from_millis(tick * 20)) {
+            Err(DeviceError::Down { .. }) => reports += 1,
+            other => assert_eq!(other.unwrap(), 0),
+        }
+    }
+    assert_eq!(reports, 1);
+    assert!(matches!(two.push(&mut vec![frame(60, 1)]), Err(DeviceError::Down { .. })));
+    second.ip(&["link", "set", "right", "up"]);
+    send(&mut one, frame(60, 9));
+    assert_eq!(pull(&mut two, 1)[0].bytes()[20], 9);
+}

@@ -1,0 +1,110 @@
+//! The deterministic wire: what it does to packets, and that it does it again.
+
+use std::time::Duration;
+
+use scoutline_base::Time;
+use scoutline_device::memory::{self, WhenFull, WireConfig};
+use scoutline_device::{DeviceCounters, Partner};
+use scoutline_path::{Burst, Checksum, Facts, Message};
+use scoutline_ring::Block;
+
+/// Sends `count` numbered packets 10 µs apart and gives (number, arrival in ns, intact) of what arrives.
+fn run(seed: u64, config: WireConfig, count: u32) -> (Vec<(u32, u64, bool)>, DeviceCounters) {
+    let (mut one, mut two) = memory::wire(seed, config);
+    for number in 0..count {
+        one.advance(Time::from_micros(u64::from(number) * 10));
+        let mut bytes = vec![0; 100];
+        bytes[..4].copy_from_slice(&number.to_be_bytes());
+        let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+        let mut burst = vec![Message::received(Block::from_bytes(bytes.into()), 0..100, facts)];
+        one.push(&mut burst).unwrap();
+        assert!(burst.is_empty());
+    }
+    let mut arrived = Vec::new();
+    let mut burst = Burst::new();
+    while let Some(at) = two.next_event() {
+        two.pull(&mut burst, 1, at).unwrap();
+        for message in burst.drain(..) {
+            let bytes = message.bytes();
+            let number = u32::from_be_bytes(bytes[..4].try_into().unwrap());
+            let intact = number < count && bytes[4..].iter().all(|byte| *byte == 0);
+            arrived.push((number, at.as_nanos(), intact));
+        }
+    }
+    (arrived, two.counters())
+}
+
+fn numbers(arrived: &[(u32, u64, bool)]) -> Vec<u32> {
+    arrived.iter().map(|packet| packet.0).collect()
+}
+
+fn all_faults() -> WireConfig {
+    WireConfig {
+        delay: Duration::from_millis(100),
+        jitter: Duration::from_millis(3),
+        loss: 0.05,
+        reorder: 0.1,
+        duplicate: 0.02,
+        corrupt: 0.01,
+        ..WireConfig::default()
+    }
+}
+
+#[test]
+fn a_run_repeats_from_its_seed() {
+    assert_eq!(run(7, all_faults(), 2000).0, run(7, all_faults(), 2000).0);
+    assert_ne!(run(7, all_faults(), 2000).0, run(8, all_faults(), 2000).0);
+}
+
+#[test]
+fn faults_come_as_often_as_told() {
+    let base = WireConfig { delay: Duration::from_millis(1), ..WireConfig::default() };
+    let (clean, _) = run(1, base.clone(), 5000);
+    assert_eq!(numbers(&clean), (0..5000).collect::<Vec<_>>());
+    assert!(
+        clean.iter().all(|(number, at, intact)| *at == u64::from(*number) * 10_000 + 1_000_000 && *intact)
+    );
+
+    let (lossy, counters) = run(1, WireConfig { loss: 0.05, ..base.clone() }, 5000);
+    assert_eq!(lossy.len() as u64 + counters.rx_ring_drops, 5000);
+    assert!((200..300).contains(&counters.rx_ring_drops), "{counters:?}");
+
+    let (twice, _) = run(1, WireConfig { duplicate: 0.1, ..base.clone() }, 5000);
+    assert!((5400..5600).contains(&twice.len()), "{}", twice.len());
+
+    let (flipped, _) = run(1, WireConfig { corrupt: 0.1, ..base.clone() }, 5000);
+    let damaged = flipped.iter().filter(|packet| !packet.2).count();
+    assert!((350..600).contains(&damaged), "{damaged}");
+
+    let (mixed, _) = run(1, WireConfig { reorder: 0.1, ..base.clone() }, 5000);
+    let late = mixed.windows(2).filter(|pair| pair[1].0 < pair[0].0).count();
+    assert!((300..600).contains(&late), "{late}");
+
+    let (jittered, _) = run(1, WireConfig { jitter: Duration::from_millis(5), ..base }, 5000);
+    assert_eq!(numbers(&jittered), (0..5000).collect::<Vec<_>>(), "jitter keeps the order");
+    assert_ne!(jittered[10].1 - jittered[9].1, 10_000);
+}
+
+#[test]
+fn a_rate_spaces_packets_and_its_queue_drops() {
+    // 100 bytes at 8 Mbit/s take 100 µs; packets come every 10 µs.
+    let config = WireConfig {
+        rate_bits: Some(8_000_000),
+        queue_limit: 10,
+        when_full: WhenFull::Drop,
+        ..WireConfig::default()
+    };
+    let (arrived, counters) = run(1, config, 1000);
+    assert!(arrived.windows(2).all(|pair| pair[1].1 - pair[0].1 >= 100_000));
+    assert!((100..120).contains(&arrived.len()), "{}", arrived.len());
+    assert_eq!(arrived.len() as u64 + counters.rx_ring_drops, 1000);
+}
+
+#[test]
+fn what_exceeds_the_mtu_is_counted_and_gone() {
+    let (mut one, mut two) = memory::wire(1, WireConfig::default());
+    let message = Message::received(Block::from_bytes(vec![0; 1600].into()), 0..1600, Facts::default());
+    assert_eq!(one.push(&mut vec![message]).unwrap(), 1);
+    assert_eq!(one.counters().tx_too_large, 1);
+    assert_eq!(two.pull(&mut Burst::new(), 9, Time::MAX).unwrap(), 0);
+}
