@@ -1,1 +1,26 @@
-//! The loop that joins devices, paths, scheduler and sockets.
+//! The engine: a run-to-completion loop that joins devices, paths, scheduler and the sockets of programs.
+//!
+//! [`Core`] does the work and knows no clock of its own to sleep by; the `thread` module owns the loop. One engine
+//! owns all of its state: nothing mutable is shared with other threads but the regions of programs, and commands
+//! that come over a channel.
+#![allow(unsafe_code)] // system calls of the loop, and copies to and from shared rings; each block says why it holds
+
+mod arena;
+mod clock;
+mod command;
+mod core;
+mod linux;
+mod policy;
+mod program;
+mod settings;
+mod socket;
+mod start;
+mod sys;
+mod thread;
+mod wheel;
+
+pub use crate::command::{Command, RegionId};
+pub use crate::core::Core;
+pub use crate::policy::ClassPolicy;
+pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings};
+pub use crate::start::{Engine, EngineHandle, Served, StartError};

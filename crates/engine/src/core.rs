@@ -1,0 +1,423 @@
+//! The engine without its thread: devices, demultiplexing, paths, schedule and sockets joined, driven by whoever
+//! holds the clock. It never sleeps and never asks for the time; [`crate::thread`] does both.
+//!
+//! ```text
+//! pull ─► demux ─► path queue ─► scheduler ─► run the stages ─► transmit queue ─► push
+//!   doorbells (dirty slots), calls, timers ──────┘
+//! ```
+
+mod calls;
+mod open;
+mod paths;
+mod report;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use scoutline_base::{DeviceId, PathId, Random, Time};
+use scoutline_device::Partner;
+use scoutline_path::{
+    Account, Body, Burst, ClassAccounts, DropReason, FlowKey, FlowTable, Grant, Graph, Message, ModuleId,
+    PathTable, Runner, Verdict, flow_of_frame,
+};
+use scoutline_proto::{Bindings, Interface};
+use scoutline_ring::StreamMemory;
+use scoutline_sched::{Decision, Entry, FixedPriority, Level, Parameters, Policy};
+
+use crate::clock;
+use crate::command::RegionId;
+use crate::policy::ClassPolicy;
+use crate::program::Program;
+use crate::settings::EngineSettings;
+use crate::socket::{Listeners, SocketEnd, StreamStage};
+use crate::wheel::Wheel;
+
+/// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
+const PULL_BURST: usize = 64;
+/// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
+const PUSH_BURST: usize = 32;
+
+/// One device with its addresses and module graph.
+pub(crate) struct Net {
+    pub(crate) device: Box<dyn Partner>,
+    pub(crate) interface: Rc<Interface>,
+    pub(crate) graph: Graph,
+    entry: ModuleId,
+    pub(crate) tcp: Rc<Bindings>,
+    pub(crate) udp: Rc<Bindings>,
+    /// Made and not yet taken by the device.
+    out: Burst,
+    /// The device failed when last used; said once until it works again.
+    failed: bool,
+}
+
+/// What the engine knows of a path beside the path itself.
+#[derive(Default)]
+struct Extra {
+    level: Level,
+    /// The program's end wants to be looked at.
+    kicked: bool,
+    /// A timer of the path may be due.
+    expired: bool,
+    /// When the wheel will call, if it will.
+    armed: Option<Time>,
+    flow: Option<FlowKey>,
+    /// The port that it holds in its net's bindings.
+    reserved: Option<(u8, std::net::SocketAddrV4)>,
+    socket: Option<Rc<SocketEnd>>,
+    net: u16,
+}
+
+/// What an engine did, for `stat`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) pulls: u64,
+    pub(crate) packets: u64,
+    pub(crate) flow_hits: u64,
+    pub(crate) pushes: u64,
+    pub(crate) pushed: u64,
+    pub(crate) runs: u64,
+    pub(crate) doorbells: u64,
+    pub(crate) calls: u64,
+    pub(crate) timers: u64,
+    pub(crate) paths_made: u64,
+    pub(crate) paths_refused: u64,
+}
+
+/// The engine.
+pub struct Core {
+    pub(crate) settings: EngineSettings,
+    pub(crate) nets: Vec<Net>,
+    pub(crate) paths: PathTable,
+    extras: Vec<Extra>,
+    flows: FlowTable,
+    pub(crate) schedule: FixedPriority,
+    wheel: Wheel,
+    runner: Runner,
+    pub(crate) programs: BTreeMap<RegionId, Rc<Program>>,
+    pub(crate) finished: ClassAccounts,
+    pub(crate) policy: Rc<ClassPolicy>,
+    listeners: Listeners,
+    /// Threads woken since Linux ran last.
+    pub(crate) wakes: Rc<Cell<u64>>,
+    pub(crate) counters: Counters,
+    /// Drops of packets that belong to no path.
+    pub(crate) unowned: Account,
+
+    started: Time,
+    random: Random,
+    incoming: Burst,
+    touched: Vec<PathId>,
+    /// Scratch: timers that fired.
+    due: Vec<PathId>,
+    /// Paths that have more to send than their device takes now.
+    stalled: Vec<PathId>,
+}
+
+impl Core {
+    /// Looks for input on every device and sorts it onto paths. Says whether there was any.
+    pub(crate) fn pull(&mut self, now: Time) -> bool {
+        let mut any = false;
+        for net in 0..self.nets.len() {
+            if !self.nets[net].device.has_input() {
+                continue;
+            }
+            let mut burst = std::mem::take(&mut self.incoming);
+            match self.nets[net].device.pull(&mut burst, PULL_BURST, now) {
+                Ok(_) => self.nets[net].failed = false,
+                Err(error) => self.report_device(net, &error),
+            }
+            if !burst.is_empty() {
+                any = true;
+                self.counters.pulls += 1;
+                self.counters.packets += burst.len() as u64;
+                for message in burst.drain(..) {
+                    self.classify(net, message, now);
+                }
+                self.charge_demux(now);
+            }
+            self.incoming = burst;
+        }
+        any
+    }
+
+    /// Shares the time since `from` among the paths that the burst was sorted onto.
+    fn charge_demux(&mut self, from: Time) {
+        let spent = clock::now().since(from);
+        let share = spent.as_nanos() as u64 / self.touched.len().max(1) as u64;
+        for id in self.touched.drain(..) {
+            if let Some(path) = self.paths.get_mut(id) {
+                path.account.cpu_ns += share;
+            }
+        }
+    }
+
+    /// Sorts one packet onto its path, or drops it here: before any copy or protocol work (DESIGN.md §2).
+    fn classify(&mut self, net: usize, message: Message, now: Time) {
+        let device = DeviceId(net as u16);
+        if let Some(key) = flow_of_frame(message.bytes(), device)
+            && let Some(id) = self.flows.lookup(&key)
+        {
+            self.counters.flow_hits += 1;
+            self.offer(id, message, now);
+            return;
+        }
+        let (verdict, key) = {
+            let net = &self.nets[net];
+            net.graph.demux(message.bytes(), device, net.entry)
+        };
+        match verdict {
+            Verdict::Path(id) => self.offer(id, message, now),
+            Verdict::NoPath => match self.flows.lookup(&key) {
+                // Uncommon headers (options, say) of a known flow.
+                Some(id) => self.offer(id, message, now),
+                None => match self.nets[net].interface.stray_path(&key) {
+                    Some(id) => self.offer(id, message, now),
+                    None => self.unowned.on_drop(DropReason::NoPath),
+                },
+            },
+            Verdict::Up(_) => self.unowned.on_drop(DropReason::UnknownProtocol),
+            Verdict::Drop(reason) => self.unowned.on_drop(reason),
+        }
+    }
+
+    /// Puts a message into a path's queue and makes the path ready. A full queue drops it: counted there.
+    fn offer(&mut self, id: PathId, message: Message, now: Time) {
+        let Some(path) = self.paths.get_mut(id) else {
+            self.unowned.on_drop(DropReason::NoPath);
+            return;
+        };
+        self.touched.push(id);
+        if path.offer(message).is_ok() {
+            self.make_ready(id, now);
+        }
+    }
+
+    fn make_ready(&mut self, id: PathId, now: Time) {
+        let level = self.extras[id.index as usize].level;
+        self.schedule.enqueue(Entry::Path(id), Parameters { level }, now);
+    }
+
+    /// Looks at the slots that programs marked and at their calls. Says whether there were any.
+    pub(crate) fn listen_to_programs(&mut self, now: Time) -> bool {
+        let mut any = false;
+        for index in 0..self.programs.len() {
+            // Programs are few and change rarely; the clone is a reference count.
+            let Some(program) = self.programs.values().nth(index).cloned() else { break };
+            let header = program.region.header();
+            if header.calls_pending.0.iter().any(|w| w.load(std::sync::atomic::Ordering::Acquire) != 0) {
+                any = true;
+                self.answer_calls(&program, now);
+            }
+            let dirty = program.region.dirty();
+            if dirty.is_empty() {
+                continue;
+            }
+            any = true;
+            dirty.drain(|slot| {
+                self.counters.doorbells += 1;
+                self.on_dirty(&program, slot as u32, now);
+            });
+        }
+        any
+    }
+
+    /// A program marked a slot.
+    fn on_dirty(&mut self, program: &Rc<Program>, slot: u32, now: Time) {
+        let Some(end) = program.end(slot) else { return };
+        if !end.listen_paths.borrow().is_empty() {
+            self.check_listener(&end, now);
+            return;
+        }
+        match end.path.get() {
+            Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
+            _ => self.check_pathless(&end),
+        }
+    }
+
+    /// The program's end of a path wants to be looked at.
+    fn kick(&mut self, id: PathId, now: Time) {
+        self.extras[id.index as usize].kicked = true;
+        self.make_ready(id, now);
+    }
+
+    /// Fires timers: their paths become ready.
+    pub(crate) fn fire_timers(&mut self, now: Time) {
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.advance(now, |id| due.push(id));
+        for id in due.drain(..) {
+            self.counters.timers += 1;
+            if self.paths.get(id).is_some() {
+                let extra = &mut self.extras[id.index as usize];
+                extra.armed = None;
+                extra.expired = true;
+                self.make_ready(id, now);
+            }
+        }
+        self.due = due;
+        for net in 0..self.nets.len() {
+            if self.nets[net].interface.next_neighbour_timeout().is_some_and(|due| due <= now) {
+                let mut effects = std::mem::take(&mut self.runner.effects);
+                let Net { interface, out, .. } = &mut self.nets[net];
+                interface.on_neighbour_timeout(now, out, &mut self.unowned, &mut effects);
+                self.carry_out(net, None, effects, now);
+            }
+        }
+    }
+
+    /// When something is due without anything arriving.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        let neighbours = self.nets.iter().filter_map(|net| net.interface.next_neighbour_timeout());
+        let devices = self.nets.iter().filter_map(|net| net.device.next_event());
+        neighbours.chain(devices).chain(self.wheel.next()).min()
+    }
+
+    /// Runs a path that the scheduler chose. Returns the time afterwards.
+    pub(crate) fn run_path(&mut self, id: PathId, decision: &Decision, now: Time) -> Time {
+        if self.paths.get(id).is_none() {
+            return now;
+        }
+        let net = self.extras[id.index as usize].net as usize;
+        let mut room = self.room(net);
+        if room == 0 {
+            self.flush(net, now);
+            room = self.room(net);
+        }
+        let Some(path) = self.paths.get_mut(id) else { return now };
+        let extra = &mut self.extras[id.index as usize];
+        let grant = Grant { now, packets: decision.quantum.packets as usize, transmit_room: room };
+        let mut more = false;
+        if std::mem::take(&mut extra.expired) {
+            more |= path.on_timeout(&mut self.runner, grant).more;
+        }
+        if !path.queue().is_empty() {
+            more |= path.run_inward(&mut self.runner, grant).more;
+        }
+        if std::mem::take(&mut extra.kicked) {
+            let grant = Grant { transmit_room: room.saturating_sub(self.runner.out.len()), ..grant };
+            let mut nothing = Burst::new();
+            let ran = path.run_outward(&mut self.runner, grant, &mut nothing);
+            // A path that stopped for want of room goes on from its program's end.
+            extra.kicked = ran.more;
+            more |= ran.more;
+        }
+        attach_stream(path, extra, &mut self.runner.out);
+        if let Some(due) = path.next_timeout()
+            && extra.armed.is_none_or(|armed| armed > due)
+        {
+            extra.armed = Some(self.wheel.arm(id, due));
+        }
+        if let Some(end) = &extra.socket {
+            path.account.wakeups += end.wakeups.take();
+        }
+        self.counters.runs += 1;
+        self.nets[net].out.append(&mut self.runner.out);
+        if more && self.room(net) > 0 {
+            self.make_ready(id, now);
+        } else if more {
+            self.extras[id.index as usize].kicked = true;
+            self.stalled.push(id);
+        }
+        let effects = std::mem::take(&mut self.runner.effects);
+        self.carry_out(net, Some(id), effects, now);
+        let after = clock::now();
+        let spent = after.since(now);
+        if let Some(path) = self.paths.get_mut(id) {
+            path.account.cpu_ns += spent.as_nanos() as u64;
+        }
+        self.schedule.charge(Entry::Path(id), spent, after);
+        if self.nets[net].out.len() >= PUSH_BURST || decision.level > self.settings.linux_level {
+            self.flush(net, after);
+        }
+        after
+    }
+
+    /// Messages that the device takes beside those that wait for it.
+    fn room(&self, net: usize) -> usize {
+        let net = &self.nets[net];
+        net.device.room().saturating_sub(net.out.len())
+    }
+
+    /// Gives the devices what was made for them.
+    pub(crate) fn flush_all(&mut self, now: Time) {
+        for net in 0..self.nets.len() {
+            self.flush(net, now);
+        }
+    }
+
+    fn flush(&mut self, net: usize, now: Time) {
+        let Net { device, out, failed, .. } = &mut self.nets[net];
+        if out.is_empty() {
+            self.revive(now);
+            return;
+        }
+        self.counters.pushes += 1;
+        match device.push(out) {
+            Ok(count) => {
+                self.counters.pushed += count as u64;
+                *failed = false;
+            }
+            Err(error) => {
+                // TCP sends again what is lost here; a dead device must not hold memory.
+                for _ in out.drain(..) {
+                    self.unowned.on_drop(DropReason::DeviceError);
+                }
+                self.report_device(net, &error);
+            }
+        }
+        if self.room(net) > 0 {
+            self.revive(now);
+        }
+    }
+
+    /// The device has room again: paths that waited for it go on.
+    fn revive(&mut self, now: Time) {
+        while let Some(id) = self.stalled.pop() {
+            if self.paths.get(id).is_some() {
+                self.make_ready(id, now);
+            }
+        }
+    }
+
+    /// True while a device has not taken everything.
+    pub(crate) fn has_output(&self) -> bool {
+        self.nets.iter().any(|net| !net.out.is_empty())
+    }
+
+    /// True when something could be done now.
+    pub(crate) fn has_input(&self) -> bool {
+        self.nets.iter().any(|net| net.device.has_input())
+            || self.programs.values().any(|program| {
+                let calls = &program.region.header().calls_pending.0;
+                !program.region.dirty().is_empty()
+                    || calls.iter().any(|w| w.load(std::sync::atomic::Ordering::Acquire) != 0)
+            })
+    }
+
+    fn report_device(&mut self, net: usize, error: &scoutline_device::DeviceError) {
+        if !std::mem::replace(&mut self.nets[net].failed, true) {
+            eprintln!("scoutline: device: {error}");
+        }
+    }
+
+    /// How long the engine has lived.
+    pub(crate) fn uptime(&self, now: Time) -> Duration {
+        now.since(self.started)
+    }
+}
+
+/// Gives messages of the outgoing stream the memory that they are about.
+fn attach_stream(path: &scoutline_path::Path, extra: &mut Extra, out: &mut Burst) {
+    for message in out.iter_mut() {
+        if let Body::Stream { memory, .. } = &mut message.body
+            && memory.is_none()
+        {
+            if extra.socket.is_none() {
+                extra.socket = path.stage::<StreamStage>().and_then(StreamStage::end).cloned();
+            }
+            *memory = extra.socket.clone().map(|end| end as Rc<dyn StreamMemory>);
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Calls of programs: make, bind, listen, connect. Each is answered at once; what takes time (a handshake) shows
+//! in the slot's state.
+
+use std::any::Any;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::layout::{
+    CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_kind, slot_option, slot_request, slot_state,
+};
+use scoutline_base::Time;
+use scoutline_path::{Attributes, Burst, Control, CreateError, FlowKey, Grant, Message, Name, Value};
+use scoutline_proto::bindings::EPHEMERAL;
+
+use super::Core;
+use super::paths::{covers, flow_key};
+use crate::program::Program;
+use crate::socket::SocketEnd;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
+const ACCEPT_RING: u32 = 4096 * 4;
+/// SO_REUSEPORT among the bits of BIND's third argument.
+const REUSE_PORT: u64 = 2;
+
+/// An errno as a result.
+type Errno = i32;
+
+impl Core {
+    /// Answers all calls that a program has posted.
+    pub(super) fn answer_calls(&mut self, program: &Rc<Program>, now: Time) {
+        for word in 0..CALL_COUNT / 64 {
+            let mut bits = program.region.header().calls_pending.0[word].swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                let index = word as u32 * 64 + bits.trailing_zeros();
+                bits &= bits - 1;
+                let Some(call) = program.region.call(index) else { continue };
+                if call.state.load(Ordering::Acquire) != call_state::POSTED {
+                    continue;
+                }
+                self.counters.calls += 1;
+                let result = self.answer(program, call, now).unwrap_or_else(|errno| -errno);
+                call.result.store(result, Ordering::Relaxed);
+                let set = call.set.load(Ordering::Relaxed);
+                call.state.store(call_state::DONE, Ordering::SeqCst);
+                if let Some(set) = set.checked_sub(1) {
+                    program.wake_set(set);
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, program: &Rc<Program>, call: &Call, now: Time) -> Result<i32, Errno> {
+        let argument = |index: usize| call.arguments[index].load(Ordering::Relaxed);
+        let op = call.op.load(Ordering::Relaxed);
+        if op == call_op::OPEN {
+            return Self::open_socket(program, call, argument(0) as u32, argument(2));
+        }
+        let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
+        let address = || SocketAddrV4::new(Ipv4Addr::from_bits(argument(0) as u32), argument(1) as u16);
+        match op {
+            call_op::BIND => self.bind(&end, address(), argument(2) & REUSE_PORT != 0),
+            call_op::LISTEN => self.listen(&end, argument(0)),
+            call_op::CONNECT => self.connect(&end, address(), now),
+            call_op::OPTION => self.set_option(&end, argument(0), argument(1), now),
+            call_op::DISCONNECT => self.connect_datagram(&end, None).map(|()| 0),
+            _ => Err(libc::EOPNOTSUPP),
+        }
+    }
+
+    fn open_socket(program: &Rc<Program>, call: &Call, kind: u32, _options: u64) -> Result<i32, Errno> {
+        if kind != slot_kind::STREAM && kind != slot_kind::DATAGRAM {
+            return Err(libc::ESOCKTNOSUPPORT);
+        }
+        let end = SocketEnd::open(program, kind).ok_or(libc::ENFILE)?;
+        end.shared().references.store(1, Ordering::Relaxed);
+        let process = call.process.load(Ordering::Relaxed).checked_sub(1);
+        if let Some(record) = process.and_then(|index| program.region.process(index)) {
+            let slot = end.slot as usize % SLOT_COUNT;
+            record.holds[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
+        }
+        Ok(end.slot as i32)
+    }
+
+    /// Reserves a local port on every net that the address covers.
+    fn bind(&mut self, end: &Rc<SocketEnd>, mut local: SocketAddrV4, share: bool) -> Result<i32, Errno> {
+        if end.bound.get().is_some() {
+            return Err(libc::EINVAL);
+        }
+        let protocol = protocol_of(end);
+        let nets: Vec<usize> =
+            (0..self.nets.len()).filter(|&n| covers(local, self.nets[n].interface.address.get())).collect();
+        if nets.is_empty() {
+            return Err(libc::EADDRNOTAVAIL);
+        }
+        if local.port() == 0 {
+            local.set_port(self.free_port(nets[0], protocol, None).ok_or(libc::EADDRINUSE)?);
+        }
+        for (done, &net) in nets.iter().enumerate() {
+            if self.bindings(net, protocol).reserve(local, share).is_err() {
+                for &net in &nets[..done] {
+                    self.bindings(net, protocol).release(local);
+                }
+                return Err(libc::EADDRINUSE);
+            }
+        }
+        end.bound.set(Some((protocol, local)));
+        end.shares_port.set(share);
+        let slot = end.shared();
+        slot.local_address.store(local.ip().to_bits(), Ordering::Relaxed);
+        slot.local_port.store(u32::from(local.port()), Ordering::Relaxed);
+        end.add_state(slot_state::BOUND);
+        if protocol == UDP {
+            self.connect_datagram(end, None)?;
+        }
+        Ok(0)
+    }
+
+    fn bindings(&self, net: usize, protocol: u8) -> &scoutline_proto::Bindings {
+        if protocol == TCP { &self.nets[net].tcp } else { &self.nets[net].udp }
+    }
+
+    /// An ephemeral port that is free for flows to `remote` (any peer if `None`).
+    fn free_port(&mut self, net: usize, protocol: u8, remote: Option<SocketAddrV4>) -> Option<u16> {
+        let local = self.nets[net].interface.address.get();
+        let towards = remote.unwrap_or_else(|| {
+            // No peer yet: a random one keeps the ports of different sockets apart.
+            SocketAddrV4::new(Ipv4Addr::from_bits(self.random.next_u32()), EPHEMERAL.0)
+        });
+        let in_use = |port| {
+            let key = flow_key(net, protocol, SocketAddrV4::new(local, port), towards);
+            self.flows.lookup(&key).is_some()
+        };
+        self.bindings(net, protocol).ephemeral(local, towards, in_use)
+    }
+
+    /// Makes the listen paths: one per net and class.
+    fn listen(&mut self, end: &Rc<SocketEnd>, backlog: u64) -> Result<i32, Errno> {
+        if end.kind != slot_kind::STREAM {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if end.path.get().is_some() {
+            return Err(libc::EINVAL);
+        }
+        if !end.listen_paths.borrow().is_empty() {
+            // Linux: listen on a listening socket changes its backlog.
+            end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
+            return Ok(0);
+        }
+        if end.bound.get().is_none() {
+            self.bind(end, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), false)?;
+        }
+        let Some((_, local)) = end.bound.get() else { return Err(libc::EINVAL) };
+        if !end.ensure_rings(ACCEPT_RING, 0) {
+            return Err(libc::ENOBUFS);
+        }
+        end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
+        self.policy.on_listen(local.port(), &end.program.name);
+        for net in 0..self.nets.len() {
+            if !covers(local, self.nets[net].interface.address.get()) {
+                continue;
+            }
+            for class in 0..self.policy.classes().len() as u32 {
+                if let Err(error) = self.make_listen_path(end, net, class, local) {
+                    for id in end.listen_paths.take() {
+                        self.destroy(id);
+                    }
+                    return Err(errno_of(&error));
+                }
+            }
+        }
+        end.add_state(slot_state::LISTENING);
+        Ok(0)
+    }
+
+    fn make_listen_path(
+        &mut self,
+        end: &Rc<SocketEnd>,
+        net: usize,
+        class: u32,
+        local: SocketAddrV4,
+    ) -> Result<(), CreateError> {
+        let level = self.policy.class(class).listen_level;
+        let at = SocketAddrV4::new(self.nets[net].interface.address.get(), local.port());
+        let attributes = Attributes::new()
+            .with(Name::Protocol, Value::Number(u64::from(TCP)))
+            .with(Name::Listen, Value::Number(end.backlog.get()))
+            .with(Name::Local, Value::Address(at))
+            .with(Name::PathName, Value::Text(format!("listen {local}").into()));
+        let id = self.make_path(net, "SOCKET", attributes, (class, level))?;
+        self.nets[net].tcp.listen(local, class, id);
+        self.listeners.borrow_mut().insert(id, Rc::clone(end));
+        end.listen_paths.borrow_mut().push(id);
+        Ok(())
+    }
+
+    fn connect(&mut self, end: &Rc<SocketEnd>, remote: SocketAddrV4, now: Time) -> Result<i32, Errno> {
+        if end.kind == slot_kind::DATAGRAM {
+            if end.bound.get().is_none() {
+                self.bind(end, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), false)?;
+            }
+            return self.connect_datagram(end, Some(remote)).map(|()| 0);
+        }
+        if end.path.get().is_some() {
+            return Err(libc::EISCONN);
+        }
+        if !end.listen_paths.borrow().is_empty() {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let net = self.net_towards(*remote.ip()).ok_or(libc::ENETUNREACH)?;
+        let address = self.nets[net].interface.address.get();
+        let port = match end.bound.get() {
+            Some((_, local)) => local.port(),
+            None => self.free_port(net, TCP, Some(remote)).ok_or(libc::EADDRNOTAVAIL)?,
+        };
+        let local = SocketAddrV4::new(address, port);
+        let key = flow_key(net, TCP, local, remote);
+        if self.flows.lookup(&key).is_some() {
+            return Err(libc::EADDRINUSE);
+        }
+        if !end.ensure_rings(self.settings.receive_buffer, self.settings.send_buffer) {
+            return Err(libc::ENOBUFS);
+        }
+        // Before the first packet: an answer may come in the same turn of the loop.
+        end.add_state(slot_state::CONNECTING | slot_state::BOUND);
+        let class = self.policy.class_for(&key, &end.program.name);
+        let level = self.policy.class(class).level;
+        let attributes = socket_attributes(end, TCP, local, Some(remote));
+        let made = self.make_path(net, "SOCKET", attributes, (class, level));
+        let id = made.map_err(|error| {
+            end.clear_state(slot_state::CONNECTING);
+            errno_of(&error)
+        })?;
+        end.path.set(Some(id));
+        self.bind_flow(id, key);
+        self.kick(id, now);
+        Ok(0)
+    }
+
+    /// Gives a bound datagram socket the path for this peer, or for all.
+    fn connect_datagram(&mut self, end: &Rc<SocketEnd>, remote: Option<SocketAddrV4>) -> Result<(), Errno> {
+        let Some((_, bound)) = end.bound.get() else { return Err(libc::EINVAL) };
+        let net = match remote {
+            Some(remote) => self.net_towards(*remote.ip()).ok_or(libc::ENETUNREACH)?,
+            None => (0..self.nets.len())
+                .find(|&net| covers(bound, self.nets[net].interface.address.get()))
+                .ok_or(libc::EADDRNOTAVAIL)?,
+        };
+        if !end.ensure_rings(self.settings.receive_buffer, self.settings.send_buffer) {
+            return Err(libc::ENOBUFS);
+        }
+        let address = if remote.is_some() { self.nets[net].interface.address.get() } else { *bound.ip() };
+        let local = SocketAddrV4::new(address, bound.port());
+        let key = remote.map(|remote| flow_key(net, UDP, local, remote));
+        if key.is_some_and(|key| self.flows.lookup(&key).is_some()) {
+            return Err(libc::EADDRINUSE);
+        }
+        if let Some(old) = end.path.take() {
+            self.destroy(old);
+        }
+        end.clear_state(slot_state::CONNECTED);
+        let about = key.unwrap_or(FlowKey { local_port: local.port(), protocol: UDP, ..FlowKey::default() });
+        let class = self.policy.class_for(&about, &end.program.name);
+        let level = self.policy.class(class).level;
+        let attributes = socket_attributes(end, UDP, local, remote);
+        let id =
+            self.make_path(net, "SOCKET", attributes, (class, level)).map_err(|error| errno_of(&error))?;
+        end.path.set(Some(id));
+        match key {
+            Some(key) => self.bind_flow(id, key),
+            None => self.nets[net].udp.listen(bound, class, id),
+        }
+        Ok(())
+    }
+
+    fn set_option(&mut self, end: &Rc<SocketEnd>, option: u64, value: u64, now: Time) -> Result<i32, Errno> {
+        let control = match option {
+            slot_option::NO_DELAY => Control::NoDelay(value != 0),
+            slot_option::KEEP_ALIVE => {
+                let field = |shift: u32| (value >> shift & 0xf_ffff) as u32;
+                Control::KeepAlive((value != 0).then(|| (field(0), field(20), field(40))))
+            }
+            slot_option::BROADCAST => return Ok(0),
+            _ => return Err(libc::ENOPROTOOPT),
+        };
+        let Some(id) = end.path.get() else { return Ok(0) };
+        let Some(path) = self.paths.get_mut(id) else { return Ok(0) };
+        let mut burst: Burst = vec![Message::control(control)];
+        path.run_outward(&mut self.runner, Grant { now, packets: 0, transmit_room: 0 }, &mut burst);
+        self.kick(id, now);
+        Ok(0)
+    }
+
+    /// The net that reaches an address.
+    fn net_towards(&self, remote: Ipv4Addr) -> Option<usize> {
+        let on_link = |net: &super::Net| net.interface.is_on_link(remote);
+        self.nets
+            .iter()
+            .position(on_link)
+            .or_else(|| self.nets.iter().position(|net| net.interface.route(remote).is_some()))
+    }
+
+    /// A process of a program is gone: what it held and nobody else holds is reset.
+    pub(crate) fn on_process_gone(&mut self, program: &Rc<Program>, process: u32, now: Time) {
+        let Some(record) = program.region.process(process) else { return };
+        if let Some(claimed) = record.claiming.swap(0, Ordering::AcqRel).checked_sub(1)
+            && let Some(end) = program.end(claimed)
+            && end.shared().references.load(Ordering::Acquire) == 0
+            && !end.closed.get()
+        {
+            // It died between taking a connection from the queue and holding it.
+            let held = record.holds[claimed as usize / 64].load(Ordering::Acquire) >> (claimed % 64) & 1;
+            if held == 0 {
+                self.abort_end(&end, now);
+            }
+        }
+        for (word, holds) in record.holds.iter().enumerate() {
+            let mut bits = holds.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                let slot = word as u32 * 64 + bits.trailing_zeros();
+                bits &= bits - 1;
+                let Some(end) = program.end(slot) else { continue };
+                let references = &end.shared().references;
+                let left = references.load(Ordering::Acquire).saturating_sub(1);
+                references.store(left, Ordering::Release);
+                if left == 0 {
+                    self.abort_end(&end, now);
+                } else {
+                    // Others may have slept through a wake-up that went to the dead process.
+                    end.signal();
+                }
+            }
+        }
+        record.alive.store(0, Ordering::Release);
+    }
+
+    /// All processes of a program are gone.
+    pub(crate) fn remove_program(&mut self, program: &Rc<Program>, now: Time) {
+        for end in program.ends() {
+            end.shared().requests.fetch_or(slot_request::ABORT, Ordering::AcqRel);
+            self.abort_end(&end, now);
+        }
+        self.programs.remove(&program.id);
+    }
+}
+
+fn protocol_of(end: &SocketEnd) -> u8 {
+    if end.kind == slot_kind::STREAM { TCP } else { UDP }
+}
+
+fn socket_attributes(
+    end: &Rc<SocketEnd>,
+    protocol: u8,
+    local: SocketAddrV4,
+    remote: Option<SocketAddrV4>,
+) -> Attributes {
+    let any: Rc<dyn Any> = Rc::clone(end) as Rc<dyn Any>;
+    let mut attributes = Attributes::new()
+        .with(Name::Protocol, Value::Number(u64::from(protocol)))
+        .with(Name::Socket, Value::Any(any))
+        .with(Name::Local, Value::Address(local))
+        .with(Name::ReceiveBuffer, Value::Number(u64::from(end.receive_size())))
+        .with(Name::SendBuffer, Value::Number(u64::from(end.send_size())));
+    if let Some(remote) = remote {
+        attributes.set(Name::Remote, Value::Address(remote));
+    }
+    attributes
+}
+
+/// What a program is told when a path cannot be made.
+fn errno_of(error: &CreateError) -> Errno {
+    match error {
+        CreateError::InUse => libc::EADDRINUSE,
+        CreateError::Unreachable => libc::ENETUNREACH,
+        CreateError::Exhausted(_) => libc::ENOBUFS,
+        _ => libc::EINVAL,
+    }
+}

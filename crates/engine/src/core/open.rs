@@ -1,0 +1,233 @@
+//! Putting an engine together from its settings; commands; the end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use scoutline_base::{DeviceId, Random, Time};
+use scoutline_device::Partner;
+use scoutline_path::{
+    Account, Attributes, Budget, Burst, ClassAccounts, FlowTable, MeasureRule, Name, PathTable, Runner, Value,
+};
+use scoutline_proto::interface::InterfaceConfig;
+use scoutline_proto::{Bindings, Interface, Offload};
+use scoutline_ring::Pool;
+use scoutline_sched::{Configuration, FixedPriority, Policy, Quantum};
+
+use super::{Core, Counters, Net};
+use crate::clock;
+use crate::command::Command;
+use crate::policy::ClassPolicy;
+use crate::program::Program;
+use crate::settings::{DeviceSettings, EngineSettings};
+use crate::socket::{Listeners, SocketModule};
+use crate::start::StartError;
+use crate::sys;
+use crate::wheel::Wheel;
+
+/// Buffers for datagrams on their way out: one for each that fits a link's MTU.
+const POOL_BLOCK: u32 = 2048;
+/// 16 MiB of them at most; then the heap serves.
+const POOL_LIMIT: u32 = 8192;
+
+impl Core {
+    /// Opens the devices and makes the service paths.
+    pub(crate) fn open(settings: EngineSettings, notices: &mut Vec<String>) -> Result<Core, StartError> {
+        let mut opened = Vec::new();
+        for device in &settings.devices {
+            let (partner, said) = scoutline_device::open(&device.device)?;
+            notices.extend(said.into_iter().map(|notice| notice.0));
+            opened.push(partner);
+        }
+        Core::with_devices(settings, opened)
+    }
+
+    /// The engine over devices that are open already, one for each of the settings.
+    pub(crate) fn with_devices(
+        settings: EngineSettings,
+        devices: Vec<Box<dyn Partner>>,
+    ) -> Result<Core, StartError> {
+        let now = clock::now();
+        let seed = u64::from_le_bytes(sys::random_bytes());
+        let policy = Rc::new(ClassPolicy::new(settings.classes.clone()));
+        let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));
+        let pool = Rc::new(Pool::new(POOL_BLOCK, POOL_LIMIT));
+        let mut nets = Vec::new();
+        for (index, (device, partner)) in settings.devices.iter().zip(devices).enumerate() {
+            let socket = SocketModule::new(
+                Rc::clone(&listeners),
+                Rc::clone(&pool),
+                (settings.receive_buffer, settings.send_buffer),
+                settings.linux_level,
+            );
+            nets.push(make_net(index, device, partner, &settings, &policy, socket)?);
+        }
+        let schedule = FixedPriority::new(Configuration {
+            linux_interval: settings.linux_interval,
+            linux_quantum: Quantum { packets: u32::MAX, time: settings.linux_quantum },
+            linux_level: settings.linux_level,
+            ..Configuration::default()
+        });
+        let mut core = Core {
+            nets,
+            paths: PathTable::new(Budget::new(settings.max_paths, settings.max_buffer_bytes)),
+            extras: Vec::new(),
+            flows: FlowTable::new(seed),
+            schedule,
+            wheel: Wheel::new(now),
+            runner: Runner::new(),
+            programs: BTreeMap::new(),
+            finished: ClassAccounts::default(),
+            policy,
+            listeners,
+            wakes: Rc::new(Cell::new(0)),
+            counters: Counters::default(),
+            unowned: Account::default(),
+
+            started: now,
+            random: Random::new(seed ^ 0x5c),
+            incoming: Burst::new(),
+            touched: Vec::new(),
+            due: Vec::new(),
+            stalled: Vec::new(),
+            settings,
+        };
+        core.make_service_paths()?;
+        Ok(core)
+    }
+
+    /// ARP, ICMP, reassembly and resets have paths of their own, at the system level.
+    fn make_service_paths(&mut self) -> Result<(), StartError> {
+        let class = self.policy.classes().len() as u32 - 1;
+        let level = self.settings.system_level;
+        for net in 0..self.nets.len() {
+            let text = |text: &str| Value::Text(text.into());
+            let mut make = |module: &str, role: Option<&'static str>, name: &str| {
+                let mut attributes = Attributes::new().with(Name::PathName, text(name));
+                if let Some(role) = role {
+                    attributes.set(Name::Other(role), Value::Number(1));
+                }
+                self.make_path(net, module, attributes, (class, level))
+                    .map_err(|error| StartError::Graph(format!("{name}: {error}")))
+            };
+            let arp = make("ARP", None, "arp")?;
+            let icmp = make("ICMP", None, "icmp")?;
+            let unreachable = make("ICMP", Some("unreachable"), "icmp unreachable")?;
+            let reassembly = make("IP4", Some("reassembly"), "ip reassembly")?;
+            let reset = make("TCP", Some("reset"), "tcp reset")?;
+            let paths = &self.nets[net].interface.service_paths;
+            paths.arp.set(Some(arp));
+            paths.icmp.set(Some(icmp));
+            paths.unreachable.set(Some(unreachable));
+            paths.reassembly.set(Some(reassembly));
+            paths.reset.set(Some(reset));
+        }
+        Ok(())
+    }
+
+    /// What to sleep on.
+    pub(crate) fn device_fds(&self) -> Vec<RawFd> {
+        self.nets.iter().filter_map(|net| net.device.poll_fd()).collect()
+    }
+
+    /// Obeys a command that changes which programs there are.
+    pub(crate) fn obey(&mut self, command: Command, now: Time) {
+        match command {
+            Command::AddRegion { id, region, program, pid, uid: _ } => {
+                let cpu = self.settings.cpu.map_or(0, |cpu| cpu as u32 + 1);
+                region.header().engine.cpu_plus_one.store(cpu, Ordering::Relaxed);
+                let wakes = Rc::clone(&self.wakes);
+                self.programs.insert(id, Rc::new(Program::new(id, program, pid, region, wakes)));
+            }
+            Command::RemoveRegion(id) => {
+                if let Some(program) = self.programs.get(&id).cloned() {
+                    self.remove_program(&program, now);
+                }
+            }
+            Command::AddSet { region, set, pipe } => {
+                if let Some(program) = self.programs.get(&region) {
+                    program.add_set(set, pipe);
+                }
+            }
+            Command::RemoveSet { region, set } => {
+                if let Some(program) = self.programs.get(&region) {
+                    program.remove_set(set);
+                }
+            }
+            Command::ProcessGone { region, process } => {
+                if let Some(program) = self.programs.get(&region).cloned() {
+                    self.on_process_gone(&program, process, now);
+                }
+            }
+            Command::Query(..) | Command::Stop => {}
+        }
+    }
+
+    /// Tells the programs what the engine does: whether they must ring.
+    pub(crate) fn publish(&self, state: u32) {
+        for program in self.programs.values() {
+            program.region.header().engine.state.store(state, Ordering::SeqCst);
+        }
+    }
+
+    /// While Linux runs: looks at what was marked by programs that rang, so that urgent paths are found. The rest
+    /// keeps its marks until Linux's turn is over, so that a burst of a program is seen whole.
+    pub(crate) fn listen_to_urgent(&mut self, now: Time) {
+        self.listen_to_programs(now);
+    }
+
+    /// The end: every connection is reset, so that no peer waits for nothing.
+    pub(crate) fn stop(&mut self, now: Time) {
+        for program in self.programs.values().cloned().collect::<Vec<_>>() {
+            self.remove_program(&program, now);
+        }
+        while let Some(decision) = self.schedule.dequeue(now) {
+            if let scoutline_sched::Entry::Path(id) = decision.entry {
+                self.run_path(id, &decision, now);
+            }
+            if self.has_output() {
+                self.flush_all(now);
+                if self.has_output() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn make_net(
+    index: usize,
+    device: &DeviceSettings,
+    partner: Box<dyn Partner>,
+    settings: &EngineSettings,
+    policy: &Rc<ClassPolicy>,
+    socket: SocketModule,
+) -> Result<Net, StartError> {
+    let facts = partner.facts();
+    let interface = Interface::new(&InterfaceConfig {
+        device: DeviceId(index as u16),
+        link_address: facts.link_address,
+        address: device.address,
+        prefix_len: device.prefix,
+        gateway: device.gateway,
+        mtu: facts.mtu.min(u32::from(u16::MAX)) as u16,
+        trusted_checksums: facts.trusted_checksums,
+        // Every partner completes checksums and cuts super-segments, in software if it must.
+        offload: Offload { checksum: true, tcp_segmentation: true },
+    });
+    let random = || u64::from_le_bytes(sys::random_bytes());
+    let tcp = Bindings::new(Rc::clone(policy) as Rc<_>, random());
+    let udp = Bindings::new(Rc::clone(policy) as Rc<_>, random());
+    let net = scoutline_proto::net::Net { interface: Rc::clone(&interface), udp: Rc::clone(&udp) };
+    let mut builder = net.graph().module(Box::new(socket)).link("SOCKET.udp", "UDP.up");
+    if settings.measure {
+        builder = builder.rule(Box::new(MeasureRule::new(Rc::new(clock::now))));
+    }
+    let graph = builder.build().map_err(|error| StartError::Graph(error.to_string()))?;
+    let entry = graph
+        .find(scoutline_proto::net::ENTRY)
+        .ok_or_else(|| StartError::Graph("no entry module".to_owned()))?;
+    Ok(Net { device: partner, interface, graph, entry, tcp, udp, out: Burst::new(), failed: false })
+}

@@ -1,0 +1,273 @@
+//! Paths come and go: creation with class and level, effects of stages, destruction that returns everything.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::layout::{slot_request, slot_state};
+use scoutline_base::{DeviceId, PathId, Time};
+use scoutline_path::{
+    Attributes, Control, CreateError, DropReason, Effect, FlowKey, Limits, Message, Name, Value,
+};
+use scoutline_proto::bindings::ClassIndex;
+use scoutline_sched::{Entry, Level, Policy};
+
+use super::{Core, Extra};
+use crate::socket::SocketEnd;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+impl Core {
+    /// Creates a path and takes it into the tables.
+    pub(super) fn make_path(
+        &mut self,
+        net: usize,
+        module: &str,
+        mut attributes: Attributes,
+        (class, level): (ClassIndex, Level),
+    ) -> Result<PathId, CreateError> {
+        attributes.set(Name::Class, Value::Number(u64::from(class)));
+        if let Level::Priority(priority) = level {
+            attributes.set(Name::Priority, Value::Number(u64::from(priority)));
+        }
+        attributes.set(Name::Device, Value::Device(DeviceId(net as u16)));
+        let made = self.paths.budget().admit().and_then(|()| {
+            let new = self.nets[net].graph.path_create(module, attributes)?;
+            self.paths.insert(new, self.limits_of(class))
+        });
+        let id = made.inspect_err(|_| self.counters.paths_refused += 1)?;
+        self.counters.paths_made += 1;
+        let index = id.index as usize;
+        if self.extras.len() <= index {
+            self.extras.resize_with(index + 1, Extra::default);
+        }
+        self.extras[index] = Extra { level, net: net as u16, ..Extra::default() };
+        Ok(id)
+    }
+
+    fn limits_of(&self, class: ClassIndex) -> Limits {
+        let class = self.policy.class(class);
+        Limits {
+            queue_packets: class.queue_packets.unwrap_or(self.settings.queue_packets),
+            ..Limits::default()
+        }
+    }
+
+    /// The path serves exactly this flow from now on.
+    pub(super) fn bind_flow(&mut self, id: PathId, key: FlowKey) {
+        self.flows.insert(&key, id);
+        self.extras[id.index as usize].flow = Some(key);
+    }
+
+    /// Carries out what stages asked for, in order.
+    pub(super) fn carry_out(
+        &mut self,
+        net: usize,
+        from: Option<PathId>,
+        mut effects: Vec<Effect>,
+        now: Time,
+    ) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Create { module, attributes, first } => {
+                    self.create_child(net, from, module, attributes, first, now);
+                }
+                Effect::Destroy => {
+                    if let Some(id) = from {
+                        self.destroy(id);
+                    }
+                }
+                Effect::Reclassify(message) => self.classify(net, message, now),
+                Effect::Notify(key, control) => self.notify(net, &key, control, now),
+            }
+        }
+        // The vector goes back to be used again, unless a nested run has left another.
+        if self.runner.effects.capacity() < effects.capacity() {
+            self.runner.effects = effects;
+        }
+    }
+
+    /// A listen path met a SYN.
+    fn create_child(
+        &mut self,
+        net: usize,
+        from: Option<PathId>,
+        module: &'static str,
+        attributes: Attributes,
+        first: Option<Message>,
+        now: Time,
+    ) {
+        let Some((local, remote)) = attributes.address(Name::Local).zip(attributes.address(Name::Remote))
+        else {
+            return;
+        };
+        let key = flow_key(net, TCP, local, remote);
+        if let Some(existing) = self.flows.lookup(&key) {
+            // A second SYN of the same burst: the path made for the first takes it.
+            if let Some(message) = first {
+                self.offer(existing, message, now);
+            }
+            return;
+        }
+        let parent = from.and_then(|id| self.listeners.borrow().get(&id).cloned());
+        if let Some(listener) = &parent {
+            let taken = listener.shared().receive_head.load(Ordering::Acquire);
+            if listener.received.get().saturating_sub(taken) >= listener.backlog.get() {
+                self.count_drop(from, DropReason::BacklogFull);
+                return;
+            }
+        }
+        let class = parent.as_ref().map_or_else(
+            || self.nets[net].tcp.class_of(&key),
+            |listener| self.policy.class_for(&key, &listener.program.name),
+        );
+        let level = self.policy.class(class).level;
+        match self.make_path(net, module, attributes, (class, level)) {
+            Ok(id) => {
+                self.bind_flow(id, key);
+                if let Some(message) = first {
+                    self.offer(id, message, now);
+                }
+            }
+            Err(_) => self.count_drop(from, DropReason::Refused),
+        }
+    }
+
+    fn count_drop(&mut self, id: Option<PathId>, reason: DropReason) {
+        match id.and_then(|id| self.paths.get_mut(id)) {
+            Some(path) => path.account.on_drop(reason),
+            None => self.unowned.on_drop(reason),
+        }
+    }
+
+    /// Tells the path of a flow something.
+    fn notify(&mut self, net: usize, key: &FlowKey, control: Control, now: Time) {
+        let exact = self.flows.lookup(key);
+        let id = exact.or_else(|| match key.protocol {
+            UDP => self.nets[net].udp.listener(key),
+            _ => None,
+        });
+        if let Some(id) = id {
+            self.offer(id, Message::control(control), now);
+        }
+    }
+
+    /// Ends a path; everything that it held returns.
+    pub(super) fn destroy(&mut self, id: PathId) {
+        if self.paths.get(id).is_none() {
+            return;
+        }
+        self.schedule.remove(Entry::Path(id));
+        let extra = std::mem::take(&mut self.extras[id.index as usize]);
+        if let Some(key) = extra.flow
+            && self.flows.lookup(&key) == Some(id)
+        {
+            self.flows.remove(&key);
+        }
+        let net = &self.nets[extra.net as usize];
+        if let Some((protocol, local)) = extra.reserved {
+            if protocol == TCP { &net.tcp } else { &net.udp }.release(local);
+        }
+        if self.listeners.borrow_mut().remove(&id).is_some() {
+            net.tcp.unlisten(id);
+        }
+        net.udp.unlisten(id);
+        if let Some(path) = self.paths.get(id)
+            && let Some(end) = socket_of(path)
+        {
+            end.path.set(None);
+            if end.closed.get() {
+                end.program.forget_end(end.slot);
+            }
+        }
+        self.paths.destroy(id, &mut self.finished);
+    }
+
+    /// A slot without a path was marked: it may be closed.
+    pub(super) fn check_pathless(&mut self, end: &Rc<SocketEnd>) {
+        let requests = end.shared().requests.load(Ordering::Acquire);
+        if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
+            end.closed.set(true);
+            self.release_bound(end);
+            end.program.forget_end(end.slot);
+        }
+    }
+
+    /// A listening slot was marked: it may be closed, or its queue has room again.
+    pub(super) fn check_listener(&mut self, end: &Rc<SocketEnd>, now: Time) {
+        let requests = end.shared().requests.load(Ordering::Acquire);
+        if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
+            self.close_listener(end, now);
+        }
+    }
+
+    /// Ends a listening socket: its listen paths go, and connections that nobody has accepted are reset.
+    pub(super) fn close_listener(&mut self, end: &Rc<SocketEnd>, now: Time) {
+        end.closed.set(true);
+        for id in end.listen_paths.take() {
+            self.destroy(id);
+        }
+        for orphan in end.program.ends() {
+            let slot = orphan.shared();
+            let waiting = slot.references.load(Ordering::Acquire) == 0
+                && slot.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
+                && orphan.shared().local_port.load(Ordering::Relaxed)
+                    == end.shared().local_port.load(Ordering::Relaxed)
+                && !orphan.closed.get();
+            if waiting && !Rc::ptr_eq(&orphan, end) {
+                self.abort_end(&orphan, now);
+            }
+        }
+        self.release_bound(end);
+        end.program.forget_end(end.slot);
+    }
+
+    /// Ends a socket as if its program had died: the peer gets a reset.
+    pub(crate) fn abort_end(&mut self, end: &Rc<SocketEnd>, now: Time) {
+        if !end.listen_paths.borrow().is_empty() {
+            self.close_listener(end, now);
+            return;
+        }
+        end.shared().requests.fetch_or(slot_request::ABORT, Ordering::AcqRel);
+        match end.path.get() {
+            Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
+            _ => self.check_pathless(end),
+        }
+    }
+
+    /// Gives back the port that a socket holds by itself.
+    pub(super) fn release_bound(&mut self, end: &SocketEnd) {
+        if let Some((protocol, local)) = end.bound.take() {
+            for net in &self.nets {
+                if covers(local, net.interface.address.get()) {
+                    if protocol == TCP { &net.tcp } else { &net.udp }.release(local);
+                }
+            }
+        }
+    }
+}
+
+/// The socket at the program's end of a path.
+pub(super) fn socket_of(path: &scoutline_path::Path) -> Option<Rc<SocketEnd>> {
+    path.stage::<crate::socket::StreamStage>()
+        .and_then(|stage| stage.end().cloned())
+        .or_else(|| path.stage::<crate::socket::DatagramStage>().map(|stage| Rc::clone(stage.end())))
+}
+
+/// The key of a flow on a net.
+pub(super) fn flow_key(net: usize, protocol: u8, local: SocketAddrV4, remote: SocketAddrV4) -> FlowKey {
+    FlowKey {
+        remote: *remote.ip(),
+        local: *local.ip(),
+        remote_port: remote.port(),
+        local_port: local.port(),
+        device: DeviceId(net as u16),
+        protocol,
+    }
+}
+
+/// True when a socket bound to `local` takes packets for `address`.
+pub(super) fn covers(local: SocketAddrV4, address: Ipv4Addr) -> bool {
+    local.ip().is_unspecified() || *local.ip() == address
+}

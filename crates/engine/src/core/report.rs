@@ -1,0 +1,204 @@
+//! What the engine tells people: the answers of the JSON API.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::api::{Answer, ClassRow, Graph, PathRow, ProgramRow, Request, Stat};
+use scoutline_base::Time;
+use scoutline_path::{Account, Name, Path, Value};
+use scoutline_sched::{Level, Policy};
+
+use super::Core;
+use super::paths::socket_of;
+use crate::clock;
+
+impl Core {
+    /// Answers a question.
+    pub(crate) fn answer_query(&self, request: &Request, now: Time) -> Answer {
+        match request {
+            Request::Ps => Answer::Paths { paths: self.path_rows() },
+            Request::Stat => Answer::Stat(self.stat(now)),
+            Request::Graph => Answer::Graph(self.graph()),
+            Request::Stop => Answer::Error { message: "the engine is not stopped by a question".into() },
+        }
+    }
+
+    fn path_rows(&self) -> Vec<PathRow> {
+        self.paths.iter().map(|path| self.path_row(path)).collect()
+    }
+
+    fn path_row(&self, path: &Path) -> PathRow {
+        let account = &path.account;
+        let attributes = &path.attributes;
+        let address = |name| attributes.address(name).map(|a| a.to_string());
+        let level = self.extras[path.id().index as usize].level;
+        let mut row = PathRow {
+            id: path.id().to_string(),
+            class: self.policy.class(u32::from(path.class())).name.clone(),
+            priority: priority_of(level),
+            local: address(Name::Local),
+            peer: address(Name::Remote),
+            queue_packets: path.queue().len() as u64,
+            packets_in: account.packets_in,
+            packets_out: account.packets_out,
+            bytes_in: account.bytes_in,
+            bytes_out: account.bytes_out,
+            cpu_ns: account.cpu_ns,
+            cycles: (u128::from(account.cpu_ns) * u128::from(clock::cycles_per_1024_ns()) / 1024) as u64,
+            runs: account.runs,
+            wakeups: account.wakeups,
+            drops: drops(account),
+            ..PathRow::default()
+        };
+        for stage in path.describe() {
+            row.stages.push(stage.module.to_owned());
+            for (name, value) in stage.facts {
+                if name == "state" {
+                    row.state = Some(value);
+                } else {
+                    row.details.insert(name.to_owned(), value);
+                }
+            }
+        }
+        let listener = self.listeners.borrow().get(&path.id()).cloned();
+        if let Some(end) = socket_of(path).or(listener) {
+            let slot = end.shared();
+            row.program = Some(format!("{}/{}", end.program.name, end.program.pid));
+            row.receive_queue_bytes =
+                end.received.get().saturating_sub(slot.receive_head.load(Ordering::Relaxed));
+            row.send_queue_bytes = slot.send_tail.load(Ordering::Relaxed).saturating_sub(end.freed.get());
+        }
+        row.name = match attributes.value(Name::PathName) {
+            Some(Value::Text(name)) => name.to_string(),
+            _ => name_of(&row),
+        };
+        row
+    }
+
+    fn stat(&self, now: Time) -> Stat {
+        let counters = &self.counters;
+        let charged = self.schedule.charged();
+        let engine = [
+            ("pulls", counters.pulls),
+            ("packets-pulled", counters.packets),
+            ("flow-table-hits", counters.flow_hits),
+            ("pushes", counters.pushes),
+            ("packets-pushed", counters.pushed),
+            ("runs", counters.runs),
+            ("doorbells", counters.doorbells),
+            ("calls", counters.calls),
+            ("timers", counters.timers),
+            ("paths", self.paths.len() as u64),
+            ("paths-made", counters.paths_made),
+            ("paths-refused", counters.paths_refused),
+            ("paths-ns", charged.paths.as_nanos() as u64),
+            ("linux-ns", charged.linux.as_nanos() as u64),
+            ("buffer-bytes", self.paths.budget().buffer_bytes()),
+            ("ring-bytes", self.programs.values().map(|p| p.ring_bytes()).sum()),
+        ];
+        Stat {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.uptime(now).as_secs_f64(),
+            engine: engine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            devices: self.nets.iter().map(device_counters).collect(),
+            classes: self.class_rows(),
+            drops: drops(&self.unowned),
+            programs: self.programs.values().map(|program| program_row(program)).collect(),
+            notices: Vec::new(),
+        }
+    }
+
+    fn class_rows(&self) -> Vec<ClassRow> {
+        let mut sums: Vec<(u64, Account)> = vec![(0, Account::default()); self.policy.classes().len()];
+        for (class, finished) in self.finished.iter().enumerate() {
+            if let Some(sum) = sums.get_mut(class) {
+                sum.1.fold(&finished.account);
+            }
+        }
+        for path in self.paths.iter() {
+            if let Some(sum) = sums.get_mut(path.class() as usize) {
+                sum.0 += 1;
+                sum.1.fold(&path.account);
+            }
+        }
+        let rows = self.policy.classes().iter().zip(sums);
+        rows.map(|(class, (paths, account))| ClassRow {
+            name: class.name.clone(),
+            priority: priority_of(class.level),
+            paths,
+            cpu_ns: account.cpu_ns,
+            packets_in: account.packets_in,
+            packets_out: account.packets_out,
+            bytes_in: account.bytes_in,
+            bytes_out: account.bytes_out,
+            drops: drops(&account),
+        })
+        .collect()
+    }
+
+    fn graph(&self) -> Graph {
+        let Some(net) = self.nets.first() else { return Graph::default() };
+        Graph {
+            modules: net.graph.modules().map(|(_, module)| module.name().to_owned()).collect(),
+            links: net
+                .graph
+                .links()
+                .map(|link| {
+                    let end = |module: &str, service: &str| format!("{module}.{service}");
+                    (end(link.from_module, link.from_service), end(link.to_module, link.to_service))
+                })
+                .collect(),
+            paths: self.path_rows(),
+        }
+    }
+}
+
+fn priority_of(level: Level) -> Option<u8> {
+    match level {
+        Level::Priority(priority) => Some(priority),
+        Level::Idle => None,
+    }
+}
+
+fn drops(account: &Account) -> BTreeMap<String, u64> {
+    account.all_drops().map(|(reason, count)| (reason.as_str().to_owned(), u64::from(count))).collect()
+}
+
+fn name_of(row: &PathRow) -> String {
+    let last = row.stages.iter().rev().find(|stage| *stage != "SOCKET").map_or("path", String::as_str);
+    match (&row.local, &row.peer) {
+        (Some(local), Some(peer)) => format!("{} {local} {peer}", last.to_lowercase()),
+        (Some(local), None) => format!("{} {local}", last.to_lowercase()),
+        _ => last.to_lowercase(),
+    }
+}
+
+fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
+    let c = net.device.counters();
+    let rows = [
+        ("rx-packets", c.rx_packets),
+        ("rx-bytes", c.rx_bytes),
+        ("tx-packets", c.tx_packets),
+        ("tx-bytes", c.tx_bytes),
+        ("rx-ring-drops", c.rx_ring_drops),
+        ("rx-malformed", c.rx_malformed),
+        ("rx-relief-copies", c.rx_relief_copies),
+        ("tx-full", c.tx_full),
+        ("tx-too-large", c.tx_too_large),
+        ("tx-malformed", c.tx_malformed),
+        ("tx-refused", c.tx_refused),
+        ("tx-software", c.tx_software),
+        ("address-conflicts", net.interface.address_conflicts.get()),
+    ];
+    (net.device.name().to_owned(), rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+fn program_row(program: &crate::program::Program) -> ProgramRow {
+    let alive = (0..).map_while(|i| program.region.process(i));
+    ProgramRow {
+        name: program.name.clone(),
+        pid: program.pid,
+        processes: alive.filter(|record| record.alive.load(Ordering::Relaxed) != 0).count() as u64,
+        sockets: program.ends().len() as u64,
+    }
+}

@@ -1,0 +1,206 @@
+//! One attached program as the engine sees it: its region, its rings, who of it waits, and how it is woken.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use scoutline_abi::Region;
+use scoutline_abi::layout::{SET_WORDS, SLOT_COUNT, Slot, slot_kind};
+
+use crate::arena::{Arena, Ring};
+use crate::command::RegionId;
+use crate::socket::SocketEnd;
+
+/// A program: one region, and everything about it that the engine keeps for itself. Nothing here is believed
+/// because the region says so.
+pub(crate) struct Program {
+    /// Names it.
+    pub(crate) id: RegionId,
+    /// For people and for the policy.
+    pub(crate) name: String,
+    /// Process id of its first process.
+    pub(crate) pid: u32,
+    /// Its shared memory.
+    pub(crate) region: Arc<Region>,
+    arena: RefCell<Arena>,
+    free_slots: RefCell<Vec<u32>>,
+    /// Write ends of the pipes of its poll sets.
+    sets: RefCell<BTreeMap<u32, OwnedFd>>,
+    /// The sockets, by slot.
+    ends: RefCell<Vec<Option<Rc<SocketEnd>>>>,
+    /// Threads woken since the Linux thread last ran; shared by all programs of the engine.
+    wakes: Rc<Cell<u64>>,
+}
+
+impl Program {
+    /// A program that has just attached.
+    pub(crate) fn new(
+        id: RegionId,
+        name: String,
+        pid: u32,
+        region: Arc<Region>,
+        wakes: Rc<Cell<u64>>,
+    ) -> Program {
+        Program {
+            id,
+            name,
+            pid,
+            region,
+            arena: RefCell::default(),
+            free_slots: RefCell::new((0..SLOT_COUNT as u32).rev().collect()),
+            sets: RefCell::default(),
+            ends: RefCell::new(Vec::new()),
+            wakes,
+        }
+    }
+
+    /// A free slot, reset; `None` when all are in use.
+    pub(crate) fn take_slot(&self, kind: u32) -> Option<u32> {
+        let index = self.free_slots.borrow_mut().pop()?;
+        let slot = self.slot(index);
+        reset(slot);
+        slot.kind.store(kind, Ordering::Release);
+        Some(index)
+    }
+
+    /// Gives a slot back. Its generation is what the free list says: shims drop their entries before.
+    pub(crate) fn give_slot(&self, index: u32) {
+        self.slot(index).kind.store(slot_kind::FREE, Ordering::Release);
+        self.free_slots.borrow_mut().push(index);
+    }
+
+    /// A slot of ours by number.
+    ///
+    /// # Panics
+    /// When the number is out of range: the engine only keeps numbers that it handed out.
+    #[inline]
+    pub(crate) fn slot(&self, index: u32) -> &Slot {
+        self.region.slot(index).expect("the engine handed out this slot")
+    }
+
+    /// A ring of the arena.
+    pub(crate) fn take_ring(&self, size: u32) -> Option<Ring> {
+        self.arena.borrow_mut().allocate(size)
+    }
+
+    /// Gives a ring back.
+    pub(crate) fn give_ring(&self, ring: Ring) {
+        self.arena.borrow_mut().release(ring);
+    }
+
+    /// Bytes of rings in use.
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.arena.borrow().in_use()
+    }
+
+    /// The socket at a slot.
+    pub(crate) fn end(&self, slot: u32) -> Option<Rc<SocketEnd>> {
+        self.ends.borrow().get(slot as usize)?.clone()
+    }
+
+    /// Enters a socket.
+    pub(crate) fn keep_end(&self, slot: u32, end: Rc<SocketEnd>) {
+        let mut ends = self.ends.borrow_mut();
+        if ends.len() <= slot as usize {
+            ends.resize_with(slot as usize + 1, || None);
+        }
+        ends[slot as usize] = Some(end);
+    }
+
+    /// Lets go of a socket: its slot and rings return once nothing else refers to it.
+    pub(crate) fn forget_end(&self, slot: u32) {
+        if let Some(entry) = self.ends.borrow_mut().get_mut(slot as usize) {
+            *entry = None;
+        }
+    }
+
+    /// All sockets.
+    pub(crate) fn ends(&self) -> Vec<Rc<SocketEnd>> {
+        self.ends.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// A poll set came into use.
+    pub(crate) fn add_set(&self, set: u32, pipe: OwnedFd) {
+        self.sets.borrow_mut().insert(set, pipe);
+    }
+
+    /// A poll set is given back.
+    pub(crate) fn remove_set(&self, set: u32) {
+        self.sets.borrow_mut().remove(&set);
+    }
+
+    /// Something happened at a slot: marks it ready in every poll set that watches it and wakes who sleeps there.
+    /// Says how many threads were woken. What happened must have been stored before.
+    pub(crate) fn signal(&self, index: u32) -> u64 {
+        let slot = self.slot(index);
+        // Pairs with the shim's: register or go to sleep, fence, look again. Either we see it registered, or it
+        // sees what we stored.
+        fence(Ordering::SeqCst);
+        let mut summary = slot.sets_summary.load(Ordering::Acquire) & ((1u64 << SET_WORDS) - 1) as u32;
+        let mut woken = 0;
+        while summary != 0 {
+            let word = summary.trailing_zeros() as usize;
+            summary &= summary - 1;
+            let mut bits = slot.sets[word].load(Ordering::Acquire);
+            while bits != 0 {
+                let set = word as u32 * 64 + bits.trailing_zeros();
+                bits &= bits - 1;
+                let Some(shared) = self.region.set(set) else { continue };
+                self.region.ready(shared).set(index as usize);
+                woken += u64::from(self.wake_set(set));
+            }
+        }
+        woken
+    }
+
+    /// Wakes who sleeps on a poll set; false when nobody does or it has been woken already.
+    pub(crate) fn wake_set(&self, set: u32) -> bool {
+        let Some(shared) = self.region.set(set) else { return false };
+        if shared.sleepers.load(Ordering::SeqCst) == 0 || shared.signalled.swap(1, Ordering::SeqCst) != 0 {
+            return false;
+        }
+        let sets = self.sets.borrow();
+        let Some(pipe) = sets.get(&set) else { return false };
+        // SAFETY: one byte from a constant to a pipe that we own. A full pipe means a wake-up is pending already.
+        unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
+        self.wakes.set(self.wakes.get() + 1);
+        true
+    }
+}
+
+/// Puts a slot back to what a fresh one is.
+fn reset(slot: &Slot) {
+    let relaxed = Ordering::Relaxed;
+    slot.state.store(0, relaxed);
+    slot.error.store(0, relaxed);
+    slot.receive_tail.store(0, relaxed);
+    slot.receive_head.store(0, relaxed);
+    slot.send_head.store(0, relaxed);
+    slot.send_tail.store(0, relaxed);
+    slot.receive_size.store(0, relaxed);
+    slot.send_size.store(0, relaxed);
+    slot.urgent.store(0, relaxed);
+    slot.requests.store(0, relaxed);
+    slot.flags.store(0, relaxed);
+    slot.receive_lock.store(0, relaxed);
+    slot.send_lock.store(0, relaxed);
+    slot.references.store(0, relaxed);
+    slot.send_wanted.store(0, relaxed);
+    slot.linger_plus_one.store(0, relaxed);
+    slot.kept_options.store(0, relaxed);
+    slot.receive_timeout_us.store(0, relaxed);
+    slot.send_timeout_us.store(0, relaxed);
+    slot.receive_low_water.store(1, relaxed);
+    slot.asked_receive_buffer.store(0, relaxed);
+    slot.asked_send_buffer.store(0, relaxed);
+    for address in [&slot.local_address, &slot.remote_address, &slot.local_port, &slot.remote_port] {
+        address.store(0, relaxed);
+    }
+    slot.sets_summary.store(0, relaxed);
+    for word in &slot.sets {
+        word.store(0, relaxed);
+    }
+}

@@ -1,0 +1,82 @@
+//! What an engine is told when it starts. The daemon makes this from its configuration file.
+
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use scoutline_sched::Level;
+
+/// Everything an engine needs to know.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// The devices, each with the address that it owns.
+    pub devices: Vec<DeviceSettings>,
+    /// The classes, in the order of their rules: the first match wins. The last one matches everything.
+    pub classes: Vec<ClassSettings>,
+    /// The core to run on; `None` leaves it to Linux.
+    pub cpu: Option<usize>,
+    /// SCHED_FIFO priority to ask for; `None` keeps the ordinary policy.
+    pub realtime_priority: Option<u8>,
+    /// True: not getting `realtime_priority` is an error; false: a notice.
+    pub realtime_required: bool,
+    /// How long to spin for more work before sleeping, at most.
+    pub spin: Duration,
+    /// Bytes of each socket's receive ring (a power of two).
+    pub receive_buffer: u32,
+    /// Bytes of each socket's send ring (a power of two).
+    pub send_buffer: u32,
+    /// Paths that may exist.
+    pub max_paths: u32,
+    /// Buffer bytes that all paths together may hold.
+    pub max_buffer_bytes: u64,
+    /// How long a closed connection stays in TIME-WAIT.
+    pub time_wait: Duration,
+    /// Packets that may wait in a path's input queue.
+    pub queue_packets: u32,
+    /// Apply the measuring rule to new paths.
+    pub measure: bool,
+    /// Where the Linux thread stands.
+    pub linux_level: Level,
+    /// How long Linux may run at most before the engine looks again.
+    pub linux_quantum: Duration,
+    /// How much time paths of Linux's level may take between two of its turns.
+    pub linux_interval: Duration,
+    /// Level of ARP, ICMP, reassembly and reset paths.
+    pub system_level: Level,
+}
+
+/// One device.
+#[derive(Clone, Debug)]
+pub struct DeviceSettings {
+    /// What to open.
+    pub device: scoutline_device::DeviceConfig,
+    /// Our address on it.
+    pub address: Ipv4Addr,
+    /// Prefix length of its network.
+    pub prefix: u8,
+    /// Where packets for other networks go.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+/// One class. An empty condition matches everything.
+#[derive(Clone, Debug)]
+pub struct ClassSettings {
+    /// Its name.
+    pub name: String,
+    /// Where its paths stand.
+    pub level: Level,
+    /// Where its listen paths stand.
+    pub listen_level: Level,
+    /// Networks of the peer: address and prefix length.
+    pub sources: Vec<(Ipv4Addr, u8)>,
+    /// Our ports.
+    pub local_ports: Vec<RangeInclusive<u16>>,
+    /// The peer's ports.
+    pub remote_ports: Vec<RangeInclusive<u16>>,
+    /// Programs by name (the last part of the path of the executable).
+    pub programs: Vec<String>,
+    /// Packets that may wait in a path's input queue; `None`: the engine's default.
+    pub queue_packets: Option<u32>,
+    /// Buffer bytes that the paths of the class may hold together.
+    pub memory: Option<u64>,
+}

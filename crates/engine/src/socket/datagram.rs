@@ -1,0 +1,179 @@
+//! The SOCKET stage of a UDP path: datagrams as records in the two rings.
+
+use std::any::Any;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::datagram::{HEADER_LEN, Record};
+use scoutline_abi::layout::{slot_request, slot_state};
+use scoutline_path::{
+    Attributes, Body, Burst, Context, Control, CreateError, DropReason, Effect, Facts, Message, Name, Stage,
+};
+use scoutline_ring::{Block, Pool};
+
+use super::SocketEnd;
+use super::stream::set_addresses;
+
+/// The longest UDP payload over IPv4.
+const MAX_PAYLOAD: u32 = 65_507;
+
+/// Moves datagrams between a UDP stage and the rings of a socket.
+pub(crate) struct DatagramStage {
+    end: Rc<SocketEnd>,
+    pool: Rc<Pool>,
+}
+
+impl DatagramStage {
+    /// The stage of a UDP path.
+    pub(crate) fn new(end: Rc<SocketEnd>, pool: Rc<Pool>) -> DatagramStage {
+        DatagramStage { end, pool }
+    }
+
+    /// The socket.
+    pub(crate) fn end(&self) -> &Rc<SocketEnd> {
+        &self.end
+    }
+
+    /// Stores one datagram; false when the ring has no room.
+    fn receive(&self, message: &Message) -> bool {
+        let end = &self.end;
+        let bytes = message.bytes();
+        let tail = end.received.get();
+        let used = tail - end.read_consumed();
+        let needed = Record::ring_len(bytes.len());
+        if used + needed > u64::from(end.receive_size()) {
+            return false;
+        }
+        let record = Record {
+            len: bytes.len() as u32,
+            address: message.facts.source.map_or(0, Ipv4Addr::to_bits),
+            port: message.facts.ports.map_or(0, |(source, _)| source),
+        };
+        end.store(tail, &record.to_bytes());
+        end.store(tail + HEADER_LEN as u64, bytes);
+        end.publish_received(tail + needed);
+        true
+    }
+
+    /// Takes the next datagram of the send ring; `None` when there is none or what is there is nonsense.
+    fn next_to_send(&self, written: u64) -> Option<Message> {
+        let end = &self.end;
+        let at = end.freed.get();
+        if written - at < HEADER_LEN as u64 {
+            return None;
+        }
+        let mut header = [0; HEADER_LEN];
+        end.load(at, &mut header);
+        let record = Record::from_bytes(header);
+        let needed = Record::ring_len(record.len as usize);
+        if record.len > MAX_PAYLOAD || at + needed > written {
+            // The program scribbled in its ring: what it holds is lost, nothing else.
+            end.freed.set(written);
+            return None;
+        }
+        let mut block = self.block(record.len);
+        end.load(at + HEADER_LEN as u64, &mut block[..record.len as usize]);
+        end.freed.set(at + needed);
+        let facts = if record.address == 0 {
+            Facts::default()
+        } else {
+            let local_port = end.shared().local_port.load(Ordering::Relaxed) as u16;
+            Facts {
+                destination: Some(Ipv4Addr::from_bits(record.address)),
+                ports: Some((local_port, record.port)),
+                ..Facts::default()
+            }
+        };
+        Some(Message { body: Body::Block { block, range: 0..record.len }, facts, ..Message::default() })
+    }
+
+    fn block(&self, len: u32) -> Block {
+        if len as usize <= self.pool.block_len()
+            && let Some(block) = self.pool.take()
+        {
+            return block;
+        }
+        Block::from_bytes(vec![0; len as usize].into_boxed_slice())
+    }
+}
+
+impl Stage for DatagramStage {
+    fn module(&self) -> &'static str {
+        "SOCKET"
+    }
+
+    fn establish(&mut self, attributes: &mut Attributes) -> Result<(), CreateError> {
+        if let Some(local) = attributes.address(Name::Local) {
+            let unspecified = std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+            let remote = attributes.address(Name::Remote);
+            set_addresses(&self.end, local, remote.unwrap_or(unspecified));
+            self.end.add_state(slot_state::BOUND);
+            if remote.is_some() {
+                self.end.add_state(slot_state::CONNECTED);
+            }
+        }
+        Ok(())
+    }
+
+    fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        let mut arrived = false;
+        for message in burst.drain(..) {
+            match &message.body {
+                Body::Block { .. } => {
+                    if self.receive(&message) {
+                        arrived = true;
+                    } else {
+                        context.drop_message(message, DropReason::ReceiveBufferFull);
+                    }
+                }
+                Body::Control(Control::Failed(errno)) => {
+                    // RFC 1122 §4.1.3.3: errors reach the program; a datagram socket goes on afterwards.
+                    self.end.shared().error.store(*errno, Ordering::Release);
+                    arrived = true;
+                }
+                Body::Control(_) | Body::Empty | Body::Stream { .. } => {}
+            }
+        }
+        if arrived {
+            self.end.signal();
+        }
+    }
+
+    fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        let end = &self.end;
+        let requests = end.shared().requests.load(Ordering::Acquire);
+        let written = end.read_written();
+        while end.freed.get() < written {
+            if burst.len() >= context.transmit_room {
+                context.more = true;
+                break;
+            }
+            match self.next_to_send(written) {
+                Some(message) => burst.push(message),
+                None => break,
+            }
+        }
+        if end.publish_freed(end.freed.get()) {
+            end.signal();
+        }
+        if requests & (slot_request::CLOSE | slot_request::ABORT) != 0
+            && end.freed.get() == written
+            && !end.closed.replace(true)
+        {
+            context.effects.push(Effect::Destroy);
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}

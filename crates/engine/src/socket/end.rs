@@ -1,0 +1,224 @@
+//! A socket as the engine keeps it: its slot, its rings, and our own idea of every cursor.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::layout::{Slot, slot_state};
+use scoutline_base::PathId;
+use scoutline_ring::{Span, StreamMemory};
+
+use crate::arena::Ring;
+use crate::program::Program;
+
+/// A socket. Its slot and rings return to the program when the last reference goes: the program's list, the path's
+/// stage, and messages on their way to the device hold one each.
+pub(crate) struct SocketEnd {
+    /// Whose it is.
+    pub(crate) program: Rc<Program>,
+    /// Its slot.
+    pub(crate) slot: u32,
+    /// [`scoutline_abi::layout::slot_kind`].
+    pub(crate) kind: u32,
+    receive: Cell<Ring>,
+    send: Cell<Ring>,
+    /// The path below it.
+    pub(crate) path: Cell<Option<PathId>>,
+    /// The port that it has reserved: protocol and address.
+    pub(crate) bound: Cell<Option<(u8, std::net::SocketAddrV4)>>,
+    /// It shares its port (SO_REUSEPORT).
+    pub(crate) shares_port: Cell<bool>,
+    /// Listen paths, one per class (only for a listening socket).
+    pub(crate) listen_paths: std::cell::RefCell<Vec<PathId>>,
+    /// Connections that may wait to be accepted (only for a listening socket).
+    pub(crate) backlog: Cell<u64>,
+    /// In order in the receive ring.
+    pub(crate) received: Cell<u64>,
+    /// Taken by the program, as far as believed.
+    pub(crate) consumed: Cell<u64>,
+    /// Written by the program, as far as believed.
+    pub(crate) written: Cell<u64>,
+    /// Freed in the send ring.
+    pub(crate) freed: Cell<u64>,
+    /// The program has closed it.
+    pub(crate) closed: Cell<bool>,
+    /// Times that threads were woken for it, not yet charged.
+    pub(crate) wakeups: Cell<u64>,
+}
+
+impl SocketEnd {
+    /// A socket in a fresh slot, without rings; `None` when slots ran out.
+    pub(crate) fn open(program: &Rc<Program>, kind: u32) -> Option<Rc<SocketEnd>> {
+        let slot = program.take_slot(kind)?;
+        let end = Rc::new(SocketEnd {
+            program: Rc::clone(program),
+            slot,
+            kind,
+            receive: Cell::default(),
+            send: Cell::default(),
+            path: Cell::new(None),
+            bound: Cell::new(None),
+            shares_port: Cell::new(false),
+            listen_paths: std::cell::RefCell::default(),
+            backlog: Cell::new(0),
+            received: Cell::new(0),
+            consumed: Cell::new(0),
+            written: Cell::new(0),
+            freed: Cell::new(0),
+            closed: Cell::new(false),
+            wakeups: Cell::new(0),
+        });
+        program.keep_end(slot, Rc::clone(&end));
+        Some(end)
+    }
+
+    /// Gives it rings of these sizes, unless it has them; false when the arena is full.
+    pub(crate) fn ensure_rings(&self, receive: u32, send: u32) -> bool {
+        let slot = self.shared();
+        if self.receive.get().size == 0 && receive > 0 {
+            let Some(ring) = self.program.take_ring(receive) else { return false };
+            self.receive.set(ring);
+            slot.receive_offset.store(ring.offset, Ordering::Relaxed);
+            slot.receive_size.store(ring.size, Ordering::Release);
+        }
+        if self.send.get().size == 0 && send > 0 {
+            let Some(ring) = self.program.take_ring(send) else { return false };
+            self.send.set(ring);
+            slot.send_offset.store(ring.offset, Ordering::Relaxed);
+            slot.send_size.store(ring.size, Ordering::Release);
+        }
+        true
+    }
+
+    /// The slot in shared memory.
+    #[inline]
+    pub(crate) fn shared(&self) -> &Slot {
+        self.program.slot(self.slot)
+    }
+
+    /// Size of the receive ring.
+    #[inline]
+    pub(crate) fn receive_size(&self) -> u32 {
+        self.receive.get().size
+    }
+
+    /// Size of the send ring.
+    #[inline]
+    pub(crate) fn send_size(&self) -> u32 {
+        self.send.get().size
+    }
+
+    /// Adds state bits for the shim to see.
+    pub(crate) fn add_state(&self, bits: u32) {
+        self.shared().state.fetch_or(bits, Ordering::Release);
+    }
+
+    /// Takes state bits away.
+    pub(crate) fn clear_state(&self, bits: u32) {
+        self.shared().state.fetch_and(!bits, Ordering::Release);
+    }
+
+    /// The socket has failed: `errno` is what the program will be told.
+    pub(crate) fn fail(&self, errno: i32) {
+        self.shared().error.store(errno, Ordering::Relaxed);
+        self.clear_state(slot_state::CONNECTING);
+        self.add_state(slot_state::FAILED | slot_state::PEER_FINISHED);
+        self.signal();
+    }
+
+    /// Tells whoever waits that something happened.
+    pub(crate) fn signal(&self) {
+        let woken = self.program.signal(self.slot);
+        self.wakeups.set(self.wakeups.get() + woken);
+    }
+
+    /// Copies `bytes` to `position` of the receive ring. The caller has checked that they fit.
+    pub(crate) fn store(&self, position: u64, bytes: &[u8]) -> bool {
+        let ring = self.receive.get();
+        let Some(spans) = self.program.region.ring_spans(ring.offset, ring.size, position, bytes.len())
+        else {
+            return false;
+        };
+        let (first, second) = bytes.split_at(spans[0].len);
+        // SAFETY: the spans lie in our mapping, which `self.program` keeps; their lengths are those of the two
+        // parts. The other process may scribble there meanwhile: it is its own data.
+        unsafe {
+            std::ptr::copy_nonoverlapping(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
+            std::ptr::copy_nonoverlapping(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
+        }
+        true
+    }
+
+    /// Copies `to.len()` bytes at `position` of the send ring.
+    pub(crate) fn load(&self, position: u64, to: &mut [u8]) {
+        let spans = self.spans(position..position + to.len() as u64);
+        let (first, second) = to.split_at_mut(spans[0].len);
+        // SAFETY: as in `store`.
+        unsafe {
+            spans[0].copy_to(first);
+            spans[1].copy_to(second);
+        }
+    }
+
+    /// Reads how far the program has written. A value that the ring cannot hold counts as nothing new.
+    pub(crate) fn read_written(&self) -> u64 {
+        let claimed = self.shared().send_tail.load(Ordering::Acquire);
+        let limit = self.freed.get() + u64::from(self.send_size());
+        if claimed > self.written.get() && claimed <= limit {
+            self.written.set(claimed);
+        }
+        self.written.get()
+    }
+
+    /// Reads how far the program has taken the received bytes; nonsense counts as nothing new.
+    pub(crate) fn read_consumed(&self) -> u64 {
+        let claimed = self.shared().receive_head.load(Ordering::Acquire);
+        if claimed > self.consumed.get() && claimed <= self.received.get() {
+            self.consumed.set(claimed);
+        }
+        self.consumed.get()
+    }
+
+    /// The receive ring is complete up to `position`.
+    pub(crate) fn publish_received(&self, position: u64) {
+        self.received.set(position);
+        self.shared().receive_tail.store(position, Ordering::Release);
+    }
+
+    /// The send ring is free up to `position`; true when the program waits for that and now has enough.
+    pub(crate) fn publish_freed(&self, position: u64) -> bool {
+        self.freed.set(position);
+        let slot = self.shared();
+        slot.send_head.store(position, Ordering::SeqCst);
+        if slot.send_wanted.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        // As Linux's sk_stream_write_space: a third free, so that a writer is woken for more than a trifle.
+        let used = slot.send_tail.load(Ordering::Acquire).saturating_sub(position);
+        if used > u64::from(self.send_size()) * 2 / 3 {
+            return false;
+        }
+        slot.send_wanted.store(0, Ordering::SeqCst);
+        true
+    }
+}
+
+impl StreamMemory for SocketEnd {
+    fn spans(&self, range: Range<u64>) -> [Span; 2] {
+        let ring = self.send.get();
+        let len = (range.end - range.start) as usize;
+        self.program
+            .region
+            .ring_spans(ring.offset, ring.size, range.start, len)
+            .unwrap_or([Span::EMPTY, Span::EMPTY])
+    }
+}
+
+impl Drop for SocketEnd {
+    fn drop(&mut self) {
+        self.program.give_ring(self.receive.get());
+        self.program.give_ring(self.send.get());
+        self.program.give_slot(self.slot);
+    }
+}

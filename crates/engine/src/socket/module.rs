@@ -1,0 +1,101 @@
+//! The SOCKET module: where paths of sockets begin.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use scoutline_base::PathId;
+use scoutline_path::{
+    Arity, Attributes, CreateError, Module, Name, Next, Service, ServiceKind, Side, Stage, Step, Verdict,
+    View,
+};
+use scoutline_ring::Pool;
+use scoutline_sched::Level;
+
+use super::datagram::DatagramStage;
+use super::{SocketEnd, StreamStage};
+
+/// IP protocol numbers.
+const TCP: u64 = 6;
+const UDP: u64 = 17;
+
+/// Which listening socket a listen path belongs to.
+pub(crate) type Listeners = Rc<RefCell<HashMap<PathId, Rc<SocketEnd>>>>;
+
+/// The module.
+pub(crate) struct SocketModule {
+    listeners: Listeners,
+    pool: Rc<Pool>,
+    receive_buffer: u32,
+    send_buffer: u32,
+    linux_level: Level,
+}
+
+impl SocketModule {
+    /// The module, with the ring sizes that passive connections get. Paths above `linux_level` are urgent: their
+    /// programs may call the engine back from Linux's quantum.
+    pub(crate) fn new(
+        listeners: Listeners,
+        pool: Rc<Pool>,
+        (receive_buffer, send_buffer): (u32, u32),
+        linux_level: Level,
+    ) -> SocketModule {
+        SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level }
+    }
+
+    fn is_urgent(&self, attributes: &Attributes) -> bool {
+        let level = attributes.number(Name::Priority).map_or(Level::Idle, |p| Level::Priority(p as u8));
+        level > self.linux_level
+    }
+}
+
+impl Module for SocketModule {
+    fn name(&self) -> &'static str {
+        "SOCKET"
+    }
+
+    fn services(&self) -> &'static [Service] {
+        const DOWN: Service = Service {
+            name: "tcp",
+            kind: ServiceKind::Socket,
+            side: Side::Lower,
+            arity: Arity::One,
+            initialise_first: true,
+        };
+        const SERVICES: &[Service] = &[DOWN, Service { name: "udp", ..DOWN }];
+        SERVICES
+    }
+
+    fn create_stage(&self, attributes: &mut Attributes) -> Result<Step, CreateError> {
+        let protocol = attributes.number(Name::Protocol);
+        let next = match protocol {
+            Some(TCP) => Next::Through("tcp"),
+            Some(UDP) => Next::Through("udp"),
+            _ => return Err(CreateError::MissingAttribute { module: "SOCKET", attribute: "Protocol" }),
+        };
+        let end = attributes.any::<SocketEnd>(Name::Socket);
+        let stage: Option<Box<dyn Stage>> = match (protocol, end) {
+            // A listen path ends in TCP: what it makes are other paths.
+            _ if attributes.number(Name::Listen).is_some() => None,
+            (Some(UDP), Some(end)) => Some(Box::new(DatagramStage::new(end, Rc::clone(&self.pool)))),
+            (_, Some(end)) => Some(Box::new(StreamStage::active(end, self.is_urgent(attributes)))),
+            (_, None) => {
+                let parent = attributes
+                    .path(Name::Parent)
+                    .and_then(|parent| self.listeners.borrow().get(&parent).cloned())
+                    .ok_or(CreateError::MissingAttribute {
+                        module: "SOCKET",
+                        attribute: "Socket or Parent",
+                    })?;
+                let sizes = (self.receive_buffer, self.send_buffer);
+                Some(Box::new(StreamStage::passive(parent, sizes, self.is_urgent(attributes))))
+            }
+        };
+        Ok(Step { stage, next })
+    }
+
+    fn demux(&self, _view: &mut View<'_>) -> Verdict {
+        // TCP and UDP name the path themselves.
+        Verdict::NoPath
+    }
+}

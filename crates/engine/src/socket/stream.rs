@@ -1,0 +1,248 @@
+//! The SOCKET stage of a TCP path.
+
+use std::any::Any;
+use std::net::SocketAddrV4;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
+use scoutline_path::{
+    Attributes, Body, Burst, Context, Control, CreateError, DropReason, Effect, Message, Name, Stage,
+};
+
+use super::SocketEnd;
+
+/// Moves a stream between a TCP stage and the rings of a socket.
+pub(crate) struct StreamStage {
+    end: Option<Rc<SocketEnd>>,
+    /// The listening socket that a passive path belongs to until it is accepted.
+    parent: Option<Rc<SocketEnd>>,
+    ring_sizes: (u32, u32),
+    addresses: Option<(SocketAddrV4, SocketAddrV4)>,
+    urgent: bool,
+    /// The protocol below has been told: written, consumed, requests.
+    told_written: u64,
+    told_consumed: u64,
+    told_requests: u32,
+    /// The protocol needs this path no longer.
+    finished: bool,
+}
+
+impl StreamStage {
+    /// The stage of an active connection, on a socket with rings.
+    pub(crate) fn active(end: Rc<SocketEnd>, urgent: bool) -> StreamStage {
+        StreamStage { end: Some(end), ..StreamStage::empty((0, 0), urgent) }
+    }
+
+    /// The stage of a passive connection: it gets its socket once the handshake is complete.
+    pub(crate) fn passive(parent: Rc<SocketEnd>, ring_sizes: (u32, u32), urgent: bool) -> StreamStage {
+        StreamStage { parent: Some(parent), ..StreamStage::empty(ring_sizes, urgent) }
+    }
+
+    fn empty(ring_sizes: (u32, u32), urgent: bool) -> StreamStage {
+        StreamStage {
+            end: None,
+            parent: None,
+            ring_sizes,
+            addresses: None,
+            urgent,
+            told_written: 0,
+            told_consumed: 0,
+            told_requests: 0,
+            finished: false,
+        }
+    }
+
+    /// The socket, once there is one.
+    pub(crate) fn end(&self) -> Option<&Rc<SocketEnd>> {
+        self.end.as_ref()
+    }
+
+    /// The socket of a passive path, made when the first thing is to be kept in it.
+    fn ensure_end(&mut self, context: &Context<'_>) -> Option<Rc<SocketEnd>> {
+        if self.end.is_none() {
+            let parent = self.parent.as_ref()?;
+            if parent.closed.get() {
+                return None;
+            }
+            let end = SocketEnd::open(&parent.program, slot_kind::STREAM)?;
+            if !end.ensure_rings(self.ring_sizes.0, self.ring_sizes.1) {
+                end.program.forget_end(end.slot);
+                return None;
+            }
+            end.path.set(Some(context.path));
+            if let Some((local, remote)) = self.addresses {
+                set_addresses(&end, local, remote);
+            }
+            self.end = Some(end);
+        }
+        self.end.clone()
+    }
+
+    /// The handshake is complete: the socket goes to its listening socket's queue.
+    fn on_connected(&mut self, end: &SocketEnd) -> bool {
+        let slot = end.shared();
+        slot.urgent.store(u32::from(self.urgent), Ordering::Relaxed);
+        end.clear_state(slot_state::CONNECTING);
+        end.add_state(slot_state::CONNECTED | slot_state::BOUND);
+        let Some(parent) = self.parent.take() else {
+            end.signal();
+            return true;
+        };
+        accept_queue_push(&parent, end.slot)
+    }
+
+    fn on_control(&mut self, control: &Control, turned: &mut Burst, context: &mut Context<'_>) {
+        if let Control::Connected = control {
+            let accepted = match self.ensure_end(context) {
+                Some(end) => self.on_connected(&end),
+                None => false,
+            };
+            if !accepted {
+                context.account.on_drop(DropReason::BacklogFull);
+                turned.push(Message::control(Control::Abort));
+            }
+            return;
+        }
+        if let Control::Closed = control {
+            self.finished = true;
+            context.effects.push(Effect::Destroy);
+        }
+        let Some(end) = &self.end else { return };
+        match control {
+            Control::Readable(position) => {
+                end.publish_received(*position);
+                end.signal();
+            }
+            Control::Acknowledged(position) => {
+                if end.publish_freed(*position) {
+                    end.signal();
+                }
+            }
+            Control::PeerFinished => {
+                end.add_state(slot_state::PEER_FINISHED);
+                end.signal();
+            }
+            Control::Failed(errno) => end.fail(*errno),
+            _ => {}
+        }
+    }
+
+    /// A closed socket whose data the peer has is needed no longer, though the path may linger in TIME-WAIT.
+    fn release_if_done(&mut self) {
+        let done = self
+            .end
+            .as_ref()
+            .is_some_and(|end| end.closed.get() && (self.finished || end.freed.get() == end.written.get()));
+        if done && let Some(end) = self.end.take() {
+            end.path.set(None);
+            end.program.forget_end(end.slot);
+        }
+    }
+}
+
+/// Puts an accepted socket into its listening socket's queue; false when it is full or closed.
+fn accept_queue_push(listener: &SocketEnd, slot: u32) -> bool {
+    let shared = listener.shared();
+    let entries = u64::from(listener.receive_size() / 4);
+    let tail = listener.received.get();
+    // A head beyond the tail is nonsense of a hostile program; it only harms its own queue.
+    let waiting = tail.saturating_sub(shared.receive_head.load(Ordering::Acquire));
+    if listener.closed.get() || waiting >= entries {
+        return false;
+    }
+    if !listener.store(tail * 4, &slot.to_le_bytes()) {
+        return false;
+    }
+    listener.publish_received(tail + 1);
+    listener.signal();
+    true
+}
+
+impl Stage for StreamStage {
+    fn module(&self) -> &'static str {
+        "SOCKET"
+    }
+
+    fn establish(&mut self, attributes: &mut Attributes) -> Result<(), CreateError> {
+        self.addresses = attributes.address(Name::Local).zip(attributes.address(Name::Remote));
+        if let (Some(end), Some((local, remote))) = (&self.end, self.addresses) {
+            set_addresses(end, local, remote);
+        }
+        Ok(())
+    }
+
+    fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
+        for message in burst.drain(..) {
+            match &message.body {
+                Body::Control(control) => {
+                    let control = control.clone();
+                    self.on_control(&control, turned, context);
+                }
+                Body::Block { .. } => {
+                    let Some(end) = self.ensure_end(context) else {
+                        context.drop_message(message, DropReason::Closed);
+                        continue;
+                    };
+                    if !end.store(message.facts.stream_position, message.bytes()) {
+                        context.drop_message(message, DropReason::ReceiveBufferFull);
+                    }
+                }
+                Body::Empty | Body::Stream { .. } => {}
+            }
+        }
+        self.release_if_done();
+    }
+
+    fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {
+        let Some(end) = &self.end else { return };
+        let slot = end.shared();
+        // Requests before cursors: what was written before a shutdown is seen with it.
+        let requests = slot.requests.load(Ordering::Acquire);
+        let written = end.read_written();
+        if written > self.told_written {
+            self.told_written = written;
+            burst.push(Message::control(Control::Written(written)));
+        }
+        let consumed = end.read_consumed();
+        if consumed > self.told_consumed {
+            self.told_consumed = consumed;
+            burst.push(Message::control(Control::Consumed(consumed)));
+        }
+        let fresh = requests & !self.told_requests;
+        self.told_requests |= requests;
+        if fresh & slot_request::SHUTDOWN != 0 {
+            burst.push(Message::control(Control::Shutdown));
+        }
+        if fresh & slot_request::ABORT != 0 {
+            burst.push(Message::control(Control::Abort));
+        } else if fresh & slot_request::CLOSE != 0 {
+            burst.push(Message::control(Control::Close));
+        }
+        if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
+            end.closed.set(true);
+            self.release_if_done();
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// Tells the shim the addresses of a socket.
+pub(super) fn set_addresses(end: &SocketEnd, local: SocketAddrV4, remote: SocketAddrV4) {
+    let slot = end.shared();
+    slot.local_address.store(local.ip().to_bits(), Ordering::Relaxed);
+    slot.local_port.store(u32::from(local.port()), Ordering::Relaxed);
+    slot.remote_address.store(remote.ip().to_bits(), Ordering::Relaxed);
+    slot.remote_port.store(u32::from(remote.port()), Ordering::Relaxed);
+}

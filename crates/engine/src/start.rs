@@ -1,0 +1,206 @@
+//! Starting an engine: devices are opened in its own thread, because what it owns never leaves it.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use thiserror::Error;
+
+use crate::command::Command;
+use crate::core::Core;
+use crate::linux::Sentinel;
+use crate::settings::EngineSettings;
+use crate::sys::{self, Sleeper};
+use crate::thread::Loop;
+
+/// Why an engine could not start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No device is configured.
+    #[error(
+        "no device is configured: name one with `--device NAME --address A.B.C.D/N` or a [[device]] table"
+    )]
+    NoDevice,
+    /// A device could not be opened.
+    #[error("{0}")]
+    Device(#[from] scoutline_device::OpenError),
+    /// The module graph does not fit together: a fault of this program.
+    #[error("module graph: {0}")]
+    Graph(String),
+    /// The core cannot be used.
+    #[error("cannot run on core {cpu}: {source}; choose another with `cpu` in [engine], see `nproc`")]
+    Cpu {
+        /// The core.
+        cpu: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Real-time priority was required and refused.
+    #[error("SCHED_FIFO is refused ({source}): run as root or with CAP_SYS_NICE, or set realtime = \"auto\"")]
+    Realtime {
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// A network that the engine's paths serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Our address.
+    pub address: Ipv4Addr,
+    /// Prefix length.
+    pub prefix: u8,
+    /// The gateway.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+/// The entry to an engine.
+pub struct Engine;
+
+impl Engine {
+    /// Opens the devices and starts the loop in a thread of its own. Returns once it serves.
+    ///
+    /// # Errors
+    /// Whatever of it failed; then nothing stays behind.
+    pub fn start(settings: EngineSettings) -> Result<EngineHandle, StartError> {
+        if settings.devices.is_empty() {
+            return Err(StartError::NoDevice);
+        }
+        let served = settings.devices.iter().map(|device| Served {
+            address: device.address,
+            prefix: device.prefix,
+            gateway: device.gateway,
+        });
+        let served = served.collect();
+        let doorbell = sys::eventfd().map_err(|source| StartError::System { what: "eventfd", source })?;
+        let theirs = doorbell.try_clone().map_err(|source| StartError::System { what: "dup", source })?;
+        let (commands, received) = channel();
+        let (report, ready) = channel();
+        let thread = std::thread::Builder::new()
+            .name("scl-engine".into())
+            .spawn(move || match prepare(settings, received, theirs) {
+                Ok((mut engine, notices)) => {
+                    let _ = report.send(Ok(notices));
+                    engine.run();
+                }
+                Err(error) => {
+                    let _ = report.send(Err(error));
+                }
+            })
+            .map_err(|source| StartError::System { what: "thread", source })?;
+        let notices = ready.recv().map_err(|_| StartError::System {
+            what: "engine thread",
+            source: std::io::Error::other("it ended before it served"),
+        })??;
+        Ok(EngineHandle { commands, doorbell, served, notices, thread: Some(thread) })
+    }
+}
+
+/// In the engine's thread: everything that the loop needs.
+fn prepare(
+    settings: EngineSettings,
+    commands: Receiver<Command>,
+    doorbell: OwnedFd,
+) -> Result<(Loop, Vec<String>), StartError> {
+    let system = |what| move |source| StartError::System { what, source };
+    let mut notices = Vec::new();
+    let cpu = settings.cpu;
+    let mut sentinel = None;
+    sys::exact_timers();
+    if let Some(cpu) = cpu {
+        sys::pin(cpu).map_err(|source| StartError::Cpu { cpu, source })?;
+        let bell = doorbell.try_clone().map_err(system("dup"))?;
+        match Sentinel::start(cpu, bell) {
+            Ok(started) => sentinel = Some(started),
+            Err(error) => notices.push(format!(
+                "no SCHED_IDLE thread ({error}): the engine cannot tell when Linux is idle and shares core {cpu} as \
+                 an ordinary thread"
+            )),
+        }
+    }
+    let (required, priority) = (settings.realtime_required, settings.realtime_priority);
+    let core = Core::open(settings, &mut notices)?;
+    let sleeper = Sleeper::new().map_err(system("epoll_create1"))?;
+    sleeper.watch(doorbell.as_raw_fd(), false).map_err(system("epoll_ctl"))?;
+    for fd in core.device_fds() {
+        sleeper.watch(fd, true).map_err(system("epoll_ctl"))?;
+    }
+    if let Some(priority) = priority
+        && let Err(source) = sys::set_realtime(priority)
+    {
+        if required {
+            return Err(StartError::Realtime { source });
+        }
+        notices.push(format!(
+            "SCHED_FIFO is refused ({source}): the engine runs as an ordinary thread, and programs may delay it"
+        ));
+    }
+    Ok((Loop::new(core, commands, doorbell, sleeper, sentinel), notices))
+}
+
+/// A running engine, as the control thread holds it.
+pub struct EngineHandle {
+    commands: Sender<Command>,
+    doorbell: OwnedFd,
+    served: Vec<Served>,
+    notices: Vec<String>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EngineHandle {
+    /// Gives the engine a command. Lost when the engine has ended.
+    pub fn send(&self, command: Command) {
+        if self.commands.send(command).is_ok() {
+            sys::ring(self.doorbell.as_raw_fd());
+        }
+    }
+
+    /// What programs ring when the engine sleeps.
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// What its paths serve.
+    pub fn served(&self) -> &[Served] {
+        &self.served
+    }
+
+    /// What is degraded on this machine, a line each.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// True while the loop runs; false after a crash.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Stops the engine: connections are reset, devices closed.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.send(Command::Stop);
+            // A panic of the thread has been printed where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for EngineHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,135 @@
+//! The system calls of the engine's loop, each with the small safe form that the loop needs.
+
+use std::io::{Error, Result};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// An eventfd that never blocks.
+pub(crate) fn eventfd() -> Result<OwnedFd> {
+    // SAFETY: no pointers; the result is checked.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: just made, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Adds one to an eventfd. A full counter means that it has been rung already.
+pub(crate) fn ring(fd: RawFd) {
+    let one = 1u64;
+    // SAFETY: eight bytes of a local.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// Takes what an eventfd holds, waiting for it if it was made to wait.
+pub(crate) fn wait_rung(fd: RawFd) {
+    let mut count = 0u64;
+    // SAFETY: eight bytes of a local.
+    unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+}
+
+/// Pins the calling thread to one core.
+pub(crate) fn pin(cpu: usize) -> Result<()> {
+    // SAFETY: a zeroed cpu_set_t is an empty one; CPU_SET checks its index against the set's size.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return Err(Error::from_raw_os_error(libc::EINVAL));
+        }
+        libc::CPU_SET(cpu, &mut set);
+        check(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set))
+    }
+}
+
+/// Gives the calling thread SCHED_IDLE.
+pub(crate) fn set_idle_policy() -> Result<()> {
+    set_policy(libc::SCHED_IDLE, 0)
+}
+
+/// Gives the calling thread SCHED_FIFO with this priority.
+pub(crate) fn set_realtime(priority: u8) -> Result<()> {
+    set_policy(libc::SCHED_FIFO, i32::from(priority))
+}
+
+fn set_policy(policy: i32, priority: i32) -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the structure outlives the call. What the thread forks does not inherit it.
+    check(unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const parameters) })
+}
+
+/// Lets timers of the calling thread be as exact as they can (the default slack is 50 µs).
+pub(crate) fn exact_timers() {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// Random bytes for keys.
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // SAFETY: the buffer is ours; up to 256 bytes arrive whole once the system's generator is ready.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+    bytes
+}
+
+fn check(result: i32) -> Result<()> {
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What an engine sleeps on.
+pub(crate) struct Sleeper {
+    epoll: OwnedFd,
+}
+
+impl Sleeper {
+    /// Sleeps on nothing yet.
+    pub(crate) fn new() -> Result<Sleeper> {
+        // SAFETY: no pointers; the result is checked.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::last_os_error());
+        }
+        // SAFETY: just made, owned by nobody else.
+        Ok(Sleeper { epoll: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Wakes when `fd` gets input. Edge-triggered for devices, whose rings stay readable while a frame is lent.
+    pub(crate) fn watch(&self, fd: RawFd, edge: bool) -> Result<()> {
+        let events = libc::EPOLLIN as u32 | if edge { libc::EPOLLET as u32 } else { 0 };
+        let mut event = libc::epoll_event { events, u64: fd as u64 };
+        // SAFETY: the structure outlives the call.
+        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) })
+    }
+
+    /// Sleeps until something happens or `limit` is over (`None`: for good).
+    pub(crate) fn sleep(&self, limit: Option<Duration>) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let limit = limit.map(timespec);
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: events and limit outlive the call; the call fills at most eight. An error (EINTR) is an early
+        // wake-up. epoll_pwait2 is there since Linux 5.11, which is older than what the rest needs.
+        unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                8,
+                limit,
+                std::ptr::null::<libc::sigset_t>(),
+                8,
+            );
+        }
+    }
+}
+
+/// Sleeps until `fd` is readable or `limit` is over.
+pub(crate) fn sleep_on(fd: RawFd, limit: Duration) {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let limit = timespec(limit);
+    // SAFETY: both structures outlive the call.
+    unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, std::ptr::null()) };
+}
+
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+}

@@ -1,0 +1,221 @@
+//! The engine's thread: run to completion, then spin for a bounded time, then sleep; and the Linux thread's turns.
+//!
+//! ```text
+//!         ┌──────────────► look: commands, devices, doorbells, calls, timers
+//!         │                         │
+//!         │            scheduler: what is most important?
+//!         │      ┌──────────────┬───┴──────────────┐
+//!         │     path          Linux              nothing
+//!         │   run, charge   flush, give up      flush, spin a while,
+//!         └──────┴──────── the core until ◄──┐  then sleep until rung
+//!                          idle, called back, │
+//!                          or quantum over  ──┘
+//! ```
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+use scoutline_abi::layout::engine_state;
+use scoutline_base::Time;
+use scoutline_sched::{Entry, Parameters, Policy};
+
+use crate::clock;
+use crate::command::Command;
+use crate::core::Core;
+use crate::linux::Sentinel;
+use crate::sys::{self, Sleeper};
+
+/// How often the engine looks for more important arrivals while Linux runs. A look costs about 2 µs.
+const LINUX_LOOK: Duration = Duration::from_micros(100);
+/// Linux gets a turn at least this often even if no program was woken: other programs live on the core too.
+const LINUX_AT_LEAST: Duration = Duration::from_millis(1);
+
+/// The loop and what it sleeps on.
+pub(crate) struct Loop {
+    pub(crate) core: Core,
+    pub(crate) commands: Receiver<Command>,
+    pub(crate) doorbell: OwnedFd,
+    pub(crate) sleeper: Sleeper,
+    /// Present when the engine is pinned: then Linux is an entry in its schedule.
+    pub(crate) sentinel: Option<Sentinel>,
+    pub(crate) times: Times,
+    last_linux: Time,
+    last_work: Time,
+    stopping: bool,
+}
+
+/// Where the engine's time went, in nanoseconds, and how often it slept.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Times {
+    pub(crate) spin_ns: u64,
+    pub(crate) sleep_ns: u64,
+    pub(crate) away_ns: u64,
+    pub(crate) sleeps: u64,
+    pub(crate) slices: u64,
+    pub(crate) slices_idle: u64,
+}
+
+impl Loop {
+    pub(crate) fn new(
+        core: Core,
+        commands: Receiver<Command>,
+        doorbell: OwnedFd,
+        sleeper: Sleeper,
+        sentinel: Option<Sentinel>,
+    ) -> Loop {
+        let now = clock::now();
+        Loop {
+            core,
+            commands,
+            doorbell,
+            sleeper,
+            sentinel,
+            times: Times::default(),
+            last_linux: now,
+            last_work: now,
+            stopping: false,
+        }
+    }
+
+    /// Runs until told to stop.
+    pub(crate) fn run(&mut self) {
+        while !self.stopping {
+            let now = clock::now();
+            self.obey_commands(now);
+            let mut worked = self.core.pull(now);
+            worked |= self.core.listen_to_programs(now);
+            self.core.fire_timers(now);
+            self.ready_linux(now);
+            match self.core.schedule.dequeue(now) {
+                Some(decision) => {
+                    match decision.entry {
+                        Entry::Path(id) => {
+                            self.last_work = self.core.run_path(id, &decision, now);
+                        }
+                        Entry::Linux => self.linux_slice(decision.quantum.time),
+                    }
+                    continue;
+                }
+                None if worked => {
+                    self.last_work = now;
+                    continue;
+                }
+                None => {}
+            }
+            self.core.flush_all(now);
+            if self.core.has_input() || !self.core.schedule.is_idle() {
+                continue;
+            }
+            if now.since(self.last_work) < self.core.settings.spin {
+                std::hint::spin_loop();
+                self.times.spin_ns += clock::now().since(now).as_nanos() as u64;
+            } else {
+                self.sleep(now);
+            }
+        }
+        self.core.stop(clock::now());
+    }
+
+    /// Linux is ready when programs were woken, or when it has not run for a while.
+    fn ready_linux(&mut self, now: Time) {
+        if self.sentinel.is_none() {
+            return;
+        }
+        let idle = self.core.schedule.is_idle();
+        let due = !idle && now.since(self.last_linux) >= LINUX_AT_LEAST;
+        if self.core.wakes.get() > 0 || due {
+            let level = self.core.settings.linux_level;
+            self.core.schedule.enqueue(Entry::Linux, Parameters { level }, now);
+        }
+    }
+
+    /// Gives the core to Linux until it is idle, a more important path is ready, or the quantum is over.
+    fn linux_slice(&mut self, quantum: Duration) {
+        let start = clock::now();
+        self.core.flush_all(start);
+        let Some(sentinel) = &self.sentinel else { return };
+        self.core.wakes.set(0);
+        self.core.publish(engine_state::AWAY);
+        fence(Ordering::SeqCst);
+        sentinel.arm();
+        self.times.slices += 1;
+        let mut now = start;
+        let mut finished = false;
+        while now.since(start) < quantum {
+            sys::sleep_on(self.doorbell.as_raw_fd(), LINUX_LOOK.min(quantum - now.since(start)));
+            sys::wait_rung(self.doorbell.as_raw_fd());
+            now = clock::now();
+            if sentinel.is_idle() {
+                finished = true;
+                self.times.slices_idle += 1;
+                break;
+            }
+            self.core.pull(now);
+            self.core.listen_to_urgent(now);
+            if self.core.schedule.highest_ready().is_some_and(|level| level > self.core.settings.linux_level)
+            {
+                break;
+            }
+        }
+        self.core.publish(engine_state::POLLING);
+        self.last_linux = now;
+        self.last_work = now;
+        let spent = now.since(start);
+        self.times.away_ns += spent.as_nanos() as u64;
+        self.core.schedule.charge(Entry::Linux, spent, now);
+        if !finished {
+            // It had more to run.
+            self.core.wakes.set(self.core.wakes.get().max(1));
+        }
+    }
+
+    /// Sleeps until something happens. What came before the state was published is found by the last look; what
+    /// comes after rings.
+    fn sleep(&mut self, now: Time) {
+        self.core.publish(engine_state::SLEEPING);
+        fence(Ordering::SeqCst);
+        if !self.core.has_input() {
+            let limit = self.core.next_timeout().map(|due| due.since(now));
+            // A device that was full says nothing when it has room again.
+            let limit = if self.core.has_output() { Some(Duration::from_micros(200)) } else { limit };
+            self.sleeper.sleep(limit);
+            self.times.sleeps += 1;
+        }
+        self.core.publish(engine_state::POLLING);
+        sys::wait_rung(self.doorbell.as_raw_fd());
+        let woke = clock::now();
+        self.times.sleep_ns += woke.since(now).as_nanos() as u64;
+        self.last_work = woke;
+    }
+
+    fn obey_commands(&mut self, now: Time) {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Query(request, reply)) => {
+                    let mut answer = self.core.answer_query(&request, now);
+                    if let scoutline_abi::api::Answer::Stat(stat) = &mut answer {
+                        let times = [
+                            ("spin-ns", self.times.spin_ns),
+                            ("sleep-ns", self.times.sleep_ns),
+                            ("away-ns", self.times.away_ns),
+                            ("sleeps", self.times.sleeps),
+                            ("linux-slices", self.times.slices),
+                            ("linux-slices-ended-idle", self.times.slices_idle),
+                        ];
+                        stat.engine.extend(times.map(|(name, value)| (name.to_owned(), value)));
+                    }
+                    // Whoever asked may be gone.
+                    let _ = reply.send(answer);
+                }
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                    self.stopping = true;
+                    return;
+                }
+                Ok(command) => self.core.obey(command, now),
+                Err(TryRecvError::Empty) => return,
+            }
+        }
+    }
+}
