@@ -382,11 +382,12 @@ impl Connection {
         }
         receive.consumed = consumed;
         let open = receive.edge.saturating_sub(receive.next);
-        let could = receive.consumed + u64::from(receive.buffer) - receive.next;
+        let limit = u64::from(u16::MAX) << self.negotiated.receive_scale;
+        let could = (receive.consumed + u64::from(receive.buffer) - receive.next).min(limit);
         let worth = u64::from(receive.buffer / 2).min(2 * u64::from(receive.segment));
         // RFC 9293 §3.8.6.2.2: tell of a grown window only when it is worth a segment; and, as Linux does, only
         // when the peer has little left: a wide window needs no extra acknowledgment.
-        if could - open >= worth.max(1) && could >= 2 * open && self.state.may_receive() && !self.fin_received
+        if could >= open + worth.max(1) && could >= 2 * open && self.state.may_receive() && !self.fin_received
         {
             self.owed = Owed::Now;
         }

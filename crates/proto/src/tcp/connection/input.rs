@@ -120,7 +120,8 @@ impl Connection {
         }
         self.take_timestamp(header, offset, now);
         if (len > 0 || fin) && self.state.may_receive() && !self.fin_received {
-            let end = (self.receive.next as i64 + offset) as u64 + u64::from(len);
+            // Not below `next`: the segment passed the check of its sequence numbers.
+            let end = (self.receive.next as i64 + offset + i64::from(len)) as u64;
             if fin && end <= self.receive.edge {
                 self.receive.fin_at = Some(end);
             }
