@@ -75,6 +75,18 @@ fn a_cycle_of_links_is_fine_while_an_order_exists() {
 }
 
 #[test]
+fn one_module_may_reach_another_by_two_services() {
+    const AUX: Service = Service { name: "aux", ..DOWN };
+    let log = Log::default();
+    let graph = GraphBuilder::new()
+        .module(Box::new(Fake { services: &[UP, DOWN, AUX], ..Fake::new("T", &log) }))
+        .module(Box::new(Fake::leaf("E", &log)))
+        .link("T.down", "E.up")
+        .link("T.aux", "E.up");
+    graph.build().expect("its protocol number is taken by itself only");
+}
+
+#[test]
 fn errors_name_the_link() {
     let log = Log::default();
     let base = || builder(&log);

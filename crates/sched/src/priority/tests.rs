@@ -106,7 +106,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let operation = prop_oneof![
         4 => (0u32..9, 0u8..6).prop_map(|(entry, level)| Operation::Enqueue(entry, level)),
         1 => (0u32..9).prop_map(Operation::Remove),
-        4 => (0u64..80).prop_map(|spent| Operation::Dequeue { spent }),
+        4 => (0u64..8).prop_map(|tens| Operation::Dequeue { spent: tens * 10 }),
     ];
     prop::collection::vec(operation, 0..400)
 }
