@@ -1,13 +1,16 @@
 //! The default module graph of an interface, shared by the engine and tests.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
-use scoutline_path::GraphBuilder;
+use scoutline_base::PathId;
+use scoutline_path::{Attributes, GraphBuilder, Name, Rule, Value};
 
 use crate::arp::ArpModule;
 use crate::eth::EthModule;
 use crate::icmp::IcmpModule;
 use crate::ip4::Ip4Module;
+use crate::tcp::{FuseEthIpTcp, Tcp, TcpModule};
 use crate::udp::UdpModule;
 use crate::{Bindings, Interface};
 
@@ -16,13 +19,15 @@ use crate::{Bindings, Interface};
 pub struct Net {
     /// The interface.
     pub interface: Rc<Interface>,
+    /// TCP's ports, secret and settings.
+    pub tcp: Rc<Tcp>,
     /// UDP's local ports.
     pub udp: Rc<Bindings>,
 }
 
 impl Net {
-    /// The modules ETH, ARP, IP4, ICMP and UDP, linked. The caller adds SOCKET, whose `Lower` services join
-    /// `UDP.up`, and builds. Frames enter at [`ENTRY`].
+    /// The modules ETH, ARP, IP4, ICMP, TCP and UDP, linked, without rules. The caller adds SOCKET, whose `Lower`
+    /// services join `TCP.up` and `UDP.up`, and builds. Frames enter at [`ENTRY`].
     pub fn graph(&self) -> GraphBuilder {
         let interface = || Rc::clone(&self.interface);
         GraphBuilder::new()
@@ -30,12 +35,33 @@ impl Net {
             .module(Box::new(ArpModule::new(interface())))
             .module(Box::new(Ip4Module::new(interface())))
             .module(Box::new(IcmpModule::new(interface())))
+            .module(Box::new(TcpModule::new(interface(), Rc::clone(&self.tcp))))
             .module(Box::new(UdpModule::new(interface(), Rc::clone(&self.udp))))
             .link("ETH.resolver", "ARP.resolver")
             .link("ARP.down", "ETH.up")
             .link("IP4.down", "ETH.up")
             .link("ICMP.down", "IP4.up")
+            .link("TCP.down", "IP4.up")
             .link("UDP.down", "IP4.up")
+    }
+
+    /// The transformation rules that make paths of this interface fast.
+    pub fn rules(&self) -> Vec<Box<dyn Rule>> {
+        vec![Box::new(FuseEthIpTcp::new(Rc::clone(&self.interface)))]
+    }
+
+    /// The paths that serve the interface as a whole, for the engine to make: the module at which each starts,
+    /// its attributes, and where its id is to be told.
+    pub fn service_paths(&self) -> [(&'static str, Attributes, &Cell<Option<PathId>>); 5] {
+        let flag = |name| Attributes::new().with(Name::Other(name), Value::Number(1));
+        let paths = &self.interface.service_paths;
+        [
+            ("ARP", Attributes::new(), &paths.arp),
+            ("ICMP", Attributes::new(), &paths.icmp),
+            ("ICMP", flag(crate::icmp::UNREACHABLE_PATH), &paths.unreachable),
+            ("IP4", flag(crate::ip4::REASSEMBLY), &paths.reassembly),
+            ("TCP", flag(crate::tcp::module::RESET), &paths.reset),
+        ]
     }
 }
 

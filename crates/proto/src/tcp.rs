@@ -20,17 +20,28 @@
 pub mod config;
 pub mod congestion;
 pub mod connection;
+pub mod fused;
 pub mod isn;
+pub mod listen;
+pub mod module;
 pub mod options;
 pub mod reassembly;
 pub mod recovery;
 pub mod rtt;
 pub mod segment;
 pub mod sequence;
+pub mod stage;
 pub mod timers;
 
 pub use config::{Config, Keepalive};
 pub use congestion::Algorithm;
 pub use connection::{Connection, Info, State};
+pub use fused::{EthIpTcp, FuseEthIpTcp};
+pub use listen::{ListenStage, ResetStage};
+pub use module::{Backlog, Tcp, TcpModule};
 pub use segment::{Deliver, Drop, Events, Input, Transmit, reset_for};
 pub use sequence::SeqNumber;
+pub use stage::TcpStage;
+
+#[cfg(test)]
+mod tests;

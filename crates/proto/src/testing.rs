@@ -8,13 +8,15 @@ use std::time::Duration;
 use scoutline_base::{DeviceId, PathId, Time};
 use scoutline_path::{
     Arity, Attributes, Body, Budget, Burst, Checksum, Context, Control, CreateError, DropReason, Effect,
-    Facts, FlowKey, Grant, Graph, Limits, Message, Module, Name, Next, Path, PathTable, Runner, Service,
-    ServiceKind, Side, Stage, Step, Value, Verdict, View,
+    Facts, FlowKey, Grant, Graph, GraphBuilder, Limits, Message, Module, Name, Next, Path, PathTable, Runner,
+    Service, ServiceKind, Side, Stage, Step, Value, Verdict, View,
 };
 use scoutline_ring::Block;
 use scoutline_wire::{checksum, ethernet, icmp, ipv4, udp};
 
 use crate::net::Net;
+use crate::tcp::isn::Secret;
+use crate::tcp::{Config, Tcp};
 use crate::{Bindings, Interface, InterfaceConfig, Offload, OneClass};
 
 pub(crate) const OUR_LINK: ethernet::Address = [2, 0, 0, 0, 0, 1];
@@ -99,18 +101,20 @@ pub(crate) struct Host {
 impl Host {
     /// A host with its service paths.
     pub(crate) fn new() -> Host {
-        Host::with(interface())
+        Host::with(interface(), false)
     }
 
-    pub(crate) fn with(interface: Rc<Interface>) -> Host {
+    /// A host with this interface, its paths transformed or plain.
+    pub(crate) fn with(interface: Rc<Interface>, fused: bool) -> Host {
         let net = test_net(&interface);
         let sink = Sink::default();
         let graph = net
             .graph()
             .module(Box::new(SocketModule { sink: Rc::clone(&sink) }))
             .link("SOCKET.udp", "UDP.up")
-            .build()
-            .unwrap();
+            .link("SOCKET.tcp", "TCP.up");
+        let graph = if fused { net.rules().into_iter().fold(graph, GraphBuilder::rule) } else { graph };
+        let graph = graph.build().unwrap();
         let mut host = Host {
             interface: Rc::clone(&interface),
             net,
@@ -121,12 +125,9 @@ impl Host {
             now: Time::from_millis(1_000),
             transmit_room: 64,
         };
-        let flag = |name| Attributes::new().with(Name::Other(name), Value::Number(1));
-        let service = &interface.service_paths;
-        service.arp.set(Some(host.create("ARP", Attributes::new())));
-        service.icmp.set(Some(host.create("ICMP", Attributes::new())));
-        service.unreachable.set(Some(host.create("ICMP", flag("unreachable"))));
-        service.reassembly.set(Some(host.create("IP4", flag("reassembly"))));
+        for (module, attributes, told) in host.net.clone().service_paths() {
+            told.set(Some(host.create(module, attributes)));
+        }
         host
     }
 
@@ -199,7 +200,8 @@ impl Host {
 }
 
 fn test_net(interface: &Rc<Interface>) -> Net {
-    Net { interface: Rc::clone(interface), udp: Bindings::new(Rc::new(OneClass), 2) }
+    let tcp = Tcp::new(Bindings::new(Rc::new(OneClass), 1), Secret::new([7; 16]), Config::default());
+    Net { interface: Rc::clone(interface), tcp, udp: Bindings::new(Rc::new(OneClass), 2) }
 }
 
 /// The bytes that a device would send: stream bodies as zeros, partial checksums as they are.

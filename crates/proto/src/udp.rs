@@ -6,5 +6,8 @@ mod stage;
 pub use module::UdpModule;
 pub use stage::{MAX_PAYLOAD, UdpStage};
 
+pub(crate) use module::SERVICES;
+pub(crate) use stage::checksum_vouched;
+
 #[cfg(test)]
 mod tests;

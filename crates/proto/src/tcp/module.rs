@@ -1,0 +1,240 @@
+//! The TCP module, and what it shares with the engine.
+
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use scoutline_base::Time;
+use scoutline_path::{
+    Attributes, CreateError, DropReason, FlowKey, Module, Name, Next, Service, Stage, Step, Value, Verdict,
+    View,
+};
+use scoutline_wire::{ipv4, tcp};
+
+use super::isn::Secret;
+use super::{Config, ListenStage, ResetStage, TcpStage};
+use crate::{Bindings, Interface};
+
+/// The attribute (`Name::Other`) of a path that begins with a SYN that it was given as its first message.
+pub const PASSIVE: &str = "passive";
+/// The attribute (`Name::Other`) that makes the path that answers segments which nobody takes.
+pub const RESET: &str = "reset";
+/// The attribute (`Name::Other`) with which a listening socket's paths share one [`Backlog`] (`Value::Any`).
+pub const BACKLOG: &str = "backlog";
+/// The attribute (`Name::Other`) by which a new connection holds its place among the half-open ones.
+pub(super) const HALF_OPEN: &str = "half-open";
+
+/// Configurations that are kept ready; sockets rarely differ in more than a few.
+const MAX_CONFIGS: usize = 16;
+
+/// The connections of a listening socket that no program has yet.
+#[derive(Debug)]
+pub struct Backlog {
+    /// As `listen` said, at least 1.
+    pub limit: Cell<u32>,
+    /// Connections that wait for the end of their handshake.
+    pub half_open: Cell<u32>,
+    /// Connections that wait to be accepted: the engine counts them.
+    pub waiting: Cell<u32>,
+    /// SYNs that found it full.
+    pub refused: Cell<u64>,
+}
+
+impl Backlog {
+    /// An empty backlog.
+    pub fn new(limit: u32) -> Rc<Backlog> {
+        Rc::new(Backlog {
+            limit: Cell::new(limit.max(1)),
+            half_open: Cell::new(0),
+            waiting: Cell::new(0),
+            refused: Cell::new(0),
+        })
+    }
+
+    /// True when no more handshakes may begin.
+    pub fn is_full(&self) -> bool {
+        // As in Linux: half-open connections up to the limit, and none while more wait than the limit says.
+        self.half_open.get() >= self.limit.get() || self.waiting.get() > self.limit.get()
+    }
+}
+
+/// A place among the half-open connections: given back when dropped, however the connection ends.
+pub(super) struct HalfOpen(Rc<Backlog>);
+
+impl HalfOpen {
+    pub(super) fn take(backlog: &Rc<Backlog>) -> HalfOpen {
+        backlog.half_open.set(backlog.half_open.get() + 1);
+        HalfOpen(Rc::clone(backlog))
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.0.half_open.set(self.0.half_open.get() - 1);
+    }
+}
+
+/// What TCP's stages share on one interface.
+pub struct Tcp {
+    /// Ports.
+    pub bindings: Rc<Bindings>,
+    secret: Secret,
+    config: RefCell<Config>,
+    /// By sizes of receive and send ring.
+    ready: RefCell<Vec<Arc<Config>>>,
+}
+
+impl Tcp {
+    /// With these ports, this secret for sequence numbers, and these settings for new connections. `config.mss` and
+    /// `config.max_transmit_len` are set from the interface.
+    pub fn new(bindings: Rc<Bindings>, secret: Secret, config: Config) -> Rc<Tcp> {
+        Rc::new(Tcp { bindings, secret, config: RefCell::new(config), ready: RefCell::default() })
+    }
+
+    /// Changes the settings of connections that are made from now on.
+    pub fn set_config(&self, config: Config) {
+        *self.config.borrow_mut() = config;
+        self.ready.borrow_mut().clear();
+    }
+
+    /// The settings for a connection with rings of these sizes; `None` is the default.
+    pub(super) fn config_for(
+        &self,
+        interface: &Interface,
+        receive: Option<u64>,
+        send: Option<u64>,
+    ) -> Arc<Config> {
+        let base = self.config.borrow();
+        let receive = receive.map_or(base.receive_buffer, |size| size.min(u64::from(u32::MAX)) as u32);
+        let send = send.map_or(base.send_buffer, |size| size.min(u64::from(u32::MAX)) as u32);
+        // RFC 6691: the MTU less both headers without options.
+        let mss =
+            interface.mtu.get().saturating_sub((ipv4::MIN_HEADER_LEN + tcp::MIN_HEADER_LEN) as u16).max(64);
+        let segmentation = interface.offload.get().tcp_segmentation;
+        let max_transmit_len = if segmentation { base.max_transmit_len } else { u32::from(mss) };
+        let fits = |config: &Config| {
+            config.receive_buffer == receive
+                && config.send_buffer == send
+                && config.mss == mss
+                && config.max_transmit_len == max_transmit_len
+        };
+        let mut ready = self.ready.borrow_mut();
+        if let Some(config) = ready.iter().find(|config| fits(config)) {
+            return Arc::clone(config);
+        }
+        let config = Config {
+            mss,
+            max_transmit_len,
+            receive_buffer: receive,
+            receive_buffer_max: base.receive_buffer_max.max(receive),
+            send_buffer: send,
+            ..base.clone()
+        };
+        let config = Arc::new(config);
+        if ready.len() == MAX_CONFIGS {
+            ready.remove(0);
+        }
+        ready.push(Arc::clone(&config));
+        config
+    }
+
+    /// Initial sequence number and timestamp offset of a flow (RFC 6528, RFC 7323 §5.4).
+    pub(super) fn initial(&self, key: &FlowKey, now: Time) -> (u32, u32) {
+        let ours = (IpAddr::V4(key.local), key.local_port);
+        let theirs = (IpAddr::V4(key.remote), key.remote_port);
+        (self.secret.initial_sequence(ours, theirs, now), self.secret.timestamp_offset(ours, theirs))
+    }
+}
+
+/// Makes TCP's stages; finds the listen path of a segment that no exact flow takes.
+pub struct TcpModule {
+    interface: Rc<Interface>,
+    tcp: Rc<Tcp>,
+}
+
+impl TcpModule {
+    /// The module for this interface.
+    pub fn new(interface: Rc<Interface>, tcp: Rc<Tcp>) -> TcpModule {
+        TcpModule { interface, tcp }
+    }
+
+    fn connection_stage(&self, attributes: &mut Attributes) -> Result<TcpStage, CreateError> {
+        let local = attributes.require_address(Name::Local, "TCP", "Local")?;
+        let remote = attributes.require_address(Name::Remote, "TCP", "Remote")?;
+        let local_ip = if local.ip().is_unspecified() { self.interface.address.get() } else { *local.ip() };
+        // A connection is between two hosts (RFC 9293 §3.9.2.3, MUST-57).
+        let address = *remote.ip();
+        if address.is_multicast() || !self.interface.is_valid_source(address) || remote.port() == 0 {
+            return Err(CreateError::Unreachable);
+        }
+        let key = FlowKey {
+            remote: address,
+            local: local_ip,
+            remote_port: remote.port(),
+            local_port: local.port(),
+            device: self.interface.device,
+            protocol: ipv4::PROTOCOL_TCP,
+        };
+        let config = self.tcp.config_for(
+            &self.interface,
+            attributes.number(Name::ReceiveBuffer),
+            attributes.number(Name::SendBuffer),
+        );
+        let passive = attributes.remove(Name::Other(PASSIVE)).is_some();
+        let half_open = attributes.any::<HalfOpen>(Name::Other(HALF_OPEN));
+        attributes.remove(Name::Other(HALF_OPEN));
+        Ok(TcpStage::new(Rc::clone(&self.interface), Rc::clone(&self.tcp), key, config, passive, half_open))
+    }
+}
+
+impl Module for TcpModule {
+    fn name(&self) -> &'static str {
+        "TCP"
+    }
+
+    fn services(&self) -> &'static [Service] {
+        crate::udp::SERVICES
+    }
+
+    fn protocol(&self) -> Option<u32> {
+        Some(u32::from(ipv4::PROTOCOL_TCP))
+    }
+
+    fn create_stage(&self, attributes: &mut Attributes) -> Result<Step, CreateError> {
+        attributes.set(Name::Protocol, Value::Number(u64::from(ipv4::PROTOCOL_TCP)));
+        let interface = Rc::clone(&self.interface);
+        let stage: Box<dyn Stage> = if attributes.value(Name::Other(RESET)).is_some() {
+            Box::new(ResetStage::new(interface))
+        } else if let Some(limit) = attributes.number(Name::Listen) {
+            let local = attributes.require_address(Name::Local, "TCP", "Local")?;
+            attributes.remove(Name::Remote);
+            let backlog = attributes.any::<Backlog>(Name::Other(BACKLOG));
+            let backlog = backlog.unwrap_or_else(|| Backlog::new(limit.min(u64::from(u32::MAX)) as u32));
+            Box::new(ListenStage::new(interface, local, backlog, attributes))
+        } else {
+            Box::new(self.connection_stage(attributes)?)
+        };
+        Ok(Step { stage: Some(stage), next: Next::Through("down") })
+    }
+
+    fn demux(&self, view: &mut View<'_>) -> Verdict {
+        let Some(fixed) = view.bytes[view.offset..view.end].first_chunk::<{ tcp::MIN_HEADER_LEN }>() else {
+            return Verdict::Drop(DropReason::Truncated);
+        };
+        view.key.remote_port = u16::from_be_bytes([fixed[0], fixed[1]]);
+        view.key.local_port = u16::from_be_bytes([fixed[2], fixed[3]]);
+        let header_len = usize::from(fixed[12] >> 4) * 4;
+        if header_len < tcp::MIN_HEADER_LEN {
+            return Verdict::Drop(DropReason::Malformed);
+        }
+        if header_len > view.end - view.offset {
+            return Verdict::Drop(DropReason::Truncated);
+        }
+        // RFC 9293 §3.9.2.3 (MUST-57): never to a broadcast address.
+        if !self.interface.is_ours(view.key.local) {
+            return Verdict::Drop(DropReason::NotForUs);
+        }
+        self.tcp.bindings.listener(&view.key).map_or(Verdict::NoPath, Verdict::Path)
+    }
+}

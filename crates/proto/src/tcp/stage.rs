@@ -1,0 +1,458 @@
+//! The TCP stage of one connection: between segments on one side and controls on the other stands a [`Connection`].
+//!
+//! Inward, a segment's payload becomes a piece of the stream: the body is cut to what is to be stored and
+//! `facts.stream_position` says where; pieces may come out of order, and the socket stage stores each at its
+//! position. Controls follow the data: `Connected` before all, then `Readable`, `Acknowledged`, `PeerFinished`,
+//! `Failed`, `Closed`. Outward, controls tell what the program did, and segments go out whose payload is named by
+//! stream positions ([`Body::Stream`]).
+//!
+//! A checksum over stream bytes is always left partial: nobody but the device that gathers them sees them all, so
+//! every device completes partial checksums itself, in software if need be.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use scoutline_base::Time;
+use scoutline_path::{
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Message, Segmentation,
+    SegmentationKind, Stage,
+};
+use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
+use scoutline_wire::{checksum, icmp, ipv4};
+
+use super::module::{HalfOpen, Tcp};
+use super::{Config, Connection, Drop, Events, Keepalive, State, Transmit};
+use crate::eth::frame_start;
+use crate::udp::checksum_vouched;
+use crate::{Interface, errno};
+
+/// The stage of one connection.
+pub struct TcpStage {
+    interface: Rc<Interface>,
+    tcp: Rc<Tcp>,
+    key: FlowKey,
+    machine: Machine,
+    half_open: Option<Rc<HalfOpen>>,
+    /// The errno of the last ICMP error: what a time-out is reported as.
+    unreachable: Option<i32>,
+    end: End,
+}
+
+/// The connection, once it began.
+enum Machine {
+    /// Sends its SYN at the first opportunity.
+    Active(Arc<Config>),
+    /// Awaits the SYN that caused the path, its first message.
+    Passive(Arc<Config>),
+    Running(Box<Connection>),
+}
+
+/// How far the end of the connection was reported.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Open,
+    /// `Closed` follows once nothing is left to send.
+    Due,
+    Reported,
+}
+
+/// What the segments of one burst came to.
+#[derive(Default)]
+struct Tally {
+    events: Events,
+    readable_to: u64,
+}
+
+impl TcpStage {
+    /// A stage for the connection `key`. A passive one awaits its SYN.
+    pub(super) fn new(
+        interface: Rc<Interface>,
+        tcp: Rc<Tcp>,
+        key: FlowKey,
+        config: Arc<Config>,
+        passive: bool,
+        half_open: Option<Rc<HalfOpen>>,
+    ) -> TcpStage {
+        let machine = if passive { Machine::Passive(config) } else { Machine::Active(config) };
+        TcpStage { interface, tcp, key, machine, half_open, unreachable: None, end: End::Open }
+    }
+
+    /// The connection, once it began (`TCP_INFO`).
+    pub fn connection(&self) -> Option<&Connection> {
+        match &self.machine {
+            Machine::Running(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// See [`TcpStage::connection`].
+    pub fn connection_mut(&mut self) -> Option<&mut Connection> {
+        match &mut self.machine {
+            Machine::Running(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// The flow.
+    pub fn key(&self) -> &FlowKey {
+        &self.key
+    }
+
+    /// Begins an active open.
+    fn begin(&mut self, now: Time) {
+        if let Machine::Active(config) = &self.machine {
+            let (iss, offset) = self.tcp.initial(&self.key, now);
+            let connection = Connection::connect(Arc::clone(config), iss, offset, now);
+            self.machine = Machine::Running(Box::new(connection));
+        }
+    }
+
+    /// One message inward: true when it goes on, with a piece of the stream.
+    fn inward_one(&mut self, message: &mut Message, tally: &mut Tally, context: &mut Context<'_>) -> bool {
+        match message.body {
+            Body::Control(Control::Unreachable(kind, code)) => {
+                tally.events |= self.on_unreachable(kind, code, context.now);
+                return false;
+            }
+            Body::Block { .. } => {}
+            _ => return true,
+        }
+        match self.on_packet(message, tally, context) {
+            Ok(goes_on) => goes_on,
+            Err(reason) => {
+                context.account.on_drop(reason);
+                false
+            }
+        }
+    }
+
+    fn on_packet(
+        &mut self,
+        message: &mut Message,
+        tally: &mut Tally,
+        context: &mut Context<'_>,
+    ) -> Result<bool, DropReason> {
+        let (header, header_len) = parse(&self.interface, message)?;
+        let payload_len = (message.body_len() - header_len) as u32;
+        let now = context.now;
+        let connection = match &mut self.machine {
+            Machine::Running(connection) => connection,
+            Machine::Passive(config) => {
+                if header.flags & (Flags::SYN | Flags::ACK | Flags::RST) != Flags::SYN {
+                    tally.events |= Events::CLOSED;
+                    return Err(DropReason::BadFlags);
+                }
+                // Data on a SYN is left to be sent again (RFC 9293 §3.10.7.2 lets it be queued or not).
+                let (iss, offset) = self.tcp.initial(&self.key, now);
+                let connection = Connection::accept(Arc::clone(config), iss, offset, &header, now);
+                self.machine = Machine::Running(Box::new(connection));
+                return Ok(false);
+            }
+            Machine::Active(_) => {
+                self.begin(now);
+                return Err(DropReason::BadFlags);
+            }
+        };
+        let input = connection.on_segment(&header, payload_len, now);
+        tally.events |= input.events;
+        if input.events.contains(Events::NEW_SYN) {
+            tally.events |= Events::CLOSED;
+            yield_to(message, context);
+            return Ok(false);
+        }
+        if let Some(drop) = input.drop {
+            context.account.on_drop(reason(drop));
+        }
+        let Some(deliver) = input.deliver else { return Ok(false) };
+        tally.readable_to = tally.readable_to.max(deliver.in_order_to);
+        message.advance(header_len + deliver.skip as usize);
+        message.truncate(deliver.len as usize);
+        message.facts.stream_position = deliver.position;
+        Ok(true)
+    }
+
+    fn on_unreachable(&mut self, kind: u8, code: u8, now: Time) -> Events {
+        let Machine::Running(connection) = &mut self.machine else { return Events::empty() };
+        let too_long = kind == icmp::UNREACHABLE && code == icmp::unreachable::FRAGMENTATION_NEEDED;
+        let Some(errno) = errno::of_icmp(kind, code).filter(|_| !too_long) else { return Events::empty() };
+        self.unreachable = Some(errno);
+        // While a connection opens, Linux gives up on any of these (RFC 5461 §4.1 describes it); RFC 1122 §4.2.3.9
+        // asks so for codes 2 to 4. Later they are hints.
+        connection.on_unreachable(true, now)
+    }
+
+    /// One control outward.
+    fn on_control(&mut self, control: &Control, now: Time) -> Events {
+        let Machine::Running(connection) = &mut self.machine else {
+            // Nothing was ever sent: there is nothing to end.
+            let ends = matches!(control, Control::Close | Control::Abort);
+            return if ends { Events::CLOSED } else { Events::empty() };
+        };
+        match *control {
+            Control::Consumed(position) => connection.on_consumed(position),
+            Control::Written(position) => connection.on_written(position),
+            Control::Shutdown => connection.shutdown(),
+            Control::Close => return connection.close(now),
+            Control::Abort => return connection.abort(),
+            Control::NoDelay(nodelay) => connection.set_nodelay(nodelay),
+            Control::KeepAlive(times) => {
+                let times = times.map(|(idle, interval, count)| Keepalive {
+                    idle: Duration::from_secs(u64::from(idle)),
+                    interval: Duration::from_secs(u64::from(interval)),
+                    count: count.min(255) as u8,
+                });
+                connection.set_keepalive(times, now);
+            }
+            _ => {}
+        }
+        Events::empty()
+    }
+
+    /// Tells the program's side what happened, in order. `Connected` is the caller's: it goes before the data.
+    fn report(&mut self, tally: &Tally, into: &mut Burst) {
+        let events = tally.events;
+        let mut tell = |control| into.push(Message::control(control));
+        if events.contains(Events::READABLE) {
+            tell(Control::Readable(tally.readable_to));
+        }
+        if let Machine::Running(connection) = &self.machine {
+            if events.contains(Events::ACKNOWLEDGED) {
+                tell(Control::Acknowledged(connection.acknowledged()));
+            }
+            if events.contains(Events::PEER_FINISHED) {
+                tell(Control::PeerFinished);
+            }
+        }
+        if let Some(errno) = self.failure(events) {
+            tell(Control::Failed(errno));
+        }
+        if events.contains(Events::CLOSED) && self.end == End::Open {
+            self.end = End::Due;
+        }
+        if events.intersects(Events::CONNECTED | Events::CLOSED) {
+            self.half_open = None;
+        }
+    }
+
+    fn failure(&self, events: Events) -> Option<i32> {
+        if events.contains(Events::REFUSED) {
+            Some(self.unreachable.unwrap_or(errno::ECONNREFUSED))
+        } else if events.contains(Events::RESET) {
+            Some(errno::ECONNRESET)
+        } else if events.contains(Events::TIMED_OUT) {
+            Some(self.unreachable.unwrap_or(errno::ETIMEDOUT))
+        } else {
+            None
+        }
+    }
+
+    /// Makes segments while the device has room, and then reports the end if it was reached.
+    fn transmit(&mut self, outward: &mut Burst, inward: &mut Burst, context: &mut Context<'_>) {
+        let emitter = Emitter { interface: &self.interface, key: &self.key };
+        if let Machine::Running(connection) = &mut self.machine {
+            loop {
+                if context.transmit_room == 0 {
+                    context.more = true;
+                    return;
+                }
+                let Some(transmit) = connection.poll_transmit(context.now) else { break };
+                context.transmit_room -= 1;
+                outward.push(emitter.segment(&transmit));
+            }
+        }
+        if self.end == End::Due {
+            self.end = End::Reported;
+            inward.push(Message::control(Control::Closed));
+        }
+    }
+}
+
+impl Stage for TcpStage {
+    fn module(&self) -> &'static str {
+        "TCP"
+    }
+
+    fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
+        let mut tally = Tally::default();
+        burst.retain_mut(|message| self.inward_one(message, &mut tally, context));
+        if tally.events.contains(Events::CONNECTED) {
+            burst.insert(0, Message::control(Control::Connected));
+        }
+        self.report(&tally, burst);
+        self.transmit(turned, burst, context);
+    }
+
+    fn outward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
+        let mut tally = Tally::default();
+        if !burst.iter().any(|message| matches!(message.body, Body::Control(Control::Close | Control::Abort)))
+        {
+            self.begin(context.now);
+        }
+        burst.retain(|message| {
+            match &message.body {
+                Body::Control(control) => tally.events |= self.on_control(control, context.now),
+                // Data comes by position; a body here is a fault of the path's other end.
+                _ => context.account.on_drop(DropReason::Malformed),
+            }
+            false
+        });
+        self.report(&tally, turned);
+        self.transmit(burst, turned, context);
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        match &self.machine {
+            Machine::Running(connection) => connection.next_timeout(),
+            // At once: the first run of an active path begins it, however it comes about.
+            Machine::Active(_) => Some(Time::ZERO),
+            Machine::Passive(_) => None,
+        }
+    }
+
+    fn on_timeout(&mut self, inward: &mut Burst, outward: &mut Burst, context: &mut Context<'_>) {
+        self.begin(context.now);
+        let mut tally = Tally::default();
+        if let Machine::Running(connection) = &mut self.machine {
+            tally.events = connection.on_timeout(context.now);
+        }
+        self.report(&tally, inward);
+        self.transmit(outward, inward, context);
+    }
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        let key = &self.key;
+        facts.push(("local", format!("{}:{}", key.local, key.local_port)));
+        facts.push(("remote", format!("{}:{}", key.remote, key.remote_port)));
+        let Machine::Running(connection) = &self.machine else {
+            let state =
+                if matches!(self.machine, Machine::Passive(_)) { State::Listen } else { State::Closed };
+            return facts.push(("state", state.as_str().to_owned()));
+        };
+        let info = connection.info();
+        facts.push(("state", info.state.as_str().to_owned()));
+        if let Some(srtt) = info.srtt {
+            facts.push(("srtt-us", srtt.as_micros().to_string()));
+        }
+        facts.push(("rto-us", info.rto.as_micros().to_string()));
+        facts.push(("cwnd", info.cwnd.to_string()));
+        if info.ssthresh != u32::MAX {
+            facts.push(("ssthresh", info.ssthresh.to_string()));
+        }
+        facts.push(("unacked", info.unacked.to_string()));
+        facts.push(("unsent", info.unsent.to_string()));
+        facts.push(("snd-wnd", info.snd_wnd.to_string()));
+        facts.push(("rcv-wnd", info.rcv_wnd.to_string()));
+        facts.push(("mss", info.snd_mss.to_string()));
+        facts.push(("retransmits", info.retransmits.to_string()));
+    }
+
+    any_stage!();
+}
+
+/// RFC 9293 §3.10.7.4 and RFC 6191: in TIME-WAIT a newer SYN may begin the next connection of the same flow: this
+/// path ends, and the SYN is classified afresh.
+fn yield_to(message: &mut Message, context: &mut Context<'_>) {
+    let message = restored(std::mem::take(message));
+    context.effects.push(Effect::Destroy);
+    context.effects.push(Effect::Reclassify(message));
+}
+
+/// Reads the header of an incoming segment and verifies the checksum: the header, and its length.
+pub(super) fn parse(interface: &Interface, message: &Message) -> Result<(Header, usize), DropReason> {
+    let bytes = message.bytes();
+    let parsed = Header::parse(bytes).map_err(|error| match error {
+        ParseError::Truncated { .. } => DropReason::Truncated,
+        _ => DropReason::Malformed,
+    })?;
+    if !checksum_vouched(interface, &message.facts) {
+        let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else {
+            return Err(DropReason::Malformed);
+        };
+        let pseudo = checksum::pseudo_header(source, destination, ipv4::PROTOCOL_TCP, bytes.len());
+        // RFC 9293 §3.1 (MUST-3)
+        if !checksum::is_valid(checksum::add(pseudo, checksum::sum(bytes))) {
+            return Err(DropReason::BadChecksum);
+        }
+    }
+    Ok(parsed)
+}
+
+/// The message as it came from the device, to be run through another path from the link stage on. The transport
+/// checksum was verified.
+pub(super) fn restored(mut message: Message) -> Message {
+    let start = frame_start(&message.facts);
+    if let Body::Block { range, .. } = &mut message.body {
+        range.start = start.min(range.start);
+    }
+    let Facts { device, arrival, segmentation, .. } = message.facts;
+    message.facts = Facts { device, arrival, segmentation, checksum: Checksum::Verified, ..Facts::default() };
+    message
+}
+
+/// Turns what TCP wants to send into messages.
+pub(super) struct Emitter<'a> {
+    pub(super) interface: &'a Interface,
+    pub(super) key: &'a FlowKey,
+}
+
+impl Emitter<'_> {
+    /// A segment of the connection.
+    #[inline]
+    fn segment(&self, transmit: &Transmit) -> Message {
+        let header = Header {
+            source_port: self.key.local_port,
+            destination_port: self.key.remote_port,
+            ..transmit.header
+        };
+        let payload = transmit.payload.clone().filter(|range| !range.is_empty());
+        let payload_len = payload.as_ref().map_or(0, |range| (range.end - range.start) as usize);
+        let body = payload.map_or(Body::Empty, |range| Body::Stream { range, memory: None });
+        let mut message = self.message(&header, payload_len, body);
+        if payload_len > usize::from(transmit.segment_size) {
+            message.facts.segmentation = Some(Segmentation {
+                kind: SegmentationKind::Tcp4,
+                size: transmit.segment_size,
+                header_len: header.emitted_len() as u16,
+            });
+        }
+        message
+    }
+
+    /// A message with this header in front of `body`.
+    #[inline]
+    pub(super) fn message(&self, header: &Header, payload_len: usize, body: Body) -> Message {
+        let key = self.key;
+        let mut message = Message { body, ..Message::default() };
+        let header_len = header.emitted_len();
+        let out = message.head.prepend(header_len);
+        header.emit(out);
+        let mut sum =
+            checksum::pseudo_header(key.local, key.remote, ipv4::PROTOCOL_TCP, header_len + payload_len);
+        let partial = payload_len > 0 || self.interface.offload.get().checksum;
+        if !partial {
+            sum = checksum::finish(checksum::add(sum, checksum::sum(out)));
+        }
+        out[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_be_bytes());
+        message.facts.device = self.interface.device;
+        message.facts.destination = Some(key.remote);
+        message.facts.checksum = if partial {
+            Checksum::Partial { start: 0, offset: CHECKSUM_OFFSET as u16 }
+        } else {
+            Checksum::Complete
+        };
+        message
+    }
+}
+
+/// The reason under which a segment that TCP refused is counted.
+fn reason(drop: Drop) -> DropReason {
+    match drop {
+        Drop::Closed | Drop::NoReceiver => DropReason::Closed,
+        Drop::Duplicate | Drop::OutOfWindow => DropReason::OutOfWindow,
+        Drop::Paws | Drop::MissingTimestamp => DropReason::Paws,
+        Drop::BadAck => DropReason::BadAcknowledgment,
+        Drop::ReassemblyLimit => DropReason::ReassemblyLimit,
+        Drop::MissingAck | Drop::UnexpectedSyn | Drop::BadReset => DropReason::BadFlags,
+    }
+}
