@@ -20,7 +20,7 @@ use scoutline_base::{DeviceId, PathId, Random, Time};
 use scoutline_device::Partner;
 use scoutline_path::{
     Account, Body, Burst, ClassAccounts, DropReason, FlowKey, FlowTable, Grant, Graph, Message, ModuleId,
-    PathTable, Runner, Verdict, flow_of_frame,
+    PathTable, Ran, Runner, Verdict, flow_of_frame,
 };
 use scoutline_proto::{Bindings, Interface};
 use scoutline_ring::StreamMemory;
@@ -42,7 +42,7 @@ const PUSH_BURST: usize = 32;
 /// One device with its addresses and module graph.
 pub(crate) struct Net {
     pub(crate) device: Box<dyn Partner>,
-    pub(crate) interface: Rc<Interface>,
+    pub(crate) modules: scoutline_proto::net::Net,
     pub(crate) graph: Graph,
     entry: ModuleId,
     pub(crate) tcp: Rc<Bindings>,
@@ -51,6 +51,13 @@ pub(crate) struct Net {
     out: Burst,
     /// The device failed when last used; said once until it works again.
     failed: bool,
+}
+
+impl Net {
+    /// The addresses on the device.
+    pub(crate) fn interface(&self) -> &Rc<Interface> {
+        &self.modules.interface
+    }
 }
 
 /// What the engine knows of a path beside the path itself.
@@ -173,7 +180,7 @@ impl Core {
             Verdict::NoPath => match self.flows.lookup(&key) {
                 // Uncommon headers (options, say) of a known flow.
                 Some(id) => self.offer(id, message, now),
-                None => match self.nets[net].interface.stray_path(&key) {
+                None => match self.nets[net].interface().stray_path(&key) {
                     Some(id) => self.offer(id, message, now),
                     None => self.unowned.on_drop(DropReason::NoPath),
                 },
@@ -258,10 +265,10 @@ impl Core {
         }
         self.due = due;
         for net in 0..self.nets.len() {
-            if self.nets[net].interface.next_neighbour_timeout().is_some_and(|due| due <= now) {
+            if self.nets[net].interface().next_neighbour_timeout().is_some_and(|due| due <= now) {
                 let mut effects = std::mem::take(&mut self.runner.effects);
-                let Net { interface, out, .. } = &mut self.nets[net];
-                interface.on_neighbour_timeout(now, out, &mut self.unowned, &mut effects);
+                let Net { modules, out, .. } = &mut self.nets[net];
+                modules.interface.on_neighbour_timeout(now, out, &mut self.unowned, &mut effects);
                 self.carry_out(net, None, effects, now);
             }
         }
@@ -269,7 +276,7 @@ impl Core {
 
     /// When something is due without anything arriving.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        let neighbours = self.nets.iter().filter_map(|net| net.interface.next_neighbour_timeout());
+        let neighbours = self.nets.iter().filter_map(|net| net.interface().next_neighbour_timeout());
         let devices = self.nets.iter().filter_map(|net| net.device.next_event());
         neighbours.chain(devices).chain(self.wheel.next()).min()
     }
@@ -289,19 +296,21 @@ impl Core {
         let extra = &mut self.extras[id.index as usize];
         let grant = Grant { now, packets: decision.quantum.packets as usize, transmit_room: room };
         let mut more = false;
+        let mut kicked = std::mem::take(&mut extra.kicked);
+        // A path that stopped for want of room goes on from its program's end.
+        let mut note = |ran: Ran| {
+            more |= ran.more;
+            ran.stopped_early
+        };
         if std::mem::take(&mut extra.expired) {
-            more |= path.on_timeout(&mut self.runner, grant).more;
+            kicked |= note(path.on_timeout(&mut self.runner, grant));
         }
         if !path.queue().is_empty() {
-            more |= path.run_inward(&mut self.runner, grant).more;
+            kicked |= note(path.run_inward(&mut self.runner, grant));
         }
-        if std::mem::take(&mut extra.kicked) {
+        if kicked {
             let grant = Grant { transmit_room: room.saturating_sub(self.runner.out.len()), ..grant };
-            let mut nothing = Burst::new();
-            let ran = path.run_outward(&mut self.runner, grant, &mut nothing);
-            // A path that stopped for want of room goes on from its program's end.
-            extra.kicked = ran.more;
-            more |= ran.more;
+            extra.kicked = note(path.run_outward(&mut self.runner, grant, &mut Burst::new()));
         }
         attach_stream(path, extra, &mut self.runner.out);
         if let Some(due) = path.next_timeout()
@@ -317,7 +326,6 @@ impl Core {
         if more && self.room(net) > 0 {
             self.make_ready(id, now);
         } else if more {
-            self.extras[id.index as usize].kicked = true;
             self.stalled.push(id);
         }
         let effects = std::mem::take(&mut self.runner.effects);

@@ -91,7 +91,7 @@ impl Core {
         }
         let protocol = protocol_of(end);
         let nets: Vec<usize> =
-            (0..self.nets.len()).filter(|&n| covers(local, self.nets[n].interface.address.get())).collect();
+            (0..self.nets.len()).filter(|&n| covers(local, self.nets[n].interface().address.get())).collect();
         if nets.is_empty() {
             return Err(libc::EADDRNOTAVAIL);
         }
@@ -124,7 +124,7 @@ impl Core {
 
     /// An ephemeral port that is free for flows to `remote` (any peer if `None`).
     fn free_port(&mut self, net: usize, protocol: u8, remote: Option<SocketAddrV4>) -> Option<u16> {
-        let local = self.nets[net].interface.address.get();
+        let local = self.nets[net].interface().address.get();
         let towards = remote.unwrap_or_else(|| {
             // No peer yet: a random one keeps the ports of different sockets apart.
             SocketAddrV4::new(Ipv4Addr::from_bits(self.random.next_u32()), EPHEMERAL.0)
@@ -159,7 +159,7 @@ impl Core {
         end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
         self.policy.on_listen(local.port(), &end.program.name);
         for net in 0..self.nets.len() {
-            if !covers(local, self.nets[net].interface.address.get()) {
+            if !covers(local, self.nets[net].interface().address.get()) {
                 continue;
             }
             for class in 0..self.policy.classes().len() as u32 {
@@ -183,11 +183,13 @@ impl Core {
         local: SocketAddrV4,
     ) -> Result<(), CreateError> {
         let level = self.policy.class(class).listen_level;
-        let at = SocketAddrV4::new(self.nets[net].interface.address.get(), local.port());
+        let at = SocketAddrV4::new(self.nets[net].interface().address.get(), local.port());
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
             .with(Name::Listen, Value::Number(end.backlog.get()))
             .with(Name::Local, Value::Address(at))
+            .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
+            .with(Name::SendBuffer, Value::Number(u64::from(self.settings.send_buffer)))
             .with(Name::PathName, Value::Text(format!("listen {local}").into()));
         let id = self.make_path(net, "SOCKET", attributes, (class, level))?;
         self.nets[net].tcp.listen(local, class, id);
@@ -210,7 +212,7 @@ impl Core {
             return Err(libc::EOPNOTSUPP);
         }
         let net = self.net_towards(*remote.ip()).ok_or(libc::ENETUNREACH)?;
-        let address = self.nets[net].interface.address.get();
+        let address = self.nets[net].interface().address.get();
         let port = match end.bound.get() {
             Some((_, local)) => local.port(),
             None => self.free_port(net, TCP, Some(remote)).ok_or(libc::EADDRNOTAVAIL)?,
@@ -245,13 +247,13 @@ impl Core {
         let net = match remote {
             Some(remote) => self.net_towards(*remote.ip()).ok_or(libc::ENETUNREACH)?,
             None => (0..self.nets.len())
-                .find(|&net| covers(bound, self.nets[net].interface.address.get()))
+                .find(|&net| covers(bound, self.nets[net].interface().address.get()))
                 .ok_or(libc::EADDRNOTAVAIL)?,
         };
         if !end.ensure_rings(self.settings.receive_buffer, self.settings.send_buffer) {
             return Err(libc::ENOBUFS);
         }
-        let address = if remote.is_some() { self.nets[net].interface.address.get() } else { *bound.ip() };
+        let address = if remote.is_some() { self.nets[net].interface().address.get() } else { *bound.ip() };
         let local = SocketAddrV4::new(address, bound.port());
         let key = remote.map(|remote| flow_key(net, UDP, local, remote));
         if key.is_some_and(|key| self.flows.lookup(&key).is_some()) {
@@ -295,11 +297,11 @@ impl Core {
 
     /// The net that reaches an address.
     fn net_towards(&self, remote: Ipv4Addr) -> Option<usize> {
-        let on_link = |net: &super::Net| net.interface.is_on_link(remote);
+        let on_link = |net: &super::Net| net.interface().is_on_link(remote);
         self.nets
             .iter()
             .position(on_link)
-            .or_else(|| self.nets.iter().position(|net| net.interface.route(remote).is_some()))
+            .or_else(|| self.nets.iter().position(|net| net.interface().route(remote).is_some()))
     }
 
     /// A process of a program is gone: what it held and nobody else holds is reset.

@@ -12,6 +12,8 @@ use scoutline_path::{
     Account, Attributes, Budget, Burst, ClassAccounts, FlowTable, MeasureRule, Name, PathTable, Runner, Value,
 };
 use scoutline_proto::interface::InterfaceConfig;
+use scoutline_proto::tcp::isn::Secret;
+use scoutline_proto::tcp::{Config, Tcp};
 use scoutline_proto::{Bindings, Interface, Offload};
 use scoutline_ring::Pool;
 use scoutline_sched::{Configuration, FixedPriority, Policy, Quantum};
@@ -103,26 +105,15 @@ impl Core {
         let class = self.policy.classes().len() as u32 - 1;
         let level = self.settings.system_level;
         for net in 0..self.nets.len() {
-            let text = |text: &str| Value::Text(text.into());
-            let mut make = |module: &str, role: Option<&'static str>, name: &str| {
-                let mut attributes = Attributes::new().with(Name::PathName, text(name));
-                if let Some(role) = role {
-                    attributes.set(Name::Other(role), Value::Number(1));
-                }
-                self.make_path(net, module, attributes, (class, level))
-                    .map_err(|error| StartError::Graph(format!("{name}: {error}")))
-            };
-            let arp = make("ARP", None, "arp")?;
-            let icmp = make("ICMP", None, "icmp")?;
-            let unreachable = make("ICMP", Some("unreachable"), "icmp unreachable")?;
-            let reassembly = make("IP4", Some("reassembly"), "ip reassembly")?;
-            let reset = make("TCP", Some("reset"), "tcp reset")?;
-            let paths = &self.nets[net].interface.service_paths;
-            paths.arp.set(Some(arp));
-            paths.icmp.set(Some(icmp));
-            paths.unreachable.set(Some(unreachable));
-            paths.reassembly.set(Some(reassembly));
-            paths.reset.set(Some(reset));
+            let modules = self.nets[net].modules.clone();
+            for (module, attributes, tell) in modules.service_paths() {
+                let name = Value::Text(service_name(module, &attributes).into());
+                let attributes = attributes.with(Name::PathName, name);
+                let id = self
+                    .make_path(net, module, attributes, (class, level))
+                    .map_err(|error| StartError::Graph(format!("{module}: {error}")))?;
+                tell.set(Some(id));
+            }
         }
         Ok(())
     }
@@ -197,6 +188,16 @@ impl Core {
     }
 }
 
+/// What people call a service path: its module and the role that an attribute gives it.
+fn service_name(module: &str, attributes: &Attributes) -> String {
+    let role = attributes.iter().find_map(|(name, _)| match name {
+        Name::Other(role) => Some(*role),
+        _ => None,
+    });
+    let module = module.to_lowercase();
+    role.map_or(module.clone(), |role| format!("{module} {role}"))
+}
+
 fn make_net(
     index: usize,
     device: &DeviceSettings,
@@ -220,8 +221,22 @@ fn make_net(
     let random = || u64::from_le_bytes(sys::random_bytes());
     let tcp = Bindings::new(Rc::clone(policy) as Rc<_>, random());
     let udp = Bindings::new(Rc::clone(policy) as Rc<_>, random());
-    let net = scoutline_proto::net::Net { interface: Rc::clone(&interface), udp: Rc::clone(&udp) };
-    let mut builder = net.graph().module(Box::new(socket)).link("SOCKET.udp", "UDP.up");
+    let config = Config {
+        receive_buffer: settings.receive_buffer,
+        send_buffer: settings.send_buffer,
+        time_wait: settings.time_wait,
+        ..Config::default()
+    };
+    let net = scoutline_proto::net::Net {
+        interface: Rc::clone(&interface),
+        tcp: Tcp::new(Rc::clone(&tcp), Secret::new(sys::random_bytes()), config),
+        udp: Rc::clone(&udp),
+    };
+    let mut builder =
+        net.graph().module(Box::new(socket)).link("SOCKET.tcp", "TCP.up").link("SOCKET.udp", "UDP.up");
+    for rule in net.rules() {
+        builder = builder.rule(rule);
+    }
     if settings.measure {
         builder = builder.rule(Box::new(MeasureRule::new(Rc::new(clock::now))));
     }
@@ -229,5 +244,5 @@ fn make_net(
     let entry = graph
         .find(scoutline_proto::net::ENTRY)
         .ok_or_else(|| StartError::Graph("no entry module".to_owned()))?;
-    Ok(Net { device: partner, interface, graph, entry, tcp, udp, out: Burst::new(), failed: false })
+    Ok(Net { device: partner, modules: net, graph, entry, tcp, udp, out: Burst::new(), failed: false })
 }

@@ -240,7 +240,7 @@ impl Core {
     pub(super) fn release_bound(&mut self, end: &SocketEnd) {
         if let Some((protocol, local)) = end.bound.take() {
             for net in &self.nets {
-                if covers(local, net.interface.address.get()) {
+                if covers(local, net.interface().address.get()) {
                     if protocol == TCP { &net.tcp } else { &net.udp }.release(local);
                 }
             }

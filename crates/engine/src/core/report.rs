@@ -188,7 +188,7 @@ fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
         ("tx-malformed", c.tx_malformed),
         ("tx-refused", c.tx_refused),
         ("tx-software", c.tx_software),
-        ("address-conflicts", net.interface.address_conflicts.get()),
+        ("address-conflicts", net.interface().address_conflicts.get()),
     ];
     (net.device.name().to_owned(), rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
