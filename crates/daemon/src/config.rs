@@ -308,6 +308,16 @@ impl Config {
         Ok(config)
     }
 
+    /// Puts the control socket elsewhere, whatever the file says.
+    ///
+    /// # Errors
+    /// The path cannot be that of a socket.
+    pub fn set_control(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.control.socket = values::unplaced(path);
+        check::check(self).map_err(ConfigError::from_arguments)
+    }
+
     /// A configuration of one device and nothing else: `scoutline up --device NAME --address CIDR`.
     ///
     /// # Errors

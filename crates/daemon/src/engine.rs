@@ -109,3 +109,20 @@ pub(crate) mod fake {
         }
     }
 }
+/// Until the engine is wired.
+pub struct NoEngine;
+impl EngineLink for NoEngine {
+    fn send(&self, _: Command) {}
+    fn doorbell(&self) -> BorrowedFd<'_> {
+        unimplemented!()
+    }
+    fn served(&self) -> Vec<Served> {
+        Vec::new()
+    }
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+    fn is_running(&self) -> bool {
+        false
+    }
+}

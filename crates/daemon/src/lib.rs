@@ -22,7 +22,7 @@ mod sockets;
 
 pub use attach::Owners;
 pub use config::{Config, ConfigError};
-pub use daemon::{DaemonError, announce, run_with};
+pub use daemon::{DaemonError, run, run_with};
 pub use engine::{Command, EngineLink, RegionId, Served};
 pub use plane::{Ended, Plane, PlaneSettings};
 pub use sockets::{SocketError, attach_path};

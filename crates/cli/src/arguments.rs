@@ -1,0 +1,242 @@
+//! The one definition of the command line: help, manual pages and completions are made from it.
+
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use scoutline_daemon::config::{DEFAULT_CONTROL, Network};
+
+/// Paths for unmodified programs on unmodified Linux.
+///
+/// A path is one flow of data from device to program, with its own queues, stages, account and place in the
+/// schedule. `scoutline up` runs the daemon that owns a network interface; `scoutline run` starts a program whose
+/// sockets live on paths.
+#[derive(Debug, Parser)]
+#[command(
+    name = "scoutline",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  scoutline doctor                                   what this machine can do, and what it lacks
+  scoutline demo                                     see it work, in under two minutes
+  scoutline up --device eth1 --address 10.0.0.1/24   serve an interface
+  scoutline run -- nginx -g 'daemon off;'            a server on paths
+  scoutline ps                                       the live paths
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reached; run: 126 the program cannot run on paths,
+127 no such program, else the program's own."
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the daemon in the foreground
+    Up(Up),
+    /// Run a program with its sockets on paths
+    Run(Run),
+    /// List the live paths
+    Ps(Listing),
+    /// Watch the busiest paths live
+    Top(Top),
+    /// Show the totals of engine, devices, classes and programs
+    Stat(Listing),
+    /// Draw the module graph and the live paths
+    Graph(Graph),
+    /// Stop the daemon
+    Stop(Control),
+    /// Check what this machine offers and say how to get what is missing
+    Doctor(Doctor),
+    /// Show a preferred client staying fast, on hosts made for it and removed again
+    Demo(Experiment),
+    /// Run an experiment: ours, the kernel's figure, the ratio
+    Bench(Bench),
+    /// Generate load (the experiments use it)
+    #[command(hide = true, disable_help_flag = true)]
+    Load {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man {
+        /// Where to
+        #[arg(long, default_value = ".")]
+        dir: PathBuf,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = "\
+Example:
+  scoutline completions bash > /etc/bash_completion.d/scoutline")]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Where the daemon is.
+#[derive(Debug, Args)]
+pub(crate) struct Control {
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH", env = "SCOUTLINE_CONTROL", default_value = DEFAULT_CONTROL)]
+    pub(crate) control: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  scoutline up                                              with /etc/scoutline.toml
+  scoutline up --config my.toml
+  scoutline up --device eth1 --address 10.0.0.1/24          no file needed
+
+It stays in the foreground, prints one line beginning with `ready` once programs can attach, and stops cleanly on
+Ctrl-C, SIGTERM or `scoutline stop`. SCOUTLINE_LOG=debug says more.")]
+pub(crate) struct Up {
+    /// Configuration file (TOML) [default: /etc/scoutline.toml]
+    #[arg(long, value_name = "FILE", conflicts_with = "device")]
+    pub(crate) config: Option<PathBuf>,
+    /// The control socket, whatever the configuration says
+    #[arg(long, value_name = "PATH", env = "SCOUTLINE_CONTROL")]
+    pub(crate) control: Option<PathBuf>,
+    /// Serve this interface with all other settings at their defaults
+    #[arg(long, value_name = "NAME", requires = "address")]
+    pub(crate) device: Option<String>,
+    /// Our address on it and the length of the network's prefix
+    #[arg(long, value_name = "CIDR", requires = "device")]
+    pub(crate) address: Option<Network>,
+    /// Where packets for other networks go
+    #[arg(long, value_name = "ADDRESS", requires = "device")]
+    pub(crate) gateway: Option<Ipv4Addr>,
+    /// Check the configuration and end
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  scoutline run -- nginx -g 'daemon off;'
+  scoutline run -- curl http://10.0.0.2/
+  scoutline run -- python3 -m http.server --bind 10.0.0.1 80
+
+The program is started with libscoutline_preload.so under it. Statically linked and setuid programs cannot be
+served that way; they are refused with the reason.")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) control: Control,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Listing {
+    #[command(flatten)]
+    pub(crate) control: Control,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  scoutline top
+  scoutline top --json --count 10 --interval 1 | jq .classes
+
+Keys: q leaves, c p b sort by CPU, packets, bytes. Without a terminal each round is printed as text.")]
+pub(crate) struct Top {
+    #[command(flatten)]
+    pub(crate) control: Control,
+    /// Print one JSON object per round
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// End after so many rounds
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Seconds between rounds
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub(crate) interval: f64,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give seconds, 0.05 to 3600".into()),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  scoutline graph --format svg > paths.svg
+  scoutline graph | dot -Tpdf > paths.pdf")]
+pub(crate) struct Graph {
+    #[command(flatten)]
+    pub(crate) control: Control,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = GraphFormat::Dot, conflicts_with = "json")]
+    pub(crate) format: GraphFormat,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GraphFormat {
+    /// Text for graphviz
+    Dot,
+    /// A picture, drawn without graphviz
+    Svg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What `demo` and `bench` share.
+#[derive(Debug, Args)]
+pub(crate) struct Experiment {
+    /// A shorter run of the same cases
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Where to draw the figure (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+    /// How often each arm is measured
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<u32>,
+    /// How long each measurement takes
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) seconds: Option<f64>,
+    /// Only cases whose text contains this
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// The kernel in our place too: what then differs is the bias of the method
+    #[arg(long)]
+    pub(crate) baseline: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  scoutline bench                                  what there is
+  scoutline bench prefer --quick --plot prefer.svg
+  scoutline bench web --json > web.json")]
+pub(crate) struct Bench {
+    /// Which experiment; without it they are listed
+    pub(crate) name: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) common: Experiment,
+}

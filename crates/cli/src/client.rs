@@ -1,0 +1,111 @@
+//! The tools' side of the JSON API.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use scoutline_abi::api::{Answer, Graph, PathRow, Request, Stat};
+
+use crate::failure::{Failure, UNREACHABLE, plain};
+
+/// Longer than the daemon waits for its engine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection to the daemon.
+pub(crate) struct Client {
+    stream: BufReader<UnixStream>,
+    path: PathBuf,
+}
+
+/// No daemon answers at `path`: why, and what to do.
+pub(crate) fn unreachable(path: &Path, error: &std::io::Error) -> Failure {
+    let path = path.display();
+    let message = match error.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
+            format!("no daemon at {path}; start one with `scoutline up`, or name its socket with --control")
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            format!("you may not use {path}; run as root, or as a member of the group in its [control] group")
+        }
+        _ => format!("the daemon at {path} does not answer: {}", plain(error)),
+    };
+    Failure::new(UNREACHABLE, message)
+}
+
+impl Client {
+    pub(crate) fn connect(path: &Path) -> Result<Client, Failure> {
+        let stream = UnixStream::connect(path).and_then(|stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        });
+        let stream = stream.map_err(|error| unreachable(path, &error))?;
+        Ok(Client { stream: BufReader::new(stream), path: path.to_owned() })
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
+        let mut line = serde_json::to_string(request).map_err(|error| Failure::failed(error.to_string()))?;
+        line.push('\n');
+        let mut answer = String::new();
+        let exchange = self
+            .stream
+            .get_mut()
+            .write_all(line.as_bytes())
+            .and_then(|()| self.stream.read_line(&mut answer));
+        match exchange {
+            Ok(0) => {
+                let message = format!("the daemon at {} has ended", self.path.display());
+                return Err(Failure::new(UNREACHABLE, message));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(unreachable(&self.path, &error)),
+        }
+        match serde_json::from_str(&answer) {
+            Ok(Answer::Error { message }) => Err(Failure::failed(message)),
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                let message = format!("the daemon's answer makes no sense: {error}; is it of this version?");
+                Err(Failure::failed(message))
+            }
+        }
+    }
+
+    pub(crate) fn paths(&mut self) -> Result<Vec<PathRow>, Failure> {
+        match self.ask(&Request::Ps)? {
+            Answer::Paths { paths } => Ok(paths),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn stat(&mut self) -> Result<Stat, Failure> {
+        match self.ask(&Request::Stat)? {
+            Answer::Stat(stat) => Ok(stat),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn graph(&mut self) -> Result<Graph, Failure> {
+        match self.ask(&Request::Graph)? {
+            Answer::Graph(graph) => Ok(graph),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Stops the daemon and waits until its socket is gone.
+    pub(crate) fn stop(mut self) -> Result<(), Failure> {
+        match self.ask(&Request::Stop)? {
+            Answer::Done => {}
+            other => return Err(unexpected(&other)),
+        }
+        let mut rest = String::new();
+        let _ = self.stream.read_line(&mut rest); // its end
+        Ok(())
+    }
+}
+
+fn unexpected(answer: &Answer) -> Failure {
+    let text = format!("{answer:?}");
+    let kind = text.split([' ', '(']).next().unwrap_or_default().to_owned();
+    Failure::failed(format!("the daemon's answer is of another kind ({kind}); is it of this version?"))
+}

@@ -1,0 +1,103 @@
+//! `scoutline run`: checks, then becomes the program.
+//!
+//! The environment tells the preload library what it needs: `SCOUTLINE_ATTACH` is the attach socket and
+//! `SCOUTLINE_REQUIRED=1` makes it an error not to reach the daemon. Children inherit both.
+
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::arguments::Run;
+use crate::client::unreachable;
+use crate::elf;
+use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, plain};
+
+const LIBRARY: &str = "libscoutline_preload.so";
+
+pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
+    let Some((name, rest)) = arguments.program.split_first() else {
+        return Err(Failure::new(NOT_FOUND, "name a program after `--`"));
+    };
+    let program = elf::find(Path::new(name))?;
+    elf::check(&program)?;
+    let control =
+        std::path::absolute(&arguments.control.control).unwrap_or(arguments.control.control.clone());
+    let attach = scoutline_daemon::attach_path(&control);
+    reach(&attach).map_err(|error| unreachable(&control, &error))?;
+    let library = library()?;
+    let error = Command::new(&program)
+        .arg0(name)
+        .args(rest)
+        .env("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD").as_deref()))
+        .env("SCOUTLINE_ATTACH", attach)
+        .env("SCOUTLINE_REQUIRED", "1")
+        .exec();
+    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
+    Err(Failure::new(code, format!("cannot run {}: {}", program.display(), plain(&error))))
+}
+
+/// Whether a daemon listens and lets us in. It sees a connection that goes without a word.
+fn reach(attach: &Path) -> std::io::Result<()> {
+    let address = SocketAddrUnix::new(attach)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok(rustix::net::connect(&socket, &address)?)
+}
+
+/// Where the preload library is.
+pub(crate) fn library() -> Result<PathBuf, Failure> {
+    let named = std::env::var_os("SCOUTLINE_PRELOAD").map(PathBuf::from);
+    let own = std::env::current_exe().ok();
+    let beside = own.as_deref().and_then(Path::parent);
+    let places = match named {
+        Some(named) => vec![named],
+        None => beside.map_or_else(Vec::new, |directory| {
+            vec![directory.join(LIBRARY), directory.join("../lib/scoutline").join(LIBRARY)]
+        }),
+    };
+    let found = places.iter().find_map(|place| place.canonicalize().ok());
+    let Some(found) = found else {
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        let message = format!(
+            "{LIBRARY} is missing (looked at {}); run `make build` or `make install`, or name it in SCOUTLINE_PRELOAD",
+            places.join(", ")
+        );
+        return Err(Failure::failed(message));
+    };
+    // ld.so splits LD_PRELOAD at both.
+    if found.as_os_str().as_bytes().iter().any(|byte| b": ".contains(byte)) {
+        let message = format!("{} has a space or colon in its path; move it to one without", found.display());
+        return Err(Failure::failed(message));
+    }
+    Ok(found)
+}
+
+/// Ours first: what is there stays.
+fn preload(library: &Path, there: Option<&OsStr>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    for other in there.unwrap_or_default().as_bytes().split(|byte| b": ".contains(byte)) {
+        if !other.is_empty() && other != library.as_os_str().as_bytes() {
+            value.push(":");
+            value.push(OsStr::from_bytes(other));
+        }
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::preload;
+    use std::path::Path;
+
+    #[test]
+    fn what_is_preloaded_already_stays_and_ours_comes_once() {
+        let ours = Path::new("/l/ours.so");
+        assert_eq!(preload(ours, None), "/l/ours.so");
+        assert_eq!(preload(ours, Some("a.so /l/ours.so:b.so".as_ref())), "/l/ours.so:a.so:b.so");
+    }
+}

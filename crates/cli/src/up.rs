@@ -1,0 +1,42 @@
+//! `scoutline up`.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use scoutline_daemon::config::DEFAULT_FILE;
+use scoutline_daemon::{Config, ConfigError};
+
+use crate::arguments::Up;
+use crate::failure::Failure;
+use crate::output;
+
+pub(crate) fn up(arguments: &Up) -> Result<(), Failure> {
+    start_log();
+    let config = configuration(arguments).map_err(|error| Failure::failed(error.to_string()))?;
+    if arguments.check {
+        return output::print("the configuration is sound\n");
+    }
+    scoutline_daemon::run(&config).map_err(|error| Failure::failed(error.to_string()))
+}
+
+fn configuration(arguments: &Up) -> Result<Config, ConfigError> {
+    let mut config = match (&arguments.device, arguments.address) {
+        (Some(device), Some(address)) => Config::quick(device, address, arguments.gateway)?,
+        _ => Config::load(arguments.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE)))?,
+    };
+    if let Some(control) = &arguments.control {
+        config.set_control(control)?;
+    }
+    Ok(config)
+}
+
+/// Log lines go to standard error as `scoutline: level: text`.
+fn start_log() {
+    let environment = env_logger::Env::new().filter_or("SCOUTLINE_LOG", "info");
+    let mut builder = env_logger::Builder::from_env(environment);
+    builder.format(|out, record| {
+        let level = record.level().as_str().to_ascii_lowercase();
+        writeln!(out, "scoutline: {level}: {}", record.args())
+    });
+    builder.init();
+}
