@@ -125,6 +125,8 @@ struct Send {
     last: Time,
     /// End and time of the segment being timed (Karn).
     timed: Option<(u64, Time)>,
+    /// End of a tail loss probe that is under way (RFC 8985 §7.1 TLP.end_seq).
+    tail_probe: Option<u64>,
 }
 
 /// The receiving half: stream positions.
@@ -188,6 +190,8 @@ pub struct Connection {
     fin_received: bool,
     /// A zero-window probe is to be sent.
     probe_now: bool,
+    /// A tail loss probe is to be sent.
+    tail_probe_now: bool,
     /// Silly window avoidance is overridden once.
     override_now: bool,
     keepalive_now: bool,
@@ -281,6 +285,7 @@ impl Connection {
             fin_queued: false,
             fin_received: false,
             probe_now: false,
+            tail_probe_now: false,
             override_now: false,
             keepalive_now: false,
             soft_error: false,
@@ -300,6 +305,7 @@ impl Connection {
                 limited_to: 0,
                 last: now,
                 timed: None,
+                tail_probe: None,
             },
             receive: Receive {
                 irs: SeqNumber(0),

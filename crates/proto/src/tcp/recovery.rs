@@ -68,6 +68,8 @@ pub struct Recovery {
     retransmitted: u64,
     sacked: Ranges,
     first: Option<First>,
+    /// No new data was acknowledged since the episode began.
+    unanswered: bool,
 }
 
 impl Default for Recovery {
@@ -81,6 +83,7 @@ impl Default for Recovery {
             retransmitted: 0,
             sacked: Ranges::default(),
             first: None,
+            unanswered: false,
         }
     }
 }
@@ -181,6 +184,7 @@ impl Recovery {
         self.point = max;
         self.retransmitted = una;
         self.first = None;
+        self.unanswered = true;
     }
 
     /// What fast recovery sends again next, at most `limit` units.
@@ -201,21 +205,19 @@ impl Recovery {
     /// What [`Recovery::next_lost`] (or a time-out) named up to `end` was sent at `now`, with this timestamp.
     pub fn on_retransmitted(&mut self, end: u64, now: Time, timestamp: u32) {
         self.retransmitted = self.retransmitted.max(end);
-        if self.phase != Phase::Open && self.first.is_none() {
+        if self.unanswered && self.first.is_none() {
             self.first = Some(First { at: now, timestamp });
         }
     }
 
-    /// RFC 3522 §3.2: asked at the first acknowledgment of new data after a retransmission, answered once. True
-    /// when the original must have arrived: the echo is older than the retransmission, or no round trip is so
-    /// short.
+    /// RFC 3522 §3.2: asked at each acknowledgment of new data, answered at the first of an episode. True when the
+    /// original must have arrived: nothing was sent again yet, or the echo is older than the retransmission, or no
+    /// round trip is so short.
     pub fn is_spurious(&mut self, now: Time, echo: Option<u32>, least_rtt: Option<Duration>) -> bool {
-        let Some(first) = self.first.take() else { return false };
-        if self.phase == Phase::Open {
+        if self.phase == Phase::Open || !std::mem::take(&mut self.unanswered) {
             return false;
         }
-        // Once per episode: `enter` and `on_timeout` start the next one.
-        self.first = None;
+        let Some(first) = self.first.take() else { return true };
         let older = echo.is_some_and(|echo| (echo.wrapping_sub(first.timestamp) as i32) < 0);
         let sooner = least_rtt.is_some_and(|least| now.since(first.at) * 2 < least);
         older || sooner
@@ -262,6 +264,7 @@ impl Recovery {
     pub fn on_timeout(&mut self, una: u64, max: u64) {
         if self.phase != Phase::Loss {
             self.first = None;
+            self.unanswered = true;
         }
         self.phase = Phase::Loss;
         self.point = max;
@@ -350,6 +353,8 @@ mod tests {
         assert_eq!((recovery.phase(), recovery.threshold()), (Phase::Open, 6));
         assert!(!recovery.is_spurious(Time::from_millis(12), Some(1), None), "asked once");
 
+        recovery.enter(1, 10_001);
+        assert!(recovery.is_spurious(Time::from_millis(10), None, None), "before anything was sent again");
         recovery.enter(1, 10_001);
         recovery.on_retransmitted(1_001, Time::from_millis(10), 500);
         let least = Some(Duration::from_millis(4));

@@ -7,6 +7,8 @@ use scoutline_base::Time;
 pub enum Timer {
     /// Retransmission (RFC 6298).
     Retransmit,
+    /// Tail loss probe (RFC 8985 §7).
+    TailProbe,
     /// Zero-window probe (RFC 9293 §3.8.6.1); also overrides sender's silly window avoidance (RFC 1122 §4.2.3.4).
     Persist,
     /// Delayed acknowledgment (RFC 1122 §4.2.3.2).
@@ -21,8 +23,15 @@ pub enum Timer {
 
 impl Timer {
     /// All of them, in the order in which they fire.
-    pub const ALL: [Timer; 6] =
-        [Timer::User, Timer::Linger, Timer::Retransmit, Timer::Persist, Timer::DelayedAck, Timer::KeepAlive];
+    pub const ALL: [Timer; 7] = [
+        Timer::User,
+        Timer::Linger,
+        Timer::Retransmit,
+        Timer::TailProbe,
+        Timer::Persist,
+        Timer::DelayedAck,
+        Timer::KeepAlive,
+    ];
 }
 
 /// One deadline per timer. `Time::MAX` marks one that is not armed, so that the minimum needs no branches.

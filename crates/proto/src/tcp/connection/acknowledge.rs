@@ -65,8 +65,15 @@ impl Connection {
         } else {
             delta == 0 && !occupies && self.send.window == window && self.send.una < self.send.max
         };
+        if self.send.tail_probe.is_some() {
+            self.judge_tail_probe();
+        }
         if duplicate && self.state.may_send() {
             self.on_duplicate();
+        }
+        if news {
+            // From here on, recovery or its absence is known: no probe is needed.
+            self.timers.disarm(Timer::TailProbe);
         }
         true
     }
@@ -177,6 +184,10 @@ impl Connection {
 
     #[inline]
     fn rearm_after_progress(&mut self, now: Time) {
+        if self.send.tail_probe.is_some_and(|end| self.send.una >= end) {
+            self.send.tail_probe = None;
+        }
+        self.arm_tail_probe(now);
         if self.send.una == self.send.max {
             // RFC 6298 §5.2
             self.timers.disarm(Timer::Retransmit);
@@ -212,15 +223,32 @@ impl Connection {
         }
     }
 
+    /// RFC 8985 §7.4. A probe that repaired the only loss leaves the window as it is: without DSACK nothing tells
+    /// it from one that was in vain.
+    fn judge_tail_probe(&mut self) {
+        let Some(end) = self.send.tail_probe else { return };
+        if self.send.una >= end {
+            self.send.tail_probe = None;
+        } else if self.recovery.phase() == Phase::Open && self.recovery.arrived(end - 1).is_some() {
+            // Sent two round trips after all that is missing below.
+            self.send.tail_probe = None;
+            self.begin_recovery();
+        }
+    }
+
+    fn begin_recovery(&mut self) {
+        // RFC 5681 §3.2 step 2 and RFC 6675 §5 step 4.2
+        let flight = (self.send.next - self.send.una).min(u64::from(u32::MAX)) as u32;
+        self.congestion.on_loss(flight);
+        self.recovery.enter(self.send.una, self.send.max);
+    }
+
     fn on_duplicate(&mut self) {
         let more =
             self.send.max < self.end_unit() && self.send.next - self.send.una < u64::from(self.send.window);
         let (una, max, segment) = (self.send.una, self.send.max, self.segment());
         if self.recovery.on_duplicate(una, max, segment, more) {
-            // RFC 5681 §3.2 step 2 and RFC 6675 §5 step 4.2
-            let flight = (self.send.next - una).min(u64::from(u32::MAX)) as u32;
-            self.congestion.on_loss(flight);
-            self.recovery.enter(una, max);
+            self.begin_recovery();
         }
     }
 }

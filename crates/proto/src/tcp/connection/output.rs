@@ -27,6 +27,7 @@ impl Connection {
             State::TimeWait => self.poll_acknowledgment(now),
             _ => self
                 .poll_lost(now)
+                .or_else(|| self.poll_tail_probe(now))
                 .or_else(|| self.poll_data(now))
                 .or_else(|| self.poll_probe(now))
                 .or_else(|| self.poll_acknowledgment(now)),
@@ -184,7 +185,36 @@ impl Connection {
             // RFC 6298 §5.1
             self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         }
+        self.arm_tail_probe(now);
         self.arm_user_timeout(now);
+    }
+
+    /// RFC 8985 §7.3: a segment of new data if there is one, else the last one again, whatever the congestion
+    /// window. Its selective acknowledgment tells that what came before is lost.
+    fn poll_tail_probe(&mut self, now: Time) -> Option<Transmit> {
+        if !std::mem::take(&mut self.tail_probe_now)
+            || !self.recovery.is_quiet()
+            || self.send.una == self.send.max
+            || self.send.next != self.send.max
+        {
+            return None;
+        }
+        let segment = u64::from(self.segment());
+        let next = self.send.next;
+        let window_end = self.send.una + u64::from(self.send.window);
+        let fresh = next..self.data_end().min(next + segment);
+        let again = fresh.is_empty() || fresh.end > window_end;
+        let range = if again { self.send.una.max(next - segment.min(next))..next } else { fresh };
+        if again {
+            self.send.timed = None;
+        } else {
+            self.book_sent(range.clone(), range.end - range.start, now);
+        }
+        self.send.tail_probe = Some(range.end);
+        self.timers.disarm(Timer::TailProbe);
+        // RFC 8985 §7.3: the time-out counts from the probe.
+        self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
+        Some(self.range_transmit(range, again, now))
     }
 
     /// A zero-window or keepalive probe.

@@ -273,6 +273,33 @@ fn sack_blocks_name_the_latest_first() {
 }
 
 #[test]
+fn a_tail_probe_finds_the_loss_before_the_time_out() {
+    let config = Config { timestamps: false, ..Config::default() };
+    let mut connection = Connection::connect(config, ISS, 0, ms(0));
+    connection.poll_transmit(ms(0)).unwrap();
+    let mut syn = segment(0, 1, SYN_ACK);
+    syn.options.sack_permitted = true;
+    connection.on_segment(&syn, 0, ms(1));
+    expect(&mut connection, ms(1), Flags::ACK, 1, 1);
+    connection.on_written(5_000);
+    connection.poll_transmit(ms(1)).unwrap();
+    let at = connection.next_timeout().unwrap();
+    assert_eq!(at, ms(11));
+    connection.on_timeout(at);
+    let transmit = expect(&mut connection, at, Flags::ACK, 4_001, 1);
+    assert_eq!((transmit.payload, transmit.retransmission), (Some(4_000..5_000), true));
+    quiet(&mut connection, at);
+    assert!(connection.next_timeout().unwrap() > ms(200), "one probe, then the time-out");
+    let mut answer = segment(1, 1, Flags::ACK);
+    answer.options.sack.push(ISS.wrapping_add(4_001), ISS.wrapping_add(5_001));
+    connection.on_segment(&answer, 0, ms(12));
+    // Seven tenths of five segments.
+    assert_eq!(expect(&mut connection, ms(12), Flags::ACK, 1, 1).payload, Some(0..3_000));
+    connection.on_segment(&segment(1, 5_001, Flags::ACK), 0, ms(13));
+    assert_eq!(connection.next_timeout(), None);
+}
+
+#[test]
 fn nothing_beyond_the_window_is_taken_and_the_window_reopens_in_large_steps() {
     let config = Config { receive_buffer: 4_000, ..plain() };
     let mut connection = established_with(config);

@@ -11,6 +11,8 @@ use crate::tcp::timers::Timer;
 
 /// RFC 9293 §3.8.6.1: probes back off exponentially; Linux: `TCP_RTO_MAX`.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(120);
+/// Peers are scheduled in milliseconds: an earlier probe would mostly be in vain.
+const MIN_TAIL_PROBE: Duration = Duration::from_millis(10);
 
 impl Connection {
     /// Handles all that is due at `now`; then call `poll_transmit`.
@@ -19,6 +21,10 @@ impl Connection {
         while let Some(timer) = self.timers.take_due(now) {
             events |= match timer {
                 Timer::Retransmit => self.on_retransmit_timeout(now),
+                Timer::TailProbe => {
+                    self.tail_probe_now = true;
+                    Events::empty()
+                }
                 Timer::Persist => self.on_persist_timeout(now),
                 Timer::DelayedAck => {
                     self.owed = Owed::Now;
@@ -46,6 +52,9 @@ impl Connection {
             return self.give_up(false);
         }
         self.send.timed = None;
+        self.send.tail_probe = None;
+        self.tail_probe_now = false;
+        self.timers.disarm(Timer::TailProbe);
         if opening {
             self.send.next = 0;
             self.rtt.back_off();
@@ -128,6 +137,23 @@ impl Connection {
     pub(super) fn probe_interval(&self) -> Duration {
         let interval = self.rtt.rto() * (1 << self.probes.min(10));
         interval.min(MAX_PROBE_INTERVAL)
+    }
+
+    /// RFC 8985 §7.2. A single segment waits for the time-out: the peer's delayed acknowledgment takes about as
+    /// long.
+    #[inline]
+    pub(super) fn arm_tail_probe(&mut self, now: Time) {
+        let worth = self.negotiated.sack
+            && self.send.tail_probe.is_none()
+            && self.recovery.is_quiet()
+            && self.send.next == self.send.max
+            && self.send.next - self.send.una > u64::from(self.segment());
+        match self.rtt.smoothed() {
+            Some(smoothed) if worth => {
+                self.timers.arm(Timer::TailProbe, now + (2 * smoothed).max(MIN_TAIL_PROBE));
+            }
+            _ => self.timers.disarm(Timer::TailProbe),
+        }
     }
 
     pub(super) fn arm_user_timeout(&mut self, now: Time) {
