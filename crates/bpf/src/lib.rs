@@ -1,12 +1,14 @@
 //! eBPF programs and their loader, over raw `bpf(2)`: no libbpf, no compiler, no pinned object.
 //!
 //! Every program is held by the file descriptor of its link, so a daemon that dies, even by SIGKILL, leaves none
-//! behind (DESIGN.md §9). Debian 12's headers know nothing of tcx: the constants that they lack stand in
-//! [`sys`](self) with their source.
+//! behind (DESIGN.md §9). Debian 12's headers know nothing of tcx: the constants that they lack stand here with
+//! their source.
 #![allow(unsafe_code)] // bpf(2) takes pointers to user memory; each block says why they hold
 
 mod instruction;
+mod loss;
 mod sys;
 mod tcx;
 
-pub use tcx::{AttachError, IngressDrop};
+pub use loss::RandomDrop;
+pub use tcx::{AttachError, Hook, IngressDrop, attached};

@@ -8,11 +8,17 @@ use crate::instruction::Instruction;
 /// `enum bpf_cmd`.
 const BPF_PROG_LOAD: libc::c_long = 5;
 /// `enum bpf_cmd`.
+const BPF_PROG_QUERY: libc::c_long = 16;
+/// `enum bpf_cmd`.
 const BPF_LINK_CREATE: libc::c_long = 28;
 /// `enum bpf_prog_type`.
 pub(crate) const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 /// `enum bpf_attach_type`, Linux 6.6 and later (commit e420bed02507).
 pub(crate) const BPF_TCX_INGRESS: u32 = 46;
+/// The same for what leaves.
+pub(crate) const BPF_TCX_EGRESS: u32 = 47;
+/// `bpf_get_prandom_u32` (`__BPF_FUNC_MAPPER`).
+pub(crate) const BPF_FUNC_GET_PRANDOM_U32: i32 = 7;
 
 /// `union bpf_attr` for `BPF_PROG_LOAD`, as far as Linux 4.17 knew it: a shorter structure means zeros behind.
 #[repr(C)]
@@ -43,6 +49,23 @@ struct LinkCreate {
     relative_fd: u32,
     padding: u32,
     expected_revision: u64,
+}
+
+/// `union bpf_attr` for `BPF_PROG_QUERY`.
+#[repr(C)]
+#[derive(Default)]
+struct ProgQuery {
+    target_ifindex: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    count: u32,
+    padding: u32,
+    prog_attach_flags: u64,
+    link_ids: u64,
+    link_attach_flags: u64,
+    revision: u64,
 }
 
 /// Loads a program.
@@ -81,6 +104,16 @@ pub(crate) fn link(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32) -> i
     };
     // SAFETY: `attr` is laid out as the command demands and holds no pointer.
     unsafe { bpf(BPF_LINK_CREATE, &attr) }
+}
+
+/// How many programs are attached to a hook of an interface.
+pub(crate) fn attached(ifindex: u32, attach_type: u32) -> io::Result<u32> {
+    let mut attr = ProgQuery { target_ifindex: ifindex, attach_type, ..ProgQuery::default() };
+    let size = size_of::<ProgQuery>() as libc::c_long;
+    // SAFETY: `attr` is laid out as the command demands, and is written to for `size` bytes at most; without a
+    // buffer for ids the kernel fills in their number alone.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, &raw mut attr, size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(attr.count) }
 }
 
 /// # Safety

@@ -11,6 +11,33 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::instruction::Instruction;
 use crate::sys;
 
+/// A place where programs are attached to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// What arrives, behind the packet taps.
+    Ingress,
+    /// What leaves, in front of them.
+    Egress,
+}
+
+impl Hook {
+    pub(crate) fn attach_type(self) -> u32 {
+        match self {
+            Hook::Ingress => sys::BPF_TCX_INGRESS,
+            Hook::Egress => sys::BPF_TCX_EGRESS,
+        }
+    }
+}
+
+/// How many programs, anybody's, are attached to a hook of the interface with index `ifindex` in the caller's
+/// network namespace.
+///
+/// # Errors
+/// What the kernel says: no permission, no such interface, no tcx.
+pub fn attached(ifindex: u32, hook: Hook) -> io::Result<u32> {
+    sys::attached(ifindex, hook.attach_type())
+}
+
 /// Keeps Linux's protocols from seeing (and answering) what arrives on one interface, for as long as it lives.
 #[derive(Debug)]
 pub struct IngressDrop {
@@ -64,7 +91,7 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    fn at(step: &'static str, error: io::Error) -> AttachError {
+    pub(crate) fn at(step: &'static str, error: io::Error) -> AttachError {
         match (error.raw_os_error(), step) {
             (Some(libc::EPERM | libc::EACCES), _) => AttachError::NotPermitted { step },
             (Some(libc::ENODEV), _) => AttachError::NoInterface,

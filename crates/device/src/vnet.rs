@@ -62,10 +62,11 @@ impl VnetHeader {
             GSO_UDP_L4 => Some(SegmentationKind::Udp),
             _ => None,
         };
+        // Linux puts the length of its linear part in hdr_len (virtio_net_hdr_from_skb), which is not the headers'.
         let segmentation = kind.filter(|_| self.gso_size > 0).map(|kind| Segmentation {
             kind,
             size: self.gso_size,
-            header_len: self.hdr_len,
+            header_len: 0,
         });
         // A frame merged by the kernel's GRO is partial too, but each of its packets was verified before.
         let vouched =

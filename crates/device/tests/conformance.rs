@@ -23,7 +23,8 @@ struct Pair {
     two: Box<dyn Partner>,
     whole: bool,
     now: Time,
-    _namespaces: Vec<Namespace>,
+    /// Live as long as the partners.
+    namespaces: Vec<Namespace>,
 }
 
 fn packet_pair(offload: bool, frames: u32) -> Pair {
@@ -35,7 +36,7 @@ fn packet_pair(offload: bool, frames: u32) -> Pair {
         partner
     };
     let (one, two) = (Box::new(open(&first, "left")), Box::new(open(&second, "right")));
-    Pair { one, two, whole: offload, now: Time::ZERO, _namespaces: vec![first, second] }
+    Pair { one, two, whole: offload, now: Time::ZERO, namespaces: vec![first, second] }
 }
 
 /// Linux's side of a tap, taken by a packet partner, and the tap.
@@ -46,20 +47,14 @@ fn tap_pair() -> Pair {
     assert!(notices.is_empty(), "{notices:?}");
     let config = packet::Config { ring_frames: 64, ..packet::Config::new("cable0") };
     let (one, _) = namespace.enter(|| packet::open(DeviceId(7), &config)).expect("opens");
-    Pair {
-        one: Box::new(one),
-        two: Box::new(two),
-        whole: true,
-        now: Time::ZERO,
-        _namespaces: vec![namespace],
-    }
+    Pair { one: Box::new(one), two: Box::new(two), whole: true, now: Time::ZERO, namespaces: vec![namespace] }
 }
 
 fn memory_pair(config: WireConfig) -> Pair {
     let whole = config.whole;
     let (one, two) = memory::wire(3, config);
     let (one, two) = (Box::new(one.with_id(DeviceId(7))), Box::new(two.with_id(DeviceId(7))));
-    Pair { one, two, whole, now: Time::ZERO, _namespaces: Vec::new() }
+    Pair { one, two, whole, now: Time::ZERO, namespaces: Vec::new() }
 }
 
 impl Pair {
@@ -389,7 +384,7 @@ fn a_full_device_leaves_the_rest_in_the_burst() {
     }));
     for offload in [true, false] {
         let mut pair = packet_pair(offload, 64);
-        let namespace = &pair._namespaces[0].name;
+        let namespace = &pair.namespaces[0].name;
         let limit = ["rate", "10mbit", "burst", "2kb", "limit", "5kb"];
         let tc = std::process::Command::new("tc")
             .args(["-n", namespace, "qdisc", "add", "dev", "left", "root", "tbf"])

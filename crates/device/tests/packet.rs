@@ -183,6 +183,10 @@ fn linux_is_kept_silent() {
         let mut burst = Burst::new();
         partner.pull(&mut burst, 64, Time::ZERO).unwrap();
         assert!(burst.iter().any(|message| message.bytes().ends_with(b"is anybody there?")));
+        // With us the program goes, and Linux is as it was.
+        drop(partner);
+        socket.send(b"and now?").unwrap();
+        assert_eq!(socket.recv(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     }
 }
 
@@ -247,4 +251,37 @@ fn down_is_reported_and_passes() {
     second.ip(&["link", "set", "right", "up"]);
     send(&mut one, frame(60, 9));
     assert_eq!(pull(&mut two, 1)[0].bytes()[20], 9);
+}
+
+/// Sleeping as `Partner::poll_fd` advises: edge-triggered. A held newest frame, which leaves the socket readable
+/// for as long as it is out, does not keep us awake, and the next packet wakes us.
+#[test]
+fn a_held_frame_lets_us_sleep() {
+    let (first, second) = veth();
+    second.ip(&["link", "set", "right", "mtu", "9000"]);
+    first.ip(&["link", "set", "left", "mtu", "9000"]);
+    let (mut one, mut two) =
+        (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
+    // SAFETY: plain system calls; the event lives through them.
+    let (epoll, mut event) = unsafe {
+        let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+        let fd = two.poll_fd().expect("has one");
+        assert_eq!(libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event), 0);
+        (epoll, event)
+    };
+    let mut wait = |milliseconds| {
+        // SAFETY: room for one event.
+        unsafe { libc::epoll_wait(epoll, &raw mut event, 1, milliseconds) }
+    };
+    let mut held = Burst::new();
+    for fill in 0..5 {
+        send(&mut one, frame(5000, fill));
+        assert_eq!(wait(1000), 1, "packet {fill} wakes");
+        held.extend(pull(&mut two, 1));
+        assert!(!two.has_input());
+        assert_eq!(wait(20), 0, "nothing more came");
+    }
+    // SAFETY: ours.
+    unsafe { libc::close(epoll) };
 }
