@@ -429,3 +429,6 @@ fn attach_stream(path: &scoutline_path::Path, extra: &mut Extra, out: &mut Burst
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

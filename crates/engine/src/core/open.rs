@@ -43,15 +43,15 @@ impl Core {
             notices.extend(said.into_iter().map(|notice| notice.0));
             opened.push(partner);
         }
-        Core::with_devices(settings, opened)
+        Core::with_devices(settings, opened, clock::now())
     }
 
     /// The engine over devices that are open already, one for each of the settings.
     pub(crate) fn with_devices(
         settings: EngineSettings,
         devices: Vec<Box<dyn Partner>>,
+        now: Time,
     ) -> Result<Core, StartError> {
-        let now = clock::now();
         let seed = u64::from_le_bytes(sys::random_bytes());
         let policy = Rc::new(ClassPolicy::new(settings.classes.clone()));
         let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));

@@ -157,10 +157,10 @@ impl Stage for DatagramStage {
         if end.publish_freed(end.freed.get()) {
             end.signal();
         }
-        if requests & (slot_request::CLOSE | slot_request::ABORT) != 0
-            && end.freed.get() == written
-            && !end.closed.replace(true)
-        {
+        // A closed socket still sends what it holds; what is no datagram is not waited for.
+        let ends =
+            requests & slot_request::ABORT != 0 || requests & slot_request::CLOSE != 0 && !context.more;
+        if ends && !end.closed.replace(true) {
             context.effects.push(Effect::Destroy);
         }
     }

@@ -1,0 +1,454 @@
+//! Two whole engines over a deterministic wire in virtual time, with model programs that use the shared regions as
+//! the shim does. Everything repeats from the seed.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use scoutline_abi::Region;
+use scoutline_abi::api::Request;
+use scoutline_abi::datagram::{HEADER_LEN, Record};
+use scoutline_abi::layout::{Slot, call_op, call_state, slot_kind, slot_request, slot_state};
+use scoutline_base::{DeviceId, Random, Time};
+use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
+use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
+use scoutline_path::Burst;
+use scoutline_sched::{Entry, Level, Policy};
+
+use super::Core;
+use crate::command::{Command, RegionId};
+use crate::settings::{DeviceSettings, EngineSettings};
+
+/// A memory partner that is asked at every turn: its idea of the time moves with `pull`.
+struct Polled(MemoryPartner);
+
+impl Partner for Polled {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn facts(&self) -> &DeviceFacts {
+        self.0.facts()
+    }
+    fn pull(&mut self, burst: &mut Burst, limit: usize, now: Time) -> Result<usize, DeviceError> {
+        self.0.pull(burst, limit, now)
+    }
+    fn has_input(&self) -> bool {
+        true
+    }
+    fn push(&mut self, burst: &mut Burst) -> Result<usize, DeviceError> {
+        self.0.push(burst)
+    }
+    fn room(&self) -> usize {
+        self.0.room()
+    }
+    fn poll_fd(&self) -> Option<RawFd> {
+        None
+    }
+    fn next_event(&self) -> Option<Time> {
+        self.0.next_event()
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+/// One host: an engine and the region of its only program.
+struct Host {
+    core: Core,
+    region: Arc<Region>,
+}
+
+impl Host {
+    fn new(address: [u8; 4], device: MemoryPartner, rings: u32) -> Host {
+        let settings = EngineSettings {
+            devices: vec![DeviceSettings {
+                device: DeviceConfig {
+                    id: DeviceId(0),
+                    driver: Driver::Tap(scoutline_device::tap::Config::new("unused")),
+                },
+                address: address.into(),
+                prefix: 24,
+                gateway: None,
+            }],
+            classes: Vec::new(),
+            cpu: None,
+            realtime_priority: None,
+            realtime_required: false,
+            spin: Duration::ZERO,
+            receive_buffer: rings,
+            send_buffer: rings,
+            max_paths: 1000,
+            max_buffer_bytes: 1 << 30,
+            time_wait: Duration::from_secs(60),
+            queue_packets: 256,
+            measure: false,
+            linux_level: Level::Priority(0),
+            linux_quantum: Duration::from_millis(2),
+            linux_interval: Duration::from_micros(50),
+            system_level: Level::Priority(3),
+        };
+        let mut core = Core::with_devices(settings, vec![Box::new(Polled(device))], Time::ZERO).unwrap();
+        let (region, _fd) = Region::create().unwrap();
+        let region = Arc::new(region);
+        core.obey(
+            Command::AddRegion {
+                id: RegionId(1),
+                region: Arc::clone(&region),
+                program: "model".into(),
+                pid: 1,
+                uid: 0,
+            },
+            Time::ZERO,
+        );
+        region.process(0).unwrap().alive.store(1, Ordering::Release);
+        Host { core, region }
+    }
+
+    /// Runs until nothing is left to do at `now`.
+    fn settle(&mut self, now: Time) {
+        loop {
+            self.core.pull(now);
+            let spoken = self.core.listen_to_programs(now);
+            self.core.fire_timers(now);
+            match self.core.schedule.dequeue(now) {
+                Some(decision) => {
+                    if let Entry::Path(id) = decision.entry {
+                        self.core.run_path(id, &decision, now);
+                    }
+                }
+                None if spoken => {}
+                None => {
+                    self.core.flush_all(now);
+                    if self.core.schedule.is_idle() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, op: u32, slot: u32, arguments: [u64; 4], now: Time) -> i32 {
+        let call = self.region.call(0).unwrap();
+        call.op.store(op, Ordering::Relaxed);
+        call.slot.store(slot, Ordering::Relaxed);
+        call.process.store(1, Ordering::Relaxed);
+        call.set.store(0, Ordering::Relaxed);
+        for (cell, value) in call.arguments.iter().zip(arguments) {
+            cell.store(value, Ordering::Relaxed);
+        }
+        call.state.store(call_state::POSTED, Ordering::Release);
+        self.region.header().calls_pending.0[0].fetch_or(1, Ordering::SeqCst);
+        self.core.listen_to_programs(now);
+        let call = self.region.call(0).unwrap();
+        assert_eq!(call.state.load(Ordering::Acquire), call_state::DONE);
+        call.result.load(Ordering::Relaxed)
+    }
+
+    fn open(&mut self, kind: u32, now: Time) -> u32 {
+        let slot = self.call(call_op::OPEN, 0, [u64::from(kind), 0, 0, 0], now);
+        assert!(slot >= 0, "OPEN: {slot}");
+        slot as u32
+    }
+
+    fn slot(&self, index: u32) -> &Slot {
+        self.region.slot(index).unwrap()
+    }
+
+    fn state(&self, index: u32) -> u32 {
+        self.slot(index).state.load(Ordering::Acquire)
+    }
+
+    fn mark(&self, index: u32) {
+        self.region.dirty().set(index as usize);
+    }
+
+    fn request(&self, index: u32, bits: u32) {
+        self.slot(index).requests.fetch_or(bits, Ordering::SeqCst);
+        self.mark(index);
+    }
+
+    /// Writes what fits of `bytes`.
+    fn write(&self, index: u32, bytes: &[u8]) -> usize {
+        let slot = self.slot(index);
+        let tail = slot.send_tail.load(Ordering::Relaxed);
+        let size = slot.send_size.load(Ordering::Acquire);
+        let free = u64::from(size) - (tail - slot.send_head.load(Ordering::Acquire));
+        let count = bytes.len().min(free as usize);
+        let offset = slot.send_offset.load(Ordering::Relaxed);
+        let spans = self.region.ring_spans(offset, size, tail, count).unwrap();
+        let (first, second) = bytes[..count].split_at(spans[0].len);
+        // SAFETY: the spans lie in the mapping that `self.region` keeps.
+        unsafe {
+            std::ptr::copy_nonoverlapping(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
+            std::ptr::copy_nonoverlapping(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
+        }
+        slot.send_tail.store(tail + count as u64, Ordering::Release);
+        self.mark(index);
+        count
+    }
+
+    /// Takes up to `limit` bytes.
+    fn read(&self, index: u32, limit: usize) -> Vec<u8> {
+        let slot = self.slot(index);
+        let head = slot.receive_head.load(Ordering::Relaxed);
+        let count = ((slot.receive_tail.load(Ordering::Acquire) - head) as usize).min(limit);
+        let mut bytes = vec![0; count];
+        let (offset, size) =
+            (slot.receive_offset.load(Ordering::Relaxed), slot.receive_size.load(Ordering::Relaxed));
+        if count > 0 {
+            let spans = self.region.ring_spans(offset, size, head, count).unwrap();
+            let (first, second) = bytes.split_at_mut(spans[0].len);
+            // SAFETY: as in `write`.
+            unsafe {
+                spans[0].copy_to(first);
+                spans[1].copy_to(second);
+            }
+            slot.receive_head.store(head + count as u64, Ordering::Release);
+            self.mark(index);
+        }
+        bytes
+    }
+
+    /// The slot of the next accepted connection.
+    fn accept(&self, listener: u32) -> Option<u32> {
+        let slot = self.slot(listener);
+        let head = slot.receive_head.load(Ordering::Relaxed);
+        if head == slot.receive_tail.load(Ordering::Acquire) {
+            return None;
+        }
+        let size = slot.receive_size.load(Ordering::Relaxed);
+        let spans = self.region.ring_spans(slot.receive_offset.load(Ordering::Relaxed), size, head * 4, 4);
+        let mut bytes = [0; 4];
+        // SAFETY: as in `write`; four bytes never wrap in a ring of such entries.
+        unsafe { spans.unwrap()[0].copy_to(&mut bytes) };
+        slot.receive_head.store(head + 1, Ordering::Release);
+        Some(u32::from_le_bytes(bytes))
+    }
+
+    /// Paths beside the five that serve the interface.
+    fn socket_paths(&self) -> usize {
+        self.core.paths.len() - 5
+    }
+}
+
+struct Pair {
+    client: Host,
+    server: Host,
+    now: Time,
+}
+
+const SERVER: u64 = 0x0a00_0001;
+const RINGS: u32 = 64 * 1024;
+
+impl Pair {
+    fn new(seed: u64, config: WireConfig) -> Pair {
+        let (a, b) = wire(seed, config);
+        Pair {
+            client: Host::new([10, 0, 0, 2], a, RINGS),
+            server: Host::new([10, 0, 0, 1], b, RINGS),
+            now: Time::from_millis(1),
+        }
+    }
+
+    /// Lets both settle, then goes to the next event. False when nothing will ever happen by itself.
+    fn step(&mut self) -> bool {
+        self.client.settle(self.now);
+        self.server.settle(self.now);
+        self.client.settle(self.now);
+        let next = [self.client.core.next_timeout(), self.server.core.next_timeout()];
+        let Some(next) = next.into_iter().flatten().min() else { return false };
+        self.now = next.max(self.now + Duration::from_micros(10));
+        true
+    }
+
+    fn listen(&mut self, port: u64) -> u32 {
+        let now = self.now;
+        let listener = self.server.open(slot_kind::STREAM, now);
+        assert_eq!(self.server.call(call_op::BIND, listener, [0, port, 0, 0], now), 0);
+        assert_eq!(self.server.call(call_op::LISTEN, listener, [16, 0, 0, 0], now), 0);
+        listener
+    }
+
+    fn connect(&mut self, port: u64) -> u32 {
+        let now = self.now;
+        let slot = self.client.open(slot_kind::STREAM, now);
+        assert_eq!(self.client.call(call_op::CONNECT, slot, [SERVER, port, 0, 0], now), 0);
+        slot
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Pair) -> bool) {
+        let limit = self.now + Duration::from_secs(600);
+        while !done(self) {
+            let alive = self.step() && self.now < limit;
+            if !alive && !done(self) {
+                let rows = |host: &Host| format!("{:#?}", host.core.answer_query(&Request::Ps, self.now));
+                panic!("never: {what}\n{}\n{}", rows(&self.client), rows(&self.server));
+            }
+            if !alive {
+                return;
+            }
+        }
+    }
+
+    fn established(&mut self, port: u64) -> (u32, u32, u32) {
+        let listener = self.listen(port);
+        let client = self.connect(port);
+        let mut accepted = None;
+        self.until("accept", |pair| {
+            accepted = accepted.or_else(|| pair.server.accept(listener));
+            accepted.is_some() && pair.client.state(client) & slot_state::CONNECTED != 0
+        });
+        (listener, client, accepted.unwrap())
+    }
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..len).map(|_| random.next_u32() as u8).collect()
+}
+
+/// The wire: 5 % loss, reordering, duplication, 100 ms.
+fn hard_wire() -> WireConfig {
+    WireConfig {
+        delay: Duration::from_millis(50),
+        jitter: Duration::from_millis(2),
+        loss: 0.05,
+        reorder: 0.05,
+        duplicate: 0.02,
+        ..WireConfig::default()
+    }
+}
+
+fn transfer_both_ways(seed: u64, config: WireConfig, len: usize) {
+    let mut pair = Pair::new(seed, config);
+    let (listener, client, server) = pair.established(80);
+    let (up, down) = (pattern(len, seed), pattern(len, seed + 1));
+    let (mut sent_up, mut sent_down) = (0, 0);
+    let (mut got_up, mut got_down) = (Vec::new(), Vec::new());
+    pair.until("transfer", |pair| {
+        sent_up += pair.client.write(client, &up[sent_up..]);
+        sent_down += pair.server.write(server, &down[sent_down..]);
+        got_up.extend(pair.server.read(server, 10_000));
+        got_down.extend(pair.client.read(client, usize::MAX));
+        got_up.len() == len && got_down.len() == len
+    });
+    assert!(got_up == up && got_down == down, "seed {seed}: the streams differ");
+    pair.client.request(client, slot_request::CLOSE);
+    pair.until("end of file", |pair| pair.server.state(server) & slot_state::PEER_FINISHED != 0);
+    pair.server.request(server, slot_request::CLOSE);
+    pair.server.request(listener, slot_request::CLOSE);
+    pair.until("both gone", |pair| pair.client.socket_paths() + pair.server.socket_paths() == 0);
+    for host in [&pair.client, &pair.server] {
+        let program = host.core.programs.values().next().unwrap();
+        assert_eq!((program.ends().len(), program.ring_bytes()), (0, 0), "everything returns");
+        assert_eq!(host.core.paths.budget().buffer_bytes(), 0);
+    }
+}
+
+#[test]
+fn a_clean_wire() {
+    transfer_both_ways(1, WireConfig::default(), 3_000_000);
+}
+
+#[test]
+fn loss_reordering_duplication_and_delay() {
+    for seed in 0..8 {
+        transfer_both_ways(seed, hard_wire(), 400_000);
+    }
+}
+
+#[test]
+fn refused_reset_and_killed() {
+    let mut pair = Pair::new(3, WireConfig::default());
+    let refused = pair.connect(81);
+    pair.until("refused", |pair| pair.client.state(refused) & slot_state::FAILED != 0);
+    assert_eq!(pair.client.slot(refused).error.load(Ordering::Relaxed), libc::ECONNREFUSED);
+    pair.client.request(refused, slot_request::CLOSE);
+
+    let (_, client, _) = pair.established(80);
+    let now = pair.now;
+    let program = pair.server.core.programs.values().next().unwrap().clone();
+    let record = pair.server.region.process(0).unwrap();
+    assert_ne!(record.holds[0].load(Ordering::Relaxed), 0, "the listener is held");
+    pair.server.core.on_process_gone(&program, 0, now);
+    pair.until("reset", |pair| pair.client.state(client) & slot_state::FAILED != 0);
+    assert_eq!(pair.client.slot(client).error.load(Ordering::Relaxed), libc::ECONNRESET);
+    assert_eq!(pair.server.socket_paths(), 0, "nothing of the dead program is left");
+}
+
+#[test]
+fn a_hostile_region_loses_only_itself() {
+    let mut pair = Pair::new(4, WireConfig::default());
+    let (_, client, server) = pair.established(80);
+    let mut random = Random::new(4);
+    for _ in 0..2_000 {
+        let slot = pair.server.slot(server);
+        slot.send_tail.store(random.next_u64(), Ordering::Relaxed);
+        slot.receive_head.store(random.next_u64(), Ordering::Relaxed);
+        slot.send_offset.store(random.next_u64(), Ordering::Relaxed);
+        slot.receive_size.store(random.next_u32(), Ordering::Relaxed);
+        slot.sets_summary.store(random.next_u32(), Ordering::Relaxed);
+        slot.sets[random.below(16) as usize].store(random.next_u64(), Ordering::Relaxed);
+        pair.server.region.dirty().set(random.below(20_000) as usize);
+        pair.client.write(client, b"still here");
+        let now = pair.now;
+        let call = pair.server.region.call(random.below(256)).unwrap();
+        call.op.store(random.below(8), Ordering::Relaxed);
+        call.slot.store(random.below(64), Ordering::Relaxed);
+        call.process.store(random.next_u32(), Ordering::Relaxed);
+        call.set.store(random.next_u32(), Ordering::Relaxed);
+        call.arguments[0].store(u64::from(random.next_u32()), Ordering::Relaxed);
+        call.state.store(call_state::POSTED, Ordering::Relaxed);
+        for word in &pair.server.region.header().calls_pending.0 {
+            word.store(random.next_u64(), Ordering::Relaxed);
+        }
+        pair.server.core.listen_to_programs(now);
+        pair.step();
+    }
+    let now = pair.now;
+    pair.server.core.obey(Command::RemoveRegion(RegionId(1)), now);
+    pair.until("reset", |pair| {
+        pair.client.state(client) & (slot_state::FAILED | slot_state::PEER_FINISHED) != 0
+    });
+    pair.until("gone", |pair| pair.server.socket_paths() == 0);
+}
+
+#[test]
+fn datagrams_there_and_back() {
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let server = pair.server.open(slot_kind::DATAGRAM, now);
+    assert_eq!(pair.server.call(call_op::BIND, server, [0, 53, 0, 0], now), 0);
+    let client = pair.client.open(slot_kind::DATAGRAM, now);
+    assert_eq!(pair.client.call(call_op::CONNECT, client, [SERVER, 53, 0, 0], now), 0);
+    let send = |host: &Host, slot: u32, record: Record, payload: &[u8]| {
+        let mut bytes = record.to_bytes().to_vec();
+        bytes.extend(payload);
+        bytes.resize(Record::ring_len(payload.len()) as usize, 0);
+        assert_eq!(host.write(slot, &bytes), bytes.len());
+    };
+    for len in [0usize, 1, 100, 1472, 1473, 9000] {
+        let question = pattern(len, len as u64);
+        send(&pair.client, client, Record { len: len as u32, address: 0, port: 0 }, &question);
+        let mut asked = Vec::new();
+        pair.until("question", |pair| {
+            asked.extend(pair.server.read(server, usize::MAX));
+            !asked.is_empty()
+        });
+        let record = Record::from_bytes(asked[..HEADER_LEN].try_into().unwrap());
+        assert_eq!((record.len as usize, record.address), (len, 0x0a00_0002));
+        assert_eq!(asked[HEADER_LEN..HEADER_LEN + len], question);
+        send(&pair.server, server, record, &question);
+        let mut answer = Vec::new();
+        pair.until("answer", |pair| {
+            answer.extend(pair.client.read(client, usize::MAX));
+            !answer.is_empty()
+        });
+        assert_eq!(answer[HEADER_LEN..HEADER_LEN + len], question);
+    }
+    pair.client.request(client, slot_request::CLOSE);
+    pair.server.request(server, slot_request::CLOSE);
+    pair.step();
+    assert_eq!(pair.client.socket_paths() + pair.server.socket_paths(), 0);
+}
