@@ -60,7 +60,7 @@ pub fn announcement_frame(interface: &Interface) -> Message {
 /// Drops a message whose neighbour never answered, and tells its path.
 pub(crate) fn on_given_up(
     interface: &Interface,
-    message: Message,
+    message: &Message,
     account: &mut Account,
     effects: &mut Vec<Effect>,
 ) {

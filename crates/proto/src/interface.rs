@@ -214,7 +214,7 @@ impl Interface {
             out.push(crate::arp::request_frame(self, question.address, question.link));
         });
         for message in given_up {
-            crate::arp::on_given_up(self, message, account, effects);
+            crate::arp::on_given_up(self, &message, account, effects);
         }
     }
 

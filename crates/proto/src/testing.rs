@@ -1,6 +1,7 @@
 //! A host for tests: the default graph, a collecting SOCKET, and literal packets.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,10 +27,14 @@ pub(crate) const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub(crate) const DEVICE: DeviceId = DeviceId(3);
 
 pub(crate) fn interface() -> Rc<Interface> {
+    interface_of(OUR_LINK, OURS)
+}
+
+pub(crate) fn interface_of(link_address: ethernet::Address, address: Ipv4Addr) -> Rc<Interface> {
     Interface::new(&InterfaceConfig {
         device: DEVICE,
-        link_address: OUR_LINK,
-        address: OURS,
+        link_address,
+        address,
         prefix_len: 24,
         gateway: None,
         mtu: 1500,
@@ -96,17 +101,27 @@ pub(crate) struct Host {
     pub(crate) sink: Sink,
     pub(crate) now: Time,
     pub(crate) transmit_room: usize,
+    /// Exact flows, as the engine's table.
+    pub(crate) flows: HashMap<FlowKey, PathId>,
+    /// What the messages of the last run said about themselves.
+    pub(crate) facts: Vec<Facts>,
+    /// All effects so far, as text.
+    pub(crate) log: Vec<String>,
+    /// Whether the last run stopped early.
+    pub(crate) more: bool,
+    /// Paths made by effects.
+    pub(crate) created: Vec<PathId>,
 }
 
 impl Host {
     /// A host with its service paths.
     pub(crate) fn new() -> Host {
-        Host::with(interface(), false)
+        Host::with(&interface(), false)
     }
 
     /// A host with this interface, its paths transformed or plain.
-    pub(crate) fn with(interface: Rc<Interface>, fused: bool) -> Host {
-        let net = test_net(&interface);
+    pub(crate) fn with(interface: &Rc<Interface>, fused: bool) -> Host {
+        let net = test_net(interface);
         let sink = Sink::default();
         let graph = net
             .graph()
@@ -116,7 +131,7 @@ impl Host {
         let graph = if fused { net.rules().into_iter().fold(graph, GraphBuilder::rule) } else { graph };
         let graph = graph.build().unwrap();
         let mut host = Host {
-            interface: Rc::clone(&interface),
+            interface: Rc::clone(interface),
             net,
             graph,
             table: PathTable::new(Budget::new(100, 1 << 30)),
@@ -124,6 +139,11 @@ impl Host {
             sink,
             now: Time::from_millis(1_000),
             transmit_room: 64,
+            flows: HashMap::new(),
+            facts: Vec::new(),
+            log: Vec::new(),
+            more: false,
+            created: Vec::new(),
         };
         for (module, attributes, told) in host.net.clone().service_paths() {
             told.set(Some(host.create(module, attributes)));
@@ -137,7 +157,63 @@ impl Host {
 
     pub(crate) fn try_create(&mut self, module: &str, attributes: Attributes) -> Result<PathId, CreateError> {
         let new = self.graph.path_create(module, attributes)?;
-        self.table.insert(new, Limits::default())
+        let key = flow_of(&new.attributes);
+        let id = self.table.insert(new, Limits::default())?;
+        if let Some(key) = key {
+            self.flows.insert(key, id);
+        }
+        Ok(id)
+    }
+
+    /// What the engine does with a frame: exact flow, modules, stray path; then the effects. What left, whole.
+    pub(crate) fn on_frame(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
+        self.on_received(received(frame))
+    }
+
+    pub(crate) fn on_received(&mut self, message: Message) -> Vec<Vec<u8>> {
+        let (verdict, key) = self.demux(message.bytes());
+        let path = match (self.flows.get(&key), verdict) {
+            (_, Verdict::Drop(_)) => return Vec::new(),
+            (Some(&id), _) | (None, Verdict::Path(id)) => id,
+            _ => match self.interface.stray_path(&key) {
+                Some(id) => id,
+                None => return Vec::new(),
+            },
+        };
+        let mut out = self.receive_message(path, message);
+        out.append(&mut self.carry_out(path));
+        out
+    }
+
+    /// Carries out effects as the engine does.
+    pub(crate) fn carry_out(&mut self, path: PathId) -> Vec<Vec<u8>> {
+        let mut out = Vec::new();
+        for effect in self.effects() {
+            self.log.push(format!("{effect:?}"));
+            match effect {
+                Effect::Create { module, attributes, first } => {
+                    let Ok(id) = self.try_create(module, attributes) else { continue };
+                    self.created.push(id);
+                    if let Some(message) = first {
+                        out.append(&mut self.receive_message(id, message));
+                    }
+                }
+                Effect::Destroy => self.destroy(path),
+                Effect::Reclassify(message) => out.append(&mut self.on_received(message)),
+                Effect::Notify(key, control) => {
+                    if let Some(&id) = self.flows.get(&key) {
+                        out.append(&mut self.receive_message(id, Message::control(control)));
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    pub(crate) fn destroy(&mut self, path: PathId) {
+        self.flows.retain(|_, other| *other != path);
+        self.net.tcp.bindings.unlisten(path);
+        self.table.remove(path);
     }
 
     pub(crate) fn path(&self, id: PathId) -> &Path {
@@ -164,14 +240,14 @@ impl Host {
     pub(crate) fn receive_message(&mut self, id: PathId, message: Message) -> Vec<Vec<u8>> {
         let grant = self.grant();
         let path = self.table.get_mut(id).unwrap();
-        path.run_inward_with(&mut self.runner, grant, &mut vec![message]);
+        self.more = path.run_inward_with(&mut self.runner, grant, &mut vec![message]).more;
         self.sent()
     }
 
     pub(crate) fn send(&mut self, id: PathId, message: Message) -> Vec<Vec<u8>> {
         let grant = self.grant();
         let path = self.table.get_mut(id).unwrap();
-        path.run_outward(&mut self.runner, grant, &mut vec![message]);
+        self.more = path.run_outward(&mut self.runner, grant, &mut vec![message]).more;
         self.sent()
     }
 
@@ -187,6 +263,7 @@ impl Host {
     }
 
     fn sent(&mut self) -> Vec<Vec<u8>> {
+        self.facts = self.runner.out.iter().map(|message| message.facts.clone()).collect();
         self.runner.out.drain(..).map(|message| bytes_of(&message)).collect()
     }
 
@@ -204,12 +281,39 @@ fn test_net(interface: &Rc<Interface>) -> Net {
     Net { interface: Rc::clone(interface), tcp, udp: Bindings::new(Rc::new(OneClass), 2) }
 }
 
-/// The bytes that a device would send: stream bodies as zeros, partial checksums as they are.
+fn flow_of(attributes: &Attributes) -> Option<FlowKey> {
+    let (local, remote) = (attributes.address(Name::Local)?, attributes.address(Name::Remote)?);
+    Some(FlowKey {
+        remote: *remote.ip(),
+        local: if local.ip().is_unspecified() { OURS } else { *local.ip() },
+        remote_port: remote.port(),
+        local_port: local.port(),
+        device: DEVICE,
+        protocol: attributes.number(Name::Protocol)? as u8,
+    })
+}
+
+/// The byte at a position of any test stream.
+pub(crate) fn stream_byte(position: u64) -> u8 {
+    (position % 251) as u8
+}
+
+/// Completes a partial checksum, as every device can.
+pub(crate) fn completed(mut frame: Vec<u8>, facts: &Facts) -> Vec<u8> {
+    if let Checksum::Partial { start, offset } = facts.checksum {
+        let (start, at) = (usize::from(start), usize::from(start + offset));
+        let sum = checksum::finish(checksum::sum(&frame[start..]));
+        frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
+}
+
+/// The bytes that a device would send: stream bodies by [`stream_byte`], partial checksums as they are.
 pub(crate) fn bytes_of(message: &Message) -> Vec<u8> {
     let mut bytes = message.head.as_slice().to_vec();
     match &message.body {
         Body::Block { .. } => bytes.extend_from_slice(message.bytes()),
-        Body::Stream { range, .. } => bytes.resize(bytes.len() + (range.end - range.start) as usize, 0),
+        Body::Stream { range, .. } => bytes.extend(range.clone().map(stream_byte)),
         Body::Empty => {}
         Body::Control(control) => panic!("{control:?} left the path"),
     }

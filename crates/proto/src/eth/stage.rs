@@ -129,7 +129,7 @@ impl EthStage {
             Found::Failed => {
                 drop(neighbours);
                 let message = std::mem::take(message);
-                crate::arp::on_given_up(&self.interface, message, context.account, context.effects);
+                crate::arp::on_given_up(&self.interface, &message, context.account, context.effects);
                 None
             }
         }

@@ -36,7 +36,7 @@ impl IcmpStage {
             icmp::ECHO_REQUEST => self.on_echo(message, turned, context),
             // RFC 6633 §3: source quench is ignored. Redirects are too: routes are configuration.
             icmp::UNREACHABLE | icmp::TIME_EXCEEDED | icmp::PARAMETER_PROBLEM => {
-                self.on_error(&header, &message.bytes()[icmp::HEADER_LEN..], context);
+                self.on_error(header, &message.bytes()[icmp::HEADER_LEN..], context);
             }
             icmp::ECHO_REPLY => context.account.on_drop(DropReason::NoPath),
             // RFC 1122 §3.2.2: an unknown type is discarded in silence.
@@ -70,7 +70,7 @@ impl IcmpStage {
     }
 
     /// RFC 1122 §3.2.2.1: errors are passed to the transport that caused them.
-    fn on_error(&mut self, header: &icmp::Header, quote: &[u8], context: &mut Context<'_>) {
+    fn on_error(&mut self, header: icmp::Header, quote: &[u8], context: &mut Context<'_>) {
         let Some(quoted) = icmp::Quoted::parse(quote) else {
             return context.account.on_drop(DropReason::Malformed);
         };

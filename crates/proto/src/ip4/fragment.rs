@@ -12,7 +12,7 @@ pub(super) struct TooLong;
 pub(super) fn cut(
     message: &Message,
     header: &Header,
-    facts: Facts,
+    facts: &Facts,
     mtu: u16,
     into: &mut Burst,
 ) -> Result<(), TooLong> {

@@ -115,7 +115,7 @@ impl Ip4Stage {
         };
         let header = self.header(destination, 0, message.facts.tos);
         let facts = Facts { destination: Some(destination), ..message.facts.clone() };
-        if fragment::cut(message, &header, facts, self.interface.mtu.get(), into).is_err() {
+        if fragment::cut(message, &header, &facts, self.interface.mtu.get(), into).is_err() {
             context.account.on_drop(DropReason::Malformed);
         }
     }

@@ -51,7 +51,8 @@ impl EthIpTcp {
         let total_len = u16::from_be_bytes([ip[2], ip[3]]) as usize;
         let common = head[..6] == self.interface.link_address.get()
             && head[12..15] == [0x08, 0x00, 0x45]
-            && ip[6] & 0x3f == 0
+            // DF may be set; a fragment, or the reserved bit, is for the plain stages.
+            && ip[6] & 0xbf == 0
             && ip[7] == 0
             && ip[8] != 0
             && ip[12..16] == key.remote.octets()
@@ -88,23 +89,21 @@ impl EthIpTcp {
         let (local, remote) = (key.local, key.remote);
         let total_len = message.head.as_slice().len() + message.body_len() + ipv4::MIN_HEADER_LEN;
         let link = match message.body {
-            Body::Empty | Body::Stream { .. } if total_len <= usize::from(u16::MAX) => {
-                self.eth.recent_link(remote, context.now)
-            }
+            Body::Empty | Body::Stream { .. } => self.eth.recent_link(remote, context.now),
             _ => None,
         };
-        let Some(link) = link else {
+        let (Some(link), Ok(total_len)) = (link, u16::try_from(total_len)) else {
             return self.ip4.outward_one(message, context) && self.eth.outward_one(message, context);
         };
         let (tos, identification) = (message.facts.tos, self.interface.next_identification());
-        let sum = checksum::add(self.constant_sum, total_len as u16);
+        let sum = checksum::add(self.constant_sum, total_len);
         let sum = checksum::add(checksum::add(sum, identification), u16::from(tos));
         let out = message.head.prepend(HEADERS);
         out[0..6].copy_from_slice(&link);
         out[6..12].copy_from_slice(&self.interface.link_address.get());
         out[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
         out[15] = tos;
-        out[16..18].copy_from_slice(&(total_len as u16).to_be_bytes());
+        out[16..18].copy_from_slice(&total_len.to_be_bytes());
         out[18..20].copy_from_slice(&identification.to_be_bytes());
         out[20..24].copy_from_slice(&[0x40, 0, TTL, ipv4::PROTOCOL_TCP]);
         out[24..26].copy_from_slice(&checksum::finish(sum).to_be_bytes());
@@ -218,3 +217,6 @@ impl Rule for FuseEthIpTcp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

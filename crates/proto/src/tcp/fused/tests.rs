@@ -1,0 +1,154 @@
+use std::fmt::Write;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use scoutline_base::{PathId, Random};
+use scoutline_path::{Body, Control};
+use scoutline_wire::checksum;
+
+use crate::Offload;
+use crate::tcp::tests::{connecting, listen, wire};
+use crate::testing::{Host, OUR_LINK, OURS, PEER, PEER_LINK, completed, control, interface_of};
+
+/// Everything of a host that can be told apart from outside.
+fn observed(host: &mut Host, path: PathId, frames: &[Vec<u8>]) -> String {
+    let mut text = format!("{frames:02x?}\n");
+    for facts in &host.facts {
+        writeln!(text, "{:?} {:?} {:?}", facts.checksum, facts.segmentation, facts.destination).unwrap();
+    }
+    for message in host.received() {
+        let facts = &message.facts;
+        let about = (facts.stream_position, facts.source, facts.destination, facts.tos, facts.link_source);
+        writeln!(text, "{:?} {about:?} {:02x?}", message.body, message.bytes()).unwrap();
+    }
+    writeln!(text, "{:?} {}", std::mem::take(&mut host.log), host.more).unwrap();
+    if let Some(path) = host.table.get(path) {
+        let drops: Vec<_> = path.account.all_drops().collect();
+        write!(text, "{drops:?} {:?}", path.next_timeout()).unwrap();
+    }
+    text
+}
+
+/// Does something to a frame, or nothing.
+fn mangle(random: &mut Random, mut frame: Vec<u8>) -> Vec<u8> {
+    match random.below(12) {
+        0 => {
+            let at = random.below(frame.len() as u32) as usize;
+            frame[at] ^= 1 << random.below(8);
+        }
+        1 => frame.truncate(random.below(frame.len() as u32 + 1) as usize),
+        2 => frame.extend_from_slice(&[0; 6]),
+        3 if frame.len() >= 34 && frame[14] == 0x45 => {
+            // An IP option.
+            let mut ip = frame[14..34].to_vec();
+            ip[0] = 0x46;
+            let total = u16::from_be_bytes([ip[2], ip[3]]) + 4;
+            ip[2..4].copy_from_slice(&total.to_be_bytes());
+            ip.extend_from_slice(&[1, 1, 1, 0]);
+            ip[10..12].fill(0);
+            let sum = checksum::finish(checksum::sum(&ip));
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            frame.splice(14..34, ip);
+        }
+        _ => {}
+    }
+    frame
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// A transformed path does byte for byte what the plain one does: the same operations and the same frames,
+    /// intact and mangled, lost, doubled and reordered, to both.
+    #[test]
+    fn fused_and_plain_are_the_same(seed in any::<u64>()) {
+        let mut random = Random::new(seed);
+        let offload = Offload { checksum: random.chance(0.5), tcp_segmentation: random.chance(0.5) };
+        let mut peer = Host::with(&interface_of(OUR_LINK, OURS), false);
+        listen(&mut peer, 8);
+        peer.interface.neighbours.borrow_mut().learn(PEER, PEER_LINK, true, peer.now);
+        let mut both = [false, true].map(|fused| {
+            let mut host = Host::with(&interface_of(PEER_LINK, PEER), fused);
+            host.interface.offload.set(offload);
+            let path = connecting(&mut host, 5000);
+            (host, path)
+        });
+        prop_assert_ne!(both[0].0.path(both[0].1).stages().len(), both[1].0.path(both[1].1).stages().len());
+        if random.chance(0.8) {
+            for (host, _) in &both {
+                host.interface.neighbours.borrow_mut().learn(OURS, OUR_LINK, true, host.now);
+            }
+        }
+        let mut to_peer: Vec<Vec<u8>> = Vec::new();
+        let mut to_both: Vec<Vec<u8>> = Vec::new();
+        let (mut written, mut consumed, mut peer_written) = (0u64, 0u64, 0u64);
+        for _ in 0..150 {
+            let choice = random.below(20);
+            let step = Duration::from_millis(u64::from(random.below(400)));
+            let room = if random.chance(0.1) { random.below(3) as usize } else { 64 };
+            let frame = if to_both.is_empty() || choice > 8 {
+                None
+            } else {
+                let at = if random.chance(0.2) { random.below(to_both.len() as u32) as usize } else { 0 };
+                let frame = if random.chance(0.1) { to_both[at].clone() } else { to_both.remove(at) };
+                Some(mangle(&mut random, frame)).filter(|_| random.chance(0.95))
+            };
+            written += u64::from(random.below(4000));
+            consumed += u64::from(random.below(4000));
+            let told = match choice {
+                9 | 10 => Some(Control::Written(written)),
+                11 => Some(Control::Consumed(consumed)),
+                12 => Some(Control::NoDelay(random.chance(0.5))),
+                13 if random.chance(0.05) => Some(Control::Shutdown),
+                13 if random.chance(0.05) => Some(Control::Close),
+                13 if random.chance(0.05) => Some(Control::Abort),
+                _ => None,
+            };
+            let forget = choice == 14 && random.chance(0.2);
+            let mut seen = Vec::new();
+            let mut sent = Vec::new();
+            for (host, path) in &mut both {
+                host.transmit_room = room;
+                let frames = if let Some(frame) = &frame {
+                    host.receive(*path, frame)
+                } else if let Some(told) = &told {
+                    host.send(*path, control(told.clone()))
+                } else if forget {
+                    // Another station took the address over.
+                    let changed = [2, 0, 0, 0, 9, random.clone().below(255) as u8];
+                    host.interface.neighbours.borrow_mut().learn(OURS, changed, true, host.now);
+                    Vec::new()
+                } else {
+                    host.expire(*path, if choice > 14 { step } else { Duration::ZERO })
+                };
+                sent = frames.iter().cloned().zip(&host.facts).map(|(frame, facts)| completed(frame, facts)).collect();
+                let mut frames = frames;
+                frames.extend(host.carry_out(*path));
+                seen.push(observed(host, *path, &frames));
+            }
+            prop_assert_eq!(&seen[0], &seen[1]);
+            to_peer.append(&mut sent);
+            peer.now = both[0].0.now;
+            for frame in std::mem::take(&mut to_peer) {
+                if random.chance(0.05) {
+                    continue;
+                }
+                let answers = peer.on_frame(&frame);
+                to_both.append(&mut wire(&peer, answers));
+            }
+            if let Some(&child) = peer.created.first().filter(|_| choice == 15) {
+                peer_written += u64::from(random.below(20_000));
+                let read = peer.received().iter().fold(0, |read, message| match message.body {
+                    Body::Control(Control::Readable(position)) => position,
+                    _ => read,
+                });
+                for told in [Control::Written(peer_written), Control::Consumed(read)] {
+                    let sent = peer.send(child, control(told));
+                    to_both.append(&mut wire(&peer, sent));
+                }
+                let sent = peer.expire(child, Duration::ZERO);
+                to_both.append(&mut wire(&peer, sent));
+            }
+        }
+    }
+}
