@@ -65,6 +65,7 @@ impl Core {
             call_op::LISTEN => self.listen(&end, argument(0)),
             call_op::CONNECT => self.connect(&end, address(), now),
             call_op::OPTION => self.set_option(&end, argument(0), argument(1), now),
+            call_op::DISCONNECT if end.kind != slot_kind::DATAGRAM => Err(libc::EOPNOTSUPP),
             call_op::DISCONNECT => self.connect_datagram(&end, None).map(|()| 0),
             _ => Err(libc::EOPNOTSUPP),
         }
