@@ -15,8 +15,8 @@
 //!
 //! Ring or `recvmmsg`? Measured on veth (MEASURED.md): bulk from the kernel 78 Gbit/s with the ring, 59 without;
 //! 64-byte packets 1.13 and 0.96 Mpps; and a look at the ring for new input costs no system call. So: the ring.
-//! To send it is the other way round: `sendmmsg` 53 Gbit/s, a transmit ring 39 to 43 (it copies more, and needs
-//! one system call per batch all the same).
+//! To send it is the other way round: `sendmmsg` 53 Gbit/s, a transmit ring 39 to 43 (we would have to
+//! copy the payload into it, and it needs a system call per batch all the same).
 
 mod open;
 mod receive;

@@ -25,7 +25,7 @@ pub struct Config {
     pub offload: bool,
     /// Frames in the receive ring, 64 KiB each: 512 take 36 MiB of kernel memory and hold half a millisecond of
     /// small packets at full rate. Fewer stay warmer in the cache (bulk between two partners, Gbit/s: 120 frames
-    /// 56, 240 55, 512 43, 1,020 43) but lose packets when the engine has to wait for its core: a lost packet costs
+    /// 56, 240 56, 512 44, 1,020 44) but lose packets when the engine has to wait for its core: a lost packet costs
     /// more than the cache does.
     pub ring_frames: u32,
     /// Sent packets skip the interface's queueing discipline. Measured on veth (which has none): no difference;
