@@ -44,6 +44,8 @@ pub struct Bindings {
 struct State {
     reserved: BTreeMap<(u16, Ipv4Addr), Reservation>,
     listeners: BTreeMap<(u16, Ipv4Addr), Vec<(ClassIndex, PathId)>>,
+    /// Where each path listens: most paths that end never did, and must not cost a search.
+    places: BTreeMap<PathId, Vec<(u16, Ipv4Addr)>>,
     /// RFC 6056 §3.3.3: counts the selections.
     next_ephemeral: u16,
 }
@@ -61,6 +63,7 @@ impl Bindings {
         let state = State {
             reserved: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            places: BTreeMap::new(),
             next_ephemeral: random.next_u32() as u16,
         };
         Rc::new(Bindings { state: RefCell::new(state), classifier, secret: random.next_u64() })
@@ -134,15 +137,22 @@ impl Bindings {
     /// Gives packets for `local` of this class to `path`.
     pub fn listen(&self, local: SocketAddrV4, class: ClassIndex, path: PathId) {
         let mut state = self.state.borrow_mut();
-        state.listeners.entry((local.port(), *local.ip())).or_default().push((class, path));
+        let place = (local.port(), *local.ip());
+        state.listeners.entry(place).or_default().push((class, path));
+        state.places.entry(path).or_default().push(place);
     }
 
     /// Takes a path out of the listeners, wherever it stands. To be called when it is destroyed.
     pub fn unlisten(&self, path: PathId) {
-        self.state.borrow_mut().listeners.retain(|_, paths| {
-            paths.retain(|&(_, other)| other != path);
-            !paths.is_empty()
-        });
+        let mut state = self.state.borrow_mut();
+        for place in state.places.remove(&path).unwrap_or_default() {
+            if let Some(paths) = state.listeners.get_mut(&place) {
+                paths.retain(|&(_, other)| other != path);
+                if paths.is_empty() {
+                    state.listeners.remove(&place);
+                }
+            }
+        }
     }
 
     /// The path that takes packets of this flow when no exact one does: that of the flow's class, else the first

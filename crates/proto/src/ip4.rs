@@ -6,7 +6,7 @@ mod reassembly;
 mod stage;
 
 pub use module::{Ip4Module, REASSEMBLY};
-pub use reassembly::{Limits, Offered, Reassembler};
+pub use reassembly::{Expired, Limits, Offered, Reassembler};
 pub use stage::{Ip4Stage, ReassemblyStage};
 
 use scoutline_path::DropReason;

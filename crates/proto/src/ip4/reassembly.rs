@@ -76,6 +76,13 @@ struct Datagram {
     poisoned: bool,
 }
 
+/// A datagram whose time was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expired {
+    /// Header and first eight bytes of its first fragment, when that had come: what an error quotes.
+    pub first: Option<(Header, [u8; 8])>,
+}
+
 /// The datagrams in progress.
 #[derive(Debug)]
 pub struct Reassembler {
@@ -143,15 +150,18 @@ impl Reassembler {
         self.datagrams.first().map(|datagram| datagram.deadline)
     }
 
-    /// Gives up what took too long: how many datagrams (those dropped before for an overlap not counted again).
-    pub fn on_timeout(&mut self, now: Time) -> usize {
+    /// Gives up what took too long; datagrams that were dropped before, for an overlap, are not told again.
+    pub fn on_timeout(&mut self, now: Time) -> Vec<Expired> {
         let over = self.datagrams.partition_point(|datagram| datagram.deadline <= now);
-        let mut count = 0;
+        let mut expired = Vec::new();
         for datagram in self.datagrams.drain(..over) {
             self.bytes -= datagram.bytes;
-            count += usize::from(!datagram.poisoned);
+            if !datagram.poisoned {
+                let start = datagram.pieces.first().and_then(|(_, piece)| piece.first_chunk().copied());
+                expired.push(Expired { first: datagram.first.zip(start) });
+            }
         }
-        count
+        expired
     }
 
     /// Datagrams in progress.

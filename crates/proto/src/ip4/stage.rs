@@ -6,7 +6,7 @@ use std::rc::Rc;
 use scoutline_base::Time;
 use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Effect, Facts, Message, Stage};
 use scoutline_ring::Block;
-use scoutline_wire::{ethernet, ipv4};
+use scoutline_wire::{ethernet, icmp, ipv4};
 
 use super::{Limits, Offered, Reassembler, TTL, fragment, validate};
 use crate::Interface;
@@ -186,6 +186,38 @@ impl ReassemblyStage {
         }
     }
 
+    /// RFC 1122 §3.3.2: tells the sender, when the first fragment had come.
+    fn report_expired(
+        &self,
+        header: &ipv4::Header,
+        start: [u8; 8],
+        outward: &mut Burst,
+        context: &mut Context<'_>,
+    ) {
+        let interface = &self.interface;
+        // RFC 1122 §3.2.2: never about broadcasts or errors, and at a limited rate (RFC 1812 §4.3.2.8).
+        let may = interface.is_ours(header.destination)
+            && !header.source.is_unspecified()
+            && header.protocol != ipv4::PROTOCOL_ICMP
+            && interface.icmp_errors.borrow_mut().take(context.now);
+        if !may {
+            return;
+        }
+        let mut message = Message::default();
+        let report = message.head.prepend(icmp::HEADER_LEN + ipv4::MIN_HEADER_LEN + start.len());
+        ipv4::Header { header_len: ipv4::MIN_HEADER_LEN as u8, ..*header }
+            .emit(&mut report[icmp::HEADER_LEN..]);
+        report[icmp::HEADER_LEN + ipv4::MIN_HEADER_LEN..].copy_from_slice(&start);
+        icmp::Header { kind: icmp::TIME_EXCEEDED, code: icmp::REASSEMBLY_TIME, rest: [0; 4] }.emit(report);
+        message.facts.device = interface.device;
+        message.facts.checksum = Checksum::Complete;
+        let ours = interface.address.get();
+        let mut ip4 = Ip4Stage::new(Rc::clone(interface), ipv4::PROTOCOL_ICMP, ours, Some(header.source));
+        if ip4.outward_one(&mut message, context) {
+            outward.push(message);
+        }
+    }
+
     /// A frame as if the datagram had come in one piece, without IP options.
     fn rebuild(&self, last: &Message, header: &ipv4::Header, payload: &[u8]) -> Message {
         let headers = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN;
@@ -231,9 +263,12 @@ impl Stage for ReassemblyStage {
         self.reassembler.next_timeout()
     }
 
-    fn on_timeout(&mut self, _inward: &mut Burst, _outward: &mut Burst, context: &mut Context<'_>) {
-        for _ in 0..self.reassembler.on_timeout(context.now) {
+    fn on_timeout(&mut self, _inward: &mut Burst, outward: &mut Burst, context: &mut Context<'_>) {
+        for expired in self.reassembler.on_timeout(context.now) {
             context.account.on_drop(DropReason::FragmentTimeout);
+            if let Some((header, start)) = expired.first {
+                self.report_expired(&header, start, outward, context);
+            }
         }
     }
 

@@ -128,11 +128,21 @@ fn reassembly_ends_after_its_time() {
     let (mut host, _) = host();
     let reassembly = host.interface.service_paths.reassembly.get().unwrap();
     let header = ipv4::Header { more_fragments: true, ..ip_header(17, 8) };
-    host.receive(reassembly, &ip_frame(&header, &[0; 8]));
+    host.know_peer();
+    host.receive(reassembly, &ip_frame(&header, &[9; 8]));
+    let later = ipv4::Header { fragment_offset: 8, more_fragments: true, identification: 2, ..header };
+    host.receive(reassembly, &ip_frame(&later, &[0; 8]));
     host.expire(reassembly, Duration::from_secs(29));
     assert_eq!(host.drops(reassembly), []);
-    host.expire(reassembly, Duration::from_secs(1));
-    assert_eq!(host.drops(reassembly), [(DropReason::FragmentTimeout, 1)]);
+    host.know_peer();
+    let sent = host.expire(reassembly, Duration::from_secs(1));
+    assert_eq!(host.drops(reassembly), [(DropReason::FragmentTimeout, 2)]);
+    // RFC 1122 §3.3.2: about the datagram whose first fragment came.
+    assert_eq!(sent.len(), 1);
+    let report = &sent[0][34..];
+    assert!(checksum::is_valid(checksum::sum(report)));
+    assert_eq!((report[0], report[1]), (11, 1));
+    assert_eq!(report[8..], ip_frame(&header, &[9; 8])[14..]);
     assert_eq!(host.path(reassembly).next_timeout(), None);
 }
 
