@@ -7,9 +7,12 @@
 //! ```
 
 mod calls;
+mod micro;
 mod open;
 mod paths;
 mod report;
+
+pub use micro::{PathCost, path_cost};
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

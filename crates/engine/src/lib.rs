@@ -20,7 +20,7 @@ mod thread;
 mod wheel;
 
 pub use crate::command::{Command, RegionId};
-pub use crate::core::Core;
+pub use crate::core::{Core, PathCost, path_cost};
 pub use crate::policy::ClassPolicy;
 pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings};
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

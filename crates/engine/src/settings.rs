@@ -45,6 +45,30 @@ pub struct EngineSettings {
     pub system_level: Level,
 }
 
+impl Default for EngineSettings {
+    fn default() -> EngineSettings {
+        EngineSettings {
+            devices: Vec::new(),
+            classes: Vec::new(),
+            cpu: None,
+            realtime_priority: None,
+            realtime_required: false,
+            spin: Duration::from_micros(50),
+            receive_buffer: 256 << 10,
+            send_buffer: 256 << 10,
+            max_paths: 200_000,
+            max_buffer_bytes: 4 << 30,
+            time_wait: Duration::from_secs(60),
+            queue_packets: 256,
+            measure: false,
+            linux_level: Level::Priority(0),
+            linux_quantum: Duration::from_millis(2),
+            linux_interval: Duration::from_micros(50),
+            system_level: Level::Priority(3),
+        }
+    }
+}
+
 /// One device.
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {

@@ -86,7 +86,12 @@ impl Core {
     }
 
     /// Reserves a local port on every net that the address covers.
-    fn bind(&mut self, end: &Rc<SocketEnd>, mut local: SocketAddrV4, share: bool) -> Result<i32, Errno> {
+    pub(super) fn bind(
+        &mut self,
+        end: &Rc<SocketEnd>,
+        mut local: SocketAddrV4,
+        share: bool,
+    ) -> Result<i32, Errno> {
         if end.bound.get().is_some() {
             return Err(libc::EINVAL);
         }
@@ -138,7 +143,7 @@ impl Core {
     }
 
     /// Makes the listen paths: one per net and class.
-    fn listen(&mut self, end: &Rc<SocketEnd>, backlog: u64) -> Result<i32, Errno> {
+    pub(super) fn listen(&mut self, end: &Rc<SocketEnd>, backlog: u64) -> Result<i32, Errno> {
         if end.kind != slot_kind::STREAM {
             return Err(libc::EOPNOTSUPP);
         }

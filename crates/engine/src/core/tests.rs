@@ -14,7 +14,7 @@ use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
 use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
 use scoutline_path::Burst;
-use scoutline_sched::{Entry, Level, Policy};
+use scoutline_sched::{Entry, Policy};
 
 use super::Core;
 use crate::command::{Command, RegionId};
@@ -71,22 +71,11 @@ impl Host {
                 prefix: 24,
                 gateway: None,
             }],
-            classes: Vec::new(),
-            cpu: None,
-            realtime_priority: None,
-            realtime_required: false,
-            spin: Duration::ZERO,
             receive_buffer: rings,
             send_buffer: rings,
             max_paths: 1000,
-            max_buffer_bytes: 1 << 30,
-            time_wait: Duration::from_secs(60),
-            queue_packets: 256,
-            measure: false,
-            linux_level: Level::Priority(0),
-            linux_quantum: Duration::from_millis(2),
-            linux_interval: Duration::from_micros(50),
-            system_level: Level::Priority(3),
+            spin: Duration::ZERO,
+            ..EngineSettings::default()
         };
         let mut core = Core::with_devices(settings, vec![Box::new(Polled(device))], Time::ZERO).unwrap();
         let (region, _fd) = Region::create().unwrap();
