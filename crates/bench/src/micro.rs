@@ -5,6 +5,7 @@
 //!   frames themselves lie in a row, because a frame that has just arrived is in the cache.
 //! - A miss: the same with frames of flows that are not there.
 //! - Flows in and out of the table, as creating and destroying a path does.
+//! - TCP paths made and ended on a whole engine, alone and beside 100,000 others.
 //! - Copies by size, the floor under everything that moves data.
 
 use std::hint::black_box;
@@ -13,12 +14,14 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use scoutline_base::{DeviceId, PathId, Random};
+use scoutline_engine::path_cost;
 use scoutline_path::{FlowKey, FlowTable, flow_of_frame};
 
 use crate::report::{Better, Report, Row};
 use crate::{Options, sys};
 
 const FLOWS: u32 = 100_000;
+const PATHS: u32 = 20_000;
 /// Ethernet, IPv4 and TCP without options, padded to a cache line so that frames do not share one.
 const FRAME: usize = 64;
 const COPIES: [usize; 5] = [64, 1_500, 4_096, 65_536, 1 << 20];
@@ -56,6 +59,20 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         }
         begin.elapsed().as_nanos() as f64 / f64::from(FLOWS)
     });
+    for neighbours in [0, FLOWS] {
+        let mut destroyed = Vec::new();
+        add(format!("path create, {neighbours} others"), "time", "ns", &mut || {
+            let cost = path_cost(neighbours, PATHS).expect("the engine fits together");
+            destroyed.push(cost.destroy.as_nanos() as f64);
+            cost.create.as_nanos() as f64
+        });
+        let mut next = destroyed.into_iter();
+        add(format!("path destroy, {neighbours} others"), "time", "ns", &mut || {
+            next.next().unwrap_or_else(|| {
+                path_cost(neighbours, PATHS).expect("the engine fits together").destroy.as_nanos() as f64
+            })
+        });
+    }
     for size in COPIES {
         add(format!("copy {size} B"), "rate", "GB/s", &mut || copy(size));
     }
