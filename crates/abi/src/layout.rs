@@ -116,7 +116,8 @@ pub struct ProcessRecord {
 /// Each has a pipe: the daemon writes a byte to wake; its end of file means that the daemon is gone.
 #[repr(C, align(64))]
 pub struct PollSet {
-    /// How many threads sleep on it, or are about to. Written by shims.
+    /// How many threads sleep on it, or are about to; with [`EXCLUSIVE`] set, one thread in one blocking call.
+    /// Written by shims.
     pub sleepers: AtomicU32,
     /// 1 after the engine has written to the pipe and until a shim has drained it.
     pub signalled: AtomicU32,
@@ -125,6 +126,10 @@ pub struct PollSet {
     /// Slots where something happened. Set by the engine (and by shims on registration); cleared by shims.
     pub ready_words: [AtomicU64; SLOT_WORDS],
 }
+
+/// In [`PollSet::sleepers`]: the sleeper is a single blocking call, which takes what it is woken for. Of several
+/// such sets one is woken per event: a hundred processes in `accept` do not all run for one connection.
+pub const EXCLUSIVE: u32 = 1 << 31;
 
 /// A request to the engine that wants an answer.
 #[repr(C, align(64))]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use scoutline_abi::Region;
-use scoutline_abi::layout::{SET_WORDS, SLOT_COUNT, Slot, slot_kind};
+use scoutline_abi::layout::{EXCLUSIVE, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
 
 use crate::arena::{Arena, Ring};
 use crate::command::RegionId;
@@ -141,6 +141,7 @@ impl Program {
         fence(Ordering::SeqCst);
         let mut summary = slot.sets_summary.load(Ordering::Acquire) & ((1u64 << SET_WORDS) - 1) as u32;
         let mut woken = 0;
+        let mut exclusive_woken = false;
         while summary != 0 {
             let word = summary.trailing_zeros() as usize;
             summary &= summary - 1;
@@ -149,6 +150,15 @@ impl Program {
                 let set = word as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
                 let Some(shared) = self.region.set(set) else { continue };
+                if shared.sleepers.load(Ordering::SeqCst) & EXCLUSIVE != 0 {
+                    // Looks at the socket itself when it wakes: no mark needed. One that has been woken already
+                    // is busy with an earlier event.
+                    if !exclusive_woken && self.wake_set(set) {
+                        exclusive_woken = true;
+                        woken += 1;
+                    }
+                    continue;
+                }
                 self.region.ready(shared).set(index as usize);
                 woken += u64::from(self.wake_set(set));
             }
