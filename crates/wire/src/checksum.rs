@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071): ones'-complement sums, eight bytes at a time.
+//! The Internet checksum (RFC 1071): ones'-complement sums, sixteen bytes at a time.
 //!
 //! A *sum* here is the folded, not yet complemented ones'-complement sum of big-endian words: what a
 //! pseudo-header contributes, and what a partial checksum field holds. A *checksum* is its complement.
@@ -8,13 +8,16 @@ use std::net::Ipv4Addr;
 /// The sum of `bytes`; an odd last byte counts as the high half of a word.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u16 {
-    // RFC 1071 §2 (A), (B): any grouping and either byte order give the same sum, swapped at the end.
-    let mut total = 0u64;
-    let mut chunks = bytes.chunks_exact(8);
+    // RFC 1071 §2 (A), (B): any grouping and either byte order give the same sum, swapped at the end. Two totals,
+    // so that one addition does not wait for the other; the carries gather in their upper halves.
+    let (mut even, mut odd) = (0u128, 0u128);
+    let mut chunks = bytes.chunks_exact(16);
     for chunk in &mut chunks {
-        total += halves(chunk);
+        let (first, second) = words(chunk);
+        even += u128::from(first);
+        odd += u128::from(second);
     }
-    fold(total + tail(chunks.remainder()))
+    fold(even + odd + tail(chunks.remainder()))
 }
 
 /// Copies `from` to the front of `to` and gives the sum of the bytes, in one pass over the memory.
@@ -24,15 +27,17 @@ pub fn sum(bytes: &[u8]) -> u16 {
 #[inline]
 pub fn copy_and_sum(to: &mut [u8], from: &[u8]) -> u16 {
     let to = &mut to[..from.len()];
-    let mut total = 0u64;
-    let mut targets = to.chunks_exact_mut(8);
-    let mut sources = from.chunks_exact(8);
+    let (mut even, mut odd) = (0u128, 0u128);
+    let mut targets = to.chunks_exact_mut(16);
+    let mut sources = from.chunks_exact(16);
     for (target, source) in (&mut targets).zip(&mut sources) {
         target.copy_from_slice(source);
-        total += halves(source);
+        let (first, second) = words(source);
+        even += u128::from(first);
+        odd += u128::from(second);
     }
     targets.into_remainder().copy_from_slice(sources.remainder());
-    fold(total + tail(sources.remainder()))
+    fold(even + odd + tail(sources.remainder()))
 }
 
 /// The sum of two sums.
@@ -74,25 +79,46 @@ pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     !add(add(!checksum, !old), new)
 }
 
+/// The two words of sixteen bytes, in native order.
 #[inline]
-fn halves(chunk: &[u8]) -> u64 {
-    let word =
-        u64::from_ne_bytes([chunk[0], chunk[1], chunk[2], chunk[3], chunk[4], chunk[5], chunk[6], chunk[7]]);
-    // Two halves per eight bytes: 2^32 additions fit before the total could overflow.
-    (word & 0xffff_ffff) + (word >> 32)
+fn words(chunk: &[u8]) -> (u64, u64) {
+    let (first, second) = chunk.split_at(8);
+    (word(first), word(second))
 }
 
 #[inline]
-fn tail(rest: &[u8]) -> u64 {
-    let mut padded = [0u8; 8];
-    padded[..rest.len()].copy_from_slice(rest);
-    halves(&padded)
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]])
+}
+
+/// The words of fewer than sixteen bytes, an odd one padded.
+#[inline]
+fn tail(mut rest: &[u8]) -> u128 {
+    let mut total = 0u64;
+    if rest.len() >= 8 {
+        let whole = word(rest);
+        total = (whole & 0xffff_ffff) + (whole >> 32);
+        rest = &rest[8..];
+    }
+    if rest.len() >= 4 {
+        total += u64::from(u32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]));
+        rest = &rest[4..];
+    }
+    if rest.len() >= 2 {
+        total += u64::from(u16::from_ne_bytes([rest[0], rest[1]]));
+        rest = &rest[2..];
+    }
+    if let [last] = rest {
+        total += u64::from(u16::from_ne_bytes([*last, 0]));
+    }
+    u128::from(total)
 }
 
 /// Folds a total of native-order words.
 #[inline]
-fn fold(total: u64) -> u16 {
-    u16::from_be(fold_host(total))
+fn fold(total: u128) -> u16 {
+    let (total, carry) = (total as u64).overflowing_add((total >> 64) as u64);
+    u16::from_be(fold_host((total & 0xffff_ffff) + (total >> 32) + u64::from(carry)))
 }
 
 #[inline]
