@@ -133,8 +133,10 @@ impl Program {
     }
 
     /// Something happened at a slot: marks it ready in every poll set that watches it and wakes who sleeps there.
-    /// Says how many threads were woken. What happened must have been stored before.
-    pub(crate) fn signal(&self, index: u32) -> u64 {
+    /// Says how many threads were woken. What happened must have been stored before. With `one_is_enough` (a new
+    /// connection to accept) one of those in a blocking call is woken; else all are, for they may wait for
+    /// different things.
+    pub(crate) fn signal(&self, index: u32, one_is_enough: bool) -> u64 {
         let slot = self.slot(index);
         // Pairs with the shim's: register or go to sleep, fence, look again. Either we see it registered, or it
         // sees what we stored.
@@ -150,7 +152,7 @@ impl Program {
                 let set = word as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
                 let Some(shared) = self.region.set(set) else { continue };
-                if shared.sleepers.load(Ordering::SeqCst) & EXCLUSIVE != 0 {
+                if one_is_enough && shared.sleepers.load(Ordering::SeqCst) & EXCLUSIVE != 0 {
                     // Looks at the socket itself when it wakes: no mark needed. One that has been woken already
                     // is busy with an earlier event.
                     if !exclusive_woken && self.wake_set(set) {

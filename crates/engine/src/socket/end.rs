@@ -129,7 +129,8 @@ impl SocketEnd {
 
     /// Tells whoever waits that something happened.
     pub(crate) fn signal(&self) {
-        let woken = self.program.signal(self.slot);
+        let listens = !self.listen_paths.borrow().is_empty();
+        let woken = self.program.signal(self.slot, listens);
         self.wakeups.set(self.wakeups.get() + woken);
     }
 
