@@ -1,1 +1,39 @@
 //! The socket shim that LD_PRELOAD puts under an unmodified program.
+//!
+//! Every socket stays a real kernel descriptor, so that numbers, `dup`, close-on-exec and `fstat` keep their
+//! meaning. A process-local table says which descriptors are served by paths; their state and their rings lie in
+//! memory shared with the daemon ([`scoutline_abi::layout`]). On `read`, `write`, `accept` and `close` nothing is
+//! asked of the daemon: the shim moves bytes and marks the slot, and rings a doorbell only when the engine sleeps.
+//!
+//! ```text
+//! export   the C functions: is the descriptor ours? else the real function
+//! life     bind, listen, connect, accept, close, dup, fork: which sockets are ours and who holds them
+//! stream, datagram, sendfile   bytes between user memory and rings
+//! slot     readiness, errors, locks of the two directions
+//! epoll, poll   many sockets, ours and the kernel's, at once
+//! wait     sleeping on a poll set's pipe; a bounded spin before
+//! call     questions to the engine (open, bind, listen, connect, options)
+//! attach   the connection to the daemon, the region, descriptors of our own
+//! table, real, lock, address   what the above stand on
+//! ```
+//!
+//! Left out on purpose: `syscall()` and io_uring; C's stdio on a socket (its reads and writes bypass every shim).
+//! Nothing here allocates, locks a process-wide lock or logs while data moves.
+#![allow(unsafe_code)] // the C interface and shared memory are this crate's subject; blocks say why they hold
+
+mod address;
+mod attach;
+mod call;
+mod datagram;
+mod epoll;
+mod export;
+mod life;
+mod lock;
+mod options;
+mod poll;
+mod real;
+mod sendfile;
+mod slot;
+mod stream;
+mod table;
+mod wait;

@@ -1,0 +1,379 @@
+//! The connection to the daemon: attaching, poll sets, forking; and the descriptors that are the shim's own.
+//!
+//! A connection stands for one process. Its end means that the daemon is gone: from then on every socket of ours
+//! fails with ECONNRESET and new ones stay with the kernel.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::{size_of, zeroed};
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
+use scoutline_abi::layout::ProcessRecord;
+use scoutline_abi::{Region, VERSION};
+
+use crate::lock::Lock;
+use crate::{epoll, life, real, slot, table, wait};
+
+/// Exit code when a path was required and there is none.
+const REQUIRED_EXIT: c_int = 126;
+
+static REGION: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+static CONNECTION: AtomicI32 = AtomicI32::new(-1);
+static DOORBELL: AtomicI32 = AtomicI32::new(-1);
+static DEAD: AtomicBool = AtomicBool::new(false);
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// Serialises requests; its content is what a fork under way got for its child.
+static REQUESTS: Lock<Option<Child>> = Lock::new(None);
+/// The shim's own descriptors, each plus one; 0: free place.
+static INTERNAL: [AtomicI32; 2048] = [const { AtomicI32::new(0) }; 2048];
+
+#[derive(Clone, Copy)]
+struct Child {
+    process: u32,
+    connection: c_int,
+}
+
+/// The region, once attached.
+#[inline]
+pub(crate) fn region() -> Option<&'static Region> {
+    let region = REGION.load(Ordering::Acquire);
+    // SAFETY: set once to a leaked box.
+    unsafe { region.as_ref() }
+}
+
+/// The number of our process record.
+#[inline]
+pub(crate) fn process() -> u32 {
+    PROCESS.load(Ordering::Relaxed)
+}
+
+/// Our process record.
+pub(crate) fn record(region: &'static Region) -> Option<&'static ProcessRecord> {
+    region.process(process())
+}
+
+/// True once the daemon is known to be gone.
+#[inline]
+pub(crate) fn dead() -> bool {
+    DEAD.load(Ordering::Acquire)
+}
+
+/// Somebody saw the end of the daemon.
+pub(crate) fn set_dead() {
+    DEAD.store(true, Ordering::Release);
+}
+
+/// How often this process image has forked into a child: what belongs to threads and sets of a parent is stale.
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Wakes the engine.
+pub(crate) fn ring() {
+    let one = 1u64;
+    real::write(DOORBELL.load(Ordering::Relaxed), (&raw const one).cast(), 8);
+}
+
+/// Moves a descriptor of ours out of the program's way and protects it from being closed. Closes `fd`.
+pub(crate) fn protect(fd: c_int) -> c_int {
+    // SAFETY: fills the structure that we give.
+    let limit = unsafe {
+        let mut limit: libc::rlimit = zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 { limit.rlim_cur } else { 1024 }
+    };
+    // High, but not so high that the kernel's table, which every fork copies, grows large.
+    let limit = (limit.min(8192) as usize).min(table::LEN);
+    for base in [limit / 8 * 7, limit / 2] {
+        let moved = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, base);
+        if moved >= 0 {
+            real::close(fd);
+            return enter(moved);
+        }
+    }
+    real::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+    enter(fd)
+}
+
+fn enter(fd: c_int) -> c_int {
+    table::put(fd, table::Entry::Internal);
+    for place in &INTERNAL {
+        if place.compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            break;
+        }
+    }
+    fd
+}
+
+/// Closes a descriptor of ours.
+pub(crate) fn discard(fd: c_int) {
+    for place in &INTERNAL {
+        if place.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            break;
+        }
+    }
+    table::put(fd, table::Entry::Kernel);
+    real::close(fd);
+}
+
+/// The program wants the number of one of our descriptors for itself (`dup2`): ours moves away.
+pub(crate) fn relocate(fd: c_int) {
+    let moved = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1);
+    if moved < 0 {
+        return;
+    }
+    for place in &INTERNAL {
+        if place.compare_exchange(fd + 1, moved + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            break;
+        }
+    }
+    table::put(moved, table::Entry::Internal);
+    table::put(fd, table::Entry::Kernel);
+    for known in [&CONNECTION, &DOORBELL] {
+        let _ = known.compare_exchange(fd, moved, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    wait::relocated(fd, moved);
+    epoll::relocated(fd, moved);
+}
+
+fn exchange(connection: c_int, mut request: Message, answer: bool) -> Result<(Message, [c_int; 2]), c_int> {
+    // SAFETY: no arguments.
+    request.pid = unsafe { libc::getpid() } as u32;
+    let bytes = request.to_bytes();
+    loop {
+        let sent = real::send(connection, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL);
+        if sent == bytes.len() as isize {
+            break;
+        }
+        if real::errno() != libc::EINTR {
+            return Err(real::errno());
+        }
+    }
+    if !answer {
+        return Ok((request, [-1, -1]));
+    }
+    let mut bytes = [0u8; MESSAGE_LEN];
+    let mut control = [0u64; 8];
+    loop {
+        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: zeros are a valid empty message header.
+        let mut message: libc::msghdr = unsafe { zeroed() };
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast::<c_void>();
+        message.msg_controllen = size_of_val(&control) as _;
+        let got = real::recvmsg(connection, &raw mut message, libc::MSG_CMSG_CLOEXEC);
+        if got < 0 && real::errno() == libc::EINTR {
+            continue;
+        }
+        if got <= 0 {
+            return Err(if got == 0 { libc::ECONNRESET } else { real::errno() });
+        }
+        let mut fds = [-1; 2];
+        // SAFETY: the kernel filled the header and `control`; CMSG_* walk within it.
+        unsafe {
+            let head = libc::CMSG_FIRSTHDR(&raw const message);
+            if !head.is_null() && (*head).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(head);
+                let held = (*head).cmsg_len as usize - (data as usize - head as usize);
+                for (i, fd) in fds.iter_mut().enumerate().take(held / size_of::<c_int>()) {
+                    *fd = ptr::read_unaligned(data.add(i * size_of::<c_int>()).cast());
+                }
+            }
+        }
+        let answer = Message::from_bytes(&bytes[..got as usize]).ok_or(libc::EPROTO)?;
+        if answer.kind == kind::OK {
+            return Ok((answer, fds));
+        }
+        return Err(if answer.value == 0 { libc::EPROTO } else { answer.value as c_int });
+    }
+}
+
+/// Sends a request to the daemon, and waits for its answer if it has one.
+pub(crate) fn request(request: Message, answer: bool) -> Result<(Message, [c_int; 2]), c_int> {
+    let _held = REQUESTS.lock();
+    let connection = CONNECTION.load(Ordering::Relaxed);
+    if connection < 0 || dead() {
+        return Err(libc::ECONNRESET);
+    }
+    let result = exchange(connection, request, answer);
+    if matches!(result, Err(libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN)) {
+        set_dead();
+    }
+    result
+}
+
+/// Called by the loader before the program's `main`.
+extern "C" fn start() {
+    real::resolve_all();
+    let path = real::getenv(c"SCOUTLINE_ATTACH".as_ptr());
+    if path.is_null() {
+        return;
+    }
+    // SAFETY: `getenv` answers a terminated string.
+    let path = unsafe { CStr::from_ptr(path) };
+    if path.is_empty() {
+        return;
+    }
+    let failed = match attach(path) {
+        Ok(()) => return,
+        Err(failed) => failed,
+    };
+    let required = real::getenv(c"SCOUTLINE_REQUIRED".as_ptr());
+    // SAFETY: as above; the first byte exists.
+    let required = !required.is_null() && unsafe { *required } == b'1'.cast_signed();
+    let mut number = [0u8; 12];
+    let number = decimal(failed.errno, &mut number);
+    let remedy: &[u8] = if required {
+        b"); is `scoutline up` running?"
+    } else {
+        b"); the program runs on the kernel's sockets; is `scoutline up` running?"
+    };
+    real::say(&[failed.what, b" ", path.to_bytes(), b" failed (errno ", number, remedy]);
+    if required {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(REQUIRED_EXIT) };
+    }
+}
+
+fn decimal(mut value: c_int, digits: &mut [u8; 12]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (value % 10).unsigned_abs() as u8;
+        value /= 10;
+        if value == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+struct Failed {
+    what: &'static [u8],
+    errno: c_int,
+}
+
+fn attach(path: &CStr) -> Result<(), Failed> {
+    let fail = |what, errno| Failed { what, errno };
+    if !table::create() {
+        return Err(fail(b"making the table of descriptors for", real::errno()));
+    }
+    let fd = real::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+    if fd < 0 {
+        return Err(fail(b"making a socket for", real::errno()));
+    }
+    // SAFETY: zeros are a valid address.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    let bytes = path.to_bytes();
+    if bytes.len() >= address.sun_path.len() {
+        return Err(fail(b"the name is too long:", libc::ENAMETOOLONG));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = from.cast_signed();
+    }
+    let len = size_of::<libc::sockaddr_un>() as u32;
+    if real::connect(fd, (&raw const address).cast(), len) < 0 {
+        return Err(fail(b"connecting to", real::errno()));
+    }
+    let mut exe = [0u8; 512];
+    // SAFETY: writes at most the length that we give.
+    let exe_len =
+        unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), exe.as_mut_ptr().cast(), exe.len()) }.max(0);
+    let exe = &exe[..exe_len as usize];
+    let name = exe.rsplit(|&b| b == b'/').next().unwrap_or(exe);
+    let (answer, [memory, doorbell]) = exchange(fd, Message::new(kind::ATTACH, VERSION).named(name), true)
+        .map_err(|errno| fail(b"attaching to", errno))?;
+    if memory < 0 || doorbell < 0 {
+        return Err(fail(b"attaching to", libc::EPROTO));
+    }
+    // SAFETY: just received, open, and closed only below.
+    let region = Region::map(unsafe { BorrowedFd::borrow_raw(memory) });
+    real::close(memory);
+    let Ok(region) = region else { return Err(fail(b"mapping the memory of", libc::EPROTO)) };
+    if region.process(answer.value).is_none() {
+        return Err(fail(b"attaching to", libc::EPROTO));
+    }
+    PROCESS.store(answer.value, Ordering::Relaxed);
+    CONNECTION.store(protect(fd), Ordering::Relaxed);
+    DOORBELL.store(protect(doorbell), Ordering::Relaxed);
+    wait::start();
+    REGION.store(Box::into_raw(Box::new(region)), Ordering::Release);
+    // SAFETY: three functions of ours that live as long as the process.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+    Ok(())
+}
+
+extern "C" fn before_fork() {
+    let Some(region) = region() else { return };
+    let child = match request(Message::new(kind::FORK, 0), true) {
+        Ok((answer, [connection, _])) if connection >= 0 && region.process(answer.value).is_some() => {
+            Some(Child { process: answer.value, connection })
+        }
+        _ => None,
+    };
+    life::before_fork();
+    wait::before_fork();
+    std::mem::forget({
+        let mut held = REQUESTS.lock();
+        *held = child;
+        held
+    });
+    if let Some(child) = child {
+        slot::share_with_child(region, child.process);
+    }
+}
+
+extern "C" fn after_fork() {
+    if region().is_none() {
+        return;
+    }
+    REQUESTS.give_back();
+    // The child has its own copy now. Without a child this is the last one, and the daemon releases what the
+    // record holds.
+    if let Some(child) = REQUESTS.lock().take() {
+        real::close(child.connection);
+    }
+    wait::after_fork();
+    life::after_fork();
+}
+
+extern "C" fn in_child() {
+    let Some(region) = region() else { return };
+    REQUESTS.give_back();
+    let child = REQUESTS.lock().take();
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    wait::after_fork();
+    life::after_fork();
+    // Pipes of the parent's sets, and the parent's connection, whose last copy must be the parent's.
+    let doorbell = DOORBELL.load(Ordering::Relaxed);
+    for place in &INTERNAL {
+        let fd = place.load(Ordering::Relaxed) - 1;
+        if fd >= 0 && fd != doorbell {
+            discard(fd);
+        }
+    }
+    wait::in_child();
+    epoll::in_child();
+    slot::in_child();
+    if let Some(child) = child {
+        PROCESS.store(child.process, Ordering::Relaxed);
+        CONNECTION.store(protect(child.connection), Ordering::Relaxed);
+        if let Some(record) = record(region) {
+            // SAFETY: no arguments.
+            record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
+        }
+    } else {
+        CONNECTION.store(-1, Ordering::Relaxed);
+        if !dead() {
+            real::say(&[b"no process record is left: the sockets of this child fail, new ones stay with the kernel"]);
+        }
+        set_dead();
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;

@@ -1,0 +1,105 @@
+//! Questions to the engine: open, bind, listen, connect, options.
+
+use std::sync::atomic::{Ordering, fence};
+
+use scoutline_abi::layout::{CALL_COUNT, Call, call_state, engine_state};
+
+use crate::wait::Woken;
+use crate::{attach, lock, real, wait};
+
+/// How often an answer is looked for before sleeping.
+const SPINS: u32 = 200;
+
+/// Asks; answers the engine's result, an errno negated on failure.
+pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
+    let Some(region) = attach::region() else { return -libc::ECONNRESET };
+    if attach::dead() {
+        return -libc::ECONNRESET;
+    }
+    let set = wait::thread_set();
+    let (index, call) = take();
+    call.op.store(op, Ordering::Relaxed);
+    call.slot.store(slot, Ordering::Relaxed);
+    call.process.store(attach::process() + 1, Ordering::Relaxed);
+    call.set.store(set.map_or(0, |set| set.number + 1), Ordering::Relaxed);
+    for (to, from) in call.arguments.iter().zip(arguments) {
+        to.store(from, Ordering::Relaxed);
+    }
+    call.state.store(call_state::POSTED, Ordering::Release);
+    region.header().calls_pending.0[index / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    if region.header().engine.state.load(Ordering::SeqCst) != engine_state::POLLING {
+        // A call is worth waking for even when the engine has given the core to Linux.
+        let state = &region.header().engine.state;
+        let _ = state.compare_exchange(
+            engine_state::SLEEPING,
+            engine_state::POLLING,
+            Ordering::SeqCst,
+            Ordering::Relaxed,
+        );
+        attach::ring();
+    }
+    let done = || call.state.load(Ordering::Acquire) == call_state::DONE;
+    if !(0..SPINS).any(|_| {
+        std::hint::spin_loop();
+        done()
+    }) {
+        let alive = match set {
+            Some(set) => {
+                set.shared.sleepers.fetch_add(1 + wait::EXCLUSIVE, Ordering::SeqCst);
+                let alive = loop {
+                    fence(Ordering::SeqCst);
+                    if done() {
+                        break true;
+                    }
+                    if set.drain() == Woken::Dead {
+                        break done();
+                    }
+                };
+                set.shared.sleepers.fetch_sub(1 + wait::EXCLUSIVE, Ordering::SeqCst);
+                alive
+            }
+            None => loop {
+                if done() {
+                    break true;
+                }
+                if attach::dead() {
+                    break false;
+                }
+                real::nap(50);
+            },
+        };
+        if !alive {
+            return -libc::ECONNRESET;
+        }
+    }
+    let result = call.result.load(Ordering::Relaxed);
+    call.state.store(call_state::FREE, Ordering::Release);
+    region.header().calls_taken.0[index / 64].fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
+    result
+}
+
+/// A free call, taken.
+fn take() -> (usize, &'static Call) {
+    let mut tries = 0;
+    loop {
+        if let Some(region) = attach::region() {
+            for (w, word) in region.header().calls_taken.0.iter().enumerate() {
+                let free = !word.load(Ordering::Relaxed);
+                if free == 0 {
+                    continue;
+                }
+                let bit = free.trailing_zeros();
+                let index = w * 64 + bit as usize;
+                if index < CALL_COUNT
+                    && word.fetch_or(1 << bit, Ordering::AcqRel) & (1 << bit) == 0
+                    && let Some(call) = region.call(index as u32)
+                {
+                    return (index, call);
+                }
+            }
+        }
+        lock::back_off(tries);
+        tries += 1;
+    }
+}

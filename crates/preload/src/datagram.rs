@@ -1,0 +1,193 @@
+//! UDP's datagrams between the program's memory and the rings ([`scoutline_abi::datagram`]).
+
+use std::ffi::c_int;
+use std::sync::atomic::{Ordering, fence};
+
+use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, iovec};
+use scoutline_abi::datagram::{HEADER_LEN, Record};
+use scoutline_abi::layout::{slot_request as ask, slot_state as is};
+
+use crate::address::V4;
+use crate::real::err;
+use crate::slot::{Socket, kept};
+use crate::stream::{gather, scatter, total};
+use crate::{attach, wait};
+
+/// The largest payload of UDP over IPv4.
+const MAX_PAYLOAD: usize = 65_507;
+
+/// A datagram taken.
+#[derive(Clone, Copy)]
+pub(crate) struct Taken {
+    /// Bytes copied to the program.
+    pub(crate) copied: usize,
+    /// Bytes that the datagram had.
+    pub(crate) len: usize,
+    /// Who sent it.
+    pub(crate) from: V4,
+}
+
+fn blocked(socket: Socket, flags: c_int) -> bool {
+    flags & MSG_DONTWAIT != 0 || socket.non_blocking()
+}
+
+fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_int> {
+    let slot = socket.slot;
+    let _held = socket.lock_receive();
+    let head = slot.receive_head.load(Ordering::Relaxed);
+    let held = socket.received();
+    if held < HEADER_LEN as u64 {
+        return Ok(None);
+    }
+    let size = slot.receive_size.load(Ordering::Relaxed);
+    let offset = slot.receive_offset.load(Ordering::Relaxed);
+    let spans = socket.region.ring_spans(offset, size, head, HEADER_LEN).ok_or(libc::EIO)?;
+    let mut header = [0u8; HEADER_LEN];
+    let to = [iovec { iov_base: header.as_mut_ptr().cast(), iov_len: HEADER_LEN }];
+    scatter(&spans, &to, 0);
+    let record = Record::from_bytes(header);
+    let len = record.len as usize;
+    let step = Record::ring_len(len.min(1 << 20));
+    if step > held {
+        // Not a record: nothing in this ring can be trusted any more.
+        slot.receive_head.store(head.wrapping_add(held), Ordering::Release);
+        return Err(libc::EIO);
+    }
+    let copied = len.min(total(iov));
+    let start = head.wrapping_add(HEADER_LEN as u64);
+    let spans = socket.region.ring_spans(offset, size, start, copied).ok_or(libc::EIO)?;
+    scatter(&spans, iov, 0);
+    if flags & MSG_PEEK == 0 {
+        slot.receive_head.store(head.wrapping_add(step), Ordering::Release);
+    }
+    Ok(Some(Taken { copied, len, from: V4 { address: record.address, port: record.port } }))
+}
+
+/// Takes one datagram, waiting for it if the socket blocks.
+pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Taken, c_int> {
+    if flags & MSG_OOB != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if flags & MSG_ERRQUEUE != 0 {
+        return Err(libc::EAGAIN);
+    }
+    let mut deadline = None;
+    loop {
+        let errno = socket.take_error();
+        if errno != 0 {
+            return Err(errno);
+        }
+        if let Some(taken) = take(socket, iov, flags)? {
+            return Ok(taken);
+        }
+        if attach::dead() {
+            return Err(libc::ECONNRESET);
+        }
+        if socket.requests() & ask::SHUTDOWN_READ != 0 {
+            return Ok(Taken { copied: 0, len: 0, from: V4 { address: 0, port: 0 } });
+        }
+        if blocked(socket, flags) {
+            return Err(libc::EAGAIN);
+        }
+        if deadline.is_none() {
+            deadline = wait::deadline_us(socket.slot.receive_timeout_us.load(Ordering::Relaxed));
+        }
+        let ready = || {
+            socket.received() > 0
+                || socket.slot.error.load(Ordering::Acquire) != 0
+                || socket.requests() & ask::SHUTDOWN_READ != 0
+        };
+        wait::wait_for(socket, deadline, ready)?;
+    }
+}
+
+/// Sends one datagram, to `to` or to the connected peer.
+pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<V4>, flags: c_int) -> isize {
+    if flags & MSG_OOB != 0 {
+        return err(libc::EOPNOTSUPP);
+    }
+    let len = total(iov);
+    if len > MAX_PAYLOAD {
+        return err(libc::EMSGSIZE);
+    }
+    let to = match to {
+        Some(V4 { port: 0, .. }) => return err(libc::EINVAL),
+        Some(V4 { address: u32::MAX, .. })
+            if socket.slot.kept_options.load(Ordering::Relaxed) & kept::BROADCAST == 0 =>
+        {
+            return err(libc::EACCES);
+        }
+        Some(to) => to,
+        None if socket.state() & is::CONNECTED == 0 => return err(libc::EDESTADDRREQ),
+        None => V4 { address: 0, port: 0 },
+    };
+    let header = Record { len: len as u32, address: to.address, port: to.port }.to_bytes();
+    let step = Record::ring_len(len);
+    let mut deadline = None;
+    loop {
+        if attach::dead() {
+            return err(libc::ECONNRESET);
+        }
+        let errno = socket.take_error();
+        if errno != 0 {
+            return err(errno);
+        }
+        if socket.requests() & ask::SHUTDOWN != 0 {
+            return crate::stream::send_end(socket, flags);
+        }
+        let slot = socket.slot;
+        let size = slot.send_size.load(Ordering::Relaxed);
+        if step > u64::from(size) {
+            return err(libc::EMSGSIZE);
+        }
+        {
+            let _held = socket.lock_send();
+            if socket.sendable() >= step {
+                let tail = slot.send_tail.load(Ordering::Relaxed);
+                let offset = slot.send_offset.load(Ordering::Relaxed);
+                let head = [iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: HEADER_LEN }];
+                let (Some(first), Some(rest)) = (
+                    socket.region.ring_spans(offset, size, tail, HEADER_LEN),
+                    socket.region.ring_spans(offset, size, tail.wrapping_add(HEADER_LEN as u64), len),
+                ) else {
+                    return err(libc::EIO);
+                };
+                gather(&first, &head, 0);
+                gather(&rest, iov, 0);
+                crate::stream::publish(socket, tail, step);
+                drop(_held);
+                socket.tell();
+                return len as isize;
+            }
+        }
+        slot.send_wanted.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if socket.sendable() >= step {
+            continue;
+        }
+        if blocked(socket, flags) {
+            return err(libc::EAGAIN);
+        }
+        if deadline.is_none() {
+            deadline = wait::deadline_us(slot.send_timeout_us.load(Ordering::Relaxed));
+        }
+        let ready = || {
+            socket.sendable() >= step
+                || socket.slot.error.load(Ordering::Acquire) != 0
+                || socket.requests() & ask::SHUTDOWN != 0
+        };
+        if let Err(errno) = wait::wait_for(socket, deadline, ready) {
+            return err(errno);
+        }
+    }
+}
+
+/// Payload bytes of the next datagram (FIONREAD); 0 when there is none.
+pub(crate) fn next_len(socket: Socket) -> u64 {
+    let mut byte = 0u8;
+    let to = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+    match take(socket, &to, MSG_PEEK) {
+        Ok(Some(taken)) => taken.len as u64,
+        _ => 0,
+    }
+}

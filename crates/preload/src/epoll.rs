@@ -1,0 +1,787 @@
+//! epoll: the program's descriptor stays the kernel's and carries the kernel's descriptors; ours stand beside it.
+//!
+//! Per epoll descriptor (and process) there is a table of our sockets by slot, and a poll set. The set's ready bits
+//! say where to look; whether a socket is ready is then read from its slot. A level-triggered bit stays while its
+//! socket is ready; an edge-triggered or one-shot one is cleared before looking.
+//!
+//! - A thread that sleeps sleeps in `ppoll` on both the kernel's descriptor and the set's pipe.
+//! - Another thread that adds something ready wakes it through an eventfd inside the kernel's epoll, whose events
+//!   (`data` is an address of ours) never reach the program.
+//! - After a fork the child gets a set of its own for its copy of the table: registrations made later are not
+//!   shared between the two, unlike Linux's.
+//! - A socket that is added before it is known whose it is (`socket`, `epoll_ctl`, `connect`) is the kernel's at
+//!   first, and moves over when it becomes ours.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN,
+    EPOLLONESHOT, epoll_event, pollfd, sigset_t,
+};
+use scoutline_abi::layout::SLOT_COUNT;
+
+use crate::lock::{Guard, Lock};
+use crate::real::err;
+use crate::slot::{Socket, tell_deferred};
+use crate::table::Entry as Fd;
+use crate::wait::{self, Set, Woken};
+use crate::{attach, real, table};
+
+/// Epoll descriptors that can carry our sockets.
+const EPOLL_COUNT: usize = 1024;
+/// The kernel's part is looked at this often while ours has events.
+const KERNEL_LOOK_NS: u64 = 50_000;
+const ALWAYS: u32 = (EPOLLERR | EPOLLHUP) as u32;
+const EDGE: u32 = EPOLLET as u32;
+const ONCE: u32 = EPOLLONESHOT as u32;
+
+static EPOLLS: [Lock<Epoll>; EPOLL_COUNT] = [const { Lock::new(Epoll::NEW) }; EPOLL_COUNT];
+/// One past the highest number in use ever.
+static USED: AtomicU32 = AtomicU32::new(0);
+/// How many entries each slot has in all tables of this process.
+static WATCHED: [AtomicU16; SLOT_COUNT] = [const { AtomicU16::new(0) }; SLOT_COUNT];
+
+/// `data` of the eventfd that wakes sleepers.
+fn kick_mark() -> u64 {
+    USED.as_ptr() as u64
+}
+
+/// One descriptor in an epoll.
+#[derive(Clone, Copy)]
+struct Item {
+    /// The descriptor plus one; 0: none.
+    fd_plus_one: c_int,
+    events: u32,
+    data: u64,
+    /// One-shot, and shot.
+    spent: bool,
+    /// Nested: what was seen last, for edges.
+    was_ready: bool,
+}
+
+struct Epoll {
+    /// Descriptors of this process that name it; 0: free.
+    fds: u32,
+    set: Option<Set>,
+    /// [`attach::generation`] of `set`.
+    generation: u32,
+    /// A table by slot (address space only until touched).
+    items: *mut Item,
+    count: u32,
+    /// Further descriptors of the same slots (`dup`).
+    extra: Vec<(u32, Item)>,
+    /// Kernel sockets that may become ours: their registrations.
+    candidates: Vec<Item>,
+    /// Epolls within this one: number and registration.
+    nested: Vec<(u32, Item)>,
+    /// Epolls that this one is in.
+    parents: Vec<u32>,
+    /// Kernel descriptors, at most (closing removes them unseen).
+    kernel: u32,
+    rotate: u32,
+    kernel_seen_ns: u64,
+    /// Threads asleep in it.
+    waiters: u32,
+    kick: Option<c_int>,
+    dead_told: bool,
+}
+
+// SAFETY: the raw pointer is to a mapping that this object owns.
+unsafe impl Send for Epoll {}
+
+impl Epoll {
+    const NEW: Epoll = Epoll {
+        fds: 0,
+        set: None,
+        generation: 0,
+        items: ptr::null_mut(),
+        count: 0,
+        extra: Vec::new(),
+        candidates: Vec::new(),
+        nested: Vec::new(),
+        parents: Vec::new(),
+        kernel: 0,
+        rotate: 0,
+        kernel_seen_ns: 0,
+        waiters: 0,
+        kick: None,
+        dead_told: false,
+    };
+
+    /// True when the kernel alone cannot answer.
+    fn is_ours(&self) -> bool {
+        self.count > 0 || !self.nested.is_empty()
+    }
+
+    fn item(&mut self, slot: u32) -> Option<&mut Item> {
+        if self.items.is_null() || slot as usize >= SLOT_COUNT {
+            return None;
+        }
+        // SAFETY: the mapping has SLOT_COUNT items, zeros are valid ones, and `&mut self` makes access unique.
+        Some(unsafe { &mut *self.items.add(slot as usize) })
+    }
+
+    fn make_table(&mut self) -> bool {
+        if self.items.is_null() {
+            // SAFETY: a fresh anonymous mapping.
+            let memory = unsafe {
+                libc::mmap(
+                    ptr::null_mut(),
+                    SLOT_COUNT * size_of::<Item>(),
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                    -1,
+                    0,
+                )
+            };
+            if memory == libc::MAP_FAILED {
+                return false;
+            }
+            self.items = memory.cast();
+        }
+        true
+    }
+
+    /// Calls `visit` for each slot in the table.
+    fn each_slot(&mut self, mut visit: impl FnMut(Socket)) {
+        let mut left = self.count;
+        for slot in 0..SLOT_COUNT as u32 {
+            if left == 0 {
+                break;
+            }
+            if self.item(slot).is_some_and(|item| item.fd_plus_one != 0) {
+                left -= 1;
+                if let Some(socket) = Socket::at(slot) {
+                    visit(socket);
+                }
+            }
+        }
+    }
+
+    /// The set of this process, with every slot of the table in it.
+    fn ready_set(&mut self) -> Option<Set> {
+        let generation = attach::generation();
+        if let Some(set) = self.set
+            && self.generation == generation
+        {
+            return Some(set);
+        }
+        let set = wait::new_set(true)?;
+        self.set = Some(set);
+        self.generation = generation;
+        self.each_slot(|socket| {
+            wait::watch(socket, set.number);
+            socket.region.ready(set.shared).set(socket.index as usize);
+        });
+        Some(set)
+    }
+
+    /// Finds a descriptor's registration for a slot.
+    fn find(&mut self, slot: u32, fd: c_int) -> Option<&mut Item> {
+        if self.item(slot).is_some_and(|item| item.fd_plus_one == fd + 1) {
+            return self.item(slot);
+        }
+        self.extra.iter_mut().find(|(s, item)| *s == slot && item.fd_plus_one == fd + 1).map(|(_, item)| item)
+    }
+
+    fn insert(&mut self, socket: Socket, item: Item) -> bool {
+        if !self.make_table() {
+            return false;
+        }
+        let Some(set) = self.ready_set() else { return false };
+        let Some(place) = self.item(socket.index) else { return false };
+        if place.fd_plus_one == 0 {
+            *place = item;
+            self.count += 1;
+        } else {
+            self.extra.push((socket.index, item));
+        }
+        WATCHED[socket.index as usize].fetch_add(1, Ordering::Relaxed);
+        wait::watch(socket, set.number);
+        socket.region.ready(set.shared).set(socket.index as usize);
+        true
+    }
+
+    fn remove(&mut self, socket: Socket, fd: c_int) -> bool {
+        let slot = socket.index;
+        if self.item(slot).is_some_and(|item| item.fd_plus_one == fd + 1) {
+            let next = self.extra.iter().position(|(s, _)| *s == slot).map(|at| self.extra.swap_remove(at).1);
+            let Some(place) = self.item(slot) else { return false };
+            if let Some(next) = next {
+                *place = next;
+            } else {
+                place.fd_plus_one = 0;
+                self.count -= 1;
+                if let Some(set) = self.set {
+                    wait::unwatch(socket, set);
+                }
+            }
+        } else if let Some(at) = self.extra.iter().position(|(s, i)| *s == slot && i.fd_plus_one == fd + 1) {
+            self.extra.swap_remove(at);
+        } else {
+            return false;
+        }
+        WATCHED[slot as usize].fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Our events that are there now.
+    fn collect(&mut self, out: &mut [epoll_event]) -> usize {
+        let Some(set) = self.ready_set() else { return 0 };
+        let Some(region) = attach::region() else { return 0 };
+        if attach::dead() && !self.dead_told {
+            self.dead_told = true;
+            self.each_slot(|socket| region.ready(set.shared).set(socket.index as usize));
+        }
+        let bits = region.ready(set.shared);
+        let mut n = 0;
+        let from = self.rotate as usize;
+        let (items, extra) = (self.items, &mut self.extra);
+        let mut next = None;
+        bits.visit(from, |slot| {
+            if n == out.len() {
+                next = Some(slot as u32);
+                return false;
+            }
+            // SAFETY: `slot` is below SLOT_COUNT and `items`, when there, has that many; nobody else holds it.
+            let Some(item) = (!items.is_null()).then(|| unsafe { &mut *items.add(slot) }) else {
+                bits.clear(slot);
+                return true;
+            };
+            let Some(socket) = Socket::at(slot as u32).filter(|_| item.fd_plus_one != 0) else {
+                bits.clear(slot);
+                return true;
+            };
+            // Cleared first, set again if level-triggered and still ready: an event in between is not lost.
+            bits.clear(slot);
+            let mut again = false;
+            let others = extra.iter_mut().filter(|(s, _)| *s == slot as u32).map(|(_, item)| item);
+            for item in std::iter::once(item).chain(others) {
+                let interest = item.events | ALWAYS;
+                if item.spent {
+                    continue;
+                }
+                let ready = socket.readiness(interest) & interest;
+                if ready == 0 {
+                    continue;
+                }
+                if n == out.len() {
+                    again = true;
+                    break;
+                }
+                out[n] = epoll_event { events: ready, u64: item.data };
+                n += 1;
+                if item.events & ONCE != 0 {
+                    item.spent = true;
+                } else if item.events & EDGE == 0 {
+                    again = true;
+                }
+            }
+            if again {
+                bits.set(slot);
+            }
+            next = Some(slot as u32 + 1);
+            true
+        });
+        if let Some(next) = next {
+            self.rotate = next % SLOT_COUNT as u32;
+        }
+        for (number, item) in &mut self.nested {
+            if n == out.len() {
+                break;
+            }
+            let ready = !item.spent && item.events & EPOLLIN as u32 != 0 && EPOLLS[*number as usize].lock().peek();
+            let edge = ready && !item.was_ready;
+            item.was_ready = ready;
+            if ready && (edge || item.events & EDGE == 0) {
+                out[n] = epoll_event { events: EPOLLIN as u32, u64: item.data };
+                n += 1;
+                item.spent = item.events & ONCE != 0;
+            }
+        }
+        n
+    }
+
+    /// True when `collect` would find something; takes nothing.
+    fn peek(&mut self) -> bool {
+        let (Some(set), Some(region)) = (self.ready_set(), attach::region()) else { return false };
+        let mut found = attach::dead() && self.count > 0;
+        let (items, extra) = (self.items, &self.extra);
+        region.ready(set.shared).visit(0, |slot| {
+            if items.is_null() {
+                return false;
+            }
+            // SAFETY: as in `collect`.
+            let item = unsafe { *items.add(slot) };
+            let others = extra.iter().filter(|(s, _)| *s == slot as u32).map(|(_, item)| *item);
+            if let Some(socket) = Socket::at(slot as u32).filter(|_| item.fd_plus_one != 0) {
+                found |= std::iter::once(item).chain(others).any(|item| {
+                    let interest = item.events | ALWAYS;
+                    !item.spent && socket.readiness(interest) & interest != 0
+                });
+            }
+            !found
+        });
+        found || self.nested.iter().any(|(number, _)| EPOLLS[*number as usize].lock().peek())
+    }
+
+    /// Wakes the threads that sleep in it: something was added.
+    fn kick(&mut self, epfd: c_int) {
+        if self.waiters == 0 {
+            return;
+        }
+        if self.kick.is_none() {
+            // SAFETY: plain system call.
+            let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+            if fd < 0 {
+                return;
+            }
+            let fd = attach::protect(fd);
+            let mut event = epoll_event { events: EPOLLIN as u32, u64: kick_mark() };
+            real::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &raw mut event);
+            self.kick = Some(fd);
+        }
+        if let Some(fd) = self.kick {
+            let one = 1u64;
+            real::write(fd, (&raw const one).cast(), 8);
+        }
+    }
+
+    /// Takes our own wake-up out of what the kernel gave.
+    fn strip(&mut self, events: &mut [epoll_event], n: usize) -> usize {
+        let mut kept = 0;
+        for i in 0..n {
+            let event = events[i];
+            if { event.u64 } == kick_mark() {
+                if let Some(fd) = self.kick {
+                    let mut count = 0u64;
+                    real::read(fd, (&raw mut count).cast(), 8);
+                }
+            } else {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    fn look_at_kernel(&mut self, epfd: c_int, out: &mut [epoll_event], now: u64) -> usize {
+        self.kernel_seen_ns = now;
+        if out.is_empty() {
+            return 0;
+        }
+        let n = real::epoll_wait(epfd, out.as_mut_ptr(), out.len() as c_int, 0);
+        self.strip(out, n.max(0) as usize)
+    }
+
+    fn free(&mut self) {
+        let set = self.set.take().filter(|_| self.generation == attach::generation());
+        self.each_slot(|socket| {
+            WATCHED[socket.index as usize].fetch_sub(1, Ordering::Relaxed);
+            if let Some(set) = set {
+                wait::unwatch(socket, set);
+            }
+        });
+        for (slot, _) in &self.extra {
+            WATCHED[*slot as usize].fetch_sub(1, Ordering::Relaxed);
+        }
+        if !self.items.is_null() {
+            // SAFETY: our mapping of this length, used by nobody any more.
+            unsafe { libc::munmap(self.items.cast(), SLOT_COUNT * size_of::<Item>()) };
+        }
+        if let Some(fd) = self.kick {
+            attach::discard(fd);
+        }
+        if let Some(set) = set {
+            wait::give_back(set);
+        }
+        *self = Epoll::NEW;
+    }
+}
+
+/// A new epoll descriptor of the program.
+pub(crate) fn created(epfd: c_int) -> Option<u32> {
+    attach::region()?;
+    if !table::covers(epfd) {
+        return None;
+    }
+    for number in 0..EPOLL_COUNT as u32 {
+        let mut epoll = EPOLLS[number as usize].lock();
+        if epoll.fds == 0 {
+            epoll.fds = 1;
+            USED.fetch_max(number + 1, Ordering::AcqRel);
+            drop(epoll);
+            table::put(epfd, Fd::Epoll(number));
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// A further descriptor names it.
+pub(crate) fn duplicated(number: u32) {
+    EPOLLS[number as usize].lock().fds += 1;
+}
+
+/// A descriptor of it is gone.
+pub(crate) fn closed(number: u32) {
+    let mut epoll = EPOLLS[number as usize].lock();
+    epoll.fds = epoll.fds.saturating_sub(1);
+    if epoll.fds > 0 {
+        return;
+    }
+    let parents = std::mem::take(&mut epoll.parents);
+    let inner: Vec<u32> = epoll.nested.iter().map(|(inner, _)| *inner).collect();
+    epoll.free();
+    drop(epoll);
+    for parent in parents {
+        EPOLLS[parent as usize].lock().nested.retain(|(inner, _)| *inner != number);
+    }
+    for inner in inner {
+        EPOLLS[inner as usize].lock().parents.retain(|parent| *parent != number);
+    }
+}
+
+/// The last descriptor of a socket in this process is gone.
+pub(crate) fn forget(socket: Socket) {
+    if WATCHED[socket.index as usize].load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
+        let mut epoll = lock.lock();
+        while let Some(fd_plus_one) = epoll.item(socket.index).map(|item| item.fd_plus_one).filter(|fd| *fd != 0) {
+            epoll.remove(socket, fd_plus_one - 1);
+        }
+    }
+}
+
+/// A candidate became ours: what the kernel's epolls knew of it moves over.
+pub(crate) fn adopt(fd: c_int, socket: Socket) {
+    for number in 0..USED.load(Ordering::Acquire) {
+        let mut epoll = EPOLLS[number as usize].lock();
+        let Some(at) = epoll.candidates.iter().position(|item| item.fd_plus_one == fd + 1) else { continue };
+        let item = epoll.candidates.swap_remove(at);
+        let Some(epfd) = (0..=table::highest()).find(|&fd| table::look(fd) == Fd::Epoll(number)) else { continue };
+        real::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, ptr::null_mut());
+        epoll.kernel = epoll.kernel.saturating_sub(1);
+        epoll.insert(socket, item);
+        epoll.kick(epfd);
+        drop(epoll);
+        watch_above(number, socket);
+    }
+}
+
+/// A candidate was closed or stays the kernel's.
+pub(crate) fn drop_candidate(fd: c_int) {
+    for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
+        lock.lock().candidates.retain(|item| item.fd_plus_one != fd + 1);
+    }
+}
+
+/// A pipe of ours was moved.
+pub(crate) fn relocated(from: c_int, to: c_int) {
+    for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
+        let mut epoll = lock.lock();
+        if let Some(set) = &mut epoll.set
+            && set.pipe == from
+        {
+            set.pipe = to;
+        }
+        if epoll.kick == Some(from) {
+            epoll.kick = Some(to);
+        }
+    }
+}
+
+/// The sets and eventfds are the parent's; threads in the middle of something are not here.
+pub(crate) fn in_child() {
+    for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
+        lock.give_back();
+        let mut epoll = lock.lock();
+        epoll.set = None;
+        epoll.kick = None;
+        epoll.waiters = 0;
+    }
+}
+
+/// The epolls around `number` want to hear of this socket too.
+fn watch_above(number: u32, socket: Socket) {
+    let parents = EPOLLS[number as usize].lock().parents.clone();
+    for parent in parents {
+        if let Some(set) = EPOLLS[parent as usize].lock().ready_set() {
+            wait::watch(socket, set.number);
+        }
+        watch_above(parent, socket);
+    }
+}
+
+/// All sockets of an epoll, and of those within it.
+pub(crate) fn each_socket(number: u32, visit: &mut dyn FnMut(Socket)) {
+    let inner: Vec<u32> = {
+        let mut epoll = EPOLLS[number as usize].lock();
+        epoll.each_slot(&mut *visit);
+        epoll.nested.iter().map(|(inner, _)| *inner).collect()
+    };
+    for inner in inner {
+        each_socket(inner, visit);
+    }
+}
+
+/// True when the kernel alone cannot say whether the epoll is readable.
+pub(crate) fn is_ours(number: u32) -> bool {
+    EPOLLS[number as usize].lock().is_ours()
+}
+
+/// True when one of our sockets in it is ready.
+pub(crate) fn peek(number: u32) -> bool {
+    EPOLLS[number as usize].lock().peek()
+}
+
+/// `epoll_ctl`.
+pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> isize {
+    let target = table::look(fd);
+    let number = match table::look(epfd) {
+        Fd::Epoll(number) => Some(number),
+        // Made behind our back: known from now on.
+        Fd::Kernel if matches!(target, Fd::Socket(_)) => created(epfd),
+        _ => None,
+    };
+    let Some(number) = number else { return kernel_control(epfd, op, fd, event) };
+    if target == Fd::Internal {
+        return err(libc::EBADF);
+    }
+    let given = if event.is_null() {
+        None
+    } else {
+        // SAFETY: the program vouches for its event; the type is packed.
+        Some(unsafe { ptr::read_unaligned(event) })
+    };
+    let item = given.map(|event| Item {
+        fd_plus_one: fd + 1,
+        events: event.events & !(EPOLLEXCLUSIVE as u32),
+        data: event.u64,
+        spent: false,
+        was_ready: false,
+    });
+    if let Fd::Socket(slot) = target
+        && let Some(socket) = Socket::at(slot)
+    {
+        return control_socket(epfd, number, op, fd, socket, item);
+    }
+    let result = kernel_control(epfd, op, fd, event);
+    if result < 0 {
+        return result;
+    }
+    let mut epoll = EPOLLS[number as usize].lock();
+    match op {
+        EPOLL_CTL_ADD => epoll.kernel += 1,
+        EPOLL_CTL_DEL => epoll.kernel = epoll.kernel.saturating_sub(1),
+        _ => {}
+    }
+    match target {
+        Fd::Candidate { .. } => {
+            epoll.candidates.retain(|item| item.fd_plus_one != fd + 1);
+            if let Some(item) = item.filter(|_| op != EPOLL_CTL_DEL) {
+                epoll.candidates.push(item);
+                table::put(fd, Fd::Candidate { watched: true });
+            }
+        }
+        Fd::Epoll(inner) => {
+            epoll.nested.retain(|(number, old)| *number != inner || old.fd_plus_one != fd + 1);
+            let set = if let Some(item) = item.filter(|_| op != EPOLL_CTL_DEL) {
+                epoll.nested.push((inner, item));
+                epoll.kick(epfd);
+                epoll.ready_set()
+            } else {
+                None
+            };
+            drop(epoll);
+            let mut within = EPOLLS[inner as usize].lock();
+            within.parents.retain(|parent| *parent != number);
+            if set.is_some() {
+                within.parents.push(number);
+            }
+            drop(within);
+            if let Some(set) = set {
+                each_socket(inner, &mut |socket| wait::watch(socket, set.number));
+            }
+        }
+        _ => {}
+    }
+    0
+}
+
+fn kernel_control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> isize {
+    real::ours(real::epoll_ctl(epfd, op, fd, event) as isize)
+}
+
+fn control_socket(epfd: c_int, number: u32, op: c_int, fd: c_int, socket: Socket, item: Option<Item>) -> isize {
+    let mut epoll = EPOLLS[number as usize].lock();
+    match op {
+        EPOLL_CTL_DEL => {
+            if epoll.remove(socket, fd) {
+                0
+            } else {
+                err(libc::ENOENT)
+            }
+        }
+        EPOLL_CTL_ADD => {
+            let Some(item) = item else { return err(libc::EFAULT) };
+            if epoll.find(socket.index, fd).is_some() {
+                return err(libc::EEXIST);
+            }
+            if !epoll.insert(socket, item) {
+                return err(libc::ENOSPC);
+            }
+            epoll.kick(epfd);
+            drop(epoll);
+            watch_above(number, socket);
+            0
+        }
+        EPOLL_CTL_MOD => {
+            let Some(item) = item else { return err(libc::EFAULT) };
+            let Some(place) = epoll.find(socket.index, fd) else { return err(libc::ENOENT) };
+            *place = item;
+            if let Some(set) = epoll.ready_set() {
+                socket.region.ready(set.shared).set(socket.index as usize);
+            }
+            if socket.readiness(item.events | ALWAYS) & (item.events | ALWAYS) != 0 {
+                epoll.kick(epfd);
+            }
+            0
+        }
+        _ => err(libc::EINVAL),
+    }
+}
+
+/// Anything in front of us that the kernel should answer alone: not an epoll of ours, or without our sockets.
+pub(crate) enum Answer {
+    /// The result.
+    Done(isize),
+    /// Ask the kernel.
+    Kernel,
+}
+
+/// `epoll_wait` and its kin. `zero`: do not wait; `deadline` none: for ever.
+pub(crate) fn wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    zero: bool,
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+) -> Answer {
+    let Fd::Epoll(number) = table::look(epfd) else { return Answer::Kernel };
+    if max <= 0 || events.is_null() {
+        return Answer::Kernel;
+    }
+    // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
+    let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
+    let lock = &EPOLLS[number as usize];
+    tell_deferred();
+    let mut spun = false;
+    loop {
+        let mut epoll = lock.lock();
+        if !epoll.is_ours() {
+            if zero {
+                return Answer::Done(wait_kernel(epoll, lock, epfd, out, Some(0), mask).0);
+            }
+            let (n, kicked) = wait_kernel(epoll, lock, epfd, out, deadline, mask);
+            if kicked && n == 0 {
+                continue;
+            }
+            return Answer::Done(n);
+        }
+        let now = if epoll.kernel > 0 || epoll.kick.is_some() { real::now_ns() } else { 0 };
+        let due = now != 0 && now.wrapping_sub(epoll.kernel_seen_ns) >= KERNEL_LOOK_NS;
+        let mut n = 0;
+        if due {
+            let room = out.len().div_ceil(2);
+            n = epoll.look_at_kernel(epfd, &mut out[..room], now);
+        }
+        n += epoll.collect(&mut out[n..]);
+        if n == 0 && now != 0 && !due {
+            n = epoll.look_at_kernel(epfd, out, now);
+        }
+        if n > 0 || zero {
+            return Answer::Done(n as isize);
+        }
+        let Some(set) = epoll.set else { return Answer::Done(err(libc::ENOMEM)) };
+        if !spun && let Some(region) = attach::region() {
+            spun = true;
+            drop(epoll);
+            if wait::spin(region, || !region.ready(set.shared).is_empty()) {
+                continue;
+            }
+            epoll = lock.lock();
+        }
+        epoll.waiters += 1;
+        set.shared.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        n = epoll.collect(out);
+        let mut woken = Woken::Event;
+        if n == 0 {
+            drop(epoll);
+            woken = sleep(epfd, set, deadline, mask);
+            epoll = lock.lock();
+        }
+        epoll.waiters = epoll.waiters.saturating_sub(1);
+        set.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+        epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
+        if n > 0 {
+            return Answer::Done(n as isize);
+        }
+        match woken {
+            Woken::Event | Woken::Dead => {}
+            Woken::Interrupted => return Answer::Done(err(libc::EINTR)),
+            Woken::TimedOut => {
+                n = epoll.collect(out);
+                return Answer::Done(n as isize);
+            }
+        }
+        spun = true;
+    }
+}
+
+/// Sleeps on both.
+fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) -> Woken {
+    let look = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut fds = [look(epfd), look(if attach::dead() { -1 } else { set.pipe })];
+    match wait::ppoll_until(&mut fds, deadline, mask) {
+        0 => Woken::TimedOut,
+        n if n > 0 && fds[1].revents != 0 => set.drain(),
+        n if n > 0 => Woken::Event,
+        _ => Woken::Interrupted,
+    }
+}
+
+/// Only kernel descriptors are in it. Answers the result and whether we were woken by ourselves.
+fn wait_kernel(
+    mut epoll: Guard<'_, Epoll>,
+    lock: &Lock<Epoll>,
+    epfd: c_int,
+    out: &mut [epoll_event],
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+) -> (isize, bool) {
+    epoll.waiters += 1;
+    drop(epoll);
+    let timeout = match deadline {
+        None => -1,
+        Some(at) => {
+            let left = at.saturating_sub(real::now_ns());
+            left.div_ceil(1_000_000).min(i32::MAX as u64) as c_int
+        }
+    };
+    let n = real::epoll_pwait(epfd, out.as_mut_ptr(), out.len() as c_int, timeout, mask);
+    let errno = real::errno();
+    let mut epoll = lock.lock();
+    epoll.waiters = epoll.waiters.saturating_sub(1);
+    if n < 0 {
+        return (err(errno), false);
+    }
+    let kept = epoll.strip(out, n as usize);
+    (kept as isize, kept != n as usize)
+}

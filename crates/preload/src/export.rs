@@ -1,0 +1,39 @@
+//! The C functions that the library puts before the C library's: each asks the table whether the descriptor is
+//! ours, and hands over to the real function when it is not.
+//!
+//! `fcntl` and `ioctl` are variadic in C. They are defined here with a fixed third argument: on x86-64 and aarch64 a
+//! variadic call passes it in the same register, and who passes none leaves garbage that is not looked at.
+
+mod data;
+mod life;
+mod many;
+
+use std::ffi::c_int;
+use std::slice;
+
+use libc::iovec;
+
+use crate::real::err;
+use crate::slot::Socket;
+use crate::table;
+
+/// The socket behind a descriptor, if ours.
+#[inline]
+fn ours(fd: c_int) -> Option<Socket> {
+    table::socket(fd).and_then(Socket::at)
+}
+
+/// A program's io vector.
+fn vector<'a>(iov: *const iovec, count: usize) -> Result<&'a [iovec], isize> {
+    if count > libc::UIO_MAXIOV as usize {
+        return Err(err(libc::EINVAL));
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if iov.is_null() {
+        return Err(err(libc::EFAULT));
+    }
+    // SAFETY: the program vouches for `count` elements.
+    Ok(unsafe { slice::from_raw_parts(iov, count) })
+}

@@ -1,0 +1,353 @@
+//! Reading and writing.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use libc::{
+    MSG_CTRUNC, MSG_DONTWAIT, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
+
+use super::{ours, vector};
+use crate::address::{self, Given, V4};
+use crate::real::{self, err, finish, finish_int};
+use crate::slot::Socket;
+use crate::{datagram, life, sendfile, stream, table};
+
+const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
+
+fn one(buf: *const c_void, n: size_t) -> [iovec; 1] {
+    [iovec { iov_base: buf.cast_mut(), iov_len: n.min(isize::MAX as usize) }]
+}
+
+/// Receives; fills in the sender where asked.
+fn receive(socket: Socket, iov: &[iovec], flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> isize {
+    if socket.is_stream() {
+        let result = stream::receive(socket, iov, flags);
+        if result >= 0 && !from.is_null() && !len.is_null() {
+            // SAFETY: the program vouches for its length. TCP names nobody, as on Linux.
+            unsafe { *len = 0 };
+        }
+        return result;
+    }
+    match datagram::receive(socket, iov, flags) {
+        Err(errno) => err(errno),
+        Ok(taken) => {
+            address::write(taken.from, socket.is_inet6(), from, len);
+            if flags & MSG_TRUNC != 0 { taken.len as isize } else { taken.copied as isize }
+        }
+    }
+}
+
+fn send(socket: Socket, iov: &[iovec], flags: c_int, to: *const sockaddr, len: socklen_t) -> isize {
+    if socket.is_stream() {
+        return stream::send(socket, iov, flags);
+    }
+    let to = if to.is_null() {
+        None
+    } else {
+        match address::parse(to, len) {
+            Given::V4(to) => Some(to),
+            Given::Unspecified => None,
+            Given::Other => return err(libc::EAFNOSUPPORT),
+        }
+    };
+    datagram::send(socket, iov, to, flags)
+}
+
+/// A kernel socket that sends to where paths lead becomes ours first.
+fn ours_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Socket> {
+    let known = ours(fd);
+    if known.is_some() || to.is_null() || !matches!(table::look(fd), table::Entry::Candidate { .. }) {
+        return known;
+    }
+    match address::parse(to, len) {
+        Given::V4(to @ V4 { port: 1.., .. }) => life::adopt_for_send(fd, to),
+        _ => None,
+    }
+}
+
+fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize {
+    let iov = match vector(message.msg_iov, message.msg_iovlen as usize) {
+        Ok(iov) => iov,
+        Err(result) => return result,
+    };
+    let had = message.msg_controllen;
+    let result = if socket.is_stream() {
+        let result = stream::receive(socket, iov, flags);
+        message.msg_namelen = 0;
+        message.msg_flags = 0;
+        result
+    } else {
+        match datagram::receive(socket, iov, flags) {
+            Err(errno) => return err(errno),
+            Ok(taken) => {
+                if message.msg_name.is_null() {
+                    message.msg_namelen = 0;
+                }
+                let len = &raw mut message.msg_namelen;
+                address::write(taken.from, socket.is_inet6(), message.msg_name.cast(), len);
+                message.msg_flags = if taken.copied < taken.len { MSG_TRUNC } else { 0 };
+                if flags & MSG_TRUNC != 0 { taken.len as isize } else { taken.copied as isize }
+            }
+        }
+    };
+    if result >= 0 {
+        message.msg_controllen = 0;
+        message.msg_flags &= !MSG_CTRUNC;
+    } else {
+        message.msg_controllen = had;
+    }
+    result
+}
+
+fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
+    match vector(message.msg_iov, message.msg_iovlen as usize) {
+        Ok(iov) => send(socket, iov, flags, message.msg_name.cast(), message.msg_namelen),
+        Err(result) => result,
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+    match ours(fd) {
+        Some(socket) => finish(receive(socket, &one(buf, n), 0, ptr::null_mut(), ptr::null_mut())),
+        None => real::read(fd, buf, n),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t {
+    check(n, room);
+    read(fd, buf, n)
+}
+
+/// What the fortified functions do to a program that would overrun its buffer.
+fn check(n: size_t, room: size_t) {
+    if n > room {
+        real::say(&[b"*** buffer overflow detected ***: terminated"]);
+        // SAFETY: ends the process.
+        unsafe { libc::abort() };
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+    match ours(fd) {
+        Some(socket) => finish(send(socket, &one(buf, n), 0, ptr::null(), 0)),
+        None => real::write(fd, buf, n),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+    let Some(socket) = ours(fd) else { return real::readv(fd, iov, n) };
+    finish(match vector(iov, n as usize) {
+        Ok(iov) => receive(socket, iov, 0, ptr::null_mut(), ptr::null_mut()),
+        Err(result) => result,
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+    let Some(socket) = ours(fd) else { return real::writev(fd, iov, n) };
+    finish(match vector(iov, n as usize) {
+        Ok(iov) => send(socket, iov, 0, ptr::null(), 0),
+        Err(result) => result,
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+    match ours(fd) {
+        Some(socket) => finish(receive(socket, &one(buf, n), flags, ptr::null_mut(), ptr::null_mut())),
+        None => real::recv(fd, buf, n, flags),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int) -> ssize_t {
+    check(n, room);
+    recv(fd, buf, n, flags)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+) -> ssize_t {
+    match ours(fd) {
+        Some(socket) => finish(receive(socket, &one(buf, n), flags, from, len)),
+        None => real::recvfrom(fd, buf, n, flags, from, len),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+) -> ssize_t {
+    check(n, room);
+    recvfrom(fd, buf, n, flags, from, len)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let Some(socket) = ours(fd) else { return real::recvmsg(fd, message, flags) };
+    // SAFETY: the program vouches for its message, or passes null.
+    match unsafe { message.as_mut() } {
+        Some(message) => finish(receive_message(socket, message, flags)),
+        None => finish(err(libc::EFAULT)),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let Some(socket) = ours(fd) else { return real::recvmmsg(fd, messages, n, flags, timeout) };
+    if messages.is_null() {
+        return finish_int(err(libc::EFAULT));
+    }
+    // SAFETY: the program vouches for `n` messages, and for its timeout, or passes null.
+    let (messages, timeout) = unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_ref()) };
+    // As Linux: the time is looked at between messages only.
+    let end = timeout.map(|t| real::now_ns() + t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
+    let mut done = 0;
+    let mut flags_now = flags & !MSG_WAITFORONE;
+    for message in messages {
+        let result = receive_message(socket, &mut message.msg_hdr, flags_now);
+        if result < 0 {
+            if done == 0 {
+                return finish_int(result);
+            }
+            break;
+        }
+        message.msg_len = result as c_uint;
+        done += 1;
+        if flags & MSG_WAITFORONE != 0 {
+            flags_now |= MSG_DONTWAIT;
+        }
+        if end.is_some_and(|end| real::now_ns() >= end) {
+            break;
+        }
+    }
+    done
+}
+
+#[unsafe(export_name = "send")]
+extern "C" fn send_plain(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+    match ours(fd) {
+        Some(socket) => finish(send(socket, &one(buf, n), flags, ptr::null(), 0)),
+        None => real::send(fd, buf, n, flags),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    n: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    len: socklen_t,
+) -> ssize_t {
+    match ours_for_send(fd, to, len) {
+        Some(socket) => finish(send(socket, &one(buf, n), flags, to, len)),
+        None => real::sendto(fd, buf, n, flags, to, len),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program vouches for its message, or passes null.
+    let given = unsafe { message.as_ref() };
+    let socket = given.map_or_else(|| ours(fd), |m| ours_for_send(fd, m.msg_name.cast(), m.msg_namelen));
+    match (socket, given) {
+        (Some(socket), Some(message)) => finish(send_message(socket, message, flags)),
+        _ => real::sendmsg(fd, message, flags),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+    if messages.is_null() || n == 0 {
+        return real::sendmmsg(fd, messages, n, flags);
+    }
+    // SAFETY: the program vouches for `n` messages.
+    let given = unsafe { std::slice::from_raw_parts_mut(messages, n.min(libc::UIO_MAXIOV as c_uint) as usize) };
+    let first = &given[0].msg_hdr;
+    let Some(socket) = ours_for_send(fd, first.msg_name.cast(), first.msg_namelen) else {
+        return real::sendmmsg(fd, messages, n, flags);
+    };
+    let mut done = 0;
+    for message in given {
+        let result = send_message(socket, &message.msg_hdr, flags);
+        if result < 0 {
+            return if done == 0 { finish_int(result) } else { done };
+        }
+        message.msg_len = result as c_uint;
+        done += 1;
+    }
+    done
+}
+
+fn send_file(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+    if let Some(socket) = ours(out) {
+        if table::socket(from).is_some() {
+            return finish(err(libc::EINVAL));
+        }
+        return finish(sendfile::sendfile(socket, from, offset, n));
+    }
+    if table::socket(from).is_some() {
+        return finish(err(libc::EINVAL));
+    }
+    real::sendfile(out, from, offset, n)
+}
+
+// On 64-bit machines `off_t` is 64 bits wide in both.
+#[unsafe(export_name = "sendfile")]
+extern "C" fn sendfile_plain(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+    send_file(out, from, offset, n)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+    send_file(out, from, offset, n)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn splice(
+    from: c_int,
+    from_at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    n: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    match (ours(from), ours(to)) {
+        (None, None) => real::splice(from, from_at, to, to_at, n, flags),
+        (None, Some(socket)) => finish(sendfile::splice_in(from, socket, n, flags)),
+        (Some(socket), None) => finish(sendfile::splice_out(socket, to, n, flags)),
+        (Some(_), Some(_)) => finish(err(libc::EINVAL)), // neither is a pipe
+    }
+}
+
+/// The time a caller may wait, as a deadline.
+pub(super) fn deadline_ns(timeout: &timespec) -> Option<u64> {
+    let s = u64::try_from(timeout.tv_sec).ok()?;
+    let ns = u64::try_from(timeout.tv_nsec).ok().filter(|ns| *ns < 1_000_000_000)?;
+    Some(real::now_ns().saturating_add(s.saturating_mul(1_000_000_000)).saturating_add(ns))
+}

@@ -1,0 +1,214 @@
+//! Making, naming, duplicating and closing.
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use libc::{FILE, sockaddr, socklen_t};
+use scoutline_abi::layout::slot_state as is;
+
+use super::ours;
+use crate::real::{self, err, finish_int};
+use crate::table::Entry;
+use crate::{life, options, table};
+
+#[unsafe(no_mangle)]
+extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let fd = real::socket(family, kind, protocol);
+    life::created(fd, family, kind);
+    fd
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    finish_int(life::bind(fd, address, len))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    finish_int(life::listen(fd, backlog))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    finish_int(life::connect(fd, address, len))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    accept4(fd, address, len, 0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    let Some(socket) = ours(fd) else {
+        let new = real::accept4(fd, address, len, flags);
+        if new >= 0 {
+            life::closing(new); // whatever had the number was closed unseen
+        }
+        return new;
+    };
+    finish_int(life::accept(fd, socket, address, len, flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    match ours(fd) {
+        Some(socket) => finish_int(life::shutdown(socket, how)),
+        None => real::shutdown(fd, how),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    match ours(fd) {
+        Some(socket) => finish_int(options::get(fd, socket, level, name, value, len)),
+        None => real::getsockopt(fd, level, name, value, len),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    match ours(fd) {
+        Some(socket) => finish_int(options::set(fd, socket, level, name, value, len)),
+        None => real::setsockopt(fd, level, name, value, len),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    match ours(fd) {
+        Some(socket) => finish_int(life::local_name(socket, address, len)),
+        None => real::getsockname(fd, address, len),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    match ours(fd) {
+        Some(socket) => finish_int(life::peer_name(socket, address, len)),
+        None => real::getpeername(fd, address, len),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn close(fd: c_int) -> c_int {
+    life::close(fd)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    life::close_range(first, last, flags)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn closefrom(first: c_int) {
+    life::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fclose(stream: *mut FILE) -> c_int {
+    // The C library closes the descriptor without asking anybody.
+    if !stream.is_null() {
+        life::closing(real::fileno(stream));
+    }
+    real::fclose(stream)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup(fd: c_int) -> c_int {
+    if table::look(fd) == Entry::Internal {
+        return finish_int(err(libc::EBADF));
+    }
+    let new = real::dup(fd);
+    life::duplicated(fd, new);
+    new
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+    life::replace(from, to, || real::dup2(from, to))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    life::replace(from, to, || real::dup3(from, to, flags))
+}
+
+fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if table::look(fd) == Entry::Internal {
+        return finish_int(err(libc::EBADF));
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let new = real::fcntl(fd, command, argument);
+            life::duplicated(fd, new);
+            new
+        }
+        libc::F_GETFL | libc::F_SETFL => {
+            let Some(socket) = ours(fd) else { return real::fcntl(fd, command, argument) };
+            if command == libc::F_SETFL {
+                socket.set_non_blocking(argument as c_int & libc::O_NONBLOCK != 0);
+                return 0;
+            }
+            let flags = real::fcntl(fd, libc::F_GETFL, 0) & !libc::O_NONBLOCK;
+            flags | if socket.non_blocking() { libc::O_NONBLOCK } else { 0 }
+        }
+        _ => real::fcntl(fd, command, argument),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    control(fd, command, argument)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    control(fd, command, argument)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    let Some(socket) = ours(fd) else { return real::ioctl(fd, request, argument) };
+    let int = ptr::with_exposed_provenance_mut::<c_int>(argument);
+    let give = |value: u64| {
+        if int.is_null() {
+            return finish_int(err(libc::EFAULT));
+        }
+        // SAFETY: the program vouches for its integer.
+        unsafe { *int = value.min(i32::MAX as u64) as c_int };
+        0
+    };
+    match request {
+        libc::FIONREAD => {
+            if socket.state() & is::LISTENING != 0 {
+                return finish_int(err(libc::EINVAL));
+            }
+            if socket.is_stream() {
+                return give(socket.received());
+            }
+            give(crate::datagram::next_len(socket))
+        }
+        libc::TIOCOUTQ => {
+            let slot = socket.slot;
+            let tail = slot.send_tail.load(Ordering::Relaxed);
+            give(tail.wrapping_sub(slot.send_head.load(Ordering::Acquire)))
+        }
+        libc::FIONBIO => {
+            if int.is_null() {
+                return finish_int(err(libc::EFAULT));
+            }
+            // SAFETY: as above.
+            socket.set_non_blocking(unsafe { *int } != 0);
+            0
+        }
+        _ => real::ioctl(fd, request, argument),
+    }
+}
+
+/// A child that shares our memory would undo what the fork handlers do: a full fork is always correct.
+#[unsafe(no_mangle)]
+extern "C" fn vfork() -> libc::pid_t {
+    real::fork()
+}

@@ -1,0 +1,200 @@
+//! Waiting for many: epoll, poll, select.
+
+use std::ffi::c_int;
+use std::{ptr, slice};
+
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+use super::data::deadline_ns;
+use crate::epoll::Answer;
+use crate::poll::{self, Sets};
+use crate::real::{self, err, finish_int};
+use crate::{attach, epoll, life};
+
+fn made(epfd: c_int) -> c_int {
+    if epfd >= 0 && attach::region().is_some() {
+        life::closing(epfd); // whatever had the number was closed unseen
+        epoll::created(epfd);
+    }
+    epfd
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn epoll_create(size: c_int) -> c_int {
+    made(real::epoll_create(size))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    made(real::epoll_create1(flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    if attach::region().is_none() {
+        return real::epoll_ctl(epfd, op, fd, event);
+    }
+    finish_int(epoll::control(epfd, op, fd, event))
+}
+
+/// Milliseconds as a deadline; `None`: for ever.
+fn deadline_ms(timeout: c_int) -> Option<u64> {
+    u64::try_from(timeout).ok().map(|ms| real::now_ns() + ms * 1_000_000)
+}
+
+fn is_zero(timeout: &timespec) -> bool {
+    timeout.tv_sec == 0 && timeout.tv_nsec == 0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+    match epoll::wait(epfd, events, max, timeout == 0, deadline_of(timeout), ptr::null()) {
+        Answer::Done(result) => finish_int(result),
+        Answer::Kernel => real::epoll_wait(epfd, events, max, timeout),
+    }
+}
+
+/// The clock is read only where there is something to wait for.
+fn deadline_of(timeout: c_int) -> Option<u64> {
+    if timeout <= 0 { None } else { deadline_ms(timeout) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn epoll_pwait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    match epoll::wait(epfd, events, max, timeout == 0, deadline_of(timeout), mask) {
+        Answer::Done(result) => finish_int(result),
+        Answer::Kernel => real::epoll_pwait(epfd, events, max, timeout, mask),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn epoll_pwait2(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the program vouches for its timeout, or passes null.
+    let given = unsafe { timeout.as_ref() };
+    let deadline = given.and_then(deadline_ns);
+    if given.is_some() && deadline.is_none() {
+        return finish_int(err(libc::EINVAL));
+    }
+    match epoll::wait(epfd, events, max, given.is_some_and(is_zero), deadline, mask) {
+        Answer::Done(result) => finish_int(result),
+        Answer::Kernel => real::epoll_pwait2(epfd, events, max, timeout, mask),
+    }
+}
+
+/// The program's array when the real function would not do.
+fn concerned<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
+    if fds.is_null() || n == 0 || attach::region().is_none() {
+        return None;
+    }
+    // SAFETY: the program vouches for `n` entries.
+    let fds = unsafe { slice::from_raw_parts_mut(fds, n as usize) };
+    poll::concerns(fds).then_some(fds)
+}
+
+#[unsafe(export_name = "poll")]
+extern "C" fn poll_plain(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+    match concerned(fds, n) {
+        Some(fds) => finish_int(poll::poll(fds, timeout == 0, deadline_ms(timeout), ptr::null())),
+        None => real::poll(fds, n, timeout),
+    }
+}
+
+fn check(n: nfds_t, room: size_t) {
+    if room / size_of::<pollfd>() < n as usize {
+        real::say(&[b"*** buffer overflow detected ***: terminated"]);
+        // SAFETY: ends the process.
+        unsafe { libc::abort() };
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
+    check(n, room);
+    poll_plain(fds, n, timeout)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+    let Some(ours) = concerned(fds, n) else { return real::ppoll(fds, n, timeout, mask) };
+    // SAFETY: the program vouches for its timeout, or passes null.
+    let given = unsafe { timeout.as_ref() };
+    let deadline = given.and_then(deadline_ns);
+    if given.is_some() && deadline.is_none() {
+        return finish_int(err(libc::EINVAL));
+    }
+    finish_int(poll::poll(ours, given.is_some_and(is_zero), deadline, mask))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    check(n, room);
+    ppoll(fds, n, timeout, mask)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn select(
+    n: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    let sets = Sets { read, write, except };
+    if attach::region().is_none() || n <= 0 || !sets.concerns(n) {
+        return real::select(n, read, write, except, timeout);
+    }
+    // SAFETY: the program vouches for its timeout, or passes null.
+    let given = unsafe { timeout.as_mut() };
+    let Some(given) = given else { return finish_int(sets.select(n, false, None, ptr::null())) };
+    if given.tv_sec < 0 || given.tv_usec < 0 {
+        return finish_int(err(libc::EINVAL));
+    }
+    let left = given.tv_sec as u64 * 1_000_000 + given.tv_usec as u64;
+    let deadline = real::now_ns().saturating_add(left.saturating_mul(1000));
+    let result = sets.select(n, left == 0, Some(deadline), ptr::null());
+    // As Linux: what is left of the time.
+    let left = deadline.saturating_sub(real::now_ns()) / 1000;
+    given.tv_sec = (left / 1_000_000) as i64;
+    given.tv_usec = (left % 1_000_000) as i64;
+    finish_int(result)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pselect(
+    n: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let sets = Sets { read, write, except };
+    if attach::region().is_none() || n <= 0 || !sets.concerns(n) {
+        return real::pselect(n, read, write, except, timeout, mask);
+    }
+    // SAFETY: the program vouches for its timeout, or passes null.
+    let given = unsafe { timeout.as_ref() };
+    let deadline = given.and_then(deadline_ns);
+    if given.is_some() && deadline.is_none() {
+        return finish_int(err(libc::EINVAL));
+    }
+    finish_int(sets.select(n, given.is_some_and(is_zero), deadline, mask))
+}

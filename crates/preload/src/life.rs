@@ -1,0 +1,626 @@
+//! The life of a socket: whose it is, bind, listen, connect, accept, shutdown, duplicates, close.
+//!
+//! A socket starts as the kernel's (a *candidate*). It becomes ours when it binds to an address that paths serve
+//! (or to any address and a port), listens on any address, or connects or sends to where paths lead. Binding to
+//! any address with port 0 decides nothing yet: the kernel picks the port, and what comes next decides.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use libc::{sockaddr, socklen_t};
+use scoutline_abi::layout::{SLOT_COUNT, call_op, slot_flag, slot_kind, slot_request as ask, slot_state as is};
+
+use crate::address::{self, Given, V4};
+use crate::lock::Lock;
+use crate::real::err;
+use crate::slot::{Socket, kept};
+use crate::table::Entry;
+use crate::{attach, call, epoll, options, real, table, wait};
+
+/// One thread at a time uses the record's `claiming`.
+static CLAIM: Lock<()> = Lock::new(());
+
+/// Nobody may be claiming while the process is copied.
+pub(crate) fn before_fork() {
+    CLAIM.take_over_fork();
+}
+
+/// See [`before_fork`].
+pub(crate) fn after_fork() {
+    CLAIM.give_back();
+}
+
+fn served() -> impl Iterator<Item = (u32, u32, u32)> {
+    let header = attach::region().filter(|_| !attach::dead()).map(scoutline_abi::Region::header);
+    header.into_iter().flat_map(|header| {
+        let count = header.served_count.load(Ordering::Acquire) as usize;
+        header.served.iter().take(count).map(|served| {
+            let prefix = served.prefix.load(Ordering::Relaxed).min(32);
+            let mask = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
+            (served.address.load(Ordering::Relaxed), mask, served.gateway.load(Ordering::Relaxed))
+        })
+    })
+}
+
+fn is_served_address(address: u32) -> bool {
+    served().any(|(ours, _, _)| ours == address)
+}
+
+/// True when paths lead to `address`.
+fn is_reached(address: u32) -> bool {
+    if address == 0 || address >> 24 == 127 {
+        return false;
+    }
+    if served().any(|(ours, mask, _)| ours & mask == address & mask) {
+        return true;
+    }
+    served().any(|(_, _, gateway)| gateway != 0) && !is_host_address(address)
+}
+
+/// True for an address of the host's own: the kernel would send to it from itself.
+fn is_host_address(address: u32) -> bool {
+    let fd = real::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: zeros are a valid address.
+    let mut to: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_in>() as socklen_t;
+    address::write(V4 { address, port: 9 }, false, (&raw mut to).cast(), &raw mut len);
+    let mut same = false;
+    if real::connect(fd, (&raw const to).cast(), len) == 0 {
+        real::getsockname(fd, (&raw mut to).cast(), &raw mut len);
+        same = address::parse((&raw const to).cast(), len) == Given::V4(V4 { address, port: kernel_port(fd) });
+    }
+    real::close(fd);
+    same
+}
+
+fn kernel_name(fd: c_int) -> Option<V4> {
+    // SAFETY: zeros are a valid address.
+    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
+    if real::getsockname(fd, (&raw mut name).cast(), &raw mut len) < 0 {
+        return None;
+    }
+    match address::parse((&raw const name).cast(), len) {
+        Given::V4(name) => Some(name),
+        _ => None,
+    }
+}
+
+fn kernel_port(fd: c_int) -> u16 {
+    kernel_name(fd).map_or(0, |name| name.port)
+}
+
+/// The kind and family of a kernel socket that could be ours.
+fn suitable(fd: c_int) -> Option<(u32, c_int)> {
+    let family = options::of_kernel(fd, libc::SO_DOMAIN);
+    if family != libc::AF_INET && (family != libc::AF_INET6 || options::is_v6_only(fd)) {
+        return None;
+    }
+    let kind = match options::of_kernel(fd, libc::SO_PROTOCOL) {
+        libc::IPPROTO_TCP => slot_kind::STREAM,
+        libc::IPPROTO_UDP => slot_kind::DATAGRAM,
+        _ => return None,
+    };
+    Some((kind, family))
+}
+
+/// A fresh slot for `fd`, not yet entered in the table.
+fn open(fd: c_int, kind: u32, family: c_int) -> Result<Socket, isize> {
+    let opened = call::call(call_op::OPEN, 0, [u64::from(kind), family as u64, 0, 0]);
+    if opened < 0 {
+        return Err(opened as isize);
+    }
+    let Some(socket) = Socket::at(opened as u32) else { return Err(err(libc::EPROTO)) };
+    socket.hold(true);
+    let flags = real::fcntl(fd, libc::F_GETFL, 0);
+    let mut ours = 0;
+    if flags >= 0 && flags & libc::O_NONBLOCK != 0 {
+        ours |= slot_flag::NONBLOCK;
+    }
+    if family == libc::AF_INET6 {
+        ours |= slot_flag::INET6;
+    }
+    socket.slot.flags.store(ours, Ordering::Release);
+    options::carry_over(fd, socket);
+    Ok(socket)
+}
+
+/// From now on `fd` is this socket.
+fn enter(fd: c_int, socket: Socket) {
+    let before = table::put(fd, Entry::Socket(socket.index));
+    if let Entry::Candidate { watched: true } = before {
+        epoll::adopt(fd, socket);
+    }
+}
+
+fn bind_slot(socket: Socket, to: V4) -> isize {
+    let kept = socket.slot.kept_options.load(Ordering::Relaxed);
+    let reuse = u64::from(kept & kept::REUSE_ADDRESS != 0) | u64::from(kept & kept::REUSE_PORT != 0) << 1;
+    call::call(call_op::BIND, socket.index, [u64::from(to.address), u64::from(to.port), reuse, 0]).min(0) as isize
+}
+
+/// Makes `fd` ours and binds it; on failure it stays the kernel's.
+fn adopt(fd: c_int, kind: u32, family: c_int, name: Option<V4>) -> Result<Socket, isize> {
+    let socket = open(fd, kind, family)?;
+    if let Some(name) = name {
+        let result = bind_slot(socket, name);
+        if result < 0 {
+            socket.release();
+            return Err(result);
+        }
+    }
+    enter(fd, socket);
+    Ok(socket)
+}
+
+/// The descriptor goes back to the kernel's socket behind it.
+fn give_up(fd: c_int, socket: Socket) {
+    table::put(fd, Entry::Candidate { watched: false });
+    socket.release();
+}
+
+/// `socket` succeeded: remembers what may become ours, forgets what had the number.
+pub(crate) fn created(fd: c_int, family: c_int, kind: c_int) {
+    if fd < 0 || attach::region().is_none() {
+        return;
+    }
+    let inet = family == libc::AF_INET || family == libc::AF_INET6;
+    let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let candidate = inet && (kind == libc::SOCK_STREAM || kind == libc::SOCK_DGRAM);
+    let entry = if candidate { Entry::Candidate { watched: false } } else { Entry::Kernel };
+    left(fd, table::put(fd, entry));
+}
+
+/// A descriptor that was `entry` is gone.
+fn left(fd: c_int, entry: Entry) {
+    match entry {
+        Entry::Socket(slot) => {
+            if let Some(socket) = Socket::at(slot) {
+                socket.release();
+            }
+        }
+        Entry::Epoll(number) => epoll::closed(number),
+        Entry::Candidate { watched: true } => epoll::drop_candidate(fd),
+        _ => {}
+    }
+}
+
+/// `bind`.
+pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
+    let given = address::parse(address, len);
+    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+        let Given::V4(to) = given else { return err(libc::EINVAL) };
+        if socket.state() & is::BOUND != 0 {
+            return err(libc::EINVAL);
+        }
+        return bind_slot(socket, to);
+    }
+    if let Given::V4(to) = given
+        && attach::region().is_some()
+        && (is_served_address(to.address) || to.address == 0 && to.port != 0 && served().next().is_some())
+        && let Some((kind, family)) = suitable(fd)
+    {
+        return match adopt(fd, kind, family, Some(to)) {
+            Ok(_) => 0,
+            Err(result) => result,
+        };
+    }
+    real::ours(real::bind(fd, address, len) as isize)
+}
+
+/// `listen`.
+pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
+    let mut socket = table::socket(fd).and_then(Socket::at);
+    if socket.is_none()
+        && let Entry::Candidate { .. } = table::look(fd)
+        && served().next().is_some()
+        && let Some((slot_kind::STREAM, family)) = suitable(fd)
+        && let Some(name) = kernel_name(fd)
+        && name.address == 0
+    {
+        // The kernel's port, so that `getsockname` keeps its answer; another one if it is taken on our side.
+        let adopted = adopt(fd, slot_kind::STREAM, family, Some(name))
+            .or_else(|_| adopt(fd, slot_kind::STREAM, family, Some(V4 { port: 0, ..name })));
+        match adopted {
+            Ok(adopted) => socket = Some(adopted),
+            Err(result) => return result,
+        }
+    }
+    let Some(socket) = socket else { return real::ours(real::listen(fd, backlog) as isize) };
+    if !socket.is_stream() {
+        return err(libc::EOPNOTSUPP);
+    }
+    if socket.state() & (is::CONNECTED | is::CONNECTING) != 0 {
+        return err(libc::EINVAL);
+    }
+    if socket.state() & is::BOUND == 0 {
+        let result = bind_slot(socket, V4 { address: 0, port: 0 });
+        if result < 0 {
+            return result;
+        }
+    }
+    call::call(call_op::LISTEN, socket.index, [backlog.max(0) as u64, 0, 0, 0]).min(0) as isize
+}
+
+/// `connect`.
+pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
+    let given = address::parse(address, len);
+    let kernel = || real::ours(real::connect(fd, address, len) as isize);
+    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+        return match given {
+            Given::V4(to) if socket.is_stream() => connect_stream(fd, socket, to),
+            Given::V4(to) if is_reached(to.address) || is_served_address(to.address) => {
+                call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0]).min(0)
+                    as isize
+            }
+            Given::V4(_) => {
+                back_to_kernel(fd, socket);
+                kernel()
+            }
+            Given::Unspecified if !socket.is_stream() => {
+                call::call(call_op::DISCONNECT, socket.index, [0; 4]).min(0) as isize
+            }
+            Given::Unspecified => {
+                give_up(fd, socket);
+                0
+            }
+            Given::Other => err(libc::EAFNOSUPPORT),
+        };
+    }
+    let Given::V4(to) = given else { return kernel() };
+    if !is_reached(to.address) {
+        return kernel();
+    }
+    let Some((kind, family)) = suitable(fd) else { return kernel() };
+    let name = kernel_name(fd).filter(|name| name.port != 0);
+    match adopt(fd, kind, family, name.map(|name| V4 { address: 0, ..name })) {
+        Ok(socket) if kind == slot_kind::STREAM => connect_stream(fd, socket, to),
+        Ok(socket) => {
+            call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0]).min(0) as isize
+        }
+        Err(result) => result,
+    }
+}
+
+/// A socket that was only bound turns out to go where paths do not lead.
+fn back_to_kernel(fd: c_int, socket: Socket) {
+    let port = socket.slot.local_port.load(Ordering::Relaxed) as u16;
+    let address = socket.slot.local_address.load(Ordering::Relaxed);
+    let inet6 = socket.is_inet6();
+    let non_blocking = socket.non_blocking();
+    give_up(fd, socket);
+    let flags = real::fcntl(fd, libc::F_GETFL, 0);
+    let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    real::fcntl(fd, libc::F_SETFL, flags as usize);
+    if kernel_port(fd) == 0 && address == 0 {
+        // SAFETY: zeros are a valid address.
+        let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
+        address::write(V4 { address: 0, port }, inet6, (&raw mut name).cast(), &raw mut len);
+        real::bind(fd, (&raw const name).cast(), len);
+    }
+}
+
+fn connect_stream(fd: c_int, socket: Socket, to: V4) -> isize {
+    let bits = &socket.slot.kept_options;
+    let pending = bits.load(Ordering::Acquire) & kept::CONNECT_PENDING != 0;
+    let state = socket.state();
+    if pending {
+        // A second call tells how the first one ended.
+        if state & is::FAILED != 0 {
+            bits.fetch_and(!kept::CONNECT_PENDING, Ordering::AcqRel);
+            let errno = socket.take_error();
+            return err(if errno == 0 { libc::ECONNABORTED } else { errno });
+        }
+        if state & is::CONNECTED != 0 {
+            bits.fetch_and(!kept::CONNECT_PENDING, Ordering::AcqRel);
+            return 0;
+        }
+        if socket.non_blocking() {
+            return err(libc::EALREADY);
+        }
+        return await_connection(socket);
+    }
+    if state & is::FAILED == 0 && state & (is::CONNECTED | is::LISTENING) != 0 {
+        return err(libc::EISCONN);
+    }
+    let mut socket = socket;
+    if state & is::FAILED != 0 {
+        // Linux lets a socket try again: ours does with a fresh slot.
+        if state & is::CONNECTED != 0 && socket.requests() & ask::SHUTDOWN == 0 && socket.received() > 0 {
+            return err(libc::EISCONN);
+        }
+        let family = if socket.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
+        let fresh = match open(fd, slot_kind::STREAM, family) {
+            Ok(fresh) => fresh,
+            Err(result) => return result,
+        };
+        options::inherit(socket, fresh);
+        fresh.set_non_blocking(socket.non_blocking());
+        let old = socket;
+        table::put(fd, Entry::Socket(fresh.index));
+        old.release();
+        socket = fresh;
+    }
+    if !is_reached(to.address) && !is_served_address(to.address) {
+        back_to_kernel(fd, socket);
+        // SAFETY: zeros are a valid address.
+        let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
+        let inet6 = options::of_kernel(fd, libc::SO_DOMAIN) == libc::AF_INET6;
+        address::write(to, inet6, (&raw mut name).cast(), &raw mut len);
+        return real::ours(real::connect(fd, (&raw const name).cast(), len) as isize);
+    }
+    let result = call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0]);
+    if result < 0 {
+        return result as isize;
+    }
+    socket.slot.kept_options.fetch_or(kept::CONNECT_PENDING, Ordering::AcqRel);
+    if socket.non_blocking() {
+        // Within one call Linux never sees the answer; ours may have it already, and says so the same way later.
+        return err(libc::EINPROGRESS);
+    }
+    await_connection(socket)
+}
+
+fn await_connection(socket: Socket) -> isize {
+    let deadline = wait::deadline_us(socket.slot.send_timeout_us.load(Ordering::Relaxed));
+    let settled = || socket.state() & (is::CONNECTED | is::FAILED) != 0;
+    if !settled()
+        && let Err(errno) = wait::wait_for(socket, deadline, settled)
+    {
+        return err(if errno == libc::EAGAIN { libc::EINPROGRESS } else { errno });
+    }
+    socket.slot.kept_options.fetch_and(!kept::CONNECT_PENDING, Ordering::AcqRel);
+    if socket.state() & is::FAILED != 0 {
+        let errno = socket.take_error();
+        return err(if errno == 0 { libc::ECONNABORTED } else { errno });
+    }
+    0
+}
+
+/// `accept` and `accept4` on a socket of ours.
+pub(crate) fn accept(fd: c_int, socket: Socket, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> isize {
+    if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
+        return err(libc::EINVAL);
+    }
+    if !socket.is_stream() {
+        return err(libc::EOPNOTSUPP);
+    }
+    let mut deadline = None;
+    loop {
+        if attach::dead() {
+            return err(libc::ECONNRESET);
+        }
+        if socket.state() & is::LISTENING == 0 || socket.requests() & ask::SHUTDOWN_READ != 0 {
+            return err(libc::EINVAL);
+        }
+        if socket.received() > 0 {
+            // The descriptor first: without one the connection stays in the queue, as on Linux.
+            let how = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+            let new_fd = real::fcntl(fd, how, 0);
+            if new_fd < 0 {
+                return err(real::errno());
+            }
+            if let Some(accepted) = claim(socket) {
+                options::inherit(socket, accepted);
+                let mut ours = socket.slot.flags.load(Ordering::Relaxed) & slot_flag::INET6;
+                if flags & libc::SOCK_NONBLOCK != 0 {
+                    ours |= slot_flag::NONBLOCK;
+                }
+                accepted.slot.flags.store(ours, Ordering::Release);
+                left(new_fd, table::put(new_fd, Entry::Socket(accepted.index)));
+                address::write(remote(accepted), accepted.is_inet6(), address, len);
+                return new_fd as isize;
+            }
+            real::close(new_fd);
+            continue;
+        }
+        if socket.non_blocking() {
+            return err(libc::EAGAIN);
+        }
+        if deadline.is_none() {
+            deadline = wait::deadline_us(socket.slot.receive_timeout_us.load(Ordering::Relaxed));
+        }
+        let ready = || {
+            socket.received() > 0
+                || socket.state() & is::LISTENING == 0
+                || socket.requests() & ask::SHUTDOWN_READ != 0
+        };
+        if let Err(errno) = wait::wait_for(socket, deadline, ready) {
+            return err(errno);
+        }
+    }
+}
+
+/// Takes one connection from the queue. The record says what is being taken, so that a death in between loses
+/// nothing.
+fn claim(listener: Socket) -> Option<Socket> {
+    let record = attach::record(listener.region)?;
+    let slot = listener.slot;
+    let _alone = CLAIM.lock();
+    loop {
+        let head = slot.receive_head.load(Ordering::Acquire);
+        if slot.receive_tail.load(Ordering::Acquire) == head {
+            return None;
+        }
+        let offset = slot.receive_offset.load(Ordering::Relaxed);
+        let size = slot.receive_size.load(Ordering::Relaxed);
+        let spans = listener.region.ring_spans(offset, size, head.wrapping_mul(4), 4)?;
+        // SAFETY: four mapped bytes; entries are aligned to four and never wrap.
+        let index = unsafe { ptr::read_volatile(spans[0].memory.as_ptr().cast::<u32>()) };
+        let valid = (index as usize) < SLOT_COUNT;
+        if valid {
+            record.claiming_from.store(listener.index + 1, Ordering::Relaxed);
+            record.claiming.store(index + 1, Ordering::SeqCst);
+        }
+        let won = slot
+            .receive_head
+            .compare_exchange(head, head.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        let accepted = if won && valid { Socket::at(index) } else { None };
+        if let Some(accepted) = accepted {
+            accepted.hold(false);
+        }
+        record.claiming.store(0, Ordering::SeqCst);
+        if accepted.is_some() {
+            return accepted;
+        }
+    }
+}
+
+fn remote(socket: Socket) -> V4 {
+    let slot = socket.slot;
+    V4 {
+        address: slot.remote_address.load(Ordering::Relaxed),
+        port: slot.remote_port.load(Ordering::Relaxed) as u16,
+    }
+}
+
+/// `getsockname` on a socket of ours.
+pub(crate) fn local_name(socket: Socket, address: *mut sockaddr, len: *mut socklen_t) -> isize {
+    let slot = socket.slot;
+    let name = V4 {
+        address: slot.local_address.load(Ordering::Relaxed),
+        port: slot.local_port.load(Ordering::Relaxed) as u16,
+    };
+    address::write(name, socket.is_inet6(), address, len);
+    0
+}
+
+/// `getpeername` on a socket of ours.
+pub(crate) fn peer_name(socket: Socket, address: *mut sockaddr, len: *mut socklen_t) -> isize {
+    let state = socket.state();
+    if state & is::CONNECTED == 0 || state & is::FAILED != 0 {
+        return err(libc::ENOTCONN);
+    }
+    address::write(remote(socket), socket.is_inet6(), address, len);
+    0
+}
+
+/// `shutdown` on a socket of ours.
+pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
+    let what = match how {
+        libc::SHUT_RD => ask::SHUTDOWN_READ,
+        libc::SHUT_WR => ask::SHUTDOWN,
+        libc::SHUT_RDWR => ask::SHUTDOWN | ask::SHUTDOWN_READ,
+        _ => return err(libc::EINVAL),
+    };
+    let state = socket.state();
+    if state & is::LISTENING == 0 && (state & is::CONNECTED == 0 || state & is::FAILED != 0) {
+        return err(libc::ENOTCONN);
+    }
+    socket.slot.requests.fetch_or(what, Ordering::AcqRel);
+    socket.tell();
+    0
+}
+
+/// `close`.
+pub(crate) fn close(fd: c_int) -> c_int {
+    match table::look(fd) {
+        Entry::Kernel => real::close(fd),
+        Entry::Internal => {
+            real::set_errno(libc::EBADF);
+            -1
+        }
+        _ => {
+            // Out of the table before the number can be given out again.
+            let entry = table::put(fd, Entry::Kernel);
+            let result = real::close(fd);
+            let errno = real::errno();
+            left(fd, entry);
+            real::set_errno(errno);
+            result
+        }
+    }
+}
+
+/// The C library closes `fd` by itself right after this.
+pub(crate) fn closing(fd: c_int) {
+    if !matches!(table::look(fd), Entry::Kernel | Entry::Internal) {
+        left(fd, table::put(fd, Entry::Kernel));
+    }
+}
+
+/// `close_range`, our own descriptors left out.
+pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
+        return real::close_range(first, last, flags);
+    }
+    let highest = table::highest().max(0) as u32;
+    let mut from = first;
+    for fd in first..=last.min(highest) {
+        match table::look(fd as c_int) {
+            Entry::Internal => {
+                if from < fd {
+                    real::close_range(from, fd - 1, flags);
+                }
+                from = fd + 1;
+            }
+            Entry::Kernel => {}
+            entry => {
+                table::put(fd as c_int, Entry::Kernel);
+                real::close(fd as c_int);
+                left(fd as c_int, entry);
+            }
+        }
+    }
+    if from <= last { real::close_range(from, last, flags) } else { 0 }
+}
+
+/// `to` now names what `from` names.
+pub(crate) fn duplicated(from: c_int, to: c_int) {
+    if to < 0 || attach::region().is_none() {
+        return;
+    }
+    let entry = match table::look(from) {
+        Entry::Socket(slot) => {
+            if let Some(socket) = Socket::at(slot) {
+                socket.hold(false);
+            }
+            Entry::Socket(slot)
+        }
+        Entry::Epoll(number) => {
+            epoll::duplicated(number);
+            Entry::Epoll(number)
+        }
+        Entry::Candidate { .. } => Entry::Candidate { watched: false },
+        Entry::Internal | Entry::Kernel => Entry::Kernel,
+    };
+    left(to, table::put(to, entry));
+}
+
+/// `dup2` and `dup3`: `real` does it in the kernel.
+pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    if table::look(from) == Entry::Internal {
+        real::set_errno(libc::EBADF);
+        return -1;
+    }
+    if from == to || real::fcntl(from, libc::F_GETFD, 0) < 0 {
+        return real();
+    }
+    if table::look(to) == Entry::Internal {
+        attach::relocate(to);
+    }
+    let result = real();
+    if result >= 0 {
+        duplicated(from, to);
+    }
+    result
+}
+
+/// `sendto` on a kernel datagram socket: makes it ours if paths lead there.
+pub(crate) fn adopt_for_send(fd: c_int, to: V4) -> Option<Socket> {
+    if !matches!(table::look(fd), Entry::Candidate { .. }) || !is_reached(to.address) {
+        return None;
+    }
+    let Some((slot_kind::DATAGRAM, family)) = suitable(fd) else { return None };
+    let name = kernel_name(fd).map_or(V4 { address: 0, port: 0 }, |name| V4 { address: 0, ..name });
+    adopt(fd, slot_kind::DATAGRAM, family, Some(name))
+        .or_else(|_| adopt(fd, slot_kind::DATAGRAM, family, Some(V4 { address: 0, port: 0 })))
+        .ok()
+}

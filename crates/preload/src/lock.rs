@@ -1,0 +1,79 @@
+//! A small lock for the shim's own tables: no memory, no futex, safe to set back in a forked child.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::real;
+
+/// Data behind a lock that is held for moments only.
+pub(crate) struct Lock<T> {
+    held: AtomicU32,
+    data: UnsafeCell<T>,
+}
+
+// SAFETY: `held` lets one thread at a time at the data.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+/// The lock, held. Given back on drop.
+pub(crate) struct Guard<'a, T>(&'a Lock<T>);
+
+/// Waits between two tries: first spinning, then giving up the core, then napping.
+pub(crate) fn back_off(tries: u32) {
+    if tries < 64 {
+        std::hint::spin_loop();
+    } else if tries < 1024 {
+        // SAFETY: no arguments.
+        unsafe { libc::sched_yield() };
+    } else {
+        real::nap(50);
+    }
+}
+
+impl<T> Lock<T> {
+    /// Free, around `data`.
+    pub(crate) const fn new(data: T) -> Lock<T> {
+        Lock { held: AtomicU32::new(0), data: UnsafeCell::new(data) }
+    }
+
+    /// Waits until it is ours.
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        let mut tries = 0;
+        while self.held.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            back_off(tries);
+            tries += 1;
+        }
+        Guard(self)
+    }
+
+    /// Takes it across a fork: [`Lock::give_back`] in parent and child.
+    pub(crate) fn take_over_fork(&self) {
+        std::mem::forget(self.lock());
+    }
+
+    /// Frees it, whoever held it: after `take_over_fork`, or in a child whose other threads are gone.
+    pub(crate) fn give_back(&self) {
+        self.held.store(0, Ordering::Release);
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists, so the lock is ours.
+        unsafe { &*self.0.data.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard exists, so the lock is ours, and `&mut self` makes the access unique.
+        unsafe { &mut *self.0.data.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.0.held.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,348 @@
+//! Socket options of our sockets. What the engine needs is told to it, what programs read back is kept in the slot,
+//! and what we do not know goes to the kernel's socket, which also checks it.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use libc::{IPPROTO_TCP, SOL_SOCKET, socklen_t, timeval};
+use scoutline_abi::layout::{call_op, slot_option, slot_state as is};
+
+use crate::real::err;
+use crate::slot::{Socket, kept};
+use crate::{call, real};
+
+/// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
+/// Buffers as Linux gives them to TCP before a program asks.
+const DEFAULT_RECEIVE_BUFFER: u32 = 131_072;
+const DEFAULT_SEND_BUFFER: u32 = 16_384;
+const KEEP_IDLE_S: u32 = 7200;
+const KEEP_INTERVAL_S: u32 = 75;
+const KEEP_COUNT: u32 = 9;
+
+/// Reads a C value of the program's.
+fn value<T: Copy>(from: *const c_void, len: socklen_t) -> Result<T, isize> {
+    if from.is_null() {
+        return Err(err(libc::EFAULT));
+    }
+    if (len as usize) < size_of::<T>() {
+        return Err(err(libc::EINVAL));
+    }
+    // SAFETY: the program vouches for `len` bytes, which is enough.
+    Ok(unsafe { ptr::read_unaligned(from.cast()) })
+}
+
+/// Writes a C value to the program, cut to its room.
+fn give<T: Copy>(from: T, to: *mut c_void, len: *mut socklen_t) -> isize {
+    if to.is_null() || len.is_null() {
+        return err(libc::EFAULT);
+    }
+    // SAFETY: the program vouches for `len` and `*len` bytes at `to`; no more is written.
+    unsafe {
+        let room = (*len as usize).min(size_of::<T>());
+        ptr::copy_nonoverlapping((&raw const from).cast::<u8>(), to.cast(), room);
+        *len = room as socklen_t;
+    }
+    0
+}
+
+fn keep(socket: Socket, bit: u32, on: bool) {
+    if on {
+        socket.slot.kept_options.fetch_or(bit, Ordering::AcqRel);
+    } else {
+        socket.slot.kept_options.fetch_and(!bit, Ordering::AcqRel);
+    }
+}
+
+fn kept_bit(socket: Socket, bit: u32) -> c_int {
+    c_int::from(socket.slot.kept_options.load(Ordering::Acquire) & bit != 0)
+}
+
+fn tell(socket: Socket, option: u64, value: u64) -> isize {
+    call::call(call_op::OPTION, socket.index, [option, value, 0, 0]).min(0) as isize
+}
+
+/// Idle seconds, interval seconds, count, as set or by default.
+fn keep_alive(socket: Socket) -> (u32, u32, u32) {
+    let or = |value, default| if value == 0 { default } else { value };
+    let rest = socket.slot.spare1[1].load(Ordering::Relaxed);
+    (
+        or(socket.slot.spare1[0].load(Ordering::Relaxed), KEEP_IDLE_S),
+        or(rest >> 16, KEEP_INTERVAL_S),
+        or(rest & 0xffff, KEEP_COUNT),
+    )
+}
+
+fn tell_keep_alive(socket: Socket) -> isize {
+    let (idle, interval, count) = keep_alive(socket);
+    let on = kept_bit(socket, kept::KEEP_ALIVE) != 0;
+    let value = u64::from(idle.min(0xf_ffff)) | u64::from(interval) << 20 | u64::from(count) << 40;
+    tell(socket, slot_option::KEEP_ALIVE, if on { value } else { 0 })
+}
+
+fn microseconds(time: timeval) -> Option<u64> {
+    let (Ok(s), Ok(us)) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) else { return None };
+    (us < 1_000_000).then(|| s.saturating_mul(1_000_000).saturating_add(us))
+}
+
+/// `setsockopt` on a socket of ours.
+pub(crate) fn set(fd: c_int, socket: Socket, level: c_int, name: c_int, from: *const c_void, len: socklen_t) -> isize {
+    set_inner(fd, socket, level, name, from, len).unwrap_or_else(|failed| failed)
+}
+
+fn set_inner(
+    fd: c_int,
+    socket: Socket,
+    level: c_int,
+    name: c_int,
+    from: *const c_void,
+    len: socklen_t,
+) -> Result<isize, isize> {
+    let slot = socket.slot;
+    let int = || value::<c_int>(from, len);
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_REUSEADDR) => keep(socket, kept::REUSE_ADDRESS, int()? != 0),
+        (SOL_SOCKET, libc::SO_REUSEPORT) => keep(socket, kept::REUSE_PORT, int()? != 0),
+        (SOL_SOCKET, libc::SO_BROADCAST) => {
+            let on = int()? != 0;
+            keep(socket, kept::BROADCAST, on);
+            return Ok(tell(socket, slot_option::BROADCAST, u64::from(on)));
+        }
+        (SOL_SOCKET, libc::SO_KEEPALIVE) => {
+            keep(socket, kept::KEEP_ALIVE, int()? != 0);
+            return Ok(tell_keep_alive(socket));
+        }
+        (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
+            let us = microseconds(value(from, len)?).ok_or(err(libc::EDOM))?;
+            slot.receive_timeout_us.store(us, Ordering::Release);
+        }
+        (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => {
+            let us = microseconds(value(from, len)?).ok_or(err(libc::EDOM))?;
+            slot.send_timeout_us.store(us, Ordering::Release);
+        }
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            let bytes = int()?;
+            let bytes = if bytes < 0 { i32::MAX as u32 } else { bytes.unsigned_abs() };
+            let most = slot.receive_size.load(Ordering::Relaxed) / 2;
+            slot.receive_low_water.store(bytes.min(most), Ordering::Release);
+        }
+        (SOL_SOCKET, libc::SO_LINGER) => {
+            let linger: libc::linger = value(from, len)?;
+            let plus_one = if linger.l_onoff == 0 { 0 } else { linger.l_linger.max(0).unsigned_abs() + 1 };
+            slot.linger_plus_one.store(plus_one, Ordering::Release);
+        }
+        // The rings are the engine's: the figure is only kept to be read back.
+        (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
+            slot.asked_receive_buffer.store(int()?.clamp(1, 1 << 29).unsigned_abs(), Ordering::Relaxed);
+        }
+        (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
+            slot.asked_send_buffer.store(int()?.clamp(1, 1 << 29).unsigned_abs(), Ordering::Relaxed);
+        }
+        (IPPROTO_TCP, _) if !socket.is_stream() => return Err(err(libc::ENOPROTOOPT)),
+        (IPPROTO_TCP, libc::TCP_NODELAY) => {
+            let on = int()? != 0;
+            let had = kept_bit(socket, kept::NO_DELAY) != 0;
+            keep(socket, kept::NO_DELAY, on);
+            return Ok(if on == had { 0 } else { tell(socket, slot_option::NO_DELAY, u64::from(on)) });
+        }
+        (IPPROTO_TCP, libc::TCP_CORK) => {
+            let on = int()? != 0;
+            keep(socket, kept::CORK, on);
+            if !on {
+                socket.tell();
+            }
+        }
+        (IPPROTO_TCP, libc::TCP_QUICKACK) => keep(socket, kept::QUICK_ACK_OFF, int()? == 0),
+        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => keep(socket, kept::DEFER_ACCEPT, int()? != 0),
+        (IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
+            let seconds = int()?;
+            if !(1..=32767).contains(&seconds) {
+                return Err(err(libc::EINVAL));
+            }
+            slot.spare1[0].store(seconds.unsigned_abs(), Ordering::Relaxed);
+            return Ok(if kept_bit(socket, kept::KEEP_ALIVE) == 0 { 0 } else { tell_keep_alive(socket) });
+        }
+        (IPPROTO_TCP, libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT) => {
+            let given = int()?;
+            let most = if name == libc::TCP_KEEPCNT { 127 } else { 32767 };
+            if !(1..=most).contains(&given) {
+                return Err(err(libc::EINVAL));
+            }
+            let (_, interval, count) = keep_alive(socket);
+            let (interval, count) = if name == libc::TCP_KEEPCNT {
+                (interval, given.unsigned_abs())
+            } else {
+                (given.unsigned_abs(), count)
+            };
+            slot.spare1[1].store(interval << 16 | count, Ordering::Relaxed);
+            return Ok(if kept_bit(socket, kept::KEEP_ALIVE) == 0 { 0 } else { tell_keep_alive(socket) });
+        }
+        _ => return Ok(real::ours(real::setsockopt(fd, level, name, from, len) as isize)),
+    }
+    Ok(0)
+}
+
+/// `getsockopt` on a socket of ours.
+pub(crate) fn get(
+    fd: c_int,
+    socket: Socket,
+    level: c_int,
+    name: c_int,
+    to: *mut c_void,
+    len: *mut socklen_t,
+) -> isize {
+    let slot = socket.slot;
+    let int = |value: c_int| give(value, to, len);
+    let time = |us: u64| {
+        let time = timeval { tv_sec: (us / 1_000_000) as i64, tv_usec: (us % 1_000_000) as i64 };
+        give(time, to, len)
+    };
+    // Linux doubles what was asked, for its own overhead.
+    let buffer = |asked: u32, default: u32| int(if asked == 0 { default } else { asked * 2 } as c_int);
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_ERROR) => {
+            let errno = if crate::attach::dead() { libc::ECONNRESET } else { socket.take_error() };
+            int(errno)
+        }
+        (SOL_SOCKET, libc::SO_TYPE) => int(if socket.is_stream() { libc::SOCK_STREAM } else { libc::SOCK_DGRAM }),
+        (SOL_SOCKET, libc::SO_DOMAIN) => int(if socket.is_inet6() { libc::AF_INET6 } else { libc::AF_INET }),
+        (SOL_SOCKET, libc::SO_PROTOCOL) => {
+            int(if socket.is_stream() { libc::IPPROTO_TCP } else { libc::IPPROTO_UDP })
+        }
+        (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(c_int::from(socket.state() & is::LISTENING != 0)),
+        (SOL_SOCKET, libc::SO_REUSEADDR) => int(kept_bit(socket, kept::REUSE_ADDRESS)),
+        (SOL_SOCKET, libc::SO_REUSEPORT) => int(kept_bit(socket, kept::REUSE_PORT)),
+        (SOL_SOCKET, libc::SO_BROADCAST) => int(kept_bit(socket, kept::BROADCAST)),
+        (SOL_SOCKET, libc::SO_KEEPALIVE) => int(kept_bit(socket, kept::KEEP_ALIVE)),
+        (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => time(slot.receive_timeout_us.load(Ordering::Relaxed)),
+        (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => time(slot.send_timeout_us.load(Ordering::Relaxed)),
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => int(socket.low_water() as c_int),
+        (SOL_SOCKET, libc::SO_LINGER) => {
+            let plus_one = slot.linger_plus_one.load(Ordering::Relaxed);
+            let linger = libc::linger {
+                l_onoff: c_int::from(plus_one != 0),
+                l_linger: plus_one.saturating_sub(1) as c_int,
+            };
+            give(linger, to, len)
+        }
+        (SOL_SOCKET, libc::SO_RCVBUF) => {
+            buffer(slot.asked_receive_buffer.load(Ordering::Relaxed), DEFAULT_RECEIVE_BUFFER)
+        }
+        (SOL_SOCKET, libc::SO_SNDBUF) => buffer(slot.asked_send_buffer.load(Ordering::Relaxed), DEFAULT_SEND_BUFFER),
+        (IPPROTO_TCP, _) if !socket.is_stream() => err(libc::ENOPROTOOPT),
+        (IPPROTO_TCP, libc::TCP_NODELAY) => int(kept_bit(socket, kept::NO_DELAY)),
+        (IPPROTO_TCP, libc::TCP_CORK) => int(kept_bit(socket, kept::CORK)),
+        (IPPROTO_TCP, libc::TCP_QUICKACK) => int(1 - kept_bit(socket, kept::QUICK_ACK_OFF)),
+        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => int(kept_bit(socket, kept::DEFER_ACCEPT)),
+        (IPPROTO_TCP, libc::TCP_KEEPIDLE) => int(keep_alive(socket).0 as c_int),
+        (IPPROTO_TCP, libc::TCP_KEEPINTVL) => int(keep_alive(socket).1 as c_int),
+        (IPPROTO_TCP, libc::TCP_KEEPCNT) => int(keep_alive(socket).2 as c_int),
+        (IPPROTO_TCP, libc::TCP_MAXSEG) => int(1448),
+        (IPPROTO_TCP, libc::TCP_CONGESTION) => give(*b"cubic\0\0\0\0\0\0\0\0\0\0\0", to, len),
+        (IPPROTO_TCP, libc::TCP_INFO) => give(tcp_info(socket), to, len),
+        _ => real::ours(real::getsockopt(fd, level, name, to, len) as isize),
+    }
+}
+
+/// Linux's `struct tcp_info`, as far as the slot tells: 8 bytes of octets, then words (linux/tcp.h).
+fn tcp_info(socket: Socket) -> [u32; 26] {
+    let slot = socket.slot;
+    let mut info = [0u32; 26];
+    info[0] = slot.tcp_state.load(Ordering::Relaxed) & 0xff;
+    info[2] = 200_000; // tcpi_rto
+    info[4] = 1448; // tcpi_snd_mss
+    info[5] = 1448; // tcpi_rcv_mss
+    let sent = slot.send_tail.load(Ordering::Relaxed);
+    info[6] = (sent.wrapping_sub(slot.send_head.load(Ordering::Relaxed)) / 1448) as u32; // tcpi_unacked
+    info[15] = 1500; // tcpi_pmtu
+    info[17] = slot.rtt_us.load(Ordering::Relaxed);
+    info[18] = info[17] / 2; // tcpi_rttvar
+    info[19] = i32::MAX as u32; // tcpi_snd_ssthresh
+    info[20] = slot.cwnd_segments.load(Ordering::Relaxed);
+    info[21] = 1448; // tcpi_advmss
+    info
+}
+
+fn kernel_int(fd: c_int, level: c_int, name: c_int) -> c_int {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as socklen_t;
+    if real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) < 0 { 0 } else { value }
+}
+
+fn kernel_value<T: Copy>(fd: c_int, name: c_int, mut value: T) -> T {
+    let mut len = size_of::<T>() as socklen_t;
+    real::getsockopt(fd, SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len);
+    value
+}
+
+/// An option of the kernel's socket, 0 when it has none.
+pub(crate) fn of_kernel(fd: c_int, name: c_int) -> c_int {
+    kernel_int(fd, SOL_SOCKET, name)
+}
+
+/// True when an AF_INET6 socket of the kernel's takes IPv6 only.
+pub(crate) fn is_v6_only(fd: c_int) -> bool {
+    kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != 0
+}
+
+/// What was set on the kernel's socket before it became ours.
+pub(crate) fn carry_over(fd: c_int, socket: Socket) {
+    let slot = socket.slot;
+    for (name, bit) in [
+        (libc::SO_REUSEADDR, kept::REUSE_ADDRESS),
+        (libc::SO_REUSEPORT, kept::REUSE_PORT),
+        (libc::SO_BROADCAST, kept::BROADCAST),
+        (libc::SO_KEEPALIVE, kept::KEEP_ALIVE),
+    ] {
+        keep(socket, bit, of_kernel(fd, name) != 0);
+    }
+    let none = timeval { tv_sec: 0, tv_usec: 0 };
+    let us = |name| microseconds(kernel_value(fd, name, none)).unwrap_or(0);
+    slot.receive_timeout_us.store(us(libc::SO_RCVTIMEO), Ordering::Relaxed);
+    slot.send_timeout_us.store(us(libc::SO_SNDTIMEO), Ordering::Relaxed);
+    let linger = kernel_value(fd, libc::SO_LINGER, libc::linger { l_onoff: 0, l_linger: 0 });
+    let plus_one = if linger.l_onoff == 0 { 0 } else { linger.l_linger.max(0).unsigned_abs() + 1 };
+    slot.linger_plus_one.store(plus_one, Ordering::Relaxed);
+    slot.receive_low_water.store(of_kernel(fd, libc::SO_RCVLOWAT).unsigned_abs(), Ordering::Relaxed);
+    // As the kernel doubled it.
+    slot.asked_receive_buffer.store(of_kernel(fd, libc::SO_RCVBUF).unsigned_abs() / 2, Ordering::Relaxed);
+    slot.asked_send_buffer.store(of_kernel(fd, libc::SO_SNDBUF).unsigned_abs() / 2, Ordering::Relaxed);
+    if kept_bit(socket, kept::BROADCAST) != 0 {
+        tell(socket, slot_option::BROADCAST, 1);
+    }
+    if socket.is_stream() {
+        if kernel_int(fd, IPPROTO_TCP, libc::TCP_NODELAY) != 0 {
+            keep(socket, kept::NO_DELAY, true);
+            tell(socket, slot_option::NO_DELAY, 1);
+        }
+        keep(socket, kept::DEFER_ACCEPT, kernel_int(fd, IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) != 0);
+        if kept_bit(socket, kept::KEEP_ALIVE) != 0 {
+            let of = |name| kernel_int(fd, IPPROTO_TCP, name).unsigned_abs();
+            slot.spare1[0].store(of(libc::TCP_KEEPIDLE), Ordering::Relaxed);
+            let rest = of(libc::TCP_KEEPINTVL) << 16 | of(libc::TCP_KEEPCNT) & 0xffff;
+            slot.spare1[1].store(rest, Ordering::Relaxed);
+            tell_keep_alive(socket);
+        }
+    }
+}
+
+/// What Linux lets an accepted socket inherit. (The engine inherits what it was told by `OPTION`.)
+pub(crate) fn inherit(from: Socket, to: Socket) {
+    let (old, new) = (from.slot, to.slot);
+    let shared = !(kept::CORK | kept::CONNECT_PENDING | kept::DEFER_ACCEPT);
+    new.kept_options.store(old.kept_options.load(Ordering::Relaxed) & shared, Ordering::Relaxed);
+    new.receive_timeout_us.store(old.receive_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+    new.send_timeout_us.store(old.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (old, new) in [
+        (&old.linger_plus_one, &new.linger_plus_one),
+        (&old.receive_low_water, &new.receive_low_water),
+        (&old.asked_receive_buffer, &new.asked_receive_buffer),
+        (&old.asked_send_buffer, &new.asked_send_buffer),
+        (&old.spare1[0], &new.spare1[0]),
+        (&old.spare1[1], &new.spare1[1]),
+    ] {
+        new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}

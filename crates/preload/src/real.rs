@@ -1,0 +1,188 @@
+//! The real functions, found behind us by `dlsym(RTLD_NEXT)`: all at once when the library is loaded, never
+//! under a lock. A constructor of another library may come before ours; then the first call finds its function.
+//!
+//! The wrappers are safe functions: they hand pointers of the program, or of ours, to system calls, and the kernel
+//! answers EFAULT to what does not point anywhere.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::mem::transmute;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec, timeval,
+};
+
+/// Stands for a function that this C library lacks.
+extern "C" fn missing() -> c_long {
+    set_errno(libc::ENOSYS);
+    -1
+}
+
+fn resolve(name: &CStr) -> *mut c_void {
+    // SAFETY: a terminated name; RTLD_NEXT is valid in a loaded object.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() { missing as *mut c_void } else { found }
+}
+
+#[cold]
+fn resolve_into(pointer: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let found = resolve(name);
+    pointer.store(found, Ordering::Relaxed);
+    found
+}
+
+macro_rules! real {
+    ($( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $symbol:literal; )*) => {
+        #[allow(non_upper_case_globals)] // named as the functions they point to
+        mod pointer {
+            $( pub(super) static $name: super::AtomicPtr<super::c_void> =
+                super::AtomicPtr::new(std::ptr::null_mut()); )*
+        }
+
+        /// Finds all of them.
+        pub(crate) fn resolve_all() {
+            $( resolve_into(&pointer::$name, $symbol); )*
+        }
+
+        $(
+            #[inline]
+            #[allow(clippy::too_many_arguments)] // C's own
+            pub(crate) fn $name($($arg: $ty),*) -> $ret {
+                let mut function = pointer::$name.load(Ordering::Relaxed);
+                if function.is_null() {
+                    function = resolve_into(&pointer::$name, $symbol);
+                }
+                // SAFETY: the symbol has this signature in every C library for Linux.
+                unsafe { transmute::<*mut c_void, extern "C" fn($($ty),*) -> $ret>(function)($($arg),*) }
+            }
+        )*
+    };
+}
+
+real! {
+    fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t = c"read";
+    fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t = c"write";
+    fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t = c"readv";
+    fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t = c"writev";
+    fn preadv(fd: c_int, iov: *const iovec, n: c_int, at: off_t) -> ssize_t = c"preadv64";
+    fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t = c"recv";
+    fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t)
+        -> ssize_t = c"recvfrom";
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = c"recvmsg";
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
+        = c"recvmmsg";
+    fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t = c"send";
+    fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, to: *const sockaddr, len: socklen_t)
+        -> ssize_t = c"sendto";
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = c"sendmsg";
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = c"sendmmsg";
+    fn close(fd: c_int) -> c_int = c"close";
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = c"close_range";
+    fn dup(fd: c_int) -> c_int = c"dup";
+    fn dup2(from: c_int, to: c_int) -> c_int = c"dup2";
+    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int = c"dup3";
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int = c"fcntl";
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int = c"ioctl";
+    fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int = c"socket";
+    fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = c"bind";
+    fn listen(fd: c_int, backlog: c_int) -> c_int = c"listen";
+    fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int = c"accept4";
+    fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = c"connect";
+    fn shutdown(fd: c_int, how: c_int) -> c_int = c"shutdown";
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int
+        = c"getsockopt";
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int
+        = c"setsockopt";
+    fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int = c"getsockname";
+    fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int = c"getpeername";
+    fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int = c"poll";
+    fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = c"ppoll";
+    fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int
+        = c"select";
+    fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int = c"pselect";
+    fn epoll_create(size: c_int) -> c_int = c"epoll_create";
+    fn epoll_create1(flags: c_int) -> c_int = c"epoll_create1";
+    fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int = c"epoll_ctl";
+    fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int = c"epoll_wait";
+    fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t)
+        -> c_int = c"epoll_pwait";
+    fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int = c"epoll_pwait2";
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t = c"sendfile64";
+    fn splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, n: size_t, flags: c_uint)
+        -> ssize_t = c"splice";
+    fn fork() -> libc::pid_t = c"fork";
+    fn fclose(stream: *mut libc::FILE) -> c_int = c"fclose";
+    fn fileno(stream: *mut libc::FILE) -> c_int = c"fileno_unlocked";
+    fn getenv(name: *const c_char) -> *mut c_char = c"getenv";
+}
+
+/// The calling thread's `errno`.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the C library's own cell of this thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets `errno`.
+pub(crate) fn set_errno(value: c_int) {
+    // SAFETY: the C library's own cell of this thread.
+    unsafe { *libc::__errno_location() = value };
+}
+
+/// A result of ours (`-errno` on failure) as C returns it.
+#[inline]
+pub(crate) fn finish(result: isize) -> isize {
+    if result < 0 {
+        set_errno(-result as c_int);
+        -1
+    } else {
+        result
+    }
+}
+
+/// As [`finish`], for functions that return `int`.
+#[inline]
+pub(crate) fn finish_int(result: isize) -> c_int {
+    finish(result) as c_int
+}
+
+/// An errno as a result of ours.
+#[inline]
+pub(crate) fn err(errno: c_int) -> isize {
+    -(errno as isize)
+}
+
+/// A result of a real function as a result of ours.
+#[inline]
+pub(crate) fn ours(result: isize) -> isize {
+    if result < 0 { err(errno()) } else { result }
+}
+
+/// One line on standard error, without stdio or memory.
+pub(crate) fn say(parts: &[&[u8]]) {
+    let mut line = [0u8; 512];
+    let mut len = 0;
+    for part in [&b"scoutline: "[..]].iter().chain(parts).chain([&&b"\n"[..]].into_iter()) {
+        let take = part.len().min(line.len() - len);
+        line[len..len + take].copy_from_slice(&part[..take]);
+        len += take;
+    }
+    write(2, line.as_ptr().cast(), len);
+}
+
+/// Nanoseconds of the monotonic clock.
+pub(crate) fn now_ns() -> u64 {
+    let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the structure that we give.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Waits a moment with nothing to wait for.
+pub(crate) fn nap(us: u64) {
+    let pause = timespec { tv_sec: 0, tv_nsec: us as c_long * 1000 };
+    ppoll(ptr::null_mut(), 0, &raw const pause, ptr::null());
+}

@@ -1,0 +1,155 @@
+//! `sendfile` and `splice`: files and pipes straight into and out of the rings, without memory between.
+
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::Ordering;
+
+use libc::{iovec, off_t, pollfd};
+use scoutline_abi::Span2;
+
+use crate::real::{self, err};
+use crate::slot::Socket;
+use crate::stream::{await_room, consume, publish, receive, send_end, tell_sent};
+
+/// Bytes read under the send lock at once.
+const CHUNK: usize = 1 << 20;
+
+fn vector(spans: &Span2) -> [iovec; 2] {
+    spans.map(|span| iovec { iov_base: span.memory.as_ptr().cast(), iov_len: span.len })
+}
+
+/// Fills the send ring by `read`, which gets the spans and answers bytes or an errno negated. Answers the same.
+fn fill(socket: Socket, want: usize, read: impl FnOnce(&[iovec; 2]) -> isize) -> isize {
+    let slot = socket.slot;
+    let _held = socket.lock_send();
+    let len = socket.sendable().min(want.min(CHUNK) as u64) as usize;
+    let tail = slot.send_tail.load(Ordering::Relaxed);
+    let size = slot.send_size.load(Ordering::Relaxed);
+    let offset = slot.send_offset.load(Ordering::Relaxed);
+    let Some(spans) = socket.region.ring_spans(offset, size, tail, len) else { return err(libc::EIO) };
+    if len == 0 {
+        return err(libc::EAGAIN);
+    }
+    let got = read(&vector(&spans));
+    if got > 0 {
+        publish(socket, tail, (got as u64).min(len as u64));
+    }
+    got
+}
+
+/// `sendfile` to a socket of ours.
+pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: usize) -> isize {
+    if !socket.is_stream() {
+        return err(libc::EINVAL);
+    }
+    // SAFETY: the program vouches for its offset.
+    let mut at = (!offset.is_null()).then(|| unsafe { *offset });
+    let mut deadline = None;
+    let mut done = 0;
+    // Linux moves at most 2 GiB at once.
+    let want = want.min(0x7fff_f000);
+    let result = loop {
+        if done == want {
+            break 0;
+        }
+        match await_room(socket, 0, &mut deadline) {
+            Err(errno) => break err(errno),
+            Ok(false) if done > 0 => break 0,
+            Ok(false) => break send_end(socket, 0),
+            Ok(true) => {}
+        }
+        let got = fill(socket, want - done, |spans| {
+            real::ours(match at {
+                Some(at) => real::preadv(from, spans.as_ptr(), 2, at),
+                None => real::readv(from, spans.as_ptr(), 2),
+            })
+        });
+        if got == err(libc::EAGAIN) && socket.sendable() == 0 {
+            continue;
+        }
+        if got <= 0 {
+            break got;
+        }
+        done += got as usize;
+        at = at.map(|at| at + got as off_t);
+        tell_sent(socket, 0);
+    };
+    if done == 0 {
+        return if result == err(libc::ESPIPE) { err(libc::EINVAL) } else { result };
+    }
+    if let Some(at) = at {
+        // SAFETY: as above.
+        unsafe { *offset = at };
+    }
+    done as isize
+}
+
+/// Waits until a pipe is ready, unless asked not to.
+fn await_pipe(fd: c_int, events: i16, flags: c_uint) -> Result<(), isize> {
+    let file = real::fcntl(fd, libc::F_GETFL, 0);
+    let block = flags & libc::SPLICE_F_NONBLOCK == 0 && file & libc::O_NONBLOCK == 0;
+    let mut fds = [pollfd { fd, events, revents: 0 }];
+    match crate::wait::ppoll_until(&mut fds, if block { None } else { Some(0) }, std::ptr::null()) {
+        0 => Err(err(libc::EAGAIN)),
+        n if n < 0 => Err(n),
+        _ => Ok(()),
+    }
+}
+
+/// `splice` from a pipe to a socket of ours.
+pub(crate) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint) -> isize {
+    let mut deadline = None;
+    let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
+    if let Err(result) = await_pipe(from, libc::POLLIN, flags) {
+        return result;
+    }
+    match await_room(socket, wait, &mut deadline) {
+        Err(errno) => return err(errno),
+        Ok(false) => return send_end(socket, 0),
+        Ok(true) => {}
+    }
+    let got = fill(socket, want, |spans| real::ours(real::readv(from, spans.as_ptr(), 2)));
+    if got > 0 {
+        let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
+        tell_sent(socket, more);
+    }
+    got
+}
+
+/// `splice` from a socket of ours to a pipe.
+pub(crate) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) -> isize {
+    if want == 0 {
+        return 0;
+    }
+    if let Err(result) = await_pipe(to, libc::POLLOUT, flags) {
+        return result;
+    }
+    let mut byte = 0u8;
+    let peek = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+    let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
+    let there = receive(socket, &peek, libc::MSG_PEEK | wait);
+    if there <= 0 {
+        return there;
+    }
+    let slot = socket.slot;
+    let _held = socket.lock_receive();
+    let head = slot.receive_head.load(Ordering::Relaxed);
+    let held = socket.received();
+    // What a pipe takes without blocking for the rest: its default size.
+    let len = held.min(want.min(65_536) as u64) as usize;
+    let size = slot.receive_size.load(Ordering::Relaxed);
+    let Some(spans) = socket.region.ring_spans(slot.receive_offset.load(Ordering::Relaxed), size, head, len) else {
+        return err(libc::EIO);
+    };
+    // A page at a time never blocks after POLLOUT.
+    let page = vector(&spans).map(|part| iovec { iov_len: part.iov_len.min(4096), ..part });
+    let count = if page[0].iov_len == spans[0].len && spans[0].len < 4096 { 2 } else { 1 };
+    let mut parts = page;
+    if count == 2 {
+        parts[1].iov_len = parts[1].iov_len.min(4096 - parts[0].iov_len);
+    }
+    let put = real::ours(real::writev(to, parts.as_ptr(), count));
+    if put > 0 {
+        consume(socket, head, held, put as u64);
+    }
+    put
+}

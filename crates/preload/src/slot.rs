@@ -1,0 +1,356 @@
+//! One socket in shared memory: who holds it, whether it is ready, its two locks, and telling the engine.
+//!
+//! `receive_lock` and `send_lock` admit one thread of all processes to a direction; the holder is a process record
+//! plus one, so that a dead holder's lock can be taken over. They are held for one copy, never while sleeping.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use scoutline_abi::Region;
+use scoutline_abi::layout::{
+    SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
+};
+use scoutline_ring::{Bitmap, bitmap_words, summary_words};
+
+use crate::lock::back_off;
+use crate::{attach, epoll};
+
+const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
+const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
+const RDHUP: u32 = EPOLLRDHUP as u32;
+const HUP: u32 = EPOLLHUP as u32;
+const ERR: u32 = EPOLLERR as u32;
+
+/// Bits of [`Slot::kept_options`]: the low ones are shared by all who hold the socket.
+pub(crate) mod kept {
+    pub(crate) const REUSE_ADDRESS: u32 = 1 << 0;
+    pub(crate) const REUSE_PORT: u32 = 1 << 1;
+    pub(crate) const NO_DELAY: u32 = 1 << 2;
+    pub(crate) const KEEP_ALIVE: u32 = 1 << 3;
+    pub(crate) const BROADCAST: u32 = 1 << 4;
+    pub(crate) const CORK: u32 = 1 << 5;
+    pub(crate) const DEFER_ACCEPT: u32 = 1 << 6;
+    /// A connection attempt whose outcome `connect` has not told yet.
+    pub(crate) const CONNECT_PENDING: u32 = 1 << 7;
+    pub(crate) const QUICK_ACK_OFF: u32 = 1 << 8;
+}
+
+/// Descriptors of this process per slot, threads asleep on it included.
+static COUNTS: [AtomicU32; SLOT_COUNT] = [const { AtomicU32::new(0) }; SLOT_COUNT];
+
+const WORDS: usize = bitmap_words(SLOT_COUNT);
+const SUMMARY: usize = summary_words(SLOT_COUNT);
+/// Slots with bytes held back (TCP_CORK, MSG_MORE); told to the engine before any thread sleeps.
+static DEFERRED_WORDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SUMMARY];
+
+/// A slot with its number and region, as everything here takes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Socket {
+    pub(crate) region: &'static Region,
+    pub(crate) index: u32,
+    pub(crate) slot: &'static Slot,
+}
+
+impl Socket {
+    /// The socket with this slot number.
+    #[inline]
+    pub(crate) fn at(index: u32) -> Option<Socket> {
+        let region = attach::region()?;
+        region.slot(index).map(|slot| Socket { region, index, slot })
+    }
+
+    #[inline]
+    pub(crate) fn state(self) -> u32 {
+        self.slot.state.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn requests(self) -> u32 {
+        self.slot.requests.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_stream(self) -> bool {
+        self.slot.kind.load(Ordering::Relaxed) != slot_kind::DATAGRAM
+    }
+
+    pub(crate) fn is_inet6(self) -> bool {
+        self.slot.flags.load(Ordering::Relaxed) & slot_flag::INET6 != 0
+    }
+
+    #[inline]
+    pub(crate) fn non_blocking(self) -> bool {
+        self.slot.flags.load(Ordering::Relaxed) & slot_flag::NONBLOCK != 0
+    }
+
+    pub(crate) fn set_non_blocking(self, on: bool) {
+        if on {
+            self.slot.flags.fetch_or(slot_flag::NONBLOCK, Ordering::Relaxed);
+        } else {
+            self.slot.flags.fetch_and(!slot_flag::NONBLOCK, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes (entries of a listening socket) that wait to be read. Garbage from the other side counts as nothing.
+    #[inline]
+    pub(crate) fn received(self) -> u64 {
+        let tail = self.slot.receive_tail.load(Ordering::Acquire);
+        let held = tail.wrapping_sub(self.slot.receive_head.load(Ordering::Acquire));
+        if held > u64::from(self.slot.receive_size.load(Ordering::Relaxed)) { 0 } else { held }
+    }
+
+    /// Bytes free in the send ring.
+    #[inline]
+    pub(crate) fn sendable(self) -> u64 {
+        let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
+        let head = self.slot.send_head.load(Ordering::Acquire);
+        let held = self.slot.send_tail.load(Ordering::Acquire).wrapping_sub(head);
+        size.saturating_sub(held)
+    }
+
+    /// Room enough to call the socket writable: a third of the ring, as Linux does.
+    #[inline]
+    pub(crate) fn roomy(self) -> bool {
+        let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
+        size > 0 && self.sendable() >= size / 3
+    }
+
+    /// As [`Socket::roomy`]; when not, the engine is asked to tell of room.
+    pub(crate) fn roomy_or_ask(self) -> bool {
+        if self.roomy() {
+            return true;
+        }
+        self.slot.send_wanted.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.roomy()
+    }
+
+    /// Takes the pending error; 0 none.
+    pub(crate) fn take_error(self) -> i32 {
+        if self.slot.error.load(Ordering::Acquire) == 0 { 0 } else { self.slot.error.swap(0, Ordering::AcqRel) }
+    }
+
+    /// What `poll` would say, as Linux's `tcp_poll` and `udp_poll` do. OUT is looked at only when `interest` has it,
+    /// for looking asks the engine to tell of room.
+    pub(crate) fn readiness(self, interest: u32) -> u32 {
+        if attach::dead() {
+            return IN | OUT | RDHUP | HUP | ERR;
+        }
+        let state = self.state();
+        let mut ready = if self.slot.error.load(Ordering::Acquire) == 0 { 0 } else { ERR };
+        let requests = self.requests();
+        if !self.is_stream() {
+            let read_shut = requests & ask::SHUTDOWN_READ != 0;
+            if self.received() > 0 || read_shut {
+                ready |= IN;
+            }
+            if read_shut {
+                ready |= RDHUP | if requests & ask::SHUTDOWN == 0 { 0 } else { HUP };
+            }
+            if interest & OUT != 0 && self.roomy_or_ask() {
+                ready |= OUT;
+            }
+            return ready;
+        }
+        if state & is::LISTENING != 0 {
+            if requests & ask::SHUTDOWN_READ != 0 {
+                return ready | IN | RDHUP | HUP;
+            }
+            return if self.received() > 0 { ready | IN } else { ready };
+        }
+        if state & is::FAILED != 0 {
+            return ready | IN | OUT | RDHUP | HUP;
+        }
+        if state & is::CONNECTED == 0 {
+            // SYN-SENT says nothing; a socket that was never connected is Linux's OUT and HUP.
+            return if state & is::CONNECTING == 0 { ready | OUT | HUP } else { ready };
+        }
+        let ended = state & is::PEER_FINISHED != 0 || requests & ask::SHUTDOWN_READ != 0;
+        if ended {
+            ready |= IN | RDHUP;
+            if requests & ask::SHUTDOWN != 0 {
+                ready |= HUP;
+            }
+        } else if self.received() >= u64::from(self.low_water()) {
+            ready |= IN;
+        }
+        if interest & OUT != 0 && (requests & ask::SHUTDOWN != 0 || self.roomy_or_ask()) {
+            ready |= OUT;
+        }
+        ready
+    }
+
+    /// SO_RCVLOWAT, at least 1.
+    pub(crate) fn low_water(self) -> u32 {
+        self.slot.receive_low_water.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Marks the slot and wakes the engine if it sleeps (see [`engine_state`]).
+    #[inline]
+    pub(crate) fn tell(self) {
+        self.region.dirty().set(self.index as usize);
+        wake_engine(self.region, self.slot.urgent.load(Ordering::Relaxed) != 0);
+    }
+
+    /// Marks for later: [`tell_deferred`] does it before a thread sleeps.
+    pub(crate) fn tell_later(self) {
+        deferred().set(self.index as usize);
+    }
+
+    /// The receive side, alone.
+    #[inline]
+    pub(crate) fn lock_receive(self) -> Held {
+        Held::take(self.region, &self.slot.receive_lock)
+    }
+
+    /// The send side, alone.
+    #[inline]
+    pub(crate) fn lock_send(self) -> Held {
+        Held::take(self.region, &self.slot.send_lock)
+    }
+
+    /// One descriptor (or sleeping thread) more in this process. `counted`: the engine has already counted this
+    /// process among `references` (OPEN does).
+    pub(crate) fn hold(self, counted: bool) {
+        if COUNTS[self.index as usize].fetch_add(1, Ordering::AcqRel) == 0 {
+            let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
+            if let Some(record) = attach::record(self.region) {
+                record.holds[word].fetch_or(bit, Ordering::AcqRel);
+            }
+            if !counted {
+                self.slot.references.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// One less; the last of the last process closes the socket.
+    pub(crate) fn release(self) {
+        if COUNTS[self.index as usize].fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        epoll::forget(self);
+        if attach::dead() {
+            return;
+        }
+        let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
+        if let Some(record) = attach::record(self.region) {
+            record.holds[word].fetch_and(!bit, Ordering::AcqRel);
+        }
+        let abort = self.slot.linger_plus_one.load(Ordering::Relaxed) == 1;
+        // Both are read before the count falls: afterwards the slot may be somebody else's.
+        if self.slot.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let how = if abort { ask::CLOSE | ask::ABORT } else { ask::CLOSE };
+            self.slot.requests.fetch_or(how, Ordering::AcqRel);
+            self.tell();
+        }
+    }
+}
+
+/// After marking, wakes the engine if nobody else will.
+#[inline]
+pub(crate) fn wake_engine(region: &Region, urgent: bool) {
+    fence(Ordering::SeqCst);
+    let state = &region.header().engine.state;
+    match state.load(Ordering::Relaxed) {
+        engine_state::SLEEPING => {
+            let swap = state.compare_exchange(
+                engine_state::SLEEPING,
+                engine_state::POLLING,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
+            // Away: it fell asleep, woke and went away since we looked; then it has seen our mark.
+            if swap.is_ok() {
+                attach::ring();
+            }
+        }
+        engine_state::AWAY if urgent => attach::ring(),
+        _ => {}
+    }
+}
+
+fn deferred() -> Bitmap<'static> {
+    Bitmap::new(&DEFERRED_SUMMARY, &DEFERRED_WORDS)
+}
+
+/// Tells the engine what was held back.
+#[inline]
+pub(crate) fn tell_deferred() {
+    if !deferred().is_empty() {
+        deferred().drain(|index| {
+            if let Some(socket) = Socket::at(index as u32) {
+                socket.tell();
+            }
+        });
+    }
+}
+
+/// The child will hold what this process holds.
+pub(crate) fn share_with_child(region: &'static Region, child: u32) {
+    let (Some(ours), Some(theirs)) = (attach::record(region), region.process(child)) else { return };
+    for (word, (from, to)) in ours.holds.iter().zip(&theirs.holds).enumerate() {
+        let mut bits = from.load(Ordering::Acquire);
+        to.store(bits, Ordering::Release);
+        while bits != 0 {
+            if let Some(slot) = region.slot(word as u32 * 64 + bits.trailing_zeros()) {
+                slot.references.fetch_add(1, Ordering::AcqRel);
+            }
+            bits &= bits - 1;
+        }
+    }
+}
+
+/// Threads that slept in the parent do not exist here: counts are made anew from the table.
+pub(crate) fn in_child() {
+    for count in &COUNTS {
+        if count.load(Ordering::Relaxed) != 0 {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+    for fd in 0..=crate::table::highest() {
+        if let Some(index) = crate::table::socket(fd)
+            && let Some(count) = COUNTS.get(index as usize)
+        {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A direction's lock, held. Given back on drop.
+pub(crate) struct Held(&'static AtomicU32, u32);
+
+impl Held {
+    #[inline]
+    fn take(region: &'static Region, word: &'static AtomicU32) -> Held {
+        let me = attach::process() + 1;
+        if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            Held::wait(region, word, me);
+        }
+        Held(word, me)
+    }
+
+    #[cold]
+    fn wait(region: &'static Region, word: &'static AtomicU32, me: u32) {
+        let mut tries = 0u32;
+        loop {
+            let holder = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).err();
+            let Some(holder) = holder else { return };
+            if tries.is_multiple_of(256) && holder != 0 {
+                let alive = region.process(holder - 1).is_some_and(|p| p.alive.load(Ordering::Acquire) != 0);
+                if !alive && word.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return;
+                }
+            }
+            back_off(tries);
+            tries += 1;
+        }
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        // Only our own: it may have been taken over while we were taken for dead.
+        let _ = self.0.compare_exchange(self.1, 0, Ordering::Release, Ordering::Relaxed);
+    }
+}

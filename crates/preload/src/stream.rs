@@ -1,0 +1,300 @@
+//! TCP's bytes between the program's memory and the rings.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{Ordering, fence};
+
+use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec};
+use scoutline_abi::Span2;
+use scoutline_abi::layout::{slot_request as ask, slot_state as is};
+
+use crate::real::err;
+use crate::slot::{Socket, kept};
+use crate::{attach, wait};
+
+/// Bytes of an io vector.
+pub(crate) fn total(iov: &[iovec]) -> usize {
+    iov.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
+}
+
+/// Copies from `spans` into the vector, `skip` bytes into it. As much as both have.
+pub(crate) fn scatter(spans: &Span2, iov: &[iovec], skip: usize) {
+    walk(spans, iov, skip, |span, user, len| {
+        // SAFETY: the span is mapped, the program vouches for its buffer, and they do not overlap: the region is
+        // no memory of the program's.
+        unsafe { ptr::copy_nonoverlapping(span.cast_const(), user, len) };
+    });
+}
+
+/// Copies from the vector, `skip` bytes into it, to `spans`.
+pub(crate) fn gather(spans: &Span2, iov: &[iovec], skip: usize) {
+    walk(spans, iov, skip, |span, user, len| {
+        // SAFETY: as in `scatter`.
+        unsafe { ptr::copy_nonoverlapping(user.cast_const(), span, len) };
+    });
+}
+
+fn walk(spans: &Span2, iov: &[iovec], mut skip: usize, copy: impl Fn(*mut u8, *mut u8, usize)) {
+    let mut parts = iov.iter();
+    let (mut user, mut room): (*mut u8, usize) = (ptr::null_mut(), 0);
+    for span in spans {
+        let mut at = 0;
+        while at < span.len {
+            while room == 0 {
+                let Some(part) = parts.next() else { return };
+                let step = skip.min(part.iov_len);
+                skip -= step;
+                user = part.iov_base.cast::<u8>().wrapping_add(step);
+                room = part.iov_len - step;
+            }
+            let len = room.min(span.len - at);
+            copy(span.memory.as_ptr().wrapping_add(at), user, len);
+            at += len;
+            user = user.wrapping_add(len);
+            room -= len;
+        }
+    }
+}
+
+/// Nothing more will come, or nothing can.
+fn receive_over(socket: Socket) -> bool {
+    let state = socket.state();
+    state & (is::PEER_FINISHED | is::FAILED) != 0
+        || state & (is::CONNECTING | is::CONNECTED) == 0
+        || socket.requests() & ask::SHUTDOWN_READ != 0
+}
+
+/// Takes up to `want` bytes that are there. 0: none are.
+fn take(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Result<usize, c_int> {
+    let slot = socket.slot;
+    let _held = socket.lock_receive();
+    let head = slot.receive_head.load(Ordering::Relaxed);
+    let held = socket.received();
+    let len = held.min(want as u64) as usize;
+    if len == 0 {
+        return Ok(0);
+    }
+    let size = slot.receive_size.load(Ordering::Relaxed);
+    let offset = slot.receive_offset.load(Ordering::Relaxed);
+    let spans = socket.region.ring_spans(offset, size, head, len).ok_or(libc::EIO)?;
+    if flags & MSG_TRUNC == 0 {
+        scatter(&spans, iov, skip);
+    }
+    if flags & MSG_PEEK == 0 {
+        consume(socket, head, held, len as u64);
+    }
+    Ok(len)
+}
+
+/// Advances the receive ring's head; tells the engine when the window is worth an update: the ring was at least
+/// half full, or a quarter of it was passed. So a closed window always opens, and small reads cost nothing.
+pub(crate) fn consume(socket: Socket, head: u64, held: u64, len: u64) {
+    let size = u64::from(socket.slot.receive_size.load(Ordering::Relaxed));
+    socket.slot.receive_head.store(head.wrapping_add(len), Ordering::Release);
+    let quarter = (size / 4).max(1);
+    if held >= size / 2 || head / quarter != head.wrapping_add(len) / quarter {
+        socket.tell();
+    }
+}
+
+/// `recv` and its kin.
+pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
+    if flags & MSG_OOB != 0 {
+        return err(libc::EINVAL);
+    }
+    if flags & MSG_ERRQUEUE != 0 {
+        return err(libc::EAGAIN);
+    }
+    let want = total(iov);
+    if want == 0 {
+        return 0;
+    }
+    let peek = flags & MSG_PEEK != 0;
+    let target = if flags & MSG_WAITALL != 0 { want } else { want.min(socket.low_water() as usize) };
+    let mut deadline = None;
+    let mut done = 0;
+    loop {
+        // Looked at before the ring: what the engine put there first is then seen.
+        let over = receive_over(socket);
+        match take(socket, iov, done, want - done, flags) {
+            Err(errno) => return err(errno),
+            Ok(got) if peek => {
+                if got >= target || (got > 0 && (over || blocked(socket, flags))) {
+                    return got as isize;
+                }
+            }
+            Ok(got) => {
+                done += got;
+                if done >= target || (got > 0 && done == want) {
+                    return done as isize;
+                }
+                if got > 0 && !over {
+                    continue;
+                }
+            }
+        }
+        if attach::dead() {
+            return if done > 0 { done as isize } else { err(libc::ECONNRESET) };
+        }
+        if over {
+            return if done > 0 { done as isize } else { receive_end(socket) };
+        }
+        if blocked(socket, flags) {
+            return if done > 0 { done as isize } else { err(libc::EAGAIN) };
+        }
+        if deadline.is_none() {
+            deadline = wait::deadline_us(socket.slot.receive_timeout_us.load(Ordering::Relaxed));
+        }
+        let needed = if peek {
+            (target as u64).min(u64::from(socket.slot.receive_size.load(Ordering::Relaxed)).max(1))
+        } else {
+            1
+        };
+        let ready = || socket.received() >= needed || receive_over(socket);
+        if let Err(errno) = wait::wait_for(socket, deadline, ready) {
+            return if done > 0 { done as isize } else { err(errno) };
+        }
+    }
+}
+
+fn blocked(socket: Socket, flags: c_int) -> bool {
+    flags & MSG_DONTWAIT != 0 || socket.non_blocking()
+}
+
+/// What a read gives when the ring is empty and nothing will come: Linux's order of reasons.
+fn receive_end(socket: Socket) -> isize {
+    let state = socket.state();
+    if state & is::PEER_FINISHED != 0 {
+        return 0;
+    }
+    if state & is::FAILED != 0 {
+        return err(socket.take_error());
+    }
+    if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
+        return err(libc::ENOTCONN);
+    }
+    0 // shut down for reading
+}
+
+/// Nothing more can be sent.
+fn send_over(socket: Socket) -> bool {
+    let state = socket.state();
+    state & is::FAILED != 0
+        || state & (is::CONNECTING | is::CONNECTED) == 0
+        || socket.requests() & ask::SHUTDOWN != 0
+}
+
+/// The error of a send that cannot be, and SIGPIPE where Linux raises it.
+pub(crate) fn send_end(socket: Socket, flags: c_int) -> isize {
+    let errno = if socket.state() & is::FAILED == 0 { 0 } else { socket.take_error() };
+    if errno != 0 && errno != libc::EPIPE {
+        return err(errno);
+    }
+    if flags & MSG_NOSIGNAL == 0 {
+        // SAFETY: raises a signal in this thread, as the kernel would.
+        unsafe { libc::raise(libc::SIGPIPE) };
+    }
+    err(libc::EPIPE)
+}
+
+/// Waits for a connection under way and for room. `Ok(true)`: there is some; `Ok(false)`: look at `send_over`.
+///
+/// # Errors
+/// EAGAIN when that would block, or as [`wait::wait_for`].
+pub(crate) fn await_room(socket: Socket, flags: c_int, deadline: &mut Option<u64>) -> Result<bool, c_int> {
+    let connecting = |state| state & is::CONNECTING != 0 && state & (is::CONNECTED | is::FAILED) == 0;
+    if attach::dead() {
+        return Err(libc::ECONNRESET);
+    }
+    if send_over(socket) {
+        return Ok(false);
+    }
+    let waits_for_peer = connecting(socket.state());
+    if !waits_for_peer {
+        if socket.sendable() > 0 {
+            return Ok(true);
+        }
+        // A ring held back by TCP_CORK is full now: that is what the other side waits for.
+        crate::slot::tell_deferred();
+        socket.slot.send_wanted.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if socket.sendable() > 0 {
+            return Ok(true);
+        }
+    }
+    if blocked(socket, flags) {
+        return Err(libc::EAGAIN);
+    }
+    if deadline.is_none() {
+        *deadline = wait::deadline_us(socket.slot.send_timeout_us.load(Ordering::Relaxed));
+    }
+    let ready = || send_over(socket) || (!connecting(socket.state()) && socket.roomy_or_ask());
+    wait::wait_for(socket, *deadline, ready)?;
+    Ok(!send_over(socket))
+}
+
+/// Gives the engine `len` bytes that were put behind `tail`; call with the send lock held.
+pub(crate) fn publish(socket: Socket, tail: u64, len: u64) {
+    socket.slot.send_tail.store(tail.wrapping_add(len), Ordering::Release);
+}
+
+/// Tells the engine of new bytes, unless the program said that more follows.
+pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
+    let corked = flags & MSG_MORE != 0 || socket.slot.kept_options.load(Ordering::Relaxed) & kept::CORK != 0;
+    let half = u64::from(socket.slot.send_size.load(Ordering::Relaxed)) / 2;
+    if corked && socket.sendable() > half {
+        socket.tell_later();
+    } else {
+        socket.tell();
+    }
+}
+
+/// Puts what fits of `iov`, `skip` bytes into it.
+fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize) -> Result<usize, c_int> {
+    let slot = socket.slot;
+    let _held = socket.lock_send();
+    let len = socket.sendable().min(want as u64) as usize;
+    if len == 0 {
+        return Ok(0);
+    }
+    let tail = slot.send_tail.load(Ordering::Relaxed);
+    let size = slot.send_size.load(Ordering::Relaxed);
+    let offset = slot.send_offset.load(Ordering::Relaxed);
+    let spans = socket.region.ring_spans(offset, size, tail, len).ok_or(libc::EIO)?;
+    gather(&spans, iov, skip);
+    publish(socket, tail, len as u64);
+    Ok(len)
+}
+
+/// `send` and its kin.
+pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
+    if flags & MSG_OOB != 0 {
+        return err(libc::EOPNOTSUPP);
+    }
+    let want = total(iov);
+    let mut deadline = None;
+    let mut done = 0;
+    loop {
+        match await_room(socket, flags, &mut deadline) {
+            Err(_) if done > 0 => return done as isize,
+            Err(errno) => return err(errno),
+            Ok(false) if done > 0 => return done as isize,
+            Ok(false) => return send_end(socket, flags),
+            Ok(true) => {}
+        }
+        if want == 0 {
+            return 0;
+        }
+        match put(socket, iov, done, want - done) {
+            Err(errno) => return err(errno),
+            Ok(0) => {}
+            Ok(put) => {
+                done += put;
+                tell_sent(socket, if done < want { flags & !MSG_MORE } else { flags });
+                if done == want {
+                    return done as isize;
+                }
+            }
+        }
+    }
+}

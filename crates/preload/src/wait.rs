@@ -1,0 +1,361 @@
+//! Sleeping until the engine has something for us.
+//!
+//! A thread that blocks has a *poll set*: a number in shared memory and the read end of a pipe. To sleep it
+//!
+//! 1. enters the set in `slot.sets` of what it waits for and counts itself in `set.sleepers`,
+//! 2. looks again (a fence stands between: the engine does the same the other way round),
+//! 3. reads from the pipe. The read blocks in the kernel, so signals, SA_RESTART and EINTR are the kernel's own.
+//!
+//! The engine, on an event of the slot, sets its ready bit in each set that watches it, and when `sleepers` is not
+//! 0 and `signalled` goes from 0 to 1 it writes one byte. Who wakes drains the pipe and clears `signalled` before
+//! looking. End of file: the daemon is gone.
+//!
+//! A set with [`EXCLUSIVE`] in `sleepers` belongs to a thread in one blocking call, which takes what it is woken
+//! for: of several such sets the engine may wake just one per event.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
+
+use libc::{pollfd, sigset_t, timespec};
+use scoutline_abi::Region;
+use scoutline_abi::attach::{Message, kind};
+use scoutline_abi::layout::{PollSet, engine_state};
+
+use crate::lock::Lock;
+use crate::slot::{Socket, tell_deferred};
+use crate::{attach, real};
+
+/// In [`PollSet::sleepers`]: the sleeper is a single blocking call.
+pub(crate) const EXCLUSIVE: u32 = 1 << 31;
+/// Spinning lasts at most this long.
+const SPIN_NS: u64 = 10_000;
+/// Sets kept for the next thread instead of going back to the daemon.
+const CACHE_LEN: usize = 64;
+
+/// A poll set of ours.
+#[derive(Clone, Copy)]
+pub(crate) struct Set {
+    pub(crate) number: u32,
+    pub(crate) pipe: c_int,
+    pub(crate) shared: &'static PollSet,
+}
+
+/// Why a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// Something may have happened.
+    Event,
+    /// The time was over.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+    /// The daemon is gone.
+    Dead,
+}
+
+#[derive(Clone, Copy)]
+struct Mine {
+    set: Option<Set>,
+    generation: u32,
+}
+
+thread_local! {
+    // No destructor: a pthread key gives the set back (see `start`).
+    static MINE: Cell<Mine> = const { Cell::new(Mine { set: None, generation: 0 }) };
+}
+
+struct Cache {
+    items: [Option<Set>; CACHE_LEN],
+    len: usize,
+}
+
+static CACHE: Lock<Cache> = Lock::new(Cache { items: [None; CACHE_LEN], len: 0 });
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+/// Whether spinning paid lately.
+static SPIN_SCORE: AtomicI32 = AtomicI32::new(0);
+
+/// Makes the key whose destructor gives a thread's set back.
+pub(crate) fn start() {
+    let mut key = 0;
+    // SAFETY: fills `key`; the destructor lives as long as the process.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } == 0 {
+        KEY.store(key, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn thread_ends(_: *mut c_void) {
+    let mine = MINE.get();
+    MINE.set(Mine { set: None, generation: 0 });
+    if let Some(set) = mine.set
+        && mine.generation == attach::generation()
+    {
+        give_back(set);
+    }
+}
+
+/// Gives a set back: kept for the next who needs one, or returned to the daemon.
+pub(crate) fn give_back(set: Set) {
+    let mut cache = CACHE.lock();
+    if cache.len < CACHE_LEN {
+        let at = cache.len;
+        cache.items[at] = Some(set);
+        cache.len += 1;
+        return;
+    }
+    drop(cache);
+    let _ = attach::request(Message::new(kind::FREE_SET, set.number), false);
+    attach::discard(set.pipe);
+}
+
+/// A set with its pipe, non-blocking if asked.
+pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
+    let region = attach::region()?;
+    let mut cache = CACHE.lock();
+    let kept = if cache.len > 0 {
+        cache.len -= 1;
+        let at = cache.len;
+        cache.items[at].take()
+    } else {
+        None
+    };
+    drop(cache);
+    let set = if let Some(set) = kept {
+        set
+    } else {
+        let (answer, [pipe, _]) = attach::request(Message::new(kind::NEW_SET, 0), true).ok()?;
+        let shared = region.set(answer.value)?;
+        if pipe < 0 {
+            return None;
+        }
+        Set { number: answer.value, pipe: attach::protect(pipe), shared }
+    };
+    let flags = real::fcntl(set.pipe, libc::F_GETFL, 0);
+    let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    real::fcntl(set.pipe, libc::F_SETFL, flags as usize);
+    Some(set)
+}
+
+/// The calling thread's set, made at first use.
+pub(crate) fn thread_set() -> Option<Set> {
+    let mine = MINE.get();
+    let generation = attach::generation();
+    if let Some(set) = mine.set
+        && mine.generation == generation
+    {
+        return Some(set);
+    }
+    let set = new_set(false)?;
+    MINE.set(Mine { set: Some(set), generation });
+    let key = KEY.load(Ordering::Relaxed);
+    if key != u32::MAX {
+        // SAFETY: a key of ours; any value but null makes its destructor run.
+        unsafe { libc::pthread_setspecific(key, ptr::without_provenance(1)) };
+    }
+    Some(set)
+}
+
+/// A pipe of ours was moved. Other threads' sets are not reachable: they are protected by being high.
+pub(crate) fn relocated(from: c_int, to: c_int) {
+    let mut mine = MINE.get();
+    if let Some(set) = &mut mine.set
+        && set.pipe == from
+    {
+        set.pipe = to;
+        MINE.set(mine);
+    }
+    for item in CACHE.lock().items.iter_mut().flatten() {
+        if item.pipe == from {
+            item.pipe = to;
+        }
+    }
+}
+
+/// Nobody may be in the cache while the process is copied.
+pub(crate) fn before_fork() {
+    CACHE.take_over_fork();
+}
+
+/// See [`before_fork`].
+pub(crate) fn after_fork() {
+    CACHE.give_back();
+}
+
+/// The kept sets are the parent's.
+pub(crate) fn in_child() {
+    let mut cache = CACHE.lock();
+    cache.len = 0;
+    cache.items = [None; CACHE_LEN];
+}
+
+/// From now on the engine marks the slot in the set.
+pub(crate) fn watch(socket: Socket, set: u32) {
+    let (word, bit) = (set as usize / 64, 1u64 << (set % 64));
+    if let Some(cell) = socket.slot.sets.get(word) {
+        cell.fetch_or(bit, Ordering::SeqCst);
+        socket.slot.sets_summary.fetch_or(1 << word, Ordering::SeqCst);
+    }
+}
+
+/// No more.
+pub(crate) fn unwatch(socket: Socket, set: Set) {
+    let (word, bit) = (set.number as usize / 64, 1u64 << (set.number % 64));
+    if let Some(cell) = socket.slot.sets.get(word) {
+        cell.fetch_and(!bit, Ordering::SeqCst);
+    }
+    socket.region.ready(set.shared).clear(socket.index as usize);
+}
+
+impl Set {
+    /// Takes what was written to the pipe. Only after `ppoll` named it, or on a non-blocking pipe.
+    pub(crate) fn drain(&self) -> Woken {
+        let mut bytes = [0u8; 64];
+        let got = real::read(self.pipe, bytes.as_mut_ptr().cast(), bytes.len());
+        if got > 0 {
+            self.shared.signalled.store(0, Ordering::SeqCst);
+            return Woken::Event;
+        }
+        if got == 0 {
+            attach::set_dead();
+            return Woken::Dead;
+        }
+        match real::errno() {
+            libc::EINTR => Woken::Interrupted,
+            _ => Woken::Event, // EAGAIN: another thread was first
+        }
+    }
+
+    /// Sleeps until woken; `deadline` on the monotonic clock.
+    fn sleep(&self, deadline: Option<u64>) -> Woken {
+        let Some(deadline) = deadline else { return self.drain() };
+        let mut fds = [pollfd { fd: self.pipe, events: libc::POLLIN, revents: 0 }];
+        match ppoll_until(&mut fds, Some(deadline), ptr::null()) {
+            0 => Woken::TimedOut,
+            n if n > 0 => self.drain(),
+            _ => Woken::Interrupted,
+        }
+    }
+}
+
+/// `ppoll` with a deadline. Result as the real one's, errno negated.
+pub(crate) fn ppoll_until(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> isize {
+    let timeout = deadline.map(|at| {
+        let left = at.saturating_sub(real::now_ns());
+        timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
+    });
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    real::ours(real::ppoll(fds.as_mut_ptr(), fds.len() as u64, timeout, mask) as isize)
+}
+
+/// The core that we run on, cheaply.
+fn cpu() -> Option<u32> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut aux = 0;
+        // SAFETY: every x86-64 processor that Linux calls a machine of ours has RDTSCP; Linux puts the core into it.
+        unsafe { std::arch::x86_64::__rdtscp(&raw mut aux) };
+        Some(aux & 0xfff)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        // SAFETY: no arguments.
+        u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+    }
+}
+
+/// Spins for a moment if the engine is at work on another core and spinning paid lately. True: it is ready.
+pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
+    let engine = &region.header().engine;
+    if engine.state.load(Ordering::Relaxed) != engine_state::POLLING {
+        return false;
+    }
+    let home = engine.cpu_plus_one.load(Ordering::Relaxed);
+    if home == 0 || cpu().is_none_or(|cpu| cpu + 1 == home) {
+        return false;
+    }
+    let score = SPIN_SCORE.load(Ordering::Relaxed);
+    if score < 0 {
+        // Did not pay: try again after a while.
+        SPIN_SCORE.store(score + 1, Ordering::Relaxed);
+        return false;
+    }
+    let end = real::now_ns() + SPIN_NS;
+    loop {
+        for _ in 0..32 {
+            std::hint::spin_loop();
+        }
+        if ready() {
+            SPIN_SCORE.store((score + 1).min(8), Ordering::Relaxed);
+            return true;
+        }
+        if real::now_ns() >= end || engine.state.load(Ordering::Relaxed) != engine_state::POLLING {
+            SPIN_SCORE.store(if score < 2 { -32 } else { score - 2 }, Ordering::Relaxed);
+            return false;
+        }
+    }
+}
+
+/// Blocks until `ready` says so.
+///
+/// # Errors
+/// EAGAIN at the deadline, EINTR after a signal handler, ECONNRESET when the daemon is gone.
+pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -> bool) -> Result<(), c_int> {
+    tell_deferred();
+    if ready() || spin(socket.region, &ready) {
+        return Ok(());
+    }
+    if attach::dead() {
+        return Err(libc::ECONNRESET);
+    }
+    let Some(set) = thread_set() else { return poll_slowly(deadline, ready) };
+    // A close by another thread meanwhile must not give the slot to somebody else.
+    socket.hold(false);
+    watch(socket, set.number);
+    set.shared.sleepers.fetch_add(1 + EXCLUSIVE, Ordering::SeqCst);
+    let result = loop {
+        fence(Ordering::SeqCst);
+        if ready() {
+            break Ok(());
+        }
+        let woken = set.sleep(deadline);
+        if woken == Woken::Event {
+            continue;
+        }
+        // A wake that came at the same moment must not be lost: who is ready takes it.
+        break if woken != Woken::Dead && ready() {
+            Ok(())
+        } else {
+            Err(match woken {
+                Woken::TimedOut => libc::EAGAIN,
+                Woken::Dead => libc::ECONNRESET,
+                _ => libc::EINTR,
+            })
+        };
+    };
+    set.shared.sleepers.fetch_sub(1 + EXCLUSIVE, Ordering::SeqCst);
+    unwatch(socket, set);
+    socket.release();
+    result
+}
+
+/// No set is left: looks every millisecond. Slow, and seen as such, but never wrong.
+fn poll_slowly(deadline: Option<u64>, ready: impl Fn() -> bool) -> Result<(), c_int> {
+    loop {
+        real::nap(1000);
+        if ready() {
+            return Ok(());
+        }
+        if attach::dead() {
+            return Err(libc::ECONNRESET);
+        }
+        if deadline.is_some_and(|at| real::now_ns() >= at) {
+            return Err(libc::EAGAIN);
+        }
+    }
+}
+
+/// The deadline of a timeout in microseconds; 0: none.
+pub(crate) fn deadline_us(timeout_us: u64) -> Option<u64> {
+    (timeout_us != 0).then(|| real::now_ns().saturating_add(timeout_us.saturating_mul(1000)))
+}

@@ -1,0 +1,50 @@
+"""UDP: bound, connected, truncated, peeked, empty, refused, time-outs."""
+from common import *
+import select
+
+s = listener(kind=socket.SOCK_DGRAM)
+name = s.getsockname()
+c = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+say(c.sendto(b"hello", name))
+data, peer = s.recvfrom(100)
+say(data, peer[0] == name[0], peer[1] == c.getsockname()[1])
+s.sendto(b"answer", peer)
+say(c.recv(100))
+c.sendto(b"0123456789", name)
+time.sleep(0.05)
+say(s.recv(4, socket.MSG_PEEK), s.recv(4, socket.MSG_PEEK | socket.MSG_TRUNC) if False else "-")
+buf = bytearray(4)
+say(s.recvmsg_into([buf])[2] & socket.MSG_TRUNC != 0, bytes(buf))
+c.sendto(b"", name)
+say(s.recvfrom(10)[0])
+say(failed(c.send, b"x"), failed(c.sendto, b"x" * 70000, name))
+c.connect(name)
+say(c.send(b"connected"), s.recv(100), c.getpeername() == name)
+say(failed(s.recv, 10, socket.MSG_DONTWAIT))
+s.settimeout(0.05)
+try:
+    s.recv(10)
+except TimeoutError:
+    say("timed out")
+for n in (1, 1000, 60000):
+    c.send(b"z" * n)
+    say(len(s.recv(65536)))
+for i in range(20):
+    c.send(bytes([i]) * (i * 37))
+time.sleep(0.05)
+say([len(s.recv(65536)) for i in range(20)])
+ep = select.epoll()
+ep.register(s, select.EPOLLIN)
+say(ep.poll(0))
+threading.Timer(0.05, lambda: c.send(b"wake")).start()
+say([e for f, e in ep.poll(2)], s.recv(10))
+import fcntl, termios
+c.send(b"12345")
+time.sleep(0.05)
+b = bytearray(4)
+fcntl.ioctl(s, termios.FIONREAD, b)
+say(struct.unpack("i", b)[0], s.recv(100))
+s.close()
+c.send(b"nobody")
+time.sleep(0.05)
+say(failed(c.recv, 10))
