@@ -104,6 +104,17 @@ impl Process {
         }
     }
 
+    /// Sends a signal to it and all that it started.
+    pub fn signal(&self, signal: i32) {
+        sys::signal_group(self.child.id() as i32, signal);
+    }
+
+    /// Ends it and all that it started by SIGKILL, and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.signal(libc::SIGKILL);
+        let _ = self.child.wait();
+    }
+
     /// Waits until it ends by itself.
     pub fn finish(&mut self, deadline: Instant) -> Result<()> {
         while Instant::now() < deadline {

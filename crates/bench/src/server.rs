@@ -7,16 +7,15 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpStream};
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::pattern;
 use crate::process::{Place, Process};
 use crate::testbed::{Host, Testbed};
-use crate::{pattern, sys};
 
 /// How long a daemon or a server may take until it serves.
 const START: Duration = Duration::from_secs(15);
@@ -169,8 +168,6 @@ impl Daemon {
         core: usize,
         priorities: Priorities,
     ) -> Result<Daemon> {
-        let control = testbed.directory().join(format!("control{index}"));
-        let file = testbed.directory().join(format!("scoutline{index}.toml"));
         let address = *testbed.server_address(index).ip();
         let preferred = testbed.client_address(index, crate::testbed::Client::Preferred);
         let (high, high_listen) = if priorities == Priorities::Preferred { (2, 2) } else { (0, 1) };
@@ -199,10 +196,23 @@ listen_priority = 1
 source = [\"0.0.0.0/0\"]
 "
         );
-        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        Daemon::start_with(testbed, index, scoutline, Some(core), &text)
+    }
+
+    /// Starts `scoutline up` with this configuration on the server host `index`, and waits until it serves.
+    pub fn start_with(
+        testbed: &Testbed,
+        index: usize,
+        scoutline: &Path,
+        core: Option<usize>,
+        configuration: &str,
+    ) -> Result<Daemon> {
+        let control = testbed.directory().join(format!("control{index}"));
+        let file = testbed.directory().join(format!("scoutline{index}.toml"));
+        fs::write(&file, configuration).with_context(|| format!("cannot write {}", file.display()))?;
         let arguments =
             ["up".as_ref(), "--config".as_ref(), file.as_os_str(), "--control".as_ref(), control.as_os_str()];
-        let place = Place { namespace: Some(testbed.server(index).namespace()?), core: Some(core) };
+        let place = Place { namespace: Some(testbed.server(index).namespace()?), core };
         let log = testbed.directory().join(format!("scoutline{index}.log"));
         let mut process = Process::spawn("scoutline up", scoutline, arguments, place, &log)?;
         let deadline = Instant::now() + START;
@@ -228,6 +238,11 @@ source = [\"0.0.0.0/0\"]
     pub fn check(&mut self) -> Result<()> {
         self.process.check()
     }
+
+    /// Its process: to signal it, and to read its log.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
 }
 
 /// A server that serves the files of [`pattern::SIZES_KB`].
@@ -238,14 +253,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on the host `index`, on `core`, and waits until it has served each file once.
+    /// Starts a server on the host `index`, on `core` (`None`: on all), and waits until it has served each file once.
     ///
     /// `paths` is the `scoutline` program and the host's daemon; without it the kernel serves.
     pub fn start(
         testbed: &Testbed,
         index: usize,
         kind: Kind,
-        core: usize,
+        core: impl Into<Option<usize>>,
         paths: Option<(&Path, &Daemon)>,
     ) -> Result<Server> {
         let program = kind.program()?;
@@ -262,7 +277,7 @@ impl Server {
             command.splice(0..0, prefix.into_iter().chain(["--".as_ref()]).map(Into::into));
         }
         command.extend(kind.arguments(&configuration).into_iter().map(Into::into));
-        let place = Place { namespace: Some(testbed.server(index).namespace()?), core: Some(core) };
+        let place = Place { namespace: Some(testbed.server(index).namespace()?), core: core.into() };
         let log = directory.join("log");
         let mut process = Process::spawn(kind.name(), Path::new(&command[0]), &command[1..], place, &log)?;
         wait_until_it_serves(testbed, index, &mut process)
@@ -278,6 +293,11 @@ impl Server {
     /// An error when it no longer runs.
     pub fn check(&mut self) -> Result<()> {
         self.process.check()
+    }
+
+    /// Its first process: to signal it, and to read its log.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
     }
 }
 
@@ -313,10 +333,7 @@ fn wait_until_it_serves(testbed: &Testbed, index: usize, process: &mut Process) 
 
 /// Gets one file over a connection from `host` and compares it.
 pub fn fetch(host: &Host, server: SocketAddrV4, size_kb: u32) -> Result<()> {
-    let namespace = host.namespace()?;
-    let get = move || -> Result<()> {
-        // A thread of its own: it keeps the namespace that it enters.
-        sys::enter_namespace(namespace.as_fd())?;
+    let get = || -> Result<()> {
         let mut stream = TcpStream::connect_timeout(&server.into(), Duration::from_secs(2))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let name = pattern::file_name(size_kb);
@@ -331,5 +348,5 @@ pub fn fetch(host: &Host, server: SocketAddrV4, size_kb: u32) -> Result<()> {
         ensure!(body == pattern::bytes(size_kb as usize * 1024), "{name}: wrong content");
         Ok(())
     };
-    thread::scope(|scope| scope.spawn(get).join()).map_err(|_| anyhow::anyhow!("the client panicked"))?
+    host.enter(get)?
 }

@@ -19,10 +19,10 @@
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::{process, thread};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -75,6 +75,21 @@ impl Host {
     /// Its name, as `ip netns` knows it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Does `work` in the namespace, on a thread of its own: sockets that it opens belong to this host.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered.
+    ///
+    /// # Panics
+    /// When `work` does.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        let namespace = self.namespace()?;
+        let enter = move || sys::enter_namespace(namespace.as_fd()).map(|()| work());
+        let done = thread::scope(|scope| scope.spawn(enter).join());
+        let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        done.with_context(|| format!("cannot enter the namespace {}", self.name))
     }
 
     fn create(name: String) -> Result<Host> {

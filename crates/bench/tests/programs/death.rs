@@ -1,0 +1,123 @@
+//! Programs and daemons that die by SIGKILL, and what is left of them.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::fixture::{Arm, Fixture, SOON, finish, script, wait_for_line, wait_until};
+use crate::machine::networking;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn connect(fixture: &Fixture, port: u16) -> TcpStream {
+    let address = SocketAddrV4::new(fixture.address(), port);
+    let connect = || TcpStream::connect_timeout(&address.into(), SOON);
+    let stream = fixture.testbed().client().enter(connect).unwrap().unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream
+}
+
+fn echo(stream: &mut TcpStream) {
+    stream.write_all(b"hello").unwrap();
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"hello");
+}
+
+#[test]
+fn a_killed_server_frees_its_paths_and_resets_its_peers() {
+    let fixture = Fixture::new(Arm::Paths);
+    let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut server, "ready");
+    let mut peers: Vec<TcpStream> = (0..20).map(|_| connect(&fixture, 7000)).collect();
+    peers.iter_mut().for_each(echo);
+    let of_server = || {
+        let ours = |address: &serde_json::Value| address.as_str().is_some_and(|text| text.ends_with(":7000"));
+        fixture.paths_now().iter().filter(|path| ours(&path["local"])).count()
+    };
+    assert!(of_server() > peers.len(), "a path for each connection, and one that listens");
+
+    let killed = Instant::now();
+    server.kill();
+    for peer in &mut peers {
+        let error = peer.read(&mut [0; 8]).expect_err("a reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    assert!(killed.elapsed() < SECOND, "the resets came after {:?}", killed.elapsed());
+    wait_until("its paths are gone", SECOND, || of_server() == 0);
+    assert!(killed.elapsed() < SECOND * 2, "its paths were gone after {:?}", killed.elapsed());
+    let programs = fixture.ask("stat")["programs"].as_array().expect("programs").clone();
+    let left = |program: &serde_json::Value| program["pid"].as_u64() == Some(u64::from(server.id()));
+    assert!(!programs.iter().any(left), "{programs:?}");
+
+    // Its port is free again.
+    let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut server, "ready");
+    echo(&mut connect(&fixture, 7000));
+}
+
+/// Where programs are blocked when the daemon dies, see `blocked.py`.
+const PLACES: [&str; 7] = ["recv", "send", "accept", "poll", "select", "epoll", "epoll-accept"];
+
+#[test]
+fn a_killed_daemon_resets_its_programs_and_leaves_the_machine_as_it_was() {
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    let before = networking(fixture.testbed().server(0));
+    fixture.start_daemon();
+    let during = networking(fixture.testbed().server(0));
+    assert_ne!(before, during, "the daemon takes packets somehow");
+
+    let peer = SocketAddrV4::new(fixture.peer_address(), 7100);
+    // Connections wait here unaccepted: the kernel takes their bytes until its buffer is full.
+    let _listener = fixture.testbed().client().enter(|| TcpListener::bind(peer)).unwrap().unwrap();
+    let address = peer.ip().to_string();
+    let blocked = PLACES.iter().enumerate().map(|(index, place)| {
+        let own_port = (7200 + index).to_string();
+        fixture.start("python3", &[&script("blocked.py"), place, &address, "7100", &own_port])
+    });
+    let mut blocked: Vec<_> = blocked.collect();
+    for process in &mut blocked {
+        wait_for_line(process, "ready");
+        let status = format!("/proc/{}/status", process.id());
+        let asleep = || std::fs::read_to_string(&status).unwrap_or_default().contains("State:\tS");
+        wait_until("the program is blocked", SOON, asleep);
+    }
+
+    fixture.daemon().process().kill();
+    let killed = Instant::now();
+    for (place, process) in PLACES.iter().zip(&mut blocked) {
+        let text = finish(process, SOON);
+        assert_eq!(text.trim(), "ECONNRESET", "in {place}");
+    }
+    assert!(killed.elapsed() < SECOND * 5, "programs heard of it after {:?}", killed.elapsed());
+    assert_eq!(before, networking(fixture.testbed().server(0)));
+
+    // Another one starts at once, over what the dead one left in the file system.
+    let begin = Instant::now();
+    fixture.start_daemon();
+    assert!(begin.elapsed() < SECOND * 3, "it took {:?}", begin.elapsed());
+    let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut server, "ready");
+    echo(&mut connect(&fixture, 7000));
+}
+
+#[test]
+fn a_stopped_daemon_leaves_the_machine_as_it_was() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut fixture = Fixture::without_daemon(Arm::Paths);
+        let before = networking(fixture.testbed().server(0));
+        fixture.start_daemon();
+        let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
+        wait_for_line(&mut server, "ready");
+        let mut peer = connect(&fixture, 7000);
+        echo(&mut peer);
+        let control = fixture.daemon().control().to_owned();
+        let process = fixture.daemon().process();
+        process.signal(signal);
+        process.finish(Instant::now() + SOON).unwrap_or_else(|error| panic!("{error:#}"));
+        assert_eq!(before, networking(fixture.testbed().server(0)));
+        assert!(!control.exists(), "{} is left", control.display());
+        let attach = control.with_extension("attach");
+        assert!(!attach.exists(), "{} is left", attach.display());
+    }
+}

@@ -1,0 +1,309 @@
+//! Two hosts, the daemon, and ways to run programs on them.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use scoutline_base::Random;
+use scoutline_bench::process::{Place, Process};
+use scoutline_bench::server::Daemon;
+use scoutline_bench::testbed::{Host, Owner, Testbed};
+
+/// How long a server may take until it serves, and a short client until it is done.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+const NEEDS: &str = "this test needs root, iproute2, and a kernel that allows network namespaces";
+
+/// Where the program under test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arm {
+    /// On paths.
+    Paths,
+    /// On the kernel: tests the test.
+    Kernel,
+}
+
+/// Makes two tests of each function: on paths, and, ignored unless asked for, on the kernel.
+macro_rules! twins {
+    ($($name:ident),* $(,)?) => {
+        mod on_paths {
+            $(#[test] fn $name() { super::$name($crate::fixture::Arm::Paths); })*
+        }
+        mod on_kernel {
+            $(#[test] #[ignore = "tests the test itself"] fn $name() { super::$name($crate::fixture::Arm::Kernel); })*
+        }
+    };
+}
+pub(crate) use twins;
+
+/// Whose turn it is.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The two hosts, and the daemon on the server host. All of it goes on drop; programs that a test starts go first,
+/// since they are declared later.
+pub(crate) struct Fixture {
+    daemon: Option<Daemon>,
+    testbed: Testbed,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Fixture {
+    /// Waits for its turn, makes the hosts and starts the daemon.
+    pub(crate) fn new(arm: Arm) -> Fixture {
+        let mut fixture = Fixture::without_daemon(arm);
+        if arm == Arm::Paths {
+            fixture.start_daemon();
+        }
+        fixture
+    }
+
+    /// The hosts alone.
+    pub(crate) fn without_daemon(arm: Arm) -> Fixture {
+        // A test that failed leaves nothing that disturbs the next.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let owner = if arm == Arm::Paths { Owner::Daemon } else { Owner::Kernel };
+        let testbed = Testbed::new(&[owner], None).unwrap_or_else(|error| panic!("{NEEDS}: {error:#}"));
+        Fixture { daemon: None, testbed, _turn: turn }
+    }
+
+    /// Starts the daemon; one that was there before is killed.
+    pub(crate) fn start_daemon(&mut self) {
+        self.daemon = None;
+        let text = format!("[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n", self.address());
+        let daemon = Daemon::start_with(&self.testbed, 0, &scoutline(), None, &text);
+        self.daemon = Some(daemon.unwrap_or_else(|error| panic!("the daemon does not start: {error:#}")));
+    }
+
+    /// The daemon.
+    pub(crate) fn daemon(&mut self) -> &mut Daemon {
+        self.daemon.as_mut().expect("a daemon, in tests on paths")
+    }
+
+    /// The hosts.
+    pub(crate) fn testbed(&self) -> &Testbed {
+        &self.testbed
+    }
+
+    /// What [`scoutline_bench::server::Server::start`] wants to know of the daemon.
+    pub(crate) fn paths(&self) -> Option<(PathBuf, &Daemon)> {
+        self.daemon.as_ref().map(|daemon| (scoutline(), daemon))
+    }
+
+    /// Where the server host is reached.
+    pub(crate) fn address(&self) -> Ipv4Addr {
+        *self.testbed.server_address(0).ip()
+    }
+
+    /// Where the client host is reached.
+    pub(crate) fn peer_address(&self) -> Ipv4Addr {
+        self.testbed.client_address(0, scoutline_bench::testbed::Client::Standard)
+    }
+
+    /// A file in the fixture's directory.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.testbed.directory().join(name)
+    }
+
+    /// Starts a program on the server host, on paths in that arm.
+    pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Process {
+        let mut command: Vec<OsString> = Vec::new();
+        if let Some((scoutline, daemon)) = self.paths() {
+            command.extend([scoutline.into_os_string(), "run".into(), "--control".into()]);
+            command.extend([daemon.control().as_os_str().to_owned(), "--".into()]);
+        }
+        command.push(find(program).into_os_string());
+        command.extend(arguments.iter().map(OsString::from));
+        self.spawn(self.testbed.server(0), program, &command)
+    }
+
+    /// Starts a program on the client host, on the kernel.
+    pub(crate) fn start_peer(&self, program: &str, arguments: &[&str]) -> Process {
+        let mut command = vec![find(program).into_os_string()];
+        command.extend(arguments.iter().map(OsString::from));
+        self.spawn(self.testbed.client(), program, &command)
+    }
+
+    /// Runs a program on the server host, on paths in that arm, to its end; what it printed.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str], limit: Duration) -> String {
+        finish(&mut self.start(program, arguments), limit)
+    }
+
+    /// Runs a program on the client host, on the kernel, to its end; what it printed.
+    pub(crate) fn run_peer(&self, program: &str, arguments: &[&str], limit: Duration) -> String {
+        finish(&mut self.start_peer(program, arguments), limit)
+    }
+
+    fn spawn(&self, host: &Host, name: &str, command: &[OsString]) -> Process {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let last = Path::new(name).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let log = self.file(&format!("{number}-{last}.log"));
+        let place = Place { namespace: Some(host.namespace().unwrap()), core: None };
+        let process = Process::spawn(name, Path::new(&command[0]), &command[1..], place, &log);
+        process.unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    /// Waits until something on the client host accepts connections at `port`.
+    pub(crate) fn wait_for_peer_port(&self, port: u16, server: &mut Process) {
+        let address = SocketAddrV4::new(self.peer_address(), port);
+        let connect = || TcpStream::connect_timeout(&address.into(), SOON);
+        // A refused connection comes back at once.
+        wait_until("the server accepts", SOON, || {
+            server.check().unwrap_or_else(|error| panic!("{error:#}"));
+            self.testbed.client().enter(connect).unwrap().is_ok()
+        });
+    }
+
+    /// A tool of scoutline with this daemon's control socket: its JSON.
+    pub(crate) fn ask(&self, command: &str) -> serde_json::Value {
+        let control = self.daemon.as_ref().expect("a daemon").control().display().to_string();
+        let tool = scoutline().display().to_string();
+        let text = self.run_peer(&tool, &[command, "--json", "--control", &control], SOON);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("scoutline {command}: {error} in {text}"))
+    }
+
+    /// The paths, as `scoutline ps --json` tells them.
+    pub(crate) fn paths_now(&self) -> Vec<serde_json::Value> {
+        let answer = self.ask("ps");
+        let list = answer.get("paths").unwrap_or(&answer);
+        list.as_array().unwrap_or_else(|| panic!("no list of paths in {answer}")).clone()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let Some(keep) = std::env::var_os("SCOUTLINE_LOGS") else { return };
+        let test = thread::current().name().unwrap_or("test").replace("::", "-");
+        let keep = Path::new(&keep).join(test);
+        let _ = fs::create_dir_all(&keep);
+        for entry in fs::read_dir(self.testbed.directory()).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|extension| extension == "log") {
+                let _ = fs::copy(entry.path(), keep.join(entry.file_name()));
+            }
+        }
+    }
+}
+
+/// Reads what a program prints until it ends, and sees that it ends well and in time.
+pub(crate) fn finish(process: &mut Process, limit: Duration) -> String {
+    let deadline = Instant::now() + limit;
+    let mut text = String::new();
+    while let Some(line) = process.line(deadline).unwrap_or_else(|error| panic!("{error:#}\n{text}")) {
+        text += &line;
+        text.push('\n');
+    }
+    process.finish(deadline).unwrap_or_else(|error| panic!("{error:#}\n{text}"));
+    text
+}
+
+/// Waits until a program prints a line with `word` in it; the line.
+pub(crate) fn wait_for_line(process: &mut Process, word: &str) -> String {
+    let deadline = Instant::now() + SOON;
+    loop {
+        match process.line(deadline).unwrap_or_else(|error| panic!("{error:#}")) {
+            Some(line) if line.contains(word) => return line,
+            Some(_) => {}
+            None => panic!("it ended without saying `{word}`{}", process.log_tail()),
+        }
+    }
+}
+
+/// Waits until `done` says so; how long that took.
+pub(crate) fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) -> Duration {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < limit, "{what}: not within {limit:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    begin.elapsed()
+}
+
+/// How many MiB a transfer has: 1 GiB in the long form.
+pub(crate) fn transfer_mib(short: usize) -> usize {
+    if std::env::var_os("SCOUTLINE_LONG").is_some_and(|value| value != "0") { 1024 } else { short }
+}
+
+/// Writes a file without a period, in pieces: a lost, doubled or misplaced piece shows.
+pub(crate) fn write_file(path: &Path, mib: usize) {
+    let mut random = Random::new(0x2317_0000 + mib as u64);
+    let mut file = fs::File::create(path).unwrap();
+    let mut piece = Vec::with_capacity(1 << 20);
+    for _ in 0..mib {
+        piece.clear();
+        while piece.len() < 1 << 20 {
+            piece.extend_from_slice(&random.next_u64().to_le_bytes());
+        }
+        file.write_all(&piece).unwrap();
+    }
+}
+
+/// Sees that two files are the same, byte for byte.
+pub(crate) fn assert_same(one: &Path, other: &Path) {
+    let open = |path: &Path| {
+        let file = fs::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        (file.metadata().unwrap().len(), BufReader::with_capacity(1 << 20, file))
+    };
+    let ((length, mut one_file), (other_length, mut other_file)) = (open(one), open(other));
+    let name = other.display();
+    assert_eq!(length, other_length, "length of {name}");
+    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut at = 0;
+    while at < length {
+        let size = (length - at).min(1 << 20) as usize;
+        one_file.read_exact(&mut left[..size]).unwrap();
+        other_file.read_exact(&mut right[..size]).unwrap();
+        if left[..size] != right[..size] {
+            let offset = left.iter().zip(&right).position(|(a, b)| a != b).unwrap_or(0);
+            panic!("{name} differs at byte {}", at + offset as u64);
+        }
+        at += size as u64;
+    }
+}
+
+/// The program with `up` and `run`: what `SCOUTLINE_BIN` names, else what was built last beside this test.
+pub(crate) fn scoutline() -> PathBuf {
+    if let Some(program) = std::env::var_os("SCOUTLINE_BIN") {
+        return PathBuf::from(program);
+    }
+    // target/<profile>/deps/programs-<hash>
+    let test = std::env::current_exe().unwrap();
+    let target = test.ancestors().nth(3).expect("a target directory");
+    let built = ["release", "debug"].map(|profile| target.join(profile).join("scoutline"));
+    let last = built.iter().filter_map(|path| Some((fs::metadata(path).ok()?.modified().ok()?, path))).max();
+    let (_, program) = last.unwrap_or_else(|| {
+        panic!("there is no {} nor its debug form; build it with: make build", built[0].display())
+    });
+    let library = program.with_file_name("libscoutline_preload.so");
+    assert!(library.exists(), "{} is missing; build it with: make build", library.display());
+    program.clone()
+}
+
+/// The program with this name; a path is taken as it is.
+pub(crate) fn find(program: &str) -> PathBuf {
+    if program.contains('/') {
+        return PathBuf::from(program);
+    }
+    let places = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];
+    let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
+    found.unwrap_or_else(|| {
+        let package = match program {
+            "nginx" => "nginx-light",
+            "apache2" => "apache2-bin",
+            "redis-server" => "redis-server",
+            "redis-benchmark" | "redis-cli" => "redis-tools",
+            "ip" | "tc" => "iproute2",
+            other => other,
+        };
+        panic!("{program} is missing; install it with: apt-get install {package}")
+    })
+}
+
+/// A script beside these tests.
+pub(crate) fn script(name: &str) -> String {
+    format!("{}/tests/programs/scripts/{name}", env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,25 @@
+//! Unmodified programs on paths, with the kernel as their peer, between two network namespaces.
+//!
+//! ```text
+//!   client host, kernel            veth              server host, `scoutline up`
+//!   curl wrk redis-benchmark …  10.77.0.2 ═ 10.77.0.1  `scoutline run -- nginx` …
+//! ```
+//!
+//! Needs root, iproute2, a built `scoutline` (`make build`; `SCOUTLINE_BIN` names another one) and the programs
+//! themselves, and fails with a hint where one is missing. Two variables:
+//! `SCOUTLINE_LONG=1` makes the transfers 1 GiB; `SCOUTLINE_LOGS=DIR` keeps the logs of each test there.
+//!
+//! Most tests have a twin that runs the same programs on the kernel alone: it shows that the test itself is right.
+//! `cargo test -p scoutline-bench --test programs -- --ignored on_kernel` runs them. Tests take turns
+//! ([`fixture::Fixture`] holds the turn), since each of them wants the whole machine.
+
+mod death;
+mod faults;
+mod fixture;
+mod hostile;
+mod iperf;
+mod loss;
+mod machine;
+mod python;
+mod redis;
+mod web;

@@ -1,0 +1,54 @@
+//! python3: `http.server`, and an `asyncio` echo server with a thousand connections.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::fixture::{Arm, Fixture, SOON, assert_same, script, twins, wait_for_line, write_file};
+
+twins!(http_server_serves, asyncio_server_echoes, asyncio_client_asks);
+
+const CONNECTIONS: &str = "1000";
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn http_server_serves(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let files = fixture.file("files");
+    fs::create_dir(&files).unwrap();
+    write_file(&files.join("file"), 8);
+    let directory = files.display().to_string();
+    let mut server =
+        fixture.start("python3", &["-u", "-m", "http.server", "8000", "--directory", &directory]);
+    wait_for_line(&mut server, "Serving HTTP");
+    let (url, got) = (format!("http://{}:8000", fixture.address()), fixture.file("got"));
+    for _ in 0..20 {
+        let listing = fixture.run_peer("curl", &["-sS", "--fail", "--max-time", "15", &url], SOON);
+        assert!(listing.contains("href=\"file\""), "{listing}");
+    }
+    let (file, got_name) = (format!("{url}/file"), got.display().to_string());
+    fixture.run_peer("curl", &["-sS", "--fail", "--max-time", "15", "-o", &got_name, &file], SOON);
+    assert_same(&files.join("file"), &got);
+    server.check().unwrap();
+}
+
+fn asyncio_server_echoes(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut server, "ready");
+    let address = fixture.address().to_string();
+    let client = script("echo_client.py");
+    for _ in 0..2 {
+        let text = fixture.run_peer("python3", &[&client, &address, "7000", CONNECTIONS], LIMIT);
+        assert!(text.contains("all echoed"), "{text}");
+    }
+    server.check().unwrap();
+}
+
+fn asyncio_client_asks(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let mut server = fixture.start_peer("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut server, "ready");
+    let address = fixture.peer_address().to_string();
+    let text = fixture.run("python3", &[&script("echo_client.py"), &address, "7000", CONNECTIONS], LIMIT);
+    assert!(text.contains("all echoed"), "{text}");
+    server.check().unwrap();
+}

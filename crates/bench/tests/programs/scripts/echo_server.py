@@ -1,0 +1,27 @@
+"""An asyncio echo server: echo_server.py PORT. Prints `ready`."""
+import asyncio
+import resource
+import sys
+
+
+async def echo(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+    except ConnectionError:
+        pass
+
+
+async def main():
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 65536), limit))
+    server = await asyncio.start_server(echo, "0.0.0.0", int(sys.argv[1]), backlog=1024)
+    print("ready", flush=True)
+    async with server:
+        await server.serve_forever()
+
+
+asyncio.run(main())

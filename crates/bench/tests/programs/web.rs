@@ -1,0 +1,209 @@
+//! nginx, Apache, curl, wrk.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use scoutline_bench::load::LoadReport;
+use scoutline_bench::pattern;
+use scoutline_bench::process::Process;
+use scoutline_bench::server::{Kind, Server};
+
+use crate::fixture::{Arm, Fixture, SOON, assert_same, finish, transfer_mib, twins, write_file};
+
+twins!(
+    nginx_serves_curl,
+    nginx_serves_load,
+    nginx_serves_wrk,
+    nginx_outlives_a_worker,
+    apache_serves,
+    curl_downloads_and_uploads,
+    wrk_asks,
+);
+
+/// How long a large transfer may take.
+const LONG: Duration = Duration::from_secs(120);
+
+fn server(fixture: &Fixture, kind: Kind) -> Server {
+    let paths = fixture.paths();
+    let paths = paths.as_ref().map(|(program, daemon)| (program.as_path(), *daemon));
+    Server::start(fixture.testbed(), 0, kind, None, paths).unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+fn curl_fetches_all(fixture: &Fixture) {
+    let directory = fixture.file("fetched");
+    fs::create_dir_all(&directory).unwrap();
+    let mut arguments = ["-sS", "--fail", "--max-time", "15"].map(str::to_owned).to_vec();
+    for size in pattern::SIZES_KB {
+        let name = pattern::file_name(size);
+        arguments.extend(["-o".into(), directory.join(&name).display().to_string()]);
+        arguments.push(format!("http://{}/{name}", fixture.address()));
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    fixture.run_peer("curl", &arguments, SOON);
+    for size in pattern::SIZES_KB {
+        let name = pattern::file_name(size);
+        assert_same(&fixture.file("files").join(&name), &directory.join(&name));
+        fs::remove_file(directory.join(&name)).unwrap();
+    }
+}
+
+/// Our own closed-loop clients, on the kernel.
+fn load(fixture: &Fixture, arguments: &[&str]) -> LoadReport {
+    let server = fixture.testbed().server_address(0).to_string();
+    let mut all = vec!["load", "--json", "--connect", &server, "--warmup", "0.2", "--seconds", "1.5"];
+    all.extend(arguments);
+    let text = fixture.run_peer(env!("CARGO_BIN_EXE_scoutline-bench"), &all, SOON);
+    let report: LoadReport = serde_json::from_str(&text).unwrap();
+    assert_eq!(report.error_count(), 0, "{arguments:?}: {report:?}");
+    assert!(report.requests > 100 && report.verified > 0, "{arguments:?}: {report:?}");
+    report
+}
+
+fn wrk_answers(text: &str) {
+    let requests =
+        text.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse::<u64>().ok());
+    assert!(requests.is_some_and(|requests| requests > 100), "{text}");
+    assert!(!text.contains("Socket errors") && !text.contains("Non-2xx"), "{text}");
+}
+
+fn nginx_serves_curl(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    // Kept connections: curl asks for all files over one. Then one connection for each.
+    for keepalive in [true, false] {
+        let server = server(&fixture, Kind::Nginx { workers: 2, keepalive });
+        curl_fetches_all(&fixture);
+        drop(server);
+    }
+    let mut server = server(&fixture, Kind::NGINX);
+    let (mib, name) = (transfer_mib(64), "large");
+    write_file(&fixture.file("files").join(name), mib);
+    let (url, got) = (format!("http://{}/{name}", fixture.address()), fixture.file("got"));
+    let limit = LONG.as_secs().to_string();
+    let arguments = ["-sS", "--fail", "--max-time", &limit, "-o", &got.display().to_string(), &url];
+    fixture.run_peer("curl", &arguments, LONG);
+    assert_same(&fixture.file("files").join(name), &got);
+    server.check().unwrap();
+}
+
+fn nginx_serves_load(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let mut server = server(&fixture, Kind::Nginx { workers: 2, keepalive: true });
+    load(&fixture, &["--clients", "1"]);
+    load(&fixture, &["--clients", "96"]);
+    load(&fixture, &["--clients", "96", "--path", "/50k"]);
+    load(&fixture, &["--clients", "16", "--path", "/500k"]);
+    load(&fixture, &["--clients", "96", "--keepalive"]);
+    load(&fixture, &["--clients", "16", "--keepalive", "--path", "/100k"]);
+    server.check().unwrap();
+}
+
+fn nginx_serves_wrk(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let mut server = server(&fixture, Kind::Nginx { workers: 2, keepalive: true });
+    for (connections, name) in [("64", "1k"), ("16", "100k")] {
+        let url = format!("http://{}/{name}", fixture.address());
+        wrk_answers(&fixture.run_peer("wrk", &["-t2", "-c", connections, "-d2s", &url], SOON));
+    }
+    server.check().unwrap();
+}
+
+/// SIGKILL to one worker: the master starts another, and the port keeps answering.
+fn nginx_outlives_a_worker(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let mut server = server(&fixture, Kind::NGINX);
+    let master = server.process().id();
+    let children = format!("/proc/{master}/task/{master}/children");
+    for _ in 0..3 {
+        let workers = fs::read_to_string(&children).unwrap();
+        let worker = workers.split_whitespace().next().expect("a worker").to_owned();
+        let kill = std::process::Command::new("kill").args(["-9", &worker]).status().unwrap();
+        assert!(kill.success());
+        let replaced = || {
+            let now = fs::read_to_string(&children).unwrap_or_default();
+            now.split_whitespace().count() == 2 && !now.split_whitespace().any(|pid| pid == worker)
+        };
+        crate::fixture::wait_until("nginx starts another worker", SOON, replaced);
+        curl_fetches_all(&fixture);
+    }
+    load(&fixture, &["--clients", "32"]);
+}
+
+fn apache_serves(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let mut server = server(&fixture, Kind::ApachePrefork { processes: 20 });
+    curl_fetches_all(&fixture);
+    load(&fixture, &["--clients", "1"]);
+    load(&fixture, &["--clients", "48"]);
+    load(&fixture, &["--clients", "48", "--path", "/50k"]);
+    let url = format!("http://{}/1k", fixture.address());
+    wrk_answers(&fixture.run_peer("wrk", &["-t1", "-c16", "-d2s", &url], SOON));
+    server.check().unwrap();
+}
+
+/// nginx on the client host, on the kernel, that serves and takes files.
+fn peer_nginx(fixture: &Fixture, files: &Path) -> Process {
+    let directory = fixture.file("peer");
+    fs::create_dir_all(&directory).unwrap();
+    fs::create_dir_all(files).unwrap();
+    let (here, files) = (directory.display(), files.display());
+    let configuration = directory.join("peer.conf");
+    let text = format!(
+        "user root;
+worker_processes 1;
+daemon off;
+pid {here}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    sendfile on;
+    client_max_body_size 2g;
+    client_body_temp_path {here}/body;
+    proxy_temp_path {here}/proxy;
+    fastcgi_temp_path {here}/fastcgi;
+    uwsgi_temp_path {here}/uwsgi;
+    scgi_temp_path {here}/scgi;
+    server {{
+        listen 80;
+        root {files};
+        location / {{ dav_methods PUT DELETE; }}
+    }}
+}}
+"
+    );
+    fs::write(&configuration, text).unwrap();
+    let (directory, configuration) = (directory.display().to_string(), configuration.display().to_string());
+    let mut nginx = fixture.start_peer("nginx", &["-p", &directory, "-c", &configuration, "-e", "stderr"]);
+    fixture.wait_for_peer_port(80, &mut nginx);
+    nginx
+}
+
+fn curl_downloads_and_uploads(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let files = fixture.file("peer-files");
+    let _nginx = peer_nginx(&fixture, &files);
+    let (original, got) = (files.join("original"), fixture.file("got"));
+    write_file(&original, transfer_mib(64));
+    let url = |name: &str| format!("http://{}/{name}", fixture.peer_address());
+    let limit = LONG.as_secs().to_string();
+    let common = ["-sS", "--fail", "--max-time", &limit];
+    let (from, to, got_name) = (url("original"), url("uploaded"), got.display().to_string());
+    fixture.run("curl", &[&common[..], &["-o", &got_name, &from]].concat(), LONG);
+    assert_same(&original, &got);
+    fixture.run("curl", &[&common[..], &["-T", &got_name, &to]].concat(), LONG);
+    assert_same(&original, &files.join("uploaded"));
+}
+
+fn wrk_asks(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let files = fixture.file("peer-files");
+    let _nginx = peer_nginx(&fixture, &files);
+    fs::write(files.join("1k"), pattern::bytes(1 << 10)).unwrap();
+    fs::write(files.join("100k"), pattern::bytes(100 << 10)).unwrap();
+    for (connections, name) in [("32", "1k"), ("8", "100k")] {
+        let url = format!("http://{}/{name}", fixture.peer_address());
+        let mut wrk = fixture.start("wrk", &["-t2", "-c", connections, "-d2s", &url]);
+        wrk_answers(&finish(&mut wrk, SOON));
+    }
+}
