@@ -1,4 +1,17 @@
 //! The default module graph of an interface, shared by the engine and tests.
+//!
+//! What these modules expect of whoever runs them:
+//! - A frame is looked up by its exact flow first, then by [`Graph::demux`](scoutline_path::Graph::demux) from
+//!   [`ENTRY`]; what has no path goes to [`Interface::stray_path`], and so does what was dropped as
+//!   `UnknownProtocol` with a protocol in its key.
+//! - [`Net::service_paths`] are made when the interface is opened, and
+//!   [`announcement_frame`](crate::arp::announcement_frame) goes out.
+//! - Ports are reserved and released in the [`Bindings`]; listening paths and unconnected datagram paths are
+//!   registered there with `listen`, and taken out with `unlisten` when they end.
+//! - An active path begins at its first run outward, or by its time-out, which is due at once.
+//! - A path whose run says `more` is kicked outward again once the device has room.
+//! - `Destroy` and `Reclassify` in one run are carried out in order: a newer SYN takes over from TIME-WAIT.
+//! - Devices complete every partial checksum, and cut super-segments where the interface says that they do.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -67,3 +80,30 @@ impl Net {
 
 /// The module at which frames of a device enter.
 pub const ENTRY: &str = "ETH";
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Host;
+
+    #[test]
+    fn the_graph_is_sound_and_starts_from_the_device_on() {
+        let host = Host::new();
+        let names: Vec<_> =
+            host.graph.initialisation_order().iter().map(|&id| host.graph.module(id).name()).collect();
+        let place = |name| names.iter().position(|&other| other == name).unwrap();
+        for (below, above) in [
+            ("ETH", "ARP"),
+            ("ETH", "IP4"),
+            ("IP4", "ICMP"),
+            ("IP4", "UDP"),
+            ("IP4", "TCP"),
+            ("TCP", "SOCKET"),
+        ] {
+            assert!(place(below) < place(above), "{names:?}");
+        }
+        let paths = &host.interface.service_paths;
+        for path in [&paths.arp, &paths.icmp, &paths.unreachable, &paths.reassembly, &paths.reset] {
+            assert_eq!(host.path(path.get().unwrap()).stages()[0].module(), "ETH");
+        }
+    }
+}
