@@ -41,11 +41,11 @@ const MAX_STRANGERS: usize = 64;
 
 /// Who may attach, besides root.
 #[derive(Clone, Copy, Debug)]
-pub struct Owners {
+pub(crate) struct Owners {
     /// The daemon's own user.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Members of this group.
-    pub group: Option<u32>,
+    pub(crate) group: Option<u32>,
 }
 
 /// Who is at the other end.
@@ -338,7 +338,7 @@ impl AttachServer {
 fn fill_served(region: &Region, engine: &impl EngineLink) {
     let header = region.header();
     let served = engine.served();
-    for (entry, network) in header.served.iter().zip(&served) {
+    for (entry, network) in header.served.iter().zip(served) {
         entry.address.store(network.address.to_bits(), Ordering::Relaxed);
         entry.prefix.store(u32::from(network.prefix), Ordering::Relaxed);
         entry.gateway.store(network.gateway.map_or(0, |gateway| gateway.to_bits()), Ordering::Relaxed);

@@ -6,7 +6,7 @@
 
 mod check;
 mod error;
-// mod settings;
+mod settings;
 mod values;
 
 #[cfg(test)]
@@ -62,10 +62,12 @@ pub struct Device {
     pub address: Spanned<Network>,
     /// Where packets for other networks go.
     pub gateway: Option<Spanned<Ipv4Addr>>,
-    /// Largest network-layer packet; default: the interface's.
+    /// Largest network-layer packet of a tap or pcap device; an ordinary interface has its own.
     pub mtu: Option<Spanned<u32>>,
     /// Knobs of the packet driver.
     pub packet: Option<PacketKnobs>,
+    /// Knobs of the tap driver.
+    pub tap: Option<TapKnobs>,
     /// Files of the pcap driver.
     pub pcap: Option<PcapFiles>,
 }
@@ -96,8 +98,20 @@ pub enum DeviceMode {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PacketKnobs {
-    /// Memory of the receive ring.
-    pub ring: Option<Spanned<Size>>,
+    /// Frames of 64 KiB in the receive ring.
+    pub ring_frames: Option<Spanned<u32>>,
+    /// The kernel cuts super-segments and completes checksums; default: yes.
+    pub offload: Option<bool>,
+    /// Sent packets skip the interface's queueing discipline; default: no.
+    pub qdisc_bypass: Option<bool>,
+}
+
+/// `[device.tap]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TapKnobs {
+    /// An address for Linux's side.
+    pub linux_address: Option<Spanned<Network>>,
 }
 
 /// `[device.pcap]`.
@@ -331,6 +345,7 @@ impl Config {
             gateway: gateway.map(values::unplaced),
             mtu: None,
             packet: None,
+            tap: None,
             pcap: None,
         };
         let config = Config { device: vec![device], ..Config::default() };

@@ -7,12 +7,13 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
 use rustix::process::{Resource, Rlimit};
+use scoutline_engine::{Engine, EngineHandle, StartError};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::attach::Owners;
 use crate::config::{Config, ConfigError};
-use crate::engine::{Command, EngineLink};
+use crate::engine::EngineLink;
 use crate::plane::{Ended, Plane, PlaneSettings};
 use crate::sockets::SocketError;
 
@@ -27,8 +28,8 @@ pub enum DaemonError {
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The engine did not start: a device or a privilege is missing.
-    #[error("{0}")]
-    Engine(String),
+    #[error(transparent)]
+    Engine(StartError),
     /// A system call of the control plane failed.
     #[error("cannot {action}: {source}")]
     System {
@@ -42,15 +43,22 @@ pub enum DaemonError {
     EngineGone,
 }
 
-/// Runs the daemon with an engine that `start` makes and `finish` waits for, until SIGTERM, SIGINT, SIGHUP or
-/// `scoutline stop`. `ready` is called once programs can attach.
+/// Runs the daemon until SIGTERM, SIGINT, SIGHUP or `scoutline stop`. Prints one line that begins with `ready` once
+/// programs can attach.
 ///
 /// # Errors
 /// It does not start, or the engine ends by itself.
-pub fn run_with<E: EngineLink>(
+pub fn run(config: &Config) -> Result<(), DaemonError> {
+    let start = || Engine::start(config.settings()).map_err(DaemonError::Engine);
+    run_with(config, start, || announce(config), EngineHandle::stop)
+}
+
+/// Runs the daemon with an engine that `start` makes and `finish` stops. `ready` is called once programs can
+/// attach.
+fn run_with<E: EngineLink>(
     config: &Config,
     start: impl FnOnce() -> Result<E, DaemonError>,
-    ready: impl FnOnce(&E),
+    ready: impl FnOnce(),
     finish: impl FnOnce(E),
 ) -> Result<(), DaemonError> {
     let group = config.control.group_id()?;
@@ -68,11 +76,10 @@ pub fn run_with<E: EngineLink>(
     for notice in engine.notices() {
         log::warn!("{notice}");
     }
-    ready(&engine);
+    ready();
     let ended = plane.serve(&engine, &stop);
     drop(plane); // nobody attaches any more
     log::info!("stopping");
-    engine.send(Command::Stop);
     finish(engine);
     match ended {
         Ok(Ended::Asked) => Ok(()),
@@ -123,17 +130,4 @@ fn raise_descriptor_limit() {
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, wanted) {
         log::warn!("cannot raise the limit of descriptors: {error}");
     }
-}
-
-/// Runs the daemon with the real engine.
-///
-/// # Errors
-/// As for [`run_with`].
-pub fn run(config: &Config) -> Result<(), DaemonError> {
-    run_with(
-        config,
-        || Err::<crate::engine::NoEngine, _>(DaemonError::Engine("not wired".into())),
-        |_| announce(config),
-        drop,
-    )
 }

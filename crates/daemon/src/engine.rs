@@ -1,34 +1,45 @@
 //! The engine as the control plane sees it. A trait, so that tests stand in for it.
 
-use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
-pub use crate::command::{Command, RegionId};
-
-/// A network that paths serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Served {
-    /// Our address.
-    pub address: Ipv4Addr,
-    /// Length of its network's prefix.
-    pub prefix: u8,
-    /// Where packets for other networks go.
-    pub gateway: Option<Ipv4Addr>,
-}
+use scoutline_engine::EngineHandle;
+pub(crate) use scoutline_engine::{Command, RegionId, Served};
 
 /// A running engine.
-pub trait EngineLink {
+pub(crate) trait EngineLink {
     /// Hands over a command and rings the doorbell. Never waits. A command to an engine that has ended is dropped:
     /// [`is_running`](EngineLink::is_running) tells.
     fn send(&self, command: Command);
     /// What programs write to wake it: an eventfd.
     fn doorbell(&self) -> BorrowedFd<'_>;
     /// The networks that it serves.
-    fn served(&self) -> Vec<Served>;
+    fn served(&self) -> &[Served];
     /// What is degraded and why, one line each.
-    fn notices(&self) -> Vec<String>;
+    fn notices(&self) -> &[String];
     /// False once it has ended, whatever the reason.
     fn is_running(&self) -> bool;
+}
+
+impl EngineLink for EngineHandle {
+    fn send(&self, command: Command) {
+        EngineHandle::send(self, command);
+    }
+
+    fn doorbell(&self) -> BorrowedFd<'_> {
+        EngineHandle::doorbell(self)
+    }
+
+    fn served(&self) -> &[Served] {
+        EngineHandle::served(self)
+    }
+
+    fn notices(&self) -> &[String] {
+        EngineHandle::notices(self)
+    }
+
+    fn is_running(&self) -> bool {
+        EngineHandle::is_running(self)
+    }
 }
 
 #[cfg(test)]
@@ -37,6 +48,7 @@ pub(crate) mod fake {
 
     use std::cell::{Cell, RefCell};
     use std::collections::VecDeque;
+    use std::net::Ipv4Addr;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
     use rustix::event::EventfdFlags;
@@ -51,12 +63,19 @@ pub(crate) mod fake {
         commands: RefCell<VecDeque<Command>>,
         answers: Option<Answers>,
         dead: Cell<bool>,
+        notices: [String; 1],
     }
 
     impl FakeEngine {
         pub(crate) fn new() -> FakeEngine {
             let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-            FakeEngine { doorbell, commands: RefCell::default(), answers: None, dead: Cell::new(false) }
+            FakeEngine {
+                doorbell,
+                commands: RefCell::default(),
+                answers: None,
+                dead: Cell::new(false),
+                notices: ["a notice".into()],
+            }
         }
 
         pub(crate) fn answering(answers: impl Fn(Request) -> Answer + Send + 'static) -> FakeEngine {
@@ -96,33 +115,18 @@ pub(crate) mod fake {
             self.doorbell.as_fd()
         }
 
-        fn served(&self) -> Vec<Served> {
-            vec![Served { address: [10, 0, 0, 1].into(), prefix: 24, gateway: None }]
+        fn served(&self) -> &[Served] {
+            const SERVED: [Served; 1] =
+                [Served { address: Ipv4Addr::new(10, 0, 0, 1), prefix: 24, gateway: None }];
+            &SERVED
         }
 
-        fn notices(&self) -> Vec<String> {
-            vec!["a notice".into()]
+        fn notices(&self) -> &[String] {
+            &self.notices
         }
 
         fn is_running(&self) -> bool {
             !self.dead.get()
         }
-    }
-}
-/// Until the engine is wired.
-pub struct NoEngine;
-impl EngineLink for NoEngine {
-    fn send(&self, _: Command) {}
-    fn doorbell(&self) -> BorrowedFd<'_> {
-        unimplemented!()
-    }
-    fn served(&self) -> Vec<Served> {
-        Vec::new()
-    }
-    fn notices(&self) -> Vec<String> {
-        Vec::new()
-    }
-    fn is_running(&self) -> bool {
-        false
     }
 }

@@ -12,17 +12,12 @@
 pub mod config;
 
 mod attach;
-#[path = "../../engine/src/command.rs"]
-mod command;
 mod control;
 mod daemon;
 mod engine;
 mod plane;
 mod sockets;
 
-pub use attach::Owners;
 pub use config::{Config, ConfigError};
-pub use daemon::{DaemonError, run, run_with};
-pub use engine::{Command, EngineLink, RegionId, Served};
-pub use plane::{Ended, Plane, PlaneSettings};
+pub use daemon::{DaemonError, run};
 pub use sockets::{SocketError, attach_path};

@@ -21,18 +21,18 @@ const SHORT_ROUND: Duration = Duration::from_millis(1);
 
 /// Where the plane listens, and for whom.
 #[derive(Clone, Debug)]
-pub struct PlaneSettings {
+pub(crate) struct PlaneSettings {
     /// The control socket.
-    pub control: PathBuf,
+    pub(crate) control: PathBuf,
     /// Mode of both sockets.
-    pub mode: u32,
+    pub(crate) mode: u32,
     /// Who may attach.
-    pub owners: Owners,
+    pub(crate) owners: Owners,
 }
 
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// SIGTERM, SIGINT, or `scoutline stop`.
     Asked,
     /// The engine has ended by itself.
@@ -40,7 +40,7 @@ pub enum Ended {
 }
 
 /// Both servers. The sockets' names go when it is dropped.
-pub struct Plane {
+pub(crate) struct Plane {
     attach: AttachServer,
     control: ControlServer,
     started: Instant,
@@ -56,10 +56,7 @@ enum Token {
 
 impl Plane {
     /// Makes the sockets.
-    ///
-    /// # Errors
-    /// They cannot be made, or another daemon has them.
-    pub fn bind(settings: &PlaneSettings) -> Result<Plane, SocketError> {
+    pub(crate) fn bind(settings: &PlaneSettings) -> Result<Plane, SocketError> {
         let control = ControlServer::bind(&settings.control, settings.mode, settings.owners.group)?;
         let attach = AttachServer::bind(&attach_path(&settings.control), settings.mode, settings.owners)?;
         Ok(Plane { attach, control, started: Instant::now() })
@@ -69,7 +66,7 @@ impl Plane {
     ///
     /// # Errors
     /// `poll` itself fails.
-    pub fn serve(&mut self, engine: &impl EngineLink, stop: &UnixStream) -> io::Result<Ended> {
+    pub(crate) fn serve(&mut self, engine: &impl EngineLink, stop: &UnixStream) -> io::Result<Ended> {
         loop {
             for token in self.wait(stop)? {
                 match token {
@@ -133,8 +130,8 @@ fn complete(answer: &mut Answer, attach: &AttachServer, started: Instant, engine
     env!("CARGO_PKG_VERSION").clone_into(&mut stat.version);
     stat.uptime_s = started.elapsed().as_secs_f64();
     for notice in engine.notices() {
-        if !stat.notices.contains(&notice) {
-            stat.notices.push(notice);
+        if !stat.notices.contains(notice) {
+            stat.notices.push(notice.clone());
         }
     }
     for ProgramRow { pid, processes, .. } in &mut stat.programs {

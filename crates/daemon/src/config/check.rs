@@ -117,19 +117,28 @@ fn check_device(device: &Device) -> Checked {
     if let Some(mtu) = &device.mtu {
         within("mtu", mtu, 576..=65_535)?;
     }
-    if device.packet.is_some() && device.driver != Driver::Packet {
-        return fault(
-            &device.name,
-            format!("`{name}` has [device.packet] but another driver; remove one of them"),
-        );
+    if device.driver == Driver::Packet && device.mtu.is_some() {
+        let message =
+            format!("an ordinary interface has its own mtu; set it with `ip link set {name} mtu N` instead");
+        return fault(&device.name, message);
     }
-    if let Some(ring) = device.packet.as_ref().and_then(|knobs| knobs.ring.as_ref()) {
-        within("ring", ring, Size(1 << 20)..=Size(1 << 30))?;
+    let tables = [
+        (device.packet.is_some(), Driver::Packet, "packet"),
+        (device.tap.is_some(), Driver::Tap, "tap"),
+        (device.pcap.is_some(), Driver::Pcap, "pcap"),
+    ];
+    if let Some((_, _, table)) = tables.iter().find(|(there, driver, _)| *there && *driver != device.driver) {
+        let message = format!(
+            "`{name}` has [device.{table}] but another driver; remove it or set driver = \"{table}\""
+        );
+        return fault(&device.name, message);
+    }
+    if let Some(frames) = device.packet.as_ref().and_then(|knobs| knobs.ring_frames.as_ref()) {
+        within("ring_frames", frames, 8..=16_384)?;
     }
     let has_file = device.pcap.as_ref().is_some_and(|files| files.input.is_some() || files.output.is_some());
-    if (device.driver == Driver::Pcap) != has_file {
-        let message =
-            format!("`{name}`: driver = \"pcap\" and [device.pcap] with input or output belong together");
+    if device.driver == Driver::Pcap && !has_file {
+        let message = format!("`{name}`: driver = \"pcap\" needs [device.pcap] with input or output");
         return fault(&device.name, message);
     }
     Ok(())

@@ -34,8 +34,7 @@ fn everything_can_be_said() {
         mode = "dedicated"
         address = "10.0.0.1/24"
         gateway = "10.0.0.254"
-        mtu = 1500
-        packet.ring = "16MiB"
+        packet = { ring_frames = 240, offload = true, qdisc_bypass = false }
         [engine]
         cpu = 1
         realtime = "on"
@@ -153,12 +152,17 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
         ),
         ("[[device]]\nname = \"eth2\"\naddress = \"127.0.0.1/8\"", "cannot be the address of a device"),
         ("[[device]]\nname = \"a/b\"\naddress = \"10.7.0.1/24\"", "is no name of an interface"),
-        ("[[device]]\nname = \"p\"\ndriver = \"pcap\"\naddress = \"10.7.0.1/24\"", "belong together"),
+        (
+            "[[device]]\nname = \"p\"\ndriver = \"pcap\"\naddress = \"10.7.0.1/24\"",
+            "needs [device.pcap] with input or output",
+        ),
         (
             "[[device]]\nname = \"p\"\nmode = \"shared\"\naddress = \"10.7.0.1/24\"",
             "unknown value `shared`; known values: dedicated",
         ),
         ("[[device]]\nname = \"p\"", "missing field `address`"),
+        ("[device.tap]", "`eth1` has [device.tap] but another driver"),
+        ("mtu = 1400", "`ip link set eth1 mtu N`"),
         ("what", "s.toml:4:"),
     ];
     for (text, expected) in cases {
@@ -190,4 +194,38 @@ fn sizes_read_and_print() {
     }
     assert!("99999999999GiB".parse::<Size>().is_err());
     assert_eq!(Size(256 << 10).to_string(), "256KiB");
+}
+
+#[test]
+fn the_engine_is_told_the_same() {
+    use scoutline_sched::Level;
+
+    let config = parse(
+        "[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\n[engine]\nrealtime = \"on\"\ncpu = 0\n\
+         [[class]]\nname = \"a\"\npriority = 2\nlisten_priority = 5\nsource = [\"10.0.0.7/24\"]\n\
+         [[class]]\nname = \"b\"\nidle = true\nlocal_port = [80]\n",
+    )
+    .unwrap();
+    let settings = config.settings();
+    assert_eq!(
+        (settings.cpu, settings.realtime_priority, settings.realtime_required),
+        (Some(0), Some(50), true)
+    );
+    let classes: Vec<(&str, Level, Level)> =
+        settings.classes.iter().map(|class| (class.name.as_str(), class.level, class.listen_level)).collect();
+    assert_eq!(
+        classes,
+        [
+            ("a", Level::Priority(2), Level::Priority(5)),
+            ("b", Level::Idle, Level::Idle),
+            ("default", Level::Priority(0), Level::Priority(0)),
+        ]
+    );
+    assert_eq!(settings.classes[0].sources, [([10, 0, 0, 0].into(), 24)], "host bits are cut");
+
+    // Without a core of its own, real-time priority could starve whatever runs there.
+    let settings = parse(DEVICE).unwrap().settings();
+    assert_eq!(settings.realtime_priority, None);
+    let all = parse(&format!("{DEVICE}[[class]]\nname = \"all\"\n")).unwrap().settings();
+    assert_eq!(all.classes.len(), 1, "nothing is left for a last class");
 }

@@ -1,0 +1,127 @@
+//! The configuration in the engine's words.
+
+use std::time::Duration;
+
+use scoutline_base::DeviceId;
+use scoutline_device::{DeviceConfig, Driver as OpenDriver, packet, pcap, tap};
+use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings};
+use scoutline_sched::Level;
+
+use super::{Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Network, Ports, Realtime};
+
+impl Config {
+    /// What the engine is told. The configuration has been checked when it was made.
+    pub fn settings(&self) -> EngineSettings {
+        let engine = &self.engine;
+        let cpu = engine.cpu.as_ref().map(|cpu| *cpu.get_ref());
+        let realtime = match engine.realtime {
+            Realtime::On => true,
+            // Only with a core of its own choice does the engine leave room for what else runs there (the Linux
+            // thread); roaming with real-time priority it would stop whatever it meets.
+            Realtime::Auto => cpu.is_some(),
+            Realtime::Off => false,
+        };
+        let mut classes: Vec<ClassSettings> = self.class.iter().map(class).collect();
+        if !self.class.last().is_some_and(Class::matches_everything) {
+            classes.push(last_class());
+        }
+        let microseconds = |us: u32| Duration::from_micros(u64::from(us));
+        EngineSettings {
+            devices: self.device.iter().enumerate().map(|(index, device)| open(index, device)).collect(),
+            classes,
+            cpu,
+            realtime_priority: realtime.then(|| *engine.realtime_priority.get_ref()),
+            realtime_required: engine.realtime == Realtime::On,
+            spin: microseconds(*engine.spin_us.get_ref()),
+            receive_buffer: engine.receive_buffer.get_ref().0 as u32,
+            send_buffer: engine.send_buffer.get_ref().0 as u32,
+            max_paths: *engine.max_paths.get_ref(),
+            max_buffer_bytes: engine.max_buffer_memory.get_ref().0,
+            time_wait: Duration::from_secs(u64::from(*engine.time_wait_s.get_ref())),
+            queue_packets: *engine.queue_packets.get_ref(),
+            measure: engine.measure,
+            linux_level: Level::Priority(*self.linux.priority.get_ref()),
+            linux_quantum: microseconds(*self.linux.quantum_us.get_ref()),
+            linux_interval: microseconds(*self.linux.interval_us.get_ref()),
+            system_level: Level::Priority(*self.system.priority.get_ref()),
+        }
+    }
+}
+
+fn open(index: usize, device: &Device) -> DeviceSettings {
+    let name = device.name.get_ref().clone();
+    let Network { address, prefix } = *device.address.get_ref();
+    let mtu = device.mtu.as_ref().map(|mtu| *mtu.get_ref());
+    let driver = match device.driver {
+        Driver::Packet => {
+            let mut options = packet::Config::new(name);
+            options.address = Some(address);
+            options.dedicated = device.mode == DeviceMode::Dedicated;
+            if let Some(knobs) = &device.packet {
+                options.offload = knobs.offload.unwrap_or(options.offload);
+                options.qdisc_bypass = knobs.qdisc_bypass.unwrap_or(options.qdisc_bypass);
+                options.ring_frames =
+                    knobs.ring_frames.as_ref().map_or(options.ring_frames, |frames| *frames.get_ref());
+            }
+            OpenDriver::Packet(options)
+        }
+        Driver::Tap => {
+            let mut options = tap::Config::new(name);
+            options.mtu = mtu;
+            let linux = device.tap.as_ref().and_then(|knobs| knobs.linux_address.as_ref());
+            options.linux_address =
+                linux.map(|network| (network.get_ref().address, network.get_ref().prefix));
+            OpenDriver::Tap(options)
+        }
+        Driver::Pcap => {
+            let mut options = pcap::Config::default();
+            if let Some(files) = &device.pcap {
+                options.read.clone_from(&files.input);
+                options.write.clone_from(&files.output);
+            }
+            options.mtu = mtu.unwrap_or(options.mtu);
+            OpenDriver::Pcap(options)
+        }
+    };
+    let device_config = DeviceConfig { id: DeviceId(index as u16), driver };
+    let gateway = device.gateway.as_ref().map(|gateway| *gateway.get_ref());
+    DeviceSettings { device: device_config, address, prefix, gateway }
+}
+
+fn class(class: &Class) -> ClassSettings {
+    let level = if class.idle {
+        Level::Idle
+    } else {
+        Level::Priority(class.priority.as_ref().map_or(0, |priority| *priority.get_ref()))
+    };
+    let ports = |ports: &[Ports]| ports.iter().map(|ports| ports.0.clone()).collect();
+    ClassSettings {
+        name: class.name.get_ref().clone(),
+        level,
+        listen_level: class
+            .listen_priority
+            .as_ref()
+            .map_or(level, |priority| Level::Priority(*priority.get_ref())),
+        sources: class.source.iter().map(|network| (network.base(), network.prefix)).collect(),
+        local_ports: ports(&class.local_port),
+        remote_ports: ports(&class.remote_port),
+        programs: class.program.clone(),
+        queue_packets: class.queue_packets.as_ref().map(|packets| *packets.get_ref()),
+        memory: class.memory.as_ref().map(|memory| memory.get_ref().0),
+    }
+}
+
+/// Takes what no class has taken.
+fn last_class() -> ClassSettings {
+    ClassSettings {
+        name: DEFAULT_CLASS.into(),
+        level: Level::default(),
+        listen_level: Level::default(),
+        sources: Vec::new(),
+        local_ports: Vec::new(),
+        remote_ports: Vec::new(),
+        programs: Vec::new(),
+        queue_packets: None,
+        memory: None,
+    }
+}
