@@ -111,6 +111,11 @@ pub(crate) fn time(ns: u64) -> String {
     }
 }
 
+/// The name of a counter of nanoseconds, without its unit.
+pub(crate) fn nanoseconds(counter: &str) -> Option<&str> {
+    counter.strip_suffix("-ns")
+}
+
 /// A priority, or the idle level.
 pub(crate) fn level(priority: Option<u8>) -> String {
     priority.map_or_else(|| "idle".into(), |priority| priority.to_string())

@@ -21,8 +21,10 @@ fn text(stat: &Stat) -> String {
     }
     let mut engine = Table::new(&["ENGINE", ">VALUE"]);
     for (name, value) in &stat.engine {
-        let value = if name.ends_with("_ns") { output::time(*value) } else { output::count(*value) };
-        engine.row(vec![name.trim_end_matches("_ns").to_owned(), value]);
+        engine.row(match output::nanoseconds(name) {
+            Some(name) => vec![name.to_owned(), output::time(*value)],
+            None => vec![name.clone(), output::count(*value)],
+        });
     }
     let mut classes =
         Table::new(&["CLASS", ">PRI", ">PATHS", ">CPU", ">PKT-IN", ">PKT-OUT", ">IN", ">OUT", "DROPS"]);
@@ -64,7 +66,7 @@ mod tests {
     #[test]
     fn all_parts_are_told() {
         let stat = Stat {
-            engine: [("busy_ns".to_owned(), 1_500_000)].into(),
+            engine: [("busy-ns".to_owned(), 1_500_000)].into(),
             classes: vec![ClassRow { name: "standard".into(), priority: None, ..ClassRow::default() }],
             drops: [("bad-checksum".to_owned(), 2)].into(),
             notices: vec!["no real-time priority".into()],

@@ -235,7 +235,7 @@ impl AttachServer {
         connection.attached = Some(Process { region: region_id, record, sets: Vec::new() });
         self.programs.insert(region_id, program);
         let Peer { pid, uid } = connection.peer;
-        log::info!("attach: {name} (pid {pid}, user {uid})");
+        log::debug!("attach: {name} (pid {pid}, user {uid})");
         engine.send(Command::AddRegion { id: region_id, region, program: name, pid, uid });
         Ok(())
     }
@@ -327,7 +327,7 @@ impl AttachServer {
             }
         }
         if program.live() == 0 {
-            log::info!("attach: the program of pid {} is gone", program.pid);
+            log::debug!("attach: the program of pid {} is gone", program.pid);
             self.programs.remove(&region);
             engine.send(Command::RemoveRegion(region));
         }

@@ -129,7 +129,7 @@ pub(super) fn round(before: &Sample, after: &Sample, sort: Sort) -> Round {
     });
     let engine = after.stat.engine.iter().filter_map(|(name, value)| {
         let old = before.stat.engine.get(name).copied().unwrap_or(0);
-        let name = name.strip_suffix("_ns")?;
+        let name = output::nanoseconds(name)?;
         Some((name.to_owned(), value.saturating_sub(old) as f64 / 1e9 / seconds))
     });
     Round {
@@ -158,7 +158,7 @@ mod tests {
             ..PathRow::default()
         };
         let class = ClassRow { name: "c".into(), cpu_ns, ..ClassRow::default() };
-        let engine = [("busy_ns".to_owned(), cpu_ns), ("wakeups".to_owned(), 7)].into();
+        let engine = [("busy-ns".to_owned(), cpu_ns), ("wakeups".to_owned(), 7)].into();
         let stat = Stat { classes: vec![class], engine, ..Stat::default() };
         Sample { at, stat, paths: vec![path("a", 1), path("b", 2)] }
     }

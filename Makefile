@@ -1,0 +1,67 @@
+# One command each; `make` alone lists them. Whatever Debian packages are missing, `make deps` installs and names.
+
+CARGO   ?= $(shell command -v cargo 2>/dev/null || echo $(HOME)/.cargo/bin/cargo)
+PREFIX  ?= /usr/local
+DESTDIR ?=
+TARGET  := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release
+# Experiments and demo need root: network namespaces, packet sockets.
+SUDO    := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
+
+.PHONY: help deps build demo test check bench install uninstall clean
+
+help:
+	@echo 'make demo     a preferred client stays fast: set-up, build, run, table, figure'
+	@echo 'make test     all tests, against the real nginx, apache, redis, curl, iperf3, wrk, python'
+	@echo 'make check    format, clippy with warnings as errors, documentation'
+	@echo 'make bench    every experiment, quick (NAME=prefer for one, QUICK= for full length)'
+	@echo 'make build    the release build'
+	@echo 'make install  program, library, manual pages, completions (PREFIX=$(PREFIX), DESTDIR=)'
+
+deps:
+	@./scripts/deps
+
+build:
+	$(CARGO) build --release --locked -p scoutline-cli -p scoutline-preload
+
+demo: deps build
+	$(SUDO) $(RELEASE)/scoutline demo
+
+# The release build is what integration tests start; they find it through SCOUTLINE_BIN.
+test: deps build
+	SCOUTLINE_BIN="$(abspath $(RELEASE))/scoutline" $(CARGO) test --workspace --locked
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --locked
+
+QUICK ?= --quick
+bench: deps build
+	@for name in $(or $(NAME),$$($(RELEASE)/scoutline bench --json | sed -n 's/.*"name": "\(.*\)".*/\1/p')); do \
+		$(SUDO) $(RELEASE)/scoutline bench $$name $(QUICK) --plot $$name.svg || exit 1; \
+	done
+
+install: build
+	install -D -m 755 $(RELEASE)/scoutline $(DESTDIR)$(PREFIX)/bin/scoutline
+	install -D -m 755 $(RELEASE)/libscoutline_preload.so $(DESTDIR)$(PREFIX)/lib/scoutline/libscoutline_preload.so
+	install -D -m 644 packaging/scoutline.toml $(DESTDIR)$(PREFIX)/share/doc/scoutline/scoutline.toml
+	$(RELEASE)/scoutline man --dir $(TARGET)/man
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $(TARGET)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(RELEASE)/scoutline completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/scoutline
+	$(RELEASE)/scoutline completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_scoutline
+	$(RELEASE)/scoutline completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/scoutline.fish
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/scoutline $(DESTDIR)$(PREFIX)/share/man/man1/scoutline.1 \
+		$(DESTDIR)$(PREFIX)/share/man/man1/scoutline-*.1 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/scoutline \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_scoutline \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/scoutline.fish
+	rm -rf $(DESTDIR)$(PREFIX)/lib/scoutline $(DESTDIR)$(PREFIX)/share/doc/scoutline
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,227 @@
+//! What users get wrong: one clear line each, with the remedy and a fixed exit code.
+//!
+//! The tests that start a daemon need root and a built library (`make build`); they fail loudly without.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// The program under test: `make test` names the release build, which has the preload library beside it.
+fn program() -> PathBuf {
+    std::env::var_os("SCOUTLINE_BIN").map_or_else(|| env!("CARGO_BIN_EXE_scoutline").into(), PathBuf::from)
+}
+
+fn scoutline(arguments: &[&str]) -> Output {
+    let mut command = Command::new(program());
+    command.args(arguments).env_remove("SCOUTLINE_CONTROL").stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// Fails with this code and says one line that contains all of this.
+#[track_caller]
+fn refused(output: &Output, code: i32, parts: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert_eq!(text.trim_end().lines().count(), 1, "one line: {text}");
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+}
+
+/// A directory of a test, removed with it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("scoutline-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A daemon in a network of its own, with a tap for a device. Killed with the test.
+struct Daemon {
+    child: Child,
+    control: String,
+}
+
+impl Daemon {
+    fn start(directory: &Directory) -> Daemon {
+        let config = directory
+            .file("tap.toml", "[[device]]\nname = \"tap0\"\ndriver = \"tap\"\naddress = \"10.0.0.1/24\"\n");
+        let control = directory.path("control.sock");
+        let mut child = Command::new("unshare")
+            .args(["--net", "--"])
+            .arg(program())
+            .args(["up", "--config", &config, "--control", &control])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare is there");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("ready"), "the daemon did not start (these tests need root): {line}");
+        Daemon { child, control }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn wrong_configuration() {
+    let directory = Directory::new("config");
+    let file = directory.file("s.toml", "[[device]]\nname = \"eth1\"\nadress = \"10.0.0.1/24\"\n");
+    let place = format!("{file}:3: unknown key `adress`; did you mean `address`?");
+    refused(&scoutline(&["up", "--config", &file]), 1, &[&place]);
+    refused(
+        &scoutline(&["up", "--config", "/nonexistent"]),
+        1,
+        &["/nonexistent", "No such file", "--config"],
+    );
+    let sound = directory.file("t.toml", "[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\n");
+    let output = scoutline(&["up", "--config", &sound, "--check"]);
+    assert!(output.status.success());
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/scoutline.toml");
+    assert!(scoutline(&["up", "--check", "--config", example.to_str().unwrap()]).status.success());
+}
+
+#[test]
+fn the_example_lists_every_default_correctly() {
+    let directory = Directory::new("example");
+    let text = include_str!("../../../packaging/scoutline.toml");
+    // Uncommented line by line, but for what belongs to other drivers, all of it must be sound.
+    let uncommented: String = text
+        .lines()
+        .filter(|line| {
+            !line.contains("mtu")
+                && !line.starts_with("# [device.tap]")
+                && !line.starts_with("# [device.pcap]")
+        })
+        .filter(|line| {
+            !["linux_address", "input", "output", "group"]
+                .iter()
+                .any(|key| line.contains(&format!("# {key} ")))
+        })
+        .map(|line| match line.strip_prefix("# ") {
+            Some(rest) if rest.contains(" = ") || rest.starts_with('[') => format!("{rest}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let file = directory.file("all.toml", &uncommented);
+    let output = scoutline(&["up", "--check", "--config", &file]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn wrong_usage() {
+    for arguments in
+        [&["up", "--device", "eth1"][..], &["up", "--device", "a", "--address", "ten"], &["psx"], &["run"]]
+    {
+        assert_eq!(scoutline(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let text = String::from_utf8(scoutline(&["grahp"]).stderr).unwrap();
+    assert!(text.contains("graph"), "a near miss is suggested: {text}");
+    refused(&scoutline(&["bench", "pefer"]), 2, &["no experiment `pefer`", "prefer"]);
+}
+
+#[test]
+fn daemon_unreachable() {
+    for command in [&["ps"][..], &["top", "--json"], &["stat"], &["graph"], &["stop"]] {
+        let output = scoutline(&[command, &["--control", "/nonexistent/c.sock"]].concat());
+        refused(&output, 3, &["no daemon at /nonexistent/c.sock", "scoutline up", "--control"]);
+    }
+    let output = scoutline(&["run", "--control", "/nonexistent/c.sock", "--", "true"]);
+    refused(&output, 3, &["no daemon at /nonexistent/c.sock"]);
+}
+
+#[test]
+fn no_such_interface_and_missing_privilege() {
+    let directory = Directory::new("device");
+    let control = directory.path("control.sock");
+    let quick = ["up", "--address", "10.0.0.1/24", "--control", &control, "--device"];
+    refused(&scoutline(&[&quick[..], &["nosuch0"]].concat()), 1, &["no interface nosuch0", "there are"]);
+
+    // As nobody, in a network of its own with an interface that would do.
+    let open = directory.path("nobody");
+    std::fs::create_dir(&open).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&open, mode).unwrap();
+    let script = format!(
+        "ip link add eth9 type veth peer name eth8 && ip link set eth9 up && ip link set eth8 up && \
+         cp {} {open}/scoutline && exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+         {open}/scoutline up --device eth9 --address 10.0.0.1/24 --control {open}/c.sock",
+        program().display()
+    );
+    let output = Command::new("unshare").args(["--net", "--", "sh", "-c", &script]).output().unwrap();
+    refused(&output, 1, &["eth9", "root", "CAP_NET_RAW"]);
+    assert!(!Path::new(&open).join("c.sock").exists(), "nothing stays behind");
+}
+
+#[test]
+fn programs_that_cannot_run_on_paths() {
+    let directory = Directory::new("static");
+    let source = directory.file("p.c", "int main(void) { return 0; }\n");
+    let binary = directory.path("p");
+    let built =
+        Command::new("gcc").args(["-static", "-o", &binary, &source]).status().expect("gcc (make deps)");
+    assert!(built.success());
+    refused(&scoutline(&["run", "--", &binary]), 126, &[&binary, "statically linked", "dynamically"]);
+    let script = directory.file("s.sh", &format!("#!{binary}\n"));
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).unwrap();
+    refused(&scoutline(&["run", "--", &script]), 126, &["statically linked"]);
+    refused(&scoutline(&["run", "--", "no-such-program-here"]), 127, &["no program `no-such-program-here`"]);
+    refused(&scoutline(&["run", "--", "/etc/hostname"]), 126, &["not executable", "chmod +x"]);
+}
+
+#[test]
+fn a_second_daemon_and_a_port_in_use() {
+    let directory = Directory::new("use");
+    let daemon = Daemon::start(&directory);
+    let second =
+        scoutline(&["up", "--device", "lo", "--address", "10.0.0.1/24", "--control", &daemon.control]);
+    refused(&second, 1, &["already running", &format!("pid {}", daemon.child.id()), "scoutline stop"]);
+
+    let bind = "import socket, sys\ns = socket.socket()\ntry:\n s.bind(('10.0.0.1', 80)); s.listen()\n\
+                except OSError as e:\n sys.exit(e.strerror)\nprint('bound', flush=True)\nsys.stdin.read()";
+    let run = ["run", "--control", &daemon.control, "--", "/usr/bin/python3", "-c", bind];
+    let mut first =
+        Command::new(program()).args(run).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(first.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "bound\n", "is the preload library there? run `make build` and set SCOUTLINE_BIN");
+    refused(&scoutline(&run), 1, &["Address already in use"]);
+    drop(first.stdin.take());
+    assert!(first.wait().unwrap().success());
+
+    // The tools see it all, and stop it.
+    for command in ["ps", "stat", "graph"] {
+        let output = scoutline(&[command, "--json", "--control", &daemon.control]);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect(command);
+        assert!(!json.is_null(), "{command}");
+    }
+    assert!(scoutline(&["stop", "--control", &daemon.control]).status.success());
+    let mut daemon = daemon;
+    assert!(daemon.child.wait().unwrap().success(), "a clean stop ends with 0");
+    assert!(!Path::new(&daemon.control).exists());
+}
