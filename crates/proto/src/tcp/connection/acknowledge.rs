@@ -195,8 +195,9 @@ impl Connection {
             self.timers.disarm(Timer::Persist);
             return;
         }
-        if !self.timers.is_armed(Timer::Persist) {
-            // RFC 6298 §5.3
+        if self.send.window > 0 || !self.timers.is_armed(Timer::Persist) {
+            // RFC 6298 §5.3. A probe stands in for it only while the window is closed: what is outstanding may be
+            // lost, and a window that has opened gives no other reason to send.
             self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         }
         if let Some(timeout) = self.config.user_timeout {

@@ -30,8 +30,23 @@ impl Connection {
                 .or_else(|| self.poll_tail_probe(now))
                 .or_else(|| self.poll_data(now))
                 .or_else(|| self.poll_probe(now))
-                .or_else(|| self.poll_acknowledgment(now)),
+                .or_else(|| self.poll_acknowledgment(now))
+                .or_else(|| self.watch_outstanding(now)),
         }
+    }
+
+    /// Nothing is left to send: what is outstanding must have a timer, whatever order of windows opening and closing
+    /// (or SACK blocks of a peer that lies) led here. Without one it would wait for ever.
+    #[inline]
+    fn watch_outstanding(&mut self, now: Time) -> Option<Transmit> {
+        if self.send.una < self.send.max
+            && !self.timers.is_armed(Timer::Retransmit)
+            && !self.timers.is_armed(Timer::Persist)
+        {
+            // RFC 6298 §5.1
+            self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
+        }
+        None
     }
 
     /// What fast recovery sends again.
