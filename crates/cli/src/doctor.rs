@@ -1,5 +1,6 @@
 //! `scoutline doctor`: what the machine offers, and the remedy for each lack.
 
+use std::fmt::Write as _;
 use std::fs;
 
 use rustix::fs::{Access, MemfdFlags};
@@ -69,9 +70,9 @@ fn text(findings: &[Finding]) -> String {
             State::Degraded => "degraded",
             State::Missing => "MISSING ",
         };
-        text.push_str(&format!("{mark}  {check:<18} {found}\n"));
+        let _ = writeln!(text, "{mark}  {check:<18} {found}");
         if !remedy.is_empty() {
-            text.push_str(&format!("          {:<18} -> {remedy}\n", ""));
+            let _ = writeln!(text, "          {:<18} -> {remedy}", "");
         }
     }
     text

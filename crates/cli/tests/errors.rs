@@ -191,7 +191,7 @@ fn programs_that_cannot_run_on_paths() {
     std::fs::set_permissions(&script, mode).unwrap();
     refused(&scoutline(&["run", "--", &script]), 126, &["statically linked"]);
     refused(&scoutline(&["run", "--", "no-such-program-here"]), 127, &["no program `no-such-program-here`"]);
-    refused(&scoutline(&["run", "--", "/etc/hostname"]), 126, &["not executable", "chmod +x"]);
+    refused(&scoutline(&["run", "--", &source]), 126, &["not executable", "chmod +x"]);
 }
 
 #[test]

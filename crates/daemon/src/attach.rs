@@ -17,6 +17,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -341,7 +342,7 @@ fn fill_served(region: &Region, engine: &impl EngineLink) {
     for (entry, network) in header.served.iter().zip(served) {
         entry.address.store(network.address.to_bits(), Ordering::Relaxed);
         entry.prefix.store(u32::from(network.prefix), Ordering::Relaxed);
-        entry.gateway.store(network.gateway.map_or(0, |gateway| gateway.to_bits()), Ordering::Relaxed);
+        entry.gateway.store(network.gateway.map_or(0, Ipv4Addr::to_bits), Ordering::Relaxed);
         entry.flags.store(1, Ordering::Relaxed); // dedicated
     }
     header.served_count.store(served.len().min(header.served.len()) as u32, Ordering::Release);

@@ -85,11 +85,8 @@ impl Listener {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
             .map_err(failed("make a socket for"))?;
         let address = SocketAddrUnix::new(path).map_err(failed("name a socket"))?;
-        // Nobody may connect before mode and group are right.
-        let before = rustix::process::umask(Mode::from_bits_truncate(0o777));
-        let bound = rustix::net::bind(&socket, &address);
-        rustix::process::umask(before);
-        bound.map_err(failed("listen at"))?;
+        // Nobody can connect before `listen`, and by then mode and group are right.
+        rustix::net::bind(&socket, &address).map_err(failed("listen at"))?;
         let listener = Listener { socket, path: path.to_owned(), closed_until: Cell::new(None) };
         if let Some(group) = group {
             rustix::fs::chown(path, None, Some(Gid::from_raw(group))).map_err(failed("give the group to"))?;

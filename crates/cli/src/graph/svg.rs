@@ -13,24 +13,16 @@ const MARGIN: f64 = 24.0;
 /// Room for a column's label, written upwards.
 const COLUMN: f64 = BOX.0 + 34.0;
 
-/// How far above the devices each module stands: one more than the highest module below it. Cycles (ARP and IP may
-/// ask each other) stop at the number of modules.
+/// How far above the devices each module stands: one more than the highest module below it. Links that do not go
+/// up the stack (ETH asks ARP for an address) count for nothing, and a cycle stops at the number of modules.
 fn heights(graph: &Graph) -> BTreeMap<&str, usize> {
     let mut heights: BTreeMap<&str, usize> =
         graph.modules.iter().map(|module| (module.as_str(), 0)).collect();
+    let most = graph.modules.len().saturating_sub(1);
     for _ in 0..graph.modules.len() {
-        let mut changed = false;
-        for (upper, _, lower, _) in links(graph) {
-            let below = heights.get(lower).copied().unwrap_or(0);
-            if let Some(height) = heights.get_mut(upper) {
-                if *height <= below && below + 1 < graph.modules.len() {
-                    *height = below + 1;
-                    changed = true;
-                }
-            }
-        }
-        if !changed {
-            break;
+        for (upper, _, lower, _) in links(graph).filter(|(_, _, _, service)| *service == "up") {
+            let above = heights.get(lower).map_or(0, |height| (height + 1).min(most));
+            heights.entry(upper).and_modify(|height| *height = above.max(*height));
         }
     }
     heights
@@ -120,13 +112,13 @@ mod tests {
     fn modules_stand_above_what_they_use() {
         let graph = sample();
         let heights = super::heights(&graph);
-        assert_eq!(["ETH", "ARP", "IP4", "TCP", "SOCKET"].map(|name| heights[name]), [0, 1, 2, 3, 4]);
+        assert_eq!(["ETH", "ARP", "IP4", "TCP", "SOCKET"].map(|name| heights[name]), [0, 1, 1, 2, 3]);
     }
 
     #[test]
     fn a_cycle_ends_and_text_is_escaped() {
         let mut graph = sample();
-        graph.links.push(("ETH.x".into(), "SOCKET.x".into()));
+        graph.links.push(("ETH.x".into(), "SOCKET.up".into()));
         let text = super::draw(&graph);
         assert!(text.starts_with("<svg") && text.ends_with("</svg>\n"));
         assert!(text.contains("a&lt;b (2): 2 paths"), "{text}");

@@ -107,12 +107,12 @@ fn check_device(device: &Device) -> Checked {
         );
         return fault(&device.address, message);
     }
-    if let Some(gateway) = &device.gateway {
-        if !network.contains(*gateway.get_ref()) || *gateway.get_ref() == address {
-            let message =
-                format!("the gateway {} must be another address of the network {network}", gateway.get_ref());
-            return fault(gateway, message);
-        }
+    if let Some(gateway) = &device.gateway
+        && (!network.contains(*gateway.get_ref()) || *gateway.get_ref() == address)
+    {
+        let message =
+            format!("the gateway {} must be another address of the network {network}", gateway.get_ref());
+        return fault(gateway, message);
     }
     if let Some(mtu) = &device.mtu {
         within("mtu", mtu, 576..=65_535)?;

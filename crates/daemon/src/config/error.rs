@@ -66,8 +66,8 @@ fn plain(error: &io::Error) -> String {
 
 fn place(path: &Path, text: &str, span: Option<Range<usize>>) -> String {
     let Some(span) = span else { return path.display().to_string() };
-    let before = &text.as_bytes()[..span.start.min(text.len())];
-    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let before = text.get(..span.start).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
     format!("{}:{line}", path.display())
 }
 

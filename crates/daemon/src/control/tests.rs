@@ -10,7 +10,7 @@ use crate::attach::Owners;
 use crate::engine::fake::FakeEngine;
 use crate::plane::{Ended, Plane, PlaneSettings};
 
-fn serve<R: Send>(name: &str, engine: FakeEngine, tool: impl FnOnce(&Path) -> R + Send) -> (Ended, R) {
+fn serve<R: Send>(name: &str, engine: &FakeEngine, tool: impl FnOnce(&Path) -> R + Send) -> (Ended, R) {
     let control: PathBuf =
         std::env::temp_dir().join(format!("scoutline-control-{name}-{}", std::process::id()));
     let owners = Owners { uid: rustix::process::geteuid().as_raw(), group: None };
@@ -19,7 +19,7 @@ fn serve<R: Send>(name: &str, engine: FakeEngine, tool: impl FnOnce(&Path) -> R 
     let (stop, _stopper) = UnixStream::pair().unwrap();
     let done = std::thread::scope(|scope| {
         let tool = scope.spawn(|| tool(&control));
-        let ended = plane.serve(&engine, &stop).unwrap();
+        let ended = plane.serve(engine, &stop).unwrap();
         (ended, tool.join().unwrap())
     });
     drop(plane);
@@ -40,7 +40,7 @@ fn questions_reach_the_engine_and_stop_stops() {
         Request::Stat => Answer::Stat(Stat { programs: programs.clone(), ..Stat::default() }),
         _ => Answer::Paths { paths: Vec::new() },
     });
-    let (ended, ()) = serve("stop", engine, |path| {
+    let (ended, ()) = serve("stop", &engine, |path| {
         let mut stream = UnixStream::connect(path).unwrap();
         // Three questions at once are answered one after the other.
         stream.write_all(b"{\"command\":\"ps\"}\n\n{\"command\":\"stat\"}\n{\"command\":\"pss\"}\n").unwrap();
@@ -74,6 +74,6 @@ fn questions_reach_the_engine_and_stop_stops() {
 fn an_engine_that_dies_ends_the_plane() {
     let engine = FakeEngine::answering(|_| Answer::Done);
     engine.die();
-    let (ended, ()) = serve("dies", engine, |_| ());
+    let (ended, ()) = serve("dies", &engine, |_| ());
     assert_eq!(ended, Ended::EngineGone);
 }
