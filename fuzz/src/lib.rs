@@ -1,0 +1,22 @@
+//! The bodies of the fuzz targets: functions from bytes to nothing that panic when an invariant breaks.
+//!
+//! Each module has a `TARGETS` table of (name, function). `fuzz_targets/NAME.rs` gives a function to libFuzzer; the
+//! tests `corpus.rs` of the crates include these files by path and replay `corpus-kept/NAME/` on stable.
+
+pub mod bytes;
+pub mod demux;
+pub mod edge;
+pub mod reassembly;
+pub mod tcp_operations;
+pub mod tcp_pair;
+pub mod wire;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn kept_inputs_of_edge_parsers_pass() {
+        for target in super::edge::TARGETS {
+            super::bytes::replay(env!("CARGO_MANIFEST_DIR"), target);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The header parsers of `scoutline_wire`: any bytes parse or err, and what parses survives a round trip.
+
+use std::net::Ipv4Addr;
+
+use scoutline_wire::{arp as arp_wire, checksum, ethernet as eth_wire, icmp as icmp_wire};
+use scoutline_wire::{ipv4 as ip_wire, tcp, udp as udp_wire, vnet as vnet_wire};
+
+use crate::bytes::{Bytes, Target};
+
+/// The targets of this file.
+pub const TARGETS: &[Target] = &[
+    ("ethernet", ethernet),
+    ("arp", arp),
+    ("ipv4", ipv4),
+    ("icmp", icmp),
+    ("udp", udp),
+    ("tcp_header", tcp_header),
+    ("vnet", vnet),
+];
+
+/// Ethernet headers.
+pub fn ethernet(data: &[u8]) {
+    let Ok(header) = eth_wire::Header::parse(data) else {
+        assert!(data.len() < eth_wire::HEADER_LEN);
+        return;
+    };
+    let mut out = [0xee; eth_wire::HEADER_LEN];
+    header.emit(&mut out);
+    assert_eq!(out, data[..eth_wire::HEADER_LEN]);
+    assert_eq!(eth_wire::is_group(header.destination), data[0] & 1 == 1);
+    let group = eth_wire::multicast(Ipv4Addr::new(data[0], data[1], data[2], data[3]));
+    assert!(eth_wire::is_group(group));
+}
+
+/// ARP packets.
+pub fn arp(data: &[u8]) {
+    if let Ok(packet) = arp_wire::Packet::parse(data) {
+        let mut out = [0xee; arp_wire::PACKET_LEN];
+        packet.emit(&mut out);
+        assert_eq!(out, data[..arp_wire::PACKET_LEN]);
+    }
+}
+
+/// IPv4 headers with options.
+pub fn ipv4(data: &[u8]) {
+    let cut = ip_wire::Header::parse_header(data);
+    let whole = ip_wire::Header::parse(data);
+    let Ok(header) = cut else {
+        assert_eq!(whole.err(), cut.err());
+        return;
+    };
+    let header_len = usize::from(header.header_len);
+    let total_len = usize::from(header.total_len);
+    assert!((20..=60).contains(&header_len) && header_len <= data.len() && header_len <= total_len);
+    assert_eq!(whole.is_ok(), total_len <= data.len());
+    assert_eq!(header.payload_len(), total_len - header_len);
+    assert_eq!(header.fragment_offset % 8, 0);
+    let _ = ip_wire::checksum_is_valid(&data[..header_len]);
+    // Options are not emitted, the rest is.
+    let plain = ip_wire::Header { header_len: 20, ..header };
+    let mut out = [0xee; 20];
+    plain.emit(&mut out);
+    assert!(ip_wire::checksum_is_valid(&out));
+    assert_eq!(ip_wire::Header::parse_header(&out), Ok(plain));
+    if header_len == 20 && data[6] & 0x80 == 0 {
+        assert_eq!(out[..10], data[..10]);
+        assert_eq!(out[12..], data[12..20]);
+    }
+}
+
+/// ICMP messages, and what errors quote.
+pub fn icmp(data: &[u8]) {
+    if let Some(quoted) = icmp_wire::Quoted::parse(data) {
+        assert!(data.len() >= 28);
+        assert!(quoted.ports == (0, 0) || matches!(quoted.protocol, 6 | 17));
+    }
+    let Ok(header) = icmp_wire::Header::parse_unverified(data) else {
+        assert!(data.len() < icmp_wire::HEADER_LEN);
+        return;
+    };
+    let verified = icmp_wire::Header::parse(data);
+    assert!(verified.is_err() || verified == Ok(header));
+    let _ = (header.is_error(), icmp_wire::Quoted::parse(&data[icmp_wire::HEADER_LEN..]));
+    let mut message = data.to_vec();
+    header.emit(&mut message);
+    assert_eq!(icmp_wire::Header::parse(&message), Ok(header));
+    assert_eq!(message[8..], data[8..]);
+    if verified.is_ok() {
+        // Zero has two forms; all else has one.
+        let zero = |bytes: &[u8]| matches!(bytes[2..4], [0, 0] | [0xff, 0xff]);
+        assert!(message[2..4] == data[2..4] || (zero(&message) && zero(data)));
+    }
+}
+
+/// UDP headers.
+pub fn udp(data: &[u8]) {
+    if let Ok(header) = udp_wire::Header::parse(data) {
+        assert!((8..=data.len()).contains(&usize::from(header.len)));
+        let mut out = [0xee; udp_wire::HEADER_LEN];
+        header.emit(&mut out);
+        assert_eq!(out, data[..udp_wire::HEADER_LEN]);
+    }
+}
+
+/// TCP headers and options: parsed from the bytes, and made from them.
+pub fn tcp_header(data: &[u8]) {
+    if let Ok((header, len)) = tcp::Header::parse(data) {
+        assert!((20..=60).contains(&len) && len <= data.len() && len.is_multiple_of(4));
+        emitted(&header);
+    }
+    emitted(&made(&mut Bytes::new(data)));
+}
+
+fn made(bytes: &mut Bytes<'_>) -> tcp::Header {
+    let choice = bytes.u8();
+    let mut options = tcp::Options {
+        mss: (choice & 1 != 0).then(|| bytes.u16()),
+        window_scale: (choice & 2 != 0).then(|| bytes.u8()),
+        sack_permitted: choice & 4 != 0,
+        timestamps: (choice & 8 != 0).then(|| (bytes.u32(), bytes.u32())),
+        ..tcp::Options::default()
+    };
+    for block in 0..choice >> 4 {
+        assert_eq!(options.sack.push(bytes.u32(), bytes.u32()), block < 4);
+    }
+    tcp::Header {
+        source_port: bytes.u16(),
+        destination_port: bytes.u16(),
+        sequence: bytes.u32(),
+        acknowledgment: bytes.u32(),
+        flags: tcp::Flags::from_bits_retain(bytes.u8()),
+        window: bytes.u16(),
+        urgent: bytes.u16(),
+        options,
+    }
+}
+
+/// What is emitted reads as what was meant, but for SACK blocks that find no room.
+fn emitted(header: &tcp::Header) {
+    let mut out = [0xee; 64];
+    let len = header.emit(&mut out);
+    assert_eq!(len, header.emitted_len());
+    assert!((20..=60).contains(&len) && len.is_multiple_of(4));
+    assert_eq!(out[len..], [0xee; 64][len..]);
+    let (read, read_len) = tcp::Header::parse(&out[..len]).expect("what we emit parses");
+    assert_eq!(read_len, len);
+    let (blocks, all) = (read.options.sack.as_slice(), header.options.sack.as_slice());
+    assert_eq!(blocks, &all[..blocks.len()]);
+    assert!(blocks.len() == all.len() || len + 8 > 60, "left out without need");
+    let mut rest = read;
+    rest.options.sack = header.options.sack;
+    assert_eq!(rest, *header);
+}
+
+/// The header for offloads in front of frames; and sums, which it tells of.
+pub fn vnet(data: &[u8]) {
+    let Some(header) = vnet_wire::Header::parse(data) else {
+        assert!(data.len() < vnet_wire::HEADER_LEN);
+        return;
+    };
+    let mut out = [0xee; vnet_wire::HEADER_LEN_MERGED];
+    header.emit(&mut out);
+    assert_eq!(out[..10], data[..10]);
+    assert_eq!(out[10..], [0xee; 2]);
+    // A partial checksum over any part: in one piece, or in two.
+    let rest = &data[10..];
+    let cut = usize::from(header.csum_start) % (rest.len() + 1);
+    let (front, back) = rest.split_at(cut);
+    let mut copy = vec![0; rest.len()];
+    let sum = checksum::copy_and_sum(&mut copy, rest);
+    assert_eq!(copy, rest);
+    assert_eq!(checksum::combine(checksum::sum(front), cut, checksum::sum(back)), sum);
+}
