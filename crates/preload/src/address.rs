@@ -64,7 +64,7 @@ pub(crate) fn write(from: V4, inet6: bool, address: *mut sockaddr, len: *mut soc
     }
     // SAFETY: the program vouches for `len` and for `*len` bytes at `address`; no more is written.
     unsafe {
-        let room = *len as usize;
+        let room = ptr::read_unaligned(len) as usize;
         if inet6 {
             let mut v6: sockaddr_in6 = zeroed();
             v6.sin6_family = AF_INET6 as u16;
@@ -76,7 +76,7 @@ pub(crate) fn write(from: V4, inet6: bool, address: *mut sockaddr, len: *mut soc
             }
             let full = size_of::<sockaddr_in6>();
             ptr::copy_nonoverlapping((&raw const v6).cast::<u8>(), address.cast(), full.min(room));
-            *len = full as socklen_t;
+            ptr::write_unaligned(len, full as socklen_t);
         } else {
             let mut v4: sockaddr_in = zeroed();
             v4.sin_family = AF_INET as u16;
@@ -84,7 +84,7 @@ pub(crate) fn write(from: V4, inet6: bool, address: *mut sockaddr, len: *mut soc
             v4.sin_addr.s_addr = from.address.to_be();
             let full = size_of::<sockaddr_in>();
             ptr::copy_nonoverlapping((&raw const v4).cast::<u8>(), address.cast(), full.min(room));
-            *len = full as socklen_t;
+            ptr::write_unaligned(len, full as socklen_t);
         }
     }
 }

@@ -41,9 +41,9 @@ fn give<T: Copy>(from: T, to: *mut c_void, len: *mut socklen_t) -> isize {
     }
     // SAFETY: the program vouches for `len` and `*len` bytes at `to`; no more is written.
     unsafe {
-        let room = (*len as usize).min(size_of::<T>());
+        let room = (ptr::read_unaligned(len) as usize).min(size_of::<T>());
         ptr::copy_nonoverlapping((&raw const from).cast::<u8>(), to.cast(), room);
-        *len = room as socklen_t;
+        ptr::write_unaligned(len, room as socklen_t);
     }
     0
 }

@@ -42,7 +42,7 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
         return err(libc::EINVAL);
     }
     // SAFETY: the program vouches for its offset.
-    let mut at = (!offset.is_null()).then(|| unsafe { *offset });
+    let mut at = (!offset.is_null()).then(|| unsafe { offset.read_unaligned() });
     let mut deadline = None;
     let mut done = 0;
     // Linux moves at most 2 GiB at once.
@@ -78,7 +78,7 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
     }
     if let Some(at) = at {
         // SAFETY: as above.
-        unsafe { *offset = at };
+        unsafe { offset.write_unaligned(at) };
     }
     done as isize
 }

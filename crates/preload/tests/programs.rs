@@ -6,6 +6,7 @@ mod fake;
 
 use std::io::Read;
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -91,13 +92,14 @@ fn script(name: &str) -> String {
 
 /// Runs with a limit: a hang is a failure, not a wait.
 fn finish(mut command: Command) -> Output {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let child = command.spawn().unwrap();
     let pid = child.id() as i32;
     let (done, ended) = std::sync::mpsc::channel::<()>();
     let guard = std::thread::spawn(move || {
-        if ended.recv_timeout(Duration::from_secs(20)).is_err() {
-            // SAFETY: our child, not waited for yet.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+        if ended.recv_timeout(Duration::from_secs(12)).is_err() {
+            // SAFETY: our child's group, not waited for yet: what it forked holds our pipe too.
+            unsafe { libc::kill(-pid, libc::SIGKILL) };
         }
     });
     let output = child.wait_with_output().unwrap();
@@ -182,4 +184,101 @@ fn signals() {
     let program = compile("signals");
     same(&program, &[]);
     std::fs::remove_file(program).unwrap();
+}
+
+/// kill -9 of the daemon: whoever sleeps, in whatever call, gets ECONNRESET or an error event; never a hang.
+#[test]
+fn daemon_killed() {
+    let mut daemon = Daemon::start("killed");
+    let mut program = daemon.shim(python());
+    program.arg(script("killed.py")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = program.process_group(0).spawn().unwrap();
+    let mut ready = [0u8; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    daemon.child.kill().unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(5) {
+            // SAFETY: our child's group, not waited for yet.
+            unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = text(&child.wait_with_output().unwrap());
+    let want = "['accept ECONNRESET', 'epoll True', 'poll True', 'recv ECONNRESET', 'send ECONNRESET']\n\
+        ECONNRESET kernel works\n(exit Some(0))";
+    assert_eq!(output, want);
+}
+
+/// Without a daemon: one line, and the kernel or exit code 126.
+#[test]
+fn no_daemon() {
+    let run = |required: &str| {
+        let mut command = Command::new("/bin/echo");
+        command.arg("ran").env("LD_PRELOAD", library()).env("SCOUTLINE_ATTACH", "/nonexistent/attach.sock");
+        text(&finish({
+            command.env("SCOUTLINE_REQUIRED", required);
+            command
+        }))
+    };
+    let lenient = run("0");
+    assert!(lenient.starts_with("ran\nscoutline: connecting to /nonexistent/attach.sock failed"), "{lenient}");
+    assert!(lenient.ends_with("(exit Some(0))"), "{lenient}");
+    let strict = run("1");
+    assert!(strict.starts_with("scoutline: ") && strict.ends_with("(exit Some(126))"), "{strict}");
+}
+
+/// nginx with two workers and curl, both under the shim, in regions of their own.
+#[test]
+fn nginx_and_curl() {
+    let nginx = Path::new("/usr/sbin/nginx");
+    if !nginx.exists() || !Path::new("/usr/bin/curl").exists() {
+        eprintln!("SKIPPED: nginx or curl is not installed");
+        return;
+    }
+    let dir = format!("{}/nginx-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(format!("{dir}/www")).unwrap();
+    let body: Vec<u8> = (0..5_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(format!("{dir}/www/large"), &body).unwrap();
+    std::fs::write(format!("{dir}/www/small"), b"small file\n").unwrap();
+    let configuration = format!(
+        "worker_processes 2;\nuser root;\npid {dir}/pid;\nerror_log {dir}/error.log;\ndaemon off;\n\
+         events {{ worker_connections 512; }}\n\
+         http {{ access_log off; sendfile on; tcp_nopush on; client_body_temp_path {dir}/body;\n\
+         proxy_temp_path {dir}/p; fastcgi_temp_path {dir}/f; uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;\n\
+         server {{ listen {ADDRESS}:8080; root {dir}/www; }} }}\n"
+    );
+    std::fs::write(format!("{dir}/nginx.conf"), configuration).unwrap();
+    let daemon = daemon();
+    let mut server = daemon.shim("/usr/sbin/nginx");
+    server.args(["-p", &dir, "-c", &format!("{dir}/nginx.conf")]).stdin(Stdio::null()).process_group(0);
+    let mut server = server.spawn().unwrap();
+    let curl = |arguments: &[&str]| {
+        let mut command = daemon.shim("/usr/bin/curl");
+        command.args(["-sS", "--max-time", "8"]).args(arguments);
+        finish(command)
+    };
+    let small = format!("http://{ADDRESS}:8080/small");
+    let large = format!("http://{ADDRESS}:8080/large");
+    let start = Instant::now();
+    let first = loop {
+        let answer = curl(&[&small]);
+        if answer.status.success() || start.elapsed() > Duration::from_secs(5) {
+            break answer;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let whole = curl(&[&large]);
+    let several = curl(&["--parallel", &small, &small, &small, &small, &small, &small, &small, &small]);
+    // SAFETY: the group that we made.
+    unsafe { libc::kill(-(server.id() as i32), libc::SIGTERM) };
+    server.wait().unwrap();
+    let log = std::fs::read_to_string(format!("{dir}/error.log")).unwrap_or_default();
+    let _ = std::fs::remove_dir_all(&dir);
+    assert_eq!(text(&first), "small file\n(exit Some(0))", "{log}");
+    assert!(whole.stdout == body, "{} of {} bytes; {log}", whole.stdout.len(), body.len());
+    assert_eq!(String::from_utf8_lossy(&several.stdout), "small file\n".repeat(8), "{log}");
 }

@@ -25,7 +25,7 @@ fn receive(socket: Socket, iov: &[iovec], flags: c_int, from: *mut sockaddr, len
         let result = stream::receive(socket, iov, flags);
         if result >= 0 && !from.is_null() && !len.is_null() {
             // SAFETY: the program vouches for its length. TCP names nobody, as on Linux.
-            unsafe { *len = 0 };
+            unsafe { ptr::write_unaligned(len, 0) };
         }
         return result;
     }

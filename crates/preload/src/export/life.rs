@@ -177,7 +177,7 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
             return finish_int(err(libc::EFAULT));
         }
         // SAFETY: the program vouches for its integer.
-        unsafe { *int = value.min(i32::MAX as u64) as c_int };
+        unsafe { ptr::write_unaligned(int, value.min(i32::MAX as u64) as c_int) };
         0
     };
     match request {
@@ -200,7 +200,7 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
                 return finish_int(err(libc::EFAULT));
             }
             // SAFETY: as above.
-            socket.set_non_blocking(unsafe { *int } != 0);
+            socket.set_non_blocking(unsafe { ptr::read_unaligned(int) } != 0);
             0
         }
         _ => real::ioctl(fd, request, argument),

@@ -528,7 +528,8 @@ impl World {
         let (mut head, tail) = (from.send_head.load(Relaxed), from.send_tail.load(Acquire));
         let mut at = to.receive_tail.load(Relaxed);
         if self.closing.contains(&peer) && tail != head {
-            self.fail(key, libc::ECONNRESET);
+            let finished = from.state.load(Relaxed) & is::PEER_FINISHED != 0;
+            self.fail(key, if finished { libc::EPIPE } else { libc::ECONNRESET });
             self.free(peer);
             return;
         }

@@ -99,12 +99,14 @@ for t in threads:
 say(len(done), all(done))
 for pid in children[:10]:
     os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+time.sleep(0.05)
 done.clear()
 client(1)
 say(len(done), all(done))
 for pid in children[10:]:
     os.kill(pid, signal.SIGKILL)
-for pid in children:
+for pid in children[10:]:
     os.waitpid(pid, 0)
 say(l.fileno() >= 0)
 
