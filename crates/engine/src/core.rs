@@ -34,7 +34,7 @@ use crate::command::RegionId;
 use crate::policy::ClassPolicy;
 use crate::program::Program;
 use crate::settings::EngineSettings;
-use crate::socket::{Listeners, SocketEnd, StreamStage};
+use crate::socket::{Listeners, StreamStage};
 use crate::wheel::Wheel;
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
@@ -74,9 +74,6 @@ struct Extra {
     /// When the wheel will call, if it will.
     armed: Option<Time>,
     flow: Option<FlowKey>,
-    /// The port that it holds in its net's bindings.
-    reserved: Option<(u8, std::net::SocketAddrV4)>,
-    socket: Option<Rc<SocketEnd>>,
     net: u16,
 }
 
@@ -243,7 +240,7 @@ impl Core {
         }
         match end.path.get() {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
-            _ => self.check_pathless(&end),
+            _ => Core::check_pathless(&end),
         }
     }
 
@@ -315,14 +312,11 @@ impl Core {
             let grant = Grant { transmit_room: room.saturating_sub(self.runner.out.len()), ..grant };
             extra.kicked = note(path.run_outward(&mut self.runner, grant, &mut Burst::new()));
         }
-        attach_stream(path, extra, &mut self.runner.out);
+        attach_stream(path, &mut self.runner.out);
         if let Some(due) = path.next_timeout()
             && extra.armed.is_none_or(|armed| armed > due)
         {
             extra.armed = Some(self.wheel.arm(id, due));
-        }
-        if let Some(end) = &extra.socket {
-            path.account.wakeups += end.wakeups.take();
         }
         self.counters.runs += 1;
         self.nets[net].out.append(&mut self.runner.out);
@@ -419,16 +413,18 @@ impl Core {
     }
 }
 
-/// Gives messages of the outgoing stream the memory that they are about.
-fn attach_stream(path: &scoutline_path::Path, extra: &mut Extra, out: &mut Burst) {
+/// Gives messages of the outgoing stream the memory that they are about. The messages keep it until the device has
+/// taken them; nothing else here does, for rings of finished connections must come back while they are warm.
+fn attach_stream(path: &scoutline_path::Path, out: &mut Burst) {
+    let mut socket = None;
     for message in out.iter_mut() {
         if let Body::Stream { memory, .. } = &mut message.body
             && memory.is_none()
         {
-            if extra.socket.is_none() {
-                extra.socket = path.stage::<StreamStage>().and_then(StreamStage::end).cloned();
+            if socket.is_none() {
+                socket = path.stage::<StreamStage>().and_then(StreamStage::end).cloned();
             }
-            *memory = extra.socket.clone().map(|end| end as Rc<dyn StreamMemory>);
+            *memory = socket.clone().map(|end| end as Rc<dyn StreamMemory>);
         }
     }
 }

@@ -22,7 +22,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
 const ACCEPT_RING: u32 = 4096 * 4;
-/// SO_REUSEPORT among the bits of BIND's third argument.
+/// SO_REUSEADDR and SO_REUSEPORT among the bits of BIND's third argument.
+const REUSE_ADDRESS: u64 = 1;
 const REUSE_PORT: u64 = 2;
 
 /// An errno as a result.
@@ -61,7 +62,12 @@ impl Core {
         let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
         let address = || SocketAddrV4::new(Ipv4Addr::from_bits(argument(0) as u32), argument(1) as u16);
         match op {
-            call_op::BIND => self.bind(&end, address(), argument(2) & REUSE_PORT != 0),
+            call_op::BIND => {
+                // For datagrams either option shares the port; a listening socket never does by SO_REUSEADDR alone.
+                let share =
+                    if end.kind == slot_kind::DATAGRAM { REUSE_ADDRESS | REUSE_PORT } else { REUSE_PORT };
+                self.bind(&end, address(), argument(2) & share != 0)
+            }
             call_op::LISTEN => self.listen(&end, argument(0)),
             call_op::CONNECT => self.connect(&end, address(), now),
             call_op::OPTION => self.set_option(&end, argument(0), argument(1), now),
@@ -112,6 +118,9 @@ impl Core {
                 return Err(libc::EADDRINUSE);
             }
         }
+        for net in nets {
+            end.keep_port(Rc::clone(self.bindings(net, protocol)), local);
+        }
         end.bound.set(Some((protocol, local)));
         end.shares_port.set(share);
         let slot = end.shared();
@@ -124,7 +133,7 @@ impl Core {
         Ok(0)
     }
 
-    fn bindings(&self, net: usize, protocol: u8) -> &scoutline_proto::Bindings {
+    fn bindings(&self, net: usize, protocol: u8) -> &Rc<scoutline_proto::Bindings> {
         if protocol == TCP { &self.nets[net].tcp } else { &self.nets[net].udp }
     }
 

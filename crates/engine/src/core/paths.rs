@@ -166,9 +166,6 @@ impl Core {
             self.flows.remove(&key);
         }
         let net = &self.nets[extra.net as usize];
-        if let Some((protocol, local)) = extra.reserved {
-            if protocol == TCP { &net.tcp } else { &net.udp }.release(local);
-        }
         if self.listeners.borrow_mut().remove(&id).is_some() {
             net.tcp.unlisten(id);
         }
@@ -178,6 +175,7 @@ impl Core {
         {
             end.path.set(None);
             if end.closed.get() {
+                end.release_port();
                 end.program.forget_end(end.slot);
             }
         }
@@ -185,11 +183,11 @@ impl Core {
     }
 
     /// A slot without a path was marked: it may be closed.
-    pub(super) fn check_pathless(&mut self, end: &Rc<SocketEnd>) {
+    pub(super) fn check_pathless(end: &Rc<SocketEnd>) {
         let requests = end.shared().requests.load(Ordering::Acquire);
         if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
             end.closed.set(true);
-            self.release_bound(end);
+            end.release_port();
             end.program.forget_end(end.slot);
         }
     }
@@ -219,7 +217,7 @@ impl Core {
                 self.abort_end(&orphan, now);
             }
         }
-        self.release_bound(end);
+        end.release_port();
         end.program.forget_end(end.slot);
     }
 
@@ -232,18 +230,7 @@ impl Core {
         end.shared().requests.fetch_or(slot_request::ABORT, Ordering::AcqRel);
         match end.path.get() {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
-            _ => self.check_pathless(end),
-        }
-    }
-
-    /// Gives back the port that a socket holds by itself.
-    pub(super) fn release_bound(&mut self, end: &SocketEnd) {
-        if let Some((protocol, local)) = end.bound.take() {
-            for net in &self.nets {
-                if covers(local, net.interface().address.get()) {
-                    if protocol == TCP { &net.tcp } else { &net.udp }.release(local);
-                }
-            }
+            _ => Core::check_pathless(end),
         }
     }
 }

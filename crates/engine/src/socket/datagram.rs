@@ -137,6 +137,7 @@ impl Stage for DatagramStage {
         }
         if arrived {
             self.end.signal();
+            context.account.wakeups += self.end.wakeups.take();
         }
     }
 

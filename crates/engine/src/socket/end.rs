@@ -1,12 +1,14 @@
 //! A socket as the engine keeps it: its slot, its rings, and our own idea of every cursor.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddrV4;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{Slot, slot_state};
 use scoutline_base::PathId;
+use scoutline_proto::Bindings;
 use scoutline_ring::{Span, StreamMemory};
 
 use crate::arena::Ring;
@@ -25,12 +27,14 @@ pub(crate) struct SocketEnd {
     send: Cell<Ring>,
     /// The path below it.
     pub(crate) path: Cell<Option<PathId>>,
-    /// The port that it has reserved: protocol and address.
-    pub(crate) bound: Cell<Option<(u8, std::net::SocketAddrV4)>>,
+    /// What it is bound to: protocol and address.
+    pub(crate) bound: Cell<Option<(u8, SocketAddrV4)>>,
+    /// The port that it has reserved for that, one entry per net.
+    reserved: RefCell<Vec<(Rc<Bindings>, SocketAddrV4)>>,
     /// It shares its port (SO_REUSEPORT).
     pub(crate) shares_port: Cell<bool>,
     /// Listen paths, one per class (only for a listening socket).
-    pub(crate) listen_paths: std::cell::RefCell<Vec<PathId>>,
+    pub(crate) listen_paths: RefCell<Vec<PathId>>,
     /// Connections that may wait to be accepted (only for a listening socket).
     pub(crate) backlog: Cell<u64>,
     /// In order in the receive ring.
@@ -59,8 +63,9 @@ impl SocketEnd {
             send: Cell::default(),
             path: Cell::new(None),
             bound: Cell::new(None),
+            reserved: RefCell::default(),
             shares_port: Cell::new(false),
-            listen_paths: std::cell::RefCell::default(),
+            listen_paths: RefCell::default(),
             backlog: Cell::new(0),
             received: Cell::new(0),
             consumed: Cell::new(0),
@@ -89,6 +94,19 @@ impl SocketEnd {
             slot.send_size.store(ring.size, Ordering::Release);
         }
         true
+    }
+
+    /// It holds a port of `bindings`, which goes back with the socket if not before.
+    pub(crate) fn keep_port(&self, bindings: Rc<Bindings>, local: SocketAddrV4) {
+        self.reserved.borrow_mut().push((bindings, local));
+    }
+
+    /// Gives back the port that it holds by itself.
+    pub(crate) fn release_port(&self) {
+        self.bound.set(None);
+        for (bindings, local) in self.reserved.take() {
+            bindings.release(local);
+        }
     }
 
     /// The slot in shared memory.
@@ -218,6 +236,7 @@ impl StreamMemory for SocketEnd {
 
 impl Drop for SocketEnd {
     fn drop(&mut self) {
+        self.release_port();
         self.program.give_ring(self.receive.get());
         self.program.give_ring(self.send.get());
         self.program.give_slot(self.slot);

@@ -191,6 +191,9 @@ impl Stage for StreamStage {
                 Body::Empty | Body::Stream { .. } => {}
             }
         }
+        if let Some(end) = &self.end {
+            context.account.wakeups += end.wakeups.take();
+        }
         self.release_if_done();
     }
 
