@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use scoutline_bench::server::{Kind, Server, fetch};
 
-use crate::fixture::{Arm, Fixture, SOON, script, wait_until};
+use crate::fixture::{Arm, Fixture, SOON, script, wait_for_line, wait_until};
 use crate::machine::link;
 
 /// Cases of `raw.py`, and the reason under which each of their packets is counted.
@@ -49,6 +49,8 @@ fn bad_packets_are_counted_under_their_reason_and_the_server_serves_on() {
     let paths = fixture.paths().unwrap();
     let mut server = Server::start(fixture.testbed(), 0, Kind::NGINX, None, Some((&paths.0, paths.1)))
         .unwrap_or_else(|error| panic!("{error:#}"));
+    let mut echo = fixture.start("python3", &[&script("echo_server.py"), "9"]);
+    wait_for_line(&mut echo, "ready");
     let ethernet = link(fixture.testbed().server(0), "eth0", "address");
     let (ethernet, address) = (ethernet.as_str().expect("an address"), fixture.address().to_string());
     let peer = fixture.peer_address().to_string();
@@ -77,6 +79,7 @@ fn bad_packets_are_counted_under_their_reason_and_the_server_serves_on() {
     send("noise", 20_000);
     serves();
     server.check().unwrap();
+    echo.check().unwrap();
     // What they have opened or half opened goes again, all but what listens.
     let open = || {
         let paths = fixture.paths_now();

@@ -1,4 +1,4 @@
-"""An asyncio echo server: echo_server.py PORT. Prints `ready`."""
+"""An asyncio echo server over TCP and UDP: echo_server.py PORT. Prints `ready`."""
 import asyncio
 import resource
 import sys
@@ -15,10 +15,20 @@ async def echo(reader, writer):
         pass
 
 
+class Datagrams(asyncio.DatagramProtocol):
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def datagram_received(self, data, peer):
+        self.transport.sendto(data, peer)
+
+
 async def main():
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 65536), limit))
     server = await asyncio.start_server(echo, "0.0.0.0", int(sys.argv[1]), backlog=1024)
+    loop = asyncio.get_running_loop()
+    await loop.create_datagram_endpoint(Datagrams, local_addr=("0.0.0.0", int(sys.argv[1])))
     print("ready", flush=True)
     async with server:
         await server.serve_forever()
