@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::{size_of, zeroed};
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
 use scoutline_abi::layout::ProcessRecord;
@@ -27,8 +27,8 @@ static DEAD: AtomicBool = AtomicBool::new(false);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Serialises requests; its content is what a fork under way got for its child.
 static REQUESTS: Lock<Option<Child>> = Lock::new(None);
-/// The shim's own descriptors, each plus one; 0: free place.
-static INTERNAL: [AtomicI32; 2048] = [const { AtomicI32::new(0) }; 2048];
+/// The shim's own descriptors: the descriptor plus one, and above it, for a pipe, its set's number plus one. 0: free.
+static INTERNAL: [AtomicU64; 2048] = [const { AtomicU64::new(0) }; 2048];
 
 #[derive(Clone, Copy)]
 struct Child {
@@ -79,6 +79,15 @@ pub(crate) fn ring() {
 
 /// Moves a descriptor of ours out of the program's way and protects it from being closed. Closes `fd`.
 pub(crate) fn protect(fd: c_int) -> c_int {
+    enter(move_up(fd), 0)
+}
+
+/// As [`protect`], for the pipe of a set.
+pub(crate) fn protect_set(pipe: c_int, set: u32) -> c_int {
+    enter(move_up(pipe), u64::from(set) + 1)
+}
+
+fn move_up(fd: c_int) -> c_int {
     // SAFETY: fills the structure that we give.
     let limit = unsafe {
         let mut limit: libc::rlimit = zeroed();
@@ -90,30 +99,38 @@ pub(crate) fn protect(fd: c_int) -> c_int {
         let moved = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, base);
         if moved >= 0 {
             real::close(fd);
-            return enter(moved);
+            return moved;
         }
     }
     real::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
-    enter(fd)
+    fd
 }
 
-fn enter(fd: c_int) -> c_int {
+fn enter(fd: c_int, set_plus_one: u64) -> c_int {
     table::put(fd, table::Entry::Internal);
+    let word = set_plus_one << 32 | (fd as u64 + 1);
     for place in &INTERNAL {
-        if place.compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             break;
         }
     }
     fd
 }
 
-/// Closes a descriptor of ours.
-pub(crate) fn discard(fd: c_int) {
+/// Changes what the registry says of `fd`.
+fn reenter(fd: c_int, change: impl Fn(u64) -> u64) {
     for place in &INTERNAL {
-        if place.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let word = place.load(Ordering::Acquire);
+        if word as u32 == fd as u32 + 1 {
+            place.store(change(word), Ordering::Release);
             break;
         }
     }
+}
+
+/// Closes a descriptor of ours.
+pub(crate) fn discard(fd: c_int) {
+    reenter(fd, |_| 0);
     table::put(fd, table::Entry::Kernel);
     real::close(fd);
 }
@@ -124,11 +141,7 @@ pub(crate) fn relocate(fd: c_int) {
     if moved < 0 {
         return;
     }
-    for place in &INTERNAL {
-        if place.compare_exchange(fd + 1, moved + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            break;
-        }
-    }
+    reenter(fd, |word| word & !0xffff_ffff | (moved as u64 + 1));
     table::put(moved, table::Entry::Internal);
     table::put(fd, table::Entry::Kernel);
     for known in [&CONNECTION, &DOORBELL] {
@@ -349,10 +362,16 @@ extern "C" fn in_child() {
     life::after_fork();
     // Pipes of the parent's sets, and the parent's connection, whose last copy must be the parent's.
     let doorbell = DOORBELL.load(Ordering::Relaxed);
+    let connection = child.map_or(-1, |child| move_up(child.connection));
     for place in &INTERNAL {
-        let fd = place.load(Ordering::Relaxed) - 1;
+        let word = place.load(Ordering::Relaxed);
+        let fd = word as u32 as c_int - 1;
         if fd >= 0 && fd != doorbell {
             discard(fd);
+            if word >> 32 != 0 && connection >= 0 {
+                // The daemon counts the parent's sets as the child's too.
+                let _ = exchange(connection, Message::new(kind::FREE_SET, (word >> 32) as u32 - 1), false);
+            }
         }
     }
     wait::in_child();
@@ -360,7 +379,7 @@ extern "C" fn in_child() {
     slot::in_child();
     if let Some(child) = child {
         PROCESS.store(child.process, Ordering::Relaxed);
-        CONNECTION.store(protect(child.connection), Ordering::Relaxed);
+        CONNECTION.store(enter(connection, 0), Ordering::Relaxed);
         if let Some(record) = record(region) {
             // SAFETY: no arguments.
             record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
@@ -368,7 +387,9 @@ extern "C" fn in_child() {
     } else {
         CONNECTION.store(-1, Ordering::Relaxed);
         if !dead() {
-            real::say(&[b"no process record is left: the sockets of this child fail, new ones stay with the kernel"]);
+            real::say(&[
+                b"no process record is left: the sockets of this child fail, new ones stay with the kernel",
+            ]);
         }
         set_dead();
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use scoutline_abi::layout::{CALL_COUNT, Call, call_state, engine_state};
+use scoutline_abi::layout::{CALL_COUNT, Call, EXCLUSIVE, call_state, engine_state};
 
 use crate::wait::Woken;
 use crate::{attach, lock, real, wait};
@@ -46,7 +46,7 @@ pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
     }) {
         let alive = match set {
             Some(set) => {
-                set.shared.sleepers.fetch_add(1 + wait::EXCLUSIVE, Ordering::SeqCst);
+                set.shared.sleepers.fetch_add(1 + EXCLUSIVE, Ordering::SeqCst);
                 let alive = loop {
                     fence(Ordering::SeqCst);
                     if done() {
@@ -56,7 +56,7 @@ pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
                         break done();
                     }
                 };
-                set.shared.sleepers.fetch_sub(1 + wait::EXCLUSIVE, Ordering::SeqCst);
+                set.shared.sleepers.fetch_sub(1 + EXCLUSIVE, Ordering::SeqCst);
                 alive
             }
             None => loop {

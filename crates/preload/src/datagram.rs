@@ -141,7 +141,7 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<V4>, flags: c_int) 
             return err(libc::EMSGSIZE);
         }
         {
-            let _held = socket.lock_send();
+            let held = socket.lock_send();
             if socket.sendable() >= step {
                 let tail = slot.send_tail.load(Ordering::Relaxed);
                 let offset = slot.send_offset.load(Ordering::Relaxed);
@@ -155,7 +155,7 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<V4>, flags: c_int) 
                 gather(&first, &head, 0);
                 gather(&rest, iov, 0);
                 crate::stream::publish(socket, tail, step);
-                drop(_held);
+                drop(held);
                 socket.tell();
                 return len as isize;
             }

@@ -12,21 +12,23 @@
 //! - A socket that is added before it is known whose it is (`socket`, `epoll_ctl`, `connect`) is the kernel's at
 //!   first, and moves over when it becomes ours.
 
+mod control;
+mod waiting;
+
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN,
-    EPOLLONESHOT, epoll_event, pollfd, sigset_t,
-};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, epoll_event};
 use scoutline_abi::layout::SLOT_COUNT;
 
-use crate::lock::{Guard, Lock};
-use crate::real::err;
-use crate::slot::{Socket, tell_deferred};
+pub(crate) use control::control;
+pub(crate) use waiting::{Answer, await_events};
+
+use crate::lock::Lock;
+use crate::slot::Socket;
 use crate::table::Entry as Fd;
-use crate::wait::{self, Set, Woken};
+use crate::wait::{self, Set};
 use crate::{attach, real, table};
 
 /// Epoll descriptors that can carry our sockets.
@@ -292,7 +294,8 @@ impl Epoll {
             if n == out.len() {
                 break;
             }
-            let ready = !item.spent && item.events & EPOLLIN as u32 != 0 && EPOLLS[*number as usize].lock().peek();
+            let ready =
+                !item.spent && item.events & EPOLLIN as u32 != 0 && EPOLLS[*number as usize].lock().peek();
             let edge = ready && !item.was_ready;
             item.was_ready = ready;
             if ready && (edge || item.events & EDGE == 0) {
@@ -451,7 +454,9 @@ pub(crate) fn forget(socket: Socket) {
     }
     for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
         let mut epoll = lock.lock();
-        while let Some(fd_plus_one) = epoll.item(socket.index).map(|item| item.fd_plus_one).filter(|fd| *fd != 0) {
+        while let Some(fd_plus_one) =
+            epoll.item(socket.index).map(|item| item.fd_plus_one).filter(|fd| *fd != 0)
+        {
             epoll.remove(socket, fd_plus_one - 1);
         }
     }
@@ -463,7 +468,9 @@ pub(crate) fn adopt(fd: c_int, socket: Socket) {
         let mut epoll = EPOLLS[number as usize].lock();
         let Some(at) = epoll.candidates.iter().position(|item| item.fd_plus_one == fd + 1) else { continue };
         let item = epoll.candidates.swap_remove(at);
-        let Some(epfd) = (0..=table::highest()).find(|&fd| table::look(fd) == Fd::Epoll(number)) else { continue };
+        let Some(epfd) = (0..=table::highest()).find(|&fd| table::look(fd) == Fd::Epoll(number)) else {
+            continue;
+        };
         real::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, ptr::null_mut());
         epoll.kernel = epoll.kernel.saturating_sub(1);
         epoll.insert(socket, item);
@@ -537,251 +544,4 @@ pub(crate) fn is_ours(number: u32) -> bool {
 /// True when one of our sockets in it is ready.
 pub(crate) fn peek(number: u32) -> bool {
     EPOLLS[number as usize].lock().peek()
-}
-
-/// `epoll_ctl`.
-pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> isize {
-    let target = table::look(fd);
-    let number = match table::look(epfd) {
-        Fd::Epoll(number) => Some(number),
-        // Made behind our back: known from now on.
-        Fd::Kernel if matches!(target, Fd::Socket(_)) => created(epfd),
-        _ => None,
-    };
-    let Some(number) = number else { return kernel_control(epfd, op, fd, event) };
-    if target == Fd::Internal {
-        return err(libc::EBADF);
-    }
-    let given = if event.is_null() {
-        None
-    } else {
-        // SAFETY: the program vouches for its event; the type is packed.
-        Some(unsafe { ptr::read_unaligned(event) })
-    };
-    let item = given.map(|event| Item {
-        fd_plus_one: fd + 1,
-        events: event.events & !(EPOLLEXCLUSIVE as u32),
-        data: event.u64,
-        spent: false,
-        was_ready: false,
-    });
-    if let Fd::Socket(slot) = target
-        && let Some(socket) = Socket::at(slot)
-    {
-        return control_socket(epfd, number, op, fd, socket, item);
-    }
-    let result = kernel_control(epfd, op, fd, event);
-    if result < 0 {
-        return result;
-    }
-    let mut epoll = EPOLLS[number as usize].lock();
-    match op {
-        EPOLL_CTL_ADD => epoll.kernel += 1,
-        EPOLL_CTL_DEL => epoll.kernel = epoll.kernel.saturating_sub(1),
-        _ => {}
-    }
-    match target {
-        Fd::Candidate { .. } => {
-            epoll.candidates.retain(|item| item.fd_plus_one != fd + 1);
-            if let Some(item) = item.filter(|_| op != EPOLL_CTL_DEL) {
-                epoll.candidates.push(item);
-                table::put(fd, Fd::Candidate { watched: true });
-            }
-        }
-        Fd::Epoll(inner) => {
-            epoll.nested.retain(|(number, old)| *number != inner || old.fd_plus_one != fd + 1);
-            let set = if let Some(item) = item.filter(|_| op != EPOLL_CTL_DEL) {
-                epoll.nested.push((inner, item));
-                epoll.kick(epfd);
-                epoll.ready_set()
-            } else {
-                None
-            };
-            drop(epoll);
-            let mut within = EPOLLS[inner as usize].lock();
-            within.parents.retain(|parent| *parent != number);
-            if set.is_some() {
-                within.parents.push(number);
-            }
-            drop(within);
-            if let Some(set) = set {
-                each_socket(inner, &mut |socket| wait::watch(socket, set.number));
-            }
-        }
-        _ => {}
-    }
-    0
-}
-
-fn kernel_control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> isize {
-    real::ours(real::epoll_ctl(epfd, op, fd, event) as isize)
-}
-
-fn control_socket(epfd: c_int, number: u32, op: c_int, fd: c_int, socket: Socket, item: Option<Item>) -> isize {
-    let mut epoll = EPOLLS[number as usize].lock();
-    match op {
-        EPOLL_CTL_DEL => {
-            if epoll.remove(socket, fd) {
-                0
-            } else {
-                err(libc::ENOENT)
-            }
-        }
-        EPOLL_CTL_ADD => {
-            let Some(item) = item else { return err(libc::EFAULT) };
-            if epoll.find(socket.index, fd).is_some() {
-                return err(libc::EEXIST);
-            }
-            if !epoll.insert(socket, item) {
-                return err(libc::ENOSPC);
-            }
-            epoll.kick(epfd);
-            drop(epoll);
-            watch_above(number, socket);
-            0
-        }
-        EPOLL_CTL_MOD => {
-            let Some(item) = item else { return err(libc::EFAULT) };
-            let Some(place) = epoll.find(socket.index, fd) else { return err(libc::ENOENT) };
-            *place = item;
-            if let Some(set) = epoll.ready_set() {
-                socket.region.ready(set.shared).set(socket.index as usize);
-            }
-            if socket.readiness(item.events | ALWAYS) & (item.events | ALWAYS) != 0 {
-                epoll.kick(epfd);
-            }
-            0
-        }
-        _ => err(libc::EINVAL),
-    }
-}
-
-/// Anything in front of us that the kernel should answer alone: not an epoll of ours, or without our sockets.
-pub(crate) enum Answer {
-    /// The result.
-    Done(isize),
-    /// Ask the kernel.
-    Kernel,
-}
-
-/// `epoll_wait` and its kin. `zero`: do not wait; `deadline` none: for ever.
-pub(crate) fn wait(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    zero: bool,
-    deadline: Option<u64>,
-    mask: *const sigset_t,
-) -> Answer {
-    let Fd::Epoll(number) = table::look(epfd) else { return Answer::Kernel };
-    if max <= 0 || events.is_null() {
-        return Answer::Kernel;
-    }
-    // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
-    let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
-    let lock = &EPOLLS[number as usize];
-    tell_deferred();
-    let mut spun = false;
-    loop {
-        let mut epoll = lock.lock();
-        if !epoll.is_ours() {
-            if zero {
-                return Answer::Done(wait_kernel(epoll, lock, epfd, out, Some(0), mask).0);
-            }
-            let (n, kicked) = wait_kernel(epoll, lock, epfd, out, deadline, mask);
-            if kicked && n == 0 {
-                continue;
-            }
-            return Answer::Done(n);
-        }
-        let now = if epoll.kernel > 0 || epoll.kick.is_some() { real::now_ns() } else { 0 };
-        let due = now != 0 && now.wrapping_sub(epoll.kernel_seen_ns) >= KERNEL_LOOK_NS;
-        let mut n = 0;
-        if due {
-            let room = out.len().div_ceil(2);
-            n = epoll.look_at_kernel(epfd, &mut out[..room], now);
-        }
-        n += epoll.collect(&mut out[n..]);
-        if n == 0 && now != 0 && !due {
-            n = epoll.look_at_kernel(epfd, out, now);
-        }
-        if n > 0 || zero {
-            return Answer::Done(n as isize);
-        }
-        let Some(set) = epoll.set else { return Answer::Done(err(libc::ENOMEM)) };
-        if !spun && let Some(region) = attach::region() {
-            spun = true;
-            drop(epoll);
-            if wait::spin(region, || !region.ready(set.shared).is_empty()) {
-                continue;
-            }
-            epoll = lock.lock();
-        }
-        epoll.waiters += 1;
-        set.shared.sleepers.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        n = epoll.collect(out);
-        let mut woken = Woken::Event;
-        if n == 0 {
-            drop(epoll);
-            woken = sleep(epfd, set, deadline, mask);
-            epoll = lock.lock();
-        }
-        epoll.waiters = epoll.waiters.saturating_sub(1);
-        set.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
-        epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
-        if n > 0 {
-            return Answer::Done(n as isize);
-        }
-        match woken {
-            Woken::Event | Woken::Dead => {}
-            Woken::Interrupted => return Answer::Done(err(libc::EINTR)),
-            Woken::TimedOut => {
-                n = epoll.collect(out);
-                return Answer::Done(n as isize);
-            }
-        }
-        spun = true;
-    }
-}
-
-/// Sleeps on both.
-fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) -> Woken {
-    let look = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds = [look(epfd), look(if attach::dead() { -1 } else { set.pipe })];
-    match wait::ppoll_until(&mut fds, deadline, mask) {
-        0 => Woken::TimedOut,
-        n if n > 0 && fds[1].revents != 0 => set.drain(),
-        n if n > 0 => Woken::Event,
-        _ => Woken::Interrupted,
-    }
-}
-
-/// Only kernel descriptors are in it. Answers the result and whether we were woken by ourselves.
-fn wait_kernel(
-    mut epoll: Guard<'_, Epoll>,
-    lock: &Lock<Epoll>,
-    epfd: c_int,
-    out: &mut [epoll_event],
-    deadline: Option<u64>,
-    mask: *const sigset_t,
-) -> (isize, bool) {
-    epoll.waiters += 1;
-    drop(epoll);
-    let timeout = match deadline {
-        None => -1,
-        Some(at) => {
-            let left = at.saturating_sub(real::now_ns());
-            left.div_ceil(1_000_000).min(i32::MAX as u64) as c_int
-        }
-    };
-    let n = real::epoll_pwait(epfd, out.as_mut_ptr(), out.len() as c_int, timeout, mask);
-    let errno = real::errno();
-    let mut epoll = lock.lock();
-    epoll.waiters = epoll.waiters.saturating_sub(1);
-    if n < 0 {
-        return (err(errno), false);
-    }
-    let kept = epoll.strip(out, n as usize);
-    (kept as isize, kept != n as usize)
 }

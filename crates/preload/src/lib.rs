@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! export   the C functions: is the descriptor ours? else the real function
-//! life     bind, listen, connect, accept, close, dup, fork: which sockets are ours and who holds them
+//! reach    where paths lead: is a socket ours?
+//! life     bind, listen, connect, accept, close, dup: who holds which socket
 //! stream, datagram, sendfile   bytes between user memory and rings
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
@@ -31,6 +32,7 @@ mod life;
 mod lock;
 mod options;
 mod poll;
+mod reach;
 mod real;
 mod sendfile;
 mod slot;

@@ -5,14 +5,16 @@
 //! any address with port 0 decides nothing yet: the kernel picks the port, and what comes next decides.
 
 use std::ffi::c_int;
-use std::ptr;
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
-use scoutline_abi::layout::{SLOT_COUNT, call_op, slot_flag, slot_kind, slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{
+    SLOT_COUNT, call_op, slot_flag, slot_kind, slot_request as ask, slot_state as is,
+};
 
 use crate::address::{self, Given, V4};
 use crate::lock::Lock;
+use crate::reach::{is_reached, is_served_address, kernel_name, kernel_port, served, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
@@ -29,83 +31,6 @@ pub(crate) fn before_fork() {
 /// See [`before_fork`].
 pub(crate) fn after_fork() {
     CLAIM.give_back();
-}
-
-fn served() -> impl Iterator<Item = (u32, u32, u32)> {
-    let header = attach::region().filter(|_| !attach::dead()).map(scoutline_abi::Region::header);
-    header.into_iter().flat_map(|header| {
-        let count = header.served_count.load(Ordering::Acquire) as usize;
-        header.served.iter().take(count).map(|served| {
-            let prefix = served.prefix.load(Ordering::Relaxed).min(32);
-            let mask = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
-            (served.address.load(Ordering::Relaxed), mask, served.gateway.load(Ordering::Relaxed))
-        })
-    })
-}
-
-fn is_served_address(address: u32) -> bool {
-    served().any(|(ours, _, _)| ours == address)
-}
-
-/// True when paths lead to `address`.
-fn is_reached(address: u32) -> bool {
-    if address == 0 || address >> 24 == 127 {
-        return false;
-    }
-    if served().any(|(ours, mask, _)| ours & mask == address & mask) {
-        return true;
-    }
-    served().any(|(_, _, gateway)| gateway != 0) && !is_host_address(address)
-}
-
-/// True for an address of the host's own: the kernel would send to it from itself.
-fn is_host_address(address: u32) -> bool {
-    let fd = real::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-    if fd < 0 {
-        return false;
-    }
-    // SAFETY: zeros are a valid address.
-    let mut to: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::sockaddr_in>() as socklen_t;
-    address::write(V4 { address, port: 9 }, false, (&raw mut to).cast(), &raw mut len);
-    let mut same = false;
-    if real::connect(fd, (&raw const to).cast(), len) == 0 {
-        real::getsockname(fd, (&raw mut to).cast(), &raw mut len);
-        same = address::parse((&raw const to).cast(), len) == Given::V4(V4 { address, port: kernel_port(fd) });
-    }
-    real::close(fd);
-    same
-}
-
-fn kernel_name(fd: c_int) -> Option<V4> {
-    // SAFETY: zeros are a valid address.
-    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
-    if real::getsockname(fd, (&raw mut name).cast(), &raw mut len) < 0 {
-        return None;
-    }
-    match address::parse((&raw const name).cast(), len) {
-        Given::V4(name) => Some(name),
-        _ => None,
-    }
-}
-
-fn kernel_port(fd: c_int) -> u16 {
-    kernel_name(fd).map_or(0, |name| name.port)
-}
-
-/// The kind and family of a kernel socket that could be ours.
-fn suitable(fd: c_int) -> Option<(u32, c_int)> {
-    let family = options::of_kernel(fd, libc::SO_DOMAIN);
-    if family != libc::AF_INET && (family != libc::AF_INET6 || options::is_v6_only(fd)) {
-        return None;
-    }
-    let kind = match options::of_kernel(fd, libc::SO_PROTOCOL) {
-        libc::IPPROTO_TCP => slot_kind::STREAM,
-        libc::IPPROTO_UDP => slot_kind::DATAGRAM,
-        _ => return None,
-    };
-    Some((kind, family))
 }
 
 /// A fresh slot for `fd`, not yet entered in the table.
@@ -140,7 +65,8 @@ fn enter(fd: c_int, socket: Socket) {
 fn bind_slot(socket: Socket, to: V4) -> isize {
     let kept = socket.slot.kept_options.load(Ordering::Relaxed);
     let reuse = u64::from(kept & kept::REUSE_ADDRESS != 0) | u64::from(kept & kept::REUSE_PORT != 0) << 1;
-    call::call(call_op::BIND, socket.index, [u64::from(to.address), u64::from(to.port), reuse, 0]).min(0) as isize
+    call::call(call_op::BIND, socket.index, [u64::from(to.address), u64::from(to.port), reuse, 0]).min(0)
+        as isize
 }
 
 /// Makes `fd` ours and binds it; on failure it stays the kernel's.
@@ -254,8 +180,8 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         return match given {
             Given::V4(to) if socket.is_stream() => connect_stream(fd, socket, to),
             Given::V4(to) if is_reached(to.address) || is_served_address(to.address) => {
-                call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0]).min(0)
-                    as isize
+                call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0])
+                    .min(0) as isize
             }
             Given::V4(_) => {
                 back_to_kernel(fd, socket);
@@ -280,7 +206,8 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     match adopt(fd, kind, family, name.map(|name| V4 { address: 0, ..name })) {
         Ok(socket) if kind == slot_kind::STREAM => connect_stream(fd, socket, to),
         Ok(socket) => {
-            call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0]).min(0) as isize
+            call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0])
+                .min(0) as isize
         }
         Err(result) => result,
     }
@@ -355,7 +282,8 @@ fn connect_stream(fd: c_int, socket: Socket, to: V4) -> isize {
         address::write(to, inet6, (&raw mut name).cast(), &raw mut len);
         return real::ours(real::connect(fd, (&raw const name).cast(), len) as isize);
     }
-    let result = call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0]);
+    let result =
+        call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0]);
     if result < 0 {
         return result as isize;
     }
@@ -384,7 +312,13 @@ fn await_connection(socket: Socket) -> isize {
 }
 
 /// `accept` and `accept4` on a socket of ours.
-pub(crate) fn accept(fd: c_int, socket: Socket, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> isize {
+pub(crate) fn accept(
+    fd: c_int,
+    socket: Socket,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> isize {
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         return err(libc::EINVAL);
     }
@@ -452,7 +386,7 @@ fn claim(listener: Socket) -> Option<Socket> {
         let size = slot.receive_size.load(Ordering::Relaxed);
         let spans = listener.region.ring_spans(offset, size, head.wrapping_mul(4), 4)?;
         // SAFETY: four mapped bytes; entries are aligned to four and never wrap.
-        let index = unsafe { ptr::read_volatile(spans[0].memory.as_ptr().cast::<u32>()) };
+        let index = unsafe { spans[0].memory.cast::<u32>().read_volatile() };
         let valid = (index as usize) < SLOT_COUNT;
         if valid {
             record.claiming_from.store(listener.index + 1, Ordering::Relaxed);

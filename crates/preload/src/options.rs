@@ -88,7 +88,14 @@ fn microseconds(time: timeval) -> Option<u64> {
 }
 
 /// `setsockopt` on a socket of ours.
-pub(crate) fn set(fd: c_int, socket: Socket, level: c_int, name: c_int, from: *const c_void, len: socklen_t) -> isize {
+pub(crate) fn set(
+    fd: c_int,
+    socket: Socket,
+    level: c_int,
+    name: c_int,
+    from: *const c_void,
+    len: socklen_t,
+) -> isize {
     set_inner(fd, socket, level, name, from, len).unwrap_or_else(|failed| failed)
 }
 
@@ -206,7 +213,9 @@ pub(crate) fn get(
             let errno = if crate::attach::dead() { libc::ECONNRESET } else { socket.take_error() };
             int(errno)
         }
-        (SOL_SOCKET, libc::SO_TYPE) => int(if socket.is_stream() { libc::SOCK_STREAM } else { libc::SOCK_DGRAM }),
+        (SOL_SOCKET, libc::SO_TYPE) => {
+            int(if socket.is_stream() { libc::SOCK_STREAM } else { libc::SOCK_DGRAM })
+        }
         (SOL_SOCKET, libc::SO_DOMAIN) => int(if socket.is_inet6() { libc::AF_INET6 } else { libc::AF_INET }),
         (SOL_SOCKET, libc::SO_PROTOCOL) => {
             int(if socket.is_stream() { libc::IPPROTO_TCP } else { libc::IPPROTO_UDP })
@@ -216,8 +225,12 @@ pub(crate) fn get(
         (SOL_SOCKET, libc::SO_REUSEPORT) => int(kept_bit(socket, kept::REUSE_PORT)),
         (SOL_SOCKET, libc::SO_BROADCAST) => int(kept_bit(socket, kept::BROADCAST)),
         (SOL_SOCKET, libc::SO_KEEPALIVE) => int(kept_bit(socket, kept::KEEP_ALIVE)),
-        (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => time(slot.receive_timeout_us.load(Ordering::Relaxed)),
-        (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => time(slot.send_timeout_us.load(Ordering::Relaxed)),
+        (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
+            time(slot.receive_timeout_us.load(Ordering::Relaxed))
+        }
+        (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => {
+            time(slot.send_timeout_us.load(Ordering::Relaxed))
+        }
         (SOL_SOCKET, libc::SO_RCVLOWAT) => int(socket.low_water() as c_int),
         (SOL_SOCKET, libc::SO_LINGER) => {
             let plus_one = slot.linger_plus_one.load(Ordering::Relaxed);
@@ -230,7 +243,9 @@ pub(crate) fn get(
         (SOL_SOCKET, libc::SO_RCVBUF) => {
             buffer(slot.asked_receive_buffer.load(Ordering::Relaxed), DEFAULT_RECEIVE_BUFFER)
         }
-        (SOL_SOCKET, libc::SO_SNDBUF) => buffer(slot.asked_send_buffer.load(Ordering::Relaxed), DEFAULT_SEND_BUFFER),
+        (SOL_SOCKET, libc::SO_SNDBUF) => {
+            buffer(slot.asked_send_buffer.load(Ordering::Relaxed), DEFAULT_SEND_BUFFER)
+        }
         (IPPROTO_TCP, _) if !socket.is_stream() => err(libc::ENOPROTOOPT),
         (IPPROTO_TCP, libc::TCP_NODELAY) => int(kept_bit(socket, kept::NO_DELAY)),
         (IPPROTO_TCP, libc::TCP_CORK) => int(kept_bit(socket, kept::CORK)),

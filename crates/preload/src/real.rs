@@ -10,8 +10,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t,
-    ssize_t, timespec, timeval,
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval,
 };
 
 /// Stands for a function that this C library lacks.
@@ -165,7 +165,7 @@ pub(crate) fn ours(result: isize) -> isize {
 pub(crate) fn say(parts: &[&[u8]]) {
     let mut line = [0u8; 512];
     let mut len = 0;
-    for part in [&b"scoutline: "[..]].iter().chain(parts).chain([&&b"\n"[..]].into_iter()) {
+    for part in [&b"scoutline: "[..]].iter().chain(parts).chain([&&b"\n"[..]]) {
         let take = part.len().min(line.len() - len);
         line[len..len + take].copy_from_slice(&part[..take]);
         len += take;

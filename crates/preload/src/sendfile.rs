@@ -137,7 +137,8 @@ pub(crate) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
     // What a pipe takes without blocking for the rest: its default size.
     let len = held.min(want.min(65_536) as u64) as usize;
     let size = slot.receive_size.load(Ordering::Relaxed);
-    let Some(spans) = socket.region.ring_spans(slot.receive_offset.load(Ordering::Relaxed), size, head, len) else {
+    let Some(spans) = socket.region.ring_spans(slot.receive_offset.load(Ordering::Relaxed), size, head, len)
+    else {
         return err(libc::EIO);
     };
     // A page at a time never blocks after POLLOUT.

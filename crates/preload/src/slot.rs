@@ -127,7 +127,11 @@ impl Socket {
 
     /// Takes the pending error; 0 none.
     pub(crate) fn take_error(self) -> i32 {
-        if self.slot.error.load(Ordering::Acquire) == 0 { 0 } else { self.slot.error.swap(0, Ordering::AcqRel) }
+        if self.slot.error.load(Ordering::Acquire) == 0 {
+            0
+        } else {
+            self.slot.error.swap(0, Ordering::AcqRel)
+        }
     }
 
     /// What `poll` would say, as Linux's `tcp_poll` and `udp_poll` do. OUT is looked at only when `interest` has it,

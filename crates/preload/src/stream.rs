@@ -4,7 +4,9 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
-use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec};
+use libc::{
+    MSG_DONTWAIT, MSG_ERRQUEUE, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec,
+};
 use scoutline_abi::Span2;
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
@@ -276,9 +278,8 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
     let mut done = 0;
     loop {
         match await_room(socket, flags, &mut deadline) {
-            Err(_) if done > 0 => return done as isize,
+            Err(_) | Ok(false) if done > 0 => return done as isize,
             Err(errno) => return err(errno),
-            Ok(false) if done > 0 => return done as isize,
             Ok(false) => return send_end(socket, flags),
             Ok(true) => {}
         }

@@ -21,14 +21,12 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
 use libc::{pollfd, sigset_t, timespec};
 use scoutline_abi::Region;
 use scoutline_abi::attach::{Message, kind};
-use scoutline_abi::layout::{PollSet, engine_state};
+use scoutline_abi::layout::{EXCLUSIVE, PollSet, engine_state};
 
 use crate::lock::Lock;
 use crate::slot::{Socket, tell_deferred};
 use crate::{attach, real};
 
-/// In [`PollSet::sleepers`]: the sleeper is a single blocking call.
-pub(crate) const EXCLUSIVE: u32 = 1 << 31;
 /// Spinning lasts at most this long.
 const SPIN_NS: u64 = 10_000;
 /// Sets kept for the next thread instead of going back to the daemon.
@@ -129,7 +127,7 @@ pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
         if pipe < 0 {
             return None;
         }
-        Set { number: answer.value, pipe: attach::protect(pipe), shared }
+        Set { number: answer.value, pipe: attach::protect_set(pipe, answer.value), shared }
     };
     let flags = real::fcntl(set.pipe, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
@@ -249,18 +247,18 @@ pub(crate) fn ppoll_until(fds: &mut [pollfd], deadline: Option<u64>, mask: *cons
 }
 
 /// The core that we run on, cheaply.
-fn cpu() -> Option<u32> {
+fn cpu() -> u32 {
     #[cfg(target_arch = "x86_64")]
     {
         let mut aux = 0;
         // SAFETY: every x86-64 processor that Linux calls a machine of ours has RDTSCP; Linux puts the core into it.
         unsafe { std::arch::x86_64::__rdtscp(&raw mut aux) };
-        Some(aux & 0xfff)
+        aux & 0xfff
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
         // SAFETY: no arguments.
-        u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+        unsafe { libc::sched_getcpu() }.cast_unsigned()
     }
 }
 
@@ -271,7 +269,7 @@ pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
         return false;
     }
     let home = engine.cpu_plus_one.load(Ordering::Relaxed);
-    if home == 0 || cpu().is_none_or(|cpu| cpu + 1 == home) {
+    if home == 0 || cpu().wrapping_add(1) == home {
         return false;
     }
     let score = SPIN_SCORE.load(Ordering::Relaxed);

@@ -53,7 +53,10 @@ impl Daemon {
 
     fn shim(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.env("LD_PRELOAD", library()).env("SCOUTLINE_ATTACH", &self.path).env("SCOUTLINE_REQUIRED", "1");
+        command
+            .env("LD_PRELOAD", library())
+            .env("SCOUTLINE_ATTACH", &self.path)
+            .env("SCOUTLINE_REQUIRED", "1");
         command.env("ADDRESS", ADDRESS);
         command
     }
@@ -224,7 +227,10 @@ fn no_daemon() {
         }))
     };
     let lenient = run("0");
-    assert!(lenient.starts_with("ran\nscoutline: connecting to /nonexistent/attach.sock failed"), "{lenient}");
+    assert!(
+        lenient.starts_with("ran\nscoutline: connecting to /nonexistent/attach.sock failed"),
+        "{lenient}"
+    );
     assert!(lenient.ends_with("(exit Some(0))"), "{lenient}");
     let strict = run("1");
     assert!(strict.starts_with("scoutline: ") && strict.ends_with("(exit Some(126))"), "{strict}");

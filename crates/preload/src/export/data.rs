@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use libc::{
-    MSG_CTRUNC, MSG_DONTWAIT, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    MSG_CTRUNC, MSG_DONTWAIT, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec,
 };
 
 use super::{ours, vector};
@@ -67,7 +68,7 @@ fn ours_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Socke
 }
 
 fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize {
-    let iov = match vector(message.msg_iov, message.msg_iovlen as usize) {
+    let iov = match vector(message.msg_iov, message.msg_iovlen) {
         Ok(iov) => iov,
         Err(result) => return result,
     };
@@ -101,7 +102,7 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
 }
 
 fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
-    match vector(message.msg_iov, message.msg_iovlen as usize) {
+    match vector(message.msg_iov, message.msg_iovlen) {
         Ok(iov) => send(socket, iov, flags, message.msg_name.cast(), message.msg_namelen),
         Err(result) => result,
     }
@@ -222,7 +223,8 @@ extern "C" fn recvmmsg(
         return finish_int(err(libc::EFAULT));
     }
     // SAFETY: the program vouches for `n` messages, and for its timeout, or passes null.
-    let (messages, timeout) = unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_ref()) };
+    let (messages, timeout) =
+        unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_ref()) };
     // As Linux: the time is looked at between messages only.
     let end = timeout.map(|t| real::now_ns() + t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
     let mut done = 0;
@@ -287,7 +289,8 @@ extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_in
         return real::sendmmsg(fd, messages, n, flags);
     }
     // SAFETY: the program vouches for `n` messages.
-    let given = unsafe { std::slice::from_raw_parts_mut(messages, n.min(libc::UIO_MAXIOV as c_uint) as usize) };
+    let given =
+        unsafe { std::slice::from_raw_parts_mut(messages, n.min(libc::UIO_MAXIOV as c_uint) as usize) };
     let first = &given[0].msg_hdr;
     let Some(socket) = ours_for_send(fd, first.msg_name.cast(), first.msg_namelen) else {
         return real::sendmmsg(fd, messages, n, flags);

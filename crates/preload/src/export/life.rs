@@ -60,7 +60,13 @@ extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
     match ours(fd) {
         Some(socket) => finish_int(options::get(fd, socket, level, name, value, len)),
         None => real::getsockopt(fd, level, name, value, len),
@@ -68,7 +74,13 @@ extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_voi
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
     match ours(fd) {
         Some(socket) => finish_int(options::set(fd, socket, level, name, value, len)),
         None => real::setsockopt(fd, level, name, value, len),

@@ -48,7 +48,7 @@ fn is_zero(timeout: &timespec) -> bool {
 
 #[unsafe(no_mangle)]
 extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
-    match epoll::wait(epfd, events, max, timeout == 0, deadline_of(timeout), ptr::null()) {
+    match epoll::await_events(epfd, events, max, timeout == 0, deadline_of(timeout), ptr::null()) {
         Answer::Done(result) => finish_int(result),
         Answer::Kernel => real::epoll_wait(epfd, events, max, timeout),
     }
@@ -67,7 +67,7 @@ extern "C" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    match epoll::wait(epfd, events, max, timeout == 0, deadline_of(timeout), mask) {
+    match epoll::await_events(epfd, events, max, timeout == 0, deadline_of(timeout), mask) {
         Answer::Done(result) => finish_int(result),
         Answer::Kernel => real::epoll_pwait(epfd, events, max, timeout, mask),
     }
@@ -87,7 +87,7 @@ extern "C" fn epoll_pwait2(
     if given.is_some() && deadline.is_none() {
         return finish_int(err(libc::EINVAL));
     }
-    match epoll::wait(epfd, events, max, given.is_some_and(is_zero), deadline, mask) {
+    match epoll::await_events(epfd, events, max, given.is_some_and(is_zero), deadline, mask) {
         Answer::Done(result) => finish_int(result),
         Answer::Kernel => real::epoll_pwait2(epfd, events, max, timeout, mask),
     }

@@ -14,13 +14,12 @@ use std::sync::{Arc, Mutex};
 use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
 use scoutline_abi::datagram::{HEADER_LEN, Record};
 use scoutline_abi::layout::{
-    PROCESS_COUNT, SET_COUNT, SLOT_COUNT, Slot, call_op, call_state, engine_state, slot_kind, slot_request as ask,
-    slot_state as is,
+    EXCLUSIVE, PROCESS_COUNT, SET_COUNT, SLOT_COUNT, Slot, call_op, call_state, engine_state, slot_kind,
+    slot_request as ask, slot_state as is,
 };
 use scoutline_abi::{Region, Span2};
 
 const RING: u32 = 256 << 10;
-const EXCLUSIVE: u32 = 1 << 31;
 
 /// Region and slot.
 type Key = (usize, u32);
@@ -29,7 +28,8 @@ struct World {
     address: u32,
     doorbell: OwnedFd,
     regions: Vec<Arc<Region>>,
-    pipes: HashMap<(usize, u32), OwnedFd>,
+    /// Write ends, and how many processes know the set: a child knows its parent's.
+    pipes: HashMap<(usize, u32), (OwnedFd, u32)>,
     records: HashSet<(usize, u32)>,
     used: HashSet<Key>,
     peers: HashMap<Key, Key>,
@@ -70,9 +70,10 @@ pub(crate) fn serve(path: &str, address: Ipv4Addr) {
         let engine = Arc::clone(&world);
         std::thread::spawn(move || run(&engine, bell));
         loop {
-            let connection = libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC);
+            let connection =
+                libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC);
             let world = Arc::clone(&world);
-            std::thread::spawn(move || talk(&world, OwnedFd::from_raw_fd(connection), None));
+            std::thread::spawn(move || talk(&world, &OwnedFd::from_raw_fd(connection), None, Vec::new()));
         }
     }
 }
@@ -101,13 +102,15 @@ fn reply(to: RawFd, answer: Message, fds: &[RawFd]) {
 }
 
 /// One connection: one process.
-fn talk(world: &Arc<Mutex<World>>, connection: OwnedFd, mut me: Option<(usize, u32)>) {
+fn talk(world: &Arc<Mutex<World>>, connection: &OwnedFd, mut me: Option<(usize, u32)>, mut sets: Vec<u32>) {
     let fd = connection.as_raw_fd();
     loop {
         let mut bytes = [0u8; MESSAGE_LEN];
         // SAFETY: receives into a local.
         let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        let Some(message) = usize::try_from(got).ok().and_then(|n| Message::from_bytes(&bytes[..n])) else { break };
+        let Some(message) = usize::try_from(got).ok().and_then(|n| Message::from_bytes(&bytes[..n])) else {
+            break;
+        };
         let mut w = world.lock().unwrap();
         match (message.kind, me) {
             (kind::ATTACH, None) => {
@@ -132,11 +135,13 @@ fn talk(world: &Arc<Mutex<World>>, connection: OwnedFd, mut me: Option<(usize, u
                     libc::fcntl(ends[1], libc::F_SETFL, libc::O_NONBLOCK);
                     (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
                 };
-                w.pipes.insert((region, free), write);
+                w.pipes.insert((region, free), (write, 1));
+                sets.push(free);
                 reply(fd, Message::new(kind::OK, free), &[read.as_raw_fd()]);
             }
             (kind::FREE_SET, Some((region, _))) => {
-                w.pipes.remove(&(region, message.value));
+                sets.retain(|set| *set != message.value);
+                w.forget_set(region, message.value);
             }
             (kind::FORK, Some((region, _))) => {
                 let free = (0..PROCESS_COUNT as u32).find(|p| !w.records.contains(&(region, *p))).unwrap();
@@ -151,14 +156,21 @@ fn talk(world: &Arc<Mutex<World>>, connection: OwnedFd, mut me: Option<(usize, u
                     (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
                 };
                 reply(fd, Message::new(kind::OK, free), &[theirs.as_raw_fd()]);
-                let world = Arc::clone(world);
-                std::thread::spawn(move || talk(&world, ours, Some((region, free))));
+                for set in &sets {
+                    w.pipes.get_mut(&(region, *set)).unwrap().1 += 1;
+                }
+                let (world, sets) = (Arc::clone(world), sets.clone());
+                std::thread::spawn(move || talk(&world, &ours, Some((region, free)), sets));
             }
             _ => break,
         }
     }
     if let Some((region, process)) = me {
-        world.lock().unwrap().process_gone(region, process);
+        let mut w = world.lock().unwrap();
+        for set in sets {
+            w.forget_set(region, set);
+        }
+        w.process_gone(region, process);
     }
 }
 
@@ -199,6 +211,15 @@ impl World {
         self.regions[key.0].slot(key.1).unwrap()
     }
 
+    fn forget_set(&mut self, region: usize, set: u32) {
+        if let Some((_, count)) = self.pipes.get_mut(&(region, set)) {
+            *count -= 1;
+            if *count == 0 {
+                self.pipes.remove(&(region, set));
+            }
+        }
+    }
+
     /// Marks the slot in all sets that watch it, and wakes sleepers; of blocking accepts just one.
     fn notify(&self, key: Key) {
         let region = &self.regions[key.0];
@@ -227,7 +248,7 @@ impl World {
 
     fn wake(&self, region: usize, number: u32) -> bool {
         let set = self.regions[region].set(number).unwrap();
-        let Some(pipe) = self.pipes.get(&(region, number)) else { return false };
+        let Some((pipe, _)) = self.pipes.get(&(region, number)) else { return false };
         if set.signalled.swap(1, SeqCst) != 0 {
             return false;
         }
@@ -242,7 +263,9 @@ impl World {
         self.used.insert(key);
         let slot = self.slot(key);
         // SAFETY: a slot is atomics only, and nobody uses this one now.
-        unsafe { std::ptr::write_bytes(std::ptr::from_ref(slot).cast_mut().cast::<u8>(), 0, size_of::<Slot>()) };
+        unsafe {
+            std::ptr::write_bytes(std::ptr::from_ref(slot).cast_mut().cast::<u8>(), 0, size_of::<Slot>());
+        };
         slot.receive_offset.store(u64::from(index) * u64::from(RING) * 2, Relaxed);
         slot.send_offset.store(u64::from(index) * u64::from(RING) * 2 + u64::from(RING), Relaxed);
         slot.receive_size.store(RING, Relaxed);
@@ -539,8 +562,10 @@ impl World {
             if len == 0 {
                 break;
             }
-            let out = self.regions[key.0].ring_spans(from.send_offset.load(Relaxed), RING, head, len).unwrap();
-            let into = self.regions[peer.0].ring_spans(to.receive_offset.load(Relaxed), RING, at, len).unwrap();
+            let out =
+                self.regions[key.0].ring_spans(from.send_offset.load(Relaxed), RING, head, len).unwrap();
+            let into =
+                self.regions[peer.0].ring_spans(to.receive_offset.load(Relaxed), RING, at, len).unwrap();
             let bytes = copy_out(&out, len);
             copy_in(&bytes, &into);
             head += len as u64;
@@ -588,7 +613,8 @@ impl World {
             let start = head + HEADER_LEN as u64;
             let payload = copy_out(&region.ring_spans(offset, RING, start, len).unwrap(), len);
             head += Record::ring_len(len);
-            let port = if record.address == 0 { slot.remote_port.load(Relaxed) } else { u32::from(record.port) };
+            let port =
+                if record.address == 0 { slot.remote_port.load(Relaxed) } else { u32::from(record.port) };
             let target = self.used.iter().copied().find(|other| {
                 let slot = self.slot(*other);
                 slot.kind.load(Relaxed) == slot_kind::DATAGRAM && slot.local_port.load(Relaxed) == port
@@ -606,11 +632,8 @@ impl World {
             if u64::from(RING) - (at - to.receive_head.load(Acquire)) < need {
                 continue;
             }
-            let from = Record {
-                len: len as u32,
-                address: self.address,
-                port: slot.local_port.load(Relaxed) as u16,
-            };
+            let from =
+                Record { len: len as u32, address: self.address, port: slot.local_port.load(Relaxed) as u16 };
             let ring = to.receive_offset.load(Relaxed);
             let memory = &self.regions[target.0];
             copy_in(&from.to_bytes(), &memory.ring_spans(ring, RING, at, HEADER_LEN).unwrap());

@@ -1,0 +1,136 @@
+//! `epoll_ctl`.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLEXCLUSIVE, epoll_event};
+
+use super::{ALWAYS, EPOLLS, Item, created, each_socket, watch_above};
+use crate::real::err;
+use crate::slot::Socket;
+use crate::table::Entry as Fd;
+use crate::{real, table, wait};
+
+/// `epoll_ctl`.
+pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> isize {
+    let target = table::look(fd);
+    let number = match table::look(epfd) {
+        Fd::Epoll(number) => Some(number),
+        // Made behind our back: known from now on.
+        Fd::Kernel if matches!(target, Fd::Socket(_)) => created(epfd),
+        _ => None,
+    };
+    let Some(number) = number else { return kernel_control(epfd, op, fd, event) };
+    if target == Fd::Internal {
+        return err(libc::EBADF);
+    }
+    let given = if event.is_null() {
+        None
+    } else {
+        // SAFETY: the program vouches for its event; the type is packed.
+        Some(unsafe { ptr::read_unaligned(event) })
+    };
+    let item = given.map(|event| Item {
+        fd_plus_one: fd + 1,
+        events: event.events & !(EPOLLEXCLUSIVE as u32),
+        data: event.u64,
+        spent: false,
+        was_ready: false,
+    });
+    if let Fd::Socket(slot) = target
+        && let Some(socket) = Socket::at(slot)
+    {
+        return control_socket(epfd, number, op, fd, socket, item);
+    }
+    let result = kernel_control(epfd, op, fd, event);
+    if result < 0 {
+        return result;
+    }
+    let mut epoll = EPOLLS[number as usize].lock();
+    match op {
+        EPOLL_CTL_ADD => epoll.kernel += 1,
+        EPOLL_CTL_DEL => epoll.kernel = epoll.kernel.saturating_sub(1),
+        _ => {}
+    }
+    match target {
+        Fd::Candidate { .. } => {
+            epoll.candidates.retain(|item| item.fd_plus_one != fd + 1);
+            if let Some(item) = item.filter(|_| op != EPOLL_CTL_DEL) {
+                epoll.candidates.push(item);
+                table::put(fd, Fd::Candidate { watched: true });
+            }
+        }
+        Fd::Epoll(inner) => {
+            epoll.nested.retain(|(number, old)| *number != inner || old.fd_plus_one != fd + 1);
+            let set = if let Some(item) = item.filter(|_| op != EPOLL_CTL_DEL) {
+                epoll.nested.push((inner, item));
+                epoll.kick(epfd);
+                epoll.ready_set()
+            } else {
+                None
+            };
+            drop(epoll);
+            let mut within = EPOLLS[inner as usize].lock();
+            within.parents.retain(|parent| *parent != number);
+            if set.is_some() {
+                within.parents.push(number);
+            }
+            drop(within);
+            if let Some(set) = set {
+                each_socket(inner, &mut |socket| wait::watch(socket, set.number));
+            }
+        }
+        _ => {}
+    }
+    0
+}
+
+fn kernel_control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> isize {
+    real::ours(real::epoll_ctl(epfd, op, fd, event) as isize)
+}
+
+fn control_socket(
+    epfd: c_int,
+    number: u32,
+    op: c_int,
+    fd: c_int,
+    socket: Socket,
+    item: Option<Item>,
+) -> isize {
+    let mut epoll = EPOLLS[number as usize].lock();
+    match op {
+        EPOLL_CTL_DEL => {
+            if epoll.remove(socket, fd) {
+                0
+            } else {
+                err(libc::ENOENT)
+            }
+        }
+        EPOLL_CTL_ADD => {
+            let Some(item) = item else { return err(libc::EFAULT) };
+            if epoll.find(socket.index, fd).is_some() {
+                return err(libc::EEXIST);
+            }
+            if !epoll.insert(socket, item) {
+                return err(libc::ENOSPC);
+            }
+            epoll.kick(epfd);
+            drop(epoll);
+            watch_above(number, socket);
+            0
+        }
+        EPOLL_CTL_MOD => {
+            let Some(item) = item else { return err(libc::EFAULT) };
+            let Some(place) = epoll.find(socket.index, fd) else { return err(libc::ENOENT) };
+            *place = item;
+            if let Some(set) = epoll.ready_set() {
+                socket.region.ready(set.shared).set(socket.index as usize);
+            }
+            if socket.readiness(item.events | ALWAYS) & (item.events | ALWAYS) != 0 {
+                epoll.kick(epfd);
+            }
+            0
+        }
+        _ => err(libc::EINVAL),
+    }
+}

@@ -1,0 +1,144 @@
+//! `epoll_wait`: ours from the set's ready bits, the kernel's from the kernel, and one sleep on both.
+
+use std::ffi::c_int;
+use std::sync::atomic::{Ordering, fence};
+
+use libc::{epoll_event, pollfd, sigset_t};
+
+use super::{EPOLLS, Epoll, KERNEL_LOOK_NS};
+use crate::lock::{Guard, Lock};
+use crate::real::err;
+use crate::slot::tell_deferred;
+use crate::table::Entry as Fd;
+use crate::wait::{self, Set, Woken};
+use crate::{attach, real, table};
+
+/// Anything in front of us that the kernel should answer alone: not an epoll of ours, or without our sockets.
+pub(crate) enum Answer {
+    /// The result.
+    Done(isize),
+    /// Ask the kernel.
+    Kernel,
+}
+
+/// `epoll_wait` and its kin. `zero`: do not wait; `deadline` none: for ever.
+pub(crate) fn await_events(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    zero: bool,
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+) -> Answer {
+    let Fd::Epoll(number) = table::look(epfd) else { return Answer::Kernel };
+    if max <= 0 || events.is_null() {
+        return Answer::Kernel;
+    }
+    // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
+    let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
+    let lock = &EPOLLS[number as usize];
+    tell_deferred();
+    let mut spun = false;
+    loop {
+        let mut epoll = lock.lock();
+        if !epoll.is_ours() {
+            if zero {
+                return Answer::Done(wait_kernel(epoll, lock, epfd, out, Some(0), mask).0);
+            }
+            let (n, kicked) = wait_kernel(epoll, lock, epfd, out, deadline, mask);
+            if kicked && n == 0 {
+                continue;
+            }
+            return Answer::Done(n);
+        }
+        let now = if epoll.kernel > 0 || epoll.kick.is_some() { real::now_ns() } else { 0 };
+        let due = now != 0 && now.wrapping_sub(epoll.kernel_seen_ns) >= KERNEL_LOOK_NS;
+        let mut n = 0;
+        if due {
+            let room = out.len().div_ceil(2);
+            n = epoll.look_at_kernel(epfd, &mut out[..room], now);
+        }
+        n += epoll.collect(&mut out[n..]);
+        if n == 0 && now != 0 && !due {
+            n = epoll.look_at_kernel(epfd, out, now);
+        }
+        if n > 0 || zero {
+            return Answer::Done(n as isize);
+        }
+        let Some(set) = epoll.set else { return Answer::Done(err(libc::ENOMEM)) };
+        if !spun && let Some(region) = attach::region() {
+            spun = true;
+            drop(epoll);
+            if wait::spin(region, || !region.ready(set.shared).is_empty()) {
+                continue;
+            }
+            epoll = lock.lock();
+        }
+        epoll.waiters += 1;
+        set.shared.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        n = epoll.collect(out);
+        let mut woken = Woken::Event;
+        if n == 0 {
+            drop(epoll);
+            woken = sleep(epfd, set, deadline, mask);
+            epoll = lock.lock();
+        }
+        epoll.waiters = epoll.waiters.saturating_sub(1);
+        set.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+        epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
+        if n > 0 {
+            return Answer::Done(n as isize);
+        }
+        match woken {
+            Woken::Event | Woken::Dead => {}
+            Woken::Interrupted => return Answer::Done(err(libc::EINTR)),
+            Woken::TimedOut => {
+                n = epoll.collect(out);
+                return Answer::Done(n as isize);
+            }
+        }
+        spun = true;
+    }
+}
+
+/// Sleeps on both.
+fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) -> Woken {
+    let look = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut fds = [look(epfd), look(if attach::dead() { -1 } else { set.pipe })];
+    match wait::ppoll_until(&mut fds, deadline, mask) {
+        0 => Woken::TimedOut,
+        n if n > 0 && fds[1].revents != 0 => set.drain(),
+        n if n > 0 => Woken::Event,
+        _ => Woken::Interrupted,
+    }
+}
+
+/// Only kernel descriptors are in it. Answers the result and whether we were woken by ourselves.
+fn wait_kernel(
+    mut epoll: Guard<'_, Epoll>,
+    lock: &Lock<Epoll>,
+    epfd: c_int,
+    out: &mut [epoll_event],
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+) -> (isize, bool) {
+    epoll.waiters += 1;
+    drop(epoll);
+    let timeout = match deadline {
+        None => -1,
+        Some(at) => {
+            let left = at.saturating_sub(real::now_ns());
+            left.div_ceil(1_000_000).min(i32::MAX as u64) as c_int
+        }
+    };
+    let n = real::epoll_pwait(epfd, out.as_mut_ptr(), out.len() as c_int, timeout, mask);
+    let errno = real::errno();
+    let mut epoll = lock.lock();
+    epoll.waiters = epoll.waiters.saturating_sub(1);
+    if n < 0 {
+        return (err(errno), false);
+    }
+    let kept = epoll.strip(out, n as usize);
+    (kept as isize, kept != n as usize)
+}
