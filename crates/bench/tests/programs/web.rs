@@ -56,7 +56,6 @@ fn load(fixture: &Fixture, arguments: &[&str]) -> LoadReport {
     let text = fixture.run_peer(env!("CARGO_BIN_EXE_scoutline-bench"), &all, SOON);
     let report: LoadReport = serde_json::from_str(&text).unwrap();
     assert_eq!(report.error_count(), 0, "{arguments:?}: {report:?}");
-    eprintln!("{arguments:?}: {:.0}/s", report.throughput());
     assert!(report.requests > 100 && report.verified > 0, "{arguments:?}: {report:?}");
     report
 }
