@@ -24,6 +24,8 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
 static DOORBELL: AtomicI32 = AtomicI32::new(-1);
 static DEAD: AtomicBool = AtomicBool::new(false);
+/// Process id of who attached or was forked.
+static OWNER: AtomicI32 = AtomicI32::new(0);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Serialises requests; its content is what a fork under way got for its child.
 static REQUESTS: Lock<Option<Child>> = Lock::new(None);
@@ -69,6 +71,17 @@ pub(crate) fn set_dead() {
 /// How often this process image has forked into a child: what belongs to threads and sets of a parent is stale.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
+}
+
+/// False in a child that was made without fork handlers (`clone`, `_Fork`): what it sees is its parent's.
+pub(crate) fn is_owner() -> bool {
+    // SAFETY: no arguments.
+    unsafe { libc::getpid() == OWNER.load(Ordering::Relaxed) }
+}
+
+fn own() {
+    // SAFETY: no arguments.
+    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
 /// Wakes the engine.
@@ -151,12 +164,25 @@ pub(crate) fn relocate(fd: c_int) {
     epoll::relocated(fd, moved);
 }
 
-fn exchange(connection: c_int, mut request: Message, answer: bool) -> Result<(Message, [c_int; 2]), c_int> {
+fn exchange(connection: c_int, request: Message, answer: bool) -> Result<(Message, [c_int; 2]), c_int> {
+    exchange_with(connection, request, None, answer)
+}
+
+/// [`exchange`] with a descriptor beside the request.
+fn exchange_with(
+    connection: c_int,
+    mut request: Message,
+    file: Option<c_int>,
+    answer: bool,
+) -> Result<(Message, [c_int; 2]), c_int> {
     // SAFETY: no arguments.
     request.pid = unsafe { libc::getpid() } as u32;
     let bytes = request.to_bytes();
     loop {
-        let sent = real::send(connection, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL);
+        let sent = match file {
+            None => real::send(connection, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL),
+            Some(file) => send_with(connection, &bytes, file),
+        };
         if sent == bytes.len() as isize {
             break;
         }
@@ -218,6 +244,40 @@ pub(crate) fn request(request: Message, answer: bool) -> Result<(Message, [c_int
     result
 }
 
+/// Sends a message with a descriptor.
+fn send_with(connection: c_int, bytes: &[u8; MESSAGE_LEN], file: c_int) -> isize {
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = [0u64; 4];
+    // SAFETY: zeros are a valid empty message header; CMSG_* stay within `control`, which has room for one
+    // descriptor.
+    unsafe {
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast::<c_void>();
+        message.msg_controllen = libc::CMSG_SPACE(size_of::<c_int>() as u32) as _;
+        let head = libc::CMSG_FIRSTHDR(&raw const message);
+        (*head).cmsg_level = libc::SOL_SOCKET;
+        (*head).cmsg_type = libc::SCM_RIGHTS;
+        (*head).cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as u32) as _;
+        ptr::write_unaligned(libc::CMSG_DATA(head).cast(), file);
+        real::sendmsg(connection, &raw const message, libc::MSG_NOSIGNAL)
+    }
+}
+
+/// Gives the daemon a file to send from: its number.
+///
+/// # Errors
+/// What the daemon said, as an errno; ECONNRESET when it is gone.
+pub(crate) fn give_file(file: c_int) -> Result<u32, c_int> {
+    let _held = REQUESTS.lock();
+    let connection = CONNECTION.load(Ordering::Relaxed);
+    if connection < 0 || dead() {
+        return Err(libc::ECONNRESET);
+    }
+    exchange_with(connection, Message::new(kind::FILE, 0), Some(file), true).map(|(answer, _)| answer.value)
+}
+
 /// Called by the loader before the program's `main`.
 extern "C" fn start() {
     real::resolve_all();
@@ -246,8 +306,7 @@ extern "C" fn start() {
     };
     real::say(&[failed.what, b" ", path.to_bytes(), b" failed (errno ", number, remedy]);
     if required {
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(REQUIRED_EXIT) };
+        real::exit_now(REQUIRED_EXIT);
     }
 }
 
@@ -312,6 +371,7 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     PROCESS.store(answer.value, Ordering::Relaxed);
     CONNECTION.store(protect(fd), Ordering::Relaxed);
     DOORBELL.store(protect(doorbell), Ordering::Relaxed);
+    own();
     wait::start();
     REGION.store(Box::into_raw(Box::new(region)), Ordering::Release);
     // SAFETY: three functions of ours that live as long as the process.
@@ -357,6 +417,7 @@ extern "C" fn in_child() {
     let Some(region) = region() else { return };
     REQUESTS.give_back();
     let child = REQUESTS.lock().take();
+    own();
     GENERATION.fetch_add(1, Ordering::Relaxed);
     wait::after_fork();
     life::after_fork();

@@ -28,6 +28,7 @@ mod call;
 mod datagram;
 mod epoll;
 mod export;
+mod extent;
 mod life;
 mod lock;
 mod options;

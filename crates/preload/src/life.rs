@@ -16,7 +16,7 @@ use crate::address::{self, Given, V4};
 use crate::lock::Lock;
 use crate::reach::{is_reached, is_served_address, kernel_name, kernel_port, served, suitable};
 use crate::real::err;
-use crate::slot::{Socket, kept};
+use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
 use crate::{attach, call, epoll, options, real, table, wait};
 
@@ -50,6 +50,9 @@ fn open(fd: c_int, kind: u32, family: c_int) -> Result<Socket, isize> {
         ours |= slot_flag::INET6;
     }
     socket.slot.flags.store(ours, Ordering::Release);
+    for kept in &socket.slot.spare1 {
+        kept.store(0, Ordering::Relaxed);
+    }
     options::carry_over(fd, socket);
     Ok(socket)
 }
@@ -469,6 +472,20 @@ pub(crate) fn close(fd: c_int) -> c_int {
             left(fd, entry);
             real::set_errno(errno);
             result
+        }
+    }
+}
+
+/// The process ends in good order: its sockets are closed as Linux would close them, with what they still have to
+/// send. (A killed process cannot say so; the daemon sees its connection end.)
+pub(crate) fn leave() {
+    if attach::region().is_none() || attach::dead() || !attach::is_owner() {
+        return;
+    }
+    tell_deferred();
+    for fd in 0..=table::highest() {
+        if table::socket(fd).is_some() {
+            left(fd, table::put(fd, Entry::Kernel));
         }
     }
 }

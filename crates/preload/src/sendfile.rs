@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::{iovec, off_t, pollfd};
 use scoutline_abi::Span2;
 
+use crate::extent;
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::stream::{await_room, consume, publish, receive, send_end, tell_sent};
@@ -56,6 +57,12 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
             Ok(false) if done > 0 => break 0,
             Ok(false) => break send_end(socket, 0),
             Ok(true) => {}
+        }
+        if let Some(sent) = extent::send(socket, from, at, want - done) {
+            done += sent;
+            at = at.map(|at| at + sent as off_t);
+            tell_sent(socket, 0);
+            continue;
         }
         let got = fill(socket, want - done, |spans| {
             real::ours(match at {

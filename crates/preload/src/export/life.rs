@@ -219,6 +219,26 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     }
 }
 
+#[unsafe(export_name = "_exit")]
+extern "C" fn exit_now(status: c_int) -> ! {
+    life::leave();
+    real::exit_now(status)
+}
+
+#[unsafe(export_name = "_Exit")]
+extern "C" fn exit_c99(status: c_int) -> ! {
+    exit_now(status)
+}
+
+/// After the program's own handlers of `exit`.
+extern "C" fn end() {
+    life::leave();
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
 /// A child that shares our memory would undo what the fork handlers do: a full fork is always correct.
 #[unsafe(no_mangle)]
 extern "C" fn vfork() -> libc::pid_t {

@@ -47,6 +47,26 @@ s.close()
 say(c.recv(100), c.recv(100))
 os.waitpid(pid, 0)
 
+# A program that ends without closing, by exit and by _exit: what it wrote arrives, and an orderly end.
+for how in ("sys.exit", "os._exit"):
+    c, s = pair()
+    pid = os.fork()
+    if pid == 0:
+        c.close()
+        s.sendall(b"z" * 100000)
+        if how == "os._exit":
+            os._exit(0)
+        try:
+            sys.exit(0)
+        finally:
+            pass
+    s.close()
+    os.waitpid(pid, 0)
+    n = 0
+    while part := c.recv(1 << 20):
+        n += len(part)
+    say(how, n)
+
 # A killed child.
 c, s = pair()
 pid = os.fork()

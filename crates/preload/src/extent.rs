@@ -1,0 +1,120 @@
+//! `sendfile` without a copy: the stream gets an *extent* that names a piece of a file, and the device reads the
+//! file's pages when the segment is made.
+//!
+//! The daemon must have the file: it is sent over once, and known again by device, inode, size and times. What cannot
+//! be done this way (short pieces, pipes, no more files) is copied through the ring as ever. Numbers belong to the
+//! region, so a forked child goes on with its parent's.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::mem::zeroed;
+use std::sync::atomic::Ordering;
+
+use libc::off_t;
+use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, served_flag};
+
+use crate::attach;
+use crate::slot::Socket;
+use crate::stream::publish;
+
+/// Files that a thread remembers.
+const REMEMBERED: usize = 32;
+
+/// What tells one content of a file from another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    size: i64,
+    changed: (i64, i64),
+}
+
+/// A file that the daemon was asked to map, and its number if it did.
+#[derive(Clone, Copy)]
+struct Known {
+    identity: Identity,
+    number: Option<u32>,
+}
+
+thread_local! {
+    static FILES: [Cell<Option<Known>>; REMEMBERED] = const { [const { Cell::new(None) }; REMEMBERED] };
+    static NEXT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Puts up to `want` bytes of `from` at `at` (its own position if `None`) into the stream. `None`: to be copied.
+pub(crate) fn send(socket: Socket, from: c_int, at: Option<off_t>, want: usize) -> Option<usize> {
+    if (want as u64) < MIN_EXTENT || !allowed(socket) {
+        return None;
+    }
+    // SAFETY: zeros are a valid `stat`, and `fstat` fills it.
+    let stat = unsafe {
+        let mut stat: libc::stat = zeroed();
+        if libc::fstat(from, &raw mut stat) < 0 || stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return None;
+        }
+        stat
+    };
+    let start = match at {
+        Some(at) => at,
+        // SAFETY: plain system call.
+        None => unsafe { libc::lseek(from, 0, libc::SEEK_CUR) },
+    };
+    let left = u64::try_from(stat.st_size.checked_sub(start)?).ok()?;
+    let identity = Identity {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        size: stat.st_size,
+        changed: (stat.st_mtime, stat.st_mtime_nsec),
+    };
+    let file = number_of(identity, from)?;
+    let slot = socket.slot;
+    let held = socket.lock_send();
+    let tail = slot.send_tail.load(Ordering::Relaxed);
+    let ahead = tail.wrapping_sub(slot.send_head.load(Ordering::Acquire));
+    let pushed = slot.extents_tail.load(Ordering::Relaxed);
+    let waiting = pushed.wrapping_sub(slot.extents_head.load(Ordering::Acquire));
+    let len = left
+        .min(want as u64)
+        .min(MAX_AHEAD.saturating_sub(ahead + u64::from(slot.send_size.load(Ordering::Relaxed))));
+    if waiting as usize >= EXTENT_COUNT || len < MIN_EXTENT || socket.sendable() == 0 {
+        return None;
+    }
+    let extent = &slot.extents[pushed as usize % EXTENT_COUNT];
+    extent.position.store(tail, Ordering::Relaxed);
+    extent.offset.store(start as u64, Ordering::Relaxed);
+    extent.len.store(len as u32, Ordering::Relaxed);
+    extent.file.store(file, Ordering::Relaxed);
+    slot.extents_tail.store(pushed.wrapping_add(1), Ordering::Release);
+    publish(socket, tail, len);
+    drop(held);
+    if at.is_none() {
+        // SAFETY: plain system call.
+        unsafe { libc::lseek(from, start + len as off_t, libc::SEEK_SET) };
+    }
+    Some(len as usize)
+}
+
+/// True when the engine takes extents, whichever device the socket uses.
+fn allowed(socket: Socket) -> bool {
+    let header = socket.region.header();
+    let count = header.served_count.load(Ordering::Relaxed) as usize;
+    let flags = |entry: &scoutline_abi::layout::Served| {
+        entry.flags.load(Ordering::Relaxed) & served_flag::EXTENTS != 0
+    };
+    count > 0 && header.served.iter().take(count).all(flags)
+}
+
+/// The daemon's number of a file.
+fn number_of(identity: Identity, fd: c_int) -> Option<u32> {
+    FILES.with(|files| {
+        let known = files.iter().filter_map(Cell::get).find(|known| known.identity == identity);
+        if let Some(known) = known {
+            return known.number;
+        }
+        let number = attach::give_file(fd).ok();
+        let next = NEXT.get();
+        NEXT.set((next + 1) % REMEMBERED);
+        files[next].set(Some(Known { identity, number }));
+        number
+    })
+}
