@@ -10,6 +10,8 @@
 //! NEW_SET                   →
 //!                           ←     OK value = set number           + read end of its pipe
 //! FREE_SET set              →     (no answer)
+//! FILE                      →     + the file
+//!                           ←     OK value = file number
 //! FORK                      →
 //!                           ←     OK value = child's record       + a connection for the child
 //! ```
@@ -28,6 +30,8 @@ pub mod kind {
     /// A record and a connection for a child about to be forked. The daemon copies nothing: the parent writes the
     /// child's `holds` itself.
     pub const FORK: u32 = 4;
+    /// A file to send from, readable and regular, as the descriptor beside the message. Answer: its number.
+    pub const FILE: u32 = 5;
     /// Answer: done.
     pub const OK: u32 = 100;
     /// Answer: refused; `value` is an errno, `name` says why.

@@ -81,6 +81,13 @@ pub struct EngineWord {
 #[repr(C, align(64))]
 pub struct Line<const N: usize>(pub [AtomicU64; N]);
 
+/// Bits of [`Served::flags`].
+pub mod served_flag {
+    /// Files may be sent as extents: the device reads memory only through the kernel, which answers a file that
+    /// shrank with an error and not with a signal.
+    pub const EXTENTS: u32 = 1 << 0;
+}
+
 /// A network that paths serve. All in host byte order.
 #[repr(C)]
 pub struct Served {
@@ -90,7 +97,7 @@ pub struct Served {
     pub prefix: AtomicU32,
     /// The gateway's address, or 0: only the network itself is reached.
     pub gateway: AtomicU32,
-    /// 1 in dedicated mode.
+    /// Bits of [`served_flag`].
     pub flags: AtomicU32,
 }
 
@@ -234,6 +241,27 @@ pub mod slot_flag {
     pub const OTHER: u32 = 1 << 2;
 }
 
+/// Extents that may wait for the engine. One per `sendfile`; the engine takes them at its next look.
+pub const EXTENT_COUNT: usize = 2;
+/// Bytes of an extent, at least: what is shorter is copied into the ring.
+pub const MIN_EXTENT: u64 = 16 << 10;
+/// Bytes that a stream may be ahead of what the peer has acknowledged, extents included.
+pub const MAX_AHEAD: u64 = 8 << 20;
+
+/// A piece of the outgoing stream that lies in a file, not in the ring: `sendfile` without a copy. The file was given
+/// to the daemon before ([`crate::attach::kind::FILE`]). Positions count the piece as if it stood in the ring.
+#[repr(C)]
+pub struct Extent {
+    /// Where in the stream it begins.
+    pub position: AtomicU64,
+    /// Where in the file it begins.
+    pub offset: AtomicU64,
+    /// Its length.
+    pub len: AtomicU32,
+    /// The file's number.
+    pub file: AtomicU32,
+}
+
 /// A socket.
 #[repr(C, align(64))]
 pub struct Slot {
@@ -312,8 +340,14 @@ pub struct Slot {
     // Lines 3 to 5: who waits.
     /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.
     pub sets_summary: AtomicU32,
+    /// Extents ever pushed; written by shims after the extent, before `send_tail`.
+    pub extents_tail: AtomicU32,
+    /// Extents ever taken; written by the engine.
+    pub extents_head: AtomicU32,
     /// Spare.
-    pub spare2: [AtomicU32; 15],
+    pub spare2: AtomicU32,
+    /// The ring of extents: entry `n` stands at `n % EXTENT_COUNT`.
+    pub extents: [Extent; EXTENT_COUNT],
     /// Poll sets that watch this socket. Written by shims.
     pub sets: [AtomicU64; SET_WORDS],
 }

@@ -25,11 +25,14 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use rustix::pipe::PipeFlags;
 use scoutline_abi::Region;
 use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
+use scoutline_abi::layout::served_flag;
+use scoutline_engine::FileMap;
 
 use crate::engine::{Command, EngineLink, RegionId};
 use crate::sockets::{Listener, SocketError};
@@ -168,13 +171,26 @@ impl AttachServer {
     pub(crate) fn on_input(&mut self, id: u32, engine: &impl EngineLink) {
         let Some(connection) = self.connections.get(&id) else { return };
         let mut bytes = [0; MESSAGE_LEN + 1];
-        let received =
-            rustix::net::recv(&connection.socket, &mut bytes[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC);
-        match received {
-            Ok((_, 0)) => self.disconnect(id, engine),
-            Ok((_, len)) => {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
+        let received = rustix::net::recvmsg(
+            &connection.socket,
+            &mut [std::io::IoSliceMut::new(&mut bytes)],
+            &mut control,
+            flags,
+        );
+        // Whatever descriptor comes is ours to close, wanted or not.
+        let file = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        match received.map(|received| received.bytes) {
+            Ok(0) => self.disconnect(id, engine),
+            Ok(len) => {
                 let message = bytes.get(..len).and_then(Message::from_bytes);
                 let done = match message {
+                    Some(message) if message.kind == kind::FILE => self.on_file(id, file, engine),
                     Some(message) => self.on_message(id, &message, engine),
                     None => Err(format!("a message of {len} bytes instead of {MESSAGE_LEN}")),
                 };
@@ -273,6 +289,28 @@ impl AttachServer {
         Ok(())
     }
 
+    /// A file to send from. Refusals are ordinary: the shim copies then.
+    fn on_file(&mut self, id: u32, file: Option<OwnedFd>, engine: &impl EngineLink) -> Result<(), Fault> {
+        let (socket, process, program) = self.parts(id)?;
+        let file = file.ok_or("a FILE message without a file")?;
+        let Some(number) = program.next_file() else {
+            refuse(socket, Errno::MFILE, "too many files");
+            return Ok(());
+        };
+        match FileMap::new(file.as_fd()) {
+            Ok(map) => {
+                engine.send(Command::AddFile { region: process.region, file: number, map: Arc::new(map) });
+                program.on_file();
+                send(socket, &Message::new(kind::OK, number), &[])
+            }
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+                refuse(socket, errno, "the file cannot be mapped");
+                Ok(())
+            }
+        }
+    }
+
     fn on_fork(&mut self, id: u32) -> Result<(), Fault> {
         let (socket, process, program) = self.parts(id)?;
         let Some(record) = program.take_record(0) else {
@@ -343,7 +381,8 @@ fn fill_served(region: &Region, engine: &impl EngineLink) {
         entry.address.store(network.address.to_bits(), Ordering::Relaxed);
         entry.prefix.store(u32::from(network.prefix), Ordering::Relaxed);
         entry.gateway.store(network.gateway.map_or(0, Ipv4Addr::to_bits), Ordering::Relaxed);
-        entry.flags.store(1, Ordering::Relaxed); // dedicated
+        let flags = if network.extents { served_flag::EXTENTS } else { 0 };
+        entry.flags.store(flags, Ordering::Relaxed);
     }
     header.served_count.store(served.len().min(header.served.len()) as u32, Ordering::Release);
 }

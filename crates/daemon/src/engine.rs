@@ -117,7 +117,7 @@ pub(crate) mod fake {
 
         fn served(&self) -> &[Served] {
             const SERVED: [Served; 1] =
-                [Served { address: Ipv4Addr::new(10, 0, 0, 1), prefix: 24, gateway: None }];
+                [Served { address: Ipv4Addr::new(10, 0, 0, 1), prefix: 24, gateway: None, extents: true }];
             &SERVED
         }
 

@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::{DeviceCounters, Partner, packet, tap};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
-use scoutline_ring::{Span, StreamMemory};
+use scoutline_ring::{Span, Spans, StreamMemory};
 use support::{Namespace, veth};
 
 struct Source(Box<[u8]>);
 
 impl StreamMemory for Source {
-    fn spans(&self, range: Range<u64>) -> [Span; 2] {
+    fn spans(&self, range: Range<u64>) -> Spans {
         let at = range.start as usize % (self.0.len() - (1 << 16));
         let memory = NonNull::from(&self.0[at]);
-        [Span { memory, len: (range.end - range.start) as usize }, Span::EMPTY]
+        [Span { memory, len: (range.end - range.start) as usize }, Span::EMPTY].into()
     }
 }
 

@@ -15,6 +15,18 @@ pub struct DeviceConfig {
     pub driver: Driver,
 }
 
+impl DeviceConfig {
+    /// True when what is sent is read by the kernel only, never by this process: memory that may vanish (a file that
+    /// shrinks) can then be sent without risk.
+    pub fn sends_by_kernel(&self) -> bool {
+        match &self.driver {
+            Driver::Packet(options) => options.offload,
+            Driver::Tap(_) => true,
+            Driver::Pcap(_) => false,
+        }
+    }
+}
+
 /// A driver with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

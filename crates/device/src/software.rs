@@ -36,7 +36,7 @@ pub fn assemble(message: &Message, out: &mut Vec<u8>) -> Result<(), Unsendable> 
         Body::Block { .. } => [message.bytes()],
         Body::Stream { range, memory: Some(memory) } => {
             out.extend_from_slice(message.head.as_slice());
-            for span in memory.spans(range.clone()) {
+            for span in memory.spans(range.clone()).iter() {
                 let at = out.len();
                 out.resize(at + span.len, 0);
                 // SAFETY: `memory`, which the message holds, keeps its spans mapped.

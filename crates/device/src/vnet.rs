@@ -89,8 +89,8 @@ impl VnetHeader {
     }
 }
 
-/// Parts of one message for a gathering system call: vnet header, headers, and up to two spans of body.
-pub(crate) const PARTS: usize = 4;
+/// Parts of one message for a gathering system call: vnet header, headers, and the spans of the body.
+pub(crate) const PARTS: usize = 2 + scoutline_ring::MAX_SPANS;
 
 /// An empty part.
 pub(crate) const NO_PART: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -117,7 +117,7 @@ pub(crate) fn gather(message: &Message, parts: &mut [libc::iovec]) -> Option<(us
             add(bytes.as_ptr(), bytes.len());
         }
         Body::Stream { range, memory: Some(memory) } => {
-            for span in memory.spans(range.clone()) {
+            for span in memory.spans(range.clone()).iter() {
                 add(span.memory.as_ptr(), span.len);
             }
         }

@@ -14,7 +14,7 @@ use scoutline_base::{DeviceId, Time};
 use scoutline_device::memory::{self, WhenFull, WireConfig};
 use scoutline_device::{Partner, packet, pcap, tap};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
-use scoutline_ring::{Block, Span, StreamMemory};
+use scoutline_ring::{Block, Span, Spans, StreamMemory};
 use support::{Namespace, veth};
 
 /// Two ends of a wire. `whole`: super-segments stay whole on it.
@@ -151,7 +151,7 @@ struct Ring {
 }
 
 impl StreamMemory for Ring {
-    fn spans(&self, range: Range<u64>) -> [Span; 2] {
+    fn spans(&self, range: Range<u64>) -> Spans {
         // SAFETY: nobody changes the vector while the test runs.
         let bytes = unsafe { &mut *self.bytes.get() };
         let (size, len) = (bytes.len(), (range.end - range.start) as usize);
@@ -160,6 +160,7 @@ impl StreamMemory for Ring {
         let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
         // SAFETY: `at` is inside the vector.
         [Span { memory: unsafe { start.add(at) }, len: first }, Span { memory: start, len: len - first }]
+            .into()
     }
 }
 

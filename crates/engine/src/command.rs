@@ -7,6 +7,8 @@ use std::sync::mpsc::Sender;
 use scoutline_abi::Region;
 use scoutline_abi::api::{Answer, Request};
 
+use crate::file::FileMap;
+
 /// Names a region of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u32);
@@ -43,6 +45,15 @@ pub enum Command {
         region: RegionId,
         /// Its number.
         set: u32,
+    },
+    /// A file that the program may send from.
+    AddFile {
+        /// Whose.
+        region: RegionId,
+        /// Its number.
+        file: u32,
+        /// Its pages.
+        map: Arc<FileMap>,
     },
     /// A process is gone: the engine releases what its record says it held.
     ProcessGone {

@@ -9,6 +9,7 @@ mod arena;
 mod clock;
 mod command;
 mod core;
+mod file;
 mod linux;
 mod policy;
 mod program;
@@ -21,6 +22,7 @@ mod wheel;
 
 pub use crate::command::{Command, RegionId};
 pub use crate::core::{Core, PathCost, path_cost};
+pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
 pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings};
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

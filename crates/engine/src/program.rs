@@ -12,6 +12,7 @@ use scoutline_abi::layout::{EXCLUSIVE, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
 
 use crate::arena::{Arena, Ring};
 use crate::command::RegionId;
+use crate::file::FileMap;
 use crate::socket::SocketEnd;
 
 /// A program: one region, and everything about it that the engine keeps for itself. Nothing here is believed
@@ -29,6 +30,8 @@ pub(crate) struct Program {
     free_slots: RefCell<Vec<u32>>,
     /// Write ends of the pipes of its poll sets.
     sets: RefCell<BTreeMap<u32, OwnedFd>>,
+    /// Files that it may send from.
+    files: RefCell<BTreeMap<u32, Arc<FileMap>>>,
     /// The sockets, by slot.
     ends: RefCell<Vec<Option<Rc<SocketEnd>>>>,
     /// Threads woken since the Linux thread last ran; shared by all programs of the engine.
@@ -52,6 +55,7 @@ impl Program {
             arena: RefCell::default(),
             free_slots: RefCell::new((0..SLOT_COUNT as u32).rev().collect()),
             sets: RefCell::default(),
+            files: RefCell::default(),
             ends: RefCell::new(Vec::new()),
             wakes,
         }
@@ -122,9 +126,20 @@ impl Program {
         self.ends.borrow().iter().flatten().cloned().collect()
     }
 
-    /// A poll set came into use.
+    /// A poll set came into use. What happened before we knew its pipe is made good by one wake-up.
     pub(crate) fn add_set(&self, set: u32, pipe: OwnedFd) {
         self.sets.borrow_mut().insert(set, pipe);
+        self.wake_set(set);
+    }
+
+    /// A file to send from.
+    pub(crate) fn add_file(&self, file: u32, map: Arc<FileMap>) {
+        self.files.borrow_mut().insert(file, map);
+    }
+
+    /// A file by number.
+    pub(crate) fn file(&self, file: u32) -> Option<Arc<FileMap>> {
+        self.files.borrow().get(&file).cloned()
     }
 
     /// A poll set is given back.
@@ -171,11 +186,14 @@ impl Program {
     /// Wakes who sleeps on a poll set; false when nobody does or it has been woken already.
     pub(crate) fn wake_set(&self, set: u32) -> bool {
         let Some(shared) = self.region.set(set) else { return false };
-        if shared.sleepers.load(Ordering::SeqCst) == 0 || shared.signalled.swap(1, Ordering::SeqCst) != 0 {
+        if shared.sleepers.load(Ordering::SeqCst) == 0 {
             return false;
         }
         let sets = self.sets.borrow();
         let Some(pipe) = sets.get(&set) else { return false };
+        if shared.signalled.swap(1, Ordering::SeqCst) != 0 {
+            return false;
+        }
         // SAFETY: one byte from a constant to a pipe that we own. A full pipe means a wake-up is pending already.
         unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
         self.wakes.set(self.wakes.get() + 1);
@@ -211,6 +229,8 @@ fn reset(slot: &Slot) {
     for address in [&slot.local_address, &slot.remote_address, &slot.local_port, &slot.remote_port] {
         address.store(0, relaxed);
     }
+    slot.extents_tail.store(0, relaxed);
+    slot.extents_head.store(0, relaxed);
     slot.sets_summary.store(0, relaxed);
     for word in &slot.sets {
         word.store(0, relaxed);

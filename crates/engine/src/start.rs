@@ -62,6 +62,8 @@ pub struct Served {
     pub prefix: u8,
     /// The gateway.
     pub gateway: Option<Ipv4Addr>,
+    /// Files may be sent from where they lie: only the kernel reads what the device sends.
+    pub extents: bool,
 }
 
 /// The entry to an engine.
@@ -80,6 +82,7 @@ impl Engine {
             address: device.address,
             prefix: device.prefix,
             gateway: device.gateway,
+            extents: device.device.sends_by_kernel(),
         });
         let served = served.collect();
         let doorbell = sys::eventfd().map_err(|source| StartError::System { what: "eventfd", source })?;

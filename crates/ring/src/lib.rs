@@ -12,4 +12,4 @@ mod stream;
 pub use bitmap::{Bitmap, bitmap_words, summary_words};
 pub use block::{Block, BlockOwner};
 pub use pool::Pool;
-pub use stream::{Span, StreamMemory};
+pub use stream::{MAX_SPANS, Span, Spans, StreamMemory};

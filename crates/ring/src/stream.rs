@@ -32,9 +32,57 @@ impl Span {
     }
 }
 
+/// Spans that one segment can consist of: pieces of a ring that may wrap, and of files that are sent from where they
+/// lie. A segment of 64 KiB crosses at most five files of 16 KiB and what stands between them.
+pub const MAX_SPANS: usize = 16;
+
+/// A sequence of spans.
+#[derive(Clone, Copy, Debug)]
+pub struct Spans {
+    list: [Span; MAX_SPANS],
+    len: usize,
+}
+
+impl Default for Spans {
+    fn default() -> Spans {
+        Spans { list: [Span::EMPTY; MAX_SPANS], len: 0 }
+    }
+}
+
+impl Spans {
+    /// Appends a span unless it is empty; false when there is no place for it.
+    pub fn push(&mut self, span: Span) -> bool {
+        if span.len == 0 {
+            return true;
+        }
+        if self.len == MAX_SPANS {
+            return false;
+        }
+        self.list[self.len] = span;
+        self.len += 1;
+        true
+    }
+}
+
+impl From<[Span; 2]> for Spans {
+    fn from(spans: [Span; 2]) -> Spans {
+        let mut all = Spans::default();
+        for span in spans {
+            all.push(span);
+        }
+        all
+    }
+}
+
+impl std::ops::Deref for Spans {
+    type Target = [Span];
+    fn deref(&self) -> &[Span] {
+        &self.list[..self.len]
+    }
+}
+
 /// Memory that holds an outgoing stream by position.
 pub trait StreamMemory {
-    /// The bytes at these positions, in order: two spans because a ring may wrap. The spans stay mapped while
-    /// `self` lives.
-    fn spans(&self, range: Range<u64>) -> [Span; 2];
+    /// The bytes at these positions, in order. The spans stay mapped while `self` lives.
+    fn spans(&self, range: Range<u64>) -> Spans;
 }

@@ -24,11 +24,26 @@ pub(super) struct Program {
     records: Vec<Record>,
     /// How many processes know each poll set.
     holders: Vec<u32>,
+    /// Files that it sends from.
+    files: u32,
 }
+
+/// Files that one program may have mapped with us; what is more is copied through the rings.
+const MAX_FILES: u32 = 1024;
 
 impl Program {
     pub(super) fn new(region: Arc<Region>, pid: u32) -> Program {
-        Program { region, pid, records: Vec::new(), holders: Vec::new() }
+        Program { region, pid, records: Vec::new(), holders: Vec::new(), files: 0 }
+    }
+
+    /// The number of its next file; `None` when it has too many.
+    pub(super) fn next_file(&self) -> Option<u32> {
+        (self.files < MAX_FILES).then_some(self.files)
+    }
+
+    /// That file is mapped.
+    pub(super) fn on_file(&mut self) {
+        self.files += 1;
     }
 
     /// Live processes.

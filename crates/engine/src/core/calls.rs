@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{
-    CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_kind, slot_option, slot_request, slot_state,
+    CALL_COUNT, Call, MAX_AHEAD, SLOT_COUNT, call_op, call_state, slot_kind, slot_option, slot_request,
+    slot_state,
 };
 use scoutline_base::Time;
 use scoutline_path::{Attributes, Burst, Control, CreateError, FlowKey, Grant, Message, Name, Value};
@@ -204,7 +205,7 @@ impl Core {
             .with(Name::Listen, Value::Number(end.backlog.get()))
             .with(Name::Local, Value::Address(at))
             .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
-            .with(Name::SendBuffer, Value::Number(u64::from(self.settings.send_buffer)))
+            .with(Name::SendBuffer, Value::Number(MAX_AHEAD))
             .with(Name::PathName, Value::Text(format!("listen {local}").into()));
         let id = self.make_path(net, "SOCKET", attributes, (class, level))?;
         self.nets[net].tcp.listen(local, class, id);
@@ -379,7 +380,7 @@ fn socket_attributes(
         .with(Name::Socket, Value::Any(any))
         .with(Name::Local, Value::Address(local))
         .with(Name::ReceiveBuffer, Value::Number(u64::from(end.receive_size())))
-        .with(Name::SendBuffer, Value::Number(u64::from(end.send_size())));
+        .with(Name::SendBuffer, Value::Number(MAX_AHEAD.max(u64::from(end.send_size()))));
     if let Some(remote) = remote {
         attributes.set(Name::Remote, Value::Address(remote));
     }

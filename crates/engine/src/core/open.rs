@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use scoutline_abi::layout::MAX_AHEAD;
 use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::Partner;
 use scoutline_path::{
@@ -137,6 +138,11 @@ impl Core {
                     self.remove_program(&program, now);
                 }
             }
+            Command::AddFile { region, file, map } => {
+                if let Some(program) = self.programs.get(&region) {
+                    program.add_file(file, map);
+                }
+            }
             Command::AddSet { region, set, pipe } => {
                 if let Some(program) = self.programs.get(&region) {
                     program.add_set(set, pipe);
@@ -223,7 +229,8 @@ fn make_net(
     let udp = Bindings::new(Rc::clone(policy) as Rc<_>, random());
     let config = Config {
         receive_buffer: settings.receive_buffer,
-        send_buffer: settings.send_buffer,
+        // What the ring holds and what lies in files beside it.
+        send_buffer: settings.send_buffer.max(MAX_AHEAD as u32),
         time_wait: settings.time_wait,
         ..Config::default()
     };

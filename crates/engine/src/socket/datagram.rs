@@ -13,6 +13,7 @@ use scoutline_path::{
 use scoutline_ring::{Block, Pool};
 
 use super::SocketEnd;
+use super::end::Written;
 use super::stream::set_addresses;
 
 /// The longest UDP payload over IPv4.
@@ -144,7 +145,12 @@ impl Stage for DatagramStage {
     fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
         let end = &self.end;
         let requests = end.shared().requests.load(Ordering::Acquire);
-        let written = end.read_written();
+        let Written::To(written) = end.read_written() else {
+            // Datagrams have no extents: a program that claims some has lost this socket.
+            end.closed.set(true);
+            context.effects.push(Effect::Destroy);
+            return;
+        };
         while end.freed.get() < written {
             if burst.len() >= context.transmit_room {
                 context.more = true;

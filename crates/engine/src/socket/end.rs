@@ -1,18 +1,24 @@
 //! A socket as the engine keeps it: its slot, its rings, and our own idea of every cursor.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::{Slot, slot_state};
+use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_state};
 use scoutline_base::PathId;
 use scoutline_proto::Bindings;
-use scoutline_ring::{Span, StreamMemory};
+use scoutline_ring::{Span, Spans, StreamMemory};
 
 use crate::arena::Ring;
+use crate::file::FileMap;
 use crate::program::Program;
+
+/// Extents that one socket may have outstanding; more wait in the slot.
+const MAX_EXTENTS: usize = 64;
 
 /// A socket. Its slot and rings return to the program when the last reference goes: the program's list, the path's
 /// stage, and messages on their way to the device hold one each.
@@ -43,6 +49,9 @@ pub(crate) struct SocketEnd {
     pub(crate) consumed: Cell<u64>,
     /// Written by the program, as far as believed.
     pub(crate) written: Cell<u64>,
+    /// Pieces of the outgoing stream that lie in files, in order.
+    extents: RefCell<VecDeque<FileRange>>,
+    extents_taken: Cell<u32>,
     /// Freed in the send ring.
     pub(crate) freed: Cell<u64>,
     /// The program has closed it.
@@ -70,6 +79,8 @@ impl SocketEnd {
             received: Cell::new(0),
             consumed: Cell::new(0),
             written: Cell::new(0),
+            extents: RefCell::default(),
+            extents_taken: Cell::new(0),
             freed: Cell::new(0),
             closed: Cell::new(false),
             wakeups: Cell::new(0),
@@ -107,6 +118,14 @@ impl SocketEnd {
         for (bindings, local) in self.reserved.take() {
             bindings.release(local);
         }
+    }
+
+    /// The bytes at these positions as far as they stand in the send ring.
+    fn ring_part(&self, range: Range<u64>) -> [Span; 2] {
+        let ring = self.send.get();
+        let len = (range.end - range.start) as usize;
+        let spans = self.program.region.ring_spans(ring.offset, ring.size, range.start, len);
+        spans.unwrap_or([Span::EMPTY, Span::EMPTY])
     }
 
     /// The slot in shared memory.
@@ -171,7 +190,7 @@ impl SocketEnd {
 
     /// Copies `to.len()` bytes at `position` of the send ring.
     pub(crate) fn load(&self, position: u64, to: &mut [u8]) {
-        let spans = self.spans(position..position + to.len() as u64);
+        let spans = self.ring_part(position..position + to.len() as u64);
         let (first, second) = to.split_at_mut(spans[0].len);
         // SAFETY: as in `store`.
         unsafe {
@@ -180,14 +199,64 @@ impl SocketEnd {
         }
     }
 
-    /// Reads how far the program has written. A value that the ring cannot hold counts as nothing new.
-    pub(crate) fn read_written(&self) -> u64 {
+    /// Reads how far the program has written, and which pieces of that lie in files. A value that neither the ring
+    /// nor the extents can hold counts as nothing new.
+    pub(crate) fn read_written(&self) -> Written {
+        // The position before the extents: the shim writes them the other way round, so all that belong to this
+        // position are seen.
         let claimed = self.shared().send_tail.load(Ordering::Acquire);
-        let limit = self.freed.get() + u64::from(self.send_size());
+        match self.take_extents() {
+            Written::To(_) => {}
+            other => return other,
+        }
+        let limit = self.freed.get() + u64::from(self.send_size()).max(self.extents_end());
         if claimed > self.written.get() && claimed <= limit {
             self.written.set(claimed);
         }
-        self.written.get()
+        Written::To(self.written.get())
+    }
+
+    /// How far extents may carry the stream.
+    fn extents_end(&self) -> u64 {
+        if self.extents.borrow().is_empty() { 0 } else { MAX_AHEAD }
+    }
+
+    /// Takes the extents that the program has pushed.
+    fn take_extents(&self) -> Written {
+        let slot = self.shared();
+        let tail = slot.extents_tail.load(Ordering::Acquire);
+        let mut extents = self.extents.borrow_mut();
+        let mut head = self.extents_taken.get();
+        if tail.wrapping_sub(head) > EXTENT_COUNT as u32 {
+            return Written::Nonsense;
+        }
+        while head != tail {
+            if extents.len() == MAX_EXTENTS {
+                return Written::Later;
+            }
+            let shared = &slot.extents[head as usize % EXTENT_COUNT];
+            let (start, offset) =
+                (shared.position.load(Ordering::Relaxed), shared.offset.load(Ordering::Relaxed));
+            let len = u64::from(shared.len.load(Ordering::Relaxed));
+            // The control thread tells us of a file before the program may use it, but over another way.
+            let Some(file) = self.program.file(shared.file.load(Ordering::Relaxed)) else {
+                return Written::Later;
+            };
+            let follows = extents.back().map_or(0, |last| last.range.end).max(self.written.get());
+            let sound = start >= follows
+                && start - self.freed.get().min(start) <= MAX_AHEAD
+                && len >= MIN_EXTENT
+                && len <= MAX_AHEAD
+                && file.span(offset, len as usize).is_some();
+            if !sound {
+                return Written::Nonsense;
+            }
+            extents.push_back(FileRange { range: start..start + len, offset, file });
+            head = head.wrapping_add(1);
+            self.extents_taken.set(head);
+            slot.extents_head.store(head, Ordering::Release);
+        }
+        Written::To(0)
     }
 
     /// Reads how far the program has taken the received bytes; nonsense counts as nothing new.
@@ -208,6 +277,11 @@ impl SocketEnd {
     /// The send ring is free up to `position`; true when the program waits for that and now has enough.
     pub(crate) fn publish_freed(&self, position: u64) -> bool {
         self.freed.set(position);
+        let mut extents = self.extents.borrow_mut();
+        while extents.front().is_some_and(|extent| extent.range.end <= position) {
+            extents.pop_front();
+        }
+        drop(extents);
         let slot = self.shared();
         slot.send_head.store(position, Ordering::SeqCst);
         if slot.send_wanted.load(Ordering::SeqCst) == 0 {
@@ -224,14 +298,52 @@ impl SocketEnd {
 }
 
 impl StreamMemory for SocketEnd {
-    fn spans(&self, range: Range<u64>) -> [Span; 2] {
-        let ring = self.send.get();
-        let len = (range.end - range.start) as usize;
-        self.program
-            .region
-            .ring_spans(ring.offset, ring.size, range.start, len)
-            .unwrap_or([Span::EMPTY, Span::EMPTY])
+    fn spans(&self, range: Range<u64>) -> Spans {
+        let extents = self.extents.borrow();
+        if extents.is_empty() {
+            return self.ring_part(range).into();
+        }
+        let mut spans = Spans::default();
+        let mut at = range.start;
+        for extent in extents.iter().skip_while(|extent| extent.range.end <= range.start) {
+            if extent.range.start >= range.end {
+                break;
+            }
+            for span in self.ring_part(at..extent.range.start.max(at)) {
+                spans.push(span);
+            }
+            at = at.max(extent.range.start);
+            let end = range.end.min(extent.range.end);
+            if let Some(span) =
+                extent.file.span(extent.offset + (at - extent.range.start), (end - at) as usize)
+            {
+                spans.push(span);
+            }
+            at = end;
+        }
+        for span in self.ring_part(at..range.end) {
+            spans.push(span);
+        }
+        spans
     }
+}
+
+/// How far a program has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// To this position.
+    To(u64),
+    /// We cannot know yet: look again.
+    Later,
+    /// What stands in the slot makes no sense; the socket is lost.
+    Nonsense,
+}
+
+/// A piece of the outgoing stream that lies in a file.
+struct FileRange {
+    range: Range<u64>,
+    offset: u64,
+    file: Arc<FileMap>,
 }
 
 impl Drop for SocketEnd {

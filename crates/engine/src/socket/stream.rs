@@ -11,6 +11,11 @@ use scoutline_path::{
 };
 
 use super::SocketEnd;
+use super::end::Written;
+
+/// Looks at an extent of a file that we do not know yet. The control thread needs microseconds to tell us of it;
+/// each look is a turn of the loop.
+const LOOK_AGAIN_LIMIT: u32 = 100_000;
 
 /// Moves a stream between a TCP stage and the rings of a socket.
 pub(crate) struct StreamStage {
@@ -24,6 +29,8 @@ pub(crate) struct StreamStage {
     told_written: u64,
     told_consumed: u64,
     told_requests: u32,
+    /// Times in a row that the program's position could not be understood yet.
+    looked_again: u32,
     /// The protocol needs this path no longer.
     finished: bool,
 }
@@ -49,6 +56,7 @@ impl StreamStage {
             told_written: 0,
             told_consumed: 0,
             told_requests: 0,
+            looked_again: 0,
             finished: false,
         }
     }
@@ -197,12 +205,25 @@ impl Stage for StreamStage {
         self.release_if_done();
     }
 
-    fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {
+    fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
         let Some(end) = &self.end else { return };
         let slot = end.shared();
         // Requests before cursors: what was written before a shutdown is seen with it.
-        let requests = slot.requests.load(Ordering::Acquire);
-        let written = end.read_written();
+        let mut requests = slot.requests.load(Ordering::Acquire);
+        let written = match end.read_written() {
+            Written::To(position) => position,
+            Written::Later if self.looked_again < LOOK_AGAIN_LIMIT => {
+                // A close must not overtake what was written before it.
+                self.looked_again += 1;
+                context.more = true;
+                return;
+            }
+            Written::Later | Written::Nonsense => {
+                requests |= slot_request::ABORT;
+                self.told_written
+            }
+        };
+        self.looked_again = 0;
         if written > self.told_written {
             self.told_written = written;
             burst.push(Message::control(Control::Written(written)));
