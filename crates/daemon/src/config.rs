@@ -200,7 +200,7 @@ impl Default for Linux {
         Linux {
             priority: values::unplaced(0),
             quantum_us: values::unplaced(2_000),
-            interval_us: values::unplaced(50),
+            interval_us: values::unplaced(200),
         }
     }
 }

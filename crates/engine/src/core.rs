@@ -255,12 +255,18 @@ impl Core {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.advance(now, |id| due.push(id));
         for id in due.drain(..) {
-            self.counters.timers += 1;
-            if self.paths.get(id).is_some() {
-                let extra = &mut self.extras[id.index as usize];
-                extra.armed = None;
-                extra.expired = true;
-                self.make_ready(id, now);
+            let Some(path) = self.paths.get(id) else { continue };
+            let extra = &mut self.extras[id.index as usize];
+            match path.next_timeout() {
+                // The deadline has moved on since the timer was set: most timers end here.
+                Some(due) if due > now => extra.armed = Some(self.wheel.arm(id, due)),
+                Some(_) => {
+                    self.counters.timers += 1;
+                    extra.armed = None;
+                    extra.expired = true;
+                    self.make_ready(id, now);
+                }
+                None => extra.armed = None,
             }
         }
         self.due = due;

@@ -63,7 +63,7 @@ impl Default for EngineSettings {
             measure: false,
             linux_level: Level::Priority(0),
             linux_quantum: Duration::from_millis(2),
-            linux_interval: Duration::from_micros(50),
+            linux_interval: Duration::from_micros(200),
             system_level: Level::Priority(3),
         }
     }

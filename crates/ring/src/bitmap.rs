@@ -86,34 +86,62 @@ impl<'a> Bitmap<'a> {
     pub fn visit(&self, from: usize, mut visit: impl FnMut(usize) -> bool) {
         let count = self.words.len();
         let start = (from / 64) % count;
+        let low = u64::MAX << (from % 64);
         // The start word is seen twice, its low bits last, so that the order goes round at bit precision.
-        for step in 0..=count {
-            let w = (start + step) % count;
-            let named = 1u64 << (w % 64);
-            if self.summary[w / 64].load(Ordering::Acquire) & named == 0 {
-                continue;
-            }
-            let cell = &self.words[w];
-            let mut bits = cell.load(Ordering::SeqCst);
-            if bits == 0 {
-                self.summary[w / 64].fetch_and(!named, Ordering::SeqCst);
-                if cell.load(Ordering::SeqCst) != 0 {
-                    self.summary[w / 64].fetch_or(named, Ordering::SeqCst);
-                }
-                continue;
-            }
-            if step == 0 {
-                bits &= u64::MAX << (from % 64);
-            } else if step == count {
-                bits &= !(u64::MAX << (from % 64));
-            }
-            while bits != 0 {
-                if !visit(w * 64 + bits.trailing_zeros() as usize) {
-                    return;
-                }
-                bits &= bits - 1;
-            }
+        let goes_on = self.visit_word(start, low, &mut visit)
+            && self.visit_words(start + 1, count, &mut visit)
+            && self.visit_words(0, start, &mut visit);
+        if goes_on {
+            self.visit_word(start, !low, &mut visit);
         }
+    }
+
+    /// Looks at the words `from .. to` that the summary names.
+    #[inline]
+    fn visit_words(&self, from: usize, to: usize, visit: &mut impl FnMut(usize) -> bool) -> bool {
+        let mut w = from;
+        while w < to {
+            let named = self.summary[w / 64].load(Ordering::Acquire) >> (w % 64);
+            if named == 0 {
+                w = (w / 64 + 1) * 64;
+                continue;
+            }
+            w += named.trailing_zeros() as usize;
+            if w >= to {
+                break;
+            }
+            if !self.visit_word(w, u64::MAX, visit) {
+                return false;
+            }
+            w += 1;
+        }
+        true
+    }
+
+    /// Looks at the marks of one word within `mask`.
+    #[inline]
+    fn visit_word(&self, w: usize, mask: u64, visit: &mut impl FnMut(usize) -> bool) -> bool {
+        let named = 1u64 << (w % 64);
+        let (summary, cell) = (&self.summary[w / 64], &self.words[w]);
+        if summary.load(Ordering::Acquire) & named == 0 {
+            return true;
+        }
+        let all = cell.load(Ordering::SeqCst);
+        if all == 0 {
+            summary.fetch_and(!named, Ordering::SeqCst);
+            if cell.load(Ordering::SeqCst) != 0 {
+                summary.fetch_or(named, Ordering::SeqCst);
+            }
+            return true;
+        }
+        let mut bits = all & mask;
+        while bits != 0 {
+            if !visit(w * 64 + bits.trailing_zeros() as usize) {
+                return false;
+            }
+            bits &= bits - 1;
+        }
+        true
     }
 }
 

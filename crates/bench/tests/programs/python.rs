@@ -1,11 +1,11 @@
-//! python3: `http.server`, and an `asyncio` echo server with a thousand connections.
+//! python3: `http.server`, an `asyncio` echo server with a thousand connections, datagrams in fragments.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::fixture::{Arm, Fixture, SOON, assert_same, script, twins, wait_for_line, write_file};
 
-twins!(http_server_serves, asyncio_server_echoes, asyncio_client_asks);
+twins!(http_server_serves, asyncio_server_echoes, asyncio_client_asks, datagrams_of_every_size_echo);
 
 const CONNECTIONS: &str = "1000";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -50,5 +50,20 @@ fn asyncio_client_asks(arm: Arm) {
     let address = fixture.peer_address().to_string();
     let text = fixture.run("python3", &[&script("echo_client.py"), &address, "7000", CONNECTIONS], LIMIT);
     assert!(text.contains("all echoed"), "{text}");
+    server.check().unwrap();
+}
+
+fn datagrams_of_every_size_echo(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let datagrams = script("datagrams.py");
+    let mut server = fixture.start("python3", &[&datagrams, "serve", "0.0.0.0", "7000"]);
+    wait_for_line(&mut server, "ready");
+    let mut peer = fixture.start_peer("python3", &[&datagrams, "serve", "0.0.0.0", "7000"]);
+    wait_for_line(&mut peer, "ready");
+    let (address, peer_address) = (fixture.address().to_string(), fixture.peer_address().to_string());
+    let text = fixture.run_peer("python3", &[&datagrams, "ask", &address, "7000"], SOON);
+    assert!(text.contains("all echoed"), "from the kernel: {text}");
+    let text = fixture.run("python3", &[&datagrams, "ask", &peer_address, "7000"], SOON);
+    assert!(text.contains("all echoed"), "to the kernel: {text}");
     server.check().unwrap();
 }

@@ -9,13 +9,14 @@ use scoutline_bench::pattern;
 use scoutline_bench::process::Process;
 use scoutline_bench::server::{Kind, Server};
 
-use crate::fixture::{Arm, Fixture, SOON, assert_same, finish, transfer_mib, twins, write_file};
+use crate::fixture::{Arm, Fixture, SOON, assert_same, finish, transfer_mib, twins, wait_until, write_file};
 
 twins!(
     nginx_serves_curl,
     nginx_serves_load,
     nginx_serves_wrk,
     nginx_outlives_a_worker,
+    nginx_reloads_under_load,
     apache_serves,
     curl_downloads_and_uploads,
     wrk_asks,
@@ -49,15 +50,21 @@ fn curl_fetches_all(fixture: &Fixture) {
 }
 
 /// Our own closed-loop clients, on the kernel.
-fn load(fixture: &Fixture, arguments: &[&str]) -> LoadReport {
+fn load(fixture: &Fixture, arguments: &[&str]) {
+    finish_load(start_load(fixture, arguments));
+}
+
+fn start_load(fixture: &Fixture, arguments: &[&str]) -> Process {
     let server = fixture.testbed().server_address(0).to_string();
     let mut all = vec!["load", "--json", "--connect", &server, "--warmup", "0.2", "--seconds", "1.5"];
     all.extend(arguments);
-    let text = fixture.run_peer(env!("CARGO_BIN_EXE_scoutline-bench"), &all, SOON);
-    let report: LoadReport = serde_json::from_str(&text).unwrap();
-    assert_eq!(report.error_count(), 0, "{arguments:?}: {report:?}");
-    assert!(report.requests > 100 && report.verified > 0, "{arguments:?}: {report:?}");
-    report
+    fixture.start_peer(env!("CARGO_BIN_EXE_scoutline-bench"), &all)
+}
+
+fn finish_load(mut load: Process) {
+    let report: LoadReport = serde_json::from_str(&finish(&mut load, SOON)).unwrap();
+    assert_eq!(report.error_count(), 0, "{report:?}");
+    assert!(report.requests > 100 && report.verified > 0, "{report:?}");
 }
 
 fn wrk_answers(text: &str) {
@@ -108,25 +115,52 @@ fn nginx_serves_wrk(arm: Arm) {
     server.check().unwrap();
 }
 
+/// The worker processes of an nginx.
+fn workers(master: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn signal(process: u32, signal: &str) {
+    let kill = std::process::Command::new("kill").args([signal, &process.to_string()]).status().unwrap();
+    assert!(kill.success(), "kill {signal} {process}");
+}
+
+/// Waits until two workers run and none of them is `old`.
+fn wait_for_others(master: u32, old: &[u32]) {
+    wait_until("nginx replaces its workers", SOON, || {
+        let now = workers(master);
+        now.len() == 2 && !now.iter().any(|pid| old.contains(pid))
+    });
+}
+
 /// SIGKILL to one worker: the master starts another, and the port keeps answering.
 fn nginx_outlives_a_worker(arm: Arm) {
     let fixture = Fixture::new(arm);
     let mut server = server(&fixture, Kind::NGINX);
     let master = server.process().id();
-    let children = format!("/proc/{master}/task/{master}/children");
     for _ in 0..3 {
-        let workers = fs::read_to_string(&children).unwrap();
-        let worker = workers.split_whitespace().next().expect("a worker").to_owned();
-        let kill = std::process::Command::new("kill").args(["-9", &worker]).status().unwrap();
-        assert!(kill.success());
-        let replaced = || {
-            let now = fs::read_to_string(&children).unwrap_or_default();
-            now.split_whitespace().count() == 2 && !now.split_whitespace().any(|pid| pid == worker)
-        };
-        crate::fixture::wait_until("nginx starts another worker", SOON, replaced);
+        let old = workers(master)[0];
+        signal(old, "-9");
+        wait_for_others(master, &[old]);
         curl_fetches_all(&fixture);
     }
     load(&fixture, &["--clients", "32"]);
+}
+
+/// SIGHUP: new workers take over the port while old ones finish what they have; no request is lost.
+fn nginx_reloads_under_load(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let mut server = server(&fixture, Kind::NGINX);
+    let master = server.process().id();
+    let load = start_load(&fixture, &["--clients", "32", "--path", "/16k"]);
+    for _ in 0..3 {
+        let old = workers(master);
+        signal(master, "-HUP");
+        wait_for_others(master, &old);
+    }
+    finish_load(load);
+    server.check().unwrap();
 }
 
 fn apache_serves(arm: Arm) {
