@@ -34,6 +34,8 @@ pub(crate) struct Program {
     files: RefCell<BTreeMap<u32, Arc<FileMap>>>,
     /// The sockets, by slot.
     ends: RefCell<Vec<Option<Rc<SocketEnd>>>>,
+    /// Poll sets that were woken and whose threads have not run since, as far as we have looked.
+    woken: RefCell<Vec<u32>>,
     /// Threads woken since the Linux thread last ran; shared by all programs of the engine.
     wakes: Rc<Cell<u64>>,
 }
@@ -57,6 +59,7 @@ impl Program {
             sets: RefCell::default(),
             files: RefCell::default(),
             ends: RefCell::new(Vec::new()),
+            woken: RefCell::default(),
             wakes,
         }
     }
@@ -197,7 +200,17 @@ impl Program {
         // SAFETY: one byte from a constant to a pipe that we own. A full pipe means a wake-up is pending already.
         unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
         self.wakes.set(self.wakes.get() + 1);
+        self.woken.borrow_mut().push(set);
         true
+    }
+
+    /// Threads that were woken and have not run yet: they wait in Linux's run queue.
+    pub(crate) fn backlog(&self) -> usize {
+        let mut woken = self.woken.borrow_mut();
+        woken.retain(|&set| {
+            self.region.set(set).is_some_and(|shared| shared.signalled.load(Ordering::Relaxed) != 0)
+        });
+        woken.len()
     }
 }
 

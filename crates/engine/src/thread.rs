@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use scoutline_abi::layout::engine_state;
 use scoutline_base::Time;
-use scoutline_sched::{Entry, Parameters, Policy};
+use scoutline_sched::{Configuration, Entry, Parameters, Policy};
 
 use crate::clock;
 use crate::command::Command;
@@ -31,6 +31,11 @@ use crate::sys::{self, Sleeper};
 const LINUX_LOOK: Duration = Duration::from_micros(100);
 /// Linux gets a turn at least this often even if no program was woken: other programs live on the core too.
 const LINUX_AT_LEAST: Duration = Duration::from_millis(1);
+/// Woken threads that have not run, from which on Linux goes first. Few enough that one more waits for less than a
+/// millisecond behind them, enough that a turn of Linux is worth its switch.
+const LINUX_BACKLOG: usize = 8;
+/// What paths of Linux's level get between its turns even then: acknowledgments must not starve.
+const PRESSED_INTERVAL: Duration = Duration::from_micros(25);
 
 /// The loop and what it sleeps on.
 pub(crate) struct Loop {
@@ -43,6 +48,8 @@ pub(crate) struct Loop {
     pub(crate) times: Times,
     last_linux: Time,
     last_work: Time,
+    /// Too many woken threads have not run yet.
+    pressed: bool,
     stopping: bool,
 }
 
@@ -75,6 +82,7 @@ impl Loop {
             times: Times::default(),
             last_linux: now,
             last_work: now,
+            pressed: false,
             stopping: false,
         }
     }
@@ -119,9 +127,21 @@ impl Loop {
     }
 
     /// Linux is ready when programs were woken, or when it has not run for a while.
+    ///
+    /// When many woken threads have not run yet, Linux comes sooner: what is no more important than Linux then waits
+    /// in path queues, where priority counts, and not in Linux's run queue, where it does not.
     fn ready_linux(&mut self, now: Time) {
         if self.sentinel.is_none() {
             return;
+        }
+        let configured = self.core.settings.linux_interval;
+        let pressed =
+            self.core.programs.values().map(|program| program.backlog()).sum::<usize>() >= LINUX_BACKLOG;
+        if pressed != self.pressed {
+            self.pressed = pressed;
+            let linux_interval = if pressed { configured.min(PRESSED_INTERVAL) } else { configured };
+            let configuration = Configuration { linux_interval, ..*self.core.schedule.configuration() };
+            self.core.schedule.configure(configuration);
         }
         let idle = self.core.schedule.is_idle();
         let due = !idle && now.since(self.last_linux) >= LINUX_AT_LEAST;
