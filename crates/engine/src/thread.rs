@@ -164,7 +164,8 @@ impl Loop {
         let mut now = start;
         let mut finished = false;
         while now.since(start) < quantum {
-            sys::sleep_on(self.doorbell.as_raw_fd(), LINUX_LOOK.min(quantum - now.since(start)));
+            let left = quantum.saturating_sub(now.since(start));
+            sys::sleep_on(self.doorbell.as_raw_fd(), LINUX_LOOK.min(left));
             sys::wait_rung(self.doorbell.as_raw_fd());
             now = clock::now();
             if sentinel.is_idle() {

@@ -52,7 +52,7 @@ impl Wheel {
     fn place(&mut self, entry: Entry) {
         // The level is the highest digit (base 256) in which the tick differs from now.
         let differing = (entry.tick ^ self.now_tick) | 1;
-        let level = (((63 - differing.leading_zeros()) / SLOT_SHIFT) as usize).min(LEVELS - 1);
+        let level = ((differing.ilog2() / SLOT_SHIFT) as usize).min(LEVELS - 1);
         let slot = (entry.tick >> (SLOT_SHIFT * level as u32)) as usize % SLOTS;
         self.levels[level][slot].push(entry);
         self.occupied[level][slot / 64] |= 1 << (slot % 64);

@@ -81,7 +81,7 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Tak
             return Ok(taken);
         }
         if attach::dead() {
-            return Err(libc::ECONNRESET);
+            return Err(socket.tell_dead(blocked(socket, flags)));
         }
         if socket.requests() & ask::SHUTDOWN_READ != 0 {
             return Ok(Taken { copied: 0, len: 0, from: V4 { address: 0, port: 0 } });
@@ -97,7 +97,10 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Tak
                 || socket.slot.error.load(Ordering::Acquire) != 0
                 || socket.requests() & ask::SHUTDOWN_READ != 0
         };
-        wait::wait_for(socket, deadline, ready)?;
+        match wait::wait_for(socket, deadline, ready) {
+            Err(errno) if !attach::dead() => return Err(errno),
+            _ => {}
+        }
     }
 }
 

@@ -310,7 +310,7 @@ impl Epoll {
     /// True when `collect` would find something; takes nothing.
     fn peek(&mut self) -> bool {
         let (Some(set), Some(region)) = (self.ready_set(), attach::region()) else { return false };
-        let mut found = attach::dead() && self.count > 0;
+        let mut found = attach::dead() && !self.dead_told && self.count > 0;
         let (items, extra) = (self.items, &self.extra);
         region.ready(set.shared).visit(0, |slot| {
             if items.is_null() {

@@ -331,7 +331,7 @@ pub(crate) fn accept(
     let mut deadline = None;
     loop {
         if attach::dead() {
-            return err(libc::ECONNRESET);
+            return err(socket.tell_dead(socket.non_blocking()));
         }
         if socket.state() & is::LISTENING == 0 || socket.requests() & ask::SHUTDOWN_READ != 0 {
             return err(libc::EINVAL);
@@ -368,8 +368,9 @@ pub(crate) fn accept(
                 || socket.state() & is::LISTENING == 0
                 || socket.requests() & ask::SHUTDOWN_READ != 0
         };
-        if let Err(errno) = wait::wait_for(socket, deadline, ready) {
-            return err(errno);
+        match wait::wait_for(socket, deadline, ready) {
+            Err(errno) if !attach::dead() => return err(errno),
+            _ => {}
         }
     }
 }

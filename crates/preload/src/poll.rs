@@ -129,7 +129,8 @@ pub(crate) fn poll(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: 
         let mut woken = Woken::Event;
         let mut result = 0;
         if look(fds) == 0 {
-            let mut pipe = pollfd { fd: set.pipe, events: POLLIN, revents: 0 };
+            let pipe = if attach::dead() { -1 } else { set.pipe };
+            let mut pipe = pollfd { fd: pipe, events: POLLIN, revents: 0 };
             result = look_at_kernel(fds, Some(&mut pipe), deadline, mask);
             if result == 0 {
                 woken = Woken::TimedOut;

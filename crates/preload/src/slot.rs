@@ -13,7 +13,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, bitmap_words, summary_words};
 
 use crate::lock::back_off;
-use crate::{attach, epoll};
+use crate::{attach, epoll, real};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -43,6 +43,10 @@ const SUMMARY: usize = summary_words(SLOT_COUNT);
 /// Slots with bytes held back (TCP_CORK, MSG_MORE); told to the engine before any thread sleeps.
 static DEFERRED_WORDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SUMMARY];
+/// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
+static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// A blocking call on such a socket takes so long, in microseconds.
+const DEAD_PAUSE_US: u64 = 500_000;
 
 /// A slot with its number and region, as everything here takes it.
 #[derive(Clone, Copy)]
@@ -138,7 +142,7 @@ impl Socket {
     /// for looking asks the engine to tell of room.
     pub(crate) fn readiness(self, interest: u32) -> u32 {
         if attach::dead() {
-            return IN | OUT | RDHUP | HUP | ERR;
+            return if self.was_told() { OUT } else { IN | OUT | RDHUP | HUP | ERR };
         }
         let state = self.state();
         let mut ready = if self.slot.error.load(Ordering::Acquire) == 0 { 0 } else { ERR };
@@ -182,6 +186,24 @@ impl Socket {
             ready |= OUT;
         }
         ready
+    }
+
+    /// What `accept` and the receiving calls of datagrams say when the daemon is gone: ECONNRESET. A program closes
+    /// a connection that fails so, but keeps such a socket and calls again at once: from then on it is one where
+    /// nobody calls any more, lest the program's loop take a core and fill its log.
+    pub(crate) fn tell_dead(self, non_blocking: bool) -> i32 {
+        let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
+        if TOLD[word].fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            if non_blocking {
+                return libc::EAGAIN;
+            }
+            real::nap(DEAD_PAUSE_US);
+        }
+        libc::ECONNRESET
+    }
+
+    fn was_told(self) -> bool {
+        TOLD[self.index as usize / 64].load(Ordering::Relaxed) >> (self.index % 64) & 1 != 0
     }
 
     /// SO_RCVLOWAT, at least 1.

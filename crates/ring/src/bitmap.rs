@@ -188,7 +188,7 @@ mod tests {
         seen.clear();
         map.visit(0, |index| {
             seen.push(index);
-            seen.len() < 1
+            false
         });
         assert_eq!(seen, [3]);
     }

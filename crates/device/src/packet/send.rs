@@ -28,7 +28,7 @@ pub(super) struct Sender {
     socket: OwnedFd,
     vnet: bool,
     headers: Box<[VnetHeader; BATCH]>,
-    parts: Box<[[libc::iovec; PARTS]; BATCH]>,
+    parts: Vec<[libc::iovec; PARTS]>,
     calls: Box<[libc::mmsghdr; BATCH]>,
     /// Without offload: packets of a message that left the burst, cut and complete, for which the device had no
     /// room yet. Never more than one message makes.
@@ -66,7 +66,7 @@ impl Sender {
             socket,
             vnet: config.offload,
             headers: Box::new([VnetHeader::default(); BATCH]),
-            parts: Box::new([[NO_PART; PARTS]; BATCH]),
+            parts: vec![[NO_PART; PARTS]; BATCH],
             calls: Box::new([call; BATCH]),
             backlog: VecDeque::new(),
             begins: VecDeque::new(),

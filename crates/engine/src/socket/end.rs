@@ -245,8 +245,7 @@ impl SocketEnd {
             let follows = extents.back().map_or(0, |last| last.range.end).max(self.written.get());
             let sound = start >= follows
                 && start - self.freed.get().min(start) <= MAX_AHEAD
-                && len >= MIN_EXTENT
-                && len <= MAX_AHEAD
+                && (MIN_EXTENT..=MAX_AHEAD).contains(&len)
                 && file.span(offset, len as usize).is_some();
             if !sound {
                 return Written::Nonsense;

@@ -122,11 +122,7 @@ impl StreamStage {
                 end.publish_received(*position);
                 end.signal();
             }
-            Control::Acknowledged(position) => {
-                if end.publish_freed(*position) {
-                    end.signal();
-                }
-            }
+            Control::Acknowledged(position) if end.publish_freed(*position) => end.signal(),
             Control::PeerFinished => {
                 end.add_state(slot_state::PEER_FINISHED);
                 end.signal();

@@ -10,7 +10,7 @@
 //! `SCOUTLINE_LONG=1` makes the transfers 1 GiB; `SCOUTLINE_LOGS=DIR` keeps the logs of each test there.
 //!
 //! Most tests have a twin that runs the same programs on the kernel alone: it shows that the test itself is right.
-//! `cargo test -p scoutline-bench --test programs -- --ignored on_kernel` runs them. Tests take turns
+//! `cargo test -p scoutline-bench --test real_programs -- --ignored on_kernel` runs them. Tests take turns
 //! ([`fixture::Fixture`] holds the turn), since each of them wants the whole machine.
 
 mod death;

@@ -4,6 +4,8 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use scoutline_bench::server::{Kind, Server};
+
 use crate::fixture::{Arm, Fixture, SOON, finish, script, wait_for_line, wait_until};
 use crate::machine::networking;
 
@@ -99,6 +101,46 @@ fn a_killed_daemon_resets_its_programs_and_leaves_the_machine_as_it_was() {
     let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut server, "ready");
     echo(&mut connect(&fixture, 7000));
+}
+
+/// Processor time of a process group so far, in clock ticks.
+fn busy(group: u32) -> u64 {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    let ticks = stats.filter_map(|stat| {
+        // The name may hold anything; behind it: state, parent, group, …, user and system time.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let of_group = fields.get(2)?.parse() == Ok(group);
+        of_group.then(|| fields[11].parse::<u64>().unwrap_or(0) + fields[12].parse::<u64>().unwrap_or(0))
+    });
+    ticks.sum()
+}
+
+/// A server keeps its listening socket and calls `accept` again at once, for ever.
+#[test]
+fn servers_of_a_killed_daemon_do_not_spin() {
+    let mut fixture = Fixture::new(Arm::Paths);
+    let start = |kind| {
+        let paths = fixture.paths();
+        let paths = paths.as_ref().map(|(program, daemon)| (program.as_path(), *daemon));
+        Server::start(fixture.testbed(), 0, kind, None, paths).unwrap_or_else(|error| panic!("{error:#}"))
+    };
+    let mut nginx = start(Kind::NGINX);
+    let mut asyncio = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut asyncio, "ready");
+    let mut poll = fixture.start("python3", &["-u", "-m", "http.server", "8000"]);
+    wait_for_line(&mut poll, "Serving HTTP");
+    let groups = [nginx.process().id(), asyncio.id(), poll.id()];
+    fixture.daemon().process().kill();
+    std::thread::sleep(SECOND / 4); // they hear of it
+    let before = groups.map(busy);
+    std::thread::sleep(SECOND);
+    let after = groups.map(busy);
+    let used: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    assert!(
+        used.iter().all(|ticks| *ticks < 20),
+        "ticks of nginx, asyncio, http.server in a second: {used:?}"
+    );
 }
 
 #[test]

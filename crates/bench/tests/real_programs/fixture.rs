@@ -270,7 +270,7 @@ pub(crate) fn scoutline() -> PathBuf {
     if let Some(program) = std::env::var_os("SCOUTLINE_BIN") {
         return PathBuf::from(program);
     }
-    // target/<profile>/deps/programs-<hash>
+    // target/<profile>/deps/real_programs-<hash>
     let test = std::env::current_exe().unwrap();
     let target = test.ancestors().nth(3).expect("a target directory");
     let built = ["release", "debug"].map(|profile| target.join(profile).join("scoutline"));
@@ -305,5 +305,5 @@ pub(crate) fn find(program: &str) -> PathBuf {
 
 /// A script beside these tests.
 pub(crate) fn script(name: &str) -> String {
-    format!("{}/tests/programs/scripts/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/tests/real_programs/scripts/{name}", env!("CARGO_MANIFEST_DIR"))
 }
