@@ -11,7 +11,7 @@ use scoutline_abi::layout::{
     slot_state,
 };
 use scoutline_base::Time;
-use scoutline_path::{Attributes, Burst, Control, CreateError, FlowKey, Grant, Message, Name, Value};
+use scoutline_path::{Attributes, CreateError, FlowKey, Name, Value};
 use scoutline_proto::bindings::EPHEMERAL;
 
 use super::Core;
@@ -294,20 +294,17 @@ impl Core {
     }
 
     fn set_option(&mut self, end: &Rc<SocketEnd>, option: u64, value: u64, now: Time) -> Result<i32, Errno> {
-        let control = match option {
-            slot_option::NO_DELAY => Control::NoDelay(value != 0),
-            slot_option::KEEP_ALIVE => {
-                let field = |shift: u32| (value >> shift & 0xf_ffff) as u32;
-                Control::KeepAlive((value != 0).then(|| (field(0), field(20), field(40))))
-            }
-            slot_option::BROADCAST => return Ok(0),
+        match option {
+            slot_option::NO_DELAY => end.no_delay.set(value != 0),
+            slot_option::KEEP_ALIVE => end.keep_alive.set(value),
+            slot_option::BROADCAST => {}
             _ => return Err(libc::ENOPROTOOPT),
-        };
-        let Some(id) = end.path.get() else { return Ok(0) };
-        let Some(path) = self.paths.get_mut(id) else { return Ok(0) };
-        let mut burst: Burst = vec![Message::control(control)];
-        path.run_outward(&mut self.runner, Grant { now, packets: 0, transmit_room: 0 }, &mut burst);
-        self.kick(id, now);
+        }
+        if let Some(id) = end.path.get()
+            && self.paths.get(id).is_some()
+        {
+            self.kick(id, now);
+        }
         Ok(0)
     }
 
@@ -328,9 +325,11 @@ impl Core {
             && end.shared().references.load(Ordering::Acquire) == 0
             && !end.closed.get()
         {
-            // It died between taking a connection from the queue and holding it.
+            // It died between taking a connection from the queue and holding it, or just before taking it.
             let held = record.holds[claimed as usize / 64].load(Ordering::Acquire) >> (claimed % 64) & 1;
-            if held == 0 {
+            let listener = record.claiming_from.load(Ordering::Acquire).checked_sub(1);
+            let queued = listener.and_then(|slot| program.end(slot)).is_some_and(|l| l.has_queued(claimed));
+            if held == 0 && !queued {
                 self.abort_end(&end, now);
             }
         }
@@ -349,6 +348,15 @@ impl Core {
                     // Others may have slept through a wake-up that went to the dead process.
                     end.signal();
                 }
+            }
+        }
+        for index in 0..CALL_COUNT as u32 {
+            let Some(call) = program.region.call(index) else { continue };
+            if call.process.load(Ordering::Relaxed) == process + 1 {
+                call.process.store(0, Ordering::Relaxed);
+                call.state.store(call_state::FREE, Ordering::Relaxed);
+                let taken = &program.region.header().calls_taken.0[index as usize / 64];
+                taken.fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
             }
         }
         record.alive.store(0, Ordering::Release);

@@ -41,6 +41,10 @@ pub(crate) struct SocketEnd {
     pub(crate) shares_port: Cell<bool>,
     /// Listen paths, one per class (only for a listening socket).
     pub(crate) listen_paths: RefCell<Vec<PathId>>,
+    /// TCP_NODELAY; accepted connections have their listener's.
+    pub(crate) no_delay: Cell<bool>,
+    /// SO_KEEPALIVE as [`scoutline_abi::layout::slot_option::KEEP_ALIVE`] has it; 0 off.
+    pub(crate) keep_alive: Cell<u64>,
     /// Connections that may wait to be accepted (only for a listening socket).
     pub(crate) backlog: Cell<u64>,
     /// In order in the receive ring.
@@ -75,6 +79,8 @@ impl SocketEnd {
             reserved: RefCell::default(),
             shares_port: Cell::new(false),
             listen_paths: RefCell::default(),
+            no_delay: Cell::new(false),
+            keep_alive: Cell::new(0),
             backlog: Cell::new(0),
             received: Cell::new(0),
             consumed: Cell::new(0),
@@ -186,6 +192,24 @@ impl SocketEnd {
             std::ptr::copy_nonoverlapping(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
         }
         true
+    }
+
+    /// True while this slot number waits in the accept queue.
+    pub(crate) fn has_queued(&self, slot: u32) -> bool {
+        let tail = self.received.get();
+        let entries = u64::from(self.receive_size() / 4);
+        let head =
+            self.shared().receive_head.load(Ordering::Acquire).clamp(tail.saturating_sub(entries), tail);
+        (head..tail).any(|entry| {
+            let ring = self.receive.get();
+            let Some(spans) = self.program.region.ring_spans(ring.offset, ring.size, entry * 4, 4) else {
+                return false;
+            };
+            let mut bytes = [0; 4];
+            // SAFETY: four bytes of our mapping; entries never wrap.
+            unsafe { spans[0].copy_to(&mut bytes) };
+            u32::from_le_bytes(bytes) == slot
+        })
     }
 
     /// Copies `to.len()` bytes at `position` of the send ring.

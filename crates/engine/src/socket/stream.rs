@@ -29,6 +29,7 @@ pub(crate) struct StreamStage {
     told_written: u64,
     told_consumed: u64,
     told_requests: u32,
+    told_options: (bool, u64),
     /// Times in a row that the program's position could not be understood yet.
     looked_again: u32,
     /// The protocol needs this path no longer.
@@ -56,6 +57,7 @@ impl StreamStage {
             told_written: 0,
             told_consumed: 0,
             told_requests: 0,
+            told_options: (false, 0),
             looked_again: 0,
             finished: false,
         }
@@ -79,6 +81,8 @@ impl StreamStage {
                 return None;
             }
             end.path.set(Some(context.path));
+            end.no_delay.set(parent.no_delay.get());
+            end.keep_alive.set(parent.keep_alive.get());
             if let Some((local, remote)) = self.addresses {
                 set_addresses(&end, local, remote);
             }
@@ -102,7 +106,9 @@ impl StreamStage {
 
     fn on_control(&mut self, control: &Control, turned: &mut Burst, context: &mut Context<'_>) {
         if let Control::Connected = control {
-            let accepted = match self.ensure_end(context) {
+            let ensured = self.ensure_end(context);
+            self.tell_options(turned);
+            let accepted = match ensured {
                 Some(end) => self.on_connected(&end),
                 None => false,
             };
@@ -130,6 +136,21 @@ impl StreamStage {
             Control::Failed(errno) => end.fail(*errno),
             _ => {}
         }
+    }
+
+    /// Options that the protocol below has not been told.
+    fn tell_options(&mut self, burst: &mut Burst) {
+        let Some(end) = &self.end else { return };
+        let (no_delay, keep_alive) = (end.no_delay.get(), end.keep_alive.get());
+        if no_delay != self.told_options.0 {
+            burst.push(Message::control(Control::NoDelay(no_delay)));
+        }
+        if keep_alive != self.told_options.1 {
+            let field = |shift: u32| (keep_alive >> shift & 0xf_ffff) as u32;
+            let times = (keep_alive != 0).then(|| (field(0), field(20), field(40)));
+            burst.push(Message::control(Control::KeepAlive(times)));
+        }
+        self.told_options = (no_delay, keep_alive);
     }
 
     /// A closed socket whose data the peer has is needed no longer, though the path may linger in TIME-WAIT.
@@ -202,6 +223,7 @@ impl Stage for StreamStage {
     }
 
     fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        self.tell_options(burst);
         let Some(end) = &self.end else { return };
         let slot = end.shared();
         // Requests before cursors: what was written before a shutdown is seen with it.
