@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
-use scoutline_path::FlowKey;
+use scoutline_path::{Budget, FlowKey};
 use scoutline_proto::Classifier;
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_sched::Level;
@@ -14,6 +14,8 @@ use crate::settings::ClassSettings;
 /// The classes and their rules.
 pub struct ClassPolicy {
     classes: Vec<ClassSettings>,
+    /// What the sockets of each class may hold together.
+    memory: Vec<Budget>,
     /// Which program listens at a port: conditions on programs are about it.
     listening: RefCell<HashMap<u16, String>>,
 }
@@ -34,7 +36,9 @@ impl ClassPolicy {
                 memory: None,
             });
         }
-        ClassPolicy { classes, listening: RefCell::default() }
+        let budget = |class: &ClassSettings| Budget::new(u32::MAX, class.memory.unwrap_or(u64::MAX));
+        let memory = classes.iter().map(budget).collect();
+        ClassPolicy { classes, memory, listening: RefCell::default() }
     }
 
     /// All classes in order.
@@ -45,6 +49,11 @@ impl ClassPolicy {
     /// A class; out of range (it never is) gives the last.
     pub fn class(&self, index: ClassIndex) -> &ClassSettings {
         self.classes.get(index as usize).unwrap_or(&self.classes[self.classes.len() - 1])
+    }
+
+    /// The memory of a class's sockets.
+    pub fn memory(&self, index: ClassIndex) -> &Budget {
+        self.memory.get(index as usize).unwrap_or(&self.memory[self.memory.len() - 1])
     }
 
     /// `program` listens at `port` from now on.

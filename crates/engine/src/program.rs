@@ -174,7 +174,9 @@ impl Program {
                     // Looks at the socket itself when it wakes: no mark needed. One that has been woken already
                     // is busy with an earlier event.
                     if !exclusive_woken && self.wake_set(set) {
-                        exclusive_woken = true;
+                        // It may have been leaving with that event: then it has taken itself off the slot, or sees
+                        // that it was signalled and marks the slot for another wake-up.
+                        exclusive_woken = slot.sets[word].load(Ordering::SeqCst) >> (set % 64) & 1 != 0;
                         woken += 1;
                     }
                     continue;

@@ -93,6 +93,21 @@ impl Budget {
         self.inner.buffer_bytes.get().saturating_add(bytes) <= self.inner.limit_buffer_bytes.get()
     }
 
+    /// Takes `bytes` out of the budget; false, and nothing taken, when they are not there. For memory that is held
+    /// beside paths' queues (the rings of sockets).
+    pub fn charge(&self, bytes: u64) -> bool {
+        let fits = self.has_room(bytes);
+        if fits {
+            self.on_held(0, bytes);
+        }
+        fits
+    }
+
+    /// Gives back what [`Budget::charge`] took.
+    pub fn refund(&self, bytes: u64) {
+        self.on_held(bytes, 0);
+    }
+
     /// Changes the limits. What is over a new limit stays; nothing more is admitted.
     pub fn set_limits(&self, paths: u32, buffer_bytes: u64) {
         self.inner.limit_paths.set(paths);

@@ -11,7 +11,9 @@
 //! looking. End of file: the daemon is gone.
 //!
 //! A set with [`EXCLUSIVE`] in `sleepers` belongs to a thread in one blocking call, which takes what it is woken
-//! for: of several such sets the engine may wake just one per event.
+//! for: of several such sets the engine may wake just one per event. It may choose one that is just leaving with an
+//! earlier event. So who leaves takes itself off the slot, then looks at `signalled`, and passes such a wake-up on;
+//! the engine sets `signalled`, then looks whether the set is still on the slot, and else chooses another.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -21,7 +23,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
 use libc::{pollfd, sigset_t, timespec};
 use scoutline_abi::Region;
 use scoutline_abi::attach::{Message, kind};
-use scoutline_abi::layout::{EXCLUSIVE, PollSet, engine_state};
+use scoutline_abi::layout::{EXCLUSIVE, PollSet, engine_state, slot_state};
 
 use crate::lock::Lock;
 use crate::slot::{Socket, tell_deferred};
@@ -333,6 +335,9 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
     };
     set.shared.sleepers.fetch_sub(1 + EXCLUSIVE, Ordering::SeqCst);
     unwatch(socket, set);
+    if socket.state() & slot_state::LISTENING != 0 && set.shared.signalled.load(Ordering::SeqCst) != 0 {
+        socket.tell();
+    }
     socket.release();
     result
 }

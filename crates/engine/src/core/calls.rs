@@ -11,7 +11,7 @@ use scoutline_abi::layout::{
     slot_state,
 };
 use scoutline_base::Time;
-use scoutline_path::{Attributes, CreateError, FlowKey, Name, Value};
+use scoutline_path::{Attributes, Budget, CreateError, FlowKey, Name, Value};
 use scoutline_proto::bindings::EPHEMERAL;
 
 use super::Core;
@@ -169,7 +169,7 @@ impl Core {
             self.bind(end, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), false)?;
         }
         let Some((_, local)) = end.bound.get() else { return Err(libc::EINVAL) };
-        if !end.ensure_rings(ACCEPT_RING, 0) {
+        if !end.ensure_rings((ACCEPT_RING, 0), &Budget::default()) {
             return Err(libc::ENOBUFS);
         }
         end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
@@ -238,12 +238,12 @@ impl Core {
         if self.flows.lookup(&key).is_some() {
             return Err(libc::EADDRINUSE);
         }
-        if !end.ensure_rings(self.settings.receive_buffer, self.settings.send_buffer) {
+        let class = self.policy.class_for(&key, &end.program.name);
+        if !end.ensure_rings(self.ring_sizes(), self.policy.memory(class)) {
             return Err(libc::ENOBUFS);
         }
         // Before the first packet: an answer may come in the same turn of the loop.
         end.add_state(slot_state::CONNECTING | slot_state::BOUND);
-        let class = self.policy.class_for(&key, &end.program.name);
         let level = self.policy.class(class).level;
         let attributes = socket_attributes(end, TCP, local, Some(remote));
         let made = self.make_path(net, "SOCKET", attributes, (class, level));
@@ -266,9 +266,6 @@ impl Core {
                 .find(|&net| covers(bound, self.nets[net].interface().address.get()))
                 .ok_or(libc::EADDRNOTAVAIL)?,
         };
-        if !end.ensure_rings(self.settings.receive_buffer, self.settings.send_buffer) {
-            return Err(libc::ENOBUFS);
-        }
         let address = if remote.is_some() { self.nets[net].interface().address.get() } else { *bound.ip() };
         let local = SocketAddrV4::new(address, bound.port());
         let key = remote.map(|remote| flow_key(net, UDP, local, remote));
@@ -281,6 +278,9 @@ impl Core {
         end.clear_state(slot_state::CONNECTED);
         let about = key.unwrap_or(FlowKey { local_port: local.port(), protocol: UDP, ..FlowKey::default() });
         let class = self.policy.class_for(&about, &end.program.name);
+        if !end.ensure_rings(self.ring_sizes(), self.policy.memory(class)) {
+            return Err(libc::ENOBUFS);
+        }
         let level = self.policy.class(class).level;
         let attributes = socket_attributes(end, UDP, local, remote);
         let id =
@@ -306,6 +306,10 @@ impl Core {
             self.kick(id, now);
         }
         Ok(0)
+    }
+
+    fn ring_sizes(&self) -> (u32, u32) {
+        (self.settings.receive_buffer, self.settings.send_buffer)
     }
 
     /// The net that reaches an address.

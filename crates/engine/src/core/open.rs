@@ -64,6 +64,7 @@ impl Core {
                 Rc::clone(&pool),
                 (settings.receive_buffer, settings.send_buffer),
                 settings.linux_level,
+                Rc::clone(&policy),
             );
             nets.push(make_net(index, device, partner, &settings, &policy, socket)?);
         }

@@ -192,11 +192,13 @@ impl Core {
         }
     }
 
-    /// A listening slot was marked: it may be closed, or its queue has room again.
+    /// A listening slot was marked: it may be closed, or somebody was woken who did not need it.
     pub(super) fn check_listener(&mut self, end: &Rc<SocketEnd>, now: Time) {
         let requests = end.shared().requests.load(Ordering::Acquire);
         if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
             self.close_listener(end, now);
+        } else if end.received.get() != end.shared().receive_head.load(Ordering::Acquire) {
+            end.signal();
         }
     }
 

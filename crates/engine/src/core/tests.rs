@@ -404,6 +404,22 @@ fn a_hostile_region_loses_only_itself() {
 }
 
 #[test]
+fn a_class_keeps_within_its_memory() {
+    let mut pair = Pair::new(6, WireConfig::default());
+    let memory = pair.client.core.policy.memory(0).clone();
+    memory.set_limits(u32::MAX, u64::from(RINGS) * 2 * 2);
+    pair.listen(80);
+    let (first, _second) = (pair.connect(80), pair.connect(80));
+    let now = pair.now;
+    let third = pair.client.open(slot_kind::STREAM, now);
+    assert_eq!(pair.client.call(call_op::CONNECT, third, [SERVER, 80, 0, 0], now), -libc::ENOBUFS);
+    pair.client.request(first, slot_request::ABORT);
+    pair.until("the first is gone", |_| memory.buffer_bytes() == u64::from(RINGS) * 2);
+    let now = pair.now;
+    assert_eq!(pair.client.call(call_op::CONNECT, third, [SERVER, 80, 0, 0], now), 0);
+}
+
+#[test]
 fn datagrams_there_and_back() {
     let mut pair = Pair::new(5, WireConfig::default());
     let now = pair.now;

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_state};
 use scoutline_base::PathId;
+use scoutline_path::Budget;
 use scoutline_proto::Bindings;
 use scoutline_ring::{Span, Spans, StreamMemory};
 
@@ -53,6 +54,8 @@ pub(crate) struct SocketEnd {
     pub(crate) consumed: Cell<u64>,
     /// Written by the program, as far as believed.
     pub(crate) written: Cell<u64>,
+    /// Whose memory its rings are, and how much.
+    charged: RefCell<Option<(Budget, u64)>>,
     /// Pieces of the outgoing stream that lie in files, in order.
     extents: RefCell<VecDeque<FileRange>>,
     extents_taken: Cell<u32>,
@@ -85,6 +88,7 @@ impl SocketEnd {
             received: Cell::new(0),
             consumed: Cell::new(0),
             written: Cell::new(0),
+            charged: RefCell::default(),
             extents: RefCell::default(),
             extents_taken: Cell::new(0),
             freed: Cell::new(0),
@@ -95,8 +99,16 @@ impl SocketEnd {
         Some(end)
     }
 
-    /// Gives it rings of these sizes, unless it has them; false when the arena is full.
-    pub(crate) fn ensure_rings(&self, receive: u32, send: u32) -> bool {
+    /// Gives it rings of these sizes, unless it has them, and charges them to `memory`; false when that, or the
+    /// arena, has no room.
+    pub(crate) fn ensure_rings(&self, (receive, send): (u32, u32), memory: &Budget) -> bool {
+        if self.receive.get().size == 0 {
+            let bytes = u64::from(receive) + u64::from(send);
+            if !memory.charge(bytes) {
+                return false;
+            }
+            *self.charged.borrow_mut() = Some((memory.clone(), bytes));
+        }
         let slot = self.shared();
         if self.receive.get().size == 0 && receive > 0 {
             let Some(ring) = self.program.take_ring(receive) else { return false };
@@ -372,6 +384,9 @@ struct FileRange {
 impl Drop for SocketEnd {
     fn drop(&mut self) {
         self.release_port();
+        if let Some((memory, bytes)) = self.charged.take() {
+            memory.refund(bytes);
+        }
         self.program.give_ring(self.receive.get());
         self.program.give_ring(self.send.get());
         self.program.give_slot(self.slot);

@@ -14,6 +14,7 @@ use scoutline_sched::Level;
 
 use super::datagram::DatagramStage;
 use super::{SocketEnd, StreamStage};
+use crate::policy::ClassPolicy;
 
 /// IP protocol numbers.
 const TCP: u64 = 6;
@@ -29,6 +30,7 @@ pub(crate) struct SocketModule {
     receive_buffer: u32,
     send_buffer: u32,
     linux_level: Level,
+    policy: Rc<ClassPolicy>,
 }
 
 impl SocketModule {
@@ -39,8 +41,9 @@ impl SocketModule {
         pool: Rc<Pool>,
         (receive_buffer, send_buffer): (u32, u32),
         linux_level: Level,
+        policy: Rc<ClassPolicy>,
     ) -> SocketModule {
-        SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level }
+        SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level, policy }
     }
 
     fn is_urgent(&self, attributes: &Attributes) -> bool {
@@ -88,7 +91,9 @@ impl Module for SocketModule {
                         attribute: "Socket or Parent",
                     })?;
                 let sizes = (self.receive_buffer, self.send_buffer);
-                Some(Box::new(StreamStage::passive(parent, sizes, self.is_urgent(attributes))))
+                let class = attributes.number(Name::Class).unwrap_or(0) as u32;
+                let memory = self.policy.memory(class).clone();
+                Some(Box::new(StreamStage::passive(parent, sizes, memory, self.is_urgent(attributes))))
             }
         };
         Ok(Step { stage, next })

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
 use scoutline_path::{
-    Attributes, Body, Burst, Context, Control, CreateError, DropReason, Effect, Message, Name, Stage,
+    Attributes, Body, Budget, Burst, Context, Control, CreateError, DropReason, Effect, Message, Name, Stage,
 };
 
 use super::SocketEnd;
@@ -23,6 +23,8 @@ pub(crate) struct StreamStage {
     /// The listening socket that a passive path belongs to until it is accepted.
     parent: Option<Rc<SocketEnd>>,
     ring_sizes: (u32, u32),
+    /// Whose memory its rings will be.
+    memory: Option<Budget>,
     addresses: Option<(SocketAddrV4, SocketAddrV4)>,
     urgent: bool,
     /// The protocol below has been told: written, consumed, requests.
@@ -43,8 +45,13 @@ impl StreamStage {
     }
 
     /// The stage of a passive connection: it gets its socket once the handshake is complete.
-    pub(crate) fn passive(parent: Rc<SocketEnd>, ring_sizes: (u32, u32), urgent: bool) -> StreamStage {
-        StreamStage { parent: Some(parent), ..StreamStage::empty(ring_sizes, urgent) }
+    pub(crate) fn passive(
+        parent: Rc<SocketEnd>,
+        ring_sizes: (u32, u32),
+        memory: Budget,
+        urgent: bool,
+    ) -> StreamStage {
+        StreamStage { parent: Some(parent), memory: Some(memory), ..StreamStage::empty(ring_sizes, urgent) }
     }
 
     fn empty(ring_sizes: (u32, u32), urgent: bool) -> StreamStage {
@@ -52,6 +59,7 @@ impl StreamStage {
             end: None,
             parent: None,
             ring_sizes,
+            memory: None,
             addresses: None,
             urgent,
             told_written: 0,
@@ -76,7 +84,7 @@ impl StreamStage {
                 return None;
             }
             let end = SocketEnd::open(&parent.program, slot_kind::STREAM)?;
-            if !end.ensure_rings(self.ring_sizes.0, self.ring_sizes.1) {
+            if !self.memory.as_ref().is_some_and(|memory| end.ensure_rings(self.ring_sizes, memory)) {
                 end.program.forget_end(end.slot);
                 return None;
             }

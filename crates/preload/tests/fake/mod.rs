@@ -240,7 +240,7 @@ impl World {
                     continue;
                 }
                 if self.wake(key.0, number) && exclusive {
-                    one_woken = true;
+                    one_woken = sets.load(SeqCst) >> (number % 64) & 1 != 0;
                 }
             }
         }
@@ -342,6 +342,11 @@ impl World {
             any |= !dirty.is_empty();
             for key in dirty {
                 self.serve(key);
+                let slot = self.slot(key);
+                let listens = slot.state.load(Relaxed) & is::LISTENING != 0;
+                if listens && slot.receive_head.load(Acquire) != slot.receive_tail.load(Relaxed) {
+                    self.notify(key);
+                }
             }
         }
         for _ in 0..self.waiting.len() {
