@@ -132,6 +132,10 @@ impl Program {
     /// A poll set came into use. What happened before we knew its pipe is made good by one wake-up.
     pub(crate) fn add_set(&self, set: u32, pipe: OwnedFd) {
         self.sets.borrow_mut().insert(set, pipe);
+        if let Some(shared) = self.region.set(set) {
+            // Whatever was signalled went to the pipe of an earlier set with this number.
+            shared.signalled.store(0, Ordering::SeqCst);
+        }
         self.wake_set(set);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::Region;
-use scoutline_abi::layout::{PROCESS_COUNT, SET_COUNT};
+use scoutline_abi::layout::{PROCESS_COUNT, SET_COUNT, SLOT_COUNT};
 
 /// What a process record is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +111,8 @@ impl Program {
         }
         if index == self.holders.len() {
             self.holders.push(0);
+        } else {
+            self.clear_watches(index);
         }
         self.holders[index] = 1;
         let set = self.region.set(index as u32)?;
@@ -120,6 +122,17 @@ impl Program {
         }
         set.signalled.store(0, Ordering::Release);
         Some(index as u32)
+    }
+
+    /// A holder that was killed has not taken its set off what it watched; the next holder must not be chosen for
+    /// connections that it does not wait for.
+    fn clear_watches(&self, index: usize) {
+        let (word, bit) = (index / 64, 1u64 << (index % 64));
+        for slot in (0..SLOT_COUNT as u32).filter_map(|slot| self.region.slot(slot)) {
+            if slot.sets_summary.load(Ordering::Relaxed) >> word & 1 != 0 {
+                slot.sets[word].fetch_and(!bit, Ordering::SeqCst);
+            }
+        }
     }
 
     /// One more process knows the set.

@@ -135,6 +135,15 @@ fn talk(world: &Arc<Mutex<World>>, connection: &OwnedFd, mut me: Option<(usize, 
                     libc::fcntl(ends[1], libc::F_SETFL, libc::O_NONBLOCK);
                     (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
                 };
+                let set = w.regions[region].set(free).unwrap();
+                for word in set.ready_words.iter().chain(&set.ready_summary) {
+                    word.store(0, Relaxed);
+                }
+                for slot in (0..SLOT_COUNT as u32).filter_map(|slot| w.regions[region].slot(slot)) {
+                    slot.sets[free as usize / 64].fetch_and(!(1 << (free % 64)), Relaxed);
+                }
+                set.sleepers.store(0, SeqCst);
+                set.signalled.store(0, SeqCst);
                 w.pipes.insert((region, free), (write, 1));
                 sets.push(free);
                 reply(fd, Message::new(kind::OK, free), &[read.as_raw_fd()]);
