@@ -239,13 +239,21 @@ impl AttachServer {
                 return Err(error.to_string());
             }
         };
+        // Its doorbell: a pipe of its own, of which it gets the writing end only.
+        let (bell, ring) = match rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) {
+            Ok(ends) => ends,
+            Err(error) => {
+                refuse(connection.socket.as_fd(), error, "no descriptor for the doorbell");
+                return Err(error.to_string());
+            }
+        };
         // The executable's own name, where we can see it: policy must not rest on what a program says of itself.
         let name = executable_of(connection.peer.pid).unwrap_or_else(|| message.name());
         let region = Arc::new(region);
         fill_served(&region, engine);
         let mut program = Program::new(Arc::clone(&region), connection.peer.pid);
         let record = program.take_record(connection.peer.pid).ok_or("no process record")?;
-        let fds = [memory.as_fd(), engine.doorbell()];
+        let fds = [memory.as_fd(), ring.as_fd()];
         send(connection.socket.as_fd(), &Message::new(kind::OK, record), &fds)?;
         let region_id = RegionId(self.next_region);
         self.next_region += 1;
@@ -253,7 +261,7 @@ impl AttachServer {
         self.programs.insert(region_id, program);
         let Peer { pid, uid } = connection.peer;
         log::debug!("attach: {name} (pid {pid}, user {uid})");
-        engine.send(Command::AddRegion { id: region_id, region, program: name, pid, uid });
+        engine.send(Command::AddRegion { id: region_id, region, program: name, pid, bell: Some(bell) });
         Ok(())
     }
 
@@ -293,14 +301,23 @@ impl AttachServer {
     fn on_file(&mut self, id: u32, file: Option<OwnedFd>, engine: &impl EngineLink) -> Result<(), Fault> {
         let (socket, process, program) = self.parts(id)?;
         let file = file.ok_or("a FILE message without a file")?;
+        if !engine.served().iter().all(|network| network.extents) {
+            // Some device reads memory in this process, where a file that shrinks is SIGBUS.
+            refuse(socket, Errno::OPNOTSUPP, "this device sends no files");
+            return Ok(());
+        }
         let Some(number) = program.next_file() else {
             refuse(socket, Errno::MFILE, "too many files");
             return Ok(());
         };
         match FileMap::new(file.as_fd()) {
+            Ok(map) if !program.has_room_for(map.len()) => {
+                refuse(socket, Errno::NOMEM, "its files are too large together");
+                Ok(())
+            }
             Ok(map) => {
+                program.on_file(map.len());
                 engine.send(Command::AddFile { region: process.region, file: number, map: Arc::new(map) });
-                program.on_file();
                 send(socket, &Message::new(kind::OK, number), &[])
             }
             Err(error) => {

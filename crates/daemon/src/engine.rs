@@ -1,7 +1,5 @@
 //! The engine as the control plane sees it. A trait, so that tests stand in for it.
 
-use std::os::fd::BorrowedFd;
-
 use scoutline_engine::EngineHandle;
 pub(crate) use scoutline_engine::{Command, RegionId, Served};
 
@@ -10,8 +8,6 @@ pub(crate) trait EngineLink {
     /// Hands over a command and rings the doorbell. Never waits. A command to an engine that has ended is dropped:
     /// [`is_running`](EngineLink::is_running) tells.
     fn send(&self, command: Command);
-    /// What programs write to wake it: an eventfd.
-    fn doorbell(&self) -> BorrowedFd<'_>;
     /// The networks that it serves.
     fn served(&self) -> &[Served];
     /// What is degraded and why, one line each.
@@ -23,10 +19,6 @@ pub(crate) trait EngineLink {
 impl EngineLink for EngineHandle {
     fn send(&self, command: Command) {
         EngineHandle::send(self, command);
-    }
-
-    fn doorbell(&self) -> BorrowedFd<'_> {
-        EngineHandle::doorbell(self)
     }
 
     fn served(&self) -> &[Served] {
@@ -49,9 +41,7 @@ pub(crate) mod fake {
     use std::cell::{Cell, RefCell};
     use std::collections::VecDeque;
     use std::net::Ipv4Addr;
-    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-    use rustix::event::EventfdFlags;
     use scoutline_abi::api::{Answer, Request};
 
     use super::{Command, EngineLink, Served};
@@ -59,7 +49,6 @@ pub(crate) mod fake {
     type Answers = Box<dyn Fn(Request) -> Answer + Send>;
 
     pub(crate) struct FakeEngine {
-        doorbell: OwnedFd,
         commands: RefCell<VecDeque<Command>>,
         answers: Option<Answers>,
         dead: Cell<bool>,
@@ -68,9 +57,7 @@ pub(crate) mod fake {
 
     impl FakeEngine {
         pub(crate) fn new() -> FakeEngine {
-            let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
             FakeEngine {
-                doorbell,
                 commands: RefCell::default(),
                 answers: None,
                 dead: Cell::new(false),
@@ -93,12 +80,6 @@ pub(crate) mod fake {
         pub(crate) fn die(&self) {
             self.dead.set(true);
         }
-
-        /// How often the doorbell was rung.
-        pub(crate) fn rung(&self) -> u64 {
-            let mut bytes = [0; 8];
-            rustix::io::read(&self.doorbell, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
-        }
     }
 
     impl EngineLink for FakeEngine {
@@ -109,10 +90,6 @@ pub(crate) mod fake {
                 }
                 (_, command) => self.commands.borrow_mut().push_back(command),
             }
-        }
-
-        fn doorbell(&self) -> BorrowedFd<'_> {
-            self.doorbell.as_fd()
         }
 
         fn served(&self) -> &[Served] {

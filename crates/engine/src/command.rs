@@ -25,8 +25,9 @@ pub enum Command {
         program: String,
         /// Process id of its first process.
         pid: u32,
-        /// User id of its first process.
-        uid: u32,
+        /// Read end of the pipe that its processes write to when the engine sleeps. A pipe of its own: no program
+        /// can take another's ring away, or change how our end behaves.
+        bell: Option<OwnedFd>,
     },
     /// All of its processes are gone: its sockets are aborted and its memory returns.
     RemoveRegion(RegionId),

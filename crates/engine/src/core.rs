@@ -300,7 +300,10 @@ impl Core {
         }
         let Some(path) = self.paths.get_mut(id) else { return now };
         let extra = &mut self.extras[id.index as usize];
-        let grant = Grant { now, packets: decision.quantum.packets as usize, transmit_room: room };
+        // The quantum bounds both directions: a bulk sender must not fill the device's whole room in one run.
+        let packets = decision.quantum.packets as usize;
+        let room = room.min(packets);
+        let grant = Grant { now, packets, transmit_room: room };
         let mut more = false;
         let mut kicked = std::mem::take(&mut extra.kicked);
         // A path that stopped for want of room goes on from its program's end.
@@ -361,7 +364,7 @@ impl Core {
     fn flush(&mut self, net: usize, now: Time) {
         let Net { device, out, failed, .. } = &mut self.nets[net];
         if out.is_empty() {
-            self.revive(now);
+            self.revive(net, now);
             return;
         }
         self.counters.pushes += 1;
@@ -379,17 +382,22 @@ impl Core {
             }
         }
         if self.room(net) > 0 {
-            self.revive(now);
+            self.revive(net, now);
         }
     }
 
     /// The device has room again: paths that waited for it go on.
-    fn revive(&mut self, now: Time) {
-        while let Some(id) = self.stalled.pop() {
-            if self.paths.get(id).is_some() {
+    fn revive(&mut self, net: usize, now: Time) {
+        let mut stalled = std::mem::take(&mut self.stalled);
+        stalled.retain(|&id| {
+            let waits = self.paths.get(id).is_some();
+            let here = self.extras[id.index as usize].net as usize == net;
+            if waits && here {
                 self.make_ready(id, now);
             }
-        }
+            waits && !here
+        });
+        self.stalled = stalled;
     }
 
     /// True while a device has not taken everything.

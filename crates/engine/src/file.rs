@@ -9,6 +9,9 @@ use std::ptr::NonNull;
 
 use scoutline_ring::Span;
 
+/// The longest file that is mapped; longer ones are copied.
+const MAX_LEN: i64 = 64 << 30;
+
 /// A mapped file.
 pub struct FileMap {
     memory: NonNull<u8>,
@@ -37,6 +40,9 @@ impl FileMap {
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_size <= 0 {
             return Err(Error::from_raw_os_error(libc::EINVAL));
         }
+        if stat.st_size > MAX_LEN {
+            return Err(Error::from_raw_os_error(libc::EFBIG));
+        }
         let len = stat.st_size as usize;
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
@@ -46,6 +52,16 @@ impl FileMap {
             return Err(Error::last_os_error());
         }
         Ok(FileMap { memory: NonNull::new(memory.cast()).expect("mmap gave an address"), len })
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// False: an empty file is not mapped.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The bytes `offset .. offset + len`; `None` beyond the file's length at the time of mapping.

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // system calls of the loop, and copies to and from shared rings; each block says why it holds
 
 mod arena;
+mod bells;
 mod clock;
 mod command;
 mod core;

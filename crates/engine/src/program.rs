@@ -36,6 +36,8 @@ pub(crate) struct Program {
     ends: RefCell<Vec<Option<Rc<SocketEnd>>>>,
     /// Poll sets that were woken and whose threads have not run since, as far as we have looked.
     woken: RefCell<Vec<u32>>,
+    /// Somebody asks for that.
+    tracks_woken: bool,
     /// Threads woken since the Linux thread last ran; shared by all programs of the engine.
     wakes: Rc<Cell<u64>>,
 }
@@ -48,6 +50,7 @@ impl Program {
         pid: u32,
         region: Arc<Region>,
         wakes: Rc<Cell<u64>>,
+        tracks_woken: bool,
     ) -> Program {
         Program {
             id,
@@ -60,6 +63,7 @@ impl Program {
             files: RefCell::default(),
             ends: RefCell::new(Vec::new()),
             woken: RefCell::default(),
+            tracks_woken,
             wakes,
         }
     }
@@ -152,6 +156,7 @@ impl Program {
     /// A poll set is given back.
     pub(crate) fn remove_set(&self, set: u32) {
         self.sets.borrow_mut().remove(&set);
+        self.woken.borrow_mut().retain(|&other| other != set);
     }
 
     /// Something happened at a slot: marks it ready in every poll set that watches it and wakes who sleeps there.
@@ -206,7 +211,10 @@ impl Program {
         // SAFETY: one byte from a constant to a pipe that we own. A full pipe means a wake-up is pending already.
         unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
         self.wakes.set(self.wakes.get() + 1);
-        self.woken.borrow_mut().push(set);
+        let mut woken = self.woken.borrow_mut();
+        if self.tracks_woken && !woken.contains(&set) {
+            woken.push(set);
+        }
         true
     }
 
@@ -214,7 +222,9 @@ impl Program {
     pub(crate) fn backlog(&self) -> usize {
         let mut woken = self.woken.borrow_mut();
         woken.retain(|&set| {
-            self.region.set(set).is_some_and(|shared| shared.signalled.load(Ordering::Relaxed) != 0)
+            self.region.set(set).is_some_and(|shared| {
+                shared.signalled.load(Ordering::Relaxed) != 0 && shared.sleepers.load(Ordering::Relaxed) != 0
+            })
         });
         woken.len()
     }

@@ -1,12 +1,13 @@
 //! Starting an engine: devices are opened in its own thread, because what it owns never leaves it.
 
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use thiserror::Error;
 
+use crate::bells::Bells;
 use crate::command::Command;
 use crate::core::Core;
 use crate::linux::Sentinel;
@@ -134,7 +135,8 @@ fn prepare(
     let (required, priority) = (settings.realtime_required, settings.realtime_priority);
     let core = Core::open(settings, &mut notices)?;
     let sleeper = Sleeper::new().map_err(system("epoll_create1"))?;
-    sleeper.watch(doorbell.as_raw_fd(), false).map_err(system("epoll_ctl"))?;
+    let bells = Bells::new(doorbell).map_err(system("epoll_ctl"))?;
+    sleeper.watch(bells.fd(), false).map_err(system("epoll_ctl"))?;
     for fd in core.device_fds() {
         sleeper.watch(fd, true).map_err(system("epoll_ctl"))?;
     }
@@ -148,7 +150,7 @@ fn prepare(
             "SCHED_FIFO is refused ({source}): the engine runs as an ordinary thread, and programs may delay it"
         ));
     }
-    Ok((Loop::new(core, commands, doorbell, sleeper, sentinel), notices))
+    Ok((Loop::new(core, commands, bells, sleeper, sentinel), notices))
 }
 
 /// A running engine, as the control thread holds it.
@@ -166,11 +168,6 @@ impl EngineHandle {
         if self.commands.send(command).is_ok() {
             sys::ring(self.doorbell.as_raw_fd());
         }
-    }
-
-    /// What programs ring when the engine sleeps.
-    pub fn doorbell(&self) -> BorrowedFd<'_> {
-        self.doorbell.as_fd()
     }
 
     /// What its paths serve.

@@ -22,6 +22,13 @@ pub(crate) fn ring(fd: RawFd) {
     unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
+/// Takes what a non-blocking descriptor holds, up to a page; false at the end of file.
+pub(crate) fn drain(fd: RawFd) -> bool {
+    let mut bytes = [0u8; 4096];
+    // SAFETY: the buffer is ours.
+    unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) != 0 }
+}
+
 /// Takes what an eventfd holds, waiting for it if it was made to wait.
 pub(crate) fn wait_rung(fd: RawFd) {
     let mut count = 0u64;
@@ -99,6 +106,19 @@ impl Sleeper {
         let mut event = libc::epoll_event { events, u64: fd as u64 };
         // SAFETY: the structure outlives the call.
         check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) })
+    }
+
+    /// Its descriptor, for another sleeper to watch.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// The watched descriptors that have input now, sixteen at most.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = RawFd> + use<> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        // SAFETY: the call fills at most sixteen events of ours.
+        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), 16, 0) };
+        events.into_iter().take(count.max(0) as usize).map(|event| event.u64 as RawFd)
     }
 
     /// Sleeps until something happens or `limit` is over (`None`: for good).

@@ -12,7 +12,6 @@
 //!                          or quantum over  ──┘
 //! ```
 
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use scoutline_abi::layout::engine_state;
 use scoutline_base::Time;
 use scoutline_sched::{Configuration, Entry, Parameters, Policy};
 
+use crate::bells::Bells;
 use crate::clock;
 use crate::command::Command;
 use crate::core::Core;
@@ -41,7 +41,7 @@ const PRESSED_INTERVAL: Duration = Duration::from_micros(25);
 pub(crate) struct Loop {
     pub(crate) core: Core,
     pub(crate) commands: Receiver<Command>,
-    pub(crate) doorbell: OwnedFd,
+    pub(crate) bells: Bells,
     pub(crate) sleeper: Sleeper,
     /// Present when the engine is pinned: then Linux is an entry in its schedule.
     pub(crate) sentinel: Option<Sentinel>,
@@ -68,7 +68,7 @@ impl Loop {
     pub(crate) fn new(
         core: Core,
         commands: Receiver<Command>,
-        doorbell: OwnedFd,
+        bells: Bells,
         sleeper: Sleeper,
         sentinel: Option<Sentinel>,
     ) -> Loop {
@@ -76,7 +76,7 @@ impl Loop {
         Loop {
             core,
             commands,
-            doorbell,
+            bells,
             sleeper,
             sentinel,
             times: Times::default(),
@@ -165,8 +165,8 @@ impl Loop {
         let mut finished = false;
         while now.since(start) < quantum {
             let left = quantum.saturating_sub(now.since(start));
-            sys::sleep_on(self.doorbell.as_raw_fd(), LINUX_LOOK.min(left));
-            sys::wait_rung(self.doorbell.as_raw_fd());
+            sys::sleep_on(self.bells.fd(), LINUX_LOOK.min(left));
+            self.bells.silence();
             now = clock::now();
             if sentinel.is_idle() {
                 finished = true;
@@ -174,7 +174,7 @@ impl Loop {
                 break;
             }
             self.core.pull(now);
-            self.core.listen_to_urgent(now);
+            self.core.listen_to_programs(now);
             if self.core.schedule.highest_ready().is_some_and(|level| level > self.core.settings.linux_level)
             {
                 break;
@@ -205,7 +205,7 @@ impl Loop {
             self.times.sleeps += 1;
         }
         self.core.publish(engine_state::POLLING);
-        sys::wait_rung(self.doorbell.as_raw_fd());
+        self.bells.silence();
         let woke = clock::now();
         self.times.sleep_ns += woke.since(now).as_nanos() as u64;
         self.last_work = woke;
@@ -234,7 +234,18 @@ impl Loop {
                     self.stopping = true;
                     return;
                 }
-                Ok(command) => self.core.obey(command, now),
+                Ok(mut command) => {
+                    match &mut command {
+                        Command::AddRegion { id, bell, .. } => {
+                            if let Some(bell) = bell.take() {
+                                self.bells.add(*id, bell);
+                            }
+                        }
+                        Command::RemoveRegion(id) => self.bells.remove(*id),
+                        _ => {}
+                    }
+                    self.core.obey(command, now);
+                }
                 Err(TryRecvError::Empty) => return,
             }
         }

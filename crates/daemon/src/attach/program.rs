@@ -24,16 +24,20 @@ pub(super) struct Program {
     records: Vec<Record>,
     /// How many processes know each poll set.
     holders: Vec<u32>,
-    /// Files that it sends from.
+    /// Files that it sends from, and their bytes.
     files: u32,
+    file_bytes: u64,
 }
+
+/// Bytes of files that one program may have mapped with us: address space is not endless.
+const MAX_FILE_BYTES: u64 = 256 << 30;
 
 /// Files that one program may have mapped with us; what is more is copied through the rings.
 const MAX_FILES: u32 = 1024;
 
 impl Program {
     pub(super) fn new(region: Arc<Region>, pid: u32) -> Program {
-        Program { region, pid, records: Vec::new(), holders: Vec::new(), files: 0 }
+        Program { region, pid, records: Vec::new(), holders: Vec::new(), files: 0, file_bytes: 0 }
     }
 
     /// The number of its next file; `None` when it has too many.
@@ -42,8 +46,14 @@ impl Program {
     }
 
     /// That file is mapped.
-    pub(super) fn on_file(&mut self) {
+    pub(super) fn on_file(&mut self, len: u64) {
         self.files += 1;
+        self.file_bytes += len;
+    }
+
+    /// Whether a file of this length may be added.
+    pub(super) fn has_room_for(&self, len: u64) -> bool {
+        len <= MAX_FILE_BYTES - self.file_bytes
     }
 
     /// Live processes.

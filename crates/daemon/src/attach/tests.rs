@@ -87,10 +87,15 @@ fn a_program_attaches_waits_and_goes() {
     assert_eq!(region.process(0).unwrap().pid.load(Ordering::Relaxed), std::process::id());
     assert_eq!(region.header().served_count.load(Ordering::Relaxed), 1);
     assert_eq!(region.header().served[0].prefix.load(Ordering::Relaxed), 24);
-    rustix::io::write(&doorbell, &1u64.to_ne_bytes()).unwrap();
-    assert_eq!(bed.engine.rung(), 1, "the program's doorbell is the engine's");
 
-    let Some(Command::AddRegion { program, pid, .. }) = bed.engine.next() else { panic!("no region") };
+    let Some(Command::AddRegion { program, pid, bell: Some(bell), .. }) = bed.engine.next() else {
+        panic!("no region")
+    };
+    let mut rung = [0; 16];
+    assert_eq!(rustix::io::read(&bell, &mut rung), Err(rustix::io::Errno::AGAIN));
+    rustix::io::write(&doorbell, &1u64.to_ne_bytes()).unwrap();
+    assert_eq!(rustix::io::read(&bell, &mut rung), Ok(8), "what the program writes, the engine reads");
+    assert!(rustix::io::read(&doorbell, &mut rung).is_err(), "a program cannot take rings away");
     assert_eq!(pid, std::process::id());
     assert!(program.starts_with("scoutline_daemon"), "the executable's name, not the claim: {program}");
 

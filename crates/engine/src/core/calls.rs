@@ -343,10 +343,16 @@ impl Core {
                 let slot = word as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
                 let Some(end) = program.end(slot) else { continue };
-                let references = &end.shared().references;
-                let left = references.load(Ordering::Acquire).saturating_sub(1);
-                references.store(left, Ordering::Release);
-                if left == 0 {
+                let shared = end.shared();
+                for lock in [&shared.receive_lock, &shared.send_lock] {
+                    let _ = lock.compare_exchange(process + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+                }
+                // Living processes count at the same time.
+                let before = shared
+                    .references
+                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1))
+                    .unwrap_or(0);
+                if before <= 1 {
                     self.abort_end(&end, now);
                 } else {
                     // Others may have slept through a wake-up that went to the dead process.

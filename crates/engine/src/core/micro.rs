@@ -80,7 +80,7 @@ fn listening(core: &mut Core) -> Result<Rc<SocketEnd>, StartError> {
     })?;
     let id = RegionId(0);
     let region = Arc::new(region);
-    core.obey(Command::AddRegion { id, region, program: "micro".into(), pid: 0, uid: 0 }, Time::ZERO);
+    core.obey(Command::AddRegion { id, region, program: "micro".into(), pid: 0, bell: None }, Time::ZERO);
     let fault = || StartError::Graph("the listen path could not be made".into());
     let program = core.programs.get(&id).cloned().ok_or_else(fault)?;
     let end = SocketEnd::open(&program, slot_kind::STREAM).ok_or_else(fault)?;

@@ -128,11 +128,14 @@ impl Core {
     /// Obeys a command that changes which programs there are.
     pub(crate) fn obey(&mut self, command: Command, now: Time) {
         match command {
-            Command::AddRegion { id, region, program, pid, uid: _ } => {
+            Command::AddRegion { id, region, program, pid, .. } => {
                 let cpu = self.settings.cpu.map_or(0, |cpu| cpu as u32 + 1);
                 region.header().engine.cpu_plus_one.store(cpu, Ordering::Relaxed);
                 let wakes = Rc::clone(&self.wakes);
-                self.programs.insert(id, Rc::new(Program::new(id, program, pid, region, wakes)));
+                // Who is not pinned has no Linux thread that would ask.
+                let tracks_woken = self.settings.cpu.is_some();
+                let program = Program::new(id, program, pid, region, wakes, tracks_woken);
+                self.programs.insert(id, Rc::new(program));
             }
             Command::RemoveRegion(id) => {
                 if let Some(program) = self.programs.get(&id).cloned() {
@@ -168,12 +171,6 @@ impl Core {
         for program in self.programs.values() {
             program.region.header().engine.state.store(state, Ordering::SeqCst);
         }
-    }
-
-    /// While Linux runs: looks at what was marked by programs that rang, so that urgent paths are found. The rest
-    /// keeps its marks until Linux's turn is over, so that a burst of a program is seen whole.
-    pub(crate) fn listen_to_urgent(&mut self, now: Time) {
-        self.listen_to_programs(now);
     }
 
     /// The end: every connection is reset, so that no peer waits for nothing.

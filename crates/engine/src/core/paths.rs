@@ -212,8 +212,7 @@ impl Core {
             let slot = orphan.shared();
             let waiting = slot.references.load(Ordering::Acquire) == 0
                 && slot.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
-                && orphan.shared().local_port.load(Ordering::Relaxed)
-                    == end.shared().local_port.load(Ordering::Relaxed)
+                && orphan.listener.get() == Some(end.slot)
                 && !orphan.closed.get();
             if waiting && !Rc::ptr_eq(&orphan, end) {
                 self.abort_end(&orphan, now);

@@ -1,7 +1,8 @@
 //! Two whole engines over a deterministic wire in virtual time, with model programs that use the shared regions as
 //! the shim does. Everything repeats from the seed.
 
-use std::os::fd::RawFd;
+use std::io::Write as _;
+use std::os::fd::{AsFd, FromRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use scoutline_abi::Region;
 use scoutline_abi::api::Request;
 use scoutline_abi::datagram::{HEADER_LEN, Record};
-use scoutline_abi::layout::{Slot, call_op, call_state, slot_kind, slot_request, slot_state};
+use scoutline_abi::layout::{EXTENT_COUNT, Slot, call_op, call_state, slot_kind, slot_request, slot_state};
 use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
 use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
@@ -18,6 +19,7 @@ use scoutline_sched::{Entry, Policy};
 
 use super::Core;
 use crate::command::{Command, RegionId};
+use crate::file::FileMap;
 use crate::settings::{DeviceSettings, EngineSettings};
 
 /// A memory partner that is asked at every turn: its idea of the time moves with `pull`.
@@ -86,7 +88,7 @@ impl Host {
                 region: Arc::clone(&region),
                 program: "model".into(),
                 pid: 1,
-                uid: 0,
+                bell: None,
             },
             Time::ZERO,
         );
@@ -378,6 +380,13 @@ fn a_hostile_region_loses_only_itself() {
         slot.send_offset.store(random.next_u64(), Ordering::Relaxed);
         slot.receive_size.store(random.next_u32(), Ordering::Relaxed);
         slot.sets_summary.store(random.next_u32(), Ordering::Relaxed);
+        if random.chance(0.1) {
+            slot.extents_tail.fetch_add(random.below(4), Ordering::Relaxed);
+            let extent = &slot.extents[random.below(2) as usize];
+            extent.position.store(random.next_u64(), Ordering::Relaxed);
+            extent.len.store(random.next_u32(), Ordering::Relaxed);
+            extent.file.store(random.below(3), Ordering::Relaxed);
+        }
         slot.sets[random.below(16) as usize].store(random.next_u64(), Ordering::Relaxed);
         pair.server.region.dirty().set(random.below(20_000) as usize);
         pair.client.write(client, b"still here");
@@ -401,6 +410,61 @@ fn a_hostile_region_loses_only_itself() {
         pair.client.state(client) & (slot_state::FAILED | slot_state::PEER_FINISHED) != 0
     });
     pair.until("gone", |pair| pair.server.socket_paths() == 0);
+}
+
+/// A stream whose pieces lie in the ring and in a file by turns arrives as if it had been copied.
+#[test]
+fn pieces_of_files_in_the_stream() {
+    let bytes = pattern(300_000, 9);
+    let mut file = tempfile();
+    file.write_all(&bytes).unwrap();
+    let map = Arc::new(FileMap::new(file.as_fd()).unwrap());
+    for seed in 0..4 {
+        let mut pair = Pair::new(seed, hard_wire());
+        let (_, client, server) = pair.established(80);
+        let now = pair.now;
+        pair.server.core.obey(Command::AddFile { region: RegionId(1), file: 7, map: Arc::clone(&map) }, now);
+        let mut expected = Vec::new();
+        let mut got = Vec::new();
+        for (turn, (offset, len)) in
+            [(0u64, 20_000usize), (5, 299_995), (100_000, 16_384)].into_iter().enumerate()
+        {
+            let head = pattern(100 + turn * 1000, seed);
+            let mut sent = 0;
+            pair.until("room for the header", |pair| {
+                let slot = pair.server.slot(server);
+                let ahead = slot.send_tail.load(Ordering::Relaxed) - slot.send_head.load(Ordering::Relaxed);
+                got.extend(pair.client.read(client, usize::MAX));
+                if ahead + head.len() as u64 <= u64::from(RINGS) {
+                    sent += pair.server.write(server, &head[sent..]);
+                }
+                sent == head.len()
+            });
+            let slot = pair.server.slot(server);
+            let (tail, pushed) =
+                (slot.send_tail.load(Ordering::Relaxed), slot.extents_tail.load(Ordering::Relaxed));
+            let extent = &slot.extents[pushed as usize % EXTENT_COUNT];
+            extent.position.store(tail, Ordering::Relaxed);
+            extent.offset.store(offset, Ordering::Relaxed);
+            extent.len.store(len as u32, Ordering::Relaxed);
+            extent.file.store(7, Ordering::Relaxed);
+            slot.extents_tail.store(pushed + 1, Ordering::Release);
+            slot.send_tail.store(tail + len as u64, Ordering::Release);
+            pair.server.mark(server);
+            expected.extend(&head);
+            expected.extend(&bytes[offset as usize..offset as usize + len]);
+        }
+        pair.until("all of it", |pair| {
+            got.extend(pair.client.read(client, usize::MAX));
+            got.len() >= expected.len()
+        });
+        assert!(got == expected, "seed {seed}: the stream differs");
+    }
+}
+
+fn tempfile() -> std::fs::File {
+    // SAFETY: a constant, terminated name; the descriptor is fresh and ours.
+    unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC)) }
 }
 
 #[test]

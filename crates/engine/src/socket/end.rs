@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_state};
+use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind, slot_state};
 use scoutline_base::PathId;
 use scoutline_path::Budget;
 use scoutline_proto::Bindings;
@@ -18,8 +18,8 @@ use crate::arena::Ring;
 use crate::file::FileMap;
 use crate::program::Program;
 
-/// Extents that one socket may have outstanding; more wait in the slot.
-const MAX_EXTENTS: usize = 64;
+/// Extents that one socket may have outstanding.
+const MAX_EXTENTS: usize = (2 * MAX_AHEAD / MIN_EXTENT) as usize;
 
 /// A socket. Its slot and rings return to the program when the last reference goes: the program's list, the path's
 /// stage, and messages on their way to the device hold one each.
@@ -46,6 +46,8 @@ pub(crate) struct SocketEnd {
     pub(crate) no_delay: Cell<bool>,
     /// SO_KEEPALIVE as [`scoutline_abi::layout::slot_option::KEEP_ALIVE`] has it; 0 off.
     pub(crate) keep_alive: Cell<u64>,
+    /// The slot of the listening socket in whose queue it was put.
+    pub(crate) listener: Cell<Option<u32>>,
     /// Connections that may wait to be accepted (only for a listening socket).
     pub(crate) backlog: Cell<u64>,
     /// In order in the receive ring.
@@ -84,6 +86,7 @@ impl SocketEnd {
             listen_paths: RefCell::default(),
             no_delay: Cell::new(false),
             keep_alive: Cell::new(0),
+            listener: Cell::new(None),
             backlog: Cell::new(0),
             received: Cell::new(0),
             consumed: Cell::new(0),
@@ -111,7 +114,10 @@ impl SocketEnd {
         }
         let slot = self.shared();
         if self.receive.get().size == 0 && receive > 0 {
-            let Some(ring) = self.program.take_ring(receive) else { return false };
+            let Some(ring) = self.program.take_ring(receive) else {
+                self.refund();
+                return false;
+            };
             self.receive.set(ring);
             slot.receive_offset.store(ring.offset, Ordering::Relaxed);
             slot.receive_size.store(ring.size, Ordering::Release);
@@ -135,6 +141,12 @@ impl SocketEnd {
         self.bound.set(None);
         for (bindings, local) in self.reserved.take() {
             bindings.release(local);
+        }
+    }
+
+    fn refund(&self) {
+        if let Some((memory, bytes)) = self.charged.take() {
+            memory.refund(bytes);
         }
     }
 
@@ -267,8 +279,9 @@ impl SocketEnd {
             return Written::Nonsense;
         }
         while head != tail {
-            if extents.len() == MAX_EXTENTS {
-                return Written::Later;
+            // No honest program gets there: each is at least MIN_EXTENT long and within MAX_AHEAD.
+            if extents.len() == MAX_EXTENTS || self.kind != slot_kind::STREAM {
+                return Written::Nonsense;
             }
             let shared = &slot.extents[head as usize % EXTENT_COUNT];
             let (start, offset) =
@@ -384,9 +397,7 @@ struct FileRange {
 impl Drop for SocketEnd {
     fn drop(&mut self) {
         self.release_port();
-        if let Some((memory, bytes)) = self.charged.take() {
-            memory.refund(bytes);
-        }
+        self.refund();
         self.program.give_ring(self.receive.get());
         self.program.give_ring(self.send.get());
         self.program.give_slot(self.slot);

@@ -15,7 +15,7 @@ use super::end::Written;
 
 /// Looks at an extent of a file that we do not know yet. The control thread needs microseconds to tell us of it;
 /// each look is a turn of the loop.
-const LOOK_AGAIN_LIMIT: u32 = 100_000;
+const LOOK_AGAIN_LIMIT: u32 = 100;
 
 /// Moves a stream between a TCP stage and the rings of a socket.
 pub(crate) struct StreamStage {
@@ -121,6 +121,10 @@ impl StreamStage {
                 None => false,
             };
             if !accepted {
+                // Nobody holds it, and nobody will.
+                if let Some(end) = &self.end {
+                    end.closed.set(true);
+                }
                 context.account.on_drop(DropReason::BacklogFull);
                 turned.push(Message::control(Control::Abort));
             }
@@ -186,6 +190,9 @@ fn accept_queue_push(listener: &SocketEnd, slot: u32) -> bool {
     }
     if !listener.store(tail * 4, &slot.to_le_bytes()) {
         return false;
+    }
+    if let Some(accepted) = listener.program.end(slot) {
+        accepted.listener.set(Some(listener.slot));
     }
     listener.publish_received(tail + 1);
     listener.signal();

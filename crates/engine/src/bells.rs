@@ -1,0 +1,58 @@
+//! The doorbells: one eventfd that the control thread and the sentinel ring, and a pipe for each program.
+//!
+//! A program has only the write end of its pipe. What it does to that end changes nothing at ours, and it cannot read
+//! what others wrote.
+
+use std::collections::BTreeMap;
+use std::io::Result;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::command::RegionId;
+use crate::sys::{self, Sleeper};
+
+/// All doorbells of an engine.
+pub(crate) struct Bells {
+    all: Sleeper,
+    own: OwnedFd,
+    programs: BTreeMap<RegionId, OwnedFd>,
+}
+
+impl Bells {
+    /// Only the engine's own so far.
+    pub(crate) fn new(own: OwnedFd) -> Result<Bells> {
+        let all = Sleeper::new()?;
+        all.watch(own.as_raw_fd(), false)?;
+        Ok(Bells { all, own, programs: BTreeMap::new() })
+    }
+
+    /// Readable while any of them rings.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.all.fd()
+    }
+
+    /// A program's bell.
+    pub(crate) fn add(&mut self, region: RegionId, bell: OwnedFd) {
+        if let Err(error) = self.all.watch(bell.as_raw_fd(), false) {
+            // Without it the program is looked at whenever the engine wakes for something else.
+            eprintln!("scoutline: a program's doorbell cannot be watched: {error}");
+        }
+        self.programs.insert(region, bell);
+    }
+
+    /// The program is gone.
+    pub(crate) fn remove(&mut self, region: RegionId) {
+        // Closing the last descriptor takes it out of the epoll set.
+        self.programs.remove(&region);
+    }
+
+    /// Takes what was rung. Never waits: our ends are non-blocking, and nobody else has them.
+    pub(crate) fn silence(&mut self) {
+        sys::drain(self.own.as_raw_fd());
+        for fd in self.all.ready() {
+            if !sys::drain(fd) {
+                // End of file: every process of the program is gone; the control thread says so soon.
+                self.programs.retain(|_, bell| bell.as_raw_fd() != fd);
+            }
+        }
+    }
+}
