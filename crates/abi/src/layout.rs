@@ -308,8 +308,9 @@ pub struct Slot {
     pub linger_plus_one: AtomicU32,
     /// Shim's own bits for options that it only keeps (SO_REUSEADDR and so on).
     pub kept_options: AtomicU32,
-    /// Spare.
-    pub spare1: [AtomicU32; 2],
+    /// TCP_KEEPIDLE in seconds; then TCP_KEEPINTVL in seconds << 16 | TCP_KEEPCNT. 0: not set. The shim's own: the
+    /// engine hears of them by `OPTION`.
+    pub keep_alive_times: [AtomicU32; 2],
 
     // Line 2: addresses (engine), timeouts (shim).
     /// IPv4, host byte order.

@@ -96,7 +96,7 @@ pub(crate) fn protect(fd: c_int) -> c_int {
 }
 
 /// As [`protect`], for the pipe of a set.
-pub(crate) fn protect_set(pipe: c_int, set: u32) -> c_int {
+fn protect_set(pipe: c_int, set: u32) -> c_int {
     enter(move_up(pipe), u64::from(set) + 1)
 }
 
@@ -230,9 +230,29 @@ fn exchange_with(
     }
 }
 
-/// Sends a request to the daemon, and waits for its answer if it has one.
-pub(crate) fn request(request: Message, answer: bool) -> Result<(Message, [c_int; 2]), c_int> {
+/// A new poll set: its number and its pipe, entered among ours.
+pub(crate) fn new_set(region: &Region) -> Option<(u32, c_int)> {
+    let _held = REQUESTS.lock(); // a fork sees it here and at the daemon, or at neither
+    let (answer, [pipe, _]) = request(Message::new(kind::NEW_SET, 0), true).ok()?;
+    if pipe < 0 {
+        return None;
+    }
+    if region.set(answer.value).is_none() {
+        real::close(pipe);
+        return None;
+    }
+    Some((answer.value, protect_set(pipe, answer.value)))
+}
+
+/// Gives a poll set back and closes its pipe.
+pub(crate) fn free_set(set: u32, pipe: c_int) {
     let _held = REQUESTS.lock();
+    let _ = request(Message::new(kind::FREE_SET, set), false);
+    discard(pipe);
+}
+
+/// Sends a request to the daemon, and waits for its answer if it has one. For who holds `REQUESTS`.
+fn request(request: Message, answer: bool) -> Result<(Message, [c_int; 2]), c_int> {
     let connection = CONNECTION.load(Ordering::Relaxed);
     if connection < 0 || dead() {
         return Err(libc::ECONNRESET);
@@ -381,19 +401,19 @@ fn attach(path: &CStr) -> Result<(), Failed> {
 
 extern "C" fn before_fork() {
     let Some(region) = region() else { return };
+    life::before_fork();
+    wait::before_fork();
+    // From the exchange until the process is copied no set comes or goes: the daemon gives the child the sets that
+    // stand in `INTERNAL`.
+    let mut held = REQUESTS.lock();
     let child = match request(Message::new(kind::FORK, 0), true) {
         Ok((answer, [connection, _])) if connection >= 0 && region.process(answer.value).is_some() => {
             Some(Child { process: answer.value, connection })
         }
         _ => None,
     };
-    life::before_fork();
-    wait::before_fork();
-    std::mem::forget({
-        let mut held = REQUESTS.lock();
-        *held = child;
-        held
-    });
+    *held = child;
+    std::mem::forget(held);
     if let Some(child) = child {
         slot::share_with_child(region, child.process);
     }

@@ -86,6 +86,8 @@ struct Epoll {
     kernel_seen_ns: u64,
     /// Threads asleep in it.
     waiters: u32,
+    /// Those of them in the kernel's `epoll_wait`, deaf to the set's pipe.
+    in_kernel: u32,
     kick: Option<c_int>,
     dead_told: bool,
 }
@@ -108,6 +110,7 @@ impl Epoll {
         rotate: 0,
         kernel_seen_ns: 0,
         waiters: 0,
+        in_kernel: 0,
         kick: None,
         dead_told: false,
     };
@@ -352,13 +355,27 @@ impl Epoll {
         }
     }
 
-    /// Takes our own wake-up out of what the kernel gave.
+    /// True when there may be more events than were just taken.
+    fn has_more(&self) -> bool {
+        let (Some(set), Some(region)) = (self.set, attach::region()) else { return false };
+        !region.ready(set.shared).is_empty() || !self.nested.is_empty()
+    }
+
+    /// Who leaves with `n` of at most `most` events wakes the next sleeper for the rest, unless the set's pipe does.
+    fn pass_on(&mut self, epfd: c_int, n: usize, most: usize) {
+        let told = self.set.is_some_and(|set| set.shared.signalled.load(Ordering::SeqCst) != 0);
+        if n == most && self.waiters > 0 && !told && self.has_more() {
+            self.kick(epfd);
+        }
+    }
+
+    /// Takes our own wake-up out of what the kernel gave. It stays until no thread is in the kernel's `epoll_wait`.
     fn strip(&mut self, events: &mut [epoll_event], n: usize) -> usize {
         let mut kept = 0;
         for i in 0..n {
             let event = events[i];
             if { event.u64 } == kick_mark() {
-                if let Some(fd) = self.kick {
+                if let Some(fd) = self.kick.filter(|_| self.in_kernel == 0) {
                     let mut count = 0u64;
                     real::read(fd, (&raw mut count).cast(), 8);
                 }
@@ -510,6 +527,7 @@ pub(crate) fn in_child() {
         epoll.set = None;
         epoll.kick = None;
         epoll.waiters = 0;
+        epoll.in_kernel = 0;
     }
 }
 

@@ -50,7 +50,7 @@ fn open(fd: c_int, kind: u32, family: c_int) -> Result<Socket, isize> {
         ours |= slot_flag::INET6;
     }
     socket.slot.flags.store(ours, Ordering::Release);
-    for kept in &socket.slot.spare1 {
+    for kept in &socket.slot.keep_alive_times {
         kept.store(0, Ordering::Relaxed);
     }
     options::carry_over(fd, socket);

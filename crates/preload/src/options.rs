@@ -67,9 +67,9 @@ fn tell(socket: Socket, option: u64, value: u64) -> isize {
 /// Idle seconds, interval seconds, count, as set or by default.
 fn keep_alive(socket: Socket) -> (u32, u32, u32) {
     let or = |value, default| if value == 0 { default } else { value };
-    let rest = socket.slot.spare1[1].load(Ordering::Relaxed);
+    let rest = socket.slot.keep_alive_times[1].load(Ordering::Relaxed);
     (
-        or(socket.slot.spare1[0].load(Ordering::Relaxed), KEEP_IDLE_S),
+        or(socket.slot.keep_alive_times[0].load(Ordering::Relaxed), KEEP_IDLE_S),
         or(rest >> 16, KEEP_INTERVAL_S),
         or(rest & 0xffff, KEEP_COUNT),
     )
@@ -132,8 +132,7 @@ fn set_inner(
         (SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let bytes = int()?;
             let bytes = if bytes < 0 { i32::MAX as u32 } else { bytes.unsigned_abs() };
-            let most = slot.receive_size.load(Ordering::Relaxed) / 2;
-            slot.receive_low_water.store(bytes.min(most), Ordering::Release);
+            slot.receive_low_water.store(bytes, Ordering::Release);
         }
         (SOL_SOCKET, libc::SO_LINGER) => {
             let linger: libc::linger = value(from, len)?;
@@ -168,7 +167,7 @@ fn set_inner(
             if !(1..=32767).contains(&seconds) {
                 return Err(err(libc::EINVAL));
             }
-            slot.spare1[0].store(seconds.unsigned_abs(), Ordering::Relaxed);
+            slot.keep_alive_times[0].store(seconds.unsigned_abs(), Ordering::Relaxed);
             return Ok(if kept_bit(socket, kept::KEEP_ALIVE) == 0 { 0 } else { tell_keep_alive(socket) });
         }
         (IPPROTO_TCP, libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT) => {
@@ -183,7 +182,7 @@ fn set_inner(
             } else {
                 (given.unsigned_abs(), count)
             };
-            slot.spare1[1].store(interval << 16 | count, Ordering::Relaxed);
+            slot.keep_alive_times[1].store(interval << 16 | count, Ordering::Relaxed);
             return Ok(if kept_bit(socket, kept::KEEP_ALIVE) == 0 { 0 } else { tell_keep_alive(socket) });
         }
         _ => return Ok(real::ours(real::setsockopt(fd, level, name, from, len) as isize)),
@@ -335,9 +334,9 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
         keep(socket, kept::DEFER_ACCEPT, kernel_int(fd, IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) != 0);
         if kept_bit(socket, kept::KEEP_ALIVE) != 0 {
             let of = |name| kernel_int(fd, IPPROTO_TCP, name).unsigned_abs();
-            slot.spare1[0].store(of(libc::TCP_KEEPIDLE), Ordering::Relaxed);
+            slot.keep_alive_times[0].store(of(libc::TCP_KEEPIDLE), Ordering::Relaxed);
             let rest = of(libc::TCP_KEEPINTVL) << 16 | of(libc::TCP_KEEPCNT) & 0xffff;
-            slot.spare1[1].store(rest, Ordering::Relaxed);
+            slot.keep_alive_times[1].store(rest, Ordering::Relaxed);
             tell_keep_alive(socket);
         }
     }
@@ -355,8 +354,8 @@ pub(crate) fn inherit(from: Socket, to: Socket) {
         (&old.receive_low_water, &new.receive_low_water),
         (&old.asked_receive_buffer, &new.asked_receive_buffer),
         (&old.asked_send_buffer, &new.asked_send_buffer),
-        (&old.spare1[0], &new.spare1[0]),
-        (&old.spare1[1], &new.spare1[1]),
+        (&old.keep_alive_times[0], &new.keep_alive_times[0]),
+        (&old.keep_alive_times[1], &new.keep_alive_times[1]),
     ] {
         new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
     }

@@ -206,9 +206,14 @@ impl Socket {
         TOLD[self.index as usize / 64].load(Ordering::Relaxed) >> (self.index % 64) & 1 != 0
     }
 
-    /// SO_RCVLOWAT, at least 1.
+    /// SO_RCVLOWAT, at least 1. What was set may be more than the ring ever holds: then half of the ring.
     pub(crate) fn low_water(self) -> u32 {
-        self.slot.receive_low_water.load(Ordering::Relaxed).max(1)
+        let asked = self.slot.receive_low_water.load(Ordering::Relaxed);
+        let most = match self.slot.receive_size.load(Ordering::Relaxed) {
+            0 => u32::MAX, // no ring yet
+            size => size / 2,
+        };
+        asked.min(most).max(1)
     }
 
     /// Marks the slot and wakes the engine if it sleeps (see [`engine_state`]).

@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
 
 use libc::{pollfd, sigset_t, timespec};
 use scoutline_abi::Region;
-use scoutline_abi::attach::{Message, kind};
 use scoutline_abi::layout::{EXCLUSIVE, PollSet, engine_state, slot_state};
 
 use crate::lock::Lock;
@@ -105,8 +104,7 @@ pub(crate) fn give_back(set: Set) {
         return;
     }
     drop(cache);
-    let _ = attach::request(Message::new(kind::FREE_SET, set.number), false);
-    attach::discard(set.pipe);
+    attach::free_set(set.number, set.pipe);
 }
 
 /// A set with its pipe, non-blocking if asked.
@@ -124,12 +122,8 @@ pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
     let set = if let Some(set) = kept {
         set
     } else {
-        let (answer, [pipe, _]) = attach::request(Message::new(kind::NEW_SET, 0), true).ok()?;
-        let shared = region.set(answer.value)?;
-        if pipe < 0 {
-            return None;
-        }
-        Set { number: answer.value, pipe: attach::protect_set(pipe, answer.value), shared }
+        let (number, pipe) = attach::new_set(region)?;
+        Set { number, pipe, shared: region.set(number)? }
     };
     let flags = real::fcntl(set.pipe, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };

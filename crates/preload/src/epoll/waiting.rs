@@ -63,6 +63,7 @@ pub(crate) fn await_events(
             n = epoll.look_at_kernel(epfd, out, now);
         }
         if n > 0 || zero {
+            epoll.pass_on(epfd, n, out.len());
             return Answer::Done(n as isize);
         }
         let Some(set) = epoll.set else { return Answer::Done(err(libc::ENOMEM)) };
@@ -78,16 +79,26 @@ pub(crate) fn await_events(
         set.shared.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         n = epoll.collect(out);
-        let mut woken = Woken::Event;
+        let (mut woken, mut by_pipe) = (Woken::Event, false);
         if n == 0 {
             drop(epoll);
-            woken = sleep(epfd, set, deadline, mask);
+            (woken, by_pipe) = sleep(epfd, set, deadline, mask);
             epoll = lock.lock();
         }
         epoll.waiters = epoll.waiters.saturating_sub(1);
         set.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
         epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
+        if by_pipe {
+            // What is in the pipe is for all who sleep: who leaves more than it takes leaves that too.
+            if epoll.waiters > 0 {
+                n = epoll.collect(out);
+            }
+            if n == 0 || !epoll.has_more() {
+                set.drain();
+            }
+        }
         if n > 0 {
+            epoll.pass_on(epfd, n, out.len());
             return Answer::Done(n as isize);
         }
         match woken {
@@ -95,6 +106,7 @@ pub(crate) fn await_events(
             Woken::Interrupted => return Answer::Done(err(libc::EINTR)),
             Woken::TimedOut => {
                 n = epoll.collect(out);
+                epoll.pass_on(epfd, n, out.len());
                 return Answer::Done(n as isize);
             }
         }
@@ -102,15 +114,14 @@ pub(crate) fn await_events(
     }
 }
 
-/// Sleeps on both.
-fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) -> Woken {
+/// Sleeps on both. Says why it ended, and whether there is something in the pipe.
+fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) -> (Woken, bool) {
     let look = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut fds = [look(epfd), look(if attach::dead() { -1 } else { set.pipe })];
     match wait::ppoll_until(&mut fds, deadline, mask) {
-        0 => Woken::TimedOut,
-        n if n > 0 && fds[1].revents != 0 => set.drain(),
-        n if n > 0 => Woken::Event,
-        _ => Woken::Interrupted,
+        0 => (Woken::TimedOut, false),
+        n if n > 0 => (Woken::Event, fds[1].revents != 0),
+        _ => (Woken::Interrupted, false),
     }
 }
 
@@ -124,6 +135,7 @@ fn wait_kernel(
     mask: *const sigset_t,
 ) -> (isize, bool) {
     epoll.waiters += 1;
+    epoll.in_kernel += 1;
     drop(epoll);
     let timeout = match deadline {
         None => -1,
@@ -136,6 +148,7 @@ fn wait_kernel(
     let errno = real::errno();
     let mut epoll = lock.lock();
     epoll.waiters = epoll.waiters.saturating_sub(1);
+    epoll.in_kernel = epoll.in_kernel.saturating_sub(1);
     if n < 0 {
         return (err(errno), false);
     }

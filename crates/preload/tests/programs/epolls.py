@@ -212,6 +212,62 @@ for t in threads:
     t.join()
 say("threads", len(hits), set(hits.values()))
 
+# Several threads asleep, each takes one event and does not come back: one wake-up for two registrations of one
+# socket, for several sockets, and for several that are armed anew.
+def sleepers(ep, count, cause):
+    took = []
+    waiting = [threading.Thread(target=lambda: took.append(len(ep.poll(3, 1)))) for _ in range(count)]
+    for t in waiting:
+        t.start()
+    time.sleep(0.05)
+    start = time.monotonic()
+    cause()
+    for t in waiting:
+        t.join()
+    return took == [1] * count and time.monotonic() - start < 2
+
+
+def arm(ep, fds):
+    for fd in fds:
+        ep.modify(fd, IN | ONCE)
+
+
+c, s = pair()
+twin = os.dup(s.fileno())
+ep5 = select.epoll()
+ep5.register(s, 0)
+ep5.register(twin, 0)
+good = []
+for _ in range(10):
+    arm(ep5, (s, twin))
+    good.append(sleepers(ep5, 2, lambda: c.send(b"x")))
+    s.recv(10)
+    c.send(b"x")
+    time.sleep(0.02)
+    good.append(sleepers(ep5, 2, lambda: arm(ep5, (s, twin))))
+    s.recv(10)
+say("one wake-up, two registrations", all(good))
+ep5.close()
+ep5 = select.epoll()
+pairs = [pair() for _ in range(4)]
+for c, s in pairs:
+    ep5.register(s, IN | ET)
+say("one event each", all(sleepers(ep5, 4, lambda: [c.send(b"x") for c, s in pairs]) for _ in range(10)))
+c, s = pair()
+bare = select.epoll()
+bare.register(rr0 := os.pipe()[0], IN)
+c.send(b"x")
+time.sleep(0.05)
+twin = os.dup(s.fileno())
+
+
+def register():
+    bare.register(s, IN | ONCE)
+    bare.register(twin, IN | ONCE)
+
+
+say("added to a kernel set, two asleep", sleepers(bare, 2, register))
+
 # Inherited over fork: the child waits too.
 c, s = pair()
 ep4 = select.epoll()

@@ -72,6 +72,25 @@ x.settimeout(2)
 x.connect(l.getsockname())
 say("connected", x.getpeername() == l.getsockname())
 
+# More is asked for at once than there is ever room for: set before it is connected.
+l = listener()
+x = socket.socket()
+x.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 << 30)
+x.connect(l.getsockname())
+y, _ = l.accept()
+y.send(b"x")
+say("little", poll((x, select.POLLIN), ms=50))
+y.setblocking(False)
+# (Linux's own limit depends on the machine's tcp_rmem and on what it holds for other sockets.)
+ours = "LD_PRELOAD" in os.environ
+end = time.monotonic() + 3
+while ours and time.monotonic() < end and not poll((x, select.POLLIN), ms=10):
+    try:
+        y.send(b"x" * 65536)
+    except BlockingIOError:
+        pass
+say("full", not ours or len(poll((x, select.POLLIN), ms=50)) == 1)
+
 # More than fit on the stack.
 import resource
 pairs = [pair() for _ in range(80)]
