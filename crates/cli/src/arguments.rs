@@ -212,10 +212,10 @@ pub(crate) struct Experiment {
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// How often each arm is measured
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// How long each measurement takes
-    #[arg(long, value_name = "SECONDS")]
+    /// How long each measurement takes, 0.05 to 3600 seconds
+    #[arg(long, value_name = "SECONDS", value_parser = interval)]
     pub(crate) seconds: Option<f64>,
     /// Only cases whose text contains this
     #[arg(long, value_name = "TEXT")]

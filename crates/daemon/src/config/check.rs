@@ -98,7 +98,7 @@ fn check_device(device: &Device) -> Checked {
     if address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast() {
         return fault(&device.address, format!("{address} cannot be the address of a device"));
     }
-    within("the prefix of the address", &Spanned::new(device.address.span(), network.prefix), 1..=32)?;
+    within("the prefix of the address", &Spanned::new(device.address.span(), network.prefix), 1..=31)?;
     if network.prefix < 31 && (address == network.base() || address == network.broadcast()) {
         let message = format!(
             "{network} names a network, not an address in it; write for instance \"{}/{}\"",

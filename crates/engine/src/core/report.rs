@@ -91,7 +91,7 @@ impl Core {
             ("paths", self.paths.len() as u64),
             ("paths-made", counters.paths_made),
             ("paths-refused", counters.paths_refused),
-            ("paths-ns", charged.paths.as_nanos() as u64),
+            ("busy-ns", charged.paths.as_nanos() as u64),
             ("linux-ns", charged.linux.as_nanos() as u64),
             ("buffer-bytes", self.paths.budget().buffer_bytes()),
             ("ring-bytes", self.programs.values().map(|p| p.ring_bytes()).sum()),
