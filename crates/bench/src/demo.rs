@@ -1,11 +1,12 @@
 //! The demonstration: nginx, unmodified, on the kernel and on paths; 96 standard clients and a
 //! preferred one; files of 1 and 50 KB. Live progress, a table, a figure; about a minute.
 
+use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::Options;
 use crate::harness::{Lab, Load, Measurement, clock, order};
@@ -27,9 +28,13 @@ const FIGURE: &str = "scoutline-demo.svg";
 /// # Errors
 /// As for [`crate::run`].
 pub fn demo(options: &Options) -> Result<()> {
-    let (rounds, seconds, warmup) = if options.quick { (1, 1.5, 0.3) } else { (2, 4.0, 0.5) };
+    let (rounds, seconds, warmup) = if options.quick { (1, 1.5, 0.3) } else { (3, 3.5, 0.5) };
     let (rounds, seconds) = (options.rounds.unwrap_or(rounds), options.seconds.unwrap_or(seconds));
     let begin = Instant::now();
+    let path = options.plot.as_deref().unwrap_or(Path::new(FIGURE));
+    // Before a minute of measuring, not after.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "cannot write the figure: there is no folder {}", folder.display());
     eprintln!(
         "Making hosts: three servers and a client (network namespaces, veth pairs). Starting nginx on each:\n\
          on the kernel, on paths with equal priorities, on paths where the client 10.77.0.3 is preferred."
@@ -61,10 +66,11 @@ pub fn demo(options: &Options) -> Result<()> {
         }
     }
     drop(lab);
-    println!("\n{}", table(&seen, options));
+    let mut text = format!("\n{}\n", table(&seen, options));
     for (size, size_kb) in SIZES_KB.iter().enumerate() {
         let mean = |arm: usize| middle(&seen[size][arm], |seen| seen.preferred.mean_us).max(1.0);
-        println!(
+        let _ = writeln!(
+            text,
             "{size_kb:>2} KB: with priorities the preferred client is served {:.1} times as fast as with equal \
              ones, and {:.1} times as fast as by the kernel.",
             mean(EQUAL) / mean(PRIORITIES),
@@ -72,12 +78,15 @@ pub fn demo(options: &Options) -> Result<()> {
         );
     }
     if options.baseline {
-        println!("(Baseline: the kernel stood in our place too.)");
+        text.push_str("(Baseline: the kernel stood in our place too.)\n");
     }
-    let path = options.plot.as_deref().unwrap_or(Path::new(FIGURE));
     draw(&figure(&seen), path)?;
-    println!("The figure is in {}. Hosts and servers are removed.", path.display());
-    Ok(())
+    let _ = writeln!(text, "The figure is in {}. Hosts and servers are removed.", path.display());
+    // Whoever reads may have gone (`| head`): that is no fault of ours.
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 fn show(head: &str, standard: Option<Progress>, preferred: Option<Progress>, begin: Instant) {
