@@ -3,6 +3,8 @@
 //! Creation and destruction of a path with four trivial stages, a run of one packet through it, and look-ups in a
 //! flow table of 100,000 entries in random order. Medians of several rounds.
 
+#![allow(clippy::disallowed_methods)] // an example measures; the crate does not
+
 use std::any::Any;
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddrV4};

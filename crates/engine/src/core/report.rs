@@ -55,6 +55,9 @@ impl Core {
             for (name, value) in stage.facts {
                 if name == "state" {
                     row.state = Some(value);
+                } else if name.ends_with("-ns-per-packet") {
+                    // The measuring rule says the same of every stage.
+                    row.details.insert(format!("{}-{name}", stage.module.to_lowercase()), value);
                 } else {
                     row.details.insert(name.to_owned(), value);
                 }
