@@ -220,6 +220,10 @@ pub(crate) struct Experiment {
     /// Only cases whose text contains this
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Option<String>,
+    /// Whether each host's protocol work stays on its own core (receive packet steering); else the experiment's
+    /// own choice
+    #[arg(long, value_name = "BOOL")]
+    pub(crate) steer: Option<bool>,
     /// The kernel in our place too: what then differs is the bias of the method
     #[arg(long)]
     pub(crate) baseline: bool,

@@ -16,6 +16,7 @@ fn options(arguments: &Experiment) -> Options {
         rounds: arguments.rounds,
         seconds: arguments.seconds,
         only: arguments.only.clone(),
+        steer: arguments.steer,
         baseline: arguments.baseline,
         ..Options::default()
     }
