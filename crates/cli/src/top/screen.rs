@@ -1,5 +1,7 @@
 //! The live screen.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -7,17 +9,26 @@ use ratatui::DefaultTerminal;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
+use signal_hook::consts::{SIGHUP, SIGTERM};
 
 use super::rates::{Round, Sort, round};
 use super::{Sample, summary, tables};
 use crate::client::Client;
 use crate::failure::Failure;
 
-/// Shows rounds until `q`, Ctrl-C or the last one.
+/// How often a signal is looked for while nobody types.
+const SIGNAL_LOOK: Duration = Duration::from_millis(100);
+
+/// Shows rounds until `q`, Ctrl-C, SIGTERM, SIGHUP or the last one. However it ends, the terminal is as it was.
 pub(super) fn run(client: &mut Client, interval: Duration, count: Option<u64>) -> Result<(), Failure> {
     let mut terminal =
         ratatui::try_init().map_err(|error| Failure::failed(format!("no screen: {error}; try --json")))?;
-    let done = rounds(&mut terminal, client, interval, count);
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGHUP] {
+        // Without the handler the signal only ends us less tidily.
+        let _ = signal_hook::flag::register(signal, Arc::clone(&ended));
+    }
+    let done = rounds(&mut terminal, client, interval, count, &ended);
     ratatui::restore();
     done
 }
@@ -27,6 +38,7 @@ fn rounds(
     client: &mut Client,
     interval: Duration,
     count: Option<u64>,
+    ended: &AtomicBool,
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("the terminal failed: {error}"));
     let mut before = Sample::take(client)?;
@@ -45,8 +57,14 @@ fn rounds(
         let next = Instant::now() + interval;
         loop {
             let rest = next.saturating_duration_since(Instant::now());
-            if rest.is_zero() || !event::poll(rest).map_err(failed)? {
+            if ended.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            if rest.is_zero() {
                 break;
+            }
+            if !event::poll(rest.min(SIGNAL_LOOK)).map_err(failed)? {
+                continue;
             }
             let Event::Key(key) = event::read().map_err(failed)? else { break };
             if key.kind != KeyEventKind::Press {
