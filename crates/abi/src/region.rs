@@ -190,18 +190,6 @@ impl Region {
         };
         Some([span(start, first), span(0, len as u64 - first)])
     }
-
-    /// Makes the pages of an arena range present in this process: page faults cost more than copies.
-    pub fn populate(&self, ring_offset: u64, len: u64) {
-        if ring_offset.checked_add(len).is_some_and(|end| end <= ARENA_LEN) {
-            const MADV_POPULATE_WRITE: i32 = 23; // linux/mman.h, since 5.14; others refuse it, and it is a hint
-            // SAFETY: the range lies in our mapping; the advice changes no content.
-            unsafe {
-                let start = self.base.add(offset::ARENA + ring_offset as usize);
-                libc::madvise(start.as_ptr().cast(), len as usize, MADV_POPULATE_WRITE);
-            }
-        }
-    }
 }
 
 fn fd_borrow(fd: &OwnedFd) -> BorrowedFd<'_> {

@@ -35,7 +35,7 @@ macro_rules! twins {
             $(#[test] fn $name() { super::$name($crate::fixture::Arm::Paths); })*
         }
         mod on_kernel {
-            $(#[test] #[ignore = "tests the test itself"] fn $name() { super::$name($crate::fixture::Arm::Kernel); })*
+            $(#[test] #[ignore = "the same test on the kernel: shows that the test is right; run with --ignored on_kernel"] fn $name() { super::$name($crate::fixture::Arm::Kernel); })*
         }
     };
 }

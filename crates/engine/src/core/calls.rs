@@ -13,14 +13,13 @@ use scoutline_abi::layout::{
 use scoutline_base::Time;
 use scoutline_path::{Attributes, Budget, CreateError, FlowKey, Name, Value};
 use scoutline_proto::bindings::EPHEMERAL;
+use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
 use super::paths::{covers, flow_key};
 use crate::program::Program;
 use crate::socket::SocketEnd;
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
 const ACCEPT_RING: u32 = 4096 * 4;
 /// SO_REUSEADDR and SO_REUSEPORT among the bits of BIND's third argument.

@@ -11,6 +11,7 @@ use scoutline_base::{DeviceId, PathId, Time};
 use scoutline_device::memory::{WireConfig, wire};
 use scoutline_device::{DeviceConfig, Driver, tap};
 use scoutline_path::{Attributes, Name, Value};
+use scoutline_wire::ipv4::PROTOCOL_TCP as TCP;
 
 use super::Core;
 use super::paths::flow_key;
@@ -20,7 +21,6 @@ use crate::settings::{DeviceSettings, EngineSettings};
 use crate::socket::SocketEnd;
 use crate::start::StartError;
 
-const TCP: u8 = 6;
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
 /// Time for one path.

@@ -11,12 +11,10 @@ use scoutline_path::{
 };
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_sched::{Entry, Level, Policy};
+use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::{Core, Extra};
 use crate::socket::SocketEnd;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 impl Core {
     /// Creates a path and takes it into the tables.

@@ -253,9 +253,8 @@ impl SocketEnd {
         // The position before the extents: the shim writes them the other way round, so all that belong to this
         // position are seen.
         let claimed = self.shared().send_tail.load(Ordering::Acquire);
-        match self.take_extents() {
-            Written::To(_) => {}
-            other => return other,
+        if let Err(not_to_be_known) = self.take_extents() {
+            return not_to_be_known;
         }
         let limit = self.freed.get() + u64::from(self.send_size()).max(self.extents_end());
         if claimed > self.written.get() && claimed <= limit {
@@ -269,19 +268,19 @@ impl SocketEnd {
         if self.extents.borrow().is_empty() { 0 } else { MAX_AHEAD }
     }
 
-    /// Takes the extents that the program has pushed.
-    fn take_extents(&self) -> Written {
+    /// Takes the extents that the program has pushed; the error is what to say of the program's position instead.
+    fn take_extents(&self) -> Result<(), Written> {
         let slot = self.shared();
         let tail = slot.extents_tail.load(Ordering::Acquire);
         let mut extents = self.extents.borrow_mut();
         let mut head = self.extents_taken.get();
         if tail.wrapping_sub(head) > EXTENT_COUNT as u32 {
-            return Written::Nonsense;
+            return Err(Written::Nonsense);
         }
         while head != tail {
             // No honest program gets there: each is at least MIN_EXTENT long and within MAX_AHEAD.
             if extents.len() == MAX_EXTENTS || self.kind != slot_kind::STREAM {
-                return Written::Nonsense;
+                return Err(Written::Nonsense);
             }
             let shared = &slot.extents[head as usize % EXTENT_COUNT];
             let (start, offset) =
@@ -289,7 +288,7 @@ impl SocketEnd {
             let len = u64::from(shared.len.load(Ordering::Relaxed));
             // The control thread tells us of a file before the program may use it, but over another way.
             let Some(file) = self.program.file(shared.file.load(Ordering::Relaxed)) else {
-                return Written::Later;
+                return Err(Written::Later);
             };
             let follows = extents.back().map_or(0, |last| last.range.end).max(self.written.get());
             let sound = start >= follows
@@ -297,14 +296,14 @@ impl SocketEnd {
                 && (MIN_EXTENT..=MAX_AHEAD).contains(&len)
                 && file.span(offset, len as usize).is_some();
             if !sound {
-                return Written::Nonsense;
+                return Err(Written::Nonsense);
             }
             extents.push_back(FileRange { range: start..start + len, offset, file });
             head = head.wrapping_add(1);
             self.extents_taken.set(head);
             slot.extents_head.store(head, Ordering::Release);
         }
-        Written::To(0)
+        Ok(())
     }
 
     /// Reads how far the program has taken the received bytes; nonsense counts as nothing new.

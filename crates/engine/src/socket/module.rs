@@ -11,14 +11,15 @@ use scoutline_path::{
 };
 use scoutline_ring::Pool;
 use scoutline_sched::Level;
+use scoutline_wire::ipv4;
 
 use super::datagram::DatagramStage;
 use super::{SocketEnd, StreamStage};
 use crate::policy::ClassPolicy;
 
-/// IP protocol numbers.
-const TCP: u64 = 6;
-const UDP: u64 = 17;
+/// IP protocol numbers, as attributes have them.
+const TCP: u64 = ipv4::PROTOCOL_TCP as u64;
+const UDP: u64 = ipv4::PROTOCOL_UDP as u64;
 
 /// Which listening socket a listen path belongs to.
 pub(crate) type Listeners = Rc<RefCell<HashMap<PathId, Rc<SocketEnd>>>>;
