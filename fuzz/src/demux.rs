@@ -130,7 +130,10 @@ impl Host {
             gateway: (settings & 1 != 0).then_some(PEER),
             mtu: if settings & 2 == 0 { 1500 } else { 576 },
             trusted_checksums: settings & 4 == 0,
-            offload: Offload { checksum: settings & 8 != 0, tcp_segmentation: settings & 16 != 0 },
+            offload: Offload {
+                checksum: settings & 8 != 0,
+                tcp_segmentation: (settings & 16 != 0).then_some(65_535),
+            },
         });
         let tcp = Tcp::new(Bindings::new(Rc::new(OneClass), 1), Secret::new([7; 16]), Config::default());
         let net = Net { interface, tcp, udp: Bindings::new(Rc::new(OneClass), 2) };

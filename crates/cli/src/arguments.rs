@@ -62,6 +62,9 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Undo what the daemon changed, once it has ended (it starts this by itself)
+    #[command(hide = true, name = scoutline_daemon::guard::COMMAND)]
+    Guard,
     /// Write the manual pages
     #[command(hide = true)]
     Man {

@@ -46,6 +46,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Demo(arguments) => experiment::demo(&arguments),
         Command::Bench(arguments) => experiment::bench(&arguments),
         Command::Load { arguments } => experiment::load(arguments),
+        Command::Guard => up::guard(),
         Command::Man { dir } => manual::man(&dir),
         Command::Completions { shell } => manual::completions(shell),
     }

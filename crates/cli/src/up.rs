@@ -19,6 +19,11 @@ pub(crate) fn up(arguments: &Up) -> Result<(), Failure> {
     scoutline_daemon::run(&config).map_err(|error| Failure::failed(error.to_string()))
 }
 
+pub(crate) fn guard() -> Result<(), Failure> {
+    scoutline_daemon::guard::serve(std::io::stdin().lock())
+        .map_err(|error| Failure::failed(error.to_string()))
+}
+
 fn configuration(arguments: &Up) -> Result<Config, ConfigError> {
     let mut config = match (&arguments.device, arguments.address) {
         (Some(device), Some(address)) => Config::quick(device, address, arguments.gateway)?,

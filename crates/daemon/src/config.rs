@@ -102,6 +102,8 @@ pub struct PacketKnobs {
     pub ring_frames: Option<Spanned<u32>>,
     /// The kernel cuts super-segments and completes checksums; default: yes.
     pub offload: Option<bool>,
+    /// The interface is set to take super-segments beyond 64 KiB while we have it; default: yes, if dedicated.
+    pub long_segments: Option<bool>,
     /// Sent packets skip the interface's queueing discipline; default: no.
     pub qdisc_bypass: Option<bool>,
 }

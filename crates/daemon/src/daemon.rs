@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
 use rustix::process::{Resource, Rlimit};
+use scoutline_device::SegmentLimit;
 use scoutline_engine::{Engine, EngineHandle, StartError};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -14,6 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::attach::Owners;
 use crate::config::{Config, ConfigError};
 use crate::engine::EngineLink;
+use crate::guard::{Guard, Undo};
 use crate::plane::{Ended, Plane, PlaneSettings};
 use crate::sockets::SocketError;
 
@@ -49,8 +51,35 @@ pub enum DaemonError {
 /// # Errors
 /// It does not start, or the engine ends by itself.
 pub fn run(config: &Config) -> Result<(), DaemonError> {
-    let start = || Engine::start(config.settings()).map_err(DaemonError::Engine);
+    // Until the engine has let go of the devices.
+    let mut guard = None;
+    let start = || {
+        guard = Guard::start().map_err(|error| log::warn!("{error}")).ok();
+        if let Some(guard) = &mut guard {
+            lengthen_segments(config, guard);
+        }
+        Engine::start(config.settings()).map_err(DaemonError::Engine)
+    };
     run_with(config, start, || announce(config), EngineHandle::stop)
+}
+
+/// Has the interfaces that are ours alone take super-segments as long as we can make use of.
+fn lengthen_segments(config: &Config, guard: &mut Guard) {
+    for (name, wanted) in config.long_segments() {
+        let mut lengthen = || {
+            let Some(limit) = SegmentLimit::named(name)? else { return Ok(()) };
+            let wanted = wanted.min(limit.most);
+            if limit.now >= wanted {
+                return Ok(());
+            }
+            guard.note(Undo::SegmentLimit { interface: limit.interface, len: limit.now })?;
+            SegmentLimit::set(limit.interface, wanted)
+        };
+        // That there is no such interface, say, the engine tells better.
+        if let Err(error) = lengthen() {
+            log::debug!("{name} keeps its limit of super-segments: {error}");
+        }
+    }
 }
 
 /// Runs the daemon with an engine that `start` makes and `finish` stops. `ready` is called once programs can

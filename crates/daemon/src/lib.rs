@@ -15,6 +15,7 @@ mod attach;
 mod control;
 mod daemon;
 mod engine;
+pub mod guard;
 mod plane;
 mod sockets;
 

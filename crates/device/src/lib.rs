@@ -6,6 +6,7 @@
 
 mod config;
 mod error;
+mod link;
 pub mod memory;
 pub mod packet;
 mod partner;
@@ -17,4 +18,7 @@ mod vnet;
 
 pub use config::{DeviceConfig, Driver, open};
 pub use error::OpenError;
-pub use partner::{DeviceCounters, DeviceError, DeviceFacts, MAX_SUPER_FRAME, Notice, Offload, Partner};
+pub use link::SegmentLimit;
+pub use partner::{
+    DeviceCounters, DeviceError, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload, Partner,
+};

@@ -18,6 +18,7 @@
 //! To send it is the other way round: `sendmmsg` 53 Gbit/s, a transmit ring 39 to 43 (we would have to
 //! copy the payload into it, and it needs a system call per batch all the same).
 
+mod long;
 mod open;
 mod receive;
 mod ring;

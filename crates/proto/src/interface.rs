@@ -43,8 +43,9 @@ pub struct InterfaceConfig {
 pub struct Offload {
     /// Completes partial checksums (or passes them on to a receiver that does not need them).
     pub checksum: bool,
-    /// Cuts TCP super-segments.
-    pub tcp_segmentation: bool,
+    /// Cuts TCP super-segments; the longest IP datagram that it takes, in bytes. Beyond 65,535 a datagram has a total
+    /// length of 0 and is as long as its frame ("BIG TCP", Linux 6.3).
+    pub tcp_segmentation: Option<u32>,
 }
 
 /// Where a packet for some address goes on this link.

@@ -9,7 +9,7 @@ pub use module::{Ip4Module, REASSEMBLY};
 pub use reassembly::{Expired, Limits, Offered, Reassembler};
 pub use stage::{Ip4Stage, ReassemblyStage};
 
-use scoutline_path::DropReason;
+use scoutline_path::{DropReason, Facts, SegmentationKind};
 use scoutline_wire::ipv4::{self, Header, ParseError};
 
 use crate::Interface;
@@ -47,6 +47,16 @@ pub(crate) fn reason(error: ParseError) -> DropReason {
         ParseError::Truncated { .. } | ParseError::Cut { .. } => DropReason::Truncated,
         _ => DropReason::Malformed,
     }
+}
+
+/// What stands in the total-length field of a datagram of `len` bytes; `None` for one that cannot be.
+///
+/// A TCP super-segment beyond 16 bits of length has 0 there, and is as long as its frame: so Linux has it since 6.3
+/// ("BIG TCP", include/net/ip.h `iph_totlen`). It never leaves the machine so: the device cuts it.
+#[inline]
+pub(crate) fn total_len_field(len: usize, facts: &Facts) -> Option<u16> {
+    let cut = facts.segmentation.is_some_and(|how| how.kind == SegmentationKind::Tcp4);
+    u16::try_from(len).ok().or(cut.then_some(0))
 }
 
 #[cfg(test)]

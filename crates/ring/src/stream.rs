@@ -33,8 +33,8 @@ impl Span {
 }
 
 /// Spans that one segment can consist of: pieces of a ring that may wrap, and of files that are sent from where they
-/// lie. A segment of 64 KiB crosses at most five files of 16 KiB and what stands between them.
-pub const MAX_SPANS: usize = 16;
+/// lie. A segment of 192 KiB crosses at most 13 files of 16 KiB and what stands between them, once around the end.
+pub const MAX_SPANS: usize = 28;
 
 /// A sequence of spans.
 #[derive(Clone, Copy, Debug)]

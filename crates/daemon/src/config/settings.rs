@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
-use scoutline_device::{DeviceConfig, Driver as OpenDriver, packet, pcap, tap};
+use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
 use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings};
 use scoutline_sched::Level;
 
@@ -45,6 +45,21 @@ impl Config {
             linux_interval: microseconds(*self.linux.interval_us.get_ref()),
             system_level: Level::Priority(*self.system.priority.get_ref()),
         }
+    }
+}
+
+impl Config {
+    /// The interfaces that are to take super-segments of so many bytes.
+    pub(crate) fn long_segments(&self) -> impl Iterator<Item = (&str, u32)> {
+        let wanted = |device: &&Device| {
+            let knobs = device.packet.as_ref();
+            device.driver == Driver::Packet
+                && device.mode == DeviceMode::Dedicated
+                && knobs.and_then(|knobs| knobs.offload).unwrap_or(true)
+                && knobs.and_then(|knobs| knobs.long_segments).unwrap_or(true)
+        };
+        // The limit must not be reached.
+        self.device.iter().filter(wanted).map(|device| (device.name.get_ref().as_str(), MAX_LONG_FRAME + 1))
     }
 }
 

@@ -85,11 +85,7 @@ pub fn wire(seed: u64, config: WireConfig) -> (MemoryPartner, MemoryPartner) {
             kind: "memory",
             link_address: [2, 0, 0, 0, 0, outward as u8 + 1],
             mtu,
-            offload: Offload {
-                checksum: offload,
-                segmentation: offload,
-                max_segment_len: if offload { MAX_SUPER_FRAME } else { mtu + 14 },
-            },
+            offload: Offload { checksum: offload, segmentation: offload, max_segment_len: MAX_SUPER_FRAME },
             trusted_checksums: true,
         },
         wire: wire.clone(),

@@ -8,8 +8,9 @@ use scoutline_base::DeviceId;
 use scoutline_bpf::IngressDrop;
 
 use crate::error::OpenError;
+use crate::link::SegmentLimit;
 use crate::packet::{PacketPartner, receive, send};
-use crate::partner::{DeviceCounters, DeviceFacts, MAX_SUPER_FRAME, Notice, Offload};
+use crate::partner::{DeviceCounters, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::{self, Interface};
 
 /// How to open an interface.
@@ -95,7 +96,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
         offload: Offload {
             checksum: config.offload,
             segmentation: config.offload,
-            max_segment_len: if config.offload { MAX_SUPER_FRAME } else { interface.mtu()? + 14 },
+            max_segment_len: if config.offload { max_segment_len(&interface) } else { MAX_SUPER_FRAME },
         },
         trusted_checksums: trusted,
     };
@@ -127,6 +128,14 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
         _ingress_drop: ingress_drop,
     };
     Ok((partner, notices))
+}
+
+/// The longest frame that the interface cuts for us: its `gso_ipv4_max_size` must not be reached.
+fn max_segment_len(interface: &Interface) -> u32 {
+    match SegmentLimit::of(interface.index) {
+        Ok(Some(limit)) => limit.now.saturating_sub(1).clamp(MAX_SUPER_FRAME, MAX_LONG_FRAME),
+        Ok(None) | Err(_) => MAX_SUPER_FRAME,
+    }
 }
 
 /// An AF_PACKET socket that receives nothing until it is bound.

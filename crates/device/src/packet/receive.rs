@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_path::{Burst, Checksum, Facts, Message};
-use scoutline_ring::Pool;
+use scoutline_ring::{Block, Pool};
 
 use crate::error::OpenError;
-use crate::packet::Config;
 use crate::packet::ring::{FRAME_LEN, FRAMES_PER_BLOCK, Frame, Ring};
+use crate::packet::{Config, long};
 use crate::partner::DeviceCounters;
 use crate::sys::{self, Interface};
+use crate::vnet::VnetHeader;
 
 /// Frames up to this length are copied out at once (a copy of 2 KiB takes 50 ns).
 const SMALL_LEN: u32 = 2048;
@@ -41,6 +42,8 @@ pub(super) struct Receiver {
     head: u32,
     small: Pool,
     large: Pool,
+    /// Memory for super-segments beyond 64 KiB, once one has come.
+    long: Cell<Vec<u8>>,
     trusted: bool,
     error_asked: Time,
     /// PACKET_STATISTICS counts from its last reading.
@@ -60,6 +63,7 @@ impl Receiver {
             head: 0,
             small: Pool::new(SMALL_LEN, SMALL_LIMIT),
             large: Pool::new(FRAME_LEN, LARGE_LIMIT),
+            long: Cell::default(),
             trusted,
             error_asked: Time::ZERO,
             drops: Cell::new(0),
@@ -91,7 +95,7 @@ impl Receiver {
         let mut taken = 0;
         while taken < limit && self.is_clear(counters) {
             let Some(frame) = Frame::take(&self.ring, self.head) else { break };
-            match self.message(frame, now, device, counters) {
+            match self.message(frame, now, device, burst, counters) {
                 Ok(Some(message)) => {
                     counters.rx_packets += 1;
                     counters.rx_bytes += message.body_len() as u64;
@@ -125,10 +129,15 @@ impl Receiver {
         mut frame: Frame<'_>,
         now: Time,
         device: DeviceId,
+        burst: &mut Burst,
         counters: &mut DeviceCounters,
     ) -> Result<Option<Message>, NoMemory> {
         if frame.packet_type() == libc::PACKET_OUTGOING {
             frame.give_back();
+            return Ok(None);
+        }
+        if frame.is_long() {
+            self.take_long(frame, now, device, burst, counters);
             return Ok(None);
         }
         if !frame.is_whole() {
@@ -163,6 +172,46 @@ impl Receiver {
         };
         let facts = Facts { device, arrival: now, checksum, segmentation, ..Facts::default() };
         Ok(Some(Message::received(block, 0..len, facts)))
+    }
+
+    /// Appends what a super-segment beyond 64 KiB is cut into.
+    #[cold]
+    fn take_long(
+        &self,
+        frame: Frame<'_>,
+        now: Time,
+        device: DeviceId,
+        burst: &mut Burst,
+        counters: &mut DeviceCounters,
+    ) {
+        let mut buffer = self.long.take();
+        let mut whole = true;
+        let mut add = |vnet: VnetHeader, bytes: &[u8]| {
+            let segmentation = vnet.received(self.trusted).1;
+            whole = long::cut(vnet, self.trusted, bytes, |piece| {
+                let block = Block::from_bytes(piece.into());
+                let facts = Facts {
+                    device,
+                    arrival: now,
+                    checksum: Checksum::Verified,
+                    segmentation,
+                    ..Facts::default()
+                };
+                counters.rx_packets += 1;
+                counters.rx_bytes += piece.len() as u64;
+                burst.push(Message::received(block, 0..piece.len() as u32, facts));
+            });
+        };
+        if frame.is_whole() {
+            add(frame.vnet(), frame.bytes());
+        } else if let Some((vnet, bytes)) = long::take(self.ring.socket(), &mut buffer) {
+            add(vnet, bytes);
+        } else {
+            whole = false;
+        }
+        frame.give_back();
+        counters.rx_malformed += u64::from(!whole);
+        self.long.set(buffer);
     }
 
     /// What the socket reports (its interface went down), asked now and then.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use scoutline_ring::{Block, BlockOwner};
 
 use crate::error::OpenError;
+use crate::packet::long::MAX_HONEST_LEN;
 use crate::packet::open::{bind, raw_socket};
 use crate::sys;
 use crate::vnet::{VNET_LEN, VnetHeader};
@@ -22,6 +23,8 @@ const BLOCK_LEN: u32 = 2 << 20;
 pub(super) const FRAMES_PER_BLOCK: u32 = BLOCK_LEN / FRAME_LEN;
 /// Bytes kept free in front of the packet; they align the IP header to 32 bytes.
 const RESERVE: libc::c_int = 6;
+/// How much of packets longer than a frame may wait in the socket's queue.
+const LONG_BUFFER_LEN: libc::c_int = 8 << 20;
 /// `sockaddr_ll` follows the aligned header (TPACKET2_HDRLEN).
 const ADDRESS_AT: usize = 32;
 /// Frames detached at one time: 17 MiB.
@@ -71,9 +74,15 @@ impl Ring {
         };
         option(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32, "choose TPACKET_V2")?;
         option(libc::PACKET_VNET_HDR, 1, "switch vnet headers on")?;
+        // What is longer than a frame comes whole through the socket's queue; the value only has to be above 0.
+        option(libc::PACKET_COPY_THRESH, 1, "receive long packets")?;
         option(libc::PACKET_RESERVE, RESERVE, "reserve head room")?;
         // Linux 4.20; before it, outgoing packets are skipped one by one.
         let _ = option(libc::PACKET_IGNORE_OUTGOING, 1, "leave outgoing packets out");
+        if sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &LONG_BUFFER_LEN).is_err() {
+            // Without the privilege to exceed the system's limit, take what there is.
+            let _ = sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &LONG_BUFFER_LEN);
+        }
         let blocks = frames.div_ceil(FRAMES_PER_BLOCK);
         let request = libc::tpacket_req {
             tp_block_size: BLOCK_LEN,
@@ -293,6 +302,13 @@ impl<'a> Frame<'a> {
         const PACKET_TYPE_AT: usize = std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
         // SAFETY: a `sockaddr_ll` stands at this offset of each frame, which is ours.
         unsafe { self.memory.add(ADDRESS_AT + PACKET_TYPE_AT).read() }
+    }
+
+    /// True for a packet that the kernel has put into the socket's queue too, since it does not fit, and for one whose
+    /// IP header cannot say how long it is.
+    #[inline]
+    pub(super) fn is_long(&self) -> bool {
+        self.header.tp_status & libc::TP_STATUS_COPY != 0 || self.len > MAX_HONEST_LEN
     }
 
     /// False when the packet is cut short, or the header is not sane.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use scoutline_base::{DeviceId, Time};
 
 use crate::error::OpenError;
-use crate::partner::{DeviceCounters, DeviceFacts, Notice, Offload};
+use crate::partner::{DeviceCounters, DeviceFacts, MAX_SUPER_FRAME, Notice, Offload};
 use crate::pcap::{Capture, FileError, PcapPartner, Reader};
 
 /// Which files, and how.
@@ -86,7 +86,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PcapPartner, Vec<Notice>),
             kind: "pcap",
             link_address: config.link_address,
             mtu: config.mtu,
-            offload: Offload { checksum: false, segmentation: false, max_segment_len: config.mtu + 14 },
+            offload: Offload { checksum: false, segmentation: false, max_segment_len: MAX_SUPER_FRAME },
             trusted_checksums: false,
         },
         pace: config.pace,

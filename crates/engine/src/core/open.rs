@@ -18,6 +18,7 @@ use scoutline_proto::tcp::{Config, Tcp};
 use scoutline_proto::{Bindings, Interface, Offload};
 use scoutline_ring::Pool;
 use scoutline_sched::{Configuration, FixedPriority, Policy, Quantum};
+use scoutline_wire::ethernet;
 
 use super::{Core, Counters, Net};
 use crate::clock;
@@ -30,6 +31,8 @@ use crate::start::StartError;
 use crate::sys;
 use crate::wheel::Wheel;
 
+/// Payload of one super-segment at most: 135 segments of an Ethernet link; the device may set less.
+const MAX_TRANSMIT_LEN: u32 = 195_480;
 /// Buffers for datagrams on their way out: one for each that fits a link's MTU.
 const POOL_BLOCK: u32 = 2048;
 /// 16 MiB of them at most; then the heap serves.
@@ -220,13 +223,17 @@ fn make_net(
         mtu: facts.mtu.min(u32::from(u16::MAX)) as u16,
         trusted_checksums: facts.trusted_checksums,
         // Every partner completes checksums and cuts super-segments, in software if it must.
-        offload: Offload { checksum: true, tcp_segmentation: true },
+        offload: Offload {
+            checksum: true,
+            tcp_segmentation: Some(facts.offload.max_segment_len - ethernet::HEADER_LEN as u32),
+        },
     });
     let random = || u64::from_le_bytes(sys::random_bytes());
     let tcp = Bindings::new(Rc::clone(policy) as Rc<_>, random());
     let udp = Bindings::new(Rc::clone(policy) as Rc<_>, random());
     let config = Config {
         receive_buffer: settings.receive_buffer,
+        max_transmit_len: MAX_TRANSMIT_LEN,
         // What the ring holds and what lies in files beside it.
         send_buffer: settings.send_buffer.max(MAX_AHEAD as u32),
         time_wait: settings.time_wait,

@@ -8,7 +8,7 @@ use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Effect, Facts, 
 use scoutline_ring::Block;
 use scoutline_wire::{ethernet, icmp, ipv4};
 
-use super::{Limits, Offered, Reassembler, TTL, fragment, validate};
+use super::{Limits, Offered, Reassembler, TTL, fragment, total_len_field, validate};
 use crate::Interface;
 use crate::eth::grow_offsets;
 
@@ -71,7 +71,7 @@ impl Ip4Stage {
             return false;
         };
         let payload_len = message.head.as_slice().len() + message.body_len();
-        let Ok(total_len) = u16::try_from(payload_len + ipv4::MIN_HEADER_LEN) else {
+        let Some(total_len) = total_len_field(payload_len + ipv4::MIN_HEADER_LEN, &message.facts) else {
             context.account.on_drop(DropReason::Malformed);
             return false;
         };

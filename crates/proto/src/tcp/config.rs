@@ -54,7 +54,7 @@ pub struct Config {
     pub selective_ack: bool,
     /// Give up when data stays unacknowledged for so long (RFC 5482).
     pub user_timeout: Option<Duration>,
-    /// Most payload of one `Transmit`, in bytes.
+    /// Most payload of one `Transmit`, in bytes; [`Tcp`](super::Tcp) takes less where the device takes less.
     pub max_transmit_len: u32,
     /// The least that variation adds to the retransmission time-out.
     pub min_rto: Duration,

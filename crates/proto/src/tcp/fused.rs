@@ -13,7 +13,7 @@ use scoutline_wire::{checksum, ethernet, ipv4};
 use super::TcpStage;
 use crate::Interface;
 use crate::eth::{EthStage, grow_offsets};
-use crate::ip4::{Ip4Stage, TTL};
+use crate::ip4::{Ip4Stage, TTL, total_len_field};
 
 const HEADERS: usize = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN;
 
@@ -92,7 +92,7 @@ impl EthIpTcp {
             Body::Empty | Body::Stream { .. } => self.eth.recent_link(remote, context.now),
             _ => None,
         };
-        let (Some(link), Ok(total_len)) = (link, u16::try_from(total_len)) else {
+        let (Some(link), Some(total_len)) = (link, total_len_field(total_len, &message.facts)) else {
             return self.ip4.outward_one(message, context) && self.eth.outward_one(message, context);
         };
         let (tos, identification) = (message.facts.tos, self.interface.next_identification());

@@ -25,6 +25,8 @@ pub const BACKLOG: &str = "backlog";
 /// The attribute (`Name::Other`) by which a new connection holds its place among the half-open ones.
 pub(super) const HALF_OPEN: &str = "half-open";
 
+/// The longest IP and TCP headers that we send.
+const MAX_HEADERS: u32 = (ipv4::MIN_HEADER_LEN + tcp::MAX_HEADER_LEN) as u32;
 /// Configurations that are kept ready; sockets rarely differ in more than a few.
 const MAX_CONFIGS: usize = 16;
 
@@ -111,8 +113,10 @@ impl Tcp {
         // RFC 6691: the MTU less both headers without options.
         let mss =
             interface.mtu.get().saturating_sub((ipv4::MIN_HEADER_LEN + tcp::MIN_HEADER_LEN) as u16).max(64);
-        let segmentation = interface.offload.get().tcp_segmentation;
-        let max_transmit_len = if segmentation { base.max_transmit_len } else { u32::from(mss) };
+        let max_transmit_len = match interface.offload.get().tcp_segmentation {
+            Some(datagram) => base.max_transmit_len.min(datagram.saturating_sub(MAX_HEADERS)),
+            None => u32::from(mss),
+        };
         let fits = |config: &Config| {
             config.receive_buffer == receive
                 && config.send_buffer == send

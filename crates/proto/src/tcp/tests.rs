@@ -111,7 +111,7 @@ fn connected_with(offload: Offload) -> Connected {
 }
 
 fn connected() -> Connected {
-    connected_with(Offload { checksum: true, tcp_segmentation: true })
+    connected_with(Offload { checksum: true, tcp_segmentation: Some(65_535) })
 }
 
 fn state(host: &Host, path: PathId) -> State {

@@ -118,7 +118,7 @@ fn outward_to_the_remote_or_to_where_the_message_says() {
 #[test]
 fn a_device_completes_the_checksum() {
     let (mut host, path) = host(true);
-    host.interface.offload.set(Offload { checksum: true, tcp_segmentation: false });
+    host.interface.offload.set(Offload { checksum: true, tcp_segmentation: None });
     let sent = host.send(path, testing::block(b"hello"));
     let pseudo = checksum::pseudo_header(OURS, PEER, 17, 13);
     assert_eq!(sent[0][40..42], pseudo.to_be_bytes());

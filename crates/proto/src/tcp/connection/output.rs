@@ -11,9 +11,6 @@ use crate::tcp::recovery::Phase;
 use crate::tcp::segment::Transmit;
 use crate::tcp::timers::Timer;
 
-/// Payload with the longest TCP header and an IP header must fit 16 bits of length.
-const MAX_PAYLOAD: u32 = 65_535 - 60 - 40;
-
 impl Connection {
     /// The next segment to send at `now`. Call until `None`; what is returned counts as sent. The caller may stop
     /// early and come back later.
@@ -374,6 +371,6 @@ impl Connection {
     #[inline]
     fn max_len(&self) -> u32 {
         let segment = self.segment();
-        (self.config.max_transmit_len.min(MAX_PAYLOAD) / segment * segment).max(segment)
+        (self.config.max_transmit_len / segment * segment).max(segment)
     }
 }

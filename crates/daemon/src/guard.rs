@@ -1,0 +1,118 @@
+//! Puts the machine back as it was when the daemon ends, in whatever way.
+//!
+//! A child process holds the list of what to undo. It reads from a pipe whose other end only the daemon has, so it
+//! hears of the daemon's end even after `kill -9`. Then it undoes everything, the newest first, and ends. An orderly
+//! end goes the same way. What is to be undone is written to the pipe before it is done.
+//!
+//! Attached eBPF programs, sockets and mappings need no guard: the kernel takes them back with the process.
+
+use std::io::{self, BufRead, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use scoutline_device::SegmentLimit;
+
+/// The subcommand of `scoutline` that is the guard.
+pub const COMMAND: &str = "guard";
+
+/// One thing to put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Undo {
+    /// The longest super-segment of the interface with this index.
+    SegmentLimit {
+        /// Which.
+        interface: u32,
+        /// What it was, in bytes.
+        len: u32,
+    },
+}
+
+impl Undo {
+    fn carry_out(self) -> io::Result<()> {
+        match self {
+            // It may be gone, or another's by now; then the kernel says so.
+            Undo::SegmentLimit { interface, len } => SegmentLimit::set(interface, len),
+        }
+    }
+}
+
+/// Why there is no guard.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot start the process that puts the machine back as it was ({0}); so nothing is changed that it would have to"
+)]
+pub(crate) struct GuardError(#[from] io::Error);
+
+/// The daemon's end. Dropping it has everything undone, and waits for that.
+pub(crate) struct Guard {
+    child: Child,
+    pipe: Option<ChildStdin>,
+}
+
+impl Guard {
+    /// Starts the child: this very program, in a process group of its own, so that what ends the daemon's group does
+    /// not end it.
+    pub(crate) fn start() -> Result<Guard, GuardError> {
+        let mut child = Command::new("/proc/self/exe")
+            .arg0("scoutline-guard")
+            .arg(COMMAND)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        let pipe = child.stdin.take();
+        Ok(Guard { child, pipe })
+    }
+
+    /// Notes what is to be undone. Only after this may it be done.
+    pub(crate) fn note(&mut self, undo: Undo) -> io::Result<()> {
+        let mut line = serde_json::to_vec(&undo)?;
+        line.push(b'\n');
+        self.pipe.as_mut().map_or(Ok(()), |pipe| pipe.write_all(&line))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.pipe = None; // end of file: the child undoes all and ends
+        if let Err(error) = self.child.wait() {
+            log::warn!("cannot wait for the guard: {error}");
+        }
+    }
+}
+
+/// What the child does: reads until the daemon is gone, then undoes.
+///
+/// # Errors
+/// The input cannot be read. What came before is undone all the same.
+pub fn serve(input: impl BufRead) -> io::Result<()> {
+    // A service manager signals the whole group of processes: we end when the daemon has.
+    let signalled = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&signalled))?;
+    }
+    let mut all: Vec<Undo> = Vec::new();
+    let mut result = Ok(());
+    for line in input.lines() {
+        match line.and_then(|line| serde_json::from_str(&line).map_err(io::Error::from)) {
+            Ok(undo) => all.push(undo),
+            // Cut off by the daemon's death: it was not done yet.
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
+        }
+    }
+    for undo in all.into_iter().rev() {
+        if let Err(error) = undo.carry_out() {
+            eprintln!("scoutline: warn: cannot undo {undo:?}: {error}");
+        }
+    }
+    result
+}
