@@ -20,6 +20,7 @@ mod hostile;
 mod iperf;
 mod loss;
 mod machine;
+mod nginx;
 mod python;
 mod redis;
 mod web;
