@@ -68,9 +68,27 @@ pub struct Passed {
     pub to_server: WireCounters,
     /// The wire from the server host to the client host.
     pub to_client: WireCounters,
-    /// What never reached the line or left it, though the wire did not take it: a ring that was full, a frame
-    /// above the MTU, a refusal. Zero on a bridge that works.
-    pub mishaps: u64,
+    /// The interface towards the client host.
+    pub client: DeviceCounters,
+    /// The interface towards the server host.
+    pub server: DeviceCounters,
+    /// Frames above the wire's MTU, which it does not take.
+    pub too_large: u64,
+}
+
+impl Passed {
+    /// What never reached the line or left it, though the wire did not take it: a ring that was full, a frame above
+    /// the MTU, a refusal. Zero on a bridge that works.
+    pub fn mishaps(&self) -> u64 {
+        let of_interface = |counters: &DeviceCounters| {
+            counters.rx_ring_drops
+                + counters.rx_malformed
+                + counters.tx_too_large
+                + counters.tx_malformed
+                + counters.tx_refused
+        };
+        self.too_large + of_interface(&self.client) + of_interface(&self.server)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -199,17 +217,12 @@ impl Crossing {
 
     fn passed(&self) -> Passed {
         let [client, server] = &self.sides;
-        let mishaps = |counters: DeviceCounters| {
-            counters.rx_malformed + counters.tx_too_large + counters.tx_malformed + counters.tx_refused
-        };
-        let of_side = |side: &Side| {
-            let interface = side.interface.counters();
-            mishaps(interface) + interface.rx_ring_drops + mishaps(side.wire.counters())
-        };
         Passed {
             to_server: server.wire.wire_counters(),
             to_client: client.wire.wire_counters(),
-            mishaps: of_side(client) + of_side(server),
+            client: client.interface.counters(),
+            server: server.interface.counters(),
+            too_large: client.wire.counters().tx_too_large + server.wire.counters().tx_too_large,
         }
     }
 }

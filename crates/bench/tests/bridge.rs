@@ -68,7 +68,7 @@ fn a_bridge_delays_sleeps_and_leaves_nothing() {
         assert!(wire.sent >= u64::from(ROUNDS), "{passed:?}");
         assert_eq!(wire, WireCounters { sent: wire.sent, ..WireCounters::default() });
     }
-    assert_eq!(passed.mishaps, 0, "{passed:?}");
+    assert_eq!(passed.mishaps(), 0, "{passed:?}");
 
     let names = [testbed.client().name(), testbed.server(0).name()].map(str::to_owned);
     let prefix = names[0].trim_end_matches("client").to_owned();

@@ -130,7 +130,7 @@ fn down_and_up(fixture: &Fixture, url: &str, files: &Path, run: impl Fn(&[&str])
     for wire in [passed.to_server, passed.to_client] {
         assert!(wire.lost > 0 && wire.reordered > 0 && wire.duplicated > 0, "{passed:?}");
     }
-    assert_eq!(passed.mishaps, 0, "{passed:?}");
+    assert_eq!(passed.mishaps(), 0, "{passed:?}");
 }
 
 fn a_server_over_a_bad_line(arm: Arm) {
