@@ -14,6 +14,7 @@
 //! The load generator is a process of its own: `scoutline load …`, see [`load`]. Experiments on hosts
 //! need root and iproute2; what they make on the machine goes however they end.
 
+pub mod bridge;
 pub mod load;
 pub mod pattern;
 pub mod plot;

@@ -1,5 +1,6 @@
 //! The system calls of this crate that the standard library has no safe form for: namespaces,
-//! placement on cores, real-time priority, epoll, and `connect` without blocking.
+//! placement on cores, real-time priority, offloads of an interface, poll, epoll, and `connect` without
+//! blocking.
 //!
 //! Every function here is safe to call; nothing else in the crate is unsafe.
 
@@ -143,6 +144,62 @@ fn socket_address(address: SocketAddrV4) -> libc::sockaddr_in {
     }
 }
 
+/// ETHTOOL_STXCSUM (include/uapi/linux/ethtool.h).
+const ETHTOOL_STXCSUM: u32 = 0x17;
+
+/// Has the kernel complete checksums, and so also cut super-segments, before frames reach this interface of the
+/// caller's namespace (`ethtool -K NAME tx off`; segmentation offload depends on checksum offload).
+pub(crate) fn offloads_off(interface: &str) -> io::Result<()> {
+    /// struct ethtool_value
+    #[repr(C)]
+    struct Value {
+        command: u32,
+        data: u32,
+    }
+    let mut value = Value { command: ETHTOOL_STXCSUM, data: 0 };
+    // SAFETY: `ifreq` is plain data for which zeros are valid.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: plain system call with integer arguments.
+    let fd = check(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
+    // SAFETY: `fd` was made just now and has no other owner.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: `request` is an ifreq whose data is the ethtool_value that this command reads.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) }).map(drop)
+}
+
+/// Waits until one of these descriptors is readable or its other end is closed, or for `timeout`; which are.
+pub(crate) fn poll_input<const N: usize>(
+    descriptors: [RawFd; N],
+    timeout: Option<Duration>,
+) -> io::Result<[bool; N]> {
+    let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let timeout = timeout.map(timespec);
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: `polled` has room for N; the timeout is null or a valid timespec; no signal mask is given. A number
+    // that is no open descriptor is reported, not used.
+    let result = unsafe { libc::ppoll(polled.as_mut_ptr(), N as libc::nfds_t, timeout, std::ptr::null()) };
+    match check(result) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok([false; N]),
+        Err(error) => Err(error),
+        Ok(_) => Ok(polled.map(|polled| polled.revents != 0)),
+    }
+}
+
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: duration.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(duration.subsec_nanos() as i32),
+    }
+}
+
 /// An epoll set, edge-triggered, whose tokens are indices.
 pub(crate) struct Poll {
     fd: OwnedFd,
@@ -182,10 +239,7 @@ impl Poll {
     /// Waits up to `timeout` and returns how many events there are for [`Poll::event`].
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         let (room, length) = (self.events.as_mut_ptr(), self.events.len() as c_int);
-        let timeout = libc::timespec {
-            tv_sec: timeout.as_secs() as libc::time_t,
-            tv_nsec: libc::c_long::from(timeout.subsec_nanos() as i32),
-        };
+        let timeout = timespec(timeout);
         let set = self.fd.as_raw_fd();
         // SAFETY: `room` is valid for `length` events, `timeout` is a valid timespec, and no signal mask
         // is given.

@@ -11,8 +11,12 @@
 //! them. Where the kernel serves, the address is on the interface; where we serve, the interface is up
 //! and has no address: it belongs to the daemon (dedicated mode).
 //!
+//! [`Testbed::over`] puts a bad line between a client and one server: a third host, with a
+//! [`Bridge`](crate::bridge) in it.
+//!
 //! Every route is made with `congctl cubic`, because the default may be another (bbr here, which
-//! cripples TCP over veth) and the sysctl cannot be set inside a namespace. Offloads stay on.
+//! cripples TCP over veth) and the sysctl cannot be set inside a namespace. Offloads stay on, save over
+//! a bridge.
 //!
 //! Needs root and iproute2. Everything goes when the [`Testbed`] is dropped, and also on a signal
 //! (`cleanup.rs`).
@@ -26,6 +30,7 @@ use std::{process, thread};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::bridge::{self, Bridge, Line};
 use crate::cleanup::{self, ip};
 use crate::sys;
 
@@ -132,6 +137,8 @@ impl Drop for Host {
 /// A client host and its server hosts.
 #[derive(Debug)]
 pub struct Testbed {
+    /// In front, so that it goes before what it joins.
+    bridge: Option<Bridge>,
     client: Host,
     servers: Vec<Host>,
     directory: Directory,
@@ -143,6 +150,43 @@ impl Testbed {
     /// # Errors
     /// Without root, without iproute2, or where namespaces are refused: the message says what to do.
     pub fn new(owners: &[Owner], steer: Option<Steer>) -> Result<Testbed> {
+        let (mut testbed, prefix) = Testbed::with_client()?;
+        for (index, owner) in owners.iter().enumerate() {
+            let (client, server) = (&testbed.client, Host::create(format!("{prefix}-server{index}"))?);
+            let device = format!("eth{index}");
+            join((client, &device), (&server, "eth0"))?;
+            assign(client, &server, index, *owner)?;
+            if let Some(steer) = steer {
+                server.steer("eth0", steer.server_core)?;
+                client.steer(&device, steer.client_core)?;
+            }
+            testbed.servers.push(server);
+        }
+        Ok(testbed)
+    }
+
+    /// Makes a client host, one server host, and a line between them that loses, delays and mixes up packets.
+    ///
+    /// # Errors
+    /// As [`Testbed::new`].
+    pub fn over(line: Line, owner: Owner) -> Result<Testbed> {
+        let (mut testbed, prefix) = Testbed::with_client()?;
+        let (client, server) = (&testbed.client, Host::create(format!("{prefix}-server0"))?);
+        let middle = Host::create(format!("{prefix}-bridge"))?;
+        join((client, "eth0"), (&middle, bridge::CLIENT))?;
+        join((&server, "eth0"), (&middle, bridge::SERVER))?;
+        for host in [client, &server] {
+            let off = host.enter(|| sys::offloads_off("eth0"))?;
+            off.with_context(|| format!("cannot switch off the offloads of eth0 in {}", host.name))?;
+        }
+        assign(client, &server, 0, owner)?;
+        testbed.bridge = Some(Bridge::start(middle, line)?);
+        testbed.servers.push(server);
+        Ok(testbed)
+    }
+
+    /// The client host alone, and how the names of its hosts begin.
+    fn with_client() -> Result<(Testbed, String)> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if !sys::is_root() {
             bail!("making hosts (network namespaces) needs root; run it with sudo");
@@ -153,17 +197,12 @@ impl Testbed {
         let directory = Directory::create(std::env::temp_dir().join(format!("{prefix}-files")))?;
         let client = Host::create(format!("{prefix}-client"))
             .context("cannot make network namespaces (in a container: run it with --privileged)")?;
-        let mut servers = Vec::new();
-        for (index, owner) in owners.iter().enumerate() {
-            let server = Host::create(format!("{prefix}-server{index}"))?;
-            connect(&client, &server, index, *owner)?;
-            if let Some(steer) = steer {
-                server.steer("eth0", steer.server_core)?;
-                client.steer(&format!("eth{index}"), steer.client_core)?;
-            }
-            servers.push(server);
-        }
-        Ok(Testbed { client, servers, directory })
+        Ok((Testbed { bridge: None, client, servers: Vec::new(), directory }, prefix))
+    }
+
+    /// The line between the hosts, in a test bed made by [`Testbed::over`].
+    pub fn bridge(&self) -> Option<&Bridge> {
+        self.bridge.as_ref()
     }
 
     /// The host that clients run on.
@@ -196,15 +235,21 @@ fn address(network: usize, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, u8::try_from(network).expect("fewer than 256 server hosts"), host)
 }
 
-fn connect(client: &Host, server: &Host, index: usize, owner: Owner) -> Result<()> {
-    let device = format!("eth{index}");
+/// Joins two hosts by a veth pair, both ends up.
+fn join(one: (&Host, &str), other: (&Host, &str)) -> Result<()> {
     // Both ends are made where they belong, so that no name ever stands in our own namespace.
-    client.ip(&format!("link add {device} type veth peer name eth0 netns {}", server.name))?;
-    for (host, device) in [(client, device.as_str()), (server, "eth0")] {
+    one.0.ip(&format!("link add {} type veth peer name {} netns {}", one.1, other.1, other.0.name))?;
+    for (host, device) in [one, other] {
         // No IPv6 link-local address: its neighbour discovery would be traffic of its own.
         host.ip(&format!("link set {device} addrgenmode none"))?;
         host.ip(&format!("link set {device} up"))?;
     }
+    Ok(())
+}
+
+/// Gives the client host, and a server host that the kernel owns, addresses and routes on the network `index`.
+fn assign(client: &Host, server: &Host, index: usize, owner: Owner) -> Result<()> {
+    let device = format!("eth{index}");
     let network = format!("{}/24", address(index, 0));
     let assign = |host: &Host, device: &str, last: u8| {
         host.ip(&format!("addr add {}/24 dev {device} noprefixroute", address(index, last)))

@@ -2,7 +2,8 @@
 //!
 //! - **Synopsis**: `memory::wire(seed, config)` gives its two ends.
 //! - **Options** ([`WireConfig`]): delay, jitter, loss, reorder, duplicate, corrupt, rate, queue, MTU, offload.
-//! - **Counters**: see [`DeviceCounters`]; what the wire loses counts as the receiver's `rx_ring_drops`.
+//! - **Counters**: see [`DeviceCounters`]; what the wire loses counts as the receiver's `rx_ring_drops`. And
+//!   [`WireCounters`]: what the wire did.
 //! - **Example**: `let (client, server) = memory::wire(7, WireConfig { loss: 0.05, ..WireConfig::default() });`
 //! - **See also**: `pcap`.
 //!
@@ -25,7 +26,7 @@ use scoutline_path::Burst;
 
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Partner};
 
-pub use open::{WhenFull, WireConfig, wire};
+pub use open::{WhenFull, WireConfig, WireCounters, wire};
 
 /// One end of a wire.
 pub struct MemoryPartner {
@@ -42,6 +43,11 @@ impl MemoryPartner {
     /// Lets virtual time reach `now`: what is pushed after it leaves then. It never goes back.
     pub fn advance(&mut self, now: Time) {
         self.wire.borrow_mut().advance(now);
+    }
+
+    /// What the wire has done to the packets for this end.
+    pub fn wire_counters(&self) -> WireCounters {
+        self.wire.borrow().directions[1 - self.outward].counters
     }
 
     /// Packets on their way to this end.
@@ -90,7 +96,6 @@ impl Partner for MemoryPartner {
     }
 
     fn counters(&self) -> DeviceCounters {
-        let lost = self.wire.borrow().directions[1 - self.outward].lost;
-        DeviceCounters { rx_ring_drops: lost, ..self.counters }
+        DeviceCounters { rx_ring_drops: self.wire_counters().lost, ..self.counters }
     }
 }

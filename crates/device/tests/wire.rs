@@ -3,13 +3,23 @@
 use std::time::Duration;
 
 use scoutline_base::Time;
-use scoutline_device::memory::{self, WhenFull, WireConfig};
+use scoutline_device::memory::{self, WhenFull, WireConfig, WireCounters};
 use scoutline_device::{DeviceCounters, Partner};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
 
 /// Sends `count` numbered packets 10 µs apart and gives (number, arrival in ns, intact) of what arrives.
 fn run(seed: u64, config: WireConfig, count: u32) -> (Vec<(u32, u64, bool)>, DeviceCounters) {
+    let (arrived, counters, _) = observe(seed, config, count);
+    (arrived, counters)
+}
+
+/// The same, and what the wire itself counts.
+fn observe(
+    seed: u64,
+    config: WireConfig,
+    count: u32,
+) -> (Vec<(u32, u64, bool)>, DeviceCounters, WireCounters) {
     let (mut one, mut two) = memory::wire(seed, config);
     for number in 0..count {
         one.advance(Time::from_micros(u64::from(number) * 10));
@@ -31,7 +41,7 @@ fn run(seed: u64, config: WireConfig, count: u32) -> (Vec<(u32, u64, bool)>, Dev
             arrived.push((number, at.as_nanos(), intact));
         }
     }
-    (arrived, two.counters())
+    (arrived, two.counters(), two.wire_counters())
 }
 
 fn numbers(arrived: &[(u32, u64, bool)]) -> Vec<u32> {
@@ -83,6 +93,39 @@ fn faults_come_as_often_as_told() {
     let (jittered, _) = run(1, WireConfig { jitter: Duration::from_millis(5), ..base }, 5000);
     assert_eq!(numbers(&jittered), (0..5000).collect::<Vec<_>>(), "jitter keeps the order");
     assert_ne!(jittered[10].1 - jittered[9].1, 10_000);
+}
+
+/// The wire's own counters against what a receiver sees.
+#[test]
+fn the_wire_counts_what_it_does() {
+    const COUNT: u32 = 3000;
+    let (arrived, _, counters) = observe(5, WireConfig { corrupt: 0.0, ..all_faults() }, COUNT);
+    let order = numbers(&arrived);
+    let mut latest = 0;
+    let late = order.iter().filter(|number| {
+        latest = latest.max(**number);
+        **number < latest
+    });
+    let late = late.count() as u64;
+    let mut distinct = order.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let seen = WireCounters {
+        sent: u64::from(COUNT),
+        lost: u64::from(COUNT) - distinct.len() as u64,
+        duplicated: (order.len() - distinct.len()) as u64,
+        corrupted: 0,
+        reordered: late,
+    };
+    assert_eq!(counters, seen);
+    assert!(seen.lost > 0 && seen.duplicated > 0 && seen.reordered > 0, "{seen:?}");
+
+    let (arrived, _, counters) = observe(5, WireConfig { corrupt: 0.05, ..WireConfig::default() }, COUNT);
+    let damaged = |(at, packet): (usize, &(u32, u64, bool))| packet.0 != at as u32 || !packet.2;
+    assert_eq!(
+        counters.corrupted,
+        arrived.iter().enumerate().filter(|packet| damaged(*packet)).count() as u64
+    );
 }
 
 #[test]

@@ -4,30 +4,36 @@
 
 mod fake;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const ADDRESS: &str = "10.77.0.1";
+/// What the daemon's process says when programs can attach.
+const READY: &str = "the fake daemon listens";
 
 /// Not a test of itself: the daemon's process, when started as such.
 #[test]
 fn fake_daemon() {
     let Ok(path) = std::env::var("SCOUTLINE_FAKE") else { return };
-    std::thread::spawn(|| {
-        // Our parent is gone when its end of the pipe is.
+    let socket = path.clone();
+    std::thread::spawn(move || {
+        // Our parent is gone when its end of the pipe is, however it ended; it cannot clean up any more.
         let _ = std::io::stdin().read(&mut [0]);
+        let _ = std::fs::remove_file(socket);
         std::process::exit(0);
     });
-    fake::serve(&path, ADDRESS.parse::<Ipv4Addr>().unwrap());
+    fake::serve(&path, ADDRESS.parse::<Ipv4Addr>().unwrap(), || println!("{READY}"));
 }
 
 struct Daemon {
     child: Child,
+    /// Held open: the daemon may still print.
+    _output: BufReader<ChildStdout>,
     path: String,
 }
 
@@ -35,20 +41,20 @@ impl Daemon {
     fn start(name: &str) -> Daemon {
         let path = format!("{}/scoutline-fake-{}-{name}", std::env::temp_dir().display(), std::process::id());
         let _ = std::fs::remove_file(&path);
-        let child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "fake_daemon", "--nocapture"])
             .env("SCOUTLINE_FAKE", &path)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let start = Instant::now();
-        while !Path::new(&path).exists() {
-            assert!(start.elapsed() < Duration::from_secs(10), "the fake daemon does not come up");
-            std::thread::sleep(Duration::from_millis(5));
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains(READY) {
+            line.clear();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the fake daemon does not come up");
         }
-        std::thread::sleep(Duration::from_millis(20));
-        Daemon { child, path }
+        Daemon { child, _output: output, path }
     }
 
     fn shim(&self, program: &str) -> Command {
@@ -189,6 +195,42 @@ fn signals() {
     std::fs::remove_file(program).unwrap();
 }
 
+/// The threads of a process with how often each was switched to another; `None` when one of them runs or only naps.
+fn asleep(process: u32) -> Option<Vec<(String, u64)>> {
+    let mut threads = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{process}/task")).ok()? {
+        let task = task.ok()?;
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let call = std::fs::read_to_string(task.path().join("syscall")).ok()?;
+        let naps = [libc::SYS_nanosleep, libc::SYS_clock_nanosleep].map(|call| call.to_string());
+        let asleep = status.lines().any(|line| line.starts_with("State:\tS"))
+            && !naps.iter().any(|nap| call.split_whitespace().next() == Some(nap));
+        if !asleep {
+            return None;
+        }
+        let switches = status
+            .lines()
+            .filter_map(|line| line.split_once("_ctxt_switches:")?.1.trim().parse::<u64>().ok());
+        threads.push((task.file_name().into_string().ok()?, switches.sum()));
+    }
+    Some(threads)
+}
+
+/// True when a program has so many threads, and these and the daemon's all sleep, twice without a switch in between:
+/// then no call is under way, and all wait for something that only we can bring about.
+fn settled(program: u32, daemon: u32, threads: usize) -> bool {
+    let look = || Some((asleep(program)?, asleep(daemon)?));
+    look().is_some_and(|first| first.0.len() == threads && look() == Some(first))
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// kill -9 of the daemon: whoever sleeps, in whatever call, gets ECONNRESET or an error event; never a hang.
 #[test]
 fn daemon_killed() {
@@ -198,7 +240,8 @@ fn daemon_killed() {
     let mut child = program.process_group(0).spawn().unwrap();
     let mut ready = [0u8; 6];
     child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    // Six: one in each call, and the one that waits for them.
+    wait_until("all threads sleep", || settled(child.id(), daemon.child.id(), 6));
     daemon.child.kill().unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {

@@ -384,6 +384,24 @@ fn a_closed_window_is_probed_for_hours_and_reopens() {
     assert!(pair.hosts[0].transmits < 300, "probes back off: {}", pair.hosts[0].transmits);
 }
 
+/// No faster than others may be, and not much slower: at a loss of p in a round trip R, 1.22 · segment / (R · √p)
+/// (Mathis et al., 1997), here 79 KB/s; CUBIC at so small a window is Reno's equal (RFC 9438 §4.3).
+#[test]
+fn loss_sets_the_pace() {
+    let lossy = Wire { delay: Duration::from_millis(50), loss: 0.05, split: true, ..CLEAN };
+    let mixed = Wire { jittered: 0.05, jitter: lossy.delay, duplication: 0.02, ..lossy };
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        for (wire, seed) in [(lossy, 1), (lossy, 2), (lossy, 3), (mixed, 4), (mixed, 5), (mixed, 6)] {
+            let config = Config { congestion: algorithm, ..Config::default() };
+            let mut pair = Pair::alike(&config, wire, seed);
+            pair.hosts[0].to_write = 4_000_000;
+            pair.run_until(hours(1), Pair::transferred);
+            let rate = 4_000_000 / pair.now.as_millis(); // bytes a millisecond: KB/s
+            assert!((40..=115).contains(&rate), "{algorithm:?}, seed {seed}: {rate} KB/s");
+        }
+    }
+}
+
 #[test]
 fn wide_reordering_without_loss_keeps_the_window() {
     let wire = Wire {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{BufReader, BufWriter, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use scoutline_base::Random;
+use scoutline_bench::bridge::Line;
 use scoutline_bench::process::{Place, Process};
 use scoutline_bench::server::Daemon;
 use scoutline_bench::testbed::{Host, Owner, Testbed};
@@ -41,6 +42,11 @@ macro_rules! twins {
 }
 pub(crate) use twins;
 
+/// Who has the server host's address.
+fn owner(arm: Arm) -> Owner {
+    if arm == Arm::Paths { Owner::Daemon } else { Owner::Kernel }
+}
+
 /// Whose turn it is.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -62,12 +68,24 @@ impl Fixture {
         fixture
     }
 
+    /// As [`Fixture::new`], with a bad line between the hosts.
+    pub(crate) fn over(line: Line, arm: Arm) -> Fixture {
+        let mut fixture = Fixture::with_testbed(|| Testbed::over(line, owner(arm)));
+        if arm == Arm::Paths {
+            fixture.start_daemon();
+        }
+        fixture
+    }
+
     /// The hosts alone.
     pub(crate) fn without_daemon(arm: Arm) -> Fixture {
+        Fixture::with_testbed(|| Testbed::new(&[owner(arm)], None))
+    }
+
+    fn with_testbed(make: impl FnOnce() -> anyhow::Result<Testbed>) -> Fixture {
         // A test that failed leaves nothing that disturbs the next.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let owner = if arm == Arm::Paths { Owner::Daemon } else { Owner::Kernel };
-        let testbed = Testbed::new(&[owner], None).unwrap_or_else(|error| panic!("{NEEDS}: {error:#}"));
+        let testbed = make().unwrap_or_else(|error| panic!("{NEEDS}: {error:#}"));
         Fixture { daemon: None, testbed, _turn: turn }
     }
 
@@ -148,9 +166,8 @@ impl Fixture {
         process.unwrap_or_else(|error| panic!("{error:#}"))
     }
 
-    /// Waits until something on the client host accepts connections at `port`.
-    pub(crate) fn wait_for_peer_port(&self, port: u16, server: &mut Process) {
-        let address = SocketAddrV4::new(self.peer_address(), port);
+    /// Waits until `server` accepts connections from the client host.
+    pub(crate) fn wait_for_port(&self, address: SocketAddrV4, server: &mut Process) {
         let connect = || TcpStream::connect_timeout(&address.into(), SOON);
         // A refused connection comes back at once.
         wait_until("the server accepts", SOON, || {
@@ -223,23 +240,29 @@ pub(crate) fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> 
     begin.elapsed()
 }
 
+/// Whether the long form of the tests is asked for.
+pub(crate) fn long() -> bool {
+    std::env::var_os("SCOUTLINE_LONG").is_some_and(|value| value != "0")
+}
+
 /// How many MiB a transfer has: 1 GiB in the long form.
 pub(crate) fn transfer_mib(short: usize) -> usize {
-    if std::env::var_os("SCOUTLINE_LONG").is_some_and(|value| value != "0") { 1024 } else { short }
+    if long() { 1024 } else { short }
+}
+
+/// Writes a file of so many MiB, see [`write_file_kib`].
+pub(crate) fn write_file(path: &Path, mib: usize) {
+    write_file_kib(path, mib << 10);
 }
 
 /// Writes a file without a period, in pieces: a lost, doubled or misplaced piece shows.
-pub(crate) fn write_file(path: &Path, mib: usize) {
-    let mut random = Random::new(0x2317_0000 + mib as u64);
-    let mut file = fs::File::create(path).unwrap();
-    let mut piece = Vec::with_capacity(1 << 20);
-    for _ in 0..mib {
-        piece.clear();
-        while piece.len() < 1 << 20 {
-            piece.extend_from_slice(&random.next_u64().to_le_bytes());
-        }
-        file.write_all(&piece).unwrap();
+pub(crate) fn write_file_kib(path: &Path, kib: usize) {
+    let mut random = Random::new(0x2317_0000 + kib as u64);
+    let mut file = BufWriter::with_capacity(1 << 20, fs::File::create(path).unwrap());
+    for _ in 0..kib << 7 {
+        file.write_all(&random.next_u64().to_le_bytes()).unwrap();
     }
+    file.flush().unwrap();
 }
 
 /// Sees that two files are the same, byte for byte.

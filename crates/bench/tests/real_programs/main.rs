@@ -7,7 +7,8 @@
 //!
 //! Needs root, iproute2, a built `scoutline` (`make build`; `SCOUTLINE_BIN` names another one) and the programs
 //! themselves, and fails with a hint where one is missing. Two variables:
-//! `SCOUTLINE_LONG=1` makes the transfers 1 GiB; `SCOUTLINE_LOGS=DIR` keeps the logs of each test there.
+//! `SCOUTLINE_LONG=1` makes the transfers 1 GiB (8 MiB over the bad line); `SCOUTLINE_LOGS=DIR` keeps the logs of
+//! each test there.
 //!
 //! Most tests have a twin that runs the same programs on the kernel alone: it shows that the test itself is right.
 //! `cargo test -p scoutline-bench --test real_programs -- --ignored on_kernel` runs them. Tests take turns
@@ -20,6 +21,7 @@ mod hostile;
 mod iperf;
 mod loss;
 mod machine;
+mod nginx;
 mod python;
 mod redis;
 mod web;

@@ -1,7 +1,6 @@
 //! nginx, Apache, curl, wrk.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use scoutline_bench::load::LoadReport;
@@ -10,6 +9,7 @@ use scoutline_bench::process::Process;
 use scoutline_bench::server::{Kind, Server};
 
 use crate::fixture::{Arm, Fixture, SOON, assert_same, finish, transfer_mib, twins, wait_until, write_file};
+use crate::nginx::{self, Side};
 
 twins!(
     nginx_serves_curl,
@@ -175,48 +175,10 @@ fn apache_serves(arm: Arm) {
     server.check().unwrap();
 }
 
-/// nginx on the client host, on the kernel, that serves and takes files.
-fn peer_nginx(fixture: &Fixture, files: &Path) -> Process {
-    let directory = fixture.file("peer");
-    fs::create_dir_all(&directory).unwrap();
-    fs::create_dir_all(files).unwrap();
-    let (here, files) = (directory.display(), files.display());
-    let configuration = directory.join("peer.conf");
-    let text = format!(
-        "user root;
-worker_processes 1;
-daemon off;
-pid {here}/nginx.pid;
-error_log stderr warn;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off;
-    sendfile on;
-    client_max_body_size 2g;
-    client_body_temp_path {here}/body;
-    proxy_temp_path {here}/proxy;
-    fastcgi_temp_path {here}/fastcgi;
-    uwsgi_temp_path {here}/uwsgi;
-    scgi_temp_path {here}/scgi;
-    server {{
-        listen 80;
-        root {files};
-        location / {{ dav_methods PUT DELETE; }}
-    }}
-}}
-"
-    );
-    fs::write(&configuration, text).unwrap();
-    let (directory, configuration) = (directory.display().to_string(), configuration.display().to_string());
-    let mut nginx = fixture.start_peer("nginx", &["-p", &directory, "-c", &configuration, "-e", "stderr"]);
-    fixture.wait_for_peer_port(80, &mut nginx);
-    nginx
-}
-
 fn curl_downloads_and_uploads(arm: Arm) {
     let fixture = Fixture::new(arm);
     let files = fixture.file("peer-files");
-    let _nginx = peer_nginx(&fixture, &files);
+    let _nginx = nginx::start(&fixture, Side::Peer, &files);
     let (original, got) = (files.join("original"), fixture.file("got"));
     write_file(&original, transfer_mib(64));
     let url = |name: &str| format!("http://{}/{name}", fixture.peer_address());
@@ -232,7 +194,7 @@ fn curl_downloads_and_uploads(arm: Arm) {
 fn wrk_asks(arm: Arm) {
     let fixture = Fixture::new(arm);
     let files = fixture.file("peer-files");
-    let _nginx = peer_nginx(&fixture, &files);
+    let _nginx = nginx::start(&fixture, Side::Peer, &files);
     fs::write(files.join("1k"), pattern::bytes(1 << 10)).unwrap();
     fs::write(files.join("100k"), pattern::bytes(100 << 10)).unwrap();
     for (connections, name) in [("32", "1k"), ("8", "100k")] {

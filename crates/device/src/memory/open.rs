@@ -51,6 +51,21 @@ pub enum WhenFull {
     Refuse,
 }
 
+/// What a wire has done in one direction, in packets on the wire (after the cut to the MTU).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WireCounters {
+    /// Put on the wire, those included that were lost later.
+    pub sent: u64,
+    /// Lost: by chance, or because the queue in front of the rate was full.
+    pub lost: u64,
+    /// Arriving twice.
+    pub duplicated: u64,
+    /// With a bit flipped.
+    pub corrupted: u64,
+    /// Arrived after one that was sent later: not all that were held back, since some are not overtaken.
+    pub reordered: u64,
+}
+
 impl Default for WireConfig {
     fn default() -> WireConfig {
         WireConfig {
@@ -126,7 +141,9 @@ pub(super) struct Direction {
     /// Numbers packets, so that equal arrivals keep their order.
     pub(super) sequence: u64,
     pub(super) flights: BinaryHeap<Reverse<Flight>>,
-    pub(super) lost: u64,
+    /// The highest number that has arrived.
+    pub(super) latest: u64,
+    pub(super) counters: WireCounters,
 }
 
 impl Default for Direction {
@@ -139,7 +156,8 @@ impl Default for Direction {
             last_arrival: Time::ZERO,
             sequence: 0,
             flights: BinaryHeap::new(),
-            lost: 0,
+            latest: 0,
+            counters: WireCounters::default(),
         }
     }
 }

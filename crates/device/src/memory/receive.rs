@@ -20,6 +20,8 @@ pub(super) fn pull(
     while taken < limit && direction.next_arrival().is_some_and(|at| at <= now) {
         let Some(flight) = direction.flights.pop() else { break };
         let flight = flight.0;
+        direction.counters.reordered += u64::from(flight.sequence < direction.latest);
+        direction.latest = direction.latest.max(flight.sequence);
         let len = flight.bytes.len() as u32;
         counters.rx_packets += 1;
         counters.rx_bytes += u64::from(len);

@@ -101,10 +101,11 @@ impl Direction {
         if bytes.len() < 14 {
             return; // no Ethernet header
         }
+        self.counters.sent += 1;
         let mut leaves = now;
         if let Some(rate) = config.rate_bits {
             if config.when_full == WhenFull::Drop && self.queue.len() >= config.queue_limit {
-                self.lost += 1;
+                self.counters.lost += 1;
                 return;
             }
             let takes = bytes.len() as u64 * 8 * 1_000_000_000 / rate.max(1);
@@ -120,7 +121,7 @@ impl Direction {
         let (jitter, hold, bit) = (self.random.next_u64(), self.random.next_u64(), self.random.next_u32());
         // A bit flipped under a partial checksum could not be found out; a device would not pass such a frame on.
         if lost || (flipped && checksum == Checksum::Verified) {
-            self.lost += 1;
+            self.counters.lost += 1;
             return;
         }
         let mut arrival = leaves + config.delay + part(config.jitter, jitter);
@@ -132,6 +133,7 @@ impl Direction {
         }
         let mut bytes: Box<[u8]> = bytes.into();
         if flipped {
+            self.counters.corrupted += 1;
             let bit = bit as usize % (bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
@@ -139,6 +141,7 @@ impl Direction {
         self.sequence += 2;
         let flight = Flight { arrival, sequence, bytes, checksum, segmentation };
         if twice {
+            self.counters.duplicated += 1;
             self.flights.push(Reverse(Flight { sequence: sequence + 1, ..flight.clone() }));
         }
         self.flights.push(Reverse(flight));

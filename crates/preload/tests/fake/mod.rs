@@ -40,8 +40,8 @@ struct World {
     next_port: u16,
 }
 
-/// Runs the daemon at this path until the process ends.
-pub(crate) fn serve(path: &str, address: Ipv4Addr) {
+/// Runs the daemon at this path until the process ends; calls `ready` when programs can attach.
+pub(crate) fn serve(path: &str, address: Ipv4Addr, ready: impl FnOnce()) {
     // SAFETY: plain system calls on descriptors made here.
     unsafe {
         let doorbell = OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC));
@@ -67,6 +67,7 @@ pub(crate) fn serve(path: &str, address: Ipv4Addr) {
         }
         assert_eq!(libc::bind(listener, (&raw const name).cast(), size_of::<libc::sockaddr_un>() as u32), 0);
         assert_eq!(libc::listen(listener, 100), 0);
+        ready();
         let engine = Arc::clone(&world);
         std::thread::spawn(move || run(&engine, bell));
         loop {
@@ -596,7 +597,8 @@ impl World {
                 self.notify(key);
             }
         }
-        let over = from.requests.load(Acquire) & (ask::SHUTDOWN | ask::CLOSE) != 0;
+        // A close that `serve` has not seen yet may have to be a reset: its mark comes.
+        let over = from.requests.load(Acquire) & ask::SHUTDOWN != 0 || self.closing.contains(&key);
         if over && head == from.send_tail.load(Acquire) && !self.finished.contains(&key) {
             to.state.fetch_or(is::PEER_FINISHED, AcqRel);
             self.finished.insert(key);

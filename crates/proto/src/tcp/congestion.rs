@@ -88,6 +88,12 @@ impl Window {
         bytes - grow
     }
 
+    /// The part of the window that `flight` (RFC 5681 FlightSize) has used. More is outstanding than the window when
+    /// data beyond a hole has left the network and others took its place; a reduction of that sum would be none.
+    fn used(&self, flight: u32) -> u32 {
+        flight.min(self.window)
+    }
+
     fn reduce(&mut self, threshold: u32, window: u32) {
         self.before = Some((self.window, self.threshold));
         // RFC 5681 §3.1, equation 4: never below two segments.
@@ -165,11 +171,11 @@ impl Controller for NewReno {
     }
 
     fn on_loss(&mut self, flight: u32) {
-        self.base.on_loss(flight / 2);
+        self.base.on_loss(self.base.used(flight) / 2);
     }
 
     fn on_timeout(&mut self, flight: u32) {
-        self.base.reduce(flight / 2, u32::from(self.base.segment));
+        self.base.reduce(self.base.used(flight) / 2, u32::from(self.base.segment));
     }
 
     fn on_recovered(&mut self, flight: u32) {
@@ -274,12 +280,13 @@ impl Controller for Cubic {
 
     fn on_loss(&mut self, flight: u32) {
         self.remember();
-        self.base.on_loss((f64::from(flight) * CUBIC_BETA) as u32);
+        self.base.on_loss((f64::from(self.base.used(flight)) * CUBIC_BETA) as u32);
     }
 
     fn on_timeout(&mut self, flight: u32) {
         self.remember();
-        self.base.reduce((f64::from(flight) * CUBIC_BETA) as u32, u32::from(self.base.segment));
+        self.base
+            .reduce((f64::from(self.base.used(flight)) * CUBIC_BETA) as u32, u32::from(self.base.segment));
     }
 
     fn on_recovered(&mut self, flight: u32) {
@@ -422,6 +429,25 @@ mod tests {
         assert_eq!((controller.window(), controller.threshold()), (window / 2, window / 2));
         controller.on_acknowledged(&acknowledged(window / 2, 2, true));
         assert_eq!(controller.window(), window / 2 + u32::from(SEGMENT));
+    }
+
+    #[test]
+    fn what_piled_up_behind_a_hole_does_not_soften_the_reduction() {
+        for (algorithm, factor) in [(Algorithm::NewReno, 0.5), (Algorithm::Cubic, CUBIC_BETA)] {
+            for timeout in [false, true] {
+                let mut controller = Congestion::new(algorithm, SEGMENT);
+                controller.on_acknowledged(&acknowledged(100_000, 1, true));
+                let window = controller.window();
+                if timeout {
+                    controller.on_timeout(5 * window);
+                } else {
+                    controller.on_loss(5 * window);
+                }
+                let reduced = (f64::from(window) * factor) as u32;
+                let now = if timeout { u32::from(SEGMENT) } else { reduced };
+                assert_eq!((controller.window(), controller.threshold()), (now, reduced), "{algorithm:?}");
+            }
+        }
     }
 
     #[test]

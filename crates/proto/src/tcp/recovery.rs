@@ -178,13 +178,14 @@ impl Recovery {
         }
     }
 
-    /// Begins fast recovery.
+    /// Begins fast recovery. What the last one sent again beyond its point (it repairs what was lost meanwhile) is
+    /// still under way: it is not sent once more, and its acknowledgment does not show that the original arrived.
     pub fn enter(&mut self, una: u64, max: u64) {
         self.phase = Phase::Fast;
         self.point = max;
-        self.retransmitted = una;
         self.first = None;
-        self.unanswered = true;
+        self.unanswered = self.retransmitted <= una;
+        self.retransmitted = self.retransmitted.max(una);
     }
 
     /// What fast recovery sends again next, at most `limit` units.
@@ -230,6 +231,8 @@ impl Recovery {
         self.threshold = self.threshold.max(degree.min(MAX_DUPLICATE_THRESHOLD));
         self.phase = Phase::Open;
         self.duplicates = 0;
+        // What was sent again in vain says nothing about the next episode.
+        self.retransmitted = 0;
     }
 
     /// The peer acknowledged `bytes` of new data, up to `una`.
@@ -341,6 +344,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_sent_again_stays_so_into_the_next_recovery() {
+        let mut recovery = selective();
+        recovery.on_block(2_001..6_001);
+        recovery.enter(1, 6_001);
+        // Beyond the point, 7,001 is lost too and repaired with the rest.
+        recovery.on_block(8_001..11_001);
+        for end in [2_001, 8_001] {
+            recovery.on_retransmitted(end, Time::from_millis(10), 500);
+        }
+        assert!(!recovery.is_spurious(Time::from_millis(110), Some(500), None));
+        assert_eq!(recovery.on_acknowledged(6_001, 6_000, SEGMENT), Progress::Recovered);
+        assert!(recovery.on_duplicate(6_001, 11_001, SEGMENT, true), "a loss after the first was found");
+        recovery.enter(6_001, 11_001);
+        assert_eq!(recovery.next_lost(6_001, 11_001, SEGMENT, 9_999), None, "sent again a moment ago");
+        assert!(!recovery.is_spurious(Time::from_millis(110), Some(500), None), "the first repair arrived");
+        recovery.on_block(12_001..13_001);
+        assert_eq!(recovery.next_lost(6_001, 13_001, SEGMENT, 9_999), Some(11_001..12_001));
+    }
+
+    #[test]
     fn eifel_undoes_and_raises_the_threshold() {
         let mut recovery = reno();
         for _ in 0..5 {
@@ -355,10 +378,12 @@ mod tests {
 
         recovery.enter(1, 10_001);
         assert!(recovery.is_spurious(Time::from_millis(10), None, None), "before anything was sent again");
+        recovery.undo(SEGMENT);
         recovery.enter(1, 10_001);
         recovery.on_retransmitted(1_001, Time::from_millis(10), 500);
         let least = Some(Duration::from_millis(4));
         assert!(recovery.is_spurious(Time::from_millis(11), Some(500), least), "sooner than a round trip");
+        recovery.undo(SEGMENT);
         recovery.enter(1, 10_001);
         recovery.on_retransmitted(1_001, Time::from_millis(10), 500);
         assert!(!recovery.is_spurious(Time::from_millis(15), Some(500), least));
