@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_device::{DeviceError, OpenError, Partner, packet};
+use scoutline_device::{DeviceError, MAX_LONG_FRAME, OpenError, Partner, SegmentLimit, packet};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::Block;
 use support::{Namespace, veth};
@@ -288,4 +288,91 @@ fn a_held_frame_lets_us_sleep() {
     }
     // SAFETY: ours.
     unsafe { libc::close(epoll) };
+}
+
+const HEADERS: usize = 54;
+
+/// A TCP super-segment of Ethernet, IP and TCP headers and `payload`, as the stages make it: beyond 64 KiB the IP header
+/// has a total length of 0.
+fn tcp_message(payload: &[u8], size: u16) -> Message {
+    let total = u16::try_from(40 + payload.len()).unwrap_or(0);
+    let mut bytes = vec![0xff; 6];
+    bytes.extend([2, 0, 0, 0, 0, 1, 8, 0]);
+    let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    let sum = checksum(&ip, 0);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let pseudo = !checksum(
+        &ip[12..20],
+        6 + ((20 + payload.len()) as u32 & 0xffff) + (20 + payload.len() as u32 >> 16),
+    );
+    bytes.extend(&ip);
+    // Ports, sequence number 1,000, acknowledgment, 20 bytes of header, ACK and PSH, a window.
+    bytes.extend([0x10, 0, 0x20, 0, 0, 0, 3, 0xe8, 0, 0, 0, 1, 0x50, 0x18, 1, 0]);
+    bytes.extend(pseudo.to_be_bytes());
+    bytes.extend([0, 0]);
+    assert_eq!(bytes.len(), HEADERS);
+    bytes.extend(payload);
+    let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size, header_len: HEADERS as u16 });
+    let facts =
+        Facts { checksum: Checksum::Partial { start: 34, offset: 16 }, segmentation, ..Facts::default() };
+    let range = 0..bytes.len() as u32;
+    let body = Body::Block { block: Block::from_bytes(bytes.into()), range };
+    Message { body, facts, ..Message::default() }
+}
+
+/// What a peer may send where its interface is set to more than 64 KiB: longer than a frame of the ring, or than an IP
+/// header can say. It arrives as super-segments that are neither.
+#[test]
+fn long_super_segments_are_cut_on_arrival() {
+    let (first, second) = veth();
+    first.enter(|| {
+        let limit = SegmentLimit::named("left").expect("asks").expect("Linux 6.3");
+        assert!(limit.most > MAX_LONG_FRAME, "{limit:?}");
+        SegmentLimit::set(limit.interface, MAX_LONG_FRAME + 1).expect("sets");
+    });
+    let config = |name: &str| packet::Config { ring_frames: 60, ..packet::Config::new(name) };
+    let (mut one, mut two) = (open(&first, &config("left")), open(&second, &config("right")));
+    assert_eq!(one.facts().offload.max_segment_len, MAX_LONG_FRAME);
+    assert!(two.facts().offload.max_segment_len < MAX_LONG_FRAME);
+    // One that fits a frame but not an IP header, some that fit neither, and an ordinary one between.
+    for len in [66_000, 3_000, 100_000, MAX_LONG_FRAME as usize - HEADERS] {
+        let payload: Vec<u8> = (0..len).map(|at| (at / 7 % 251) as u8).collect();
+        send(&mut one, tcp_message(&payload, 1448));
+        let pieces = len.div_ceil(45 * 1448).max(1);
+        let burst = pull(&mut two, pieces);
+        let mut got = Vec::new();
+        for (index, message) in burst.iter().enumerate() {
+            let bytes = message.bytes();
+            let sequence = u32::from_be_bytes([bytes[38], bytes[39], bytes[40], bytes[41]]);
+            assert_eq!(sequence as usize, 1_000 + got.len());
+            assert_eq!(usize::from(u16::from_be_bytes([bytes[16], bytes[17]])), bytes.len() - 14);
+            assert_eq!(bytes[47] & 8 != 0, index + 1 == pieces, "PSH stands on the last one");
+            assert_eq!(message.facts.checksum, Checksum::Verified);
+            assert_eq!(message.facts.segmentation.map(|how| how.size), Some(1448));
+            got.extend_from_slice(&bytes[HEADERS..]);
+        }
+        assert!(got == payload, "{len} bytes came as they were");
+    }
+    let counters = two.counters();
+    assert_eq!((counters.rx_malformed, counters.rx_ring_drops), (0, 0), "{counters:?}");
+}
+
+/// The limit of an interface can be read, set and put back; what the driver cannot do is refused.
+#[test]
+fn the_limit_of_super_segments_is_the_interfaces() {
+    let (first, _second) = veth();
+    first.enter(|| {
+        let before = SegmentLimit::named("left").expect("asks").expect("Linux 6.3");
+        SegmentLimit::set(before.interface, 100_000).expect("sets");
+        assert_eq!(
+            SegmentLimit::of(before.interface).expect("asks"),
+            Some(SegmentLimit { now: 100_000, ..before })
+        );
+        assert!(SegmentLimit::set(before.interface, before.most + 1).is_err());
+        SegmentLimit::set(before.interface, before.now).expect("sets");
+        assert_eq!(SegmentLimit::of(before.interface).expect("asks"), Some(before));
+        assert!(SegmentLimit::of(9_999).is_err());
+        assert!(SegmentLimit::named("none").is_err());
+    });
 }

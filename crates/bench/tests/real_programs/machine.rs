@@ -6,6 +6,7 @@ use std::process::Command;
 
 use scoutline_bench::testbed::Host;
 use scoutline_bpf::{Hook, attached};
+use scoutline_device::SegmentLimit;
 
 use crate::fixture::find;
 
@@ -23,15 +24,16 @@ pub(crate) fn networking(host: &Host) -> String {
         let _ = write!(text, "# {program} {}\n{}", arguments.join(" "), ask(host, program, arguments));
     }
     let index = interface_index(host, "eth0");
-    let (hooks, sockets) = host
+    let (limit, hooks, sockets) = host
         .enter(|| {
             let hooks = [Hook::Ingress, Hook::Egress].map(|hook| attached(index, hook).unwrap());
+            let limit = SegmentLimit::of(index).unwrap();
             // Of the thread's namespace, not of the process's.
-            (hooks, fs::read_to_string("/proc/thread-self/net/packet").unwrap())
+            (limit, hooks, fs::read_to_string("/proc/thread-self/net/packet").unwrap())
         })
         .unwrap();
     text + &format!(
-        "# tcx programs, in and out: {hooks:?}\n# packet sockets: {}\n",
+        "# {limit:?}\n# tcx programs, in and out: {hooks:?}\n# packet sockets: {}\n",
         sockets.lines().count() - 1
     )
 }
