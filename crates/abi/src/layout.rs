@@ -128,6 +128,13 @@ pub struct PollSet {
     pub sleepers: AtomicU32,
     /// 1 after the engine has written to the pipe and until a shim has drained it.
     pub signalled: AtomicU32,
+    /// The thread that sleeps on it or did last; 0: none yet. Written by shims.
+    pub thread: AtomicU32,
+    /// The priority to which the engine has raised that thread; 0: it has its own. Set by the engine after raising,
+    /// cleared by the thread after lowering itself.
+    pub level: AtomicU32,
+    /// What its own is: SCHED_ policy, real-time priority << 8. Written by the engine before `level`.
+    pub own_policy: AtomicU32,
     /// Summary of `words`.
     pub ready_summary: [AtomicU64; SLOT_SUMMARY],
     /// Slots where something happened. Set by the engine (and by shims on registration); cleared by shims.
@@ -286,6 +293,9 @@ pub struct Slot {
     pub urgent: AtomicU32,
     /// See [`slot_kind`].
     pub kind: AtomicU32,
+    /// How important its path is: 0 idle, else its priority plus one; of a listening socket, the most important
+    /// connection that waits.
+    pub importance: AtomicU32,
 
     // Line 1: written by shims.
     /// Bytes ever taken from the receive ring.
@@ -337,6 +347,8 @@ pub struct Slot {
     pub rtt_us: AtomicU32,
     /// Congestion window in segments.
     pub cwnd_segments: AtomicU32,
+    /// A thread that is not raised begins to serve it: its poll set plus one. Set by shims, taken by the engine.
+    pub server: AtomicU32,
 
     // Lines 3 to 5: who waits.
     /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.

@@ -14,4 +14,4 @@ mod region;
 pub use region::{MapError, Region, Span2};
 
 /// Version of layout and messages; daemon and shim must agree exactly.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

@@ -129,6 +129,7 @@ impl AttachServer {
                     continue;
                 }
             };
+            tell_senders(&socket);
             let connection = Connection { socket, peer, attached: None };
             if !self.may_attach(peer) {
                 log::warn!("attach: pid {} of user {} is refused: not our user or group", peer.pid, peer.uid);
@@ -171,7 +172,7 @@ impl AttachServer {
     pub(crate) fn on_input(&mut self, id: u32, engine: &impl EngineLink) {
         let Some(connection) = self.connections.get(&id) else { return };
         let mut bytes = [0; MESSAGE_LEN + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
         let received = rustix::net::recvmsg(
@@ -181,17 +182,24 @@ impl AttachServer {
             flags,
         );
         // Whatever descriptor comes is ours to close, wanted or not.
-        let file = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
+        let (mut file, mut sender) = (None, 0);
+        for message in control.drain() {
+            match message {
+                RecvAncillaryMessage::ScmRights(mut fds) => file = fds.next(),
+                // The kernel's word (SO_PASSCRED), not the program's.
+                RecvAncillaryMessage::ScmCredentials(who) => {
+                    sender = who.pid.as_raw_nonzero().get().cast_unsigned();
+                }
+                _ => {}
+            }
+        }
         match received.map(|received| received.bytes) {
             Ok(0) => self.disconnect(id, engine),
             Ok(len) => {
                 let message = bytes.get(..len).and_then(Message::from_bytes);
                 let done = match message {
                     Some(message) if message.kind == kind::FILE => self.on_file(id, file, engine),
-                    Some(message) => self.on_message(id, &message, engine),
+                    Some(message) => self.on_message(id, &message, sender, engine),
                     None => Err(format!("a message of {len} bytes instead of {MESSAGE_LEN}")),
                 };
                 if let Err(fault) = done {
@@ -205,10 +213,16 @@ impl AttachServer {
         }
     }
 
-    fn on_message(&mut self, id: u32, message: &Message, engine: &impl EngineLink) -> Result<(), Fault> {
+    fn on_message(
+        &mut self,
+        id: u32,
+        message: &Message,
+        sender: u32,
+        engine: &impl EngineLink,
+    ) -> Result<(), Fault> {
         match message.kind {
             kind::ATTACH => self.on_attach(id, message, engine),
-            kind::NEW_SET => self.on_new_set(id, message, engine),
+            kind::NEW_SET => self.on_new_set(id, message, sender, engine),
             kind::FREE_SET => self.on_free_set(id, message.value, engine),
             kind::FORK => self.on_fork(id),
             other => Err(format!("a message of unknown kind {other}")),
@@ -265,7 +279,13 @@ impl AttachServer {
         Ok(())
     }
 
-    fn on_new_set(&mut self, id: u32, message: &Message, engine: &impl EngineLink) -> Result<(), Fault> {
+    fn on_new_set(
+        &mut self,
+        id: u32,
+        message: &Message,
+        sender: u32,
+        engine: &impl EngineLink,
+    ) -> Result<(), Fault> {
         let (socket, process, program) = self.parts(id)?;
         program.learn_pid(process.record, message.pid);
         let Some(set) = program.take_set() else {
@@ -282,7 +302,7 @@ impl AttachServer {
         };
         process.sets.push(set);
         // The engine knows the set before the program does.
-        engine.send(Command::AddSet { region: process.region, set, pipe: write });
+        engine.send(Command::AddSet { region: process.region, set, pipe: write, process: sender });
         send(socket, &Message::new(kind::OK, set), &[read.as_fd()])
     }
 
@@ -354,6 +374,7 @@ impl AttachServer {
         for &set in &sets {
             program.share_set(set);
         }
+        tell_senders(&ours);
         let attached = Some(Process { region: process.region, record, sets });
         let peer = Peer { pid: 0, ..self.connections.get(&id).ok_or("no such connection")?.peer };
         let child = Connection { socket: ours, peer, attached };
@@ -437,4 +458,11 @@ fn groups_of(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let lines = status.lines().filter_map(|line| line.strip_prefix("Gid:").or(line.strip_prefix("Groups:")));
     lines.flat_map(str::split_whitespace).filter_map(|group| group.parse().ok()).collect()
+}
+
+/// Has the kernel say with each message which process has sent it. Where it does not, threads are never raised.
+fn tell_senders(socket: &OwnedFd) {
+    if let Err(error) = rustix::net::sockopt::set_socket_passcred(socket, true) {
+        log::warn!("attach: the senders of messages are not told ({error}): threads keep their own priority");
+    }
 }

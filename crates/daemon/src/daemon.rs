@@ -55,10 +55,12 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let mut guard = None;
     let start = || {
         guard = Guard::start().map_err(|error| log::warn!("{error}")).ok();
+        let mut undo = None;
         if let Some(guard) = &mut guard {
             lengthen_segments(config, guard);
+            undo = guard.log().map_err(|error| log::warn!("threads keep their own priority: {error}")).ok();
         }
-        Engine::start(config.settings()).map_err(DaemonError::Engine)
+        Engine::start(config.settings(), undo).map_err(DaemonError::Engine)
     };
     run_with(config, start, || announce(config), EngineHandle::stop)
 }

@@ -6,7 +6,8 @@
 //!
 //! Attached eBPF programs, sockets and mappings need no guard: the kernel takes them back with the process.
 
-use std::io::{self, BufRead, Write as _};
+use std::io::{self, BufRead};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use scoutline_device::SegmentLimit;
+use scoutline_engine::{ThreadBefore, UndoLog};
 
 /// The subcommand of `scoutline` that is the guard.
 pub const COMMAND: &str = "guard";
@@ -31,6 +33,27 @@ pub(crate) enum Undo {
         /// What it was, in bytes.
         len: u32,
     },
+    /// A thread's scheduling.
+    Thread {
+        /// Which.
+        thread: u32,
+        /// When it started, in clock ticks since boot.
+        started: u64,
+        /// What it had.
+        policy: i32,
+        /// Its real-time priority.
+        priority: i32,
+    },
+}
+
+/// A line of the pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Note {
+    /// To be undone at the end.
+    Undo(Undo),
+    /// It has been undone.
+    Done(Undo),
 }
 
 impl Undo {
@@ -38,6 +61,9 @@ impl Undo {
         match self {
             // It may be gone, or another's by now; then the kernel says so.
             Undo::SegmentLimit { interface, len } => SegmentLimit::set(interface, len),
+            Undo::Thread { thread, started, policy, priority } => {
+                ThreadBefore { thread, started, policy, priority }.restore()
+            }
         }
     }
 }
@@ -67,15 +93,51 @@ impl Guard {
             .process_group(0)
             .spawn()?;
         let pipe = child.stdin.take();
+        if let Some(pipe) = &pipe {
+            rustix::io::ioctl_fionbio(pipe, true).map_err(io::Error::from)?;
+        }
         Ok(Guard { child, pipe })
     }
 
     /// Notes what is to be undone. Only after this may it be done.
     pub(crate) fn note(&mut self, undo: Undo) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&undo)?;
-        line.push(b'\n');
-        self.pipe.as_mut().map_or(Ok(()), |pipe| pipe.write_all(&line))
+        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, Note::Undo(undo)))
     }
+
+    /// For the engine, to note what it does with threads. It must be gone before the guard is dropped.
+    pub(crate) fn log(&self) -> io::Result<Box<dyn UndoLog>> {
+        let pipe = self.pipe.as_ref().ok_or(io::ErrorKind::BrokenPipe)?.as_fd().try_clone_to_owned()?;
+        Ok(Box::new(ThreadLog(pipe)))
+    }
+}
+
+/// The engine's way to the guard.
+struct ThreadLog(OwnedFd);
+
+impl UndoLog for ThreadLog {
+    fn note(&self, before: &ThreadBefore) -> io::Result<()> {
+        write(&self.0, Note::Undo(before.into()))
+    }
+
+    fn forget(&self, before: &ThreadBefore) {
+        // A note too many only has the thread given what it has already.
+        let _ = write(&self.0, Note::Done(before.into()));
+    }
+}
+
+impl From<&ThreadBefore> for Undo {
+    fn from(before: &ThreadBefore) -> Undo {
+        let ThreadBefore { thread, started, policy, priority } = *before;
+        Undo::Thread { thread, started, policy, priority }
+    }
+}
+
+/// Writes one line, whole or not at all (pipe(7), PIPE_BUF), and never waits: the engine may not.
+fn write(pipe: impl AsFd, note: Note) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&note)?;
+    line.push(b'\n');
+    rustix::io::write(pipe, &line)?;
+    Ok(())
 }
 
 impl Drop for Guard {
@@ -101,7 +163,12 @@ pub fn serve(input: impl BufRead) -> io::Result<()> {
     let mut result = Ok(());
     for line in input.lines() {
         match line.and_then(|line| serde_json::from_str(&line).map_err(io::Error::from)) {
-            Ok(undo) => all.push(undo),
+            Ok(Note::Undo(undo)) => all.push(undo),
+            Ok(Note::Done(undo)) => {
+                if let Some(at) = all.iter().rposition(|known| *known == undo) {
+                    all.swap_remove(at);
+                }
+            }
             // Cut off by the daemon's death: it was not done yet.
             Err(error) => {
                 result = Err(error);

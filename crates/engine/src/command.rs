@@ -39,6 +39,8 @@ pub enum Command {
         set: u32,
         /// Write end of its pipe, non-blocking.
         pipe: OwnedFd,
+        /// The process that asked for it, as the kernel says; 0: not known.
+        process: u32,
     },
     /// A poll set is given back.
     RemoveSet {

@@ -17,6 +17,7 @@ pub use micro::{PathCost, path_cost};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use scoutline_base::{DeviceId, PathId, Random, Time};
@@ -31,6 +32,7 @@ use scoutline_sched::{Decision, Entry, FixedPriority, Level, Parameters, Policy}
 
 use crate::clock;
 use crate::command::RegionId;
+use crate::extend::Extension;
 use crate::policy::ClassPolicy;
 use crate::program::Program;
 use crate::settings::EngineSettings;
@@ -109,6 +111,8 @@ pub struct Core {
     listeners: Listeners,
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
+    /// Threads raised with their paths.
+    pub(crate) extension: Rc<Extension>,
     pub(crate) counters: Counters,
     /// Drops of packets that belong to no path.
     pub(crate) unowned: Account,
@@ -214,7 +218,7 @@ impl Core {
             // Programs are few and change rarely; the clone is a reference count.
             let Some(program) = self.programs.values().nth(index).cloned() else { break };
             let header = program.region.header();
-            if header.calls_pending.0.iter().any(|w| w.load(std::sync::atomic::Ordering::Acquire) != 0) {
+            if header.calls_pending.0.iter().any(|w| w.load(Ordering::Acquire) != 0) {
                 any = true;
                 self.answer_calls(&program, now);
             }
@@ -237,6 +241,11 @@ impl Core {
         if !end.listen_paths.borrow().is_empty() {
             self.check_listener(&end, now);
             return;
+        }
+        if end.level.get() > Level::Priority(0)
+            && let Some(set) = end.shared().server.swap(0, Ordering::AcqRel).checked_sub(1)
+        {
+            program.raise(set, end.level.get());
         }
         match end.path.get() {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
@@ -410,8 +419,7 @@ impl Core {
         self.nets.iter().any(|net| net.device.has_input())
             || self.programs.values().any(|program| {
                 let calls = &program.region.header().calls_pending.0;
-                !program.region.dirty().is_empty()
-                    || calls.iter().any(|w| w.load(std::sync::atomic::Ordering::Acquire) != 0)
+                !program.region.dirty().is_empty() || calls.iter().any(|w| w.load(Ordering::Acquire) != 0)
             })
     }
 

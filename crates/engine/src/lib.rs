@@ -10,6 +10,7 @@ mod bells;
 mod clock;
 mod command;
 mod core;
+mod extend;
 mod file;
 mod linux;
 mod policy;
@@ -23,6 +24,7 @@ mod wheel;
 
 pub use crate::command::{Command, RegionId};
 pub use crate::core::{Core, PathCost, path_cost};
+pub use crate::extend::{ExtensionSettings, ThreadBefore, UndoLog};
 pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
 pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings};

@@ -9,9 +9,11 @@ use std::sync::atomic::{Ordering, fence};
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::{EXCLUSIVE, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
+use scoutline_sched::Level;
 
 use crate::arena::{Arena, Ring};
 use crate::command::RegionId;
+use crate::extend::Extension;
 use crate::file::FileMap;
 use crate::socket::SocketEnd;
 
@@ -29,7 +31,7 @@ pub(crate) struct Program {
     arena: RefCell<Arena>,
     free_slots: RefCell<Vec<u32>>,
     /// Write ends of the pipes of its poll sets.
-    sets: RefCell<BTreeMap<u32, OwnedFd>>,
+    sets: RefCell<BTreeMap<u32, SetEnd>>,
     /// Files that it may send from.
     files: RefCell<BTreeMap<u32, Arc<FileMap>>>,
     /// The sockets, by slot.
@@ -40,6 +42,16 @@ pub(crate) struct Program {
     tracks_woken: bool,
     /// Threads woken since the Linux thread last ran; shared by all programs of the engine.
     wakes: Rc<Cell<u64>>,
+    /// Raises threads with the paths that they serve; shared by all programs.
+    extension: Rc<Extension>,
+}
+
+/// A poll set as the daemon has made it.
+struct SetEnd {
+    /// Write end of its pipe.
+    pipe: OwnedFd,
+    /// The process that asked for it, as the kernel says.
+    process: u32,
 }
 
 impl Program {
@@ -51,6 +63,7 @@ impl Program {
         region: Arc<Region>,
         wakes: Rc<Cell<u64>>,
         tracks_woken: bool,
+        extension: Rc<Extension>,
     ) -> Program {
         Program {
             id,
@@ -65,6 +78,7 @@ impl Program {
             woken: RefCell::default(),
             tracks_woken,
             wakes,
+            extension,
         }
     }
 
@@ -134,13 +148,15 @@ impl Program {
     }
 
     /// A poll set came into use. What happened before we knew its pipe is made good by one wake-up.
-    pub(crate) fn add_set(&self, set: u32, pipe: OwnedFd) {
-        self.sets.borrow_mut().insert(set, pipe);
+    pub(crate) fn add_set(&self, set: u32, pipe: OwnedFd, process: u32) {
+        self.sets.borrow_mut().insert(set, SetEnd { pipe, process });
         if let Some(shared) = self.region.set(set) {
             // Whatever was signalled went to the pipe of an earlier set with this number.
             shared.signalled.store(0, Ordering::SeqCst);
+            shared.thread.store(0, Ordering::SeqCst);
+            shared.level.store(0, Ordering::SeqCst);
         }
-        self.wake_set(set);
+        self.wake_set(set, Level::default());
     }
 
     /// A file to send from.
@@ -162,8 +178,8 @@ impl Program {
     /// Something happened at a slot: marks it ready in every poll set that watches it and wakes who sleeps there.
     /// Says how many threads were woken. What happened must have been stored before. With `one_is_enough` (a new
     /// connection to accept) one of those in a blocking call is woken; else all are, for they may wait for
-    /// different things.
-    pub(crate) fn signal(&self, index: u32, one_is_enough: bool) -> u64 {
+    /// different things. Their threads are raised to `level`, that of the path.
+    pub(crate) fn signal(&self, index: u32, one_is_enough: bool, level: Level) -> u64 {
         let slot = self.slot(index);
         // Pairs with the shim's: register or go to sleep, fence, look again. Either we see it registered, or it
         // sees what we stored.
@@ -182,7 +198,7 @@ impl Program {
                 if one_is_enough && shared.sleepers.load(Ordering::SeqCst) & EXCLUSIVE != 0 {
                     // Looks at the socket itself when it wakes: no mark needed. One that has been woken already
                     // is busy with an earlier event.
-                    if !exclusive_woken && self.wake_set(set) {
+                    if !exclusive_woken && self.wake_set(set, level) {
                         // It may have been leaving with that event: then it has taken itself off the slot, or sees
                         // that it was signalled and marks the slot for another wake-up.
                         exclusive_woken = slot.sets[word].load(Ordering::SeqCst) >> (set % 64) & 1 != 0;
@@ -191,23 +207,35 @@ impl Program {
                     continue;
                 }
                 self.region.ready(shared).set(index as usize);
-                woken += u64::from(self.wake_set(set));
+                // It may be busy with something less important.
+                self.raise(set, level);
+                woken += u64::from(self.wake_set(set, level));
             }
         }
         woken
     }
 
-    /// Wakes who sleeps on a poll set; false when nobody does or it has been woken already.
-    pub(crate) fn wake_set(&self, set: u32) -> bool {
+    /// The thread of this set has something of this level to do.
+    pub(crate) fn raise(&self, set: u32, level: Level) {
+        if level > Level::Priority(0)
+            && let Some(SetEnd { process, .. }) = self.sets.borrow().get(&set)
+        {
+            self.extension.raise(&self.region, set, *process, level);
+        }
+    }
+
+    /// Wakes who sleeps on a poll set, at this level; false when nobody does or it has been woken already.
+    pub(crate) fn wake_set(&self, set: u32, level: Level) -> bool {
         let Some(shared) = self.region.set(set) else { return false };
         if shared.sleepers.load(Ordering::SeqCst) == 0 {
             return false;
         }
         let sets = self.sets.borrow();
-        let Some(pipe) = sets.get(&set) else { return false };
+        let Some(SetEnd { pipe, .. }) = sets.get(&set) else { return false };
         if shared.signalled.swap(1, Ordering::SeqCst) != 0 {
             return false;
         }
+        self.raise(set, level);
         // SAFETY: one byte from a constant to a pipe that we own. A full pipe means a wake-up is pending already.
         unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
         self.wakes.set(self.wakes.get() + 1);
@@ -260,6 +288,8 @@ fn reset(slot: &Slot) {
     }
     slot.extents_tail.store(0, relaxed);
     slot.extents_head.store(0, relaxed);
+    slot.importance.store(0, relaxed);
+    slot.server.store(0, relaxed);
     slot.sets_summary.store(0, relaxed);
     for word in &slot.sets {
         word.store(0, relaxed);

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use scoutline_sched::Level;
 
+use crate::extend::ExtensionSettings;
+
 /// Everything an engine needs to know.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
@@ -41,6 +43,8 @@ pub struct EngineSettings {
     pub linux_quantum: Duration,
     /// How much time paths of Linux's level may take between two of its turns.
     pub linux_interval: Duration,
+    /// How threads of programs are raised with their paths; `None`: they are not.
+    pub extension: Option<ExtensionSettings>,
     /// Level of ARP, ICMP, reassembly and reset paths.
     pub system_level: Level,
 }
@@ -64,6 +68,7 @@ impl Default for EngineSettings {
             linux_level: Level::Priority(0),
             linux_quantum: Duration::from_millis(2),
             linux_interval: Duration::from_micros(200),
+            extension: Some(ExtensionSettings::default()),
             system_level: Level::Priority(3),
         }
     }

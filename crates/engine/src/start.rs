@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::bells::Bells;
 use crate::command::Command;
 use crate::core::Core;
+use crate::extend::UndoLog;
 use crate::linux::Sentinel;
 use crate::settings::EngineSettings;
 use crate::sys::{self, Sleeper};
@@ -71,11 +72,15 @@ pub struct Served {
 pub struct Engine;
 
 impl Engine {
-    /// Opens the devices and starts the loop in a thread of its own. Returns once it serves.
+    /// Opens the devices and starts the loop in a thread of its own. Returns once it serves. Without `undo` threads of
+    /// programs keep their own priority.
     ///
     /// # Errors
     /// Whatever of it failed; then nothing stays behind.
-    pub fn start(settings: EngineSettings) -> Result<EngineHandle, StartError> {
+    pub fn start(
+        settings: EngineSettings,
+        undo: Option<Box<dyn UndoLog>>,
+    ) -> Result<EngineHandle, StartError> {
         if settings.devices.is_empty() {
             return Err(StartError::NoDevice);
         }
@@ -92,7 +97,7 @@ impl Engine {
         let (report, ready) = channel();
         let thread = std::thread::Builder::new()
             .name("scl-engine".into())
-            .spawn(move || match prepare(settings, received, theirs) {
+            .spawn(move || match prepare(settings, undo, received, theirs) {
                 Ok((mut engine, notices)) => {
                     let _ = report.send(Ok(notices));
                     engine.run();
@@ -113,6 +118,7 @@ impl Engine {
 /// In the engine's thread: everything that the loop needs.
 fn prepare(
     settings: EngineSettings,
+    undo: Option<Box<dyn UndoLog>>,
     commands: Receiver<Command>,
     doorbell: OwnedFd,
 ) -> Result<(Loop, Vec<String>), StartError> {
@@ -133,7 +139,7 @@ fn prepare(
         }
     }
     let (required, priority) = (settings.realtime_required, settings.realtime_priority);
-    let core = Core::open(settings, &mut notices)?;
+    let core = Core::open(settings, undo, &mut notices)?;
     let sleeper = Sleeper::new().map_err(system("epoll_create1"))?;
     let bells = Bells::new(doorbell).map_err(system("epoll_ctl"))?;
     sleeper.watch(bells.fd(), false).map_err(system("epoll_ctl"))?;

@@ -65,6 +65,63 @@ fn set_policy(policy: i32, priority: i32) -> Result<()> {
     check(unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const parameters) })
 }
 
+/// A thread's policy and real-time priority, as `sched_getscheduler` and `sched_getparam` say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ThreadPolicy {
+    pub(crate) policy: i32,
+    pub(crate) priority: i32,
+}
+
+impl ThreadPolicy {
+    /// What a thread has.
+    pub(crate) fn of(thread: u32) -> Result<ThreadPolicy> {
+        let mut parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: fills the structure.
+        let policy = unsafe {
+            check(libc::sched_getparam(thread.cast_signed(), &raw mut parameters))?;
+            libc::sched_getscheduler(thread.cast_signed())
+        };
+        check(policy.min(0))?;
+        Ok(ThreadPolicy { policy, priority: parameters.sched_priority })
+    }
+
+    /// Gives it to a thread; `alone`: what the thread forks does not inherit it.
+    pub(crate) fn give(self, thread: u32, alone: bool) -> Result<()> {
+        let parameters = libc::sched_param { sched_priority: self.priority };
+        let policy = if alone { self.policy | libc::SCHED_RESET_ON_FORK } else { self.policy };
+        // SAFETY: the structure outlives the call.
+        check(unsafe { libc::sched_setscheduler(thread.cast_signed(), policy, &raw const parameters) })
+    }
+
+    /// As [`scoutline_abi::layout::PollSet::own_policy`] has it.
+    pub(crate) fn packed(self) -> u32 {
+        self.policy.cast_unsigned() & 0xff | self.priority.cast_unsigned() << 8
+    }
+}
+
+/// What `/proc` says of a thread.
+pub(crate) struct ThreadStat {
+    /// It runs, or would if it had a core.
+    pub(crate) runs: bool,
+    /// In clock ticks since boot.
+    pub(crate) started: u64,
+}
+
+/// Looks at a thread: 5 µs.
+pub(crate) fn thread_stat(thread: u32) -> Result<ThreadStat> {
+    let text = std::fs::read_to_string(format!("/proc/{thread}/stat"))?;
+    // The name, in parentheses, may hold anything. Behind it: state, and the start as 20th (proc(5)).
+    let fields: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let started = fields.get(19).and_then(|field| field.parse().ok());
+    let started = started.ok_or_else(|| Error::other("/proc/PID/stat has no start time"))?;
+    Ok(ThreadStat { runs: fields.first() == Some(&"R"), started })
+}
+
+/// Whether a thread belongs to a process.
+pub(crate) fn is_thread_of(thread: u32, process: u32) -> bool {
+    process != 0 && std::path::Path::new(&format!("/proc/{process}/task/{thread}")).exists()
+}
+
 /// Lets timers of the calling thread be as exact as they can (the default slack is 50 µs).
 pub(crate) fn exact_timers() {
     // SAFETY: no pointers.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use scoutline_abi::layout::engine_state;
 use scoutline_base::Time;
-use scoutline_sched::{Configuration, Entry, Parameters, Policy};
+use scoutline_sched::{Configuration, Entry, Level, Parameters, Policy};
 
 use crate::bells::Bells;
 use crate::clock;
@@ -143,23 +143,38 @@ impl Loop {
             let configuration = Configuration { linux_interval, ..*self.core.schedule.configuration() };
             self.core.schedule.configure(configuration);
         }
+        let wanted = self.place_linux(now);
         let idle = self.core.schedule.is_idle();
         let due = !idle && now.since(self.last_linux) >= LINUX_AT_LEAST;
-        if self.core.wakes.get() > 0 || due {
-            let level = self.core.settings.linux_level;
+        if self.core.wakes.get() > 0 || due || wanted {
+            let level = self.core.schedule.configuration().linux_level;
             self.core.schedule.enqueue(Entry::Linux, Parameters { level }, now);
         }
+    }
+
+    /// Linux stands where its most important raised thread does, and never below its own level. Says whether such a
+    /// thread wants to run.
+    fn place_linux(&mut self, now: Time) -> bool {
+        let wanted = self.core.extension.wanted(now);
+        let linux_level = wanted.map_or(Level::Idle, |level| level).max(self.core.settings.linux_level);
+        let configuration = *self.core.schedule.configuration();
+        if configuration.linux_level != linux_level {
+            self.core.schedule.configure(Configuration { linux_level, ..configuration });
+        }
+        wanted.is_some()
     }
 
     /// Gives the core to Linux until it is idle, a more important path is ready, or the quantum is over.
     fn linux_slice(&mut self, quantum: Duration) {
         let start = clock::now();
         self.core.flush_all(start);
-        let Some(sentinel) = &self.sentinel else { return };
         self.core.wakes.set(0);
         self.core.publish(engine_state::AWAY);
         fence(Ordering::SeqCst);
-        sentinel.arm();
+        match &self.sentinel {
+            Some(sentinel) => sentinel.arm(),
+            None => return,
+        }
         self.times.slices += 1;
         let mut now = start;
         let mut finished = false;
@@ -168,15 +183,17 @@ impl Loop {
             sys::sleep_on(self.bells.fd(), LINUX_LOOK.min(left));
             self.bells.silence();
             now = clock::now();
-            if sentinel.is_idle() {
+            if self.sentinel.as_ref().is_some_and(Sentinel::is_idle) {
                 finished = true;
                 self.times.slices_idle += 1;
+                self.core.extension.core_was_idle();
                 break;
             }
             self.core.pull(now);
             self.core.listen_to_programs(now);
-            if self.core.schedule.highest_ready().is_some_and(|level| level > self.core.settings.linux_level)
-            {
+            self.place_linux(now);
+            let linux_level = self.core.schedule.configuration().linux_level;
+            if self.core.schedule.highest_ready().is_some_and(|level| level > linux_level) {
                 break;
             }
         }
@@ -224,6 +241,8 @@ impl Loop {
                             ("sleeps", self.times.sleeps),
                             ("linux-slices", self.times.slices),
                             ("linux-slices-ended-idle", self.times.slices_idle),
+                            ("threads-raised", self.core.extension.raises.get()),
+                            ("threads-raised-now", self.core.extension.raised_now() as u64),
                         ];
                         stat.engine.extend(times.map(|(name, value)| (name.to_owned(), value)));
                     }

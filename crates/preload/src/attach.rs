@@ -14,7 +14,7 @@ use scoutline_abi::layout::ProcessRecord;
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
-use crate::{epoll, life, real, slot, table, wait};
+use crate::{epoll, life, real, serve, slot, table, wait};
 
 /// Exit code when a path was required and there is none.
 const REQUIRED_EXIT: c_int = 126;
@@ -455,6 +455,7 @@ extern "C" fn in_child() {
             }
         }
     }
+    serve::in_child();
     wait::in_child();
     epoll::in_child();
     slot::in_child();

@@ -26,6 +26,7 @@ pub(crate) use control::control;
 pub(crate) use waiting::{Answer, await_events};
 
 use crate::lock::Lock;
+use crate::serve::{self, Hold};
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set};
@@ -83,6 +84,9 @@ struct Epoll {
     /// Kernel descriptors, at most (closing removes them unseen).
     kernel: u32,
     rotate: u32,
+    hold: Hold,
+    /// The most important event that `collect` gave last.
+    given: u32,
     kernel_seen_ns: u64,
     /// Threads asleep in it.
     waiters: u32,
@@ -108,6 +112,8 @@ impl Epoll {
         parents: Vec::new(),
         kernel: 0,
         rotate: 0,
+        hold: Hold::NONE,
+        given: 0,
         kernel_seen_ns: 0,
         waiters: 0,
         in_kernel: 0,
@@ -232,6 +238,30 @@ impl Epoll {
         true
     }
 
+    /// What an event must have to be given now; 0: nothing. Less important ones wait behind more important ones, for
+    /// a bounded time.
+    fn least_importance(&mut self, set: Set, region: &scoutline_abi::Region) -> u32 {
+        let (mut most, mut others) = (0, false);
+        let items = self.items;
+        region.ready(set.shared).visit(0, |slot| {
+            let Some(socket) = Socket::at(slot as u32) else { return true };
+            let importance = socket.importance();
+            if importance <= serve::ORDINARY {
+                others = true;
+            } else if importance > most && !items.is_null() {
+                // SAFETY: as in `collect`.
+                let item = unsafe { &*items.add(slot) };
+                let interest = item.events | ALWAYS;
+                if item.fd_plus_one != 0 && !item.spent && socket.readiness(interest) & interest != 0 {
+                    others |= most > 0;
+                    most = importance;
+                }
+            }
+            true
+        });
+        if most > 0 && self.hold.holds(others, real::now_ns()) { most } else { 0 }
+    }
+
     /// Our events that are there now.
     fn collect(&mut self, out: &mut [epoll_event]) -> usize {
         let Some(set) = self.ready_set() else { return 0 };
@@ -242,6 +272,14 @@ impl Epoll {
         }
         let bits = region.ready(set.shared);
         let mut n = 0;
+        let least = self.least_importance(set, region);
+        self.given = 0;
+        let out = if serve::has_important() && least == 0 {
+            let most = out.len().min(serve::BATCH);
+            &mut out[..most]
+        } else {
+            out
+        };
         let from = self.rotate as usize;
         let (items, extra) = (self.items, &mut self.extra);
         let mut next = None;
@@ -259,6 +297,9 @@ impl Epoll {
                 bits.clear(slot);
                 return true;
             };
+            if least > 0 && socket.importance() < least {
+                return true; // stays for later
+            }
             // Cleared first, set again if level-triggered and still ready: an event in between is not lost.
             bits.clear(slot);
             let mut again = false;
@@ -278,6 +319,7 @@ impl Epoll {
                 }
                 out[n] = epoll_event { events: ready, u64: item.data };
                 n += 1;
+                self.given = self.given.max(socket.importance());
                 if item.events & ONCE != 0 {
                     item.spent = true;
                 } else if item.events & EDGE == 0 {
@@ -308,6 +350,13 @@ impl Epoll {
             }
         }
         n
+    }
+
+    /// The calling thread goes on with `n` events.
+    fn go_on(&mut self, n: usize) {
+        if n > 0 {
+            serve::serve(self.given, self.set);
+        }
     }
 
     /// True when `collect` would find something; takes nothing.

@@ -36,6 +36,7 @@ mod poll;
 mod reach;
 mod real;
 mod sendfile;
+mod serve;
 mod slot;
 mod stream;
 mod table;

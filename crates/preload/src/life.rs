@@ -18,10 +18,12 @@ use crate::reach::{is_reached, is_served_address, kernel_name, kernel_port, serv
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
-use crate::{attach, call, epoll, options, real, table, wait};
+use crate::{attach, call, epoll, options, real, serve, table, wait};
 
 /// One thread at a time uses the record's `claiming`.
 static CLAIM: Lock<()> = Lock::new(());
+/// Entries of an accept queue among which the most important is taken first.
+const LOOK_FORWARD: u64 = 64;
 
 /// Nobody may be claiming while the process is copied.
 pub(crate) fn before_fork() {
@@ -352,6 +354,7 @@ pub(crate) fn accept(
                 accepted.slot.flags.store(ours, Ordering::Release);
                 left(new_fd, table::put(new_fd, Entry::Socket(accepted.index)));
                 address::write(remote(accepted), accepted.is_inet6(), address, len);
+                serve::took(accepted);
                 return new_fd as isize;
             }
             real::close(new_fd);
@@ -381,16 +384,19 @@ fn claim(listener: Socket) -> Option<Socket> {
     let record = attach::record(listener.region)?;
     let slot = listener.slot;
     let _alone = CLAIM.lock();
+    // Other processes take from the same queue, and entries change places.
+    let _held = listener.lock_receive();
     loop {
         let head = slot.receive_head.load(Ordering::Acquire);
-        if slot.receive_tail.load(Ordering::Acquire) == head {
+        let waiting = slot.receive_tail.load(Ordering::Acquire).wrapping_sub(head);
+        if waiting == 0 {
             return None;
         }
-        let offset = slot.receive_offset.load(Ordering::Relaxed);
-        let size = slot.receive_size.load(Ordering::Relaxed);
-        let spans = listener.region.ring_spans(offset, size, head.wrapping_mul(4), 4)?;
-        // SAFETY: four mapped bytes; entries are aligned to four and never wrap.
-        let index = unsafe { spans[0].memory.cast::<u32>().read_volatile() };
+        if waiting > 1 && listener.importance() > serve::ORDINARY {
+            bring_forward(listener, head, waiting);
+        }
+        // SAFETY: a mapped entry.
+        let index = unsafe { entry(listener, head)?.read_volatile() };
         let valid = (index as usize) < SLOT_COUNT;
         if valid {
             record.claiming_from.store(listener.index + 1, Ordering::Relaxed);
@@ -407,6 +413,45 @@ fn claim(listener: Socket) -> Option<Socket> {
         record.claiming.store(0, Ordering::SeqCst);
         if accepted.is_some() {
             return accepted;
+        }
+    }
+}
+
+/// Where an entry of the queue stands.
+fn entry(listener: Socket, position: u64) -> Option<*mut u32> {
+    let slot = listener.slot;
+    let offset = slot.receive_offset.load(Ordering::Relaxed);
+    let size = slot.receive_size.load(Ordering::Relaxed);
+    // Entries are aligned to four bytes and never wrap.
+    let spans = listener.region.ring_spans(offset, size, position.wrapping_mul(4), 4)?;
+    Some(spans[0].memory.as_ptr().cast())
+}
+
+/// The most important connection that waits changes places with the first. Under the queue's lock: the engine only adds
+/// behind the tail.
+fn bring_forward(listener: Socket, head: u64, waiting: u64) {
+    let importance = |position| {
+        // SAFETY: a mapped entry.
+        let index = entry(listener, position).map(|at| unsafe { at.read_volatile() });
+        index.and_then(Socket::at).map_or(0, Socket::importance)
+    };
+    let first = importance(head);
+    let (mut best, mut at) = (first, head);
+    for position in (head..head.wrapping_add(waiting.min(LOOK_FORWARD))).skip(1) {
+        let found = importance(position);
+        if found > best {
+            (best, at) = (found, position);
+        }
+    }
+    if at == head {
+        return;
+    }
+    if let (Some(one), Some(other)) = (entry(listener, head), entry(listener, at)) {
+        // SAFETY: two mapped entries.
+        unsafe {
+            let (index, better) = (one.read_volatile(), other.read_volatile());
+            one.write_volatile(better);
+            other.write_volatile(index);
         }
     }
 }

@@ -22,7 +22,8 @@ pub(crate) struct Guard<'a, T>(&'a Lock<T>);
 pub(crate) fn back_off(tries: u32) {
     if tries < 64 {
         std::hint::spin_loop();
-    } else if tries < 1024 {
+    } else if tries < 128 {
+        // Among threads of different real-time priority this alone would be for ever: the holder may be below us.
         // SAFETY: no arguments.
         unsafe { libc::sched_yield() };
     } else {

@@ -11,7 +11,7 @@ use crate::real::err;
 use crate::slot::{Socket, tell_deferred};
 use crate::table::Entry;
 use crate::wait::{self, Woken};
-use crate::{attach, epoll, real, table};
+use crate::{attach, epoll, real, serve, table};
 
 /// Descriptors that need no memory from the heap.
 const SMALL: usize = 128;
@@ -123,6 +123,7 @@ pub(crate) fn poll(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: 
             }
             continue;
         };
+        serve::enter(set);
         each_socket(fds, &mut |socket| wait::watch(socket, set.number));
         set.shared.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -13,7 +13,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, bitmap_words, summary_words};
 
 use crate::lock::back_off;
-use crate::{attach, epoll, real};
+use crate::{attach, epoll, real, serve};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -216,6 +216,12 @@ impl Socket {
         asked.min(most).max(1)
     }
 
+    /// 0 idle, else the priority of its path plus one.
+    #[inline]
+    pub(crate) fn importance(self) -> u32 {
+        self.slot.importance.load(Ordering::Relaxed)
+    }
+
     /// Marks the slot and wakes the engine if it sleeps (see [`engine_state`]).
     #[inline]
     pub(crate) fn tell(self) {
@@ -259,6 +265,7 @@ impl Socket {
         if COUNTS[self.index as usize].fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
+        serve::closed(self);
         epoll::forget(self);
         if attach::dead() {
             return;

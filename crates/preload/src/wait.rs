@@ -26,7 +26,7 @@ use scoutline_abi::layout::{EXCLUSIVE, PollSet, engine_state, slot_state};
 
 use crate::lock::Lock;
 use crate::slot::{Socket, tell_deferred};
-use crate::{attach, real};
+use crate::{attach, real, serve};
 
 /// Spinning lasts at most this long.
 const SPIN_NS: u64 = 10_000;
@@ -131,6 +131,13 @@ pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
     Some(set)
 }
 
+/// The calling thread's set, if it has one.
+#[inline]
+pub(crate) fn own_set() -> Option<Set> {
+    let mine = MINE.get();
+    mine.set.filter(|_| mine.generation == attach::generation())
+}
+
 /// The calling thread's set, made at first use.
 pub(crate) fn thread_set() -> Option<Set> {
     let mine = MINE.get();
@@ -141,6 +148,7 @@ pub(crate) fn thread_set() -> Option<Set> {
         return Some(set);
     }
     let set = new_set(false)?;
+    serve::enter(set);
     MINE.set(Mine { set: Some(set), generation });
     let key = KEY.load(Ordering::Relaxed);
     if key != u32::MAX {
@@ -329,7 +337,9 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
     };
     set.shared.sleepers.fetch_sub(1 + EXCLUSIVE, Ordering::SeqCst);
     unwatch(socket, set);
-    if socket.state() & slot_state::LISTENING != 0 && set.shared.signalled.load(Ordering::SeqCst) != 0 {
+    if socket.state() & slot_state::LISTENING == 0 {
+        serve::serve(socket.importance(), None);
+    } else if set.shared.signalled.load(Ordering::SeqCst) != 0 {
         socket.tell();
     }
     socket.release();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scoutline_base::DeviceId;
 use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
-use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings};
+use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings};
 use scoutline_sched::Level;
 
 use super::{Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Network, Ports, Realtime};
@@ -43,6 +43,7 @@ impl Config {
             linux_level: Level::Priority(*self.linux.priority.get_ref()),
             linux_quantum: microseconds(*self.linux.quantum_us.get_ref()),
             linux_interval: microseconds(*self.linux.interval_us.get_ref()),
+            extension: Some(ExtensionSettings::default()),
             system_level: Level::Priority(*self.system.priority.get_ref()),
         }
     }

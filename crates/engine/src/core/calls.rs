@@ -13,6 +13,7 @@ use scoutline_abi::layout::{
 use scoutline_base::Time;
 use scoutline_path::{Attributes, Budget, CreateError, FlowKey, Name, Value};
 use scoutline_proto::bindings::EPHEMERAL;
+use scoutline_sched::Level;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
@@ -47,7 +48,7 @@ impl Core {
                 let set = call.set.load(Ordering::Relaxed);
                 call.state.store(call_state::DONE, Ordering::SeqCst);
                 if let Some(set) = set.checked_sub(1) {
-                    program.wake_set(set);
+                    program.wake_set(set, Level::default());
                 }
             }
         }

@@ -23,6 +23,7 @@ use scoutline_wire::ethernet;
 use super::{Core, Counters, Net};
 use crate::clock;
 use crate::command::Command;
+use crate::extend::{Extension, UndoLog};
 use crate::policy::ClassPolicy;
 use crate::program::Program;
 use crate::settings::{DeviceSettings, EngineSettings};
@@ -40,14 +41,21 @@ const POOL_LIMIT: u32 = 8192;
 
 impl Core {
     /// Opens the devices and makes the service paths.
-    pub(crate) fn open(settings: EngineSettings, notices: &mut Vec<String>) -> Result<Core, StartError> {
+    pub(crate) fn open(
+        settings: EngineSettings,
+        undo: Option<Box<dyn UndoLog>>,
+        notices: &mut Vec<String>,
+    ) -> Result<Core, StartError> {
         let mut opened = Vec::new();
         for device in &settings.devices {
             let (partner, said) = scoutline_device::open(&device.device)?;
             notices.extend(said.into_iter().map(|notice| notice.0));
             opened.push(partner);
         }
-        Core::with_devices(settings, opened, clock::now())
+        let extension = Extension::new(settings.extension, undo);
+        let mut core = Core::with_devices(settings, opened, clock::now())?;
+        core.extension = Rc::new(extension);
+        Ok(core)
     }
 
     /// The engine over devices that are open already, one for each of the settings.
@@ -90,6 +98,7 @@ impl Core {
             policy,
             listeners,
             wakes: Rc::new(Cell::new(0)),
+            extension: Rc::new(Extension::new(None, None)),
             counters: Counters::default(),
             unowned: Account::default(),
 
@@ -137,12 +146,14 @@ impl Core {
                 let wakes = Rc::clone(&self.wakes);
                 // Who is not pinned has no Linux thread that would ask.
                 let tracks_woken = self.settings.cpu.is_some();
-                let program = Program::new(id, program, pid, region, wakes, tracks_woken);
+                let program =
+                    Program::new(id, program, pid, region, wakes, tracks_woken, Rc::clone(&self.extension));
                 self.programs.insert(id, Rc::new(program));
             }
             Command::RemoveRegion(id) => {
                 if let Some(program) = self.programs.get(&id).cloned() {
                     self.remove_program(&program, now);
+                    self.extension.forget_region(&program.region);
                 }
             }
             Command::AddFile { region, file, map } => {
@@ -150,9 +161,9 @@ impl Core {
                     program.add_file(file, map);
                 }
             }
-            Command::AddSet { region, set, pipe } => {
+            Command::AddSet { region, set, pipe, process } => {
                 if let Some(program) = self.programs.get(&region) {
-                    program.add_set(set, pipe);
+                    program.add_set(set, pipe, process);
                 }
             }
             Command::RemoveSet { region, set } => {
@@ -163,6 +174,7 @@ impl Core {
             Command::ProcessGone { region, process } => {
                 if let Some(program) = self.programs.get(&region).cloned() {
                     self.on_process_gone(&program, process, now);
+                    self.extension.forget_gone();
                 }
             }
             Command::Query(..) | Command::Stop => {}
@@ -178,6 +190,7 @@ impl Core {
 
     /// The end: every connection is reset, so that no peer waits for nothing.
     pub(crate) fn stop(&mut self, now: Time) {
+        self.extension.restore_all();
         for program in self.programs.values().cloned().collect::<Vec<_>>() {
             self.remove_program(&program, now);
         }

@@ -13,10 +13,12 @@ use scoutline_base::PathId;
 use scoutline_path::Budget;
 use scoutline_proto::Bindings;
 use scoutline_ring::{Span, Spans, StreamMemory};
+use scoutline_sched::Level;
 
 use crate::arena::Ring;
 use crate::file::FileMap;
 use crate::program::Program;
+use crate::socket::module::Standing;
 
 /// Extents that one socket may have outstanding.
 const MAX_EXTENTS: usize = (2 * MAX_AHEAD / MIN_EXTENT) as usize;
@@ -63,6 +65,8 @@ pub(crate) struct SocketEnd {
     extents_taken: Cell<u32>,
     /// Freed in the send ring.
     pub(crate) freed: Cell<u64>,
+    /// Where its path stands; of a listening socket, the most important connection that waits.
+    pub(crate) level: Cell<Level>,
     /// The program has closed it.
     pub(crate) closed: Cell<bool>,
     /// Times that threads were woken for it, not yet charged.
@@ -95,6 +99,7 @@ impl SocketEnd {
             extents: RefCell::default(),
             extents_taken: Cell::new(0),
             freed: Cell::new(0),
+            level: Cell::new(Level::default()),
             closed: Cell::new(false),
             wakeups: Cell::new(0),
         });
@@ -194,10 +199,18 @@ impl SocketEnd {
         self.signal();
     }
 
+    /// Its path stands here from now on; the program is told.
+    pub(crate) fn stand(&self, standing: Standing) {
+        self.level.set(standing.level);
+        let slot = self.shared();
+        slot.importance.store(standing.importance(), Ordering::Relaxed);
+        slot.urgent.store(u32::from(standing.urgent), Ordering::Relaxed);
+    }
+
     /// Tells whoever waits that something happened.
     pub(crate) fn signal(&self) {
         let listens = !self.listen_paths.borrow().is_empty();
-        let woken = self.program.signal(self.slot, listens);
+        let woken = self.program.signal(self.slot, listens, self.level.get());
         self.wakeups.set(self.wakeups.get() + woken);
     }
 

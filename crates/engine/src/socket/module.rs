@@ -24,6 +24,25 @@ const UDP: u64 = ipv4::PROTOCOL_UDP as u64;
 /// Which listening socket a listen path belongs to.
 pub(crate) type Listeners = Rc<RefCell<HashMap<PathId, Rc<SocketEnd>>>>;
 
+/// Where a path stands, for its program to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    /// Its level.
+    pub(crate) level: Level,
+    /// Above Linux's: the program calls the engine back from Linux's quantum.
+    pub(crate) urgent: bool,
+}
+
+impl Standing {
+    /// As [`scoutline_abi::layout::Slot::importance`] has it.
+    pub(crate) fn importance(self) -> u32 {
+        match self.level {
+            Level::Idle => 0,
+            Level::Priority(priority) => u32::from(priority) + 1,
+        }
+    }
+}
+
 /// The module.
 pub(crate) struct SocketModule {
     listeners: Listeners,
@@ -47,9 +66,9 @@ impl SocketModule {
         SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level, policy }
     }
 
-    fn is_urgent(&self, attributes: &Attributes) -> bool {
+    fn standing(&self, attributes: &Attributes) -> Standing {
         let level = attributes.number(Name::Priority).map_or(Level::Idle, |p| Level::Priority(p as u8));
-        level > self.linux_level
+        Standing { level, urgent: level > self.linux_level }
     }
 }
 
@@ -82,7 +101,7 @@ impl Module for SocketModule {
             // A listen path ends in TCP: what it makes are other paths.
             _ if attributes.number(Name::Listen).is_some() => None,
             (Some(UDP), Some(end)) => Some(Box::new(DatagramStage::new(end, Rc::clone(&self.pool)))),
-            (_, Some(end)) => Some(Box::new(StreamStage::active(end, self.is_urgent(attributes)))),
+            (_, Some(end)) => Some(Box::new(StreamStage::active(end, self.standing(attributes)))),
             (_, None) => {
                 let parent = attributes
                     .path(Name::Parent)
@@ -94,7 +113,7 @@ impl Module for SocketModule {
                 let sizes = (self.receive_buffer, self.send_buffer);
                 let class = attributes.number(Name::Class).unwrap_or(0) as u32;
                 let memory = self.policy.memory(class).clone();
-                Some(Box::new(StreamStage::passive(parent, sizes, memory, self.is_urgent(attributes))))
+                Some(Box::new(StreamStage::passive(parent, sizes, memory, self.standing(attributes))))
             }
         };
         Ok(Step { stage, next })

@@ -12,6 +12,7 @@ use scoutline_path::{
 
 use super::SocketEnd;
 use super::end::Written;
+use super::module::Standing;
 
 /// Looks at an extent of a file that we do not know yet. The control thread needs microseconds to tell us of it;
 /// each look is a turn of the loop.
@@ -26,7 +27,7 @@ pub(crate) struct StreamStage {
     /// Whose memory its rings will be.
     memory: Option<Budget>,
     addresses: Option<(SocketAddrV4, SocketAddrV4)>,
-    urgent: bool,
+    standing: Standing,
     /// The protocol below has been told: written, consumed, requests.
     told_written: u64,
     told_consumed: u64,
@@ -40,8 +41,8 @@ pub(crate) struct StreamStage {
 
 impl StreamStage {
     /// The stage of an active connection, on a socket with rings.
-    pub(crate) fn active(end: Rc<SocketEnd>, urgent: bool) -> StreamStage {
-        StreamStage { end: Some(end), ..StreamStage::empty((0, 0), urgent) }
+    pub(crate) fn active(end: Rc<SocketEnd>, standing: Standing) -> StreamStage {
+        StreamStage { end: Some(end), ..StreamStage::empty((0, 0), standing) }
     }
 
     /// The stage of a passive connection: it gets its socket once the handshake is complete.
@@ -49,19 +50,19 @@ impl StreamStage {
         parent: Rc<SocketEnd>,
         ring_sizes: (u32, u32),
         memory: Budget,
-        urgent: bool,
+        standing: Standing,
     ) -> StreamStage {
-        StreamStage { parent: Some(parent), memory: Some(memory), ..StreamStage::empty(ring_sizes, urgent) }
+        StreamStage { parent: Some(parent), memory: Some(memory), ..StreamStage::empty(ring_sizes, standing) }
     }
 
-    fn empty(ring_sizes: (u32, u32), urgent: bool) -> StreamStage {
+    fn empty(ring_sizes: (u32, u32), standing: Standing) -> StreamStage {
         StreamStage {
             end: None,
             parent: None,
             ring_sizes,
             memory: None,
             addresses: None,
-            urgent,
+            standing,
             told_written: 0,
             told_consumed: 0,
             told_requests: 0,
@@ -101,15 +102,14 @@ impl StreamStage {
 
     /// The handshake is complete: the socket goes to its listening socket's queue.
     fn on_connected(&mut self, end: &SocketEnd) -> bool {
-        let slot = end.shared();
-        slot.urgent.store(u32::from(self.urgent), Ordering::Relaxed);
+        end.stand(self.standing);
         end.clear_state(slot_state::CONNECTING);
         end.add_state(slot_state::CONNECTED | slot_state::BOUND);
         let Some(parent) = self.parent.take() else {
             end.signal();
             return true;
         };
-        accept_queue_push(&parent, end.slot)
+        accept_queue_push(&parent, end.slot, self.standing)
     }
 
     fn on_control(&mut self, control: &Control, turned: &mut Burst, context: &mut Context<'_>) {
@@ -179,7 +179,7 @@ impl StreamStage {
 }
 
 /// Puts an accepted socket into its listening socket's queue; false when it is full or closed.
-fn accept_queue_push(listener: &SocketEnd, slot: u32) -> bool {
+fn accept_queue_push(listener: &SocketEnd, slot: u32, standing: Standing) -> bool {
     let shared = listener.shared();
     let entries = u64::from(listener.receive_size() / 4);
     let tail = listener.received.get();
@@ -193,6 +193,10 @@ fn accept_queue_push(listener: &SocketEnd, slot: u32) -> bool {
     }
     if let Some(accepted) = listener.program.end(slot) {
         accepted.listener.set(Some(listener.slot));
+    }
+    // The most important that waits says how urgent it is to accept.
+    if waiting == 0 || standing.level > listener.level.get() {
+        listener.stand(standing);
     }
     listener.publish_received(tail + 1);
     listener.signal();

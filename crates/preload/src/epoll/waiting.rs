@@ -11,7 +11,7 @@ use crate::real::err;
 use crate::slot::tell_deferred;
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set, Woken};
-use crate::{attach, real, table};
+use crate::{attach, real, serve, table};
 
 /// Anything in front of us that the kernel should answer alone: not an epoll of ours, or without our sockets.
 pub(crate) enum Answer {
@@ -63,6 +63,7 @@ pub(crate) fn await_events(
             n = epoll.look_at_kernel(epfd, out, now);
         }
         if n > 0 || zero {
+            epoll.go_on(n);
             epoll.pass_on(epfd, n, out.len());
             return Answer::Done(n as isize);
         }
@@ -76,6 +77,7 @@ pub(crate) fn await_events(
             epoll = lock.lock();
         }
         epoll.waiters += 1;
+        serve::enter(set);
         set.shared.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         n = epoll.collect(out);
@@ -98,6 +100,7 @@ pub(crate) fn await_events(
             }
         }
         if n > 0 {
+            epoll.go_on(n);
             epoll.pass_on(epfd, n, out.len());
             return Answer::Done(n as isize);
         }

@@ -1,0 +1,313 @@
+//! Extended paths (SILK §3.3, DESIGN.md §5): a thread of a program runs at the priority of the path that it serves.
+//!
+//! ```text
+//!   engine: something happens on a path of priority p ≥ 1
+//!      └─► the thread that waits for it: SCHED_FIFO base + p, then it is woken          (raise)
+//!   shim:  the thread goes on to something less important, or closes the connection
+//!      └─► its own policy again, by itself: lowering needs no privilege                  (lower)
+//! ```
+//! A thread is known by the poll set on which it waits: the shim writes its id there, and the daemon knows from the
+//! kernel whose process asked for the set, so no program can have another's threads touched. Whether a raised thread
+//! is still running is seen by the same set: it waits there again, or does not. While one runs, Linux stands at its
+//! priority in the engine's schedule, and paths of lower priority wait: no priority inversion between the engine and
+//! programs on its core.
+//!
+//! What a thread was before is noted once with [`UndoLog`], whose owner puts it back even when this process is killed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::Region;
+use scoutline_abi::layout::PollSet;
+use scoutline_base::Time;
+use scoutline_sched::Level;
+
+use crate::clock;
+use crate::sys::{self, ThreadPolicy};
+
+/// How long a raised thread is believed to run without looking at what the kernel says of it.
+const BELIEVED_NS: u64 = 500_000;
+
+/// How priorities of paths become those of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtensionSettings {
+    /// A path of priority p has its threads at SCHED_FIFO `base` + p.
+    pub base: u8,
+    /// p counts up to this.
+    pub range: u8,
+}
+
+impl Default for ExtensionSettings {
+    fn default() -> ExtensionSettings {
+        // Below the engine (50) and the kernel's own threaded interrupts (50), above what others use by default.
+        ExtensionSettings { base: 10, range: 30 }
+    }
+}
+
+/// A thread as it was before it was touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadBefore {
+    /// Its id.
+    pub thread: u32,
+    /// When it started, in clock ticks since boot: ids are used again.
+    pub started: u64,
+    /// `SCHED_OTHER` and so on.
+    pub policy: i32,
+    /// Real-time priority.
+    pub priority: i32,
+}
+
+impl ThreadBefore {
+    /// What the kernel says of a thread now.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn of(thread: u32) -> io::Result<ThreadBefore> {
+        let ThreadPolicy { policy, priority } = ThreadPolicy::of(thread)?;
+        Ok(ThreadBefore { thread, started: sys::thread_stat(thread)?.started, policy, priority })
+    }
+
+    /// Gives the thread back what it had, if it is still the same one.
+    ///
+    /// # Errors
+    /// As the kernel says; a thread that is gone is none.
+    pub fn restore(&self) -> io::Result<()> {
+        match sys::thread_stat(self.thread) {
+            Ok(stat) if stat.started == self.started => {
+                ThreadPolicy { policy: self.policy, priority: self.priority }.give(self.thread, false)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Who remembers what threads were, beyond the life of this process.
+pub trait UndoLog: Send {
+    /// A thread is about to be touched. On an error it is not.
+    ///
+    /// # Errors
+    /// Nobody would remember.
+    fn note(&self, before: &ThreadBefore) -> io::Result<()>;
+
+    /// The thread is as it was before.
+    fn forget(&self, before: &ThreadBefore);
+}
+
+/// All threads that the engine has touched.
+pub(crate) struct Extension {
+    settings: ExtensionSettings,
+    undo: Option<Box<dyn UndoLog>>,
+    threads: RefCell<HashMap<u32, Touched>>,
+    /// Ids of threads that are raised, or were when last looked at.
+    raised: RefCell<Vec<u32>>,
+    refused: Cell<bool>,
+    /// For `stat`: how often a thread was raised.
+    pub(crate) raises: Cell<u64>,
+}
+
+struct Touched {
+    before: ThreadBefore,
+    /// Its process, as the kernel told the daemon.
+    process: u32,
+    /// The set by which it was raised last.
+    region: Arc<Region>,
+    set: u32,
+    priority: u8,
+    raised_at: Time,
+    /// It sleeps for something else, or runs on another core, for all that we know.
+    elsewhere: bool,
+}
+
+impl Touched {
+    fn shared(&self) -> Option<&PollSet> {
+        self.region.set(self.set)
+    }
+
+    /// The priority that it has now: the shim takes it back by itself.
+    fn priority(&self) -> u8 {
+        let level = self.shared().map_or(0, |set| set.level.load(Ordering::Acquire));
+        if level == 0 { 0 } else { self.priority }
+    }
+
+    fn sleeps(&self) -> bool {
+        self.shared().is_none_or(|set| {
+            set.sleepers.load(Ordering::Acquire) != 0 && set.signalled.load(Ordering::Acquire) == 0
+        })
+    }
+}
+
+impl Extension {
+    /// None are touched without settings, or with nobody to remember what they were.
+    pub(crate) fn new(settings: Option<ExtensionSettings>, undo: Option<Box<dyn UndoLog>>) -> Extension {
+        let undo = undo.filter(|_| settings.is_some());
+        Extension {
+            settings: settings.unwrap_or_default(),
+            undo,
+            threads: RefCell::default(),
+            raised: RefCell::default(),
+            refused: Cell::new(false),
+            raises: Cell::new(0),
+        }
+    }
+
+    /// The thread that waits on this set, of this process, has something of a path of this level to do.
+    pub(crate) fn raise(&self, region: &Arc<Region>, set: u32, process: u32, level: Level) {
+        let (Some(undo), Level::Priority(priority @ 1..)) = (&self.undo, level) else { return };
+        let Some(shared) = region.set(set) else { return };
+        let thread = shared.thread.load(Ordering::Acquire);
+        if thread == 0 || self.refused.get() {
+            return;
+        }
+        let now = clock::now();
+        let mut threads = self.threads.borrow_mut();
+        let known = threads.get(&thread).is_some_and(|touched| touched.process == process);
+        if !known {
+            let Some(touched) = touch(undo.as_ref(), region, set, (thread, process), now) else { return };
+            threads.insert(thread, touched);
+        }
+        let Some(touched) = threads.get_mut(&thread) else { return };
+        touched.elsewhere = false;
+        if touched.priority() >= priority {
+            return;
+        }
+        let policy = ThreadPolicy {
+            policy: libc::SCHED_FIFO,
+            priority: i32::from(self.settings.base) + i32::from(priority.min(self.settings.range)),
+        };
+        match policy.give(thread, true) {
+            Ok(()) => {
+                self.raises.set(self.raises.get() + 1);
+                (touched.priority, touched.raised_at, touched.set) = (priority, now, set);
+                touched.region = Arc::clone(region);
+                let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
+                shared.own_policy.store(own.packed(), Ordering::Relaxed);
+                shared.level.store(u32::from(priority), Ordering::Release);
+                let mut raised = self.raised.borrow_mut();
+                if !raised.contains(&thread) {
+                    raised.push(thread);
+                }
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                threads.remove(&thread);
+            }
+            Err(error) => {
+                self.refused.set(true);
+                eprintln!(
+                    "scoutline: warn: threads of programs cannot be raised with their paths ({error}): it needs \
+                     CAP_SYS_NICE, and in a cgroup of version 1 cpu.rt_runtime_us; they keep their own priority"
+                );
+            }
+        }
+    }
+
+    /// The most important priority at which a raised thread wants the core now.
+    pub(crate) fn wanted(&self, now: Time) -> Option<Level> {
+        let mut raised = self.raised.borrow_mut();
+        if raised.is_empty() {
+            return None;
+        }
+        let mut threads = self.threads.borrow_mut();
+        let mut most = 0;
+        raised.retain(|thread| {
+            let Some(touched) = threads.get_mut(thread) else { return false };
+            let priority = touched.priority();
+            if priority == 0 {
+                return false;
+            }
+            if touched.sleeps() || touched.elsewhere {
+                return true;
+            }
+            if now.since(touched.raised_at).as_nanos() as u64 > BELIEVED_NS {
+                touched.raised_at = now;
+                match sys::thread_stat(*thread) {
+                    Ok(stat) if stat.runs => {}
+                    Ok(_) => {
+                        touched.elsewhere = true;
+                        return true;
+                    }
+                    Err(_) => return false,
+                }
+            }
+            most = most.max(priority);
+            true
+        });
+        (most > 0).then_some(Level::Priority(most))
+    }
+
+    /// Linux had nothing to run: whoever is raised waits for something else, or has another core.
+    pub(crate) fn core_was_idle(&self) {
+        let mut threads = self.threads.borrow_mut();
+        for thread in &*self.raised.borrow() {
+            if let Some(touched) = threads.get_mut(thread) {
+                touched.elsewhere = true;
+            }
+        }
+    }
+
+    /// Threads that are raised now.
+    pub(crate) fn raised_now(&self) -> usize {
+        let threads = self.threads.borrow();
+        self.raised.borrow().iter().filter(|id| threads.get(id).is_some_and(|it| it.priority() > 0)).count()
+    }
+
+    /// A process is gone, and its threads with it.
+    pub(crate) fn forget_gone(&self) {
+        self.forget_if(|touched| !sys::is_thread_of(touched.before.thread, touched.process));
+    }
+
+    /// A program is gone or lets go of its region: its threads get back what they had.
+    pub(crate) fn forget_region(&self, region: &Arc<Region>) {
+        self.forget_if(|touched| Arc::ptr_eq(&touched.region, region));
+    }
+
+    /// Everybody gets back what they had.
+    pub(crate) fn restore_all(&self) {
+        self.forget_if(|_| true);
+    }
+
+    fn forget_if(&self, which: impl Fn(&Touched) -> bool) {
+        let Some(undo) = &self.undo else { return };
+        self.threads.borrow_mut().retain(|_, touched| {
+            if !which(touched) {
+                return true;
+            }
+            if let Err(error) = touched.before.restore() {
+                eprintln!(
+                    "scoutline: warn: thread {} keeps its raised priority: {error}",
+                    touched.before.thread
+                );
+            }
+            undo.forget(&touched.before);
+            false
+        });
+        let threads = self.threads.borrow();
+        self.raised.borrow_mut().retain(|thread| threads.contains_key(thread));
+    }
+}
+
+/// Takes a thread into the books, if it is one of this process.
+fn touch(
+    undo: &dyn UndoLog,
+    region: &Arc<Region>,
+    set: u32,
+    (thread, process): (u32, u32),
+    now: Time,
+) -> Option<Touched> {
+    if !sys::is_thread_of(thread, process) {
+        return None;
+    }
+    let before = ThreadBefore::of(thread).ok()?;
+    // A program that has chosen real time for itself knows better.
+    if matches!(
+        before.policy & !libc::SCHED_RESET_ON_FORK,
+        libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE
+    ) {
+        return None;
+    }
+    undo.note(&before).ok()?;
+    let region = Arc::clone(region);
+    Some(Touched { before, process, region, set, priority: 0, raised_at: now, elsewhere: false })
+}

@@ -1,0 +1,144 @@
+//! Extended paths, the program's side: a thread that the engine has raised lowers itself when it goes on to something
+//! less important, and one that was not raised asks for it when it takes something important (see
+//! `scoutline_engine`'s extend.rs).
+//!
+//! Lowering needs no privilege, and it is this thread's own affair when to do so: the engine could only guess.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::slot::Socket;
+use crate::wait::{self, Set};
+
+/// Importance of what has priority 0: from above it on, threads are raised.
+pub(crate) const ORDINARY: u32 = 1;
+/// Less important events are held back behind more important ones for so long at most.
+const HOLD_NS: u64 = 2_000_000;
+/// Events that are given at a time, once important ones have been seen: behind a batch of them the next important one
+/// has to wait.
+pub(crate) const BATCH: usize = 16;
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// When something important was last seen by this process; 0: never.
+static IMPORTANT_SEEN_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The calling thread's id.
+pub(crate) fn thread() -> u32 {
+    let known = THREAD.get();
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: no arguments.
+    let id = unsafe { libc::gettid() }.cast_unsigned();
+    THREAD.set(id);
+    id
+}
+
+/// After a fork.
+pub(crate) fn in_child() {
+    THREAD.set(0);
+}
+
+/// The calling thread is the one that sleeps on this set.
+#[inline]
+pub(crate) fn enter(set: Set) {
+    let id = thread();
+    if set.shared.thread.load(Ordering::Relaxed) != id {
+        set.shared.thread.store(id, Ordering::Release);
+    }
+}
+
+/// The calling thread goes on with something of this importance; `set`: it has just waited on it.
+#[inline]
+pub(crate) fn serve(importance: u32, set: Option<Set>) {
+    if importance > ORDINARY {
+        return;
+    }
+    for set in [set, wait::own_set()].into_iter().flatten() {
+        let level = set.shared.level.load(Ordering::Acquire);
+        if level != 0 && set.shared.thread.load(Ordering::Relaxed) == thread() {
+            lower(set, level);
+        }
+    }
+}
+
+/// Back to the policy that the thread had before the engine raised it.
+#[cold]
+fn lower(set: Set, level: u32) {
+    let own = set.shared.own_policy.load(Ordering::Relaxed);
+    let parameters = libc::sched_param { sched_priority: (own >> 8) as c_int };
+    let policy = (own & 0xff) as c_int | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the structure outlives the call. It concerns the calling thread alone.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    if result == 0 {
+        // Should the engine have raised it once more meanwhile, the next event will.
+        let _ = set.shared.level.compare_exchange(level, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// The calling thread has taken a connection that it was perhaps not woken for.
+#[inline]
+pub(crate) fn took(socket: Socket) {
+    let importance = socket.importance();
+    serve(importance, None);
+    if importance > ORDINARY {
+        ask(socket);
+    }
+}
+
+/// Asks the engine to raise the calling thread.
+#[cold]
+fn ask(socket: Socket) {
+    let Some(set) = wait::thread_set() else { return };
+    if u32::max(set.shared.level.load(Ordering::Relaxed), 0) + 1 >= socket.importance() {
+        return;
+    }
+    enter(set);
+    socket.slot.server.store(set.number + 1, Ordering::Release);
+    socket.tell();
+}
+
+/// An important connection is closed: its thread is an ordinary one again.
+#[inline]
+pub(crate) fn closed(socket: Socket) {
+    if socket.importance() > ORDINARY {
+        serve(0, None);
+    }
+}
+
+/// Holding less important events back, for one epoll.
+#[derive(Clone, Copy)]
+pub(crate) struct Hold {
+    since_ns: u64,
+}
+
+impl Hold {
+    pub(crate) const NONE: Hold = Hold { since_ns: 0 };
+
+    /// Important events are ready, and `others` are too: whether the others stay back for now.
+    pub(crate) fn holds(&mut self, others: bool, now: u64) -> bool {
+        IMPORTANT_SEEN_NS.store(now, Ordering::Relaxed);
+        if !others {
+            self.since_ns = 0;
+            return true;
+        }
+        if self.since_ns == 0 {
+            self.since_ns = now;
+        }
+        let holds = now.wrapping_sub(self.since_ns) < HOLD_NS;
+        if !holds {
+            self.since_ns = 0;
+        }
+        holds
+    }
+}
+
+/// Whether something important has come to this process at all.
+#[inline]
+pub(crate) fn has_important() -> bool {
+    IMPORTANT_SEEN_NS.load(Ordering::Relaxed) != 0
+}
