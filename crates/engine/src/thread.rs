@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use scoutline_abi::layout::engine_state;
 use scoutline_base::Time;
-use scoutline_sched::{Configuration, Entry, Parameters, Policy};
+use scoutline_sched::{Entry, Policy};
 
 use crate::bells::Bells;
 use crate::clock;
@@ -139,15 +139,16 @@ impl Loop {
             self.core.programs.values().map(|program| program.backlog()).sum::<usize>() >= LINUX_BACKLOG;
         if pressed != self.pressed {
             self.pressed = pressed;
-            let linux_interval = if pressed { configured.min(PRESSED_INTERVAL) } else { configured };
-            let configuration = Configuration { linux_interval, ..*self.core.schedule.configuration() };
+            let mut configuration = *self.core.schedule.configuration();
+            configuration.fixed.linux_interval =
+                if pressed { configured.min(PRESSED_INTERVAL) } else { configured };
             self.core.schedule.configure(configuration);
         }
         let idle = self.core.schedule.is_idle();
         let due = !idle && now.since(self.last_linux) >= LINUX_AT_LEAST;
         if self.core.wakes.get() > 0 || due {
             let level = self.core.settings.linux_level;
-            self.core.schedule.enqueue(Entry::Linux, Parameters { level }, now);
+            self.core.schedule.enqueue(Entry::Linux, level.into(), now);
         }
     }
 
