@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use scoutline_base::{PathId, Random, Time};
 use scoutline_sched::{
-    Deadline, Edf, Entry, FixedPriority, Level, Parameters, Policy, Schedule, Weight, Wfq,
+    Bert, Claim, Deadline, Edf, Entry, FixedPriority, Job, Level, Parameters, Policy, Schedule, Weight, Wfq,
 };
 
 fn turns(
@@ -46,11 +46,18 @@ fn main() {
     let at_level = |index: u32, _| Parameters::from(Level::Priority((index % 3) as u8));
     let due = |index: u32, now| Deadline::At(now + Duration::from_micros(u64::from(index % 1000))).into();
     let weighted = |index: u32, _| Weight::new(u64::from(index % 1000)).into();
+    // One in ten is important and real-time.
+    let claim = |index: u32, now: Time| {
+        let deadline = Deadline::At(Time::from_millis(now.as_millis() / 10 * 10 + 20));
+        let job = Some(Job { deadline, work: Duration::from_micros(200) });
+        Claim { rate: Weight::new(1 + u64::from(index % 9)), important: index.is_multiple_of(10), job }.into()
+    };
     let end = match policy.as_str() {
         "fixed" => turns(&mut FixedPriority::default(), paths, count, at_level),
         "schedule" => turns(&mut Schedule::default(), paths, count, at_level),
         "edf" => turns(&mut Edf::default(), paths, count, due),
         "wfq" => turns(&mut Wfq::default(), paths, count, weighted),
+        "bert" => turns(&mut Bert::default(), paths, count, claim),
         "schedule-wfq" => turns(&mut Schedule::default(), paths, count, weighted),
         "schedule-mixed" => turns(&mut Schedule::default(), paths, count, |index, now| match index % 3 {
             0 => at_level(index, now),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use scoutline_base::{PathId, Random, Time};
 
-use crate::{Bert, Charged, Deadline, Entry, Job, Level, Parameters, Policy, Weight};
+use crate::{Charged, Claim, Deadline, Entry, Job, Level, Parameters, Policy, Weight};
 
 /// Paths that take part.
 const PATHS: u32 = 12;
@@ -51,7 +51,7 @@ pub fn random_parameters(random: &mut Random, now: Time) -> Parameters {
         _ => {
             let work = Duration::from_micros(random.below(2_000).into());
             let job = random.chance(0.6).then_some(Job { deadline, work });
-            Bert { rate: weight, important: random.chance(0.5), job }.into()
+            Claim { rate: weight, important: random.chance(0.5), job }.into()
         }
     }
 }

@@ -58,6 +58,8 @@ struct Node {
     deadline: Time,
     /// That deadline was missed, and counted.
     missed: bool,
+    /// The deadline before that, while the last run is not charged: the run was for that one.
+    before: Option<Time>,
 }
 
 /// When something is due, and in which order it came.
@@ -116,7 +118,9 @@ impl Edf {
 
     /// Whoever ran last has stopped: what it does next is other work.
     pub(crate) fn end_turn(&mut self) {
-        self.current = None;
+        if let Some(slot) = self.current.take() {
+            self.nodes[slot as usize].before = None;
+        }
     }
 
     fn forget(&mut self, slot: u32) {
@@ -162,7 +166,8 @@ impl Policy for Edf {
         let at_it = ready || self.current == Some(slot);
         let deadline = asked.moment(at_it.then_some(node.deadline), now);
         if !at_it || node.deadline != deadline {
-            *node = Node { deadline, missed: false };
+            let before = (self.current == Some(slot) && !ready && !node.missed).then_some(node.deadline);
+            *node = Node { deadline, missed: false, before };
         }
         self.arrivals += 1;
         self.ready.set(slot, Due(deadline.max(now), self.arrivals));
@@ -181,7 +186,10 @@ impl Policy for Edf {
     fn charge(&mut self, entry: Entry, spent: Duration, now: Time) {
         self.charged.add(entry, spent);
         if let Some(slot) = self.owners.slot(entry).filter(|slot| self.current == Some(*slot)) {
-            self.see(slot, now);
+            match self.nodes[slot as usize].before.take() {
+                Some(before) => self.missed += u64::from(now > before),
+                None => self.see(slot, now),
+            }
         }
     }
 

@@ -45,8 +45,8 @@ struct Node {
     state: State,
     /// Nanoseconds that another slot has given up for it.
     grant: u64,
-    /// By when it should have used them.
-    by: Virtual,
+    /// By when it should have done what it is at: its own quantum may end later.
+    by: Option<Virtual>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -168,37 +168,44 @@ impl Fair {
         Duration::from_nanos(paid)
     }
 
-    /// Gives `amount` of what `from` will get to `to`, which should have used it `by` then.
-    pub(crate) fn grant(&mut self, (from, to): (u32, u32), amount: Duration, by: Virtual) {
-        self.push_back(from, amount);
+    /// Gives `amount` of what `from` will get to `to`.
+    pub(crate) fn grant(&mut self, (from, to): (u32, u32), amount: Duration) {
+        // First what lowers the mean and then what raises it: together they leave virtual time where it is.
         let node = &mut self.nodes[to as usize];
         node.grant += amount.as_nanos() as u64;
-        node.by = by;
         self.fluid.claimed(-(amount.as_nanos() as i64));
+        self.push_back(from, amount);
         self.place(to);
     }
 
     /// Gives back what is left of a grant, but for `keep`.
     pub(crate) fn return_grant(&mut self, (from, to): (u32, u32), keep: Duration) {
-        let node = &mut self.nodes[to as usize];
-        let amount = Duration::from_nanos(node.grant.saturating_sub(keep.as_nanos() as u64));
-        if amount.is_zero() {
+        let left = self.granted(to).saturating_sub(keep);
+        if left.is_zero() {
             return;
         }
-        node.grant -= amount.as_nanos() as u64;
-        self.fluid.claimed(amount.as_nanos() as i64);
+        self.pull_forward(from, left);
+        self.nodes[to as usize].grant -= left.as_nanos() as u64;
+        self.fluid.claimed(left.as_nanos() as i64);
         self.place(to);
-        self.pull_forward(from, amount);
     }
 
-    /// Until when a grant should be used.
-    pub(crate) fn set_grant_end(&mut self, slot: u32, by: Virtual) {
-        self.nodes[slot as usize].by = by;
+    /// By when a slot should have done what it is at.
+    pub(crate) fn set_due(&mut self, slot: u32, by: Option<Virtual>) {
+        if let Some(node) = self.nodes.get_mut(slot as usize) {
+            node.by = by;
+            self.place(slot);
+        }
     }
 
     /// What a slot has got of others and not used.
     pub(crate) fn granted(&self, slot: u32) -> Duration {
         self.nodes.get(slot as usize).map_or(Duration::ZERO, |node| Duration::from_nanos(node.grant))
+    }
+
+    /// The slot whose turn it is.
+    pub(crate) fn current(&self) -> Option<u32> {
+        self.current
     }
 
     /// The slot that was taken last, when it has not been made ready again.
@@ -215,7 +222,7 @@ impl Fair {
                 quantum: Duration::ZERO,
                 state: State::Out,
                 grant: 0,
-                by: self.fluid.now(),
+                by: None,
             };
             self.nodes.resize(slot as usize + 1, fresh);
         }
@@ -247,6 +254,17 @@ impl Fair {
     /// The weights of all who are in the fluid.
     pub(crate) fn weight(&self) -> u64 {
         self.fluid.weight()
+    }
+
+    /// What a slot adds to that at present.
+    pub(crate) fn weight_of(&self, slot: u32) -> u64 {
+        let node = self.nodes.get(slot as usize).filter(|node| node.state != State::Out);
+        node.map_or(0, |node| node.weight.into())
+    }
+
+    /// What a slot counts, or would count, with.
+    pub(crate) fn own_weight(&self, slot: u32) -> u32 {
+        self.nodes.get(slot as usize).map_or(1, |node| node.weight)
     }
 
     /// The tag of a slot, or where it would start.
@@ -308,13 +326,11 @@ impl Fair {
                     self.ahead.remove(slot);
                 }
                 let finish = node.tag.plus(fluid::distance(node.quantum, node.weight));
-                match (ahead, node.grant > 0) {
-                    (true, true) => self.eligible.set(slot, node.by),
-                    (false, true) if node.by.before(finish) => self.eligible.set(slot, node.by),
-                    (false, _) => self.eligible.set(slot, finish),
-                    (true, false) => {
-                        self.eligible.remove(slot);
-                    }
+                let finish = node.by.filter(|by| ahead || by.before(finish)).unwrap_or(finish);
+                if ahead && node.grant == 0 {
+                    self.eligible.remove(slot);
+                } else {
+                    self.eligible.set(slot, finish);
                 }
             }
             State::Asleep if ahead => self.ahead.set(slot, node.tag),

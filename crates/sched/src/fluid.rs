@@ -175,7 +175,7 @@ mod tests {
         let start = fluid.now();
         fluid.join(10, start);
         fluid.join(10, start);
-        let tag = start.plus(distance(Duration::from_nanos(1_000), 10));
+        let tag = start.plus(distance(Duration::from_micros(1), 10));
         fluid.moved(10, tag.after(start));
         let ahead = service(tag.after(fluid.now()), 10);
         let now = fluid.now();

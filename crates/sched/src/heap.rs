@@ -132,12 +132,11 @@ mod tests {
             let mut heap = Heap::new();
             let mut map = BTreeMap::new();
             for (slot, key) in operations {
-                match key {
-                    Some(key) => {
-                        heap.set(slot, key);
-                        map.insert(slot, key);
-                    }
-                    None => prop_assert_eq!(heap.remove(slot), map.remove(&slot).is_some()),
+                if let Some(key) = key {
+                    heap.set(slot, key);
+                    map.insert(slot, key);
+                } else {
+                    prop_assert_eq!(heap.remove(slot), map.remove(&slot).is_some());
                 }
                 prop_assert_eq!(heap.first().map(|(key, _)| key), map.values().min().copied());
                 prop_assert!((0..40).all(|slot| heap.contains(slot) == map.contains_key(&slot)));

@@ -19,10 +19,12 @@
 //! | [`FixedPriority`] | the highest level, in turn; idle below all | [`Level`] |
 //! | [`Edf`] | the earliest deadline | [`Deadline`] |
 //! | [`Wfq`] | in proportion to weights | [`Weight`] |
+//! | [`Bert`] | in proportion to rates; important real-time work steals from the unimportant | [`Claim`] |
 //! | [`Schedule`] | these side by side, each with a guaranteed share: what an engine drives | any of them |
 //!
 //! [`conformance`] holds what every policy has to keep.
 
+pub mod bert;
 pub mod conformance;
 pub mod edf;
 mod fair;
@@ -40,8 +42,9 @@ use std::time::Duration;
 
 use scoutline_base::{PathId, Time};
 
+pub use bert::Bert;
 pub use edf::Edf;
-pub use parameters::{Bert, Deadline, Job, Level, Parameters, Weight};
+pub use parameters::{Claim, Deadline, Job, Level, Parameters, Weight};
 pub use priority::FixedPriority;
 pub use schedule::Schedule;
 pub use wfq::Wfq;

@@ -17,7 +17,7 @@ pub enum Parameters {
     /// A weighted fair share.
     Weight(Weight),
     /// A fair share from which, or for which, time can be stolen.
-    Bert(Bert),
+    Bert(Claim),
 }
 
 // Handed over with every packet.
@@ -47,9 +47,9 @@ impl From<Weight> for Parameters {
     }
 }
 
-impl From<Bert> for Parameters {
-    fn from(bert: Bert) -> Self {
-        Parameters::Bert(bert)
+impl From<Claim> for Parameters {
+    fn from(claim: Claim) -> Self {
+        Parameters::Bert(claim)
     }
 }
 
@@ -142,7 +142,7 @@ impl Default for Weight {
 
 /// What an entry asks of [`bert`](crate::bert).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bert {
+pub struct Claim {
     /// Its rate, in 1/10,000 of the policy's time ([`Weight::HIGHEST`] is all of it). Reserved for an important
     /// entry while it has work; an unimportant one gets this in proportion of what is left.
     pub rate: Weight,

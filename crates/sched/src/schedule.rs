@@ -25,7 +25,8 @@ use scoutline_base::Time;
 use crate::fair::Fair;
 use crate::slots::{self, Owners};
 use crate::{
-    Charged, Decision, Edf, Entry, FixedPriority, Level, Parameters, Policy, Weight, Wfq, edf, priority, wfq,
+    Bert, Charged, Decision, Edf, Entry, FixedPriority, Level, Parameters, Policy, Weight, Wfq, bert, edf,
+    priority, wfq,
 };
 
 /// The policies side by side. Work for each call: that of the policy concerned.
@@ -34,6 +35,7 @@ pub struct Schedule {
     fixed: FixedPriority,
     edf: Edf,
     wfq: Wfq,
+    bert: Bert,
     /// Linux alone, when it has a share of its own.
     linux: Wfq,
     /// Something else than a level has been asked for.
@@ -60,6 +62,8 @@ pub struct Configuration {
     pub edf: edf::Configuration,
     /// Of WFQ.
     pub wfq: wfq::Configuration,
+    /// Of BERT. What it can count on follows from the shares.
+    pub bert: bert::Configuration,
 }
 
 /// How the CPU is divided: each policy is guaranteed its number's part of the sum of them all, Linux's included if it
@@ -72,11 +76,13 @@ pub struct Shares {
     pub edf: u16,
     /// Of WFQ.
     pub wfq: u16,
+    /// Of BERT.
+    pub bert: u16,
 }
 
 impl Default for Shares {
     fn default() -> Self {
-        Shares { fixed: 40, edf: 20, wfq: 20 }
+        Shares { fixed: 40, edf: 20, wfq: 20, bert: 20 }
     }
 }
 
@@ -98,17 +104,19 @@ enum Kind {
     Fixed,
     Edf,
     Wfq,
+    Bert,
     Linux,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Fixed, Kind::Edf, Kind::Wfq, Kind::Linux];
+    const ALL: [Kind; 5] = [Kind::Fixed, Kind::Edf, Kind::Wfq, Kind::Bert, Kind::Linux];
 
     fn of(parameters: Parameters) -> Kind {
         match parameters {
             Parameters::Level(_) => Kind::Fixed,
             Parameters::Deadline(_) => Kind::Edf,
-            Parameters::Weight(_) | Parameters::Bert(_) => Kind::Wfq,
+            Parameters::Weight(_) => Kind::Wfq,
+            Parameters::Bert(_) => Kind::Bert,
         }
     }
 }
@@ -127,6 +135,7 @@ impl Schedule {
             fixed: FixedPriority::default(),
             edf: Edf::default(),
             wfq: Wfq::default(),
+            bert: Bert::default(),
             linux: Wfq::default(),
             mixed: false,
             shares: Fair::new(),
@@ -155,6 +164,8 @@ impl Schedule {
         self.edf.configure(edf::Configuration { linux_quantum, ..configuration.edf });
         self.wfq.configure(wfq::Configuration { linux_quantum, ..configuration.wfq });
         self.linux.configure(wfq::Configuration { linux_quantum, ..configuration.wfq });
+        let capacity = self.guaranteed(Kind::Bert);
+        self.bert.configure(bert::Configuration { linux_quantum, capacity, ..configuration.bert });
         for kind in Kind::ALL {
             self.shares.weigh(kind as u32, self.share(kind));
         }
@@ -179,12 +190,26 @@ impl Schedule {
         &self.wfq
     }
 
+    /// The policy of claims.
+    pub fn bert(&self) -> &Bert {
+        &self.bert
+    }
+
+    /// What of the CPU a policy gets if all have work.
+    fn guaranteed(&self, kind: Kind) -> Weight {
+        let own_share =
+            |kind: &Kind| *kind != Kind::Linux || matches!(self.configuration.linux, Linux::Share(_));
+        let all: u32 = Kind::ALL.into_iter().filter(own_share).map(|kind| self.share(kind)).sum();
+        Weight::new(u64::from(self.share(kind)) * u64::from(Weight::HIGHEST) / u64::from(all))
+    }
+
     fn share(&self, kind: Kind) -> u32 {
-        let Shares { fixed, edf, wfq } = self.configuration.shares;
+        let Shares { fixed, edf, wfq, bert } = self.configuration.shares;
         let share = match (kind, self.configuration.linux) {
             (Kind::Fixed, _) => fixed,
             (Kind::Edf, _) => edf,
             (Kind::Wfq, _) => wfq,
+            (Kind::Bert, _) => bert,
             (Kind::Linux, Linux::Share(share)) => share,
             (Kind::Linux, _) => 1,
         };
@@ -196,6 +221,7 @@ impl Schedule {
             Kind::Fixed => &self.fixed,
             Kind::Edf => &self.edf,
             Kind::Wfq => &self.wfq,
+            Kind::Bert => &self.bert,
             Kind::Linux => &self.linux,
         }
     }
@@ -205,6 +231,7 @@ impl Schedule {
             Kind::Fixed => &mut self.fixed,
             Kind::Edf => &mut self.edf,
             Kind::Wfq => &mut self.wfq,
+            Kind::Bert => &mut self.bert,
             Kind::Linux => &mut self.linux,
         }
     }
@@ -215,6 +242,7 @@ impl Schedule {
             Kind::Fixed => self.configuration.fixed.path_quantum.time,
             Kind::Edf => self.configuration.edf.path_quantum.time,
             Kind::Wfq => self.configuration.wfq.path_quantum.time,
+            Kind::Bert => self.configuration.bert.path_quantum.time,
             Kind::Linux => self.configuration.fixed.linux_quantum.time,
         }
     }
@@ -273,6 +301,7 @@ impl Schedule {
         match self.current.take() {
             Some((Kind::Edf, _)) => self.edf.end_turn(),
             Some((Kind::Wfq, _)) => self.wfq.end_turn(),
+            Some((Kind::Bert, _)) => self.bert.end_turn(),
             Some((Kind::Linux, _)) => self.linux.end_turn(),
             Some((Kind::Fixed, _)) | None => {}
         }
@@ -357,6 +386,10 @@ impl Policy for Schedule {
             return self.fixed.preempts(running, now);
         }
         let Some((kind, since)) = self.current else {
+            if running.level > Level::Idle {
+                // It was chosen while there were only levels.
+                return self.fixed.preempts(running, now);
+            }
             return Kind::ALL.into_iter().any(|kind| self.wants(kind));
         };
         let owed = |other: Kind| {
@@ -384,6 +417,7 @@ impl std::fmt::Debug for Schedule {
             .field("fixed", &self.fixed)
             .field("edf", &self.edf)
             .field("wfq", &self.wfq)
+            .field("bert", &self.bert)
             .finish_non_exhaustive()
     }
 }

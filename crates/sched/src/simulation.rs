@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use scoutline_base::{PathId, Random, Time};
 
-use crate::{Bert, Deadline, Entry, Job, Level, Parameters, Policy, Weight};
+use crate::{Claim, Deadline, Entry, Job, Level, Policy, Weight};
 
 use fluid::Ideal;
 
@@ -47,7 +47,7 @@ pub enum Asks {
     /// A weight.
     Weight(Weight),
     /// A rate, as best effort.
-    Bert {
+    Rate {
         /// In 1/10,000.
         rate: Weight,
         /// Whether it is immune.
@@ -160,9 +160,10 @@ impl<'a, P: Policy> Simulation<'a, P> {
     pub fn new(policy: &'a mut P, tasks: &[Task], seed: u64) -> Simulation<'a, P> {
         let state = |(index, task): (usize, &Task)| State {
             task: *task,
-            entry: match task.linux {
-                true => Entry::Linux,
-                false => Entry::Path(PathId { index: index as u32, generation: 0 }),
+            entry: if task.linux {
+                Entry::Linux
+            } else {
+                Entry::Path(PathId { index: index as u32, generation: 0 })
             },
             jobs: VecDeque::new(),
             coming: VecDeque::new(),
@@ -185,6 +186,11 @@ impl<'a, P: Policy> Simulation<'a, P> {
     /// The policy, as it stands.
     pub fn policy(&self) -> &P {
         self.policy
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Time {
+        self.now
     }
 
     /// What the tasks got so far.
@@ -222,7 +228,7 @@ impl<'a, P: Policy> Simulation<'a, P> {
         if decision.entry == Entry::Linux {
             let mut ran = Duration::ZERO;
             while ran < decision.quantum.time && ran < left {
-                ran += LOOK.min(left - ran).min(decision.quantum.time - ran);
+                ran = (ran + LOOK).min(left).min(decision.quantum.time);
                 self.go_to(start + ran);
                 self.arrive(Some(chosen));
                 if self.policy.preempts(&decision, self.now) {
@@ -283,10 +289,10 @@ impl<'a, P: Policy> Simulation<'a, P> {
             Asks::Level(level) => level.into(),
             Asks::Deadline => Deadline::At(due).into(),
             Asks::Weight(weight) => weight.into(),
-            Asks::Bert { rate, important } => Parameters::Bert(Bert { rate, important, job: None }),
+            Asks::Rate { rate, important } => Claim { rate, important, job: None }.into(),
             Asks::RealTime { rate, important } => {
                 let job = Some(Job { deadline: Deadline::At(due), work });
-                Parameters::Bert(Bert { rate, important, job })
+                Claim { rate, important, job }.into()
             }
         };
         state.ready_since.get_or_insert(self.now);
@@ -333,7 +339,7 @@ impl State {
             if !job.is_zero() {
                 break;
             }
-            if start + (spent - left) <= *due {
+            if start + spent.saturating_sub(left) <= *due {
                 self.outcome.met += 1;
             } else {
                 self.outcome.missed += 1;

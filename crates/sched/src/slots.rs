@@ -36,6 +36,11 @@ impl Owners {
         (slot, other)
     }
 
+    /// Whoever else has the entry's slot.
+    pub(crate) fn other(&self, entry: Entry) -> Option<Entry> {
+        self.entry(slot(entry)).filter(|owner| *owner != entry)
+    }
+
     /// The entry's slot, if it is its own.
     pub(crate) fn slot(&self, entry: Entry) -> Option<u32> {
         let slot = slot(entry);

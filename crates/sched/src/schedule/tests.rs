@@ -7,7 +7,7 @@ use scoutline_base::{PathId, Random, Time};
 
 use super::{Configuration, Linux, Schedule, Shares};
 use crate::simulation::{Asks, Load, Outcome, Place, Task, simulate};
-use crate::{Deadline, Entry, FixedPriority, Level, Policy, Weight, conformance, priority};
+use crate::{Claim, Deadline, Entry, FixedPriority, Level, Policy, Weight, conformance, priority};
 
 fn path(index: u32) -> Entry {
     Entry::Path(PathId { index, generation: 0 })
@@ -51,6 +51,28 @@ fn each_policy_gets_its_share() {
     let outcomes = simulate(&mut Schedule::default(), &tasks, Duration::from_secs(1), 1);
     // Of 80: 40 for fixed priority, and there the higher level takes all.
     assert_shares(&outcomes, &[0.0, 0.5, 0.25, 0.0625, 0.1875], 0.005);
+}
+
+#[test]
+fn bert_keeps_its_promise_within_its_share() {
+    // A fifth of the CPU is BERT's: a job of 3 ms in 33, reserved at a quarter of that, beside all others at work.
+    let decoder = Task {
+        load: Load::Periodic {
+            period: micros(33_000),
+            offset: micros(1_000),
+            work: micros(3_000),
+            jitter: micros(300),
+            deadline: micros(33_000),
+        },
+        ..always(Asks::RealTime { rate: Weight::new(1_000), important: true })
+    };
+    let bulk = always(Asks::Rate { rate: Weight::new(5_000), important: false });
+    let tasks = [decoder, bulk, bulk, always(fixed(0)), always(Asks::Deadline), always(weighted(1))];
+    let mut schedule = Schedule::default();
+    let outcomes = simulate(&mut schedule, &tasks, Duration::from_secs(5), 1);
+    assert_eq!(outcomes[0].missed, 0, "{outcomes:#?}");
+    assert!(outcomes[0].met > 140 && schedule.bert().stolen() > Duration::from_millis(100));
+    assert_shares(&outcomes[3..], &[0.5, 0.25, 0.25], 0.005);
 }
 
 #[test]
@@ -115,7 +137,7 @@ fn idle_gets_only_what_nobody_else_wants() {
     let outcomes = simulate(&mut Schedule::default(), &tasks, Duration::from_secs(1), 1);
     let asked: Duration = outcomes[1..].iter().map(|outcome| outcome.asked).sum();
     let got: Duration = outcomes[1..].iter().map(|outcome| outcome.got).sum();
-    assert!(asked - got < micros(1_000), "{outcomes:#?}");
+    assert!(asked < got + micros(1_000), "{outcomes:#?}");
     assert!(outcomes[0].got + got > Duration::from_millis(999), "work is conserved");
     let idle_quantum = Configuration::default().fixed.idle_quantum.time;
     let waits = outcomes[1..].iter().map(|outcome| outcome.longest_wait).max().unwrap();
@@ -125,7 +147,7 @@ fn idle_gets_only_what_nobody_else_wants() {
 #[test]
 fn linux_with_half_the_cpu_gets_half_of_it() {
     let linux = Task { linux: true, ..always(fixed(0)) };
-    let shares = Shares { fixed: 40, edf: 5, wfq: 5 };
+    let shares = Shares { fixed: 40, edf: 3, wfq: 4, bert: 3 };
     for (linux_stands, paths) in [
         (Linux::Share(50), vec![fixed(3); 20]),
         (Linux::Share(45), vec![fixed(1), weighted(7)]),
@@ -167,6 +189,17 @@ fn idle_work_is_interrupted_by_anything() {
     assert!(!schedule.preempts(&idle, Time::ZERO));
     schedule.enqueue(path(2), Weight::default().into(), Time::ZERO);
     assert!(schedule.preempts(&idle, Time::ZERO));
+}
+
+#[test]
+fn the_first_path_beside_the_levels_does_not_interrupt_linux() {
+    let mut schedule = Schedule::default();
+    schedule.enqueue(Entry::Linux, Level::default().into(), Time::ZERO);
+    let linux = schedule.dequeue(Time::ZERO).unwrap();
+    schedule.enqueue(path(0), Weight::default().into(), Time::ZERO);
+    assert!(!schedule.preempts(&linux, Time::from_micros(10)));
+    schedule.enqueue(path(1), Level::Priority(1).into(), Time::ZERO);
+    assert!(schedule.preempts(&linux, Time::from_micros(10)));
 }
 
 #[test]
@@ -219,6 +252,7 @@ proptest! {
         let asks = |index: u32, now: Time| match index % 3 {
             0 => Level::Priority(2).into(),
             1 => Weight::new(u64::from(index)).into(),
+            2 if index > 6 => Claim { important: index > 9, ..Claim::default() }.into(),
             _ => Deadline::At(now + micros(2_000)).into(),
         };
         conformance::starves_nobody(&mut with_linux(linux), asks, (12, micros(60_000)), seed, 2_000);
@@ -277,7 +311,7 @@ proptest! {
         busy in prop::array::uniform4(any::<bool>()),
         overrun in 0u64..100,
     ) {
-        let shares = Shares { fixed: numbers[0], edf: numbers[1], wfq: numbers[2] };
+        let shares = Shares { fixed: numbers[0], edf: numbers[1], wfq: numbers[2], bert: 0 };
         let configuration =
             Configuration { shares, linux: Linux::Share(numbers[3]), ..Configuration::default() };
         let asks = [fixed(1), Asks::Deadline, weighted(5), fixed(0)];
