@@ -28,6 +28,7 @@ mod demo;
 mod harness;
 mod micro;
 mod prefer;
+mod sched;
 #[allow(unsafe_code)] // the system calls that the standard library has no safe form for
 mod sys;
 mod web;
@@ -101,10 +102,11 @@ impl Options {
 
 type Experiment = fn(&Options) -> Result<Report>;
 
-const EXPERIMENTS: [(&str, &str, Experiment); 3] = [
+const EXPERIMENTS: [(&str, &str, Experiment); 4] = [
     ("micro", "demultiplexing and copies: what the primitives cost", micro::run),
     ("web", "throughput and response time against clients and file size", web::run),
     ("prefer", "a preferred client among standard ones", prefer::run),
+    ("sched", "the policies in virtual time, against the ideal", sched::run),
 ];
 
 /// The names of the experiments, each with one line on what it measures.

@@ -28,7 +28,7 @@ use scoutline_path::{
 };
 use scoutline_proto::{Bindings, Interface};
 use scoutline_ring::StreamMemory;
-use scoutline_sched::{Decision, Entry, FixedPriority, Level, Parameters, Policy};
+use scoutline_sched::{Decision, Entry, Level, Policy, Schedule};
 
 use crate::clock;
 use crate::command::RegionId;
@@ -102,7 +102,7 @@ pub struct Core {
     pub(crate) paths: PathTable,
     extras: Vec<Extra>,
     flows: FlowTable,
-    pub(crate) schedule: FixedPriority,
+    pub(crate) schedule: Schedule,
     wheel: Wheel,
     runner: Runner,
     pub(crate) programs: BTreeMap<RegionId, Rc<Program>>,
@@ -208,7 +208,7 @@ impl Core {
 
     fn make_ready(&mut self, id: PathId, now: Time) {
         let level = self.extras[id.index as usize].level;
-        self.schedule.enqueue(Entry::Path(id), Parameters { level }, now);
+        self.schedule.enqueue(Entry::Path(id), level.into(), now);
     }
 
     /// Looks at the slots that programs marked and at their calls. Says whether there were any.

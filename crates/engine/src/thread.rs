@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use scoutline_abi::layout::engine_state;
 use scoutline_base::Time;
-use scoutline_sched::{Configuration, Entry, Level, Parameters, Policy};
+use scoutline_sched::{Decision, Entry, Level, Policy};
 
 use crate::bells::Bells;
 use crate::clock;
@@ -102,7 +102,7 @@ impl Loop {
                         Entry::Path(id) => {
                             self.last_work = self.core.run_path(id, &decision, now);
                         }
-                        Entry::Linux => self.linux_slice(decision.quantum.time),
+                        Entry::Linux => self.linux_slice(decision),
                     }
                     continue;
                 }
@@ -139,16 +139,17 @@ impl Loop {
             self.core.programs.values().map(|program| program.backlog()).sum::<usize>() >= LINUX_BACKLOG;
         if pressed != self.pressed {
             self.pressed = pressed;
-            let linux_interval = if pressed { configured.min(PRESSED_INTERVAL) } else { configured };
-            let configuration = Configuration { linux_interval, ..*self.core.schedule.configuration() };
+            let mut configuration = *self.core.schedule.configuration();
+            configuration.fixed.linux_interval =
+                if pressed { configured.min(PRESSED_INTERVAL) } else { configured };
             self.core.schedule.configure(configuration);
         }
         let wanted = self.place_linux(now);
         let idle = self.core.schedule.is_idle();
         let due = !idle && now.since(self.last_linux) >= LINUX_AT_LEAST;
         if self.core.wakes.get() > 0 || due || wanted {
-            let level = self.core.schedule.configuration().linux_level;
-            self.core.schedule.enqueue(Entry::Linux, Parameters { level }, now);
+            let level = self.core.settings.linux_level;
+            self.core.schedule.enqueue(Entry::Linux, level.into(), now);
         }
     }
 
@@ -157,15 +158,17 @@ impl Loop {
     fn place_linux(&mut self, now: Time) -> bool {
         let wanted = self.core.extension.wanted(now);
         let linux_level = wanted.map_or(Level::Idle, |level| level).max(self.core.settings.linux_level);
-        let configuration = *self.core.schedule.configuration();
-        if configuration.linux_level != linux_level {
-            self.core.schedule.configure(Configuration { linux_level, ..configuration });
+        let mut configuration = *self.core.schedule.configuration();
+        if configuration.fixed.linux_level != linux_level {
+            configuration.fixed.linux_level = linux_level;
+            self.core.schedule.configure(configuration);
         }
         wanted.is_some()
     }
 
     /// Gives the core to Linux until it is idle, a more important path is ready, or the quantum is over.
-    fn linux_slice(&mut self, quantum: Duration) {
+    fn linux_slice(&mut self, mut decision: Decision) {
+        let quantum = decision.quantum.time;
         let start = clock::now();
         self.core.flush_all(start);
         self.core.wakes.set(0);
@@ -192,8 +195,8 @@ impl Loop {
             self.core.pull(now);
             self.core.listen_to_programs(now);
             self.place_linux(now);
-            let linux_level = self.core.schedule.configuration().linux_level;
-            if self.core.schedule.highest_ready().is_some_and(|level| level > linux_level) {
+            decision.level = self.core.schedule.configuration().fixed.linux_level;
+            if self.core.schedule.preempts(&decision, now) {
                 break;
             }
         }

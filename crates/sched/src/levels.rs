@@ -14,6 +14,7 @@ pub(crate) const COUNT: usize = 2 + Level::HIGHEST_PRIORITY as usize;
 const NONE: u32 = u32::MAX;
 
 /// A level's number: 0 is idle.
+#[inline]
 pub(crate) fn index(level: Level) -> usize {
     match level {
         Level::Idle => 0,
@@ -22,6 +23,7 @@ pub(crate) fn index(level: Level) -> usize {
 }
 
 /// The level of this number.
+#[inline]
 pub(crate) fn level(index: usize) -> Level {
     match index {
         0 => Level::Idle,
@@ -112,11 +114,19 @@ impl Levels {
         }
     }
 
+    /// Takes whoever has this slot out of its list.
+    pub(crate) fn evict(&mut self, index: u32) {
+        if self.nodes.get(index as usize).is_some_and(|node| node.queued) {
+            self.unlink(index);
+        }
+    }
+
     pub(crate) fn is_queued(&self, path: PathId) -> bool {
         self.node(path).is_some_and(|node| node.queued)
     }
 
     /// The level at which a path is, or was last.
+    #[inline]
     pub(crate) fn level_of(&self, path: PathId) -> Option<usize> {
         self.node(path).map(|node| node.level as usize)
     }

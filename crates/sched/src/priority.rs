@@ -44,12 +44,9 @@ pub struct Configuration {
 impl Default for Configuration {
     fn default() -> Self {
         Configuration {
-            // A burst, and far below what a person or a timer of TCP notices.
-            path_quantum: Quantum { packets: 64, time: Duration::from_micros(100) },
+            path_quantum: Quantum::PATH,
             idle_quantum: Quantum { packets: 16, time: Duration::from_micros(25) },
-            // How long the engine stays away at most. Above the 0.2 ms in one piece that keeps the kernel's fair
-            // server from taking 50 ms at once from a real-time engine (MEASURED.md).
-            linux_quantum: Quantum { packets: u32::MAX, time: Duration::from_millis(2) },
+            linux_quantum: Quantum::LINUX,
             linux_level: Level::Priority(0),
             linux_interval: Duration::from_micros(50),
         }
@@ -91,6 +88,22 @@ impl FixedPriority {
         self.charged_at[levels::index(level)]
     }
 
+    /// The level at which an entry is, or was last.
+    pub(crate) fn level_of(&self, entry: Entry) -> Option<Level> {
+        match entry {
+            Entry::Linux => Some(self.configuration.linux_level),
+            Entry::Path(path) => self.paths.level_of(path).map(levels::level),
+        }
+    }
+
+    /// Whoever is ready in the slot of this entry is so no more.
+    pub(crate) fn evict(&mut self, entry: Entry) {
+        match entry {
+            Entry::Linux => self.linux_ready = false,
+            Entry::Path(path) => self.paths.evict(path.index),
+        }
+    }
+
     fn linux_index(&self) -> usize {
         levels::index(self.configuration.linux_level)
     }
@@ -110,7 +123,13 @@ impl Policy for FixedPriority {
     #[inline]
     fn enqueue(&mut self, entry: Entry, parameters: Parameters, _now: Time) {
         match entry {
-            Entry::Path(path) => self.paths.push(path, levels::index(parameters.level)),
+            Entry::Path(path) => {
+                let level = match parameters {
+                    Parameters::Level(level) => level,
+                    _ => Level::default(),
+                };
+                self.paths.push(path, levels::index(level));
+            }
             Entry::Linux => self.linux_ready = true,
         }
     }
@@ -173,6 +192,12 @@ impl Policy for FixedPriority {
     fn highest_ready(&self) -> Option<Level> {
         let linux = self.linux_ready.then(|| self.linux_index());
         self.paths.highest().max(linux).map(levels::level)
+    }
+
+    /// When something of a higher level is ready.
+    #[inline]
+    fn preempts(&self, running: &Decision, _now: Time) -> bool {
+        self.highest_ready().is_some_and(|level| level > running.level)
     }
 
     fn charged(&self) -> Charged {

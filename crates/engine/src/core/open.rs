@@ -17,7 +17,7 @@ use scoutline_proto::tcp::isn::Secret;
 use scoutline_proto::tcp::{Config, Tcp};
 use scoutline_proto::{Bindings, Interface, Offload};
 use scoutline_ring::Pool;
-use scoutline_sched::{Configuration, FixedPriority, Policy, Quantum};
+use scoutline_sched::{Policy, Quantum, Schedule, priority, schedule};
 use scoutline_wire::ethernet;
 
 use super::{Core, Counters, Net};
@@ -79,12 +79,13 @@ impl Core {
             );
             nets.push(make_net(index, device, partner, &settings, &policy, socket)?);
         }
-        let schedule = FixedPriority::new(Configuration {
+        let fixed = priority::Configuration {
             linux_interval: settings.linux_interval,
             linux_quantum: Quantum { packets: u32::MAX, time: settings.linux_quantum },
             linux_level: settings.linux_level,
-            ..Configuration::default()
-        });
+            ..priority::Configuration::default()
+        };
+        let schedule = Schedule::new(schedule::Configuration { fixed, ..Default::default() });
         let mut core = Core {
             nets,
             paths: PathTable::new(Budget::new(settings.max_paths, settings.max_buffer_bytes)),

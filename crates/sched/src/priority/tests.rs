@@ -13,7 +13,7 @@ fn path(index: u32) -> Entry {
 }
 
 fn at(level: Level) -> Parameters {
-    Parameters { level }
+    Parameters::Level(level)
 }
 
 fn micros(micros: u64) -> Duration {
@@ -34,7 +34,7 @@ fn serve(policy: &mut FixedPriority, spent: Duration, again: Parameters) -> Entr
 
 #[test]
 fn stale_paths_are_forgotten() {
-    conformance::forgets_stale_paths(&mut FixedPriority::default());
+    conformance::forgets_stale_paths(&mut FixedPriority::default(), 1);
 }
 
 #[test]
@@ -192,7 +192,12 @@ proptest! {
     #[test]
     fn conforms(seed in any::<u64>(), linux_level in 0u8..6) {
         let linux_level = level(linux_level);
-        conformance::keeps_its_books(&mut with_linux_at(linux_level), seed, 400);
+        conformance::keeps_its_books(&mut with_linux_at(linux_level), true, seed, 400);
+        conformance::keeps_its_books(&mut with_linux_at(linux_level), false, seed, 400);
+        conformance::forgets_stale_paths(&mut with_linux_at(linux_level), seed);
+        let one_level = |_, _| Level::Priority(2).into();
+        let round = (12, 12 * micros(300));
+        conformance::starves_nobody(&mut with_linux_at(linux_level), one_level, round, seed, 400);
         conformance::serves_the_highest_level(&mut with_linux_at(linux_level), linux_level, seed, 400);
         for level in [Level::Idle, Level::Priority(0), Level::Priority(63)] {
             conformance::takes_turns_within_a_level(&mut with_linux_at(linux_level), level, seed, 400);
