@@ -15,6 +15,7 @@ mod tests;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
+use scoutline_engine::ExtensionSettings;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -38,6 +39,8 @@ pub struct Config {
     pub engine: Engine,
     /// `[linux]`: the Linux thread.
     pub linux: Linux,
+    /// `[extension]`: threads of programs run at the priority of the path that they serve.
+    pub extension: Extension,
     /// `[system]`: paths that serve the machine itself.
     pub system: System,
     /// `[control]`: the sockets of tools and programs.
@@ -204,6 +207,25 @@ impl Default for Linux {
             quantum_us: values::unplaced(2_000),
             interval_us: values::unplaced(200),
         }
+    }
+}
+
+/// `[extension]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Extension {
+    /// Threads of programs are raised with their paths; default: yes, if the engine is pinned.
+    pub enabled: Option<bool>,
+    /// A path of priority p ≥ 1 has its thread at SCHED_FIFO `base` + p. Below the engine's own priority.
+    pub base: Spanned<u8>,
+    /// p counts up to this.
+    pub range: Spanned<u8>,
+}
+
+impl Default for Extension {
+    fn default() -> Extension {
+        let ExtensionSettings { base, range } = ExtensionSettings::default();
+        Extension { enabled: None, base: values::unplaced(base), range: values::unplaced(range) }
     }
 }
 

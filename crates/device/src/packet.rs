@@ -18,13 +18,15 @@
 //! To send it is the other way round: `sendmmsg` 53 Gbit/s, a transmit ring 39 to 43 (we would have to
 //! copy the payload into it, and it needs a system call per batch all the same).
 
+mod bell;
 mod long;
 mod open;
 mod receive;
 mod ring;
 mod send;
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_bpf::IngressDrop;
@@ -32,6 +34,7 @@ use scoutline_path::Burst;
 
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Partner};
 
+pub use bell::Important;
 pub use open::{Config, open};
 
 /// One interface, ours as long as this lives.
@@ -42,6 +45,7 @@ pub struct PacketPartner {
     receiver: receive::Receiver,
     sender: send::Sender,
     counters: DeviceCounters,
+    bell: Option<OwnedFd>,
     /// Keeps Linux from answering; detached with us.
     _ingress_drop: Option<IngressDrop>,
 }
@@ -86,6 +90,20 @@ impl Partner for PacketPartner {
 
     fn pressed(&self) -> bool {
         self.receiver.pressed()
+    }
+
+    fn bell_fd(&self) -> Option<RawFd> {
+        self.bell.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    fn ring_for(&mut self, rules: &[Important]) -> io::Result<()> {
+        self.bell.as_ref().map_or(Ok(()), |bell| bell::listen_for(bell, rules))
+    }
+
+    fn silence_bell(&mut self) {
+        if let Some(bell) = &self.bell {
+            bell::silence(bell);
+        }
     }
 
     fn counters(&self) -> DeviceCounters {

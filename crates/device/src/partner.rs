@@ -8,6 +8,8 @@ use std::os::fd::RawFd;
 use scoutline_base::Time;
 use scoutline_path::Burst;
 
+use crate::packet::Important;
+
 /// A device at the edge: packets come from it (`pull`) and go to it (`push`).
 ///
 /// Order of calls: `pull` while [`has_input`](Partner::has_input), `push` whenever there is something to send, and
@@ -54,6 +56,22 @@ pub trait Partner {
     fn pressed(&self) -> bool {
         false
     }
+
+    /// Becomes readable when a packet comes that matters: see [`Partner::ring_for`]. `None`: it cannot tell.
+    fn bell_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// From now on these packets ring, and no others.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    fn ring_for(&mut self, _rules: &[Important]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Takes what rang.
+    fn silence_bell(&mut self) {}
 
     /// What has happened so far. May be a system call.
     fn counters(&self) -> DeviceCounters;

@@ -30,6 +30,11 @@ impl Bells {
         self.all.fd()
     }
 
+    /// A device's bell. The device takes what rang.
+    pub(crate) fn watch(&mut self, bell: RawFd) -> Result<()> {
+        self.all.watch(bell, false)
+    }
+
     /// A program's bell.
     pub(crate) fn add(&mut self, region: RegionId, bell: OwnedFd) {
         if let Err(error) = self.all.watch(bell.as_raw_fd(), false) {
@@ -49,6 +54,7 @@ impl Bells {
     pub(crate) fn silence(&mut self) {
         sys::drain(self.own.as_raw_fd());
         for fd in self.all.ready() {
+            // A device's bell may be among them: a byte read from it is one that the device need not take.
             if !sys::drain(fd) {
                 // End of file: every process of the program is gone; the control thread says so soon.
                 self.programs.retain(|_, bell| bell.as_raw_fd() != fd);

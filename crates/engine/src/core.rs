@@ -43,6 +43,8 @@ use crate::wheel::Wheel;
 const PULL_BURST: usize = 64;
 /// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
 const PUSH_BURST: usize = 32;
+/// Bytes that are sent together at most: the kernel copies them in some 20 µs, and nothing interrupts it.
+const PUSH_LEN: usize = 256 << 10;
 
 /// One device with its addresses and module graph.
 pub(crate) struct Net {
@@ -54,6 +56,8 @@ pub(crate) struct Net {
     pub(crate) udp: Rc<Bindings>,
     /// Made and not yet taken by the device.
     out: Burst,
+    /// Bytes in `out`, about.
+    out_len: usize,
     /// The device failed when last used; said once until it works again.
     failed: bool,
 }
@@ -337,6 +341,8 @@ impl Core {
             extra.armed = Some(self.wheel.arm(id, due));
         }
         self.counters.runs += 1;
+        let made: usize = self.runner.out.iter().map(Message::body_len).sum();
+        self.nets[net].out_len += made;
         self.nets[net].out.append(&mut self.runner.out);
         if more && self.room(net) > 0 {
             self.make_ready(id, now);
@@ -351,7 +357,8 @@ impl Core {
             path.account.cpu_ns += spent.as_nanos() as u64;
         }
         self.schedule.charge(Entry::Path(id), spent, after);
-        if self.nets[net].out.len() >= PUSH_BURST || decision.level > self.settings.linux_level {
+        let Net { out, out_len, .. } = &self.nets[net];
+        if out.len() >= PUSH_BURST || *out_len >= PUSH_LEN || decision.level > self.settings.linux_level {
             self.flush(net, after);
         }
         after
@@ -371,12 +378,13 @@ impl Core {
     }
 
     fn flush(&mut self, net: usize, now: Time) {
-        let Net { device, out, failed, .. } = &mut self.nets[net];
+        let Net { device, out, out_len, failed, .. } = &mut self.nets[net];
         if out.is_empty() {
             self.revive(net, now);
             return;
         }
         self.counters.pushes += 1;
+        *out_len = 0;
         match device.push(out) {
             Ok(count) => {
                 self.counters.pushed += count as u64;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
+use scoutline_device::packet::Important;
 use scoutline_path::{Budget, FlowKey};
 use scoutline_proto::Classifier;
 use scoutline_proto::bindings::ClassIndex;
@@ -54,6 +55,29 @@ impl ClassPolicy {
     /// The memory of a class's sockets.
     pub fn memory(&self, index: ClassIndex) -> &Budget {
         self.memory.get(index as usize).unwrap_or(&self.memory[self.memory.len() - 1])
+    }
+
+    /// Packets of classes above this level, as far as their source or port tells.
+    pub(crate) fn important(&self, level: Level) -> Vec<Important> {
+        let mut rules = Vec::new();
+        for class in self.classes.iter().filter(|class| class.level > level) {
+            if class.sources.is_empty() && class.local_ports.is_empty() {
+                continue;
+            }
+            let any = [(Ipv4Addr::UNSPECIFIED, 0)];
+            let sources = if class.sources.is_empty() { &any[..] } else { &class.sources };
+            for &(source, prefix_len) in sources {
+                if class.local_ports.is_empty() {
+                    rules.push(Important { source, prefix_len, local_port: None });
+                }
+                rules.extend(class.local_ports.iter().map(|ports| Important {
+                    source,
+                    prefix_len,
+                    local_port: Some(ports.clone()),
+                }));
+            }
+        }
+        rules
     }
 
     /// `program` listens at `port` from now on.

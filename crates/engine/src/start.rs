@@ -141,7 +141,10 @@ fn prepare(
     let (required, priority) = (settings.realtime_required, settings.realtime_priority);
     let core = Core::open(settings, undo, &mut notices)?;
     let sleeper = Sleeper::new().map_err(system("epoll_create1"))?;
-    let bells = Bells::new(doorbell).map_err(system("epoll_ctl"))?;
+    let mut bells = Bells::new(doorbell).map_err(system("epoll_ctl"))?;
+    for bell in core.bell_fds() {
+        bells.watch(bell).map_err(system("epoll_ctl"))?;
+    }
     sleeper.watch(bells.fd(), false).map_err(system("epoll_ctl"))?;
     for fd in core.device_fds() {
         sleeper.watch(fd, true).map_err(system("epoll_ctl"))?;

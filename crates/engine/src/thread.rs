@@ -174,6 +174,14 @@ impl Loop {
         self.core.wakes.set(0);
         self.core.publish(engine_state::AWAY);
         fence(Ordering::SeqCst);
+        // What rang before is in the ring now; what comes from here on rings again.
+        self.core.silence_bells();
+        self.core.pull(start);
+        if self.core.schedule.preempts(&decision, start) {
+            self.core.publish(engine_state::POLLING);
+            self.core.wakes.set(1);
+            return;
+        }
         match &self.sentinel {
             Some(sentinel) => sentinel.arm(),
             None => return,
@@ -185,6 +193,7 @@ impl Loop {
             let left = quantum.saturating_sub(now.since(start));
             sys::sleep_on(self.bells.fd(), LINUX_LOOK.min(left));
             self.bells.silence();
+            self.core.silence_bells();
             now = clock::now();
             if self.sentinel.as_ref().is_some_and(Sentinel::is_idle) {
                 finished = true;
@@ -226,6 +235,7 @@ impl Loop {
         }
         self.core.publish(engine_state::POLLING);
         self.bells.silence();
+        self.core.silence_bells();
         let woke = clock::now();
         self.times.sleep_ns += woke.since(now).as_nanos() as u64;
         self.last_work = woke;

@@ -68,7 +68,8 @@ pub struct Context<'a> {
     pub account: &'a mut Account,
     /// Messages that left the outermost stage; the device takes them.
     pub out: &'a mut Burst,
-    /// How many more messages the device can take now. A stage that makes packets stops at 0 and sets `more`.
+    /// How many more messages the device can take now; a long one may count as several. A stage that makes packets
+    /// stops at 0 and sets `more`.
     pub transmit_room: usize,
     /// Set by a stage that stopped early: the path stays ready.
     pub more: bool,

@@ -392,7 +392,7 @@ fn claim(listener: Socket) -> Option<Socket> {
         if waiting == 0 {
             return None;
         }
-        if waiting > 1 && listener.importance() > serve::ORDINARY {
+        if waiting > 1 && slot.importance.load(Ordering::Relaxed) > serve::ORDINARY {
             bring_forward(listener, head, waiting);
         }
         // SAFETY: a mapped entry.
@@ -427,26 +427,43 @@ fn entry(listener: Socket, position: u64) -> Option<*mut u32> {
     Some(spans[0].memory.as_ptr().cast())
 }
 
+/// The most important connection among those that wait, and its place; the first of equals.
+fn most_important(listener: Socket, head: u64, waiting: u64) -> (u32, u64) {
+    let (mut most, mut place) = (0, head);
+    for position in head..head.wrapping_add(waiting.min(LOOK_FORWARD)) {
+        // SAFETY: a mapped entry.
+        let index = entry(listener, position).map(|at| unsafe { at.read_volatile() });
+        let importance =
+            index.and_then(Socket::at).map_or(0, |socket| socket.slot.importance.load(Ordering::Relaxed));
+        if importance > most {
+            (most, place) = (importance, position);
+        }
+    }
+    (most, place)
+}
+
+/// How important it is to accept, where the engine has said that something important (`told`) may wait.
+#[cold]
+pub(crate) fn waiting_importance(listener: Socket, told: u32) -> u32 {
+    let slot = listener.slot;
+    let head = slot.receive_head.load(Ordering::Acquire);
+    let waiting = slot.receive_tail.load(Ordering::Acquire).wrapping_sub(head);
+    let (most, _) = most_important(listener, head, waiting);
+    if most < told {
+        // It has been accepted. Should another have come just now, it waits its turn among the rest.
+        let _ = slot.importance.compare_exchange(told, most, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    most
+}
+
 /// The most important connection that waits changes places with the first. Under the queue's lock: the engine only adds
 /// behind the tail.
 fn bring_forward(listener: Socket, head: u64, waiting: u64) {
-    let importance = |position| {
-        // SAFETY: a mapped entry.
-        let index = entry(listener, position).map(|at| unsafe { at.read_volatile() });
-        index.and_then(Socket::at).map_or(0, Socket::importance)
-    };
-    let first = importance(head);
-    let (mut best, mut at) = (first, head);
-    for position in (head..head.wrapping_add(waiting.min(LOOK_FORWARD))).skip(1) {
-        let found = importance(position);
-        if found > best {
-            (best, at) = (found, position);
-        }
-    }
-    if at == head {
+    let (_, place) = most_important(listener, head, waiting);
+    if place == head {
         return;
     }
-    if let (Some(one), Some(other)) = (entry(listener, head), entry(listener, at)) {
+    if let (Some(one), Some(other)) = (entry(listener, head), entry(listener, place)) {
         // SAFETY: two mapped entries.
         unsafe {
             let (index, better) = (one.read_volatile(), other.read_volatile());

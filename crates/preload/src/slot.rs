@@ -13,7 +13,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, bitmap_words, summary_words};
 
 use crate::lock::back_off;
-use crate::{attach, epoll, real, serve};
+use crate::{attach, epoll, life, real, serve};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -219,7 +219,11 @@ impl Socket {
     /// 0 idle, else the priority of its path plus one.
     #[inline]
     pub(crate) fn importance(self) -> u32 {
-        self.slot.importance.load(Ordering::Relaxed)
+        let importance = self.slot.importance.load(Ordering::Relaxed);
+        if importance > serve::ORDINARY && self.state() & scoutline_abi::layout::slot_state::LISTENING != 0 {
+            return life::waiting_importance(self, importance);
+        }
+        importance
     }
 
     /// Marks the slot and wakes the engine if it sleeps (see [`engine_state`]).

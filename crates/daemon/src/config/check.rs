@@ -164,6 +164,17 @@ fn check_engine(config: &Config) -> Checked {
     within("max_buffer_memory", &engine.max_buffer_memory, Size(1 << 20)..=Size(1 << 40))?;
     within("time_wait_s", &engine.time_wait_s, 0..=600)?;
     within("queue_packets", &engine.queue_packets, 1..=65_536)?;
+    within("base", &config.extension.base, 0..=98)?;
+    within("range", &config.extension.range, 1..=MAX_PRIORITY)?;
+    let most = config.extension.base.get_ref().saturating_add(*config.extension.range.get_ref());
+    if most >= *config.engine.realtime_priority.get_ref() {
+        let message = format!(
+            "base + range is {most}, and must be below the engine's realtime_priority ({}): a thread above the engine \
+             would keep it from the packets that the thread waits for",
+            config.engine.realtime_priority.get_ref()
+        );
+        return fault(&config.extension.range, message);
+    }
     within("priority", &config.linux.priority, 0..=MAX_PRIORITY)?;
     within("quantum_us", &config.linux.quantum_us, 10..=1_000_000)?;
     within("interval_us", &config.linux.interval_us, 0..=1_000_000)?;

@@ -7,7 +7,7 @@ use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packe
 use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings};
 use scoutline_sched::Level;
 
-use super::{Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Network, Ports, Realtime};
+use super::{Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Network, Ports, Realtime};
 
 impl Config {
     /// What the engine is told. The configuration has been checked when it was made.
@@ -27,7 +27,12 @@ impl Config {
         }
         let microseconds = |us: u32| Duration::from_micros(u64::from(us));
         EngineSettings {
-            devices: self.device.iter().enumerate().map(|(index, device)| open(index, device)).collect(),
+            devices: self
+                .device
+                .iter()
+                .enumerate()
+                .map(|(index, device)| open(index, device, self.engine.cpu.is_some()))
+                .collect(),
             classes,
             cpu,
             realtime_priority: realtime.then(|| *engine.realtime_priority.get_ref()),
@@ -43,13 +48,21 @@ impl Config {
             linux_level: Level::Priority(*self.linux.priority.get_ref()),
             linux_quantum: microseconds(*self.linux.quantum_us.get_ref()),
             linux_interval: microseconds(*self.linux.interval_us.get_ref()),
-            extension: Some(ExtensionSettings::default()),
+            extension: self.extension(),
             system_level: Level::Priority(*self.system.priority.get_ref()),
         }
     }
 }
 
 impl Config {
+    /// Without a core of its own the engine cannot tell who else wants it.
+    fn extension(&self) -> Option<ExtensionSettings> {
+        let Extension { enabled, base, range } = &self.extension;
+        enabled
+            .unwrap_or(self.engine.cpu.is_some())
+            .then(|| ExtensionSettings { base: *base.get_ref(), range: *range.get_ref() })
+    }
+
     /// The interfaces that are to take super-segments of so many bytes.
     pub(crate) fn long_segments(&self) -> impl Iterator<Item = (&str, u32)> {
         let wanted = |device: &&Device| {
@@ -64,7 +77,7 @@ impl Config {
     }
 }
 
-fn open(index: usize, device: &Device) -> DeviceSettings {
+fn open(index: usize, device: &Device, pinned: bool) -> DeviceSettings {
     let name = device.name.get_ref().clone();
     let Network { address, prefix } = *device.address.get_ref();
     let mtu = device.mtu.as_ref().map(|mtu| *mtu.get_ref());
@@ -79,6 +92,8 @@ fn open(index: usize, device: &Device) -> DeviceSettings {
                 options.ring_frames =
                     knobs.ring_frames.as_ref().map_or(options.ring_frames, |frames| *frames.get_ref());
             }
+            // Only a pinned engine gives its core to others.
+            options.bell = pinned;
             OpenDriver::Packet(options)
         }
         Driver::Tap => {

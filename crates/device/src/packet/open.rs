@@ -9,7 +9,7 @@ use scoutline_bpf::IngressDrop;
 
 use crate::error::OpenError;
 use crate::link::SegmentLimit;
-use crate::packet::{PacketPartner, receive, send};
+use crate::packet::{PacketPartner, bell, receive, send};
 use crate::partner::{DeviceCounters, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::{self, Interface};
 
@@ -32,6 +32,8 @@ pub struct Config {
     /// Sent packets skip the interface's queueing discipline. Measured on veth (which has none): no difference;
     /// on a NIC it gives up the queue's fairness and back-pressure, so it is off.
     pub qdisc_bypass: bool,
+    /// Important packets can ring (see [`Important`](super::Important)).
+    pub bell: bool,
 }
 
 impl Config {
@@ -44,6 +46,7 @@ impl Config {
             offload: true,
             ring_frames: 512,
             qdisc_bypass: false,
+            bell: false,
         }
     }
 }
@@ -102,6 +105,8 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
     };
 
     let sender = send::Sender::open(&interface, config)?;
+    // Before the ring: see there.
+    let bell = if config.bell { Some(bell::open(&interface)?) } else { None };
     // First deaf, then with its ring, then bound: no packet meets a socket that is not ready.
     let receiver = receive::Receiver::open(&interface, config, trusted)?;
     let ingress_drop = if config.dedicated {
@@ -125,6 +130,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
         receiver,
         sender,
         counters: DeviceCounters::default(),
+        bell,
         _ingress_drop: ingress_drop,
     };
     Ok((partner, notices))

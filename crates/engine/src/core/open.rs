@@ -112,6 +112,7 @@ impl Core {
             settings,
         };
         core.make_service_paths()?;
+        core.set_bells();
         Ok(core)
     }
 
@@ -136,6 +137,29 @@ impl Core {
     /// What to sleep on.
     pub(crate) fn device_fds(&self) -> Vec<RawFd> {
         self.nets.iter().filter_map(|net| net.device.poll_fd()).collect()
+    }
+
+    /// What rings for important packets.
+    pub(crate) fn bell_fds(&self) -> Vec<RawFd> {
+        self.nets.iter().filter_map(|net| net.device.bell_fd()).collect()
+    }
+
+    /// Tells the devices which packets are more important than Linux. For classes that do not say so by source or port
+    /// the engine looks now and then.
+    pub(crate) fn set_bells(&mut self) {
+        let rules = self.policy.important(self.settings.linux_level);
+        for net in &mut self.nets {
+            if let Err(error) = net.device.ring_for(&rules) {
+                eprintln!("scoutline: warn: {}: important packets do not ring: {error}", net.device.name());
+            }
+        }
+    }
+
+    /// Takes what rang for important packets.
+    pub(crate) fn silence_bells(&mut self) {
+        for net in &mut self.nets {
+            net.device.silence_bell();
+        }
     }
 
     /// Obeys a command that changes which programs there are.
@@ -270,5 +294,15 @@ fn make_net(
     let entry = graph
         .find(scoutline_proto::net::ENTRY)
         .ok_or_else(|| StartError::Graph("no entry module".to_owned()))?;
-    Ok(Net { device: partner, modules: net, graph, entry, tcp, udp, out: Burst::new(), failed: false })
+    Ok(Net {
+        device: partner,
+        modules: net,
+        graph,
+        entry,
+        tcp,
+        udp,
+        out: Burst::new(),
+        out_len: 0,
+        failed: false,
+    })
 }

@@ -209,8 +209,13 @@ impl SocketEnd {
 
     /// Tells whoever waits that something happened.
     pub(crate) fn signal(&self) {
+        self.signal_at(self.level.get());
+    }
+
+    /// The same, for something of this level.
+    pub(crate) fn signal_at(&self, level: Level) {
         let listens = !self.listen_paths.borrow().is_empty();
-        let woken = self.program.signal(self.slot, listens, self.level.get());
+        let woken = self.program.signal(self.slot, listens, level);
         self.wakeups.set(self.wakeups.get() + woken);
     }
 

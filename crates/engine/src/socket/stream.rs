@@ -194,12 +194,13 @@ fn accept_queue_push(listener: &SocketEnd, slot: u32, standing: Standing) -> boo
     if let Some(accepted) = listener.program.end(slot) {
         accepted.listener.set(Some(listener.slot));
     }
-    // The most important that waits says how urgent it is to accept.
-    if waiting == 0 || standing.level > listener.level.get() {
+    // Whoever accepts looks for the most important that waits while this says that there may be one.
+    let importance = standing.importance();
+    if waiting == 0 || importance > shared.importance.load(Ordering::Relaxed) {
         listener.stand(standing);
     }
     listener.publish_received(tail + 1);
-    listener.signal();
+    listener.signal_at(standing.level);
     true
 }
 
