@@ -74,8 +74,9 @@ fn lengthen_segments(config: &Config, guard: &mut Guard) {
             if limit.now >= wanted {
                 return Ok(());
             }
-            guard.note(Undo::SegmentLimit { interface: limit.interface, len: limit.now })?;
-            SegmentLimit::set(limit.interface, wanted)
+            let undo = Undo::SegmentLimit { interface: limit.interface, len: limit.now };
+            guard.note(undo)?;
+            SegmentLimit::set(limit.interface, wanted).or_else(|error| guard.take_back(undo).and(Err(error)))
         };
         // That there is no such interface, say, the engine tells better.
         if let Err(error) = lengthen() {

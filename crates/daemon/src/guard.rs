@@ -79,6 +79,8 @@ pub(crate) struct GuardError(#[from] io::Error);
 pub(crate) struct Guard {
     child: Child,
     pipe: Option<ChildStdin>,
+    /// What the daemon itself has noted, should the child be gone before us.
+    noted: Vec<Undo>,
 }
 
 impl Guard {
@@ -96,12 +98,19 @@ impl Guard {
         if let Some(pipe) = &pipe {
             rustix::io::ioctl_fionbio(pipe, true).map_err(io::Error::from)?;
         }
-        Ok(Guard { child, pipe })
+        Ok(Guard { child, pipe, noted: Vec::new() })
     }
 
     /// Notes what is to be undone. Only after this may it be done.
     pub(crate) fn note(&mut self, undo: Undo) -> io::Result<()> {
+        self.noted.push(undo);
         self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, Note::Undo(undo)))
+    }
+
+    /// It was not done after all.
+    pub(crate) fn take_back(&mut self, undo: Undo) -> io::Result<()> {
+        self.noted.retain(|noted| *noted != undo);
+        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, Note::Done(undo)))
     }
 
     /// For the engine, to note what it does with threads. It must be gone before the guard is dropped.
@@ -143,8 +152,9 @@ fn write(pipe: impl AsFd, note: Note) -> io::Result<()> {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.pipe = None; // end of file: the child undoes all and ends
-        if let Err(error) = self.child.wait() {
-            log::warn!("cannot wait for the guard: {error}");
+        if !self.child.wait().is_ok_and(|status| status.success()) {
+            log::warn!("the guard process has died: undoing by ourselves");
+            undo_all(std::mem::take(&mut self.noted));
         }
     }
 }
@@ -176,10 +186,15 @@ pub fn serve(input: impl BufRead) -> io::Result<()> {
             }
         }
     }
+    undo_all(all);
+    result
+}
+
+/// The newest first.
+fn undo_all(all: Vec<Undo>) {
     for undo in all.into_iter().rev() {
         if let Err(error) = undo.carry_out() {
             eprintln!("scoutline: warn: cannot undo {undo:?}: {error}");
         }
     }
-    result
 }

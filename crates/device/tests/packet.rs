@@ -304,7 +304,7 @@ fn tcp_message(payload: &[u8], size: u16) -> Message {
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     let pseudo = !checksum(
         &ip[12..20],
-        6 + ((20 + payload.len()) as u32 & 0xffff) + (20 + payload.len() as u32 >> 16),
+        6 + ((20 + payload.len()) as u32 & 0xffff) + ((20 + payload.len() as u32) >> 16),
     );
     bytes.extend(&ip);
     // Ports, sequence number 1,000, acknowledgment, 20 bytes of header, ACK and PSH, a window.

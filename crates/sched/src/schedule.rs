@@ -6,7 +6,7 @@
 //!   and if none of them has work:          the idle level, by turns
 //! ```
 //!
-//! The policies share by time as the entries of [`wfq`](crate::wfq) do, with shares as weights: a policy with work
+//! The policies share by time as the entries of [`wfq`] do, with shares as weights: a policy with work
 //! gets at least its share over any stretch of time (but for a quantum), and what others do not use is lent in
 //! proportion to the shares. Nobody has to give back what it was lent, and nobody saves up what it did not use.
 //! Inside its share each policy chooses by its own rule. A deadline can so be met only if the work asked for fits

@@ -38,7 +38,7 @@ fn everything_can_be_said() {
         [engine]
         cpu = 1
         realtime = "on"
-        realtime_priority = 40
+        realtime_priority = 45
         spin_us = 0
         receive_buffer = 65536
         send_buffer = "1MiB"

@@ -206,6 +206,14 @@ impl Core {
         for id in end.listen_paths.take() {
             self.destroy(id);
         }
+        // As Linux: who has not finished the handshake hears of the end by the reset of its next segment.
+        let half_open = |path: &&scoutline_path::Path| {
+            path.stage::<crate::socket::StreamStage>().is_some_and(|stage| stage.is_half_open_of(end))
+        };
+        let orphans: Vec<PathId> = self.paths.iter().filter(half_open).map(|path| path.id()).collect();
+        for id in orphans {
+            self.destroy(id);
+        }
         for orphan in end.program.ends() {
             let slot = orphan.shared();
             let waiting = slot.references.load(Ordering::Acquire) == 0

@@ -77,6 +77,11 @@ impl StreamStage {
         self.end.as_ref()
     }
 
+    /// A connection of this listening socket whose handshake is not complete.
+    pub(crate) fn is_half_open_of(&self, listener: &Rc<SocketEnd>) -> bool {
+        self.parent.as_ref().is_some_and(|parent| Rc::ptr_eq(parent, listener))
+    }
+
     /// The socket of a passive path, made when the first thing is to be kept in it.
     fn ensure_end(&mut self, context: &Context<'_>) -> Option<Rc<SocketEnd>> {
         if self.end.is_none() {
