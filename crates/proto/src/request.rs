@@ -19,8 +19,10 @@
 //! and bare line feeds are legal to take (RFC 9112 §2.2, §5.2), but not everybody takes them alike.
 
 pub mod http;
+pub mod matcher;
 pub mod tls;
 
+pub use matcher::Matcher;
 
 /// What one connection may make us hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
