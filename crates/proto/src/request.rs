@@ -18,10 +18,12 @@
 //! Left out on purpose: HTTP/2 and what TLS hides, HTTP/0.9, and the programs' own leniencies. Obsolete line folding
 //! and bare line feeds are legal to take (RFC 9112 §2.2, §5.2), but not everybody takes them alike.
 
+pub mod exchange;
 pub mod http;
 pub mod matcher;
 pub mod tls;
 
+pub use exchange::Exchange;
 pub use matcher::Matcher;
 
 /// What one connection may make us hold.
