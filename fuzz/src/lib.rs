@@ -7,6 +7,7 @@ pub mod bytes;
 pub mod demux;
 pub mod edge;
 pub mod reassembly;
+pub mod request;
 pub mod tcp_operations;
 pub mod tcp_pair;
 pub mod wire;

@@ -40,6 +40,7 @@ pub mod interface;
 pub mod ip4;
 pub mod limit;
 pub mod net;
+pub mod request;
 pub mod tcp;
 pub mod udp;
 

@@ -6,6 +6,8 @@ pub mod bytes;
 pub mod demux;
 #[path = "../../../fuzz/src/reassembly.rs"]
 pub mod reassembly;
+#[path = "../../../fuzz/src/request.rs"]
+pub mod request;
 #[path = "../../../fuzz/src/tcp_operations.rs"]
 pub mod tcp_operations;
 #[path = "../../../fuzz/src/tcp_pair.rs"]
@@ -35,4 +37,9 @@ fn kept_tcp_operations_pass() {
 #[test]
 fn kept_tcp_pairs_pass() {
     replay(tcp_pair::TARGETS);
+}
+
+#[test]
+fn kept_requests_pass() {
+    replay(request::TARGETS);
 }
