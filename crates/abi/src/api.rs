@@ -119,6 +119,8 @@ pub struct ClassRow {
     pub priority: Option<u8>,
     /// Live paths.
     pub paths: u64,
+    /// Of those, TCP connections that are open or half-open: what the class's limit is about.
+    pub connections: u64,
     /// CPU time, nanoseconds.
     pub cpu_ns: u64,
     /// Packets and bytes.

@@ -5,6 +5,7 @@
 //! [`Config::settings`] says the same in the engine's words.
 
 mod check;
+mod dscp;
 mod error;
 mod settings;
 mod values;
@@ -18,8 +19,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
+pub use dscp::Dscp;
 pub use error::ConfigError;
-pub use values::{Mode, Network, Ports, Size};
+pub use values::{Mode, Network, Ports, Size, User};
 
 /// Where the daemon looks for its file when none is named.
 pub const DEFAULT_FILE: &str = "/etc/scoutline.toml";
@@ -278,28 +280,56 @@ pub struct Class {
     /// Networks of the peer.
     #[serde(default)]
     pub source: Vec<Network>,
+    /// Networks of our own address.
+    #[serde(default)]
+    pub destination: Vec<Network>,
     /// Our ports.
     #[serde(default)]
     pub local_port: Vec<Ports>,
     /// The peer's ports.
     #[serde(default)]
     pub remote_port: Vec<Ports>,
+    /// DSCPs of the first packet that comes.
+    #[serde(default)]
+    pub dscp: Vec<Dscp>,
+    /// Devices, by name.
+    #[serde(default)]
+    pub interface: Vec<Spanned<String>>,
     /// Programs, by the last part of the path of the executable.
     #[serde(default)]
     pub program: Vec<String>,
+    /// Users, as whom the program was started.
+    #[serde(default)]
+    pub user: Vec<User>,
+    /// Control groups of the program, or parents of them.
+    #[serde(default)]
+    pub cgroup: Vec<Spanned<String>>,
     /// Packets that may wait in a path's input queue.
     pub queue_packets: Option<Spanned<u32>>,
     /// Buffer bytes that the paths of the class may hold together.
     pub memory: Option<Spanned<Size>>,
+    /// TCP connections that the class may have at a time.
+    pub connections: Option<Spanned<u32>>,
+    /// The DSCP that packets of its paths leave with.
+    pub mark: Option<Dscp>,
+    /// Program threads may be scheduled with its paths; default: yes.
+    pub extend: Option<bool>,
 }
 
 impl Class {
     /// Whether it takes every path.
     pub fn matches_everything(&self) -> bool {
-        self.source.iter().all(|network| network.prefix == 0)
+        let any =
+            |networks: &[Network]| networks.is_empty() || networks.iter().any(|network| network.prefix == 0);
+        any(&self.source)
+            && any(&self.destination)
             && self.local_port.is_empty()
             && self.remote_port.is_empty()
+            && self.dscp.is_empty()
+            && self.interface.is_empty()
             && self.program.is_empty()
+            && self.user.is_empty()
+            && self.cgroup.is_empty()
     }
 }
 

@@ -89,6 +89,7 @@ impl Core {
             finished: ClassAccounts::default(),
             policy,
             listeners,
+            sweep: None,
             wakes: Rc::new(Cell::new(0)),
             counters: Counters::default(),
             unowned: Account::default(),
@@ -107,7 +108,7 @@ impl Core {
 
     /// ARP, ICMP, reassembly and resets have paths of their own, at the system level.
     fn make_service_paths(&mut self) -> Result<(), StartError> {
-        let class = self.policy.classes().len() as u32 - 1;
+        let class = self.policy.last().number;
         let level = self.settings.system_level;
         for net in 0..self.nets.len() {
             let modules = self.nets[net].modules.clone();
@@ -165,6 +166,7 @@ impl Core {
                     self.on_process_gone(&program, process, now);
                 }
             }
+            Command::SetClasses(classes, done) => self.set_classes(classes, done, now),
             Command::Query(..) | Command::Stop => {}
         }
     }

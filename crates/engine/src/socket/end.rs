@@ -144,6 +144,15 @@ impl SocketEnd {
         }
     }
 
+    /// Its rings are charged to another budget from now on, even beyond its limit: they are in use.
+    pub(crate) fn move_charge(&self, memory: &Budget) {
+        if let Some((before, bytes)) = &mut *self.charged.borrow_mut() {
+            before.refund(*bytes);
+            memory.take_over(*bytes);
+            *before = memory.clone();
+        }
+    }
+
     fn refund(&self) {
         if let Some((memory, bytes)) = self.charged.take() {
             memory.refund(bytes);

@@ -15,7 +15,7 @@ use scoutline_wire::ipv4;
 
 use super::datagram::DatagramStage;
 use super::{SocketEnd, StreamStage};
-use crate::policy::ClassPolicy;
+use crate::policy::{Class, ClassPolicy};
 
 /// IP protocol numbers, as attributes have them.
 const TCP: u64 = ipv4::PROTOCOL_TCP as u64;
@@ -45,6 +45,10 @@ impl SocketModule {
         policy: Rc<ClassPolicy>,
     ) -> SocketModule {
         SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level, policy }
+    }
+
+    fn class_of(&self, attributes: &Attributes) -> Rc<Class> {
+        self.policy.class(attributes.number(Name::Class).unwrap_or(0) as u32)
     }
 
     fn is_urgent(&self, attributes: &Attributes) -> bool {
@@ -82,7 +86,10 @@ impl Module for SocketModule {
             // A listen path ends in TCP: what it makes are other paths.
             _ if attributes.number(Name::Listen).is_some() => None,
             (Some(UDP), Some(end)) => Some(Box::new(DatagramStage::new(end, Rc::clone(&self.pool)))),
-            (_, Some(end)) => Some(Box::new(StreamStage::active(end, self.is_urgent(attributes)))),
+            (_, Some(end)) => {
+                let class = self.class_of(attributes);
+                Some(Box::new(StreamStage::active(end, &class, self.is_urgent(attributes))))
+            }
             (_, None) => {
                 let parent = attributes
                     .path(Name::Parent)
@@ -92,9 +99,8 @@ impl Module for SocketModule {
                         attribute: "Socket or Parent",
                     })?;
                 let sizes = (self.receive_buffer, self.send_buffer);
-                let class = attributes.number(Name::Class).unwrap_or(0) as u32;
-                let memory = self.policy.memory(class).clone();
-                Some(Box::new(StreamStage::passive(parent, sizes, memory, self.is_urgent(attributes))))
+                let class = self.class_of(attributes);
+                Some(Box::new(StreamStage::passive(parent, sizes, &class, self.is_urgent(attributes))))
             }
         };
         Ok(Step { stage, next })

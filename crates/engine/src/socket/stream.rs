@@ -12,6 +12,7 @@ use scoutline_path::{
 
 use super::SocketEnd;
 use super::end::Written;
+use crate::policy::{Class, Seat};
 
 /// Looks at an extent of a file that we do not know yet. The control thread needs microseconds to tell us of it;
 /// each look is a turn of the loop.
@@ -25,6 +26,8 @@ pub(crate) struct StreamStage {
     ring_sizes: (u32, u32),
     /// Whose memory its rings will be.
     memory: Option<Budget>,
+    /// Its place among the connections of its class, until the program has closed it and the peer has all data.
+    seat: Option<Seat>,
     addresses: Option<(SocketAddrV4, SocketAddrV4)>,
     urgent: bool,
     /// The protocol below has been told: written, consumed, requests.
@@ -40,18 +43,19 @@ pub(crate) struct StreamStage {
 
 impl StreamStage {
     /// The stage of an active connection, on a socket with rings.
-    pub(crate) fn active(end: Rc<SocketEnd>, urgent: bool) -> StreamStage {
-        StreamStage { end: Some(end), ..StreamStage::empty((0, 0), urgent) }
+    pub(crate) fn active(end: Rc<SocketEnd>, class: &Class, urgent: bool) -> StreamStage {
+        StreamStage { end: Some(end), seat: Some(class.seat()), ..StreamStage::empty((0, 0), urgent) }
     }
 
     /// The stage of a passive connection: it gets its socket once the handshake is complete.
     pub(crate) fn passive(
         parent: Rc<SocketEnd>,
         ring_sizes: (u32, u32),
-        memory: Budget,
+        class: &Class,
         urgent: bool,
     ) -> StreamStage {
-        StreamStage { parent: Some(parent), memory: Some(memory), ..StreamStage::empty(ring_sizes, urgent) }
+        let (memory, seat) = (Some(class.memory.clone()), Some(class.seat()));
+        StreamStage { parent: Some(parent), memory, seat, ..StreamStage::empty(ring_sizes, urgent) }
     }
 
     fn empty(ring_sizes: (u32, u32), urgent: bool) -> StreamStage {
@@ -60,6 +64,7 @@ impl StreamStage {
             parent: None,
             ring_sizes,
             memory: None,
+            seat: None,
             addresses: None,
             urgent,
             told_written: 0,
@@ -74,6 +79,18 @@ impl StreamStage {
     /// The socket, once there is one.
     pub(crate) fn end(&self) -> Option<&Rc<SocketEnd>> {
         self.end.as_ref()
+    }
+
+    /// The path is in another class now: memory and connection count there.
+    pub(crate) fn set_class(&mut self, class: &Class, urgent: bool) {
+        self.urgent = urgent;
+        self.memory = self.memory.take().map(|_| class.memory.clone());
+        self.seat = self.seat.take().map(|_| class.seat());
+        if let Some(end) = &self.end {
+            end.move_charge(&class.memory);
+            let connected = end.shared().state.load(Ordering::Relaxed) & slot_state::CONNECTED != 0;
+            end.shared().urgent.store(u32::from(urgent && connected), Ordering::Relaxed);
+        }
     }
 
     /// The socket of a passive path, made when the first thing is to be kept in it.
@@ -174,6 +191,7 @@ impl StreamStage {
         if done && let Some(end) = self.end.take() {
             end.path.set(None);
             end.program.forget_end(end.slot);
+            self.seat = None;
         }
     }
 }
