@@ -21,7 +21,7 @@ impl Core {
             Request::Ps => Answer::Paths { paths: self.path_rows() },
             Request::Stat => Answer::Stat(self.stat(now)),
             Request::Graph => Answer::Graph(self.graph()),
-            Request::Stop => Answer::Error { message: "the engine is not stopped by a question".into() },
+            _ => Answer::Error { message: "this is no question to the engine".into() },
         }
     }
 
