@@ -14,6 +14,38 @@ pub enum Request {
     Stat,
     /// The module graph and the live paths.
     Graph,
+    /// The classes in the order of their rules.
+    Classes,
+    /// A class comes.
+    ClassAdd {
+        /// Its name.
+        name: String,
+        /// Keys of the configuration file and their values, in the notation of `scoutline class`: lists with commas.
+        keys: Vec<(String, String)>,
+        /// The class that it comes before; without it, it is the last with conditions.
+        before: Option<String>,
+    },
+    /// Keys of a class change.
+    ClassSet {
+        /// Which class.
+        name: String,
+        /// As for [`Request::ClassAdd`]; an empty value puts a key back to its default.
+        keys: Vec<(String, String)>,
+    },
+    /// A class goes; its paths go to the classes that their rules now give.
+    ClassRemove {
+        /// Which class.
+        name: String,
+    },
+    /// A class takes another place in the order.
+    ClassMove {
+        /// Which class.
+        name: String,
+        /// The class that it goes before; without it, it becomes the last with conditions.
+        before: Option<String>,
+    },
+    /// Read the configuration file again.
+    Reload,
     /// Stop the daemon.
     Stop,
 }
@@ -31,6 +63,13 @@ pub enum Answer {
     Stat(Stat),
     /// To [`Request::Graph`].
     Graph(Graph),
+    /// To [`Request::Classes`].
+    Classes {
+        /// In the order of their rules.
+        classes: Vec<ClassKeys>,
+    },
+    /// To [`Request::Reload`].
+    Reloaded(Reloaded),
     /// Done.
     Done,
     /// Refused.
@@ -119,6 +158,8 @@ pub struct ClassRow {
     pub priority: Option<u8>,
     /// Live paths.
     pub paths: u64,
+    /// Of those, TCP connections that are open or half-open: what the class's limit is about.
+    pub connections: u64,
     /// CPU time, nanoseconds.
     pub cpu_ns: u64,
     /// Packets and bytes.
@@ -131,6 +172,55 @@ pub struct ClassRow {
     pub bytes_out: u64,
     /// Drops by reason.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// What was said of a class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClassKeys {
+    /// Its name.
+    pub name: String,
+    /// The keys that do not have their defaults, as the configuration file has them.
+    #[serde(flatten)]
+    pub keys: BTreeMap<String, serde_json::Value>,
+}
+
+/// What reading the configuration file again has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Classes that came.
+    pub added: Vec<String>,
+    /// Classes whose keys changed.
+    pub changed: Vec<String>,
+    /// Classes that went.
+    pub removed: Vec<String>,
+    /// Those that are still there stand in another order.
+    pub reordered: bool,
+    /// Keys that differ from what the daemon was started with, and need a restart.
+    pub restart: Vec<String>,
+}
+
+impl std::fmt::Display for Reloaded {
+    /// One line for people.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lists = [("added", &self.added), ("changed", &self.changed), ("removed", &self.removed)];
+        let mut parts: Vec<String> = lists
+            .into_iter()
+            .filter(|(_, names)| !names.is_empty())
+            .map(|(what, names)| format!("{what} {}", names.join(", ")))
+            .collect();
+        if self.reordered {
+            parts.push("reordered".to_owned());
+        }
+        if parts.is_empty() {
+            parts.push("no class has changed".to_owned());
+        } else {
+            parts[0].insert_str(0, "classes: ");
+        }
+        if !self.restart.is_empty() {
+            parts.push(format!("these need a restart: {}", self.restart.join(", ")));
+        }
+        f.write_str(&parts.join("; "))
+    }
 }
 
 /// One program.

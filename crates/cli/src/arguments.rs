@@ -25,6 +25,7 @@ Examples:
   scoutline up --device eth1 --address 10.0.0.1/24   serve an interface
   scoutline run -- nginx -g 'daemon off;'            a server on paths
   scoutline ps                                       the live paths
+  scoutline class set preferred priority=5           change a class, live
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reached; run: 126 the program cannot run on paths,
 127 no such program, else the program's own."
@@ -48,6 +49,17 @@ pub(crate) enum Command {
     Stat(Listing),
     /// Draw the module graph and the live paths
     Graph(Graph),
+    /// Look at the classes and change them live
+    Class(Class),
+    /// Have the daemon read its configuration file again
+    #[command(after_help = "\
+Example:
+  scoutline reload
+
+The classes of the file take the place of those that are there, at once and without loss: existing connections are
+classified again. What cannot change live (devices, the engine's core, …) is named in the answer; a restart takes it
+over. A file with a mistake changes nothing. SIGHUP to the daemon does the same, and its log says what it came to.")]
+    Reload(Control),
     /// Stop the daemon
     Stop(Control),
     /// Check what this machine offers and say how to get what is missing
@@ -98,7 +110,8 @@ Examples:
   scoutline up --device eth1 --address 10.0.0.1/24          no file needed
 
 It stays in the foreground, prints one line beginning with `ready` once programs can attach, and stops cleanly on
-Ctrl-C, SIGTERM or `scoutline stop`. SCOUTLINE_LOG=debug says more.")]
+Ctrl-C, SIGTERM or `scoutline stop`. SIGHUP or `scoutline reload` has it read its file again (started without a
+file, SIGHUP stops it). SCOUTLINE_LOG=debug says more.")]
 pub(crate) struct Up {
     /// Configuration file (TOML) [default: /etc/scoutline.toml]
     #[arg(long, value_name = "FILE", conflicts_with = "device")]
@@ -144,6 +157,88 @@ pub(crate) struct Listing {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What paths have in common: who is served first, and how much each may take.
+///
+/// The rules of classes are tried in order, the first match wins. Changes are live: new connections follow the new
+/// rules at once, existing ones are classified again, and nothing is lost. They last until the daemon ends or reads
+/// its file again; `scoutline class show NAME` prints what to write into the file to keep them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  scoutline class list
+  scoutline class add preferred source=10.0.0.7/32,10.1.0.0/16 priority=2 --before web
+  scoutline class set preferred priority=5 connections=100 mark=EF
+  scoutline class set preferred priority= idle=true          an empty value: back to the default
+  scoutline class move backup --before preferred
+  scoutline class remove backup
+  scoutline class show preferred >> /etc/scoutline.toml
+
+Keys: priority, idle, listen_priority, queue_packets, memory, connections, mark, extend; and the conditions source,
+destination, local_port, remote_port, dscp, interface, program, user, cgroup, which are lists with commas. They mean
+what they mean in the configuration file. The class `default` takes what no other takes.")]
+pub(crate) struct Class {
+    #[command(subcommand)]
+    pub(crate) command: ClassCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClassCommand {
+    /// List the classes in the order of their rules, with what lives in them
+    List(Listing),
+    /// Show one class as the configuration file would have it
+    Show {
+        /// Which class
+        name: String,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Add a class, behind all others that have conditions unless --before says where
+    Add {
+        /// Its name
+        name: String,
+        /// Conditions and settings
+        #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
+        keys: Vec<(String, String)>,
+        /// The class whose rules come next
+        #[arg(long, value_name = "OTHER")]
+        before: Option<String>,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Change keys of a class; an empty value puts a key back to its default
+    Set {
+        /// Which class
+        name: String,
+        /// What changes
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value)]
+        keys: Vec<(String, String)>,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Remove a class; its connections go to the classes that now take them
+    Remove {
+        /// Which class
+        name: String,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Give a class another place in the order
+    Move {
+        /// Which class
+        name: String,
+        /// The class whose rules come next; without it, behind all others that have conditions
+        #[arg(long, value_name = "OTHER")]
+        before: Option<String>,
+        #[command(flatten)]
+        control: Control,
+    },
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(key, value)| (key.trim().to_owned(), value.to_owned()));
+    pair.filter(|(key, _)| !key.is_empty()).ok_or_else(|| "write KEY=VALUE, such as priority=2".into())
 }
 
 #[derive(Debug, Args)]

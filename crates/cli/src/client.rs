@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use scoutline_abi::api::{Answer, Graph, PathRow, Request, Stat};
+use scoutline_abi::api::{Answer, ClassKeys, Graph, PathRow, Reloaded, Request, Stat};
 
 use crate::failure::{Failure, UNREACHABLE, plain};
 
@@ -88,6 +88,28 @@ impl Client {
     pub(crate) fn graph(&mut self) -> Result<Graph, Failure> {
         match self.ask(&Request::Graph)? {
             Answer::Graph(graph) => Ok(graph),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn classes(&mut self) -> Result<Vec<ClassKeys>, Failure> {
+        match self.ask(&Request::Classes)? {
+            Answer::Classes { classes } => Ok(classes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the daemon change something; returns once it has.
+    pub(crate) fn change(&mut self, request: &Request) -> Result<(), Failure> {
+        match self.ask(request)? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn reload(&mut self) -> Result<Reloaded, Failure> {
+        match self.ask(&Request::Reload)? {
+            Answer::Reloaded(reloaded) => Ok(reloaded),
             other => Err(unexpected(&other)),
         }
     }

@@ -4,6 +4,7 @@
 //! paths, 127 there is no such program, else the program's own.
 
 mod arguments;
+mod class;
 mod client;
 mod doctor;
 mod elf;
@@ -41,6 +42,8 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Top(arguments) => top::top(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Graph(arguments) => graph::graph(&arguments),
+        Command::Class(arguments) => class::class(&arguments.command),
+        Command::Reload(arguments) => class::reload(&arguments),
         Command::Stop(arguments) => client::Client::connect(&arguments.control)?.stop(),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Demo(arguments) => experiment::demo(&arguments),

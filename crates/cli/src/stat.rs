@@ -26,13 +26,15 @@ fn text(stat: &Stat) -> String {
             None => vec![name.clone(), output::count(*value)],
         });
     }
-    let mut classes =
-        Table::new(&["CLASS", ">PRI", ">PATHS", ">CPU", ">PKT-IN", ">PKT-OUT", ">IN", ">OUT", "DROPS"]);
+    let mut classes = Table::new(&[
+        "CLASS", ">PRI", ">PATHS", ">CONN", ">CPU", ">PKT-IN", ">PKT-OUT", ">IN", ">OUT", "DROPS",
+    ]);
     for class in &stat.classes {
         classes.row(vec![
             class.name.clone(),
             output::level(class.priority),
             class.paths.to_string(),
+            class.connections.to_string(),
             output::time(class.cpu_ns),
             output::count(class.packets_in),
             output::count(class.packets_out),

@@ -134,9 +134,16 @@ fn the_example_lists_every_default_correctly() {
 
 #[test]
 fn wrong_usage() {
-    for arguments in
-        [&["up", "--device", "eth1"][..], &["up", "--device", "a", "--address", "ten"], &["psx"], &["run"]]
-    {
+    for arguments in [
+        &["up", "--device", "eth1"][..],
+        &["up", "--device", "a", "--address", "ten"],
+        &["psx"],
+        &["run"],
+        &["class"],
+        &["class", "set", "a"],
+        &["class", "set", "a", "priority"],
+        &["class", "add", "a", "=1"],
+    ] {
         assert_eq!(scoutline(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let text = String::from_utf8(scoutline(&["grahp"]).stderr).unwrap();
@@ -146,7 +153,17 @@ fn wrong_usage() {
 
 #[test]
 fn daemon_unreachable() {
-    for command in [&["ps"][..], &["top", "--json"], &["stat"], &["graph"], &["stop"]] {
+    for command in [
+        &["ps"][..],
+        &["top", "--json"],
+        &["stat"],
+        &["graph"],
+        &["stop"],
+        &["reload"],
+        &["class", "list"],
+        &["class", "show", "a"],
+        &["class", "set", "a", "priority=1"],
+    ] {
         let output = scoutline(&[command, &["--control", "/nonexistent/c.sock"]].concat());
         refused(&output, 3, &["no daemon at /nonexistent/c.sock", "scoutline up", "--control"]);
     }
@@ -224,4 +241,73 @@ fn a_second_daemon_and_a_port_in_use() {
     let mut daemon = daemon;
     assert!(daemon.child.wait().unwrap().success(), "a clean stop ends with 0");
     assert!(!Path::new(&daemon.control).exists());
+}
+
+/// The classes of a live daemon, by hand and by file.
+#[test]
+fn classes_change_live() {
+    let directory = Directory::new("classes");
+    let mut daemon = Daemon::start(&directory);
+    let control = daemon.control.clone();
+    let on = |arguments: &[&str]| scoutline(&[arguments, &["--control", &control]].concat());
+    let done = |arguments: &[&str]| {
+        let output = on(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(done(&["class", "add", "web", "local_port=80,8000-8100", "priority=2"]), "");
+    done(&["class", "add", "preferred", "source=10.0.0.7", "mark=EF", "--before", "web"]);
+    done(&["class", "set", "web", "priority=", "idle=true", "connections=9"]);
+    let list: serde_json::Value = serde_json::from_str(&done(&["class", "list", "--json"])).unwrap();
+    let names: Vec<&str> =
+        list.as_array().unwrap().iter().map(|class| class["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["preferred", "web", "default"]);
+    assert_eq!((&list[1]["now"]["priority"], &list[1]["connections"]), (&serde_json::Value::Null, &9.into()));
+    assert!(list[2]["now"]["paths"].as_u64().unwrap() >= 5, "the machine's own paths");
+    let shown = done(&["class", "show", "web"]);
+    assert!(shown.starts_with("[[class]]\nname = \"web\"\nconnections = 9\nidle = true\n"), "{shown}");
+    let shown: serde_json::Value = serde_json::from_str(&done(&["class", "show", "--json", "web"])).unwrap();
+    assert_eq!(shown["local_port"][1], "8000-8100");
+    done(&["class", "move", "web", "--before", "preferred"]);
+    assert!(done(&["class", "list"]).lines().nth(1).unwrap().starts_with("web "));
+    refused(&on(&["class", "remove", "wbe"]), 1, &["there is no class `wbe`; did you mean `web`?"]);
+    refused(&on(&["class", "show", "preffered"]), 1, &["did you mean `preferred`?"]);
+    refused(
+        &on(&["class", "set", "web", "prioritty=1"]),
+        1,
+        &["unknown key `prioritty`; did you mean `priority`?"],
+    );
+    done(&["class", "remove", "web"]);
+
+    // The file, which has no classes, and then one, and a core of its own.
+    assert_eq!(done(&["reload"]), "classes: removed preferred\n");
+    let file = directory.path("tap.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let with_class = format!("{text}[engine]\ncpu = 0\n[[class]]\nname = \"late\"\nlocal_port = [9]\n");
+    std::fs::write(&file, &with_class).unwrap();
+    assert_eq!(done(&["reload"]), "classes: added late; these need a restart: [engine] cpu\n");
+    std::fs::write(&file, with_class.replace("cpu", "cpus")).unwrap();
+    refused(&on(&["reload"]), 1, &["tap.toml:6: unknown key `cpus`; did you mean `cpu`?"]);
+    assert!(done(&["class", "list"]).contains("late"), "all stays as it was");
+
+    // SIGHUP does the same, and does not stop the daemon.
+    std::fs::write(&file, with_class.replace("late", "later")).unwrap();
+    let hang_up = Command::new("kill").args(["-HUP", &daemon.child.id().to_string()]).status().unwrap();
+    assert!(hang_up.success());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !done(&["class", "list"]).contains("later") {
+        assert!(std::time::Instant::now() < deadline, "SIGHUP has no effect");
+    }
+    assert!(daemon.child.try_wait().unwrap().is_none());
+
+    // Who may not use the control socket changes nothing.
+    let copy = directory.path("scoutline");
+    std::fs::copy(program(), &copy).unwrap();
+    let nobody = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", &copy])
+        .args(["class", "remove", "later", "--control", &control])
+        .output()
+        .unwrap();
+    refused(&nobody, 3, &["you may not use", "[control] group"]);
+    assert!(done(&["class", "list"]).contains("later"));
 }

@@ -32,7 +32,7 @@ use rustix::pipe::PipeFlags;
 use scoutline_abi::Region;
 use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
 use scoutline_abi::layout::served_flag;
-use scoutline_engine::FileMap;
+use scoutline_engine::{FileMap, ProgramFacts};
 
 use crate::engine::{Command, EngineLink, RegionId};
 use crate::sockets::{Listener, SocketError};
@@ -262,7 +262,12 @@ impl AttachServer {
             }
         };
         // The executable's own name, where we can see it: policy must not rest on what a program says of itself.
-        let name = executable_of(connection.peer.pid).unwrap_or_else(|| message.name());
+        let Peer { pid, uid } = connection.peer;
+        let facts = ProgramFacts {
+            name: executable_of(pid).unwrap_or_else(|| message.name()),
+            user: Some(uid),
+            cgroups: cgroups_of(pid),
+        };
         let region = Arc::new(region);
         fill_served(&region, engine);
         let mut program = Program::new(Arc::clone(&region), connection.peer.pid);
@@ -273,9 +278,8 @@ impl AttachServer {
         self.next_region += 1;
         connection.attached = Some(Process { region: region_id, record, sets: Vec::new() });
         self.programs.insert(region_id, program);
-        let Peer { pid, uid } = connection.peer;
-        log::debug!("attach: {name} (pid {pid}, user {uid})");
-        engine.send(Command::AddRegion { id: region_id, region, program: name, pid, bell: Some(bell) });
+        log::debug!("attach: {} (pid {pid}, user {uid}, cgroups {})", facts.name, facts.cgroups.join(" "));
+        engine.send(Command::AddRegion { id: region_id, region, program: facts, pid, bell: Some(bell) });
         Ok(())
     }
 
@@ -451,6 +455,20 @@ fn executable_of(pid: u32) -> Option<String> {
     let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let name = path.file_name()?.to_string_lossy().into_owned();
     Some(name.strip_suffix(" (deleted)").map_or(name.clone(), str::to_owned))
+}
+
+/// The control groups of a process: its path in each hierarchy (v2 has one, v1 one for each set of controllers).
+fn cgroups_of(pid: u32) -> Vec<String> {
+    parse_cgroups(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default())
+}
+
+/// Reads lines such as `4:memory:/web` and `0::/system.slice/nginx.service` (cgroups(7)). The root says nothing.
+fn parse_cgroups(text: &str) -> Vec<String> {
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let mut paths: Vec<String> = paths.filter(|&path| path != "/").map(str::to_owned).collect();
+    paths.sort();
+    paths.dedup();
+    paths
 }
 
 /// All groups of a process.

@@ -5,7 +5,10 @@
 //! [`Config::settings`] says the same in the engine's words.
 
 mod check;
+mod classes;
+mod dscp;
 mod error;
+mod fixed;
 mod settings;
 mod values;
 
@@ -17,10 +20,13 @@ use std::path::{Path, PathBuf};
 
 use scoutline_engine::ExtensionSettings;
 use serde::Deserialize;
-use toml::Spanned;
+use toml::{Spanned, Table};
 
-pub use error::ConfigError;
-pub use values::{Mode, Network, Ports, Size};
+pub(crate) use classes::{is_class_key, key_value, parse_classes, render};
+pub use dscp::Dscp;
+pub use error::{ConfigError, unknown};
+pub(crate) use settings::classes as class_settings;
+pub use values::{Mode, Network, Ports, Size, User};
 
 /// Where the daemon looks for its file when none is named.
 pub const DEFAULT_FILE: &str = "/etc/scoutline.toml";
@@ -47,6 +53,20 @@ pub struct Config {
     pub control: Control,
     /// `[[class]]`: tried in order, the first match wins.
     pub class: Vec<Class>,
+    /// Where it was read from, if it was.
+    #[serde(skip)]
+    pub(crate) origin: Origin,
+}
+
+/// Where a configuration comes from, so that it can be read again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origin {
+    /// The file.
+    pub(crate) file: Option<PathBuf>,
+    /// `[[class]]` as the file has it.
+    pub(crate) classes: Vec<Table>,
+    /// The control socket that the command line named.
+    control: Option<PathBuf>,
 }
 
 /// `[[device]]`.
@@ -300,28 +320,56 @@ pub struct Class {
     /// Networks of the peer.
     #[serde(default)]
     pub source: Vec<Network>,
+    /// Networks of our own address.
+    #[serde(default)]
+    pub destination: Vec<Network>,
     /// Our ports.
     #[serde(default)]
     pub local_port: Vec<Ports>,
     /// The peer's ports.
     #[serde(default)]
     pub remote_port: Vec<Ports>,
+    /// DSCPs of the first packet that comes.
+    #[serde(default)]
+    pub dscp: Vec<Dscp>,
+    /// Devices, by name.
+    #[serde(default)]
+    pub interface: Vec<Spanned<String>>,
     /// Programs, by the last part of the path of the executable.
     #[serde(default)]
     pub program: Vec<String>,
+    /// Users, as whom the program was started.
+    #[serde(default)]
+    pub user: Vec<User>,
+    /// Control groups of the program, or parents of them.
+    #[serde(default)]
+    pub cgroup: Vec<Spanned<String>>,
     /// Packets that may wait in a path's input queue.
     pub queue_packets: Option<Spanned<u32>>,
     /// Buffer bytes that the paths of the class may hold together.
     pub memory: Option<Spanned<Size>>,
+    /// TCP connections that the class may have at a time.
+    pub connections: Option<Spanned<u32>>,
+    /// The DSCP that packets of its paths leave with.
+    pub mark: Option<Dscp>,
+    /// Program threads may be scheduled with its paths; default: yes.
+    pub extend: Option<bool>,
 }
 
 impl Class {
     /// Whether it takes every path.
     pub fn matches_everything(&self) -> bool {
-        self.source.iter().all(|network| network.prefix == 0)
+        let any =
+            |networks: &[Network]| networks.is_empty() || networks.iter().any(|network| network.prefix == 0);
+        any(&self.source)
+            && any(&self.destination)
             && self.local_port.is_empty()
             && self.remote_port.is_empty()
+            && self.dscp.is_empty()
+            && self.interface.is_empty()
             && self.program.is_empty()
+            && self.user.is_empty()
+            && self.cgroup.is_empty()
     }
 }
 
@@ -332,7 +380,33 @@ impl Config {
     /// The file cannot be read, is not TOML, or says something that cannot be.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
-        Config::parse(&text, path)
+        let mut config = Config::parse(&text, path)?;
+        config.origin.file = Some(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+        Ok(config)
+    }
+
+    /// Reads the file of this configuration, with which a daemon runs, again. Its classes can be put in the place of
+    /// those that are there.
+    ///
+    /// # Errors
+    /// There is no file; as for [`Config::load`]; or a class names a device that the daemon does not serve yet.
+    pub fn reload(&self) -> Result<Config, ConfigError> {
+        let Some(path) = &self.origin.file else {
+            let message = "the daemon was started without a file; start it with `scoutline up --config FILE`, or \
+                           change classes with `scoutline class`";
+            return Err(ConfigError::of_machine(message.into()));
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
+        let mut config = Config::parse(&text, path)?;
+        check::check_classes(&config.class, &self.device).map_err(|mut fault| {
+            fault.message += "; devices that were added need a restart";
+            ConfigError::from_fault(path, &text, fault)
+        })?;
+        config.origin.file = Some(path.clone());
+        if let Some(control) = &self.origin.control {
+            config.set_control(control)?;
+        }
+        Ok(config)
     }
 
     /// Reads and checks the text of a file; `path` is for messages.
@@ -340,9 +414,10 @@ impl Config {
     /// # Errors
     /// As for [`Config::load`].
     pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-        let config: Config =
+        let mut config: Config =
             toml::from_str(text).map_err(|error| ConfigError::from_toml(path, text, &error))?;
         check::check(&config).map_err(|fault| ConfigError::from_fault(path, text, fault))?;
+        config.origin.classes = classes::tables_of(text);
         Ok(config)
     }
 
@@ -352,6 +427,7 @@ impl Config {
     /// The path cannot be that of a socket.
     pub fn set_control(&mut self, path: &Path) -> Result<(), ConfigError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.origin.control = Some(path.clone());
         self.control.socket = values::unplaced(path);
         check::check(self).map_err(ConfigError::from_arguments)
     }

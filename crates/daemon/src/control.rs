@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketType};
 use scoutline_abi::api::{Answer, Request};
 
+use crate::classes::{Classes, Handled};
 use crate::engine::{Command, EngineLink};
 use crate::sockets::{Listener, SocketError};
 
@@ -36,8 +37,8 @@ const TOOL_TIME: Duration = Duration::from_secs(30);
 enum Due {
     /// Nothing: it may ask.
     Nothing,
-    /// The engine's answer.
-    Engine { answer: Receiver<Answer>, until: Instant },
+    /// The engine's answer; if it says that it is done, `instead` is passed on.
+    Engine { answer: Receiver<Answer>, instead: Option<Answer>, until: Instant },
     /// Its answer, from `sent` on.
     Bytes { bytes: Vec<u8>, sent: usize, until: Instant },
 }
@@ -112,11 +113,11 @@ impl ControlServer {
     }
 
     /// A connection can be read or written.
-    pub(crate) fn on_ready(&mut self, id: u32, engine: &impl EngineLink) -> Outcome {
+    pub(crate) fn on_ready(&mut self, id: u32, classes: &mut Classes, engine: &impl EngineLink) -> Outcome {
         let Some(tool) = self.tools.get_mut(&id) else { return Outcome::GoOn };
         let (alive, outcome) = match tool.due {
             Due::Bytes { .. } => (tool.flush(), Outcome::GoOn),
-            Due::Engine { .. } | Due::Nothing => tool.read(engine),
+            Due::Engine { .. } | Due::Nothing => tool.read(classes, engine),
         };
         if !alive {
             self.tools.remove(&id);
@@ -125,21 +126,32 @@ impl ControlServer {
     }
 
     /// Passes on what the engine has answered, through `complete`; drops who is out of time.
-    pub(crate) fn on_round(&mut self, engine: &impl EngineLink, complete: impl Fn(&mut Answer)) -> Outcome {
+    pub(crate) fn on_round(
+        &mut self,
+        classes: &mut Classes,
+        engine: &impl EngineLink,
+        complete: impl Fn(&mut Answer),
+    ) -> Outcome {
         let now = Instant::now();
         let mut outcome = Outcome::GoOn;
         self.tools.retain(|_, tool| {
-            match &tool.due {
+            match &mut tool.due {
                 Due::Nothing => return true,
                 Due::Bytes { until, .. } => return *until > now,
-                Due::Engine { answer, until } => {
+                Due::Engine { answer, instead, until } => {
                     let answer = match answer.try_recv() {
+                        Ok(Answer::Done) if instead.is_some() => instead.take().unwrap_or(Answer::Done),
                         Ok(mut answer) => {
                             complete(&mut answer);
                             answer
                         }
                         Err(TryRecvError::Disconnected) => refusal("the engine does not answer this".into()),
                         Err(TryRecvError::Empty) if *until > now => return true,
+                        Err(TryRecvError::Empty) if instead.is_some() => refusal(
+                            "the classes are changed, but the engine is too busy to have looked at all paths; \
+                             see `scoutline ps`"
+                                .into(),
+                        ),
                         Err(TryRecvError::Empty) => {
                             refusal("the engine is too busy to answer; ask again".into())
                         }
@@ -150,7 +162,7 @@ impl ControlServer {
             let alive = tool.flush();
             if alive && matches!(tool.due, Due::Nothing) {
                 // A next request may lie in the input already.
-                let (alive, wish) = tool.next_request(engine);
+                let (alive, wish) = tool.next_request(classes, engine);
                 if wish == Outcome::Stop {
                     outcome = Outcome::Stop;
                 }
@@ -164,7 +176,7 @@ impl ControlServer {
 
 impl Tool {
     /// Reads; asks when a whole line is there. False: the tool is gone.
-    fn read(&mut self, engine: &impl EngineLink) -> (bool, Outcome) {
+    fn read(&mut self, classes: &mut Classes, engine: &impl EngineLink) -> (bool, Outcome) {
         let mut bytes = [0; 4096];
         match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             // A half close (`nc -N`) still wants its answer; a second end of file is a hang-up.
@@ -178,7 +190,7 @@ impl Tool {
                 if self.input.len() > MAX_REQUEST {
                     return (false, Outcome::GoOn);
                 }
-                self.next_request(engine)
+                self.next_request(classes, engine)
             }
             Err(Errno::AGAIN | Errno::INTR) => (true, Outcome::GoOn),
             Err(_) => (false, Outcome::GoOn),
@@ -186,7 +198,7 @@ impl Tool {
     }
 
     /// Acts on the next line of the input, if nothing is due and one is there.
-    fn next_request(&mut self, engine: &impl EngineLink) -> (bool, Outcome) {
+    fn next_request(&mut self, classes: &mut Classes, engine: &impl EngineLink) -> (bool, Outcome) {
         while matches!(self.due, Due::Nothing) {
             let Some(end) = self.input.iter().position(|&byte| byte == b'\n') else { break };
             let line: Vec<u8> = self.input.drain(..=end).collect();
@@ -200,16 +212,23 @@ impl Tool {
                     return (true, Outcome::Stop);
                 }
                 Ok(request) => {
-                    let (sender, answer) = channel();
-                    engine.send(Command::Query(request, sender));
-                    self.due = Due::Engine { answer, until: Instant::now() + ENGINE_TIME };
-                }
-                Err(error) => {
-                    self.answer(&refusal(format!("no request that is known: {error}")));
-                    if !self.flush() {
-                        return (false, Outcome::GoOn);
+                    let until = Instant::now() + ENGINE_TIME;
+                    match classes.handle(&request, engine) {
+                        Handled::Now(answer) => self.answer(&answer),
+                        Handled::Later(instead, answer) => {
+                            self.due = Due::Engine { answer, instead: Some(instead), until };
+                        }
+                        Handled::NotOurs => {
+                            let (sender, answer) = channel();
+                            engine.send(Command::Query(request, sender));
+                            self.due = Due::Engine { answer, instead: None, until };
+                        }
                     }
                 }
+                Err(error) => self.answer(&refusal(format!("no request that is known: {error}"))),
+            }
+            if !self.flush() {
+                return (false, Outcome::GoOn);
             }
         }
         (true, Outcome::GoOn)

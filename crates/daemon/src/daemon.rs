@@ -13,10 +13,11 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::attach::Owners;
+use crate::classes::Classes;
 use crate::config::{Config, ConfigError};
 use crate::engine::EngineLink;
 use crate::guard::{Guard, Undo};
-use crate::plane::{Ended, Plane, PlaneSettings};
+use crate::plane::{Ended, Plane, PlaneSettings, Told};
 use crate::sockets::SocketError;
 
 /// Why the daemon did not start, or ended badly.
@@ -45,8 +46,8 @@ pub enum DaemonError {
     EngineGone,
 }
 
-/// Runs the daemon until SIGTERM, SIGINT, SIGHUP or `scoutline stop`. Prints one line that begins with `ready` once
-/// programs can attach.
+/// Runs the daemon until SIGTERM, SIGINT or `scoutline stop`. SIGHUP has it read its configuration file again; it
+/// stops one that has no file. Prints one line that begins with `ready` once programs can attach.
 ///
 /// # Errors
 /// It does not start, or the engine ends by itself.
@@ -101,15 +102,16 @@ fn run_with<E: EngineLink>(
         owners,
     };
     raise_descriptor_limit();
-    let (stop, _signals) =
-        watch_signals().map_err(|source| DaemonError::System { action: "watch signals", source })?;
-    let mut plane = Plane::bind(&settings)?;
+    let classes = Classes::new(config);
+    let (told, _signals) = watch_signals(classes.has_file())
+        .map_err(|source| DaemonError::System { action: "watch signals", source })?;
+    let mut plane = Plane::bind(&settings, classes)?;
     let engine = start()?;
     for notice in engine.notices() {
         log::warn!("{notice}");
     }
     ready();
-    let ended = plane.serve(&engine, &stop);
+    let ended = plane.serve(&engine, &told);
     drop(plane); // nobody attaches any more
     log::info!("stopping");
     finish(engine);
@@ -134,8 +136,8 @@ fn announce(config: &Config) {
     let _ = out.flush();
 }
 
-/// Takes back the signal handlers when it goes.
-struct Signals(Vec<SigId>);
+/// Takes back the signal handlers when it goes; keeps the ends open that they write to.
+struct Signals(Vec<SigId>, Vec<UnixStream>);
 
 impl Drop for Signals {
     fn drop(&mut self) {
@@ -145,14 +147,18 @@ impl Drop for Signals {
     }
 }
 
-/// A stream that becomes readable when the daemon is told to stop.
-fn watch_signals() -> std::io::Result<(UnixStream, Signals)> {
-    let (stop, write) = UnixStream::pair()?;
-    let mut signals = Signals(Vec::new());
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
+/// Streams that become readable when signals come. `reloads`: there is a file to read again.
+fn watch_signals(reloads: bool) -> std::io::Result<(Told, Signals)> {
+    let (stop, write_stop) = UnixStream::pair()?;
+    let (reload, write_reload) = UnixStream::pair()?;
+    let mut signals = Signals(Vec::new(), Vec::new());
+    let hang_up = if reloads { &write_reload } else { &write_stop };
+    for (signal, write) in [(SIGTERM, &write_stop), (SIGINT, &write_stop), (SIGHUP, hang_up)] {
         signals.0.push(signal_hook::low_level::pipe::register(signal, write.try_clone()?)?);
     }
-    Ok((stop, signals))
+    // An end that nobody writes to must not look like the end of a file.
+    signals.1.push(write_reload);
+    Ok((Told { stop, reload }, signals))
 }
 
 /// Each poll set and each process takes a descriptor.

@@ -88,6 +88,9 @@ pub(crate) mod fake {
                 (Some(answers), Command::Query(request, sender)) => {
                     let _ = sender.send(answers(request));
                 }
+                (Some(_), Command::SetClasses(_, sender)) => {
+                    let _ = sender.send(Answer::Done);
+                }
                 (_, command) => self.commands.borrow_mut().push_back(command),
             }
         }

@@ -12,6 +12,7 @@
 pub mod config;
 
 mod attach;
+mod classes;
 mod control;
 mod daemon;
 mod engine;

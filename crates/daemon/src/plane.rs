@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use scoutline_abi::api::{Answer, ProgramRow};
 
 use crate::attach::{AttachServer, Owners};
+use crate::classes::{Classes, Handled};
 use crate::control::{ControlServer, Outcome};
 use crate::engine::EngineLink;
 use crate::sockets::{SocketError, attach_path};
@@ -43,11 +45,21 @@ pub(crate) enum Ended {
 pub(crate) struct Plane {
     attach: AttachServer,
     control: ControlServer,
+    classes: Classes,
     started: Instant,
 }
 
+/// What signals say: each stream becomes readable when one has come.
+pub(crate) struct Told {
+    /// Stop.
+    pub(crate) stop: UnixStream,
+    /// Read the configuration file again.
+    pub(crate) reload: UnixStream,
+}
+
 enum Token {
-    Signal,
+    Stop,
+    Reload,
     AttachListener,
     ControlListener,
     Program(u32),
@@ -56,35 +68,35 @@ enum Token {
 
 impl Plane {
     /// Makes the sockets.
-    pub(crate) fn bind(settings: &PlaneSettings) -> Result<Plane, SocketError> {
+    pub(crate) fn bind(settings: &PlaneSettings, classes: Classes) -> Result<Plane, SocketError> {
         let control = ControlServer::bind(&settings.control, settings.mode, settings.owners.group)?;
         let attach = AttachServer::bind(&attach_path(&settings.control), settings.mode, settings.owners)?;
-        Ok(Plane { attach, control, started: Instant::now() })
+        Ok(Plane { attach, control, classes, started: Instant::now() })
     }
 
-    /// Serves until a byte comes over `stop`, a tool asks to stop, or the engine ends.
+    /// Serves until a signal or a tool asks to stop, or the engine ends.
     ///
     /// # Errors
     /// `poll` itself fails.
-    pub(crate) fn serve(&mut self, engine: &impl EngineLink, stop: &UnixStream) -> io::Result<Ended> {
+    pub(crate) fn serve(&mut self, engine: &impl EngineLink, told: &Told) -> io::Result<Ended> {
         loop {
-            for token in self.wait(stop)? {
+            for token in self.wait(told)? {
                 match token {
-                    Token::Signal => return Ok(Ended::Asked),
+                    Token::Stop => return Ok(Ended::Asked),
+                    Token::Reload => self.on_reload(&told.reload, engine),
                     Token::AttachListener => self.attach.on_connect(),
                     Token::ControlListener => self.control.on_connect(),
                     Token::Program(id) => self.attach.on_input(id, engine),
                     Token::Tool(id) => {
-                        if self.control.on_ready(id, engine) == Outcome::Stop {
+                        if self.control.on_ready(id, &mut self.classes, engine) == Outcome::Stop {
                             return Ok(Ended::Asked);
                         }
                     }
                 }
             }
             let (attach, started) = (&self.attach, self.started);
-            if self.control.on_round(engine, |answer| complete(answer, attach, started, engine))
-                == Outcome::Stop
-            {
+            let complete = |answer: &mut Answer| complete(answer, attach, started, engine);
+            if self.control.on_round(&mut self.classes, engine, complete) == Outcome::Stop {
                 return Ok(Ended::Asked);
             }
             if !engine.is_running() {
@@ -93,9 +105,22 @@ impl Plane {
         }
     }
 
-    fn wait(&self, stop: &UnixStream) -> io::Result<Vec<Token>> {
-        let mut tokens = vec![Token::Signal];
-        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+    /// SIGHUP has come, perhaps several times. A file that is wrong changes nothing.
+    fn on_reload(&mut self, told: &UnixStream, engine: &impl EngineLink) {
+        let mut bytes = [0; 64];
+        while matches!(rustix::net::recv(told, &mut bytes[..], RecvFlags::DONTWAIT), Ok((_, 1..))) {}
+        match self.classes.reload(engine) {
+            Handled::Later(Answer::Reloaded(reloaded), _) => {
+                log::info!("the configuration was read again: {reloaded}");
+            }
+            Handled::Now(Answer::Error { message }) => log::error!("nothing is changed: {message}"),
+            _ => {}
+        }
+    }
+
+    fn wait(&self, told: &Told) -> io::Result<Vec<Token>> {
+        let mut tokens = vec![Token::Stop, Token::Reload];
+        let mut fds = vec![PollFd::new(&told.stop, PollFlags::IN), PollFd::new(&told.reload, PollFlags::IN)];
         for (token, listener) in [
             (Token::AttachListener, self.attach.listener()),
             (Token::ControlListener, self.control.listener()),

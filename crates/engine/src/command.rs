@@ -8,6 +8,7 @@ use scoutline_abi::Region;
 use scoutline_abi::api::{Answer, Request};
 
 use crate::file::FileMap;
+use crate::settings::{ClassSettings, ProgramFacts};
 
 /// Names a region of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,8 +22,8 @@ pub enum Command {
         id: RegionId,
         /// Its shared memory.
         region: Arc<Region>,
-        /// Its name, for people and for the policy.
-        program: String,
+        /// What is known of it, for people and for the policy.
+        program: ProgramFacts,
         /// Process id of its first process.
         pid: u32,
         /// Read end of the pipe that its processes write to when the engine sleeps. A pipe of its own: no program
@@ -65,6 +66,9 @@ pub enum Command {
         /// Its record.
         process: u32,
     },
+    /// These classes take the place of all, at once for what comes; what exists is classified again a few paths at
+    /// a time. [`Answer::Done`] follows when all of it is.
+    SetClasses(Vec<ClassSettings>, Sender<Answer>),
     /// A question of the JSON API.
     Query(Request, Sender<Answer>),
     /// Reset all connections, give everything back, end the loop.

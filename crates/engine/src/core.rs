@@ -7,6 +7,7 @@
 //! ```
 
 mod calls;
+mod classes;
 mod micro;
 mod open;
 mod paths;
@@ -35,9 +36,10 @@ use crate::command::RegionId;
 use crate::extend::Extension;
 use crate::policy::ClassPolicy;
 use crate::program::Program;
-use crate::settings::EngineSettings;
+use crate::settings::{EngineSettings, ProgramFacts};
 use crate::socket::{Listeners, StreamStage};
 use crate::wheel::Wheel;
+use classes::Sweep;
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
 const PULL_BURST: usize = 64;
@@ -81,6 +83,10 @@ struct Extra {
     armed: Option<Time>,
     flow: Option<FlowKey>,
     net: u16,
+    /// What the rules of classes look at beside the flow: the type-of-service octet of the first packet that came,
+    /// and the program.
+    tos: Option<u8>,
+    program: Option<Rc<ProgramFacts>>,
 }
 
 /// What an engine did, for `stat`.
@@ -113,6 +119,8 @@ pub struct Core {
     pub(crate) finished: ClassAccounts,
     pub(crate) policy: Rc<ClassPolicy>,
     listeners: Listeners,
+    /// Classes were changed, and not all paths have been looked at since.
+    sweep: Option<Sweep>,
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
     /// Threads raised with their paths.
@@ -184,6 +192,9 @@ impl Core {
             net.graph.demux(message.bytes(), device, net.entry)
         };
         match verdict {
+            Verdict::Path(id) if self.refuses_connection(id, &message) => {
+                self.count_drop(Some(id), DropReason::ConnectionLimit);
+            }
             Verdict::Path(id) => self.offer(id, message, now),
             Verdict::NoPath => match self.flows.lookup(&key) {
                 // Uncommon headers (options, say) of a known flow.

@@ -1,8 +1,19 @@
 //! Which class a flow belongs to (DESIGN.md §6): the rules in order, the first match wins.
+//!
+//! ```text
+//! order of the rules:   preferred(3)  web(0)  default(1)          changed as one by `replace`
+//! numbers:              0 web   1 default   2 (leaving)   3 preferred
+//! ```
+//! What refers to a class (paths, listen paths, accounts) holds its *number*. A class keeps it for as long as a class
+//! of that name exists, wherever it stands in the order; so a change of the rules leaves everything valid, and paths
+//! can be classified again a few at a time. A class that was removed is *leaving* until no path is in it any more
+//! ([`ClassPolicy::forget_leaving`]): it matches nothing, but what is still in it finds its settings.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+mod conditions;
+
+use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
+use std::rc::Rc;
 
 use scoutline_device::packet::Important;
 use scoutline_path::{Budget, FlowKey};
@@ -10,58 +21,125 @@ use scoutline_proto::Classifier;
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_sched::Level;
 
-use crate::settings::ClassSettings;
+use crate::settings::{ClassSettings, ProgramFacts};
+use conditions::{Place, hold_for_packet, hold_for_place, look_at_packets};
 
 /// The classes and their rules.
 pub struct ClassPolicy {
-    classes: Vec<ClassSettings>,
-    /// What the sockets of each class may hold together.
-    memory: Vec<Budget>,
-    /// Which program listens at a port: conditions on programs are about it.
-    listening: RefCell<HashMap<u16, String>>,
+    table: RefCell<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By number.
+    numbered: Vec<Option<Rc<Class>>>,
+    /// The numbers in the order of the rules; never empty, and the last one matches everything.
+    order: Vec<ClassIndex>,
+    leaving: Vec<ClassIndex>,
+}
+
+/// One class.
+pub(crate) struct Class {
+    /// Names it.
+    pub(crate) number: ClassIndex,
+    /// Its place among the rules; `None` when it is leaving.
+    rank: Option<u32>,
+    /// What was said of it.
+    pub(crate) settings: ClassSettings,
+    /// What the sockets of the class may hold together.
+    pub(crate) memory: Budget,
+    connections: Rc<Cell<u32>>,
+}
+
+/// The place of one TCP connection among those of its class: given back when dropped.
+pub(crate) struct Seat(Rc<Cell<u32>>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Class {
+    /// Connections that it has.
+    pub(crate) fn connections(&self) -> u32 {
+        self.connections.get()
+    }
+
+    /// True when it may have no more connections.
+    pub(crate) fn is_full(&self) -> bool {
+        self.settings.connections.is_some_and(|limit| self.connections.get() >= limit)
+    }
+
+    /// A place among its connections, limit or not: whoever asks has looked at [`Class::is_full`], or brings a
+    /// connection that exists already.
+    pub(crate) fn seat(&self) -> Seat {
+        self.connections.set(self.connections.get() + 1);
+        Seat(Rc::clone(&self.connections))
+    }
 }
 
 impl ClassPolicy {
     /// A policy with these classes, to which one that matches everything is added.
-    pub fn new(mut classes: Vec<ClassSettings>) -> ClassPolicy {
-        if !classes.last().is_some_and(matches_everything) {
-            classes.push(ClassSettings {
-                name: "default".to_owned(),
-                level: Level::Priority(0),
-                listen_level: Level::Priority(0),
-                sources: Vec::new(),
-                local_ports: Vec::new(),
-                remote_ports: Vec::new(),
-                programs: Vec::new(),
-                queue_packets: None,
-                memory: None,
-            });
+    pub fn new(classes: Vec<ClassSettings>) -> ClassPolicy {
+        let policy = ClassPolicy { table: RefCell::default() };
+        policy.replace(classes);
+        policy
+    }
+
+    /// Puts these classes in the place of all. Those whose name was there already keep number, memory and
+    /// connections.
+    pub(crate) fn replace(&self, mut classes: Vec<ClassSettings>) {
+        if !classes.last().is_some_and(conditions::match_everything) {
+            classes.push(ClassSettings::new("default"));
         }
-        let budget = |class: &ClassSettings| Budget::new(u32::MAX, class.memory.unwrap_or(u64::MAX));
-        let memory = classes.iter().map(budget).collect();
-        ClassPolicy { classes, memory, listening: RefCell::default() }
+        let table = &mut *self.table.borrow_mut();
+        let before: Vec<ClassIndex> = table.order.drain(..).chain(table.leaving.drain(..)).collect();
+        for (rank, settings) in classes.into_iter().enumerate() {
+            let same = |number: &&ClassIndex| {
+                table.class(**number).is_some_and(|c| c.settings.name == settings.name)
+            };
+            let number = before.iter().find(same).copied().unwrap_or_else(|| table.free_number());
+            table.put(number, Some(rank as u32), settings);
+            table.order.push(number);
+        }
+        for number in before {
+            if !table.order.contains(&number)
+                && let Some(class) = table.class(number).cloned()
+            {
+                table.put(number, None, class.settings.clone());
+                table.leaving.push(number);
+            }
+        }
     }
 
-    /// All classes in order.
-    pub fn classes(&self) -> &[ClassSettings] {
-        &self.classes
+    /// Ends the classes that were removed; their numbers. No path may be in them.
+    pub(crate) fn forget_leaving(&self) -> Vec<ClassIndex> {
+        let table = &mut *self.table.borrow_mut();
+        let gone = std::mem::take(&mut table.leaving);
+        for &number in &gone {
+            table.numbered[number as usize] = None;
+        }
+        gone
     }
 
-    /// A class; out of range (it never is) gives the last.
-    pub fn class(&self, index: ClassIndex) -> &ClassSettings {
-        self.classes.get(index as usize).unwrap_or(&self.classes[self.classes.len() - 1])
+    /// How many classes were removed and not yet forgotten.
+    pub(crate) fn leaving(&self) -> usize {
+        self.table.borrow().leaving.len()
     }
 
-    /// The memory of a class's sockets.
-    pub fn memory(&self, index: ClassIndex) -> &Budget {
-        self.memory.get(index as usize).unwrap_or(&self.memory[self.memory.len() - 1])
+    /// All classes in the order of their rules.
+    pub(crate) fn classes(&self) -> Vec<Rc<Class>> {
+        let table = self.table.borrow();
+        table.order.iter().filter_map(|&number| table.class(number).cloned()).collect()
     }
 
     /// Packets of classes above this level, as far as their source or port tells.
     pub(crate) fn important(&self, level: Level) -> Vec<Important> {
         let mut rules = Vec::new();
-        for class in self.classes.iter().filter(|class| class.level > level) {
-            if class.sources.is_empty() && class.local_ports.is_empty() {
+        for class in self.classes() {
+            let class = &class.settings;
+            if class.level <= level || class.sources.is_empty() && class.local_ports.is_empty() {
                 continue;
             }
             let any = [(Ipv4Addr::UNSPECIFIED, 0)];
@@ -80,91 +158,91 @@ impl ClassPolicy {
         rules
     }
 
-    /// `program` listens at `port` from now on.
-    pub fn on_listen(&self, port: u16, program: &str) {
-        self.listening.borrow_mut().insert(port, program.to_owned());
+    /// A class; a number that names none (it never does) gives the last.
+    pub(crate) fn class(&self, number: ClassIndex) -> Rc<Class> {
+        let table = self.table.borrow();
+        let found = table.class(number).or_else(|| table.class(*table.order.last()?));
+        Rc::clone(found.expect("there is always a last class"))
     }
 
-    /// The class of a flow of this program.
-    pub fn class_for(&self, key: &FlowKey, program: &str) -> ClassIndex {
-        let matching = self.classes.iter().position(|class| {
-            any_or(&class.sources, |(network, prefix)| contains(*network, *prefix, key.remote))
-                && any_or(&class.local_ports, |ports| ports.contains(&key.local_port))
-                && any_or(&class.remote_ports, |ports| ports.contains(&key.remote_port))
-                && any_or(&class.programs, |name| name == program)
+    /// The class that takes what no other takes.
+    pub(crate) fn last(&self) -> Rc<Class> {
+        self.class(ClassIndex::MAX)
+    }
+
+    /// The class of a flow of this program. `tos` is the type-of-service octet of the first packet that came, if one
+    /// has.
+    pub(crate) fn class_for(
+        &self,
+        key: &FlowKey,
+        tos: Option<u8>,
+        program: Option<&ProgramFacts>,
+    ) -> ClassIndex {
+        let table = self.table.borrow();
+        let place = Place { address: key.local, port: key.local_port, device: key.device, program };
+        let fits = |class: &ClassSettings| hold_for_packet(class, key, tos) && hold_for_place(class, &place);
+        let matching = table
+            .order
+            .iter()
+            .find(|&&number| table.class(number).is_some_and(|class| fits(&class.settings)));
+        *matching.or(table.order.last()).expect("there is always a last class")
+    }
+
+    /// The classes that connections to a socket of this program can be in, when it listens at the place that `key`
+    /// says (its remote half does not count).
+    pub(crate) fn classes_at(&self, key: &FlowKey, program: &ProgramFacts) -> Vec<ClassIndex> {
+        let table = self.table.borrow();
+        let program = Some(program);
+        let place = Place { address: key.local, port: key.local_port, device: key.device, program };
+        let mut reachable = Vec::new();
+        for &number in &table.order {
+            let Some(class) = table.class(number) else { continue };
+            if hold_for_place(&class.settings, &place) {
+                reachable.push(number);
+                if !look_at_packets(&class.settings) {
+                    break;
+                }
+            }
+        }
+        reachable
+    }
+}
+
+impl Table {
+    fn class(&self, number: ClassIndex) -> Option<&Rc<Class>> {
+        self.numbered.get(number as usize)?.as_ref()
+    }
+
+    fn free_number(&mut self) -> ClassIndex {
+        let free = self.numbered.iter().position(Option::is_none);
+        let free = free.unwrap_or_else(|| {
+            self.numbered.push(None);
+            self.numbered.len() - 1
         });
-        matching.unwrap_or(self.classes.len() - 1) as ClassIndex
+        free as ClassIndex
+    }
+
+    /// Says what a number means from now on. What is held under it stays so.
+    fn put(&mut self, number: ClassIndex, rank: Option<u32>, settings: ClassSettings) {
+        let limit = settings.memory.unwrap_or(u64::MAX);
+        let (memory, connections) = match self.class(number) {
+            Some(same) => {
+                same.memory.set_limits(u32::MAX, limit);
+                (same.memory.clone(), Rc::clone(&same.connections))
+            }
+            None => (Budget::new(u32::MAX, limit), Rc::default()),
+        };
+        self.numbered[number as usize] = Some(Rc::new(Class { number, rank, settings, memory, connections }));
     }
 }
 
 impl Classifier for ClassPolicy {
-    fn class_of(&self, key: &FlowKey) -> ClassIndex {
-        let listening = self.listening.borrow();
-        let program = listening.get(&key.local_port).map_or("", String::as_str);
-        self.class_for(key, program)
+    fn rank(&self, class: ClassIndex, key: &FlowKey, tos: u8) -> Option<u32> {
+        let table = self.table.borrow();
+        let class = table.class(class)?;
+        class.rank.filter(|_| hold_for_packet(&class.settings, key, Some(tos)))
     }
-}
-
-/// An empty condition holds for everything.
-fn any_or<T>(conditions: &[T], holds: impl Fn(&T) -> bool) -> bool {
-    conditions.is_empty() || conditions.iter().any(holds)
-}
-
-fn contains(network: Ipv4Addr, prefix: u8, address: Ipv4Addr) -> bool {
-    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
-    (network.to_bits() ^ address.to_bits()) & mask == 0
-}
-
-fn matches_everything(class: &ClassSettings) -> bool {
-    class.local_ports.is_empty()
-        && class.remote_ports.is_empty()
-        && class.programs.is_empty()
-        && any_or(&class.sources, |(_, prefix)| *prefix == 0)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use scoutline_path::FlowKey;
-    use scoutline_proto::Classifier;
-    use scoutline_sched::Level;
-
-    use super::ClassPolicy;
-    use crate::settings::ClassSettings;
-
-    fn class(name: &str) -> ClassSettings {
-        ClassSettings {
-            name: name.to_owned(),
-            level: Level::Priority(0),
-            listen_level: Level::Priority(0),
-            sources: Vec::new(),
-            local_ports: Vec::new(),
-            remote_ports: Vec::new(),
-            programs: Vec::new(),
-            queue_packets: None,
-            memory: None,
-        }
-    }
-
-    #[test]
-    fn the_first_rule_that_matches_wins() {
-        let mut preferred = class("preferred");
-        preferred.sources = vec![(Ipv4Addr::new(10, 0, 0, 3), 32)];
-        let mut web = class("web");
-        web.local_ports = vec![80..=80, 8000..=8100];
-        let mut redis = class("redis");
-        redis.programs = vec!["redis-server".to_owned()];
-        let policy = ClassPolicy::new(vec![preferred, web, redis]);
-        policy.on_listen(6379, "redis-server");
-        let of = |remote: [u8; 4], local_port| {
-            policy.class_of(&FlowKey { remote: remote.into(), local_port, ..FlowKey::default() })
-        };
-        assert_eq!(of([10, 0, 0, 3], 80), 0);
-        assert_eq!(of([10, 0, 0, 4], 80), 1);
-        assert_eq!(of([10, 0, 0, 4], 8100), 1);
-        assert_eq!(of([10, 0, 0, 4], 6379), 2);
-        assert_eq!(of([10, 0, 0, 4], 22), 3);
-        assert_eq!(policy.class(3).name, "default");
-    }
-}
+mod tests;

@@ -15,6 +15,7 @@ use crate::arena::{Arena, Ring};
 use crate::command::RegionId;
 use crate::extend::Extension;
 use crate::file::FileMap;
+use crate::settings::ProgramFacts;
 use crate::socket::SocketEnd;
 
 /// A program: one region, and everything about it that the engine keeps for itself. Nothing here is believed
@@ -22,8 +23,8 @@ use crate::socket::SocketEnd;
 pub(crate) struct Program {
     /// Names it.
     pub(crate) id: RegionId,
-    /// For people and for the policy.
-    pub(crate) name: String,
+    /// What is known of it, for people and for the policy. Its paths share it, and may outlive it (TIME-WAIT).
+    pub(crate) facts: Rc<ProgramFacts>,
     /// Process id of its first process.
     pub(crate) pid: u32,
     /// Its shared memory.
@@ -58,7 +59,7 @@ impl Program {
     /// A program that has just attached.
     pub(crate) fn new(
         id: RegionId,
-        name: String,
+        facts: ProgramFacts,
         pid: u32,
         region: Arc<Region>,
         wakes: Rc<Cell<u64>>,
@@ -67,7 +68,7 @@ impl Program {
     ) -> Program {
         Program {
             id,
-            name,
+            facts: Rc::new(facts),
             pid,
             region,
             arena: RefCell::default(),

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use scoutline_base::DeviceId;
 use scoutline_sched::Level;
 
 use crate::extend::ExtensionSettings;
@@ -87,10 +88,10 @@ pub struct DeviceSettings {
     pub gateway: Option<Ipv4Addr>,
 }
 
-/// One class. An empty condition matches everything.
+/// One class. An empty condition matches everything; conditions of different kinds must all hold, of one kind any.
 #[derive(Clone, Debug)]
 pub struct ClassSettings {
-    /// Its name.
+    /// Its name: what stays the same when classes are changed live.
     pub name: String,
     /// Where its paths stand.
     pub level: Level,
@@ -98,14 +99,66 @@ pub struct ClassSettings {
     pub listen_level: Level,
     /// Networks of the peer: address and prefix length.
     pub sources: Vec<(Ipv4Addr, u8)>,
+    /// Networks of our own address.
+    pub destinations: Vec<(Ipv4Addr, u8)>,
     /// Our ports.
     pub local_ports: Vec<RangeInclusive<u16>>,
     /// The peer's ports.
     pub remote_ports: Vec<RangeInclusive<u16>>,
+    /// DSCPs of the first packet that comes. A connection that a program here opens has no such packet.
+    pub dscps: Vec<u8>,
+    /// Devices.
+    pub interfaces: Vec<DeviceId>,
     /// Programs by name (the last part of the path of the executable).
     pub programs: Vec<String>,
+    /// Users, as whom the program attached.
+    pub users: Vec<u32>,
+    /// Control groups that the program was in when it attached, or their parents: absolute paths.
+    pub cgroups: Vec<String>,
     /// Packets that may wait in a path's input queue; `None`: the engine's default.
     pub queue_packets: Option<u32>,
     /// Buffer bytes that the paths of the class may hold together.
     pub memory: Option<u64>,
+    /// TCP connections that the class may have at a time, half-open ones included.
+    pub connections: Option<u32>,
+    /// The DSCP that packets of its paths leave with.
+    pub mark: Option<u8>,
+    /// Program threads may be scheduled with its paths.
+    pub extend: bool,
+}
+
+impl ClassSettings {
+    /// A class that takes everything, with every default.
+    pub fn new(name: &str) -> ClassSettings {
+        ClassSettings {
+            name: name.to_owned(),
+            level: Level::default(),
+            listen_level: Level::default(),
+            sources: Vec::new(),
+            destinations: Vec::new(),
+            local_ports: Vec::new(),
+            remote_ports: Vec::new(),
+            dscps: Vec::new(),
+            interfaces: Vec::new(),
+            programs: Vec::new(),
+            users: Vec::new(),
+            cgroups: Vec::new(),
+            queue_packets: None,
+            memory: None,
+            connections: None,
+            mark: None,
+            extend: true,
+        }
+    }
+}
+
+/// What is known of a program, for people and for the conditions of classes. The control thread finds it out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramFacts {
+    /// Last part of the path of its executable.
+    pub name: String,
+    /// The user as whom it attached, if that is known.
+    pub user: Option<u32>,
+    /// Its control groups, one path for each hierarchy.
+    pub cgroups: Vec<String>,
 }

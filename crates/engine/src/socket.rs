@@ -8,5 +8,5 @@ mod stream;
 
 pub(crate) use datagram::DatagramStage;
 pub(crate) use end::SocketEnd;
-pub(crate) use module::{Listeners, SocketModule};
+pub(crate) use module::{Listeners, SocketModule, Standing};
 pub(crate) use stream::StreamStage;

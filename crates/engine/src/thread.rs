@@ -95,6 +95,7 @@ impl Loop {
             let mut worked = self.core.pull(now);
             worked |= self.core.listen_to_programs(now);
             self.core.fire_timers(now);
+            worked |= self.core.sweep(now);
             self.ready_linux(now);
             match self.core.schedule.dequeue(now) {
                 Some(decision) => {

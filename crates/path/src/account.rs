@@ -38,6 +38,8 @@ drop_reasons! {
     MemoryLimit => "memory-limit",
     /// The listen backlog is full.
     BacklogFull => "backlog-full",
+    /// The class has as many connections as it may have.
+    ConnectionLimit => "connection-limit",
     /// Admission control refused a new path.
     Refused => "refused",
     /// Reassembly of fragments ran out of time.

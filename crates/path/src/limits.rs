@@ -103,7 +103,12 @@ impl Budget {
         fits
     }
 
-    /// Gives back what [`Budget::charge`] took.
+    /// Takes `bytes` even beyond the limit: for memory that is held already and comes under this budget now.
+    pub fn take_over(&self, bytes: u64) {
+        self.on_held(0, bytes);
+    }
+
+    /// Gives back what [`Budget::charge`] or [`Budget::take_over`] took.
     pub fn refund(&self, bytes: u64) {
         self.on_held(bytes, 0);
     }

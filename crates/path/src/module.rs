@@ -106,6 +106,8 @@ pub struct View<'a> {
     pub end: usize,
     /// What has been learnt so far; complete once a transport module has looked.
     pub key: FlowKey,
+    /// The type-of-service octet, once the network module has looked: DSCP and ECN.
+    pub tos: u8,
 }
 
 /// What a module says of a packet.

@@ -20,6 +20,7 @@ use scoutline_base::{PathId, Time};
 
 use crate::{
     Account, Attributes, Body, Budget, DropReason, Limits, Message, Name, NewPath, Queue, Stage, Stages,
+    Value,
 };
 
 pub use run::{Grant, Ran, Runner};
@@ -34,6 +35,8 @@ pub struct Path {
     stages: Stages,
     queue: Queue,
     class: u16,
+    /// The DSCP that its packets leave with.
+    mark: Option<u8>,
     memory_limit: u64,
     budget: Budget,
     /// What `budget` believes that this path holds.
@@ -63,6 +66,7 @@ impl Path {
             stages: new.stages,
             queue: Queue::new(limits.queue_packets, limits.queue_bytes, budget.queue_memory()),
             class: new.attributes.number(Name::Class).map_or(0, |class| class as u16),
+            mark: None,
             memory_limit: limits.memory_bytes,
             budget,
             reported_held: 0,
@@ -106,6 +110,19 @@ impl Path {
     #[inline]
     pub fn class(&self) -> u16 {
         self.class
+    }
+
+    /// Puts it into another class. Its account goes with it; the queue keeps what waits in it already, even beyond
+    /// its new limit.
+    pub fn set_class(&mut self, class: u16, queue_packets: u32) {
+        self.class = class;
+        self.attributes.set(Name::Class, Value::Number(u64::from(class)));
+        self.queue.set_limit_packets(queue_packets);
+    }
+
+    /// The DSCP that its packets leave with from now on; `None`: what they have by themselves.
+    pub fn set_mark(&mut self, dscp: Option<u8>) {
+        self.mark = dscp;
     }
 
     /// Its input queue.

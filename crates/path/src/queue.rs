@@ -125,6 +125,11 @@ impl Queue {
     pub fn limit_packets(&self) -> u32 {
         self.limit_packets
     }
+
+    /// Changes that. What is over a new limit stays; nothing more is let in.
+    pub fn set_limit_packets(&mut self, limit: u32) {
+        self.limit_packets = limit;
+    }
 }
 
 #[cfg(test)]

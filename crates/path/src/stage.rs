@@ -66,6 +66,8 @@ pub struct Context<'a> {
     pub path: PathId,
     /// Its account: drops, packets and bytes are charged here.
     pub account: &'a mut Account,
+    /// The DSCP that its packets leave with ([`Path::set_mark`](crate::Path::set_mark)); the network stage obeys.
+    pub mark: Option<u8>,
     /// Messages that left the outermost stage; the device takes them.
     pub out: &'a mut Burst,
     /// How many more messages the device can take now; a long one may count as several. A stage that makes packets
@@ -78,6 +80,12 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// The type-of-service octet that a packet leaves with which has `tos` by itself: ECN stays.
+    #[inline]
+    pub fn marked(&self, tos: u8) -> u8 {
+        self.mark.map_or(tos, |dscp| dscp << 2 | tos & 0b11)
+    }
+
     /// Refuses a message: it is counted under its reason, and its memory returns.
     pub fn drop_message(&mut self, message: Message, reason: DropReason) {
         self.account.on_drop(reason);

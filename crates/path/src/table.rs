@@ -93,6 +93,17 @@ impl PathTable {
         self.chunks.iter_mut().flatten().filter_map(|slot| slot.path.as_mut())
     }
 
+    /// How many slots there are: all paths have an index below it.
+    pub fn slots(&self) -> u32 {
+        (self.chunks.len() * CHUNK) as u32
+    }
+
+    /// The path that is in a slot now. With [`PathTable::slots`] it lets a walk over all paths be made in pieces,
+    /// between which paths come and go.
+    pub fn at(&self, index: u32) -> Option<&Path> {
+        self.chunks.get(index as usize / CHUNK)?.get(index as usize % CHUNK)?.path.as_ref()
+    }
+
     /// How many paths there are.
     pub fn len(&self) -> usize {
         self.len
@@ -143,6 +154,16 @@ impl ClassAccounts {
         }
         self.classes[class].account.fold(&path.account);
         self.classes[class].finished += 1;
+    }
+
+    /// Adds one class's sum to another's: the first is gone, and its number may be used anew.
+    pub fn merge(&mut self, gone: u16, into: u16) {
+        let Some(sum) = self.classes.get_mut(gone as usize).map(std::mem::take) else { return };
+        if into as usize >= self.classes.len() {
+            self.classes.resize_with(into as usize + 1, ClassAccount::default);
+        }
+        self.classes[into as usize].account.fold(&sum.account);
+        self.classes[into as usize].finished += sum.finished;
     }
 
     /// A class's sum, if a path of it has finished.

@@ -14,13 +14,15 @@ use scoutline_path::{CreateError, FlowKey};
 /// The range of ephemeral ports, both ends included: Linux' default.
 pub const EPHEMERAL: (u16, u16) = (32_768, 60_999);
 
-/// Index of a class in the policy.
+/// Number of a class in the policy. A class keeps its number while it exists, whatever its place among the others.
 pub type ClassIndex = u32;
 
 /// Decides the class of a flow that has no path yet. The engine's policy implements it.
 pub trait Classifier {
-    /// The class of packets of this flow. No side effects: demultiplexing calls it.
-    fn class_of(&self, key: &FlowKey) -> ClassIndex;
+    /// The place of a class among the rules (the lowest wins) if a packet of this flow with this type-of-service
+    /// octet has what the class asks of packets; `None` if it has not. Conditions on programs are not looked at
+    /// here: who listens for a class says by that that it meets them. No side effects: demultiplexing calls it.
+    fn rank(&self, class: ClassIndex, key: &FlowKey, tos: u8) -> Option<u32>;
 }
 
 /// The policy without classes: everything is of class 0.
@@ -28,8 +30,8 @@ pub trait Classifier {
 pub struct OneClass;
 
 impl Classifier for OneClass {
-    fn class_of(&self, _key: &FlowKey) -> ClassIndex {
-        0
+    fn rank(&self, class: ClassIndex, _key: &FlowKey, _tos: u8) -> Option<u32> {
+        (class == 0).then_some(0)
     }
 }
 
@@ -155,23 +157,29 @@ impl Bindings {
         }
     }
 
-    /// The path that takes packets of this flow when no exact one does: that of the flow's class, else the first
-    /// that was made. A listener at the address goes before one at the unspecified address.
-    pub fn listener(&self, key: &FlowKey) -> Option<PathId> {
+    /// A listening path serves another class from now on.
+    pub fn set_class(&self, path: PathId, class: ClassIndex) {
+        let state = &mut *self.state.borrow_mut();
+        for place in state.places.get(&path).into_iter().flatten() {
+            let paths = state.listeners.get_mut(place).into_iter().flatten();
+            paths.filter(|(_, other)| *other == path).for_each(|entry| entry.0 = class);
+        }
+    }
+
+    /// The path that takes packets of this flow (with this type-of-service octet) when no exact one does: that of
+    /// the first class that the packet fits, else the first path that was made. A listener at the address goes
+    /// before one at the unspecified address.
+    pub fn listener(&self, key: &FlowKey, tos: u8) -> Option<PathId> {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address));
         let paths = at(key.local).or_else(|| at(Ipv4Addr::UNSPECIFIED))?;
         if let [(_, only)] = paths[..] {
             return Some(only);
         }
-        let class = self.classifier.class_of(key);
-        let of_class = paths.iter().find(|&&(other, _)| other == class);
-        of_class.or(paths.first()).map(|&(_, path)| path)
-    }
-
-    /// The class that the policy gives to a flow.
-    pub fn class_of(&self, key: &FlowKey) -> ClassIndex {
-        self.classifier.class_of(key)
+        let ranked =
+            paths.iter().filter_map(|&(class, path)| Some((self.classifier.rank(class, key, tos)?, path)));
+        let best = ranked.min_by_key(|&(rank, _)| rank).map(|(_, path)| path);
+        best.or(paths.first().map(|&(_, path)| path))
     }
 }
 
@@ -185,8 +193,10 @@ mod tests {
     struct ByRemote;
 
     impl Classifier for ByRemote {
-        fn class_of(&self, key: &FlowKey) -> ClassIndex {
-            u32::from(key.remote.octets()[3])
+        fn rank(&self, class: ClassIndex, key: &FlowKey, tos: u8) -> Option<u32> {
+            // The class of the peer's number; class 100, before all others, takes what is marked.
+            (class == u32::from(key.remote.octets()[3]) || class == 100 && tos != 0)
+                .then_some(u32::from(class != 100))
         }
     }
 
@@ -220,19 +230,26 @@ mod tests {
             remote: Ipv4Addr::new(10, 0, 0, last),
             ..FlowKey::default()
         };
-        assert_eq!(bindings.listener(&key(0)), None);
+        assert_eq!(bindings.listener(&key(0), 0), None);
         bindings.listen(SocketAddrV4::new(ANY, 80), 0, path(1));
         bindings.listen(SocketAddrV4::new(ANY, 80), 2, path(2));
-        assert_eq!(bindings.listener(&key(0)), Some(path(1)));
-        assert_eq!(bindings.listener(&key(2)), Some(path(2)));
-        assert_eq!(bindings.listener(&key(9)), Some(path(1)), "an unserved class takes the first");
+        assert_eq!(bindings.listener(&key(0), 0), Some(path(1)));
+        assert_eq!(bindings.listener(&key(2), 0), Some(path(2)));
+        assert_eq!(bindings.listener(&key(9), 0), Some(path(1)), "an unserved class takes the first");
         bindings.listen(SocketAddrV4::new(A, 80), 0, path(3));
-        assert_eq!(bindings.listener(&key(2)), Some(path(3)));
+        assert_eq!(bindings.listener(&key(2), 0), Some(path(3)));
         bindings.unlisten(path(3));
         bindings.unlisten(path(1));
-        assert_eq!(bindings.listener(&key(0)), Some(path(2)));
+        assert_eq!(bindings.listener(&key(0), 0), Some(path(2)));
+        bindings.listen(SocketAddrV4::new(ANY, 80), 100, path(4));
+        assert_eq!(bindings.listener(&key(2), 0), Some(path(2)));
+        assert_eq!(bindings.listener(&key(2), 4), Some(path(4)), "by the octet");
+        bindings.set_class(path(4), 5);
+        assert_eq!(bindings.listener(&key(2), 4), Some(path(2)));
+        assert_eq!(bindings.listener(&key(5), 0), Some(path(4)));
+        bindings.unlisten(path(4));
         bindings.unlisten(path(2));
-        assert_eq!(bindings.listener(&key(0)), None);
+        assert_eq!(bindings.listener(&key(0), 0), None);
     }
 
     #[test]

@@ -91,8 +91,13 @@ impl Fixture {
 
     /// Starts the daemon; one that was there before is killed.
     pub(crate) fn start_daemon(&mut self) {
+        self.start_daemon_with("");
+    }
+
+    /// As [`Fixture::start_daemon`], with more in its configuration.
+    pub(crate) fn start_daemon_with(&mut self, more: &str) {
         self.daemon = None;
-        let text = format!("[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n", self.address());
+        let text = format!("[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n{more}", self.address());
         let daemon = Daemon::start_with(&self.testbed, 0, &scoutline(), None, &text);
         self.daemon = Some(daemon.unwrap_or_else(|error| panic!("the daemon does not start: {error:#}")));
     }

@@ -13,7 +13,7 @@ use rustix::net::{
 use scoutline_abi::Region;
 use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
 
-use super::{AttachServer, Owners};
+use super::{AttachServer, Owners, parse_cgroups};
 use crate::engine::{Command, fake::FakeEngine};
 
 struct Bed {
@@ -97,7 +97,11 @@ fn a_program_attaches_waits_and_goes() {
     assert_eq!(rustix::io::read(&bell, &mut rung), Ok(8), "what the program writes, the engine reads");
     assert!(rustix::io::read(&doorbell, &mut rung).is_err(), "a program cannot take rings away");
     assert_eq!(pid, std::process::id());
-    assert!(program.starts_with("scoutline_daemon"), "the executable's name, not the claim: {program}");
+    let name = &program.name;
+    assert!(name.starts_with("scoutline_daemon"), "the executable's name, not the claim: {name}");
+    assert_eq!(program.user, Some(rustix::process::geteuid().as_raw()));
+    let ours = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    assert!(program.cgroups.iter().all(|path| ours.contains(path.as_str())), "{:?}", program.cgroups);
 
     let (answer, fds) = bed.ask(&socket, &Message::new(kind::NEW_SET, 0)).unwrap();
     assert_eq!((answer.kind, answer.value, fds.len()), (kind::OK, 0, 1));
@@ -222,4 +226,12 @@ fn sets_run_out_with_an_answer_and_strangers_are_bounded() {
     drop(strangers);
     bed.turn();
     assert_eq!(bed.server.connections().count(), 1);
+}
+
+#[test]
+fn cgroups_of_both_versions() {
+    let v1 = "12:cpu,cpuacct:/web/one\n4:memory:/web/one\n3:pids:/web:two\n1:name=systemd:/\n";
+    assert_eq!(parse_cgroups(v1), ["/web/one", "/web:two"]);
+    assert_eq!(parse_cgroups("0::/system.slice/nginx.service\n"), ["/system.slice/nginx.service"]);
+    assert!(parse_cgroups("0::/\n").is_empty() && parse_cgroups("").is_empty());
 }

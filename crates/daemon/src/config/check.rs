@@ -23,7 +23,7 @@ type Checked = Result<(), Fault>;
 pub(super) fn check(config: &Config) -> Checked {
     check_devices(&config.device)?;
     check_engine(config)?;
-    check_classes(&config.class)?;
+    check_classes(&config.class, &config.device)?;
     let socket = config.control.socket.get_ref();
     if !socket.is_absolute() {
         return fault(&config.control.socket, "the control socket must be an absolute path".into());
@@ -181,7 +181,8 @@ fn check_engine(config: &Config) -> Checked {
     within("priority", &config.system.priority, 0..=MAX_PRIORITY)
 }
 
-fn check_classes(classes: &[Class]) -> Checked {
+/// Checks classes on an engine with these devices.
+pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
     if let Some(class) = classes.get(MAX_CLASSES - 1) {
         return fault(&class.name, format!("too many classes; at most {}", MAX_CLASSES - 1));
     }
@@ -234,6 +235,38 @@ fn check_classes(classes: &[Class]) -> Checked {
             let message = format!("program `{program}`: give the last part of its path, such as \"nginx\"");
             return fault(&class.name, message);
         }
+        if let Some(limit) = &class.connections {
+            within("connections", limit, 1..=4_000_000)?;
+        }
+        check_cgroups(class)?;
+        check_interfaces(class, devices)?;
     }
     Ok(())
+}
+
+fn check_cgroups(class: &Class) -> Checked {
+    for group in &class.cgroup {
+        let path = group.get_ref();
+        if !path.starts_with('/') || path.trim_end_matches('/').is_empty() {
+            let message = format!(
+                "cgroup `{path}`: give its path below the root, such as \"/system.slice/nginx.service\"; \
+                 /proc/PID/cgroup shows that of a process"
+            );
+            return fault(group, message);
+        }
+    }
+    Ok(())
+}
+
+fn check_interfaces(class: &Class, devices: &[Device]) -> Checked {
+    let names: Vec<&str> = devices.iter().map(|device| device.name.get_ref().as_str()).collect();
+    let unknown = |name: &&Spanned<String>| !names.contains(&name.get_ref().as_str());
+    let Some(unknown) = class.interface.iter().find(unknown) else { return Ok(()) };
+    let message = format!(
+        "interface `{}` is none of the devices; there {} {}",
+        unknown.get_ref(),
+        if names.len() == 1 { "is" } else { "are" },
+        names.join(", ")
+    );
+    fault(unknown, message)
 }

@@ -53,6 +53,10 @@ impl ConfigError {
         ConfigError { place: "arguments".into(), message: fault.message }
     }
 
+    pub(super) fn of_class(name: &str, message: &str) -> ConfigError {
+        ConfigError { place: format!("class `{name}`"), message: with_suggestion(message) }
+    }
+
     pub(super) fn of_machine(message: String) -> ConfigError {
         ConfigError { place: "configuration".into(), message }
     }
@@ -85,6 +89,14 @@ fn with_suggestion(message: &str) -> String {
     match nearest(wrong, known) {
         Some(near) => format!("{kind} `{wrong}`; did you mean `{near}`?"),
         None => format!("{kind} `{wrong}`; {rest}: {}", known.join(", ")),
+    }
+}
+
+/// One line about a name that is none of those that there are.
+pub fn unknown(what: &str, wrong: &str, known: &[&str]) -> String {
+    match nearest(wrong, known) {
+        Some(near) => format!("there is no {what} `{wrong}`; did you mean `{near}`?"),
+        None => format!("there is no {what} `{wrong}`; there are: {}", known.join(", ")),
     }
 }
 

@@ -6,6 +6,7 @@ use scoutline_base::DeviceId;
 use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
 use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings};
 use scoutline_sched::Level;
+use toml::Spanned;
 
 use super::{Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Network, Ports, Realtime};
 
@@ -21,10 +22,6 @@ impl Config {
             Realtime::Auto => cpu.is_some(),
             Realtime::Off => false,
         };
-        let mut classes: Vec<ClassSettings> = self.class.iter().map(class).collect();
-        if !self.class.last().is_some_and(Class::matches_everything) {
-            classes.push(last_class());
-        }
         let microseconds = |us: u32| Duration::from_micros(u64::from(us));
         EngineSettings {
             devices: self
@@ -33,7 +30,7 @@ impl Config {
                 .enumerate()
                 .map(|(index, device)| open(index, device, self.engine.cpu.is_some()))
                 .collect(),
-            classes,
+            classes: classes(&self.class, &self.device),
             cpu,
             realtime_priority: realtime.then(|| *engine.realtime_priority.get_ref()),
             realtime_required: engine.realtime == Realtime::On,
@@ -119,40 +116,49 @@ fn open(index: usize, device: &Device, pinned: bool) -> DeviceSettings {
     DeviceSettings { device: device_config, address, prefix, gateway }
 }
 
-fn class(class: &Class) -> ClassSettings {
+/// Classes in the engine's words, on an engine with these devices. Both have been checked.
+pub(crate) fn classes(classes: &[Class], devices: &[Device]) -> Vec<ClassSettings> {
+    let mut settings: Vec<ClassSettings> = classes.iter().map(|one| class(one, devices)).collect();
+    if !classes.last().is_some_and(Class::matches_everything) {
+        settings.push(ClassSettings::new(DEFAULT_CLASS));
+    }
+    settings
+}
+
+fn class(class: &Class, devices: &[Device]) -> ClassSettings {
     let level = if class.idle {
         Level::Idle
     } else {
         Level::Priority(class.priority.as_ref().map_or(0, |priority| *priority.get_ref()))
     };
     let ports = |ports: &[Ports]| ports.iter().map(|ports| ports.0.clone()).collect();
+    let networks = |networks: &[Network]| {
+        networks.iter().map(|network| (network.base(), network.prefix)).collect::<Vec<_>>()
+    };
+    let device = |name: &Spanned<String>| {
+        let index = devices.iter().position(|device| device.name.get_ref() == name.get_ref());
+        index.map(|index| DeviceId(index as u16))
+    };
     ClassSettings {
-        name: class.name.get_ref().clone(),
         level,
         listen_level: class
             .listen_priority
             .as_ref()
             .map_or(level, |priority| Level::Priority(*priority.get_ref())),
-        sources: class.source.iter().map(|network| (network.base(), network.prefix)).collect(),
+        sources: networks(&class.source),
+        destinations: networks(&class.destination),
         local_ports: ports(&class.local_port),
         remote_ports: ports(&class.remote_port),
+        dscps: class.dscp.iter().map(|dscp| dscp.0).collect(),
+        interfaces: class.interface.iter().filter_map(device).collect(),
         programs: class.program.clone(),
+        users: class.user.iter().map(|user| user.0).collect(),
+        cgroups: class.cgroup.iter().map(|group| group.get_ref().clone()).collect(),
         queue_packets: class.queue_packets.as_ref().map(|packets| *packets.get_ref()),
         memory: class.memory.as_ref().map(|memory| memory.get_ref().0),
-    }
-}
-
-/// Takes what no class has taken.
-fn last_class() -> ClassSettings {
-    ClassSettings {
-        name: DEFAULT_CLASS.into(),
-        level: Level::default(),
-        listen_level: Level::default(),
-        sources: Vec::new(),
-        local_ports: Vec::new(),
-        remote_ports: Vec::new(),
-        programs: Vec::new(),
-        queue_packets: None,
-        memory: None,
+        connections: class.connections.as_ref().map(|connections| *connections.get_ref()),
+        mark: class.mark.map(|dscp| dscp.0),
+        extend: class.extend.unwrap_or(true),
+        ..ClassSettings::new(class.name.get_ref())
     }
 }

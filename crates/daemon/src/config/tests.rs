@@ -62,11 +62,19 @@ fn everything_can_be_said() {
         priority = 2
         listen_priority = 5
         source = ["10.0.0.7/32", "10.1.0.0/16", "10.0.0.9"]
+        destination = ["10.0.0.1"]
         local_port = [80, "8000-8100"]
         remote_port = ["1024-65535"]
+        dscp = [46, "CS1", "LE", "AF41"]
+        interface = ["eth1"]
         program = ["nginx"]
+        user = ["root", 33]
+        cgroup = ["/system.slice/nginx.service"]
         queue_packets = 32
         memory = "64MiB"
+        connections = 100
+        mark = "AF41"
+        extend = false
         [[class]]
         name = "backup"
         idle = true
@@ -135,6 +143,36 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "s.toml:7: class `b` is never reached: `a` before it takes everything",
         ),
         ("[[class]]\nname = \"default\"\nlocal_port = [1]", "takes what no other takes"),
+        ("[[class]]\nname = \"a\"\ndestination = [\"us\"]", "s.toml:6: `us` is no IPv4 network"),
+        (
+            "[[class]]\nname = \"a\"\ndscp = [\"AF44\"]",
+            "s.toml:6: `AF44` is no DSCP; write 0 to 63 or a name",
+        ),
+        (
+            "[[class]]\nname = \"a\"\ndscp = [64]",
+            "s.toml:6: invalid value: integer `64`, expected a DSCP (0 to 63",
+        ),
+        ("[[class]]\nname = \"a\"\nmark = \"high\"", "s.toml:6: `high` is no DSCP"),
+        (
+            "[[class]]\nname = \"a\"\ninterface = [\"eth9\"]",
+            "s.toml:6: interface `eth9` is none of the devices; there is eth1",
+        ),
+        ("[[class]]\nname = \"a\"\nuser = [\"nosuchuser\"]", "s.toml:6: `nosuchuser`: there is no such user"),
+        ("[[class]]\nname = \"a\"\nuser = [-1]", "s.toml:6: invalid value: integer `-1`, expected a user"),
+        (
+            "[[class]]\nname = \"a\"\ncgroup = [\"nginx\"]",
+            "s.toml:6: cgroup `nginx`: give its path below the root",
+        ),
+        ("[[class]]\nname = \"a\"\ncgroup = [\"/\"]", "s.toml:6: cgroup `/`: give its path below the root"),
+        (
+            "[[class]]\nname = \"a\"\nconnections = 0",
+            "s.toml:6: connections = 0 is out of range; it must be 1 to 4000000",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nextend = \"no\"",
+            "s.toml:6: invalid type: string \"no\", expected a boolean",
+        ),
+        ("[[class]]\nname = \"a\"\nconections = 1", "unknown key `conections`; did you mean `connections`?"),
         ("[control]\nmode = \"rw\"", "`rw` is no mode; write it in octal"),
         ("[control]\nsocket = \"here\"", "must be an absolute path"),
         ("[[device]]\nname = \"eth1\"\naddress = \"10.9.0.1/24\"", "s.toml:5: device `eth1` is there twice"),
@@ -222,10 +260,25 @@ fn the_engine_is_told_the_same() {
         ]
     );
     assert_eq!(settings.classes[0].sources, [([10, 0, 0, 0].into(), 24)], "host bits are cut");
+    assert!(settings.classes[0].extend && settings.classes[0].mark.is_none());
 
     // Without a core of its own, real-time priority could starve whatever runs there.
     let settings = parse(DEVICE).unwrap().settings();
     assert_eq!(settings.realtime_priority, None);
     let all = parse(&format!("{DEVICE}[[class]]\nname = \"all\"\n")).unwrap().settings();
     assert_eq!(all.classes.len(), 1, "nothing is left for a last class");
+}
+
+#[test]
+fn the_engine_is_told_all_of_a_class() {
+    let two = "[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\n\
+               [[device]]\nname = \"eth2\"\naddress = \"10.1.0.1/24\"\n\
+               [[class]]\nname = \"a\"\ndestination = [\"10.1.0.9/24\"]\ndscp = [\"EF\", 0]\ninterface = [\"eth2\"]\n\
+               user = [\"root\", 33]\ncgroup = [\"/web\"]\nconnections = 5\nmark = \"LE\"\nextend = false\n";
+    let class = &parse(two).unwrap().settings().classes[0];
+    assert_eq!(class.destinations, [([10, 1, 0, 0].into(), 24)]);
+    assert_eq!((&class.dscps[..], &class.users[..]), (&[46, 0][..], &[0, 33][..]));
+    assert_eq!(class.interfaces, [scoutline_base::DeviceId(1)]);
+    assert_eq!((class.connections, class.mark, class.extend), (Some(5), Some(1), false));
+    assert_eq!(class.cgroups, ["/web"]);
 }

@@ -8,6 +8,8 @@ use std::str::FromStr;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use toml::Spanned;
 
+use super::dscp::Dscp;
+
 /// A default: it stands at no line.
 pub(super) fn unplaced<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
@@ -125,6 +127,25 @@ impl FromStr for Ports {
     }
 }
 
+/// A user, by name or number: `"www-data"`, `33`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User(pub u32);
+
+impl FromStr for User {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<User, String> {
+        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let found = users.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            (fields.next() == Some(text)).then(|| fields.nth(1)?.parse().ok()).flatten()
+        });
+        found.or_else(|| text.parse().ok()).map(User).ok_or_else(|| {
+            format!("`{text}`: there is no such user in /etc/passwd; make it with `useradd {text}`, or write a number")
+        })
+    }
+}
+
 /// Permission bits: `"0660"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub u32);
@@ -184,6 +205,21 @@ impl<'de> Deserialize<'de> for Ports {
             expecting: "a port (1 to 65535) or a range such as \"8000-8100\"",
             number,
         })
+    }
+}
+
+impl<'de> Deserialize<'de> for User {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<User, D::Error> {
+        let number = |id: i64| u32::try_from(id).ok().map(User);
+        deserializer
+            .deserialize_any(Notation { expecting: "a user such as \"www-data\" or its number", number })
+    }
+}
+
+impl<'de> Deserialize<'de> for Dscp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Dscp, D::Error> {
+        let expecting = "a DSCP (0 to 63, or a name such as \"EF\")";
+        deserializer.deserialize_any(Notation { expecting, number: Dscp::of })
     }
 }
 

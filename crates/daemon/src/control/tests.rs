@@ -7,19 +7,23 @@ use std::path::{Path, PathBuf};
 use scoutline_abi::api::{Answer, ProgramRow, Request, Stat};
 
 use crate::attach::Owners;
+use crate::classes::Classes;
+use crate::config::Config;
 use crate::engine::fake::FakeEngine;
-use crate::plane::{Ended, Plane, PlaneSettings};
+use crate::plane::{Ended, Plane, PlaneSettings, Told};
 
 fn serve<R: Send>(name: &str, engine: &FakeEngine, tool: impl FnOnce(&Path) -> R + Send) -> (Ended, R) {
     let control: PathBuf =
         std::env::temp_dir().join(format!("scoutline-control-{name}-{}", std::process::id()));
     let owners = Owners { uid: rustix::process::geteuid().as_raw(), group: None };
     let settings = PlaneSettings { control: control.clone(), mode: 0o600, owners };
-    let mut plane = Plane::bind(&settings).unwrap();
-    let (stop, _stopper) = UnixStream::pair().unwrap();
+    let config = Config::quick("eth1", "10.0.0.1/24".parse().unwrap(), None).unwrap();
+    let mut plane = Plane::bind(&settings, Classes::new(&config)).unwrap();
+    let ((stop, _stopper), (reload, _reloader)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+    let told = Told { stop, reload };
     let done = std::thread::scope(|scope| {
         let tool = scope.spawn(|| tool(&control));
-        let ended = plane.serve(engine, &stop).unwrap();
+        let ended = plane.serve(engine, &told).unwrap();
         (ended, tool.join().unwrap())
     });
     drop(plane);
@@ -76,4 +80,28 @@ fn an_engine_that_dies_ends_the_plane() {
     engine.die();
     let (ended, ()) = serve("dies", &engine, |_| ());
     assert_eq!(ended, Ended::EngineGone);
+}
+
+#[test]
+fn classes_change_through_the_socket() {
+    let engine = FakeEngine::answering(|_| Answer::Done);
+    let (ended, ()) = serve("classes", &engine, |path| {
+        let mut stream = UnixStream::connect(path).unwrap();
+        let add = r#"{"command":"class-add","name":"web","keys":[["local_port","80"]],"before":null}"#;
+        let wrong = r#"{"command":"class-set","name":"wb","keys":[]}"#;
+        let rest = ["{\"command\":\"classes\"}", "{\"command\":\"reload\"}", "{\"command\":\"stop\"}"];
+        for line in [add, wrong].into_iter().chain(rest) {
+            stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+        }
+        let mut answers = answers(&stream);
+        assert!(matches!(answers.next(), Some(Answer::Done)), "once the engine has said so");
+        let Some(Answer::Error { message }) = answers.next() else { panic!("no error") };
+        assert_eq!(message, "there is no class `wb`; did you mean `web`?");
+        let Some(Answer::Classes { classes }) = answers.next() else { panic!("no classes") };
+        assert_eq!(classes[0].keys["local_port"], serde_json::json!([80]));
+        let Some(Answer::Error { message }) = answers.next() else { panic!("no error") };
+        assert!(message.contains("without a file"), "{message}");
+        assert!(matches!(answers.next(), Some(Answer::Done)));
+    });
+    assert_eq!(ended, Ended::Asked);
 }

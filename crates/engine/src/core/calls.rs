@@ -11,7 +11,7 @@ use scoutline_abi::layout::{
     slot_state,
 };
 use scoutline_base::Time;
-use scoutline_path::{Attributes, Budget, CreateError, FlowKey, Name, Value};
+use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Value};
 use scoutline_proto::bindings::EPHEMERAL;
 use scoutline_sched::Level;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
@@ -152,7 +152,7 @@ impl Core {
         self.bindings(net, protocol).ephemeral(local, towards, in_use)
     }
 
-    /// Makes the listen paths: one per net and class.
+    /// Makes the listen paths: one per net and class that connections can come to be in.
     pub(super) fn listen(&mut self, end: &Rc<SocketEnd>, backlog: u64) -> Result<i32, Errno> {
         if end.kind != slot_kind::STREAM {
             return Err(libc::EOPNOTSUPP);
@@ -173,32 +173,26 @@ impl Core {
             return Err(libc::ENOBUFS);
         }
         end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
-        self.policy.on_listen(local.port(), &end.program.name);
-        for net in 0..self.nets.len() {
-            if !covers(local, self.nets[net].interface().address.get()) {
-                continue;
-            }
-            for class in 0..self.policy.classes().len() as u32 {
-                if let Err(error) = self.make_listen_path(end, net, class, local) {
-                    for id in end.listen_paths.take() {
-                        self.destroy(id);
-                    }
-                    return Err(errno_of(&error));
+        for (net, class) in self.listened_classes(end, local) {
+            if let Err(error) = self.make_listen_path(end, net, class, local) {
+                for id in end.listen_paths.take() {
+                    self.destroy(id);
                 }
+                return Err(errno_of(&error));
             }
         }
         end.add_state(slot_state::LISTENING);
         Ok(0)
     }
 
-    fn make_listen_path(
+    pub(super) fn make_listen_path(
         &mut self,
         end: &Rc<SocketEnd>,
         net: usize,
         class: u32,
         local: SocketAddrV4,
     ) -> Result<(), CreateError> {
-        let level = self.policy.class(class).listen_level;
+        let level = self.policy.class(class).settings.listen_level;
         let at = SocketAddrV4::new(self.nets[net].interface().address.get(), local.port());
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
@@ -238,21 +232,26 @@ impl Core {
         if self.flows.lookup(&key).is_some() {
             return Err(libc::EADDRINUSE);
         }
-        let class = self.policy.class_for(&key, &end.program.name);
-        if !end.ensure_rings(self.ring_sizes(), self.policy.memory(class)) {
+        let class = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
+        // Not EAGAIN: programs (curl, libuv) take that for a connection under way, and wait.
+        if class.is_full() {
+            self.unowned.on_drop(DropReason::ConnectionLimit);
+            return Err(libc::ENOBUFS);
+        }
+        if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
         // Before the first packet: an answer may come in the same turn of the loop.
         end.add_state(slot_state::CONNECTING | slot_state::BOUND);
-        let level = self.policy.class(class).level;
         let attributes = socket_attributes(end, TCP, local, Some(remote));
-        let made = self.make_path(net, "SOCKET", attributes, (class, level));
+        let made = self.make_path(net, "SOCKET", attributes, (class.number, class.settings.level));
         let id = made.map_err(|error| {
             end.clear_state(slot_state::CONNECTING);
             errno_of(&error)
         })?;
         end.path.set(Some(id));
         self.bind_flow(id, key);
+        self.note_origin(id, None, &end.program.facts);
         self.kick(id, now);
         Ok(0)
     }
@@ -276,19 +275,20 @@ impl Core {
             self.destroy(old);
         }
         end.clear_state(slot_state::CONNECTED);
-        let about = key.unwrap_or(FlowKey { local_port: local.port(), protocol: UDP, ..FlowKey::default() });
-        let class = self.policy.class_for(&about, &end.program.name);
-        if !end.ensure_rings(self.ring_sizes(), self.policy.memory(class)) {
+        let about = key.unwrap_or_else(|| self.place_key(net, UDP, bound));
+        let class = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
+        if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
-        let level = self.policy.class(class).level;
         let attributes = socket_attributes(end, UDP, local, remote);
-        let id =
-            self.make_path(net, "SOCKET", attributes, (class, level)).map_err(|error| errno_of(&error))?;
+        let id = self
+            .make_path(net, "SOCKET", attributes, (class.number, class.settings.level))
+            .map_err(|error| errno_of(&error))?;
         end.path.set(Some(id));
+        self.note_origin(id, None, &end.program.facts);
         match key {
             Some(key) => self.bind_flow(id, key),
-            None => self.nets[net].udp.listen(bound, class, id),
+            None => self.nets[net].udp.listen(bound, class.number, id),
         }
         Ok(())
     }

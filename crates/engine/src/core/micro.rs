@@ -17,7 +17,7 @@ use super::Core;
 use super::paths::flow_key;
 use crate::clock;
 use crate::command::{Command, RegionId};
-use crate::settings::{DeviceSettings, EngineSettings};
+use crate::settings::{DeviceSettings, EngineSettings, ProgramFacts};
 use crate::socket::SocketEnd;
 use crate::start::StartError;
 
@@ -80,7 +80,8 @@ fn listening(core: &mut Core) -> Result<Rc<SocketEnd>, StartError> {
     })?;
     let id = RegionId(0);
     let region = Arc::new(region);
-    core.obey(Command::AddRegion { id, region, program: "micro".into(), pid: 0, bell: None }, Time::ZERO);
+    let program = ProgramFacts { name: "micro".into(), ..ProgramFacts::default() };
+    core.obey(Command::AddRegion { id, region, program, pid: 0, bell: None }, Time::ZERO);
     let fault = || StartError::Graph("the listen path could not be made".into());
     let program = core.programs.get(&id).cloned().ok_or_else(fault)?;
     let end = SocketEnd::open(&program, slot_kind::STREAM).ok_or_else(fault)?;
@@ -102,7 +103,7 @@ fn passive(core: &mut Core, parent: PathId, number: u32) -> PathId {
         .with(Name::Remote, Value::Address(remote))
         .with(Name::Parent, Value::Path(parent))
         .with(Name::Other(scoutline_proto::tcp::module::PASSIVE), Value::Number(1));
-    let level = core.policy.class(0).level;
+    let level = core.policy.class(0).settings.level;
     let id = core.make_path(0, "SOCKET", attributes, (0, level)).expect("within the budget");
     core.bind_flow(id, flow_key(0, TCP, local, remote));
     id

@@ -98,6 +98,7 @@ impl Core {
             finished: ClassAccounts::default(),
             policy,
             listeners,
+            sweep: None,
             wakes: Rc::new(Cell::new(0)),
             extension: Rc::new(Extension::new(None, None)),
             counters: Counters::default(),
@@ -118,7 +119,7 @@ impl Core {
 
     /// ARP, ICMP, reassembly and resets have paths of their own, at the system level.
     fn make_service_paths(&mut self) -> Result<(), StartError> {
-        let class = self.policy.classes().len() as u32 - 1;
+        let class = self.policy.last().number;
         let level = self.settings.system_level;
         for net in 0..self.nets.len() {
             let modules = self.nets[net].modules.clone();
@@ -202,6 +203,7 @@ impl Core {
                     self.extension.forget_gone();
                 }
             }
+            Command::SetClasses(classes, done) => self.set_classes(classes, done, now),
             Command::Query(..) | Command::Stop => {}
         }
     }

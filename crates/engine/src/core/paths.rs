@@ -11,10 +11,17 @@ use scoutline_path::{
 };
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_sched::{Entry, Level, Policy};
+use scoutline_wire::ethernet;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::{Core, Extra};
+use crate::policy::Class;
+use crate::settings::ProgramFacts;
 use crate::socket::SocketEnd;
+
+/// Flags in the fourteenth byte of a TCP header.
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
 
 impl Core {
     /// Creates a path and takes it into the tables.
@@ -28,6 +35,9 @@ impl Core {
         attributes.set(Name::Class, Value::Number(u64::from(class)));
         if let Level::Priority(priority) = level {
             attributes.set(Name::Priority, Value::Number(u64::from(priority)));
+        } else {
+            // Not the one that it has from its listen path.
+            attributes.remove(Name::Priority);
         }
         attributes.set(Name::Device, Value::Device(DeviceId(net as u16)));
         let made = self.paths.budget().admit().and_then(|()| {
@@ -45,11 +55,39 @@ impl Core {
     }
 
     fn limits_of(&self, class: ClassIndex) -> Limits {
-        let class = self.policy.class(class);
-        Limits {
-            queue_packets: class.queue_packets.unwrap_or(self.settings.queue_packets),
-            ..Limits::default()
+        let queue_packets = self.queue_packets(&self.policy.class(class));
+        Limits { queue_packets, ..Limits::default() }
+    }
+
+    /// Packets that may wait at a path of this class.
+    pub(super) fn queue_packets(&self, class: &Class) -> u32 {
+        class.settings.queue_packets.unwrap_or(self.settings.queue_packets)
+    }
+
+    /// What the rules of classes look at beside the flow, for when the classes change. With that the path is one of
+    /// a socket, and its packets are marked as its class says.
+    pub(super) fn note_origin(&mut self, id: PathId, tos: Option<u8>, program: &Rc<ProgramFacts>) {
+        let extra = &mut self.extras[id.index as usize];
+        extra.tos = tos;
+        extra.program = Some(Rc::clone(program));
+        if let Some(path) = self.paths.get_mut(id) {
+            path.set_mark(self.policy.class(u32::from(path.class())).settings.mark);
         }
+    }
+
+    /// Our end of flows to a socket that is bound to `local` on a net, as classes' rules look at it.
+    pub(super) fn place_key(&self, net: usize, protocol: u8, local: SocketAddrV4) -> FlowKey {
+        let unspecified = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let at = SocketAddrV4::new(self.nets[net].interface().address.get(), local.port());
+        flow_key(net, protocol, at, unspecified)
+    }
+
+    /// True for a SYN to a listen path whose class may have no more connections: dropped before it costs anything.
+    pub(super) fn refuses_connection(&self, id: PathId, message: &Message) -> bool {
+        let Some(path) = self.paths.get(id) else { return false };
+        self.policy.class(u32::from(path.class())).is_full()
+            && is_syn(message.bytes())
+            && self.listeners.borrow().contains_key(&id)
     }
 
     /// The path serves exactly this flow from now on.
@@ -116,14 +154,20 @@ impl Core {
                 return;
             }
         }
-        let class = parent.as_ref().map_or_else(
-            || self.nets[net].tcp.class_of(&key),
-            |listener| self.policy.class_for(&key, &listener.program.name),
-        );
-        let level = self.policy.class(class).level;
-        match self.make_path(net, module, attributes, (class, level)) {
+        let program = parent.as_ref().map(|listener| Rc::clone(&listener.program.facts));
+        let tos = first.as_ref().map(|message| message.facts.tos);
+        let class = self.policy.class(self.policy.class_for(&key, tos, program.as_deref()));
+        // SYNs of one burst have all passed the look at the limit before the first of them counts.
+        if class.is_full() {
+            self.count_drop(from, DropReason::ConnectionLimit);
+            return;
+        }
+        match self.make_path(net, module, attributes, (class.number, class.settings.level)) {
             Ok(id) => {
                 self.bind_flow(id, key);
+                if let Some(program) = &program {
+                    self.note_origin(id, tos, program);
+                }
                 if let Some(message) = first {
                     self.offer(id, message, now);
                 }
@@ -132,7 +176,7 @@ impl Core {
         }
     }
 
-    fn count_drop(&mut self, id: Option<PathId>, reason: DropReason) {
+    pub(super) fn count_drop(&mut self, id: Option<PathId>, reason: DropReason) {
         match id.and_then(|id| self.paths.get_mut(id)) {
             Some(path) => path.account.on_drop(reason),
             None => self.unowned.on_drop(reason),
@@ -143,7 +187,7 @@ impl Core {
     fn notify(&mut self, net: usize, key: &FlowKey, control: Control, now: Time) {
         let exact = self.flows.lookup(key);
         let id = exact.or_else(|| match key.protocol {
-            UDP => self.nets[net].udp.listener(key),
+            UDP => self.nets[net].udp.listener(key, 0),
             _ => None,
         });
         if let Some(id) = id {
@@ -247,6 +291,14 @@ pub(super) fn socket_of(path: &scoutline_path::Path) -> Option<Rc<SocketEnd>> {
     path.stage::<crate::socket::StreamStage>()
         .and_then(|stage| stage.end().cloned())
         .or_else(|| path.stage::<crate::socket::DatagramStage>().map(|stage| Rc::clone(stage.end())))
+}
+
+/// True for a TCP segment that asks for a connection. The frame has been looked at by demultiplexing.
+fn is_syn(frame: &[u8]) -> bool {
+    let Some(ip) = frame.get(ethernet::HEADER_LEN..) else { return false };
+    let header_len = ip.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    let flags = ip.get(header_len + 13);
+    ip.get(9) == Some(&TCP) && flags.is_some_and(|flags| flags & (SYN | ACK) == SYN)
 }
 
 /// The key of a flow on a net.

@@ -1,6 +1,7 @@
 //! What the engine tells people: the answers of the JSON API.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::api::{Answer, ClassRow, Graph, PathRow, ProgramRow, Request, Stat};
@@ -11,6 +12,7 @@ use scoutline_sched::{Level, Policy};
 use super::Core;
 use super::paths::socket_of;
 use crate::clock;
+use crate::policy::Class;
 
 impl Core {
     /// Answers a question.
@@ -19,7 +21,7 @@ impl Core {
             Request::Ps => Answer::Paths { paths: self.path_rows() },
             Request::Stat => Answer::Stat(self.stat(now)),
             Request::Graph => Answer::Graph(self.graph()),
-            Request::Stop => Answer::Error { message: "the engine is not stopped by a question".into() },
+            _ => Answer::Error { message: "this is no question to the engine".into() },
         }
     }
 
@@ -34,7 +36,7 @@ impl Core {
         let level = self.extras[path.id().index as usize].level;
         let mut row = PathRow {
             id: path.id().to_string(),
-            class: self.policy.class(u32::from(path.class())).name.clone(),
+            class: self.policy.class(u32::from(path.class())).settings.name.clone(),
             priority: priority_of(level),
             local: address(Name::Local),
             peer: address(Name::Remote),
@@ -66,7 +68,7 @@ impl Core {
         let listener = self.listeners.borrow().get(&path.id()).cloned();
         if let Some(end) = socket_of(path).or(listener) {
             let slot = end.shared();
-            row.program = Some(format!("{}/{}", end.program.name, end.program.pid));
+            row.program = Some(format!("{}/{}", end.program.facts.name, end.program.pid));
             row.receive_queue_bytes =
                 end.received.get().saturating_sub(slot.receive_head.load(Ordering::Relaxed));
             row.send_queue_bytes = slot.send_tail.load(Ordering::Relaxed).saturating_sub(end.freed.get());
@@ -112,31 +114,31 @@ impl Core {
     }
 
     fn class_rows(&self) -> Vec<ClassRow> {
-        let mut sums: Vec<(u64, Account)> = vec![(0, Account::default()); self.policy.classes().len()];
+        let mut sums: BTreeMap<u32, (u64, Account)> = BTreeMap::new();
         for (class, finished) in self.finished.iter().enumerate() {
-            if let Some(sum) = sums.get_mut(class) {
-                sum.1.fold(&finished.account);
-            }
+            sums.entry(class as u32).or_default().1.fold(&finished.account);
         }
         for path in self.paths.iter() {
-            if let Some(sum) = sums.get_mut(path.class() as usize) {
-                sum.0 += 1;
-                sum.1.fold(&path.account);
-            }
+            let sum = sums.entry(u32::from(path.class())).or_default();
+            sum.0 += 1;
+            sum.1.fold(&path.account);
         }
-        let rows = self.policy.classes().iter().zip(sums);
-        rows.map(|(class, (paths, account))| ClassRow {
-            name: class.name.clone(),
-            priority: priority_of(class.level),
-            paths,
-            cpu_ns: account.cpu_ns,
-            packets_in: account.packets_in,
-            packets_out: account.packets_out,
-            bytes_in: account.bytes_in,
-            bytes_out: account.bytes_out,
-            drops: drops(&account),
-        })
-        .collect()
+        let row = |class: &Rc<Class>| {
+            let (paths, account) = sums.remove(&class.number).unwrap_or_default();
+            ClassRow {
+                name: class.settings.name.clone(),
+                priority: priority_of(class.settings.level),
+                paths,
+                connections: u64::from(class.connections()),
+                cpu_ns: account.cpu_ns,
+                packets_in: account.packets_in,
+                packets_out: account.packets_out,
+                bytes_in: account.bytes_in,
+                bytes_out: account.bytes_out,
+                drops: drops(&account),
+            }
+        };
+        self.policy.classes().iter().map(row).collect()
     }
 
     fn graph(&self) -> Graph {
@@ -199,7 +201,7 @@ fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
 fn program_row(program: &crate::program::Program) -> ProgramRow {
     let alive = (0..).map_while(|i| program.region.process(i));
     ProgramRow {
-        name: program.name.clone(),
+        name: program.facts.name.clone(),
         pid: program.pid,
         processes: alive.filter(|record| record.alive.load(Ordering::Relaxed) != 0).count() as u64,
         sockets: program.ends().len() as u64,

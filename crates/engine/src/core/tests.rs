@@ -20,7 +20,7 @@ use scoutline_sched::{Entry, Policy};
 use super::Core;
 use crate::command::{Command, RegionId};
 use crate::file::FileMap;
-use crate::settings::{DeviceSettings, EngineSettings};
+use crate::settings::{DeviceSettings, EngineSettings, ProgramFacts};
 
 /// A memory partner that is asked at every turn: its idea of the time moves with `pull`.
 struct Polled(MemoryPartner);
@@ -86,7 +86,7 @@ impl Host {
             Command::AddRegion {
                 id: RegionId(1),
                 region: Arc::clone(&region),
-                program: "model".into(),
+                program: ProgramFacts { name: "model".into(), ..ProgramFacts::default() },
                 pid: 1,
                 bell: None,
             },
@@ -102,6 +102,7 @@ impl Host {
             self.core.pull(now);
             let spoken = self.core.listen_to_programs(now);
             self.core.fire_timers(now);
+            while self.core.sweep(now) {}
             match self.core.schedule.dequeue(now) {
                 Some(decision) => {
                     if let Entry::Path(id) = decision.entry {
@@ -424,7 +425,7 @@ fn pieces_of_files_in_the_stream() {
         let (_, client, server) = pair.established(80);
         let now = pair.now;
         pair.server.core.obey(Command::AddFile { region: RegionId(1), file: 7, map: Arc::clone(&map) }, now);
-        let mut expected = Vec::new();
+        let mut expected: Vec<u8> = Vec::new();
         let mut got = Vec::new();
         for (turn, (offset, len)) in
             [(0u64, 20_000usize), (5, 299_995), (100_000, 16_384)].into_iter().enumerate()
@@ -470,7 +471,7 @@ fn tempfile() -> std::fs::File {
 #[test]
 fn a_class_keeps_within_its_memory() {
     let mut pair = Pair::new(6, WireConfig::default());
-    let memory = pair.client.core.policy.memory(0).clone();
+    let memory = pair.client.core.policy.class(0).memory.clone();
     memory.set_limits(u32::MAX, u64::from(RINGS) * 2 * 2);
     pair.listen(80);
     let (first, _second) = (pair.connect(80), pair.connect(80));
@@ -521,3 +522,5 @@ fn datagrams_there_and_back() {
     pair.step();
     assert_eq!(pair.client.socket_paths() + pair.server.socket_paths(), 0);
 }
+
+mod classes;

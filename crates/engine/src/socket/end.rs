@@ -149,6 +149,15 @@ impl SocketEnd {
         }
     }
 
+    /// Its rings are charged to another budget from now on, even beyond its limit: they are in use.
+    pub(crate) fn move_charge(&self, memory: &Budget) {
+        if let Some((before, bytes)) = &mut *self.charged.borrow_mut() {
+            before.refund(*bytes);
+            memory.take_over(*bytes);
+            *before = memory.clone();
+        }
+    }
+
     fn refund(&self) {
         if let Some((memory, bytes)) = self.charged.take() {
             memory.refund(bytes);
@@ -201,7 +210,7 @@ impl SocketEnd {
 
     /// Its path stands here from now on; the program is told.
     pub(crate) fn stand(&self, standing: Standing) {
-        self.level.set(standing.level);
+        self.level.set(if standing.extended { standing.level } else { Level::default() });
         let slot = self.shared();
         slot.importance.store(standing.importance(), Ordering::Relaxed);
         slot.urgent.store(u32::from(standing.urgent), Ordering::Relaxed);

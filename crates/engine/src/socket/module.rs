@@ -15,7 +15,7 @@ use scoutline_wire::ipv4;
 
 use super::datagram::DatagramStage;
 use super::{SocketEnd, StreamStage};
-use crate::policy::ClassPolicy;
+use crate::policy::{Class, ClassPolicy};
 
 /// IP protocol numbers, as attributes have them.
 const TCP: u64 = ipv4::PROTOCOL_TCP as u64;
@@ -31,9 +31,16 @@ pub(crate) struct Standing {
     pub(crate) level: Level,
     /// Above Linux's: the program calls the engine back from Linux's quantum.
     pub(crate) urgent: bool,
+    /// Threads that serve it are raised with it.
+    pub(crate) extended: bool,
 }
 
 impl Standing {
+    /// Of a path of this class at `level`.
+    pub(crate) fn of(level: Level, class: &Class, linux_level: Level) -> Standing {
+        Standing { level, urgent: level > linux_level, extended: class.settings.extend }
+    }
+
     /// As [`scoutline_abi::layout::Slot::importance`] has it.
     pub(crate) fn importance(self) -> u32 {
         match self.level {
@@ -66,9 +73,13 @@ impl SocketModule {
         SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level, policy }
     }
 
-    fn standing(&self, attributes: &Attributes) -> Standing {
+    fn class_of(&self, attributes: &Attributes) -> Rc<Class> {
+        self.policy.class(attributes.number(Name::Class).unwrap_or(0) as u32)
+    }
+
+    fn standing(&self, attributes: &Attributes, class: &Class) -> Standing {
         let level = attributes.number(Name::Priority).map_or(Level::Idle, |p| Level::Priority(p as u8));
-        Standing { level, urgent: level > self.linux_level }
+        Standing::of(level, class, self.linux_level)
     }
 }
 
@@ -101,7 +112,11 @@ impl Module for SocketModule {
             // A listen path ends in TCP: what it makes are other paths.
             _ if attributes.number(Name::Listen).is_some() => None,
             (Some(UDP), Some(end)) => Some(Box::new(DatagramStage::new(end, Rc::clone(&self.pool)))),
-            (_, Some(end)) => Some(Box::new(StreamStage::active(end, self.standing(attributes)))),
+            (_, Some(end)) => {
+                let class = self.class_of(attributes);
+                let standing = self.standing(attributes, &class);
+                Some(Box::new(StreamStage::active(end, &class, standing)))
+            }
             (_, None) => {
                 let parent = attributes
                     .path(Name::Parent)
@@ -111,9 +126,9 @@ impl Module for SocketModule {
                         attribute: "Socket or Parent",
                     })?;
                 let sizes = (self.receive_buffer, self.send_buffer);
-                let class = attributes.number(Name::Class).unwrap_or(0) as u32;
-                let memory = self.policy.memory(class).clone();
-                Some(Box::new(StreamStage::passive(parent, sizes, memory, self.standing(attributes))))
+                let class = self.class_of(attributes);
+                let standing = self.standing(attributes, &class);
+                Some(Box::new(StreamStage::passive(parent, sizes, &class, standing)))
             }
         };
         Ok(Step { stage, next })

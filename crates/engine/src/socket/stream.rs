@@ -13,6 +13,7 @@ use scoutline_path::{
 use super::SocketEnd;
 use super::end::Written;
 use super::module::Standing;
+use crate::policy::{Class, Seat};
 
 /// Looks at an extent of a file that we do not know yet. The control thread needs microseconds to tell us of it;
 /// each look is a turn of the loop.
@@ -26,6 +27,8 @@ pub(crate) struct StreamStage {
     ring_sizes: (u32, u32),
     /// Whose memory its rings will be.
     memory: Option<Budget>,
+    /// Its place among the connections of its class, until the program has closed it and the peer has all data.
+    seat: Option<Seat>,
     addresses: Option<(SocketAddrV4, SocketAddrV4)>,
     standing: Standing,
     /// The protocol below has been told: written, consumed, requests.
@@ -41,18 +44,19 @@ pub(crate) struct StreamStage {
 
 impl StreamStage {
     /// The stage of an active connection, on a socket with rings.
-    pub(crate) fn active(end: Rc<SocketEnd>, standing: Standing) -> StreamStage {
-        StreamStage { end: Some(end), ..StreamStage::empty((0, 0), standing) }
+    pub(crate) fn active(end: Rc<SocketEnd>, class: &Class, standing: Standing) -> StreamStage {
+        StreamStage { end: Some(end), seat: Some(class.seat()), ..StreamStage::empty((0, 0), standing) }
     }
 
     /// The stage of a passive connection: it gets its socket once the handshake is complete.
     pub(crate) fn passive(
         parent: Rc<SocketEnd>,
         ring_sizes: (u32, u32),
-        memory: Budget,
+        class: &Class,
         standing: Standing,
     ) -> StreamStage {
-        StreamStage { parent: Some(parent), memory: Some(memory), ..StreamStage::empty(ring_sizes, standing) }
+        let (memory, seat) = (Some(class.memory.clone()), Some(class.seat()));
+        StreamStage { parent: Some(parent), memory, seat, ..StreamStage::empty(ring_sizes, standing) }
     }
 
     fn empty(ring_sizes: (u32, u32), standing: Standing) -> StreamStage {
@@ -61,6 +65,7 @@ impl StreamStage {
             parent: None,
             ring_sizes,
             memory: None,
+            seat: None,
             addresses: None,
             standing,
             told_written: 0,
@@ -80,6 +85,19 @@ impl StreamStage {
     /// A connection of this listening socket whose handshake is not complete.
     pub(crate) fn is_half_open_of(&self, listener: &Rc<SocketEnd>) -> bool {
         self.parent.as_ref().is_some_and(|parent| Rc::ptr_eq(parent, listener))
+    }
+
+    /// The path is in another class now: memory and connection count there.
+    pub(crate) fn set_class(&mut self, class: &Class, standing: Standing) {
+        self.standing = standing;
+        self.memory = self.memory.take().map(|_| class.memory.clone());
+        self.seat = self.seat.take().map(|_| class.seat());
+        if let Some(end) = &self.end {
+            end.move_charge(&class.memory);
+            if end.shared().state.load(Ordering::Relaxed) & slot_state::CONNECTED != 0 {
+                end.stand(standing);
+            }
+        }
     }
 
     /// The socket of a passive path, made when the first thing is to be kept in it.
@@ -179,6 +197,7 @@ impl StreamStage {
         if done && let Some(end) = self.end.take() {
             end.path.set(None);
             end.program.forget_end(end.slot);
+            self.seat = None;
         }
     }
 }

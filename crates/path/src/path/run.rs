@@ -113,6 +113,7 @@ impl Path {
             now: grant.now,
             path: self.id,
             account: &mut self.account,
+            mark: self.mark,
             out,
             transmit_room: grant.transmit_room,
             more: false,

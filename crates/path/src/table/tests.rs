@@ -119,3 +119,38 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_walk_in_pieces_sees_every_path() {
+    let log = Log::default();
+    let mut table = PathTable::new(Budget::new(1_000, 1_000));
+    let ids: Vec<PathId> =
+        (0..600).map(|_| table.insert(new_path(&log, 0), Limits::default()).unwrap()).collect();
+    table.remove(ids[5]);
+    let seen: Vec<PathId> = (0..table.slots()).filter_map(|index| Some(table.at(index)?.id())).collect();
+    assert_eq!(seen.len(), 599);
+    assert!(ids.iter().all(|id| *id == ids[5] || seen.contains(id)));
+    assert!(table.at(table.slots()).is_none());
+}
+
+#[test]
+fn a_path_changes_its_class_and_takes_its_account_along() {
+    let log = Log::default();
+    let mut table = PathTable::new(Budget::new(10, 1_000));
+    let mut classes = ClassAccounts::default();
+    let id = table.insert(new_path(&log, 2), Limits::default()).unwrap();
+    let path = table.get_mut(id).unwrap();
+    path.offer(packet(b"ABCxyz")).unwrap();
+    path.offer(packet(b"ABCxyz")).unwrap();
+    path.set_class(5, 1);
+    assert_eq!((path.class(), path.attributes.number(Name::Class), path.queue().len()), (5, Some(5), 2));
+    assert!(path.offer(packet(b"ABCxyz")).is_err(), "nothing more beyond the new limit");
+    table.destroy(id, &mut classes);
+    assert!(classes.class(2).is_none_or(|class| class.finished == 0));
+    assert_eq!(classes.class(5).unwrap().account.drops(DropReason::QueueFull), 1);
+    classes.merge(5, 9);
+    classes.merge(77, 9);
+    assert_eq!(classes.class(5).unwrap().finished, 0, "the number may be used anew");
+    let class = classes.class(9).unwrap();
+    assert_eq!((class.finished, class.account.drops(DropReason::QueueFull)), (1, 1));
+}

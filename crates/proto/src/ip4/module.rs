@@ -89,6 +89,7 @@ impl Module for Ip4Module {
         view.key.remote = header.source;
         view.key.local = header.destination;
         view.key.protocol = header.protocol;
+        view.tos = header.tos;
         if !self.interface.accepts(header.destination) {
             return Verdict::Drop(DropReason::NotForUs);
         }

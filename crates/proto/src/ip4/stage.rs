@@ -76,7 +76,7 @@ impl Ip4Stage {
             return false;
         };
         message.facts.destination = Some(destination);
-        let header = self.header(destination, total_len, message.facts.tos);
+        let header = self.header(destination, total_len, context.marked(message.facts.tos));
         header.emit(message.head.prepend(ipv4::MIN_HEADER_LEN));
         grow_offsets(&mut message.facts, ipv4::MIN_HEADER_LEN);
         true
@@ -113,7 +113,7 @@ impl Ip4Stage {
         let Some(destination) = self.remote.or(message.facts.destination) else {
             return context.account.on_drop(DropReason::NoRoute);
         };
-        let header = self.header(destination, 0, message.facts.tos);
+        let header = self.header(destination, 0, context.marked(message.facts.tos));
         let facts = Facts { destination: Some(destination), ..message.facts.clone() };
         if fragment::cut(message, &header, &facts, self.interface.mtu.get(), into).is_err() {
             context.account.on_drop(DropReason::Malformed);

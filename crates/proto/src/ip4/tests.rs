@@ -289,3 +289,28 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn packets_leave_with_the_mark_of_their_path() {
+    let (mut host, _) = host();
+    let attributes = Attributes::new()
+        .with(Name::Protocol, Value::Number(17))
+        .with(Name::Local, address(OURS, 7))
+        .with(Name::Remote, address(PEER, 9));
+    let path = host.create("SOCKET", attributes);
+    let tos = |frames: &[Vec<u8>]| -> Vec<u8> {
+        frames.iter().map(|frame| ipv4::Header::parse(&frame[14..]).unwrap().tos).collect()
+    };
+    assert_eq!(tos(&host.send(path, testing::block(b"x"))), [0]);
+    host.table.get_mut(path).unwrap().set_mark(Some(46));
+    assert_eq!(tos(&host.send(path, testing::block(b"x"))), [46 << 2]);
+    assert_eq!(tos(&host.send(path, testing::block(&[0; 2000]))), [46 << 2; 2], "every fragment");
+    let with_ecn = || {
+        let mut message = testing::block(b"x");
+        message.facts.tos = 8 << 2 | 0b01;
+        message
+    };
+    assert_eq!(tos(&host.send(path, with_ecn())), [46 << 2 | 0b01], "ECN stays");
+    host.table.get_mut(path).unwrap().set_mark(None);
+    assert_eq!(tos(&host.send(path, with_ecn())), [8 << 2 | 0b01]);
+}

@@ -95,7 +95,7 @@ impl EthIpTcp {
         let (Some(link), Some(total_len)) = (link, total_len_field(total_len, &message.facts)) else {
             return self.ip4.outward_one(message, context) && self.eth.outward_one(message, context);
         };
-        let (tos, identification) = (message.facts.tos, self.interface.next_identification());
+        let (tos, identification) = (context.marked(message.facts.tos), self.interface.next_identification());
         let sum = checksum::add(self.constant_sum, total_len);
         let sum = checksum::add(checksum::add(sum, identification), u16::from(tos));
         let out = message.head.prepend(HEADERS);

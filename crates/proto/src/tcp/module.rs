@@ -239,6 +239,6 @@ impl Module for TcpModule {
         if !self.interface.is_ours(view.key.local) {
             return Verdict::Drop(DropReason::NotForUs);
         }
-        self.tcp.bindings.listener(&view.key).map_or(Verdict::NoPath, Verdict::Path)
+        self.tcp.bindings.listener(&view.key, view.tos).map_or(Verdict::NoPath, Verdict::Path)
     }
 }

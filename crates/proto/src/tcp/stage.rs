@@ -391,8 +391,9 @@ pub(super) fn restored(mut message: Message) -> Message {
     if let Body::Block { range, .. } = &mut message.body {
         range.start = start.min(range.start);
     }
-    let Facts { device, arrival, segmentation, .. } = message.facts;
-    message.facts = Facts { device, arrival, segmentation, checksum: Checksum::Verified, ..Facts::default() };
+    let Facts { device, arrival, segmentation, tos, .. } = message.facts;
+    let checksum = Checksum::Verified;
+    message.facts = Facts { device, arrival, segmentation, tos, checksum, ..Facts::default() };
     message
 }
 

@@ -82,6 +82,6 @@ impl Module for UdpModule {
         if header.destination_port == 0 {
             return Verdict::Drop(DropReason::Malformed);
         }
-        self.bindings.listener(&view.key).map_or(Verdict::NoPath, Verdict::Path)
+        self.bindings.listener(&view.key, view.tos).map_or(Verdict::NoPath, Verdict::Path)
     }
 }

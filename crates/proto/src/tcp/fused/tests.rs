@@ -74,6 +74,10 @@ proptest! {
             (host, path)
         });
         prop_assert_ne!(both[0].0.path(both[0].1).stages().len(), both[1].0.path(both[1].1).stages().len());
+        let mark = random.chance(0.5).then(|| random.below(64) as u8);
+        for (host, path) in &mut both {
+            host.table.get_mut(*path).unwrap().set_mark(mark);
+        }
         if random.chance(0.8) {
             for (host, _) in &both {
                 host.interface.neighbours.borrow_mut().learn(OURS, OUR_LINK, true, host.now);

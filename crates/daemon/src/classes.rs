@@ -1,0 +1,244 @@
+//! The classes of a running daemon: what they are, and how they change.
+//!
+//! ```text
+//! scoutline class …  ─► a copy of the tables, changed ─┐
+//! scoutline reload,  ─► the file, read again ──────────┴─► parsed and checked as a file is
+//! SIGHUP                                                      │ wrong: one line says why, all stays
+//!                                                             ▼ sound: the copy becomes what is, and the engine
+//!                                                               puts the classes in place (Command::SetClasses)
+//! ```
+//! The engine cannot refuse classes that have been checked, so what stands here is what it has, or will have before
+//! the next command. What `scoutline class` changes is not written into the file: reading that again undoes it.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, channel};
+
+use scoutline_abi::api::{Answer, ClassKeys, Reloaded, Request};
+use toml::{Table, Value};
+
+use crate::config::{self, Class, Config, DEFAULT_CLASS, class_settings, key_value, parse_classes, render};
+use crate::engine::{Command, EngineLink};
+
+/// What stands in an answer when a change was refused: one line with the remedy.
+type Refusal = String;
+
+/// The classes.
+pub(crate) struct Classes {
+    /// What the daemon was started with.
+    running: Config,
+    /// The classes of now, as a file would have them.
+    tables: Vec<Table>,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub(crate) enum Handled {
+    /// It is answered.
+    Now(Answer),
+    /// It is answered once the engine says that it is done.
+    Later(Answer, Receiver<Answer>),
+    /// It is about something else.
+    NotOurs,
+}
+
+/// A change that has been checked.
+struct Change {
+    tables: Vec<Table>,
+    classes: Vec<Class>,
+    answer: Answer,
+}
+
+impl Classes {
+    /// The classes of a daemon that starts.
+    pub(crate) fn new(running: &Config) -> Classes {
+        Classes { running: running.clone(), tables: running.origin.classes.clone() }
+    }
+
+    /// Whether there is a file to read again.
+    pub(crate) fn has_file(&self) -> bool {
+        self.running.origin.file.is_some()
+    }
+
+    /// Answers what is about classes.
+    pub(crate) fn handle(&mut self, request: &Request, engine: &impl EngineLink) -> Handled {
+        let change = match request {
+            Request::Classes => return Handled::Now(self.list()),
+            Request::ClassAdd { name, keys, before } => self.add(name, keys, before.as_deref()),
+            Request::ClassSet { name, keys } => self.set(name, keys),
+            Request::ClassRemove { name } => self.remove(name),
+            Request::ClassMove { name, before } => self.place(name, before.as_deref()),
+            Request::Reload => return self.reload(engine),
+            Request::Ps | Request::Stat | Request::Graph | Request::Stop => return Handled::NotOurs,
+        };
+        match change {
+            Ok(change) => self.carry_out(change, engine),
+            Err(message) => Handled::Now(Answer::Error { message }),
+        }
+    }
+
+    /// Reads the file again.
+    pub(crate) fn reload(&mut self, engine: &impl EngineLink) -> Handled {
+        match self.running.reload() {
+            Ok(config) => {
+                let tables = config.origin.classes.clone();
+                let answer = Answer::Reloaded(Reloaded {
+                    restart: self.running.needs_restart(&config),
+                    ..compare(&self.tables, &tables)
+                });
+                self.carry_out(Change { tables, classes: config.class, answer }, engine)
+            }
+            Err(error) => Handled::Now(Answer::Error { message: error.to_string() }),
+        }
+    }
+
+    fn carry_out(&mut self, change: Change, engine: &impl EngineLink) -> Handled {
+        let (sender, done) = channel();
+        let settings = class_settings(&change.classes, &self.running.device);
+        engine.send(Command::SetClasses(settings, sender));
+        self.tables = change.tables;
+        Handled::Later(change.answer, done)
+    }
+
+    /// All classes, the last one too if only the engine has it.
+    fn list(&self) -> Answer {
+        let of_table = |table: &Table| {
+            let keys = table.iter().filter(|(key, _)| *key != "name");
+            let keys = keys.filter_map(|(key, value)| Some((key.clone(), serde_json::to_value(value).ok()?)));
+            ClassKeys { name: name_of(table).to_owned(), keys: keys.collect() }
+        };
+        let mut classes: Vec<ClassKeys> = self.tables.iter().map(of_table).collect();
+        if !self.last_takes_everything() {
+            classes.push(ClassKeys { name: DEFAULT_CLASS.into(), keys: BTreeMap::new() });
+        }
+        Answer::Classes { classes }
+    }
+
+    fn add(&self, name: &str, keys: &[(String, String)], before: Option<&str>) -> Result<Change, Refusal> {
+        if self.position(name).is_some() {
+            return Err(format!(
+                "there is a class `{name}` already; change it with `scoutline class set {name} …`"
+            ));
+        }
+        let mut tables = self.tables.clone();
+        let mut table = Table::new();
+        table.insert("name".into(), name.into());
+        set_keys(&mut table, keys)?;
+        let at = self.place_before(before)?;
+        tables.insert(at, table);
+        self.checked(tables, name)
+    }
+
+    fn set(&self, name: &str, keys: &[(String, String)]) -> Result<Change, Refusal> {
+        let mut tables = self.tables.clone();
+        let at = match self.position(name) {
+            // The engine's own last class becomes one that is written down.
+            None if name == DEFAULT_CLASS && !self.last_takes_everything() => {
+                tables.push(Table::from_iter([("name".to_owned(), Value::from(name))]));
+                tables.len() - 1
+            }
+            found => found.ok_or_else(|| self.no_class(name))?,
+        };
+        set_keys(&mut tables[at], keys)?;
+        self.checked(tables, name)
+    }
+
+    fn remove(&self, name: &str) -> Result<Change, Refusal> {
+        let at = self.position(name).ok_or_else(|| self.no_class(name))?;
+        let mut tables = self.tables.clone();
+        tables.remove(at);
+        self.checked(tables, name)
+    }
+
+    fn place(&self, name: &str, before: Option<&str>) -> Result<Change, Refusal> {
+        let from = self.position(name).ok_or_else(|| self.no_class(name))?;
+        let to = self.place_before(before)?;
+        let mut tables = self.tables.clone();
+        let table = tables.remove(from);
+        tables.insert(if to > from { to - 1 } else { to }, table);
+        self.checked(tables, name)
+    }
+
+    fn checked(&self, tables: Vec<Table>, changed: &str) -> Result<Change, Refusal> {
+        let classes =
+            parse_classes(&tables, &self.running.device, changed).map_err(|error| error.to_string())?;
+        Ok(Change { tables, classes, answer: Answer::Done })
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.tables.iter().position(|table| name_of(table) == name)
+    }
+
+    /// Where a class goes that comes before this one; `None`: behind all that have conditions.
+    fn place_before(&self, before: Option<&str>) -> Result<usize, Refusal> {
+        match before {
+            Some(DEFAULT_CLASS)
+                if self.position(DEFAULT_CLASS).is_none() && !self.last_takes_everything() =>
+            {
+                Ok(self.tables.len())
+            }
+            Some(before) => self.position(before).ok_or_else(|| self.no_class(before)),
+            None => Ok(self.tables.len() - usize::from(self.last_takes_everything())),
+        }
+    }
+
+    fn last_takes_everything(&self) -> bool {
+        let last = self.tables.last().map(render);
+        let last: Option<Config> = last.and_then(|text| toml::from_str(&text).ok());
+        last.is_some_and(|config| config.class.iter().any(Class::matches_everything))
+    }
+
+    fn no_class(&self, name: &str) -> Refusal {
+        let mut names: Vec<&str> = self.tables.iter().map(name_of).collect();
+        if name == DEFAULT_CLASS && !self.last_takes_everything() {
+            return format!(
+                "`{DEFAULT_CLASS}` takes what no other class takes: it is always there, and the last; \
+                 `scoutline class set {DEFAULT_CLASS} …` changes it"
+            );
+        }
+        if !self.last_takes_everything() {
+            names.push(DEFAULT_CLASS);
+        }
+        config::unknown("class", name, &names)
+    }
+}
+
+/// Changes the keys of a class; an empty value takes one away.
+fn set_keys(table: &mut Table, keys: &[(String, String)]) -> Result<(), Refusal> {
+    for (key, word) in keys {
+        if key == "name" {
+            return Err("a class keeps its name; add another one and remove this".into());
+        }
+        match key_value(key, word) {
+            Some(value) => _ = table.insert(key.clone(), value),
+            None if config::is_class_key(key) => _ = table.remove(key),
+            // Refused with a suggestion where keys are checked.
+            None => _ = table.insert(key.clone(), Value::String(String::new())),
+        }
+    }
+    Ok(())
+}
+
+fn name_of(table: &Table) -> &str {
+    table.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What is different between two lists of classes.
+fn compare(before: &[Table], after: &[Table]) -> Reloaded {
+    let find = |list: &[Table], name: &str| list.iter().find(|table| name_of(table) == name).cloned();
+    let names = |list: &[Table]| list.iter().map(|table| name_of(table).to_owned()).collect::<Vec<_>>();
+    let (before_names, after_names) = (names(before), names(after));
+    let changed = |name: &&String| find(before, name).is_some_and(|old| Some(old) != find(after, name));
+    let common = |list: &[String], other: &[String]| {
+        list.iter().filter(|name| other.contains(name)).cloned().collect::<Vec<_>>()
+    };
+    Reloaded {
+        added: after_names.iter().filter(|name| !before_names.contains(name)).cloned().collect(),
+        changed: after_names.iter().filter(changed).cloned().collect(),
+        removed: before_names.iter().filter(|name| !after_names.contains(name)).cloned().collect(),
+        reordered: common(&before_names, &after_names) != common(&after_names, &before_names),
+        restart: Vec::new(),
+    }
+}

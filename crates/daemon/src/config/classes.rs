@@ -1,0 +1,155 @@
+//! Classes by key and value, as `scoutline class` changes them one by one. What a class is stays decided in one place:
+//! a changed class is written as TOML and read and checked as the file is.
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::error::ConfigError;
+use super::{Class, Device, check};
+
+/// The keys of a class in the order in which people read them; whatever else there is comes behind.
+const KEYS: [&str; 18] = [
+    "name",
+    "priority",
+    "idle",
+    "listen_priority",
+    "source",
+    "destination",
+    "local_port",
+    "remote_port",
+    "dscp",
+    "interface",
+    "program",
+    "user",
+    "cgroup",
+    "queue_packets",
+    "memory",
+    "connections",
+    "mark",
+    "extend",
+];
+/// Keys whose values are lists.
+const LISTS: [&str; 9] =
+    ["source", "destination", "local_port", "remote_port", "dscp", "interface", "program", "user", "cgroup"];
+/// Keys whose values, or their elements, are never numbers, whatever they look like.
+const TEXTS: [&str; 5] = ["source", "destination", "interface", "program", "cgroup"];
+
+/// Just the classes of a file.
+#[derive(Deserialize)]
+struct Classes {
+    #[serde(default)]
+    class: Vec<Class>,
+}
+
+/// `[[class]]` of a file that has been read already.
+pub(super) fn tables_of(text: &str) -> Vec<Table> {
+    let file: Table = toml::from_str(text).unwrap_or_default();
+    let classes = file.get("class").and_then(Value::as_array).cloned().unwrap_or_default();
+    classes.into_iter().filter_map(|class| class.try_into().ok()).collect()
+}
+
+/// The value of a key from a word of the command line: lists have commas between their elements. `None`: an empty
+/// word, which puts the key back to its default.
+pub(crate) fn key_value(key: &str, word: &str) -> Option<Value> {
+    let scalar = |word: &str| match word.parse() {
+        Ok(number) if !TEXTS.contains(&key) => Value::Integer(number),
+        _ => word.parse().map_or_else(|_| Value::String(word.to_owned()), Value::Boolean),
+    };
+    let mut elements = word.split(',').map(str::trim).filter(|element| !element.is_empty()).peekable();
+    elements.peek()?;
+    Some(if LISTS.contains(&key) {
+        Value::Array(elements.map(scalar).collect())
+    } else {
+        scalar(word.trim())
+    })
+}
+
+/// Whether there is such a key.
+pub(crate) fn is_class_key(key: &str) -> bool {
+    KEYS.contains(&key)
+}
+
+/// The text of a class, as in a file.
+pub(crate) fn render(class: &Table) -> String {
+    let place = |key: &str| KEYS.iter().position(|&known| known == key).unwrap_or(KEYS.len());
+    let mut keys: Vec<(&String, &Value)> = class.iter().collect();
+    keys.sort_by_key(|(key, _)| place(key));
+    let lines = keys.into_iter().map(|(key, value)| format!("{} = {value}\n", quoted(key)));
+    ["[[class]]\n".to_owned()].into_iter().chain(lines).collect()
+}
+
+/// A key as TOML has it: bare, or quoted (a JSON string is one of TOML).
+fn quoted(key: &str) -> String {
+    let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    if bare { key.to_owned() } else { serde_json::to_string(key).unwrap_or_default() }
+}
+
+/// Reads and checks classes, of which the one with this name was changed, for an engine with these devices.
+///
+/// # Errors
+/// What is wrong, and with what remedy, in the words that are used for a file.
+pub(crate) fn parse_classes(
+    tables: &[Table],
+    devices: &[Device],
+    changed: &str,
+) -> Result<Vec<Class>, ConfigError> {
+    let text: String = tables.iter().map(render).collect();
+    let classes: Classes =
+        toml::from_str(&text).map_err(|error| ConfigError::of_class(changed, error.message()))?;
+    check::check_classes(&classes.class, devices)
+        .map_err(|fault| ConfigError::of_class(changed, &fault.message))?;
+    Ok(classes.class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KEYS, key_value, render};
+    use toml::Table;
+
+    #[test]
+    fn words_become_values() {
+        let shown = |key, word| key_value(key, word).map(|value| value.to_string());
+        for (key, word, value) in [
+            ("priority", "2", "2"),
+            ("idle", "true", "true"),
+            ("memory", "64MiB", "\"64MiB\""),
+            ("memory", "65536", "65536"),
+            ("source", "10.0.0.7/32, 10.1.0.0/16", "[\"10.0.0.7/32\", \"10.1.0.0/16\"]"),
+            ("local_port", "80,8000-8100", "[80, \"8000-8100\"]"),
+            ("dscp", "EF,10", "[\"EF\", 10]"),
+            ("program", "7z", "[\"7z\"]"),
+            ("program", "7", "[\"7\"]"),
+            ("user", "33,root", "[33, \"root\"]"),
+        ] {
+            assert_eq!(shown(key, word).as_deref(), Some(value), "{key}={word}");
+        }
+        assert_eq!((shown("source", ""), shown("priority", " "), shown("dscp", ",")), (None, None, None));
+    }
+
+    #[test]
+    fn text_of_a_class_is_in_order_and_can_be_read() {
+        let mut class = Table::new();
+        for (key, word) in [("source", "10.0.0.7"), ("priority", "2"), ("a b\n", "x\"]\n[[class]]")] {
+            class.insert(key.into(), key_value(key, word).unwrap());
+        }
+        class.insert("name".into(), "a \"b\"".into());
+        let text = render(&class);
+        assert!(text.starts_with("[[class]]\nname = "), "{text}");
+        assert!(text.find("priority") < text.find("source"), "{text}");
+        let read: Table = toml::from_str(&text).unwrap();
+        assert_eq!(
+            read["class"].as_array().unwrap(),
+            &[toml::Value::Table(class)],
+            "nothing gets out of a value"
+        );
+    }
+
+    #[test]
+    fn every_key_has_its_place() {
+        let error =
+            toml::from_str::<super::Classes>("[[class]]\nname = \"a\"\nnosuchkey = 1\n").err().unwrap();
+        let known: Vec<&str> = error.message().split('`').skip(3).step_by(2).collect();
+        assert_eq!(known.len(), KEYS.len(), "{known:?}");
+        assert!(known.iter().all(|key| KEYS.contains(key)), "{known:?}");
+    }
+}

@@ -1,0 +1,58 @@
+//! What of a configuration cannot change while the daemon runs.
+
+use std::fmt::Debug;
+
+use super::Config;
+
+impl Config {
+    /// The keys of another configuration, for the same daemon, that have other values and are not taken over live.
+    pub(crate) fn needs_restart(&self, other: &Config) -> Vec<String> {
+        let (ours, theirs) = (self.fixed(), other.fixed());
+        let value_in = |list: &[(String, String)], key: &str| {
+            list.iter().find(|(other, _)| other == key).map(|(_, value)| value.clone())
+        };
+        let mut keys: Vec<&String> = ours.iter().chain(&theirs).map(|(key, _)| key).collect();
+        keys.sort_by_key(|key| key.starts_with("[[device]]"));
+        let mut differing: Vec<String> = Vec::new();
+        for key in keys {
+            if !differing.contains(key) && value_in(&ours, key) != value_in(&theirs, key) {
+                differing.push(key.clone());
+            }
+        }
+        differing
+    }
+
+    /// Everything but the classes, by name; values as text to compare, defaults filled in.
+    fn fixed(&self) -> Vec<(String, String)> {
+        let settings = self.settings();
+        let text = |value: &dyn Debug| format!("{value:?}");
+        let values: [(&str, String); 18] = [
+            ("[engine] cpu", text(&settings.cpu)),
+            ("[engine] realtime", text(&self.engine.realtime)),
+            ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
+            ("[engine] spin_us", text(&settings.spin)),
+            ("[engine] receive_buffer", text(&settings.receive_buffer)),
+            ("[engine] send_buffer", text(&settings.send_buffer)),
+            ("[engine] max_paths", text(&settings.max_paths)),
+            ("[engine] max_buffer_memory", text(&settings.max_buffer_bytes)),
+            ("[engine] time_wait_s", text(&settings.time_wait)),
+            ("[engine] queue_packets", text(&settings.queue_packets)),
+            ("[engine] measure", text(&settings.measure)),
+            ("[linux] priority", text(&settings.linux_level)),
+            ("[linux] quantum_us", text(&settings.linux_quantum)),
+            ("[linux] interval_us", text(&settings.linux_interval)),
+            ("[system] priority", text(&settings.system_level)),
+            ("[control] socket", text(self.control.socket.get_ref())),
+            ("[control] group", text(&self.control.group.as_ref().map(toml::Spanned::get_ref))),
+            ("[control] mode", text(&self.control.mode)),
+        ];
+        let values = values.into_iter().map(|(key, value)| (key.to_owned(), value));
+        let long: Vec<(&str, u32)> = self.long_segments().collect();
+        let devices = self.device.iter().zip(&settings.devices).map(|(device, opened)| {
+            let name = device.name.get_ref().as_str();
+            let long = long.iter().find(|(other, _)| *other == name);
+            (format!("[[device]] {name}"), format!("{opened:?} {long:?}"))
+        });
+        values.chain(devices).collect()
+    }
+}

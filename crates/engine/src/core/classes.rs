@@ -1,0 +1,205 @@
+//! Live change of the classes: new rules at once, and then all paths classified again, a few in each turn of the loop.
+//!
+//! ```text
+//! SetClasses ─► policy.replace          what comes from now on is classified by the new rules
+//!            ─► sweep 0 … slots         a bounded piece a turn: connection → its class of now; listening socket → a
+//!                                       listen path for each class that can match, none for another
+//!            ─► forget what has left    numbers and accounts of removed classes; then the answer
+//! ```
+//! Paths keep their accounts and whatever waits in their queues. A path of a class that was removed stays valid until
+//! the sweep has come to it, for the class keeps its number that long (see [`crate::policy`]). A change during a
+//! sweep starts it anew.
+
+use std::net::SocketAddrV4;
+use std::rc::Rc;
+use std::sync::mpsc::Sender;
+
+use scoutline_abi::api::Answer;
+use scoutline_base::{PathId, Time};
+use scoutline_proto::bindings::ClassIndex;
+use scoutline_sched::{Entry, Level, Policy};
+use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
+
+use super::Core;
+use super::paths::{covers, socket_of};
+use crate::policy::Class;
+use crate::settings::ClassSettings;
+use crate::socket::{SocketEnd, Standing, StreamStage};
+
+/// Units of work that a turn of the loop may spend on the sweep; about 50 ns each.
+const TURN: u32 = 512;
+/// To look at an empty slot costs one; to classify a path and to make or end one costs so many.
+const CLASSIFY: u32 = 4;
+const MAKE: u32 = 40;
+/// Removed classes whose numbers may wait for the end of a sweep. More only come when changes are asked for faster
+/// than sweeps end; then one sweep is finished in one go.
+const MOST_LEAVING: usize = 4096;
+
+/// How far the paths have been looked at since the classes changed.
+#[derive(Default)]
+pub(super) struct Sweep {
+    next: u32,
+    waiting: Vec<Sender<Answer>>,
+}
+
+impl Core {
+    /// Puts these classes in the place of all.
+    pub(super) fn set_classes(&mut self, classes: Vec<ClassSettings>, done: Sender<Answer>, now: Time) {
+        if self.policy.leaving() > MOST_LEAVING {
+            while self.sweep(now) {}
+        }
+        self.policy.replace(classes);
+        self.set_bells();
+        let sweep = self.sweep.get_or_insert_default();
+        sweep.next = 0;
+        sweep.waiting.push(done);
+    }
+
+    /// A bounded piece of the sweep. True while there is more to do.
+    pub(crate) fn sweep(&mut self, now: Time) -> bool {
+        let Some(mut sweep) = self.sweep.take() else { return false };
+        let mut spent = 0;
+        while spent < TURN {
+            // Paths that are made meanwhile are of the new rules; slots may well be added.
+            if sweep.next >= self.paths.slots() {
+                self.finish_sweep(sweep);
+                return false;
+            }
+            let id = self.paths.at(sweep.next).map(scoutline_path::Path::id);
+            sweep.next += 1;
+            spent += id.map_or(1, |id| self.classify_again(id, now));
+        }
+        self.sweep = Some(sweep);
+        true
+    }
+
+    fn finish_sweep(&mut self, sweep: Sweep) {
+        let last = self.policy.last().number;
+        for number in self.policy.forget_leaving() {
+            // What its paths have cost is not lost: it is the last class's now.
+            self.finished.merge(number as u16, last as u16);
+        }
+        for waiting in sweep.waiting {
+            // Whoever asked may be gone.
+            let _ = waiting.send(Answer::Done);
+        }
+    }
+
+    /// Puts a path into the class that it belongs to now; what that cost.
+    fn classify_again(&mut self, id: PathId, now: Time) -> u32 {
+        let listener = self.listeners.borrow().get(&id).cloned();
+        if let Some(end) = listener {
+            // All listen paths of a socket together, when the sweep comes to the first.
+            let is_first = end.listen_paths.borrow().first() == Some(&id);
+            return if is_first { self.listen_again(&end, now) } else { 1 };
+        }
+        let extra = &self.extras[id.index as usize];
+        let Some(program) = &extra.program else {
+            // It serves the machine itself: at its own level, in the last class.
+            let (level, last) = (extra.level, self.policy.last());
+            self.move_path(id, &last, level, now);
+            return CLASSIFY;
+        };
+        let bound =
+            extra.flow.is_none().then(|| self.paths.get(id).and_then(socket_of)?.bound.get()).flatten();
+        let key = match (extra.flow, bound) {
+            (Some(key), _) => key,
+            (None, Some((protocol, local))) => self.place_key(extra.net as usize, protocol, local),
+            // A socket that is being closed.
+            (None, None) => self.place_key(extra.net as usize, UDP, UNBOUND),
+        };
+        let class = self.policy.class(self.policy.class_for(&key, extra.tos, Some(program)));
+        self.move_path(id, &class, class.settings.level, now);
+        CLASSIFY
+    }
+
+    /// The one place where a path that exists changes its class.
+    fn move_path(&mut self, id: PathId, class: &Class, level: Level, now: Time) {
+        let queue_packets = self.queue_packets(class);
+        let standing = Standing::of(level, class, self.settings.linux_level);
+        let Some(path) = self.paths.get_mut(id) else { return };
+        let extra = &mut self.extras[id.index as usize];
+        path.set_class(class.number as u16, queue_packets);
+        if extra.program.is_some() {
+            path.set_mark(class.settings.mark);
+        }
+        if let Some(stage) = path.stage_mut::<StreamStage>() {
+            stage.set_class(class, standing);
+        } else if let Some(end) = socket_of(path) {
+            end.move_charge(&class.memory);
+            self.nets[extra.net as usize].udp.set_class(id, class.number);
+        }
+        extra.level = level;
+        let entry = Entry::Path(id);
+        if self.schedule.is_ready(entry) {
+            self.schedule.enqueue(entry, level.into(), now);
+        }
+    }
+
+    /// The nets and classes for which a listening socket needs a path.
+    pub(super) fn listened_classes(&self, end: &SocketEnd, local: SocketAddrV4) -> Vec<(usize, ClassIndex)> {
+        let nets =
+            (0..self.nets.len()).filter(|&net| covers(local, self.nets[net].interface().address.get()));
+        nets.flat_map(|net| {
+            let classes = self.policy.classes_at(&self.place_key(net, TCP, local), &end.program.facts);
+            classes.into_iter().map(move |class| (net, class))
+        })
+        .collect()
+    }
+
+    /// Gives a listening socket the listen paths that it needs now; what that cost.
+    fn listen_again(&mut self, end: &Rc<SocketEnd>, now: Time) -> u32 {
+        let Some((_, local)) = end.bound.get() else { return 1 };
+        let wanted = self.listened_classes(end, local);
+        let mut missing = wanted.clone();
+        let mut surplus = Vec::new();
+        let mut spent = CLASSIFY * wanted.len() as u32;
+        for id in end.listen_paths.borrow().clone() {
+            let Some(path) = self.paths.get(id) else { continue };
+            let serves = (self.extras[id.index as usize].net as usize, u32::from(path.class()));
+            if let Some(at) = missing.iter().position(|&other| other == serves) {
+                missing.swap_remove(at);
+                let class = self.policy.class(serves.1);
+                self.move_path(id, &class, class.settings.listen_level, now);
+            } else {
+                surplus.push(id);
+            }
+        }
+        spent += MAKE * (missing.len() + surplus.len()) as u32;
+        for (net, class) in missing {
+            // Without it, SYNs of that class go to another listen path, and are put into their class all the same.
+            let _ = self.make_listen_path(end, net, class, local);
+        }
+        if end.listen_paths.borrow().len() == surplus.len() {
+            // Nothing could be made: the old ones serve on, as paths of the last class.
+            for id in surplus {
+                let last = self.policy.last();
+                let net = self.extras[id.index as usize].net as usize;
+                self.nets[net].tcp.set_class(id, last.number);
+                self.move_path(id, &last, last.settings.listen_level, now);
+            }
+            return spent;
+        }
+        for id in surplus {
+            self.end_listen_path(end, id, now);
+        }
+        spent
+    }
+
+    /// Ends one listen path of a socket that goes on listening: SYNs that wait there go to the others.
+    fn end_listen_path(&mut self, end: &SocketEnd, id: PathId, now: Time) {
+        let net = self.extras[id.index as usize].net as usize;
+        let mut waiting = Vec::new();
+        while let Some(message) = self.paths.get_mut(id).and_then(scoutline_path::Path::take_queued) {
+            waiting.push(message);
+        }
+        end.listen_paths.borrow_mut().retain(|&other| other != id);
+        self.destroy(id);
+        for message in waiting {
+            self.classify(net, message, now);
+        }
+    }
+}
+
+/// What rules with conditions on our end do not hold for.
+const UNBOUND: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0);
