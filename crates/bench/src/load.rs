@@ -70,6 +70,12 @@ pub struct Arguments {
     /// Print a line of progress so often, in milliseconds.
     #[arg(long)]
     pub progress: Option<u64>,
+    /// Leave bodies that are not compared in the kernel, uncopied.
+    #[arg(long)]
+    pub discard: bool,
+    /// Report when each request began and ended.
+    #[arg(long)]
+    pub spans: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -100,6 +106,9 @@ pub struct LoadReport {
     pub p99_us: f64,
     /// The longest.
     pub max_us: f64,
+    /// When each request began and ended, in nanoseconds of CLOCK_MONOTONIC; empty unless asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<(u64, u64)>,
 }
 
 impl LoadReport {

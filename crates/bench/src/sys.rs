@@ -129,6 +129,13 @@ pub(crate) fn connect_from(
     }
 }
 
+/// Takes up to `limit` bytes from a TCP socket without copying them (tcp(7): MSG_TRUNC); how many.
+pub(crate) fn discard(socket: &TcpStream, limit: usize) -> io::Result<usize> {
+    // SAFETY: with MSG_TRUNC TCP writes nothing to the buffer, which may then be null.
+    let taken = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), limit, libc::MSG_TRUNC) };
+    if taken < 0 { Err(io::Error::last_os_error()) } else { Ok(taken as usize) }
+}
+
 fn set_option(fd: RawFd, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     // SAFETY: `value` is readable for its length.
     let result = unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as u32) };

@@ -15,6 +15,7 @@
 //! ([`fixture::Fixture`] holds the turn), since each of them wants the whole machine.
 
 mod death;
+mod experiments;
 mod faults;
 mod fixture;
 mod hostile;
