@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,7 @@ pub(crate) struct Lab<'a> {
     second: HashMap<usize, Server>,
     administered: Vec<usize>,
     discard: bool,
+    think_us: u64,
     daemons: Vec<Option<Daemon>>,
     testbed: Testbed,
 }
@@ -105,6 +107,7 @@ impl<'a> Lab<'a> {
             second: HashMap::new(),
             administered: Vec::new(),
             discard: false,
+            think_us: options.think_us,
             daemons,
             testbed,
         })
@@ -122,6 +125,21 @@ impl<'a> Lab<'a> {
     /// server's also with large files.
     pub(crate) fn discard_bodies(&mut self) {
         self.discard = true;
+    }
+
+    /// How long the preferred client thinks from now on.
+    pub(crate) fn think(&mut self, think_us: u64) {
+        self.think_us = think_us;
+    }
+
+    /// The hosts.
+    pub(crate) fn testbed(&self) -> &Testbed {
+        &self.testbed
+    }
+
+    /// The daemon of an arm, where the arm has one.
+    pub(crate) fn daemon(&self, arm: usize) -> Option<&Daemon> {
+        self.daemons[arm].as_ref()
     }
 
     pub(crate) fn arms(&self) -> &[Arm] {
@@ -176,12 +194,42 @@ impl<'a> Lab<'a> {
         Ok((measurement, waits))
     }
 
+    /// As [`Lab::measure`], with `watch` called at both ends of the window of measurement.
+    pub(crate) fn measure_watched<T: Send>(
+        &mut self,
+        arm: usize,
+        load: &Load,
+        watch: impl Fn(&Testbed) -> T + Sync,
+    ) -> Result<(Measurement, T, T)> {
+        let ends = Mutex::new(Vec::new());
+        let note = |testbed: &Testbed| {
+            let seen = watch(testbed);
+            ends.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+        };
+        let measurement = self.measure_with(arm, load, false, None, &note)?;
+        let mut ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (last, first) = (ends.pop(), ends.pop());
+        let (first, last) = first.zip(last).context("the window of measurement had no two ends")?;
+        Ok((measurement, first, last))
+    }
+
     fn measure_as(
         &mut self,
         arm: usize,
         load: &Load,
         traced: bool,
+        live: Option<&mut dyn FnMut(Option<Progress>, Option<Progress>)>,
+    ) -> Result<Measurement> {
+        self.measure_with(arm, load, traced, live, &|_| {})
+    }
+
+    fn measure_with(
+        &mut self,
+        arm: usize,
+        load: &Load,
+        traced: bool,
         mut live: Option<&mut dyn FnMut(Option<Progress>, Option<Progress>)>,
+        watch: &(dyn Fn(&Testbed) + Sync),
     ) -> Result<Measurement> {
         let begin = sys::monotonic_ns() + LEAD.as_nanos() as u64;
         let progress = live.is_some();
@@ -199,13 +247,16 @@ impl<'a> Lab<'a> {
         let ours: Vec<u32> = standard.iter().chain(&preferred).map(Process::id).collect();
         let mut measurement = Measurement::default();
         let deadline = Instant::now() + Duration::from_secs_f64(load.warmup + load.seconds) + SLACK;
-        let name = self.arms[arm].name;
+        let (name, testbed) = (self.arms[arm].name, &self.testbed);
         thread::scope(|scope| -> Result<()> {
             let sampler = scope.spawn(move || {
                 sleep_until(from);
                 let before = Sample::read();
+                watch(testbed);
                 sleep_until(to);
-                Sample::read().since(&before, &ours)
+                let seen = Sample::read().since(&before, &ours);
+                watch(testbed);
+                seen
             });
             let mut last = None;
             if let Some(process) = &mut standard {
@@ -265,7 +316,7 @@ impl<'a> Lab<'a> {
         ];
         if preferred {
             arguments.push(format!("--realtime={PREFERRED_REALTIME}"));
-            arguments.push(format!("--think={}", self.options.think_us));
+            arguments.push(format!("--think={}", self.think_us));
         }
         if traced {
             arguments.push("--spans".to_owned());

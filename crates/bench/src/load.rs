@@ -9,7 +9,10 @@
 //! The server closes first, as servers do, so TIME_WAIT lies there and this side does not run out of
 //! ports. Should it still, the client waits and the case is counted as `no port`.
 //!
-//! It runs as the hidden subcommand `scoutline load …`, started by the harness inside the client host.
+//! It runs as the hidden subcommand `scoutline load …`, started by the harness inside the client host. The further
+//! words `flood` and `sink` make it the ends of a flood, see [`flood`].
+
+pub mod flood;
 
 mod client;
 
@@ -142,7 +145,13 @@ pub struct Progress {
 /// Wrong arguments, a refused priority or congestion control, a core that is not there. Errors of
 /// requests are no error here: they are counted in the report.
 pub fn main_from_args(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<()> {
-    let arguments = Arguments::try_parse_from(arguments).unwrap_or_else(|error| error.exit());
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    match arguments.get(1).and_then(|word| word.to_str()) {
+        Some("flood") => return flood::flood(&parse(&arguments[1..])),
+        Some("sink") => return flood::sink(&parse(&arguments[1..])),
+        _ => {}
+    }
+    let arguments: Arguments = parse(&arguments);
     let json = arguments.json;
     let report = run(&arguments)?;
     if json {
@@ -164,6 +173,11 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = impl Into<OsString> + 
         );
     }
     Ok(())
+}
+
+/// `arguments` starts with the program's name.
+fn parse<T: Parser>(arguments: &[OsString]) -> T {
+    T::try_parse_from(arguments).unwrap_or_else(|error| error.exit())
 }
 
 /// Runs the clients to the end and reports.

@@ -18,9 +18,7 @@ fn experiment(name: &str, only: &str, seconds: f64) -> Report {
         progress: false,
         ..Options::default()
     };
-    let report = run(name, &options).unwrap_or_else(|error| panic!("{name}: {error:#}"));
-    assert!(!report.machine.method.contains_key("errors"), "{name}: {:?}", report.machine.method);
-    report
+    run(name, &options).unwrap_or_else(|error| panic!("{name}: {error:#}"))
 }
 
 /// The one row with this metric and this peer.
@@ -34,6 +32,7 @@ fn row<'a>(report: &'a Report, metric: &str, peer: &str) -> &'a Row {
 #[test]
 fn extend_measures_four_arms_and_traces_their_threads() {
     let report = experiment("extend", "nginx 1 worker 50 KB, 96", 0.3);
+    assert!(!report.machine.method.contains_key("errors"), "{:?}", report.machine.method);
     for peer in ["paths equal", "kernel", "kernel administered"] {
         for metric in
             ["preferred mean", "preferred p99", "preferred mean over unloaded mean", "throughput of the rest"]
@@ -54,4 +53,21 @@ fn extend_measures_four_arms_and_traces_their_threads() {
         let metric = "unblock to run (not measured: this machine does not let us trace)";
         assert!(row(&report, metric, "").peer.is_none());
     }
+}
+
+#[test]
+fn flood_arrives_and_is_accounted_for() {
+    let report = experiment("flood", "flood for no path, 1000", 0.3);
+    for peer in ["paths equal", "kernel"] {
+        // How much of its rate the client keeps is a figure; that the flood was one is the test's matter.
+        for (metric, least) in
+            [("request rate without the flood", 10.0), ("flood and requests sent", 10_000.0)]
+        {
+            let row = row(&report, metric, peer);
+            assert!(row.ours > least && row.peer.is_some_and(|figure| figure > least), "{row:?}");
+        }
+    }
+    assert!(row(&report, "dropped, no-path", "paths equal").ours > 1_000.0, "{report}");
+    let kernel = row(&report, "dropped, kernel: no port", "kernel");
+    assert!(kernel.peer.is_some_and(|figure| figure > 1_000.0), "{kernel:?}");
 }
