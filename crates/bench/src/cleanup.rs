@@ -25,6 +25,9 @@ pub(crate) const PREFIX: &str = "scl-";
 /// Where `ip netns` keeps its names.
 pub(crate) const NAMESPACES: &str = "/run/netns";
 
+/// Where the kernel keeps trace buffers; each directory is one.
+pub(crate) const TRACES: &str = "/sys/kernel/tracing/instances";
+
 /// What exists now.
 #[derive(Default)]
 pub(crate) struct Registry {
@@ -34,10 +37,16 @@ pub(crate) struct Registry {
     pub(crate) namespaces: Vec<String>,
     /// Temporary directories.
     pub(crate) directories: Vec<PathBuf>,
+    /// Trace buffers.
+    pub(crate) traces: Vec<String>,
 }
 
-static REGISTRY: Mutex<Registry> =
-    Mutex::new(Registry { groups: Vec::new(), namespaces: Vec::new(), directories: Vec::new() });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    groups: Vec::new(),
+    namespaces: Vec::new(),
+    directories: Vec::new(),
+    traces: Vec::new(),
+});
 
 /// Runs `change` under the list's lock.
 pub(crate) fn with<T>(change: impl FnOnce(&mut Registry) -> T) -> T {
@@ -83,6 +92,9 @@ fn remove_all(registry: &mut Registry) {
     for directory in registry.directories.drain(..) {
         remove_directory(&directory);
     }
+    for name in registry.traces.drain(..) {
+        remove_trace(&name);
+    }
 }
 
 /// Ends what still runs in a namespace and removes its name. Its devices go with it.
@@ -112,6 +124,16 @@ pub(crate) fn remove_directory(directory: &Path) {
     }
 }
 
+/// Removes a trace buffer; its events end with it.
+pub(crate) fn remove_trace(name: &str) {
+    let directory = Path::new(TRACES).join(name);
+    if let Err(error) = fs::remove_dir(&directory)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        eprintln!("warning: cannot remove {}: {error}", directory.display());
+    }
+}
+
 /// Removes what runs that no longer exist have left behind.
 fn sweep() {
     for name in stale_names(Path::new(NAMESPACES)) {
@@ -121,6 +143,9 @@ fn sweep() {
     let temporary = std::env::temp_dir();
     for name in stale_names(&temporary) {
         remove_directory(&temporary.join(name));
+    }
+    for name in stale_names(Path::new(TRACES)) {
+        remove_trace(&name);
     }
 }
 
@@ -137,18 +162,27 @@ fn owner(name: &str) -> Option<u32> {
 
 /// Runs `ip` with these arguments; its error message becomes ours.
 pub(crate) fn ip(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("ip").args(arguments).output().map_err(|error| {
+    iproute("ip", arguments)
+}
+
+/// Runs `tc` with these arguments; its error message becomes ours.
+pub(crate) fn tc(arguments: &[&str]) -> Result<()> {
+    iproute("tc", arguments)
+}
+
+fn iproute(program: &str, arguments: &[&str]) -> Result<()> {
+    let output = Command::new(program).args(arguments).output().map_err(|error| {
         if error.kind() == std::io::ErrorKind::NotFound {
-            anyhow!("the program `ip` is missing; install it with: apt-get install iproute2")
+            anyhow!("the program `{program}` is missing; install it with: apt-get install iproute2")
         } else {
-            anyhow!("cannot run ip: {error}")
+            anyhow!("cannot run {program}: {error}")
         }
     })?;
     if output.status.success() {
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr);
-    Err(anyhow!("{}", message.trim())).with_context(|| format!("ip {}", arguments.join(" ")))
+    Err(anyhow!("{}", message.trim())).with_context(|| format!("{program} {}", arguments.join(" ")))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,9 @@ use anyhow::{Context as _, Result};
 use crate::load::{LoadReport, Progress};
 use crate::process::{Place, Process};
 use crate::report::{Report, number};
-use crate::server::{Daemon, Kind, Priorities, Server};
+use crate::server::{Daemon, Instance, Kind, Priorities, Server};
 use crate::testbed::{Client, Owner, Steer, Testbed};
+use crate::trace::{Trace, Waits};
 use crate::{Options, pattern, sys};
 
 /// From starting the load generators to their common beginning.
@@ -23,6 +25,9 @@ const LEAD: Duration = Duration::from_millis(80);
 const SLACK: Duration = Duration::from_secs(15);
 /// The preferred client's priority on its own side, in every arm alike.
 const PREFERRED_REALTIME: i32 = 50;
+/// The preferred client's own server in an arm that was set up by [`Lab::administer`]: above all ordinary threads,
+/// and below what the kernel's own real-time threads have.
+pub(crate) const SECOND: Instance = Instance { port: 81, realtime: Some(10) };
 
 /// One side of a comparison.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +73,11 @@ pub(crate) struct Lab<'a> {
     arms: Vec<Arm>,
     // Dropped in this order: servers, daemons, hosts.
     servers: Vec<Server>,
+    /// By arm: the preferred client's own server, in arms of [`Lab::administer`].
+    second: HashMap<usize, Server>,
+    administered: Vec<usize>,
+    discard: bool,
+    think_us: u64,
     daemons: Vec<Option<Daemon>>,
     testbed: Testbed,
 }
@@ -90,7 +100,46 @@ impl<'a> Lab<'a> {
             };
             daemons.push(paths(arm).map(start).transpose().with_context(|| format!("arm `{}`", arm.name))?);
         }
-        Ok(Lab { options, arms: arms.to_vec(), servers: Vec::new(), daemons, testbed })
+        Ok(Lab {
+            options,
+            arms: arms.to_vec(),
+            servers: Vec::new(),
+            second: HashMap::new(),
+            administered: Vec::new(),
+            discard: false,
+            think_us: options.think_us,
+            daemons,
+            testbed,
+        })
+    }
+
+    /// Makes of an arm of the kernel's what an administrator can: the preferred client gets a server of its own on
+    /// its own port, with real-time priority on the same core, and what that port sends goes first.
+    pub(crate) fn administer(&mut self, arm: usize) -> Result<()> {
+        self.testbed.prioritise(arm, SECOND.port)?;
+        self.administered.push(arm);
+        Ok(())
+    }
+
+    /// Has the clients leave bodies that they do not compare in the kernel: their core then does less than the
+    /// server's also with large files.
+    pub(crate) fn discard_bodies(&mut self) {
+        self.discard = true;
+    }
+
+    /// How long the preferred client thinks from now on.
+    pub(crate) fn think(&mut self, think_us: u64) {
+        self.think_us = think_us;
+    }
+
+    /// The hosts.
+    pub(crate) fn testbed(&self) -> &Testbed {
+        &self.testbed
+    }
+
+    /// The daemon of an arm, where the arm has one.
+    pub(crate) fn daemon(&self, arm: usize) -> Option<&Daemon> {
+        self.daemons[arm].as_ref()
     }
 
     pub(crate) fn arms(&self) -> &[Arm] {
@@ -103,6 +152,13 @@ impl<'a> Lab<'a> {
             return Ok(());
         }
         self.servers.clear();
+        self.second.clear();
+        for &arm in &self.administered {
+            let core = self.options.server_core;
+            let server = Server::start_instance(&self.testbed, arm, kind, core, None, SECOND)
+                .with_context(|| format!("the second server of arm `{}`", self.arms[arm].name))?;
+            self.second.insert(arm, server);
+        }
         for (index, arm) in self.arms.iter().enumerate() {
             let paths = self.daemons[index].as_ref().map(|daemon| (self.options.scoutline.as_path(), daemon));
             let server = Server::start(&self.testbed, index, kind, self.options.server_core, paths)
@@ -118,16 +174,71 @@ impl<'a> Lab<'a> {
         &mut self,
         arm: usize,
         load: &Load,
+        live: Option<&mut dyn FnMut(Option<Progress>, Option<Progress>)>,
+    ) -> Result<Measurement> {
+        self.measure_as(arm, load, false, live)
+    }
+
+    /// As [`Lab::measure`], and how long those threads waited between being woken and running that served the
+    /// preferred client. Tracing costs time: the other figures of such a run are of no use.
+    ///
+    /// # Errors
+    /// Also where tracing is not to be had.
+    pub(crate) fn measure_waits(&mut self, arm: usize, load: &Load) -> Result<(Measurement, Waits)> {
+        let server = self.second.get_mut(&arm).unwrap_or(&mut self.servers[arm]);
+        let processes = processes_of(server.process().id());
+        let cores = [self.options.server_core, self.options.load_core];
+        let trace = Trace::start(&processes, &pattern::traced_name(load.size_kb), &cores)?;
+        let measurement = self.measure_as(arm, load, true, None)?;
+        let waits = trace.finish()?.within(&measurement.preferred.spans);
+        Ok((measurement, waits))
+    }
+
+    /// As [`Lab::measure`], with `watch` called at both ends of the window of measurement.
+    pub(crate) fn measure_watched<T: Send>(
+        &mut self,
+        arm: usize,
+        load: &Load,
+        watch: impl Fn(&Testbed) -> T + Sync,
+    ) -> Result<(Measurement, T, T)> {
+        let ends = Mutex::new(Vec::new());
+        let note = |testbed: &Testbed| {
+            let seen = watch(testbed);
+            ends.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+        };
+        let measurement = self.measure_with(arm, load, false, None, &note)?;
+        let mut ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (last, first) = (ends.pop(), ends.pop());
+        let (first, last) = first.zip(last).context("the window of measurement had no two ends")?;
+        Ok((measurement, first, last))
+    }
+
+    fn measure_as(
+        &mut self,
+        arm: usize,
+        load: &Load,
+        traced: bool,
+        live: Option<&mut dyn FnMut(Option<Progress>, Option<Progress>)>,
+    ) -> Result<Measurement> {
+        self.measure_with(arm, load, traced, live, &|_| {})
+    }
+
+    fn measure_with(
+        &mut self,
+        arm: usize,
+        load: &Load,
+        traced: bool,
         mut live: Option<&mut dyn FnMut(Option<Progress>, Option<Progress>)>,
+        watch: &(dyn Fn(&Testbed) + Sync),
     ) -> Result<Measurement> {
         let begin = sys::monotonic_ns() + LEAD.as_nanos() as u64;
         let progress = live.is_some();
         let mut standard = match load.standard {
             0 => None,
-            _ => Some(self.start_load(arm, load, Client::Standard, begin, progress)?),
+            _ => Some(self.start_load(arm, load, Client::Standard, begin, (progress, false))?),
         };
         let mut preferred = if load.preferred {
-            Some(self.start_load(arm, load, Client::Preferred, begin, progress)?)
+            Some(self.start_load(arm, load, Client::Preferred, begin, (progress, traced))?)
         } else {
             None
         };
@@ -136,13 +247,16 @@ impl<'a> Lab<'a> {
         let ours: Vec<u32> = standard.iter().chain(&preferred).map(Process::id).collect();
         let mut measurement = Measurement::default();
         let deadline = Instant::now() + Duration::from_secs_f64(load.warmup + load.seconds) + SLACK;
-        let name = self.arms[arm].name;
+        let (name, testbed) = (self.arms[arm].name, &self.testbed);
         thread::scope(|scope| -> Result<()> {
             let sampler = scope.spawn(move || {
                 sleep_until(from);
                 let before = Sample::read();
+                watch(testbed);
                 sleep_until(to);
-                Sample::read().since(&before, &ours)
+                let seen = Sample::read().since(&before, &ours);
+                watch(testbed);
+                seen
             });
             let mut last = None;
             if let Some(process) = &mut standard {
@@ -165,7 +279,9 @@ impl<'a> Lab<'a> {
             Ok(())
         })
         .with_context(|| format!("load on arm `{name}`"))?;
-        self.servers[arm].check().with_context(|| format!("arm `{name}`"))?;
+        for server in self.servers.get_mut(arm).into_iter().chain(self.second.get_mut(&arm)) {
+            server.check().with_context(|| format!("arm `{name}`"))?;
+        }
         if let Some(daemon) = &mut self.daemons[arm] {
             daemon.check().with_context(|| format!("arm `{name}`"))?;
         }
@@ -178,14 +294,19 @@ impl<'a> Lab<'a> {
         load: &Load,
         client: Client,
         begin: u64,
-        progress: bool,
+        (progress, traced): (bool, bool),
     ) -> Result<Process> {
         let preferred = client == Client::Preferred;
+        let mut server = self.testbed.server_address(arm);
+        if preferred && self.second.contains_key(&arm) {
+            server.set_port(SECOND.port);
+        }
+        let name = if traced { pattern::traced_name } else { pattern::file_name };
         let mut arguments = vec![
             "load".to_owned(),
-            format!("--connect={}", self.testbed.server_address(arm)),
+            format!("--connect={server}"),
             format!("--source={}", self.testbed.client_address(arm, client)),
-            format!("--path=/{}", pattern::file_name(load.size_kb)),
+            format!("--path=/{}", name(load.size_kb)),
             format!("--clients={}", if preferred { 1 } else { load.standard }),
             format!("--seconds={}", load.seconds),
             format!("--warmup={}", load.warmup),
@@ -195,7 +316,13 @@ impl<'a> Lab<'a> {
         ];
         if preferred {
             arguments.push(format!("--realtime={PREFERRED_REALTIME}"));
-            arguments.push(format!("--think={}", self.options.think_us));
+            arguments.push(format!("--think={}", self.think_us));
+        }
+        if traced {
+            arguments.push("--spans".to_owned());
+        }
+        if self.discard {
+            arguments.push("--discard".to_owned());
         }
         if progress {
             arguments.push("--progress=250".to_owned());
@@ -287,6 +414,12 @@ fn process_ticks(pid: u32) -> Option<(u32, u64)> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let tick = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some((fields.get(2)?.parse().ok()?, tick(11)? + tick(12)?))
+}
+
+/// The processes of a group.
+fn processes_of(group: u32) -> Vec<u32> {
+    let processes = Sample::read().processes;
+    processes.into_iter().filter(|(_, (of, _))| *of == group).map(|(process, _)| process).collect()
 }
 
 /// The order in which `arms` are measured in a round: there in even rounds, back in odd ones, so that

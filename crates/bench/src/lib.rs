@@ -4,7 +4,7 @@
 //! newcomers. Every comparison is interleaved: the arms take turns within a round, and rounds repeat,
 //! so that a machine that drifts drifts under all arms alike (MEASURED.md tells how much it does).
 //!
-//! What runs where in `web`, `prefer` and `demo`:
+//! What runs where in `web`, `prefer`, `extend`, `flood` and `demo`:
 //!
 //! ```text
 //!   server core:  the server's processes, and in our arms the daemon's engine
@@ -25,12 +25,15 @@ pub mod testbed;
 
 mod cleanup;
 mod demo;
+mod extend;
+mod flood;
 mod harness;
 mod micro;
 mod prefer;
 mod sched;
 #[allow(unsafe_code)] // the system calls that the standard library has no safe form for
 mod sys;
+mod trace;
 mod web;
 
 use std::path::PathBuf;
@@ -102,10 +105,12 @@ impl Options {
 
 type Experiment = fn(&Options) -> Result<Report>;
 
-const EXPERIMENTS: [(&str, &str, Experiment); 4] = [
+const EXPERIMENTS: [(&str, &str, Experiment); 6] = [
     ("micro", "demultiplexing and copies: what the primitives cost", micro::run),
     ("web", "throughput and response time against clients and file size", web::run),
     ("prefer", "a preferred client among standard ones", prefer::run),
+    ("extend", "the same, with the threads behind the paths scheduled as the paths are", extend::run),
+    ("flood", "a preferred client while minimum-size packets arrive as fast as can be sent", flood::run),
     ("sched", "the policies in virtual time, against the ideal", sched::run),
 ];
 

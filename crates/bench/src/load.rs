@@ -9,7 +9,10 @@
 //! The server closes first, as servers do, so TIME_WAIT lies there and this side does not run out of
 //! ports. Should it still, the client waits and the case is counted as `no port`.
 //!
-//! It runs as the hidden subcommand `scoutline load …`, started by the harness inside the client host.
+//! It runs as the hidden subcommand `scoutline load …`, started by the harness inside the client host. The further
+//! words `flood` and `sink` make it the ends of a flood, see [`flood`].
+
+pub mod flood;
 
 mod client;
 
@@ -70,6 +73,12 @@ pub struct Arguments {
     /// Print a line of progress so often, in milliseconds.
     #[arg(long)]
     pub progress: Option<u64>,
+    /// Leave bodies that are not compared in the kernel, uncopied.
+    #[arg(long)]
+    pub discard: bool,
+    /// Report when each request began and ended.
+    #[arg(long)]
+    pub spans: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -100,6 +109,9 @@ pub struct LoadReport {
     pub p99_us: f64,
     /// The longest.
     pub max_us: f64,
+    /// When each request began and ended, in nanoseconds of CLOCK_MONOTONIC; empty unless asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<(u64, u64)>,
 }
 
 impl LoadReport {
@@ -133,7 +145,13 @@ pub struct Progress {
 /// Wrong arguments, a refused priority or congestion control, a core that is not there. Errors of
 /// requests are no error here: they are counted in the report.
 pub fn main_from_args(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<()> {
-    let arguments = Arguments::try_parse_from(arguments).unwrap_or_else(|error| error.exit());
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    match arguments.get(1).and_then(|word| word.to_str()) {
+        Some("flood") => return flood::flood(&parse(&arguments[1..])),
+        Some("sink") => return flood::sink(&parse(&arguments[1..])),
+        _ => {}
+    }
+    let arguments: Arguments = parse(&arguments);
     let json = arguments.json;
     let report = run(&arguments)?;
     if json {
@@ -155,6 +173,11 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = impl Into<OsString> + 
         );
     }
     Ok(())
+}
+
+/// `arguments` starts with the program's name.
+fn parse<T: Parser>(arguments: &[OsString]) -> T {
+    T::try_parse_from(arguments).unwrap_or_else(|error| error.exit())
 }
 
 /// Runs the clients to the end and reports.

@@ -22,6 +22,11 @@ pub fn file_name(size_kb: u32) -> String {
     format!("{size_kb}k")
 }
 
+/// A second name of the same file, for requests that a trace must tell from the others.
+pub fn traced_name(size_kb: u32) -> String {
+    format!("traced-{}", file_name(size_kb))
+}
+
 #[cfg(test)]
 mod tests {
     use super::bytes;

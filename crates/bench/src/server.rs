@@ -71,7 +71,7 @@ impl Kind {
         list.iter().map(ToString::to_string).collect()
     }
 
-    fn configuration(self, directory: &Path, files: &Path) -> String {
+    fn configuration(self, port: u16, directory: &Path, files: &Path) -> String {
         let (directory, files) = (directory.display(), files.display());
         match self {
             Kind::Nginx { workers, keepalive } => {
@@ -94,7 +94,7 @@ http {{
     uwsgi_temp_path {directory}/uwsgi;
     scgi_temp_path {directory}/scgi;
     server {{
-        listen 80;
+        listen {port};
         root {files};
     }}
 }}
@@ -119,7 +119,7 @@ ErrorLog {directory}/error.log
 LogLevel warn
 User #65534
 Group #65534
-Listen 0.0.0.0:80
+Listen 0.0.0.0:{port}
 StartServers {processes}
 MinSpareServers {processes}
 MaxSpareServers {processes}
@@ -245,6 +245,20 @@ source = [\"0.0.0.0/0\"]
     }
 }
 
+/// What may differ among the instances of one server program on one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The port that it listens at.
+    pub port: u16,
+    /// SCHED_FIFO with this priority for all its processes, as `chrt --fifo` gives it.
+    pub realtime: Option<u8>,
+}
+
+impl Instance {
+    /// Port 80 and no priority.
+    pub const ORDINARY: Instance = Instance { port: 80, realtime: None };
+}
+
 /// A server that serves the files of [`pattern::SIZES_KB`].
 #[derive(Debug)]
 pub struct Server {
@@ -263,24 +277,41 @@ impl Server {
         core: impl Into<Option<usize>>,
         paths: Option<(&Path, &Daemon)>,
     ) -> Result<Server> {
+        Server::start_instance(testbed, index, kind, core, paths, Instance::ORDINARY)
+    }
+
+    /// As [`Server::start`], for one of several instances on that host.
+    pub fn start_instance(
+        testbed: &Testbed,
+        index: usize,
+        kind: Kind,
+        core: impl Into<Option<usize>>,
+        paths: Option<(&Path, &Daemon)>,
+        instance: Instance,
+    ) -> Result<Server> {
         let program = kind.program()?;
-        let directory = testbed.directory().join(format!("{}{index}", kind.name()));
+        let directory = testbed.directory().join(format!("{}{index}-{}", kind.name(), instance.port));
         let files = testbed.directory().join("files");
         fs::create_dir_all(&directory)?;
         write_files(&files)?;
         let configuration = directory.join("server.conf");
-        fs::write(&configuration, kind.configuration(&directory, &files))?;
+        fs::write(&configuration, kind.configuration(instance.port, &directory, &files))?;
         let mut command = vec![program.into_os_string()];
         if let Some((scoutline, daemon)) = paths {
             let prefix =
                 [scoutline.as_os_str(), "run".as_ref(), "--control".as_ref(), daemon.control.as_os_str()];
             command.splice(0..0, prefix.into_iter().chain(["--".as_ref()]).map(Into::into));
         }
+        if let Some(priority) = instance.realtime {
+            let prefix = ["/usr/bin/chrt".to_owned(), "--fifo".to_owned(), priority.to_string()];
+            command.splice(0..0, prefix.map(Into::into));
+        }
         command.extend(kind.arguments(&configuration).into_iter().map(Into::into));
         let place = Place { namespace: Some(testbed.server(index).namespace()?), core: core.into() };
         let log = directory.join("log");
         let mut process = Process::spawn(kind.name(), Path::new(&command[0]), &command[1..], place, &log)?;
-        wait_until_it_serves(testbed, index, &mut process)
+        let address = SocketAddrV4::new(*testbed.server_address(index).ip(), instance.port);
+        wait_until_it_serves(testbed, address, &mut process)
             .with_context(|| format!("{} on host {} does not serve", kind.name(), index))?;
         Ok(Server { process, kind })
     }
@@ -309,18 +340,19 @@ fn write_files(directory: &Path) -> Result<()> {
     for size in pattern::SIZES_KB {
         let file = directory.join(pattern::file_name(size));
         fs::write(&file, pattern::bytes(size as usize * 1024))
+            .and_then(|()| fs::hard_link(&file, directory.join(pattern::traced_name(size))))
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
 }
 
 /// Fetches every file once: the server answers, and the files are in the cache.
-fn wait_until_it_serves(testbed: &Testbed, index: usize, process: &mut Process) -> Result<()> {
+fn wait_until_it_serves(testbed: &Testbed, address: SocketAddrV4, process: &mut Process) -> Result<()> {
     let deadline = Instant::now() + START;
     for size in pattern::SIZES_KB {
         loop {
             process.check()?;
-            match fetch(testbed.client(), testbed.server_address(index), size) {
+            match fetch(testbed.client(), address, size) {
                 Ok(()) => break,
                 // A refused connection comes back at once: this is what the pause is for.
                 Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),

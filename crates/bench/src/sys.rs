@@ -1,5 +1,5 @@
 //! The system calls of this crate that the standard library has no safe form for: namespaces,
-//! placement on cores, real-time priority, offloads of an interface, poll, epoll, and `connect` without
+//! placement on cores, real-time priority, offloads of an interface, raw frames, poll, epoll, and `connect` without
 //! blocking.
 //!
 //! Every function here is safe to call; nothing else in the crate is unsafe.
@@ -129,6 +129,13 @@ pub(crate) fn connect_from(
     }
 }
 
+/// Takes up to `limit` bytes from a TCP socket without copying them (tcp(7): MSG_TRUNC); how many.
+pub(crate) fn discard(socket: &TcpStream, limit: usize) -> io::Result<usize> {
+    // SAFETY: with MSG_TRUNC TCP writes nothing to the buffer, which may then be null.
+    let taken = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), limit, libc::MSG_TRUNC) };
+    if taken < 0 { Err(io::Error::last_os_error()) } else { Ok(taken as usize) }
+}
+
 fn set_option(fd: RawFd, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     // SAFETY: `value` is readable for its length.
     let result = unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as u32) };
@@ -141,6 +148,77 @@ fn socket_address(address: SocketAddrV4) -> libc::sockaddr_in {
         sin_port: address.port().to_be(),
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
         sin_zero: [0; 8],
+    }
+}
+
+/// An `ifreq` that names this interface, and a socket of the caller's namespace to ask with.
+fn interface_request(interface: &str) -> io::Result<(OwnedFd, libc::ifreq)> {
+    // SAFETY: `ifreq` is plain data for which zeros are valid.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: plain system call with integer arguments.
+    let fd = check(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
+    // SAFETY: `fd` was made just now and has no other owner.
+    Ok((unsafe { OwnedFd::from_raw_fd(fd) }, request))
+}
+
+/// The link address of an interface of the caller's namespace.
+pub(crate) fn link_address(interface: &str) -> io::Result<[u8; 6]> {
+    let (fd, mut request) = interface_request(interface)?;
+    // SAFETY: `request` is an ifreq with a name, into which this command writes an address.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) })?;
+    // SAFETY: the command has filled in this member of the union; its bytes are plain data.
+    let bytes = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    Ok(std::array::from_fn(|index| bytes[index] as u8))
+}
+
+/// Sends whole frames at one interface of the namespace in which it was opened.
+pub(crate) struct FrameSender {
+    fd: OwnedFd,
+}
+
+impl FrameSender {
+    pub(crate) fn open(interface: &str) -> io::Result<FrameSender> {
+        let (asking, mut request) = interface_request(interface)?;
+        // SAFETY: `request` is an ifreq with a name, into which this command writes an index.
+        check(unsafe { libc::ioctl(asking.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request) })?;
+        // SAFETY: the command has filled in this member of the union.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        // Protocol 0: it receives nothing.
+        // SAFETY: plain system call with integer arguments.
+        let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+        // SAFETY: `fd` was made just now and has no other owner.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        set_option(fd.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32.to_ne_bytes())?;
+        // SAFETY: `sockaddr_ll` is plain data for which zeros are valid.
+        let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+        (address.sll_family, address.sll_ifindex) = (libc::AF_PACKET as u16, index);
+        let length = mem::size_of_val(&address) as libc::socklen_t;
+        // SAFETY: `address` is a valid sockaddr_ll of the length given.
+        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) })?;
+        Ok(FrameSender { fd })
+    }
+
+    /// Sends the frame up to `N` times with one system call. A receiver that is full is no error.
+    pub(crate) fn send_copies<const N: usize>(&self, frame: &[u8]) -> io::Result<()> {
+        let mut part = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+        // SAFETY: `mmsghdr` is plain data for which zeros are valid: no address, no control data.
+        let mut messages: [libc::mmsghdr; N] = unsafe { mem::zeroed() };
+        for message in &mut messages {
+            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (&raw mut part, 1);
+        }
+        // SAFETY: all N messages point to `part`, which points to `frame`; sending only reads them.
+        let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), N as u32, 0) };
+        match check(sent) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => Ok(()),
+            other => other.map(drop),
+        }
     }
 }
 
@@ -157,20 +235,8 @@ pub(crate) fn offloads_off(interface: &str) -> io::Result<()> {
         data: u32,
     }
     let mut value = Value { command: ETHTOOL_STXCSUM, data: 0 };
-    // SAFETY: `ifreq` is plain data for which zeros are valid.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    if interface.len() >= request.ifr_name.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENODEV));
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-        *to = from as libc::c_char;
-    }
+    let (fd, mut request) = interface_request(interface)?;
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: plain system call with integer arguments.
-    let fd = check(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
-    // SAFETY: `fd` was made just now and has no other owner.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: `request` is an ifreq whose data is the ethtool_value that this command reads.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) }).map(drop)
 }

@@ -123,6 +123,13 @@ impl Host {
         arguments.extend(command.split_whitespace());
         cleanup::with(|_| ip(&arguments))
     }
+
+    /// Runs one `tc` command in the namespace.
+    fn tc(&self, command: &str) -> Result<()> {
+        let mut arguments = vec!["-n", &self.name];
+        arguments.extend(command.split_whitespace());
+        cleanup::with(|_| cleanup::tc(&arguments))
+    }
 }
 
 impl Drop for Host {
@@ -223,6 +230,27 @@ impl Testbed {
     /// A client's own address towards a server host.
     pub fn client_address(&self, index: usize, client: Client) -> Ipv4Addr {
         address(index, if client == Client::Preferred { 3 } else { 2 })
+    }
+
+    /// Has what a server host sends from this port go first: htb with a class of its own for it, both classes
+    /// within one rate beyond what the hosts reach, so that the rate itself holds nothing up.
+    ///
+    /// # Errors
+    /// Without the program `tc`, or without htb in the kernel.
+    pub fn prioritise(&self, index: usize, port: u16) -> Result<()> {
+        let host = &self.servers[index];
+        // Bursts of several super-segments; a quantum, or the kernel warns that it follows from the rate.
+        let class = "burst 4m cburst 4m quantum 200000";
+        host.tc("qdisc add dev eth0 root handle 1: htb default 20")?;
+        host.tc(&format!("class add dev eth0 parent 1: classid 1:1 htb rate 100gbit ceil 100gbit {class}"))?;
+        for (id, priority) in [(10, 0), (20, 1)] {
+            let rates = "rate 50gbit ceil 100gbit";
+            host.tc(&format!(
+                "class add dev eth0 parent 1:1 classid 1:{id} htb prio {priority} {rates} {class}"
+            ))?;
+        }
+        let matches = format!("u32 match ip sport {port} 0xffff");
+        host.tc(&format!("filter add dev eth0 parent 1: protocol ip prio 1 {matches} flowid 1:10"))
     }
 
     /// A directory for files, sockets and logs, which goes with the test bed.

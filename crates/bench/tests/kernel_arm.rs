@@ -33,7 +33,9 @@ fn nginx_on_the_kernel_serves_whole_files_and_leaves_nothing() {
     let server = Server::start(&testbed, 0, Kind::Nginx { workers: 2, keepalive: true }, 0, None)
         .unwrap_or_else(|error| panic!("{NEEDS}: {error:#}"));
 
-    for arguments in [&["--clients", "16", "--path", "/50k"][..], &["--clients", "4", "--keepalive"]] {
+    let fifty = ["--clients", "16", "--path", "/50k"];
+    let discard = [&fifty[..], &["--discard", "--spans"]].concat();
+    for arguments in [&fifty[..], &["--clients", "4", "--keepalive"], &discard] {
         let report = load(&testbed, arguments);
         assert!(report.requests > 100, "{arguments:?}: {report:?}");
         assert!(report.verified > 0, "{arguments:?}: {report:?}");
@@ -41,6 +43,13 @@ fn nginx_on_the_kernel_serves_whole_files_and_leaves_nothing() {
         assert!(
             report.p50_us > 0.0 && report.p50_us <= report.p99_us && report.p99_us <= report.max_us * 1.01
         );
+        assert_eq!(
+            report.bytes,
+            report.requests * if arguments.contains(&"/50k") { 50 << 10 } else { 1 << 10 }
+        );
+        let spans = if arguments.contains(&"--spans") { report.requests } else { 0 };
+        assert_eq!(report.spans.len() as u64, spans, "{arguments:?}");
+        assert!(report.spans.iter().all(|(begin, end)| begin < end), "{arguments:?}");
     }
     let missing = load(&testbed, &["--path", "/missing"]);
     assert_eq!(missing.requests, 0);

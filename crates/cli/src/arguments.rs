@@ -332,6 +332,7 @@ pub(crate) struct Experiment {
 Examples:
   scoutline bench                                  what there is
   scoutline bench prefer --quick --plot prefer.svg
+  scoutline bench extend --only '96 clients' --seconds 2
   scoutline bench web --json > web.json")]
 pub(crate) struct Bench {
     /// Which experiment; without it they are listed

@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use scoutline_base::Random;
 
 use super::{Arguments, LoadReport, microseconds};
-use crate::sys::Poll;
+use crate::sys::{Poll, discard};
 
 /// A request that takes longer counts as an error.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,6 +40,7 @@ pub(super) struct Shared {
     congestion: Vec<u8>,
     request: Vec<u8>,
     keepalive: bool,
+    discard: bool,
     pattern: Vec<u8>,
     buffer: Vec<u8>,
     next_scan: Instant,
@@ -52,6 +53,8 @@ pub(super) struct Shared {
     bytes: u64,
     total_ns: u64,
     max_ns: u64,
+    /// `None` unless asked for.
+    spans: Option<Vec<(u64, u64)>>,
 }
 
 impl Shared {
@@ -67,6 +70,7 @@ impl Shared {
             congestion: arguments.congestion.clone().into_bytes(),
             request: request.into_bytes(),
             keepalive: arguments.keepalive,
+            discard: arguments.discard,
             pattern,
             buffer: vec![0; READ_BYTES],
             next_scan: Instant::now(),
@@ -79,12 +83,16 @@ impl Shared {
             bytes: 0,
             total_ns: 0,
             max_ns: 0,
+            spans: arguments.spans.then(Vec::new),
         })
     }
 
     /// Drops what the warm-up has counted, except its errors.
     pub(super) fn start_measuring(&mut self) {
         self.histogram.reset();
+        if let Some(spans) = &mut self.spans {
+            spans.clear();
+        }
         (self.requests, self.verified, self.bytes, self.total_ns, self.max_ns) = (0, 0, 0, 0, 0);
     }
 
@@ -109,6 +117,7 @@ impl Shared {
             p90_us: microseconds(&self.histogram, 0.9),
             p99_us: microseconds(&self.histogram, 0.99),
             max_us: self.max_ns as f64 / 1e3,
+            spans: self.spans.clone().unwrap_or_default(),
         }
     }
 
@@ -148,6 +157,10 @@ impl Shared {
         self.bytes += body as u64;
         self.total_ns += elapsed_ns;
         self.max_ns = self.max_ns.max(elapsed_ns);
+        if let Some(spans) = &mut self.spans {
+            let end = crate::sys::monotonic_ns();
+            spans.push((end - elapsed_ns, end));
+        }
     }
 }
 
@@ -275,15 +288,25 @@ impl Client {
     fn receive_into(&mut self, buffer: &mut [u8], shared: &mut Shared, poll: &Poll, closed: bool) {
         loop {
             let Some(stream) = &mut self.stream else { return };
-            match stream.read(buffer) {
+            let rest = self.length.map_or(0, |length| length - self.received);
+            let discarded = shared.discard && !self.verify && self.state == State::Receiving && rest > 0;
+            let read = if discarded { discard(stream, rest) } else { stream.read(buffer) };
+            match read {
                 Ok(0) => return self.on_close(shared, poll),
                 Ok(count) => {
-                    if let Err(kind) = self.on_bytes(&buffer[..count], shared) {
+                    let done = if discarded {
+                        self.on_body(count, shared);
+                        Ok(())
+                    } else {
+                        self.on_bytes(&buffer[..count], shared)
+                    };
+                    if let Err(kind) = done {
                         return self.fail(shared, kind);
                     }
                     // A short read has emptied the socket; more will be a new event. Only when all is
                     // here does the close most often follow at once.
-                    if count < buffer.len() && self.state == State::Receiving && !closed {
+                    let asked = if discarded { rest } else { buffer.len() };
+                    if count < asked && self.state == State::Receiving && !closed {
                         return;
                     }
                 }
@@ -334,8 +357,15 @@ impl Client {
         if self.verify && shared.pattern.get(self.received..until) != Some(bytes) {
             return Err("corrupt");
         }
-        self.received = until;
-        if until == length {
+        self.on_body(bytes.len(), shared);
+        Ok(())
+    }
+
+    /// So many bytes more of the body are here; no more than it has.
+    fn on_body(&mut self, count: usize, shared: &mut Shared) {
+        let length = self.length.unwrap_or(0);
+        self.received += count;
+        if self.received == length {
             let now = Instant::now();
             shared.on_response(now - self.since, length, self.verify);
             self.served = self.served.saturating_add(1);
@@ -351,7 +381,6 @@ impl Client {
                 self.state = State::Closing;
             }
         }
-        Ok(())
     }
 
     fn fail(&mut self, shared: &mut Shared, kind: &'static str) {

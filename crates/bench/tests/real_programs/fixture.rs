@@ -50,6 +50,12 @@ fn owner(arm: Arm) -> Owner {
 /// Whose turn it is.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// Waits for the turn of a test that needs the machine and no [`Fixture`].
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    // A test that failed leaves nothing that disturbs the next.
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The two hosts, and the daemon on the server host. All of it goes on drop; programs that a test starts go first,
 /// since they are declared later.
 pub(crate) struct Fixture {
@@ -83,8 +89,7 @@ impl Fixture {
     }
 
     fn with_testbed(make: impl FnOnce() -> anyhow::Result<Testbed>) -> Fixture {
-        // A test that failed leaves nothing that disturbs the next.
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turn();
         let testbed = make().unwrap_or_else(|error| panic!("{NEEDS}: {error:#}"));
         Fixture { daemon: None, testbed, _turn: turn }
     }

@@ -16,6 +16,7 @@
 
 mod classes;
 mod death;
+mod experiments;
 mod faults;
 mod fixture;
 mod hostile;

@@ -1,0 +1,143 @@
+//! The flood's two ends: a sender of minimum-size datagrams, as fast as its core can, and a program that takes
+//! datagrams slower than they come.
+//!
+//! The sender writes whole Ethernet frames to a packet socket, many a system call, past the queueing discipline: it
+//! is not held up by a socket of its own, by routes or by neighbours. Both run until they are stopped, as
+//! `scoutline load flood …` and `scoutline load sink …`.
+
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use scoutline_wire::{ethernet, ipv4, udp};
+
+use crate::sys;
+
+/// The least that Ethernet carries, its checksum not counted (IEEE 802.3 §4A.4.2: 64 with it).
+const FRAME_BYTES: usize = 60;
+/// Frames of one system call.
+const BATCH: usize = 64;
+
+/// What `scoutline load flood` is told.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "load flood", about = "Datagrams of minimum size, as fast as can be")]
+pub struct FloodArguments {
+    /// The interface to send from.
+    #[arg(long)]
+    pub device: String,
+    /// The receiver's link address, `aa:bb:…`.
+    #[arg(long)]
+    pub mac: String,
+    /// The sender's address.
+    #[arg(long)]
+    pub source: Ipv4Addr,
+    /// To whom.
+    #[arg(long)]
+    pub target: SocketAddrV4,
+    /// Run on this core only.
+    #[arg(long)]
+    pub cpu: Option<usize>,
+    /// End by itself after so long.
+    #[arg(long, default_value_t = 60.0)]
+    pub seconds: f64,
+}
+
+/// What `scoutline load sink` is told.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "load sink", about = "A program that reads datagrams slowly")]
+pub struct SinkArguments {
+    /// Where it listens.
+    #[arg(long)]
+    pub port: u16,
+    /// Microseconds between two datagrams that it takes.
+    #[arg(long, default_value_t = 1000)]
+    pub every: u64,
+}
+
+/// Sends until the time is over. Prints `sending` once it does.
+pub fn flood(arguments: &FloodArguments) -> Result<()> {
+    if let Some(core) = arguments.cpu {
+        sys::set_core(core).with_context(|| format!("cannot use core {core}"))?;
+    }
+    let device = &arguments.device;
+    let own = sys::link_address(device).with_context(|| format!("no link address of {device}"))?;
+    let frame = frame(own, parse_mac(&arguments.mac)?, arguments.source, arguments.target);
+    let sender = sys::FrameSender::open(device).with_context(|| format!("cannot send frames at {device}"))?;
+    let end = Instant::now() + Duration::from_secs_f64(arguments.seconds);
+    println!("sending");
+    while Instant::now() < end {
+        sender.send_copies::<BATCH>(&frame).with_context(|| format!("cannot send at {device}"))?;
+    }
+    Ok(())
+}
+
+/// Takes a datagram, rests, takes the next. Prints `ready` once it listens.
+pub fn sink(arguments: &SinkArguments) -> Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, arguments.port))?;
+    println!("ready");
+    let mut room = [0; 2048];
+    loop {
+        socket.recv(&mut room)?;
+        thread::sleep(Duration::from_micros(arguments.every));
+    }
+}
+
+fn frame(own: [u8; 6], mac: [u8; 6], source: Ipv4Addr, target: SocketAddrV4) -> [u8; FRAME_BYTES] {
+    let mut frame = [0; FRAME_BYTES];
+    ethernet::Header { destination: mac, source: own, ethertype: ethernet::TYPE_IPV4 }.emit(&mut frame);
+    let packet = &mut frame[ethernet::HEADER_LEN..];
+    let total_len = packet.len() as u16;
+    ipv4::Header {
+        header_len: ipv4::MIN_HEADER_LEN as u8,
+        tos: 0,
+        total_len,
+        identification: 0,
+        dont_fragment: true,
+        more_fragments: false,
+        fragment_offset: 0,
+        ttl: 64,
+        protocol: ipv4::PROTOCOL_UDP,
+        source,
+        destination: *target.ip(),
+    }
+    .emit(packet);
+    let datagram = &mut packet[ipv4::MIN_HEADER_LEN..];
+    let len = datagram.len() as u16;
+    udp::Header { source_port: 40_000, destination_port: target.port(), len, checksum: 0 }.emit(datagram);
+    frame
+}
+
+fn parse_mac(text: &str) -> Result<[u8; 6]> {
+    let mut mac = [0; 6];
+    let parts: Vec<&str> = text.split(':').collect();
+    if parts.len() != mac.len() {
+        bail!("`{text}` is no link address");
+    }
+    for (byte, part) in mac.iter_mut().zip(parts) {
+        *byte = u8::from_str_radix(part, 16).with_context(|| format!("`{text}` is no link address"))?;
+    }
+    Ok(mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_a_whole_datagram_of_minimum_size() {
+        let target = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 9000);
+        let frame =
+            frame([2; 6], parse_mac("02:00:00:00:00:0a").unwrap(), Ipv4Addr::new(10, 0, 0, 2), target);
+        let link = ethernet::Header::parse(&frame).unwrap();
+        assert_eq!((link.destination, link.source), ([2, 0, 0, 0, 0, 10], [2; 6]));
+        let packet = &frame[ethernet::HEADER_LEN..];
+        let header = ipv4::Header::parse(packet).unwrap();
+        assert!(ipv4::checksum_is_valid(&packet[..ipv4::MIN_HEADER_LEN]));
+        assert_eq!((header.total_len, header.destination), (46, *target.ip()));
+        let datagram = udp::Header::parse(&packet[ipv4::MIN_HEADER_LEN..]).unwrap();
+        assert_eq!((datagram.destination_port, datagram.len, datagram.checksum), (9000, 26, 0));
+        assert!(parse_mac("02:00").is_err() && parse_mac("02:00:00:00:00:xx").is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! Experiments that start daemons and servers, as short as they can be: every arm answers, and each row is there.
+
+use std::path::Path;
+
+use scoutline_bench::{Options, Report, Row, run};
+
+use crate::fixture::{scoutline, turn};
+
+fn experiment(name: &str, only: &str, seconds: f64) -> Report {
+    let _turn = turn();
+    let options = Options {
+        quick: true,
+        scoutline: scoutline(),
+        load: env!("CARGO_BIN_EXE_scoutline-bench").into(),
+        rounds: Some(1),
+        seconds: Some(seconds),
+        only: Some(only.to_owned()),
+        progress: false,
+        ..Options::default()
+    };
+    run(name, &options).unwrap_or_else(|error| panic!("{name}: {error:#}"))
+}
+
+/// The one row with this metric and this peer.
+fn row<'a>(report: &'a Report, metric: &str, peer: &str) -> &'a Row {
+    let wanted = |row: &&Row| row.metric == metric && row.peer_name == peer;
+    let found: Vec<&Row> = report.rows.iter().filter(wanted).collect();
+    let [row] = found[..] else { panic!("{metric} against {peer}: {} rows of {report}", found.len()) };
+    row
+}
+
+#[test]
+fn extend_measures_four_arms_and_traces_their_threads() {
+    let report = experiment("extend", "nginx 1 worker 50 KB, 96", 0.3);
+    assert!(!report.machine.method.contains_key("errors"), "{:?}", report.machine.method);
+    for peer in ["paths equal", "kernel", "kernel administered"] {
+        for metric in
+            ["preferred mean", "preferred p99", "preferred mean over unloaded mean", "throughput of the rest"]
+        {
+            let row = row(&report, metric, peer);
+            assert!(row.ours > 0.0 && row.peer.is_some_and(|figure| figure > 0.0), "{row:?}");
+        }
+    }
+    let traces = Path::new("/sys/kernel/tracing/instances");
+    if traces.exists() {
+        for peer in ["kernel", "kernel administered"] {
+            let row = row(&report, "preferred requests traced", peer);
+            assert!(row.ours > 0.0 && row.peer.is_some_and(|figure| figure > 0.0), "{row:?}");
+        }
+        let ours = format!("scl-{}-trace", std::process::id());
+        assert!(!traces.join(ours).exists(), "a trace buffer was left behind");
+    } else {
+        let metric = "unblock to run (not measured: this machine does not let us trace)";
+        assert!(row(&report, metric, "").peer.is_none());
+    }
+}
+
+#[test]
+fn flood_arrives_and_is_accounted_for() {
+    let report = experiment("flood", "flood for no path, 1000", 0.3);
+    for peer in ["paths equal", "kernel"] {
+        // How much of its rate the client keeps is a figure; that the flood was one is the test's matter.
+        for (metric, least) in
+            [("request rate without the flood", 10.0), ("flood and requests sent", 10_000.0)]
+        {
+            let row = row(&report, metric, peer);
+            assert!(row.ours > least && row.peer.is_some_and(|figure| figure > least), "{row:?}");
+        }
+    }
+    assert!(row(&report, "dropped, no-path", "paths equal").ours > 1_000.0, "{report}");
+    let kernel = row(&report, "dropped, kernel: no port", "kernel");
+    assert!(kernel.peer.is_some_and(|figure| figure > 1_000.0), "{kernel:?}");
+}
