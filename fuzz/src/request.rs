@@ -199,7 +199,9 @@ struct Connection {
     cutting: u8,
     whole: Exchange,
     cut: Exchange,
-    /// It knows HTTP only, so it is there from a byte of a request on.
+    /// Some byte came in.
+    has_begun: bool,
+    /// It knows HTTP only, so it is there if the first byte is one of a request.
     oracle: Option<Oracle>,
 }
 
@@ -211,6 +213,7 @@ fn exchange(stream: &[u8], cutting: u8) {
         cutting,
         whole: Exchange::new(LIMITS),
         cut: Exchange::new(LIMITS),
+        has_begun: false,
         oracle: None,
     };
     let mut inward = true;
@@ -251,8 +254,9 @@ impl Connection {
         for piece in pieces(bytes, self.cutting) {
             self.cut.on_inward(piece, &self.matcher, possible);
         }
-        if bytes.first().is_some_and(|byte| matches!(byte, b'\r' | b'\n' | b'!'..=b'~')) {
-            self.oracle.get_or_insert_with(Oracle::new);
+        if let (false, Some(first)) = (self.has_begun, bytes.first()) {
+            self.has_begun = true;
+            self.oracle = matches!(first, b'\r' | b'\n' | b'!'..=b'~').then(Oracle::new);
         }
         if let Some(oracle) = &mut self.oracle {
             oracle.inward(bytes, &self.matcher, possible);

@@ -2,7 +2,8 @@
 //!
 //! Each protocol has a folder with the same file names: `module` (makes stages, classifies packets), `stage` (the
 //! two directions of one path), the logic that the stage drives, and `tests`. What the modules of one device
-//! share stands in [`Interface`]; [`net`] links them into the default module graph.
+//! share stands in [`Interface`]; [`net`] links them into the default module graph. [`request`] is none of these: it
+//! looks into streams, for classes that depend on what is asked.
 //!
 //! ```text
 //!     SOCKET (engine)          ARP, ICMP, reassembly and resets are paths of their own that start

@@ -53,7 +53,7 @@ pub enum State {
     Opaque(Opaque),
 }
 
-/// What follows a message with this body, or inside it.
+/// The state, and what is left of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Head,

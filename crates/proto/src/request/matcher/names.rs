@@ -69,7 +69,7 @@ impl Names {
         // No label is empty, so a suffix does not stand at the very front.
         has(&self.exact, name)
             || !self.suffixes.is_empty()
-                && memchr::memchr_iter(b'.', name).any(|at| at > 0 && has(&self.suffixes, &name[at..]))
+                && (1..name.len()).any(|at| name[at] == b'.' && has(&self.suffixes, &name[at..]))
     }
 }
 
