@@ -254,7 +254,8 @@ impl Core {
         let half_open = |path: &&scoutline_path::Path| {
             path.stage::<crate::socket::StreamStage>().is_some_and(|stage| stage.is_half_open_of(end))
         };
-        let orphans: Vec<PathId> = self.paths.iter().filter(half_open).map(|path| path.id()).collect();
+        let orphans: Vec<PathId> =
+            self.paths.iter().filter(half_open).map(scoutline_path::Path::id).collect();
         for id in orphans {
             self.destroy(id);
         }
