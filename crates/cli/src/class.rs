@@ -1,6 +1,7 @@
 //! `scoutline class` and `scoutline reload`.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use scoutline_abi::api::{ClassKeys, ClassRow, Request};
 use serde::Serialize;
@@ -104,10 +105,11 @@ fn text(Class { keys, now }: &Class) -> String {
     let (first, then): (Vec<&String>, Vec<&String>) = keys.keys.keys().partition(settings);
     for key in first.into_iter().chain(then) {
         // The values of classes are numbers, booleans, strings and lists of them, which TOML writes as JSON does.
-        text += &format!("{key} = {}\n", keys.keys[key]);
+        let _ = writeln!(text, "{key} = {}", keys.keys[key]);
     }
-    text += &format!(
-        "# now: {} paths, {} connections, {} in, {} out, drops {}\n",
+    let _ = writeln!(
+        text,
+        "# now: {} paths, {} connections, {} in, {} out, drops {}",
         now.paths,
         now.connections,
         output::bytes(now.bytes_in),

@@ -425,7 +425,7 @@ fn pieces_of_files_in_the_stream() {
         let (_, client, server) = pair.established(80);
         let now = pair.now;
         pair.server.core.obey(Command::AddFile { region: RegionId(1), file: 7, map: Arc::clone(&map) }, now);
-        let mut expected = Vec::new();
+        let mut expected: Vec<u8> = Vec::new();
         let mut got = Vec::new();
         for (turn, (offset, len)) in
             [(0u64, 20_000usize), (5, 299_995), (100_000, 16_384)].into_iter().enumerate()
