@@ -36,7 +36,7 @@ const EQUAL: usize = 1;
 const KERNEL: usize = 2;
 const ADMINISTRATOR: usize = 3;
 const ARMS: [Arm; 4] = [
-    Arm { name: "paths priorities", paths: Some(Priorities::Preferred) },
+    Arm { name: "paths priorities", paths: Some(Priorities::Extended) },
     Arm { name: "paths equal", paths: Some(Priorities::Equal) },
     Arm { name: "kernel", paths: None },
     Arm { name: "kernel administered", paths: None },

@@ -40,7 +40,7 @@ const PRIORITIES: usize = 0;
 const EQUAL: usize = 1;
 const KERNEL: usize = 2;
 const ARMS: [Arm; 3] = [
-    Arm { name: "paths priorities", paths: Some(Priorities::Preferred) },
+    Arm { name: "paths priorities", paths: Some(Priorities::Extended) },
     Arm { name: "paths equal", paths: Some(Priorities::Equal) },
     Arm { name: "kernel", paths: None },
 ];

@@ -150,6 +150,8 @@ pub enum Priorities {
     Equal,
     /// Preferred 2, listen 1, standard 0; a preferred SYN has the preferred class's own listen path.
     Preferred,
+    /// The same, and the server's threads run at the priority of the path that they serve.
+    Extended,
 }
 
 /// The daemon of one server host.
@@ -170,7 +172,8 @@ impl Daemon {
     ) -> Result<Daemon> {
         let address = *testbed.server_address(index).ip();
         let preferred = testbed.client_address(index, crate::testbed::Client::Preferred);
-        let (high, high_listen) = if priorities == Priorities::Preferred { (2, 2) } else { (0, 1) };
+        let (high, high_listen) = if priorities == Priorities::Equal { (0, 1) } else { (2, 2) };
+        let extended = priorities == Priorities::Extended;
         let text = format!(
             "[[device]]
 name = \"eth0\"
@@ -182,6 +185,9 @@ cpu = {core}
 
 [linux]
 priority = 0
+
+[extension]
+enabled = {extended}
 
 [[class]]
 name = \"preferred\"
