@@ -104,7 +104,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let (rounds, seconds, warmup) = if options.quick { (1, 1.0, 0.25) } else { (3, 3.0, 0.5) };
     let (rounds, seconds) = (options.rounds.unwrap_or(rounds), options.seconds.unwrap_or(seconds));
     let mut cases = cases(options);
-    anyhow::ensure!(!cases.is_empty(), "no case of `extend` contains {:?}", options.only);
+    anyhow::ensure!(
+        !cases.is_empty(),
+        "no case of `extend` contains {:?}",
+        options.only.as_deref().unwrap_or_default()
+    );
     let mut lab = Lab::new(options, &ARMS, STEER)?;
     lab.administer(ADMINISTRATOR)?;
     lab.discard_bodies();

@@ -110,7 +110,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let (rounds, seconds, warmup) = if options.quick { (1, 1.0, 0.3) } else { (3, 3.0, 0.5) };
     let (rounds, seconds) = (options.rounds.unwrap_or(rounds), options.seconds.unwrap_or(seconds));
     let mut cases = cases(options);
-    anyhow::ensure!(!cases.is_empty(), "no case of `flood` contains {:?}", options.only);
+    anyhow::ensure!(
+        !cases.is_empty(),
+        "no case of `flood` contains {:?}",
+        options.only.as_deref().unwrap_or_default()
+    );
     let mut lab = Lab::new(options, &ARMS, STEER)?;
     lab.serve(Kind::NGINX)?;
     let sinks: Result<Vec<Process>> = (0..ARMS.len()).map(|arm| start_sink(&lab, options, arm)).collect();

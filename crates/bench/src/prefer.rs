@@ -65,7 +65,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             }
         }
     }
-    anyhow::ensure!(!cases.is_empty(), "no case of `prefer` contains {:?}", options.only);
+    anyhow::ensure!(
+        !cases.is_empty(),
+        "no case of `prefer` contains {:?}",
+        options.only.as_deref().unwrap_or_default()
+    );
     let mut lab = Lab::new(options, &ARMS, STEER)?;
     let mut meter = Meter::new(options, cases.len() * ARMS.len() * rounds as usize);
     for round in 0..rounds {

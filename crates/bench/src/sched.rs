@@ -86,7 +86,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.method("fluid", "everyone with work served at once, in proportion: the ideal");
     let workloads: Vec<Workload> =
         workload::all().into_iter().filter(|workload| options.wants(workload.name)).collect();
-    anyhow::ensure!(!workloads.is_empty(), "no case of `sched` contains {:?}", options.only);
+    anyhow::ensure!(
+        !workloads.is_empty(),
+        "no case of `sched` contains {:?}",
+        options.only.as_deref().unwrap_or_default()
+    );
     let mut panels = Vec::new();
     for workload in &workloads {
         let sums: Sums = workload

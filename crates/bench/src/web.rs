@@ -53,7 +53,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             }
         }
     }
-    anyhow::ensure!(!cases.is_empty(), "no case of `web` contains {:?}", options.only);
+    anyhow::ensure!(
+        !cases.is_empty(),
+        "no case of `web` contains {:?}",
+        options.only.as_deref().unwrap_or_default()
+    );
     let arms = [Arm { name: "paths", paths: Some(Priorities::Equal) }, Arm { name: "kernel", paths: None }];
     let mut lab = Lab::new(options, &arms, STEER)?;
     let mut meter = Meter::new(options, cases.len() * arms.len() * rounds as usize);

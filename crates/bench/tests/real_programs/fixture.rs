@@ -255,10 +255,8 @@ pub(crate) fn long() -> bool {
     std::env::var_os("SCOUTLINE_LONG").is_some_and(|value| value != "0")
 }
 
-/// How many MiB a transfer has: 1 GiB in the long form.
-pub(crate) fn transfer_mib(short: usize) -> usize {
-    if long() { 1024 } else { short }
-}
+/// How many MiB a bulk transfer has.
+pub(crate) const TRANSFER_MIB: usize = 1024;
 
 /// Writes a file of so many MiB, see [`write_file_kib`].
 pub(crate) fn write_file(path: &Path, mib: usize) {

@@ -8,7 +8,7 @@ use scoutline_bench::pattern;
 use scoutline_bench::process::Process;
 use scoutline_bench::server::{Kind, Server};
 
-use crate::fixture::{Arm, Fixture, SOON, assert_same, finish, transfer_mib, twins, wait_until, write_file};
+use crate::fixture::{Arm, Fixture, SOON, TRANSFER_MIB, assert_same, finish, twins, wait_until, write_file};
 use crate::nginx::{self, Side};
 
 twins!(
@@ -83,7 +83,7 @@ fn nginx_serves_curl(arm: Arm) {
         drop(server);
     }
     let mut server = server(&fixture, Kind::NGINX);
-    let (mib, name) = (transfer_mib(64), "large");
+    let (mib, name) = (TRANSFER_MIB, "large");
     write_file(&fixture.file("files").join(name), mib);
     let (url, got) = (format!("http://{}/{name}", fixture.address()), fixture.file("got"));
     let limit = LONG.as_secs().to_string();
@@ -180,7 +180,7 @@ fn curl_downloads_and_uploads(arm: Arm) {
     let files = fixture.file("peer-files");
     let _nginx = nginx::start(&fixture, Side::Peer, &files);
     let (original, got) = (files.join("original"), fixture.file("got"));
-    write_file(&original, transfer_mib(64));
+    write_file(&original, TRANSFER_MIB);
     let url = |name: &str| format!("http://{}/{name}", fixture.peer_address());
     let limit = LONG.as_secs().to_string();
     let common = ["-sS", "--fail", "--max-time", &limit];

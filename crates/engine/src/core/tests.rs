@@ -413,6 +413,21 @@ fn a_hostile_region_loses_only_itself() {
     pair.until("gone", |pair| pair.server.socket_paths() == 0);
 }
 
+/// Who has not finished the handshake has no listener to finish it with any more.
+#[test]
+fn half_open_connections_go_with_their_listener() {
+    let mut pair = Pair::new(3, WireConfig { delay: Duration::from_millis(50), ..WireConfig::default() });
+    let listener = pair.listen(80);
+    let client = pair.connect(80);
+    pair.until("half open", |pair| pair.server.socket_paths() == 2);
+    pair.server.request(listener, slot_request::CLOSE);
+    let now = pair.now;
+    pair.server.core.listen_to_programs(now);
+    assert_eq!(pair.server.socket_paths(), 0);
+    pair.until("reset", |pair| pair.client.state(client) & slot_state::FAILED != 0);
+    assert_eq!(pair.server.socket_paths(), 0);
+}
+
 /// A stream whose pieces lie in the ring and in a file by turns arrives as if it had been copied.
 #[test]
 fn pieces_of_files_in_the_stream() {
