@@ -355,7 +355,7 @@ impl Epoll {
     /// The calling thread goes on with `n` events.
     fn go_on(&mut self, n: usize) {
         if n > 0 {
-            serve::serve(self.given, self.set);
+            serve::serve(self.given);
         }
     }
 

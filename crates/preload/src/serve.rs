@@ -21,6 +21,8 @@ pub(crate) const BATCH: usize = 16;
 
 thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
+    /// The set on which the thread has slept last: by its own or by an epoll's it may have been raised.
+    static LAST: Cell<Option<Set>> = const { Cell::new(None) };
 }
 
 /// When something important was last seen by this process; 0: never.
@@ -41,24 +43,26 @@ pub(crate) fn thread() -> u32 {
 /// After a fork.
 pub(crate) fn in_child() {
     THREAD.set(0);
+    LAST.set(None);
 }
 
 /// The calling thread is the one that sleeps on this set.
 #[inline]
 pub(crate) fn enter(set: Set) {
     let id = thread();
+    LAST.set(Some(set));
     if set.shared.thread.load(Ordering::Relaxed) != id {
         set.shared.thread.store(id, Ordering::Release);
     }
 }
 
-/// The calling thread goes on with something of this importance; `set`: it has just waited on it.
+/// The calling thread goes on with something of this importance.
 #[inline]
-pub(crate) fn serve(importance: u32, set: Option<Set>) {
+pub(crate) fn serve(importance: u32) {
     if importance > ORDINARY {
         return;
     }
-    for set in [set, wait::own_set()].into_iter().flatten() {
+    for set in [LAST.get(), wait::own_set()].into_iter().flatten() {
         let level = set.shared.level.load(Ordering::Acquire);
         if level != 0 && set.shared.thread.load(Ordering::Relaxed) == thread() {
             lower(set, level);
@@ -84,7 +88,7 @@ fn lower(set: Set, level: u32) {
 #[inline]
 pub(crate) fn took(socket: Socket) {
     let importance = socket.importance();
-    serve(importance, None);
+    serve(importance);
     if importance > ORDINARY {
         ask(socket);
     }
@@ -106,7 +110,7 @@ fn ask(socket: Socket) {
 #[inline]
 pub(crate) fn closed(socket: Socket) {
     if socket.importance() > ORDINARY {
-        serve(0, None);
+        serve(0);
     }
 }
 

@@ -313,6 +313,7 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
     let Some(set) = thread_set() else { return poll_slowly(deadline, ready) };
     // A close by another thread meanwhile must not give the slot to somebody else.
     socket.hold(false);
+    serve::enter(set);
     watch(socket, set.number);
     set.shared.sleepers.fetch_add(1 + EXCLUSIVE, Ordering::SeqCst);
     let result = loop {
@@ -338,7 +339,7 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
     set.shared.sleepers.fetch_sub(1 + EXCLUSIVE, Ordering::SeqCst);
     unwatch(socket, set);
     if socket.state() & slot_state::LISTENING == 0 {
-        serve::serve(socket.importance(), None);
+        serve::serve(socket.importance());
     } else if set.shared.signalled.load(Ordering::SeqCst) != 0 {
         socket.tell();
     }

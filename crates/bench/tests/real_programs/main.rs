@@ -17,6 +17,7 @@
 mod classes;
 mod death;
 mod experiments;
+mod extension;
 mod faults;
 mod fixture;
 mod hostile;

@@ -1,0 +1,96 @@
+//! Threads of programs that run at the priority of the path which they serve, and get back what they had.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddrV4, TcpStream};
+
+use scoutline_bench::process::Process;
+
+use crate::fixture::{Arm, Fixture, SOON, script, wait_for_line, wait_until};
+
+/// Connections to this port are important.
+const MORE: &str = "
+[extension]
+enabled = true
+
+[[class]]
+name = \"preferred\"
+priority = 2
+local_port = [7000]
+";
+
+/// SCHED_OTHER and SCHED_FIFO, with the real-time priority (`proc(5)`, fields 41 and 40).
+const OWN: (u32, u32) = (0, 0);
+const RAISED: (u32, u32) = (1, 12);
+
+fn policy(process: &Process) -> (u32, u32) {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+    // The name may hold anything; behind it stands the third field.
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    (fields[41 - 3].parse().unwrap(), fields[40 - 3].parse().unwrap())
+}
+
+fn becomes(process: &Process, wanted: (u32, u32)) {
+    wait_until(&format!("policy {wanted:?}"), SOON, || policy(process) == wanted);
+}
+
+/// A server of this fixture, and a connection to it of which the server has just served something.
+fn serving(fixture: &Fixture) -> (Process, TcpStream) {
+    let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut server, "ready");
+    assert_eq!(policy(&server), OWN);
+    let peer = serve(fixture);
+    becomes(&server, RAISED);
+    (server, peer)
+}
+
+fn serve(fixture: &Fixture) -> TcpStream {
+    let address = SocketAddrV4::new(fixture.address(), 7000);
+    let mut peer = fixture
+        .testbed()
+        .client()
+        .enter(|| TcpStream::connect_timeout(&address.into(), SOON))
+        .unwrap()
+        .unwrap();
+    peer.set_read_timeout(Some(SOON)).unwrap();
+    peer.write_all(b"hello").unwrap();
+    let mut answer = [0; 5];
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"hello");
+    peer
+}
+
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    fixture.start_daemon_with(MORE);
+    fixture
+}
+
+#[test]
+fn a_thread_is_raised_while_it_serves_an_important_connection() {
+    let fixture = fixture();
+    let (server, peer) = serving(&fixture);
+    drop(peer);
+    becomes(&server, OWN);
+    let peer = serve(&fixture);
+    becomes(&server, RAISED);
+    drop(peer);
+    becomes(&server, OWN);
+}
+
+#[test]
+fn threads_get_back_what_they_had_when_the_daemon_is_killed() {
+    let mut fixture = fixture();
+    let (server, _peer) = serving(&fixture);
+    fixture.daemon().process().kill();
+    becomes(&server, OWN);
+}
+
+#[test]
+fn threads_get_back_what_they_had_when_the_daemon_stops() {
+    let fixture = fixture();
+    let (server, _peer) = serving(&fixture);
+    let (scoutline, daemon) = fixture.paths().unwrap();
+    let control = daemon.control().display().to_string();
+    fixture.run_peer(&scoutline.display().to_string(), &["stop", "--control", &control], SOON);
+    becomes(&server, OWN);
+}
