@@ -30,6 +30,8 @@ use crate::sys::{self, ThreadPolicy};
 
 /// How long a raised thread is believed to run without looking at what the kernel says of it.
 const BELIEVED_NS: u64 = 500_000;
+/// Threads in the books at a time; more keep their own priority until some have ended.
+const MAX_THREADS: usize = 1024;
 
 /// How priorities of paths become those of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,37 +165,60 @@ impl Extension {
         }
         let now = clock::now();
         let mut threads = self.threads.borrow_mut();
-        let known = threads.get(&thread).is_some_and(|touched| touched.process == process);
-        if !known {
-            let Some(touched) = touch(undo.as_ref(), region, set, (thread, process), now) else { return };
+        if let Some(touched) = threads.get_mut(&thread).filter(|touched| touched.process == process) {
+            touched.elsewhere = false;
+            if touched.priority() >= priority {
+                return;
+            }
+        }
+        // An id is used again once its thread has ended: it may be another's by now, of any program.
+        let started = sys::thread_stat(thread).map_or(0, |stat| stat.started);
+        let same = |known: &Touched| known.process == process && known.before.started == started;
+        if threads.get(&thread).is_some_and(|known| !same(known))
+            && let Some(gone) = threads.remove(&thread)
+        {
+            undo.forget(&gone.before);
+        }
+        if !threads.contains_key(&thread) {
+            if threads.len() >= MAX_THREADS {
+                return;
+            }
+            let Some(touched) = touch(undo.as_ref(), region, set, (thread, process), now) else {
+                // Whoever the set speaks of has ended: the next one that waits there takes its place.
+                shared.level.store(0, Ordering::SeqCst);
+                return;
+            };
             threads.insert(thread, touched);
         }
         let Some(touched) = threads.get_mut(&thread) else { return };
-        touched.elsewhere = false;
-        if touched.priority() >= priority {
-            return;
-        }
         let policy = ThreadPolicy {
             policy: libc::SCHED_FIFO,
             priority: i32::from(self.settings.base) + i32::from(priority.min(self.settings.range)),
         };
+        let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
+        shared.own_policy.store(own.packed(), Ordering::Relaxed);
+        shared.level.store(u32::from(priority), Ordering::SeqCst);
         match policy.give(thread, true) {
             Ok(()) => {
                 self.raises.set(self.raises.get() + 1);
                 (touched.priority, touched.raised_at, touched.set) = (priority, now, set);
                 touched.region = Arc::clone(region);
-                let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
-                shared.own_policy.store(own.packed(), Ordering::Relaxed);
-                shared.level.store(u32::from(priority), Ordering::Release);
+                if shared.level.load(Ordering::SeqCst) == 0 {
+                    // It has lowered itself in between, on another core, and must not stay raised unseen.
+                    let _ = own.give(thread, true);
+                }
                 let mut raised = self.raised.borrow_mut();
                 if !raised.contains(&thread) {
                     raised.push(thread);
                 }
             }
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                threads.remove(&thread);
+                if let Some(gone) = threads.remove(&thread) {
+                    undo.forget(&gone.before);
+                }
             }
             Err(error) => {
+                shared.level.store(0, Ordering::SeqCst);
                 self.refused.set(true);
                 eprintln!(
                     "scoutline: warn: threads of programs cannot be raised with their paths ({error}): it needs \
@@ -253,9 +278,13 @@ impl Extension {
         self.raised.borrow().iter().filter(|id| threads.get(id).is_some_and(|it| it.priority() > 0)).count()
     }
 
-    /// A process is gone, and its threads with it.
-    pub(crate) fn forget_gone(&self) {
-        self.forget_if(|touched| !sys::is_thread_of(touched.before.thread, touched.process));
+    /// A process of this program is gone, and its threads with it; or it has called `exec`, and goes on as another
+    /// program.
+    pub(crate) fn forget_process(&self, region: &Arc<Region>, process: u32) {
+        self.forget_if(|touched| {
+            Arc::ptr_eq(&touched.region, region) && touched.process == process
+                || !sys::is_thread_of(touched.before.thread, touched.process)
+        });
     }
 
     /// A program is gone or lets go of its region: its threads get back what they had.

@@ -158,7 +158,7 @@ impl Loop {
     /// thread wants to run.
     fn place_linux(&mut self, now: Time) -> bool {
         let wanted = self.core.extension.wanted(now);
-        let linux_level = wanted.map_or(Level::Idle, |level| level).max(self.core.settings.linux_level);
+        let linux_level = wanted.unwrap_or(Level::Idle).max(self.core.settings.linux_level);
         let mut configuration = *self.core.schedule.configuration();
         if configuration.fixed.linux_level != linux_level {
             configuration.fixed.linux_level = linux_level;

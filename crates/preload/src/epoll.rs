@@ -354,9 +354,7 @@ impl Epoll {
 
     /// The calling thread goes on with `n` events.
     fn go_on(&mut self, n: usize) {
-        if n > 0 {
-            serve::serve(self.given);
-        }
+        serve::serve(if n > 0 { self.given } else { 0 });
     }
 
     /// True when `collect` would find something; takes nothing.
@@ -413,7 +411,7 @@ impl Epoll {
     /// Who leaves with `n` of at most `most` events wakes the next sleeper for the rest, unless the set's pipe does.
     fn pass_on(&mut self, epfd: c_int, n: usize, most: usize) {
         let told = self.set.is_some_and(|set| set.shared.signalled.load(Ordering::SeqCst) != 0);
-        if n == most && self.waiters > 0 && !told && self.has_more() {
+        if (n == most || n == serve::BATCH) && self.waiters > 0 && !told && self.has_more() {
             self.kick(epfd);
         }
     }

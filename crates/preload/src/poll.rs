@@ -101,6 +101,18 @@ fn ready(fds: &[pollfd]) -> isize {
 
 /// `poll` and `ppoll` where some descriptor is ours. `zero`: do not wait; `deadline` none: for ever.
 pub(crate) fn poll(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: *const sigset_t) -> isize {
+    let result = await_ready(fds, zero, deadline, mask);
+    if serve::is_raised() {
+        let mut most = 0;
+        for entry in fds.iter().filter(|entry| entry.revents != 0) {
+            each_socket(std::slice::from_ref(entry), &mut |socket| most = most.max(socket.importance()));
+        }
+        serve::serve(most);
+    }
+    result
+}
+
+fn await_ready(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: *const sigset_t) -> isize {
     tell_deferred();
     let mut spun = false;
     loop {

@@ -50,9 +50,24 @@ pub(crate) fn in_child() {
 #[inline]
 pub(crate) fn enter(set: Set) {
     let id = thread();
+    if let Some(last) = LAST.get()
+        && last.number != set.number
+    {
+        leave(last);
+    }
     LAST.set(Some(set));
-    if set.shared.thread.load(Ordering::Relaxed) != id {
+    // One that is raised by way of this set lowers itself first: what the set says is about that thread.
+    let theirs = set.shared.thread.load(Ordering::Relaxed);
+    if theirs != id && (theirs == 0 || set.shared.level.load(Ordering::Acquire) == 0) {
         set.shared.thread.store(id, Ordering::Release);
+    }
+}
+
+/// The calling thread waits on this set no more.
+pub(crate) fn leave(set: Set) {
+    let level = set.shared.level.load(Ordering::Acquire);
+    if level != 0 && set.shared.thread.load(Ordering::Relaxed) == thread() {
+        lower(set, level);
     }
 }
 
@@ -63,11 +78,17 @@ pub(crate) fn serve(importance: u32) {
         return;
     }
     for set in [LAST.get(), wait::own_set()].into_iter().flatten() {
-        let level = set.shared.level.load(Ordering::Acquire);
-        if level != 0 && set.shared.thread.load(Ordering::Relaxed) == thread() {
-            lower(set, level);
-        }
+        leave(set);
     }
+}
+
+/// Whether the calling thread is raised, as far as it knows.
+#[inline]
+pub(crate) fn is_raised() -> bool {
+    [LAST.get(), wait::own_set()]
+        .into_iter()
+        .flatten()
+        .any(|set| set.shared.level.load(Ordering::Relaxed) != 0)
 }
 
 /// Back to the policy that the thread had before the engine raised it.
@@ -76,11 +97,17 @@ fn lower(set: Set, level: u32) {
     let own = set.shared.own_policy.load(Ordering::Relaxed);
     let parameters = libc::sched_param { sched_priority: (own >> 8) as c_int };
     let policy = (own & 0xff) as c_int | libc::SCHED_RESET_ON_FORK;
+    let cleared = set.shared.level.compare_exchange(level, 0, Ordering::SeqCst, Ordering::Relaxed);
     // SAFETY: the structure outlives the call. It concerns the calling thread alone.
-    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
-    if result == 0 {
-        // Should the engine have raised it once more meanwhile, the next event will.
-        let _ = set.shared.level.compare_exchange(level, 0, Ordering::AcqRel, Ordering::Relaxed);
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    let again = set.shared.level.load(Ordering::SeqCst);
+    if cleared.is_err() || again != 0 {
+        // The engine has raised it once more meanwhile: before our call, or after it?
+        // SAFETY: no pointers.
+        let now = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+        if now != libc::SCHED_FIFO {
+            let _ = set.shared.level.compare_exchange(again, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
     }
 }
 
@@ -98,7 +125,7 @@ pub(crate) fn took(socket: Socket) {
 #[cold]
 fn ask(socket: Socket) {
     let Some(set) = wait::thread_set() else { return };
-    if u32::max(set.shared.level.load(Ordering::Relaxed), 0) + 1 >= socket.importance() {
+    if set.shared.level.load(Ordering::Relaxed).saturating_add(1) >= socket.importance() {
         return;
     }
     enter(set);

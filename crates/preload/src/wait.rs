@@ -96,6 +96,7 @@ extern "C" fn thread_ends(_: *mut c_void) {
 
 /// Gives a set back: kept for the next who needs one, or returned to the daemon.
 pub(crate) fn give_back(set: Set) {
+    serve::leave(set);
     let mut cache = CACHE.lock();
     if cache.len < CACHE_LEN {
         let at = cache.len;

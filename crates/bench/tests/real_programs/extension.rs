@@ -35,7 +35,7 @@ fn becomes(process: &Process, wanted: (u32, u32)) {
 
 /// A server of this fixture, and a connection to it of which the server has just served something.
 fn serving(fixture: &Fixture) -> (Process, TcpStream) {
-    let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
+    let mut server = fixture.start("python3", &[&script("blocking_echo.py"), "7000"]);
     wait_for_line(&mut server, "ready");
     assert_eq!(policy(&server), OWN);
     let peer = serve(fixture);

@@ -29,11 +29,17 @@ pub struct Important {
 /// More rules than this make every packet ring: a filter has 4,096 instructions at most, and each costs time.
 const MAX_RULES: usize = 64;
 
+/// Packets taken from a bell at a time: 0.1 µs each.
+const SILENCED_AT_ONCE: usize = 32;
+/// A bell holds a few packets; more say nothing more. The kernel makes of it what it allows at least.
+const BUFFER_LEN: libc::c_int = 1;
+
 /// A bell that nothing rings yet.
 pub(super) fn open(interface: &Interface) -> Result<OwnedFd, OpenError> {
     let socket = raw_socket(&interface.name)?;
     let system = |action| move |error| OpenError::system(&interface.name, action, error);
     listen_for(&socket, &[]).map_err(system("filter its packets"))?;
+    let _ = sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BUFFER_LEN);
     // Linux 4.20; before it, what we send rings too.
     let _ = sys::set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
     bind(&socket, interface.index, libc::ETH_P_ALL as u16)
@@ -48,11 +54,15 @@ pub(super) fn listen_for(socket: &OwnedFd, rules: &[Important]) -> io::Result<()
     sys::set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// Takes what rang.
+/// Takes what rang; the rest, if a flood does, rings again.
 pub(super) fn silence(socket: &OwnedFd) {
     let mut byte = 0u8;
-    // SAFETY: one byte of a local; what is longer is cut off.
-    while unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) } >= 0 {}
+    for _ in 0..SILENCED_AT_ONCE {
+        // SAFETY: one byte of a local; what is longer is cut off.
+        if unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) } < 0 {
+            return;
+        }
+    }
 }
 
 const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;

@@ -92,15 +92,15 @@ impl Receiver {
         device: DeviceId,
         counters: &mut DeviceCounters,
     ) -> usize {
-        let mut taken = 0;
-        while taken < limit && self.is_clear(counters) {
+        let before = burst.len();
+        // A long packet may become several messages.
+        while burst.len() - before < limit && self.is_clear(counters) {
             let Some(frame) = Frame::take(&self.ring, self.head) else { break };
             match self.message(frame, now, device, burst, counters) {
                 Ok(Some(message)) => {
                     counters.rx_packets += 1;
                     counters.rx_bytes += message.body_len() as u64;
                     burst.push(message);
-                    taken += 1;
                 }
                 Ok(None) => {}
                 Err(NoMemory) => break, // the frame stays in the ring, and the kernel counts what does not fit
@@ -108,7 +108,7 @@ impl Receiver {
             self.head = if self.head + 1 == self.ring.frames() { 0 } else { self.head + 1 };
         }
         self.is_clear(counters); // else nothing arrives that would wake us
-        taken
+        burst.len() - before
     }
 
     /// Makes sure that the frame that comes next is not still out; false when it must stay out.

@@ -200,7 +200,8 @@ impl Core {
             Command::ProcessGone { region, process } => {
                 if let Some(program) = self.programs.get(&region).cloned() {
                     self.on_process_gone(&program, process, now);
-                    self.extension.forget_gone();
+                    let pid = program.region.process(process).map_or(0, |it| it.pid.load(Ordering::Relaxed));
+                    self.extension.forget_process(&program.region, pid);
                 }
             }
             Command::SetClasses(classes, done) => self.set_classes(classes, done, now),

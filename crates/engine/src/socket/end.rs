@@ -210,7 +210,7 @@ impl SocketEnd {
 
     /// Its path stands here from now on; the program is told.
     pub(crate) fn stand(&self, standing: Standing) {
-        self.level.set(if standing.extended { standing.level } else { Level::default() });
+        self.level.set(standing.raises_to());
         let slot = self.shared();
         slot.importance.store(standing.importance(), Ordering::Relaxed);
         slot.urgent.store(u32::from(standing.urgent), Ordering::Relaxed);

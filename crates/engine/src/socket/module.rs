@@ -41,6 +41,11 @@ impl Standing {
         Standing { level, urgent: level > linux_level, extended: class.settings.extend }
     }
 
+    /// The level to which threads are raised for it.
+    pub(crate) fn raises_to(self) -> Level {
+        if self.extended { self.level } else { Level::default() }
+    }
+
     /// As [`scoutline_abi::layout::Slot::importance`] has it.
     pub(crate) fn importance(self) -> u32 {
         match self.level {

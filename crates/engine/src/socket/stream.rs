@@ -224,7 +224,7 @@ fn accept_queue_push(listener: &SocketEnd, slot: u32, standing: Standing) -> boo
         listener.stand(standing);
     }
     listener.publish_received(tail + 1);
-    listener.signal_at(standing.level);
+    listener.signal_at(standing.raises_to());
     true
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn await_events(
     loop {
         let mut epoll = lock.lock();
         if !epoll.is_ours() {
+            epoll.go_on(0);
             if zero {
                 return Answer::Done(wait_kernel(epoll, lock, epfd, out, Some(0), mask).0);
             }
@@ -106,9 +107,13 @@ pub(crate) fn await_events(
         }
         match woken {
             Woken::Event | Woken::Dead => {}
-            Woken::Interrupted => return Answer::Done(err(libc::EINTR)),
+            Woken::Interrupted => {
+                epoll.go_on(0);
+                return Answer::Done(err(libc::EINTR));
+            }
             Woken::TimedOut => {
                 n = epoll.collect(out);
+                epoll.go_on(n);
                 epoll.pass_on(epfd, n, out.len());
                 return Answer::Done(n as isize);
             }
