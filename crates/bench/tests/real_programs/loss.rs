@@ -21,7 +21,8 @@ twins!(transfers_stay_intact_over_a_lossy_link, a_server_over_a_bad_line, a_clie
 
 /// One packet in twenty.
 const LOSS_PER_MILLE: u32 = 50;
-const MIB: usize = 4;
+/// Enough super-segments that the odds of losing none are below 1 in 10,000.
+const MIB: usize = 12;
 
 /// The loss; it goes with this.
 struct Lossy {
