@@ -29,6 +29,8 @@ use crate::sys::{self, Sleeper};
 
 /// How often the engine looks for more important arrivals while Linux runs. A look costs about 2 µs.
 const LINUX_LOOK: Duration = Duration::from_micros(100);
+/// The least that it sleeps there for a message that is due by its pace.
+const PACED_LOOK: Duration = Duration::from_micros(25);
 /// Linux gets a turn at least this often even if no program was woken: other programs live on the core too.
 const LINUX_AT_LEAST: Duration = Duration::from_millis(1);
 /// Woken threads that have not run, from which on Linux goes first. Few enough that one more waits for less than a
@@ -95,6 +97,7 @@ impl Loop {
             let mut worked = self.core.pull(now);
             worked |= self.core.listen_to_programs(now);
             self.core.fire_timers(now);
+            worked |= self.core.pace(now);
             worked |= self.core.sweep(now);
             self.ready_linux(now);
             match self.core.schedule.dequeue(now) {
@@ -192,7 +195,8 @@ impl Loop {
         let mut finished = false;
         while now.since(start) < quantum {
             let left = quantum.saturating_sub(now.since(start));
-            sys::sleep_on(self.bells.fd(), LINUX_LOOK.min(left));
+            let paced = self.core.next_paced(now).map_or(left, |due| due.since(now).max(PACED_LOOK));
+            sys::sleep_on(self.bells.fd(), LINUX_LOOK.min(left).min(paced));
             self.bells.silence();
             self.core.silence_bells();
             now = clock::now();
@@ -204,6 +208,7 @@ impl Loop {
             }
             self.core.pull(now);
             self.core.listen_to_programs(now);
+            self.core.pace(now);
             self.place_linux(now);
             decision.level = self.core.schedule.configuration().fixed.linux_level;
             if self.core.schedule.preempts(&decision, now) {
@@ -228,9 +233,10 @@ impl Loop {
         self.core.publish(engine_state::SLEEPING);
         fence(Ordering::SeqCst);
         if !self.core.has_input() {
-            let limit = self.core.next_timeout().map(|due| due.since(now));
+            let limit = self.core.next_timeout(now).map(|due| due.since(now));
             // A device that was full says nothing when it has room again.
-            let limit = if self.core.has_output() { Some(Duration::from_micros(200)) } else { limit };
+            let full = self.core.has_output().then_some(Duration::from_micros(200));
+            let limit = limit.into_iter().chain(full).min();
             self.sleeper.sleep(limit);
             self.times.sleeps += 1;
         }

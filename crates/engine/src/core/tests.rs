@@ -15,6 +15,7 @@ use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
 use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
 use scoutline_path::Burst;
+use scoutline_sched::transmit::Preemption;
 use scoutline_sched::{Entry, Policy};
 
 use super::Core;
@@ -50,6 +51,9 @@ impl Partner for Polled {
     fn next_event(&self) -> Option<Time> {
         self.0.next_event()
     }
+    fn standing(&self) -> Option<u64> {
+        self.0.standing()
+    }
     fn counters(&self) -> DeviceCounters {
         self.0.counters()
     }
@@ -72,6 +76,8 @@ impl Host {
                 address: address.into(),
                 prefix: 24,
                 gateway: None,
+ rate: None,
+ preemption: Preemption::default(),
             }],
             receive_buffer: rings,
             send_buffer: rings,
@@ -102,6 +108,7 @@ impl Host {
             self.core.pull(now);
             let spoken = self.core.listen_to_programs(now);
             self.core.fire_timers(now);
+            self.core.pace(now);
             while self.core.sweep(now) {}
             match self.core.schedule.dequeue(now) {
                 Some(decision) => {
@@ -248,7 +255,7 @@ impl Pair {
         self.client.settle(self.now);
         self.server.settle(self.now);
         self.client.settle(self.now);
-        let next = [self.client.core.next_timeout(), self.server.core.next_timeout()];
+        let next = [self.client.core.next_timeout(self.now), self.server.core.next_timeout(self.now)];
         let Some(next) = next.into_iter().flatten().min() else { return false };
         self.now = next.max(self.now + Duration::from_micros(10));
         true
