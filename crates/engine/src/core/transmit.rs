@@ -72,6 +72,24 @@ impl TransmitSide {
         self.queues.settings().rate
     }
 
+    /// What `stat` shows of it, by name.
+    pub(super) fn counters(&self, now: Time) -> Vec<(String, u64)> {
+        let background = &self.background;
+        let queued = self.queues.queued_bytes().map(|(level, bytes)| match level {
+            Level::Idle => ("queued-bytes-idle".to_owned(), bytes),
+            Level::Priority(priority) => (format!("queued-bytes-{priority}"), bytes),
+        });
+        let named = [
+            ("rate-bits", self.rate().map_or(0, BitRate::get)),
+            ("queued-bytes", self.queues.bytes()),
+            ("background-paths", u64::from(background.paths())),
+            ("background-suspended-ns", background.suspended_for(now).as_nanos() as u64),
+            ("preemption-ns", background.activity.interval().as_nanos() as u64),
+            ("displaced", background.displaced()),
+        ];
+        queued.chain(named.map(|(name, value)| (name.to_owned(), value))).collect()
+    }
+
     /// Moves what may leave now from the queues to `out`.
     fn fill(&mut self, standing: Option<u64>, mut idle: bool, now: Time) {
         let paced = self.rate().is_some();
