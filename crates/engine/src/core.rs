@@ -9,6 +9,7 @@
 mod background;
 mod calls;
 mod classes;
+mod floods;
 mod micro;
 mod open;
 mod paths;
@@ -36,6 +37,7 @@ use scoutline_sched::{Decision, Entry, Level, Policy, Schedule};
 use crate::clock;
 use crate::command::RegionId;
 use crate::extend::Extension;
+use crate::flood::Detector;
 use crate::policy::ClassPolicy;
 use crate::program::Program;
 use crate::settings::{EngineSettings, ProgramFacts};
@@ -59,6 +61,9 @@ pub(crate) struct Net {
     transmit: TransmitSide,
     /// The device failed when last used; said once until it works again.
     failed: bool,
+    /// Packets for nobody, or for a path without room.
+    unwanted: u64,
+    flood: Detector,
 }
 
 impl Net {
@@ -191,39 +196,47 @@ impl Core {
         };
         match verdict {
             Verdict::Path(id) if self.refuses_connection(id, &message) => {
+                self.nets[net].unwanted += 1;
                 self.count_drop(Some(id), DropReason::ConnectionLimit);
             }
-            Verdict::Path(id) => self.offer(id, message, now),
+            Verdict::Path(id) => {
+                self.offer(id, message, now);
+            }
             Verdict::NoPath => match self.flows.lookup(&key) {
                 // Uncommon headers (options, say) of a known flow.
-                Some(id) => self.offer(id, message, now),
-                None => match self.nets[net].interface().stray_path(&key) {
-                    Some(id) => self.offer(id, message, now),
-                    None => self.unowned.on_drop(DropReason::NoPath),
-                },
+                Some(id) => {
+                    self.offer(id, message, now);
+                }
+                None => self.on_stray(net, &key, message, now),
             },
-            Verdict::Up(_) => self.unowned.on_drop(DropReason::UnknownProtocol),
-            Verdict::Drop(reason) => self.unowned.on_drop(reason),
+            Verdict::Up(_) => self.drop_unowned(net, DropReason::UnknownProtocol),
+            Verdict::Drop(reason) => self.drop_unowned(net, reason),
         }
     }
 
-    /// Puts a message into a path's queue and makes the path ready. A full queue drops it: counted there.
-    fn offer(&mut self, id: PathId, message: Message, now: Time) {
+    /// Puts a message into a path's queue and makes the path ready. A full queue drops it, counted there: false.
+    fn offer(&mut self, id: PathId, message: Message, now: Time) -> bool {
         let Some(path) = self.paths.get_mut(id) else {
             self.unowned.on_drop(DropReason::NoPath);
-            return;
+            return false;
         };
         self.touched.push(id);
         let Extra { level, net, .. } = self.extras[id.index as usize];
+        let net = net as usize;
         let (was_empty, bytes) = (path.queue().is_empty(), message.body_len() as u64);
         if level > Level::Idle {
-            self.make_room(net as usize, bytes);
+            self.make_room(net, bytes);
         }
-        let Some(path) = self.paths.get_mut(id) else { return };
-        if path.offer(message).is_ok() {
-            self.on_offered(net as usize, id, level, was_empty, now);
+        let Some(path) = self.paths.get_mut(id) else { return false };
+        let taken = path.offer(message).is_ok();
+        if taken {
+            self.on_offered(net, id, level, was_empty, now);
             self.make_ready(id, now);
+        } else if level > Level::Idle {
+            // What background loses while it waits is no flood.
+            self.nets[net].unwanted += 1;
         }
+        taken
     }
 
     fn make_ready(&mut self, id: PathId, now: Time) {
@@ -299,6 +312,7 @@ impl Core {
             }
         }
         self.due = due;
+        self.look_for_floods(now);
         for net in 0..self.nets.len() {
             if self.nets[net].interface().next_neighbour_timeout().is_some_and(|due| due <= now) {
                 let mut effects = std::mem::take(&mut self.runner.effects);
@@ -317,7 +331,9 @@ impl Core {
         let background = (0..self.nets.len()).filter_map(|net| self.background_timeout(net, now));
         let neighbours = self.nets.iter().filter_map(|net| net.interface().next_neighbour_timeout());
         let devices = self.nets.iter().filter_map(|net| net.device.next_event());
-        neighbours.chain(devices).chain(paced).chain(background).chain(self.wheel.next()).min()
+        let floods = self.nets.iter().filter_map(|net| net.flood.next_look());
+        let paths = neighbours.chain(self.wheel.next());
+        paths.chain(devices).chain(floods).chain(paced).chain(background).min()
     }
 
     /// Runs a path that the scheduler chose. Returns the time afterwards.
