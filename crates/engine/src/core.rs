@@ -81,6 +81,10 @@ struct Extra {
     kicked: bool,
     /// A timer of the path may be due.
     expired: bool,
+    /// It waits for room in its class's queue.
+    stalled: bool,
+    /// There was room for it: its turn to make something.
+    turn: bool,
     /// When the wheel will call, if it will.
     armed: Option<Time>,
     flow: Option<FlowKey>,
@@ -354,6 +358,11 @@ impl Core {
             self.flush(net, now);
             (messages, room) = self.room(net, flow.as_ref());
         }
+        if let Some(flow) = &flow
+            && !self.take_turn(net, id, flow)
+        {
+            room.bytes = 0;
+        }
         let Some(path) = self.paths.get_mut(id) else { return now };
         let extra = &mut self.extras[id.index as usize];
         // The quantum bounds both directions: a bulk sender must not fill the device's whole room in one run.
@@ -414,11 +423,11 @@ impl Core {
         let after = clock::now();
         let spent = after.since(now);
         if let Some(path) = self.paths.get_mut(id) {
-            path.account.cpu_ns += spent.as_nanos() as u64;
+            path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
         }
         self.schedule.charge(Entry::Path(id), spent, after);
         if self.is_burst_full(net) || decision.level > self.settings.linux_level {
-            self.flush(net, after);
+            self.flush(net, now);
         }
         after
     }

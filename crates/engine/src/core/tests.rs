@@ -67,7 +67,16 @@ struct Host {
 
 impl Host {
     fn new(address: [u8; 4], device: MemoryPartner, rings: u32) -> Host {
-        let settings = EngineSettings {
+        Host::with(address, device, rings, |_| {})
+    }
+
+    fn with(
+        address: [u8; 4],
+        device: MemoryPartner,
+        rings: u32,
+        change: impl FnOnce(&mut EngineSettings),
+    ) -> Host {
+        let mut settings = EngineSettings {
             devices: vec![DeviceSettings {
                 device: DeviceConfig {
                     id: DeviceId(0),
@@ -85,6 +94,7 @@ impl Host {
             spin: Duration::ZERO,
             ..EngineSettings::default()
         };
+        change(&mut settings);
         let mut core = Core::with_devices(settings, vec![Box::new(Polled(device))], Time::ZERO).unwrap();
         let (region, _fd) = Region::create().unwrap();
         let region = Arc::new(region);
@@ -546,3 +556,4 @@ fn datagrams_there_and_back() {
 }
 
 mod classes;
+mod transmit;

@@ -198,12 +198,22 @@ impl Core {
         match flow {
             None => self.stalled.push(id),
             Some(flow) => {
+                if std::mem::replace(&mut self.extras[id.index as usize].stalled, true) {
+                    return;
+                }
                 let key = (flow.level, flow.class);
                 let waiting = self.nets[net].transmit.stalled.entry(key).or_insert_with(|| (*flow, VecDeque::new()));
                 waiting.0 = *flow;
                 waiting.1.push_back(id);
             }
         }
+    }
+
+    /// Whether a path that runs may make data: when others of its class wait for room, only in its turn. What else it
+    /// makes (acknowledgments) does not wait.
+    pub(super) fn take_turn(&mut self, net: usize, id: PathId, flow: &Flow) -> bool {
+        let turn = std::mem::take(&mut self.extras[id.index as usize].turn);
+        turn || !self.nets[net].transmit.stalled.contains_key(&(flow.level, flow.class))
     }
 
     /// True when so much was made that it should go: more in one system call gains little.
@@ -293,6 +303,8 @@ impl Core {
             let mut turns = (bytes / u64::from(segment.min(TURN_LEN))).max(1);
             while turns > 0 && let Some(id) = waiting.pop_front() {
                 if self.paths.get(id).is_some() {
+                    let extra = &mut self.extras[id.index as usize];
+                    (extra.stalled, extra.turn) = (false, true);
                     self.make_ready(id, now);
                     turns -= 1;
                 }
