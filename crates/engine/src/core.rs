@@ -358,9 +358,8 @@ impl Core {
             self.flush(net, now);
             (messages, room) = self.room(net, flow.as_ref());
         }
-        if let Some(flow) = &flow
-            && !self.take_turn(net, id, flow)
-        {
+        let has_turn = flow.as_ref().is_none_or(|flow| self.take_turn(net, id, flow));
+        if !has_turn {
             room.bytes = 0;
         }
         let Some(path) = self.paths.get_mut(id) else { return now };
@@ -413,7 +412,7 @@ impl Core {
         }
         self.emit(net, flow.as_ref(), &mut made);
         self.runner.out = made;
-        if more && self.has_room(net, flow.as_ref()) {
+        if more && has_turn && self.has_room(net, flow.as_ref()) {
             self.make_ready(id, now);
         } else if more {
             self.stall(net, id, flow.as_ref());

@@ -382,7 +382,8 @@ impl<T> LevelQueues<T> {
     /// The class whose turn it is among those that may send at `now`.
     fn next(&self, now: Time, released: bool) -> Option<usize> {
         let ready = |queue: &ClassQueue<T>| {
-            !queue.messages.is_empty() && (released || queue.pace.is_none_or(|pace| pace.ready_at(BELOW) <= now))
+            !queue.messages.is_empty()
+                && (released || queue.pace.is_none_or(|pace| pace.ready_at(BELOW) <= now))
         };
         let candidates = self.classes.iter().enumerate().filter(|(_, queue)| ready(queue));
         candidates.min_by_key(|(_, queue)| queue.start).map(|(at, _)| at)
@@ -391,7 +392,9 @@ impl<T> LevelQueues<T> {
     /// When one of its classes may send, the link apart.
     fn ready_at(&self, released: bool) -> Option<Time> {
         let waiting = self.classes.iter().filter(|queue| !queue.messages.is_empty());
-        waiting.map(|queue| queue.pace.filter(|_| !released).map_or(Time::ZERO, |pace| pace.ready_at(BELOW))).min()
+        waiting
+            .map(|queue| queue.pace.filter(|_| !released).map_or(Time::ZERO, |pace| pace.ready_at(BELOW)))
+            .min()
     }
 }
 

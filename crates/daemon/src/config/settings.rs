@@ -10,7 +10,8 @@ use scoutline_sched::{Level, Weight};
 use toml::Spanned;
 
 use super::{
-    Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Network, Ports, Rate, Realtime,
+    Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Network, Ports, Rate,
+    Realtime,
 };
 
 impl Config {
@@ -173,7 +174,10 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
         connections: class.connections.as_ref().map(|connections| *connections.get_ref()),
         mark: class.mark.map(|dscp| dscp.0),
         extend: class.extend.unwrap_or(true),
-        weight: class.weight.as_ref().map_or_else(Weight::default, |weight| Weight::new(u64::from(*weight.get_ref()))),
+        weight: class
+            .weight
+            .as_ref()
+            .map_or_else(Weight::default, |weight| Weight::new(u64::from(*weight.get_ref()))),
         rate: class.rate.as_ref().map(bit_rate),
         ..ClassSettings::new(class.name.get_ref())
     }

@@ -111,7 +111,11 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rate, String> {
-        let fault = || format!("`{text}` is no rate; write it like \"100Mbit/s\", \"1Gbit/s\" or 64000 (bits per second)");
+        let fault = || {
+            format!(
+                "`{text}` is no rate; write it like \"100Mbit/s\", \"1Gbit/s\" or 64000 (bits per second)"
+            )
+        };
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (whole, part) = text[..digits].split_once('.').unwrap_or((&text[..digits], ""));
         let unit: u64 = match text[digits..].trim().trim_end_matches("/s") {
@@ -259,8 +263,7 @@ impl<'de> Deserialize<'de> for Rate {
 impl<'de> Deserialize<'de> for Interval {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Interval, D::Error> {
         let number = |us: i64| u32::try_from(us).ok().filter(|&us| us <= 10_000_000).map(Interval::Us);
-        deserializer
-            .deserialize_any(Notation { expecting: "\"auto\" or 0 to 10000000 microseconds", number })
+        deserializer.deserialize_any(Notation { expecting: "\"auto\" or 0 to 10000000 microseconds", number })
     }
 }
 

@@ -83,7 +83,10 @@ impl Receiver {
     /// buffers left to copy to.
     pub(super) fn pressed(&self) -> bool {
         let few = |pool: &Pool, limit: u32| pool.in_use() >= (limit - limit / 8) as usize;
-        few(&self.small, SMALL_LIMIT) || few(&self.large, LARGE_LIMIT) || self.ring.frames_out() >= self.ring.frames() / 2 || self.ring.is_out(self.head)
+        few(&self.small, SMALL_LIMIT)
+            || few(&self.large, LARGE_LIMIT)
+            || self.ring.frames_out() >= self.ring.frames() / 2
+            || self.ring.is_out(self.head)
     }
 
     pub(super) fn pull(

@@ -196,7 +196,8 @@ fn device_counters(net: &super::Net, now: Time) -> (String, BTreeMap<String, u64
         ("tx-software", c.tx_software),
         ("address-conflicts", net.interface().address_conflicts.get()),
     ];
-    let rows = rows.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(net.transmit.counters(now));
+    let rows =
+        rows.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(net.transmit.counters(now));
     (net.device.name().to_owned(), rows.collect())
 }
 

@@ -202,7 +202,8 @@ impl Core {
                     return;
                 }
                 let key = (flow.level, flow.class);
-                let waiting = self.nets[net].transmit.stalled.entry(key).or_insert_with(|| (*flow, VecDeque::new()));
+                let waiting =
+                    self.nets[net].transmit.stalled.entry(key).or_insert_with(|| (*flow, VecDeque::new()));
                 waiting.0 = *flow;
                 waiting.1.push_back(id);
             }
@@ -220,7 +221,9 @@ impl Core {
     pub(super) fn is_burst_full(&self, net: usize) -> bool {
         let side = &self.nets[net].transmit;
         let messages = side.out.len() + side.queues.len();
-        messages >= PUSH_BURST || side.out_len >= PUSH_LEN || !side.direct && side.queues.bytes() >= PUSH_LEN as u64
+        messages >= PUSH_BURST
+            || side.out_len >= PUSH_LEN
+            || !side.direct && side.queues.bytes() >= PUSH_LEN as u64
     }
 
     /// Gives the devices what was made for them.
@@ -301,7 +304,9 @@ impl Core {
             let Room { bytes, segment } = self.room(net, Some(flow)).1;
             // No more than can make something: the others would run for nothing.
             let mut turns = (bytes / u64::from(segment.min(TURN_LEN))).max(1);
-            while turns > 0 && let Some(id) = waiting.pop_front() {
+            while turns > 0
+                && let Some(id) = waiting.pop_front()
+            {
                 if self.paths.get(id).is_some() {
                     let extra = &mut self.extras[id.index as usize];
                     (extra.stalled, extra.turn) = (false, true);
@@ -335,7 +340,8 @@ impl Core {
     pub(super) fn transmit_timeout(&self, net: usize) -> Option<Time> {
         let side = &self.nets[net].transmit;
         // Who is blocked is looked at now and then; without a rate there is only background that has to wait.
-        if side.queues.is_empty() || side.blocked || !side.queues.is_paced() && !side.queues.has_background() {
+        if side.queues.is_empty() || side.blocked || !side.queues.is_paced() && !side.queues.has_background()
+        {
             return None;
         }
         let quiet = side.background.activity.quiet_at();
@@ -365,7 +371,8 @@ impl Core {
     pub(super) fn check_direct(&mut self) {
         let classes = self.policy.classes();
         let first = classes.first().map(|class| class.settings.level);
-        let alike = classes.iter().all(|class| Some(class.settings.level) == first && class.settings.rate.is_none());
+        let alike =
+            classes.iter().all(|class| Some(class.settings.level) == first && class.settings.rate.is_none());
         for net in &mut self.nets {
             let side = &mut net.transmit;
             side.direct = alike && side.rate().is_none() && side.background.paths() == 0;

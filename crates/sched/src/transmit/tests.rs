@@ -199,7 +199,10 @@ fn segments_fit_the_rate() {
     assert_eq!(room(at(1_000_000), None, foreground).segment, FRAME);
     assert_eq!(room(at(100_000_000), at(50_000_000), foreground).segment, 3_125);
     assert_eq!(room(None, at(50_000_000), foreground).segment, 3_125);
-    assert_eq!(room(at(100_000_000), None, Level::Idle), Room { bytes: 2 * u64::from(FRAME), segment: FRAME });
+    assert_eq!(
+        room(at(100_000_000), None, Level::Idle),
+        Room { bytes: 2 * u64::from(FRAME), segment: FRAME }
+    );
     assert_eq!(room(at(10_000_000_000), None, Level::Idle).segment, 15_000);
     let mut queues = paced();
     let flow = flow(foreground, 0, 100);
@@ -216,7 +219,11 @@ fn rates_change_live() {
     queues.enqueue(flow, 1_250, 1);
     assert!(queues.take(Time::ZERO, true).is_some());
     queues.set_rate(Some(BitRate::new(1_000_000_000)));
-    assert_eq!(queues.next_time(Some(Time::ZERO)), Some(Time::from_micros(9_500)), "10 ms of 100 Mbit/s stand below");
+    assert_eq!(
+        queues.next_time(Some(Time::ZERO)),
+        Some(Time::from_micros(9_500)),
+        "10 ms of 100 Mbit/s stand below"
+    );
     queues.release();
     assert!(queues.take(Time::ZERO, true).is_some());
 }

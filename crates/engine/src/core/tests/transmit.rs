@@ -45,7 +45,12 @@ fn pair(config: WireConfig, change: impl FnOnce(&mut EngineSettings)) -> Pair {
 
 /// The wire that a rate is meant for: as fast as it says, and a queue that would take much.
 fn slow_wire() -> WireConfig {
-    WireConfig { rate_bits: Some(RATE), delay: Duration::from_micros(100), queue_limit: 10_000, ..WireConfig::default() }
+    WireConfig {
+        rate_bits: Some(RATE),
+        delay: Duration::from_micros(100),
+        queue_limit: 10_000,
+        ..WireConfig::default()
+    }
 }
 
 fn paced(settings: &mut EngineSettings) {
@@ -95,16 +100,19 @@ fn share(bytes: u64, time: Duration) -> f64 {
 }
 
 fn counter(host: &Host, name: &str, now: Time) -> u64 {
-    let scoutline_abi::api::Answer::Stat(stat) = host.core.answer_query(&Request::Stat, now) else { panic!("no stat") };
+    let scoutline_abi::api::Answer::Stat(stat) = host.core.answer_query(&Request::Stat, now) else {
+        panic!("no stat")
+    };
     stat.devices.values().next().unwrap()[name]
 }
 
 #[test]
 fn a_rate_is_kept_and_used() {
     // The wire itself has no rate: what arrives is what we let go.
-    let mut pair = pair(WireConfig { delay: Duration::from_micros(100), ..WireConfig::default() }, |settings| {
-        settings.devices[0].rate = Some(BitRate::new(RATE));
-    });
+    let mut pair =
+        pair(WireConfig { delay: Duration::from_micros(100), ..WireConfig::default() }, |settings| {
+            settings.devices[0].rate = Some(BitRate::new(RATE));
+        });
     let mut streams = [Stream::open(&mut pair, FOREGROUND), Stream::open(&mut pair, OTHER)];
     let begin = pair.now;
     run(&mut pair, begin + LONG, |pair| {
@@ -114,7 +122,8 @@ fn a_rate_is_kept_and_used() {
         }
     });
     let used = share(streams.iter().map(|stream| stream.received).sum(), LONG);
-    assert!((0.98..=1.001).contains(&used), "{used} of the rate");
+    // What may stand below is half a millisecond of this.
+    assert!((0.98..=1.002).contains(&used), "{used} of the rate");
     let parts = share(streams[0].received, LONG) / used;
     assert!((0.45..0.55).contains(&parts), "streams of one class take turns: {parts}");
 }
@@ -296,7 +305,8 @@ fn background_is_marked_unless_its_class_says_otherwise() {
         let seen = pair.server.core.extras.iter().find_map(|extra| extra.flow.and(extra.tos));
         assert_eq!(seen, Some(tos));
         Stream::open(&mut pair, FOREGROUND);
-        let seen: Vec<_> = pair.server.core.extras.iter().filter_map(|extra| extra.flow.and(extra.tos)).collect();
+        let seen: Vec<_> =
+            pair.server.core.extras.iter().filter_map(|extra| extra.flow.and(extra.tos)).collect();
         assert_eq!(seen, [tos, 0]);
     }
 }
@@ -417,10 +427,14 @@ fn foreground_displaces_background_from_full_buffers() {
         now: Time::from_millis(1),
     };
     let now = pair.now;
-    let (low, high) =
-        (Datagrams::bound(&mut pair.server, BACKGROUND, now), Datagrams::bound(&mut pair.server, FOREGROUND, now));
-    let (to_low, to_high) =
-        (Datagrams::connected(&mut pair.client, BACKGROUND, now), Datagrams::connected(&mut pair.client, FOREGROUND, now));
+    let (low, high) = (
+        Datagrams::bound(&mut pair.server, BACKGROUND, now),
+        Datagrams::bound(&mut pair.server, FOREGROUND, now),
+    );
+    let (to_low, to_high) = (
+        Datagrams::connected(&mut pair.client, BACKGROUND, now),
+        Datagrams::connected(&mut pair.client, FOREGROUND, now),
+    );
     let settle = |pair: &mut Pair| {
         let next = pair.now + Duration::from_millis(1);
         run(pair, next, |_| {});
@@ -444,7 +458,8 @@ fn foreground_displaces_background_from_full_buffers() {
     let now = pair.now;
     let displaced = counter(&pair.server, "displaced", now);
     assert!((1..=20).contains(&displaced), "{displaced} displaced");
-    let path = pair.server.core.paths.iter().find(|path| path.account.drops(DropReason::Displaced) > 0).unwrap();
+    let path =
+        pair.server.core.paths.iter().find(|path| path.account.drops(DropReason::Displaced) > 0).unwrap();
     assert_eq!(u64::from(path.account.drops(DropReason::Displaced)), displaced, "counted where it was lost");
     let refused = u64::from(path.account.drops(DropReason::MemoryLimit));
     assert_eq!(low.receive(&pair.server), 0, "and nothing of background was worked on");
