@@ -127,6 +127,8 @@ pub struct Core {
     listeners: Listeners,
     /// Classes were changed, and not all paths have been looked at since.
     sweep: Option<Sweep>,
+    /// See [`Core::all_important_ring`].
+    all_ring: bool,
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
     /// Threads raised with their paths.

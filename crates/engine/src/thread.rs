@@ -27,8 +27,11 @@ use crate::core::Core;
 use crate::linux::Sentinel;
 use crate::sys::{self, Sleeper};
 
-/// How often the engine looks for more important arrivals while Linux runs. A look costs about 2 µs.
+/// How often the engine looks for more important arrivals while Linux runs, when they do not all ring. A look costs 2 to
+/// 15 µs.
 const LINUX_LOOK: Duration = Duration::from_micros(100);
+/// When they do: the receive ring wants to be emptied.
+const LINUX_LOOK_RUNG: Duration = Duration::from_micros(500);
 /// The least that it sleeps there for a message that is due by its pace.
 const PACED_LOOK: Duration = Duration::from_micros(25);
 /// Linux gets a turn at least this often even if no program was woken: other programs live on the core too.
@@ -38,6 +41,10 @@ const LINUX_AT_LEAST: Duration = Duration::from_millis(1);
 const LINUX_BACKLOG: usize = 8;
 /// What paths of Linux's level get between its turns even then: acknowledgments must not starve.
 const PRESSED_INTERVAL: Duration = Duration::from_micros(25);
+
+/// How long a raised thread runs at most before paths of its own level, its own for one, get the core. It rings when it
+/// sleeps; some never do.
+const RAISED_QUANTUM: Duration = Duration::from_micros(300);
 
 /// The loop and what it sleeps on.
 pub(crate) struct Loop {
@@ -173,6 +180,8 @@ impl Loop {
     /// Gives the core to Linux until it is idle, a more important path is ready, or the quantum is over.
     fn linux_slice(&mut self, mut decision: Decision) {
         let quantum = decision.quantum.time;
+        let ordinary = self.core.settings.linux_level;
+        let quantum_at = |level| if level > ordinary { quantum.min(RAISED_QUANTUM) } else { quantum };
         let start = clock::now();
         self.core.flush_all(start);
         self.core.wakes.set(0);
@@ -193,10 +202,17 @@ impl Loop {
         self.times.slices += 1;
         let mut now = start;
         let mut finished = false;
-        while now.since(start) < quantum {
-            let left = quantum.saturating_sub(now.since(start));
+        while now.since(start) < quantum_at(decision.level) {
+            let left = quantum_at(decision.level).saturating_sub(now.since(start));
+            let look = if self.core.all_important_ring() { LINUX_LOOK_RUNG } else { LINUX_LOOK };
+            // What is no more important than the thread that runs waits until that sleeps, which it tells us.
+            let bells = if decision.level < self.core.policy.highest_level() {
+                self.bells.fd()
+            } else {
+                self.bells.without_devices()
+            };
             let paced = self.core.next_paced(now).map_or(left, |due| due.since(now).max(PACED_LOOK));
-            sys::sleep_on(self.bells.fd(), LINUX_LOOK.min(left).min(paced));
+            sys::sleep_on(bells, look.min(left).min(paced));
             self.bells.silence();
             self.core.silence_bells();
             now = clock::now();

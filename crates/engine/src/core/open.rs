@@ -101,6 +101,7 @@ impl Core {
             policy,
             listeners,
             sweep: None,
+            all_ring: false,
             wakes: Rc::new(Cell::new(0)),
             extension: Rc::new(Extension::new(None, None)),
             counters: Counters::default(),
@@ -152,14 +153,22 @@ impl Core {
     /// the engine looks now and then.
     pub(crate) fn set_bells(&mut self) {
         let rules = self.policy.important(self.settings.linux_level);
+        self.all_ring = self.policy.all_important_named(self.settings.linux_level);
         for net in &mut self.nets {
             if let Err(error) = net.device.ring_for(&rules) {
+                self.all_ring = false;
                 eprintln!("scoutline: warn: {}: important packets do not ring: {error}", net.device.name());
             }
+            self.all_ring &= net.device.bell_fd().is_some();
             if net.flood.is_on() {
                 net.device.police(Some(&rules));
             }
         }
+    }
+
+    /// Whether every packet that is more important than Linux rings.
+    pub(crate) fn all_important_ring(&self) -> bool {
+        self.all_ring
     }
 
     /// Takes what rang for important packets.
