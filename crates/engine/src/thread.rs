@@ -32,6 +32,8 @@ use crate::sys::{self, Sleeper};
 const LINUX_LOOK: Duration = Duration::from_micros(100);
 /// When they do: the receive ring wants to be emptied.
 const LINUX_LOOK_RUNG: Duration = Duration::from_micros(500);
+/// The least that it sleeps there for a message that is due by its pace.
+const PACED_LOOK: Duration = Duration::from_micros(25);
 /// Linux gets a turn at least this often even if no program was woken: other programs live on the core too.
 const LINUX_AT_LEAST: Duration = Duration::from_millis(1);
 /// Woken threads that have not run, from which on Linux goes first. Few enough that one more waits for less than a
@@ -102,6 +104,7 @@ impl Loop {
             let mut worked = self.core.pull(now);
             worked |= self.core.listen_to_programs(now);
             self.core.fire_timers(now);
+            worked |= self.core.pace(now);
             worked |= self.core.sweep(now);
             self.ready_linux(now);
             match self.core.schedule.dequeue(now) {
@@ -208,7 +211,8 @@ impl Loop {
             } else {
                 self.bells.without_devices()
             };
-            sys::sleep_on(bells, look.min(left));
+            let paced = self.core.next_paced(now).map_or(left, |due| due.since(now).max(PACED_LOOK));
+            sys::sleep_on(bells, look.min(left).min(paced));
             self.bells.silence();
             self.core.silence_bells();
             now = clock::now();
@@ -220,6 +224,7 @@ impl Loop {
             }
             self.core.pull(now);
             self.core.listen_to_programs(now);
+            self.core.pace(now);
             self.place_linux(now);
             decision.level = self.core.schedule.configuration().fixed.linux_level;
             if self.core.schedule.preempts(&decision, now) {
@@ -244,9 +249,10 @@ impl Loop {
         self.core.publish(engine_state::SLEEPING);
         fence(Ordering::SeqCst);
         if !self.core.has_input() {
-            let limit = self.core.next_timeout().map(|due| due.since(now));
+            let limit = self.core.next_timeout(now).map(|due| due.since(now));
             // A device that was full says nothing when it has room again.
-            let limit = if self.core.has_output() { Some(Duration::from_micros(200)) } else { limit };
+            let full = self.core.has_output().then_some(Duration::from_micros(200));
+            let limit = limit.into_iter().chain(full).min();
             self.sleeper.sleep(limit);
             self.times.sleeps += 1;
         }

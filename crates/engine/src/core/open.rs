@@ -20,6 +20,7 @@ use scoutline_ring::Pool;
 use scoutline_sched::{Policy, Quantum, Schedule, priority, schedule};
 use scoutline_wire::ethernet;
 
+use super::transmit::TransmitSide;
 use super::{Core, Counters, Net};
 use crate::clock;
 use crate::command::Command;
@@ -114,6 +115,7 @@ impl Core {
             stalled: Vec::new(),
             settings,
         };
+        core.check_direct();
         core.make_service_paths()?;
         core.set_bells();
         Ok(core)
@@ -235,15 +237,14 @@ impl Core {
         for program in self.programs.values().cloned().collect::<Vec<_>>() {
             self.remove_program(&program, now);
         }
+        self.release_output();
         while let Some(decision) = self.schedule.dequeue(now) {
             if let scoutline_sched::Entry::Path(id) = decision.entry {
                 self.run_path(id, &decision, now);
             }
+            self.flush_all(now);
             if self.has_output() {
-                self.flush_all(now);
-                if self.has_output() {
-                    return;
-                }
+                return;
             }
         }
     }
@@ -268,6 +269,7 @@ fn make_net(
     socket: SocketModule,
 ) -> Result<Net, StartError> {
     let facts = partner.facts();
+    let mtu = facts.mtu;
     let interface = Interface::new(&InterfaceConfig {
         device: DeviceId(index as u16),
         link_address: facts.link_address,
@@ -317,8 +319,7 @@ fn make_net(
         entry,
         tcp,
         udp,
-        out: Burst::new(),
-        out_len: 0,
+        transmit: TransmitSide::new(device, mtu),
         failed: false,
         unwanted: 0,
         flood: Detector::default(),
