@@ -427,7 +427,9 @@ impl Core {
             path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
         }
         self.schedule.charge(Entry::Path(id), spent, after);
-        if self.is_burst_full(net) || decision.level > self.settings.linux_level {
+        if decision.level > self.settings.linux_level {
+            self.flush_net(net, decision.level, now);
+        } else if self.is_burst_full(net) {
             self.flush(net, now);
         }
         after
