@@ -71,6 +71,11 @@ impl TransmitSide {
         }
     }
 
+    /// There is nothing to decide: queues are left out.
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
     /// What the link carries, as configured.
     pub(super) fn rate(&self) -> Option<BitRate> {
         self.queues.settings().rate
