@@ -27,4 +27,5 @@ mod machine;
 mod nginx;
 mod python;
 mod redis;
+mod requests;
 mod web;

@@ -117,6 +117,11 @@ impl Core {
                         self.destroy(id);
                     }
                 }
+                Effect::SetClass { class, requests } => {
+                    if let Some(id) = from {
+                        self.follow_request(id, u32::from(class), requests, now);
+                    }
+                }
                 Effect::Reclassify(message) => self.classify(net, message, now),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
             }
@@ -170,6 +175,7 @@ impl Core {
                 self.bind_flow(id, key);
                 if let Some(program) = &program {
                     self.note_origin(id, tos, program);
+                    self.look_into_requests(id);
                 }
                 if let Some(message) = first {
                     self.offer(id, message, now);

@@ -557,3 +557,4 @@ fn datagrams_there_and_back() {
 
 mod classes;
 mod transmit;
+mod requests;
