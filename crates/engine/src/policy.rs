@@ -199,11 +199,10 @@ impl ClassPolicy {
 
     /// Whether [`ClassPolicy::important`] names all packets of classes above this level.
     pub(crate) fn all_important_named(&self, level: Level) -> bool {
-        self.classes()
-            .iter()
-            .map(|class| &class.settings)
-            .all(|class| let by_place = !class.sources.is_empty() || !class.local_ports.is_empty();
-            class.level <= level || by_place && class.request.is_empty())
+        self.classes().iter().map(|class| &class.settings).all(|class| {
+            let by_place = !class.sources.is_empty() || !class.local_ports.is_empty();
+            class.level <= level || by_place && class.request.is_empty()
+        })
     }
 
     /// The level of the most important class.

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
+use scoutline_proto::request::matcher::Conditions;
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
-use scoutline_proto::request::matcher::Conditions;
 
 use crate::extend::ExtensionSettings;
 

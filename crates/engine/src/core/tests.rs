@@ -556,5 +556,5 @@ fn datagrams_there_and_back() {
 }
 
 mod classes;
-mod transmit;
 mod requests;
+mod transmit;
