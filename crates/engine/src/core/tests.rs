@@ -63,6 +63,12 @@ struct Host {
 
 impl Host {
     fn new(address: [u8; 4], device: MemoryPartner, rings: u32) -> Host {
+        let program = ProgramFacts { name: "model".into(), ..ProgramFacts::default() };
+        Host::of(program, address, device, rings)
+    }
+
+    /// A host with this program.
+    fn of(program: ProgramFacts, address: [u8; 4], device: MemoryPartner, rings: u32) -> Host {
         let settings = EngineSettings {
             devices: vec![DeviceSettings {
                 device: DeviceConfig {
@@ -83,13 +89,7 @@ impl Host {
         let (region, _fd) = Region::create().unwrap();
         let region = Arc::new(region);
         core.obey(
-            Command::AddRegion {
-                id: RegionId(1),
-                region: Arc::clone(&region),
-                program: ProgramFacts { name: "model".into(), ..ProgramFacts::default() },
-                pid: 1,
-                bell: None,
-            },
+            Command::AddRegion { id: RegionId(1), region: Arc::clone(&region), program, pid: 1, bell: None },
             Time::ZERO,
         );
         region.process(0).unwrap().alive.store(1, Ordering::Release);

@@ -1,10 +1,11 @@
-//! Congestion control: one trait, NewReno (RFC 5681) and CUBIC (RFC 9438).
+//! Congestion control: one trait, NewReno (RFC 5681), CUBIC (RFC 9438), and LEDBAT++ for background traffic.
 //!
 //! All sizes are bytes. Growth counts acknowledged bytes, not acknowledgments (RFC 3465 without its limit per
 //! acknowledgment: receivers that merge segments acknowledge 64 KiB at once), and happens only while the window
 //! is what limits the sender (RFC 7661 §4).
 
 mod cubic;
+mod ledbat;
 mod new_reno;
 mod window;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 use scoutline_base::Time;
 
 pub use cubic::Cubic;
+pub use ledbat::LedbatPlusPlus;
 pub use new_reno::NewReno;
 use window::Window;
 
@@ -25,6 +27,8 @@ pub enum Algorithm {
     /// RFC 9438.
     #[default]
     Cubic,
+    /// draft-irtf-iccrg-ledbat-plus-plus: what is left over by others.
+    LedbatPlusPlus,
 }
 
 /// New data was acknowledged.
@@ -36,6 +40,8 @@ pub struct Acknowledged {
     pub now: Time,
     /// The smoothed round-trip time.
     pub rtt: Duration,
+    /// The round-trip time that this acknowledgment tells, if it tells one; of timestamps, in milliseconds.
+    pub sample: Option<Duration>,
     /// The window was used up when the data was sent.
     pub window_limited: bool,
 }
@@ -69,6 +75,8 @@ pub enum Congestion {
     NewReno(NewReno),
     /// RFC 9438.
     Cubic(Cubic),
+    /// For background traffic; apart, because it is larger and rarer than the others.
+    LedbatPlusPlus(Box<LedbatPlusPlus>),
 }
 
 impl Congestion {
@@ -78,13 +86,41 @@ impl Congestion {
         match algorithm {
             Algorithm::NewReno => Congestion::NewReno(NewReno { base }),
             Algorithm::Cubic => Congestion::Cubic(Cubic::new(base)),
+            Algorithm::LedbatPlusPlus => Congestion::LedbatPlusPlus(Box::new(LedbatPlusPlus::new(segment))),
         }
+    }
+
+    /// Which algorithm it is.
+    pub fn algorithm(&self) -> Algorithm {
+        match self {
+            Congestion::NewReno(_) => Algorithm::NewReno,
+            Congestion::Cubic(_) => Algorithm::Cubic,
+            Congestion::LedbatPlusPlus(_) => Algorithm::LedbatPlusPlus,
+        }
+    }
+
+    /// Goes on with another algorithm, from the window and threshold of now. `least_rtt` is the least round-trip time
+    /// seen so far.
+    pub fn switch(&mut self, algorithm: Algorithm, least_rtt: Option<Duration>, now: Time) {
+        if self.algorithm() == algorithm {
+            return;
+        }
+        let base = self.base().resumed();
+        *self = match algorithm {
+            Algorithm::NewReno => Congestion::NewReno(NewReno { base }),
+            Algorithm::Cubic => Congestion::Cubic(Cubic::new(base)),
+            Algorithm::LedbatPlusPlus => {
+                let controller = LedbatPlusPlus::resume(base, least_rtt, now);
+                Congestion::LedbatPlusPlus(Box::new(controller))
+            }
+        };
     }
 
     fn base(&self) -> &Window {
         match self {
             Congestion::NewReno(controller) => &controller.base,
             Congestion::Cubic(controller) => &controller.base,
+            Congestion::LedbatPlusPlus(controller) => controller.base(),
         }
     }
 
@@ -92,6 +128,7 @@ impl Congestion {
         match self {
             Congestion::NewReno(controller) => controller,
             Congestion::Cubic(controller) => controller,
+            Congestion::LedbatPlusPlus(controller) => controller.as_mut(),
         }
     }
 }
@@ -110,6 +147,7 @@ impl Controller for Congestion {
         match self {
             Congestion::NewReno(controller) => controller.on_acknowledged(acknowledged),
             Congestion::Cubic(controller) => controller.on_acknowledged(acknowledged),
+            Congestion::LedbatPlusPlus(controller) => controller.on_acknowledged(acknowledged),
         }
     }
 

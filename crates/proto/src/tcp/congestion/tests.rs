@@ -5,7 +5,13 @@ use super::*;
 const SEGMENT: u16 = 1448;
 
 fn acknowledged(bytes: u32, millis: u64, window_limited: bool) -> Acknowledged {
-    Acknowledged { bytes, now: Time::from_millis(millis), rtt: Duration::from_millis(20), window_limited }
+    Acknowledged {
+        bytes,
+        now: Time::from_millis(millis),
+        rtt: Duration::from_millis(20),
+        sample: None,
+        window_limited,
+    }
 }
 
 #[test]
@@ -92,4 +98,35 @@ fn timeouts_leave_one_segment_and_undo_restores() {
         controller.on_loss(10);
         assert_eq!(controller.threshold(), 2 * u32::from(SEGMENT));
     }
+}
+
+#[test]
+fn a_switch_keeps_the_window_and_goes_back_to_the_one_before_a_slowdown() {
+    let mut fresh = Congestion::new(Algorithm::Cubic, SEGMENT);
+    fresh.switch(Algorithm::LedbatPlusPlus, None, Time::ZERO);
+    assert_eq!(fresh.window(), 2 * u32::from(SEGMENT), "as if it had always been so");
+
+    let mut controller = Congestion::new(Algorithm::Cubic, SEGMENT);
+    controller.on_acknowledged(&acknowledged(1_000_000, 1, true));
+    controller.on_loss(controller.window());
+    let window = controller.window();
+    let least = Some(Duration::from_millis(20));
+    let sample = |millis| Acknowledged { sample: least, ..acknowledged(1448, millis, true) };
+
+    controller.switch(Algorithm::LedbatPlusPlus, least, Time::from_millis(2));
+    assert_eq!((controller.algorithm(), controller.window()), (Algorithm::LedbatPlusPlus, window));
+    controller.on_acknowledged(&sample(10));
+    controller.on_acknowledged(&sample(51));
+    assert_eq!(
+        controller.window(),
+        2 * u32::from(SEGMENT),
+        "two round trips later it shows what the path is"
+    );
+    assert!(controller.threshold() >= window);
+
+    controller.switch(Algorithm::Cubic, least, Time::from_millis(60));
+    controller.on_acknowledged(&acknowledged(2 * window, 70, true));
+    assert!(controller.window() >= window, "foreground again, it regrows at once");
+    controller.switch(Algorithm::Cubic, least, Time::from_millis(80));
+    assert!(controller.window() >= window, "the same once more changes nothing");
 }

@@ -20,6 +20,16 @@ impl Window {
         Window { window: initial_window(segment), threshold: u32::MAX, segment, credit: 0, before: None }
     }
 
+    /// True before anything has happened.
+    pub(super) fn is_initial(&self) -> bool {
+        self.window == initial_window(self.segment) && self.threshold == u32::MAX
+    }
+
+    /// The same, for another algorithm to go on from.
+    pub(super) fn resumed(&self) -> Window {
+        Window { credit: 0, before: None, ..*self }
+    }
+
     /// Slow start (RFC 5681 §3.1): the bytes left for congestion avoidance.
     pub(super) fn slow_start(&mut self, bytes: u32) -> u32 {
         if self.window >= self.threshold {
