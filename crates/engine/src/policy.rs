@@ -85,6 +85,17 @@ impl Drop for Seat {
 }
 
 impl Class {
+    /// Where a path of this class and of this program stands. Background stays background, whatever its class says:
+    /// lowering oneself is always allowed.
+    pub(crate) fn level_of(&self, program: Option<&ProgramFacts>) -> Level {
+        lowered(self.settings.level, program)
+    }
+
+    /// As [`Class::level_of`], for a listen path.
+    pub(crate) fn listen_level_of(&self, program: Option<&ProgramFacts>) -> Level {
+        lowered(self.settings.listen_level, program)
+    }
+
     /// Connections that it has.
     pub(crate) fn connections(&self) -> u32 {
         self.connections.get()
@@ -109,6 +120,10 @@ impl Class {
         self.connections.set(self.connections.get() + 1);
         Seat(Rc::clone(&self.connections))
     }
+}
+
+fn lowered(level: Level, program: Option<&ProgramFacts>) -> Level {
+    if program.is_some_and(|program| program.background) { Level::Idle } else { level }
 }
 
 impl ClassPolicy {

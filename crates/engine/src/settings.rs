@@ -176,4 +176,7 @@ pub struct ProgramFacts {
     pub user: Option<u32>,
     /// Its control groups, one path for each hierarchy.
     pub cgroups: Vec<String>,
+    /// It was started as background (`scoutline run --background`): its paths stand at the idle level, whatever
+    /// their class.
+    pub background: bool,
 }

@@ -146,6 +146,7 @@ impl Account {
     }
 
     /// What has been spent since this account was as `before`.
+    #[must_use]
     pub fn since(&self, before: &Account) -> Account {
         let mut spent = self.clone();
         spent.cpu_ns -= before.cpu_ns;

@@ -26,7 +26,7 @@ use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
 use super::background::mark_of;
-use super::paths::{covers, socket_of};
+use super::paths::{covers, note_level, socket_of};
 use crate::policy::{Class, Origin};
 use crate::settings::ClassSettings;
 use crate::socket::{Asked, SocketEnd, Standing, StreamStage};
@@ -115,8 +115,9 @@ impl Core {
             (None, None) => self.place_key(extra.net as usize, UDP, UNBOUND),
         };
         let class = self.policy.class(self.policy.class_for(&key, extra.tos, Some(program)));
+        let program = Rc::clone(program);
         let class = self.look_into_requests(id).unwrap_or(class);
-        self.move_path(id, &class, class.settings.level, now);
+        self.move_path(id, &class, class.level_of(Some(&program)), now);
         CLASSIFY
     }
 
@@ -154,7 +155,8 @@ impl Core {
         let Some(path) = self.paths.get_mut(id) else { return };
         path.settle(&mut self.finished);
         let class = self.policy.class(class);
-        self.move_path(id, &class, class.settings.level, now);
+        let level = class.level_of(self.extras[id.index as usize].program.as_deref());
+        self.move_path(id, &class, level, now);
         if let Some(path) = self.paths.get_mut(id) {
             path.account.requests += requests;
         }
@@ -167,6 +169,7 @@ impl Core {
         let Some(path) = self.paths.get_mut(id) else { return };
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
+        note_level(path, level, now);
         if extra.program.is_some() {
             path.set_mark(mark_of(class.settings.mark, level));
         }
@@ -197,6 +200,7 @@ impl Core {
     /// Gives a listening socket the listen paths that it needs now; what that cost.
     fn listen_again(&mut self, end: &Rc<SocketEnd>, now: Time) -> u32 {
         let Some((_, local)) = end.bound.get() else { return 1 };
+        let program = Some(&*end.program.facts);
         let wanted = self.listened_classes(end, local);
         let mut missing = wanted.clone();
         let mut surplus = Vec::new();
@@ -207,7 +211,7 @@ impl Core {
             if let Some(at) = missing.iter().position(|&other| other == serves) {
                 missing.swap_remove(at);
                 let class = self.policy.class(serves.1);
-                self.move_path(id, &class, class.settings.listen_level, now);
+                self.move_path(id, &class, class.listen_level_of(program), now);
             } else {
                 surplus.push(id);
             }
@@ -223,7 +227,7 @@ impl Core {
                 let last = self.policy.last();
                 let net = self.extras[id.index as usize].net as usize;
                 self.nets[net].tcp.set_class(id, last.number);
-                self.move_path(id, &last, last.settings.listen_level, now);
+                self.move_path(id, &last, last.listen_level_of(program), now);
             }
             return spent;
         }
