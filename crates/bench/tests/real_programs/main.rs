@@ -20,6 +20,7 @@ mod experiments;
 mod extension;
 mod faults;
 mod fixture;
+mod forward;
 mod hostile;
 mod iperf;
 mod loss;

@@ -23,7 +23,8 @@ pub(super) fn transport(packet: &[u8], header: &ipv4::Header) -> Option<(u16, us
 /// Leaves the transport checksum to the device: the field gets the pseudo-header's sum.
 pub(super) fn make_partial(packet: &mut [u8], header: &ipv4::Header, field: u16) -> Checksum {
     let start = usize::from(header.header_len);
-    let sum = checksum::pseudo_header(header.source, header.destination, header.protocol, packet.len() - start);
+    let sum =
+        checksum::pseudo_header(header.source, header.destination, header.protocol, packet.len() - start);
     let at = start + usize::from(field);
     packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     Checksum::Partial { start: start as u16, offset: field }
@@ -95,8 +96,16 @@ pub(super) fn fragments(packet: &[u8], header: &ipv4::Header, mtu: u16, facts: &
         let offset = header.fragment_offset + (index * piece_len) as u16;
         let more = header.more_fragments || index + 1 < count;
         let total_len = piece.len() as u16;
-        set_lengths(&mut piece[..ipv4::MIN_HEADER_LEN], total_len, header.identification, Some((offset, more)));
-        into.push(message(piece, Facts { checksum: Checksum::Complete, segmentation: None, ..facts.clone() }));
+        set_lengths(
+            &mut piece[..ipv4::MIN_HEADER_LEN],
+            total_len,
+            header.identification,
+            Some((offset, more)),
+        );
+        into.push(message(
+            piece,
+            Facts { checksum: Checksum::Complete, segmentation: None, ..facts.clone() },
+        ));
     }
 }
 

@@ -45,7 +45,12 @@ impl ForwardStage {
     }
 
     /// RFC 1812 §5.2: a packet whose link header has been stripped goes to `onward`, in one piece or several.
-    fn pass(&mut self, mut message: Message, onward: &mut Burst, context: &Context<'_>) -> Result<(), (Message, Refusal)> {
+    fn pass(
+        &mut self,
+        mut message: Message,
+        onward: &mut Burst,
+        context: &Context<'_>,
+    ) -> Result<(), (Message, Refusal)> {
         let header = match self.examine(&message, context.now) {
             Ok(header) => header,
             Err(refusal) => return Err((message, refusal)),
@@ -85,7 +90,8 @@ impl ForwardStage {
         let packets = context.segment_len as usize / frame;
         let has = packet.len().saturating_sub(headers).div_ceil(usize::from(how.size.max(1)));
         if has <= packets {
-            message.facts.segmentation = Some(scoutline_path::Segmentation { header_len: headers as u16, ..how });
+            message.facts.segmentation =
+                Some(scoutline_path::Segmentation { header_len: headers as u16, ..how });
             onward.push(message);
         } else if !cut::segments(packet, &header, how, packets, &message.facts, onward) {
             return Err((message, DropReason::Malformed.into()));
@@ -171,13 +177,11 @@ impl ForwardStage {
         bytes[icmp::HEADER_LEN..].copy_from_slice(quote);
         icmp::Header { kind, code, rest }.emit(&mut bytes);
         let len = bytes.len() as u32;
-        let facts =
-            Facts { device: self.from.device, checksum: Checksum::Complete, ..Facts::default() };
+        let facts = Facts { device: self.from.device, checksum: Checksum::Complete, ..Facts::default() };
         let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len };
         let mut message = Message { head: Head::default(), body, facts };
         let ours = self.from.address.get();
-        let mut ip4 =
-            Ip4Stage::new(Rc::clone(&self.from), ipv4::PROTOCOL_ICMP, ours, Some(header.source));
+        let mut ip4 = Ip4Stage::new(Rc::clone(&self.from), ipv4::PROTOCOL_ICMP, ours, Some(header.source));
         if ip4.outward_one(&mut message, context) {
             self.errors += 1;
             turned.push(message);
