@@ -452,7 +452,10 @@ impl Core {
             path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
         }
         self.schedule.charge(Entry::Path(id), spent, after);
-        if self.is_burst_full(leaves) || decision.level > self.settings.linux_level {
+        if decision.level > self.settings.linux_level && !self.nets[leaves].transmit.is_direct() {
+            // Before what is less important is worked on. Without levels there is nothing that it would wait for.
+            self.flush_net(leaves, decision.level, now);
+        } else if self.is_burst_full(leaves) {
             self.flush(leaves, now);
         }
         after

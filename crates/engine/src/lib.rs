@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // system calls of the loop, and copies to and from shared rings; each block says why it holds
 
 mod arena;
+mod background;
 mod bells;
 mod clock;
 mod command;
@@ -23,6 +24,7 @@ mod sys;
 mod thread;
 mod wheel;
 
+pub use crate::background::lower_process;
 pub use crate::command::{Command, RegionId};
 pub use crate::core::{Core, PathCost, path_cost};
 pub use crate::extend::{ExtensionSettings, ThreadBefore, UndoLog};

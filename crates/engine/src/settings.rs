@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
+use scoutline_proto::request::matcher::Conditions;
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
 
@@ -132,6 +133,8 @@ pub struct ClassSettings {
     pub users: Vec<u32>,
     /// Control groups that the program was in when it attached, or their parents: absolute paths.
     pub cgroups: Vec<String>,
+    /// What is asked on a connection to a program here: its class follows the request.
+    pub request: Conditions,
     /// Packets that may wait in a path's input queue; `None`: the engine's default.
     pub queue_packets: Option<u32>,
     /// Buffer bytes that the paths of the class may hold together.
@@ -164,6 +167,7 @@ impl ClassSettings {
             programs: Vec::new(),
             users: Vec::new(),
             cgroups: Vec::new(),
+            request: Conditions::default(),
             queue_packets: None,
             memory: None,
             connections: None,
@@ -184,4 +188,7 @@ pub struct ProgramFacts {
     pub user: Option<u32>,
     /// Its control groups, one path for each hierarchy.
     pub cgroups: Vec<String>,
+    /// It was started as background (`scoutline run --background`): its paths stand at the idle level, whatever
+    /// their class.
+    pub background: bool,
 }

@@ -199,10 +199,15 @@ impl<T> Transmit<T> {
 
     /// Takes what leaves next, if anything may leave at `now`. With `idle` false the idle level waits.
     pub fn take(&mut self, now: Time, idle: bool) -> Option<Taken<T>> {
+        self.take_above(if idle { Level::Idle } else { Level::Priority(0) }, now)
+    }
+
+    /// The same; what is below `least` waits.
+    pub fn take_above(&mut self, least: Level, now: Time) -> Option<Taken<T>> {
         let mut occupied = self.occupied;
         while let Some(index) = occupied.checked_ilog2().map(|index| index as usize) {
             occupied &= !(1 << index);
-            if levels::level(index) == Level::Idle && !idle {
+            if levels::level(index) < least {
                 return None;
             }
             if self.link_ready_at(index).is_some_and(|at| at > now) {

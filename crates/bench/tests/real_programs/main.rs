@@ -14,6 +14,7 @@
 //! `cargo test -p scoutline-bench --test real_programs -- --ignored on_kernel` runs them. Tests take turns
 //! ([`fixture::Fixture`] holds the turn), since each of them wants the whole machine.
 
+mod background;
 mod classes;
 mod death;
 mod experiments;
@@ -28,4 +29,5 @@ mod machine;
 mod nginx;
 mod python;
 mod redis;
+mod requests;
 mod web;

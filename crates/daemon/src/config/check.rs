@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 
 use super::error::Fault;
+use super::request;
 use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Rate, Size};
 
 /// Highest priority of a path.
@@ -287,6 +288,7 @@ pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
         }
         check_cgroups(class)?;
         check_interfaces(class, devices)?;
+        request::check(class)?;
     }
     Ok(())
 }

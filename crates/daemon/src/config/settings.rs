@@ -9,6 +9,7 @@ use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
 use toml::Spanned;
 
+use super::request;
 use super::{
     Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Network, Ports, Rate,
     Realtime,
@@ -180,6 +181,7 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
         programs: class.program.clone(),
         users: class.user.iter().map(|user| user.0).collect(),
         cgroups: class.cgroup.iter().map(|group| group.get_ref().clone()).collect(),
+        request: request::conditions(class),
         queue_packets: class.queue_packets.as_ref().map(|packets| *packets.get_ref()),
         memory: class.memory.as_ref().map(|memory| memory.get_ref().0),
         connections: class.connections.as_ref().map(|connections| *connections.get_ref()),

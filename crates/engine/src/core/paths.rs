@@ -10,6 +10,7 @@ use scoutline_path::{
     Attributes, Control, CreateError, DropReason, Effect, FlowKey, Limits, Message, Name, Value,
 };
 use scoutline_proto::bindings::ClassIndex;
+use scoutline_proto::tcp::TcpStage;
 use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ethernet;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
@@ -59,6 +60,12 @@ impl Core {
         }
         self.extras[index] = Extra { level, net: net as u16, ..Extra::default() };
         self.count_background(net, Level::default(), level);
+        if level == Level::Idle
+            && let Some(path) = self.paths.get_mut(id)
+        {
+            // Nothing of it has begun: the time does not matter.
+            note_level(path, level, Time::ZERO);
+        }
     }
 
     pub(super) fn limits_of(&self, class: ClassIndex) -> Limits {
@@ -122,6 +129,11 @@ impl Core {
                         self.destroy(id);
                     }
                 }
+                Effect::SetClass { class, requests } => {
+                    if let Some(id) = from {
+                        self.follow_request(id, u32::from(class), requests, now);
+                    }
+                }
                 Effect::Reclassify(message) => self.classify(net, message, now),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
             }
@@ -170,11 +182,13 @@ impl Core {
             self.count_drop(from, DropReason::ConnectionLimit);
             return;
         }
-        match self.make_path(net, module, attributes, (class.number, class.settings.level)) {
+        let level = class.level_of(program.as_deref());
+        match self.make_path(net, module, attributes, (class.number, level)) {
             Ok(id) => {
                 self.bind_flow(id, key);
                 if let Some(program) = &program {
                     self.note_origin(id, tos, program);
+                    self.look_into_requests(id);
                 }
                 if let Some(message) = first {
                     self.offer(id, message, now);
@@ -297,6 +311,13 @@ impl Core {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
             _ => Core::check_pathless(end),
         }
+    }
+}
+
+/// Tells the protocol where its path stands: what is background yields beyond us too.
+pub(super) fn note_level(path: &mut scoutline_path::Path, level: Level, now: Time) {
+    if let Some(tcp) = path.stage_mut::<TcpStage>() {
+        tcp.set_background(level == Level::Idle, now);
     }
 }
 

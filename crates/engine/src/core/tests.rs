@@ -70,7 +70,24 @@ impl Host {
         Host::with(address, device, rings, |_| {})
     }
 
+    /// A host with these settings.
     fn with(
+        address: [u8; 4],
+        device: MemoryPartner,
+        rings: u32,
+        change: impl FnOnce(&mut EngineSettings),
+    ) -> Host {
+        let program = ProgramFacts { name: "model".into(), ..ProgramFacts::default() };
+        Host::made(program, address, device, rings, change)
+    }
+
+    /// A host with this program.
+    fn of(program: ProgramFacts, address: [u8; 4], device: MemoryPartner, rings: u32) -> Host {
+        Host::made(program, address, device, rings, |_| {})
+    }
+
+    fn made(
+        program: ProgramFacts,
         address: [u8; 4],
         device: MemoryPartner,
         rings: u32,
@@ -89,13 +106,7 @@ impl Host {
         let (region, _fd) = Region::create().unwrap();
         let region = Arc::new(region);
         core.obey(
-            Command::AddRegion {
-                id: RegionId(1),
-                region: Arc::clone(&region),
-                program: ProgramFacts { name: "model".into(), ..ProgramFacts::default() },
-                pid: 1,
-                bell: None,
-            },
+            Command::AddRegion { id: RegionId(1), region: Arc::clone(&region), program, pid: 1, bell: None },
             Time::ZERO,
         );
         region.process(0).unwrap().alive.store(1, Ordering::Release);
@@ -566,4 +577,5 @@ fn datagrams_there_and_back() {
 
 mod classes;
 mod forward;
+mod requests;
 mod transmit;
