@@ -42,6 +42,8 @@ pub const DEFAULT_CLASS: &str = "default";
 pub struct Config {
     /// `[[device]]`: at least one.
     pub device: Vec<Device>,
+    /// `[[forward]]`: packets for others that are passed on.
+    pub forward: Vec<Forward>,
     /// `[engine]`.
     pub engine: Engine,
     /// `[linux]`: the Linux thread.
@@ -98,6 +100,16 @@ pub struct Device {
     pub rate: Option<Spanned<Rate>>,
     /// Idle-time service.
     pub background: Option<BackgroundKnobs>,
+}
+
+/// `[[forward]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forward {
+    /// The device on which they come.
+    pub from: Spanned<String>,
+    /// The device by which they leave.
+    pub to: Spanned<String>,
 }
 
 /// `driver = "…"`.

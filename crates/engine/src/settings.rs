@@ -16,6 +16,8 @@ use crate::extend::ExtensionSettings;
 pub struct EngineSettings {
     /// The devices, each with the address that it owns.
     pub devices: Vec<DeviceSettings>,
+    /// Which packets for others are passed on.
+    pub forwards: Vec<Forward>,
     /// The classes, in the order of their rules: the first match wins. The last one matches everything.
     pub classes: Vec<ClassSettings>,
     /// The core to run on; `None` leaves it to Linux.
@@ -56,6 +58,7 @@ impl Default for EngineSettings {
     fn default() -> EngineSettings {
         EngineSettings {
             devices: Vec::new(),
+            forwards: Vec::new(),
             classes: Vec::new(),
             cpu: None,
             realtime_priority: None,
@@ -75,6 +78,15 @@ impl Default for EngineSettings {
             system_level: Level::Priority(3),
         }
     }
+}
+
+/// Packets that come on one device, and are for others, leave by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Where they come in.
+    pub from: DeviceId,
+    /// Where they leave.
+    pub to: DeviceId,
 }
 
 /// One device.

@@ -74,6 +74,10 @@ drop_reasons! {
     NoBuffers => "no-buffers",
     /// It was turned around within its path too often.
     TurnLimit => "turn-limit",
+    /// It has passed as many routers as it may.
+    TtlExceeded => "ttl-exceeded",
+    /// Larger than the next link carries, and not to be divided.
+    NeedsFragmentation => "needs-fragmentation",
     /// Background that made room for foreground.
     Displaced => "displaced",
 }

@@ -21,6 +21,7 @@ mod experiments;
 mod extension;
 mod faults;
 mod fixture;
+mod forward;
 mod hostile;
 mod iperf;
 mod loss;

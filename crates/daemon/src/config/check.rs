@@ -28,6 +28,7 @@ type Checked = Result<(), Fault>;
 
 pub(super) fn check(config: &Config) -> Checked {
     check_devices(&config.device)?;
+    check_forwards(config)?;
     check_engine(config)?;
     check_classes(&config.class, &config.device)?;
     let socket = config.control.socket.get_ref();
@@ -149,6 +150,38 @@ fn check_device(device: &Device) -> Checked {
     if device.driver == Driver::Pcap && !has_file {
         let message = format!("`{name}`: driver = \"pcap\" needs [device.pcap] with input or output");
         return fault(&device.name, message);
+    }
+    Ok(())
+}
+
+fn check_forwards(config: &Config) -> Checked {
+    let names: Vec<&str> = config.device.iter().map(|device| device.name.get_ref().as_str()).collect();
+    for (index, forward) in config.forward.iter().enumerate() {
+        let (from, to) = (forward.from.get_ref(), forward.to.get_ref());
+        for (key, name) in [("from", &forward.from), ("to", &forward.to)] {
+            if !names.contains(&name.get_ref().as_str()) {
+                let message = format!(
+                    "[[forward]] {key} = \"{}\" is none of the devices; there {} {}",
+                    name.get_ref(),
+                    if names.len() == 1 { "is" } else { "are" },
+                    names.join(", ")
+                );
+                return fault(name, message);
+            }
+        }
+        if from == to {
+            let message = format!("[[forward]] from `{from}` to itself; name two devices");
+            return fault(&forward.to, message);
+        }
+        if config.forward[..index]
+            .iter()
+            .any(|other| other.from.get_ref() == from && other.to.get_ref() == to)
+        {
+            return fault(
+                &forward.from,
+                format!("[[forward]] from `{from}` to `{to}` is there twice; remove one"),
+            );
+        }
     }
     Ok(())
 }

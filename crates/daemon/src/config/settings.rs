@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scoutline_base::DeviceId;
 use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
-use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings};
+use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward};
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
 use toml::Spanned;
@@ -35,6 +35,7 @@ impl Config {
                 .enumerate()
                 .map(|(index, device)| open(index, device, self.engine.cpu.is_some()))
                 .collect(),
+            forwards: self.forwards(),
             classes: classes(&self.class, &self.device),
             cpu,
             realtime_priority: realtime.then(|| *engine.realtime_priority.get_ref()),
@@ -57,6 +58,16 @@ impl Config {
 }
 
 impl Config {
+    fn forwards(&self) -> Vec<Forward> {
+        let index = |name: &Spanned<String>| {
+            let index = self.device.iter().position(|device| device.name.get_ref() == name.get_ref());
+            index.map(|index| DeviceId(index as u16))
+        };
+        let forward =
+            |forward: &super::Forward| Some(Forward { from: index(&forward.from)?, to: index(&forward.to)? });
+        self.forward.iter().filter_map(forward).collect()
+    }
+
     /// Without a core of its own the engine cannot tell who else wants it.
     fn extension(&self) -> Option<ExtensionSettings> {
         let Extension { enabled, base, range } = &self.extension;

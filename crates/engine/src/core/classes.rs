@@ -100,6 +100,10 @@ impl Core {
             return if is_first { self.listen_again(&end, now) } else { 1 };
         }
         let extra = &self.extras[id.index as usize];
+        if extra.to.is_some() {
+            self.end_forward_path(id, now);
+            return MAKE;
+        }
         let Some(program) = &extra.program else {
             // It serves the machine itself: at its own level, in the last class.
             let (level, last) = (extra.level, self.policy.last());

@@ -47,6 +47,12 @@ impl Core {
             self.paths.insert(new, self.limits_of(class))
         });
         let id = made.inspect_err(|_| self.counters.paths_refused += 1)?;
+        self.take_in(id, net, level);
+        Ok(id)
+    }
+
+    /// The engine's own notes on a path that was just made.
+    pub(super) fn take_in(&mut self, id: PathId, net: usize, level: Level) {
         self.counters.paths_made += 1;
         let index = id.index as usize;
         if self.extras.len() <= index {
@@ -60,10 +66,9 @@ impl Core {
             // Nothing of it has begun: the time does not matter.
             note_level(path, level, Time::ZERO);
         }
-        Ok(id)
     }
 
-    fn limits_of(&self, class: ClassIndex) -> Limits {
+    pub(super) fn limits_of(&self, class: ClassIndex) -> Limits {
         let queue_packets = self.queue_packets(&self.policy.class(class));
         Limits { queue_packets, ..Limits::default() }
     }
@@ -220,6 +225,10 @@ impl Core {
         self.schedule.remove(Entry::Path(id));
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
         self.count_background(extra.net as usize, extra.level, Level::default());
+        if let Some(to) = extra.to {
+            self.count_background(usize::from(to), extra.level, Level::default());
+            self.forwarders.retain(|_, other| *other != id);
+        }
         if let Some(key) = extra.flow
             && self.flows.lookup(&key) == Some(id)
         {

@@ -149,8 +149,9 @@ impl Core {
     /// What a path's messages are to the device.
     pub(super) fn flow_of(&self, id: PathId) -> Flow {
         let extra = &self.extras[id.index as usize];
-        let class = self.paths.get(id).filter(|_| extra.program.is_some());
-        let Some(path) = class else { return system_flow(extra.level) };
+        // What serves the machine itself is of no class's rate or weight.
+        let path = self.paths.get(id).filter(|_| extra.program.is_some() || extra.to.is_some());
+        let Some(path) = path else { return system_flow(extra.level) };
         let class = self.policy.class(u32::from(path.class()));
         let (weight, rate) = (class.settings.weight, class.settings.rate);
         Flow { level: extra.level, class: class.number, weight, rate }
@@ -311,7 +312,8 @@ impl Core {
             let mut stalled = std::mem::take(&mut self.stalled);
             stalled.retain(|&id| {
                 let waits = self.paths.get(id).is_some();
-                let here = self.extras[id.index as usize].net as usize == net;
+                let super::Extra { net: enters, to, .. } = self.extras[id.index as usize];
+                let here = usize::from(to.unwrap_or(enters)) == net;
                 if waits && here {
                     self.make_ready(id, now);
                 }
