@@ -43,6 +43,12 @@ pub trait Partner {
     /// How many messages it would take now: a hint that bounds what is produced ahead of the device.
     fn room(&self) -> usize;
 
+    /// Bytes that were sent and have not left the machine yet, as the kernel accounts for them (some more than the
+    /// packets themselves have); `None`: it cannot tell. May be a system call.
+    fn standing(&self) -> Option<u64> {
+        None
+    }
+
     /// What to sleep on for input. To be watched **edge-triggered** (EPOLLET) with a look at `has_input` before
     /// each sleep: a packet ring stays readable while the newest frame is lent out.
     fn poll_fd(&self) -> Option<RawFd>;
@@ -72,6 +78,16 @@ pub trait Partner {
 
     /// Takes what rang.
     fn silence_bell(&mut self) {}
+
+    /// Packets come that nobody wants, more than can be sorted (see [`Partner::counters`] for how many). From now on
+    /// what these rules do not name is held back at the interface, as far as the device can; without rules, no more.
+    /// Returns at once and takes effect soon.
+    fn police(&mut self, _rules: Option<&[Important]>) {}
+
+    /// Something that people should know of what happened since.
+    fn news(&mut self) -> Option<Notice> {
+        None
+    }
 
     /// What has happened so far. May be a system call.
     fn counters(&self) -> DeviceCounters;
@@ -125,6 +141,8 @@ pub struct DeviceCounters {
     pub tx_bytes: u64,
     /// Packets that the kernel or wire dropped because we did not take them in time.
     pub rx_ring_drops: u64,
+    /// Packets held back at the interface, see [`Partner::police`]. They are in no other count.
+    pub rx_policed: u64,
     /// Packets that came truncated or could not be understood by the driver, and were dropped.
     pub rx_malformed: u64,
     /// Packets copied out of the receive ring to give its frame back.

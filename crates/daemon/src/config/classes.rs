@@ -8,7 +8,7 @@ use super::error::ConfigError;
 use super::{Class, Device, check};
 
 /// The keys of a class in the order in which people read them; whatever else there is comes behind.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 20] = [
     "name",
     "priority",
     "idle",
@@ -27,6 +27,8 @@ const KEYS: [&str; 18] = [
     "connections",
     "mark",
     "extend",
+    "weight",
+    "rate",
 ];
 /// Keys whose values are lists.
 const LISTS: [&str; 9] =

@@ -21,6 +21,7 @@ use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
+use super::background::mark_of;
 use super::paths::{covers, note_level, socket_of};
 use crate::policy::Class;
 use crate::settings::ClassSettings;
@@ -50,6 +51,7 @@ impl Core {
         }
         self.policy.replace(classes);
         self.set_bells();
+        self.check_direct();
         let sweep = self.sweep.get_or_insert_default();
         sweep.next = 0;
         sweep.waiting.push(done);
@@ -123,7 +125,7 @@ impl Core {
         path.set_class(class.number as u16, queue_packets);
         note_level(path, level, now);
         if extra.program.is_some() {
-            path.set_mark(class.settings.mark);
+            path.set_mark(mark_of(class.settings.mark, level));
         }
         if let Some(stage) = path.stage_mut::<StreamStage>() {
             stage.set_class(class, standing);
@@ -131,7 +133,7 @@ impl Core {
             end.move_charge(&class.memory);
             self.nets[extra.net as usize].udp.set_class(id, class.number);
         }
-        extra.level = level;
+        self.set_level(id, level);
         let entry = Entry::Path(id);
         if self.schedule.is_ready(entry) {
             self.schedule.enqueue(entry, level.into(), now);

@@ -15,6 +15,7 @@ use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ethernet;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
+use super::background::mark_of;
 use super::{Core, Extra};
 use crate::policy::Class;
 use crate::settings::ProgramFacts;
@@ -58,6 +59,7 @@ impl Core {
             // Nothing of it has begun: the time does not matter.
             note_level(path, level, Time::ZERO);
         }
+        self.count_background(net, Level::default(), level);
         Ok(id)
     }
 
@@ -78,7 +80,8 @@ impl Core {
         extra.tos = tos;
         extra.program = Some(Rc::clone(program));
         if let Some(path) = self.paths.get_mut(id) {
-            path.set_mark(self.policy.class(u32::from(path.class())).settings.mark);
+            let class = self.policy.class(u32::from(path.class()));
+            path.set_mark(mark_of(class.settings.mark, extra.level));
         }
     }
 
@@ -210,6 +213,7 @@ impl Core {
         }
         self.schedule.remove(Entry::Path(id));
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
+        self.count_background(extra.net as usize, extra.level, Level::default());
         if let Some(key) = extra.flow
             && self.flows.lookup(&key) == Some(id)
         {

@@ -105,7 +105,7 @@ impl Core {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_s: self.uptime(now).as_secs_f64(),
             engine: engine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-            devices: self.nets.iter().map(device_counters).collect(),
+            devices: self.nets.iter().map(|net| device_counters(net, now)).collect(),
             classes: self.class_rows(),
             drops: drops(&self.unowned),
             programs: self.programs.values().map(|program| program_row(program)).collect(),
@@ -178,7 +178,7 @@ fn name_of(row: &PathRow) -> String {
     }
 }
 
-fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
+fn device_counters(net: &super::Net, now: Time) -> (String, BTreeMap<String, u64>) {
     let c = net.device.counters();
     let rows = [
         ("rx-packets", c.rx_packets),
@@ -186,6 +186,7 @@ fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
         ("tx-packets", c.tx_packets),
         ("tx-bytes", c.tx_bytes),
         ("rx-ring-drops", c.rx_ring_drops),
+        ("rx-policed", c.rx_policed),
         ("rx-malformed", c.rx_malformed),
         ("rx-relief-copies", c.rx_relief_copies),
         ("tx-full", c.tx_full),
@@ -195,7 +196,9 @@ fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
         ("tx-software", c.tx_software),
         ("address-conflicts", net.interface().address_conflicts.get()),
     ];
-    (net.device.name().to_owned(), rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    let rows =
+        rows.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(net.transmit.counters(now));
+    (net.device.name().to_owned(), rows.collect())
 }
 
 fn program_row(program: &crate::program::Program) -> ProgramRow {

@@ -216,6 +216,8 @@ pub struct Connection {
     last_heard: Time,
     reset: Option<Reset>,
     retransmits: u32,
+    /// Most data of the next `Transmit`, in bytes.
+    transmit_limit: u32,
     config: Arc<Config>,
 }
 
@@ -339,6 +341,7 @@ impl Connection {
             last_heard: now,
             reset: None,
             retransmits: 0,
+            transmit_limit: u32::MAX,
             config,
         }
     }
@@ -539,6 +542,12 @@ impl Connection {
     #[inline]
     fn segment(&self) -> u32 {
         u32::from(self.negotiated.segment_payload())
+    }
+
+    /// Payload of a full segment, in bytes, beside the options that every segment has.
+    #[inline]
+    pub fn segment_payload(&self) -> u32 {
+        self.segment()
     }
 
     /// Enters `Closed` and forgets all timers.
