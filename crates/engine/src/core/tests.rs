@@ -576,6 +576,7 @@ fn datagrams_there_and_back() {
 }
 
 mod classes;
+mod defer;
 mod forward;
 mod requests;
 mod transmit;
