@@ -238,10 +238,10 @@ impl Core {
 
     /// Puts a message into a path's queue and makes the path ready. A full queue drops it, counted there: false.
     fn offer(&mut self, id: PathId, message: Message, now: Time) -> bool {
-        let Some(path) = self.paths.get_mut(id) else {
+        if self.paths.get(id).is_none() {
             self.unowned.on_drop(DropReason::NoPath);
             return false;
-        };
+        }
         self.touched.push(id);
         let Extra { level, net, to, .. } = self.extras[id.index as usize];
         let (net, bytes) = (net as usize, message.body_len() as u64);
