@@ -13,6 +13,7 @@ mod micro;
 mod open;
 mod paths;
 mod report;
+mod wishes;
 
 pub use micro::{PathCost, path_cost};
 

@@ -22,11 +22,12 @@ mod start;
 mod sys;
 mod thread;
 mod wheel;
+mod wishes;
 
 pub use crate::command::{Command, RegionId};
 pub use crate::core::{Core, PathCost, path_cost};
 pub use crate::extend::{ExtensionSettings, ThreadBefore, UndoLog};
 pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
-pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings, ProgramFacts};
+pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings, PermissionSettings, ProgramFacts};
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

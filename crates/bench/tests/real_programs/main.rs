@@ -29,3 +29,4 @@ mod python;
 mod redis;
 mod requests;
 mod web;
+mod wishes;

@@ -540,3 +540,4 @@ fn datagrams_there_and_back() {
 
 mod classes;
 mod requests;
+mod wishes;
