@@ -249,7 +249,7 @@ fn back_to_kernel(fd: c_int, socket: Socket) {
     let flags = real::fcntl(fd, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
     real::fcntl(fd, libc::F_SETFL, flags as usize);
-    if kernel_port(fd) == 0 && address == 0 {
+    if port != 0 && kernel_port(fd) == 0 && address == 0 {
         // SAFETY: zeros are a valid address.
         let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
