@@ -207,14 +207,16 @@ pub mod slot_option {
     pub const KEEP_ALIVE: u64 = 2;
     /// SO_BROADCAST.
     pub const BROADCAST: u64 = 3;
+    /// TCP_DEFER_ACCEPT; value: seconds, 0 off.
+    pub const DEFER_ACCEPT: u64 = 4;
     /// Priority of its path: 0 to 63, [`AS_CLASS`]: what the class says. Asked for: [`NO_PRIORITY`] in the background.
-    pub const PRIORITY: u64 = 4;
+    pub const PRIORITY: u64 = 5;
     /// Served only when nothing else has work: 0 or 1.
-    pub const BACKGROUND: u64 = 5;
+    pub const BACKGROUND: u64 = 6;
     /// Threads run at the priority of the path: 0, 1, [`AS_CLASS`].
-    pub const EXTEND: u64 = 6;
+    pub const EXTEND: u64 = 7;
     /// The class: only to be asked for.
-    pub const CLASS: u64 = 7;
+    pub const CLASS: u64 = 8;
 
     /// Value: not said.
     pub const AS_CLASS: u64 = u64::MAX;

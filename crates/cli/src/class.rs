@@ -13,8 +13,18 @@ use crate::failure::Failure;
 use crate::output::{self, Table};
 
 /// Keys that say what a class is; the others are its conditions.
-const SETTINGS: [&str; 8] =
-    ["priority", "idle", "listen_priority", "queue_packets", "memory", "connections", "mark", "extend"];
+const SETTINGS: [&str; 10] = [
+    "priority",
+    "idle",
+    "listen_priority",
+    "queue_packets",
+    "memory",
+    "connections",
+    "mark",
+    "extend",
+    "weight",
+    "rate",
+];
 
 /// A class with what lives in it.
 #[derive(Debug, Serialize)]

@@ -27,7 +27,7 @@ pub(crate) use classes::{is_class_key, key_value, parse_classes, render};
 pub use dscp::Dscp;
 pub use error::{ConfigError, unknown};
 pub(crate) use settings::{classes as class_settings, permissions as permission_settings};
-pub use values::{Mode, Network, Ports, Size, User};
+pub use values::{Interval, Mode, Network, Ports, Rate, Size, User};
 
 /// Where the daemon looks for its file when none is named.
 pub const DEFAULT_FILE: &str = "/etc/scoutline.toml";
@@ -42,6 +42,8 @@ pub const DEFAULT_CLASS: &str = "default";
 pub struct Config {
     /// `[[device]]`: at least one.
     pub device: Vec<Device>,
+    /// `[[forward]]`: packets for others that are passed on.
+    pub forward: Vec<Forward>,
     /// `[engine]`.
     pub engine: Engine,
     /// `[linux]`: the Linux thread.
@@ -96,6 +98,20 @@ pub struct Device {
     pub tap: Option<TapKnobs>,
     /// Files of the pcap driver.
     pub pcap: Option<PcapFiles>,
+    /// What the link carries; default: as much as the device takes.
+    pub rate: Option<Spanned<Rate>>,
+    /// Idle-time service.
+    pub background: Option<BackgroundKnobs>,
+}
+
+/// `[[forward]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forward {
+    /// The device on which they come.
+    pub from: Spanned<String>,
+    /// The device by which they leave.
+    pub to: Spanned<String>,
 }
 
 /// `driver = "…"`.
@@ -134,6 +150,14 @@ pub struct PacketKnobs {
     pub qdisc_bypass: Option<bool>,
     /// A flood of unwanted packets is held back at the interface while it lasts; default: yes.
     pub police_floods: Option<bool>,
+}
+
+/// `[device.background]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackgroundKnobs {
+    /// How long background keeps away after a foreground packet; default: by the gaps seen.
+    pub preemption_us: Option<Spanned<Interval>>,
 }
 
 /// `[device.tap]`.
@@ -375,6 +399,10 @@ pub struct Class {
     pub mark: Option<Dscp>,
     /// Program threads may be scheduled with its paths; default: yes.
     pub extend: Option<bool>,
+    /// Its part among the classes of its level, 1 to 10,000; default: 100.
+    pub weight: Option<Spanned<u32>>,
+    /// What its paths may send through one device.
+    pub rate: Option<Spanned<Rate>>,
 }
 
 /// `[[permission]]`. Conditions of different kinds must all hold; of one kind, any.
@@ -507,6 +535,8 @@ impl Config {
             packet: None,
             tap: None,
             pcap: None,
+            rate: None,
+            background: None,
         };
         let config = Config { device: vec![device], ..Config::default() };
         check::check(&config).map_err(ConfigError::from_arguments)?;

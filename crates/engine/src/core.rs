@@ -6,13 +6,16 @@
 //!   doorbells (dirty slots), calls, timers ──────┘
 //! ```
 
+mod background;
 mod calls;
 mod classes;
 mod floods;
+mod forward;
 mod micro;
 mod open;
 mod paths;
 mod report;
+mod transmit;
 mod wishes;
 
 pub use micro::{PathCost, path_cost};
@@ -43,13 +46,11 @@ use crate::settings::{EngineSettings, ProgramFacts};
 use crate::socket::{Listeners, StreamStage};
 use crate::wheel::Wheel;
 use classes::Sweep;
+use forward::Direction;
+use transmit::TransmitSide;
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
 const PULL_BURST: usize = 64;
-/// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
-const PUSH_BURST: usize = 32;
-/// Bytes that are sent together at most: the kernel copies them in some 20 µs, and nothing interrupts it.
-const PUSH_LEN: usize = 256 << 10;
 
 /// One device with its addresses and module graph.
 pub(crate) struct Net {
@@ -59,10 +60,8 @@ pub(crate) struct Net {
     entry: ModuleId,
     pub(crate) tcp: Rc<Bindings>,
     pub(crate) udp: Rc<Bindings>,
-    /// Made and not yet taken by the device.
-    out: Burst,
-    /// Bytes in `out`, about.
-    out_len: usize,
+    /// What was made for the device.
+    transmit: TransmitSide,
     /// The device failed when last used; said once until it works again.
     failed: bool,
     /// Packets for nobody, or for a path without room.
@@ -85,10 +84,16 @@ struct Extra {
     kicked: bool,
     /// A timer of the path may be due.
     expired: bool,
+    /// It waits for room in its class's queue.
+    stalled: bool,
+    /// There was room for it: its turn to make something.
+    turn: bool,
     /// When the wheel will call, if it will.
     armed: Option<Time>,
     flow: Option<FlowKey>,
     net: u16,
+    /// Where its packets leave, if it passes them on.
+    to: Option<u16>,
     /// What the rules of classes look at beside the flow: the type-of-service octet of the first packet that came,
     /// and the program.
     tos: Option<u8>,
@@ -125,8 +130,12 @@ pub struct Core {
     pub(crate) finished: ClassAccounts,
     pub(crate) policy: Rc<ClassPolicy>,
     listeners: Listeners,
+    /// The paths that pass packets on.
+    forwarders: BTreeMap<Direction, PathId>,
     /// Classes were changed, and not all paths have been looked at since.
     sweep: Option<Sweep>,
+    /// See [`Core::all_important_ring`].
+    all_ring: bool,
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
     /// Threads raised with their paths.
@@ -150,6 +159,7 @@ impl Core {
     pub(crate) fn pull(&mut self, now: Time) -> bool {
         let mut any = false;
         for net in 0..self.nets.len() {
+            self.relieve(net, now);
             if !self.nets[net].device.has_input() {
                 continue;
             }
@@ -213,6 +223,12 @@ impl Core {
                 None => self.on_stray(net, &key, message, now),
             },
             Verdict::Up(_) => self.drop_unowned(net, DropReason::UnknownProtocol),
+            Verdict::Drop(DropReason::NotForUs) if self.forwards(net) => {
+                let key = flow_of_frame(message.bytes(), device).unwrap_or(key);
+                if self.forward(net, &key, message, now).is_err() {
+                    self.drop_unowned(net, DropReason::NotForUs);
+                }
+            }
             Verdict::Drop(reason) => self.drop_unowned(net, reason),
         }
     }
@@ -224,12 +240,20 @@ impl Core {
             return false;
         };
         self.touched.push(id);
+        let Extra { level, net, .. } = self.extras[id.index as usize];
+        let net = net as usize;
+        let (was_empty, bytes) = (path.queue().is_empty(), message.body_len() as u64);
+        if level > Level::Idle {
+            self.make_room(net, bytes);
+        }
+        let Some(path) = self.paths.get_mut(id) else { return false };
         let taken = path.offer(message).is_ok();
         if taken {
+            self.on_offered(net, id, level, was_empty, now);
             self.make_ready(id, now);
-        } else {
-            let net = self.extras[id.index as usize].net;
-            self.nets[net as usize].unwanted += 1;
+        } else if level > Level::Idle {
+            // What background loses while it waits is no flood.
+            self.nets[net].unwanted += 1;
         }
         taken
     }
@@ -311,19 +335,24 @@ impl Core {
         for net in 0..self.nets.len() {
             if self.nets[net].interface().next_neighbour_timeout().is_some_and(|due| due <= now) {
                 let mut effects = std::mem::take(&mut self.runner.effects);
-                let Net { modules, out, .. } = &mut self.nets[net];
-                modules.interface.on_neighbour_timeout(now, out, &mut self.unowned, &mut effects);
+                let mut asked = Burst::new();
+                let interface = self.nets[net].interface();
+                interface.on_neighbour_timeout(now, &mut asked, &mut self.unowned, &mut effects);
+                self.emit_unowned(net, &mut asked);
                 self.carry_out(net, None, effects, now);
             }
         }
     }
 
     /// When something is due without anything arriving.
-    pub(crate) fn next_timeout(&self) -> Option<Time> {
+    pub(crate) fn next_timeout(&self, now: Time) -> Option<Time> {
+        let paced = (0..self.nets.len()).filter_map(|net| self.transmit_timeout(net));
+        let background = (0..self.nets.len()).filter_map(|net| self.background_timeout(net, now));
         let neighbours = self.nets.iter().filter_map(|net| net.interface().next_neighbour_timeout());
         let devices = self.nets.iter().filter_map(|net| net.device.next_event());
         let floods = self.nets.iter().filter_map(|net| net.flood.next_look());
-        neighbours.chain(devices).chain(floods).chain(self.wheel.next()).min()
+        let paths = neighbours.chain(self.wheel.next());
+        paths.chain(devices).chain(floods).chain(paced).chain(background).min()
     }
 
     /// Runs a path that the scheduler chose. Returns the time afterwards.
@@ -331,18 +360,45 @@ impl Core {
         if self.paths.get(id).is_none() {
             return now;
         }
-        let net = self.extras[id.index as usize].net as usize;
-        let mut room = self.room(net);
-        if room == 0 {
-            self.flush(net, now);
-            room = self.room(net);
+        let Extra { net, to, level, .. } = self.extras[id.index as usize];
+        let (net, leaves) = (net as usize, usize::from(to.unwrap_or(net)));
+        // Before any protocol work.
+        if level == Level::Idle
+            && let Some(busy) = [leaves, net].into_iter().find(|&net| self.is_background_suspended(net, now))
+        {
+            self.suspend(busy, id, now);
+            return now;
+        }
+        let flow = self.queued_flow(leaves, id);
+        let (mut messages, mut room) = self.room(leaves, flow.as_ref());
+        if messages == 0 {
+            self.flush(leaves, now);
+            (messages, room) = self.room(leaves, flow.as_ref());
+        }
+        let has_turn = flow.as_ref().is_none_or(|flow| self.take_turn(leaves, id, flow));
+        if !has_turn {
+            room.bytes = 0;
+        }
+        let mut packets = decision.quantum.packets as usize;
+        if to.is_some() {
+            // What comes in goes out: it stays in the path's queue until there is room.
+            if !has_turn || !self.has_room(leaves, flow.as_ref()) {
+                self.stall(leaves, id, flow.as_ref());
+                return now;
+            }
+            packets = packets.min(messages).min(self.fitting(id, room.bytes));
         }
         let Some(path) = self.paths.get_mut(id) else { return now };
         let extra = &mut self.extras[id.index as usize];
         // The quantum bounds both directions: a bulk sender must not fill the device's whole room in one run.
-        let packets = decision.quantum.packets as usize;
-        let room = room.min(packets);
-        let grant = Grant { now, packets, transmit_room: room };
+        let messages = messages.min(packets);
+        let grant = Grant {
+            now,
+            packets,
+            transmit_room: messages,
+            transmit_len: room.bytes,
+            segment_len: room.segment,
+        };
         let mut more = false;
         let mut kicked = std::mem::take(&mut extra.kicked);
         // A path that stopped for want of room goes on from its program's end.
@@ -350,14 +406,22 @@ impl Core {
             more |= ran.more;
             ran.stopped_early
         };
-        if std::mem::take(&mut extra.expired) {
+        let mut expired = std::mem::take(&mut extra.expired);
+        // What came for background while it was suspended comes first: it may well be what the timer waits for.
+        if expired && !(level == Level::Idle && !path.queue().is_empty()) {
             kicked |= note(path.on_timeout(&mut self.runner, grant));
+            expired = false;
         }
         if !path.queue().is_empty() {
+            let grant = grant.after(&self.runner.out);
             kicked |= note(path.run_inward(&mut self.runner, grant));
         }
+        if expired {
+            let grant = grant.after(&self.runner.out);
+            kicked |= note(path.on_timeout(&mut self.runner, grant));
+        }
         if kicked {
-            let grant = Grant { transmit_room: room.saturating_sub(self.runner.out.len()), ..grant };
+            let grant = grant.after(&self.runner.out);
             extra.kicked = note(path.run_outward(&mut self.runner, grant, &mut Burst::new()));
         }
         attach_stream(path, &mut self.runner.out);
@@ -367,85 +431,35 @@ impl Core {
             extra.armed = Some(self.wheel.arm(id, due));
         }
         self.counters.runs += 1;
-        let made: usize = self.runner.out.iter().map(Message::body_len).sum();
-        self.nets[net].out_len += made;
-        self.nets[net].out.append(&mut self.runner.out);
-        if more && self.room(net) > 0 {
+        let mut made = std::mem::take(&mut self.runner.out);
+        if level > Level::Idle {
+            self.on_foreground_run(leaves, id, !made.is_empty(), now);
+        }
+        match to {
+            None => self.emit(net, flow.as_ref(), &mut made),
+            Some(_) => self.emit_forwarded(leaves, flow.as_ref(), &mut made),
+        }
+        self.runner.out = made;
+        if more && has_turn && self.has_room(leaves, flow.as_ref()) {
             self.make_ready(id, now);
         } else if more {
-            self.stalled.push(id);
+            self.stall(leaves, id, flow.as_ref());
         }
         let effects = std::mem::take(&mut self.runner.effects);
         self.carry_out(net, Some(id), effects, now);
         let after = clock::now();
         let spent = after.since(now);
         if let Some(path) = self.paths.get_mut(id) {
-            path.account.cpu_ns += spent.as_nanos() as u64;
+            path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
         }
         self.schedule.charge(Entry::Path(id), spent, after);
-        let Net { out, out_len, .. } = &self.nets[net];
-        if out.len() >= PUSH_BURST || *out_len >= PUSH_LEN || decision.level > self.settings.linux_level {
-            self.flush(net, after);
+        if decision.level > self.settings.linux_level && !self.nets[leaves].transmit.is_direct() {
+            // Before what is less important is worked on. Without levels there is nothing that it would wait for.
+            self.flush_net(leaves, decision.level, now);
+        } else if self.is_burst_full(leaves) {
+            self.flush(leaves, now);
         }
         after
-    }
-
-    /// Messages that the device takes beside those that wait for it.
-    fn room(&self, net: usize) -> usize {
-        let net = &self.nets[net];
-        net.device.room().saturating_sub(net.out.len())
-    }
-
-    /// Gives the devices what was made for them.
-    pub(crate) fn flush_all(&mut self, now: Time) {
-        for net in 0..self.nets.len() {
-            self.flush(net, now);
-        }
-    }
-
-    fn flush(&mut self, net: usize, now: Time) {
-        let Net { device, out, out_len, failed, .. } = &mut self.nets[net];
-        if out.is_empty() {
-            self.revive(net, now);
-            return;
-        }
-        self.counters.pushes += 1;
-        *out_len = 0;
-        match device.push(out) {
-            Ok(count) => {
-                self.counters.pushed += count as u64;
-                *failed = false;
-            }
-            Err(error) => {
-                // TCP sends again what is lost here; a dead device must not hold memory.
-                for _ in out.drain(..) {
-                    self.unowned.on_drop(DropReason::DeviceError);
-                }
-                self.report_device(net, &error);
-            }
-        }
-        if self.room(net) > 0 {
-            self.revive(net, now);
-        }
-    }
-
-    /// The device has room again: paths that waited for it go on.
-    fn revive(&mut self, net: usize, now: Time) {
-        let mut stalled = std::mem::take(&mut self.stalled);
-        stalled.retain(|&id| {
-            let waits = self.paths.get(id).is_some();
-            let here = self.extras[id.index as usize].net as usize == net;
-            if waits && here {
-                self.make_ready(id, now);
-            }
-            waits && !here
-        });
-        self.stalled = stalled;
-    }
-
-    /// True while a device has not taken everything.
-    pub(crate) fn has_output(&self) -> bool {
-        self.nets.iter().any(|net| !net.out.is_empty())
     }
 
     /// True when something could be done now.

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // system calls of the loop, and copies to and from shared rings; each block says why it holds
 
 mod arena;
+mod background;
 mod bells;
 mod clock;
 mod command;
@@ -24,10 +25,13 @@ mod thread;
 mod wheel;
 mod wishes;
 
+pub use crate::background::lower_process;
 pub use crate::command::{Command, RegionId};
 pub use crate::core::{Core, PathCost, path_cost};
 pub use crate::extend::{ExtensionSettings, ThreadBefore, UndoLog};
 pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
-pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings, PermissionSettings, ProgramFacts};
+pub use crate::settings::{
+    ClassSettings, DeviceSettings, EngineSettings, Forward, PermissionSettings, ProgramFacts,
+};
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

@@ -43,6 +43,8 @@ struct Table {
     /// The numbers in the order of the rules; never empty, and the last one matches everything.
     order: Vec<ClassIndex>,
     leaving: Vec<ClassIndex>,
+    /// The level of the most important class.
+    highest: Level,
     /// What all classes ask of requests, by number; `None` when they ask nothing.
     requests: Option<Rc<Matcher>>,
     /// Times that the rules were changed.
@@ -85,6 +87,17 @@ impl Drop for Seat {
 }
 
 impl Class {
+    /// Where a path of this class and of this program stands. Background stays background, whatever its class says:
+    /// lowering oneself is always allowed.
+    pub(crate) fn level_of(&self, program: Option<&ProgramFacts>) -> Level {
+        lowered(self.settings.level, program)
+    }
+
+    /// As [`Class::level_of`], for a listen path.
+    pub(crate) fn listen_level_of(&self, program: Option<&ProgramFacts>) -> Level {
+        lowered(self.settings.listen_level, program)
+    }
+
     /// Connections that it has.
     pub(crate) fn connections(&self) -> u32 {
         self.connections.get()
@@ -111,6 +124,10 @@ impl Class {
     }
 }
 
+fn lowered(level: Level, program: Option<&ProgramFacts>) -> Level {
+    if program.is_some_and(|program| program.background) { Level::Idle } else { level }
+}
+
 impl ClassPolicy {
     /// A policy with these classes, to which one that matches everything is added.
     pub fn new(classes: Vec<ClassSettings>) -> ClassPolicy {
@@ -126,6 +143,7 @@ impl ClassPolicy {
             classes.push(ClassSettings::new("default"));
         }
         let table = &mut *self.table.borrow_mut();
+        table.highest = classes.iter().map(|class| class.level).max().unwrap_or_default();
         table.generation += 1;
         let before: Vec<ClassIndex> = table.order.drain(..).chain(table.leaving.drain(..)).collect();
         for (rank, settings) in classes.into_iter().enumerate() {
@@ -204,6 +222,19 @@ impl ClassPolicy {
             }
         }
         rules
+    }
+
+    /// Whether [`ClassPolicy::important`] names all packets of classes above this level.
+    pub(crate) fn all_important_named(&self, level: Level) -> bool {
+        self.classes().iter().map(|class| &class.settings).all(|class| {
+            let by_place = !class.sources.is_empty() || !class.local_ports.is_empty();
+            class.level <= level || by_place && class.request.is_empty()
+        })
+    }
+
+    /// The level of the most important class.
+    pub(crate) fn highest_level(&self) -> Level {
+        self.table.borrow().highest
     }
 
     /// A class; a number that names none (it never does) gives the last.

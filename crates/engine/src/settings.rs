@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use scoutline_base::DeviceId;
 use scoutline_proto::request::matcher::Conditions;
-use scoutline_sched::Level;
+use scoutline_sched::transmit::{BitRate, Preemption};
+use scoutline_sched::{Level, Weight};
 
 use crate::extend::ExtensionSettings;
 
@@ -15,6 +16,8 @@ use crate::extend::ExtensionSettings;
 pub struct EngineSettings {
     /// The devices, each with the address that it owns.
     pub devices: Vec<DeviceSettings>,
+    /// Which packets for others are passed on.
+    pub forwards: Vec<Forward>,
     /// The classes, in the order of their rules: the first match wins. The last one matches everything.
     pub classes: Vec<ClassSettings>,
     /// What programs may ask for beyond what the classes give them.
@@ -57,6 +60,7 @@ impl Default for EngineSettings {
     fn default() -> EngineSettings {
         EngineSettings {
             devices: Vec::new(),
+            forwards: Vec::new(),
             classes: Vec::new(),
             permissions: Vec::new(),
             cpu: None,
@@ -79,6 +83,15 @@ impl Default for EngineSettings {
     }
 }
 
+/// Packets that come on one device, and are for others, leave by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Where they come in.
+    pub from: DeviceId,
+    /// Where they leave.
+    pub to: DeviceId,
+}
+
 /// One device.
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {
@@ -90,6 +103,10 @@ pub struct DeviceSettings {
     pub prefix: u8,
     /// Where packets for other networks go.
     pub gateway: Option<Ipv4Addr>,
+    /// What the link carries, frames counted from the link header on; `None`: as much as the device takes.
+    pub rate: Option<BitRate>,
+    /// How long background keeps away after a foreground packet.
+    pub preemption: Preemption,
 }
 
 /// One class. An empty condition matches everything; conditions of different kinds must all hold, of one kind any.
@@ -131,6 +148,10 @@ pub struct ClassSettings {
     pub mark: Option<u8>,
     /// Program threads may be scheduled with its paths.
     pub extend: bool,
+    /// Its part of a device among the classes of its level.
+    pub weight: Weight,
+    /// What its paths may send at most through one device.
+    pub rate: Option<BitRate>,
 }
 
 impl ClassSettings {
@@ -155,6 +176,8 @@ impl ClassSettings {
             connections: None,
             mark: None,
             extend: true,
+            weight: Weight::default(),
+            rate: None,
         }
     }
 }
@@ -186,4 +209,7 @@ pub struct ProgramFacts {
     pub user: Option<u32>,
     /// Its control groups, one path for each hierarchy.
     pub cgroups: Vec<String>,
+    /// It was started as background (`scoutline run --background`): its paths stand at the idle level, whatever
+    /// their class.
+    pub background: bool,
 }

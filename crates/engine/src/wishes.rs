@@ -46,7 +46,7 @@ impl ClassPolicy {
     /// What a path gets which the rules put into `ruled`.
     pub(crate) fn grant(&self, ruled: Rc<Class>, wishes: Option<&Wishes>, program: &ProgramFacts) -> Granted {
         let Some(wishes) = wishes else {
-            let (level, listen_level) = (ruled.settings.level, ruled.settings.listen_level);
+            let (level, listen_level) = (ruled.level_of(Some(program)), ruled.listen_level_of(Some(program)));
             return Granted { level, listen_level, extended: ruled.settings.extend, class: ruled };
         };
         let permitted = self.permitted(program);
@@ -59,8 +59,8 @@ impl ClassPolicy {
         };
         let extend = class.settings.extend;
         Granted {
-            level: level(class.settings.level),
-            listen_level: level(class.settings.listen_level),
+            level: level(class.level_of(Some(program))),
+            listen_level: level(class.listen_level_of(Some(program))),
             extended: wishes.extend.map_or(extend, |wish| wish && (extend || permitted.extend)),
             class,
         }
@@ -135,7 +135,12 @@ mod tests {
     }
 
     fn program(name: &str) -> ProgramFacts {
-        ProgramFacts { name: name.to_owned(), user: Some(33), cgroups: vec!["/web/one".into()] }
+        ProgramFacts {
+            name: name.to_owned(),
+            user: Some(33),
+            cgroups: vec!["/web/one".into()],
+            ..ProgramFacts::default()
+        }
     }
 
     fn wish(change: impl FnOnce(&mut Wishes)) -> Wishes {

@@ -74,6 +74,12 @@ drop_reasons! {
     NoBuffers => "no-buffers",
     /// It was turned around within its path too often.
     TurnLimit => "turn-limit",
+    /// It has passed as many routers as it may.
+    TtlExceeded => "ttl-exceeded",
+    /// Larger than the next link carries, and not to be divided.
+    NeedsFragmentation => "needs-fragmentation",
+    /// Background that made room for foreground.
+    Displaced => "displaced",
 }
 
 /// What was spent on a path. Counters only grow, except the `_held` ones.
@@ -87,7 +93,7 @@ pub struct Account {
     pub packets_out: u64,
     /// Bytes from the device, headers included.
     pub bytes_in: u64,
-    /// Bytes to the device, headers included.
+    /// Bytes to the device as they go over the wire: headers included, those of each packet of a super-segment.
     pub bytes_out: u64,
     /// Buffer bytes held now.
     pub buffer_bytes_held: u64,
@@ -144,6 +150,7 @@ impl Account {
     }
 
     /// What has been spent since this account was as `before`.
+    #[must_use]
     pub fn since(&self, before: &Account) -> Account {
         let mut spent = self.clone();
         spent.cpu_ns -= before.cpu_ns;

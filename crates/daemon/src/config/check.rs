@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::error::Fault;
 use super::request;
-use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Size};
+use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Rate, Size};
 
 /// Highest priority of a path.
 pub(super) const MAX_PRIORITY: u8 = 63;
@@ -19,10 +19,16 @@ const MAX_DEVICES: usize = scoutline_abi::layout::SERVED_COUNT;
 /// Length of a socket's name in `sockaddr_un`, its final zero not counted.
 const MAX_SOCKET_LEN: usize = 107;
 
+/// Below, a frame takes a fifth of a second; above, no link is.
+const RATES: RangeInclusive<Rate> = Rate(64_000)..=Rate(800_000_000_000);
+/// Greatest weight.
+const MAX_WEIGHT: u32 = scoutline_sched::Weight::HIGHEST as u32;
+
 type Checked = Result<(), Fault>;
 
 pub(super) fn check(config: &Config) -> Checked {
     check_devices(&config.device)?;
+    check_forwards(config)?;
     check_engine(config)?;
     check_classes(&config.class, &config.device)?;
     check_permissions(config)?;
@@ -119,6 +125,9 @@ fn check_device(device: &Device) -> Checked {
     if let Some(mtu) = &device.mtu {
         within("mtu", mtu, 576..=65_535)?;
     }
+    if let Some(rate) = &device.rate {
+        within("rate", rate, RATES)?;
+    }
     if device.driver == Driver::Packet && device.mtu.is_some() {
         let message =
             format!("an ordinary interface has its own mtu; set it with `ip link set {name} mtu N` instead");
@@ -142,6 +151,38 @@ fn check_device(device: &Device) -> Checked {
     if device.driver == Driver::Pcap && !has_file {
         let message = format!("`{name}`: driver = \"pcap\" needs [device.pcap] with input or output");
         return fault(&device.name, message);
+    }
+    Ok(())
+}
+
+fn check_forwards(config: &Config) -> Checked {
+    let names: Vec<&str> = config.device.iter().map(|device| device.name.get_ref().as_str()).collect();
+    for (index, forward) in config.forward.iter().enumerate() {
+        let (from, to) = (forward.from.get_ref(), forward.to.get_ref());
+        for (key, name) in [("from", &forward.from), ("to", &forward.to)] {
+            if !names.contains(&name.get_ref().as_str()) {
+                let message = format!(
+                    "[[forward]] {key} = \"{}\" is none of the devices; there {} {}",
+                    name.get_ref(),
+                    if names.len() == 1 { "is" } else { "are" },
+                    names.join(", ")
+                );
+                return fault(name, message);
+            }
+        }
+        if from == to {
+            let message = format!("[[forward]] from `{from}` to itself; name two devices");
+            return fault(&forward.to, message);
+        }
+        if config.forward[..index]
+            .iter()
+            .any(|other| other.from.get_ref() == from && other.to.get_ref() == to)
+        {
+            return fault(
+                &forward.from,
+                format!("[[forward]] from `{from}` to `{to}` is there twice; remove one"),
+            );
+        }
     }
     Ok(())
 }
@@ -239,6 +280,12 @@ pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
         }
         if let Some(limit) = &class.connections {
             within("connections", limit, 1..=4_000_000)?;
+        }
+        if let Some(weight) = &class.weight {
+            within("weight", weight, 1..=MAX_WEIGHT)?;
+        }
+        if let Some(rate) = &class.rate {
+            within("rate", rate, RATES)?;
         }
         check_cgroups(&class.cgroup)?;
         check_interfaces(class, devices)?;

@@ -8,7 +8,7 @@ use super::error::ConfigError;
 use super::{Class, Device, check};
 
 /// The keys of a class in the order in which people read them; whatever else there is comes behind.
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 25] = [
     "name",
     "priority",
     "idle",
@@ -32,6 +32,8 @@ const KEYS: [&str; 23] = [
     "connections",
     "mark",
     "extend",
+    "weight",
+    "rate",
 ];
 /// Keys whose values are lists.
 const LISTS: [&str; 14] = [

@@ -25,7 +25,8 @@ use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
-use super::paths::{covers, socket_of};
+use super::background::mark_of;
+use super::paths::{covers, note_level, socket_of};
 use crate::policy::{Class, Origin};
 use crate::settings::ClassSettings;
 use crate::socket::{Asked, SocketEnd, Standing, StreamStage};
@@ -55,6 +56,7 @@ impl Core {
         }
         self.policy.replace(classes);
         self.set_bells();
+        self.check_direct();
         let sweep = self.sweep.get_or_insert_default();
         sweep.next = 0;
         sweep.waiting.push(done);
@@ -99,6 +101,10 @@ impl Core {
             return if is_first { self.listen_again(&end, now) } else { 1 };
         }
         let extra = &self.extras[id.index as usize];
+        if extra.to.is_some() {
+            self.end_forward_path(id, now);
+            return MAKE;
+        }
         let Some(program) = &extra.program else {
             // It serves the machine itself: at its own level, in the last class.
             let (level, last) = (extra.level, self.policy.last());
@@ -181,8 +187,9 @@ impl Core {
         let Some(path) = self.paths.get_mut(id) else { return };
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
+        note_level(path, level, now);
         if extra.program.is_some() {
-            path.set_mark(class.settings.mark);
+            path.set_mark(mark_of(class.settings.mark, level));
         }
         if let Some(stage) = path.stage_mut::<StreamStage>() {
             stage.set_class(class, standing);
@@ -190,7 +197,7 @@ impl Core {
             end.move_charge(&class.memory);
             self.nets[extra.net as usize].udp.set_class(id, class.number);
         }
-        extra.level = level;
+        self.set_level(id, level);
         let entry = Entry::Path(id);
         if self.schedule.is_ready(entry) {
             self.schedule.enqueue(entry, level.into(), now);

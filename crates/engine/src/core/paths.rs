@@ -10,10 +10,12 @@ use scoutline_path::{
     Attributes, Control, CreateError, DropReason, Effect, FlowKey, Limits, Message, Name, Value,
 };
 use scoutline_proto::bindings::ClassIndex;
+use scoutline_proto::tcp::TcpStage;
 use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ethernet;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
+use super::background::mark_of;
 use super::{Core, Extra};
 use crate::policy::Class;
 use crate::settings::ProgramFacts;
@@ -45,16 +47,28 @@ impl Core {
             self.paths.insert(new, self.limits_of(class))
         });
         let id = made.inspect_err(|_| self.counters.paths_refused += 1)?;
+        self.take_in(id, net, level);
+        Ok(id)
+    }
+
+    /// The engine's own notes on a path that was just made.
+    pub(super) fn take_in(&mut self, id: PathId, net: usize, level: Level) {
         self.counters.paths_made += 1;
         let index = id.index as usize;
         if self.extras.len() <= index {
             self.extras.resize_with(index + 1, Extra::default);
         }
         self.extras[index] = Extra { level, net: net as u16, ..Extra::default() };
-        Ok(id)
+        self.count_background(net, Level::default(), level);
+        if level == Level::Idle
+            && let Some(path) = self.paths.get_mut(id)
+        {
+            // Nothing of it has begun: the time does not matter.
+            note_level(path, level, Time::ZERO);
+        }
     }
 
-    fn limits_of(&self, class: ClassIndex) -> Limits {
+    pub(super) fn limits_of(&self, class: ClassIndex) -> Limits {
         let queue_packets = self.queue_packets(&self.policy.class(class));
         Limits { queue_packets, ..Limits::default() }
     }
@@ -71,7 +85,8 @@ impl Core {
         extra.tos = tos;
         extra.program = Some(Rc::clone(program));
         if let Some(path) = self.paths.get_mut(id) {
-            path.set_mark(self.policy.class(u32::from(path.class())).settings.mark);
+            let class = self.policy.class(u32::from(path.class()));
+            path.set_mark(mark_of(class.settings.mark, extra.level));
         }
     }
 
@@ -168,7 +183,7 @@ impl Core {
                 let granted = self.granted(class, listener);
                 (granted.class, granted.level)
             }
-            None => (Rc::clone(&class), class.settings.level),
+            None => (Rc::clone(&class), class.level_of(None)),
         };
         // SYNs of one burst have all passed the look at the limit before the first of them counts.
         if class.is_full() {
@@ -219,6 +234,11 @@ impl Core {
         }
         self.schedule.remove(Entry::Path(id));
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
+        self.count_background(extra.net as usize, extra.level, Level::default());
+        if let Some(to) = extra.to {
+            self.count_background(usize::from(to), extra.level, Level::default());
+            self.forwarders.retain(|_, other| *other != id);
+        }
         if let Some(key) = extra.flow
             && self.flows.lookup(&key) == Some(id)
         {
@@ -301,6 +321,13 @@ impl Core {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
             _ => Core::check_pathless(end),
         }
+    }
+}
+
+/// Tells the protocol where its path stands: what is background yields beyond us too.
+pub(super) fn note_level(path: &mut scoutline_path::Path, level: Level, now: Time) {
+    if let Some(tcp) = path.stage_mut::<TcpStage>() {
+        tcp.set_background(level == Level::Idle, now);
     }
 }
 

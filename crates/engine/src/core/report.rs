@@ -106,7 +106,7 @@ impl Core {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_s: self.uptime(now).as_secs_f64(),
             engine: engine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-            devices: self.nets.iter().map(device_counters).collect(),
+            devices: self.nets.iter().map(|net| device_counters(net, now)).collect(),
             classes: self.class_rows(),
             drops: drops(&self.unowned),
             programs: self.programs.values().map(|program| program_row(program)).collect(),
@@ -180,7 +180,7 @@ fn name_of(row: &PathRow) -> String {
     }
 }
 
-fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
+fn device_counters(net: &super::Net, now: Time) -> (String, BTreeMap<String, u64>) {
     let c = net.device.counters();
     let rows = [
         ("rx-packets", c.rx_packets),
@@ -198,7 +198,9 @@ fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
         ("tx-software", c.tx_software),
         ("address-conflicts", net.interface().address_conflicts.get()),
     ];
-    (net.device.name().to_owned(), rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    let rows =
+        rows.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(net.transmit.counters(now));
+    (net.device.name().to_owned(), rows.collect())
 }
 
 fn program_row(program: &crate::program::Program) -> ProgramRow {

@@ -15,6 +15,7 @@ use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
 use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
 use scoutline_path::Burst;
+use scoutline_sched::transmit::Preemption;
 use scoutline_sched::{Entry, Policy};
 
 use super::Core;
@@ -50,6 +51,9 @@ impl Partner for Polled {
     fn next_event(&self) -> Option<Time> {
         self.0.next_event()
     }
+    fn standing(&self) -> Option<u64> {
+        self.0.standing()
+    }
     fn counters(&self) -> DeviceCounters {
         self.0.counters()
     }
@@ -63,33 +67,46 @@ struct Host {
 
 impl Host {
     fn new(address: [u8; 4], device: MemoryPartner, rings: u32) -> Host {
-        let settings = EngineSettings {
-            devices: vec![DeviceSettings {
-                device: DeviceConfig {
-                    id: DeviceId(0),
-                    driver: Driver::Tap(scoutline_device::tap::Config::new("unused")),
-                },
-                address: address.into(),
-                prefix: 24,
-                gateway: None,
-            }],
+        Host::with(address, device, rings, |_| {})
+    }
+
+    /// A host with these settings.
+    fn with(
+        address: [u8; 4],
+        device: MemoryPartner,
+        rings: u32,
+        change: impl FnOnce(&mut EngineSettings),
+    ) -> Host {
+        let program = ProgramFacts { name: "model".into(), ..ProgramFacts::default() };
+        Host::made(program, address, device, rings, change)
+    }
+
+    /// A host with this program.
+    fn of(program: ProgramFacts, address: [u8; 4], device: MemoryPartner, rings: u32) -> Host {
+        Host::made(program, address, device, rings, |_| {})
+    }
+
+    fn made(
+        program: ProgramFacts,
+        address: [u8; 4],
+        device: MemoryPartner,
+        rings: u32,
+        change: impl FnOnce(&mut EngineSettings),
+    ) -> Host {
+        let mut settings = EngineSettings {
+            devices: vec![device_settings(0, address)],
             receive_buffer: rings,
             send_buffer: rings,
             max_paths: 1000,
             spin: Duration::ZERO,
             ..EngineSettings::default()
         };
+        change(&mut settings);
         let mut core = Core::with_devices(settings, vec![Box::new(Polled(device))], Time::ZERO).unwrap();
         let (region, _fd) = Region::create().unwrap();
         let region = Arc::new(region);
         core.obey(
-            Command::AddRegion {
-                id: RegionId(1),
-                region: Arc::clone(&region),
-                program: ProgramFacts { name: "model".into(), ..ProgramFacts::default() },
-                pid: 1,
-                bell: None,
-            },
+            Command::AddRegion { id: RegionId(1), region: Arc::clone(&region), program, pid: 1, bell: None },
             Time::ZERO,
         );
         region.process(0).unwrap().alive.store(1, Ordering::Release);
@@ -98,26 +115,7 @@ impl Host {
 
     /// Runs until nothing is left to do at `now`.
     fn settle(&mut self, now: Time) {
-        loop {
-            self.core.pull(now);
-            let spoken = self.core.listen_to_programs(now);
-            self.core.fire_timers(now);
-            while self.core.sweep(now) {}
-            match self.core.schedule.dequeue(now) {
-                Some(decision) => {
-                    if let Entry::Path(id) = decision.entry {
-                        self.core.run_path(id, &decision, now);
-                    }
-                }
-                None if spoken => {}
-                None => {
-                    self.core.flush_all(now);
-                    if self.core.schedule.is_idle() {
-                        return;
-                    }
-                }
-            }
-        }
+        settle(&mut self.core, now);
     }
 
     fn call(&mut self, op: u32, slot: u32, arguments: [u64; 4], now: Time) -> i32 {
@@ -224,6 +222,45 @@ impl Host {
     }
 }
 
+/// Runs an engine until nothing is left to do at `now`.
+fn settle(core: &mut Core, now: Time) {
+    loop {
+        core.pull(now);
+        let spoken = core.listen_to_programs(now);
+        core.fire_timers(now);
+        core.pace(now);
+        while core.sweep(now) {}
+        match core.schedule.dequeue(now) {
+            Some(decision) => {
+                if let Entry::Path(id) = decision.entry {
+                    core.run_path(id, &decision, now);
+                }
+            }
+            None if spoken => {}
+            None => {
+                core.flush_all(now);
+                if core.schedule.is_idle() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn device_settings(id: u16, address: [u8; 4]) -> DeviceSettings {
+    DeviceSettings {
+        device: DeviceConfig {
+            id: DeviceId(id),
+            driver: Driver::Tap(scoutline_device::tap::Config::new("unused")),
+        },
+        address: address.into(),
+        prefix: 24,
+        gateway: None,
+        rate: None,
+        preemption: Preemption::default(),
+    }
+}
+
 struct Pair {
     client: Host,
     server: Host,
@@ -248,7 +285,7 @@ impl Pair {
         self.client.settle(self.now);
         self.server.settle(self.now);
         self.client.settle(self.now);
-        let next = [self.client.core.next_timeout(), self.server.core.next_timeout()];
+        let next = [self.client.core.next_timeout(self.now), self.server.core.next_timeout(self.now)];
         let Some(next) = next.into_iter().flatten().min() else { return false };
         self.now = next.max(self.now + Duration::from_micros(10));
         true
@@ -539,5 +576,7 @@ fn datagrams_there_and_back() {
 }
 
 mod classes;
+mod forward;
 mod requests;
+mod transmit;
 mod wishes;

@@ -51,6 +51,8 @@ pub(crate) struct SocketEnd {
     pub(crate) keep_alive: Cell<u64>,
     /// What its program asks for it (SOL_SCOUT); accepted connections have what was asked for their listener.
     pub(crate) wishes: RefCell<Option<Box<Wishes>>>,
+    /// TCP_DEFER_ACCEPT of a listening socket, in seconds; 0 off.
+    pub(crate) defer_accept: Cell<u32>,
     /// The slot of the listening socket in whose queue it was put.
     pub(crate) listener: Cell<Option<u32>>,
     /// Connections that may wait to be accepted (only for a listening socket).
@@ -94,6 +96,7 @@ impl SocketEnd {
             no_delay: Cell::new(false),
             keep_alive: Cell::new(0),
             wishes: RefCell::default(),
+            defer_accept: Cell::new(0),
             listener: Cell::new(None),
             backlog: Cell::new(0),
             received: Cell::new(0),
