@@ -16,6 +16,7 @@ mod open;
 mod paths;
 mod report;
 mod transmit;
+mod wishes;
 
 pub use micro::{PathCost, path_cost};
 

@@ -87,6 +87,13 @@ fn everything_can_be_said() {
         [[class]]
         name = "backup"
         idle = true
+        [[permission]]
+        program = ["nginx"]
+        user = ["root"]
+        cgroup = ["/system.slice"]
+        priority = 5
+        class = ["shop", "default"]
+        extend = true
         "#,
     )
     .unwrap();
@@ -209,6 +216,26 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "s.toml:6: invalid type: string \"no\", expected a boolean",
         ),
         ("[[class]]\nname = \"a\"\nconections = 1", "unknown key `conections`; did you mean `connections`?"),
+        (
+            "[[permission]]\nprogram = [\"a\"]\npriority = 64",
+            "s.toml:6: priority = 64 is out of range; it must be 0 to 63",
+        ),
+        (
+            "[[permission]]\nprogram = [\"/bin/a\"]\npriority = 1",
+            "s.toml:5: program `/bin/a`: give the last part",
+        ),
+        (
+            "[[permission]]\ncgroup = [\"a\"]\npriority = 1",
+            "s.toml:5: cgroup `a`: give its path below the root",
+        ),
+        (
+            "[[permission]]\nclass = [\"prefered\"]\n[[class]]\nname = \"preferred\"\nidle = true",
+            "s.toml:5: there is no class `prefered`; did you mean `preferred`?",
+        ),
+        (
+            "[[permission]]\nprogram = [\"a\"]",
+            "s.toml:5: a permission that permits nothing: give it priority",
+        ),
         ("[control]\nmode = \"rw\"", "`rw` is no mode; write it in octal"),
         ("[control]\nsocket = \"here\"", "must be an absolute path"),
         ("[[device]]\nname = \"eth1\"\naddress = \"10.9.0.1/24\"", "s.toml:5: device `eth1` is there twice"),

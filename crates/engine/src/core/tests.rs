@@ -580,3 +580,4 @@ mod defer;
 mod forward;
 mod requests;
 mod transmit;
+mod wishes;
