@@ -90,8 +90,11 @@ pub struct PathRow {
     pub stages: Vec<String>,
     /// Class name.
     pub class: String,
-    /// Priority; `None` is the idle level.
+    /// Priority; `None`: it has another policy, or the idle level.
     pub priority: Option<u8>,
+    /// Which policy serves it.
+    #[serde(flatten)]
+    pub scheduling: Scheduling,
     /// Our address and port.
     pub local: Option<String>,
     /// The peer's.
@@ -128,6 +131,29 @@ pub struct PathRow {
     pub details: BTreeMap<String, String>,
 }
 
+/// How a path is scheduled. But for `policy`, what is there depends on it; the names are those of the
+/// configuration's keys.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scheduling {
+    /// `priority`, `idle`, `edf`, `wfq` or `bert`.
+    pub policy: String,
+    /// Of EDF and of real-time work in BERT: microseconds in which work is to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_us: Option<u32>,
+    /// Engine time that it then takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget_us: Option<u32>,
+    /// Of WFQ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Of BERT: its share of the engine's CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    /// Of BERT: it is never stolen from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub important: Option<bool>,
+}
+
 /// Totals.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Stat {
@@ -154,8 +180,11 @@ pub struct Stat {
 pub struct ClassRow {
     /// Name.
     pub name: String,
-    /// Priority of its paths.
+    /// Priority of its paths; `None`: they have another policy, or the idle level.
     pub priority: Option<u8>,
+    /// Which policy serves them.
+    #[serde(flatten)]
+    pub scheduling: Scheduling,
     /// Live paths.
     pub paths: u64,
     /// Of those, TCP connections that are open or half-open: what the class's limit is about.

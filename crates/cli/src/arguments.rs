@@ -175,7 +175,7 @@ Examples:
   scoutline class remove backup
   scoutline class show preferred >> /etc/scoutline.toml
 
-Keys: priority, idle, listen_priority, queue_packets, memory, connections, mark, extend; and the conditions source,
+Keys: policy, priority, idle, listen_priority, weight, deadline_us, budget_us, cpu_percent, important, queue_packets, memory, connections, mark, extend; and the conditions source,
 destination, local_port, remote_port, dscp, interface, program, user, cgroup, which are lists with commas. They mean
 what they mean in the configuration file. The class `default` takes what no other takes.")]
 pub(crate) struct Class {

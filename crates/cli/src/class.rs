@@ -13,8 +13,25 @@ use crate::failure::Failure;
 use crate::output::{self, Table};
 
 /// Keys that say what a class is; the others are its conditions.
-const SETTINGS: [&str; 8] =
-    ["priority", "idle", "listen_priority", "queue_packets", "memory", "connections", "mark", "extend"];
+const SETTINGS: [&str; 14] = [
+    "policy",
+    "priority",
+    "idle",
+    "listen_priority",
+    "weight",
+    "deadline_us",
+    "budget_us",
+    "cpu_percent",
+    "important",
+    "queue_packets",
+    "memory",
+    "connections",
+    "mark",
+    "extend",
+];
+/// Those of them that the column of priorities tells.
+const SCHEDULING: [&str; 7] =
+    ["policy", "priority", "idle", "weight", "deadline_us", "cpu_percent", "important"];
 
 /// A class with what lives in it.
 #[derive(Debug, Serialize)]
@@ -78,14 +95,14 @@ fn table(classes: &[Class]) -> String {
     for Class { keys, now } in classes {
         let some = |settings: bool| {
             let keys = keys.keys.iter().filter(|(key, _)| SETTINGS.contains(&key.as_str()) == settings);
-            // The level has a column of its own.
-            let keys = keys.filter(|(key, _)| !["priority", "idle"].contains(&key.as_str()));
+            // How it is scheduled has a column of its own.
+            let keys = keys.filter(|(key, _)| !SCHEDULING.contains(&key.as_str()));
             let words: Vec<String> = keys.map(|(key, value)| format!("{key}={}", word(value))).collect();
             if words.is_empty() { "-".to_owned() } else { words.join(" ") }
         };
         table.row(vec![
             keys.name.clone(),
-            output::level(now.priority),
+            output::standing(now.priority, &now.scheduling),
             some(false),
             some(true),
             now.paths.to_string(),

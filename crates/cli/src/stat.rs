@@ -32,7 +32,7 @@ fn text(stat: &Stat) -> String {
     for class in &stat.classes {
         classes.row(vec![
             class.name.clone(),
-            output::level(class.priority),
+            output::standing(class.priority, &class.scheduling),
             class.paths.to_string(),
             class.connections.to_string(),
             output::time(class.cpu_ns),
@@ -63,13 +63,17 @@ fn text(stat: &Stat) -> String {
 #[cfg(test)]
 mod tests {
     use super::text;
-    use scoutline_abi::api::{ClassRow, Stat};
+    use scoutline_abi::api::{ClassRow, Scheduling, Stat};
 
     #[test]
     fn all_parts_are_told() {
         let stat = Stat {
             engine: [("busy-ns".to_owned(), 1_500_000)].into(),
-            classes: vec![ClassRow { name: "standard".into(), priority: None, ..ClassRow::default() }],
+            classes: vec![ClassRow {
+                name: "standard".into(),
+                scheduling: Scheduling { policy: "idle".into(), ..Scheduling::default() },
+                ..ClassRow::default()
+            }],
             drops: [("bad-checksum".to_owned(), 2)].into(),
             notices: vec!["no real-time priority".into()],
             ..Stat::default()

@@ -36,6 +36,7 @@ use crate::command::RegionId;
 use crate::extend::Extension;
 use crate::policy::ClassPolicy;
 use crate::program::Program;
+use crate::scheduling::{Asks, Stands};
 use crate::settings::{EngineSettings, ProgramFacts};
 use crate::socket::{Listeners, StreamStage};
 use crate::wheel::Wheel;
@@ -74,7 +75,9 @@ impl Net {
 /// What the engine knows of a path beside the path itself.
 #[derive(Default)]
 struct Extra {
-    level: Level,
+    stands: Stands,
+    /// Since when the program's end or a timer waits to be looked at.
+    since: Option<Time>,
     /// The program's end wants to be looked at.
     kicked: bool,
     /// A timer of the path may be due.
@@ -167,12 +170,18 @@ impl Core {
     }
 
     /// Shares the time since `from` among the paths that the burst was sorted onto.
+    ///
+    /// Where shares are compared it counts against them too, or a flood would be sorted at the cost of others. Levels
+    /// are not shares.
     fn charge_demux(&mut self, from: Time) {
-        let spent = clock::now().since(from);
-        let share = spent.as_nanos() as u64 / self.touched.len().max(1) as u64;
+        let now = clock::now();
+        let share = now.since(from).as_nanos() as u64 / self.touched.len().max(1) as u64;
         for id in self.touched.drain(..) {
             if let Some(path) = self.paths.get_mut(id) {
                 path.account.cpu_ns += share;
+                if self.extras[id.index as usize].stands.asks != Asks::Level {
+                    self.schedule.charge(Entry::Path(id), Duration::from_nanos(share), now);
+                }
             }
         }
     }
@@ -222,8 +231,29 @@ impl Core {
     }
 
     fn make_ready(&mut self, id: PathId, now: Time) {
-        let level = self.extras[id.index as usize].level;
-        self.schedule.enqueue(Entry::Path(id), level.into(), now);
+        let Stands { level, asks } = self.extras[id.index as usize].stands;
+        let parameters = match asks {
+            Asks::Level => level.into(),
+            _ => asks.parameters(level, self.waits_since(id, now), self.schedule.bert().configuration().capacity),
+        };
+        self.schedule.enqueue(Entry::Path(id), parameters, now);
+    }
+
+    /// When the oldest of what waits for a path came: the front of its queue, or what its program or a timer wants.
+    /// A path that is not done with the latter in its time has as long again: a bulk sender is never done.
+    fn waits_since(&mut self, id: PathId, now: Time) -> Time {
+        let extra = &mut self.extras[id.index as usize];
+        let within = match extra.stands.asks {
+            Asks::Deadline { within_us, .. } => Duration::from_micros(within_us.into()),
+            _ => Duration::ZERO,
+        };
+        let asked = (extra.kicked || extra.expired).then(|| {
+            let since = extra.since.filter(|since| *since + within > now).unwrap_or(now);
+            extra.since = Some(since);
+            since
+        });
+        let queued = self.paths.get(id).and_then(|path| Some(path.queue().first()?.facts.arrival));
+        asked.into_iter().chain(queued).min().unwrap_or(now)
     }
 
     /// Looks at the slots that programs marked and at their calls. Says whether there were any.
@@ -316,7 +346,8 @@ impl Core {
         if self.paths.get(id).is_none() {
             return now;
         }
-        let net = self.extras[id.index as usize].net as usize;
+        let Extra { net, stands, .. } = &self.extras[id.index as usize];
+        let (net, urgent) = (*net as usize, stands.level > self.settings.linux_level);
         let mut room = self.room(net);
         if room == 0 {
             self.flush(net, now);
@@ -345,6 +376,9 @@ impl Core {
             let grant = Grant { transmit_room: room.saturating_sub(self.runner.out.len()), ..grant };
             extra.kicked = note(path.run_outward(&mut self.runner, grant, &mut Burst::new()));
         }
+        if !extra.kicked {
+            extra.since = None;
+        }
         attach_stream(path, &mut self.runner.out);
         if let Some(due) = path.next_timeout()
             && extra.armed.is_none_or(|armed| armed > due)
@@ -369,7 +403,7 @@ impl Core {
         }
         self.schedule.charge(Entry::Path(id), spent, after);
         let Net { out, out_len, .. } = &self.nets[net];
-        if out.len() >= PUSH_BURST || *out_len >= PUSH_LEN || decision.level > self.settings.linux_level {
+        if out.len() >= PUSH_BURST || *out_len >= PUSH_LEN || urgent {
             self.flush(net, after);
         }
         after

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use scoutline_base::DeviceId;
 use scoutline_sched::Level;
+use scoutline_sched::schedule::{Linux, Shares};
 
 use crate::extend::ExtensionSettings;
+use crate::scheduling::{Asks, Stands};
 
 /// Everything an engine needs to know.
 #[derive(Clone, Debug)]
@@ -38,7 +40,11 @@ pub struct EngineSettings {
     pub queue_packets: u32,
     /// Apply the measuring rule to new paths.
     pub measure: bool,
+    /// How the CPU is divided among the policies.
+    pub shares: Shares,
     /// Where the Linux thread stands.
+    pub linux: Linux,
+    /// At which level, if it stands among the priorities; and above which level what comes rings for the engine.
     pub linux_level: Level,
     /// How long Linux may run at most before the engine looks again.
     pub linux_quantum: Duration,
@@ -66,6 +72,8 @@ impl Default for EngineSettings {
             time_wait: Duration::from_secs(60),
             queue_packets: 256,
             measure: false,
+            shares: Shares::default(),
+            linux: Linux::default(),
             linux_level: Level::Priority(0),
             linux_quantum: Duration::from_millis(2),
             linux_interval: Duration::from_micros(200),
@@ -93,10 +101,15 @@ pub struct DeviceSettings {
 pub struct ClassSettings {
     /// Its name: what stays the same when classes are changed live.
     pub name: String,
-    /// Where its paths stand.
+    /// Where its paths stand among the priorities. Of a class that asks for something else, what its paths count as;
+    /// the engine fills that in.
     pub level: Level,
     /// Where its listen paths stand.
     pub listen_level: Level,
+    /// What its paths ask of the schedule.
+    pub asks: Asks,
+    /// What its listen paths ask.
+    pub listen_asks: Asks,
     /// Networks of the peer: address and prefix length.
     pub sources: Vec<(Ipv4Addr, u8)>,
     /// Networks of our own address.
@@ -134,6 +147,8 @@ impl ClassSettings {
             name: name.to_owned(),
             level: Level::default(),
             listen_level: Level::default(),
+            asks: Asks::default(),
+            listen_asks: Asks::default(),
             sources: Vec::new(),
             destinations: Vec::new(),
             local_ports: Vec::new(),
@@ -149,6 +164,22 @@ impl ClassSettings {
             mark: None,
             extend: true,
         }
+    }
+
+    /// Where its paths stand.
+    pub fn stands(&self) -> Stands {
+        Stands { level: self.level, asks: self.asks }
+    }
+
+    /// Where its listen paths stand.
+    pub fn listen_stands(&self) -> Stands {
+        Stands { level: self.listen_level, asks: self.listen_asks }
+    }
+
+    /// Fills in what its paths count as when Linux stands at this level.
+    pub(crate) fn settle(&mut self, linux: Level) {
+        self.level = self.asks.counts_as(self.level, linux);
+        self.listen_level = self.listen_asks.counts_as(self.listen_level, linux);
     }
 }
 

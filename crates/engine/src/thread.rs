@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use scoutline_abi::layout::engine_state;
 use scoutline_base::Time;
-use scoutline_sched::{Decision, Entry, Level, Policy};
+use scoutline_sched::{Decision, Entry, Level, Policy, schedule};
 
 use crate::bells::Bells;
 use crate::clock;
@@ -154,14 +154,17 @@ impl Loop {
         }
     }
 
-    /// Linux stands where its most important raised thread does, and never below its own level. Says whether such a
-    /// thread wants to run.
+    /// Linux stands where its most important raised thread does, among the priorities; without one, where it was put,
+    /// and never below its own level. Says whether such a thread wants to run.
     fn place_linux(&mut self, now: Time) -> bool {
         let wanted = self.core.extension.wanted(now);
-        let linux_level = wanted.unwrap_or(Level::Idle).max(self.core.settings.linux_level);
+        let settings = &self.core.settings;
+        let linux_level = wanted.unwrap_or(Level::Idle).max(settings.linux_level);
+        let linux = if wanted.is_some() { schedule::Linux::Priority } else { settings.linux };
         let mut configuration = *self.core.schedule.configuration();
-        if configuration.fixed.linux_level != linux_level {
+        if (configuration.fixed.linux_level, configuration.linux) != (linux_level, linux) {
             configuration.fixed.linux_level = linux_level;
+            configuration.linux = linux;
             self.core.schedule.configure(configuration);
         }
         wanted.is_some()

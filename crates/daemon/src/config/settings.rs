@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scoutline_base::DeviceId;
 use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
-use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings};
+use scoutline_engine::{Asks, ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings};
 use scoutline_sched::Level;
 use toml::Spanned;
 
@@ -42,7 +42,9 @@ impl Config {
             time_wait: Duration::from_secs(u64::from(*engine.time_wait_s.get_ref())),
             queue_packets: *engine.queue_packets.get_ref(),
             measure: engine.measure,
-            linux_level: Level::Priority(*self.linux.priority.get_ref()),
+            shares: self.scheduler.shares(),
+            linux: self.linux.stands(),
+            linux_level: self.linux.level(),
             linux_quantum: microseconds(*self.linux.quantum_us.get_ref()),
             linux_interval: microseconds(*self.linux.interval_us.get_ref()),
             extension: self.extension(),
@@ -126,11 +128,8 @@ pub(crate) fn classes(classes: &[Class], devices: &[Device]) -> Vec<ClassSetting
 }
 
 fn class(class: &Class, devices: &[Device]) -> ClassSettings {
-    let level = if class.idle {
-        Level::Idle
-    } else {
-        Level::Priority(class.priority.as_ref().map_or(0, |priority| *priority.get_ref()))
-    };
+    let level = class.level();
+    let asks = class.asks();
     let ports = |ports: &[Ports]| ports.iter().map(|ports| ports.0.clone()).collect();
     let networks = |networks: &[Network]| {
         networks.iter().map(|network| (network.base(), network.prefix)).collect::<Vec<_>>()
@@ -145,6 +144,9 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
             .listen_priority
             .as_ref()
             .map_or(level, |priority| Level::Priority(*priority.get_ref())),
+        asks,
+        // With a priority of their own they are among the priorities.
+        listen_asks: if class.listen_priority.is_some() { Asks::Level } else { asks },
         sources: networks(&class.source),
         destinations: networks(&class.destination),
         local_ports: ports(&class.local_port),

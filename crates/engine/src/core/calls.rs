@@ -192,7 +192,7 @@ impl Core {
         class: u32,
         local: SocketAddrV4,
     ) -> Result<(), CreateError> {
-        let level = self.policy.class(class).settings.listen_level;
+        let stands = self.policy.class(class).settings.listen_stands();
         let at = SocketAddrV4::new(self.nets[net].interface().address.get(), local.port());
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
@@ -201,7 +201,7 @@ impl Core {
             .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
             .with(Name::SendBuffer, Value::Number(MAX_AHEAD))
             .with(Name::PathName, Value::Text(format!("listen {local}").into()));
-        let id = self.make_path(net, "SOCKET", attributes, (class, level))?;
+        let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
         self.nets[net].tcp.listen(local, class, id);
         self.listeners.borrow_mut().insert(id, Rc::clone(end));
         end.listen_paths.borrow_mut().push(id);
@@ -244,7 +244,7 @@ impl Core {
         // Before the first packet: an answer may come in the same turn of the loop.
         end.add_state(slot_state::CONNECTING | slot_state::BOUND);
         let attributes = socket_attributes(end, TCP, local, Some(remote));
-        let made = self.make_path(net, "SOCKET", attributes, (class.number, class.settings.level));
+        let made = self.make_path(net, "SOCKET", attributes, (class.number, class.settings.stands()));
         let id = made.map_err(|error| {
             end.clear_state(slot_state::CONNECTING);
             errno_of(&error)
@@ -282,7 +282,7 @@ impl Core {
         }
         let attributes = socket_attributes(end, UDP, local, remote);
         let id = self
-            .make_path(net, "SOCKET", attributes, (class.number, class.settings.level))
+            .make_path(net, "SOCKET", attributes, (class.number, class.settings.stands()))
             .map_err(|error| errno_of(&error))?;
         end.path.set(Some(id));
         self.note_origin(id, None, &end.program.facts);

@@ -17,12 +17,13 @@ use std::sync::mpsc::Sender;
 use scoutline_abi::api::Answer;
 use scoutline_base::{PathId, Time};
 use scoutline_proto::bindings::ClassIndex;
-use scoutline_sched::{Entry, Level, Policy};
+use scoutline_sched::{Entry, Policy};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
 use super::paths::{covers, socket_of};
 use crate::policy::Class;
+use crate::scheduling::Stands;
 use crate::settings::ClassSettings;
 use crate::socket::{SocketEnd, Standing, StreamStage};
 
@@ -44,9 +45,12 @@ pub(super) struct Sweep {
 
 impl Core {
     /// Puts these classes in the place of all.
-    pub(super) fn set_classes(&mut self, classes: Vec<ClassSettings>, done: Sender<Answer>, now: Time) {
+    pub(super) fn set_classes(&mut self, mut classes: Vec<ClassSettings>, done: Sender<Answer>, now: Time) {
         if self.policy.leaving() > MOST_LEAVING {
             while self.sweep(now) {}
+        }
+        for class in &mut classes {
+            class.settle(self.settings.linux_level);
         }
         self.policy.replace(classes);
         self.set_bells();
@@ -96,8 +100,8 @@ impl Core {
         let extra = &self.extras[id.index as usize];
         let Some(program) = &extra.program else {
             // It serves the machine itself: at its own level, in the last class.
-            let (level, last) = (extra.level, self.policy.last());
-            self.move_path(id, &last, level, now);
+            let (stands, last) = (extra.stands, self.policy.last());
+            self.move_path(id, &last, stands, now);
             return CLASSIFY;
         };
         let bound =
@@ -109,14 +113,14 @@ impl Core {
             (None, None) => self.place_key(extra.net as usize, UDP, UNBOUND),
         };
         let class = self.policy.class(self.policy.class_for(&key, extra.tos, Some(program)));
-        self.move_path(id, &class, class.settings.level, now);
+        self.move_path(id, &class, class.settings.stands(), now);
         CLASSIFY
     }
 
     /// The one place where a path that exists changes its class.
-    fn move_path(&mut self, id: PathId, class: &Class, level: Level, now: Time) {
+    fn move_path(&mut self, id: PathId, class: &Class, stands: Stands, now: Time) {
         let queue_packets = self.queue_packets(class);
-        let standing = Standing::of(level, class, self.settings.linux_level);
+        let standing = Standing::of(stands.level, class, self.settings.linux_level);
         let Some(path) = self.paths.get_mut(id) else { return };
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
@@ -129,10 +133,14 @@ impl Core {
             end.move_charge(&class.memory);
             self.nets[extra.net as usize].udp.set_class(id, class.number);
         }
-        extra.level = level;
-        let entry = Entry::Path(id);
-        if self.schedule.is_ready(entry) {
-            self.schedule.enqueue(entry, level.into(), now);
+        self.reschedule(id, stands, now);
+    }
+
+    /// What a path asks of the schedule from now on, in whichever policy; if it is ready it takes its place there.
+    pub(super) fn reschedule(&mut self, id: PathId, stands: Stands, now: Time) {
+        self.extras[id.index as usize].stands = stands;
+        if self.schedule.is_ready(Entry::Path(id)) {
+            self.make_ready(id, now);
         }
     }
 
@@ -160,7 +168,7 @@ impl Core {
             if let Some(at) = missing.iter().position(|&other| other == serves) {
                 missing.swap_remove(at);
                 let class = self.policy.class(serves.1);
-                self.move_path(id, &class, class.settings.listen_level, now);
+                self.move_path(id, &class, class.settings.listen_stands(), now);
             } else {
                 surplus.push(id);
             }
@@ -176,7 +184,7 @@ impl Core {
                 let last = self.policy.last();
                 let net = self.extras[id.index as usize].net as usize;
                 self.nets[net].tcp.set_class(id, last.number);
-                self.move_path(id, &last, last.settings.listen_level, now);
+                self.move_path(id, &last, last.settings.listen_stands(), now);
             }
             return spent;
         }

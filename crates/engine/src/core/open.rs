@@ -65,7 +65,11 @@ impl Core {
         now: Time,
     ) -> Result<Core, StartError> {
         let seed = u64::from_le_bytes(sys::random_bytes());
-        let policy = Rc::new(ClassPolicy::new(settings.classes.clone()));
+        let mut classes = settings.classes.clone();
+        for class in &mut classes {
+            class.settle(settings.linux_level);
+        }
+        let policy = Rc::new(ClassPolicy::new(classes));
         let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));
         let pool = Rc::new(Pool::new(POOL_BLOCK, POOL_LIMIT));
         let mut nets = Vec::new();
@@ -85,7 +89,12 @@ impl Core {
             linux_level: settings.linux_level,
             ..priority::Configuration::default()
         };
-        let schedule = Schedule::new(schedule::Configuration { fixed, ..Default::default() });
+        let schedule = Schedule::new(schedule::Configuration {
+            shares: settings.shares,
+            linux: settings.linux,
+            fixed,
+            ..Default::default()
+        });
         let mut core = Core {
             nets,
             paths: PathTable::new(Budget::new(settings.max_paths, settings.max_buffer_bytes)),
@@ -127,7 +136,7 @@ impl Core {
                 let name = Value::Text(service_name(module, &attributes).into());
                 let attributes = attributes.with(Name::PathName, name);
                 let id = self
-                    .make_path(net, module, attributes, (class, level))
+                    .make_path(net, module, attributes, (class, level.into()))
                     .map_err(|error| StartError::Graph(format!("{module}: {error}")))?;
                 tell.set(Some(id));
             }

@@ -16,6 +16,7 @@ use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::{Core, Extra};
 use crate::policy::Class;
+use crate::scheduling::Stands;
 use crate::settings::ProgramFacts;
 use crate::socket::SocketEnd;
 
@@ -30,10 +31,10 @@ impl Core {
         net: usize,
         module: &str,
         mut attributes: Attributes,
-        (class, level): (ClassIndex, Level),
+        (class, stands): (ClassIndex, Stands),
     ) -> Result<PathId, CreateError> {
         attributes.set(Name::Class, Value::Number(u64::from(class)));
-        if let Level::Priority(priority) = level {
+        if let Level::Priority(priority) = stands.level {
             attributes.set(Name::Priority, Value::Number(u64::from(priority)));
         } else {
             // Not the one that it has from its listen path.
@@ -50,7 +51,7 @@ impl Core {
         if self.extras.len() <= index {
             self.extras.resize_with(index + 1, Extra::default);
         }
-        self.extras[index] = Extra { level, net: net as u16, ..Extra::default() };
+        self.extras[index] = Extra { stands, net: net as u16, ..Extra::default() };
         Ok(id)
     }
 
@@ -162,7 +163,7 @@ impl Core {
             self.count_drop(from, DropReason::ConnectionLimit);
             return;
         }
-        match self.make_path(net, module, attributes, (class.number, class.settings.level)) {
+        match self.make_path(net, module, attributes, (class.number, class.settings.stands())) {
             Ok(id) => {
                 self.bind_flow(id, key);
                 if let Some(program) = &program {

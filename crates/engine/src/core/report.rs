@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::api::{Answer, ClassRow, Graph, PathRow, ProgramRow, Request, Stat};
+use scoutline_abi::api::{Answer, ClassRow, Graph, PathRow, ProgramRow, Request, Scheduling, Stat};
 use scoutline_base::Time;
 use scoutline_path::{Account, Name, Path, Value};
 use scoutline_sched::{Level, Policy};
@@ -13,6 +13,7 @@ use super::Core;
 use super::paths::socket_of;
 use crate::clock;
 use crate::policy::Class;
+use crate::scheduling::{Asks, Stands};
 
 impl Core {
     /// Answers a question.
@@ -33,11 +34,12 @@ impl Core {
         let account = &path.account;
         let attributes = &path.attributes;
         let address = |name| attributes.address(name).map(|a| a.to_string());
-        let level = self.extras[path.id().index as usize].level;
+        let stands = self.extras[path.id().index as usize].stands;
         let mut row = PathRow {
             id: path.id().to_string(),
             class: self.policy.class(u32::from(path.class())).settings.name.clone(),
-            priority: priority_of(level),
+            priority: priority_of(stands),
+            scheduling: scheduling_of(stands),
             local: address(Name::Local),
             peer: address(Name::Remote),
             queue_packets: path.queue().len() as u64,
@@ -127,7 +129,8 @@ impl Core {
             let (paths, account) = sums.remove(&class.number).unwrap_or_default();
             ClassRow {
                 name: class.settings.name.clone(),
-                priority: priority_of(class.settings.level),
+                priority: priority_of(class.settings.stands()),
+                scheduling: scheduling_of(class.settings.stands()),
                 paths,
                 connections: u64::from(class.connections()),
                 cpu_ns: account.cpu_ns,
@@ -158,11 +161,31 @@ impl Core {
     }
 }
 
-fn priority_of(level: Level) -> Option<u8> {
-    match level {
-        Level::Priority(priority) => Some(priority),
-        Level::Idle => None,
+fn priority_of(stands: Stands) -> Option<u8> {
+    match stands {
+        Stands { level: Level::Priority(priority), asks: Asks::Level } => Some(priority),
+        _ => None,
     }
+}
+
+/// What is asked of the schedule, as people see it.
+fn scheduling_of(Stands { level, asks }: Stands) -> Scheduling {
+    let some = |us: u32| (us > 0).then_some(us);
+    let mut row = Scheduling { policy: asks.policy(level).to_owned(), ..Scheduling::default() };
+    match asks {
+        Asks::Level => {}
+        Asks::Deadline { within_us, budget_us } => {
+            (row.deadline_us, row.budget_us) = (Some(within_us), some(budget_us));
+        }
+        Asks::Weight(weight) => row.weight = Some(weight.value()),
+        Asks::Rate { rate, important, job } => {
+            row.cpu_percent = Some(f64::from(rate.value()) / 100.0);
+            row.important = Some(important);
+            (row.deadline_us, row.budget_us) =
+                job.map(|job| (job.within_us, job.budget_us)).unzip();
+        }
+    }
+    row
 }
 
 fn drops(account: &Account) -> BTreeMap<String, u64> {

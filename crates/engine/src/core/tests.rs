@@ -539,3 +539,4 @@ fn datagrams_there_and_back() {
 }
 
 mod classes;
+mod policies;

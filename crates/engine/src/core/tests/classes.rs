@@ -8,7 +8,7 @@ use scoutline_sched::Level;
 use super::*;
 use crate::settings::ClassSettings;
 
-fn class(name: &str, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
+pub(super) fn class(name: &str, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
     let mut class = ClassSettings::new(name);
     change(&mut class);
     class
@@ -31,13 +31,13 @@ impl Host {
         answer
     }
 
-    fn change(&mut self, classes: Vec<ClassSettings>, now: Time) {
+    pub(super) fn change(&mut self, classes: Vec<ClassSettings>, now: Time) {
         let answer = self.begin(classes, now);
         self.settle(now);
         assert!(matches!(answer.try_recv(), Ok(Answer::Done)), "the answer follows the last path");
     }
 
-    fn rows(&self, now: Time) -> Vec<PathRow> {
+    pub(super) fn rows(&self, now: Time) -> Vec<PathRow> {
         match self.core.answer_query(&Request::Ps, now) {
             Answer::Paths { paths } => paths,
             other => panic!("{other:?}"),
