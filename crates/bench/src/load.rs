@@ -10,9 +10,10 @@
 //! ports. Should it still, the client waits and the case is counted as `no port`.
 //!
 //! It runs as the hidden subcommand `scoutline load …`, started by the harness inside the client host. The further
-//! words `flood` and `sink` make it the ends of a flood, see [`flood`].
+//! words `flood` and `sink` make it the ends of a flood, see [`flood`], and `pour` a sender from a socket.
 
 pub mod flood;
+pub mod pour;
 
 mod client;
 
@@ -149,6 +150,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = impl Into<OsString> + 
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("flood") => return flood::flood(&parse(&arguments[1..])),
         Some("sink") => return flood::sink(&parse(&arguments[1..])),
+        Some("pour") => return pour::pour(&parse(&arguments[1..])),
         _ => {}
     }
     let arguments: Arguments = parse(&arguments);

@@ -126,7 +126,9 @@ pub(crate) fn standing(priority: Option<u8>, scheduling: &Scheduling) -> String 
     let deadline = scheduling.deadline_us.map(|us| time(u64::from(us) * 1_000));
     let asked = [
         scheduling.weight.map(|weight| weight.to_string()),
-        scheduling.cpu_percent.map(|percent| format!("{percent}%{}", if scheduling.important == Some(true) { "!" } else { "" })),
+        scheduling.cpu_percent.map(|percent| {
+            format!("{percent}%{}", if scheduling.important == Some(true) { "!" } else { "" })
+        }),
         deadline,
     ];
     let words = [Some(policy.clone())].into_iter().chain(asked).flatten();

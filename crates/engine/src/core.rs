@@ -234,7 +234,11 @@ impl Core {
         let Stands { level, asks } = self.extras[id.index as usize].stands;
         let parameters = match asks {
             Asks::Level => level.into(),
-            _ => asks.parameters(level, self.waits_since(id, now), self.schedule.bert().configuration().capacity),
+            _ => asks.parameters(
+                level,
+                self.waits_since(id, now),
+                self.schedule.bert().configuration().capacity,
+            ),
         };
         self.schedule.enqueue(Entry::Path(id), parameters, now);
     }
@@ -407,6 +411,14 @@ impl Core {
             self.flush(net, after);
         }
         after
+    }
+
+    /// Charges time to a path that it has cost, beside its runs.
+    pub(crate) fn charge(&mut self, id: PathId, spent: Duration, now: Time) {
+        if let Some(path) = self.paths.get_mut(id) {
+            path.account.cpu_ns += spent.as_nanos() as u64;
+            self.schedule.charge(Entry::Path(id), spent, now);
+        }
     }
 
     /// Messages that the device takes beside those that wait for it.

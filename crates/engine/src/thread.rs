@@ -17,8 +17,8 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 use scoutline_abi::layout::engine_state;
-use scoutline_base::Time;
-use scoutline_sched::{Decision, Entry, Level, Policy, schedule};
+use scoutline_base::{PathId, Time};
+use scoutline_sched::{Charged, Decision, Entry, Level, Policy, schedule};
 
 use crate::bells::Bells;
 use crate::clock;
@@ -48,9 +48,22 @@ pub(crate) struct Loop {
     pub(crate) times: Times,
     last_linux: Time,
     last_work: Time,
+    books: Books,
     /// Too many woken threads have not run yet.
     pressed: bool,
     stopping: bool,
+}
+
+/// What the loop itself takes (devices, doorbells, sending) is charged to the path of its turn when Linux has a part of
+/// the CPU: else the engine as a whole would have more than its own. Among the priorities nobody asks for that.
+#[derive(Default)]
+struct Books {
+    /// Up to here all time is charged to somebody.
+    until: Time,
+    /// What was charged to anybody by then.
+    charged: Duration,
+    /// A path has run since Linux did.
+    path_ran: bool,
 }
 
 /// Where the engine's time went, in nanoseconds, and how often it slept.
@@ -82,6 +95,7 @@ impl Loop {
             times: Times::default(),
             last_linux: now,
             last_work: now,
+            books: Books::default(),
             pressed: false,
             stopping: false,
         }
@@ -102,8 +116,14 @@ impl Loop {
                     match decision.entry {
                         Entry::Path(id) => {
                             self.last_work = self.core.run_path(id, &decision, now);
+                            self.charge_turn(id);
                         }
-                        Entry::Linux => self.linux_slice(decision),
+                        Entry::Linux => {
+                            self.linux_slice(decision);
+                            if !std::mem::take(&mut self.books.path_ran) {
+                                self.begin_books();
+                            }
+                        }
                     }
                     continue;
                 }
@@ -113,6 +133,7 @@ impl Loop {
                 }
                 None => {}
             }
+            self.begin_books();
             self.core.flush_all(now);
             if self.core.has_input() || !self.core.schedule.is_idle() {
                 continue;
@@ -125,6 +146,29 @@ impl Loop {
             }
         }
         self.core.stop(clock::now());
+    }
+
+    /// Charges the path that has just run with what the loop has spent since the books were in order.
+    fn charge_turn(&mut self, id: PathId) {
+        if self.core.settings.linux == schedule::Linux::Priority {
+            return;
+        }
+        let all = |core: &Core| {
+            let Charged { paths, linux } = core.schedule.charged();
+            paths + linux
+        };
+        let now = self.last_work;
+        let booked = all(&self.core).saturating_sub(self.books.charged);
+        self.core.charge(id, now.since(self.books.until).saturating_sub(booked), now);
+        self.books = Books { until: now, charged: all(&self.core), path_ran: true };
+    }
+
+    /// From here on the loop's time is somebody's.
+    fn begin_books(&mut self) {
+        if self.core.settings.linux != schedule::Linux::Priority {
+            let Charged { paths, linux } = self.core.schedule.charged();
+            self.books = Books { until: clock::now(), charged: paths + linux, path_ran: false };
+        }
     }
 
     /// Linux is ready when programs were woken, or when it has not run for a while.
@@ -193,12 +237,16 @@ impl Loop {
         self.times.slices += 1;
         let mut now = start;
         let mut finished = false;
+        // Without our own looks.
+        let mut spent = Duration::ZERO;
         while now.since(start) < quantum {
             let left = quantum.saturating_sub(now.since(start));
+            let asleep = clock::now();
             sys::sleep_on(self.bells.fd(), LINUX_LOOK.min(left));
+            now = clock::now();
+            spent += now.since(asleep);
             self.bells.silence();
             self.core.silence_bells();
-            now = clock::now();
             if self.sentinel.as_ref().is_some_and(Sentinel::is_idle) {
                 finished = true;
                 self.times.slices_idle += 1;
@@ -216,7 +264,6 @@ impl Loop {
         self.core.publish(engine_state::POLLING);
         self.last_linux = now;
         self.last_work = now;
-        let spent = now.since(start);
         self.times.away_ns += spent.as_nanos() as u64;
         self.core.schedule.charge(Entry::Linux, spent, now);
         if !finished {

@@ -208,7 +208,9 @@ impl Schedule {
             |kind: &Kind| *kind != Kind::Linux || matches!(self.configuration.linux, Linux::Share(_));
         let all: u32 = Kind::ALL.into_iter().filter(own_share).map(|kind| self.share(kind)).sum();
         let whole = match self.configuration.linux {
-            Linux::Percent(percent) => u64::from(Weight::HIGHEST) / 100 * u64::from(100 - hundredths(percent)),
+            Linux::Percent(percent) => {
+                u64::from(Weight::HIGHEST) / 100 * u64::from(100 - hundredths(percent))
+            }
             _ => u64::from(Weight::HIGHEST),
         };
         Weight::new(u64::from(self.share(kind)) * whole / u64::from(all))
@@ -236,7 +238,8 @@ impl Schedule {
         }
         let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Linux);
         let members: u64 = others.clone().map(|kind| self.shares.weight_of(kind as u32)).sum();
-        let against = if members > 0 { members } else { others.map(|kind| u64::from(self.weight(kind))).sum() };
+        let against =
+            if members > 0 { members } else { others.map(|kind| u64::from(self.weight(kind))).sum() };
         let percent = u64::from(hundredths(percent));
         (against * percent / (100 - percent)).max(1) as u32
     }

@@ -29,7 +29,7 @@ fn write_classes(fixture: &Fixture, classes: &str) {
 }
 
 /// Runs `scoutline class …` or another tool; what it printed.
-fn tool(fixture: &Fixture, arguments: &[&str]) -> String {
+pub(crate) fn tool(fixture: &Fixture, arguments: &[&str]) -> String {
     let (program, daemon) = fixture.paths().expect("a daemon");
     let control = daemon.control().display().to_string();
     fixture.run_peer(&program.display().to_string(), &[arguments, &["--control", &control]].concat(), SOON)

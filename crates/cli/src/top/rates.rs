@@ -130,7 +130,13 @@ pub(super) fn round(before: &Sample, after: &Sample, sort: Sort) -> Round {
         };
         let old = before.stat.classes.iter().find(|old| old.name == class.name).map_or([0; 5], counters);
         let rates = rates(old, counters(class), seconds);
-        ClassRates { name: class.name.clone(), priority: class.priority, scheduling: class.scheduling.clone(), paths: class.paths, rates }
+        ClassRates {
+            name: class.name.clone(),
+            priority: class.priority,
+            scheduling: class.scheduling.clone(),
+            paths: class.paths,
+            rates,
+        }
     });
     let engine = after.stat.engine.iter().filter_map(|(name, value)| {
         let old = before.stat.engine.get(name).copied().unwrap_or(0);

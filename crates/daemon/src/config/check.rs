@@ -40,7 +40,11 @@ pub(super) fn fault<T>(place: &Spanned<T>, message: String) -> Checked {
     Err(Fault { at: place.span(), message })
 }
 
-pub(super) fn within<T: PartialOrd + Display>(name: &str, value: &Spanned<T>, allowed: RangeInclusive<T>) -> Checked {
+pub(super) fn within<T: PartialOrd + Display>(
+    name: &str,
+    value: &Spanned<T>,
+    allowed: RangeInclusive<T>,
+) -> Checked {
     if allowed.contains(value.get_ref()) {
         return Ok(());
     }

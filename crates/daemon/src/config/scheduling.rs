@@ -224,15 +224,21 @@ pub(super) fn check_class(class: &Class) -> Checked {
     match (policy, &class.policy) {
         (Policy::Edf, Some(place)) if class.deadline_us.is_none() => fault(
             place,
-            format!("class `{name}` has policy \"edf\" and no deadline; add deadline_us, such as deadline_us = 2000"),
+            format!(
+                "class `{name}` has policy \"edf\" and no deadline; add deadline_us, such as deadline_us = 2000"
+            ),
         ),
         (Policy::Bert, Some(place)) if class.cpu_percent.is_none() => fault(
             place,
-            format!("class `{name}` has policy \"bert\" and no share; add cpu_percent, such as cpu_percent = 5"),
+            format!(
+                "class `{name}` has policy \"bert\" and no share; add cpu_percent, such as cpu_percent = 5"
+            ),
         ),
         (Policy::Bert, Some(place)) if class.deadline_us.is_some() != class.budget_us.is_some() => fault(
             place,
-            format!("class `{name}`: real-time work in bert has deadline_us and budget_us; add the other one"),
+            format!(
+                "class `{name}`: real-time work in bert has deadline_us and budget_us; add the other one"
+            ),
         ),
         _ => Ok(()),
     }
@@ -243,13 +249,20 @@ fn check_foreign(class: &Class, policy: Policy) -> Checked {
     use Policy::{Bert, Edf, Priority, Wfq};
     let name = class.name.get_ref();
     let place = class.policy.as_ref();
-    if class.idle && let Some(priority) = &class.priority {
+    if class.idle
+        && let Some(priority) = &class.priority
+    {
         return fault(priority, format!("class `{name}` is idle and has a priority; remove one of them"));
     }
-    if class.idle && policy != Priority && let Some(place) = place {
+    if class.idle
+        && policy != Priority
+        && let Some(place) = place
+    {
         return fault(
             place,
-            format!("class `{name}` is idle and has policy \"{policy}\"; idle is below all of them: remove one"),
+            format!(
+                "class `{name}` is idle and has policy \"{policy}\"; idle is below all of them: remove one"
+            ),
         );
     }
     let foreign = |key: &str, span: Option<std::ops::Range<usize>>, of: &[Policy]| {

@@ -181,8 +181,7 @@ fn scheduling_of(Stands { level, asks }: Stands) -> Scheduling {
         Asks::Rate { rate, important, job } => {
             row.cpu_percent = Some(f64::from(rate.value()) / 100.0);
             row.important = Some(important);
-            (row.deadline_us, row.budget_us) =
-                job.map(|job| (job.within_us, job.budget_us)).unzip();
+            (row.deadline_us, row.budget_us) = job.map(|job| (job.within_us, job.budget_us)).unzip();
         }
     }
     row

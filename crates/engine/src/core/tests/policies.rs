@@ -77,7 +77,9 @@ fn shares_of(classes: Vec<ClassSettings>, ports: &[u64]) -> Vec<f64> {
     pair.server.change(classes, now);
     let slots: Vec<u32> = ports.iter().map(|&port| pair.datagrams(port)).collect();
     assert!(send(&pair.server, slots[0]));
-    pair.until("the neighbours know each other", |pair| pair.client.core.unowned.all_drops().count() > 0 || pair.server.core.counters.pushed > 1);
+    pair.until("the neighbours know each other", |pair| {
+        pair.client.core.unowned.all_drops().count() > 0 || pair.server.core.counters.pushed > 1
+    });
     clock::pretended::start(pair.now, Duration::from_micros(10));
     for _ in 0..RUNS {
         for &slot in &slots {
@@ -108,8 +110,10 @@ fn assert_near(shares: &[f64], expected: &[f64]) {
 
 #[test]
 fn weights_divide_the_engine() {
-    let shares =
-        shares_of(vec![asking("heavy", 1000, weight(300)), asking("light", 2000, weight(100))], &[1000, 2000]);
+    let shares = shares_of(
+        vec![asking("heavy", 1000, weight(300)), asking("light", 2000, weight(100))],
+        &[1000, 2000],
+    );
     assert_near(&shares, &[0.75, 0.25]);
 }
 
@@ -145,7 +149,8 @@ fn deadlines_count_from_the_arrival_of_what_waits() {
     let mut pair = Pair::new(32, WireConfig { delay: Duration::from_micros(100), ..WireConfig::default() });
     let now = pair.now;
     clock::pretended::start(now, Duration::ZERO);
-    pair.server.change(vec![asking("soon", 1000, deadline(1_000)), asking("late", 2000, deadline(5_000))], now);
+    pair.server
+        .change(vec![asking("soon", 1000, deadline(1_000)), asking("late", 2000, deadline(5_000))], now);
     let (_soon, late) = (pair.datagrams(1000), pair.datagrams(2000));
     let clients: Vec<u32> = [1000, 2000]
         .into_iter()
