@@ -289,6 +289,7 @@ fn daemon_counters(control: &Path) -> Result<(f64, BTreeMap<String, u64>)> {
     let mut counters = BTreeMap::new();
     let device = &stat["devices"]["eth0"];
     counters.insert("arrived at the engine".to_owned(), device["rx-packets"].as_u64().unwrap_or(0));
+    counters.insert("held back at the interface".to_owned(), device["rx-policed"].as_u64().unwrap_or(0));
     counters.insert("dropped, packet ring full".to_owned(), device["rx-ring-drops"].as_u64().unwrap_or(0));
     let classes = stat["classes"].as_array().into_iter().flatten().map(|class| &class["drops"]);
     for drops in classes.chain([&stat["drops"]]) {
@@ -348,7 +349,8 @@ fn methods(report: &mut Report) {
     );
     report.method(
         "drops",
-        "ours by reason, in all classes and without a path; a packet for no path is dropped as no-path, and its answer \
+        "ours by reason, in all classes and without a path; what is held back at the interface (`police_floods`) is in \
+         no other count; a packet for no path is dropped as no-path, and its answer \
          (ICMP) beyond the limit of those as rate-limited; packets that found the packet ring or the core's backlog \
          full were never seen by the engine",
     );

@@ -7,8 +7,10 @@
 
 mod instruction;
 mod loss;
+mod policer;
 mod sys;
 mod tcx;
 
 pub use loss::RandomDrop;
+pub use policer::{Exempt, Limits, Mode, Policer};
 pub use tcx::{AttachError, Hook, IngressDrop, attached};

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::instruction::Instruction;
+use crate::instruction::{Condition, Operand, Operation, Program};
 use crate::sys;
 use crate::tcx::{AttachError, Hook};
 
@@ -28,17 +28,19 @@ impl RandomDrop {
         const TCX_NEXT: i32 = -1;
         const TCX_DROP: i32 = 2;
         let below = (u64::from(u32::MAX) * u64::from(per_mille) / 1000) as u32;
-        let program = [
-            Instruction::call(sys::BPF_FUNC_GET_PRANDOM_U32),
-            Instruction::jump_if_below(0, below, 2),
-            Instruction::mov(0, TCX_NEXT),
-            Instruction::exit(),
-            Instruction::mov(0, TCX_DROP),
-            Instruction::exit(),
-        ];
-        let program = sys::load("scoutline_loss", sys::BPF_PROG_TYPE_SCHED_CLS, 0, &program)
+        let mut program = Program::default();
+        let lost = program.label();
+        program
+            .call(sys::BPF_FUNC_GET_PRANDOM_U32)
+            .jump_if_word(0, Condition::Below, Operand::K(below as i32), lost)
+            .word(Operation::Move, 0, Operand::K(TCX_NEXT))
+            .exit()
+            .place(lost)
+            .word(Operation::Move, 0, Operand::K(TCX_DROP))
+            .exit();
+        let program = sys::load("scoutline_loss", sys::BPF_PROG_TYPE_SCHED_CLS, 0, &program.assemble())
             .map_err(|error| AttachError::at("load", error))?;
-        let link = sys::link(program.as_fd(), ifindex, hook.attach_type())
+        let link = sys::link(program.as_fd(), ifindex, hook.attach_type(), 0)
             .map_err(|error| AttachError::at("attach", error))?;
         Ok(RandomDrop { _link: link })
     }

@@ -6,6 +6,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use crate::instruction::Instruction;
 
 /// `enum bpf_cmd`.
+const BPF_MAP_CREATE: libc::c_long = 0;
+/// `enum bpf_cmd`.
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
+/// `enum bpf_cmd`.
 const BPF_PROG_LOAD: libc::c_long = 5;
 /// `enum bpf_cmd`.
 const BPF_PROG_QUERY: libc::c_long = 16;
@@ -17,6 +21,18 @@ pub(crate) const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 pub(crate) const BPF_TCX_INGRESS: u32 = 46;
 /// The same for what leaves.
 pub(crate) const BPF_TCX_EGRESS: u32 = 47;
+/// `enum bpf_prog_type`.
+pub(crate) const BPF_PROG_TYPE_XDP: u32 = 6;
+/// `enum bpf_attach_type`, Linux 5.9 and later.
+pub(crate) const BPF_XDP: u32 = 37;
+/// `BPF_F_XDP_HAS_FRAGS`: the program takes packets of several buffers; Linux 5.18 and later.
+pub(crate) const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
+/// `enum bpf_map_type`.
+const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
+/// `bpf_map_lookup_elem` (`__BPF_FUNC_MAPPER`).
+pub(crate) const BPF_FUNC_MAP_LOOKUP_ELEM: i32 = 1;
+/// `bpf_ktime_get_ns` (`__BPF_FUNC_MAPPER`).
+pub(crate) const BPF_FUNC_KTIME_GET_NS: i32 = 5;
 /// `bpf_get_prandom_u32` (`__BPF_FUNC_MAPPER`).
 pub(crate) const BPF_FUNC_GET_PRANDOM_U32: i32 = 7;
 
@@ -36,6 +52,28 @@ struct ProgLoad {
     prog_name: [u8; 16],
     prog_ifindex: u32,
     expected_attach_type: u32,
+}
+
+/// `union bpf_attr` for `BPF_MAP_CREATE`, as far as every kernel knows it.
+#[repr(C)]
+#[derive(Default)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+}
+
+/// `union bpf_attr` for `BPF_MAP_LOOKUP_ELEM`.
+#[repr(C)]
+#[derive(Default)]
+struct MapElement {
+    map_fd: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
 }
 
 /// `union bpf_attr` for `BPF_LINK_CREATE` with its `tcx` part (relative_fd, padding, expected_revision).
@@ -72,7 +110,7 @@ struct ProgQuery {
 pub(crate) fn load(
     name: &str,
     prog_type: u32,
-    expected_attach_type: u32,
+    prog_flags: u32,
     program: &[Instruction],
 ) -> io::Result<OwnedFd> {
     let license = c"GPL";
@@ -86,7 +124,7 @@ pub(crate) fn load(
         insns: program.as_ptr() as u64,
         license: license.as_ptr() as u64,
         prog_name,
-        expected_attach_type,
+        prog_flags,
         ..ProgLoad::default()
     };
     // SAFETY: `attr` is laid out as the command demands, and the memory that it points to (the instructions and
@@ -95,15 +133,49 @@ pub(crate) fn load(
 }
 
 /// Attaches a loaded program to an interface; it stays attached as long as the returned descriptor is open.
-pub(crate) fn link(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32) -> io::Result<OwnedFd> {
+pub(crate) fn link(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
     let attr = LinkCreate {
         prog_fd: program.as_raw_fd() as u32,
         target_ifindex: ifindex,
         attach_type,
+        flags,
         ..LinkCreate::default()
     };
     // SAFETY: `attr` is laid out as the command demands and holds no pointer.
     unsafe { bpf(BPF_LINK_CREATE, &attr) }
+}
+
+/// An array of `entries` values of 16 bytes, one for each core.
+pub(crate) fn per_core_array(entries: u32) -> io::Result<OwnedFd> {
+    let attr = MapCreate {
+        map_type: BPF_MAP_TYPE_PERCPU_ARRAY,
+        key_size: 4,
+        value_size: 16,
+        max_entries: entries,
+        ..MapCreate::default()
+    };
+    // SAFETY: `attr` is laid out as the command demands and holds no pointer.
+    unsafe { bpf(BPF_MAP_CREATE, &attr) }
+}
+
+/// The values of one entry of a [`per_core_array`]: `values` has room for all cores that there could be.
+pub(crate) fn lookup(map: BorrowedFd<'_>, key: u32, values: &mut [[u64; 2]]) -> io::Result<()> {
+    let attr = MapElement {
+        map_fd: map.as_raw_fd() as u32,
+        key: std::ptr::from_ref(&key) as u64,
+        value: values.as_mut_ptr() as u64,
+        ..MapElement::default()
+    };
+    let size = size_of::<MapElement>() as libc::c_long;
+    // SAFETY: `attr` is laid out as the command demands; the key is 4 bytes, and the kernel writes 16 bytes for each
+    // possible core, for which the caller has made room.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const attr, size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// How many programs are attached to a hook of an interface.

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::instruction::Instruction;
+use crate::instruction::{Operand, Operation, Program};
 use crate::sys;
 
 /// A place where programs are attached to an interface.
@@ -53,12 +53,12 @@ impl IngressDrop {
     pub fn attach(ifindex: u32) -> Result<IngressDrop, AttachError> {
         // TCX_DROP (enum tcx_action_base, include/uapi/linux/bpf.h of Linux 6.6).
         const TCX_DROP: i32 = 2;
-        let program = [Instruction::mov(0, TCX_DROP), Instruction::exit()];
+        let program = Program::default().word(Operation::Move, 0, Operand::K(TCX_DROP)).exit().assemble();
         // Without an expected attach type, loading works on any kernel, and the link alone tells whether tcx is
         // there (both are accepted by Linux 6.6: BPF_TCX_INGRESS is checked at the link only).
         let program = sys::load("scoutline_drop", sys::BPF_PROG_TYPE_SCHED_CLS, 0, &program)
             .map_err(|error| AttachError::at("load", error))?;
-        let link = sys::link(program.as_fd(), ifindex, sys::BPF_TCX_INGRESS)
+        let link = sys::link(program.as_fd(), ifindex, sys::BPF_TCX_INGRESS, 0)
             .map_err(|error| AttachError::at("attach", error))?;
         Ok(IngressDrop { _link: link })
     }

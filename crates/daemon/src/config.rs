@@ -133,6 +133,8 @@ pub struct PacketKnobs {
     pub long_segments: Option<bool>,
     /// Sent packets skip the interface's queueing discipline; default: no.
     pub qdisc_bypass: Option<bool>,
+    /// A flood of unwanted packets is held back at the interface while it lasts; default: yes.
+    pub police_floods: Option<bool>,
 }
 
 /// `[device.tap]`.

@@ -2,7 +2,8 @@
 //!
 //! - **Synopsis**: `packet(interface)`: the default for veth, virtual and ordinary NICs.
 //! - **Options** ([`Config`]): `interface`; `address` (ours, to warn of a clash); `dedicated` (true: Linux's own
-//!   protocols do not see what arrives); `offload` (true); `ring_frames` (512); `qdisc_bypass` (false).
+//!   protocols do not see what arrives); `offload` (true); `ring_frames` (512); `qdisc_bypass` (false);
+//!   `police` (true: a flood is held back by XDP, see `police.rs`).
 //! - **Counters**: see [`DeviceCounters`].
 //! - **Example**: `packet::open(id, &Config::new("veth0"))`.
 //! - **See also**: `tap`; MEASURED.md for what each driver can do.
@@ -21,6 +22,7 @@
 mod bell;
 mod long;
 mod open;
+mod police;
 mod receive;
 mod ring;
 mod send;
@@ -29,10 +31,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::IngressDrop;
+use scoutline_bpf::{Exempt, IngressDrop};
 use scoutline_path::Burst;
 
-use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Partner};
+use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner};
 
 pub use bell::Important;
 pub use open::{Config, open};
@@ -46,6 +48,8 @@ pub struct PacketPartner {
     sender: send::Sender,
     counters: DeviceCounters,
     bell: Option<OwnedFd>,
+    /// Present when floods may be held back.
+    police: Option<police::Police>,
     /// Keeps Linux from answering; detached with us.
     _ingress_drop: Option<IngressDrop>,
 }
@@ -106,7 +110,22 @@ impl Partner for PacketPartner {
         }
     }
 
+    fn police(&mut self, rules: Option<&[Important]>) {
+        let Some(police) = &mut self.police else { return };
+        let exempt = |rule: &Important| Exempt {
+            source: rule.source,
+            prefix_len: rule.prefix_len,
+            local_port: rule.local_port.clone(),
+        };
+        police.want(rules.map(|rules| rules.iter().map(exempt).collect()));
+    }
+
+    fn news(&mut self) -> Option<Notice> {
+        self.police.as_mut()?.news(&self.name)
+    }
+
     fn counters(&self) -> DeviceCounters {
-        DeviceCounters { rx_ring_drops: self.receiver.drops(), ..self.counters }
+        let rx_policed = self.police.as_ref().map_or(0, police::Police::dropped);
+        DeviceCounters { rx_ring_drops: self.receiver.drops(), rx_policed, ..self.counters }
     }
 }

@@ -73,6 +73,16 @@ pub trait Partner {
     /// Takes what rang.
     fn silence_bell(&mut self) {}
 
+    /// Packets come that nobody wants, more than can be sorted (see [`Partner::counters`] for how many). From now on
+    /// what these rules do not name is held back at the interface, as far as the device can; without rules, no more.
+    /// Returns at once and takes effect soon.
+    fn police(&mut self, _rules: Option<&[Important]>) {}
+
+    /// Something that people should know of what happened since.
+    fn news(&mut self) -> Option<Notice> {
+        None
+    }
+
     /// What has happened so far. May be a system call.
     fn counters(&self) -> DeviceCounters;
 }
@@ -125,6 +135,8 @@ pub struct DeviceCounters {
     pub tx_bytes: u64,
     /// Packets that the kernel or wire dropped because we did not take them in time.
     pub rx_ring_drops: u64,
+    /// Packets held back at the interface, see [`Partner::police`]. They are in no other count.
+    pub rx_policed: u64,
     /// Packets that came truncated or could not be understood by the driver, and were dropped.
     pub rx_malformed: u64,
     /// Packets copied out of the receive ring to give its frame back.

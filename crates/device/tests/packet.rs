@@ -101,6 +101,78 @@ fn a_full_ring_drops_and_recovers() {
     assert_eq!(pull(&mut two, 1)[0].bytes()[50], 2);
 }
 
+/// While a flood is held back, important packets all come, of others a few, and what does not come is counted. Then all
+/// come again.
+#[test]
+fn a_flood_is_held_back_at_the_interface() {
+    let (first, second) = veth();
+    let (mut one, mut two) =
+        (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
+    let important = packet::Important {
+        source: Ipv4Addr::new(10, 9, 0, 1),
+        prefix_len: 32,
+        local_port: Some(0x2000..=0x2000),
+    };
+    second.enter(|| two.police(Some(&[important])));
+    let start = Instant::now();
+    let news = loop {
+        if let Some(news) = two.news() {
+            break news.0;
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "nothing came of it");
+        std::thread::yield_now();
+    };
+    assert!(news.contains("held back in its driver"), "{news}");
+    let flood = 2000;
+    let passed = flood_with(&mut one, &mut two, flood, || frame(100, 1));
+    let policed = two.counters().rx_policed;
+    assert!(policed > 0 && passed + policed == flood, "{passed} came, {policed} were held back");
+    let important = || udp_message([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], b"important", None);
+    assert_eq!(flood_with(&mut one, &mut two, flood, important), flood);
+    assert_eq!(two.counters().rx_policed, policed, "none of those");
+    second.enter(|| two.police(None));
+    let start = Instant::now();
+    while two.news().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(5), "nothing came of it");
+        std::thread::yield_now();
+    }
+    assert_eq!(flood_with(&mut one, &mut two, flood, || frame(100, 1)), flood);
+    assert_eq!(two.counters().rx_policed, policed, "what was counted stays so");
+}
+
+/// Sends so many and says how many arrive; all others have to be counted as lost.
+fn flood_with(
+    from: &mut impl Partner,
+    to: &mut impl Partner,
+    count: u64,
+    message: impl Fn() -> Message,
+) -> u64 {
+    let arrived = |to: &dyn Partner| {
+        let counters = to.counters();
+        (counters.rx_packets, counters.rx_ring_drops + counters.rx_policed)
+    };
+    let before = arrived(to);
+    for _ in 0..count {
+        send(from, message());
+        pull_all(to);
+    }
+    let start = Instant::now();
+    loop {
+        pull_all(to);
+        let now = arrived(to);
+        if now.0 + now.1 - before.0 - before.1 >= count {
+            return now.0 - before.0;
+        }
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", to.counters());
+    }
+}
+
+fn pull_all(partner: &mut impl Partner) {
+    while partner.has_input() {
+        partner.pull(&mut Burst::new(), 64, Time::ZERO).expect("pulls");
+    }
+}
+
 fn udp_message(left: [u8; 6], right: [u8; 6], payload: &[u8], size: Option<u16>) -> Message {
     let mut bytes = Vec::new();
     bytes.extend(right);

@@ -8,6 +8,7 @@
 
 mod calls;
 mod classes;
+mod floods;
 mod micro;
 mod open;
 mod paths;
@@ -34,6 +35,7 @@ use scoutline_sched::{Decision, Entry, Level, Policy, Schedule};
 use crate::clock;
 use crate::command::RegionId;
 use crate::extend::Extension;
+use crate::flood::Detector;
 use crate::policy::ClassPolicy;
 use crate::program::Program;
 use crate::scheduling::{Asks, Stands};
@@ -63,6 +65,9 @@ pub(crate) struct Net {
     out_len: usize,
     /// The device failed when last used; said once until it works again.
     failed: bool,
+    /// Packets for nobody, or for a path without room.
+    unwanted: u64,
+    flood: Detector,
 }
 
 impl Net {
@@ -202,32 +207,39 @@ impl Core {
         };
         match verdict {
             Verdict::Path(id) if self.refuses_connection(id, &message) => {
+                self.nets[net].unwanted += 1;
                 self.count_drop(Some(id), DropReason::ConnectionLimit);
             }
-            Verdict::Path(id) => self.offer(id, message, now),
+            Verdict::Path(id) => {
+                self.offer(id, message, now);
+            }
             Verdict::NoPath => match self.flows.lookup(&key) {
                 // Uncommon headers (options, say) of a known flow.
-                Some(id) => self.offer(id, message, now),
-                None => match self.nets[net].interface().stray_path(&key) {
-                    Some(id) => self.offer(id, message, now),
-                    None => self.unowned.on_drop(DropReason::NoPath),
-                },
+                Some(id) => {
+                    self.offer(id, message, now);
+                }
+                None => self.on_stray(net, &key, message, now),
             },
-            Verdict::Up(_) => self.unowned.on_drop(DropReason::UnknownProtocol),
-            Verdict::Drop(reason) => self.unowned.on_drop(reason),
+            Verdict::Up(_) => self.drop_unowned(net, DropReason::UnknownProtocol),
+            Verdict::Drop(reason) => self.drop_unowned(net, reason),
         }
     }
 
-    /// Puts a message into a path's queue and makes the path ready. A full queue drops it: counted there.
-    fn offer(&mut self, id: PathId, message: Message, now: Time) {
+    /// Puts a message into a path's queue and makes the path ready. A full queue drops it, counted there: false.
+    fn offer(&mut self, id: PathId, message: Message, now: Time) -> bool {
         let Some(path) = self.paths.get_mut(id) else {
             self.unowned.on_drop(DropReason::NoPath);
-            return;
+            return false;
         };
         self.touched.push(id);
-        if path.offer(message).is_ok() {
+        let taken = path.offer(message).is_ok();
+        if taken {
             self.make_ready(id, now);
+        } else {
+            let net = self.extras[id.index as usize].net;
+            self.nets[net as usize].unwanted += 1;
         }
+        taken
     }
 
     fn make_ready(&mut self, id: PathId, now: Time) {
@@ -328,6 +340,7 @@ impl Core {
             }
         }
         self.due = due;
+        self.look_for_floods(now);
         for net in 0..self.nets.len() {
             if self.nets[net].interface().next_neighbour_timeout().is_some_and(|due| due <= now) {
                 let mut effects = std::mem::take(&mut self.runner.effects);
@@ -342,7 +355,8 @@ impl Core {
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         let neighbours = self.nets.iter().filter_map(|net| net.interface().next_neighbour_timeout());
         let devices = self.nets.iter().filter_map(|net| net.device.next_event());
-        neighbours.chain(devices).chain(self.wheel.next()).min()
+        let floods = self.nets.iter().filter_map(|net| net.flood.next_look());
+        neighbours.chain(devices).chain(floods).chain(self.wheel.next()).min()
     }
 
     /// Runs a path that the scheduler chose. Returns the time afterwards.

@@ -12,6 +12,7 @@ mod command;
 mod core;
 mod extend;
 mod file;
+mod flood;
 mod linux;
 mod policy;
 mod program;

@@ -68,6 +68,8 @@ fn flood_arrives_and_is_accounted_for() {
         }
     }
     assert!(row(&report, "dropped, no-path", "paths equal").ours > 1_000.0, "{report}");
+    let held_back = row(&report, "held back at the interface", "kernel");
+    assert!(held_back.ours > 1_000.0, "{held_back:?}");
     let kernel = row(&report, "dropped, kernel: no port", "kernel");
     assert!(kernel.peer.is_some_and(|figure| figure > 1_000.0), "{kernel:?}");
 }

@@ -88,6 +88,7 @@ fn open(index: usize, device: &Device, pinned: bool) -> DeviceSettings {
             if let Some(knobs) = &device.packet {
                 options.offload = knobs.offload.unwrap_or(options.offload);
                 options.qdisc_bypass = knobs.qdisc_bypass.unwrap_or(options.qdisc_bypass);
+                options.police = knobs.police_floods.unwrap_or(options.police);
                 options.ring_frames =
                     knobs.ring_frames.as_ref().map_or(options.ring_frames, |frames| *frames.get_ref());
             }

@@ -9,7 +9,7 @@ use scoutline_bpf::IngressDrop;
 
 use crate::error::OpenError;
 use crate::link::SegmentLimit;
-use crate::packet::{PacketPartner, bell, receive, send};
+use crate::packet::{PacketPartner, bell, police, receive, send};
 use crate::partner::{DeviceCounters, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::{self, Interface};
 
@@ -32,6 +32,8 @@ pub struct Config {
     /// Sent packets skip the interface's queueing discipline. Measured on veth (which has none): no difference;
     /// on a NIC it gives up the queue's fairness and back-pressure, so it is off.
     pub qdisc_bypass: bool,
+    /// Floods are held back at the interface while they last (see [`Partner::police`](crate::Partner::police)).
+    pub police: bool,
     /// Important packets can ring (see [`Important`](super::Important)).
     pub bell: bool,
 }
@@ -46,6 +48,7 @@ impl Config {
             offload: true,
             ring_frames: 512,
             qdisc_bypass: false,
+            police: true,
             bell: false,
         }
     }
@@ -131,6 +134,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
         sender,
         counters: DeviceCounters::default(),
         bell,
+        police: config.police.then(|| police::Police::new(interface.index)),
         _ingress_drop: ingress_drop,
     };
     Ok((partner, notices))

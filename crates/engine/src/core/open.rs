@@ -24,6 +24,7 @@ use super::{Core, Counters, Net};
 use crate::clock;
 use crate::command::Command;
 use crate::extend::{Extension, UndoLog};
+use crate::flood::Detector;
 use crate::policy::ClassPolicy;
 use crate::program::Program;
 use crate::settings::{DeviceSettings, EngineSettings};
@@ -161,6 +162,9 @@ impl Core {
         for net in &mut self.nets {
             if let Err(error) = net.device.ring_for(&rules) {
                 eprintln!("scoutline: warn: {}: important packets do not ring: {error}", net.device.name());
+            }
+            if net.flood.is_on() {
+                net.device.police(Some(&rules));
             }
         }
     }
@@ -316,5 +320,7 @@ fn make_net(
         out: Burst::new(),
         out_len: 0,
         failed: false,
+        unwanted: 0,
+        flood: Detector::default(),
     })
 }

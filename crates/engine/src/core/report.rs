@@ -208,6 +208,7 @@ fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
         ("tx-packets", c.tx_packets),
         ("tx-bytes", c.tx_bytes),
         ("rx-ring-drops", c.rx_ring_drops),
+        ("rx-policed", c.rx_policed),
         ("rx-malformed", c.rx_malformed),
         ("rx-relief-copies", c.rx_relief_copies),
         ("tx-full", c.tx_full),

@@ -1,0 +1,53 @@
+//! Packets that nobody wants, and what is done when they are too many (see [`crate::flood`]).
+
+use scoutline_base::Time;
+use scoutline_path::{DropReason, FlowKey, Message};
+
+use super::Core;
+use crate::flood::{Change, Seen};
+
+impl Core {
+    /// A packet of no flow that we know: perhaps it is to be answered (a reset, port unreachable).
+    pub(super) fn on_stray(&mut self, net: usize, key: &FlowKey, message: Message, now: Time) {
+        match self.nets[net].interface().stray_path(key) {
+            Some(id) => {
+                if self.offer(id, message, now) {
+                    self.nets[net].unwanted += 1;
+                }
+            }
+            None => self.drop_unowned(net, DropReason::NoPath),
+        }
+    }
+
+    /// Drops a packet that belongs to no path.
+    pub(super) fn drop_unowned(&mut self, net: usize, reason: DropReason) {
+        self.nets[net].unwanted += 1;
+        self.unowned.on_drop(reason);
+    }
+
+    /// Begins and ends to hold floods back at the interfaces.
+    pub(super) fn look_for_floods(&mut self, now: Time) {
+        for net in &mut self.nets {
+            if !net.flood.is_due(now) {
+                continue;
+            }
+            let counters = net.device.counters();
+            let seen = Seen {
+                arrived: counters.rx_packets + counters.rx_ring_drops,
+                unwanted: net.unwanted + counters.rx_ring_drops,
+                held_back: counters.rx_policed,
+            };
+            match net.flood.look(seen, now) {
+                // What is no more important than Linux has to share what is let through.
+                Some(Change::Begin) => {
+                    net.device.police(Some(&self.policy.important(self.settings.linux_level)));
+                }
+                Some(Change::End) => net.device.police(None),
+                None => {}
+            }
+            if let Some(news) = net.device.news() {
+                eprintln!("scoutline: {}", news.0);
+            }
+        }
+    }
+}
