@@ -5,6 +5,7 @@
 //! that come over a channel.
 #![allow(unsafe_code)] // system calls of the loop, and copies to and from shared rings; each block says why it holds
 
+mod admission;
 mod arena;
 mod bells;
 mod clock;

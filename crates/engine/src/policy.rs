@@ -21,6 +21,7 @@ use scoutline_proto::Classifier;
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_sched::Level;
 
+use crate::admission::{Millionths, POLICIES};
 use crate::settings::{ClassSettings, ProgramFacts};
 use conditions::{Place, hold_for_packet, hold_for_place, look_at_packets};
 
@@ -29,8 +30,24 @@ pub struct ClassPolicy {
     table: RefCell<Table>,
 }
 
-#[derive(Default)]
+/// What the sockets of each policy of the schedule may hold together.
+#[derive(Clone)]
+pub(crate) struct PolicyMemory([Budget; POLICIES.len()]);
+
+impl PolicyMemory {
+    /// Budgets of so many bytes; `None`: without a limit.
+    pub(crate) fn new(limits: [Option<u64>; POLICIES.len()]) -> PolicyMemory {
+        PolicyMemory(limits.map(|limit| Budget::new(u32::MAX, limit.unwrap_or(u64::MAX))))
+    }
+
+    /// The budgets, in the order of [`POLICIES`].
+    pub(crate) fn all(&self) -> &[Budget; POLICIES.len()] {
+        &self.0
+    }
+}
+
 struct Table {
+    policies: PolicyMemory,
     /// By number.
     numbered: Vec<Option<Rc<Class>>>,
     /// The numbers in the order of the rules; never empty, and the last one matches everything.
@@ -49,6 +66,8 @@ pub(crate) struct Class {
     /// What the sockets of the class may hold together.
     pub(crate) memory: Budget,
     connections: Rc<Cell<u32>>,
+    /// What of the CPU is promised to its paths.
+    pub(crate) promised: Rc<Cell<Millionths>>,
 }
 
 /// The place of one TCP connection among those of its class: given back when dropped.
@@ -82,7 +101,14 @@ impl Class {
 impl ClassPolicy {
     /// A policy with these classes, to which one that matches everything is added.
     pub fn new(classes: Vec<ClassSettings>) -> ClassPolicy {
-        let policy = ClassPolicy { table: RefCell::default() };
+        ClassPolicy::within(classes, &PolicyMemory::new([None; POLICIES.len()]))
+    }
+
+    /// The same; what they hold is part of what their policies may hold.
+    pub(crate) fn within(classes: Vec<ClassSettings>, policies: &PolicyMemory) -> ClassPolicy {
+        let (policies, nothing) = (policies.clone(), Vec::new);
+        let table = Table { policies, numbered: Vec::new(), order: nothing(), leaving: nothing() };
+        let policy = ClassPolicy { table: RefCell::new(table) };
         policy.replace(classes);
         policy
     }
@@ -225,14 +251,16 @@ impl Table {
     /// Says what a number means from now on. What is held under it stays so.
     fn put(&mut self, number: ClassIndex, rank: Option<u32>, settings: ClassSettings) {
         let limit = settings.memory.unwrap_or(u64::MAX);
-        let (memory, connections) = match self.class(number) {
+        let (memory, connections, promised) = match self.class(number) {
             Some(same) => {
                 same.memory.set_limits(u32::MAX, limit);
-                (same.memory.clone(), Rc::clone(&same.connections))
+                (same.memory.clone(), Rc::clone(&same.connections), Rc::clone(&same.promised))
             }
-            None => (Budget::new(u32::MAX, limit), Rc::default()),
+            None => (Budget::new(u32::MAX, limit), Rc::default(), Rc::default()),
         };
-        self.numbered[number as usize] = Some(Rc::new(Class { number, rank, settings, memory, connections }));
+        memory.put_within(&self.policies.0[settings.asks.index()]);
+        let class = Class { number, rank, settings, memory, connections, promised };
+        self.numbered[number as usize] = Some(Rc::new(class));
     }
 }
 

@@ -42,6 +42,8 @@ pub struct EngineSettings {
     pub measure: bool,
     /// How the CPU is divided among the policies.
     pub shares: Shares,
+    /// Buffer bytes that the sockets of each policy may hold together: priority, EDF, WFQ, BERT.
+    pub policy_memory: [Option<u64>; 4],
     /// Where the Linux thread stands.
     pub linux: Linux,
     /// At which level, if it stands among the priorities; and above which level what comes rings for the engine.
@@ -73,6 +75,7 @@ impl Default for EngineSettings {
             queue_packets: 256,
             measure: false,
             shares: Shares::default(),
+            policy_memory: [None; 4],
             linux: Linux::default(),
             linux_level: Level::Priority(0),
             linux_quantum: Duration::from_millis(2),
@@ -134,6 +137,8 @@ pub struct ClassSettings {
     pub memory: Option<u64>,
     /// TCP connections that the class may have at a time, half-open ones included.
     pub connections: Option<u32>,
+    /// Millionths of the CPU that may be promised to its paths together.
+    pub cpu_limit: Option<u64>,
     /// The DSCP that packets of its paths leave with.
     pub mark: Option<u8>,
     /// Program threads may be scheduled with its paths.
@@ -161,6 +166,7 @@ impl ClassSettings {
             queue_packets: None,
             memory: None,
             connections: None,
+            cpu_limit: None,
             mark: None,
             extend: true,
         }

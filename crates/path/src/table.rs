@@ -2,7 +2,7 @@
 
 use scoutline_base::PathId;
 
-use crate::{Account, Budget, CreateError, Limits, NewPath, Path};
+use crate::{Account, Budget, CreateError, DropReason, Limits, NewPath, Path};
 
 /// Slots of one chunk. The table grows by chunks and never moves a path, so that growing past 100,000 paths costs
 /// no more than growing past 100.
@@ -148,22 +148,29 @@ pub struct ClassAccount {
 impl ClassAccounts {
     /// Adds the account of a path that has finished.
     pub fn fold(&mut self, path: &Path) {
-        let class = path.class() as usize;
-        if class >= self.classes.len() {
-            self.classes.resize_with(class + 1, ClassAccount::default);
+        let sum = self.of(path.class());
+        sum.account.fold(&path.account);
+        sum.finished += 1;
+    }
+
+    /// Counts what was refused a path of this class before there was one.
+    pub fn on_drop(&mut self, class: u16, reason: DropReason) {
+        self.of(class).account.on_drop(reason);
+    }
+
+    fn of(&mut self, class: u16) -> &mut ClassAccount {
+        if class as usize >= self.classes.len() {
+            self.classes.resize_with(class as usize + 1, ClassAccount::default);
         }
-        self.classes[class].account.fold(&path.account);
-        self.classes[class].finished += 1;
+        &mut self.classes[class as usize]
     }
 
     /// Adds one class's sum to another's: the first is gone, and its number may be used anew.
     pub fn merge(&mut self, gone: u16, into: u16) {
         let Some(sum) = self.classes.get_mut(gone as usize).map(std::mem::take) else { return };
-        if into as usize >= self.classes.len() {
-            self.classes.resize_with(into as usize + 1, ClassAccount::default);
-        }
-        self.classes[into as usize].account.fold(&sum.account);
-        self.classes[into as usize].finished += sum.finished;
+        let into = self.of(into);
+        into.account.fold(&sum.account);
+        into.finished += sum.finished;
     }
 
     /// A class's sum, if a path of it has finished.
