@@ -281,7 +281,7 @@ impl Host {
     }
 
     fn run(&mut self, id: PathId, message: Option<Message>, depth: usize) {
-        let grant = Grant { now: self.now, packets: 64, transmit_room: 64 };
+        let grant = Grant::new(self.now, 64, 64);
         let Some(path) = self.table.get_mut(id) else { return };
         if let Some(message) = message {
             path.run_inward_with(&mut self.runner, grant, &mut vec![message]);

@@ -198,6 +198,8 @@ pub mod slot_option {
     pub const KEEP_ALIVE: u64 = 2;
     /// SO_BROADCAST.
     pub const BROADCAST: u64 = 3;
+    /// TCP_DEFER_ACCEPT; value: seconds, 0 off.
+    pub const DEFER_ACCEPT: u64 = 4;
 }
 
 /// Kinds of a slot.

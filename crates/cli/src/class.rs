@@ -13,25 +13,26 @@ use crate::failure::Failure;
 use crate::output::{self, Table};
 
 /// Keys that say what a class is; the others are its conditions.
-const SETTINGS: [&str; 14] = [
+const SETTINGS: [&str; 16] = [
     "policy",
     "priority",
     "idle",
     "listen_priority",
-    "weight",
     "deadline_us",
     "budget_us",
     "cpu_percent",
     "important",
+    "cpu_limit_percent",
     "queue_packets",
     "memory",
     "connections",
     "mark",
     "extend",
+    "weight",
+    "rate",
 ];
 /// Those of them that the column of priorities tells.
-const SCHEDULING: [&str; 7] =
-    ["policy", "priority", "idle", "weight", "deadline_us", "cpu_percent", "important"];
+const SCHEDULING: [&str; 6] = ["policy", "priority", "idle", "deadline_us", "cpu_percent", "important"];
 
 /// A class with what lives in it.
 #[derive(Debug, Serialize)]

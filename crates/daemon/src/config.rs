@@ -28,7 +28,7 @@ pub use dscp::Dscp;
 pub use error::{ConfigError, unknown};
 pub use scheduling::{Percent, Policy, Scheduler};
 pub(crate) use settings::classes as class_settings;
-pub use values::{Mode, Network, Ports, Size, User};
+pub use values::{Interval, Mode, Network, Ports, Rate, Size, User};
 
 /// Where the daemon looks for its file when none is named.
 pub const DEFAULT_FILE: &str = "/etc/scoutline.toml";
@@ -97,6 +97,10 @@ pub struct Device {
     pub tap: Option<TapKnobs>,
     /// Files of the pcap driver.
     pub pcap: Option<PcapFiles>,
+    /// What the link carries; default: as much as the device takes.
+    pub rate: Option<Spanned<Rate>>,
+    /// Idle-time service.
+    pub background: Option<BackgroundKnobs>,
 }
 
 /// `driver = "…"`.
@@ -135,6 +139,14 @@ pub struct PacketKnobs {
     pub qdisc_bypass: Option<bool>,
     /// A flood of unwanted packets is held back at the interface while it lasts; default: yes.
     pub police_floods: Option<bool>,
+}
+
+/// `[device.background]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackgroundKnobs {
+    /// How long background keeps away after a foreground packet; default: by the gaps seen.
+    pub preemption_us: Option<Spanned<Interval>>,
 }
 
 /// `[device.tap]`.
@@ -331,8 +343,6 @@ pub struct Class {
     pub listen_priority: Option<Spanned<u8>>,
     /// Which policy serves its paths; default: `priority`.
     pub policy: Option<Spanned<Policy>>,
-    /// WFQ: the weight of each of its paths.
-    pub weight: Option<Spanned<u32>>,
     /// EDF, BERT: in which time the work of a path is to be done.
     pub deadline_us: Option<Spanned<u32>>,
     /// EDF, BERT: engine time that it then takes.
@@ -341,6 +351,8 @@ pub struct Class {
     pub cpu_percent: Option<Spanned<Percent>>,
     /// BERT: nothing is stolen from its paths, and they may steal to be in time.
     pub important: Option<Spanned<bool>>,
+    /// EDF, BERT: of the engine's CPU, what may be promised to its paths together.
+    pub cpu_limit_percent: Option<Spanned<Percent>>,
     /// Networks of the peer.
     #[serde(default)]
     pub source: Vec<Network>,
@@ -378,6 +390,10 @@ pub struct Class {
     pub mark: Option<Dscp>,
     /// Program threads may be scheduled with its paths; default: yes.
     pub extend: Option<bool>,
+    /// Its part among the classes of its level, 1 to 10,000; default: 100.
+    pub weight: Option<Spanned<u32>>,
+    /// What its paths may send through one device.
+    pub rate: Option<Spanned<Rate>>,
 }
 
 impl Class {
@@ -471,6 +487,8 @@ impl Config {
             packet: None,
             tap: None,
             pcap: None,
+            rate: None,
+            background: None,
         };
         let config = Config { device: vec![device], ..Config::default() };
         check::check(&config).map_err(ConfigError::from_arguments)?;

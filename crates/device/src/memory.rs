@@ -87,6 +87,10 @@ impl Partner for MemoryPartner {
         self.wire.borrow().room(self.outward)
     }
 
+    fn standing(&self) -> Option<u64> {
+        self.wire.borrow().standing(self.outward)
+    }
+
     fn poll_fd(&self) -> Option<RawFd> {
         None
     }

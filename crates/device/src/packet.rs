@@ -88,6 +88,10 @@ impl Partner for PacketPartner {
         self.sender.room()
     }
 
+    fn standing(&self) -> Option<u64> {
+        self.sender.standing()
+    }
+
     fn poll_fd(&self) -> Option<RawFd> {
         Some(self.receiver.socket().as_raw_fd())
     }

@@ -43,6 +43,12 @@ pub trait Partner {
     /// How many messages it would take now: a hint that bounds what is produced ahead of the device.
     fn room(&self) -> usize;
 
+    /// Bytes that were sent and have not left the machine yet, as the kernel accounts for them (some more than the
+    /// packets themselves have); `None`: it cannot tell. May be a system call.
+    fn standing(&self) -> Option<u64> {
+        None
+    }
+
     /// What to sleep on for input. To be watched **edge-triggered** (EPOLLET) with a look at `has_input` before
     /// each sleep: a packet ring stays readable while the newest frame is lent out.
     fn poll_fd(&self) -> Option<RawFd>;

@@ -12,7 +12,10 @@ use crate::sys::{self, Sleeper};
 
 /// All doorbells of an engine.
 pub(crate) struct Bells {
+    /// The devices' bells, and `inner`.
     all: Sleeper,
+    /// Our own and the programs'.
+    inner: Sleeper,
     own: OwnedFd,
     programs: BTreeMap<RegionId, OwnedFd>,
 }
@@ -20,14 +23,20 @@ pub(crate) struct Bells {
 impl Bells {
     /// Only the engine's own so far.
     pub(crate) fn new(own: OwnedFd) -> Result<Bells> {
-        let all = Sleeper::new()?;
-        all.watch(own.as_raw_fd(), false)?;
-        Ok(Bells { all, own, programs: BTreeMap::new() })
+        let (all, inner) = (Sleeper::new()?, Sleeper::new()?);
+        inner.watch(own.as_raw_fd(), false)?;
+        all.watch(inner.fd(), false)?;
+        Ok(Bells { all, inner, own, programs: BTreeMap::new() })
     }
 
     /// Readable while any of them rings.
     pub(crate) fn fd(&self) -> RawFd {
         self.all.fd()
+    }
+
+    /// Readable while any of them rings but those of the devices.
+    pub(crate) fn without_devices(&self) -> RawFd {
+        self.inner.fd()
     }
 
     /// A device's bell. The device takes what rang.
@@ -37,7 +46,7 @@ impl Bells {
 
     /// A program's bell.
     pub(crate) fn add(&mut self, region: RegionId, bell: OwnedFd) {
-        if let Err(error) = self.all.watch(bell.as_raw_fd(), false) {
+        if let Err(error) = self.inner.watch(bell.as_raw_fd(), false) {
             // Without it the program is looked at whenever the engine wakes for something else.
             eprintln!("scoutline: a program's doorbell cannot be watched: {error}");
         }
@@ -53,8 +62,7 @@ impl Bells {
     /// Takes what was rung. Never waits: our ends are non-blocking, and nobody else has them.
     pub(crate) fn silence(&mut self) {
         sys::drain(self.own.as_raw_fd());
-        for fd in self.all.ready() {
-            // A device's bell may be among them: a byte read from it is one that the device need not take.
+        for fd in self.inner.ready() {
             if !sys::drain(fd) {
                 // End of file: every process of the program is gone; the control thread says so soon.
                 self.programs.retain(|_, bell| bell.as_raw_fd() != fd);

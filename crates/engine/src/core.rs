@@ -6,6 +6,7 @@
 //!   doorbells (dirty slots), calls, timers ──────┘
 //! ```
 
+mod background;
 mod calls;
 mod classes;
 mod floods;
@@ -13,6 +14,7 @@ mod micro;
 mod open;
 mod paths;
 mod report;
+mod transmit;
 
 pub use micro::{PathCost, path_cost};
 
@@ -38,18 +40,15 @@ use crate::extend::Extension;
 use crate::flood::Detector;
 use crate::policy::ClassPolicy;
 use crate::program::Program;
-use crate::scheduling::{Asks, Stands};
+use crate::scheduling::Asks;
 use crate::settings::{EngineSettings, ProgramFacts};
 use crate::socket::{Listeners, StreamStage};
 use crate::wheel::Wheel;
 use classes::Sweep;
+use transmit::TransmitSide;
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
 const PULL_BURST: usize = 64;
-/// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
-const PUSH_BURST: usize = 32;
-/// Bytes that are sent together at most: the kernel copies them in some 20 µs, and nothing interrupts it.
-const PUSH_LEN: usize = 256 << 10;
 
 /// One device with its addresses and module graph.
 pub(crate) struct Net {
@@ -59,10 +58,8 @@ pub(crate) struct Net {
     entry: ModuleId,
     pub(crate) tcp: Rc<Bindings>,
     pub(crate) udp: Rc<Bindings>,
-    /// Made and not yet taken by the device.
-    out: Burst,
-    /// Bytes in `out`, about.
-    out_len: usize,
+    /// What was made for the device.
+    transmit: TransmitSide,
     /// The device failed when last used; said once until it works again.
     failed: bool,
     /// Packets for nobody, or for a path without room.
@@ -80,13 +77,20 @@ impl Net {
 /// What the engine knows of a path beside the path itself.
 #[derive(Default)]
 struct Extra {
-    stands: Stands,
+    /// What it counts as.
+    level: Level,
+    /// What it asks of the schedule.
+    asks: Asks,
     /// Since when the program's end or a timer waits to be looked at.
     since: Option<Time>,
     /// The program's end wants to be looked at.
     kicked: bool,
     /// A timer of the path may be due.
     expired: bool,
+    /// It waits for room in its class's queue.
+    stalled: bool,
+    /// There was room for it: its turn to make something.
+    turn: bool,
     /// When the wheel will call, if it will.
     armed: Option<Time>,
     flow: Option<FlowKey>,
@@ -129,6 +133,8 @@ pub struct Core {
     listeners: Listeners,
     /// Classes were changed, and not all paths have been looked at since.
     sweep: Option<Sweep>,
+    /// See [`Core::all_important_ring`].
+    all_ring: bool,
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
     /// Threads raised with their paths.
@@ -152,6 +158,7 @@ impl Core {
     pub(crate) fn pull(&mut self, now: Time) -> bool {
         let mut any = false;
         for net in 0..self.nets.len() {
+            self.relieve(net, now);
             if !self.nets[net].device.has_input() {
                 continue;
             }
@@ -184,7 +191,7 @@ impl Core {
         for id in self.touched.drain(..) {
             if let Some(path) = self.paths.get_mut(id) {
                 path.account.cpu_ns += share;
-                if self.extras[id.index as usize].stands.asks != Asks::Level {
+                if self.extras[id.index as usize].asks != Asks::Level {
                     self.schedule.charge(Entry::Path(id), Duration::from_nanos(share), now);
                 }
             }
@@ -232,18 +239,26 @@ impl Core {
             return false;
         };
         self.touched.push(id);
+        let Extra { level, net, .. } = self.extras[id.index as usize];
+        let net = net as usize;
+        let (was_empty, bytes) = (path.queue().is_empty(), message.body_len() as u64);
+        if level > Level::Idle {
+            self.make_room(net, bytes);
+        }
+        let Some(path) = self.paths.get_mut(id) else { return false };
         let taken = path.offer(message).is_ok();
         if taken {
+            self.on_offered(net, id, level, was_empty, now);
             self.make_ready(id, now);
-        } else {
-            let net = self.extras[id.index as usize].net;
-            self.nets[net as usize].unwanted += 1;
+        } else if level > Level::Idle {
+            // What background loses while it waits is no flood.
+            self.nets[net].unwanted += 1;
         }
         taken
     }
 
     fn make_ready(&mut self, id: PathId, now: Time) {
-        let Stands { level, asks } = self.extras[id.index as usize].stands;
+        let Extra { level, asks, .. } = self.extras[id.index as usize];
         let parameters = match asks {
             Asks::Level => level.into(),
             _ => asks.parameters(
@@ -259,7 +274,7 @@ impl Core {
     /// A path that is not done with the latter in its time has as long again: a bulk sender is never done.
     fn waits_since(&mut self, id: PathId, now: Time) -> Time {
         let extra = &mut self.extras[id.index as usize];
-        let within = match extra.stands.asks {
+        let within = match extra.asks {
             Asks::Deadline { within_us, .. } => Duration::from_micros(within_us.into()),
             _ => Duration::ZERO,
         };
@@ -344,19 +359,24 @@ impl Core {
         for net in 0..self.nets.len() {
             if self.nets[net].interface().next_neighbour_timeout().is_some_and(|due| due <= now) {
                 let mut effects = std::mem::take(&mut self.runner.effects);
-                let Net { modules, out, .. } = &mut self.nets[net];
-                modules.interface.on_neighbour_timeout(now, out, &mut self.unowned, &mut effects);
+                let mut asked = Burst::new();
+                let interface = self.nets[net].interface();
+                interface.on_neighbour_timeout(now, &mut asked, &mut self.unowned, &mut effects);
+                self.emit_unowned(net, &mut asked);
                 self.carry_out(net, None, effects, now);
             }
         }
     }
 
     /// When something is due without anything arriving.
-    pub(crate) fn next_timeout(&self) -> Option<Time> {
+    pub(crate) fn next_timeout(&self, now: Time) -> Option<Time> {
+        let paced = (0..self.nets.len()).filter_map(|net| self.transmit_timeout(net));
+        let background = (0..self.nets.len()).filter_map(|net| self.background_timeout(net, now));
         let neighbours = self.nets.iter().filter_map(|net| net.interface().next_neighbour_timeout());
         let devices = self.nets.iter().filter_map(|net| net.device.next_event());
         let floods = self.nets.iter().filter_map(|net| net.flood.next_look());
-        neighbours.chain(devices).chain(floods).chain(self.wheel.next()).min()
+        let paths = neighbours.chain(self.wheel.next());
+        paths.chain(devices).chain(floods).chain(paced).chain(background).min()
     }
 
     /// Runs a path that the scheduler chose. Returns the time afterwards.
@@ -364,19 +384,35 @@ impl Core {
         if self.paths.get(id).is_none() {
             return now;
         }
-        let Extra { net, stands, .. } = &self.extras[id.index as usize];
-        let (net, urgent) = (*net as usize, stands.level > self.settings.linux_level);
-        let mut room = self.room(net);
-        if room == 0 {
+        let Extra { net, level, .. } = self.extras[id.index as usize];
+        let (net, urgent) = (net as usize, level > self.settings.linux_level);
+        // Before any protocol work.
+        if level == Level::Idle && self.is_background_suspended(net, now) {
+            self.suspend(net, id, now);
+            return now;
+        }
+        let flow = self.queued_flow(net, id);
+        let (mut messages, mut room) = self.room(net, flow.as_ref());
+        if messages == 0 {
             self.flush(net, now);
-            room = self.room(net);
+            (messages, room) = self.room(net, flow.as_ref());
+        }
+        let has_turn = flow.as_ref().is_none_or(|flow| self.take_turn(net, id, flow));
+        if !has_turn {
+            room.bytes = 0;
         }
         let Some(path) = self.paths.get_mut(id) else { return now };
         let extra = &mut self.extras[id.index as usize];
         // The quantum bounds both directions: a bulk sender must not fill the device's whole room in one run.
         let packets = decision.quantum.packets as usize;
-        let room = room.min(packets);
-        let grant = Grant { now, packets, transmit_room: room };
+        let messages = messages.min(packets);
+        let grant = Grant {
+            now,
+            packets,
+            transmit_room: messages,
+            transmit_len: room.bytes,
+            segment_len: room.segment,
+        };
         let mut more = false;
         let mut kicked = std::mem::take(&mut extra.kicked);
         // A path that stopped for want of room goes on from its program's end.
@@ -384,14 +420,22 @@ impl Core {
             more |= ran.more;
             ran.stopped_early
         };
-        if std::mem::take(&mut extra.expired) {
+        let mut expired = std::mem::take(&mut extra.expired);
+        // What came for background while it was suspended comes first: it may well be what the timer waits for.
+        if expired && !(level == Level::Idle && !path.queue().is_empty()) {
             kicked |= note(path.on_timeout(&mut self.runner, grant));
+            expired = false;
         }
         if !path.queue().is_empty() {
+            let grant = grant.after(&self.runner.out);
             kicked |= note(path.run_inward(&mut self.runner, grant));
         }
+        if expired {
+            let grant = grant.after(&self.runner.out);
+            kicked |= note(path.on_timeout(&mut self.runner, grant));
+        }
         if kicked {
-            let grant = Grant { transmit_room: room.saturating_sub(self.runner.out.len()), ..grant };
+            let grant = grant.after(&self.runner.out);
             extra.kicked = note(path.run_outward(&mut self.runner, grant, &mut Burst::new()));
         }
         if !extra.kicked {
@@ -404,25 +448,27 @@ impl Core {
             extra.armed = Some(self.wheel.arm(id, due));
         }
         self.counters.runs += 1;
-        let made: usize = self.runner.out.iter().map(Message::body_len).sum();
-        self.nets[net].out_len += made;
-        self.nets[net].out.append(&mut self.runner.out);
-        if more && self.room(net) > 0 {
+        let mut made = std::mem::take(&mut self.runner.out);
+        if level > Level::Idle {
+            self.on_foreground_run(net, id, !made.is_empty(), now);
+        }
+        self.emit(net, flow.as_ref(), &mut made);
+        self.runner.out = made;
+        if more && has_turn && self.has_room(net, flow.as_ref()) {
             self.make_ready(id, now);
         } else if more {
-            self.stalled.push(id);
+            self.stall(net, id, flow.as_ref());
         }
         let effects = std::mem::take(&mut self.runner.effects);
         self.carry_out(net, Some(id), effects, now);
         let after = clock::now();
         let spent = after.since(now);
         if let Some(path) = self.paths.get_mut(id) {
-            path.account.cpu_ns += spent.as_nanos() as u64;
+            path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
         }
         self.schedule.charge(Entry::Path(id), spent, after);
-        let Net { out, out_len, .. } = &self.nets[net];
-        if out.len() >= PUSH_BURST || *out_len >= PUSH_LEN || urgent {
-            self.flush(net, after);
+        if self.is_burst_full(net) || urgent {
+            self.flush(net, now);
         }
         after
     }
@@ -430,67 +476,9 @@ impl Core {
     /// Charges time to a path that it has cost, beside its runs.
     pub(crate) fn charge(&mut self, id: PathId, spent: Duration, now: Time) {
         if let Some(path) = self.paths.get_mut(id) {
-            path.account.cpu_ns += spent.as_nanos() as u64;
+            path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
             self.schedule.charge(Entry::Path(id), spent, now);
         }
-    }
-
-    /// Messages that the device takes beside those that wait for it.
-    fn room(&self, net: usize) -> usize {
-        let net = &self.nets[net];
-        net.device.room().saturating_sub(net.out.len())
-    }
-
-    /// Gives the devices what was made for them.
-    pub(crate) fn flush_all(&mut self, now: Time) {
-        for net in 0..self.nets.len() {
-            self.flush(net, now);
-        }
-    }
-
-    fn flush(&mut self, net: usize, now: Time) {
-        let Net { device, out, out_len, failed, .. } = &mut self.nets[net];
-        if out.is_empty() {
-            self.revive(net, now);
-            return;
-        }
-        self.counters.pushes += 1;
-        *out_len = 0;
-        match device.push(out) {
-            Ok(count) => {
-                self.counters.pushed += count as u64;
-                *failed = false;
-            }
-            Err(error) => {
-                // TCP sends again what is lost here; a dead device must not hold memory.
-                for _ in out.drain(..) {
-                    self.unowned.on_drop(DropReason::DeviceError);
-                }
-                self.report_device(net, &error);
-            }
-        }
-        if self.room(net) > 0 {
-            self.revive(net, now);
-        }
-    }
-
-    /// The device has room again: paths that waited for it go on.
-    fn revive(&mut self, net: usize, now: Time) {
-        let mut stalled = std::mem::take(&mut self.stalled);
-        stalled.retain(|&id| {
-            let waits = self.paths.get(id).is_some();
-            let here = self.extras[id.index as usize].net as usize == net;
-            if waits && here {
-                self.make_ready(id, now);
-            }
-            waits && !here
-        });
-        self.stalled = stalled;
-    }
-
-    /// True while a device has not taken everything.
-    pub(crate) fn has_output(&self) -> bool {
-        self.nets.iter().any(|net| !net.out.is_empty())
     }
 
     /// True when something could be done now.

@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::PollSet;
@@ -30,6 +31,9 @@ use crate::sys::{self, ThreadPolicy};
 
 /// How long a raised thread is believed to run without looking at what the kernel says of it.
 const BELIEVED_NS: u64 = 500_000;
+/// How long a thread is taken for the one that it was: before its id is another's, the ids of the whole machine have to go
+/// round (32,768 and more).
+const TRUSTED: Duration = Duration::from_millis(100);
 /// Threads in the books at a time; more keep their own priority until some have ended.
 const MAX_THREADS: usize = 1024;
 
@@ -119,6 +123,8 @@ struct Touched {
     set: u32,
     priority: u8,
     raised_at: Time,
+    /// When it was last seen to be the thread that it was.
+    verified: Time,
     /// It sleeps for something else, or runs on another core, for all that we know.
     elsewhere: bool,
 }
@@ -171,13 +177,20 @@ impl Extension {
                 return;
             }
         }
-        // An id is used again once its thread has ended: it may be another's by now, of any program.
-        let started = sys::thread_stat(thread).map_or(0, |stat| stat.started);
-        let same = |known: &Touched| known.process == process && known.before.started == started;
-        if threads.get(&thread).is_some_and(|known| !same(known))
-            && let Some(gone) = threads.remove(&thread)
-        {
-            undo.forget(&gone.before);
+        let known = threads.get(&thread).filter(|known| known.process == process);
+        if known.is_none_or(|known| now.since(known.verified) > TRUSTED) {
+            // An id is used again once its thread has ended: it may be another's by now, of any program.
+            let started = sys::thread_stat(thread).map_or(0, |stat| stat.started);
+            let same = |known: &Touched| known.process == process && known.before.started == started;
+            match threads.get_mut(&thread) {
+                Some(known) if same(known) => known.verified = now,
+                Some(_) => {
+                    if let Some(gone) = threads.remove(&thread) {
+                        undo.forget(&gone.before);
+                    }
+                }
+                None => {}
+            }
         }
         if !threads.contains_key(&thread) {
             if threads.len() >= MAX_THREADS {
@@ -338,5 +351,14 @@ fn touch(
     }
     undo.note(&before).ok()?;
     let region = Arc::clone(region);
-    Some(Touched { before, process, region, set, priority: 0, raised_at: now, elsewhere: false })
+    Some(Touched {
+        before,
+        process,
+        region,
+        set,
+        priority: 0,
+        raised_at: now,
+        verified: now,
+        elsewhere: false,
+    })
 }

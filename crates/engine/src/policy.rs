@@ -53,6 +53,8 @@ struct Table {
     /// The numbers in the order of the rules; never empty, and the last one matches everything.
     order: Vec<ClassIndex>,
     leaving: Vec<ClassIndex>,
+    /// The level of the most important class.
+    highest: Level,
 }
 
 /// One class.
@@ -120,6 +122,7 @@ impl ClassPolicy {
             classes.push(ClassSettings::new("default"));
         }
         let table = &mut *self.table.borrow_mut();
+        table.highest = classes.iter().map(|class| class.level).max().unwrap_or_default();
         let before: Vec<ClassIndex> = table.order.drain(..).chain(table.leaving.drain(..)).collect();
         for (rank, settings) in classes.into_iter().enumerate() {
             let same = |number: &&ClassIndex| {
@@ -182,6 +185,19 @@ impl ClassPolicy {
             }
         }
         rules
+    }
+
+    /// Whether [`ClassPolicy::important`] names all packets of classes above this level.
+    pub(crate) fn all_important_named(&self, level: Level) -> bool {
+        self.classes()
+            .iter()
+            .map(|class| &class.settings)
+            .all(|class| class.level <= level || !class.sources.is_empty() || !class.local_ports.is_empty())
+    }
+
+    /// The level of the most important class.
+    pub(crate) fn highest_level(&self) -> Level {
+        self.table.borrow().highest
     }
 
     /// A class; a number that names none (it never does) gives the last.

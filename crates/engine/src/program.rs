@@ -179,41 +179,56 @@ impl Program {
     /// Something happened at a slot: marks it ready in every poll set that watches it and wakes who sleeps there.
     /// Says how many threads were woken. What happened must have been stored before. With `one_is_enough` (a new
     /// connection to accept) one of those in a blocking call is woken; else all are, for they may wait for
-    /// different things. Their threads are raised to `level`, that of the path.
+    /// different things. Their threads are raised to `level`, that of the path; with `one_is_enough` one of them is,
+    /// and the others find nothing when they run.
     pub(crate) fn signal(&self, index: u32, one_is_enough: bool, level: Level) -> u64 {
         let slot = self.slot(index);
         // Pairs with the shim's: register or go to sleep, fence, look again. Either we see it registered, or it
         // sees what we stored.
         fence(Ordering::SeqCst);
-        let mut summary = slot.sets_summary.load(Ordering::Acquire) & ((1u64 << SET_WORDS) - 1) as u32;
         let mut woken = 0;
         let mut exclusive_woken = false;
-        while summary != 0 {
-            let word = summary.trailing_zeros() as usize;
-            summary &= summary - 1;
-            let mut bits = slot.sets[word].load(Ordering::Acquire);
-            while bits != 0 {
-                let set = word as u32 * 64 + bits.trailing_zeros();
-                bits &= bits - 1;
-                let Some(shared) = self.region.set(set) else { continue };
-                if one_is_enough && shared.sleepers.load(Ordering::SeqCst) & EXCLUSIVE != 0 {
-                    // Looks at the socket itself when it wakes: no mark needed. One that has been woken already
-                    // is busy with an earlier event.
-                    if !exclusive_woken && self.wake_set(set, level) {
-                        // It may have been leaving with that event: then it has taken itself off the slot, or sees
-                        // that it was signalled and marks the slot for another wake-up.
-                        exclusive_woken = slot.sets[word].load(Ordering::SeqCst) >> (set % 64) & 1 != 0;
-                        woken += 1;
-                    }
-                    continue;
+        let chosen = (one_is_enough && level > Level::Priority(0)).then(|| self.who_accepts(slot));
+        for set in watching(slot) {
+            let Some(shared) = self.region.set(set) else { continue };
+            if one_is_enough && shared.sleepers.load(Ordering::SeqCst) & EXCLUSIVE != 0 {
+                // Looks at the socket itself when it wakes: no mark needed. One that has been woken already is busy
+                // with an earlier event.
+                if !exclusive_woken && self.wake_set(set, level) {
+                    // It may have been leaving with that event: then it has taken itself off the slot, or sees that it
+                    // was signalled and marks the slot for another wake-up.
+                    exclusive_woken =
+                        slot.sets[set as usize / 64].load(Ordering::SeqCst) >> (set % 64) & 1 != 0;
+                    woken += 1;
                 }
-                self.region.ready(shared).set(index as usize);
-                // It may be busy with something less important.
-                self.raise(set, level);
-                woken += u64::from(self.wake_set(set, level));
+                continue;
             }
+            let level =
+                if chosen.is_some_and(|chosen| chosen != Some(set)) { Level::default() } else { level };
+            self.region.ready(shared).set(index as usize);
+            // It may be busy with something less important.
+            self.raise(set, level);
+            woken += u64::from(self.wake_set(set, level));
         }
         woken
+    }
+
+    /// The set, of those that watch a listening slot, whose thread is to take what came: one that sleeps, if one does.
+    fn who_accepts(&self, slot: &Slot) -> Option<u32> {
+        let sleeps = |set| {
+            self.region.set(set).is_some_and(|shared| {
+                let sleepers = shared.sleepers.load(Ordering::Acquire);
+                sleepers != 0 && sleepers & EXCLUSIVE == 0 && shared.signalled.load(Ordering::Acquire) == 0
+            })
+        };
+        let mut first = None;
+        for set in watching(slot) {
+            if sleeps(set) {
+                return Some(set);
+            }
+            first = first.or(Some(set));
+        }
+        first
     }
 
     /// The thread of this set has something of this level to do.
@@ -257,6 +272,25 @@ impl Program {
         });
         woken.len()
     }
+}
+
+/// The poll sets that watch a slot.
+fn watching(slot: &Slot) -> impl Iterator<Item = u32> {
+    let mut words = slot.sets_summary.load(Ordering::Acquire) & ((1u64 << SET_WORDS) - 1) as u32;
+    let (mut word, mut bits) = (0, 0);
+    std::iter::from_fn(move || {
+        while bits == 0 {
+            if words == 0 {
+                return None;
+            }
+            word = words.trailing_zeros();
+            words &= words - 1;
+            bits = slot.sets[word as usize].load(Ordering::Acquire);
+        }
+        let set = word * 64 + bits.trailing_zeros();
+        bits &= bits - 1;
+        Some(set)
+    })
 }
 
 /// Puts a slot back to what a fresh one is.

@@ -5,8 +5,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
-use scoutline_sched::Level;
 use scoutline_sched::schedule::{Linux, Shares};
+use scoutline_sched::transmit::{BitRate, Preemption};
+use scoutline_sched::{Level, Weight};
 
 use crate::extend::ExtensionSettings;
 use crate::scheduling::{Asks, Stands};
@@ -97,6 +98,10 @@ pub struct DeviceSettings {
     pub prefix: u8,
     /// Where packets for other networks go.
     pub gateway: Option<Ipv4Addr>,
+    /// What the link carries, frames counted from the link header on; `None`: as much as the device takes.
+    pub rate: Option<BitRate>,
+    /// How long background keeps away after a foreground packet.
+    pub preemption: Preemption,
 }
 
 /// One class. An empty condition matches everything; conditions of different kinds must all hold, of one kind any.
@@ -143,6 +148,10 @@ pub struct ClassSettings {
     pub mark: Option<u8>,
     /// Program threads may be scheduled with its paths.
     pub extend: bool,
+    /// Its part of a device among the classes of its level.
+    pub weight: Weight,
+    /// What its paths may send at most through one device.
+    pub rate: Option<BitRate>,
 }
 
 impl ClassSettings {
@@ -169,6 +178,8 @@ impl ClassSettings {
             cpu_limit: None,
             mark: None,
             extend: true,
+            weight: Weight::default(),
+            rate: None,
         }
     }
 

@@ -27,8 +27,13 @@ use crate::core::Core;
 use crate::linux::Sentinel;
 use crate::sys::{self, Sleeper};
 
-/// How often the engine looks for more important arrivals while Linux runs. A look costs about 2 µs.
+/// How often the engine looks for more important arrivals while Linux runs, when they do not all ring. A look costs 2 to
+/// 15 µs.
 const LINUX_LOOK: Duration = Duration::from_micros(100);
+/// When they do: the receive ring wants to be emptied.
+const LINUX_LOOK_RUNG: Duration = Duration::from_micros(500);
+/// The least that it sleeps there for a message that is due by its pace.
+const PACED_LOOK: Duration = Duration::from_micros(25);
 /// Linux gets a turn at least this often even if no program was woken: other programs live on the core too.
 const LINUX_AT_LEAST: Duration = Duration::from_millis(1);
 /// Woken threads that have not run, from which on Linux goes first. Few enough that one more waits for less than a
@@ -36,6 +41,10 @@ const LINUX_AT_LEAST: Duration = Duration::from_millis(1);
 const LINUX_BACKLOG: usize = 8;
 /// What paths of Linux's level get between its turns even then: acknowledgments must not starve.
 const PRESSED_INTERVAL: Duration = Duration::from_micros(25);
+
+/// How long a raised thread runs at most before paths of its own level, its own for one, get the core. It rings when it
+/// sleeps; some never do.
+const RAISED_QUANTUM: Duration = Duration::from_micros(300);
 
 /// The loop and what it sleeps on.
 pub(crate) struct Loop {
@@ -109,6 +118,7 @@ impl Loop {
             let mut worked = self.core.pull(now);
             worked |= self.core.listen_to_programs(now);
             self.core.fire_timers(now);
+            worked |= self.core.pace(now);
             worked |= self.core.sweep(now);
             self.ready_linux(now);
             match self.core.schedule.dequeue(now) {
@@ -217,6 +227,8 @@ impl Loop {
     /// Gives the core to Linux until it is idle, a more important path is ready, or the quantum is over.
     fn linux_slice(&mut self, mut decision: Decision) {
         let quantum = decision.quantum.time;
+        let ordinary = self.core.settings.linux_level;
+        let quantum_at = |level| if level > ordinary { quantum.min(RAISED_QUANTUM) } else { quantum };
         let start = clock::now();
         self.core.flush_all(start);
         self.core.wakes.set(0);
@@ -238,9 +250,17 @@ impl Loop {
         let mut now = start;
         let mut finished = false;
         let own = sys::thread_time();
-        while now.since(start) < quantum {
-            let left = quantum.saturating_sub(now.since(start));
-            sys::sleep_on(self.bells.fd(), LINUX_LOOK.min(left));
+        while now.since(start) < quantum_at(decision.level) {
+            let left = quantum_at(decision.level).saturating_sub(now.since(start));
+            let look = if self.core.all_important_ring() { LINUX_LOOK_RUNG } else { LINUX_LOOK };
+            // What is no more important than the thread that runs waits until that sleeps, which it tells us.
+            let bells = if decision.level < self.core.policy.highest_level() {
+                self.bells.fd()
+            } else {
+                self.bells.without_devices()
+            };
+            let paced = self.core.next_paced(now).map_or(left, |due| due.since(now).max(PACED_LOOK));
+            sys::sleep_on(bells, look.min(left).min(paced));
             self.bells.silence();
             self.core.silence_bells();
             now = clock::now();
@@ -252,6 +272,7 @@ impl Loop {
             }
             self.core.pull(now);
             self.core.listen_to_programs(now);
+            self.core.pace(now);
             self.place_linux(now);
             decision.level = self.core.schedule.configuration().fixed.linux_level;
             if self.core.schedule.preempts(&decision, now) {
@@ -277,9 +298,10 @@ impl Loop {
         self.core.publish(engine_state::SLEEPING);
         fence(Ordering::SeqCst);
         if !self.core.has_input() {
-            let limit = self.core.next_timeout().map(|due| due.since(now));
+            let limit = self.core.next_timeout(now).map(|due| due.since(now));
             // A device that was full says nothing when it has room again.
-            let limit = if self.core.has_output() { Some(Duration::from_micros(200)) } else { limit };
+            let full = self.core.has_output().then_some(Duration::from_micros(200));
+            let limit = limit.into_iter().chain(full).min();
             self.sleeper.sleep(limit);
             self.times.sleeps += 1;
         }

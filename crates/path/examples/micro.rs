@@ -127,7 +127,7 @@ fn paths() {
     });
     let path = table.get_mut(resident[0]).expect("it lives");
     let mut runner = Runner::new();
-    let grant = Grant { now: Time::ZERO, packets: 64, transmit_room: 64 };
+    let grant = Grant::new(Time::ZERO, 64, 64);
     for burst in [1, 32] {
         measure(&format!("offer and run inward through 4 stages, {burst} at a time"), COUNT, || {
             for _ in 0..COUNT / burst {

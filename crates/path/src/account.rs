@@ -76,6 +76,8 @@ drop_reasons! {
     NoBuffers => "no-buffers",
     /// It was turned around within its path too often.
     TurnLimit => "turn-limit",
+    /// Background that made room for foreground.
+    Displaced => "displaced",
 }
 
 /// What was spent on a path. Counters only grow, except the `_held` ones.
@@ -89,7 +91,7 @@ pub struct Account {
     pub packets_out: u64,
     /// Bytes from the device, headers included.
     pub bytes_in: u64,
-    /// Bytes to the device, headers included.
+    /// Bytes to the device as they go over the wire: headers included, those of each packet of a super-segment.
     pub bytes_out: u64,
     /// Buffer bytes held now.
     pub buffer_bytes_held: u64,

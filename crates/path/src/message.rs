@@ -242,6 +242,19 @@ impl Message {
         }
     }
 
+    /// Bytes that it comes to on the wire, link headers included: a super-segment's headers count once for each packet
+    /// that it is cut into. For messages that have all of their headers.
+    #[inline]
+    pub fn wire_len(&self) -> u32 {
+        let (head, body) = (self.head.as_slice().len(), self.body_len());
+        let Some(how) = self.facts.segmentation else { return (head + body) as u32 };
+        // A packet that is passed on has its headers in the body.
+        let headers = head.max(usize::from(how.header_len));
+        let payload = (head + body).saturating_sub(headers);
+        let packets = payload.div_ceil(usize::from(how.size.max(1))).max(1);
+        (payload + packets * headers) as u32
+    }
+
     /// Bytes of data, headers in `head` not counted.
     #[inline]
     pub fn body_len(&self) -> usize {

@@ -73,6 +73,10 @@ pub struct Context<'a> {
     /// How many more messages the device can take now; a long one may count as several. A stage that makes packets
     /// stops at 0 and sets `more`.
     pub transmit_room: usize,
+    /// How many more bytes on the wire the device can take now. Small packets without data may go beyond it.
+    pub transmit_len: u64,
+    /// Bytes on the wire of one message at most. Small ones, and datagrams that cannot be cut, may exceed it.
+    pub segment_len: u32,
     /// Set by a stage that stopped early: the path stays ready.
     pub more: bool,
     /// What the engine shall do after this run.

@@ -262,7 +262,7 @@ pub(crate) fn pooled(pool: &Pool, bytes: &[u8]) -> Message {
 }
 
 pub(crate) fn grant() -> Grant {
-    Grant { now: Time::from_nanos(1_000), packets: 64, transmit_room: 64 }
+    Grant::new(Time::from_nanos(1_000), 64, 64)
 }
 
 /// Everything that a message is on the wire.

@@ -76,7 +76,7 @@ fn a_run_allocates_nothing() {
     let key = FlowKey { device: DeviceId(1), ..FlowKey::default() };
     flows.insert(&key, ids[0]);
     let mut runner = Runner::new();
-    let grant = Grant { now: Time::ZERO, packets: 64, transmit_room: 64 };
+    let grant = Grant::new(Time::ZERO, 64, 64);
     let mut round = |id: PathId| {
         let path = table.get_mut(id).unwrap();
         for _ in 0..200 {

@@ -161,7 +161,11 @@ fn set_inner(
             }
         }
         (IPPROTO_TCP, libc::TCP_QUICKACK) => keep(socket, kept::QUICK_ACK_OFF, int()? == 0),
-        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => keep(socket, kept::DEFER_ACCEPT, int()? != 0),
+        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
+            let seconds = int()?.max(0).unsigned_abs();
+            keep(socket, kept::DEFER_ACCEPT, seconds != 0);
+            return Ok(tell(socket, slot_option::DEFER_ACCEPT, u64::from(seconds)));
+        }
         (IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
             let seconds = int()?;
             if !(1..=32767).contains(&seconds) {
@@ -331,7 +335,11 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
             keep(socket, kept::NO_DELAY, true);
             tell(socket, slot_option::NO_DELAY, 1);
         }
-        keep(socket, kept::DEFER_ACCEPT, kernel_int(fd, IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) != 0);
+        let deferred = kernel_int(fd, IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
+        if deferred > 0 {
+            keep(socket, kept::DEFER_ACCEPT, true);
+            tell(socket, slot_option::DEFER_ACCEPT, u64::from(deferred.unsigned_abs()));
+        }
         if kept_bit(socket, kept::KEEP_ALIVE) != 0 {
             let of = |name| kernel_int(fd, IPPROTO_TCP, name).unsigned_abs();
             slot.keep_alive_times[0].store(of(libc::TCP_KEEPIDLE), Ordering::Relaxed);

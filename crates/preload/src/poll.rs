@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t};
 
 use crate::real::err;
-use crate::slot::{Socket, tell_deferred};
+use crate::slot::{Socket, ring_before_sleep, tell_deferred};
 use crate::table::Entry;
 use crate::wait::{self, Woken};
 use crate::{attach, epoll, real, serve, table};
@@ -144,6 +144,7 @@ fn await_ready(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: *con
         if look(fds) == 0 {
             let pipe = if attach::dead() { -1 } else { set.pipe };
             let mut pipe = pollfd { fd: pipe, events: POLLIN, revents: 0 };
+            ring_before_sleep();
             result = look_at_kernel(fds, Some(&mut pipe), deadline, mask);
             if result == 0 {
                 woken = Woken::TimedOut;

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::slot::Socket;
+use crate::slot::{Socket, ring_if_away};
 use crate::wait::{self, Set};
 
 /// Importance of what has priority 0: from above it on, threads are raised.
@@ -98,6 +98,7 @@ fn lower(set: Set, level: u32) {
     let parameters = libc::sched_param { sched_priority: (own >> 8) as c_int };
     let policy = (own & 0xff) as c_int | libc::SCHED_RESET_ON_FORK;
     let cleared = set.shared.level.compare_exchange(level, 0, Ordering::SeqCst, Ordering::Relaxed);
+    ring_if_away();
     // SAFETY: the structure outlives the call. It concerns the calling thread alone.
     unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
     let again = set.shared.level.load(Ordering::SeqCst);
@@ -135,8 +136,8 @@ fn ask(socket: Socket) {
 
 /// An important connection is closed: its thread is an ordinary one again.
 #[inline]
-pub(crate) fn closed(socket: Socket) {
-    if socket.importance() > ORDINARY {
+pub(crate) fn closed(importance: u32) {
+    if importance > ORDINARY {
         serve(0);
     }
 }

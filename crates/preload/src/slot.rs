@@ -3,6 +3,7 @@
 //! `receive_lock` and `send_lock` admit one thread of all processes to a direction; the holder is a process record
 //! plus one, so that a dead holder's lock can be taken over. They are held for one copy, never while sleeping.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
@@ -43,6 +44,11 @@ const SUMMARY: usize = summary_words(SLOT_COUNT);
 /// Slots with bytes held back (TCP_CORK, MSG_MORE); told to the engine before any thread sleeps.
 static DEFERRED_WORDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SUMMARY];
+thread_local! {
+    /// Something urgent was marked and not rung for, see [`ring_before_sleep`].
+    static RING_OWED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// A blocking call on such a socket takes so long, in microseconds.
@@ -269,7 +275,13 @@ impl Socket {
         if COUNTS[self.index as usize].fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        serve::closed(self);
+        let importance = self.importance();
+        self.release_last();
+        serve::closed(importance);
+    }
+
+    /// No descriptor of this process is left.
+    fn release_last(self) {
         epoll::forget(self);
         if attach::dead() {
             return;
@@ -306,8 +318,30 @@ pub(crate) fn wake_engine(region: &Region, urgent: bool) {
                 attach::ring();
             }
         }
+        // It would look, see a raised thread that goes on running, and leave it the core.
+        engine_state::AWAY if urgent && serve::is_raised() => RING_OWED.set(true),
         engine_state::AWAY if urgent => attach::ring(),
         _ => {}
+    }
+}
+
+/// A thread is about to sleep. If it was raised, the engine may take its core then, and is told: it has not looked for what
+/// is no more important since, and what the thread has marked goes out now. So write, shutdown and close make one
+/// packet. Should the thread not sleep for long, the engine looks by itself.
+#[inline]
+pub(crate) fn ring_before_sleep() {
+    if RING_OWED.get() || serve::is_raised() {
+        ring_if_away();
+    }
+}
+
+/// Has the engine look, if Linux has its core.
+pub(crate) fn ring_if_away() {
+    RING_OWED.set(false);
+    if let Some(region) = attach::region()
+        && region.header().engine.state.load(Ordering::Relaxed) == engine_state::AWAY
+    {
+        attach::ring();
     }
 }
 

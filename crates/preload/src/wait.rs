@@ -25,7 +25,7 @@ use scoutline_abi::Region;
 use scoutline_abi::layout::{EXCLUSIVE, PollSet, engine_state, slot_state};
 
 use crate::lock::Lock;
-use crate::slot::{Socket, tell_deferred};
+use crate::slot::{Socket, ring_before_sleep, tell_deferred};
 use crate::{attach, real, serve};
 
 /// Spinning lasts at most this long.
@@ -322,6 +322,7 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
         if ready() {
             break Ok(());
         }
+        ring_before_sleep();
         let woken = set.sleep(deadline);
         if woken == Woken::Event {
             continue;

@@ -225,7 +225,7 @@ impl Host {
     }
 
     fn grant(&self) -> Grant {
-        Grant { now: self.now, packets: 64, transmit_room: self.transmit_room }
+        Grant::new(self.now, 64, self.transmit_room)
     }
 
     pub(crate) fn demux(&self, frame: &[u8]) -> (Verdict, FlowKey) {

@@ -22,6 +22,8 @@
 //! | [`Bert`] | in proportion to rates; important real-time work steals from the unimportant | [`Claim`] |
 //! | [`Schedule`] | these side by side, each with a guaranteed share: what an engine drives | any of them |
 //!
+//! What a *device* sends next is decided by [`transmit`].
+//!
 //! [`conformance`] holds what every policy has to keep.
 
 pub mod bert;
@@ -36,6 +38,7 @@ pub mod priority;
 pub mod schedule;
 pub mod simulation;
 mod slots;
+pub mod transmit;
 pub mod wfq;
 
 use std::time::Duration;

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 
 use super::error::Fault;
-use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Size, scheduling};
+use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Rate, Size, scheduling};
 
 /// Highest priority of a path.
 pub(super) const MAX_PRIORITY: u8 = 63;
@@ -17,6 +17,11 @@ const MAX_CLASSES: usize = 64;
 const MAX_DEVICES: usize = scoutline_abi::layout::SERVED_COUNT;
 /// Length of a socket's name in `sockaddr_un`, its final zero not counted.
 const MAX_SOCKET_LEN: usize = 107;
+
+/// Below, a frame takes a fifth of a second; above, no link is.
+const RATES: RangeInclusive<Rate> = Rate(64_000)..=Rate(800_000_000_000);
+/// Greatest weight.
+const MAX_WEIGHT: u32 = scoutline_sched::Weight::HIGHEST as u32;
 
 pub(super) type Checked = Result<(), Fault>;
 
@@ -120,6 +125,9 @@ fn check_device(device: &Device) -> Checked {
     }
     if let Some(mtu) = &device.mtu {
         within("mtu", mtu, 576..=65_535)?;
+    }
+    if let Some(rate) = &device.rate {
+        within("rate", rate, RATES)?;
     }
     if device.driver == Driver::Packet && device.mtu.is_some() {
         let message =
@@ -230,6 +238,12 @@ pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
         }
         if let Some(limit) = &class.connections {
             within("connections", limit, 1..=4_000_000)?;
+        }
+        if let Some(weight) = &class.weight {
+            within("weight", weight, 1..=MAX_WEIGHT)?;
+        }
+        if let Some(rate) = &class.rate {
+            within("rate", rate, RATES)?;
         }
         check_cgroups(class)?;
         check_interfaces(class, devices)?;

@@ -8,17 +8,17 @@ use super::error::ConfigError;
 use super::{Class, Device, check};
 
 /// The keys of a class in the order in which people read them; whatever else there is comes behind.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 26] = [
     "name",
     "priority",
     "idle",
     "listen_priority",
     "policy",
-    "weight",
     "deadline_us",
     "budget_us",
     "cpu_percent",
     "important",
+    "cpu_limit_percent",
     "source",
     "destination",
     "local_port",
@@ -33,6 +33,8 @@ const KEYS: [&str; 24] = [
     "connections",
     "mark",
     "extend",
+    "weight",
+    "rate",
 ];
 /// Keys whose values are lists.
 const LISTS: [&str; 9] =
@@ -60,7 +62,7 @@ pub(crate) fn key_value(key: &str, word: &str) -> Option<Value> {
     let scalar = |word: &str| match (word.parse(), word.parse()) {
         (Ok(number), _) if !TEXTS.contains(&key) => Value::Integer(number),
         // Whatever looks like one is meant as one only where fractions are allowed.
-        (Err(_), Ok(number)) if key == "cpu_percent" => Value::Float(number),
+        (Err(_), Ok(number)) if key.ends_with("_percent") => Value::Float(number),
         _ => word.parse().map_or_else(|_| Value::String(word.to_owned()), Value::Boolean),
     };
     let mut elements = word.split(',').map(str::trim).filter(|element| !element.is_empty()).peekable();

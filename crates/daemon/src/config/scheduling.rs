@@ -208,9 +208,6 @@ pub(super) fn check_class(class: &Class) -> Checked {
     if let Some(priority) = &class.listen_priority {
         within("listen_priority", priority, 0..=MAX_PRIORITY)?;
     }
-    if let Some(weight) = &class.weight {
-        within("weight", weight, 1..=MAX_WEIGHT)?;
-    }
     if let Some(deadline) = &class.deadline_us {
         within("deadline_us", deadline, DEADLINES_US)?;
     }
@@ -246,7 +243,7 @@ pub(super) fn check_class(class: &Class) -> Checked {
 
 /// Keys of another policy than the class has.
 fn check_foreign(class: &Class, policy: Policy) -> Checked {
-    use Policy::{Bert, Edf, Priority, Wfq};
+    use Policy::{Bert, Edf, Priority};
     let name = class.name.get_ref();
     let place = class.policy.as_ref();
     if class.idle
@@ -276,7 +273,6 @@ fn check_foreign(class: &Class, policy: Policy) -> Checked {
         Err(super::error::Fault { at, message })
     };
     foreign("priority", span(&class.priority), &[Priority])?;
-    foreign("weight", span(&class.weight), &[Wfq])?;
     foreign("deadline_us", span(&class.deadline_us), &[Edf, Bert])?;
     foreign("budget_us", span(&class.budget_us), &[Edf, Bert])?;
     foreign("cpu_percent", span(&class.cpu_percent), &[Bert])?;

@@ -5,10 +5,14 @@ use std::time::Duration;
 use scoutline_base::DeviceId;
 use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
 use scoutline_engine::{Asks, ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings};
-use scoutline_sched::Level;
+use scoutline_sched::transmit::{BitRate, Preemption};
+use scoutline_sched::{Level, Weight};
 use toml::Spanned;
 
-use super::{Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Network, Ports, Realtime};
+use super::{
+    Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Network, Ports, Rate,
+    Realtime,
+};
 
 impl Config {
     /// What the engine is told. The configuration has been checked when it was made.
@@ -116,7 +120,17 @@ fn open(index: usize, device: &Device, pinned: bool) -> DeviceSettings {
     };
     let device_config = DeviceConfig { id: DeviceId(index as u16), driver };
     let gateway = device.gateway.as_ref().map(|gateway| *gateway.get_ref());
-    DeviceSettings { device: device_config, address, prefix, gateway }
+    let rate = device.rate.as_ref().map(bit_rate);
+    let preemption = device.background.as_ref().and_then(|knobs| knobs.preemption_us.as_ref());
+    let preemption = match preemption.map_or(Interval::Auto, |interval| *interval.get_ref()) {
+        Interval::Auto => Preemption::Auto,
+        Interval::Us(us) => Preemption::Fixed(Duration::from_micros(u64::from(us))),
+    };
+    DeviceSettings { device: device_config, address, prefix, gateway, rate, preemption }
+}
+
+fn bit_rate(rate: &Spanned<Rate>) -> BitRate {
+    BitRate::new(rate.get_ref().0)
 }
 
 /// Classes in the engine's words, on an engine with these devices. Both have been checked.
@@ -162,6 +176,11 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
         connections: class.connections.as_ref().map(|connections| *connections.get_ref()),
         mark: class.mark.map(|dscp| dscp.0),
         extend: class.extend.unwrap_or(true),
+        weight: class
+            .weight
+            .as_ref()
+            .map_or_else(Weight::default, |weight| Weight::new(u64::from(*weight.get_ref()))),
+        rate: class.rate.as_ref().map(bit_rate),
         ..ClassSettings::new(class.name.get_ref())
     }
 }

@@ -103,6 +103,68 @@ impl fmt::Display for Network {
     }
 }
 
+/// A rate in bits per second: `"100Mbit/s"`, `"1.5Gbit/s"`, `64000`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(pub u64);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rate, String> {
+        let fault = || {
+            format!(
+                "`{text}` is no rate; write it like \"100Mbit/s\", \"1Gbit/s\" or 64000 (bits per second)"
+            )
+        };
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (whole, part) = text[..digits].split_once('.').unwrap_or((&text[..digits], ""));
+        let unit: u64 = match text[digits..].trim().trim_end_matches("/s") {
+            "" | "bit" => 1,
+            "kbit" => 1_000,
+            "Mbit" => 1_000_000,
+            "Gbit" => 1_000_000_000,
+            _ => return Err(fault()),
+        };
+        if part.len() > 9 || part.contains('.') || (part.is_empty() && text.contains('.')) {
+            return Err(fault());
+        }
+        let whole: u64 = whole.parse().map_err(|_| fault())?;
+        let parts: u64 = if part.is_empty() { 0 } else { part.parse().map_err(|_| fault())? };
+        let bits = whole.checked_mul(unit).ok_or_else(fault)? + parts * unit / 10_u64.pow(part.len() as u32);
+        Ok(Rate(bits))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1_000)];
+        match units.into_iter().find(|(_, unit)| self.0 != 0 && self.0.is_multiple_of(*unit)) {
+            Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
+            None => write!(f, "{}bit/s", self.0),
+        }
+    }
+}
+
+/// Microseconds, or `"auto"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// As what is seen suggests.
+    Auto,
+    /// So many microseconds.
+    Us(u32),
+}
+
+impl FromStr for Interval {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Interval, String> {
+        match text {
+            "auto" => Ok(Interval::Auto),
+            _ => Err(format!("`{text}`: write \"auto\", or a number of microseconds (0: plain priority)")),
+        }
+    }
+}
+
 /// A port or a range of ports: `80`, `"8000-8100"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports(pub RangeInclusive<u16>);
@@ -187,6 +249,21 @@ impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
         let number = |bytes: i64| u64::try_from(bytes).ok().map(Size);
         deserializer.deserialize_any(Notation { expecting: "a size such as \"256KiB\" or 65536", number })
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Rate, D::Error> {
+        let number = |bits: i64| u64::try_from(bits).ok().map(Rate);
+        let expecting = "a rate such as \"100Mbit/s\" or 64000 (bits per second)";
+        deserializer.deserialize_any(Notation { expecting, number })
+    }
+}
+
+impl<'de> Deserialize<'de> for Interval {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Interval, D::Error> {
+        let number = |us: i64| u32::try_from(us).ok().filter(|&us| us <= 10_000_000).map(Interval::Us);
+        deserializer.deserialize_any(Notation { expecting: "\"auto\" or 0 to 10000000 microseconds", number })
     }
 }
 

@@ -202,6 +202,13 @@ impl Wire {
         }
     }
 
+    /// What waits for the rate, or is being sent.
+    pub(super) fn standing(&self, outward: usize) -> Option<u64> {
+        let rate = self.config.rate_bits?;
+        let left = self.directions[outward].busy_until.since(self.now);
+        Some((u128::from(rate) * left.as_nanos()).div_ceil(8_000_000_000) as u64)
+    }
+
     pub(super) fn room(&self, outward: usize) -> usize {
         match self.config.when_full {
             WhenFull::Drop => 256,

@@ -79,9 +79,14 @@ impl Receiver {
         self.ring.is_ready(self.head)
     }
 
-    /// True when so many frames are lent that large packets are copied, or the ring stands still.
+    /// True when so many frames are lent that large packets are copied, or the ring stands still, or there are few
+    /// buffers left to copy to.
     pub(super) fn pressed(&self) -> bool {
-        self.ring.frames_out() >= self.ring.frames() / 2 || self.ring.is_out(self.head)
+        let few = |pool: &Pool, limit: u32| pool.in_use() >= (limit - limit / 8) as usize;
+        few(&self.small, SMALL_LIMIT)
+            || few(&self.large, LARGE_LIMIT)
+            || self.ring.frames_out() >= self.ring.frames() / 2
+            || self.ring.is_out(self.head)
     }
 
     pub(super) fn pull(

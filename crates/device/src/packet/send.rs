@@ -80,6 +80,14 @@ impl Sender {
         if self.full || !self.backlog.is_empty() { 1 } else { 4 * BATCH }
     }
 
+    /// What the kernel still holds of ours: with the queueing discipline, the driver, or the other end of a veth.
+    pub(super) fn standing(&self) -> Option<u64> {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the kernel writes one `int` (af_packet.c, SIOCOUTQ: sk_wmem_alloc).
+        let status = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        (status == 0).then(|| u64::from(bytes.max(0).cast_unsigned()))
+    }
+
     pub(super) fn push(&mut self, burst: &mut Burst, counters: &mut DeviceCounters) -> io::Result<usize> {
         self.full = false;
         let mut done = 0;

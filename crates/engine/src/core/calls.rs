@@ -24,6 +24,8 @@ use crate::socket::SocketEnd;
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
 const ACCEPT_RING: u32 = 4096 * 4;
 /// SO_REUSEADDR and SO_REUSEPORT among the bits of BIND's third argument.
+/// TCP_DEFER_ACCEPT counts up to this, in seconds: longer than anybody waits for a request.
+const MAX_DEFER_S: u64 = 3600;
 const REUSE_ADDRESS: u64 = 1;
 const REUSE_PORT: u64 = 2;
 
@@ -297,6 +299,7 @@ impl Core {
         match option {
             slot_option::NO_DELAY => end.no_delay.set(value != 0),
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
+            slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
             slot_option::BROADCAST => {}
             _ => return Err(libc::ENOPROTOOPT),
         }

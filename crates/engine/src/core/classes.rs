@@ -21,6 +21,7 @@ use scoutline_sched::{Entry, Policy};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
+use super::background::mark_of;
 use super::paths::{covers, socket_of};
 use crate::policy::Class;
 use crate::scheduling::Stands;
@@ -54,6 +55,7 @@ impl Core {
         }
         self.policy.replace(classes);
         self.set_bells();
+        self.check_direct();
         let sweep = self.sweep.get_or_insert_default();
         sweep.next = 0;
         sweep.waiting.push(done);
@@ -100,7 +102,7 @@ impl Core {
         let extra = &self.extras[id.index as usize];
         let Some(program) = &extra.program else {
             // It serves the machine itself: at its own level, in the last class.
-            let (stands, last) = (extra.stands, self.policy.last());
+            let (stands, last) = (Stands { level: extra.level, asks: extra.asks }, self.policy.last());
             self.move_path(id, &last, stands, now);
             return CLASSIFY;
         };
@@ -125,7 +127,7 @@ impl Core {
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
         if extra.program.is_some() {
-            path.set_mark(class.settings.mark);
+            path.set_mark(mark_of(class.settings.mark, level));
         }
         if let Some(stage) = path.stage_mut::<StreamStage>() {
             stage.set_class(class, standing);
@@ -138,7 +140,8 @@ impl Core {
 
     /// What a path asks of the schedule from now on, in whichever policy; if it is ready it takes its place there.
     pub(super) fn reschedule(&mut self, id: PathId, stands: Stands, now: Time) {
-        self.extras[id.index as usize].stands = stands;
+        self.set_level(id, stands.level);
+        self.extras[id.index as usize].asks = stands.asks;
         if self.schedule.is_ready(Entry::Path(id)) {
             self.make_ready(id, now);
         }

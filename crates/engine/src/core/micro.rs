@@ -11,6 +11,7 @@ use scoutline_base::{DeviceId, PathId, Time};
 use scoutline_device::memory::{WireConfig, wire};
 use scoutline_device::{DeviceConfig, Driver, tap};
 use scoutline_path::{Attributes, Name, Value};
+use scoutline_sched::transmit::Preemption;
 use scoutline_wire::ipv4::PROTOCOL_TCP as TCP;
 
 use super::Core;
@@ -43,6 +44,8 @@ pub fn path_cost(neighbours: u32, rounds: u32) -> Result<PathCost, StartError> {
             address: OURS,
             prefix: 8,
             gateway: None,
+            rate: None,
+            preemption: Preemption::default(),
         }],
         max_paths: neighbours + 1000,
         ..EngineSettings::default()

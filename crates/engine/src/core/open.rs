@@ -20,6 +20,7 @@ use scoutline_ring::Pool;
 use scoutline_sched::{Policy, Quantum, Schedule, priority, schedule};
 use scoutline_wire::ethernet;
 
+use super::transmit::TransmitSide;
 use super::{Core, Counters, Net};
 use crate::clock;
 use crate::command::Command;
@@ -109,6 +110,7 @@ impl Core {
             policy,
             listeners,
             sweep: None,
+            all_ring: false,
             wakes: Rc::new(Cell::new(0)),
             extension: Rc::new(Extension::new(None, None)),
             counters: Counters::default(),
@@ -122,6 +124,7 @@ impl Core {
             stalled: Vec::new(),
             settings,
         };
+        core.check_direct();
         core.make_service_paths()?;
         core.set_bells();
         Ok(core)
@@ -159,14 +162,22 @@ impl Core {
     /// the engine looks now and then.
     pub(crate) fn set_bells(&mut self) {
         let rules = self.policy.important(self.settings.linux_level);
+        self.all_ring = self.policy.all_important_named(self.settings.linux_level);
         for net in &mut self.nets {
             if let Err(error) = net.device.ring_for(&rules) {
+                self.all_ring = false;
                 eprintln!("scoutline: warn: {}: important packets do not ring: {error}", net.device.name());
             }
+            self.all_ring &= net.device.bell_fd().is_some();
             if net.flood.is_on() {
                 net.device.police(Some(&rules));
             }
         }
+    }
+
+    /// Whether every packet that is more important than Linux rings.
+    pub(crate) fn all_important_ring(&self) -> bool {
+        self.all_ring
     }
 
     /// Takes what rang for important packets.
@@ -235,15 +246,14 @@ impl Core {
         for program in self.programs.values().cloned().collect::<Vec<_>>() {
             self.remove_program(&program, now);
         }
+        self.release_output();
         while let Some(decision) = self.schedule.dequeue(now) {
             if let scoutline_sched::Entry::Path(id) = decision.entry {
                 self.run_path(id, &decision, now);
             }
+            self.flush_all(now);
             if self.has_output() {
-                self.flush_all(now);
-                if self.has_output() {
-                    return;
-                }
+                return;
             }
         }
     }
@@ -268,6 +278,7 @@ fn make_net(
     socket: SocketModule,
 ) -> Result<Net, StartError> {
     let facts = partner.facts();
+    let mtu = facts.mtu;
     let interface = Interface::new(&InterfaceConfig {
         device: DeviceId(index as u16),
         link_address: facts.link_address,
@@ -317,8 +328,7 @@ fn make_net(
         entry,
         tcp,
         udp,
-        out: Burst::new(),
-        out_len: 0,
+        transmit: TransmitSide::new(device, mtu),
         failed: false,
         unwanted: 0,
         flood: Detector::default(),

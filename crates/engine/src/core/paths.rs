@@ -14,6 +14,7 @@ use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ethernet;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
+use super::background::mark_of;
 use super::{Core, Extra};
 use crate::policy::Class;
 use crate::scheduling::Stands;
@@ -51,7 +52,9 @@ impl Core {
         if self.extras.len() <= index {
             self.extras.resize_with(index + 1, Extra::default);
         }
-        self.extras[index] = Extra { stands, net: net as u16, ..Extra::default() };
+        let Stands { level, asks } = stands;
+        self.extras[index] = Extra { level, asks, net: net as u16, ..Extra::default() };
+        self.count_background(net, Level::default(), level);
         Ok(id)
     }
 
@@ -72,7 +75,8 @@ impl Core {
         extra.tos = tos;
         extra.program = Some(Rc::clone(program));
         if let Some(path) = self.paths.get_mut(id) {
-            path.set_mark(self.policy.class(u32::from(path.class())).settings.mark);
+            let class = self.policy.class(u32::from(path.class()));
+            path.set_mark(mark_of(class.settings.mark, extra.level));
         }
     }
 
@@ -203,6 +207,7 @@ impl Core {
         }
         self.schedule.remove(Entry::Path(id));
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
+        self.count_background(extra.net as usize, extra.level, Level::default());
         if let Some(key) = extra.flow
             && self.flows.lookup(&key) == Some(id)
         {

@@ -9,7 +9,7 @@ use scoutline_base::Time;
 use scoutline_path::{Account, Name, Path, Value};
 use scoutline_sched::{Level, Policy};
 
-use super::Core;
+use super::{Core, Extra};
 use super::paths::socket_of;
 use crate::clock;
 use crate::policy::Class;
@@ -34,7 +34,8 @@ impl Core {
         let account = &path.account;
         let attributes = &path.attributes;
         let address = |name| attributes.address(name).map(|a| a.to_string());
-        let stands = self.extras[path.id().index as usize].stands;
+        let Extra { level, asks, .. } = self.extras[path.id().index as usize];
+        let stands = Stands { level, asks };
         let mut row = PathRow {
             id: path.id().to_string(),
             class: self.policy.class(u32::from(path.class())).settings.name.clone(),
@@ -107,7 +108,7 @@ impl Core {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_s: self.uptime(now).as_secs_f64(),
             engine: engine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-            devices: self.nets.iter().map(device_counters).collect(),
+            devices: self.nets.iter().map(|net| device_counters(net, now)).collect(),
             classes: self.class_rows(),
             drops: drops(&self.unowned),
             programs: self.programs.values().map(|program| program_row(program)).collect(),
@@ -200,7 +201,7 @@ fn name_of(row: &PathRow) -> String {
     }
 }
 
-fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
+fn device_counters(net: &super::Net, now: Time) -> (String, BTreeMap<String, u64>) {
     let c = net.device.counters();
     let rows = [
         ("rx-packets", c.rx_packets),
@@ -218,7 +219,9 @@ fn device_counters(net: &super::Net) -> (String, BTreeMap<String, u64>) {
         ("tx-software", c.tx_software),
         ("address-conflicts", net.interface().address_conflicts.get()),
     ];
-    (net.device.name().to_owned(), rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    let rows =
+        rows.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(net.transmit.counters(now));
+    (net.device.name().to_owned(), rows.collect())
 }
 
 fn program_row(program: &crate::program::Program) -> ProgramRow {

@@ -15,6 +15,7 @@ use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
 use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
 use scoutline_path::Burst;
+use scoutline_sched::transmit::Preemption;
 use scoutline_sched::{Entry, Policy};
 
 use super::Core;
@@ -50,6 +51,9 @@ impl Partner for Polled {
     fn next_event(&self) -> Option<Time> {
         self.0.next_event()
     }
+    fn standing(&self) -> Option<u64> {
+        self.0.standing()
+    }
     fn counters(&self) -> DeviceCounters {
         self.0.counters()
     }
@@ -63,7 +67,16 @@ struct Host {
 
 impl Host {
     fn new(address: [u8; 4], device: MemoryPartner, rings: u32) -> Host {
-        let settings = EngineSettings {
+        Host::with(address, device, rings, |_| {})
+    }
+
+    fn with(
+        address: [u8; 4],
+        device: MemoryPartner,
+        rings: u32,
+        change: impl FnOnce(&mut EngineSettings),
+    ) -> Host {
+        let mut settings = EngineSettings {
             devices: vec![DeviceSettings {
                 device: DeviceConfig {
                     id: DeviceId(0),
@@ -72,6 +85,8 @@ impl Host {
                 address: address.into(),
                 prefix: 24,
                 gateway: None,
+                rate: None,
+                preemption: Preemption::default(),
             }],
             receive_buffer: rings,
             send_buffer: rings,
@@ -79,6 +94,7 @@ impl Host {
             spin: Duration::ZERO,
             ..EngineSettings::default()
         };
+        change(&mut settings);
         let mut core = Core::with_devices(settings, vec![Box::new(Polled(device))], Time::ZERO).unwrap();
         let (region, _fd) = Region::create().unwrap();
         let region = Arc::new(region);
@@ -102,6 +118,7 @@ impl Host {
             self.core.pull(now);
             let spoken = self.core.listen_to_programs(now);
             self.core.fire_timers(now);
+            self.core.pace(now);
             while self.core.sweep(now) {}
             match self.core.schedule.dequeue(now) {
                 Some(decision) => {
@@ -248,7 +265,7 @@ impl Pair {
         self.client.settle(self.now);
         self.server.settle(self.now);
         self.client.settle(self.now);
-        let next = [self.client.core.next_timeout(), self.server.core.next_timeout()];
+        let next = [self.client.core.next_timeout(self.now), self.server.core.next_timeout(self.now)];
         let Some(next) = next.into_iter().flatten().min() else { return false };
         self.now = next.max(self.now + Duration::from_micros(10));
         true
@@ -540,3 +557,4 @@ fn datagrams_there_and_back() {
 
 mod classes;
 mod policies;
+mod transmit;

@@ -19,6 +19,9 @@ use super::stream::set_addresses;
 /// The longest UDP payload over IPv4.
 const MAX_PAYLOAD: u32 = 65_507;
 
+/// What the headers of a datagram come to on the wire: Ethernet, IPv4, UDP.
+const HEADERS_LEN: u64 = 14 + 20 + 8;
+
 /// Moves datagrams between a UDP stage and the rings of a socket.
 pub(crate) struct DatagramStage {
     end: Rc<SocketEnd>,
@@ -151,13 +154,17 @@ impl Stage for DatagramStage {
             context.effects.push(Effect::Destroy);
             return;
         };
+        let mut made = 0;
         while end.freed.get() < written {
-            if burst.len() >= context.transmit_room {
+            if burst.len() >= context.transmit_room || made >= context.transmit_len {
                 context.more = true;
                 break;
             }
             match self.next_to_send(written) {
-                Some(message) => burst.push(message),
+                Some(message) => {
+                    made += message.body_len() as u64 + HEADERS_LEN;
+                    burst.push(message);
+                }
                 None => break,
             }
         }

@@ -48,6 +48,8 @@ pub(crate) struct SocketEnd {
     pub(crate) no_delay: Cell<bool>,
     /// SO_KEEPALIVE as [`scoutline_abi::layout::slot_option::KEEP_ALIVE`] has it; 0 off.
     pub(crate) keep_alive: Cell<u64>,
+    /// TCP_DEFER_ACCEPT of a listening socket, in seconds; 0 off.
+    pub(crate) defer_accept: Cell<u32>,
     /// The slot of the listening socket in whose queue it was put.
     pub(crate) listener: Cell<Option<u32>>,
     /// Connections that may wait to be accepted (only for a listening socket).
@@ -90,6 +92,7 @@ impl SocketEnd {
             listen_paths: RefCell::default(),
             no_delay: Cell::new(false),
             keep_alive: Cell::new(0),
+            defer_accept: Cell::new(0),
             listener: Cell::new(None),
             backlog: Cell::new(0),
             received: Cell::new(0),

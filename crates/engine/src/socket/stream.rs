@@ -4,8 +4,10 @@ use std::any::Any;
 use std::net::SocketAddrV4;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
+use scoutline_base::Time;
 use scoutline_path::{
     Attributes, Body, Budget, Burst, Context, Control, CreateError, DropReason, Effect, Message, Name, Stage,
 };
@@ -40,6 +42,8 @@ pub(crate) struct StreamStage {
     looked_again: u32,
     /// The protocol needs this path no longer.
     finished: bool,
+    /// Connected, and kept from `accept` until data comes or this is over (TCP_DEFER_ACCEPT, tcp(7)).
+    deferred: Option<Time>,
 }
 
 impl StreamStage {
@@ -74,6 +78,7 @@ impl StreamStage {
             told_options: (false, 0),
             looked_again: 0,
             finished: false,
+            deferred: None,
         }
     }
 
@@ -137,21 +142,20 @@ impl StreamStage {
 
     fn on_control(&mut self, control: &Control, turned: &mut Burst, context: &mut Context<'_>) {
         if let Control::Connected = control {
-            let ensured = self.ensure_end(context);
-            self.tell_options(turned);
-            let accepted = match ensured {
-                Some(end) => self.on_connected(&end),
-                None => false,
-            };
-            if !accepted {
-                // Nobody holds it, and nobody will.
-                if let Some(end) = &self.end {
-                    end.closed.set(true);
-                }
-                context.account.on_drop(DropReason::BacklogFull);
-                turned.push(Message::control(Control::Abort));
+            let wait = self.parent.as_ref().map_or(0, |parent| parent.defer_accept.get());
+            if wait == 0 {
+                self.hand_over(turned, context);
+            } else {
+                self.deferred = Some(context.now + Duration::from_secs(u64::from(wait)));
             }
             return;
+        }
+        if self.deferred.is_some() {
+            match control {
+                Control::Readable(_) | Control::PeerFinished => self.hand_over(turned, context),
+                Control::Failed(_) | Control::Closed => self.deferred = None,
+                _ => {}
+            }
         }
         if let Control::Closed = control {
             self.finished = true;
@@ -170,6 +174,25 @@ impl StreamStage {
             }
             Control::Failed(errno) => end.fail(*errno),
             _ => {}
+        }
+    }
+
+    /// The program gets the connection.
+    fn hand_over(&mut self, burst: &mut Burst, context: &mut Context<'_>) {
+        self.deferred = None;
+        let ensured = self.ensure_end(context);
+        self.tell_options(burst);
+        let accepted = match ensured {
+            Some(end) => self.on_connected(&end),
+            None => false,
+        };
+        if !accepted {
+            // Nobody holds it, and nobody will.
+            if let Some(end) = &self.end {
+                end.closed.set(true);
+            }
+            context.account.on_drop(DropReason::BacklogFull);
+            burst.push(Message::control(Control::Abort));
         }
     }
 
@@ -308,6 +331,16 @@ impl Stage for StreamStage {
         if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
             end.closed.set(true);
             self.release_if_done();
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        self.deferred
+    }
+
+    fn on_timeout(&mut self, _inward: &mut Burst, outward: &mut Burst, context: &mut Context<'_>) {
+        if self.deferred.is_some_and(|until| until <= context.now) {
+            self.hand_over(outward, context);
         }
     }
 

@@ -18,6 +18,32 @@ pub struct Grant {
     pub packets: usize,
     /// Messages that the device can take now.
     pub transmit_room: usize,
+    /// Bytes on the wire that it can take now.
+    pub transmit_len: u64,
+    /// Bytes on the wire of one message at most: more would keep the link busy for too long at a time.
+    pub segment_len: u32,
+}
+
+impl Grant {
+    /// A grant for a device that is bound by messages alone.
+    pub fn new(now: Time, packets: usize, transmit_room: usize) -> Grant {
+        Grant { now, packets, transmit_room, transmit_len: u64::MAX, segment_len: u32::MAX }
+    }
+
+    /// What is left of it once these messages were made.
+    #[must_use]
+    pub fn after(&self, made: &Burst) -> Grant {
+        let bytes = if self.transmit_len == u64::MAX {
+            0
+        } else {
+            made.iter().map(|message| u64::from(message.wire_len())).sum()
+        };
+        Grant {
+            transmit_room: self.transmit_room.saturating_sub(made.len()),
+            transmit_len: self.transmit_len.saturating_sub(bytes),
+            ..*self
+        }
+    }
 }
 
 /// What a run came to.
@@ -116,6 +142,8 @@ impl Path {
             mark: self.mark,
             out,
             transmit_room: grant.transmit_room,
+            transmit_len: grant.transmit_len,
+            segment_len: grant.segment_len,
             more: false,
             effects,
         };
@@ -123,7 +151,7 @@ impl Path {
         let stopped_early = context.more;
         for message in &out[sent_before..] {
             self.account.packets_out += 1;
-            self.account.bytes_out += (message.head.as_slice().len() + message.body_len()) as u64;
+            self.account.bytes_out += u64::from(message.wire_len());
         }
         self.report_held();
         Ran { packets, more: stopped_early || !self.queue.is_empty(), stopped_early }

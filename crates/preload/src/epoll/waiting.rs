@@ -8,7 +8,7 @@ use libc::{epoll_event, pollfd, sigset_t};
 use super::{EPOLLS, Epoll, KERNEL_LOOK_NS};
 use crate::lock::{Guard, Lock};
 use crate::real::err;
-use crate::slot::tell_deferred;
+use crate::slot::{ring_before_sleep, tell_deferred};
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set, Woken};
 use crate::{attach, real, serve, table};
@@ -85,6 +85,7 @@ pub(crate) fn await_events(
         let (mut woken, mut by_pipe) = (Woken::Event, false);
         if n == 0 {
             drop(epoll);
+            ring_before_sleep();
             (woken, by_pipe) = sleep(epfd, set, deadline, mask);
             epoll = lock.lock();
         }

@@ -216,6 +216,8 @@ pub struct Connection {
     last_heard: Time,
     reset: Option<Reset>,
     retransmits: u32,
+    /// Most data of the next `Transmit`, in bytes.
+    transmit_limit: u32,
     config: Arc<Config>,
 }
 
@@ -337,6 +339,7 @@ impl Connection {
             last_heard: now,
             reset: None,
             retransmits: 0,
+            transmit_limit: u32::MAX,
             config,
         }
     }
@@ -530,6 +533,12 @@ impl Connection {
     #[inline]
     fn segment(&self) -> u32 {
         u32::from(self.negotiated.segment_payload())
+    }
+
+    /// Payload of a full segment, in bytes, beside the options that every segment has.
+    #[inline]
+    pub fn segment_payload(&self) -> u32 {
+        self.segment()
     }
 
     /// Enters `Closed` and forgets all timers.

@@ -30,6 +30,9 @@ use crate::{Interface, errno};
 /// Payload that counts as one message more of the device's room: a super-segment of 192 KiB as 13.
 const ROOM_UNIT_LEN: u64 = 16 << 10;
 
+/// What the headers of a segment come to on the wire: Ethernet, IPv4, TCP with timestamps.
+const FRAME_HEADERS: u64 = 14 + 20 + 32;
+
 /// The stage of one connection.
 pub struct TcpStage {
     interface: Rc<Interface>,
@@ -259,11 +262,19 @@ impl TcpStage {
                     context.more = true;
                     return;
                 }
-                let Some(transmit) = connection.poll_transmit(context.now) else { break };
+                let frame = u64::from(connection.segment_payload()) + FRAME_HEADERS;
+                let segments = u64::from(context.segment_len).min(context.transmit_len) / frame;
+                let Some(transmit) = connection.poll_transmit_within(segments, context.now) else {
+                    // Acknowledgments never wait for room, data does.
+                    context.more |= segments == 0 && connection.has_data();
+                    break;
+                };
                 let payload = transmit.payload.as_ref().map_or(0, |range| range.end - range.start);
                 // A long super-segment takes the device's time of several packets.
                 let cost = 1 + (payload / ROOM_UNIT_LEN) as usize;
                 context.transmit_room = context.transmit_room.saturating_sub(cost);
+                let wire = payload.div_ceil(frame - FRAME_HEADERS).max(1) * FRAME_HEADERS + payload;
+                context.transmit_len = context.transmit_len.saturating_sub(wire);
                 outward.push(emitter.segment(&transmit));
             }
         }

@@ -32,6 +32,21 @@ impl Connection {
         }
     }
 
+    /// As [`Connection::poll_transmit`], with at most so many full segments of data in one `Transmit`; with 0, only
+    /// what bears none.
+    pub fn poll_transmit_within(&mut self, segments: u64, now: Time) -> Option<Transmit> {
+        let most = segments.saturating_mul(u64::from(self.segment()));
+        self.transmit_limit = u32::try_from(most).unwrap_or(u32::MAX);
+        let transmit = self.poll_transmit(now);
+        self.transmit_limit = u32::MAX;
+        transmit
+    }
+
+    /// True when it may have data to send, now or when acknowledgments come.
+    pub fn has_data(&self) -> bool {
+        self.recovery.phase() == Phase::Fast || self.state.may_send() && self.send.next < self.data_end()
+    }
+
     /// Nothing is left to send: what is outstanding must have a timer, whatever order of windows opening and closing
     /// (or SACK blocks of a peer that lies) led here. Without one it would wait for ever.
     #[inline]
@@ -48,10 +63,10 @@ impl Connection {
 
     /// What fast recovery sends again.
     fn poll_lost(&mut self, now: Time) -> Option<Transmit> {
-        if self.recovery.phase() != Phase::Fast {
+        let segment = self.segment();
+        if self.recovery.phase() != Phase::Fast || self.transmit_limit < segment {
             return None;
         }
-        let segment = self.segment();
         let (una, next) = (self.send.una, self.send.next);
         let flight = self.recovery.in_flight(una, next, segment);
         let usable = u64::from(self.congestion.window()).saturating_sub(flight);
@@ -82,7 +97,7 @@ impl Connection {
         }
         let end = self.end_unit();
         let next = self.send.next;
-        if next >= end {
+        if next >= end || (self.transmit_limit < self.segment() && next < self.data_end()) {
             return None;
         }
         if self.send.una == self.send.max && now.since(self.send.last) > self.rtt.rto() {
@@ -371,6 +386,6 @@ impl Connection {
     #[inline]
     fn max_len(&self) -> u32 {
         let segment = self.segment();
-        (self.config.max_transmit_len / segment * segment).max(segment)
+        (self.config.max_transmit_len.min(self.transmit_limit) / segment * segment).max(segment)
     }
 }

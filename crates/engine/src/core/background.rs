@@ -1,0 +1,227 @@
+//! Idle-time service of a device: background waits while foreground uses the device, in both directions, and makes
+//! room for it (DESIGN.md §5; Eggert, Touch: "End-System Support for Idle-Time Networking").
+//!
+//! ```text
+//!   inward    packet ─► path queue ─► [suspended? wait] ─► stages       displaced when buffers run out
+//!   outward   socket's ring ─► [suspended? wait] ─► stages ─► idle queue ─► one frame below
+//! ```
+//! Background is what stands at the idle level, foreground all else. Whether foreground is active is one moment for
+//! each device (`scoutline_sched::transmit::Activity`), looked at before any protocol work is done for a background
+//! path. What a suspended program sends waits in its socket's ring, where back-pressure is as on any full socket
+//! (EAGAIN, or the call blocks); what it is sent waits in its path's queue, and is dropped from there, as `displaced`,
+//! when foreground needs the buffers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use scoutline_base::{PathId, Time};
+use scoutline_path::{DropReason, Path};
+use scoutline_proto::tcp::TcpStage;
+use scoutline_sched::Level;
+use scoutline_sched::transmit::Activity;
+
+use super::Core;
+
+/// DSCP of the lower-effort per-hop behaviour (RFC 8622 §4).
+pub(super) const DSCP_LE: u8 = 0b00_0001;
+/// Round trips for which a connection is believed to wait for the network.
+const WAITING_TRIPS: u32 = 2;
+
+/// Background of one device.
+pub(crate) struct Background {
+    pub(super) activity: Activity,
+    /// Paths at the idle level; while there are none, nothing here costs anything.
+    paths: u32,
+    /// Chosen to run while foreground was active.
+    suspended: Vec<PathId>,
+    since: Option<Time>,
+    /// For how long paths were suspended.
+    suspended_for: Duration,
+    /// Paths with something in their queues, oldest first; some may have been emptied since.
+    waiting: VecDeque<PathId>,
+    displaced: u64,
+    ended: bool,
+}
+
+impl Background {
+    pub(super) fn new(activity: Activity) -> Background {
+        Background {
+            activity,
+            paths: 0,
+            suspended: Vec::new(),
+            since: None,
+            suspended_for: Duration::ZERO,
+            waiting: VecDeque::new(),
+            displaced: 0,
+            ended: false,
+        }
+    }
+
+    /// Paths at the idle level.
+    pub(super) fn paths(&self) -> u32 {
+        self.paths
+    }
+
+    pub(super) fn has_suspended(&self) -> bool {
+        !self.suspended.is_empty()
+    }
+
+    /// Nothing waits any more.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// For how long background was suspended so far.
+    pub(super) fn suspended_for(&self, now: Time) -> Duration {
+        self.suspended_for + self.since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// Packets of background that made room for foreground.
+    pub(super) fn displaced(&self) -> u64 {
+        self.displaced
+    }
+}
+
+impl Core {
+    /// True while background of a device has to wait.
+    #[inline]
+    pub(super) fn is_background_suspended(&self, net: usize, now: Time) -> bool {
+        let side = &self.nets[net].transmit;
+        side.background.paths > 0
+            && !side.background.ended
+            && (side.background.activity.is_active(now) || side.queues.presses(now))
+    }
+
+    /// A background path was chosen to run, and has to wait.
+    pub(super) fn suspend(&mut self, net: usize, id: PathId, now: Time) {
+        let background = &mut self.nets[net].transmit.background;
+        background.since.get_or_insert(now);
+        background.suspended.push(id);
+    }
+
+    /// Background may go on.
+    pub(super) fn resume_background(&mut self, net: usize, now: Time) {
+        let background = &mut self.nets[net].transmit.background;
+        background.suspended_for = background.suspended_for(now);
+        background.since = None;
+        let mut suspended = std::mem::take(&mut background.suspended);
+        for id in suspended.drain(..) {
+            if self.paths.get(id).is_some() {
+                self.make_ready(id, now);
+            }
+        }
+        self.nets[net].transmit.background.suspended = suspended;
+    }
+
+    /// When background that waits may go on, if no foreground comes before.
+    pub(super) fn background_timeout(&self, net: usize, now: Time) -> Option<Time> {
+        let side = &self.nets[net].transmit;
+        // While foreground waits for the link, the link's time comes first.
+        let waits = side.background.has_suspended() && !side.queues.presses(now);
+        waits.then(|| side.background.activity.quiet_at())
+    }
+
+    /// A packet was put into a path's queue, which was empty or not.
+    #[inline]
+    pub(super) fn on_offered(&mut self, net: usize, id: PathId, level: Level, was_empty: bool, now: Time) {
+        let background = &mut self.nets[net].transmit.background;
+        if background.paths == 0 {
+            return;
+        }
+        if level > Level::Idle {
+            background.activity.on_foreground(now);
+        } else if was_empty {
+            background.waiting.push_back(id);
+        }
+    }
+
+    /// A path made messages, or waits for what it made earlier to be acknowledged.
+    #[inline]
+    pub(super) fn on_foreground_run(&mut self, net: usize, id: PathId, made: bool, now: Time) {
+        let background = &mut self.nets[net].transmit.background;
+        if background.paths == 0 {
+            return;
+        }
+        if made {
+            background.activity.on_foreground(now);
+        }
+        if let Some(time) = self.paths.get(id).and_then(waits_for_network) {
+            background.activity.on_waiting(now, time);
+        }
+    }
+
+    /// Background makes room when foreground is active and the device or the engine runs out of buffers.
+    #[inline]
+    pub(super) fn relieve(&mut self, net: usize, now: Time) {
+        while !self.nets[net].transmit.background.waiting.is_empty()
+            && self.nets[net].device.pressed()
+            && self.is_background_suspended(net, now)
+            && self.displace(net)
+        {}
+    }
+
+    /// A foreground packet of so many bytes comes: background makes room if the engine's buffers are used up.
+    #[inline]
+    pub(super) fn make_room(&mut self, net: usize, bytes: u64) {
+        while !self.nets[net].transmit.background.waiting.is_empty()
+            && !self.paths.budget().has_room(bytes)
+            && self.displace(net)
+        {}
+    }
+
+    /// Drops the oldest packet that waits for the background path that has waited longest. False when there is none.
+    fn displace(&mut self, net: usize) -> bool {
+        loop {
+            let Some(&id) = self.nets[net].transmit.background.waiting.front() else { return false };
+            let level = self.extras[id.index as usize].level;
+            let path = self.paths.get_mut(id).filter(|_| level == Level::Idle);
+            if let Some(path) = path
+                && path.take_queued().is_some()
+            {
+                path.account.on_drop(DropReason::Displaced);
+                self.nets[net].transmit.background.displaced += 1;
+                return true;
+            }
+            self.nets[net].transmit.background.waiting.pop_front();
+        }
+    }
+
+    /// The one place where a path gets another level.
+    pub(super) fn set_level(&mut self, id: PathId, level: Level) {
+        let extra = &mut self.extras[id.index as usize];
+        let (before, net) = (extra.level, extra.net as usize);
+        extra.level = level;
+        self.count_background(net, before, level);
+    }
+
+    /// A path of a device that stood at one level stands at another.
+    pub(super) fn count_background(&mut self, net: usize, before: Level, after: Level) {
+        if (before == Level::Idle) == (after == Level::Idle) {
+            return;
+        }
+        let paths = &mut self.nets[net].transmit.background.paths;
+        *paths = if after == Level::Idle { *paths + 1 } else { *paths - 1 };
+        if *paths <= 1 {
+            self.check_direct();
+        }
+    }
+}
+
+/// How long a connection should have to wait for acknowledgments, if it waits for any.
+fn waits_for_network(path: &Path) -> Option<Duration> {
+    let connection = path.stage::<TcpStage>()?.connection()?;
+    if connection.is_acknowledged_all() {
+        return None;
+    }
+    let info = connection.info();
+    // Who is out of reach, or does not read, keeps nobody away.
+    if info.backoff > 0 || info.snd_wnd == 0 {
+        return None;
+    }
+    info.srtt.map(|trip| trip * WAITING_TRIPS)
+}
+
+/// The mark of packets: what the class says, else background is marked as such.
+pub(super) fn mark_of(mark: Option<u8>, level: Level) -> Option<u8> {
+    mark.or((level == Level::Idle).then_some(DSCP_LE))
+}
