@@ -167,6 +167,8 @@ pub struct Stat {
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
     /// Per class: what its paths, finished ones included, spent.
     pub classes: Vec<ClassRow>,
+    /// Per policy: what it may give, and has given.
+    pub policies: Vec<PolicyRow>,
     /// Drops that belong to no path, by reason.
     pub drops: BTreeMap<String, u64>,
     /// Programs attached: name, process id, sockets held.
@@ -189,6 +191,10 @@ pub struct ClassRow {
     pub paths: u64,
     /// Of those, TCP connections that are open or half-open: what the class's limit is about.
     pub connections: u64,
+    /// Bytes that the rings of its sockets hold.
+    pub memory_bytes: u64,
+    /// Of the engine's CPU, what is promised to its paths: in EDF by budgets, in BERT by shares.
+    pub promised_percent: f64,
     /// CPU time, nanoseconds.
     pub cpu_ns: u64,
     /// Packets and bytes.
@@ -201,6 +207,23 @@ pub struct ClassRow {
     pub bytes_out: u64,
     /// Drops by reason.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// One policy of the schedule.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PolicyRow {
+    /// `priority`, `edf`, `wfq` or `bert`.
+    pub name: String,
+    /// What of the engine's CPU it can promise.
+    pub share_percent: f64,
+    /// What of that is promised.
+    pub promised_percent: f64,
+    /// CPU time of its paths, nanoseconds.
+    pub cpu_ns: u64,
+    /// Deadlines that were missed.
+    pub missed: u64,
+    /// Bytes that the rings of its sockets hold.
+    pub memory_bytes: u64,
 }
 
 /// What was said of a class.

@@ -48,7 +48,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             rows(&mut report, &case, share, &seen.with_context(|| case.clone())?);
         }
     }
-    ensure!(!report.rows.is_empty(), "no case of `share` contains {:?}", options.only.as_deref().unwrap_or_default());
+    ensure!(
+        !report.rows.is_empty(),
+        "no case of `share` contains {:?}",
+        options.only.as_deref().unwrap_or_default()
+    );
     let text = format!(
         "engine and loop on core {}, senders on core {}; {rounds} rounds of {seconds} s; CPU times as the kernel \
          counts them; `asked` is what the configuration says",
@@ -178,8 +182,7 @@ fn busy_ns(core: usize) -> Result<f64> {
     let wall = sys::monotonic_ns() as f64;
     let text = fs::read_to_string("/proc/stat")?;
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} ")));
-    let ticks: Vec<f64> =
-        line.context("no such core")?.split_whitespace().flat_map(str::parse).collect();
+    let ticks: Vec<f64> = line.context("no such core")?.split_whitespace().flat_map(str::parse).collect();
     // user nice system idle iowait irq softirq steal, in hundredths of a second (proc(5)).
     let away: f64 = [3, 4, 7].into_iter().filter_map(|field| ticks.get(field)).sum();
     Ok(wall - away * 1e7)

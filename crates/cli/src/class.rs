@@ -127,9 +127,11 @@ fn text(Class { keys, now }: &Class) -> String {
     }
     let _ = writeln!(
         text,
-        "# now: {} paths, {} connections, {} in, {} out, drops {}",
+        "# now: {} paths, {} connections, {} of memory, {:.1}% of the CPU promised, {} in, {} out, drops {}",
         now.paths,
         now.connections,
+        output::bytes(now.memory_bytes),
+        now.promised_percent,
         output::bytes(now.bytes_in),
         output::bytes(now.bytes_out),
         output::counts(&now.drops)

@@ -43,6 +43,17 @@ fn text(stat: &Stat) -> String {
             output::counts(&class.drops),
         ]);
     }
+    let mut policies = Table::new(&["POLICY", ">CAN-PROMISE", ">PROMISED", ">CPU", ">MISSED", ">MEMORY"]);
+    for policy in &stat.policies {
+        policies.row(vec![
+            policy.name.clone(),
+            format!("{:.1}%", policy.share_percent),
+            format!("{:.1}%", policy.promised_percent),
+            output::time(policy.cpu_ns),
+            output::count(policy.missed),
+            output::bytes(policy.memory_bytes),
+        ]);
+    }
     let mut devices = Table::new(&["DEVICE", "COUNTER", ">VALUE"]);
     for (name, counters) in &stat.devices {
         for (counter, value) in counters {
@@ -55,7 +66,7 @@ fn text(stat: &Stat) -> String {
         programs
             .row([vec![program.name.clone()], numbers.map(|number| number.to_string()).to_vec()].concat());
     }
-    let _ = write!(text, "\n{engine}\n{classes}\n{devices}\n{programs}");
+    let _ = write!(text, "\n{engine}\n{classes}\n{policies}\n{devices}\n{programs}");
     let _ = writeln!(text, "\ndrops without a path: {}", output::counts(&stat.drops));
     text
 }

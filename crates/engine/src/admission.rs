@@ -78,11 +78,15 @@ impl Promises {
             Asks::Rate { rate: Weight::default(), important: true, job: Some(job) },
         ];
         let limits = asks.map(|asks| {
-            let parameters =
-                asks.parameters(Default::default(), Default::default(), Weight::new(u64::from(Weight::HIGHEST)));
+            let parameters = asks.parameters(
+                Default::default(),
+                Default::default(),
+                Weight::new(u64::from(Weight::HIGHEST)),
+            );
             let whole = u64::from(Weight::HIGHEST);
             // The unimportant of BERT keep a little.
-            let spared = if asks.index() == 3 { schedule.bert().configuration().spared.value().into() } else { 0 };
+            let spared =
+                if asks.index() == 3 { schedule.bert().configuration().spared.value().into() } else { 0 };
             share(parameters) * (whole - spared) / whole
         });
         Promises { limits, given: Default::default() }

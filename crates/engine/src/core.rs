@@ -34,11 +34,12 @@ use scoutline_proto::{Bindings, Interface};
 use scoutline_ring::StreamMemory;
 use scoutline_sched::{Decision, Entry, Level, Policy, Schedule};
 
+use crate::admission::{Promise, Promises};
 use crate::clock;
 use crate::command::RegionId;
 use crate::extend::Extension;
 use crate::flood::Detector;
-use crate::policy::ClassPolicy;
+use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
 use crate::scheduling::Asks;
 use crate::settings::{EngineSettings, ProgramFacts};
@@ -81,6 +82,8 @@ struct Extra {
     level: Level,
     /// What it asks of the schedule.
     asks: Asks,
+    /// What of the CPU it is promised.
+    promise: Option<Promise>,
     /// Since when the program's end or a timer waits to be looked at.
     since: Option<Time>,
     /// The program's end wants to be looked at.
@@ -131,6 +134,8 @@ pub struct Core {
     pub(crate) finished: ClassAccounts,
     pub(crate) policy: Rc<ClassPolicy>,
     listeners: Listeners,
+    promises: Promises,
+    policy_memory: PolicyMemory,
     /// Classes were changed, and not all paths have been looked at since.
     sweep: Option<Sweep>,
     /// See [`Core::all_important_ring`].
@@ -213,13 +218,15 @@ impl Core {
             net.graph.demux(message.bytes(), device, net.entry)
         };
         match verdict {
-            Verdict::Path(id) if self.refuses_connection(id, &message) => {
-                self.nets[net].unwanted += 1;
-                self.count_drop(Some(id), DropReason::ConnectionLimit);
-            }
-            Verdict::Path(id) => {
-                self.offer(id, message, now);
-            }
+            Verdict::Path(id) => match self.refuses_connection(id, &message) {
+                Some(reason) => {
+                    self.nets[net].unwanted += 1;
+                    self.count_drop(Some(id), reason);
+                }
+                None => {
+                    self.offer(id, message, now);
+                }
+            },
             Verdict::NoPath => match self.flows.lookup(&key) {
                 // Uncommon headers (options, say) of a known flow.
                 Some(id) => {

@@ -108,8 +108,13 @@ impl ClassPolicy {
 
     /// The same; what they hold is part of what their policies may hold.
     pub(crate) fn within(classes: Vec<ClassSettings>, policies: &PolicyMemory) -> ClassPolicy {
-        let (policies, nothing) = (policies.clone(), Vec::new);
-        let table = Table { policies, numbered: Vec::new(), order: nothing(), leaving: nothing() };
+        let table = Table {
+            policies: policies.clone(),
+            numbered: Vec::new(),
+            order: Vec::new(),
+            leaving: Vec::new(),
+            highest: Level::default(),
+        };
         let policy = ClassPolicy { table: RefCell::new(table) };
         policy.replace(classes);
         policy

@@ -113,7 +113,8 @@ impl Budget {
 
     fn lies_within(&self, other: &Budget) -> bool {
         let within = self.inner.within.borrow();
-        Rc::ptr_eq(&self.inner, &other.inner) || within.as_ref().is_some_and(|within| within.lies_within(other))
+        Rc::ptr_eq(&self.inner, &other.inner)
+            || within.as_ref().is_some_and(|within| within.lies_within(other))
     }
 
     /// Takes `bytes` out of the budget; false, and nothing taken, when they are not there. For memory that is held
@@ -187,7 +188,11 @@ mod tests {
         assert!(parts[0].charge(70) && !parts[1].charge(31) && parts[1].charge(30));
         assert_eq!((one.buffer_bytes(), parts[0].has_room(1)), (100, false));
         parts[0].put_within(&other);
-        assert_eq!((one.buffer_bytes(), other.buffer_bytes()), (30, 70), "kept, though it is beyond the limit");
+        assert_eq!(
+            (one.buffer_bytes(), other.buffer_bytes()),
+            (30, 70),
+            "kept, though it is beyond the limit"
+        );
         assert!(!parts[0].charge(1) && parts[1].charge(30) && !parts[1].charge(1));
         parts[0].refund(70);
         assert!(other.buffer_bytes() == 0 && parts[0].charge(10) && !parts[0].charge(1));

@@ -26,7 +26,7 @@ impl Config {
     fn fixed(&self) -> Vec<(String, String)> {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
-        let values: [(&str, String); 24] = [
+        let values: [(&str, String); 28] = [
             ("[engine] cpu", text(&settings.cpu)),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
@@ -41,6 +41,10 @@ impl Config {
             ("[linux] priority", text(&settings.linux_level)),
             ("[linux] weight", text(&self.linux.weight.as_ref().map(toml::Spanned::get_ref))),
             ("[linux] share", text(&self.linux.share.as_ref().map(toml::Spanned::get_ref))),
+            ("[scheduler] priority_memory", text(&settings.policy_memory[0])),
+            ("[scheduler] edf_memory", text(&settings.policy_memory[1])),
+            ("[scheduler] wfq_memory", text(&settings.policy_memory[2])),
+            ("[scheduler] bert_memory", text(&settings.policy_memory[3])),
             ("[scheduler] priority_share", text(self.scheduler.priority_share.get_ref())),
             ("[scheduler] edf_share", text(self.scheduler.edf_share.get_ref())),
             ("[scheduler] wfq_share", text(self.scheduler.wfq_share.get_ref())),

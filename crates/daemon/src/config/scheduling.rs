@@ -10,7 +10,7 @@ use serde::de::{self, Deserialize, Deserializer};
 use toml::Spanned;
 
 use super::check::{Checked, MAX_PRIORITY, fault, within};
-use super::{Class, Linux, values};
+use super::{Class, Linux, Size, values};
 
 /// Greatest weight and share.
 const MAX_WEIGHT: u32 = Weight::HIGHEST as u32;
@@ -92,6 +92,14 @@ pub struct Scheduler {
     pub wfq_share: Spanned<u32>,
     /// Of BERT.
     pub bert_share: Spanned<u32>,
+    /// Buffer bytes that the sockets of the priorities may hold together; default: no limit of their own.
+    pub priority_memory: Option<Spanned<Size>>,
+    /// Of EDF.
+    pub edf_memory: Option<Spanned<Size>>,
+    /// Of WFQ.
+    pub wfq_memory: Option<Spanned<Size>>,
+    /// Of BERT.
+    pub bert_memory: Option<Spanned<Size>>,
 }
 
 impl Default for Scheduler {
@@ -103,6 +111,10 @@ impl Default for Scheduler {
             edf_share: share(edf),
             wfq_share: share(wfq),
             bert_share: share(bert),
+            priority_memory: None,
+            edf_memory: None,
+            wfq_memory: None,
+            bert_memory: None,
         }
     }
 }
@@ -115,6 +127,12 @@ impl Scheduler {
             ("wfq_share", &self.wfq_share),
             ("bert_share", &self.bert_share),
         ]
+    }
+
+    /// What the sockets of each policy may hold.
+    pub(super) fn memory(&self) -> [Option<u64>; 4] {
+        [&self.priority_memory, &self.edf_memory, &self.wfq_memory, &self.bert_memory]
+            .map(|size| size.as_ref().map(|size| size.get_ref().0))
     }
 
     /// In the schedule's words.
@@ -214,6 +232,9 @@ pub(super) fn check_class(class: &Class) -> Checked {
     if let (Some(budget), Some(deadline)) = (&class.budget_us, &class.deadline_us) {
         within("budget_us", budget, 1..=*deadline.get_ref())?;
     }
+    if let Some(percent) = &class.cpu_limit_percent {
+        within("cpu_limit_percent", percent, Percent(1)..=Percent(10_000))?;
+    }
     if let Some(percent) = &class.cpu_percent {
         within("cpu_percent", percent, Percent(1)..=Percent(10_000))?;
     }
@@ -275,6 +296,7 @@ fn check_foreign(class: &Class, policy: Policy) -> Checked {
     foreign("priority", span(&class.priority), &[Priority])?;
     foreign("deadline_us", span(&class.deadline_us), &[Edf, Bert])?;
     foreign("budget_us", span(&class.budget_us), &[Edf, Bert])?;
+    foreign("cpu_limit_percent", span(&class.cpu_limit_percent), &[Edf, Bert])?;
     foreign("cpu_percent", span(&class.cpu_percent), &[Bert])?;
     foreign("important", span(&class.important), &[Bert])
 }

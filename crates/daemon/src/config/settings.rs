@@ -47,6 +47,7 @@ impl Config {
             queue_packets: *engine.queue_packets.get_ref(),
             measure: engine.measure,
             shares: self.scheduler.shares(),
+            policy_memory: self.scheduler.memory(),
             linux: self.linux.stands(),
             linux_level: self.linux.level(),
             linux_quantum: microseconds(*self.linux.quantum_us.get_ref()),
@@ -174,6 +175,7 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
         queue_packets: class.queue_packets.as_ref().map(|packets| *packets.get_ref()),
         memory: class.memory.as_ref().map(|memory| memory.get_ref().0),
         connections: class.connections.as_ref().map(|connections| *connections.get_ref()),
+        cpu_limit: class.cpu_limit_percent.as_ref().map(|percent| u64::from(percent.get_ref().0) * 100),
         mark: class.mark.map(|dscp| dscp.0),
         extend: class.extend.unwrap_or(true),
         weight: class

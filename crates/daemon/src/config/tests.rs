@@ -349,11 +349,6 @@ fn keys_of_another_policy_are_refused_with_the_remedy() {
     let class = "[[class]]\nname = \"a\"\n";
     for (keys, expected) in [
         (
-            "weight = 3",
-            "s.toml:6: class `a`: weight goes with policy = \"wfq\", and the class has policy \"priority\"; remove \
-             weight or change the policy",
-        ),
-        (
             "policy = \"wfq\"\npriority = 3",
             "s.toml:7: class `a`: priority goes with policy = \"priority\", and the class has policy \"wfq\"; remove \
              priority or change the policy",

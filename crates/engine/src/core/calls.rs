@@ -236,10 +236,7 @@ impl Core {
         }
         let class = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
         // Not EAGAIN: programs (curl, libuv) take that for a connection under way, and wait.
-        if class.is_full() {
-            self.unowned.on_drop(DropReason::ConnectionLimit);
-            return Err(libc::ENOBUFS);
-        }
+        self.refuse(self.admit_connection(&class), class.number)?;
         if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
@@ -279,6 +276,12 @@ impl Core {
         end.clear_state(slot_state::CONNECTED);
         let about = key.unwrap_or_else(|| self.place_key(net, UDP, bound));
         let class = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
+        let admitted = if end.receive_size() == 0 {
+            self.admit(&class)
+        } else {
+            self.promises.admit(&class, class.settings.asks)
+        };
+        self.refuse(admitted, class.number)?;
         if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
@@ -311,7 +314,15 @@ impl Core {
         Ok(0)
     }
 
-    fn ring_sizes(&self) -> (u32, u32) {
+    /// What a program is told when its path was not admitted; counted in the class.
+    fn refuse(&mut self, admitted: Result<(), DropReason>, class: u32) -> Result<(), Errno> {
+        admitted.map_err(|reason| {
+            self.finished.on_drop(class as u16, reason);
+            libc::ENOBUFS
+        })
+    }
+
+    pub(super) fn ring_sizes(&self) -> (u32, u32) {
         (self.settings.receive_buffer, self.settings.send_buffer)
     }
 

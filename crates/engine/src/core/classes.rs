@@ -127,7 +127,7 @@ impl Core {
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
         if extra.program.is_some() {
-            path.set_mark(mark_of(class.settings.mark, level));
+            path.set_mark(mark_of(class.settings.mark, stands.level));
         }
         if let Some(stage) = path.stage_mut::<StreamStage>() {
             stage.set_class(class, standing);
@@ -141,7 +141,13 @@ impl Core {
     /// What a path asks of the schedule from now on, in whichever policy; if it is ready it takes its place there.
     pub(super) fn reschedule(&mut self, id: PathId, stands: Stands, now: Time) {
         self.set_level(id, stands.level);
-        self.extras[id.index as usize].asks = stands.asks;
+        let class = self.paths.get(id).map(|path| u32::from(path.class()));
+        let listens = self.listeners.borrow().contains_key(&id);
+        let promise = class
+            .filter(|_| !listens)
+            .and_then(|class| self.promises.give(&self.policy.class(class), stands.asks));
+        let extra = &mut self.extras[id.index as usize];
+        (extra.asks, extra.promise) = (stands.asks, promise);
         if self.schedule.is_ready(Entry::Path(id)) {
             self.make_ready(id, now);
         }

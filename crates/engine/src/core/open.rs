@@ -22,11 +22,12 @@ use scoutline_wire::ethernet;
 
 use super::transmit::TransmitSide;
 use super::{Core, Counters, Net};
+use crate::admission::Promises;
 use crate::clock;
 use crate::command::Command;
 use crate::extend::{Extension, UndoLog};
 use crate::flood::Detector;
-use crate::policy::ClassPolicy;
+use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
 use crate::settings::{DeviceSettings, EngineSettings};
 use crate::socket::{Listeners, SocketModule};
@@ -71,7 +72,8 @@ impl Core {
         for class in &mut classes {
             class.settle(settings.linux_level);
         }
-        let policy = Rc::new(ClassPolicy::new(classes));
+        let policy_memory = PolicyMemory::new(settings.policy_memory);
+        let policy = Rc::new(ClassPolicy::within(classes, &policy_memory));
         let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));
         let pool = Rc::new(Pool::new(POOL_BLOCK, POOL_LIMIT));
         let mut nets = Vec::new();
@@ -102,6 +104,8 @@ impl Core {
             paths: PathTable::new(Budget::new(settings.max_paths, settings.max_buffer_bytes)),
             extras: Vec::new(),
             flows: FlowTable::new(seed),
+            promises: Promises::of(&schedule),
+            policy_memory,
             schedule,
             wheel: Wheel::new(now),
             runner: Runner::new(),

@@ -53,7 +53,9 @@ impl Core {
             self.extras.resize_with(index + 1, Extra::default);
         }
         let Stands { level, asks } = stands;
-        self.extras[index] = Extra { level, asks, net: net as u16, ..Extra::default() };
+        let listens = self.paths.get(id).is_some_and(|path| path.attributes.number(Name::Listen).is_some());
+        let promise = (!listens).then(|| self.promises.give(&self.policy.class(class), asks)).flatten();
+        self.extras[index] = Extra { level, asks, promise, net: net as u16, ..Extra::default() };
         self.count_background(net, Level::default(), level);
         Ok(id)
     }
@@ -87,12 +89,28 @@ impl Core {
         flow_key(net, protocol, at, unspecified)
     }
 
-    /// True for a SYN to a listen path whose class may have no more connections: dropped before it costs anything.
-    pub(super) fn refuses_connection(&self, id: PathId, message: &Message) -> bool {
-        let Some(path) = self.paths.get(id) else { return false };
-        self.policy.class(u32::from(path.class())).is_full()
-            && is_syn(message.bytes())
-            && self.listeners.borrow().contains_key(&id)
+    /// Why a SYN to a listen path is refused: dropped before it costs anything.
+    pub(super) fn refuses_connection(&self, id: PathId, message: &Message) -> Option<DropReason> {
+        let class = self.policy.class(u32::from(self.paths.get(id)?.class()));
+        let reason = self.admit_connection(&class).err()?;
+        (is_syn(message.bytes()) && self.listeners.borrow().contains_key(&id)).then_some(reason)
+    }
+
+    /// Whether one more connection of this class can be carried.
+    pub(super) fn admit_connection(&self, class: &Class) -> Result<(), DropReason> {
+        if class.is_full() {
+            return Err(DropReason::ConnectionLimit);
+        }
+        self.admit(class)
+    }
+
+    /// Whether one more path of this class, with the rings of its socket, can be carried.
+    pub(super) fn admit(&self, class: &Class) -> Result<(), DropReason> {
+        let (receive, send) = self.ring_sizes();
+        if !class.memory.has_room(u64::from(receive) + u64::from(send)) {
+            return Err(DropReason::MemoryLimit);
+        }
+        self.promises.admit(class, class.settings.asks)
     }
 
     /// The path serves exactly this flow from now on.
@@ -163,8 +181,8 @@ impl Core {
         let tos = first.as_ref().map(|message| message.facts.tos);
         let class = self.policy.class(self.policy.class_for(&key, tos, program.as_deref()));
         // SYNs of one burst have all passed the look at the limit before the first of them counts.
-        if class.is_full() {
-            self.count_drop(from, DropReason::ConnectionLimit);
+        if let Err(reason) = self.admit_connection(&class) {
+            self.count_drop(from, reason);
             return;
         }
         match self.make_path(net, module, attributes, (class.number, class.settings.stands())) {

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::api::{Answer, ClassRow, Graph, PathRow, ProgramRow, Request, Scheduling, Stat};
+use scoutline_abi::api::{
+    Answer, ClassRow, Graph, PathRow, PolicyRow, ProgramRow, Request, Scheduling, Stat,
+};
 use scoutline_base::Time;
 use scoutline_path::{Account, Name, Path, Value};
 use scoutline_sched::{Level, Policy};
 
-use super::{Core, Extra};
 use super::paths::socket_of;
+use super::{Core, Extra};
+use crate::admission::{Millionths, POLICIES};
 use crate::clock;
 use crate::policy::Class;
 use crate::scheduling::{Asks, Stands};
@@ -110,10 +113,34 @@ impl Core {
             engine: engine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             devices: self.nets.iter().map(|net| device_counters(net, now)).collect(),
             classes: self.class_rows(),
+            policies: self.policy_rows(),
             drops: drops(&self.unowned),
             programs: self.programs.values().map(|program| program_row(program)).collect(),
             notices: Vec::new(),
         }
+    }
+
+    fn policy_rows(&self) -> Vec<PolicyRow> {
+        let Core { schedule, promises, policy_memory, .. } = self;
+        let charged = [
+            schedule.fixed().charged(),
+            schedule.edf().charged(),
+            schedule.wfq().charged(),
+            schedule.bert().charged(),
+        ];
+        let missed = [0, schedule.edf().missed(), 0, schedule.bert().missed()];
+        let row = |(index, name): (usize, &&str)| {
+            let (share, promised) = promises.all()[index];
+            PolicyRow {
+                name: (*name).to_owned(),
+                share_percent: percent(share),
+                promised_percent: percent(promised),
+                cpu_ns: charged[index].paths.as_nanos() as u64,
+                missed: missed[index],
+                memory_bytes: policy_memory.all()[index].buffer_bytes(),
+            }
+        };
+        POLICIES.iter().enumerate().map(row).collect()
     }
 
     fn class_rows(&self) -> Vec<ClassRow> {
@@ -134,6 +161,8 @@ impl Core {
                 scheduling: scheduling_of(class.settings.stands()),
                 paths,
                 connections: u64::from(class.connections()),
+                memory_bytes: class.memory.buffer_bytes(),
+                promised_percent: percent(class.promised.get()),
                 cpu_ns: account.cpu_ns,
                 packets_in: account.packets_in,
                 packets_out: account.packets_out,
@@ -167,6 +196,10 @@ fn priority_of(stands: Stands) -> Option<u8> {
         Stands { level: Level::Priority(priority), asks: Asks::Level } => Some(priority),
         _ => None,
     }
+}
+
+fn percent(millionths: Millionths) -> f64 {
+    millionths as f64 / 1e4
 }
 
 /// What is asked of the schedule, as people see it.

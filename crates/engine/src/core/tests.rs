@@ -555,6 +555,7 @@ fn datagrams_there_and_back() {
     assert_eq!(pair.client.socket_paths() + pair.server.socket_paths(), 0);
 }
 
+mod admission;
 mod classes;
 mod policies;
 mod transmit;

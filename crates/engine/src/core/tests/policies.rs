@@ -11,7 +11,7 @@ use crate::settings::ClassSettings;
 const CLIENT: u64 = 0x0a00_0002;
 
 /// A class for one of our ports.
-fn asking(name: &str, port: u16, asks: Asks) -> ClassSettings {
+pub(super) fn asking(name: &str, port: u16, asks: Asks) -> ClassSettings {
     class(name, |class| {
         class.local_ports = vec![port..=port];
         (class.asks, class.listen_asks) = (asks, asks);
