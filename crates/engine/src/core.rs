@@ -136,6 +136,8 @@ pub struct Core {
     listeners: Listeners,
     promises: Promises,
     policy_memory: PolicyMemory,
+    /// By a change of the classes a path no longer raises its threads as far as before.
+    lowered: bool,
     /// Classes were changed, and not all paths have been looked at since.
     sweep: Option<Sweep>,
     /// See [`Core::all_important_ring`].

@@ -85,6 +85,10 @@ impl Core {
             // What its paths have cost is not lost: it is the last class's now.
             self.finished.merge(number as u16, last as u16);
         }
+        if std::mem::take(&mut self.lowered) {
+            // Whoever serves something that is still important is raised again with the next event.
+            self.extension.restore_all();
+        }
         for waiting in sweep.waiting {
             // Whoever asked may be gone.
             let _ = waiting.send(Answer::Done);
@@ -123,6 +127,7 @@ impl Core {
     fn move_path(&mut self, id: PathId, class: &Class, stands: Stands, now: Time) {
         let queue_packets = self.queue_packets(class);
         let standing = Standing::of(stands.level, class, self.settings.linux_level);
+        let raised_to = self.paths.get(id).and_then(socket_of).map(|end| end.level.get());
         let Some(path) = self.paths.get_mut(id) else { return };
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
@@ -135,6 +140,8 @@ impl Core {
             end.move_charge(&class.memory);
             self.nets[extra.net as usize].udp.set_class(id, class.number);
         }
+        let raises_to = self.paths.get(id).and_then(socket_of).map(|end| end.level.get());
+        self.lowered |= raises_to < raised_to;
         self.reschedule(id, stands, now);
     }
 

@@ -113,6 +113,7 @@ impl Core {
             finished: ClassAccounts::default(),
             policy,
             listeners,
+            lowered: false,
             sweep: None,
             all_ring: false,
             wakes: Rc::new(Cell::new(0)),
