@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! shim                            daemon
-//! ATTACH name, pid          →
+//! ATTACH name, pid, flags   →
 //!                           ←     OK value = process record       + region memfd, doorbell eventfd
 //! NEW_SET                   →
 //!                           ←     OK value = set number           + read end of its pipe
@@ -38,6 +38,12 @@ pub mod kind {
     pub const REFUSED: u32 = 101;
 }
 
+/// What a program says of itself when it attaches.
+pub mod flag {
+    /// It is background: its paths are served in idle time only.
+    pub const BACKGROUND: u32 = 1;
+}
+
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
@@ -49,12 +55,14 @@ pub struct Message {
     pub pid: u32,
     /// Program name or reason, padded with zeros.
     pub name: [u8; 80],
+    /// See [`flag`].
+    pub flags: u32,
 }
 
 impl Message {
     /// A message without a name.
     pub fn new(kind: u32, value: u32) -> Message {
-        Message { kind, value, pid: 0, name: [0; 80] }
+        Message { kind, value, pid: 0, name: [0; 80], flags: 0 }
     }
 
     /// Sets the name, cut to fit.
@@ -78,6 +86,7 @@ impl Message {
         bytes[4..8].copy_from_slice(&self.value.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.pid.to_le_bytes());
         bytes[12..92].copy_from_slice(&self.name);
+        bytes[92..96].copy_from_slice(&self.flags.to_le_bytes());
         bytes
     }
 
@@ -89,6 +98,6 @@ impl Message {
         let word = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
         let mut name = [0; 80];
         name.copy_from_slice(&bytes[12..92]);
-        Some(Message { kind: word(0), value: word(4), pid: word(8), name })
+        Some(Message { kind: word(0), value: word(4), pid: word(8), name, flags: word(92) })
     }
 }

@@ -27,7 +27,7 @@ const SLACK: Duration = Duration::from_secs(15);
 const PREFERRED_REALTIME: i32 = 50;
 /// The preferred client's own server in an arm that was set up by [`Lab::administer`]: above all ordinary threads,
 /// and below what the kernel's own real-time threads have.
-pub(crate) const SECOND: Instance = Instance { port: 81, realtime: Some(10) };
+pub(crate) const SECOND: Instance = Instance { port: 81, realtime: Some(10), lowered: &[] };
 
 /// One side of a comparison.
 #[derive(Clone, Copy, Debug)]
@@ -249,15 +249,7 @@ impl<'a> Lab<'a> {
         let deadline = Instant::now() + Duration::from_secs_f64(load.warmup + load.seconds) + SLACK;
         let (name, testbed) = (self.arms[arm].name, &self.testbed);
         thread::scope(|scope| -> Result<()> {
-            let sampler = scope.spawn(move || {
-                sleep_until(from);
-                let before = Sample::read();
-                watch(testbed);
-                sleep_until(to);
-                let seen = Sample::read().since(&before, &ours);
-                watch(testbed);
-                seen
-            });
+            let sampler = scope.spawn(move || busy_between(from, to, &ours, || watch(testbed)));
             let mut last = None;
             if let Some(process) = &mut standard {
                 measurement.standard = follow(process, deadline, |seen| {
@@ -358,6 +350,18 @@ fn latest(process: &mut Process) -> Option<Progress> {
         last = Some(progress);
     }
     last
+}
+
+/// How busy each core is from one time of the monotonic clock to another, in percent, and what processes of others,
+/// outside these groups and our own, take of one. `watch` is called at both ends.
+pub(crate) fn busy_between(from: u64, to: u64, ours: &[u32], watch: impl Fn()) -> (Vec<f64>, f64) {
+    sleep_until(from);
+    let before = Sample::read();
+    watch();
+    sleep_until(to);
+    let seen = Sample::read().since(&before, ours);
+    watch();
+    seen
 }
 
 fn sleep_until(time_ns: u64) {

@@ -4,7 +4,7 @@
 //! newcomers. Every comparison is interleaved: the arms take turns within a round, and rounds repeat,
 //! so that a machine that drifts drifts under all arms alike (MEASURED.md tells how much it does).
 //!
-//! What runs where in `web`, `prefer`, `extend`, `flood` and `demo`:
+//! What runs where in `web`, `prefer`, `extend`, `idle`, `flood` and `demo`:
 //!
 //! ```text
 //!   server core:  the server's processes, and in our arms the daemon's engine
@@ -28,6 +28,7 @@ mod demo;
 mod extend;
 mod flood;
 mod harness;
+mod idle;
 mod micro;
 mod prefer;
 mod sched;
@@ -106,11 +107,12 @@ impl Options {
 
 type Experiment = fn(&Options) -> Result<Report>;
 
-const EXPERIMENTS: [(&str, &str, Experiment); 7] = [
+const EXPERIMENTS: [(&str, &str, Experiment); 8] = [
     ("micro", "demultiplexing and copies: what the primitives cost", micro::run),
     ("web", "throughput and response time against clients and file size", web::run),
     ("prefer", "a preferred client among standard ones", prefer::run),
     ("extend", "the same, with the threads behind the paths scheduled as the paths are", extend::run),
+    ("idle", "foreground beside unlimited background over a slow link, and what background gets", idle::run),
     ("flood", "a preferred client while minimum-size packets arrive as fast as can be sent", flood::run),
     ("share", "the engine and the rest of Linux on one core, when Linux has a share of it", share::run),
     ("sched", "the policies in virtual time, against the ideal", sched::run),

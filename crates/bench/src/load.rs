@@ -10,8 +10,10 @@
 //! ports. Should it still, the client waits and the case is counted as `no port`.
 //!
 //! It runs as the hidden subcommand `scoutline load …`, started by the harness inside the client host. The further
-//! words `flood` and `sink` make it the ends of a flood, see [`flood`], and `pour` a sender from a socket.
+//! words `flood` and `sink` make it the ends of a flood, see [`flood`]; `send` and `receive` those of bulk traffic, see
+//! [`bulk`]; `pour` sends datagrams from a socket, see [`pour`].
 
+pub mod bulk;
 pub mod flood;
 pub mod pour;
 
@@ -149,6 +151,8 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = impl Into<OsString> + 
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("flood") => return flood::flood(&parse(&arguments[1..])),
+        Some("send") => return bulk::send(&parse(&arguments[1..])),
+        Some("receive") => return bulk::receive(&parse(&arguments[1..])),
         Some("sink") => return flood::sink(&parse(&arguments[1..])),
         Some("pour") => return pour::pour(&parse(&arguments[1..])),
         _ => {}

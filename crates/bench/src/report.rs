@@ -72,6 +72,46 @@ impl Row {
     }
 }
 
+impl Row {
+    /// As [`Row::new`], with means in the place of medians and the 95 % confidence interval of ours in that of its
+    /// lowest and highest.
+    pub fn with_confidence(
+        case: impl Into<String>,
+        metric: (&str, &str, Better),
+        ours: &[f64],
+        peer: Option<(&str, &[f64])>,
+    ) -> Row {
+        let middle = peer.map(|(name, figures)| (name, [mean(figures)]));
+        let row =
+            Row::new(case, metric, &[mean(ours)], middle.as_ref().map(|(name, middle)| (*name, &middle[..])));
+        let half = half_interval(ours);
+        let spread = if ours.is_empty() { [0.0; 2] } else { [mean(ours) - half, mean(ours) + half] };
+        Row { spread: spread.map(rounded), ..row }
+    }
+}
+
+/// The mean; 0 of none.
+pub fn mean(figures: &[f64]) -> f64 {
+    if figures.is_empty() { 0.0 } else { figures.iter().sum::<f64>() / figures.len() as f64 }
+}
+
+/// Half of the 95 % confidence interval of the mean: Student's t times the standard error. 0 of fewer than two.
+pub fn half_interval(figures: &[f64]) -> f64 {
+    /// Two-sided 95 % quantiles for 1, 2, … degrees of freedom; beyond, the normal distribution's.
+    const T: [f64; 19] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+        2.131, 2.120, 2.110, 2.101, 2.093,
+    ];
+    let count = figures.len();
+    if count < 2 {
+        return 0.0;
+    }
+    let middle = mean(figures);
+    let squares: f64 = figures.iter().map(|figure| (figure - middle).powi(2)).sum();
+    let deviation = (squares / (count - 1) as f64).sqrt();
+    T.get(count - 2).copied().unwrap_or(1.96) * deviation / (count as f64).sqrt()
+}
+
 /// The middle value; the mean of the two middle ones when their number is even; 0 of none.
 pub fn median(figures: &[f64]) -> f64 {
     let mut sorted = figures.to_vec();
@@ -273,13 +313,24 @@ pub fn number(figure: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Better, Row, median, number, rounded};
+    use super::{Better, Row, half_interval, median, number, rounded};
 
     #[test]
     fn median_of_even_and_odd_numbers() {
         assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
         assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
         assert!(median(&[]).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_interval_of_confidence_is_students() {
+        assert!(half_interval(&[5.0]).abs() < 1e-9);
+        // Deviation 1, standard error 1/√3, t of two degrees of freedom.
+        assert!((half_interval(&[1.0, 2.0, 3.0]) - 4.303 / 3_f64.sqrt()).abs() < 1e-9);
+        let metric = ("share", "%", Better::Higher);
+        let row = Row::with_confidence("x", metric, &[98.0, 100.0], Some(("kernel", &[40.0, 60.0])));
+        assert!((row.ours - 99.0).abs() < 1e-9 && row.ratio.is_some_and(|ratio| (ratio - 1.98).abs() < 1e-9));
+        assert!((row.spread[1] - row.spread[0] - 2.0 * 12.71).abs() < 0.1, "{:?}", row.spread);
     }
 
     #[test]

@@ -258,11 +258,13 @@ pub struct Instance {
     pub port: u16,
     /// SCHED_FIFO with this priority for all its processes, as `chrt --fifo` gives it.
     pub realtime: Option<u8>,
+    /// A program and its arguments that start it in the background (`nice -n 19`); empty for none.
+    pub lowered: &'static [&'static str],
 }
 
 impl Instance {
     /// Port 80 and no priority.
-    pub const ORDINARY: Instance = Instance { port: 80, realtime: None };
+    pub const ORDINARY: Instance = Instance { port: 80, realtime: None, lowered: &[] };
 }
 
 /// A server that serves the files of [`pattern::SIZES_KB`].
@@ -312,6 +314,7 @@ impl Server {
             let prefix = ["/usr/bin/chrt".to_owned(), "--fifo".to_owned(), priority.to_string()];
             command.splice(0..0, prefix.map(Into::into));
         }
+        command.splice(0..0, instance.lowered.iter().map(Into::into));
         command.extend(kind.arguments(&configuration).into_iter().map(Into::into));
         let place = Place { namespace: Some(testbed.server(index).namespace()?), core: core.into() };
         let log = directory.join("log");

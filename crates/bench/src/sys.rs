@@ -52,6 +52,22 @@ pub(crate) fn set_realtime(priority: i32) -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) }).map(drop)
 }
 
+/// How late timers of the calling thread may be, in nanoseconds. Ordinary threads have 50 µs (prctl(2)).
+pub(crate) fn set_timer_slack(nanoseconds: u64) {
+    // SAFETY: plain system call with integer arguments.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds) };
+}
+
+/// Gives a TCP socket this congestion control.
+pub(crate) fn set_congestion(socket: &TcpStream, name: &[u8]) -> io::Result<()> {
+    set_option(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name)
+}
+
+/// Asks for a receive buffer of this size, beyond what the system allows others (`SO_RCVBUFFORCE`).
+pub(crate) fn set_receive_buffer(socket: &impl AsRawFd, bytes: c_int) -> io::Result<()> {
+    set_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes.to_ne_bytes())
+}
+
 /// Moves the calling thread into the network namespace behind `namespace`.
 pub(crate) fn enter_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the borrowed descriptor is open; setns touches no memory of ours.
@@ -256,6 +272,33 @@ pub(crate) fn poll_input<const N: usize>(
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok([false; N]),
         Err(error) => Err(error),
         Ok(_) => Ok(polled.map(|polled| polled.revents != 0)),
+    }
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum For {
+    /// Something to read, or to accept.
+    Input,
+    /// Room to write.
+    Output,
+}
+
+/// Waits until one of these descriptors is ready, or has an error, or for `timeout`. Which, their owners find out.
+pub(crate) fn poll(descriptors: &[RawFd], what: For, timeout: Duration) -> io::Result<()> {
+    let events = match what {
+        For::Input => libc::POLLIN,
+        For::Output => libc::POLLOUT,
+    };
+    let mut polled: Vec<libc::pollfd> =
+        descriptors.iter().map(|&fd| libc::pollfd { fd, events, revents: 0 }).collect();
+    let (count, timeout) = (polled.len() as libc::nfds_t, timespec(timeout));
+    // SAFETY: `polled` has room for `count`; the timeout is a valid timespec; no signal mask is given. A number that
+    // is no open descriptor is reported, not used.
+    let result = unsafe { libc::ppoll(polled.as_mut_ptr(), count, &raw const timeout, std::ptr::null()) };
+    match check(result) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        other => other.map(drop),
     }
 }
 

@@ -11,6 +11,9 @@
 //! them. Where the kernel serves, the address is on the interface; where we serve, the interface is up
 //! and has no address: it belongs to the daemon (dedicated mode).
 //!
+//! [`Testbed::over_links`] puts a host that forwards between the client host and each server, and a slow link behind
+//! it (`testbed/link.rs`).
+//!
 //! [`Testbed::over`] puts a bad line between a client and one server: a third host, with a
 //! [`Bridge`](crate::bridge) in it.
 //!
@@ -33,6 +36,10 @@ use anyhow::{Context as _, Result, bail};
 use crate::bridge::{self, Bridge, Line};
 use crate::cleanup::{self, ip};
 use crate::sys;
+
+mod link;
+
+pub use link::Link;
 
 /// Who owns the address of a server host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +155,8 @@ pub struct Testbed {
     bridge: Option<Bridge>,
     client: Host,
     servers: Vec<Host>,
+    /// By server host, in a test bed made by [`Testbed::over_links`].
+    forwarders: Vec<Host>,
     directory: Directory,
 }
 
@@ -204,7 +213,7 @@ impl Testbed {
         let directory = Directory::create(std::env::temp_dir().join(format!("{prefix}-files")))?;
         let client = Host::create(format!("{prefix}-client"))
             .context("cannot make network namespaces (in a container: run it with --privileged)")?;
-        Ok((Testbed { bridge: None, client, servers: Vec::new(), directory }, prefix))
+        Ok((Testbed { bridge: None, client, servers: Vec::new(), forwarders: Vec::new(), directory }, prefix))
     }
 
     /// The line between the hosts, in a test bed made by [`Testbed::over`].
@@ -229,7 +238,8 @@ impl Testbed {
 
     /// A client's own address towards a server host.
     pub fn client_address(&self, index: usize, client: Client) -> Ipv4Addr {
-        address(index, if client == Client::Preferred { 3 } else { 2 })
+        let host = if client == Client::Preferred { 3 } else { 2 };
+        if self.forwarders.is_empty() { address(index, host) } else { link::far_address(index, host) }
     }
 
     /// Has what a server host sends from this port go first: htb with a class of its own for it, both classes

@@ -139,12 +139,21 @@ Examples:
   scoutline run -- nginx -g 'daemon off;'
   scoutline run -- curl http://10.0.0.2/
   scoutline run -- python3 -m http.server --bind 10.0.0.1 80
+  scoutline run --background -- rsync -a /data/ 10.0.0.2::backup
 
 The program is started with libscoutline_preload.so under it. Statically linked and setuid programs cannot be
-served that way; they are refused with the reason.")]
+served that way; they are refused with the reason.
+
+With --background the program gets what nobody else wants: its paths stand at the idle level, whatever their class,
+its threads are on SCHED_IDLE and its disk I/O is in the idle class; so it is for all that it starts. Where its
+sockets cannot be on paths (no daemon, a static program), it runs on the kernel's, with threads and disk in idle
+time all the same.")]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) control: Control,
+    /// Only in idle time of network, processor and disk
+    #[arg(long)]
+    pub(crate) background: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
@@ -170,6 +179,7 @@ Examples:
   scoutline class list
   scoutline class add preferred source=10.0.0.7/32,10.1.0.0/16 priority=2 --before web
   scoutline class set preferred priority=5 connections=100 mark=EF
+  scoutline class add api url=/api/,/login host=www.example.org priority=3
   scoutline class set preferred priority= idle=true          an empty value: back to the default
   scoutline class move backup --before preferred
   scoutline class remove backup
@@ -177,8 +187,8 @@ Examples:
 
 Keys: policy, priority, idle, listen_priority, deadline_us, budget_us, cpu_percent, important, cpu_limit_percent,
 queue_packets, memory, connections, mark, extend, weight, rate; and the conditions source, destination, local_port,
-remote_port, dscp, interface, program, user, cgroup, which are lists with commas. They mean what they mean in the
-configuration file. The class `default` takes what no other takes.")]
+remote_port, dscp, interface, program, user, cgroup, tls_name, host, url, header, cookie, which are lists with
+commas. They mean what they mean in the configuration file. The class `default` takes what no other takes.")]
 pub(crate) struct Class {
     #[command(subcommand)]
     pub(crate) command: ClassCommand,

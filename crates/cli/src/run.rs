@@ -1,7 +1,8 @@
 //! `scoutline run`: checks, then becomes the program.
 //!
 //! The environment tells the preload library what it needs: `SCOUTLINE_ATTACH` is the attach socket and
-//! `SCOUTLINE_REQUIRED=1` makes it an error not to reach the daemon. Children inherit both.
+//! `SCOUTLINE_REQUIRED=1` makes it an error not to reach the daemon; with `--background`, `SCOUTLINE_BACKGROUND=1`
+//! has it say so. Children inherit all of it, and the scheduling of threads and disk too.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -24,21 +25,44 @@ pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
         return Err(Failure::new(NOT_FOUND, "name a program after `--`"));
     };
     let program = elf::find(Path::new(name))?;
-    elf::check(&program)?;
+    let mut command = Command::new(&program);
+    command.arg0(name).args(rest);
+    match prepare(arguments, &program) {
+        Ok(on_paths) => {
+            command.envs(on_paths);
+        }
+        // What can be had in idle time without us is had all the same.
+        Err(failure) if arguments.background => eprintln!(
+            "scoutline: {}: threads and disk in idle time only; its sockets are the kernel's, at their ordinary \
+             priority: {}",
+            program.display(),
+            failure.message
+        ),
+        Err(failure) => return Err(failure),
+    }
+    if arguments.background {
+        command.env("SCOUTLINE_BACKGROUND", "1");
+        scoutline_daemon::lower_process()
+            .map_err(|error| Failure::failed(format!("cannot lower the program: {}", plain(&error))))?;
+    }
+    let error = command.exec();
+    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
+    Err(Failure::new(code, format!("cannot run {}: {}", program.display(), plain(&error))))
+}
+
+/// Sees that the program's sockets can be on paths; the environment that puts them there.
+fn prepare(arguments: &Run, program: &Path) -> Result<[(&'static str, OsString); 3], Failure> {
+    elf::check(program)?;
     let control =
         std::path::absolute(&arguments.control.control).unwrap_or(arguments.control.control.clone());
     let attach = scoutline_daemon::attach_path(&control);
     reach(&attach).map_err(|error| unreachable(&control, &error))?;
     let library = library()?;
-    let error = Command::new(&program)
-        .arg0(name)
-        .args(rest)
-        .env("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD").as_deref()))
-        .env("SCOUTLINE_ATTACH", attach)
-        .env("SCOUTLINE_REQUIRED", "1")
-        .exec();
-    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
-    Err(Failure::new(code, format!("cannot run {}: {}", program.display(), plain(&error))))
+    Ok([
+        ("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD").as_deref())),
+        ("SCOUTLINE_ATTACH", attach.into_os_string()),
+        ("SCOUTLINE_REQUIRED", "1".into()),
+    ])
 }
 
 /// Whether a daemon listens and lets us in. It sees a connection that goes without a word.

@@ -203,6 +203,11 @@ fn programs_that_cannot_run_on_paths() {
         Command::new("gcc").args(["-static", "-o", &binary, &source]).status().expect("gcc (make deps)");
     assert!(built.success());
     refused(&scoutline(&["run", "--", &binary]), 126, &[&binary, "statically linked", "dynamically"]);
+    // In the background it runs all the same: its threads and its disk need nothing of us.
+    let output = scoutline(&["run", "--background", "--", &binary]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("statically linked"), "{text}");
+    assert!(text.contains("threads and disk in idle time only"), "{text}");
     let script = directory.file("s.sh", &format!("#!{binary}\n"));
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, mode).unwrap();

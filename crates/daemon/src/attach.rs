@@ -30,7 +30,7 @@ use rustix::net::{
 };
 use rustix::pipe::PipeFlags;
 use scoutline_abi::Region;
-use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
+use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
 use scoutline_abi::layout::served_flag;
 use scoutline_engine::{FileMap, ProgramFacts};
 
@@ -267,6 +267,7 @@ impl AttachServer {
             name: executable_of(pid).unwrap_or_else(|| message.name()),
             user: Some(uid),
             cgroups: cgroups_of(pid),
+            background: message.flags & flag::BACKGROUND != 0,
         };
         let region = Arc::new(region);
         fill_served(&region, engine);

@@ -22,4 +22,5 @@ mod sockets;
 
 pub use config::{Config, ConfigError};
 pub use daemon::{DaemonError, run};
+pub use scoutline_engine::lower_process;
 pub use sockets::{SocketError, attach_path};

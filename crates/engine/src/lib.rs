@@ -7,6 +7,7 @@
 
 mod admission;
 mod arena;
+mod background;
 mod bells;
 mod clock;
 mod command;
@@ -25,11 +26,12 @@ mod sys;
 mod thread;
 mod wheel;
 
+pub use crate::background::lower_process;
 pub use crate::command::{Command, RegionId};
 pub use crate::core::{Core, PathCost, path_cost};
 pub use crate::extend::{ExtensionSettings, ThreadBefore, UndoLog};
 pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
 pub use crate::scheduling::{Asks, JobAsks, Stands};
-pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings, ProgramFacts};
+pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings, Forward, ProgramFacts};
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

@@ -104,7 +104,7 @@ impl Loop {
             times: Times::default(),
             last_linux: now,
             last_work: now,
-            books: Books::default(),
+            books: Books { until: now, ..Books::default() },
             pressed: false,
             stopping: false,
         }
@@ -143,16 +143,17 @@ impl Loop {
                 }
                 None => {}
             }
-            self.begin_books();
             self.core.flush_all(now);
             if self.core.has_input() || !self.core.schedule.is_idle() {
                 continue;
             }
             if now.since(self.last_work) < self.core.settings.spin {
                 std::hint::spin_loop();
+                self.begin_books();
                 self.times.spin_ns += clock::now().since(now).as_nanos() as u64;
             } else {
                 self.sleep(now);
+                self.begin_books();
             }
         }
         self.core.stop(clock::now());
@@ -230,7 +231,8 @@ impl Loop {
         let ordinary = self.core.settings.linux_level;
         let quantum_at = |level| if level > ordinary { quantum.min(RAISED_QUANTUM) } else { quantum };
         let start = clock::now();
-        self.core.flush_all(start);
+        // What a raised thread is in the way of stays until it sleeps.
+        self.core.flush_above(if decision.level > ordinary { decision.level } else { Level::Idle }, start);
         self.core.wakes.set(0);
         self.core.publish(engine_state::AWAY);
         fence(Ordering::SeqCst);

@@ -146,11 +146,15 @@ pub struct ClassAccount {
 }
 
 impl ClassAccounts {
-    /// Adds the account of a path that has finished.
+    /// Adds the account of a path that has finished, as far as it is not [charged](Path::settle) already.
     pub fn fold(&mut self, path: &Path) {
-        let sum = self.of(path.class());
-        sum.account.fold(&path.account);
-        sum.finished += 1;
+        self.of(path.class()).account.fold(&path.account_in_class());
+        self.of(path.class()).finished += 1;
+    }
+
+    /// Adds what was spent in a class by a path that lives on in another.
+    pub(crate) fn charge(&mut self, class: u16, spent: &Account) {
+        self.of(class).account.fold(spent);
     }
 
     /// Counts what was refused a path of this class before there was one.
@@ -159,10 +163,11 @@ impl ClassAccounts {
     }
 
     fn of(&mut self, class: u16) -> &mut ClassAccount {
-        if class as usize >= self.classes.len() {
-            self.classes.resize_with(class as usize + 1, ClassAccount::default);
+        let class = class as usize;
+        if class >= self.classes.len() {
+            self.classes.resize_with(class + 1, ClassAccount::default);
         }
-        &mut self.classes[class as usize]
+        &mut self.classes[class]
     }
 
     /// Adds one class's sum to another's: the first is gone, and its number may be used anew.

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
+use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
 use scoutline_abi::layout::ProcessRecord;
 use scoutline_abi::{Region, VERSION};
 
@@ -314,9 +314,7 @@ extern "C" fn start() {
         Ok(()) => return,
         Err(failed) => failed,
     };
-    let required = real::getenv(c"SCOUTLINE_REQUIRED".as_ptr());
-    // SAFETY: as above; the first byte exists.
-    let required = !required.is_null() && unsafe { *required } == b'1'.cast_signed();
+    let required = is_set(c"SCOUTLINE_REQUIRED");
     let mut number = [0u8; 12];
     let number = decimal(failed.errno, &mut number);
     let remedy: &[u8] = if required {
@@ -328,6 +326,13 @@ extern "C" fn start() {
     if required {
         real::exit_now(REQUIRED_EXIT);
     }
+}
+
+/// Whether a variable of the environment begins with 1.
+fn is_set(name: &CStr) -> bool {
+    let value = real::getenv(name.as_ptr());
+    // SAFETY: `getenv` answers a terminated string, whose first byte exists.
+    !value.is_null() && unsafe { *value } == b'1'.cast_signed()
 }
 
 fn decimal(mut value: c_int, digits: &mut [u8; 12]) -> &[u8] {
@@ -376,8 +381,12 @@ fn attach(path: &CStr) -> Result<(), Failed> {
         unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), exe.as_mut_ptr().cast(), exe.len()) }.max(0);
     let exe = &exe[..exe_len as usize];
     let name = exe.rsplit(|&b| b == b'/').next().unwrap_or(exe);
-    let (answer, [memory, doorbell]) = exchange(fd, Message::new(kind::ATTACH, VERSION).named(name), true)
-        .map_err(|errno| fail(b"attaching to", errno))?;
+    let mut hello = Message::new(kind::ATTACH, VERSION).named(name);
+    if is_set(c"SCOUTLINE_BACKGROUND") {
+        hello.flags |= flag::BACKGROUND;
+    }
+    let (answer, [memory, doorbell]) =
+        exchange(fd, hello, true).map_err(|errno| fail(b"attaching to", errno))?;
     if memory < 0 || doorbell < 0 {
         return Err(fail(b"attaching to", libc::EPROTO));
     }

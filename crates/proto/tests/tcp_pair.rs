@@ -331,11 +331,13 @@ fn clean_wire_moves_both_streams_and_closes() {
     assert!(pair.hosts[0].events.contains(Events::CONNECTED | Events::PEER_FINISHED));
 }
 
+const ALGORITHMS: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::LedbatPlusPlus];
+
 #[test]
 fn loss_reordering_and_duplication_leave_the_streams_intact() {
     for seed in 0..40 {
         let config = Config {
-            congestion: if seed % 2 == 0 { Algorithm::Cubic } else { Algorithm::NewReno },
+            congestion: ALGORITHMS[seed as usize / 3 % 3],
             timestamps: seed % 3 != 0,
             selective_ack: seed % 4 < 2,
             window_scaling: seed % 5 != 0,

@@ -139,10 +139,17 @@ impl Fixture {
 
     /// Starts a program on the server host, on paths in that arm.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Process {
+        self.start_with(&[], program, arguments)
+    }
+
+    /// As [`Fixture::start`], with options of `scoutline run`.
+    pub(crate) fn start_with(&self, options: &[&str], program: &str, arguments: &[&str]) -> Process {
         let mut command: Vec<OsString> = Vec::new();
         if let Some((scoutline, daemon)) = self.paths() {
             command.extend([scoutline.into_os_string(), "run".into(), "--control".into()]);
-            command.extend([daemon.control().as_os_str().to_owned(), "--".into()]);
+            command.push(daemon.control().as_os_str().to_owned());
+            command.extend(options.iter().map(OsString::from));
+            command.push("--".into());
         }
         command.push(find(program).into_os_string());
         command.extend(arguments.iter().map(OsString::from));

@@ -14,12 +14,14 @@
 //! `cargo test -p scoutline-bench --test real_programs -- --ignored on_kernel` runs them. Tests take turns
 //! ([`fixture::Fixture`] holds the turn), since each of them wants the whole machine.
 
+mod background;
 mod classes;
 mod death;
 mod experiments;
 mod extension;
 mod faults;
 mod fixture;
+mod forward;
 mod hostile;
 mod iperf;
 mod loss;
@@ -28,4 +30,5 @@ mod nginx;
 mod policies;
 mod python;
 mod redis;
+mod requests;
 mod web;

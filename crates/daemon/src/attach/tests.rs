@@ -80,6 +80,19 @@ fn receive(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
 }
 
 #[test]
+fn a_program_says_that_it_is_background() {
+    for background in [false, true] {
+        let mut bed = Bed::new("background");
+        let socket = bed.connect();
+        let mut hello = Message::new(kind::ATTACH, scoutline_abi::VERSION).named(b"backup");
+        hello.flags = u32::from(background);
+        bed.ask(&socket, &hello).unwrap();
+        let Some(Command::AddRegion { program, .. }) = bed.engine.next() else { panic!("no region") };
+        assert_eq!(program.background, background);
+    }
+}
+
+#[test]
 fn a_program_attaches_waits_and_goes() {
     let mut bed = Bed::new("basic");
     let (socket, region, doorbell) = bed.attach();

@@ -194,7 +194,7 @@ impl Core {
         class: u32,
         local: SocketAddrV4,
     ) -> Result<(), CreateError> {
-        let stands = self.policy.class(class).settings.listen_stands();
+        let stands = self.policy.class(class).listen_stands_of(Some(&end.program.facts));
         let at = SocketAddrV4::new(self.nets[net].interface().address.get(), local.port());
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
@@ -243,7 +243,8 @@ impl Core {
         // Before the first packet: an answer may come in the same turn of the loop.
         end.add_state(slot_state::CONNECTING | slot_state::BOUND);
         let attributes = socket_attributes(end, TCP, local, Some(remote));
-        let made = self.make_path(net, "SOCKET", attributes, (class.number, class.settings.stands()));
+        let stands = class.stands_of(Some(&end.program.facts));
+        let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
         let id = made.map_err(|error| {
             end.clear_state(slot_state::CONNECTING);
             errno_of(&error)
@@ -286,8 +287,9 @@ impl Core {
             return Err(libc::ENOBUFS);
         }
         let attributes = socket_attributes(end, UDP, local, remote);
+        let stands = class.stands_of(Some(&end.program.facts));
         let id = self
-            .make_path(net, "SOCKET", attributes, (class.number, class.settings.stands()))
+            .make_path(net, "SOCKET", attributes, (class.number, stands))
             .map_err(|error| errno_of(&error))?;
         end.path.set(Some(id));
         self.note_origin(id, None, &end.program.facts);

@@ -114,6 +114,7 @@ impl Core {
             policy,
             listeners,
             lowered: false,
+            forwarders: BTreeMap::new(),
             sweep: None,
             all_ring: false,
             wakes: Rc::new(Cell::new(0)),

@@ -10,6 +10,7 @@ use scoutline_path::{
     Attributes, Control, CreateError, DropReason, Effect, FlowKey, Limits, Message, Name, Value,
 };
 use scoutline_proto::bindings::ClassIndex;
+use scoutline_proto::tcp::TcpStage;
 use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ethernet;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
@@ -47,6 +48,12 @@ impl Core {
             self.paths.insert(new, self.limits_of(class))
         });
         let id = made.inspect_err(|_| self.counters.paths_refused += 1)?;
+        self.take_in(id, net, (class, stands));
+        Ok(id)
+    }
+
+    /// The engine's own notes on a path that was just made.
+    pub(super) fn take_in(&mut self, id: PathId, net: usize, (class, stands): (ClassIndex, Stands)) {
         self.counters.paths_made += 1;
         let index = id.index as usize;
         if self.extras.len() <= index {
@@ -57,10 +64,15 @@ impl Core {
         let promise = (!listens).then(|| self.promises.give(&self.policy.class(class), asks)).flatten();
         self.extras[index] = Extra { level, asks, promise, net: net as u16, ..Extra::default() };
         self.count_background(net, Level::default(), level);
-        Ok(id)
+        if level == Level::Idle
+            && let Some(path) = self.paths.get_mut(id)
+        {
+            // Nothing of it has begun: the time does not matter.
+            note_level(path, level, Time::ZERO);
+        }
     }
 
-    fn limits_of(&self, class: ClassIndex) -> Limits {
+    pub(super) fn limits_of(&self, class: ClassIndex) -> Limits {
         let queue_packets = self.queue_packets(&self.policy.class(class));
         Limits { queue_packets, ..Limits::default() }
     }
@@ -137,6 +149,11 @@ impl Core {
                         self.destroy(id);
                     }
                 }
+                Effect::SetClass { class, requests } => {
+                    if let Some(id) = from {
+                        self.follow_request(id, u32::from(class), requests, now);
+                    }
+                }
                 Effect::Reclassify(message) => self.classify(net, message, now),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
             }
@@ -185,11 +202,13 @@ impl Core {
             self.count_drop(from, reason);
             return;
         }
-        match self.make_path(net, module, attributes, (class.number, class.settings.stands())) {
+        let stands = class.stands_of(program.as_deref());
+        match self.make_path(net, module, attributes, (class.number, stands)) {
             Ok(id) => {
                 self.bind_flow(id, key);
                 if let Some(program) = &program {
                     self.note_origin(id, tos, program);
+                    self.look_into_requests(id);
                 }
                 if let Some(message) = first {
                     self.offer(id, message, now);
@@ -226,6 +245,10 @@ impl Core {
         self.schedule.remove(Entry::Path(id));
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
         self.count_background(extra.net as usize, extra.level, Level::default());
+        if let Some(to) = extra.to {
+            self.count_background(usize::from(to), extra.level, Level::default());
+            self.forwarders.retain(|_, other| *other != id);
+        }
         if let Some(key) = extra.flow
             && self.flows.lookup(&key) == Some(id)
         {
@@ -308,6 +331,13 @@ impl Core {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
             _ => Core::check_pathless(end),
         }
+    }
+}
+
+/// Tells the protocol where its path stands: what is background yields beyond us too.
+pub(super) fn note_level(path: &mut scoutline_path::Path, level: Level, now: Time) {
+    if let Some(tcp) = path.stage_mut::<TcpStage>() {
+        tcp.set_background(level == Level::Idle, now);
     }
 }
 

@@ -23,7 +23,7 @@ fn key() -> FlowKey {
 
 fn nginx() -> ProgramFacts {
     let cgroups = vec!["/system.slice/nginx.service".to_owned(), "/web/one".to_owned()];
-    ProgramFacts { name: "nginx".to_owned(), user: Some(33), cgroups }
+    ProgramFacts { name: "nginx".to_owned(), user: Some(33), cgroups, background: false }
 }
 
 /// Whether a class with one condition takes a flow.

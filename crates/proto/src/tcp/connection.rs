@@ -27,7 +27,7 @@ use scoutline_base::Time;
 use scoutline_wire::tcp::Header;
 
 use crate::tcp::config::{Config, Keepalive};
-use crate::tcp::congestion::{Congestion, Controller};
+use crate::tcp::congestion::{Algorithm, Congestion, Controller};
 use crate::tcp::options::Negotiated;
 use crate::tcp::reassembly::Ranges;
 use crate::tcp::recovery::{Phase, Recovery};
@@ -236,6 +236,8 @@ pub struct Info {
     pub rto: Duration,
     /// Times the time-out has doubled.
     pub backoff: u8,
+    /// The congestion control of now.
+    pub congestion: Algorithm,
     /// Congestion window in bytes.
     pub cwnd: u32,
     /// Slow-start threshold in bytes; `u32::MAX` before the first loss.
@@ -417,6 +419,12 @@ impl Connection {
         self.nodelay = nodelay;
     }
 
+    /// What the connection carries is background from now on, and yields to all else (LEDBAT++), or is not any more.
+    pub fn set_background(&mut self, background: bool, now: Time) {
+        let algorithm = if background { Algorithm::LedbatPlusPlus } else { self.config.congestion };
+        self.congestion.switch(algorithm, self.rtt.least(), now);
+    }
+
     /// `SO_KEEPALIVE` and its times.
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Time) {
         Arc::make_mut(&mut self.config).keepalive = keepalive;
@@ -478,6 +486,7 @@ impl Connection {
             min_rtt: self.rtt.least(),
             rto: self.rtt.rto(),
             backoff: self.rtt.backoff(),
+            congestion: self.congestion.algorithm(),
             cwnd: self.congestion.window(),
             ssthresh: self.congestion.threshold(),
             phase: self.recovery.phase(),

@@ -22,7 +22,7 @@ use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
 use scoutline_wire::{checksum, icmp, ipv4};
 
 use super::module::{HalfOpen, Tcp};
-use super::{Config, Connection, Drop, Events, Keepalive, State, Transmit};
+use super::{Algorithm, Config, Connection, Drop, Events, Keepalive, State, Transmit};
 use crate::eth::frame_start;
 use crate::udp::checksum_vouched;
 use crate::{Interface, errno};
@@ -42,6 +42,8 @@ pub struct TcpStage {
     half_open: Option<Rc<HalfOpen>>,
     /// The errno of the last ICMP error: what a time-out is reported as.
     unreachable: Option<i32>,
+    /// The path is served in idle time only, and its packets yield to all else beyond us too.
+    background: bool,
     end: End,
 }
 
@@ -81,7 +83,16 @@ impl TcpStage {
         half_open: Option<Rc<HalfOpen>>,
     ) -> TcpStage {
         let machine = if passive { Machine::Passive(config) } else { Machine::Active(config) };
-        TcpStage { interface, tcp, key, machine, half_open, unreachable: None, end: End::Open }
+        TcpStage {
+            interface,
+            tcp,
+            key,
+            machine,
+            half_open,
+            unreachable: None,
+            background: false,
+            end: End::Open,
+        }
     }
 
     /// The connection, once it began (`TCP_INFO`).
@@ -100,6 +111,14 @@ impl TcpStage {
         }
     }
 
+    /// Makes the connection one of background traffic, or not any more; also one that has not begun.
+    pub fn set_background(&mut self, background: bool, now: Time) {
+        self.background = background;
+        if let Machine::Running(connection) = &mut self.machine {
+            connection.set_background(background, now);
+        }
+    }
+
     /// The flow.
     pub fn key(&self) -> &FlowKey {
         &self.key
@@ -109,7 +128,8 @@ impl TcpStage {
     fn begin(&mut self, now: Time) {
         if let Machine::Active(config) = &self.machine {
             let (iss, offset) = self.tcp.initial(&self.key, now);
-            let connection = Connection::connect(Arc::clone(config), iss, offset, now);
+            let mut connection = Connection::connect(Arc::clone(config), iss, offset, now);
+            connection.set_background(self.background, now);
             self.machine = Machine::Running(Box::new(connection));
         }
     }
@@ -151,7 +171,8 @@ impl TcpStage {
                 }
                 // Data on a SYN is left to be sent again (RFC 9293 §3.10.7.2 lets it be queued or not).
                 let (iss, offset) = self.tcp.initial(&self.key, now);
-                let connection = Connection::accept(Arc::clone(config), iss, offset, &header, now);
+                let mut connection = Connection::accept(Arc::clone(config), iss, offset, &header, now);
+                connection.set_background(self.background, now);
                 self.machine = Machine::Running(Box::new(connection));
                 return Ok(false);
             }
@@ -352,6 +373,9 @@ impl Stage for TcpStage {
             facts.push(("srtt-us", srtt.as_micros().to_string()));
         }
         facts.push(("rto-us", info.rto.as_micros().to_string()));
+        if info.congestion == Algorithm::LedbatPlusPlus {
+            facts.push(("congestion", "ledbat++".to_owned()));
+        }
         facts.push(("cwnd", info.cwnd.to_string()));
         if info.ssthresh != u32::MAX {
             facts.push(("ssthresh", info.ssthresh.to_string()));

@@ -285,3 +285,62 @@ fn what_a_removed_class_has_cost_is_not_lost() {
     pair.server.change(vec![port("other", 80, 1)], now);
     assert_eq!(pair.server.class_row("other", now).packets_in, 0, "its number was used before");
 }
+
+/// The congestion control of the one connection, if it is not the ordinary one.
+fn congestion(host: &Host, now: Time) -> Option<String> {
+    let rows = host.rows(now);
+    let mut rows = rows.iter().filter(|row| row.state.as_deref() == Some("ESTABLISHED"));
+    let row = rows.next().expect("a connection");
+    assert!(rows.next().is_none(), "one connection");
+    row.details.get("congestion").cloned()
+}
+
+#[test]
+fn a_class_that_becomes_idle_and_busy_again_changes_how_its_connections_yield() {
+    let mut pair = Pair::new(20, hard_wire());
+    let (_, client, server) = pair.established(80);
+    let sent = pattern(200_000, 2);
+    let (mut at, mut got, mut round) = (0, Vec::new(), 0);
+    pair.until("the transfer", |pair| {
+        at += pair.server.write(server, &sent[at..]);
+        got.extend(pair.client.read(client, 5_000));
+        round += 1;
+        let idle = class("web", |class| {
+            class.local_ports = vec![80..=80];
+            class.level = if round % 8 < 4 { Level::Idle } else { Level::Priority(1) };
+        });
+        let now = pair.now;
+        pair.server.change(vec![idle], now);
+        let expected = (round % 8 < 4).then(|| "ledbat++".to_owned());
+        assert_eq!(congestion(&pair.server, now), expected);
+        got.len() == sent.len()
+    });
+    assert!(got == sent, "the streams differ");
+    assert!(round > 20);
+}
+
+#[test]
+fn paths_of_a_background_program_are_idle_whatever_their_class() {
+    let (a, b) = wire(21, WireConfig::default());
+    let background = ProgramFacts { name: "backup".into(), background: true, ..ProgramFacts::default() };
+    let mut pair = Pair {
+        client: Host::of(background.clone(), [10, 0, 0, 2], a, RINGS),
+        server: Host::of(background, [10, 0, 0, 1], b, RINGS),
+        now: Time::from_millis(1),
+    };
+    let now = pair.now;
+    pair.server.change(vec![port("important", 80, 5)], now);
+    pair.established(80);
+    let now = pair.now;
+    let idle = |name: &str| vec![(name.to_owned(), None)];
+    assert_eq!(pair.server.classes_in("LISTEN", now), idle("important"));
+    assert_eq!(pair.server.classes_in("ESTABLISHED", now), idle("important"));
+    assert_eq!(pair.client.classes_in("ESTABLISHED", now), idle("default"), "one that it opened itself");
+    for host in [&pair.client, &pair.server] {
+        assert_eq!(congestion(host, now).as_deref(), Some("ledbat++"));
+    }
+    pair.server.change(vec![port("vital", 80, 9)], now);
+    assert_eq!(pair.server.classes_in("LISTEN", now), idle("vital"));
+    assert_eq!(pair.server.classes_in("ESTABLISHED", now), idle("vital"));
+    assert_eq!(congestion(&pair.server, now).as_deref(), Some("ledbat++"));
+}

@@ -12,8 +12,10 @@ use crate::tcp::segment::{Drop, Events, Input};
 use crate::tcp::sequence::SeqNumber;
 use crate::tcp::timers::Timer;
 
+/// What a difference of timestamps may lack.
+const TICK: Duration = Duration::from_millis(1);
 /// A round trip measured by timestamps counts only when their tick of 1 ms is a tenth of it or less.
-const LEAST_TIMESTAMP_RTT_MS: u32 = 10;
+const LEAST_TIMESTAMP_RTT: Duration = Duration::from_millis(10);
 
 impl Connection {
     /// Takes the acknowledgment. `occupies`: the segment carries data or a FIN. False when the segment must not be
@@ -131,7 +133,7 @@ impl Connection {
         self.send.next = self.send.next.max(self.send.una);
         self.attempts = 0;
         let echo = header.options.timestamps.filter(|_| self.negotiated.timestamps).map(|(_, echo)| echo);
-        self.measure(echo, now);
+        let sample = self.measure(echo, now);
         if self.recovery.phase() != Phase::Open && self.recovery.is_spurious(now, echo, self.rtt.least()) {
             // RFC 4015 §3.2: restore, and go on with new data.
             self.congestion.undo();
@@ -143,6 +145,7 @@ impl Connection {
                 bytes: delta.min(u64::from(u32::MAX)) as u32,
                 now,
                 rtt: self.rtt.smoothed().unwrap_or_default(),
+                sample,
                 window_limited,
             }),
             Progress::Partial => {}
@@ -162,24 +165,29 @@ impl Connection {
         }
     }
 
-    /// Takes a sample of the round-trip time if this acknowledgment gives one.
+    /// Takes a sample of the round-trip time if this acknowledgment gives one. The answer is the round trip that it
+    /// tells, however coarse, and never less than the true one: two flows whose base delays differ by a part of a
+    /// tick would share a bottleneck very unevenly (LEDBAT++).
     #[inline]
-    fn measure(&mut self, echo: Option<u32>, now: Time) {
+    fn measure(&mut self, echo: Option<u32>, now: Time) -> Option<Duration> {
+        let elapsed =
+            echo.map(|echo| self.timestamp(now).wrapping_sub(echo)).filter(|elapsed| *elapsed < 1 << 30);
+        let coarse = elapsed.map(|elapsed| Duration::from_millis(u64::from(elapsed)));
         match self.send.timed {
             Some((end, at)) if self.send.una >= end => {
-                self.rtt.on_sample(now.since(at));
+                let sample = now.since(at);
+                self.rtt.on_sample(sample);
                 self.send.timed = None;
+                return Some(sample);
             }
             Some(_) => self.rtt.reset_backoff(),
-            None => {
-                // RFC 7323 §4.1: after a retransmission only the echo tells which copy was answered.
-                let elapsed = echo.map(|echo| self.timestamp(now).wrapping_sub(echo));
-                match elapsed.filter(|elapsed| (LEAST_TIMESTAMP_RTT_MS..1 << 30).contains(elapsed)) {
-                    Some(elapsed) => self.rtt.on_sample(Duration::from_millis(u64::from(elapsed))),
-                    None => self.rtt.reset_backoff(),
-                }
-            }
+            // RFC 7323 §4.1: after a retransmission only the echo tells which copy was answered.
+            None => match coarse.filter(|elapsed| *elapsed >= LEAST_TIMESTAMP_RTT) {
+                Some(elapsed) => self.rtt.on_sample(elapsed),
+                None => self.rtt.reset_backoff(),
+            },
         }
+        coarse.map(|elapsed| elapsed + TICK)
     }
 
     #[inline]

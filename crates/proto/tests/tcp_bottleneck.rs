@@ -1,0 +1,301 @@
+//! Several connections through one bottleneck, in virtual time: who gets how much of it.
+//!
+//! ```text
+//!  sender 0 ─┐   queue: bytes at most, tail drop
+//!  sender 1 ─┼─► ░░░░░░░░│ rate ├── delay ──► receivers      acknowledgments come back after the same delay
+//!  …        ─┘
+//! ```
+//! Streams have no bytes here (`tcp_pair` checks those), only positions and headers.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use scoutline_base::Time;
+use scoutline_proto::tcp::{Algorithm, Config, Connection};
+use scoutline_wire::tcp::{Flags, Header};
+
+/// Bytes of a frame beside the TCP payload: Ethernet, IP, TCP with timestamps.
+const OVERHEAD: u64 = 66;
+
+#[derive(Clone, Copy)]
+struct Bottleneck {
+    bits_per_second: u64,
+    one_way: Duration,
+    /// How long a full queue takes.
+    buffer: Duration,
+}
+
+/// 20 Mbit/s, 20 ms there and back, 100 ms of buffer.
+const ACCESS: Bottleneck = Bottleneck {
+    bits_per_second: 20_000_000,
+    one_way: Duration::from_millis(10),
+    buffer: Duration::from_millis(100),
+};
+
+/// Which end of which flow a segment goes to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum To {
+    Receiver(usize),
+    Sender(usize),
+}
+
+struct Segment {
+    to: To,
+    header: Header,
+    payload: u32,
+}
+
+struct Flow {
+    sender: Connection,
+    receiver: Connection,
+    starts: Time,
+    /// Stream position at the beginning of the stretch that is looked at.
+    marked: u64,
+}
+
+struct Simulation {
+    bottleneck: Bottleneck,
+    flows: Vec<Flow>,
+    now: Time,
+    /// When the queue will be empty.
+    free_at: Time,
+    under_way: BinaryHeap<Reverse<(Time, usize)>>,
+    segments: Vec<Option<Segment>>,
+    unused: Vec<usize>,
+    dropped: u64,
+}
+
+impl Simulation {
+    /// Flows that send as fast as they may, from their times on.
+    fn new(bottleneck: Bottleneck, flows: &[(Algorithm, u64)]) -> Simulation {
+        let flows = flows.iter().enumerate().map(|(index, &(algorithm, start_s))| {
+            let config = Config {
+                congestion: algorithm,
+                receive_buffer: 4 << 20,
+                send_buffer: 4 << 20,
+                ..Config::default()
+            };
+            let starts = Time::from_millis(1 + start_s * 1000);
+            let mut sender = Connection::connect(config.clone(), index as u32, 0, starts);
+            let syn = sender.poll_transmit(starts).unwrap().header;
+            let receiver = Connection::accept(config, 7, 7, &syn, starts);
+            Flow { sender, receiver, starts, marked: 0 }
+        });
+        Simulation {
+            bottleneck,
+            flows: flows.collect(),
+            now: Time::from_millis(1),
+            free_at: Time::ZERO,
+            under_way: BinaryHeap::new(),
+            segments: Vec::new(),
+            unused: Vec::new(),
+            dropped: 0,
+        }
+    }
+
+    fn transmission(&self, bytes: u64) -> Duration {
+        Duration::from_nanos(bytes * 8 * 1_000_000_000 / self.bottleneck.bits_per_second)
+    }
+
+    fn arrive(&mut self, at: Time, segment: Segment) {
+        let slot = self.unused.pop().unwrap_or_else(|| {
+            self.segments.push(None);
+            self.segments.len() - 1
+        });
+        self.segments[slot] = Some(segment);
+        self.under_way.push(Reverse((at, slot)));
+    }
+
+    /// A segment at the queue.
+    fn enqueue(&mut self, segment: Segment) {
+        let begins = self.free_at.max(self.now);
+        if begins.since(self.now) > self.bottleneck.buffer {
+            self.dropped += 1;
+            return;
+        }
+        self.free_at = begins + self.transmission(u64::from(segment.payload) + OVERHEAD);
+        self.arrive(self.free_at + self.bottleneck.one_way, segment);
+    }
+
+    /// Lets one flow send what it can.
+    fn transmit(&mut self, index: usize) {
+        let now = self.now;
+        self.flows[index].sender.on_written(u64::MAX);
+        while let Some(transmit) = self.flows[index].sender.poll_transmit(now) {
+            let range = transmit.payload.unwrap_or(0..0);
+            let (mut start, size) = (range.start, u64::from(transmit.segment_size));
+            loop {
+                let end = range.end.min(start + size);
+                let mut header = transmit.header;
+                header.sequence = header.sequence.wrapping_add((start - range.start) as u32);
+                header.flags.remove(Flags::FIN);
+                self.enqueue(Segment { to: To::Receiver(index), header, payload: (end - start) as u32 });
+                start = end;
+                if start >= range.end {
+                    break;
+                }
+            }
+        }
+        while let Some(transmit) = self.flows[index].receiver.poll_transmit(now) {
+            let at = now + self.bottleneck.one_way;
+            self.arrive(at, Segment { to: To::Sender(index), header: transmit.header, payload: 0 });
+        }
+    }
+
+    fn deliver(&mut self, segment: &Segment) -> usize {
+        match segment.to {
+            To::Receiver(index) => {
+                let receiver = &mut self.flows[index].receiver;
+                receiver.on_segment(&segment.header, segment.payload, self.now);
+                receiver.on_consumed(receiver.receive_position());
+                index
+            }
+            To::Sender(index) => {
+                self.flows[index].sender.on_segment(&segment.header, 0, self.now);
+                index
+            }
+        }
+    }
+
+    /// Goes on until `seconds` of virtual time.
+    fn run_until(&mut self, seconds: u64) {
+        let end = Time::from_millis(1 + seconds * 1000);
+        for index in 0..self.flows.len() {
+            self.transmit(index);
+        }
+        loop {
+            let timeouts = self.flows.iter().flat_map(|flow| {
+                let of_ends = flow.sender.next_timeout().into_iter().chain(flow.receiver.next_timeout());
+                of_ends.map(|at| at.max(flow.starts))
+            });
+            let frame = self.under_way.peek().map(|Reverse((at, _))| *at);
+            let next = frame.into_iter().chain(timeouts).min().expect("bulk flows never end");
+            if next > end {
+                self.now = end;
+                return;
+            }
+            self.now = self.now.max(next);
+            if frame.is_some_and(|at| at <= self.now) {
+                let Reverse((_, slot)) = self.under_way.pop().unwrap();
+                let segment = self.segments[slot].take().unwrap();
+                self.unused.push(slot);
+                let index = self.deliver(&segment);
+                self.transmit(index);
+            }
+            for index in 0..self.flows.len() {
+                let flow = &mut self.flows[index];
+                let is_due =
+                    |at: Option<Time>| at.is_some_and(|at| at <= self.now && flow.starts <= self.now);
+                let (sender, receiver) =
+                    (is_due(flow.sender.next_timeout()), is_due(flow.receiver.next_timeout()));
+                if sender {
+                    flow.sender.on_timeout(self.now);
+                }
+                if receiver {
+                    flow.receiver.on_timeout(self.now);
+                }
+                if sender || receiver {
+                    self.transmit(index);
+                }
+            }
+        }
+    }
+
+    /// What each flow brings over from `from_s` to `to_s`, as a share of the bottleneck.
+    fn shares(&mut self, from_s: u64, to_s: u64) -> Vec<f64> {
+        self.run_until(from_s);
+        for flow in &mut self.flows {
+            flow.marked = flow.receiver.receive_position();
+        }
+        self.run_until(to_s);
+        let capacity = self.bottleneck.bits_per_second as f64 / 8.0 * (to_s - from_s) as f64;
+        let moved = self.flows.iter().map(|flow| flow.receiver.receive_position() - flow.marked);
+        // Headers take their part of the wire too.
+        moved.map(|bytes| bytes as f64 / capacity * 1514.0 / 1448.0).collect()
+    }
+
+    fn background(&mut self, index: usize, background: bool) {
+        let now = self.now;
+        self.flows[index].sender.set_background(background, now);
+    }
+
+    fn queue(&self) -> Duration {
+        self.free_at.max(self.now).since(self.now)
+    }
+}
+
+const LEDBAT: Algorithm = Algorithm::LedbatPlusPlus;
+const CUBIC: Algorithm = Algorithm::Cubic;
+
+#[test]
+fn the_bottleneck_is_filled_by_cubic_alone_and_shared_by_two() {
+    let alone = Simulation::new(ACCESS, &[(CUBIC, 0)]).shares(10, 60);
+    assert!(alone[0] > 0.95 && alone[0] < 1.01, "{alone:?}");
+    let two = Simulation::new(ACCESS, &[(CUBIC, 0), (CUBIC, 1)]).shares(20, 120);
+    assert!(two[0] + two[1] > 0.95 && two.iter().all(|share| *share > 0.25), "{two:?}");
+}
+
+#[test]
+fn ledbat_alone_takes_nine_tenths_and_keeps_the_queue_at_its_target() {
+    for one_way_ms in [1, 10, 75] {
+        let bottleneck = Bottleneck { one_way: Duration::from_millis(one_way_ms), ..ACCESS };
+        let mut simulation = Simulation::new(bottleneck, &[(LEDBAT, 0)]);
+        let alone = simulation.shares(20, 120);
+        assert!(alone[0] > 0.9 && alone[0] < 1.01, "{one_way_ms} ms: {alone:?}");
+        assert_eq!(simulation.dropped, 0, "it stays below the buffer");
+        let mut most = Duration::ZERO;
+        for tenth in 0..100 {
+            simulation.run_until(121 + tenth / 10);
+            most = most.max(simulation.queue());
+        }
+        assert!(most < Duration::from_millis(75), "{one_way_ms} ms: {most:?}");
+    }
+}
+
+#[test]
+fn ledbat_leaves_the_bottleneck_to_cubic_and_takes_it_back() {
+    for cubic_s in [0, 20] {
+        let mut simulation = Simulation::new(ACCESS, &[(CUBIC, cubic_s), (LEDBAT, 0)]);
+        let shares = simulation.shares(40, 140);
+        assert!(shares[1] < 0.03, "background: {shares:?}");
+        assert!(shares[0] > 0.95, "foreground: {shares:?}");
+        // The foreground goes silent: nothing more is written.
+        simulation.flows[0].sender.shutdown();
+        let alone = simulation.shares(150, 200);
+        assert!(alone[1] > 0.85, "{alone:?}");
+    }
+}
+
+/// What delay cannot tell: CUBIC keeps at least 64 of the 100 ms full, and a flow that has never seen the queue drain
+/// takes those for the path. It still gets far less than its half.
+#[test]
+fn behind_a_queue_that_never_drains_ledbat_takes_more_but_less_than_a_fourth() {
+    let shares = Simulation::new(ACCESS, &[(CUBIC, 0), (LEDBAT, 20)]).shares(40, 140);
+    assert!(shares[1] < 0.25 && shares[0] > 0.75, "{shares:?}");
+}
+
+/// The newcomer's fault of RFC 6817: it takes the queue of the first for part of the path.
+#[test]
+fn two_ledbat_flows_share_fairly_whoever_came_first() {
+    for newcomer_s in [0, 5, 30] {
+        let mut simulation = Simulation::new(ACCESS, &[(LEDBAT, 0), (LEDBAT, newcomer_s)]);
+        let shares = simulation.shares(newcomer_s + 200, newcomer_s + 400);
+        let fair = (shares[0] - shares[1]).abs() / (shares[0] + shares[1]);
+        assert!(fair < 0.1, "newcomer at {newcomer_s} s: {shares:?}");
+        assert!(shares[0] + shares[1] > 0.9, "newcomer at {newcomer_s} s: {shares:?}");
+    }
+}
+
+#[test]
+fn a_flow_that_becomes_background_yields_and_one_that_becomes_foreground_takes_its_half() {
+    let mut simulation = Simulation::new(ACCESS, &[(CUBIC, 0), (CUBIC, 0)]);
+    simulation.run_until(30);
+    simulation.background(1, true);
+    let background = simulation.shares(35, 95);
+    assert!(background[1] < 0.04 && background[0] > 0.93, "{background:?}");
+    assert_eq!(simulation.flows[1].sender.info().congestion, LEDBAT);
+    simulation.background(1, false);
+    let again = simulation.shares(125, 245);
+    assert!(again.iter().all(|share| *share > 0.25), "{again:?}");
+}
