@@ -90,8 +90,11 @@ pub struct PathRow {
     pub stages: Vec<String>,
     /// Class name.
     pub class: String,
-    /// Priority; `None` is the idle level.
+    /// Priority; `None`: it has another policy, or the idle level.
     pub priority: Option<u8>,
+    /// Which policy serves it.
+    #[serde(flatten)]
+    pub scheduling: Scheduling,
     /// Our address and port.
     pub local: Option<String>,
     /// The peer's.
@@ -130,6 +133,29 @@ pub struct PathRow {
     pub details: BTreeMap<String, String>,
 }
 
+/// How a path is scheduled. But for `policy`, what is there depends on it; the names are those of the
+/// configuration's keys.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scheduling {
+    /// `priority`, `idle`, `edf`, `wfq` or `bert`.
+    pub policy: String,
+    /// Of EDF and of real-time work in BERT: microseconds in which work is to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_us: Option<u32>,
+    /// Engine time that it then takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget_us: Option<u32>,
+    /// Of WFQ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Of BERT: its share of the engine's CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    /// Of BERT: it is never stolen from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub important: Option<bool>,
+}
+
 /// Totals.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Stat {
@@ -143,6 +169,8 @@ pub struct Stat {
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
     /// Per class: what its paths, finished ones included, spent.
     pub classes: Vec<ClassRow>,
+    /// Per policy: what it may give, and has given.
+    pub policies: Vec<PolicyRow>,
     /// Drops that belong to no path, by reason.
     pub drops: BTreeMap<String, u64>,
     /// Programs attached: name, process id, sockets held.
@@ -156,12 +184,19 @@ pub struct Stat {
 pub struct ClassRow {
     /// Name.
     pub name: String,
-    /// Priority of its paths.
+    /// Priority of its paths; `None`: they have another policy, or the idle level.
     pub priority: Option<u8>,
+    /// Which policy serves them.
+    #[serde(flatten)]
+    pub scheduling: Scheduling,
     /// Live paths.
     pub paths: u64,
     /// Of those, TCP connections that are open or half-open: what the class's limit is about.
     pub connections: u64,
+    /// Bytes that the rings of its sockets hold.
+    pub memory_bytes: u64,
+    /// Of the engine's CPU, what is promised to its paths: in EDF by budgets, in BERT by shares.
+    pub promised_percent: f64,
     /// CPU time, nanoseconds.
     pub cpu_ns: u64,
     /// Packets and bytes.
@@ -177,6 +212,23 @@ pub struct ClassRow {
     pub requests: u64,
     /// Drops by reason.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// One policy of the schedule.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PolicyRow {
+    /// `priority`, `edf`, `wfq` or `bert`.
+    pub name: String,
+    /// What of the engine's CPU it can promise.
+    pub share_percent: f64,
+    /// What of that is promised.
+    pub promised_percent: f64,
+    /// CPU time of its paths, nanoseconds.
+    pub cpu_ns: u64,
+    /// Deadlines that were missed.
+    pub missed: u64,
+    /// Bytes that the rings of its sockets hold.
+    pub memory_bytes: u64,
 }
 
 /// What was said of a class.

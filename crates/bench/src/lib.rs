@@ -32,6 +32,7 @@ mod idle;
 mod micro;
 mod prefer;
 mod sched;
+mod share;
 #[allow(unsafe_code)] // the system calls that the standard library has no safe form for
 mod sys;
 mod trace;
@@ -106,13 +107,14 @@ impl Options {
 
 type Experiment = fn(&Options) -> Result<Report>;
 
-const EXPERIMENTS: [(&str, &str, Experiment); 7] = [
+const EXPERIMENTS: [(&str, &str, Experiment); 8] = [
     ("micro", "demultiplexing and copies: what the primitives cost", micro::run),
     ("web", "throughput and response time against clients and file size", web::run),
     ("prefer", "a preferred client among standard ones", prefer::run),
     ("extend", "the same, with the threads behind the paths scheduled as the paths are", extend::run),
     ("idle", "foreground beside unlimited background over a slow link, and what background gets", idle::run),
     ("flood", "a preferred client while minimum-size packets arrive as fast as can be sent", flood::run),
+    ("share", "the engine and the rest of Linux on one core, when Linux has a share of it", share::run),
     ("sched", "the policies in virtual time, against the ideal", sched::run),
 ];
 

@@ -11,10 +11,11 @@
 //!
 //! It runs as the hidden subcommand `scoutline load …`, started by the harness inside the client host. The further
 //! words `flood` and `sink` make it the ends of a flood, see [`flood`]; `send` and `receive` those of bulk traffic, see
-//! [`bulk`].
+//! [`bulk`]; `pour` sends datagrams from a socket, see [`pour`].
 
 pub mod bulk;
 pub mod flood;
+pub mod pour;
 
 mod client;
 
@@ -153,6 +154,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = impl Into<OsString> + 
         Some("send") => return bulk::send(&parse(&arguments[1..])),
         Some("receive") => return bulk::receive(&parse(&arguments[1..])),
         Some("sink") => return flood::sink(&parse(&arguments[1..])),
+        Some("pour") => return pour::pour(&parse(&arguments[1..])),
         _ => {}
     }
     let arguments: Arguments = parse(&arguments);

@@ -185,10 +185,10 @@ Examples:
   scoutline class remove backup
   scoutline class show preferred >> /etc/scoutline.toml
 
-Keys: priority, idle, listen_priority, queue_packets, memory, connections, mark, extend, weight, rate; and the
-conditions source, destination, local_port, remote_port, dscp, interface, program, user, cgroup, tls_name, host, url,
-header, cookie, which are lists with commas. They mean what they mean in the configuration file. The class `default`
-takes what no other takes.")]
+Keys: policy, priority, idle, listen_priority, deadline_us, budget_us, cpu_percent, important, cpu_limit_percent,
+queue_packets, memory, connections, mark, extend, weight, rate; and the conditions source, destination, local_port,
+remote_port, dscp, interface, program, user, cgroup, tls_name, host, url, header, cookie, which are lists with
+commas. They mean what they mean in the configuration file. The class `default` takes what no other takes.")]
 pub(crate) struct Class {
     #[command(subcommand)]
     pub(crate) command: ClassCommand,

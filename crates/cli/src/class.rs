@@ -13,10 +13,16 @@ use crate::failure::Failure;
 use crate::output::{self, Table};
 
 /// Keys that say what a class is; the others are its conditions.
-const SETTINGS: [&str; 10] = [
+const SETTINGS: [&str; 16] = [
+    "policy",
     "priority",
     "idle",
     "listen_priority",
+    "deadline_us",
+    "budget_us",
+    "cpu_percent",
+    "important",
+    "cpu_limit_percent",
     "queue_packets",
     "memory",
     "connections",
@@ -25,6 +31,8 @@ const SETTINGS: [&str; 10] = [
     "weight",
     "rate",
 ];
+/// Those of them that the column of priorities tells.
+const SCHEDULING: [&str; 6] = ["policy", "priority", "idle", "deadline_us", "cpu_percent", "important"];
 
 /// A class with what lives in it.
 #[derive(Debug, Serialize)]
@@ -88,14 +96,14 @@ fn table(classes: &[Class]) -> String {
     for Class { keys, now } in classes {
         let some = |settings: bool| {
             let keys = keys.keys.iter().filter(|(key, _)| SETTINGS.contains(&key.as_str()) == settings);
-            // The level has a column of its own.
-            let keys = keys.filter(|(key, _)| !["priority", "idle"].contains(&key.as_str()));
+            // How it is scheduled has a column of its own.
+            let keys = keys.filter(|(key, _)| !SCHEDULING.contains(&key.as_str()));
             let words: Vec<String> = keys.map(|(key, value)| format!("{key}={}", word(value))).collect();
             if words.is_empty() { "-".to_owned() } else { words.join(" ") }
         };
         table.row(vec![
             keys.name.clone(),
-            output::level(now.priority),
+            output::standing(now.priority, &now.scheduling),
             some(false),
             some(true),
             now.paths.to_string(),
@@ -119,9 +127,11 @@ fn text(Class { keys, now }: &Class) -> String {
     }
     let _ = writeln!(
         text,
-        "# now: {} paths, {} connections, {} in, {} out, drops {}",
+        "# now: {} paths, {} connections, {} of memory, {:.1}% of the CPU promised, {} in, {} out, drops {}",
         now.paths,
         now.connections,
+        output::bytes(now.memory_bytes),
+        now.promised_percent,
         output::bytes(now.bytes_in),
         output::bytes(now.bytes_out),
         output::counts(&now.drops)

@@ -28,7 +28,7 @@ pub(crate) fn graph(arguments: &arguments::Graph) -> Result<(), Failure> {
 struct Kind {
     stages: Vec<String>,
     class: String,
-    priority: Option<u8>,
+    standing: String,
 }
 
 /// What a kind of path is labelled with.
@@ -37,14 +37,15 @@ fn label(kind: &Kind, paths: &[&PathRow]) -> String {
         [only] => only.name.clone(),
         more => format!("{} paths", more.len()),
     };
-    format!("{} ({}): {number}", kind.class, output::level(kind.priority))
+    format!("{} ({}): {number}", kind.class, kind.standing)
 }
 
 /// The live paths by what they look like: ten thousand connections make one line.
 fn kinds(graph: &Graph) -> BTreeMap<Kind, Vec<&PathRow>> {
     let mut kinds: BTreeMap<Kind, Vec<&PathRow>> = BTreeMap::new();
     for path in &graph.paths {
-        let kind = Kind { stages: path.stages.clone(), class: path.class.clone(), priority: path.priority };
+        let standing = output::standing(path.priority, &path.scheduling);
+        let kind = Kind { stages: path.stages.clone(), class: path.class.clone(), standing };
         kinds.entry(kind).or_default().push(path);
     }
     kinds

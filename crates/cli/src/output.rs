@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use scoutline_abi::api::Scheduling;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -116,9 +117,22 @@ pub(crate) fn nanoseconds(counter: &str) -> Option<&str> {
     counter.strip_suffix("-ns")
 }
 
-/// A priority, or the idle level.
-pub(crate) fn level(priority: Option<u8>) -> String {
-    priority.map_or_else(|| "idle".into(), |priority| priority.to_string())
+/// A priority, or another policy with what is asked of it: `wfq 300`, `edf 2.0ms`, `bert 10%`.
+pub(crate) fn standing(priority: Option<u8>, scheduling: &Scheduling) -> String {
+    if let Some(priority) = priority {
+        return priority.to_string();
+    }
+    let policy = &scheduling.policy;
+    let deadline = scheduling.deadline_us.map(|us| time(u64::from(us) * 1_000));
+    let asked = [
+        scheduling.weight.map(|weight| weight.to_string()),
+        scheduling.cpu_percent.map(|percent| {
+            format!("{percent}%{}", if scheduling.important == Some(true) { "!" } else { "" })
+        }),
+        deadline,
+    ];
+    let words = [Some(policy.clone())].into_iter().chain(asked).flatten();
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Counts by name, in one cell: `checksum 3, queue-full 12`.

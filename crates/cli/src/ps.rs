@@ -22,7 +22,7 @@ fn table(paths: &[PathRow]) -> String {
         table.row(vec![
             path.id.clone(),
             path.class.clone(),
-            output::level(path.priority),
+            output::standing(path.priority, &path.scheduling),
             text(&path.local),
             text(&path.peer),
             path.state.clone().unwrap_or_else(|| path.name.clone()),

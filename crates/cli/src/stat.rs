@@ -32,7 +32,7 @@ fn text(stat: &Stat) -> String {
     for class in &stat.classes {
         classes.row(vec![
             class.name.clone(),
-            output::level(class.priority),
+            output::standing(class.priority, &class.scheduling),
             class.paths.to_string(),
             class.connections.to_string(),
             output::time(class.cpu_ns),
@@ -41,6 +41,17 @@ fn text(stat: &Stat) -> String {
             output::bytes(class.bytes_in),
             output::bytes(class.bytes_out),
             output::counts(&class.drops),
+        ]);
+    }
+    let mut policies = Table::new(&["POLICY", ">CAN-PROMISE", ">PROMISED", ">CPU", ">MISSED", ">MEMORY"]);
+    for policy in &stat.policies {
+        policies.row(vec![
+            policy.name.clone(),
+            format!("{:.1}%", policy.share_percent),
+            format!("{:.1}%", policy.promised_percent),
+            output::time(policy.cpu_ns),
+            output::count(policy.missed),
+            output::bytes(policy.memory_bytes),
         ]);
     }
     let mut devices = Table::new(&["DEVICE", "COUNTER", ">VALUE"]);
@@ -55,7 +66,7 @@ fn text(stat: &Stat) -> String {
         programs
             .row([vec![program.name.clone()], numbers.map(|number| number.to_string()).to_vec()].concat());
     }
-    let _ = write!(text, "\n{engine}\n{classes}\n{devices}\n{programs}");
+    let _ = write!(text, "\n{engine}\n{classes}\n{policies}\n{devices}\n{programs}");
     let _ = writeln!(text, "\ndrops without a path: {}", output::counts(&stat.drops));
     text
 }
@@ -63,13 +74,17 @@ fn text(stat: &Stat) -> String {
 #[cfg(test)]
 mod tests {
     use super::text;
-    use scoutline_abi::api::{ClassRow, Stat};
+    use scoutline_abi::api::{ClassRow, Scheduling, Stat};
 
     #[test]
     fn all_parts_are_told() {
         let stat = Stat {
             engine: [("busy-ns".to_owned(), 1_500_000)].into(),
-            classes: vec![ClassRow { name: "standard".into(), priority: None, ..ClassRow::default() }],
+            classes: vec![ClassRow {
+                name: "standard".into(),
+                scheduling: Scheduling { policy: "idle".into(), ..Scheduling::default() },
+                ..ClassRow::default()
+            }],
             drops: [("bad-checksum".to_owned(), 2)].into(),
             notices: vec!["no real-time priority".into()],
             ..Stat::default()

@@ -75,7 +75,8 @@ fn tables(round: &Round, shown: usize) -> (Table, Table) {
     let mut classes =
         Table::new(&["CLASS", ">PRI", ">PATHS", ">CPU%", ">PKT/S", ">IN-BIT/S", ">OUT-BIT/S", ">DROPS/S"]);
     for row in &round.classes {
-        let cells = vec![row.name.clone(), output::level(row.priority), row.paths.to_string()];
+        let cells =
+            vec![row.name.clone(), output::standing(row.priority, &row.scheduling), row.paths.to_string()];
         classes.row([cells, row.rates.cells().to_vec()].concat());
     }
     let mut paths = Table::new(&[
@@ -92,7 +93,8 @@ fn tables(round: &Round, shown: usize) -> (Table, Table) {
     ]);
     for row in round.paths.iter().take(shown) {
         let state = row.state.clone().unwrap_or_else(|| "-".into());
-        let cells = vec![row.name.clone(), row.class.clone(), output::level(row.priority), state];
+        let cells =
+            vec![row.name.clone(), row.class.clone(), output::standing(row.priority, &row.scheduling), state];
         paths.row([cells, row.rates.cells().to_vec(), vec![row.queue_packets.to_string()]].concat());
     }
     (classes, paths)

@@ -10,6 +10,7 @@ mod dscp;
 mod error;
 mod fixed;
 mod request;
+mod scheduling;
 mod settings;
 mod values;
 
@@ -26,6 +27,7 @@ use toml::{Spanned, Table};
 pub(crate) use classes::{is_class_key, key_value, parse_classes, render};
 pub use dscp::Dscp;
 pub use error::{ConfigError, unknown};
+pub use scheduling::{Percent, Policy, Scheduler};
 pub(crate) use settings::{classes as class_settings, permissions as permission_settings};
 pub use values::{Interval, Mode, Network, Ports, Rate, Size, User};
 
@@ -48,6 +50,8 @@ pub struct Config {
     pub engine: Engine,
     /// `[linux]`: the Linux thread.
     pub linux: Linux,
+    /// `[scheduler]`: how the policies divide the engine's CPU.
+    pub scheduler: Scheduler,
     /// `[extension]`: threads of programs run at the priority of the path that they serve.
     pub extension: Extension,
     /// `[system]`: paths that serve the machine itself.
@@ -241,8 +245,12 @@ impl Default for Engine {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Linux {
-    /// Where the Linux thread stands among the paths.
-    pub priority: Spanned<u8>,
+    /// Where the Linux thread stands among the priorities; default: 0.
+    pub priority: Option<Spanned<u8>>,
+    /// Its weight among the paths of WFQ, if it stands there.
+    pub weight: Option<Spanned<u32>>,
+    /// Per cent of the CPU against all paths together, if it stands beside them.
+    pub share: Option<Spanned<u8>>,
     /// How long Linux may run at most before the engine looks again.
     pub quantum_us: Spanned<u32>,
     /// How much time paths of Linux's level may take between two of its turns.
@@ -252,7 +260,9 @@ pub struct Linux {
 impl Default for Linux {
     fn default() -> Linux {
         Linux {
-            priority: values::unplaced(0),
+            priority: None,
+            weight: None,
+            share: None,
             quantum_us: values::unplaced(2_000),
             interval_us: values::unplaced(200),
         }
@@ -346,6 +356,18 @@ pub struct Class {
     pub idle: bool,
     /// Priority of its listen paths; default: `priority`.
     pub listen_priority: Option<Spanned<u8>>,
+    /// Which policy serves its paths; default: `priority`.
+    pub policy: Option<Spanned<Policy>>,
+    /// EDF, BERT: in which time the work of a path is to be done.
+    pub deadline_us: Option<Spanned<u32>>,
+    /// EDF, BERT: engine time that it then takes.
+    pub budget_us: Option<Spanned<u32>>,
+    /// BERT: the share of the engine's CPU that is for each of its paths.
+    pub cpu_percent: Option<Spanned<Percent>>,
+    /// BERT: nothing is stolen from its paths, and they may steal to be in time.
+    pub important: Option<Spanned<bool>>,
+    /// EDF, BERT: of the engine's CPU, what may be promised to its paths together.
+    pub cpu_limit_percent: Option<Spanned<Percent>>,
     /// Networks of the peer.
     #[serde(default)]
     pub source: Vec<Network>,

@@ -36,12 +36,14 @@ use scoutline_proto::{Bindings, Interface};
 use scoutline_ring::StreamMemory;
 use scoutline_sched::{Decision, Entry, Level, Policy, Schedule};
 
+use crate::admission::{Promise, Promises};
 use crate::clock;
 use crate::command::RegionId;
 use crate::extend::Extension;
 use crate::flood::Detector;
-use crate::policy::ClassPolicy;
+use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
+use crate::scheduling::Asks;
 use crate::settings::{EngineSettings, ProgramFacts};
 use crate::socket::{Listeners, StreamStage};
 use crate::wheel::Wheel;
@@ -79,7 +81,14 @@ impl Net {
 /// What the engine knows of a path beside the path itself.
 #[derive(Default)]
 struct Extra {
+    /// What it counts as.
     level: Level,
+    /// What it asks of the schedule.
+    asks: Asks,
+    /// What of the CPU it is promised.
+    promise: Option<Promise>,
+    /// Since when the program's end or a timer waits to be looked at.
+    since: Option<Time>,
     /// The program's end wants to be looked at.
     kicked: bool,
     /// A timer of the path may be due.
@@ -134,6 +143,10 @@ pub struct Core {
     pub(crate) finished: ClassAccounts,
     pub(crate) policy: Rc<ClassPolicy>,
     listeners: Listeners,
+    promises: Promises,
+    policy_memory: PolicyMemory,
+    /// By a change of the classes a path no longer raises its threads as far as before.
+    lowered: bool,
     /// The paths that pass packets on.
     forwarders: BTreeMap<Direction, PathId>,
     /// Classes were changed, and not all paths have been looked at since.
@@ -187,12 +200,18 @@ impl Core {
     }
 
     /// Shares the time since `from` among the paths that the burst was sorted onto.
+    ///
+    /// Where shares are compared it counts against them too, or a flood would be sorted at the cost of others. Levels
+    /// are not shares.
     fn charge_demux(&mut self, from: Time) {
-        let spent = clock::now().since(from);
-        let share = spent.as_nanos() as u64 / self.touched.len().max(1) as u64;
+        let now = clock::now();
+        let share = now.since(from).as_nanos() as u64 / self.touched.len().max(1) as u64;
         for id in self.touched.drain(..) {
             if let Some(path) = self.paths.get_mut(id) {
                 path.account.cpu_ns += share;
+                if self.extras[id.index as usize].asks != Asks::Level {
+                    self.schedule.charge(Entry::Path(id), Duration::from_nanos(share), now);
+                }
             }
         }
     }
@@ -212,13 +231,15 @@ impl Core {
             net.graph.demux(message.bytes(), device, net.entry)
         };
         match verdict {
-            Verdict::Path(id) if self.refuses_connection(id, &message) => {
-                self.nets[net].unwanted += 1;
-                self.count_drop(Some(id), DropReason::ConnectionLimit);
-            }
-            Verdict::Path(id) => {
-                self.offer(id, message, now);
-            }
+            Verdict::Path(id) => match self.refuses_connection(id, &message) {
+                Some(reason) => {
+                    self.nets[net].unwanted += 1;
+                    self.count_drop(Some(id), reason);
+                }
+                None => {
+                    self.offer(id, message, now);
+                }
+            },
             Verdict::NoPath => match self.flows.lookup(&key) {
                 // Uncommon headers (options, say) of a known flow.
                 Some(id) => {
@@ -262,8 +283,33 @@ impl Core {
     }
 
     fn make_ready(&mut self, id: PathId, now: Time) {
-        let level = self.extras[id.index as usize].level;
-        self.schedule.enqueue(Entry::Path(id), level.into(), now);
+        let Extra { level, asks, .. } = self.extras[id.index as usize];
+        let parameters = match asks {
+            Asks::Level => level.into(),
+            _ => asks.parameters(
+                level,
+                self.waits_since(id, now),
+                self.schedule.bert().configuration().capacity,
+            ),
+        };
+        self.schedule.enqueue(Entry::Path(id), parameters, now);
+    }
+
+    /// When the oldest of what waits for a path came: the front of its queue, or what its program or a timer wants.
+    /// A path that is not done with the latter in its time has as long again: a bulk sender is never done.
+    fn waits_since(&mut self, id: PathId, now: Time) -> Time {
+        let extra = &mut self.extras[id.index as usize];
+        let within = match extra.asks {
+            Asks::Deadline { within_us, .. } => Duration::from_micros(within_us.into()),
+            _ => Duration::ZERO,
+        };
+        let asked = (extra.kicked || extra.expired).then(|| {
+            let since = extra.since.filter(|since| *since + within > now).unwrap_or(now);
+            extra.since = Some(since);
+            since
+        });
+        let queued = self.paths.get(id).and_then(|path| Some(path.queue().first()?.facts.arrival));
+        asked.into_iter().chain(queued).min().unwrap_or(now)
     }
 
     /// Looks at the slots that programs marked and at their calls. Says whether there were any.
@@ -365,6 +411,7 @@ impl Core {
         }
         let Extra { net, to, level, .. } = self.extras[id.index as usize];
         let (net, leaves) = (net as usize, usize::from(to.unwrap_or(net)));
+        let urgent = level > self.settings.linux_level;
         // Before any protocol work.
         if level == Level::Idle
             && let Some(busy) = [leaves, net].into_iter().find(|&net| self.is_background_suspended(net, now))
@@ -427,6 +474,9 @@ impl Core {
             let grant = grant.after(&self.runner.out);
             extra.kicked = note(path.run_outward(&mut self.runner, grant, &mut Burst::new()));
         }
+        if !extra.kicked {
+            extra.since = None;
+        }
         attach_stream(path, &mut self.runner.out);
         if let Some(due) = path.next_timeout()
             && extra.armed.is_none_or(|armed| armed > due)
@@ -456,13 +506,21 @@ impl Core {
             path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
         }
         self.schedule.charge(Entry::Path(id), spent, after);
-        if decision.level > self.settings.linux_level && !self.nets[leaves].transmit.is_direct() {
+        if urgent && !self.nets[leaves].transmit.is_direct() {
             // Before what is less important is worked on. Without levels there is nothing that it would wait for.
-            self.flush_net(leaves, decision.level, now);
+            self.flush_net(leaves, level, now);
         } else if self.is_burst_full(leaves) {
             self.flush(leaves, now);
         }
         after
+    }
+
+    /// Charges time to a path that it has cost, beside its runs.
+    pub(crate) fn charge(&mut self, id: PathId, spent: Duration, now: Time) {
+        if let Some(path) = self.paths.get_mut(id) {
+            path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
+            self.schedule.charge(Entry::Path(id), spent, now);
+        }
     }
 
     /// True when something could be done now.

@@ -316,6 +316,11 @@ impl Extension {
             if !which(touched) {
                 return true;
             }
+            if let Some(shared) = touched.shared()
+                && shared.thread.load(Ordering::Acquire) == touched.before.thread
+            {
+                shared.level.store(0, Ordering::SeqCst);
+            }
             if let Err(error) = touched.before.restore() {
                 eprintln!(
                     "scoutline: warn: thread {} keeps its raised priority: {error}",

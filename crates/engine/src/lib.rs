@@ -5,6 +5,7 @@
 //! that come over a channel.
 #![allow(unsafe_code)] // system calls of the loop, and copies to and from shared rings; each block says why it holds
 
+mod admission;
 mod arena;
 mod background;
 mod bells;
@@ -17,6 +18,7 @@ mod flood;
 mod linux;
 mod policy;
 mod program;
+mod scheduling;
 mod settings;
 mod socket;
 mod start;
@@ -31,6 +33,7 @@ pub use crate::core::{Core, PathCost, path_cost};
 pub use crate::extend::{ExtensionSettings, ThreadBefore, UndoLog};
 pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
+pub use crate::scheduling::{Asks, JobAsks, Stands};
 pub use crate::settings::{
     ClassSettings, DeviceSettings, EngineSettings, Forward, PermissionSettings, ProgramFacts,
 };

@@ -26,6 +26,8 @@ use scoutline_proto::request::Matcher;
 use scoutline_proto::request::matcher::Importance;
 use scoutline_sched::Level;
 
+use crate::admission::{Millionths, POLICIES};
+use crate::scheduling::Stands;
 use crate::settings::{ClassSettings, PermissionSettings, ProgramFacts};
 pub(crate) use conditions::of_these_programs;
 use conditions::{Place, hold_for_packet, hold_for_place, look_at_packets};
@@ -36,8 +38,24 @@ pub struct ClassPolicy {
     permissions: RefCell<Vec<PermissionSettings>>,
 }
 
-#[derive(Default)]
+/// What the sockets of each policy of the schedule may hold together.
+#[derive(Clone)]
+pub(crate) struct PolicyMemory([Budget; POLICIES.len()]);
+
+impl PolicyMemory {
+    /// Budgets of so many bytes; `None`: without a limit.
+    pub(crate) fn new(limits: [Option<u64>; POLICIES.len()]) -> PolicyMemory {
+        PolicyMemory(limits.map(|limit| Budget::new(u32::MAX, limit.unwrap_or(u64::MAX))))
+    }
+
+    /// The budgets, in the order of [`POLICIES`].
+    pub(crate) fn all(&self) -> &[Budget; POLICIES.len()] {
+        &self.0
+    }
+}
+
 struct Table {
+    policies: PolicyMemory,
     /// By number.
     numbered: Vec<Option<Rc<Class>>>,
     /// The numbers in the order of the rules; never empty, and the last one matches everything.
@@ -62,6 +80,8 @@ pub(crate) struct Class {
     /// What the sockets of the class may hold together.
     pub(crate) memory: Budget,
     connections: Rc<Cell<u32>>,
+    /// What of the CPU is promised to its paths.
+    pub(crate) promised: Rc<Cell<Millionths>>,
     /// The generation of the rules from which on it asks of requests what it asks now.
     asks_since: u64,
 }
@@ -89,13 +109,13 @@ impl Drop for Seat {
 impl Class {
     /// Where a path of this class and of this program stands. Background stays background, whatever its class says:
     /// lowering oneself is always allowed.
-    pub(crate) fn level_of(&self, program: Option<&ProgramFacts>) -> Level {
-        lowered(self.settings.level, program)
+    pub(crate) fn stands_of(&self, program: Option<&ProgramFacts>) -> Stands {
+        lowered(self.settings.stands(), program)
     }
 
-    /// As [`Class::level_of`], for a listen path.
-    pub(crate) fn listen_level_of(&self, program: Option<&ProgramFacts>) -> Level {
-        lowered(self.settings.listen_level, program)
+    /// As [`Class::stands_of`], for a listen path.
+    pub(crate) fn listen_stands_of(&self, program: Option<&ProgramFacts>) -> Stands {
+        lowered(self.settings.listen_stands(), program)
     }
 
     /// Connections that it has.
@@ -124,14 +144,28 @@ impl Class {
     }
 }
 
-fn lowered(level: Level, program: Option<&ProgramFacts>) -> Level {
-    if program.is_some_and(|program| program.background) { Level::Idle } else { level }
+fn lowered(stands: Stands, program: Option<&ProgramFacts>) -> Stands {
+    if program.is_some_and(|program| program.background) { Level::Idle.into() } else { stands }
 }
 
 impl ClassPolicy {
     /// A policy with these classes, to which one that matches everything is added.
     pub fn new(classes: Vec<ClassSettings>) -> ClassPolicy {
-        let policy = ClassPolicy { table: RefCell::default(), permissions: RefCell::default() };
+        ClassPolicy::within(classes, &PolicyMemory::new([None; POLICIES.len()]))
+    }
+
+    /// The same; what they hold is part of what their policies may hold.
+    pub(crate) fn within(classes: Vec<ClassSettings>, policies: &PolicyMemory) -> ClassPolicy {
+        let table = Table {
+            policies: policies.clone(),
+            numbered: Vec::new(),
+            order: Vec::new(),
+            leaving: Vec::new(),
+            highest: Level::default(),
+            requests: None,
+            generation: 0,
+        };
+        let policy = ClassPolicy { table: RefCell::new(table), permissions: RefCell::default() };
         policy.replace(classes);
         policy
     }
@@ -339,16 +373,18 @@ impl Table {
     /// Says what a number means from now on. What is held under it stays so.
     fn put(&mut self, number: ClassIndex, rank: Option<u32>, settings: ClassSettings) {
         let limit = settings.memory.unwrap_or(u64::MAX);
-        let (memory, connections, asks_since) = match self.class(number) {
+        let (memory, connections, promised, asks_since) = match self.class(number) {
             Some(same) => {
                 same.memory.set_limits(u32::MAX, limit);
                 let asks_same = same.settings.request == settings.request;
                 let asks_since = if asks_same { same.asks_since } else { self.generation };
-                (same.memory.clone(), Rc::clone(&same.connections), asks_since)
+                let (connections, promised) = (Rc::clone(&same.connections), Rc::clone(&same.promised));
+                (same.memory.clone(), connections, promised, asks_since)
             }
-            None => (Budget::new(u32::MAX, limit), Rc::default(), self.generation),
+            None => (Budget::new(u32::MAX, limit), Rc::default(), Rc::default(), self.generation),
         };
-        let class = Class { number, rank, settings, memory, connections, asks_since };
+        memory.put_within(&self.policies.0[settings.asks.index()]);
+        let class = Class { number, rank, settings, memory, connections, promised, asks_since };
         self.numbered[number as usize] = Some(Rc::new(class));
     }
 

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use scoutline_base::DeviceId;
 use scoutline_proto::request::matcher::Conditions;
+use scoutline_sched::schedule::{Linux, Shares};
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
 
 use crate::extend::ExtensionSettings;
+use crate::scheduling::{Asks, Stands};
 
 /// Everything an engine needs to know.
 #[derive(Clone, Debug)]
@@ -44,7 +46,13 @@ pub struct EngineSettings {
     pub queue_packets: u32,
     /// Apply the measuring rule to new paths.
     pub measure: bool,
+    /// How the CPU is divided among the policies.
+    pub shares: Shares,
+    /// Buffer bytes that the sockets of each policy may hold together: priority, EDF, WFQ, BERT.
+    pub policy_memory: [Option<u64>; 4],
     /// Where the Linux thread stands.
+    pub linux: Linux,
+    /// At which level, if it stands among the priorities; and above which level what comes rings for the engine.
     pub linux_level: Level,
     /// How long Linux may run at most before the engine looks again.
     pub linux_quantum: Duration,
@@ -74,6 +82,9 @@ impl Default for EngineSettings {
             time_wait: Duration::from_secs(60),
             queue_packets: 256,
             measure: false,
+            shares: Shares::default(),
+            policy_memory: [None; 4],
+            linux: Linux::default(),
             linux_level: Level::Priority(0),
             linux_quantum: Duration::from_millis(2),
             linux_interval: Duration::from_micros(200),
@@ -114,10 +125,15 @@ pub struct DeviceSettings {
 pub struct ClassSettings {
     /// Its name: what stays the same when classes are changed live.
     pub name: String,
-    /// Where its paths stand.
+    /// Where its paths stand among the priorities. Of a class that asks for something else, what its paths count as;
+    /// the engine fills that in.
     pub level: Level,
     /// Where its listen paths stand.
     pub listen_level: Level,
+    /// What its paths ask of the schedule.
+    pub asks: Asks,
+    /// What its listen paths ask.
+    pub listen_asks: Asks,
     /// Networks of the peer: address and prefix length.
     pub sources: Vec<(Ipv4Addr, u8)>,
     /// Networks of our own address.
@@ -144,6 +160,8 @@ pub struct ClassSettings {
     pub memory: Option<u64>,
     /// TCP connections that the class may have at a time, half-open ones included.
     pub connections: Option<u32>,
+    /// Millionths of the CPU that may be promised to its paths together.
+    pub cpu_limit: Option<u64>,
     /// The DSCP that packets of its paths leave with.
     pub mark: Option<u8>,
     /// Program threads may be scheduled with its paths.
@@ -161,6 +179,8 @@ impl ClassSettings {
             name: name.to_owned(),
             level: Level::default(),
             listen_level: Level::default(),
+            asks: Asks::default(),
+            listen_asks: Asks::default(),
             sources: Vec::new(),
             destinations: Vec::new(),
             local_ports: Vec::new(),
@@ -174,11 +194,28 @@ impl ClassSettings {
             queue_packets: None,
             memory: None,
             connections: None,
+            cpu_limit: None,
             mark: None,
             extend: true,
             weight: Weight::default(),
             rate: None,
         }
+    }
+
+    /// Where its paths stand.
+    pub fn stands(&self) -> Stands {
+        Stands { level: self.level, asks: self.asks }
+    }
+
+    /// Where its listen paths stand.
+    pub fn listen_stands(&self) -> Stands {
+        Stands { level: self.listen_level, asks: self.listen_asks }
+    }
+
+    /// Fills in what its paths count as when Linux stands at this level.
+    pub(crate) fn settle(&mut self, linux: Level) {
+        self.level = self.asks.counts_as(self.level, linux);
+        self.listen_level = self.listen_asks.counts_as(self.listen_level, linux);
     }
 }
 

@@ -17,8 +17,8 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 use scoutline_abi::layout::engine_state;
-use scoutline_base::Time;
-use scoutline_sched::{Decision, Entry, Level, Policy};
+use scoutline_base::{PathId, Time};
+use scoutline_sched::{Charged, Decision, Entry, Level, Policy, schedule};
 
 use crate::bells::Bells;
 use crate::clock;
@@ -57,9 +57,22 @@ pub(crate) struct Loop {
     pub(crate) times: Times,
     last_linux: Time,
     last_work: Time,
+    books: Books,
     /// Too many woken threads have not run yet.
     pressed: bool,
     stopping: bool,
+}
+
+/// What the loop itself takes (devices, doorbells, sending) is charged to the path of its turn when Linux has a part of
+/// the CPU: else the engine as a whole would have more than its own. Among the priorities nobody asks for that.
+#[derive(Default)]
+struct Books {
+    /// Up to here all time is charged to somebody.
+    until: Time,
+    /// What was charged to anybody by then.
+    charged: Duration,
+    /// A path has run since Linux did.
+    path_ran: bool,
 }
 
 /// Where the engine's time went, in nanoseconds, and how often it slept.
@@ -91,6 +104,7 @@ impl Loop {
             times: Times::default(),
             last_linux: now,
             last_work: now,
+            books: Books { until: now, ..Books::default() },
             pressed: false,
             stopping: false,
         }
@@ -112,8 +126,14 @@ impl Loop {
                     match decision.entry {
                         Entry::Path(id) => {
                             self.last_work = self.core.run_path(id, &decision, now);
+                            self.charge_turn(id);
                         }
-                        Entry::Linux => self.linux_slice(decision),
+                        Entry::Linux => {
+                            self.linux_slice(decision);
+                            if !std::mem::take(&mut self.books.path_ran) {
+                                self.begin_books();
+                            }
+                        }
                     }
                     continue;
                 }
@@ -129,12 +149,37 @@ impl Loop {
             }
             if now.since(self.last_work) < self.core.settings.spin {
                 std::hint::spin_loop();
+                self.begin_books();
                 self.times.spin_ns += clock::now().since(now).as_nanos() as u64;
             } else {
                 self.sleep(now);
+                self.begin_books();
             }
         }
         self.core.stop(clock::now());
+    }
+
+    /// Charges the path that has just run with what the loop has spent since the books were in order.
+    fn charge_turn(&mut self, id: PathId) {
+        if self.core.settings.linux == schedule::Linux::Priority {
+            return;
+        }
+        let all = |core: &Core| {
+            let Charged { paths, linux } = core.schedule.charged();
+            paths + linux
+        };
+        let now = self.last_work;
+        let booked = all(&self.core).saturating_sub(self.books.charged);
+        self.core.charge(id, now.since(self.books.until).saturating_sub(booked), now);
+        self.books = Books { until: now, charged: all(&self.core), path_ran: true };
+    }
+
+    /// From here on the loop's time is somebody's.
+    fn begin_books(&mut self) {
+        if self.core.settings.linux != schedule::Linux::Priority {
+            let Charged { paths, linux } = self.core.schedule.charged();
+            self.books = Books { until: clock::now(), charged: paths + linux, path_ran: false };
+        }
     }
 
     /// Linux is ready when programs were woken, or when it has not run for a while.
@@ -164,14 +209,17 @@ impl Loop {
         }
     }
 
-    /// Linux stands where its most important raised thread does, and never below its own level. Says whether such a
-    /// thread wants to run.
+    /// Linux stands where its most important raised thread does, among the priorities; without one, where it was put,
+    /// and never below its own level. Says whether such a thread wants to run.
     fn place_linux(&mut self, now: Time) -> bool {
         let wanted = self.core.extension.wanted(now);
-        let linux_level = wanted.unwrap_or(Level::Idle).max(self.core.settings.linux_level);
+        let settings = &self.core.settings;
+        let linux_level = wanted.unwrap_or(Level::Idle).max(settings.linux_level);
+        let linux = if wanted.is_some() { schedule::Linux::Priority } else { settings.linux };
         let mut configuration = *self.core.schedule.configuration();
-        if configuration.fixed.linux_level != linux_level {
+        if (configuration.fixed.linux_level, configuration.linux) != (linux_level, linux) {
             configuration.fixed.linux_level = linux_level;
+            configuration.linux = linux;
             self.core.schedule.configure(configuration);
         }
         wanted.is_some()
@@ -203,6 +251,7 @@ impl Loop {
         self.times.slices += 1;
         let mut now = start;
         let mut finished = false;
+        let own = sys::thread_time();
         while now.since(start) < quantum_at(decision.level) {
             let left = quantum_at(decision.level).saturating_sub(now.since(start));
             let look = if self.core.all_important_ring() { LINUX_LOOK_RUNG } else { LINUX_LOOK };
@@ -235,7 +284,8 @@ impl Loop {
         self.core.publish(engine_state::POLLING);
         self.last_linux = now;
         self.last_work = now;
-        let spent = now.since(start);
+        // Going to sleep and looking up is our own time: 20 µs and more on a virtual machine.
+        let spent = now.since(start).saturating_sub(sys::thread_time().saturating_sub(own));
         self.times.away_ns += spent.as_nanos() as u64;
         self.core.schedule.charge(Entry::Linux, spent, now);
         if !finished {

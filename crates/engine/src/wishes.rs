@@ -13,6 +13,7 @@ use std::rc::Rc;
 use scoutline_sched::Level;
 
 use crate::policy::{Class, ClassPolicy, of_these_programs};
+use crate::scheduling::Stands;
 use crate::settings::{PermissionSettings, ProgramFacts};
 
 /// What was asked for. Without any of it, a socket has none.
@@ -28,9 +29,9 @@ pub(crate) struct Wishes {
 /// What a path gets.
 pub(crate) struct Granted {
     pub(crate) class: Rc<Class>,
-    pub(crate) level: Level,
+    pub(crate) stands: Stands,
     /// For a listen path.
-    pub(crate) listen_level: Level,
+    pub(crate) listen_stands: Stands,
     /// Threads are raised with it.
     pub(crate) extended: bool,
 }
@@ -46,21 +47,23 @@ impl ClassPolicy {
     /// What a path gets which the rules put into `ruled`.
     pub(crate) fn grant(&self, ruled: Rc<Class>, wishes: Option<&Wishes>, program: &ProgramFacts) -> Granted {
         let Some(wishes) = wishes else {
-            let (level, listen_level) = (ruled.level_of(Some(program)), ruled.listen_level_of(Some(program)));
-            return Granted { level, listen_level, extended: ruled.settings.extend, class: ruled };
+            let stands = ruled.stands_of(Some(program));
+            let listen_stands = ruled.listen_stands_of(Some(program));
+            return Granted { stands, listen_stands, extended: ruled.settings.extend, class: ruled };
         };
         let permitted = self.permitted(program);
         let named = wishes.class.as_ref().and_then(|name| self.named(name));
         let class = named.filter(|class| self.may_join(class, &ruled, program)).unwrap_or(ruled);
-        let level = |own: Level| match (wishes.background, wishes.priority) {
-            (true, _) => Level::Idle,
-            (false, Some(priority)) => Level::Priority(priority).min(permitted.up_to(own)),
+        // Who asks for a priority gets it as one, whatever policy its class has.
+        let stands = |own: Stands| match (wishes.background, wishes.priority) {
+            (true, _) => Level::Idle.into(),
+            (false, Some(priority)) => Level::Priority(priority).min(permitted.up_to(own.level)).into(),
             (false, None) => own,
         };
         let extend = class.settings.extend;
         Granted {
-            level: level(class.level_of(Some(program))),
-            listen_level: level(class.listen_level_of(Some(program))),
+            stands: stands(class.stands_of(Some(program))),
+            listen_stands: stands(class.listen_stands_of(Some(program))),
             extended: wishes.extend.map_or(extend, |wish| wish && (extend || permitted.extend)),
             class,
         }
@@ -71,7 +74,7 @@ impl ClassPolicy {
         let granted = self.grant(Rc::clone(ruled), Some(wishes), program);
         let class = wishes.class.as_ref().is_none_or(|name| granted.class.settings.name == **name);
         let level = wishes.background
-            || wishes.priority.is_none_or(|priority| granted.level == Level::Priority(priority));
+            || wishes.priority.is_none_or(|priority| granted.stands.level == Level::Priority(priority));
         class && level && wishes.extend.is_none_or(|extend| granted.extended == extend)
     }
 
@@ -203,7 +206,7 @@ mod tests {
         let wishes = wish(|wishes| (wishes.priority, wishes.class) = (Some(8), Some("low".into())));
         let of = |policy: &ClassPolicy, ruled: &str| {
             let granted = policy.grant(policy.named(ruled).unwrap(), Some(&wishes), &program("nginx"));
-            (granted.class.settings.name.clone(), granted.level)
+            (granted.class.settings.name.clone(), granted.stands.level)
         };
         assert_eq!(of(&policy, "web"), ("low".into(), Level::Priority(4)));
         assert_eq!(of(&policy, "backup"), ("backup".into(), Level::Priority(4)), "it would be a rise");

@@ -40,6 +40,8 @@ drop_reasons! {
     BacklogFull => "backlog-full",
     /// The class has as many connections as it may have.
     ConnectionLimit => "connection-limit",
+    /// The class or the policy has no more of the CPU to give away.
+    CpuLimit => "cpu-limit",
     /// Admission control refused a new path.
     Refused => "refused",
     /// Reassembly of fragments ran out of time.

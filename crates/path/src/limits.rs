@@ -1,6 +1,6 @@
 //! Limits of one path, and the budget that all paths of an engine share: admission control (Scout §4.4).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::{Attributes, CreateError, Name, QueueMemory};
@@ -50,6 +50,8 @@ struct Inner {
     limit_buffer_bytes: Cell<u64>,
     paths: Cell<u32>,
     buffer_bytes: Cell<u64>,
+    /// What these bytes are part of.
+    within: RefCell<Option<Budget>>,
     queue_memory: QueueMemory,
 }
 
@@ -68,6 +70,7 @@ impl Budget {
                 limit_buffer_bytes: Cell::new(buffer_bytes),
                 paths: Cell::new(0),
                 buffer_bytes: Cell::new(0),
+                within: RefCell::default(),
                 queue_memory: QueueMemory::default(),
             }),
         }
@@ -91,6 +94,27 @@ impl Budget {
     #[inline]
     pub fn has_room(&self, bytes: u64) -> bool {
         self.inner.buffer_bytes.get().saturating_add(bytes) <= self.inner.limit_buffer_bytes.get()
+            && self.inner.within.borrow().as_ref().is_none_or(|within| within.has_room(bytes))
+    }
+
+    /// Its bytes count in another budget too from now on, even beyond that one's limit, and no more in the one
+    /// before.
+    ///
+    /// # Panics
+    /// When the other one lies within this.
+    pub fn put_within(&self, other: &Budget) {
+        assert!(!other.lies_within(self), "a budget cannot be a part of itself");
+        let held = self.buffer_bytes();
+        other.on_held(0, held);
+        if let Some(before) = self.inner.within.replace(Some(other.clone())) {
+            before.on_held(held, 0);
+        }
+    }
+
+    fn lies_within(&self, other: &Budget) -> bool {
+        let within = self.inner.within.borrow();
+        Rc::ptr_eq(&self.inner, &other.inner)
+            || within.as_ref().is_some_and(|within| within.lies_within(other))
     }
 
     /// Takes `bytes` out of the budget; false, and nothing taken, when they are not there. For memory that is held
@@ -146,5 +170,31 @@ impl Budget {
     pub(crate) fn on_held(&self, before: u64, after: u64) {
         let now = self.inner.buffer_bytes.get().wrapping_add(after).wrapping_sub(before);
         self.inner.buffer_bytes.set(now);
+        if let Some(within) = &*self.inner.within.borrow() {
+            within.on_held(before, after);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Budget;
+
+    #[test]
+    fn a_part_keeps_within_the_whole() {
+        let (one, other) = (Budget::new(1, 100), Budget::new(1, 10));
+        let parts = [Budget::new(1, u64::MAX), Budget::new(1, 60)];
+        parts.iter().for_each(|part| part.put_within(&one));
+        assert!(parts[0].charge(70) && !parts[1].charge(31) && parts[1].charge(30));
+        assert_eq!((one.buffer_bytes(), parts[0].has_room(1)), (100, false));
+        parts[0].put_within(&other);
+        assert_eq!(
+            (one.buffer_bytes(), other.buffer_bytes()),
+            (30, 70),
+            "kept, though it is beyond the limit"
+        );
+        assert!(!parts[0].charge(1) && parts[1].charge(30) && !parts[1].charge(1));
+        parts[0].refund(70);
+        assert!(other.buffer_bytes() == 0 && parts[0].charge(10) && !parts[0].charge(1));
     }
 }

@@ -86,6 +86,12 @@ impl Queue {
         Some(message)
     }
 
+    /// The oldest message, which stays.
+    #[inline]
+    pub fn first(&self) -> Option<&Message> {
+        self.messages.front()
+    }
+
     /// Moves up to `limit` of the oldest messages to the end of `burst`; says how many.
     pub fn take_burst(&mut self, limit: usize, burst: &mut Burst) -> usize {
         let count = limit.min(self.messages.len());

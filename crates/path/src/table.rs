@@ -2,7 +2,7 @@
 
 use scoutline_base::PathId;
 
-use crate::{Account, Budget, CreateError, Limits, NewPath, Path};
+use crate::{Account, Budget, CreateError, DropReason, Limits, NewPath, Path};
 
 /// Slots of one chunk. The table grows by chunks and never moves a path, so that growing past 100,000 paths costs
 /// no more than growing past 100.
@@ -157,6 +157,11 @@ impl ClassAccounts {
         self.of(class).account.fold(spent);
     }
 
+    /// Counts what was refused a path of this class before there was one.
+    pub fn on_drop(&mut self, class: u16, reason: DropReason) {
+        self.of(class).account.on_drop(reason);
+    }
+
     fn of(&mut self, class: u16) -> &mut ClassAccount {
         let class = class as usize;
         if class >= self.classes.len() {
@@ -168,8 +173,9 @@ impl ClassAccounts {
     /// Adds one class's sum to another's: the first is gone, and its number may be used anew.
     pub fn merge(&mut self, gone: u16, into: u16) {
         let Some(sum) = self.classes.get_mut(gone as usize).map(std::mem::take) else { return };
-        self.of(into).account.fold(&sum.account);
-        self.of(into).finished += sum.finished;
+        let into = self.of(into);
+        into.account.fold(&sum.account);
+        into.finished += sum.finished;
     }
 
     /// A class's sum, if a path of it has finished.

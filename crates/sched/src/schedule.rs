@@ -13,7 +13,8 @@
 //! the share of its policy.
 //!
 //! *Linux* stands in fixed priority at a level, or in WFQ with a weight among the paths there, or beside the policies
-//! with a share of its own: then how much it gets does not depend on how many paths there are.
+//! with a share of its own: then how much it gets does not depend on how many paths there are. Such a share is one
+//! more beside those of the policies, or a part of the CPU against all of them together, whichever have work.
 //!
 //! While nothing but levels has been asked for, this is [`FixedPriority`] and nothing else: the same decisions, at the
 //! price of one branch for each call.
@@ -96,6 +97,8 @@ pub enum Linux {
     Weight(Weight),
     /// Beside the policies, with a guaranteed share as they have.
     Share(u16),
+    /// Beside the policies, with so many hundredths of the CPU, 1 to 99, while Linux and any of them have work.
+    Percent(u8),
 }
 
 /// The policies, as slots of the shares.
@@ -167,7 +170,7 @@ impl Schedule {
         let capacity = self.guaranteed(Kind::Bert);
         self.bert.configure(bert::Configuration { linux_quantum, capacity, ..configuration.bert });
         for kind in Kind::ALL {
-            self.shares.weigh(kind as u32, self.share(kind));
+            self.shares.weigh(kind as u32, self.weight(kind));
         }
         if moved {
             // Where it can stand the time of its arrival means nothing.
@@ -195,12 +198,22 @@ impl Schedule {
         &self.bert
     }
 
-    /// What of the CPU a policy gets if all have work.
+    /// What of the CPU, in 1/10,000, the policy that serves these parameters gets if all have work.
+    pub fn guarantee(&self, parameters: Parameters) -> Weight {
+        self.guaranteed(Kind::of(parameters))
+    }
+
     fn guaranteed(&self, kind: Kind) -> Weight {
         let own_share =
             |kind: &Kind| *kind != Kind::Linux || matches!(self.configuration.linux, Linux::Share(_));
         let all: u32 = Kind::ALL.into_iter().filter(own_share).map(|kind| self.share(kind)).sum();
-        Weight::new(u64::from(self.share(kind)) * u64::from(Weight::HIGHEST) / u64::from(all))
+        let whole = match self.configuration.linux {
+            Linux::Percent(percent) => {
+                u64::from(Weight::HIGHEST) / 100 * u64::from(100 - hundredths(percent))
+            }
+            _ => u64::from(Weight::HIGHEST),
+        };
+        Weight::new(u64::from(self.share(kind)) * whole / u64::from(all))
     }
 
     fn share(&self, kind: Kind) -> u32 {
@@ -214,6 +227,28 @@ impl Schedule {
             (Kind::Linux, _) => 1,
         };
         u32::from(share.max(1))
+    }
+
+    /// What a policy weighs among those that share.
+    fn weight(&self, kind: Kind) -> u32 {
+        let Linux::Percent(percent) = self.configuration.linux else { return self.share(kind) };
+        if kind != Kind::Linux {
+            // Fine enough that a hundredth of the least of them can be told.
+            return self.share(kind) * 100;
+        }
+        let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Linux);
+        let members: u64 = others.clone().map(|kind| self.shares.weight_of(kind as u32)).sum();
+        let against =
+            if members > 0 { members } else { others.map(|kind| u64::from(self.weight(kind))).sum() };
+        let percent = u64::from(hundredths(percent));
+        (against * percent / (100 - percent)).max(1) as u32
+    }
+
+    /// Linux's part is one of whoever has work, and who that is has changed perhaps.
+    fn weigh_linux(&mut self) {
+        if matches!(self.configuration.linux, Linux::Percent(_)) {
+            self.shares.weigh(Kind::Linux as u32, self.weight(Kind::Linux));
+        }
     }
 
     fn policy(&self, kind: Kind) -> &dyn Policy {
@@ -283,7 +318,7 @@ impl Schedule {
             (Entry::Path(_), _) => (Kind::of(parameters), parameters),
             (Entry::Linux, Linux::Priority) => (Kind::Fixed, parameters),
             (Entry::Linux, Linux::Weight(weight)) => (Kind::Wfq, weight.into()),
-            (Entry::Linux, Linux::Share(_)) => (Kind::Linux, parameters),
+            (Entry::Linux, Linux::Share(_) | Linux::Percent(_)) => (Kind::Linux, parameters),
         };
         self.mixed = true;
         self.settle(entry, kind);
@@ -294,7 +329,8 @@ impl Schedule {
     }
 
     fn wake(&mut self, kind: Kind) {
-        self.shares.wake(kind as u32, self.share(kind), self.quantum(kind));
+        self.shares.wake(kind as u32, self.weight(kind), self.quantum(kind));
+        self.weigh_linux();
     }
 
     fn dequeue_mixed(&mut self, now: Time) -> Option<Decision> {
@@ -312,6 +348,7 @@ impl Schedule {
                 _ => {}
             }
         }
+        self.weigh_linux();
         let chosen = self.shares.take();
         let Some(kind) = Kind::ALL.into_iter().find(|kind| Some(*kind as u32) == chosen) else {
             return self.fixed.dequeue(now);
@@ -378,8 +415,9 @@ impl Policy for Schedule {
         Kind::ALL.into_iter().filter_map(|kind| self.policy(kind).highest_ready()).max()
     }
 
-    /// When the policy of what runs says so; when another policy has waited so long that its share owes it a quantum;
-    /// and always when what runs is idle work and something else is ready.
+    /// When the policy of what runs says so; when another policy has waited so long that its share owes it a quantum,
+    /// or is EDF and has not used up its share: its work cannot wait for a whole slice of Linux; and always when what
+    /// runs is idle work and something else is ready.
     #[inline]
     fn preempts(&self, running: &Decision, now: Time) -> bool {
         if !self.mixed {
@@ -393,7 +431,8 @@ impl Policy for Schedule {
             return Kind::ALL.into_iter().any(|kind| self.wants(kind));
         };
         let owed = |other: Kind| {
-            self.shares.lag_after(other as u32, now.since(since)) >= self.quantum(other).as_nanos() as i64
+            let patience = if other == Kind::Edf { 0 } else { self.quantum(other).as_nanos() as i64 };
+            self.shares.lag_after(other as u32, now.since(since)) >= patience
         };
         self.policy(kind).preempts(running, now)
             || Kind::ALL.into_iter().any(|other| other != kind && self.wants(other) && owed(other))
@@ -408,6 +447,11 @@ impl Policy for Schedule {
         }
         sum
     }
+}
+
+/// A part of the CPU that leaves something for both.
+fn hundredths(percent: u8) -> u8 {
+    percent.clamp(1, 99)
 }
 
 impl std::fmt::Debug for Schedule {

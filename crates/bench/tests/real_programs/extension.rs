@@ -5,6 +5,7 @@ use std::net::{SocketAddrV4, TcpStream};
 
 use scoutline_bench::process::Process;
 
+use crate::classes::tool;
 use crate::fixture::{Arm, Fixture, SOON, script, wait_for_line, wait_until};
 
 /// Connections to this port are important.
@@ -92,5 +93,37 @@ fn threads_get_back_what_they_had_when_the_daemon_stops() {
     let (scoutline, daemon) = fixture.paths().unwrap();
     let control = daemon.control().display().to_string();
     fixture.run_peer(&scoutline.display().to_string(), &["stop", "--control", &control], SOON);
+    becomes(&server, OWN);
+}
+
+#[test]
+fn threads_get_back_what_they_had_when_extension_is_switched_off() {
+    let fixture = fixture();
+    let (server, peer) = serving(&fixture);
+    tool(&fixture, &["class", "set", "preferred", "extend=false"]);
+    assert_eq!(policy(&server), OWN, "at once, though it has nothing to do");
+    drop(peer);
+    let peer = serve(&fixture);
+    assert_eq!(policy(&server), OWN, "it has served without");
+    drop(peer);
+    tool(&fixture, &["class", "set", "preferred", "extend="]);
+    let peer = serve(&fixture);
+    becomes(&server, RAISED);
+    tool(&fixture, &["class", "set", "preferred", "priority=0"]);
+    assert_eq!(policy(&server), OWN);
+    drop(peer);
+}
+
+/// As with a priority, at one above Linux's; and they get it back from a daemon that is killed.
+#[test]
+fn threads_of_paths_with_a_deadline_are_raised() {
+    let mut fixture = fixture();
+    let keys = ["policy=edf", "priority=", "deadline_us=2000"];
+    tool(&fixture, &[&["class", "set", "preferred"], &keys[..]].concat());
+    let mut server = fixture.start("python3", &[&script("blocking_echo.py"), "7000"]);
+    wait_for_line(&mut server, "ready");
+    let _peer = serve(&fixture);
+    becomes(&server, (RAISED.0, 11));
+    fixture.daemon().process().kill();
     becomes(&server, OWN);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use scoutline_abi::api::PathRow;
+use scoutline_abi::api::{PathRow, Scheduling};
 use serde::Serialize;
 
 use super::Sample;
@@ -55,6 +55,8 @@ pub(super) struct Round {
 pub(super) struct ClassRates {
     pub(super) name: String,
     pub(super) priority: Option<u8>,
+    #[serde(flatten)]
+    pub(super) scheduling: Scheduling,
     pub(super) paths: u64,
     #[serde(flatten)]
     pub(super) rates: Rates,
@@ -66,6 +68,8 @@ pub(super) struct PathRates {
     pub(super) name: String,
     pub(super) class: String,
     pub(super) priority: Option<u8>,
+    #[serde(flatten)]
+    pub(super) scheduling: Scheduling,
     pub(super) state: Option<String>,
     pub(super) queue_packets: u64,
     #[serde(flatten)]
@@ -103,6 +107,7 @@ pub(super) fn round(before: &Sample, after: &Sample, sort: Sort) -> Round {
             name: path.name.clone(),
             class: path.class.clone(),
             priority: path.priority,
+            scheduling: path.scheduling.clone(),
             state: path.state.clone(),
             queue_packets: path.queue_packets,
             rates: rates(
@@ -125,7 +130,13 @@ pub(super) fn round(before: &Sample, after: &Sample, sort: Sort) -> Round {
         };
         let old = before.stat.classes.iter().find(|old| old.name == class.name).map_or([0; 5], counters);
         let rates = rates(old, counters(class), seconds);
-        ClassRates { name: class.name.clone(), priority: class.priority, paths: class.paths, rates }
+        ClassRates {
+            name: class.name.clone(),
+            priority: class.priority,
+            scheduling: class.scheduling.clone(),
+            paths: class.paths,
+            rates,
+        }
     });
     let engine = after.stat.engine.iter().filter_map(|(name, value)| {
         let old = before.stat.engine.get(name).copied().unwrap_or(0);

@@ -7,8 +7,7 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 
 use super::error::Fault;
-use super::request;
-use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Rate, Size};
+use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Rate, Size, request, scheduling};
 
 /// Highest priority of a path.
 pub(super) const MAX_PRIORITY: u8 = 63;
@@ -24,7 +23,7 @@ const RATES: RangeInclusive<Rate> = Rate(64_000)..=Rate(800_000_000_000);
 /// Greatest weight.
 const MAX_WEIGHT: u32 = scoutline_sched::Weight::HIGHEST as u32;
 
-type Checked = Result<(), Fault>;
+pub(super) type Checked = Result<(), Fault>;
 
 pub(super) fn check(config: &Config) -> Checked {
     check_devices(&config.device)?;
@@ -44,11 +43,15 @@ pub(super) fn check(config: &Config) -> Checked {
     Ok(())
 }
 
-fn fault<T>(place: &Spanned<T>, message: String) -> Checked {
+pub(super) fn fault<T>(place: &Spanned<T>, message: String) -> Checked {
     Err(Fault { at: place.span(), message })
 }
 
-fn within<T: PartialOrd + Display>(name: &str, value: &Spanned<T>, allowed: RangeInclusive<T>) -> Checked {
+pub(super) fn within<T: PartialOrd + Display>(
+    name: &str,
+    value: &Spanned<T>,
+    allowed: RangeInclusive<T>,
+) -> Checked {
     if allowed.contains(value.get_ref()) {
         return Ok(());
     }
@@ -218,7 +221,8 @@ fn check_engine(config: &Config) -> Checked {
         );
         return fault(&config.extension.range, message);
     }
-    within("priority", &config.linux.priority, 0..=MAX_PRIORITY)?;
+    scheduling::check_scheduler(&config.scheduler)?;
+    scheduling::check_linux(&config.linux)?;
     within("quantum_us", &config.linux.quantum_us, 10..=1_000_000)?;
     within("interval_us", &config.linux.interval_us, 0..=1_000_000)?;
     within("priority", &config.system.priority, 0..=MAX_PRIORITY)
@@ -256,19 +260,7 @@ pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
             );
             return fault(&class.name, message);
         }
-        match (&class.priority, class.idle) {
-            (Some(priority), false) => within("priority", priority, 0..=MAX_PRIORITY)?,
-            (None, _) => {}
-            (Some(priority), true) => {
-                return fault(
-                    priority,
-                    format!("class `{name}` is idle and has a priority; remove one of them"),
-                );
-            }
-        }
-        if let Some(priority) = &class.listen_priority {
-            within("listen_priority", priority, 0..=MAX_PRIORITY)?;
-        }
+        scheduling::check_class(class)?;
         if let Some(queue) = &class.queue_packets {
             within("queue_packets", queue, 1..=65_536)?;
         }

@@ -8,11 +8,17 @@ use super::error::ConfigError;
 use super::{Class, Device, check};
 
 /// The keys of a class in the order in which people read them; whatever else there is comes behind.
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 31] = [
     "name",
     "priority",
     "idle",
     "listen_priority",
+    "policy",
+    "deadline_us",
+    "budget_us",
+    "cpu_percent",
+    "important",
+    "cpu_limit_percent",
     "source",
     "destination",
     "local_port",
@@ -83,8 +89,10 @@ pub(super) fn tables_of(text: &str) -> Vec<Table> {
 /// The value of a key from a word of the command line: lists have commas between their elements. `None`: an empty
 /// word, which puts the key back to its default.
 pub(crate) fn key_value(key: &str, word: &str) -> Option<Value> {
-    let scalar = |word: &str| match word.parse() {
-        Ok(number) if !TEXTS.contains(&key) => Value::Integer(number),
+    let scalar = |word: &str| match (word.parse(), word.parse()) {
+        (Ok(number), _) if !TEXTS.contains(&key) => Value::Integer(number),
+        // Whatever looks like one is meant as one only where fractions are allowed.
+        (Err(_), Ok(number)) if key.ends_with("_percent") => Value::Float(number),
         _ => word.parse().map_or_else(|_| Value::String(word.to_owned()), Value::Boolean),
     };
     let mut elements = word.split(',').map(str::trim).filter(|element| !element.is_empty()).peekable();
@@ -146,6 +154,9 @@ mod tests {
             ("idle", "true", "true"),
             ("memory", "64MiB", "\"64MiB\""),
             ("memory", "65536", "65536"),
+            ("cpu_percent", "2.5", "2.5"),
+            ("cpu_percent", "10", "10"),
+            ("policy", "edf", "\"edf\""),
             ("source", "10.0.0.7/32, 10.1.0.0/16", "[\"10.0.0.7/32\", \"10.1.0.0/16\"]"),
             ("local_port", "80,8000-8100", "[80, \"8000-8100\"]"),
             ("dscp", "EF,10", "[\"EF\", 10]"),

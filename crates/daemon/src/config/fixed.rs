@@ -26,7 +26,7 @@ impl Config {
     fn fixed(&self) -> Vec<(String, String)> {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
-        let values: [(&str, String); 19] = [
+        let values: [(&str, String); 29] = [
             ("[engine] cpu", text(&settings.cpu)),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
@@ -39,6 +39,16 @@ impl Config {
             ("[engine] queue_packets", text(&settings.queue_packets)),
             ("[engine] measure", text(&settings.measure)),
             ("[linux] priority", text(&settings.linux_level)),
+            ("[linux] weight", text(&self.linux.weight.as_ref().map(toml::Spanned::get_ref))),
+            ("[linux] share", text(&self.linux.share.as_ref().map(toml::Spanned::get_ref))),
+            ("[scheduler] priority_memory", text(&settings.policy_memory[0])),
+            ("[scheduler] edf_memory", text(&settings.policy_memory[1])),
+            ("[scheduler] wfq_memory", text(&settings.policy_memory[2])),
+            ("[scheduler] bert_memory", text(&settings.policy_memory[3])),
+            ("[scheduler] priority_share", text(self.scheduler.priority_share.get_ref())),
+            ("[scheduler] edf_share", text(self.scheduler.edf_share.get_ref())),
+            ("[scheduler] wfq_share", text(self.scheduler.wfq_share.get_ref())),
+            ("[scheduler] bert_share", text(self.scheduler.bert_share.get_ref())),
             ("[linux] quantum_us", text(&settings.linux_quantum)),
             ("[linux] interval_us", text(&settings.linux_interval)),
             ("[system] priority", text(&settings.system_level)),

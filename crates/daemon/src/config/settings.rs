@@ -5,7 +5,7 @@ use std::time::Duration;
 use scoutline_base::DeviceId;
 use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
 use scoutline_engine::{
-    ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward, PermissionSettings,
+    Asks, ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward, PermissionSettings,
 };
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
@@ -51,7 +51,10 @@ impl Config {
             time_wait: Duration::from_secs(u64::from(*engine.time_wait_s.get_ref())),
             queue_packets: *engine.queue_packets.get_ref(),
             measure: engine.measure,
-            linux_level: Level::Priority(*self.linux.priority.get_ref()),
+            shares: self.scheduler.shares(),
+            policy_memory: self.scheduler.memory(),
+            linux: self.linux.stands(),
+            linux_level: self.linux.level(),
             linux_quantum: microseconds(*self.linux.quantum_us.get_ref()),
             linux_interval: microseconds(*self.linux.interval_us.get_ref()),
             extension: self.extension(),
@@ -170,11 +173,8 @@ pub(crate) fn permissions(permissions: &[Permission]) -> Vec<PermissionSettings>
 }
 
 fn class(class: &Class, devices: &[Device]) -> ClassSettings {
-    let level = if class.idle {
-        Level::Idle
-    } else {
-        Level::Priority(class.priority.as_ref().map_or(0, |priority| *priority.get_ref()))
-    };
+    let level = class.level();
+    let asks = class.asks();
     let ports = |ports: &[Ports]| ports.iter().map(|ports| ports.0.clone()).collect();
     let networks = |networks: &[Network]| {
         networks.iter().map(|network| (network.base(), network.prefix)).collect::<Vec<_>>()
@@ -189,6 +189,9 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
             .listen_priority
             .as_ref()
             .map_or(level, |priority| Level::Priority(*priority.get_ref())),
+        asks,
+        // With a priority of their own they are among the priorities.
+        listen_asks: if class.listen_priority.is_some() { Asks::Level } else { asks },
         sources: networks(&class.source),
         destinations: networks(&class.destination),
         local_ports: ports(&class.local_port),
@@ -202,6 +205,7 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
         queue_packets: class.queue_packets.as_ref().map(|packets| *packets.get_ref()),
         memory: class.memory.as_ref().map(|memory| memory.get_ref().0),
         connections: class.connections.as_ref().map(|connections| *connections.get_ref()),
+        cpu_limit: class.cpu_limit_percent.as_ref().map(|percent| u64::from(percent.get_ref().0) * 100),
         mark: class.mark.map(|dscp| dscp.0),
         extend: class.extend.unwrap_or(true),
         weight: class

@@ -406,3 +406,127 @@ fn what_is_wrong_with_rates_and_forwards_is_said_with_a_remedy() {
         }
     }
 }
+
+#[test]
+fn every_policy_can_be_said() {
+    use scoutline_engine::{Asks, JobAsks};
+    use scoutline_sched::schedule::{Linux, Shares};
+    use scoutline_sched::{Level, Weight};
+    let config = parse(&format!(
+        "{DEVICE}
+        [scheduler]
+        priority_share = 50
+        edf_share = 30
+        wfq_share = 15
+        bert_share = 5
+        [linux]
+        share = 50
+        [[class]]
+        name = \"edf\"
+        policy = \"edf\"
+        deadline_us = 2000
+        budget_us = 100
+        local_port = [1]
+        [[class]]
+        name = \"wfq\"
+        policy = \"wfq\"
+        weight = 300
+        listen_priority = 2
+        local_port = [2]
+        [[class]]
+        name = \"bert\"
+        policy = \"bert\"
+        cpu_percent = 2.5
+        important = true
+        deadline_us = 5000
+        budget_us = 250
+        local_port = [3]
+        [[class]]
+        name = \"plain\"
+        policy = \"priority\"
+        priority = 3
+        "
+    ))
+    .unwrap();
+    let settings = config.settings();
+    assert_eq!(settings.shares, Shares { fixed: 50, edf: 30, wfq: 15, bert: 5 });
+    assert_eq!(settings.linux, Linux::Percent(50));
+    let asks: Vec<Asks> = settings.classes.iter().map(|class| class.asks).collect();
+    let job = Some(JobAsks { within_us: 5000, budget_us: 250 });
+    let expected = [
+        Asks::Deadline { within_us: 2000, budget_us: 100 },
+        Asks::Weight(Weight::new(300)),
+        Asks::Rate { rate: Weight::new(250), important: true, job },
+        Asks::Level,
+    ];
+    assert_eq!(asks, expected);
+    assert_eq!(settings.classes[0].listen_asks, expected[0]);
+    let (listens, at) = (settings.classes[1].listen_asks, settings.classes[1].listen_level);
+    assert_eq!((listens, at), (Asks::Level, Level::Priority(2)));
+    let weight = parse(&format!("{DEVICE}[linux]\nweight = 20\n")).unwrap();
+    assert_eq!(weight.settings().linux, Linux::Weight(Weight::new(20)));
+    assert_eq!(parse(DEVICE).unwrap().settings().linux, Linux::Priority);
+}
+
+#[test]
+fn keys_of_another_policy_are_refused_with_the_remedy() {
+    let class = "[[class]]\nname = \"a\"\n";
+    for (keys, expected) in [
+        (
+            "policy = \"wfq\"\npriority = 3",
+            "s.toml:7: class `a`: priority goes with policy = \"priority\", and the class has policy \"wfq\"; remove \
+             priority or change the policy",
+        ),
+        (
+            "policy = \"wfq\"\ndeadline_us = 3000",
+            "s.toml:7: class `a`: deadline_us goes with policy = \"edf\" or policy = \"bert\", and the class has \
+             policy \"wfq\"; remove deadline_us or change the policy",
+        ),
+        (
+            "policy = \"edf\"\ndeadline_us = 3000\ncpu_percent = 3",
+            "s.toml:8: class `a`: cpu_percent goes with policy = \"bert\", and the class has policy \"edf\"; remove \
+             cpu_percent or change the policy",
+        ),
+        (
+            "policy = \"edf\"",
+            "s.toml:6: class `a` has policy \"edf\" and no deadline; add deadline_us, such as deadline_us = 2000",
+        ),
+        (
+            "policy = \"bert\"",
+            "s.toml:6: class `a` has policy \"bert\" and no share; add cpu_percent, such as cpu_percent = 5",
+        ),
+        (
+            "policy = \"bert\"\ncpu_percent = 5\nbudget_us = 5",
+            "s.toml:6: class `a`: real-time work in bert has deadline_us and budget_us; add the other one",
+        ),
+        (
+            "policy = \"edf\"\nidle = true\ndeadline_us = 3000",
+            "s.toml:6: class `a` is idle and has policy \"edf\"; idle is below all of them: remove one",
+        ),
+        (
+            "policy = \"edf\"\ndeadline_us = 3000\nbudget_us = 3001",
+            "s.toml:8: budget_us = 3001 is out of range; it must be 1 to 3000",
+        ),
+        (
+            "policy = \"edf\"\ndeadline_us = 50",
+            "s.toml:7: deadline_us = 50 is out of range; it must be 100 to 60000000",
+        ),
+        (
+            "policy = \"bert\"\ncpu_percent = 100.5",
+            "s.toml:7: cpu_percent = 100.5 is out of range; it must be 0.01 to 100",
+        ),
+        ("policy = \"wfq\"\nweight = 0", "s.toml:7: weight = 0 is out of range; it must be 1 to 10000"),
+        ("policy = \"wfg\"", "s.toml:6: unknown value `wfg`; did you mean `wfq`?"),
+    ] {
+        assert_eq!(error(&format!("{class}{keys}\n")), expected, "{keys}");
+    }
+    assert_eq!(
+        error("[linux]\nweight = 3\nshare = 50\n"),
+        "s.toml:5: Linux has a weight and a share; with a weight it is one among the paths of wfq, with a share it is \
+         beside all paths: remove one of them"
+    );
+    assert_eq!(
+        error("[scheduler]\nedf_share = 0\n"),
+        "s.toml:5: edf_share = 0 is out of range; it must be 1 to 10000"
+    );
+}

@@ -198,7 +198,7 @@ impl Core {
         class: u32,
         local: SocketAddrV4,
     ) -> Result<(), CreateError> {
-        let level = self.granted(self.policy.class(class), end).listen_level;
+        let stands = self.granted(self.policy.class(class), end).listen_stands;
         let at = SocketAddrV4::new(self.nets[net].interface().address.get(), local.port());
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
@@ -207,7 +207,7 @@ impl Core {
             .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
             .with(Name::SendBuffer, Value::Number(MAX_AHEAD))
             .with(Name::PathName, Value::Text(format!("listen {local}").into()));
-        let id = self.make_path(net, "SOCKET", attributes, (class, level))?;
+        let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
         self.nets[net].tcp.listen(local, class, id);
         self.listeners.borrow_mut().insert(id, Rc::clone(end));
         end.listen_paths.borrow_mut().push(id);
@@ -239,19 +239,16 @@ impl Core {
             return Err(libc::EADDRINUSE);
         }
         let ruled = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
-        let Granted { class, level, .. } = self.granted(ruled, end);
+        let Granted { class, stands, .. } = self.granted(ruled, end);
         // Not EAGAIN: programs (curl, libuv) take that for a connection under way, and wait.
-        if class.is_full() {
-            self.unowned.on_drop(DropReason::ConnectionLimit);
-            return Err(libc::ENOBUFS);
-        }
+        self.refuse(self.admit_connection(&class), class.number)?;
         if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
         // Before the first packet: an answer may come in the same turn of the loop.
         end.add_state(slot_state::CONNECTING | slot_state::BOUND);
         let attributes = socket_attributes(end, TCP, local, Some(remote));
-        let made = self.make_path(net, "SOCKET", attributes, (class.number, level));
+        let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
         let id = made.map_err(|error| {
             end.clear_state(slot_state::CONNECTING);
             errno_of(&error)
@@ -284,13 +281,19 @@ impl Core {
         end.clear_state(slot_state::CONNECTED);
         let about = key.unwrap_or_else(|| self.place_key(net, UDP, bound));
         let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
-        let Granted { class, level, .. } = self.granted(ruled, end);
+        let Granted { class, stands, .. } = self.granted(ruled, end);
+        let admitted = if end.receive_size() == 0 {
+            self.admit(&class)
+        } else {
+            self.promises.admit(&class, stands.asks)
+        };
+        self.refuse(admitted, class.number)?;
         if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
         let attributes = socket_attributes(end, UDP, local, remote);
         let id = self
-            .make_path(net, "SOCKET", attributes, (class.number, level))
+            .make_path(net, "SOCKET", attributes, (class.number, stands))
             .map_err(|error| errno_of(&error))?;
         end.path.set(Some(id));
         self.note_origin(id, None, &end.program.facts);
@@ -320,7 +323,15 @@ impl Core {
         Ok(0)
     }
 
-    fn ring_sizes(&self) -> (u32, u32) {
+    /// What a program is told when its path was not admitted; counted in the class.
+    fn refuse(&mut self, admitted: Result<(), DropReason>, class: u32) -> Result<(), Errno> {
+        admitted.map_err(|reason| {
+            self.finished.on_drop(class as u16, reason);
+            libc::ENOBUFS
+        })
+    }
+
+    pub(super) fn ring_sizes(&self) -> (u32, u32) {
         (self.settings.receive_buffer, self.settings.send_buffer)
     }
 

@@ -21,13 +21,14 @@ use std::sync::mpsc::Sender;
 use scoutline_abi::api::Answer;
 use scoutline_base::{PathId, Time};
 use scoutline_proto::bindings::ClassIndex;
-use scoutline_sched::{Entry, Level, Policy};
+use scoutline_sched::{Entry, Policy};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
 use super::background::mark_of;
 use super::paths::{covers, note_level, socket_of};
 use crate::policy::{Class, Origin};
+use crate::scheduling::Stands;
 use crate::settings::ClassSettings;
 use crate::socket::{Asked, SocketEnd, Standing, StreamStage};
 use crate::wishes::Granted;
@@ -50,9 +51,12 @@ pub(super) struct Sweep {
 
 impl Core {
     /// Puts these classes in the place of all.
-    pub(super) fn set_classes(&mut self, classes: Vec<ClassSettings>, done: Sender<Answer>, now: Time) {
+    pub(super) fn set_classes(&mut self, mut classes: Vec<ClassSettings>, done: Sender<Answer>, now: Time) {
         if self.policy.leaving() > MOST_LEAVING {
             while self.sweep(now) {}
+        }
+        for class in &mut classes {
+            class.settle(self.settings.linux_level);
         }
         self.policy.replace(classes);
         self.set_bells();
@@ -86,6 +90,10 @@ impl Core {
             // What its paths have cost is not lost: it is the last class's now.
             self.finished.merge(number as u16, last as u16);
         }
+        if std::mem::take(&mut self.lowered) {
+            // Whoever serves something that is still important is raised again with the next event.
+            self.extension.restore_all();
+        }
         for waiting in sweep.waiting {
             // Whoever asked may be gone.
             let _ = waiting.send(Answer::Done);
@@ -107,8 +115,8 @@ impl Core {
         }
         let Some(program) = &extra.program else {
             // It serves the machine itself: at its own level, in the last class.
-            let (level, last) = (extra.level, self.policy.last());
-            self.move_path(id, &last, level, last.settings.extend, now);
+            let (stands, last) = (Stands { level: extra.level, asks: extra.asks }, self.policy.last());
+            self.move_path(id, &last, stands, last.settings.extend, now);
             return CLASSIFY;
         };
         let bound =
@@ -137,7 +145,7 @@ impl Core {
             None => socket_of(path).and_then(|end| end.wishes.borrow().as_deref().cloned()),
         };
         let granted = self.policy.grant(ruled, wishes.as_ref(), &program);
-        self.move_path(id, &granted.class, granted.level, granted.extended, now);
+        self.move_path(id, &granted.class, granted.stands, granted.extended, now);
     }
 
     /// Looks at what is asked on a connection from now on, or no longer, as the rules have it; the class that this has
@@ -181,15 +189,16 @@ impl Core {
     }
 
     /// The one place where a path that exists changes its class.
-    fn move_path(&mut self, id: PathId, class: &Class, level: Level, extended: bool, now: Time) {
+    fn move_path(&mut self, id: PathId, class: &Class, stands: Stands, extended: bool, now: Time) {
         let queue_packets = self.queue_packets(class);
-        let standing = Standing::of(level, extended, self.settings.linux_level);
+        let standing = Standing::of(stands.level, extended, self.settings.linux_level);
+        let raised_to = self.paths.get(id).and_then(socket_of).map(|end| end.level.get());
         let Some(path) = self.paths.get_mut(id) else { return };
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
-        note_level(path, level, now);
+        note_level(path, stands.level, now);
         if extra.program.is_some() {
-            path.set_mark(mark_of(class.settings.mark, level));
+            path.set_mark(mark_of(class.settings.mark, stands.level));
         }
         if let Some(stage) = path.stage_mut::<StreamStage>() {
             stage.set_class(class, standing);
@@ -197,10 +206,23 @@ impl Core {
             end.move_charge(&class.memory);
             self.nets[extra.net as usize].udp.set_class(id, class.number);
         }
-        self.set_level(id, level);
-        let entry = Entry::Path(id);
-        if self.schedule.is_ready(entry) {
-            self.schedule.enqueue(entry, level.into(), now);
+        let raises_to = self.paths.get(id).and_then(socket_of).map(|end| end.level.get());
+        self.lowered |= raises_to < raised_to;
+        self.reschedule(id, stands, now);
+    }
+
+    /// What a path asks of the schedule from now on, in whichever policy; if it is ready it takes its place there.
+    pub(super) fn reschedule(&mut self, id: PathId, stands: Stands, now: Time) {
+        self.set_level(id, stands.level);
+        let class = self.paths.get(id).map(|path| u32::from(path.class()));
+        let listens = self.listeners.borrow().contains_key(&id);
+        let promise = class
+            .filter(|_| !listens)
+            .and_then(|class| self.promises.give(&self.policy.class(class), stands.asks));
+        let extra = &mut self.extras[id.index as usize];
+        (extra.asks, extra.promise) = (stands.asks, promise);
+        if self.schedule.is_ready(Entry::Path(id)) {
+            self.make_ready(id, now);
         }
     }
 
@@ -257,7 +279,7 @@ impl Core {
     pub(super) fn place_listen_path(&mut self, end: &SocketEnd, id: PathId, class: ClassIndex, now: Time) {
         let class = self.policy.class(class);
         let granted = self.granted(Rc::clone(&class), end);
-        self.move_path(id, &class, granted.listen_level, granted.extended, now);
+        self.move_path(id, &class, granted.listen_stands, granted.extended, now);
     }
 
     /// What a path of a socket gets which the rules put into this class.

@@ -82,7 +82,7 @@ impl Core {
             return Some(id);
         }
         let interface = |net: usize| self.nets[net].interface().clone();
-        let level = self.policy.class(class).settings.level;
+        let stands = self.policy.class(class).settings.stands();
         let names = [from, to].map(|net| self.nets[net].device.name().to_owned());
         let attributes = Attributes::new()
             .with(Name::PathName, Value::Text(format!("forward {} {}", names[0], names[1]).into()))
@@ -103,9 +103,9 @@ impl Core {
             self.counters.paths_refused += 1;
             return None;
         };
-        self.take_in(id, from, level);
+        self.take_in(id, from, (class, stands));
         self.extras[id.index as usize].to = Some(to as u16);
-        self.count_background(to, Level::default(), level);
+        self.count_background(to, Level::default(), stands.level);
         self.forwarders.insert(direction, id);
         Some(id)
     }

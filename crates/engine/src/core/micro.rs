@@ -106,8 +106,8 @@ fn passive(core: &mut Core, parent: PathId, number: u32) -> PathId {
         .with(Name::Remote, Value::Address(remote))
         .with(Name::Parent, Value::Path(parent))
         .with(Name::Other(scoutline_proto::tcp::module::PASSIVE), Value::Number(1));
-    let level = core.policy.class(0).settings.level;
-    let id = core.make_path(0, "SOCKET", attributes, (0, level)).expect("within the budget");
+    let stands = core.policy.class(0).settings.stands();
+    let id = core.make_path(0, "SOCKET", attributes, (0, stands)).expect("within the budget");
     core.bind_flow(id, flow_key(0, TCP, local, remote));
     id
 }

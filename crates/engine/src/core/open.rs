@@ -22,11 +22,12 @@ use scoutline_wire::ethernet;
 
 use super::transmit::TransmitSide;
 use super::{Core, Counters, Net};
+use crate::admission::Promises;
 use crate::clock;
 use crate::command::Command;
 use crate::extend::{Extension, UndoLog};
 use crate::flood::Detector;
-use crate::policy::ClassPolicy;
+use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
 use crate::settings::{DeviceSettings, EngineSettings};
 use crate::socket::{Listeners, SocketModule};
@@ -67,7 +68,12 @@ impl Core {
         now: Time,
     ) -> Result<Core, StartError> {
         let seed = u64::from_le_bytes(sys::random_bytes());
-        let policy = Rc::new(ClassPolicy::new(settings.classes.clone()));
+        let mut classes = settings.classes.clone();
+        for class in &mut classes {
+            class.settle(settings.linux_level);
+        }
+        let policy_memory = PolicyMemory::new(settings.policy_memory);
+        let policy = Rc::new(ClassPolicy::within(classes, &policy_memory));
         policy.set_permissions(settings.permissions.clone());
         let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));
         let pool = Rc::new(Pool::new(POOL_BLOCK, POOL_LIMIT));
@@ -88,12 +94,19 @@ impl Core {
             linux_level: settings.linux_level,
             ..priority::Configuration::default()
         };
-        let schedule = Schedule::new(schedule::Configuration { fixed, ..Default::default() });
+        let schedule = Schedule::new(schedule::Configuration {
+            shares: settings.shares,
+            linux: settings.linux,
+            fixed,
+            ..Default::default()
+        });
         let mut core = Core {
             nets,
             paths: PathTable::new(Budget::new(settings.max_paths, settings.max_buffer_bytes)),
             extras: Vec::new(),
             flows: FlowTable::new(seed),
+            promises: Promises::of(&schedule),
+            policy_memory,
             schedule,
             wheel: Wheel::new(now),
             runner: Runner::new(),
@@ -101,6 +114,7 @@ impl Core {
             finished: ClassAccounts::default(),
             policy,
             listeners,
+            lowered: false,
             forwarders: BTreeMap::new(),
             sweep: None,
             all_ring: false,
@@ -133,7 +147,7 @@ impl Core {
                 let name = Value::Text(service_name(module, &attributes).into());
                 let attributes = attributes.with(Name::PathName, name);
                 let id = self
-                    .make_path(net, module, attributes, (class, level))
+                    .make_path(net, module, attributes, (class, level.into()))
                     .map_err(|error| StartError::Graph(format!("{module}: {error}")))?;
                 tell.set(Some(id));
             }

@@ -18,6 +18,7 @@ use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 use super::background::mark_of;
 use super::{Core, Extra};
 use crate::policy::Class;
+use crate::scheduling::Stands;
 use crate::settings::ProgramFacts;
 use crate::socket::{SocketEnd, StreamStage};
 
@@ -32,10 +33,10 @@ impl Core {
         net: usize,
         module: &str,
         mut attributes: Attributes,
-        (class, level): (ClassIndex, Level),
+        (class, stands): (ClassIndex, Stands),
     ) -> Result<PathId, CreateError> {
         attributes.set(Name::Class, Value::Number(u64::from(class)));
-        if let Level::Priority(priority) = level {
+        if let Level::Priority(priority) = stands.level {
             attributes.set(Name::Priority, Value::Number(u64::from(priority)));
         } else {
             // Not the one that it has from its listen path.
@@ -47,18 +48,21 @@ impl Core {
             self.paths.insert(new, self.limits_of(class))
         });
         let id = made.inspect_err(|_| self.counters.paths_refused += 1)?;
-        self.take_in(id, net, level);
+        self.take_in(id, net, (class, stands));
         Ok(id)
     }
 
     /// The engine's own notes on a path that was just made.
-    pub(super) fn take_in(&mut self, id: PathId, net: usize, level: Level) {
+    pub(super) fn take_in(&mut self, id: PathId, net: usize, (class, stands): (ClassIndex, Stands)) {
         self.counters.paths_made += 1;
         let index = id.index as usize;
         if self.extras.len() <= index {
             self.extras.resize_with(index + 1, Extra::default);
         }
-        self.extras[index] = Extra { level, net: net as u16, ..Extra::default() };
+        let Stands { level, asks } = stands;
+        let listens = self.paths.get(id).is_some_and(|path| path.attributes.number(Name::Listen).is_some());
+        let promise = (!listens).then(|| self.promises.give(&self.policy.class(class), asks)).flatten();
+        self.extras[index] = Extra { level, asks, promise, net: net as u16, ..Extra::default() };
         self.count_background(net, Level::default(), level);
         if level == Level::Idle
             && let Some(path) = self.paths.get_mut(id)
@@ -97,12 +101,28 @@ impl Core {
         flow_key(net, protocol, at, unspecified)
     }
 
-    /// True for a SYN to a listen path whose class may have no more connections: dropped before it costs anything.
-    pub(super) fn refuses_connection(&self, id: PathId, message: &Message) -> bool {
-        let Some(path) = self.paths.get(id) else { return false };
-        self.policy.class(u32::from(path.class())).is_full()
-            && is_syn(message.bytes())
-            && self.listeners.borrow().contains_key(&id)
+    /// Why a SYN to a listen path is refused: dropped before it costs anything.
+    pub(super) fn refuses_connection(&self, id: PathId, message: &Message) -> Option<DropReason> {
+        let class = self.policy.class(u32::from(self.paths.get(id)?.class()));
+        let reason = self.admit_connection(&class).err()?;
+        (is_syn(message.bytes()) && self.listeners.borrow().contains_key(&id)).then_some(reason)
+    }
+
+    /// Whether one more connection of this class can be carried.
+    pub(super) fn admit_connection(&self, class: &Class) -> Result<(), DropReason> {
+        if class.is_full() {
+            return Err(DropReason::ConnectionLimit);
+        }
+        self.admit(class)
+    }
+
+    /// Whether one more path of this class, with the rings of its socket, can be carried.
+    pub(super) fn admit(&self, class: &Class) -> Result<(), DropReason> {
+        let (receive, send) = self.ring_sizes();
+        if !class.memory.has_room(u64::from(receive) + u64::from(send)) {
+            return Err(DropReason::MemoryLimit);
+        }
+        self.promises.admit(class, class.settings.asks)
     }
 
     /// The path serves exactly this flow from now on.
@@ -178,19 +198,19 @@ impl Core {
         let tos = first.as_ref().map(|message| message.facts.tos);
         let class = self.policy.class(self.policy.class_for(&key, tos, program.as_deref()));
         let ruled = class.number;
-        let (class, level) = match &parent {
+        let (class, stands) = match &parent {
             Some(listener) => {
                 let granted = self.granted(class, listener);
-                (granted.class, granted.level)
+                (granted.class, granted.stands)
             }
-            None => (Rc::clone(&class), class.level_of(None)),
+            None => (Rc::clone(&class), class.stands_of(None)),
         };
         // SYNs of one burst have all passed the look at the limit before the first of them counts.
-        if class.is_full() {
-            self.count_drop(from, DropReason::ConnectionLimit);
+        if let Err(reason) = self.admit_connection(&class) {
+            self.count_drop(from, reason);
             return;
         }
-        match self.make_path(net, module, attributes, (class.number, level)) {
+        match self.make_path(net, module, attributes, (class.number, stands)) {
             Ok(id) => {
                 self.bind_flow(id, key);
                 if let Some(stage) = self.paths.get_mut(id).and_then(|path| path.stage_mut::<StreamStage>()) {

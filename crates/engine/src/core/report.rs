@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::api::{Answer, ClassRow, Graph, PathRow, ProgramRow, Request, Stat};
+use scoutline_abi::api::{
+    Answer, ClassRow, Graph, PathRow, PolicyRow, ProgramRow, Request, Scheduling, Stat,
+};
 use scoutline_base::Time;
 use scoutline_path::{Account, Name, Path, Value};
 use scoutline_sched::{Level, Policy};
 
-use super::Core;
 use super::paths::socket_of;
+use super::{Core, Extra};
+use crate::admission::{Millionths, POLICIES};
 use crate::clock;
 use crate::policy::Class;
+use crate::scheduling::{Asks, Stands};
 
 impl Core {
     /// Answers a question.
@@ -33,11 +37,13 @@ impl Core {
         let account = &path.account;
         let attributes = &path.attributes;
         let address = |name| attributes.address(name).map(|a| a.to_string());
-        let level = self.extras[path.id().index as usize].level;
+        let Extra { level, asks, .. } = self.extras[path.id().index as usize];
+        let stands = Stands { level, asks };
         let mut row = PathRow {
             id: path.id().to_string(),
             class: self.policy.class(u32::from(path.class())).settings.name.clone(),
-            priority: priority_of(level),
+            priority: priority_of(stands),
+            scheduling: scheduling_of(stands),
             local: address(Name::Local),
             peer: address(Name::Remote),
             queue_packets: path.queue().len() as u64,
@@ -108,10 +114,34 @@ impl Core {
             engine: engine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             devices: self.nets.iter().map(|net| device_counters(net, now)).collect(),
             classes: self.class_rows(),
+            policies: self.policy_rows(),
             drops: drops(&self.unowned),
             programs: self.programs.values().map(|program| program_row(program)).collect(),
             notices: Vec::new(),
         }
+    }
+
+    fn policy_rows(&self) -> Vec<PolicyRow> {
+        let Core { schedule, promises, policy_memory, .. } = self;
+        let charged = [
+            schedule.fixed().charged(),
+            schedule.edf().charged(),
+            schedule.wfq().charged(),
+            schedule.bert().charged(),
+        ];
+        let missed = [0, schedule.edf().missed(), 0, schedule.bert().missed()];
+        let row = |(index, name): (usize, &&str)| {
+            let (share, promised) = promises.all()[index];
+            PolicyRow {
+                name: (*name).to_owned(),
+                share_percent: percent(share),
+                promised_percent: percent(promised),
+                cpu_ns: charged[index].paths.as_nanos() as u64,
+                missed: missed[index],
+                memory_bytes: policy_memory.all()[index].buffer_bytes(),
+            }
+        };
+        POLICIES.iter().enumerate().map(row).collect()
     }
 
     fn class_rows(&self) -> Vec<ClassRow> {
@@ -128,9 +158,12 @@ impl Core {
             let (paths, account) = sums.remove(&class.number).unwrap_or_default();
             ClassRow {
                 name: class.settings.name.clone(),
-                priority: priority_of(class.settings.level),
+                priority: priority_of(class.settings.stands()),
+                scheduling: scheduling_of(class.settings.stands()),
                 paths,
                 connections: u64::from(class.connections()),
+                memory_bytes: class.memory.buffer_bytes(),
+                promised_percent: percent(class.promised.get()),
                 cpu_ns: account.cpu_ns,
                 packets_in: account.packets_in,
                 packets_out: account.packets_out,
@@ -160,11 +193,34 @@ impl Core {
     }
 }
 
-fn priority_of(level: Level) -> Option<u8> {
-    match level {
-        Level::Priority(priority) => Some(priority),
-        Level::Idle => None,
+fn priority_of(stands: Stands) -> Option<u8> {
+    match stands {
+        Stands { level: Level::Priority(priority), asks: Asks::Level } => Some(priority),
+        _ => None,
     }
+}
+
+fn percent(millionths: Millionths) -> f64 {
+    millionths as f64 / 1e4
+}
+
+/// What is asked of the schedule, as people see it.
+fn scheduling_of(Stands { level, asks }: Stands) -> Scheduling {
+    let some = |us: u32| (us > 0).then_some(us);
+    let mut row = Scheduling { policy: asks.policy(level).to_owned(), ..Scheduling::default() };
+    match asks {
+        Asks::Level => {}
+        Asks::Deadline { within_us, budget_us } => {
+            (row.deadline_us, row.budget_us) = (Some(within_us), some(budget_us));
+        }
+        Asks::Weight(weight) => row.weight = Some(weight.value()),
+        Asks::Rate { rate, important, job } => {
+            row.cpu_percent = Some(f64::from(rate.value()) / 100.0);
+            row.important = Some(important);
+            (row.deadline_us, row.budget_us) = job.map(|job| (job.within_us, job.budget_us)).unzip();
+        }
+    }
+    row
 }
 
 fn drops(account: &Account) -> BTreeMap<String, u64> {

@@ -575,9 +575,11 @@ fn datagrams_there_and_back() {
     assert_eq!(pair.client.socket_paths() + pair.server.socket_paths(), 0);
 }
 
+mod admission;
 mod classes;
 mod defer;
 mod forward;
+mod policies;
 mod requests;
 mod transmit;
 mod wishes;

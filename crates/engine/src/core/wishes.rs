@@ -103,7 +103,11 @@ impl Core {
     /// What a socket's path has now; one without a path: what it would have.
     pub(super) fn tell_option(&self, end: &Rc<SocketEnd>, option: u64, call: &Call) -> Result<i32, Errno> {
         let granted = self.granted(self.ruled(end), end);
-        let level = if end.listen_paths.borrow().is_empty() { granted.level } else { granted.listen_level };
+        let level = if end.listen_paths.borrow().is_empty() {
+            granted.stands.level
+        } else {
+            granted.listen_stands.level
+        };
         match option {
             slot_option::PRIORITY => Ok(match level {
                 Level::Priority(priority) => i32::from(priority),

@@ -258,6 +258,7 @@ impl StreamStage {
     fn hand_over(&mut self, burst: &mut Burst, context: &mut Context<'_>) {
         self.deferred = None;
         let ensured = self.ensure_end(context);
+        let had_room = ensured.is_some();
         self.tell_options(burst);
         let accepted = match ensured {
             Some(end) => self.on_connected(&end),
@@ -268,7 +269,9 @@ impl StreamStage {
             if let Some(end) = &self.end {
                 end.closed.set(true);
             }
-            context.account.on_drop(DropReason::BacklogFull);
+            // Without a socket: its class, or the program, has no memory for it.
+            let reason = if had_room { DropReason::BacklogFull } else { DropReason::MemoryLimit };
+            context.account.on_drop(reason);
             burst.push(Message::control(Control::Abort));
         }
     }

@@ -162,6 +162,62 @@ fn linux_with_half_the_cpu_gets_half_of_it() {
     }
 }
 
+/// Whoever of the policies has work, and however many paths they have.
+#[test]
+fn a_percentage_of_linux_is_one_against_all_policies_together() {
+    let linux = Task { linux: true, ..always(fixed(0)) };
+    for (percent, paths) in [
+        (50, vec![fixed(3); 20]),
+        (50, vec![weighted(5)]),
+        (20, vec![fixed(1), weighted(7), Asks::Deadline]),
+        (80, vec![Asks::Deadline, weighted(1), weighted(2)]),
+    ] {
+        let configuration = Configuration { linux: Linux::Percent(percent), ..Configuration::default() };
+        let mut tasks = vec![linux];
+        tasks.extend(paths.into_iter().map(always));
+        let outcomes = simulate(&mut Schedule::new(configuration), &tasks, Duration::from_secs(1), 1);
+        assert!((shares(&outcomes)[0] - f64::from(percent) / 100.0).abs() < 0.005, "{percent} {outcomes:#?}");
+    }
+    // A policy that comes and goes changes nothing of that, nor of what the others get of the rest.
+    let now_and_then = Task {
+        load: Load::Periodic {
+            period: micros(5_000),
+            offset: micros(700),
+            work: micros(1_000),
+            jitter: micros(500),
+            deadline: micros(5_000),
+        },
+        ..always(Asks::Deadline)
+    };
+    let configuration = Configuration { linux: Linux::Percent(40), ..Configuration::default() };
+    let tasks = [linux, always(fixed(0)), always(weighted(1)), now_and_then];
+    let outcomes = simulate(&mut Schedule::new(configuration), &tasks, Duration::from_secs(2), 3);
+    let shares = shares(&outcomes);
+    assert!((shares[0] - 0.4).abs() < 0.01, "{shares:.3?}");
+    assert!((shares[1] / shares[2] - 2.0).abs() < 0.1, "{shares:.3?}");
+    let guarantee = |parameters| Schedule::new(configuration).guarantee(parameters).value();
+    assert_eq!(guarantee(Level::default().into()), 2_400);
+    assert_eq!(guarantee(Weight::default().into()), 1_200);
+}
+
+#[test]
+fn a_deadline_interrupts_linux_while_its_share_lasts() {
+    let mut schedule = with_linux(Linux::Share(40));
+    schedule.enqueue(Entry::Linux, Level::default().into(), Time::ZERO);
+    let linux = schedule.dequeue(Time::ZERO).unwrap();
+    let asks = Deadline::After(micros(1_000)).into();
+    schedule.enqueue(path(0), asks, Time::from_micros(10));
+    assert!(schedule.preempts(&linux, Time::from_micros(10)));
+    schedule.charge(Entry::Linux, micros(10), Time::from_micros(10));
+    schedule.enqueue(Entry::Linux, Level::default().into(), Time::from_micros(10));
+    assert_eq!(schedule.dequeue(Time::from_micros(10)).unwrap().entry, path(0));
+    schedule.charge(path(0), micros(100), Time::from_micros(110));
+    let linux = schedule.dequeue(Time::from_micros(110)).unwrap();
+    schedule.enqueue(path(0), asks, Time::from_micros(110));
+    assert!(!schedule.preempts(&linux, Time::from_micros(120)), "it is ahead");
+    assert!(schedule.preempts(&linux, Time::from_micros(400)));
+}
+
 #[test]
 fn linux_is_interrupted_by_who_is_owed_a_quantum() {
     let mut schedule = with_linux(Linux::Share(40));
@@ -241,8 +297,10 @@ fn a_deadline_does_not_outlive_its_work() {
 
 proptest! {
     #[test]
-    fn conforms(seed in any::<u64>(), linux in 0..3) {
-        let linux = [Linux::Priority, Linux::Weight(Weight::new(500)), Linux::Share(50)][linux as usize];
+    fn conforms(seed in any::<u64>(), linux in 0..4) {
+        let stands =
+            [Linux::Priority, Linux::Weight(Weight::new(500)), Linux::Share(50), Linux::Percent(50)];
+        let linux = stands[linux as usize];
         let linux_level = Configuration::default().fixed.linux_level;
         conformance::keeps_its_books(&mut with_linux(linux), false, seed, 400);
         conformance::keeps_its_books(&mut with_linux(linux), true, seed, 400);

@@ -8,7 +8,7 @@ use scoutline_sched::Level;
 use super::*;
 use crate::settings::ClassSettings;
 
-fn class(name: &str, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
+pub(super) fn class(name: &str, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
     let mut class = ClassSettings::new(name);
     change(&mut class);
     class
@@ -31,13 +31,13 @@ impl Host {
         answer
     }
 
-    fn change(&mut self, classes: Vec<ClassSettings>, now: Time) {
+    pub(super) fn change(&mut self, classes: Vec<ClassSettings>, now: Time) {
         let answer = self.begin(classes, now);
         self.settle(now);
         assert!(matches!(answer.try_recv(), Ok(Answer::Done)), "the answer follows the last path");
     }
 
-    fn rows(&self, now: Time) -> Vec<PathRow> {
+    pub(super) fn rows(&self, now: Time) -> Vec<PathRow> {
         match self.core.answer_query(&Request::Ps, now) {
             Answer::Paths { paths } => paths,
             other => panic!("{other:?}"),
@@ -50,7 +50,7 @@ impl Host {
         rows.map(|row| (row.class, row.priority)).collect()
     }
 
-    fn class_row(&self, name: &str, now: Time) -> ClassRow {
+    pub(super) fn class_row(&self, name: &str, now: Time) -> ClassRow {
         let Answer::Stat(stat) = self.core.answer_query(&Request::Stat, now) else { panic!("no stat") };
         stat.classes.into_iter().find(|class| class.name == name).unwrap_or_else(|| panic!("no class {name}"))
     }
@@ -203,7 +203,7 @@ fn connections_beyond_the_limit_are_refused_and_counted() {
     let fourth = pair.client.open(slot_kind::STREAM, now);
     let connect = [SERVER, 80, 0, 0];
     assert_eq!(pair.client.call(call_op::CONNECT, fourth, connect, now), -libc::ENOBUFS);
-    assert_eq!(pair.client.core.unowned.drops(scoutline_path::DropReason::ConnectionLimit), 1);
+    assert_eq!(pair.client.class_row("limited", now).drops["connection-limit"], 1);
     assert_eq!(pair.client.classes_in("ESTABLISHED", now).len(), 2);
     pair.client.change(limited(3), now);
     assert_eq!(pair.client.call(call_op::CONNECT, fourth, connect, now), 0, "the socket can be tried again");

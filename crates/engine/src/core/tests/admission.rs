@@ -1,0 +1,121 @@
+//! What cannot be carried is refused, counted, and comes in when there is room again.
+
+use scoutline_abi::api::Answer;
+use scoutline_sched::Weight;
+
+use super::classes::class;
+use super::policies::asking;
+use super::*;
+use crate::scheduling::Asks;
+
+/// A connection to port 80 that is not admitted at the server.
+fn refused(pair: &mut Pair, reason: &str) -> u32 {
+    let before = pair.server.class_row("web", pair.now).drops.get(reason).copied().unwrap_or(0);
+    let slot = pair.connect(80);
+    pair.until("a refusal", |pair| {
+        pair.server.class_row("web", pair.now).drops.get(reason).is_some_and(|&count| count > before)
+    });
+    assert_eq!(pair.client.state(slot) & slot_state::CONNECTED, 0);
+    slot
+}
+
+#[test]
+fn deadlines_beyond_the_share_are_refused() {
+    // A fifth of the CPU is EDF's; each connection takes 9 % of the CPU.
+    let edf = Asks::Deadline { within_us: 10_000, budget_us: 900 };
+    let mut pair = Pair::new(41, WireConfig::default());
+    let now = pair.now;
+    pair.server.change(vec![asking("web", 80, edf)], now);
+    let (_, first, accepted) = pair.established(80);
+    pair.connect(80);
+    pair.until("the second", |pair| pair.server.class_row("web", pair.now).connections == 2);
+    let third = refused(&mut pair, "cpu-limit");
+    let row = pair.server.class_row("web", pair.now);
+    assert!((row.promised_percent - 18.0).abs() < 1e-9, "{row:?}");
+    let Answer::Stat(stat) = pair.server.core.answer_query(&Request::Stat, pair.now) else { panic!() };
+    let policy = stat.policies.iter().find(|policy| policy.name == "edf").unwrap();
+    assert!((policy.share_percent - 20.0).abs() < 1e-9 && (policy.promised_percent - 18.0).abs() < 1e-9);
+    // When one goes, the next one that asks gets its place.
+    pair.client.request(first, slot_request::CLOSE);
+    pair.server.request(accepted, slot_request::ABORT);
+    pair.until("the third, by asking again", |pair| pair.client.state(third) & slot_state::CONNECTED != 0);
+
+    // A change of the class keeps those that are there, and counts them anew.
+    let now = pair.now;
+    let more = Asks::Deadline { within_us: 10_000, budget_us: 1_100 };
+    pair.server.change(vec![asking("web", 80, more)], now);
+    assert_eq!(pair.server.class_row("web", now).connections, 2);
+    assert!((pair.server.class_row("web", now).promised_percent - 22.0).abs() < 1e-9);
+    pair.server.change(vec![asking("web", 80, Asks::Weight(Weight::default()))], now);
+    assert!(pair.server.class_row("web", now).promised_percent.abs() < 1e-9);
+    pair.server.change(Vec::new(), now);
+    assert!(pair.server.core.promises.all().iter().all(|(_, given)| *given == 0));
+}
+
+#[test]
+fn shares_beyond_the_policy_or_the_class_are_refused() {
+    let rate =
+        |percent: u64, important| Asks::Rate { rate: Weight::new(percent * 100), important, job: None };
+    let mut pair = Pair::new(42, WireConfig::default());
+    let now = pair.now;
+    pair.server.change(vec![asking("web", 80, rate(15, true))], now);
+    pair.established(80);
+    refused(&mut pair, "cpu-limit");
+    let now = pair.now;
+    // Best effort promises nothing.
+    pair.server.change(vec![asking("web", 80, rate(15, false))], now);
+    pair.until("all", |pair| pair.server.class_row("web", pair.now).connections == 2);
+    let now = pair.now;
+    let mut limited = asking("web", 80, rate(4, true));
+    limited.cpu_limit = Some(100_000);
+    pair.server.change(vec![limited], now);
+    refused(&mut pair, "cpu-limit");
+    assert!((pair.server.class_row("web", pair.now).promised_percent - 8.0).abs() < 1e-9);
+}
+
+#[test]
+fn programs_are_told_and_refusals_counted() {
+    let edf = Asks::Deadline { within_us: 1_000, budget_us: 150 };
+    let mut pair = Pair::new(43, WireConfig::default());
+    let now = pair.now;
+    let out = |asks| {
+        class("out", |class| {
+            class.remote_ports = vec![80..=80];
+            class.asks = asks;
+        })
+    };
+    pair.client.change(vec![out(edf)], now);
+    pair.connect(80);
+    let slot = pair.client.open(slot_kind::STREAM, now);
+    let connect = [SERVER, 80, 0, 0];
+    assert_eq!(pair.client.call(call_op::CONNECT, slot, connect, now), -libc::ENOBUFS);
+    let datagrams = pair.client.open(slot_kind::DATAGRAM, now);
+    assert_eq!(pair.client.call(call_op::BIND, datagrams, [0, 5000, 0, 0], now), 0);
+    assert_eq!(pair.client.call(call_op::CONNECT, datagrams, connect, now), -libc::ENOBUFS);
+    assert_eq!(pair.client.class_row("out", now).drops["cpu-limit"], 2);
+    pair.client.change(vec![out(Asks::Level)], now);
+    assert_eq!(pair.client.call(call_op::CONNECT, slot, connect, now), 0, "the socket can be tried again");
+    assert_eq!(pair.client.call(call_op::CONNECT, datagrams, connect, now), 0);
+}
+
+#[test]
+fn memory_of_a_policy_is_that_of_its_classes_together() {
+    let rings = u64::from(RINGS) * 2;
+    let mut pair = Pair::new(44, WireConfig::default());
+    let now = pair.now;
+    let web = |asks| vec![asking("web", 80, asks), asking("other", 81, asks)];
+    let weight = Asks::Weight(Weight::default());
+    pair.server.core.policy_memory.all()[2].set_limits(u32::MAX, 2 * rings);
+    pair.server.change(web(weight), now);
+    pair.established(81);
+    pair.established(80);
+    let third = refused(&mut pair, "memory-limit");
+    assert_eq!(pair.server.class_row("web", pair.now).memory_bytes, rings);
+    let now = pair.now;
+    // Elsewhere there is room, and what they hold goes with them.
+    pair.server.change(web(Asks::Level), now);
+    let held = |pair: &Pair, policy: usize| pair.server.core.policy_memory.all()[policy].buffer_bytes();
+    assert_eq!((held(&pair, 0), held(&pair, 2)), (2 * rings, 0));
+    pair.until("the third, by asking again", |pair| held(pair, 0) == 3 * rings);
+    assert_ne!(pair.client.state(third) & slot_state::CONNECTED, 0);
+}
