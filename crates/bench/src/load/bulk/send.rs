@@ -50,6 +50,9 @@ pub struct SendArguments {
     /// Run on this core only.
     #[arg(long)]
     pub cpu: Option<usize>,
+    /// Run as SCHED_FIFO with this priority.
+    #[arg(long)]
+    pub realtime: Option<i32>,
     /// The congestion control of TCP connections; empty for that of the route.
     #[arg(long, default_value = "")]
     pub congestion: String,
@@ -159,6 +162,9 @@ impl Flow {
 pub fn send(arguments: &SendArguments) -> Result<()> {
     if let Some(core) = arguments.cpu {
         sys::set_core(core).with_context(|| format!("cannot use core {core}"))?;
+    }
+    if let Some(priority) = arguments.realtime {
+        sys::set_realtime(priority).with_context(|| format!("real-time priority {priority} is refused"))?;
     }
     sys::set_timer_slack(1);
     let flows: Result<Vec<Flow>> = (0..arguments.connections).map(|_| Flow::open(arguments)).collect();
