@@ -199,6 +199,8 @@ struct Connection {
     cutting: u8,
     whole: Exchange,
     cut: Exchange,
+    /// Shown no byte that it does not want to see.
+    lean: Exchange,
     /// Some byte came in.
     has_begun: bool,
     /// It knows HTTP only, so it is there if the first byte is one of a request.
@@ -213,6 +215,7 @@ fn exchange(stream: &[u8], cutting: u8) {
         cutting,
         whole: Exchange::new(LIMITS),
         cut: Exchange::new(LIMITS),
+        lean: Exchange::new(LIMITS),
         has_begun: false,
         oracle: None,
     };
@@ -253,6 +256,15 @@ impl Connection {
         assert_eq!(change, self.whole.class().filter(|_| self.whole.class() != before));
         for piece in pieces(bytes, self.cutting) {
             self.cut.on_inward(piece, &self.matcher, possible);
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let skipped = self.lean.unread_inward().min(rest.len() as u64);
+                self.lean.skip_inward(skipped);
+                rest = &rest[skipped as usize..];
+                let (front, behind) = rest.split_at(rest.len().min(1));
+                self.lean.on_inward(front, &self.matcher, possible);
+                rest = behind;
+            }
         }
         if let (false, Some(first)) = (self.has_begun, bytes.first()) {
             self.has_begun = true;
@@ -269,6 +281,15 @@ impl Connection {
         assert_eq!(change, self.whole.class().filter(|_| self.whole.class() != before));
         for piece in pieces(bytes, self.cutting) {
             self.cut.on_outward(piece);
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let skipped = self.lean.unread_outward().min(rest.len() as u64);
+                self.lean.skip_outward(skipped);
+                rest = &rest[skipped as usize..];
+                let (front, behind) = rest.split_at(rest.len().min(1));
+                self.lean.on_outward(front);
+                rest = behind;
+            }
         }
         if let Some(oracle) = &mut self.oracle {
             oracle.outward(bytes, None);
@@ -276,7 +297,7 @@ impl Connection {
     }
 
     fn skip(&mut self, len: u64, inward: bool) {
-        for exchange in [&mut self.whole, &mut self.cut] {
+        for exchange in [&mut self.whole, &mut self.cut, &mut self.lean] {
             if inward {
                 exchange.skip_inward(len)
             } else {
@@ -292,8 +313,10 @@ impl Connection {
 
     fn check(&self) {
         let (whole, cut) = (&self.whole, &self.cut);
-        assert_eq!((whole.class(), whole.opaque()), (cut.class(), cut.opaque()));
-        assert_eq!((whole.outstanding(), whole.answered()), (cut.outstanding(), cut.answered()));
+        for other in [cut, &self.lean] {
+            assert_eq!((whole.class(), whole.opaque()), (other.class(), other.opaque()));
+            assert_eq!((whole.outstanding(), whole.answered()), (other.outstanding(), other.answered()));
+        }
         assert!(whole.outstanding() <= LIMITS.outstanding);
         assert!(cut.held() <= 2048 + LIMITS.head_bytes * 2, "{} bytes held", cut.held());
         let Some(oracle) = &self.oracle else { return };

@@ -122,6 +122,8 @@ pub struct PathRow {
     pub runs: u64,
     /// Times that its program was woken.
     pub wakeups: u64,
+    /// Requests that were read on it, where its class follows the request.
+    pub requests: u64,
     /// Drops by reason.
     pub drops: BTreeMap<String, u64>,
     /// What the stages say of themselves (`srtt`, `cwnd`, …).
@@ -170,6 +172,9 @@ pub struct ClassRow {
     pub bytes_in: u64,
     /// See `packets_in`.
     pub bytes_out: u64,
+    /// Requests that were read, where the class follows the request; pipelined ones count where the most important of
+    /// them stands.
+    pub requests: u64,
     /// Drops by reason.
     pub drops: BTreeMap<String, u64>,
 }

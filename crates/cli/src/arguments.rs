@@ -179,14 +179,16 @@ Examples:
   scoutline class list
   scoutline class add preferred source=10.0.0.7/32,10.1.0.0/16 priority=2 --before web
   scoutline class set preferred priority=5 connections=100 mark=EF
+  scoutline class add api url=/api/,/login host=www.example.org priority=3
   scoutline class set preferred priority= idle=true          an empty value: back to the default
   scoutline class move backup --before preferred
   scoutline class remove backup
   scoutline class show preferred >> /etc/scoutline.toml
 
 Keys: priority, idle, listen_priority, queue_packets, memory, connections, mark, extend, weight, rate; and the
-conditions source, destination, local_port, remote_port, dscp, interface, program, user, cgroup, which are lists with
-commas. They mean what they mean in the configuration file. The class `default` takes what no other takes.")]
+conditions source, destination, local_port, remote_port, dscp, interface, program, user, cgroup, tls_name, host, url,
+header, cookie, which are lists with commas. They mean what they mean in the configuration file. The class `default`
+takes what no other takes.")]
 pub(crate) struct Class {
     #[command(subcommand)]
     pub(crate) command: ClassCommand,

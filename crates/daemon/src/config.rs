@@ -9,6 +9,7 @@ mod classes;
 mod dscp;
 mod error;
 mod fixed;
+mod request;
 mod settings;
 mod values;
 
@@ -41,6 +42,8 @@ pub const DEFAULT_CLASS: &str = "default";
 pub struct Config {
     /// `[[device]]`: at least one.
     pub device: Vec<Device>,
+    /// `[[forward]]`: packets for others that are passed on.
+    pub forward: Vec<Forward>,
     /// `[engine]`.
     pub engine: Engine,
     /// `[linux]`: the Linux thread.
@@ -97,6 +100,16 @@ pub struct Device {
     pub rate: Option<Spanned<Rate>>,
     /// Idle-time service.
     pub background: Option<BackgroundKnobs>,
+}
+
+/// `[[forward]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forward {
+    /// The device on which they come.
+    pub from: Spanned<String>,
+    /// The device by which they leave.
+    pub to: Spanned<String>,
 }
 
 /// `driver = "…"`.
@@ -358,6 +371,22 @@ pub struct Class {
     /// Control groups of the program, or parents of them.
     #[serde(default)]
     pub cgroup: Vec<Spanned<String>>,
+    /// TLS server names: `www.example.org`, `*.example.org`. These and the next four are asked of connections to a
+    /// program here; the class follows the request.
+    #[serde(default)]
+    pub tls_name: Vec<Spanned<String>>,
+    /// HTTP hosts, in the same notation.
+    #[serde(default)]
+    pub host: Vec<Spanned<String>>,
+    /// Beginnings of URL paths: `/api/`.
+    #[serde(default)]
+    pub url: Vec<Spanned<String>>,
+    /// HTTP header fields: `Name`, or `Name: value`.
+    #[serde(default)]
+    pub header: Vec<Spanned<String>>,
+    /// Cookies: `name`, or `name=value`.
+    #[serde(default)]
+    pub cookie: Vec<Spanned<String>>,
     /// Packets that may wait in a path's input queue.
     pub queue_packets: Option<Spanned<u32>>,
     /// Buffer bytes that the paths of the class may hold together.
@@ -388,6 +417,23 @@ impl Class {
             && self.program.is_empty()
             && self.user.is_empty()
             && self.cgroup.is_empty()
+            && !self.asks_request()
+    }
+
+    /// Whether it looks at what is asked on a connection.
+    pub(crate) fn asks_request(&self) -> bool {
+        self.request().iter().any(|(_, texts)| !texts.is_empty())
+    }
+
+    /// The conditions on the request, each with its key.
+    pub(crate) fn request(&self) -> [(&'static str, &[Spanned<String>]); 5] {
+        [
+            ("tls_name", &self.tls_name),
+            ("host", &self.host),
+            ("url", &self.url),
+            ("header", &self.header),
+            ("cookie", &self.cookie),
+        ]
     }
 }
 

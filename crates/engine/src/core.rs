@@ -10,6 +10,7 @@ mod background;
 mod calls;
 mod classes;
 mod floods;
+mod forward;
 mod micro;
 mod open;
 mod paths;
@@ -44,6 +45,7 @@ use crate::settings::{EngineSettings, ProgramFacts};
 use crate::socket::{Listeners, StreamStage};
 use crate::wheel::Wheel;
 use classes::Sweep;
+use forward::Direction;
 use transmit::TransmitSide;
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
@@ -89,6 +91,8 @@ struct Extra {
     armed: Option<Time>,
     flow: Option<FlowKey>,
     net: u16,
+    /// Where its packets leave, if it passes them on.
+    to: Option<u16>,
     /// What the rules of classes look at beside the flow: the type-of-service octet of the first packet that came,
     /// and the program.
     tos: Option<u8>,
@@ -125,6 +129,8 @@ pub struct Core {
     pub(crate) finished: ClassAccounts,
     pub(crate) policy: Rc<ClassPolicy>,
     listeners: Listeners,
+    /// The paths that pass packets on.
+    forwarders: BTreeMap<Direction, PathId>,
     /// Classes were changed, and not all paths have been looked at since.
     sweep: Option<Sweep>,
     /// See [`Core::all_important_ring`].
@@ -216,6 +222,12 @@ impl Core {
                 None => self.on_stray(net, &key, message, now),
             },
             Verdict::Up(_) => self.drop_unowned(net, DropReason::UnknownProtocol),
+            Verdict::Drop(DropReason::NotForUs) if self.forwards(net) => {
+                let key = flow_of_frame(message.bytes(), device).unwrap_or(key);
+                if self.forward(net, &key, message, now).is_err() {
+                    self.drop_unowned(net, DropReason::NotForUs);
+                }
+            }
             Verdict::Drop(reason) => self.drop_unowned(net, reason),
         }
     }
@@ -347,27 +359,37 @@ impl Core {
         if self.paths.get(id).is_none() {
             return now;
         }
-        let Extra { net, level, .. } = self.extras[id.index as usize];
-        let net = net as usize;
+        let Extra { net, to, level, .. } = self.extras[id.index as usize];
+        let (net, leaves) = (net as usize, usize::from(to.unwrap_or(net)));
         // Before any protocol work.
-        if level == Level::Idle && self.is_background_suspended(net, now) {
-            self.suspend(net, id, now);
+        if level == Level::Idle
+            && let Some(busy) = [leaves, net].into_iter().find(|&net| self.is_background_suspended(net, now))
+        {
+            self.suspend(busy, id, now);
             return now;
         }
-        let flow = self.queued_flow(net, id);
-        let (mut messages, mut room) = self.room(net, flow.as_ref());
+        let flow = self.queued_flow(leaves, id);
+        let (mut messages, mut room) = self.room(leaves, flow.as_ref());
         if messages == 0 {
-            self.flush(net, now);
-            (messages, room) = self.room(net, flow.as_ref());
+            self.flush(leaves, now);
+            (messages, room) = self.room(leaves, flow.as_ref());
         }
-        let has_turn = flow.as_ref().is_none_or(|flow| self.take_turn(net, id, flow));
+        let has_turn = flow.as_ref().is_none_or(|flow| self.take_turn(leaves, id, flow));
         if !has_turn {
             room.bytes = 0;
+        }
+        let mut packets = decision.quantum.packets as usize;
+        if to.is_some() {
+            // What comes in goes out: it stays in the path's queue until there is room.
+            if !has_turn || !self.has_room(leaves, flow.as_ref()) {
+                self.stall(leaves, id, flow.as_ref());
+                return now;
+            }
+            packets = packets.min(messages).min(self.fitting(id, room.bytes));
         }
         let Some(path) = self.paths.get_mut(id) else { return now };
         let extra = &mut self.extras[id.index as usize];
         // The quantum bounds both directions: a bulk sender must not fill the device's whole room in one run.
-        let packets = decision.quantum.packets as usize;
         let messages = messages.min(packets);
         let grant = Grant {
             now,
@@ -410,14 +432,17 @@ impl Core {
         self.counters.runs += 1;
         let mut made = std::mem::take(&mut self.runner.out);
         if level > Level::Idle {
-            self.on_foreground_run(net, id, !made.is_empty(), now);
+            self.on_foreground_run(leaves, id, !made.is_empty(), now);
         }
-        self.emit(net, flow.as_ref(), &mut made);
+        match to {
+            None => self.emit(net, flow.as_ref(), &mut made),
+            Some(_) => self.emit_forwarded(leaves, flow.as_ref(), &mut made),
+        }
         self.runner.out = made;
-        if more && has_turn && self.has_room(net, flow.as_ref()) {
+        if more && has_turn && self.has_room(leaves, flow.as_ref()) {
             self.make_ready(id, now);
         } else if more {
-            self.stall(net, id, flow.as_ref());
+            self.stall(leaves, id, flow.as_ref());
         }
         let effects = std::mem::take(&mut self.runner.effects);
         self.carry_out(net, Some(id), effects, now);
@@ -427,8 +452,11 @@ impl Core {
             path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
         }
         self.schedule.charge(Entry::Path(id), spent, after);
-        if self.is_burst_full(net) || decision.level > self.settings.linux_level {
-            self.flush(net, now);
+        if decision.level > self.settings.linux_level && !self.nets[leaves].transmit.is_direct() {
+            // Before what is less important is worked on. Without levels there is nothing that it would wait for.
+            self.flush_net(leaves, decision.level, now);
+        } else if self.is_burst_full(leaves) {
+            self.flush(leaves, now);
         }
         after
     }

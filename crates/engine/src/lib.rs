@@ -30,5 +30,5 @@ pub use crate::core::{Core, PathCost, path_cost};
 pub use crate::extend::{ExtensionSettings, ThreadBefore, UndoLog};
 pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
-pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings, ProgramFacts};
+pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings, Forward, ProgramFacts};
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

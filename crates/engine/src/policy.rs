@@ -8,6 +8,9 @@
 //! of that name exists, wherever it stands in the order; so a change of the rules leaves everything valid, and paths
 //! can be classified again a few at a time. A class that was removed is *leaving* until no path is in it any more
 //! ([`ClassPolicy::forget_leaving`]): it matches nothing, but what is still in it finds its settings.
+//!
+//! Classes that ask something of a request take no part until one is read: a connection begins in the first class that
+//! fits and asks nothing, and the connection's [`Asked`](crate::socket::Asked) looks for the others.
 
 mod conditions;
 
@@ -19,6 +22,8 @@ use scoutline_device::packet::Important;
 use scoutline_path::{Budget, FlowKey};
 use scoutline_proto::Classifier;
 use scoutline_proto::bindings::ClassIndex;
+use scoutline_proto::request::Matcher;
+use scoutline_proto::request::matcher::Importance;
 use scoutline_sched::Level;
 
 use crate::settings::{ClassSettings, ProgramFacts};
@@ -38,6 +43,10 @@ struct Table {
     leaving: Vec<ClassIndex>,
     /// The level of the most important class.
     highest: Level,
+    /// What all classes ask of requests, by number; `None` when they ask nothing.
+    requests: Option<Rc<Matcher>>,
+    /// Times that the rules were changed.
+    generation: u64,
 }
 
 /// One class.
@@ -51,6 +60,19 @@ pub(crate) struct Class {
     /// What the sockets of the class may hold together.
     pub(crate) memory: Budget,
     connections: Rc<Cell<u32>>,
+    /// The generation of the rules from which on it asks of requests what it asks now.
+    asks_since: u64,
+}
+
+/// What the rules look at beside the request: all that is known of a connection before.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// Its flow.
+    pub(crate) key: FlowKey,
+    /// The type-of-service octet of the first packet that came, if one has.
+    pub(crate) tos: Option<u8>,
+    /// The program here.
+    pub(crate) program: Rc<ProgramFacts>,
 }
 
 /// The place of one TCP connection among those of its class: given back when dropped.
@@ -77,6 +99,14 @@ impl Class {
     /// Connections that it has.
     pub(crate) fn connections(&self) -> u32 {
         self.connections.get()
+    }
+
+    /// Of two requests that wait on one connection, the more important gives it its class.
+    fn importance(&self) -> Importance {
+        match self.settings.level {
+            Level::Idle => 0,
+            Level::Priority(priority) => Importance::from(priority) + 1,
+        }
     }
 
     /// True when it may have no more connections.
@@ -112,6 +142,7 @@ impl ClassPolicy {
         }
         let table = &mut *self.table.borrow_mut();
         table.highest = classes.iter().map(|class| class.level).max().unwrap_or_default();
+        table.generation += 1;
         let before: Vec<ClassIndex> = table.order.drain(..).chain(table.leaving.drain(..)).collect();
         for (rank, settings) in classes.into_iter().enumerate() {
             let same = |number: &&ClassIndex| {
@@ -129,6 +160,7 @@ impl ClassPolicy {
                 table.leaving.push(number);
             }
         }
+        table.compile();
     }
 
     /// Ends the classes that were removed; their numbers. No path may be in them.
@@ -160,6 +192,10 @@ impl ClassPolicy {
             if class.level <= level || class.sources.is_empty() && class.local_ports.is_empty() {
                 continue;
             }
+            // Whether a packet brings such a request is not known before it is read.
+            if !class.request.is_empty() {
+                continue;
+            }
             let any = [(Ipv4Addr::UNSPECIFIED, 0)];
             let sources = if class.sources.is_empty() { &any[..] } else { &class.sources };
             for &(source, prefix_len) in sources {
@@ -178,10 +214,10 @@ impl ClassPolicy {
 
     /// Whether [`ClassPolicy::important`] names all packets of classes above this level.
     pub(crate) fn all_important_named(&self, level: Level) -> bool {
-        self.classes()
-            .iter()
-            .map(|class| &class.settings)
-            .all(|class| class.level <= level || !class.sources.is_empty() || !class.local_ports.is_empty())
+        self.classes().iter().map(|class| &class.settings).all(|class| {
+            let by_place = !class.sources.is_empty() || !class.local_ports.is_empty();
+            class.level <= level || by_place && class.request.is_empty()
+        })
     }
 
     /// The level of the most important class.
@@ -210,13 +246,47 @@ impl ClassPolicy {
         program: Option<&ProgramFacts>,
     ) -> ClassIndex {
         let table = self.table.borrow();
-        let place = Place { address: key.local, port: key.local_port, device: key.device, program };
-        let fits = |class: &ClassSettings| hold_for_packet(class, key, tos) && hold_for_place(class, &place);
+        let fits = |class: &ClassSettings| class.request.is_empty() && fits(class, key, tos, program);
         let matching = table
             .order
             .iter()
             .find(|&&number| table.class(number).is_some_and(|class| fits(&class.settings)));
         *matching.or(table.order.last()).expect("there is always a last class")
+    }
+
+    /// Whether the class is one of the rules, and what it asks beside the request holds.
+    pub(crate) fn is_possible(&self, number: ClassIndex, origin: &Origin) -> bool {
+        let table = self.table.borrow();
+        let class = table.class(number).filter(|class| class.rank.is_some());
+        class.is_some_and(|class| fits(&class.settings, &origin.key, origin.tos, Some(&origin.program)))
+    }
+
+    /// What the classes ask of requests; `None` when they ask nothing.
+    pub(crate) fn requests(&self) -> Option<Rc<Matcher>> {
+        self.table.borrow().requests.clone()
+    }
+
+    /// Times that the rules were changed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.table.borrow().generation
+    }
+
+    /// Whether requests can decide the class of a connection.
+    pub(crate) fn depends_on_requests(&self, origin: &Origin) -> bool {
+        let requests = self.requests();
+        requests.is_some_and(|requests| requests.needs_request_among(|class| self.is_possible(class, origin)))
+    }
+
+    /// Whether a class that a request has given to this connection, by the rules of that generation, is still what the
+    /// rules give it: it asks for the same, and none goes before it that asks for nothing.
+    pub(crate) fn still_asks_for(&self, number: ClassIndex, origin: &Origin, generation: u64) -> bool {
+        let table = self.table.borrow();
+        let asks = |class: &Rc<Class>| !class.settings.request.is_empty();
+        let same = |class: &Rc<Class>| asks(class) && class.asks_since <= generation;
+        let mut reachable = table.order.iter().filter_map(|&other| table.class(other));
+        let found = reachable
+            .find(|class| class.number == number || !asks(class) && self.is_possible(class.number, origin));
+        found.is_some_and(|class| class.number == number && same(class) && self.is_possible(number, origin))
     }
 
     /// The classes that connections to a socket of this program can be in, when it listens at the place that `key`
@@ -228,7 +298,8 @@ impl ClassPolicy {
         let mut reachable = Vec::new();
         for &number in &table.order {
             let Some(class) = table.class(number) else { continue };
-            if hold_for_place(&class.settings, &place) {
+            // No connection begins in one that asks for a request.
+            if class.settings.request.is_empty() && hold_for_place(&class.settings, &place) {
                 reachable.push(number);
                 if !look_at_packets(&class.settings) {
                     break;
@@ -256,22 +327,43 @@ impl Table {
     /// Says what a number means from now on. What is held under it stays so.
     fn put(&mut self, number: ClassIndex, rank: Option<u32>, settings: ClassSettings) {
         let limit = settings.memory.unwrap_or(u64::MAX);
-        let (memory, connections) = match self.class(number) {
+        let (memory, connections, asks_since) = match self.class(number) {
             Some(same) => {
                 same.memory.set_limits(u32::MAX, limit);
-                (same.memory.clone(), Rc::clone(&same.connections))
+                let asks_same = same.settings.request == settings.request;
+                let asks_since = if asks_same { same.asks_since } else { self.generation };
+                (same.memory.clone(), Rc::clone(&same.connections), asks_since)
             }
-            None => (Budget::new(u32::MAX, limit), Rc::default()),
+            None => (Budget::new(u32::MAX, limit), Rc::default(), self.generation),
         };
-        self.numbered[number as usize] = Some(Rc::new(Class { number, rank, settings, memory, connections }));
+        let class = Class { number, rank, settings, memory, connections, asks_since };
+        self.numbered[number as usize] = Some(Rc::new(class));
     }
+
+    /// Makes what all classes ask of requests into one matcher.
+    fn compile(&mut self) {
+        let classes: Vec<Rc<Class>> =
+            self.order.iter().filter_map(|&number| self.class(number).cloned()).collect();
+        let asks = classes.iter().any(|class| !class.settings.request.is_empty());
+        let rules = classes.iter().map(|class| (class.number, &class.settings.request, class.importance()));
+        // The daemon has compiled them before; what cannot be is asked by nobody.
+        self.requests = if asks { Matcher::numbered(rules).ok().map(Rc::new) } else { None };
+    }
+}
+
+/// Whether the conditions on flow, packet and program hold.
+fn fits(class: &ClassSettings, key: &FlowKey, tos: Option<u8>, program: Option<&ProgramFacts>) -> bool {
+    let place = Place { address: key.local, port: key.local_port, device: key.device, program };
+    hold_for_packet(class, key, tos) && hold_for_place(class, &place)
 }
 
 impl Classifier for ClassPolicy {
     fn rank(&self, class: ClassIndex, key: &FlowKey, tos: u8) -> Option<u32> {
         let table = self.table.borrow();
         let class = table.class(class)?;
-        class.rank.filter(|_| hold_for_packet(&class.settings, key, Some(tos)))
+        let begins =
+            |_: &u32| class.settings.request.is_empty() && hold_for_packet(&class.settings, key, Some(tos));
+        class.rank.filter(begins)
     }
 }
 

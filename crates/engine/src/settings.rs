@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
+use scoutline_proto::request::matcher::Conditions;
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
 
@@ -15,6 +16,8 @@ use crate::extend::ExtensionSettings;
 pub struct EngineSettings {
     /// The devices, each with the address that it owns.
     pub devices: Vec<DeviceSettings>,
+    /// Which packets for others are passed on.
+    pub forwards: Vec<Forward>,
     /// The classes, in the order of their rules: the first match wins. The last one matches everything.
     pub classes: Vec<ClassSettings>,
     /// The core to run on; `None` leaves it to Linux.
@@ -55,6 +58,7 @@ impl Default for EngineSettings {
     fn default() -> EngineSettings {
         EngineSettings {
             devices: Vec::new(),
+            forwards: Vec::new(),
             classes: Vec::new(),
             cpu: None,
             realtime_priority: None,
@@ -74,6 +78,15 @@ impl Default for EngineSettings {
             system_level: Level::Priority(3),
         }
     }
+}
+
+/// Packets that come on one device, and are for others, leave by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Where they come in.
+    pub from: DeviceId,
+    /// Where they leave.
+    pub to: DeviceId,
 }
 
 /// One device.
@@ -120,6 +133,8 @@ pub struct ClassSettings {
     pub users: Vec<u32>,
     /// Control groups that the program was in when it attached, or their parents: absolute paths.
     pub cgroups: Vec<String>,
+    /// What is asked on a connection to a program here: its class follows the request.
+    pub request: Conditions,
     /// Packets that may wait in a path's input queue; `None`: the engine's default.
     pub queue_packets: Option<u32>,
     /// Buffer bytes that the paths of the class may hold together.
@@ -152,6 +167,7 @@ impl ClassSettings {
             programs: Vec::new(),
             users: Vec::new(),
             cgroups: Vec::new(),
+            request: Conditions::default(),
             queue_packets: None,
             memory: None,
             connections: None,

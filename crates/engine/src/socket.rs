@@ -1,11 +1,13 @@
 //! SOCKET: the program's end of a path. Copies between packets and the rings of a socket, and keeps the slot that
 //! the shim reads in step with the protocol below.
 
+mod asked;
 mod datagram;
 mod end;
 mod module;
 mod stream;
 
+pub(crate) use asked::Asked;
 pub(crate) use datagram::DatagramStage;
 pub(crate) use end::SocketEnd;
 pub(crate) use module::{Listeners, SocketModule, Standing};

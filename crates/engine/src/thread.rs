@@ -183,7 +183,8 @@ impl Loop {
         let ordinary = self.core.settings.linux_level;
         let quantum_at = |level| if level > ordinary { quantum.min(RAISED_QUANTUM) } else { quantum };
         let start = clock::now();
-        self.core.flush_all(start);
+        // What a raised thread is in the way of stays until it sleeps.
+        self.core.flush_above(if decision.level > ordinary { decision.level } else { Level::Idle }, start);
         self.core.wakes.set(0);
         self.core.publish(engine_state::AWAY);
         fence(Ordering::SeqCst);

@@ -74,6 +74,10 @@ drop_reasons! {
     NoBuffers => "no-buffers",
     /// It was turned around within its path too often.
     TurnLimit => "turn-limit",
+    /// It has passed as many routers as it may.
+    TtlExceeded => "ttl-exceeded",
+    /// Larger than the next link carries, and not to be divided.
+    NeedsFragmentation => "needs-fragmentation",
     /// Background that made room for foreground.
     Displaced => "displaced",
 }
@@ -97,6 +101,8 @@ pub struct Account {
     pub runs: u64,
     /// Times that a program thread was woken.
     pub wakeups: u64,
+    /// Requests that were read, where the class follows the request.
+    pub requests: u64,
     /// Drops by reason.
     drops: Drops,
 }
@@ -137,8 +143,27 @@ impl Account {
         self.bytes_out += finished.bytes_out;
         self.runs += finished.runs;
         self.wakeups += finished.wakeups;
+        self.requests += finished.requests;
         for (mine, theirs) in self.drops.0.iter_mut().zip(&finished.drops.0) {
             *mine = mine.saturating_add(*theirs);
         }
+    }
+
+    /// What has been spent since this account was as `before`.
+    #[must_use]
+    pub fn since(&self, before: &Account) -> Account {
+        let mut spent = self.clone();
+        spent.cpu_ns -= before.cpu_ns;
+        spent.packets_in -= before.packets_in;
+        spent.packets_out -= before.packets_out;
+        spent.bytes_in -= before.bytes_in;
+        spent.bytes_out -= before.bytes_out;
+        spent.runs -= before.runs;
+        spent.wakeups -= before.wakeups;
+        spent.requests -= before.requests;
+        for (mine, theirs) in spent.drops.0.iter_mut().zip(&before.drops.0) {
+            *mine -= theirs;
+        }
+        spent
     }
 }

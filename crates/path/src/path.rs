@@ -16,11 +16,13 @@
 
 mod run;
 
+use std::borrow::Cow;
+
 use scoutline_base::{PathId, Time};
 
 use crate::{
-    Account, Attributes, Body, Budget, DropReason, Limits, Message, Name, NewPath, Queue, Stage, Stages,
-    Value,
+    Account, Attributes, Body, Budget, ClassAccounts, DropReason, Limits, Message, Name, NewPath, Queue,
+    Stage, Stages, Value,
 };
 
 pub use run::{Grant, Ran, Runner};
@@ -43,6 +45,8 @@ pub struct Path {
     reported_held: u64,
     /// What was spent on it.
     pub account: Account,
+    /// What of that was spent, and charged, in classes that it has left.
+    charged: Option<Box<Account>>,
     /// Its invariants.
     pub attributes: Attributes,
 }
@@ -71,6 +75,7 @@ impl Path {
             budget,
             reported_held: 0,
             account: Account::default(),
+            charged: None,
             attributes: new.attributes,
         }
     }
@@ -118,6 +123,23 @@ impl Path {
         self.class = class;
         self.attributes.set(Name::Class, Value::Number(u64::from(class)));
         self.queue.set_limit_packets(queue_packets);
+    }
+
+    /// What was spent on it in its class of now.
+    pub fn account_in_class(&self) -> Cow<'_, Account> {
+        match &self.charged {
+            None => Cow::Borrowed(&self.account),
+            Some(before) => Cow::Owned(self.account.since(before)),
+        }
+    }
+
+    /// Charges its class with what was spent on it so far, before it goes to another.
+    pub fn settle(&mut self, classes: &mut ClassAccounts) {
+        classes.charge(self.class, &self.account_in_class());
+        match &mut self.charged {
+            Some(charged) => **charged = self.account.clone(),
+            None => self.charged = Some(Box::new(self.account.clone())),
+        }
     }
 
     /// The DSCP that its packets leave with from now on; `None`: what they have by themselves.

@@ -104,6 +104,18 @@ impl Queue {
         }
     }
 
+    /// How many of the oldest have at most so many bytes together.
+    pub fn fitting(&self, bytes: u64) -> usize {
+        let mut left = bytes;
+        let mut fits = |message: &&Message| {
+            let len = message.body_len() as u64;
+            let fits = len <= left;
+            left = left.saturating_sub(len);
+            fits
+        };
+        self.messages.iter().take_while(|message| fits(message)).count()
+    }
+
     /// Messages that wait.
     #[inline]
     pub fn len(&self) -> usize {

@@ -111,6 +111,13 @@ pub enum Effect {
     },
     /// This path is finished.
     Destroy,
+    /// What was asked on this path puts it into another class: the next that is spent on it is charged there.
+    SetClass {
+        /// Its number.
+        class: u16,
+        /// Requests that were read and are to be counted there.
+        requests: u64,
+    },
     /// Classify this whole datagram afresh (its fragments have been put together).
     Reclassify(Message),
     /// Tell the path of this flow something (an ICMP error found its cause): queued inward on it, if it exists.

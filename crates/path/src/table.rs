@@ -146,24 +146,30 @@ pub struct ClassAccount {
 }
 
 impl ClassAccounts {
-    /// Adds the account of a path that has finished.
+    /// Adds the account of a path that has finished, as far as it is not [charged](Path::settle) already.
     pub fn fold(&mut self, path: &Path) {
-        let class = path.class() as usize;
+        self.of(path.class()).account.fold(&path.account_in_class());
+        self.of(path.class()).finished += 1;
+    }
+
+    /// Adds what was spent in a class by a path that lives on in another.
+    pub(crate) fn charge(&mut self, class: u16, spent: &Account) {
+        self.of(class).account.fold(spent);
+    }
+
+    fn of(&mut self, class: u16) -> &mut ClassAccount {
+        let class = class as usize;
         if class >= self.classes.len() {
             self.classes.resize_with(class + 1, ClassAccount::default);
         }
-        self.classes[class].account.fold(&path.account);
-        self.classes[class].finished += 1;
+        &mut self.classes[class]
     }
 
     /// Adds one class's sum to another's: the first is gone, and its number may be used anew.
     pub fn merge(&mut self, gone: u16, into: u16) {
         let Some(sum) = self.classes.get_mut(gone as usize).map(std::mem::take) else { return };
-        if into as usize >= self.classes.len() {
-            self.classes.resize_with(into as usize + 1, ClassAccount::default);
-        }
-        self.classes[into as usize].account.fold(&sum.account);
-        self.classes[into as usize].finished += sum.finished;
+        self.of(into).account.fold(&sum.account);
+        self.of(into).finished += sum.finished;
     }
 
     /// A class's sum, if a path of it has finished.

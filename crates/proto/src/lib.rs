@@ -36,6 +36,7 @@ pub mod arp;
 pub mod bindings;
 pub mod errno;
 pub mod eth;
+pub mod forward;
 pub mod icmp;
 pub mod interface;
 pub mod ip4;

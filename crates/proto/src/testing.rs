@@ -199,6 +199,8 @@ impl Host {
                     }
                 }
                 Effect::Destroy => self.destroy(path),
+                // There is one class.
+                Effect::SetClass { .. } => {}
                 Effect::Reclassify(message) => out.append(&mut self.on_received(message)),
                 Effect::Notify(key, control) => {
                     if let Some(&id) = self.flows.get(&key) {

@@ -18,7 +18,8 @@
 //! With a rate, a message is handed down when what stands below needs at most [`BELOW`] of the link's time; one of the
 //! idle level when that is at most one frame: so one background frame at most waits where it cannot be recalled,
 //! behind the one that the link sends. Time that nobody used is not saved up: no burst follows a pause. Producers make
-//! late: a class queue takes two segments, and a segment is no longer than what the link sends in [`BELOW`].
+//! late: a class queue takes two segments (background more, as it can be recalled), and a segment is no longer than
+//! what the link sends in [`BELOW`].
 //!
 //! Within a level, start-time fair queueing (Goyal, Vin, Cheng 1996): the message with the least start tag goes first;
 //! a class is off from its share by at most one of its own longest messages and one of each other class.
@@ -45,6 +46,9 @@ pub const BELOW: Duration = Duration::from_micros(500);
 /// As much for background on links so fast that a single frame would be too little work for a turn of the engine:
 /// a frame at 1 Gbit/s.
 const BELOW_IDLE: Duration = Duration::from_micros(12);
+/// How much of the link's time background may have made ahead. It can be recalled, so it may be more than what stands
+/// below: as long as Linux may have the engine's core.
+const AHEAD_IDLE: Duration = Duration::from_millis(2);
 /// Bytes that a class queue takes when nothing says how fast the device is: what the kernel copies in some 20 µs, and
 /// so what one push brings.
 const UNPACED_LEN: u64 = 256 << 10;
@@ -195,10 +199,15 @@ impl<T> Transmit<T> {
 
     /// Takes what leaves next, if anything may leave at `now`. With `idle` false the idle level waits.
     pub fn take(&mut self, now: Time, idle: bool) -> Option<Taken<T>> {
+        self.take_above(if idle { Level::Idle } else { Level::Priority(0) }, now)
+    }
+
+    /// The same; what is below `least` waits.
+    pub fn take_above(&mut self, least: Level, now: Time) -> Option<Taken<T>> {
         let mut occupied = self.occupied;
         while let Some(index) = occupied.checked_ilog2().map(|index| index as usize) {
             occupied &= !(1 << index);
-            if levels::level(index) == Level::Idle && !idle {
+            if levels::level(index) < least {
                 return None;
             }
             if self.link_ready_at(index).is_some_and(|at| at > now) {
@@ -291,7 +300,8 @@ impl<T> Transmit<T> {
             return (waiting, Room { bytes, segment: if idle { most as u32 } else { u32::MAX } });
         };
         let segment = self.segment(rate, idle);
-        (waiting, Room { bytes: u64::from(2 * segment).saturating_sub(queued), segment })
+        let ahead = if idle { rate.bytes_in(AHEAD_IDLE) } else { 0 };
+        (waiting, Room { bytes: ahead.max(u64::from(2 * segment)).saturating_sub(queued), segment })
     }
 
     /// Bytes on the wire of one message: a frame, or what the link sends in the time that may stand below.

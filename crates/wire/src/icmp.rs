@@ -21,6 +21,8 @@ pub const TIME_EXCEEDED: u8 = 11;
 /// Type: parameter problem.
 pub const PARAMETER_PROBLEM: u8 = 12;
 
+/// Code of [`TIME_EXCEEDED`]: it has passed too many routers.
+pub const TTL_EXCEEDED: u8 = 0;
 /// Code of [`TIME_EXCEEDED`]: fragments did not all come in time.
 pub const REASSEMBLY_TIME: u8 = 1;
 

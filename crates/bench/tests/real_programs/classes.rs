@@ -29,13 +29,13 @@ fn write_classes(fixture: &Fixture, classes: &str) {
 }
 
 /// Runs `scoutline class …` or another tool; what it printed.
-fn tool(fixture: &Fixture, arguments: &[&str]) -> String {
+pub(crate) fn tool(fixture: &Fixture, arguments: &[&str]) -> String {
     let (program, daemon) = fixture.paths().expect("a daemon");
     let control = daemon.control().display().to_string();
     fixture.run_peer(&program.display().to_string(), &[arguments, &["--control", &control]].concat(), SOON)
 }
 
-fn start_load(fixture: &Fixture, arguments: &[&str]) -> Process {
+pub(crate) fn start_load(fixture: &Fixture, arguments: &[&str]) -> Process {
     let server = fixture.testbed().server_address(0).to_string();
     let mut all = vec!["load", "--json", "--connect", &server, "--warmup", "0.1", "--seconds", "3"];
     all.extend(arguments);
@@ -43,14 +43,14 @@ fn start_load(fixture: &Fixture, arguments: &[&str]) -> Process {
 }
 
 /// Sees that a load, when it has ended, has lost no request; another goes on in its place.
-fn keep_up(fixture: &Fixture, load: &mut Process, arguments: &[&str], requests: &mut u64) {
+pub(crate) fn keep_up(fixture: &Fixture, load: &mut Process, arguments: &[&str], requests: &mut u64) {
     if load.check().is_err() {
         *requests += finish_load(load);
         *load = start_load(fixture, arguments);
     }
 }
 
-fn finish_load(load: &mut Process) -> u64 {
+pub(crate) fn finish_load(load: &mut Process) -> u64 {
     let report: LoadReport = serde_json::from_str(&finish(load, SOON)).unwrap();
     assert_eq!(report.error_count(), 0, "{report:?}");
     assert!(report.requests > 0 && report.verified > 0, "{report:?}");

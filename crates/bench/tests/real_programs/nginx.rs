@@ -19,10 +19,17 @@ pub(crate) enum Side {
 
 /// Starts it and waits until the client host reaches it. `files` is made if need be.
 pub(crate) fn start(fixture: &Fixture, side: Side, files: &Path) -> Process {
+    fs::create_dir_all(files).unwrap();
+    let files = files.display();
+    let server = format!("listen 80; root {files}; location / {{ dav_methods PUT DELETE; }}");
+    start_with(fixture, side, &server, 80)
+}
+
+/// Starts one with this `server`, and waits until the client host reaches it at `port`.
+pub(crate) fn start_with(fixture: &Fixture, side: Side, server: &str, port: u16) -> Process {
     let directory = fixture.file("nginx");
     fs::create_dir_all(&directory).unwrap();
-    fs::create_dir_all(files).unwrap();
-    let (here, files) = (directory.display(), files.display());
+    let here = directory.display();
     let configuration = directory.join("nginx.conf");
     let text = format!(
         "user root;
@@ -40,11 +47,7 @@ http {{
     fastcgi_temp_path {here}/fastcgi;
     uwsgi_temp_path {here}/uwsgi;
     scgi_temp_path {here}/scgi;
-    server {{
-        listen 80;
-        root {files};
-        location / {{ dav_methods PUT DELETE; }}
-    }}
+    server {{ {server} }}
 }}
 "
     );
@@ -55,6 +58,6 @@ http {{
         Side::UnderTest => (fixture.start("nginx", &arguments), fixture.address()),
         Side::Peer => (fixture.start_peer("nginx", &arguments), fixture.peer_address()),
     };
-    fixture.wait_for_port(SocketAddrV4::new(address, 80), &mut nginx);
+    fixture.wait_for_port(SocketAddrV4::new(address, port), &mut nginx);
     nginx
 }

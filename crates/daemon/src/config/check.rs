@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 
 use super::error::Fault;
+use super::request;
 use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Rate, Size};
 
 /// Highest priority of a path.
@@ -27,6 +28,7 @@ type Checked = Result<(), Fault>;
 
 pub(super) fn check(config: &Config) -> Checked {
     check_devices(&config.device)?;
+    check_forwards(config)?;
     check_engine(config)?;
     check_classes(&config.class, &config.device)?;
     let socket = config.control.socket.get_ref();
@@ -152,6 +154,38 @@ fn check_device(device: &Device) -> Checked {
     Ok(())
 }
 
+fn check_forwards(config: &Config) -> Checked {
+    let names: Vec<&str> = config.device.iter().map(|device| device.name.get_ref().as_str()).collect();
+    for (index, forward) in config.forward.iter().enumerate() {
+        let (from, to) = (forward.from.get_ref(), forward.to.get_ref());
+        for (key, name) in [("from", &forward.from), ("to", &forward.to)] {
+            if !names.contains(&name.get_ref().as_str()) {
+                let message = format!(
+                    "[[forward]] {key} = \"{}\" is none of the devices; there {} {}",
+                    name.get_ref(),
+                    if names.len() == 1 { "is" } else { "are" },
+                    names.join(", ")
+                );
+                return fault(name, message);
+            }
+        }
+        if from == to {
+            let message = format!("[[forward]] from `{from}` to itself; name two devices");
+            return fault(&forward.to, message);
+        }
+        if config.forward[..index]
+            .iter()
+            .any(|other| other.from.get_ref() == from && other.to.get_ref() == to)
+        {
+            return fault(
+                &forward.from,
+                format!("[[forward]] from `{from}` to `{to}` is there twice; remove one"),
+            );
+        }
+    }
+    Ok(())
+}
+
 fn check_engine(config: &Config) -> Checked {
     let engine = &config.engine;
     within("realtime_priority", &engine.realtime_priority, 1..=99)?;
@@ -254,6 +288,7 @@ pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
         }
         check_cgroups(class)?;
         check_interfaces(class, devices)?;
+        request::check(class)?;
     }
     Ok(())
 }

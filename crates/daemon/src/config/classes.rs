@@ -8,7 +8,7 @@ use super::error::ConfigError;
 use super::{Class, Device, check};
 
 /// The keys of a class in the order in which people read them; whatever else there is comes behind.
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 25] = [
     "name",
     "priority",
     "idle",
@@ -22,6 +22,11 @@ const KEYS: [&str; 20] = [
     "program",
     "user",
     "cgroup",
+    "tls_name",
+    "host",
+    "url",
+    "header",
+    "cookie",
     "queue_packets",
     "memory",
     "connections",
@@ -31,10 +36,35 @@ const KEYS: [&str; 20] = [
     "rate",
 ];
 /// Keys whose values are lists.
-const LISTS: [&str; 9] =
-    ["source", "destination", "local_port", "remote_port", "dscp", "interface", "program", "user", "cgroup"];
+const LISTS: [&str; 14] = [
+    "source",
+    "destination",
+    "local_port",
+    "remote_port",
+    "dscp",
+    "interface",
+    "program",
+    "user",
+    "cgroup",
+    "tls_name",
+    "host",
+    "url",
+    "header",
+    "cookie",
+];
 /// Keys whose values, or their elements, are never numbers, whatever they look like.
-const TEXTS: [&str; 5] = ["source", "destination", "interface", "program", "cgroup"];
+const TEXTS: [&str; 10] = [
+    "source",
+    "destination",
+    "interface",
+    "program",
+    "cgroup",
+    "tls_name",
+    "host",
+    "url",
+    "header",
+    "cookie",
+];
 
 /// Just the classes of a file.
 #[derive(Deserialize)]
@@ -122,6 +152,9 @@ mod tests {
             ("program", "7z", "[\"7z\"]"),
             ("program", "7", "[\"7\"]"),
             ("user", "33,root", "[33, \"root\"]"),
+            ("url", "/api/,/8", "[\"/api/\", \"/8\"]"),
+            ("header", "X-Tier: gold", "[\"X-Tier: gold\"]"),
+            ("cookie", "1=2", "[\"1=2\"]"),
         ] {
             assert_eq!(shown(key, word).as_deref(), Some(value), "{key}={word}");
         }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use scoutline_base::DeviceId;
 use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
-use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings};
+use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward};
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
 use toml::Spanned;
 
+use super::request;
 use super::{
     Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Network, Ports, Rate,
     Realtime,
@@ -34,6 +35,7 @@ impl Config {
                 .enumerate()
                 .map(|(index, device)| open(index, device, self.engine.cpu.is_some()))
                 .collect(),
+            forwards: self.forwards(),
             classes: classes(&self.class, &self.device),
             cpu,
             realtime_priority: realtime.then(|| *engine.realtime_priority.get_ref()),
@@ -56,6 +58,16 @@ impl Config {
 }
 
 impl Config {
+    fn forwards(&self) -> Vec<Forward> {
+        let index = |name: &Spanned<String>| {
+            let index = self.device.iter().position(|device| device.name.get_ref() == name.get_ref());
+            index.map(|index| DeviceId(index as u16))
+        };
+        let forward =
+            |forward: &super::Forward| Some(Forward { from: index(&forward.from)?, to: index(&forward.to)? });
+        self.forward.iter().filter_map(forward).collect()
+    }
+
     /// Without a core of its own the engine cannot tell who else wants it.
     fn extension(&self) -> Option<ExtensionSettings> {
         let Extension { enabled, base, range } = &self.extension;
@@ -169,6 +181,7 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
         programs: class.program.clone(),
         users: class.user.iter().map(|user| user.0).collect(),
         cgroups: class.cgroup.iter().map(|group| group.get_ref().clone()).collect(),
+        request: request::conditions(class),
         queue_packets: class.queue_packets.as_ref().map(|packets| *packets.get_ref()),
         memory: class.memory.as_ref().map(|memory| memory.get_ref().0),
         connections: class.connections.as_ref().map(|connections| *connections.get_ref()),

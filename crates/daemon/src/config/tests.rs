@@ -76,6 +76,15 @@ fn everything_can_be_said() {
         mark = "AF41"
         extend = false
         [[class]]
+        name = "shop"
+        tls_name = ["shop.example.org", "*.example.net"]
+        [[class]]
+        name = "api"
+        url = ["/api/", "/admin"]
+        host = ["*.example.org", "10.0.0.1"]
+        header = ["X-Tier: gold", "Authorization"]
+        cookie = ["session", "tier=gold"]
+        [[class]]
         name = "backup"
         idle = true
         "#,
@@ -84,7 +93,7 @@ fn everything_can_be_said() {
     let class = &config.class[0];
     assert_eq!(class.local_port[1].0, 8000..=8100);
     assert_eq!(class.source[2], Network { address: [10, 0, 0, 9].into(), prefix: 32 });
-    assert!(config.class[1].matches_everything());
+    assert!(config.class[3].matches_everything() && !config.class[1].matches_everything());
     assert_eq!(config.control.mode.0, 0o600);
     assert_eq!(config.control.group_id().unwrap(), Some(0));
 }
@@ -164,6 +173,33 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "s.toml:6: cgroup `nginx`: give its path below the root",
         ),
         ("[[class]]\nname = \"a\"\ncgroup = [\"/\"]", "s.toml:6: cgroup `/`: give its path below the root"),
+        (
+            "[[class]]\nname = \"a\"\nurl = [\"/a\", \"api/\"]",
+            "s.toml:6: url `api/`: give the beginning of a path, with its slash",
+        ),
+        ("[[class]]\nname = \"a\"\nhost = [\"a:80\"]", "s.toml:6: host `a:80`: give a host without port"),
+        (
+            "[[class]]\nname = \"a\"\ntls_name = [\"*.\"]",
+            "s.toml:6: tls_name `*.`: give a host name without port",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nheader = [\"X Tier: a\"]",
+            "s.toml:6: header `X Tier: a`: give a name such as",
+        ),
+        ("[[class]]\nname = \"a\"\ncookie = [\"=1\"]", "s.toml:6: cookie `=1`: give a name such as"),
+        (
+            "[[class]]\nname = \"a\"\nurl = [\"/\"]\ntls_name = [\"a\"]",
+            "s.toml:5: class `a` has tls_name and asks for HTTP",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nurl = [\"/\"]\nconnections = 1",
+            "remove connections, or give it to the class",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nurl = [\"/\"]\nlisten_priority = 1",
+            "remove listen_priority, or give it to the class",
+        ),
+        ("[[class]]\nname = \"default\"\nurl = [\"/\"]", "takes what no other takes"),
         (
             "[[class]]\nname = \"a\"\nconnections = 0",
             "s.toml:6: connections = 0 is out of range; it must be 1 to 4000000",
@@ -281,4 +317,21 @@ fn the_engine_is_told_all_of_a_class() {
     assert_eq!(class.interfaces, [scoutline_base::DeviceId(1)]);
     assert_eq!((class.connections, class.mark, class.extend), (Some(5), Some(1), false));
     assert_eq!(class.cgroups, ["/web"]);
+
+    use scoutline_proto::request::matcher::{Conditions, CookieCondition, HeaderCondition, HeaderValue};
+    let asks = "[[class]]\nname = \"a\"\nhost = [\"a\"]\nurl = [\"/b\"]\nheader = [\"C\", \"d:  e f\"]\n\
+                cookie = [\"g\", \"h=i=j\"]\n";
+    let header = |name: &str, value| HeaderCondition { name: name.into(), value };
+    let cookie = |name: &str, value: Option<&str>| CookieCondition {
+        name: name.into(),
+        value: value.map(str::to_owned),
+    };
+    let expected = Conditions {
+        hosts: vec!["a".into()],
+        paths: vec!["/b".into()],
+        headers: vec![header("C", HeaderValue::Any), header("d", HeaderValue::Exact("e f".into()))],
+        cookies: vec![cookie("g", None), cookie("h", Some("i=j"))],
+        ..Conditions::default()
+    };
+    assert_eq!(parse(&format!("{DEVICE}{asks}")).unwrap().settings().classes[0].request, expected);
 }

@@ -189,9 +189,12 @@ impl Core {
     /// The one place where a path gets another level.
     pub(super) fn set_level(&mut self, id: PathId, level: Level) {
         let extra = &mut self.extras[id.index as usize];
-        let (before, net) = (extra.level, extra.net as usize);
+        let (before, net, to) = (extra.level, extra.net as usize, extra.to);
         extra.level = level;
         self.count_background(net, before, level);
+        if let Some(to) = to {
+            self.count_background(usize::from(to), before, level);
+        }
     }
 
     /// A path of a device that stood at one level stands at another.

@@ -6,6 +6,10 @@
 //!                                       listen path for each class that can match, none for another
 //!            ─► forget what has left    numbers and accounts of removed classes; then the answer
 //! ```
+//! A connection whose class depends on what is asked on it changes class with its requests, too ([`Asked`]); then each
+//! class is charged with what was spent in it. Where the rules have changed, connections that live are looked into
+//! from now on, or no longer, as they say.
+//!
 //! Paths keep their accounts and whatever waits in their queues. A path of a class that was removed stays valid until
 //! the sweep has come to it, for the class keeps its number that long (see [`crate::policy`]). A change during a
 //! sweep starts it anew.
@@ -23,9 +27,9 @@ use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 use super::Core;
 use super::background::mark_of;
 use super::paths::{covers, note_level, socket_of};
-use crate::policy::Class;
+use crate::policy::{Class, Origin};
 use crate::settings::ClassSettings;
-use crate::socket::{SocketEnd, Standing, StreamStage};
+use crate::socket::{Asked, SocketEnd, Standing, StreamStage};
 
 /// Units of work that a turn of the loop may spend on the sweep; about 50 ns each.
 const TURN: u32 = 512;
@@ -96,6 +100,10 @@ impl Core {
             return if is_first { self.listen_again(&end, now) } else { 1 };
         }
         let extra = &self.extras[id.index as usize];
+        if extra.to.is_some() {
+            self.end_forward_path(id, now);
+            return MAKE;
+        }
         let Some(program) = &extra.program else {
             // It serves the machine itself: at its own level, in the last class.
             let (level, last) = (extra.level, self.policy.last());
@@ -111,9 +119,51 @@ impl Core {
             (None, None) => self.place_key(extra.net as usize, UDP, UNBOUND),
         };
         let class = self.policy.class(self.policy.class_for(&key, extra.tos, Some(program)));
-        let level = class.level_of(Some(program));
-        self.move_path(id, &class, level, now);
+        let program = Rc::clone(program);
+        let class = self.look_into_requests(id).unwrap_or(class);
+        self.move_path(id, &class, class.level_of(Some(&program)), now);
         CLASSIFY
+    }
+
+    /// Looks at what is asked on a connection from now on, or no longer, as the rules have it; the class that this has
+    /// given it.
+    pub(super) fn look_into_requests(&mut self, id: PathId) -> Option<Rc<Class>> {
+        let extra = &self.extras[id.index as usize];
+        let path = self.paths.get_mut(id)?;
+        let stage = path.stage_mut::<StreamStage>().filter(|stage| stage.is_passive())?;
+        if self.policy.requests().is_none() && stage.asked().is_none() {
+            return None;
+        }
+        let origin = Origin { key: extra.flow?, tos: extra.tos, program: Rc::clone(extra.program.as_ref()?) };
+        let depends = self.policy.depends_on_requests(&origin);
+        match stage.asked() {
+            Some(asked) if depends => {
+                asked.renew();
+                return Some(asked.class());
+            }
+            Some(asked) => {
+                let charged = asked.charged();
+                stage.set_asked(None);
+                path.account.buffer_bytes_held = path.account.buffer_bytes_held.saturating_sub(charged);
+            }
+            None if depends => {
+                stage.set_asked(Some(Asked::new(&self.policy, origin, self.settings.linux_level)));
+            }
+            None => {}
+        }
+        None
+    }
+
+    /// What was asked on a connection has changed its class.
+    pub(super) fn follow_request(&mut self, id: PathId, class: ClassIndex, requests: u64, now: Time) {
+        let Some(path) = self.paths.get_mut(id) else { return };
+        path.settle(&mut self.finished);
+        let class = self.policy.class(class);
+        let level = class.level_of(self.extras[id.index as usize].program.as_deref());
+        self.move_path(id, &class, level, now);
+        if let Some(path) = self.paths.get_mut(id) {
+            path.account.requests += requests;
+        }
     }
 
     /// The one place where a path that exists changes its class.

@@ -100,6 +100,7 @@ impl Core {
             finished: ClassAccounts::default(),
             policy,
             listeners,
+            forwarders: BTreeMap::new(),
             sweep: None,
             all_ring: false,
             wakes: Rc::new(Cell::new(0)),

@@ -47,23 +47,28 @@ impl Core {
             self.paths.insert(new, self.limits_of(class))
         });
         let id = made.inspect_err(|_| self.counters.paths_refused += 1)?;
+        self.take_in(id, net, level);
+        Ok(id)
+    }
+
+    /// The engine's own notes on a path that was just made.
+    pub(super) fn take_in(&mut self, id: PathId, net: usize, level: Level) {
         self.counters.paths_made += 1;
         let index = id.index as usize;
         if self.extras.len() <= index {
             self.extras.resize_with(index + 1, Extra::default);
         }
         self.extras[index] = Extra { level, net: net as u16, ..Extra::default() };
+        self.count_background(net, Level::default(), level);
         if level == Level::Idle
             && let Some(path) = self.paths.get_mut(id)
         {
             // Nothing of it has begun: the time does not matter.
             note_level(path, level, Time::ZERO);
         }
-        self.count_background(net, Level::default(), level);
-        Ok(id)
     }
 
-    fn limits_of(&self, class: ClassIndex) -> Limits {
+    pub(super) fn limits_of(&self, class: ClassIndex) -> Limits {
         let queue_packets = self.queue_packets(&self.policy.class(class));
         Limits { queue_packets, ..Limits::default() }
     }
@@ -124,6 +129,11 @@ impl Core {
                         self.destroy(id);
                     }
                 }
+                Effect::SetClass { class, requests } => {
+                    if let Some(id) = from {
+                        self.follow_request(id, u32::from(class), requests, now);
+                    }
+                }
                 Effect::Reclassify(message) => self.classify(net, message, now),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
             }
@@ -178,6 +188,7 @@ impl Core {
                 self.bind_flow(id, key);
                 if let Some(program) = &program {
                     self.note_origin(id, tos, program);
+                    self.look_into_requests(id);
                 }
                 if let Some(message) = first {
                     self.offer(id, message, now);
@@ -214,6 +225,10 @@ impl Core {
         self.schedule.remove(Entry::Path(id));
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
         self.count_background(extra.net as usize, extra.level, Level::default());
+        if let Some(to) = extra.to {
+            self.count_background(usize::from(to), extra.level, Level::default());
+            self.forwarders.retain(|_, other| *other != id);
+        }
         if let Some(key) = extra.flow
             && self.flows.lookup(&key) == Some(id)
         {

@@ -49,6 +49,7 @@ impl Core {
             cycles: (u128::from(account.cpu_ns) * u128::from(clock::cycles_per_1024_ns()) / 1024) as u64,
             runs: account.runs,
             wakeups: account.wakeups,
+            requests: account.requests,
             drops: drops(account),
             ..PathRow::default()
         };
@@ -121,7 +122,7 @@ impl Core {
         for path in self.paths.iter() {
             let sum = sums.entry(u32::from(path.class())).or_default();
             sum.0 += 1;
-            sum.1.fold(&path.account);
+            sum.1.fold(&path.account_in_class());
         }
         let row = |class: &Rc<Class>| {
             let (paths, account) = sums.remove(&class.number).unwrap_or_default();
@@ -135,6 +136,7 @@ impl Core {
                 packets_out: account.packets_out,
                 bytes_in: account.bytes_in,
                 bytes_out: account.bytes_out,
+                requests: account.requests,
                 drops: drops(&account),
             }
         };

@@ -70,6 +70,7 @@ impl Host {
         Host::with(address, device, rings, |_| {})
     }
 
+    /// A host with these settings.
     fn with(
         address: [u8; 4],
         device: MemoryPartner,
@@ -77,11 +78,15 @@ impl Host {
         change: impl FnOnce(&mut EngineSettings),
     ) -> Host {
         let program = ProgramFacts { name: "model".into(), ..ProgramFacts::default() };
-        Host::of(program, address, device, rings, change)
+        Host::made(program, address, device, rings, change)
     }
 
     /// A host with this program.
-    fn of(
+    fn of(program: ProgramFacts, address: [u8; 4], device: MemoryPartner, rings: u32) -> Host {
+        Host::made(program, address, device, rings, |_| {})
+    }
+
+    fn made(
         program: ProgramFacts,
         address: [u8; 4],
         device: MemoryPartner,
@@ -89,17 +94,7 @@ impl Host {
         change: impl FnOnce(&mut EngineSettings),
     ) -> Host {
         let mut settings = EngineSettings {
-            devices: vec![DeviceSettings {
-                device: DeviceConfig {
-                    id: DeviceId(0),
-                    driver: Driver::Tap(scoutline_device::tap::Config::new("unused")),
-                },
-                address: address.into(),
-                prefix: 24,
-                gateway: None,
-                rate: None,
-                preemption: Preemption::default(),
-            }],
+            devices: vec![device_settings(0, address)],
             receive_buffer: rings,
             send_buffer: rings,
             max_paths: 1000,
@@ -120,27 +115,7 @@ impl Host {
 
     /// Runs until nothing is left to do at `now`.
     fn settle(&mut self, now: Time) {
-        loop {
-            self.core.pull(now);
-            let spoken = self.core.listen_to_programs(now);
-            self.core.fire_timers(now);
-            self.core.pace(now);
-            while self.core.sweep(now) {}
-            match self.core.schedule.dequeue(now) {
-                Some(decision) => {
-                    if let Entry::Path(id) = decision.entry {
-                        self.core.run_path(id, &decision, now);
-                    }
-                }
-                None if spoken => {}
-                None => {
-                    self.core.flush_all(now);
-                    if self.core.schedule.is_idle() {
-                        return;
-                    }
-                }
-            }
-        }
+        settle(&mut self.core, now);
     }
 
     fn call(&mut self, op: u32, slot: u32, arguments: [u64; 4], now: Time) -> i32 {
@@ -244,6 +219,45 @@ impl Host {
     /// Paths beside the five that serve the interface.
     fn socket_paths(&self) -> usize {
         self.core.paths.len() - 5
+    }
+}
+
+/// Runs an engine until nothing is left to do at `now`.
+fn settle(core: &mut Core, now: Time) {
+    loop {
+        core.pull(now);
+        let spoken = core.listen_to_programs(now);
+        core.fire_timers(now);
+        core.pace(now);
+        while core.sweep(now) {}
+        match core.schedule.dequeue(now) {
+            Some(decision) => {
+                if let Entry::Path(id) = decision.entry {
+                    core.run_path(id, &decision, now);
+                }
+            }
+            None if spoken => {}
+            None => {
+                core.flush_all(now);
+                if core.schedule.is_idle() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn device_settings(id: u16, address: [u8; 4]) -> DeviceSettings {
+    DeviceSettings {
+        device: DeviceConfig {
+            id: DeviceId(id),
+            driver: Driver::Tap(scoutline_device::tap::Config::new("unused")),
+        },
+        address: address.into(),
+        prefix: 24,
+        gateway: None,
+        rate: None,
+        preemption: Preemption::default(),
     }
 }
 
@@ -562,4 +576,6 @@ fn datagrams_there_and_back() {
 }
 
 mod classes;
+mod forward;
+mod requests;
 mod transmit;

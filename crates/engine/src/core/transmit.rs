@@ -24,6 +24,10 @@ use crate::settings::DeviceSettings;
 
 /// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
 pub(super) const PUSH_BURST: usize = 32;
+/// The same, where there are several levels: nothing interrupts it, and a message costs up to 10 µs on a virtual machine.
+const MIXED_BURST: usize = 8;
+/// What is not background.
+const FOREGROUND: Level = Level::Priority(0);
 /// Bytes that are sent together at most: the kernel copies them in some 20 µs, and nothing interrupts it.
 pub(super) const PUSH_LEN: usize = 256 << 10;
 /// Bytes that may stand below us when nothing says how fast the link is. A millisecond at 8 Gbit/s; on a veth pair
@@ -67,6 +71,11 @@ impl TransmitSide {
         }
     }
 
+    /// There is nothing to decide: queues are left out.
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
     /// What the link carries, as configured.
     pub(super) fn rate(&self) -> Option<BitRate> {
         self.queues.settings().rate
@@ -91,18 +100,22 @@ impl TransmitSide {
     }
 
     /// Moves what may leave now from the queues to `out`.
-    fn fill(&mut self, standing: Option<u64>, mut idle: bool, now: Time) {
+    fn fill(&mut self, standing: Option<u64>, mut least: Level, now: Time) {
         let paced = self.rate().is_some();
         let mut below = standing.unwrap_or(0);
         // Without a rate, background goes alone, and waits until all before it has left.
-        idle &= paced || below == 0 && self.out.is_empty();
+        if !paced && (below > 0 || !self.out.is_empty()) {
+            least = least.max(FOREGROUND);
+        }
         self.blocked = false;
-        while self.out.len() < PUSH_BURST && self.out_len < PUSH_LEN {
+        while self.out.len() < MIXED_BURST && self.out_len < PUSH_LEN {
             if !paced && below >= STANDING_LEN {
                 break;
             }
-            let Some(Taken { flow, len, item }) = self.queues.take(now, idle) else { break };
-            idle &= paced;
+            let Some(Taken { flow, len, item }) = self.queues.take_above(least, now) else { break };
+            if !paced {
+                least = least.max(FOREGROUND);
+            }
             below += u64::from(len);
             self.out_len += item.body_len();
             self.taken.push((flow, len));
@@ -136,8 +149,9 @@ impl Core {
     /// What a path's messages are to the device.
     pub(super) fn flow_of(&self, id: PathId) -> Flow {
         let extra = &self.extras[id.index as usize];
-        let class = self.paths.get(id).filter(|_| extra.program.is_some());
-        let Some(path) = class else { return system_flow(extra.level) };
+        // What serves the machine itself is of no class's rate or weight.
+        let path = self.paths.get(id).filter(|_| extra.program.is_some() || extra.to.is_some());
+        let Some(path) = path else { return system_flow(extra.level) };
         let class = self.policy.class(u32::from(path.class()));
         let (weight, rate) = (class.settings.weight, class.settings.rate);
         Flow { level: extra.level, class: class.number, weight, rate }
@@ -221,27 +235,38 @@ impl Core {
     pub(super) fn is_burst_full(&self, net: usize) -> bool {
         let side = &self.nets[net].transmit;
         let messages = side.out.len() + side.queues.len();
-        messages >= PUSH_BURST
+        messages >= if side.direct { PUSH_BURST } else { MIXED_BURST }
             || side.out_len >= PUSH_LEN
             || !side.direct && side.queues.bytes() >= PUSH_LEN as u64
     }
 
     /// Gives the devices what was made for them.
     pub(crate) fn flush_all(&mut self, now: Time) {
+        self.flush_above(Level::Idle, now);
+    }
+
+    /// The same, but what is below this level stays for later, where there are several.
+    pub(crate) fn flush_above(&mut self, least: Level, now: Time) {
         for net in 0..self.nets.len() {
-            self.flush(net, now);
+            self.flush_net(net, least, now);
         }
     }
 
     /// Gives a device what it takes now of what was made for it.
     pub(super) fn flush(&mut self, net: usize, now: Time) {
+        self.flush_net(net, Level::Idle, now);
+    }
+
+    /// The same, but what is below this level stays for later, where there are several.
+    pub(super) fn flush_net(&mut self, net: usize, least: Level, now: Time) {
         let idle = !self.is_background_suspended(net, now);
+        let least = if idle { least } else { least.max(FOREGROUND) };
         loop {
             let Net { device, transmit, failed, .. } = &mut self.nets[net];
             let queued = !transmit.queues.is_empty();
             if queued {
                 let standing = if transmit.rate().is_none() { device.standing() } else { None };
-                transmit.fill(standing, idle, now);
+                transmit.fill(standing, least, now);
             }
             if transmit.out.is_empty() {
                 break;
@@ -268,7 +293,9 @@ impl Core {
                 break;
             }
         }
-        self.note_blocked(net, idle, now);
+        if least <= FOREGROUND {
+            self.note_blocked(net, idle, now);
+        }
         self.revive(net, now);
     }
 
@@ -285,7 +312,8 @@ impl Core {
             let mut stalled = std::mem::take(&mut self.stalled);
             stalled.retain(|&id| {
                 let waits = self.paths.get(id).is_some();
-                let here = self.extras[id.index as usize].net as usize == net;
+                let super::Extra { net: enters, to, .. } = self.extras[id.index as usize];
+                let here = usize::from(to.unwrap_or(enters)) == net;
                 if waits && here {
                     self.make_ready(id, now);
                 }

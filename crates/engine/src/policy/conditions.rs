@@ -1,5 +1,5 @@
 //! The conditions of a class. Those on the *place* (our end, and the program there) are known once a program listens;
-//! those on the *packet* only when one comes. A kind of condition that a class does not have costs one look at an
+//! those on the *packet* only when one comes; those on the *request* (`scoutline_proto::request`) when that is read. A kind of condition that a class does not have costs one look at an
 //! empty list.
 
 use std::net::Ipv4Addr;
@@ -58,6 +58,7 @@ pub(super) fn match_everything(class: &ClassSettings) -> bool {
         && class.programs.is_empty()
         && class.users.is_empty()
         && class.cgroups.is_empty()
+        && class.request.is_empty()
 }
 
 /// An empty condition holds for everything.

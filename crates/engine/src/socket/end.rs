@@ -277,6 +277,33 @@ impl SocketEnd {
         }
     }
 
+    /// Copies `to.len()` bytes at `position` of the receive ring, which are there.
+    pub(crate) fn load_received(&self, position: u64, to: &mut [u8]) {
+        let ring = self.receive.get();
+        let spans = self.program.region.ring_spans(ring.offset, ring.size, position, to.len());
+        let Some(spans) = spans else { return };
+        let (first, second) = to.split_at_mut(spans[0].len);
+        // SAFETY: as in `store`.
+        unsafe {
+            spans[0].copy_to(first);
+            spans[1].copy_to(second);
+        }
+    }
+
+    /// How many bytes of the outgoing stream from `position` on lie in one file; 0: it stands in the ring.
+    pub(crate) fn in_file(&self, position: u64) -> u64 {
+        let extents = self.extents.borrow();
+        let found = extents.iter().find(|extent| extent.range.contains(&position));
+        found.map_or(0, |extent| extent.range.end - position)
+    }
+
+    /// How many bytes of the outgoing stream there are before the next that lies in a file.
+    pub(crate) fn until_file(&self, position: u64) -> u64 {
+        let extents = self.extents.borrow();
+        let found = extents.iter().find(|extent| extent.range.start >= position);
+        found.map_or(u64::MAX, |extent| extent.range.start - position)
+    }
+
     /// Reads how far the program has written, and which pieces of that lie in files. A value that neither the ring
     /// nor the extents can hold counts as nothing new.
     pub(crate) fn read_written(&self) -> Written {

@@ -9,10 +9,13 @@ use std::time::Duration;
 use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
 use scoutline_base::Time;
 use scoutline_path::{
-    Attributes, Body, Budget, Burst, Context, Control, CreateError, DropReason, Effect, Message, Name, Stage,
+    Account, Attributes, Body, Budget, Burst, Context, Control, CreateError, DropReason, Effect, Message,
+    Name, Stage,
 };
+use scoutline_proto::bindings::ClassIndex;
 
 use super::SocketEnd;
+use super::asked::Asked;
 use super::end::Written;
 use super::module::Standing;
 use crate::policy::{Class, Seat};
@@ -32,7 +35,12 @@ pub(crate) struct StreamStage {
     /// Its place among the connections of its class, until the program has closed it and the peer has all data.
     seat: Option<Seat>,
     addresses: Option<(SocketAddrV4, SocketAddrV4)>,
+    class: ClassIndex,
     standing: Standing,
+    /// A peer began it.
+    is_passive: bool,
+    /// What the peer asks, where that can change its class.
+    asked: Option<Box<Asked>>,
     /// The protocol below has been told: written, consumed, requests.
     told_written: u64,
     told_consumed: u64,
@@ -49,7 +57,11 @@ pub(crate) struct StreamStage {
 impl StreamStage {
     /// The stage of an active connection, on a socket with rings.
     pub(crate) fn active(end: Rc<SocketEnd>, class: &Class, standing: Standing) -> StreamStage {
-        StreamStage { end: Some(end), seat: Some(class.seat()), ..StreamStage::empty((0, 0), standing) }
+        StreamStage {
+            end: Some(end),
+            seat: Some(class.seat()),
+            ..StreamStage::empty((0, 0), class, standing)
+        }
     }
 
     /// The stage of a passive connection: it gets its socket once the handshake is complete.
@@ -60,10 +72,11 @@ impl StreamStage {
         standing: Standing,
     ) -> StreamStage {
         let (memory, seat) = (Some(class.memory.clone()), Some(class.seat()));
-        StreamStage { parent: Some(parent), memory, seat, ..StreamStage::empty(ring_sizes, standing) }
+        let empty = StreamStage::empty(ring_sizes, class, standing);
+        StreamStage { parent: Some(parent), memory, seat, is_passive: true, ..empty }
     }
 
-    fn empty(ring_sizes: (u32, u32), standing: Standing) -> StreamStage {
+    fn empty(ring_sizes: (u32, u32), class: &Class, standing: Standing) -> StreamStage {
         StreamStage {
             end: None,
             parent: None,
@@ -71,7 +84,10 @@ impl StreamStage {
             memory: None,
             seat: None,
             addresses: None,
+            class: class.number,
             standing,
+            is_passive: false,
+            asked: None,
             told_written: 0,
             told_consumed: 0,
             told_requests: 0,
@@ -92,8 +108,28 @@ impl StreamStage {
         self.parent.as_ref().is_some_and(|parent| Rc::ptr_eq(parent, listener))
     }
 
+    /// A connection that a peer began: its class may depend on what is asked.
+    pub(crate) fn is_passive(&self) -> bool {
+        self.is_passive
+    }
+
+    /// What its peer asks, if that is looked at.
+    pub(crate) fn asked(&mut self) -> Option<&mut Asked> {
+        self.asked.as_deref_mut()
+    }
+
+    /// What its peer asks is looked at from now on, or no longer.
+    pub(crate) fn set_asked(&mut self, asked: Option<Asked>) {
+        let asked = asked.map(|asked| match &self.end {
+            Some(end) => asked.joining(end),
+            None => asked,
+        });
+        self.asked = asked.map(Box::new);
+    }
+
     /// The path is in another class now: memory and connection count there.
     pub(crate) fn set_class(&mut self, class: &Class, standing: Standing) {
+        self.class = class.number;
         self.standing = standing;
         self.memory = self.memory.take().map(|_| class.memory.clone());
         self.seat = self.seat.take().map(|_| class.seat());
@@ -101,8 +137,24 @@ impl StreamStage {
             end.move_charge(&class.memory);
             if end.shared().state.load(Ordering::Relaxed) & slot_state::CONNECTED != 0 {
                 end.stand(standing);
+                stand_in_queue(end, standing);
             }
         }
+    }
+
+    /// The class becomes that of what was asked: here at once, for what is signalled next is about it; the engine does
+    /// the rest after this run.
+    fn follow(&mut self, context: &mut Context<'_>) {
+        let Some(asked) = &mut self.asked else { return };
+        asked.charge(context.account);
+        let (requests, class) = (asked.take_requests(), asked.class());
+        if class.number == self.class {
+            context.account.requests += requests;
+            return;
+        }
+        let standing = asked.standing(&class);
+        self.set_class(&class, standing);
+        context.effects.push(Effect::SetClass { class: class.number as u16, requests });
     }
 
     /// The socket of a passive path, made when the first thing is to be kept in it.
@@ -161,6 +213,10 @@ impl StreamStage {
             self.finished = true;
             context.effects.push(Effect::Destroy);
         }
+        if let (Control::Readable(position), Some(end), Some(asked)) = (control, &self.end, &mut self.asked) {
+            asked.on_readable(end, *position);
+            self.follow(context);
+        }
         let Some(end) = &self.end else { return };
         match control {
             Control::Readable(position) => {
@@ -212,7 +268,7 @@ impl StreamStage {
     }
 
     /// A closed socket whose data the peer has is needed no longer, though the path may linger in TIME-WAIT.
-    fn release_if_done(&mut self) {
+    fn release_if_done(&mut self, account: &mut Account) {
         let done = self
             .end
             .as_ref()
@@ -221,7 +277,23 @@ impl StreamStage {
             end.path.set(None);
             end.program.forget_end(end.slot);
             self.seat = None;
+            // Nobody asks any more: it keeps its class.
+            if let Some(asked) = self.asked.take() {
+                account.buffer_bytes_held = account.buffer_bytes_held.saturating_sub(asked.charged());
+            }
+            self.is_passive = false;
         }
+    }
+}
+
+/// The connection may wait in its listening socket's queue: who accepts takes the most important first, and hears of
+/// one that has become so.
+fn stand_in_queue(end: &SocketEnd, standing: Standing) {
+    let Some(listener) = end.listener.get().and_then(|slot| end.program.end(slot)) else { return };
+    let waits = end.shared().references.load(Ordering::Acquire) == 0;
+    if waits && standing.importance() > listener.shared().importance.load(Ordering::Relaxed) {
+        listener.stand(standing);
+        listener.signal_at(standing.raises_to());
     }
 }
 
@@ -276,8 +348,11 @@ impl Stage for StreamStage {
                         context.drop_message(message, DropReason::Closed);
                         continue;
                     };
-                    if !end.store(message.facts.stream_position, message.bytes()) {
+                    let position = message.facts.stream_position;
+                    if !end.store(position, message.bytes()) {
                         context.drop_message(message, DropReason::ReceiveBufferFull);
+                    } else if let Some(asked) = &mut self.asked {
+                        asked.on_stored(&end, position, message.bytes());
                     }
                 }
                 Body::Empty | Body::Stream { .. } => {}
@@ -286,7 +361,7 @@ impl Stage for StreamStage {
         if let Some(end) = &self.end {
             context.account.wakeups += end.wakeups.take();
         }
-        self.release_if_done();
+        self.release_if_done(context.account);
     }
 
     fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
@@ -310,6 +385,9 @@ impl Stage for StreamStage {
         };
         self.looked_again = 0;
         if written > self.told_written {
+            if let Some(asked) = &mut self.asked {
+                asked.on_written(end, self.told_written, written);
+            }
             self.told_written = written;
             burst.push(Message::control(Control::Written(written)));
         }
@@ -330,7 +408,18 @@ impl Stage for StreamStage {
         }
         if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
             end.closed.set(true);
-            self.release_if_done();
+            self.release_if_done(context.account);
+        }
+        self.follow(context);
+    }
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        let Some(asked) = &self.asked else { return };
+        if let Some(name) = asked.server_name() {
+            facts.push(("server-name", name.to_owned()));
+        }
+        if let Some(reason) = asked.opaque() {
+            facts.push(("requests-unseen", reason.to_string()));
         }
     }
 

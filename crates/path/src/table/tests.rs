@@ -154,3 +154,31 @@ fn a_path_changes_its_class_and_takes_its_account_along() {
     let class = classes.class(9).unwrap();
     assert_eq!((class.finished, class.account.drops(DropReason::QueueFull)), (1, 1));
 }
+
+#[test]
+fn each_class_is_charged_with_what_was_spent_in_it() {
+    let log = Log::default();
+    let mut table = PathTable::default();
+    let mut classes = ClassAccounts::default();
+    let mut runner = Runner::new();
+    let id = table.insert(new_path(&log, 1), Limits::default()).unwrap();
+    for (class, packets) in [(1, 3), (2, 1), (1, 2)] {
+        let path = table.get_mut(id).unwrap();
+        path.settle(&mut classes);
+        path.set_class(class, 8);
+        for _ in 0..packets {
+            path.offer(packet(b"ABCxyz")).unwrap();
+        }
+        path.account.on_drop(DropReason::NoRoute);
+        path.run_inward(&mut runner, grant());
+        assert_eq!(path.account_in_class().packets_in, packets, "charged at the end");
+    }
+    assert_eq!(table.get(id).unwrap().account.packets_in, 6, "the path's own account is whole");
+    table.destroy(id, &mut classes);
+    let of = |class| {
+        classes
+            .class(class)
+            .map(|sum| (sum.account.packets_in, sum.account.drops(DropReason::NoRoute), sum.finished))
+    };
+    assert_eq!((of(1), of(2)), (Some((5, 2, 1)), Some((1, 1, 0))));
+}

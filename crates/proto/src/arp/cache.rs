@@ -97,6 +97,12 @@ pub struct Cache {
 }
 
 impl Cache {
+    /// True when this address did not answer a moment ago.
+    pub fn has_failed(&self, address: Ipv4Addr, now: Time) -> bool {
+        let entry = self.index.get(&address).map(|&slot| &self.slots[slot as usize]);
+        entry.is_some_and(|entry| entry.state == State::Failed && now < entry.deadline)
+    }
+
     /// Looks an address up for a message that is about to leave.
     pub fn find(&mut self, address: Ipv4Addr, now: Time) -> Found {
         let Some(&slot) = self.index.get(&address) else {

@@ -26,6 +26,8 @@ pub struct Exchange {
     limits: Limits,
     class: Option<ClassIndex>,
     stream: Stream,
+    /// Of a TLS connection.
+    server_name: Option<tls::ServerName>,
 }
 
 #[derive(Clone, Debug)]
@@ -48,7 +50,7 @@ struct Http {
 impl Exchange {
     /// At the start of a connection.
     pub fn new(limits: Limits) -> Exchange {
-        Exchange { limits, class: None, stream: Stream::Start }
+        Exchange { limits, class: None, stream: Stream::Start, server_name: None }
     }
 
     /// Bytes from the peer. `possible` tells which classes the connection may still have.
@@ -66,10 +68,11 @@ impl Exchange {
             Stream::Start | Stream::Opaque(_) => {}
             Stream::Tls(hello) => {
                 let outcome = hello.on_bytes(bytes)?;
-                let name = outcome.as_ref().ok().map(tls::ServerName::as_str);
-                self.class = matcher.class_of(Facts::Tls(name), possible).or(self.class);
-                self.stream =
-                    Stream::Opaque(outcome.as_ref().err().map_or(Opaque::Encrypted, |&no| no.into()));
+                let over = outcome.as_ref().err().map_or(Opaque::Encrypted, |&no| no.into());
+                self.server_name = outcome.as_ref().ok().cloned();
+                let facts = Facts::Tls(self.server_name());
+                self.class = matcher.class_of(facts, possible).or(self.class);
+                self.stream = Stream::Opaque(over);
             }
             Stream::Http(http) => {
                 let result = http.on_inward(bytes, self.limits.outstanding, matcher, possible);
@@ -128,6 +131,52 @@ impl Exchange {
         self.class.filter(|_| self.class != before)
     }
 
+    /// The classes are others. What was asked is not kept, except for a TLS server name, which is looked up again; so
+    /// a class by an HTTP request is kept when it `remains` (there is such a class, and it asks for the same as
+    /// before), and else given up until the next request.
+    pub fn on_classes_changed(
+        &mut self,
+        matcher: &Matcher,
+        possible: impl Fn(ClassIndex) -> bool,
+        remains: impl Fn(ClassIndex) -> bool,
+    ) {
+        let remains = |class: Option<ClassIndex>| class.filter(|&class| remains(class));
+        self.class = match &mut self.stream {
+            Stream::Opaque(Opaque::Encrypted | Opaque::Unnamed(_)) => {
+                matcher.class_of(Facts::Tls(self.server_name.as_ref().map(tls::ServerName::as_str)), possible)
+            }
+            Stream::Start | Stream::Tls(_) => None,
+            Stream::Opaque(_) => remains(self.class),
+            Stream::Http(http) => {
+                http.outstanding.change(matcher, remains);
+                http.outstanding.top().or(http.outstanding.last).or(remains(self.class))
+            }
+        };
+    }
+
+    /// So many of the next bytes from the peer need not be shown: skipping them does as well.
+    pub fn unread_inward(&self) -> u64 {
+        match &self.stream {
+            Stream::Start | Stream::Tls(_) => 0,
+            Stream::Opaque(_) => u64::MAX,
+            Stream::Http(http) => http.requests.unread(),
+        }
+    }
+
+    /// So many of the next bytes from the program need not be shown: skipping them does as well.
+    pub fn unread_outward(&self) -> u64 {
+        match &self.stream {
+            Stream::Start => 0,
+            Stream::Tls(_) | Stream::Opaque(_) => u64::MAX,
+            Stream::Http(http) => http.responses.unread(),
+        }
+    }
+
+    /// The server name that a TLS connection gave.
+    pub fn server_name(&self) -> Option<&str> {
+        self.server_name.as_ref().map(tls::ServerName::as_str)
+    }
+
     /// The class by what was asked; `None` before anything was.
     pub fn class(&self) -> Option<ClassIndex> {
         self.class
@@ -164,7 +213,7 @@ impl Exchange {
                 size_of::<Http>() + http.requests.held() + http.responses.held() + http.outstanding.held()
             }
             Stream::Tls(hello) => hello.held(),
-            Stream::Start | Stream::Opaque(_) => 0,
+            Stream::Start | Stream::Opaque(_) => self.server_name().map_or(0, str::len),
         }
     }
 
@@ -270,11 +319,28 @@ impl Outstanding {
     fn push(&mut self, class: Option<ClassIndex>, importance: Importance, kind: RequestKind) {
         let number = self.answered + self.requests.len() as u64;
         self.requests.push_back(Waiting { class, kind });
+        self.rise(number, class, importance);
+    }
+
+    /// A request behind all that are in `peaks`.
+    fn rise(&mut self, number: u64, class: Option<ClassIndex>, importance: Importance) {
         let Some(class) = class else { return };
         while self.peaks.back().is_some_and(|peak| peak.importance < importance) {
             self.peaks.pop_back();
         }
         self.peaks.push_back(Peak { number, class, importance });
+    }
+
+    /// Classes have gone, and others are of another importance.
+    fn change(&mut self, matcher: &Matcher, remains: impl Fn(Option<ClassIndex>) -> Option<ClassIndex>) {
+        self.last = remains(self.last);
+        self.peaks.clear();
+        for at in 0..self.requests.len() {
+            let class = remains(self.requests[at].class);
+            self.requests[at].class = class;
+            let importance = class.map_or(0, |class| matcher.importance(class));
+            self.rise(self.answered + at as u64, class, importance);
+        }
     }
 
     fn pop(&mut self) {

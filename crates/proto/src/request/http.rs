@@ -73,6 +73,15 @@ impl Phase {
             Phase::Opaque(reason) => State::Opaque(reason),
         }
     }
+
+    /// So many of the next bytes need not be shown.
+    fn unread(self) -> u64 {
+        match self {
+            Phase::Head | Phase::Waiting => 0,
+            Phase::Body(body) => body.unread(),
+            Phase::Last | Phase::Opaque(_) => u64::MAX,
+        }
+    }
 }
 
 #[cfg(test)]

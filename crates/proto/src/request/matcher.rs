@@ -94,7 +94,7 @@ pub enum MatcherError {
     /// A name that no request can have.
     #[error("`{name}` is neither a host name nor `*.` and one, without port")]
     Name {
-        /// Position of the class.
+        /// Number of the class.
         class: ClassIndex,
         /// As given.
         name: String,
@@ -102,7 +102,7 @@ pub enum MatcherError {
     /// A path without a slash in front.
     #[error("the path `{path}` does not begin with a slash")]
     Path {
-        /// Position of the class.
+        /// Number of the class.
         class: ClassIndex,
         /// As given.
         path: String,
@@ -110,7 +110,7 @@ pub enum MatcherError {
     /// An empty method, or name of a header or cookie, or one with a character that it cannot have.
     #[error("`{token}` cannot be a method or a name")]
     Token {
-        /// Position of the class.
+        /// Number of the class.
         class: ClassIndex,
         /// As given.
         token: String,
@@ -118,7 +118,7 @@ pub enum MatcherError {
     /// Conditions on TLS and on HTTP: what TLS carries cannot be read, so they never hold together.
     #[error("a TLS server name and conditions on HTTP never hold together")]
     NeverHolds {
-        /// Position of the class.
+        /// Number of the class.
         class: ClassIndex,
     },
 }
@@ -133,6 +133,7 @@ pub struct Matcher {
 
 #[derive(Clone, Debug)]
 struct Class {
+    number: ClassIndex,
     importance: Importance,
     /// `None`: every request will do.
     conditions: Option<Box<Compiled>>,
@@ -149,19 +150,30 @@ struct Compiled {
 }
 
 impl Matcher {
-    /// Compiles the classes in order.
+    /// Compiles the classes in order; each has its position for a number.
     ///
     /// # Errors
-    /// [`MatcherError`] for the first condition that makes no sense.
+    /// As for [`Matcher::numbered`].
     pub fn new<'a>(
         classes: impl IntoIterator<Item = (&'a Conditions, Importance)>,
     ) -> Result<Matcher, MatcherError> {
+        let classes = (0..).zip(classes);
+        Matcher::numbered(classes.map(|(number, (conditions, importance))| (number, conditions, importance)))
+    }
+
+    /// Compiles the classes in order. By its number a class is named, here and in exchanges.
+    ///
+    /// # Errors
+    /// [`MatcherError`] for the first condition that makes no sense.
+    pub fn numbered<'a>(
+        classes: impl IntoIterator<Item = (ClassIndex, &'a Conditions, Importance)>,
+    ) -> Result<Matcher, MatcherError> {
         let mut matcher = Matcher::default();
-        for (class, (conditions, importance)) in (0..).zip(classes) {
+        for (number, conditions, importance) in classes {
             matcher.uses_hosts |= !conditions.hosts.is_empty();
             matcher.uses_paths |= !conditions.paths.is_empty();
-            let conditions = conditions.compile(class)?;
-            matcher.classes.push(Class { importance, conditions });
+            let conditions = conditions.compile(number)?;
+            matcher.classes.push(Class { number, importance, conditions });
         }
         Ok(matcher)
     }
@@ -174,27 +186,26 @@ impl Matcher {
     /// Whether a request could decide among these classes: one that asks something is possible, and none before it
     /// takes everything. Without this, a connection needs no [`Exchange`](super::Exchange).
     pub fn needs_request_among(&self, possible: impl Fn(ClassIndex) -> bool) -> bool {
-        let first = (0..).zip(&self.classes).find(|&(index, _)| possible(index));
-        first.is_some_and(|(_, class)| class.conditions.is_some())
+        let first = self.classes.iter().find(|class| possible(class.number));
+        first.is_some_and(|class| class.conditions.is_some())
     }
 
     /// The first possible class whose conditions hold.
     pub fn class_of(&self, facts: Facts<'_>, possible: impl Fn(ClassIndex) -> bool) -> Option<ClassIndex> {
         let known = Known::new(self, facts);
         let holds = |class: &Class| class.conditions.as_ref().is_none_or(|asked| asked.hold(&known));
-        let mut classes = (0..).zip(&self.classes);
-        classes.find(|&(index, class)| possible(index) && holds(class)).map(|(index, _)| index)
+        self.classes.iter().find(|class| possible(class.number) && holds(class)).map(|class| class.number)
     }
 
     /// The first possible class that asks nothing: what a connection is before its first request.
     pub fn class_without_request(&self, possible: impl Fn(ClassIndex) -> bool) -> Option<ClassIndex> {
-        let mut classes = (0..).zip(&self.classes);
-        classes.find(|&(index, class)| class.conditions.is_none() && possible(index)).map(|(index, _)| index)
+        let mut classes = self.classes.iter().filter(|class| class.conditions.is_none());
+        classes.find(|class| possible(class.number)).map(|class| class.number)
     }
 
     /// How important a class is; 0 for one that there is not.
     pub fn importance(&self, class: ClassIndex) -> Importance {
-        self.classes.get(class as usize).map_or(0, |class| class.importance)
+        self.classes.iter().find(|other| other.number == class).map_or(0, |class| class.importance)
     }
 }
 

@@ -199,10 +199,7 @@ fn segments_fit_the_rate() {
     assert_eq!(room(at(1_000_000), None, foreground).segment, FRAME);
     assert_eq!(room(at(100_000_000), at(50_000_000), foreground).segment, 3_125);
     assert_eq!(room(None, at(50_000_000), foreground).segment, 3_125);
-    assert_eq!(
-        room(at(100_000_000), None, Level::Idle),
-        Room { bytes: 2 * u64::from(FRAME), segment: FRAME }
-    );
+    assert_eq!(room(at(100_000_000), None, Level::Idle), Room { bytes: 25_000, segment: FRAME });
     assert_eq!(room(at(10_000_000_000), None, Level::Idle).segment, 15_000);
     let mut queues = paced();
     let flow = flow(foreground, 0, 100);

@@ -324,8 +324,8 @@ fn paths_of_a_background_program_are_idle_whatever_their_class() {
     let (a, b) = wire(21, WireConfig::default());
     let background = ProgramFacts { name: "backup".into(), background: true, ..ProgramFacts::default() };
     let mut pair = Pair {
-        client: Host::of(background.clone(), [10, 0, 0, 2], a, RINGS, |_| {}),
-        server: Host::of(background, [10, 0, 0, 1], b, RINGS, |_| {}),
+        client: Host::of(background.clone(), [10, 0, 0, 2], a, RINGS),
+        server: Host::of(background, [10, 0, 0, 1], b, RINGS),
         now: Time::from_millis(1),
     };
     let now = pair.now;

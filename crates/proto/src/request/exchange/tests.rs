@@ -95,6 +95,49 @@ fn impossible_classes_are_not_given() {
 }
 
 #[test]
+fn classes_that_change_while_requests_wait() {
+    let mut bench = Bench::new();
+    bench.inward(b"GET /3 HTTP/1.1\r\n\r\nGET /0 HTTP/1.1\r\n\r\nGET /1 HTTP/1.1\r\n\r\n");
+    assert_eq!(bench.exchange.class(), Some(0));
+    let all: Vec<_> = (0..5)
+        .map(|class| Conditions { paths: vec![format!("/{class}")], ..Conditions::default() })
+        .collect();
+    // Class 0 is gone, and 3 is the most important now.
+    let others = Matcher::numbered([(1, &all[1], 2), (3, &all[3], 7)]).unwrap();
+    bench.exchange.on_classes_changed(&others, |_| true, |class| class != 0);
+    assert_eq!(bench.exchange.class(), Some(3));
+    bench.matcher = others;
+    bench.told = Some(3);
+    assert_eq!(bench.outward(EMPTY), Some(1), "the answer to /0 is urgent because of /1");
+    assert_eq!(bench.outward(EMPTY), None);
+    assert_eq!(bench.outward(EMPTY), None);
+    assert_eq!(bench.get("/3"), Some(3));
+    bench.outward(EMPTY);
+    bench.exchange.on_classes_changed(&bench.matcher, |_| true, |_| false);
+    assert_eq!(bench.exchange.class(), None, "until the next request");
+    bench.told = None;
+    assert_eq!(bench.get("/1"), Some(1));
+}
+
+#[test]
+fn bodies_need_not_be_shown() {
+    let mut bench = Bench::new();
+    assert_eq!((bench.exchange.unread_inward(), bench.exchange.unread_outward()), (0, 0));
+    bench.inward(b"POST /1 HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+    assert_eq!((bench.exchange.unread_inward(), bench.exchange.unread_outward()), (7, 0));
+    bench.exchange.skip_inward(7);
+    assert_eq!(bench.exchange.unread_inward(), 0);
+    bench.outward(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+    assert_eq!(bench.exchange.unread_outward(), 0);
+    bench.outward(b"a0\r\nx");
+    assert_eq!(bench.exchange.unread_outward(), 0x9f);
+    bench.exchange.skip_outward(0x9f);
+    assert_eq!(bench.exchange.unread_outward(), 0);
+    bench.outward(b"\r\n0\r\n\r\n");
+    assert_eq!((bench.exchange.answered(), bench.exchange.opaque()), (1, None));
+}
+
+#[test]
 fn interim_and_early_answers() {
     let mut bench = Bench::new();
     let post = b"POST /1 HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
@@ -137,6 +180,10 @@ fn a_name_over_tls() {
     assert_eq!(exchange.on_inward(front, &matcher, |_| true), None);
     assert_eq!(exchange.on_inward(back, &matcher, |_| true), Some(1));
     assert_eq!(exchange.opaque(), Some(Opaque::Encrypted));
+    let matcher = Matcher::new([(&classes[0], 0), (&classes[2], 0), (&classes[1], 0)]).unwrap();
+    exchange.on_classes_changed(&matcher, |class| class != 1, |_| false);
+    assert_eq!(exchange.class(), Some(2), "the name is looked up again");
+    let matcher = Matcher::new(classes.iter().map(|conditions| (conditions, 0))).unwrap();
     let mut exchange = Exchange::new(LIMITS);
     let none = include_bytes!("../../../../../fuzz/corpus-kept/tls/no-name");
     assert_eq!(exchange.on_inward(none, &matcher, |_| true), Some(2));

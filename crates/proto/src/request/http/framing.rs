@@ -130,6 +130,15 @@ impl Body {
         }
     }
 
+    /// So many of the next bytes need not be shown: [`Body::skip`] does as well.
+    pub(super) fn unread(&self) -> u64 {
+        match self {
+            Body::Length(left) | Body::Chunked(Chunked { part: Part::Data, size: left, .. }) => *left,
+            Body::Chunked(_) => 0,
+            Body::UntilClose => u64::MAX,
+        }
+    }
+
     /// Passes bytes that are not shown; true when the body is over with them.
     pub(super) fn skip(&mut self, len: u64) -> Result<bool, Opaque> {
         let left = match self {

@@ -90,6 +90,11 @@ impl ResponseReader {
         self.phase.state()
     }
 
+    /// So many of the next bytes need not be shown: skipping them does as well.
+    pub fn unread(&self) -> u64 {
+        self.phase.unread()
+    }
+
     /// Bytes of memory held besides itself.
     pub fn held(&self) -> usize {
         self.head.held()

@@ -1,0 +1,149 @@
+//! A forwarding host: two interfaces and the daemon between two hosts on the kernel; and a device with a rate.
+//!
+//! ```text
+//!   client ── eth0 [server 0: the daemon] far0 ── far0 server 1
+//! ```
+
+use std::fs;
+
+use scoutline_bench::server::Daemon;
+use scoutline_bench::testbed::{Owner, Testbed};
+use serde_json::Value;
+
+use crate::fixture::{SOON, find, finish, scoutline, script, turn, wait_for_line};
+use crate::machine;
+use scoutline_bench::process::{Place, Process};
+use scoutline_bench::testbed::Host;
+
+const NEAR: &str = "10.99.0.1";
+const FAR: &str = "10.99.0.2";
+
+/// The three hosts with the daemon in the middle. Fields go in order: the daemon before its host.
+struct Router {
+    daemon: Daemon,
+    testbed: Testbed,
+}
+
+impl Router {
+    fn new(far: &str, more: &str) -> Router {
+        let testbed = Testbed::new(&[Owner::Daemon, Owner::Kernel], None).unwrap();
+        let (middle, end, client) = (testbed.server(0), testbed.server(1), testbed.client());
+        let near = testbed.server_address(0).ip().to_string();
+        let network = format!("{}/24", testbed.client_address(0, scoutline_bench::testbed::Client::Standard));
+        let ip = |host: &Host, command: &str| {
+            let said = machine::ask(host, "ip", &command.split_whitespace().collect::<Vec<_>>());
+            assert!(said.is_empty(), "ip {command}: {said}");
+        };
+        ip(middle, &format!("link add far0 type veth peer name far0 netns {}", end.name()));
+        ip(middle, "link set far0 up");
+        ip(end, "link set far0 up");
+        ip(end, &format!("addr add {FAR}/24 dev far0"));
+        ip(end, &format!("route add {} via {NEAR}", base(&network)));
+        ip(client, &format!("route add 10.99.0.0/24 via {near}"));
+        let text = format!(
+            "[[device]]\nname = \"eth0\"\naddress = \"{near}/24\"\n[[device]]\nname = \"far0\"\naddress = \"{NEAR}/24\"\n{far}\n\
+             [[forward]]\nfrom = \"eth0\"\nto = \"far0\"\n[[forward]]\nfrom = \"far0\"\nto = \"eth0\"\n{more}"
+        );
+        let daemon = Daemon::start_with(&testbed, 0, &scoutline(), None, &text)
+            .unwrap_or_else(|error| panic!("the daemon does not start: {error:#}"));
+        Router { daemon, testbed }
+    }
+
+    fn spawn(&self, host: &Host, log: &str, program: &str, arguments: &[&str]) -> Process {
+        let place = Place { namespace: Some(host.namespace().unwrap()), core: None };
+        let log = self.testbed.directory().join(log);
+        Process::spawn(program, &find(program), arguments, place, &log)
+            .unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    fn client(&self, program: &str, arguments: &[&str]) -> String {
+        finish(&mut self.spawn(self.testbed.client(), "client.log", program, arguments), SOON)
+    }
+
+    /// iperf3 servers on the far host, one for each port.
+    fn iperf_servers(&self, ports: &[&str]) -> Vec<Process> {
+        let start = |port: &&str| {
+            let log = format!("iperf-{port}.log");
+            let mut server =
+                self.spawn(self.testbed.server(1), &log, "iperf3", &["-s", "-p", port, "--forceflush"]);
+            wait_for_line(&mut server, "listening");
+            server
+        };
+        ports.iter().map(start).collect()
+    }
+}
+
+/// The network of an address with a prefix of 24 bits.
+fn base(address: &str) -> String {
+    let (address, _) = address.split_once('/').unwrap();
+    format!("{}.0/24", address.rsplit_once('.').unwrap().0)
+}
+
+/// Mbit/s in each second of a run.
+fn seconds(text: &str) -> Vec<f64> {
+    let report: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"));
+    assert!(report.get("error").is_none(), "{}", report["error"]);
+    let rate = |interval: &Value| interval["sum"]["bits_per_second"].as_f64().unwrap() / 1e6;
+    report["intervals"].as_array().unwrap().iter().map(rate).collect()
+}
+
+#[test]
+fn programs_reach_each_other_through_a_forwarding_host() {
+    let _turn = turn();
+    let router = Router::new("", "");
+    let files = router.testbed.directory().join("www");
+    fs::create_dir(&files).unwrap();
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(files.join("file"), &bytes).unwrap();
+    let mut server = router.spawn(
+        router.testbed.server(1),
+        "server.log",
+        "python3",
+        &["-u", "-m", "http.server", "-d", files.to_str().unwrap(), "-b", FAR, "8080"],
+    );
+    wait_for_line(&mut server, "Serving");
+    let got = router.testbed.directory().join("got");
+    let url = format!("http://{FAR}:8080/file");
+    router.client("curl", &["-sS", "-o", got.to_str().unwrap(), &url]);
+    assert!(fs::read(&got).unwrap() == bytes, "what arrives is what was sent");
+    let _servers = router.iperf_servers(&["5201"]);
+    for direction in [&[][..], &["-R"]] {
+        let arguments = [&["-c", FAR, "-p", "5201", "-t", "1", "-J"], direction].concat();
+        let rates = seconds(&router.client("iperf3", &arguments));
+        assert!(rates[0] > 100.0, "{direction:?}: {rates:?} Mbit/s");
+    }
+}
+
+#[test]
+fn a_forwarding_host_says_when_a_packet_cannot_go_on() {
+    let _turn = turn();
+    let router = Router::new("", "");
+    let near = router.testbed.server_address(0).ip().to_string();
+    let said = router.client("python3", &[&script("hops.py"), FAR, &near]);
+    assert!(said.contains("done"), "{said}");
+}
+
+/// Foreground and background of other hosts over a link whose rate the forwarding host keeps.
+#[test]
+fn background_yields_at_a_forwarding_host() {
+    let _turn = turn();
+    let class = "[[class]]\nname = \"backup\"\nidle = true\nlocal_port = [5202]\n";
+    let mut router = Router::new("rate = \"100Mbit/s\"", class);
+    let _servers = router.iperf_servers(&["5201", "5202"]);
+    let long = ["-c", FAR, "-p", "5202", "-t", "7", "-J"];
+    let mut background = router.spawn(router.testbed.client(), "background.log", "iperf3", &long);
+    // The background has the link for a second or two; the foreground begins then.
+    let foreground = {
+        let _alone = router.client("iperf3", &["-c", FAR, "-p", "5201", "-t", "3", "-J"]);
+        seconds(&_alone)
+    };
+    let background = seconds(&finish(&mut background, SOON));
+    router.daemon.check().unwrap();
+    let kept = foreground.iter().sum::<f64>() / foreground.len() as f64;
+    let (least, most) =
+        background.iter().fold((f64::MAX, 0f64), |(least, most), &rate| (least.min(rate), most.max(rate)));
+    // The link carries 95.6 Mbit/s of payload. Two busy cores forgive some.
+    assert!(kept > 80.0, "foreground {foreground:?} Mbit/s beside background {background:?}");
+    assert!(most < 100.0 && most > 50.0, "background in the silence: {background:?}");
+    assert!(least < 5.0, "background beside foreground {foreground:?}: {background:?}");
+}

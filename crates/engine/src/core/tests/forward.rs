@@ -1,0 +1,207 @@
+//! A forwarding host in the middle: two wires, and its own engine that honours classes for others.
+
+use scoutline_path::DropReason;
+use scoutline_sched::Level;
+use scoutline_sched::transmit::BitRate;
+
+use super::*;
+use crate::settings::{ClassSettings, Forward};
+
+const RATE: u64 = 100_000_000;
+const BACKGROUND: u64 = 873;
+const RINGS: u32 = 1 << 20;
+/// The server's address, on the far side.
+const FAR: u64 = 0x0a01_0002;
+
+struct Chain {
+    client: Host,
+    router: Core,
+    server: Host,
+    now: Time,
+}
+
+impl Chain {
+    /// The router's link to the server has the rate; everything else is fast.
+    fn new(seed: u64, config: WireConfig, change: impl FnOnce(&mut EngineSettings)) -> Chain {
+        let (a, near) = wire(seed, config.clone());
+        let (far, b) = wire(seed + 1, config);
+        let mut settings = EngineSettings {
+            devices: vec![device_settings(0, [10, 0, 0, 1]), device_settings(1, [10, 1, 0, 1])],
+            forwards: [(0, 1), (1, 0)]
+                .map(|(from, to)| Forward { from: DeviceId(from), to: DeviceId(to) })
+                .to_vec(),
+            max_paths: 100,
+            spin: Duration::ZERO,
+            ..EngineSettings::default()
+        };
+        change(&mut settings);
+        let devices: Vec<Box<dyn Partner>> =
+            vec![Box::new(Polled(near)), Box::new(Polled(far.with_id(DeviceId(1))))];
+        let gateway = |address: [u8; 4]| {
+            move |settings: &mut EngineSettings| settings.devices[0].gateway = Some(address.into())
+        };
+        Chain {
+            client: Host::with([10, 0, 0, 2], a, RINGS, gateway([10, 0, 0, 1])),
+            router: Core::with_devices(settings, devices, Time::ZERO).unwrap(),
+            server: Host::with([10, 1, 0, 2], b, RINGS, gateway([10, 1, 0, 1])),
+            now: Time::from_millis(1),
+        }
+    }
+
+    fn run(&mut self, time: Duration, mut each: impl FnMut(&mut Chain)) {
+        let until = self.now + time;
+        while self.now < until {
+            each(self);
+            let limit = self.now + Duration::from_micros(100);
+            self.client.settle(self.now);
+            settle(&mut self.router, self.now);
+            self.server.settle(self.now);
+            settle(&mut self.router, self.now);
+            self.client.settle(self.now);
+            let next =
+                [&self.client.core, &self.router, &self.server.core].map(|core| core.next_timeout(self.now));
+            let next = next.into_iter().flatten().min().unwrap_or(limit).min(limit);
+            self.now = next.max(self.now + Duration::from_micros(5));
+        }
+    }
+
+    fn established(&mut self, port: u64) -> (u32, u32) {
+        let now = self.now;
+        let listener = self.server.open(slot_kind::STREAM, now);
+        assert_eq!(self.server.call(call_op::BIND, listener, [0, port, 0, 0], now), 0);
+        assert_eq!(self.server.call(call_op::LISTEN, listener, [16, 0, 0, 0], now), 0);
+        let client = self.client.open(slot_kind::STREAM, now);
+        assert_eq!(self.client.call(call_op::CONNECT, client, [FAR, port, 0, 0], now), 0);
+        let mut accepted = None;
+        for _ in 0..100 {
+            self.run(Duration::from_millis(10), |chain| {
+                accepted = accepted.or_else(|| chain.server.accept(listener))
+            });
+            if let Some(server) = accepted {
+                return (client, server);
+            }
+        }
+        panic!("no connection through the router");
+    }
+}
+
+fn background(settings: &mut EngineSettings) {
+    let mut class = ClassSettings::new("backup");
+    class.level = Level::Idle;
+    class.local_ports = vec![BACKGROUND as u16..=BACKGROUND as u16];
+    settings.classes = vec![class];
+    settings.devices[1].rate = Some(BitRate::new(RATE));
+}
+
+fn transfer(config: WireConfig, len: usize) {
+    let mut chain = Chain::new(21, config, |_| {});
+    let (client, server) = chain.established(80);
+    let (up, down) = (pattern(len, 1), pattern(len, 2));
+    let (mut sent_up, mut sent_down, mut got_up, mut got_down) = (0, 0, Vec::new(), Vec::new());
+    for _ in 0..10_000 {
+        chain.run(Duration::from_millis(10), |chain| {
+            sent_up += chain.client.write(client, &up[sent_up..]);
+            sent_down += chain.server.write(server, &down[sent_down..]);
+            got_up.extend(chain.server.read(server, usize::MAX));
+            got_down.extend(chain.client.read(client, usize::MAX));
+        });
+        if got_up.len() == len && got_down.len() == len {
+            break;
+        }
+    }
+    assert!(got_up == up && got_down == down, "{} and {} of {len} bytes", got_up.len(), got_down.len());
+    let forwarders: Vec<String> = chain
+        .router
+        .forwarders
+        .values()
+        .map(|id| {
+            let path = chain.router.paths.get(*id).unwrap();
+            path.stages().iter().map(|stage| stage.module()).collect::<Vec<_>>().join("-")
+        })
+        .collect();
+    assert_eq!(forwarders, ["ETH-FORWARD-ETH", "ETH-FORWARD-ETH"], "one path for each direction");
+}
+
+#[test]
+fn streams_pass_both_ways() {
+    transfer(WireConfig::default(), 1_000_000);
+    transfer(hard_wire(), 100_000);
+}
+
+/// Super-segments that come whole leave whole.
+#[test]
+fn super_segments_stay_whole() {
+    transfer(WireConfig { whole: true, ..WireConfig::default() }, 2_000_000);
+}
+
+/// Two levels for others' traffic, on a link whose rate only the router knows.
+#[test]
+fn background_yields_at_a_router() {
+    for whole in [false, true] {
+        let config = WireConfig { whole, delay: Duration::from_micros(50), ..WireConfig::default() };
+        let mut chain = Chain::new(22, config, background);
+        let (low, low_end) = chain.established(BACKGROUND);
+        let (high, high_end) = chain.established(80);
+        let mut received = [0u64; 2];
+        let mut measure = |chain: &mut Chain, busy: bool, time: Duration| {
+            received = [0; 2];
+            chain.run(time, |chain| {
+                chain.client.write(low, &[1; 60_000]);
+                if busy {
+                    chain.client.write(high, &[2; 60_000]);
+                }
+                received[0] += chain.server.read(low_end, usize::MAX).len() as u64;
+                received[1] += chain.server.read(high_end, usize::MAX).len() as u64;
+            });
+            received.map(|bytes| bytes as f64 / 1448.0 * 1514.0 * 8.0 / RATE as f64 / time.as_secs_f64())
+        };
+        let time = Duration::from_millis(400);
+        measure(&mut chain, true, time);
+        let [low, high] = measure(&mut chain, true, time);
+        assert!(high >= 0.95 && low <= 0.01, "whole {whole}: foreground {high}, background {low}");
+        // The background connection has lost packets and waits for its timer; then it has the link.
+        measure(&mut chain, false, Duration::from_secs(4));
+        let [low, _] = measure(&mut chain, false, time);
+        assert!(low >= 0.9, "whole {whole}: background beside silence {low}");
+    }
+}
+
+/// Whatever waits in a forwarding path when the classes change goes on in the class that it is in now.
+#[test]
+fn classes_of_forwarded_traffic_change_live() {
+    let mut chain = Chain::new(23, WireConfig::default(), |_| {});
+    let (client, server) = chain.established(BACKGROUND);
+    let class_of = |chain: &Chain| {
+        let mut names: Vec<String> = chain
+            .router
+            .forwarders
+            .values()
+            .map(|id| {
+                chain
+                    .router
+                    .policy
+                    .class(chain.router.paths.get(*id).unwrap().class().into())
+                    .settings
+                    .name
+                    .clone()
+            })
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(class_of(&chain), ["default", "default"]);
+    let mut settings =
+        EngineSettings { devices: vec![device_settings(0, [1; 4]); 2], ..EngineSettings::default() };
+    background(&mut settings);
+    let (done, answer) = std::sync::mpsc::channel();
+    let now = chain.now;
+    chain.router.obey(Command::SetClasses(settings.classes, done), now);
+    let mut received = 0;
+    chain.client.write(client, &[5; 50_000]);
+    chain.run(Duration::from_millis(500), |chain| received += chain.server.read(server, usize::MAX).len());
+    assert!(answer.try_recv().is_ok());
+    assert_eq!(received, 50_000);
+    assert_eq!(class_of(&chain), ["backup", "default"]);
+    let drops: u32 = chain.router.paths.iter().map(|path| path.account.drops(DropReason::QueueFull)).sum();
+    assert_eq!(drops, 0);
+}
