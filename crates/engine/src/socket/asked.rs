@@ -90,7 +90,7 @@ impl Asked {
 
     /// Where a path of this class stands.
     pub(crate) fn standing(&self, class: &Class) -> Standing {
-        Standing::of(class.settings.level, class, self.linux_level)
+        Standing::of(class.level_of(Some(&self.origin.program)), class, self.linux_level)
     }
 
     /// Requests that were read since this was asked last.
