@@ -10,7 +10,7 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::{PERIOD_NS, Protocol, Stamp};
+use super::{NAP_NS, PERIOD_NS, Protocol, Stamp};
 use crate::load::microseconds;
 use crate::sys;
 
@@ -364,7 +364,7 @@ pub fn receive(arguments: &ReceiveArguments) -> Result<()> {
         if now >= end {
             break;
         }
-        sys::poll(&sockets.descriptors(), sys::For::Input, Duration::from_nanos(end - now))?;
+        sys::poll(&sockets.descriptors(), sys::For::Input, Duration::from_nanos(NAP_NS.min(end - now)))?;
         sockets.turn(&mut room, &mut measured)?;
     }
     let bursts = &measured.bursts;

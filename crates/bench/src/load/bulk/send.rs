@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
-use super::{BURST_NS, PERIOD_NS, Protocol, Shape, Stamp};
+use super::{BURST_NS, NAP_NS, PERIOD_NS, Protocol, Shape, Stamp};
 use crate::sys;
 
 /// Messages of one `write` when TCP sends all it can.
@@ -255,7 +255,7 @@ fn bursts(mut flows: Vec<Flow>, arguments: &SendArguments, end: u64) -> Result<S
         if due >= end {
             break;
         }
-        sleep_until(due);
+        nap_until(due);
         let flow = message as usize % flows.len();
         flows[flow].prepare(1, len, due);
         while matches!(flows[flow].write()?, Attempt::Refused) {
@@ -273,6 +273,13 @@ fn wait_for_room(descriptors: &[RawFd], end: u64) -> Result<()> {
     let left = end.saturating_sub(sys::monotonic_ns());
     sys::poll(descriptors, sys::For::Output, Duration::from_nanos(left))?;
     Ok(())
+}
+
+/// Sleeps in short pieces, so that the core stays awake.
+fn nap_until(time_ns: u64) {
+    while sys::monotonic_ns() < time_ns {
+        sleep_until(time_ns.min(sys::monotonic_ns() + NAP_NS));
+    }
 }
 
 fn sleep_until(time_ns: u64) {
