@@ -46,6 +46,7 @@ install: build
 	install -D -m 755 $(RELEASE)/scoutline $(DESTDIR)$(PREFIX)/bin/scoutline
 	install -D -m 755 $(RELEASE)/libscoutline_preload.so $(DESTDIR)$(PREFIX)/lib/scoutline/libscoutline_preload.so
 	install -D -m 644 packaging/scoutline.toml $(DESTDIR)$(PREFIX)/share/doc/scoutline/scoutline.toml
+	install -D -m 644 crates/scout/include/scoutline.h $(DESTDIR)$(PREFIX)/include/scoutline.h
 	$(RELEASE)/scoutline man --dir $(TARGET)/man
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(TARGET)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
@@ -56,7 +57,7 @@ install: build
 	$(RELEASE)/scoutline completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/scoutline.fish
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/scoutline $(DESTDIR)$(PREFIX)/share/man/man1/scoutline.1 \
+	rm -f $(DESTDIR)$(PREFIX)/bin/scoutline $(DESTDIR)$(PREFIX)/include/scoutline.h $(DESTDIR)$(PREFIX)/share/man/man1/scoutline.1 \
 		$(DESTDIR)$(PREFIX)/share/man/man1/scoutline-*.1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/scoutline \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_scoutline \

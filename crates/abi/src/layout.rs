@@ -188,7 +188,16 @@ pub mod call_op {
     pub const OPTION: u32 = 5;
     /// Dissolve a datagram socket's association (connect to AF_UNSPEC).
     pub const DISCONNECT: u32 = 6;
+    /// Put the socket into a class: the arguments are its name, [`super::CLASS_NAME_LEN`] bytes in memory order, zeros
+    /// behind it; nothing but zeros: as the rules say.
+    pub const SET_CLASS: u32 = 7;
+    /// What a socket's path has: argument [`super::slot_option`] number. Result: its value; for CLASS the length of the
+    /// name, and the arguments are the name as for SET_CLASS.
+    pub const GET_OPTION: u32 = 8;
 }
+
+/// Bytes of a class's name in a call: all its arguments.
+pub const CLASS_NAME_LEN: usize = 32;
 
 /// Options that the engine must know (argument of `OPTION`, and bits 1 << n of `OPEN`'s options).
 pub mod slot_option {
@@ -200,6 +209,19 @@ pub mod slot_option {
     pub const BROADCAST: u64 = 3;
     /// TCP_DEFER_ACCEPT; value: seconds, 0 off.
     pub const DEFER_ACCEPT: u64 = 4;
+    /// Priority of its path: 0 to 63, [`AS_CLASS`]: what the class says. Asked for: [`NO_PRIORITY`] in the background.
+    pub const PRIORITY: u64 = 5;
+    /// Served only when nothing else has work: 0 or 1.
+    pub const BACKGROUND: u64 = 6;
+    /// Threads run at the priority of the path: 0, 1, [`AS_CLASS`].
+    pub const EXTEND: u64 = 7;
+    /// The class: only to be asked for.
+    pub const CLASS: u64 = 8;
+
+    /// Value: not said.
+    pub const AS_CLASS: u64 = u64::MAX;
+    /// Answer: none.
+    pub const NO_PRIORITY: i32 = 64;
 }
 
 /// Kinds of a slot.

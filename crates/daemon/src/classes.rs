@@ -19,7 +19,9 @@ use std::sync::mpsc::{Receiver, channel};
 use scoutline_abi::api::{Answer, ClassKeys, Reloaded, Request};
 use toml::{Table, Value};
 
-use crate::config::{self, Class, Config, DEFAULT_CLASS, class_settings, key_value, parse_classes, render};
+use crate::config::{
+    self, Class, Config, DEFAULT_CLASS, class_settings, key_value, parse_classes, permission_settings, render,
+};
 use crate::engine::{Command, EngineLink};
 
 /// What stands in an answer when a change was refused: one line with the remedy.
@@ -88,6 +90,7 @@ impl Classes {
                     restart: self.running.needs_restart(&config),
                     ..compare(&self.tables, &tables)
                 });
+                engine.send(Command::SetPermissions(permission_settings(&config.permission)));
                 self.carry_out(Change { tables, classes: config.class, answer }, engine)
             }
             Err(error) => Handled::Now(Answer::Error { message: error.to_string() }),

@@ -26,7 +26,7 @@ use toml::{Spanned, Table};
 pub(crate) use classes::{is_class_key, key_value, parse_classes, render};
 pub use dscp::Dscp;
 pub use error::{ConfigError, unknown};
-pub(crate) use settings::classes as class_settings;
+pub(crate) use settings::{classes as class_settings, permissions as permission_settings};
 pub use values::{Interval, Mode, Network, Ports, Rate, Size, User};
 
 /// Where the daemon looks for its file when none is named.
@@ -56,6 +56,8 @@ pub struct Config {
     pub control: Control,
     /// `[[class]]`: tried in order, the first match wins.
     pub class: Vec<Class>,
+    /// `[[permission]]`: what programs may ask for their sockets beyond what the classes give them.
+    pub permission: Vec<Permission>,
     /// Where it was read from, if it was.
     #[serde(skip)]
     pub(crate) origin: Origin,
@@ -401,6 +403,28 @@ pub struct Class {
     pub weight: Option<Spanned<u32>>,
     /// What its paths may send through one device.
     pub rate: Option<Spanned<Rate>>,
+}
+
+/// `[[permission]]`. Conditions of different kinds must all hold; of one kind, any.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Permission {
+    /// Programs, by the last part of the path of the executable.
+    #[serde(default)]
+    pub program: Vec<Spanned<String>>,
+    /// Users, as whom the program was started.
+    #[serde(default)]
+    pub user: Vec<User>,
+    /// Control groups of the program, or parents of them.
+    #[serde(default)]
+    pub cgroup: Vec<Spanned<String>>,
+    /// Up to this priority.
+    pub priority: Option<Spanned<u8>>,
+    /// Into these classes, by name.
+    #[serde(default)]
+    pub class: Vec<Spanned<String>>,
+    /// Extended paths, where the class has none.
+    pub extend: Option<Spanned<bool>>,
 }
 
 impl Class {

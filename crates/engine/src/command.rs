@@ -8,7 +8,7 @@ use scoutline_abi::Region;
 use scoutline_abi::api::{Answer, Request};
 
 use crate::file::FileMap;
-use crate::settings::{ClassSettings, ProgramFacts};
+use crate::settings::{ClassSettings, PermissionSettings, ProgramFacts};
 
 /// Names a region of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,6 +69,9 @@ pub enum Command {
     /// These classes take the place of all, at once for what comes; what exists is classified again a few paths at
     /// a time. [`Answer::Done`] follows when all of it is.
     SetClasses(Vec<ClassSettings>, Sender<Answer>),
+    /// These permissions take the place of all, for what is asked from now on; for what was asked, with the next
+    /// [`Command::SetClasses`].
+    SetPermissions(Vec<PermissionSettings>),
     /// A question of the JSON API.
     Query(Request, Sender<Answer>),
     /// Reset all connections, give everything back, end the loop.

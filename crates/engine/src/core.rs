@@ -16,6 +16,7 @@ mod open;
 mod paths;
 mod report;
 mod transmit;
+mod wishes;
 
 pub use micro::{PathCost, path_cost};
 
@@ -85,6 +86,10 @@ struct Extra {
     expired: bool,
     /// It waits for room in its class's queue.
     stalled: bool,
+    /// It waits for foreground to be silent.
+    suspended: bool,
+    /// It stands in the list of background paths that hold packets.
+    listed: bool,
     /// There was room for it: its turn to make something.
     turn: bool,
     /// When the wheel will call, if it will.
@@ -234,24 +239,23 @@ impl Core {
 
     /// Puts a message into a path's queue and makes the path ready. A full queue drops it, counted there: false.
     fn offer(&mut self, id: PathId, message: Message, now: Time) -> bool {
-        let Some(path) = self.paths.get_mut(id) else {
+        if self.paths.get(id).is_none() {
             self.unowned.on_drop(DropReason::NoPath);
             return false;
-        };
+        }
         self.touched.push(id);
-        let Extra { level, net, .. } = self.extras[id.index as usize];
-        let net = net as usize;
-        let (was_empty, bytes) = (path.queue().is_empty(), message.body_len() as u64);
+        let Extra { level, net, to, .. } = self.extras[id.index as usize];
+        let (net, bytes) = (net as usize, message.body_len() as u64);
         if level > Level::Idle {
             self.make_room(net, bytes);
         }
         let Some(path) = self.paths.get_mut(id) else { return false };
         let taken = path.offer(message).is_ok();
         if taken {
-            self.on_offered(net, id, level, was_empty, now);
+            self.on_offered(net, id, level, now);
             self.make_ready(id, now);
-        } else if level > Level::Idle {
-            // What background loses while it waits is no flood.
+        } else if level > Level::Idle && to.is_none() {
+            // What background loses while it waits is no flood, nor is what a full link cannot take.
             self.nets[net].unwanted += 1;
         }
         taken

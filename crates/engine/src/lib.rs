@@ -23,6 +23,7 @@ mod start;
 mod sys;
 mod thread;
 mod wheel;
+mod wishes;
 
 pub use crate::background::lower_process;
 pub use crate::command::{Command, RegionId};
@@ -30,5 +31,7 @@ pub use crate::core::{Core, PathCost, path_cost};
 pub use crate::extend::{ExtensionSettings, ThreadBefore, UndoLog};
 pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
-pub use crate::settings::{ClassSettings, DeviceSettings, EngineSettings, Forward, ProgramFacts};
+pub use crate::settings::{
+    ClassSettings, DeviceSettings, EngineSettings, Forward, PermissionSettings, ProgramFacts,
+};
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

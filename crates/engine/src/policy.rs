@@ -14,7 +14,7 @@
 
 mod conditions;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
@@ -26,12 +26,14 @@ use scoutline_proto::request::Matcher;
 use scoutline_proto::request::matcher::Importance;
 use scoutline_sched::Level;
 
-use crate::settings::{ClassSettings, ProgramFacts};
+use crate::settings::{ClassSettings, PermissionSettings, ProgramFacts};
+pub(crate) use conditions::of_these_programs;
 use conditions::{Place, hold_for_packet, hold_for_place, look_at_packets};
 
 /// The classes and their rules.
 pub struct ClassPolicy {
     table: RefCell<Table>,
+    permissions: RefCell<Vec<PermissionSettings>>,
 }
 
 #[derive(Default)]
@@ -129,7 +131,7 @@ fn lowered(level: Level, program: Option<&ProgramFacts>) -> Level {
 impl ClassPolicy {
     /// A policy with these classes, to which one that matches everything is added.
     pub fn new(classes: Vec<ClassSettings>) -> ClassPolicy {
-        let policy = ClassPolicy { table: RefCell::default() };
+        let policy = ClassPolicy { table: RefCell::default(), permissions: RefCell::default() };
         policy.replace(classes);
         policy
     }
@@ -161,6 +163,16 @@ impl ClassPolicy {
             }
         }
         table.compile();
+    }
+
+    /// Puts these permissions in the place of all.
+    pub(crate) fn set_permissions(&self, permissions: Vec<PermissionSettings>) {
+        *self.permissions.borrow_mut() = permissions;
+    }
+
+    /// What programs may ask for beyond what the classes give them.
+    pub(crate) fn permissions(&self) -> Ref<'_, Vec<PermissionSettings>> {
+        self.permissions.borrow()
     }
 
     /// Ends the classes that were removed; their numbers. No path may be in them.

@@ -20,6 +20,8 @@ pub struct EngineSettings {
     pub forwards: Vec<Forward>,
     /// The classes, in the order of their rules: the first match wins. The last one matches everything.
     pub classes: Vec<ClassSettings>,
+    /// What programs may ask for beyond what the classes give them.
+    pub permissions: Vec<PermissionSettings>,
     /// The core to run on; `None` leaves it to Linux.
     pub cpu: Option<usize>,
     /// SCHED_FIFO priority to ask for; `None` keeps the ordinary policy.
@@ -60,6 +62,7 @@ impl Default for EngineSettings {
             devices: Vec::new(),
             forwards: Vec::new(),
             classes: Vec::new(),
+            permissions: Vec::new(),
             cpu: None,
             realtime_priority: None,
             realtime_required: false,
@@ -177,6 +180,24 @@ impl ClassSettings {
             rate: None,
         }
     }
+}
+
+/// What programs may ask for, for their sockets, beyond what the classes give them. An empty condition holds for all
+/// programs; conditions of different kinds must all hold, of one kind any.
+#[derive(Clone, Debug, Default)]
+pub struct PermissionSettings {
+    /// Programs by name.
+    pub programs: Vec<String>,
+    /// Users, as whom the program attached.
+    pub users: Vec<u32>,
+    /// Control groups of the program, or their parents.
+    pub cgroups: Vec<String>,
+    /// Up to which priority.
+    pub priority: Option<u8>,
+    /// Into which classes, by name.
+    pub classes: Vec<String>,
+    /// That their threads are scheduled with the path where the class says that they are not.
+    pub extend: bool,
 }
 
 /// What is known of a program, for people and for the conditions of classes. The control thread finds it out.

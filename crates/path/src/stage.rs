@@ -111,7 +111,7 @@ pub enum Effect {
     },
     /// This path is finished.
     Destroy,
-    /// What was asked on this path puts it into another class: the next that is spent on it is charged there.
+    /// By the rules, what was asked on this path puts it into another class: what is spent on it next is charged there.
     SetClass {
         /// Its number.
         class: u16,

@@ -12,9 +12,15 @@ const SPINS: u32 = 200;
 
 /// Asks; answers the engine's result, an errno negated on failure.
 pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
-    let Some(region) = attach::region() else { return -libc::ECONNRESET };
+    call_for(op, slot, arguments).0
+}
+
+/// The same for a call that is answered with words, too.
+pub(crate) fn call_for(op: u32, slot: u32, mut arguments: [u64; 4]) -> (i32, [u64; 4]) {
+    let gone = (-libc::ECONNRESET, [0; 4]);
+    let Some(region) = attach::region() else { return gone };
     if attach::dead() {
-        return -libc::ECONNRESET;
+        return gone;
     }
     let set = wait::thread_set();
     let (index, call) = take();
@@ -70,13 +76,16 @@ pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
             },
         };
         if !alive {
-            return -libc::ECONNRESET;
+            return gone;
         }
     }
     let result = call.result.load(Ordering::Relaxed);
+    for (to, from) in arguments.iter_mut().zip(&call.arguments) {
+        *to = from.load(Ordering::Relaxed);
+    }
     call.state.store(call_state::FREE, Ordering::Release);
     region.header().calls_taken.0[index / 64].fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
-    result
+    (result, arguments)
 }
 
 /// A free call, taken.

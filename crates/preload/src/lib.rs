@@ -35,6 +35,7 @@ mod options;
 mod poll;
 mod reach;
 mod real;
+mod scout;
 mod sendfile;
 mod serve;
 mod slot;

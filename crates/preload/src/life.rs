@@ -88,6 +88,23 @@ fn adopt(fd: c_int, kind: u32, family: c_int, name: Option<V4>) -> Result<Socket
     Ok(socket)
 }
 
+/// `fd` for an option of ours: a TCP socket that may become ours does so now. What paths do not lead to gives it back.
+pub(crate) fn adopt_for_options(fd: c_int) -> Option<Socket> {
+    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+        return Some(socket);
+    }
+    if !matches!(table::look(fd), Entry::Candidate { .. }) || served().next().is_none() {
+        return None;
+    }
+    let Some((slot_kind::STREAM, family)) = suitable(fd) else { return None };
+    let name = kernel_name(fd).filter(|name| name.port != 0);
+    // One that listens, or is bound to an address or connected, stays the kernel's.
+    if options::of_kernel(fd, libc::SO_ACCEPTCONN) != 0 || name.is_some_and(|name| name.address != 0) {
+        return None;
+    }
+    adopt(fd, slot_kind::STREAM, family, name).ok()
+}
+
 /// The descriptor goes back to the kernel's socket behind it.
 fn give_up(fd: c_int, socket: Socket) {
     table::put(fd, Entry::Candidate { watched: false });
@@ -127,6 +144,10 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
         let Given::V4(to) = given else { return err(libc::EINVAL) };
         if socket.state() & is::BOUND != 0 {
             return err(libc::EINVAL);
+        }
+        if to.address != 0 && !is_served_address(to.address) {
+            back_to_kernel(fd, socket);
+            return real::ours(real::bind(fd, address, len) as isize);
         }
         return bind_slot(socket, to);
     }
@@ -228,7 +249,7 @@ fn back_to_kernel(fd: c_int, socket: Socket) {
     let flags = real::fcntl(fd, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
     real::fcntl(fd, libc::F_SETFL, flags as usize);
-    if kernel_port(fd) == 0 && address == 0 {
+    if port != 0 && kernel_port(fd) == 0 && address == 0 {
         // SAFETY: zeros are a valid address.
         let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_TCP, SOL_SOCKET, socklen_t, timeval};
 use scoutline_abi::layout::{call_op, slot_option, slot_state as is};
+use scoutline_scout::SOL_SCOUT;
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{call, real};
+use crate::{call, real, scout};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -23,7 +24,7 @@ const KEEP_INTERVAL_S: u32 = 75;
 const KEEP_COUNT: u32 = 9;
 
 /// Reads a C value of the program's.
-fn value<T: Copy>(from: *const c_void, len: socklen_t) -> Result<T, isize> {
+pub(crate) fn value<T: Copy>(from: *const c_void, len: socklen_t) -> Result<T, isize> {
     if from.is_null() {
         return Err(err(libc::EFAULT));
     }
@@ -35,7 +36,7 @@ fn value<T: Copy>(from: *const c_void, len: socklen_t) -> Result<T, isize> {
 }
 
 /// Writes a C value to the program, cut to its room.
-fn give<T: Copy>(from: T, to: *mut c_void, len: *mut socklen_t) -> isize {
+pub(crate) fn give<T: Copy>(from: T, to: *mut c_void, len: *mut socklen_t) -> isize {
     if to.is_null() || len.is_null() {
         return err(libc::EFAULT);
     }
@@ -60,7 +61,7 @@ fn kept_bit(socket: Socket, bit: u32) -> c_int {
     c_int::from(socket.slot.kept_options.load(Ordering::Acquire) & bit != 0)
 }
 
-fn tell(socket: Socket, option: u64, value: u64) -> isize {
+pub(crate) fn tell(socket: Socket, option: u64, value: u64) -> isize {
     call::call(call_op::OPTION, socket.index, [option, value, 0, 0]).min(0) as isize
 }
 
@@ -110,6 +111,7 @@ fn set_inner(
     let slot = socket.slot;
     let int = || value::<c_int>(from, len);
     match (level, name) {
+        (SOL_SCOUT, _) => return scout::set(socket, name, from, len),
         (SOL_SOCKET, libc::SO_REUSEADDR) => keep(socket, kept::REUSE_ADDRESS, int()? != 0),
         (SOL_SOCKET, libc::SO_REUSEPORT) => keep(socket, kept::REUSE_PORT, int()? != 0),
         (SOL_SOCKET, libc::SO_BROADCAST) => {
@@ -212,6 +214,7 @@ pub(crate) fn get(
     // Linux doubles what was asked, for its own overhead.
     let buffer = |asked: u32, default: u32| int(if asked == 0 { default } else { asked * 2 } as c_int);
     match (level, name) {
+        (SOL_SCOUT, _) => scout::get(socket, name, to, len),
         (SOL_SOCKET, libc::SO_ERROR) => {
             let errno = if crate::attach::dead() { libc::ECONNRESET } else { socket.take_error() };
             int(errno)

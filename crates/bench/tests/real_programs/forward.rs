@@ -6,14 +6,13 @@
 
 use std::fs;
 
+use scoutline_bench::process::{Place, Process};
 use scoutline_bench::server::Daemon;
-use scoutline_bench::testbed::{Owner, Testbed};
+use scoutline_bench::testbed::{Client, Host, Owner, Testbed};
 use serde_json::Value;
 
 use crate::fixture::{SOON, find, finish, scoutline, script, turn, wait_for_line};
 use crate::machine;
-use scoutline_bench::process::{Place, Process};
-use scoutline_bench::testbed::Host;
 
 const NEAR: &str = "10.99.0.1";
 const FAR: &str = "10.99.0.2";
@@ -29,7 +28,7 @@ impl Router {
         let testbed = Testbed::new(&[Owner::Daemon, Owner::Kernel], None).unwrap();
         let (middle, end, client) = (testbed.server(0), testbed.server(1), testbed.client());
         let near = testbed.server_address(0).ip().to_string();
-        let network = format!("{}/24", testbed.client_address(0, scoutline_bench::testbed::Client::Standard));
+        let network = format!("{}/24", testbed.client_address(0, Client::Standard));
         let ip = |host: &Host, command: &str| {
             let said = machine::ask(host, "ip", &command.split_whitespace().collect::<Vec<_>>());
             assert!(said.is_empty(), "ip {command}: {said}");
@@ -127,16 +126,13 @@ fn a_forwarding_host_says_when_a_packet_cannot_go_on() {
 #[test]
 fn background_yields_at_a_forwarding_host() {
     let _turn = turn();
-    let class = "[[class]]\nname = \"backup\"\nidle = true\nlocal_port = [5202]\n";
+    let class = "[[class]]\nname = \"backup\"\nidle = true\nlocal_port = [5202]\n\
+                 [[class]]\nname = \"backup answers\"\nidle = true\nremote_port = [5202]\n";
     let mut router = Router::new("rate = \"100Mbit/s\"", class);
     let _servers = router.iperf_servers(&["5201", "5202"]);
     let long = ["-c", FAR, "-p", "5202", "-t", "7", "-J"];
     let mut background = router.spawn(router.testbed.client(), "background.log", "iperf3", &long);
-    // The background has the link for a second or two; the foreground begins then.
-    let foreground = {
-        let _alone = router.client("iperf3", &["-c", FAR, "-p", "5201", "-t", "3", "-J"]);
-        seconds(&_alone)
-    };
+    let foreground = seconds(&router.client("iperf3", &["-c", FAR, "-p", "5201", "-t", "3", "-J"]));
     let background = seconds(&finish(&mut background, SOON));
     router.daemon.check().unwrap();
     let kept = foreground.iter().sum::<f64>() / foreground.len() as f64;

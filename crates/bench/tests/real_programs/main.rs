@@ -31,3 +31,4 @@ mod python;
 mod redis;
 mod requests;
 mod web;
+mod wishes;

@@ -42,9 +42,13 @@ impl Bed {
                 assert!(self.engine.next().is_none(), "a refused change reaches nobody: {message}");
                 Err(message)
             }
-            Handled::Later(answer, _) => match self.engine.next() {
-                Some(Command::SetClasses(settings, _)) => Ok((settings, answer)),
-                _ => panic!("the engine was not told"),
+            Handled::Later(answer, _) => loop {
+                match self.engine.next() {
+                    // When the file is read again, its permissions go before the classes.
+                    Some(Command::SetPermissions(_)) => {}
+                    Some(Command::SetClasses(settings, _)) => return Ok((settings, answer)),
+                    _ => panic!("the engine was not told"),
+                }
             },
             other => panic!("{other:?}"),
         }

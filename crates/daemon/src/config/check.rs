@@ -31,6 +31,7 @@ pub(super) fn check(config: &Config) -> Checked {
     check_forwards(config)?;
     check_engine(config)?;
     check_classes(&config.class, &config.device)?;
+    check_permissions(config)?;
     let socket = config.control.socket.get_ref();
     if !socket.is_absolute() {
         return fault(&config.control.socket, "the control socket must be an absolute path".into());
@@ -286,15 +287,44 @@ pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
         if let Some(rate) = &class.rate {
             within("rate", rate, RATES)?;
         }
-        check_cgroups(class)?;
+        check_cgroups(&class.cgroup)?;
         check_interfaces(class, devices)?;
         request::check(class)?;
     }
     Ok(())
 }
 
-fn check_cgroups(class: &Class) -> Checked {
-    for group in &class.cgroup {
+fn check_permissions(config: &Config) -> Checked {
+    for permission in &config.permission {
+        if let Some(priority) = &permission.priority {
+            within("priority", priority, 0..=MAX_PRIORITY)?;
+        }
+        for program in &permission.program {
+            let name = program.get_ref();
+            if name.is_empty() || name.contains('/') {
+                let message = format!("program `{name}`: give the last part of its path, such as \"nginx\"");
+                return fault(program, message);
+            }
+        }
+        check_cgroups(&permission.cgroup)?;
+        let names: Vec<&str> = config.class.iter().map(|class| class.name.get_ref().as_str()).collect();
+        for class in &permission.class {
+            let name = class.get_ref().as_str();
+            if name != DEFAULT_CLASS && !names.contains(&name) {
+                return fault(class, super::unknown("class", name, &names));
+            }
+        }
+        if permission.priority.is_none() && permission.class.is_empty() && permission.extend.is_none() {
+            let at = permission.program.first().or(permission.cgroup.first()).map_or(0..0, Spanned::span);
+            let message = "a permission that permits nothing: give it priority, class or extend";
+            return Err(Fault { at, message: message.into() });
+        }
+    }
+    Ok(())
+}
+
+fn check_cgroups(groups: &[Spanned<String>]) -> Checked {
+    for group in groups {
         let path = group.get_ref();
         if !path.starts_with('/') || path.trim_end_matches('/').is_empty() {
             let message = format!(

@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use scoutline_base::DeviceId;
 use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
-use scoutline_engine::{ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward};
+use scoutline_engine::{
+    ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward, PermissionSettings,
+};
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
 use toml::Spanned;
 
 use super::request;
 use super::{
-    Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Network, Ports, Rate,
-    Realtime,
+    Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Network, Permission,
+    Ports, Rate, Realtime,
 };
 
 impl Config {
@@ -37,6 +39,7 @@ impl Config {
                 .collect(),
             forwards: self.forwards(),
             classes: classes(&self.class, &self.device),
+            permissions: permissions(&self.permission),
             cpu,
             realtime_priority: realtime.then(|| *engine.realtime_priority.get_ref()),
             realtime_required: engine.realtime == Realtime::On,
@@ -150,6 +153,20 @@ pub(crate) fn classes(classes: &[Class], devices: &[Device]) -> Vec<ClassSetting
         settings.push(ClassSettings::new(DEFAULT_CLASS));
     }
     settings
+}
+
+/// Permissions in the engine's words.
+pub(crate) fn permissions(permissions: &[Permission]) -> Vec<PermissionSettings> {
+    let texts = |texts: &[Spanned<String>]| texts.iter().map(|text| text.get_ref().clone()).collect();
+    let settings = |permission: &Permission| PermissionSettings {
+        programs: texts(&permission.program),
+        users: permission.user.iter().map(|user| user.0).collect(),
+        cgroups: texts(&permission.cgroup),
+        priority: permission.priority.as_ref().map(|priority| *priority.get_ref()),
+        classes: texts(&permission.class),
+        extend: permission.extend.as_ref().is_some_and(|extend| *extend.get_ref()),
+    };
+    permissions.iter().map(settings).collect()
 }
 
 fn class(class: &Class, devices: &[Device]) -> ClassSettings {

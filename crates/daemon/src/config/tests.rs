@@ -87,6 +87,13 @@ fn everything_can_be_said() {
         [[class]]
         name = "backup"
         idle = true
+        [[permission]]
+        program = ["nginx"]
+        user = ["root"]
+        cgroup = ["/system.slice"]
+        priority = 5
+        class = ["shop", "default"]
+        extend = true
         "#,
     )
     .unwrap();
@@ -209,6 +216,26 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "s.toml:6: invalid type: string \"no\", expected a boolean",
         ),
         ("[[class]]\nname = \"a\"\nconections = 1", "unknown key `conections`; did you mean `connections`?"),
+        (
+            "[[permission]]\nprogram = [\"a\"]\npriority = 64",
+            "s.toml:6: priority = 64 is out of range; it must be 0 to 63",
+        ),
+        (
+            "[[permission]]\nprogram = [\"/bin/a\"]\npriority = 1",
+            "s.toml:5: program `/bin/a`: give the last part",
+        ),
+        (
+            "[[permission]]\ncgroup = [\"a\"]\npriority = 1",
+            "s.toml:5: cgroup `a`: give its path below the root",
+        ),
+        (
+            "[[permission]]\nclass = [\"prefered\"]\n[[class]]\nname = \"preferred\"\nidle = true",
+            "s.toml:5: there is no class `prefered`; did you mean `preferred`?",
+        ),
+        (
+            "[[permission]]\nprogram = [\"a\"]",
+            "s.toml:5: a permission that permits nothing: give it priority",
+        ),
         ("[control]\nmode = \"rw\"", "`rw` is no mode; write it in octal"),
         ("[control]\nsocket = \"here\"", "must be an absolute path"),
         ("[[device]]\nname = \"eth1\"\naddress = \"10.9.0.1/24\"", "s.toml:5: device `eth1` is there twice"),
@@ -334,4 +361,48 @@ fn the_engine_is_told_all_of_a_class() {
         ..Conditions::default()
     };
     assert_eq!(parse(&format!("{DEVICE}{asks}")).unwrap().settings().classes[0].request, expected);
+}
+
+#[test]
+fn rates_and_background() {
+    use scoutline_engine::Forward;
+    use scoutline_sched::Weight;
+    use scoutline_sched::transmit::{BitRate, Preemption};
+    let config = parse(
+        "[[device]]\nname = \"a\"\naddress = \"10.0.0.1/24\"\nrate = \"1.5Gbit/s\"\n\
+         background = { preemption_us = 0 }\n\
+         [[device]]\nname = \"b\"\naddress = \"10.0.1.1/24\"\nrate = 64000\nbackground = { preemption_us = \"auto\" }\n\
+         [[forward]]\nfrom = \"b\"\nto = \"a\"\n\
+         [[class]]\nname = \"slow\"\nlocal_port = [80]\nweight = 7\nrate = \"10Mbit/s\"\n",
+    )
+    .unwrap();
+    let settings = config.settings();
+    assert_eq!(settings.devices[0].rate, Some(BitRate::new(1_500_000_000)));
+    assert_eq!(settings.devices[0].preemption, Preemption::Fixed(std::time::Duration::ZERO));
+    assert_eq!(settings.devices[1].rate, Some(BitRate::new(64_000)));
+    assert_eq!(settings.devices[1].preemption, Preemption::Auto);
+    let [Forward { from, to }] = settings.forwards[..] else { panic!("one forward") };
+    assert_eq!((from.0, to.0), (1, 0));
+    assert_eq!(settings.classes[0].weight, Weight::new(7));
+    assert_eq!(settings.classes[0].rate, Some(BitRate::new(10_000_000)));
+    assert_eq!(settings.classes[1].weight, Weight::default());
+}
+
+#[test]
+fn what_is_wrong_with_rates_and_forwards_is_said_with_a_remedy() {
+    for (rest, words) in [
+        ("rate = \"100MB\"\n", &["100MB", "100Mbit/s"][..]),
+        ("rate = \"1.Gbit/s\"\n", &["1.Gbit/s", "100Mbit/s"]),
+        ("rate = \"1kbit/s\"\n", &["rate = 1kbit/s", "64kbit/s to 800Gbit/s"]),
+        ("background = { preemption_us = \"soon\" }\n", &["soon", "auto", "microseconds"]),
+        ("[[forward]]\nfrom = \"eth1\"\nto = \"eth9\"\n", &["to = \"eth9\"", "there is eth1"]),
+        ("[[forward]]\nfrom = \"eth1\"\nto = \"eth1\"\n", &["to itself", "two devices"]),
+        ("[[class]]\nname = \"a\"\nweight = 0\n", &["weight = 0", "1 to 10000"]),
+        ("[[class]]\nname = \"a\"\nrate = 5\n", &["rate = 5bit/s", "64kbit/s"]),
+    ] {
+        let error = error(rest);
+        for word in words {
+            assert!(error.contains(word), "`{word}` in: {error}");
+        }
+    }
 }

@@ -27,6 +27,9 @@ pub(super) const DSCP_LE: u8 = 0b00_0001;
 /// Round trips for which a connection is believed to wait for the network.
 const WAITING_TRIPS: u32 = 2;
 
+/// The list of paths that hold packets is looked through for those that are gone from so many on.
+const LISTED_LEAST: usize = 64;
+
 /// Background of one device.
 pub(crate) struct Background {
     pub(super) activity: Activity,
@@ -37,7 +40,7 @@ pub(crate) struct Background {
     since: Option<Time>,
     /// For how long paths were suspended.
     suspended_for: Duration,
-    /// Paths with something in their queues, oldest first; some may have been emptied since.
+    /// Paths that have had something in their queues, oldest first; some have been emptied since, or are gone.
     waiting: VecDeque<PathId>,
     displaced: u64,
     ended: bool,
@@ -94,6 +97,9 @@ impl Core {
 
     /// A background path was chosen to run, and has to wait.
     pub(super) fn suspend(&mut self, net: usize, id: PathId, now: Time) {
+        if std::mem::replace(&mut self.extras[id.index as usize].suspended, true) {
+            return;
+        }
         let background = &mut self.nets[net].transmit.background;
         background.since.get_or_insert(now);
         background.suspended.push(id);
@@ -107,6 +113,7 @@ impl Core {
         let mut suspended = std::mem::take(&mut background.suspended);
         for id in suspended.drain(..) {
             if self.paths.get(id).is_some() {
+                self.extras[id.index as usize].suspended = false;
                 self.make_ready(id, now);
             }
         }
@@ -121,17 +128,20 @@ impl Core {
         waits.then(|| side.background.activity.quiet_at())
     }
 
-    /// A packet was put into a path's queue, which was empty or not.
+    /// A packet was put into a path's queue.
     #[inline]
-    pub(super) fn on_offered(&mut self, net: usize, id: PathId, level: Level, was_empty: bool, now: Time) {
+    pub(super) fn on_offered(&mut self, net: usize, id: PathId, level: Level, now: Time) {
         let background = &mut self.nets[net].transmit.background;
         if background.paths == 0 {
             return;
         }
         if level > Level::Idle {
             background.activity.on_foreground(now);
-        } else if was_empty {
+        } else if !std::mem::replace(&mut self.extras[id.index as usize].listed, true) {
             background.waiting.push_back(id);
+            if background.waiting.len() > 2 * background.paths as usize + LISTED_LEAST {
+                background.waiting.retain(|&id| self.paths.get(id).is_some());
+            }
         }
     }
 
@@ -183,6 +193,9 @@ impl Core {
                 return true;
             }
             self.nets[net].transmit.background.waiting.pop_front();
+            if self.paths.get(id).is_some() {
+                self.extras[id.index as usize].listed = false;
+            }
         }
     }
 

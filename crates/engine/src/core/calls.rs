@@ -18,8 +18,10 @@ use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
 use super::paths::{covers, flow_key};
+use super::wishes::name_in;
 use crate::program::Program;
 use crate::socket::SocketEnd;
+use crate::wishes::Granted;
 
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
 const ACCEPT_RING: u32 = 4096 * 4;
@@ -74,6 +76,8 @@ impl Core {
             call_op::LISTEN => self.listen(&end, argument(0)),
             call_op::CONNECT => self.connect(&end, address(), now),
             call_op::OPTION => self.set_option(&end, argument(0), argument(1), now),
+            call_op::SET_CLASS => self.wish_class(&end, &name_in(call), now),
+            call_op::GET_OPTION => self.tell_option(&end, argument(0), call),
             call_op::DISCONNECT if end.kind != slot_kind::DATAGRAM => Err(libc::EOPNOTSUPP),
             call_op::DISCONNECT => self.connect_datagram(&end, None).map(|()| 0),
             _ => Err(libc::EOPNOTSUPP),
@@ -194,7 +198,7 @@ impl Core {
         class: u32,
         local: SocketAddrV4,
     ) -> Result<(), CreateError> {
-        let level = self.policy.class(class).listen_level_of(Some(&end.program.facts));
+        let level = self.granted(self.policy.class(class), end).listen_level;
         let at = SocketAddrV4::new(self.nets[net].interface().address.get(), local.port());
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
@@ -234,7 +238,8 @@ impl Core {
         if self.flows.lookup(&key).is_some() {
             return Err(libc::EADDRINUSE);
         }
-        let class = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
+        let ruled = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
+        let Granted { class, level, .. } = self.granted(ruled, end);
         // Not EAGAIN: programs (curl, libuv) take that for a connection under way, and wait.
         if class.is_full() {
             self.unowned.on_drop(DropReason::ConnectionLimit);
@@ -246,7 +251,6 @@ impl Core {
         // Before the first packet: an answer may come in the same turn of the loop.
         end.add_state(slot_state::CONNECTING | slot_state::BOUND);
         let attributes = socket_attributes(end, TCP, local, Some(remote));
-        let level = class.level_of(Some(&end.program.facts));
         let made = self.make_path(net, "SOCKET", attributes, (class.number, level));
         let id = made.map_err(|error| {
             end.clear_state(slot_state::CONNECTING);
@@ -279,12 +283,12 @@ impl Core {
         }
         end.clear_state(slot_state::CONNECTED);
         let about = key.unwrap_or_else(|| self.place_key(net, UDP, bound));
-        let class = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
+        let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
+        let Granted { class, level, .. } = self.granted(ruled, end);
         if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
         let attributes = socket_attributes(end, UDP, local, remote);
-        let level = class.level_of(Some(&end.program.facts));
         let id = self
             .make_path(net, "SOCKET", attributes, (class.number, level))
             .map_err(|error| errno_of(&error))?;
@@ -303,6 +307,9 @@ impl Core {
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
             slot_option::BROADCAST => {}
+            slot_option::PRIORITY | slot_option::BACKGROUND | slot_option::EXTEND => {
+                return self.wish_option(end, option, value, now);
+            }
             _ => return Err(libc::ENOPROTOOPT),
         }
         if let Some(id) = end.path.get()

@@ -30,6 +30,7 @@ use super::paths::{covers, note_level, socket_of};
 use crate::policy::{Class, Origin};
 use crate::settings::ClassSettings;
 use crate::socket::{Asked, SocketEnd, Standing, StreamStage};
+use crate::wishes::Granted;
 
 /// Units of work that a turn of the loop may spend on the sweep; about 50 ns each.
 const TURN: u32 = 512;
@@ -107,7 +108,7 @@ impl Core {
         let Some(program) = &extra.program else {
             // It serves the machine itself: at its own level, in the last class.
             let (level, last) = (extra.level, self.policy.last());
-            self.move_path(id, &last, level, now);
+            self.move_path(id, &last, level, last.settings.extend, now);
             return CLASSIFY;
         };
         let bound =
@@ -119,10 +120,24 @@ impl Core {
             (None, None) => self.place_key(extra.net as usize, UDP, UNBOUND),
         };
         let class = self.policy.class(self.policy.class_for(&key, extra.tos, Some(program)));
-        let program = Rc::clone(program);
         let class = self.look_into_requests(id).unwrap_or(class);
-        self.move_path(id, &class, class.level_of(Some(&program)), now);
+        self.place_path(id, class, now);
         CLASSIFY
+    }
+
+    /// Puts a path where it belongs which the rules put into this class: its program may have asked for something.
+    pub(super) fn place_path(&mut self, id: PathId, ruled: Rc<Class>, now: Time) {
+        let Some(program) = self.extras[id.index as usize].program.clone() else { return };
+        let Some(path) = self.paths.get_mut(id) else { return };
+        let wishes = match path.stage_mut::<StreamStage>() {
+            Some(stage) => {
+                stage.set_ruled(ruled.number);
+                stage.wishes()
+            }
+            None => socket_of(path).and_then(|end| end.wishes.borrow().as_deref().cloned()),
+        };
+        let granted = self.policy.grant(ruled, wishes.as_ref(), &program);
+        self.move_path(id, &granted.class, granted.level, granted.extended, now);
     }
 
     /// Looks at what is asked on a connection from now on, or no longer, as the rules have it; the class that this has
@@ -159,17 +174,16 @@ impl Core {
         let Some(path) = self.paths.get_mut(id) else { return };
         path.settle(&mut self.finished);
         let class = self.policy.class(class);
-        let level = class.level_of(self.extras[id.index as usize].program.as_deref());
-        self.move_path(id, &class, level, now);
+        self.place_path(id, class, now);
         if let Some(path) = self.paths.get_mut(id) {
             path.account.requests += requests;
         }
     }
 
     /// The one place where a path that exists changes its class.
-    fn move_path(&mut self, id: PathId, class: &Class, level: Level, now: Time) {
+    fn move_path(&mut self, id: PathId, class: &Class, level: Level, extended: bool, now: Time) {
         let queue_packets = self.queue_packets(class);
-        let standing = Standing::of(level, class, self.settings.linux_level);
+        let standing = Standing::of(level, extended, self.settings.linux_level);
         let Some(path) = self.paths.get_mut(id) else { return };
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
@@ -204,7 +218,6 @@ impl Core {
     /// Gives a listening socket the listen paths that it needs now; what that cost.
     fn listen_again(&mut self, end: &Rc<SocketEnd>, now: Time) -> u32 {
         let Some((_, local)) = end.bound.get() else { return 1 };
-        let program = Some(&*end.program.facts);
         let wanted = self.listened_classes(end, local);
         let mut missing = wanted.clone();
         let mut surplus = Vec::new();
@@ -214,8 +227,7 @@ impl Core {
             let serves = (self.extras[id.index as usize].net as usize, u32::from(path.class()));
             if let Some(at) = missing.iter().position(|&other| other == serves) {
                 missing.swap_remove(at);
-                let class = self.policy.class(serves.1);
-                self.move_path(id, &class, class.listen_level_of(program), now);
+                self.place_listen_path(end, id, serves.1, now);
             } else {
                 surplus.push(id);
             }
@@ -231,7 +243,7 @@ impl Core {
                 let last = self.policy.last();
                 let net = self.extras[id.index as usize].net as usize;
                 self.nets[net].tcp.set_class(id, last.number);
-                self.move_path(id, &last, last.listen_level_of(program), now);
+                self.place_listen_path(end, id, last.number, now);
             }
             return spent;
         }
@@ -239,6 +251,18 @@ impl Core {
             self.end_listen_path(end, id, now);
         }
         spent
+    }
+
+    /// Puts a listen path of a socket where it belongs: in its class, at the level that the socket gets there.
+    pub(super) fn place_listen_path(&mut self, end: &SocketEnd, id: PathId, class: ClassIndex, now: Time) {
+        let class = self.policy.class(class);
+        let granted = self.granted(Rc::clone(&class), end);
+        self.move_path(id, &class, granted.listen_level, granted.extended, now);
+    }
+
+    /// What a path of a socket gets which the rules put into this class.
+    pub(super) fn granted(&self, ruled: Rc<Class>, end: &SocketEnd) -> Granted {
+        self.policy.grant(ruled, end.wishes.borrow().as_deref(), &end.program.facts)
     }
 
     /// Ends one listen path of a socket that goes on listening: SYNs that wait there go to the others.

@@ -37,7 +37,11 @@ impl Core {
         self.settings.forwards.iter().any(|forward| usize::from(forward.from.0) == net)
     }
 
-    /// A packet that is not for us: passes it on. False when it is not to be passed on.
+    /// A packet that is not for us: passes it on.
+    ///
+    /// # Errors
+    /// The packet, when it is not to be passed on.
+    #[allow(clippy::result_large_err)] // as Path::offer
     pub(super) fn forward(
         &mut self,
         net: usize,

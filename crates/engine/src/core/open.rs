@@ -68,6 +68,7 @@ impl Core {
     ) -> Result<Core, StartError> {
         let seed = u64::from_le_bytes(sys::random_bytes());
         let policy = Rc::new(ClassPolicy::new(settings.classes.clone()));
+        policy.set_permissions(settings.permissions.clone());
         let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));
         let pool = Rc::new(Pool::new(POOL_BLOCK, POOL_LIMIT));
         let mut nets = Vec::new();
@@ -220,6 +221,8 @@ impl Core {
                     self.extension.forget_process(&program.region, pid);
                 }
             }
+            // What it changes for sockets that are there, the sweep finds that the classes begin which follow.
+            Command::SetPermissions(permissions) => self.policy.set_permissions(permissions),
             Command::SetClasses(classes, done) => self.set_classes(classes, done, now),
             Command::Query(..) | Command::Stop => {}
         }

@@ -19,7 +19,7 @@ use super::background::mark_of;
 use super::{Core, Extra};
 use crate::policy::Class;
 use crate::settings::ProgramFacts;
-use crate::socket::SocketEnd;
+use crate::socket::{SocketEnd, StreamStage};
 
 /// Flags in the fourteenth byte of a TCP header.
 const SYN: u8 = 0x02;
@@ -177,15 +177,25 @@ impl Core {
         let program = parent.as_ref().map(|listener| Rc::clone(&listener.program.facts));
         let tos = first.as_ref().map(|message| message.facts.tos);
         let class = self.policy.class(self.policy.class_for(&key, tos, program.as_deref()));
+        let ruled = class.number;
+        let (class, level) = match &parent {
+            Some(listener) => {
+                let granted = self.granted(class, listener);
+                (granted.class, granted.level)
+            }
+            None => (Rc::clone(&class), class.level_of(None)),
+        };
         // SYNs of one burst have all passed the look at the limit before the first of them counts.
         if class.is_full() {
             self.count_drop(from, DropReason::ConnectionLimit);
             return;
         }
-        let level = class.level_of(program.as_deref());
         match self.make_path(net, module, attributes, (class.number, level)) {
             Ok(id) => {
                 self.bind_flow(id, key);
+                if let Some(stage) = self.paths.get_mut(id).and_then(|path| path.stage_mut::<StreamStage>()) {
+                    stage.set_ruled(ruled);
+                }
                 if let Some(program) = &program {
                     self.note_origin(id, tos, program);
                     self.look_into_requests(id);

@@ -587,6 +587,8 @@ fn datagrams_there_and_back() {
 }
 
 mod classes;
+mod defer;
 mod forward;
 mod requests;
 mod transmit;
+mod wishes;

@@ -38,13 +38,23 @@ pub(super) fn look_at_packets(class: &ClassSettings) -> bool {
 
 /// Whether the conditions on our end hold.
 pub(super) fn hold_for_place(class: &ClassSettings, place: &Place<'_>) -> bool {
-    let of_program = |holds: &dyn Fn(&ProgramFacts) -> bool| place.program.is_some_and(holds);
     any_or(&class.destinations, |&network| contains(network, place.address))
         && any_or(&class.local_ports, |ports| ports.contains(&place.port))
         && any_or(&class.interfaces, |&device| device == place.device)
-        && any_or(&class.programs, |name| of_program(&|program| program.name == *name))
-        && any_or(&class.users, |&user| of_program(&|program| program.user == Some(user)))
-        && any_or(&class.cgroups, |group| {
+        && of_these_programs(&class.programs, &class.users, &class.cgroups, place.program)
+}
+
+/// Whether the conditions on the program hold; one that is unknown has no name, user or control group.
+pub(crate) fn of_these_programs(
+    programs: &[String],
+    users: &[u32],
+    cgroups: &[String],
+    program: Option<&ProgramFacts>,
+) -> bool {
+    let of_program = |holds: &dyn Fn(&ProgramFacts) -> bool| program.is_some_and(holds);
+    any_or(programs, |name| of_program(&|program| program.name == *name))
+        && any_or(users, |&user| of_program(&|program| program.user == Some(user)))
+        && any_or(cgroups, |group| {
             of_program(&|program| program.cgroups.iter().any(|path| is_within(path, group)))
         })
 }

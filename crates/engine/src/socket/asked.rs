@@ -25,6 +25,7 @@ use scoutline_sched::Level;
 use super::SocketEnd;
 use super::module::Standing;
 use crate::policy::{Class, ClassPolicy, Origin};
+use crate::wishes::Wishes;
 
 /// Bytes of a ring that are copied to be shown, at a time: nearly every head fits.
 const PIECE: usize = 2048;
@@ -81,16 +82,17 @@ impl Asked {
         if begins { self } else { Asked { look: Look::Waiting, unproven: true, ..self } }
     }
 
-    /// The class of now: by what was asked, or else by the rest of the rules.
+    /// The class that the rules give now: by what was asked, or else by the rest of the rules.
     pub(crate) fn class(&self) -> Rc<Class> {
         let Origin { key, tos, program } = &self.origin;
         let begun = || self.policy.class_for(key, *tos, Some(program));
         self.policy.class(self.exchange.class().unwrap_or_else(begun))
     }
 
-    /// Where a path of this class stands.
-    pub(crate) fn standing(&self, class: &Class) -> Standing {
-        Standing::of(class.level_of(Some(&self.origin.program)), class, self.linux_level)
+    /// What a path gets that the rules put into this class, and whose program asks for this.
+    pub(crate) fn grant(&self, ruled: Rc<Class>, wishes: Option<&Wishes>) -> (Rc<Class>, Standing) {
+        let granted = self.policy.grant(ruled, wishes, &self.origin.program);
+        (granted.class, Standing::of(granted.level, granted.extended, self.linux_level))
     }
 
     /// Requests that were read since this was asked last.

@@ -19,6 +19,7 @@ use crate::arena::Ring;
 use crate::file::FileMap;
 use crate::program::Program;
 use crate::socket::module::Standing;
+use crate::wishes::Wishes;
 
 /// Extents that one socket may have outstanding.
 const MAX_EXTENTS: usize = (2 * MAX_AHEAD / MIN_EXTENT) as usize;
@@ -48,6 +49,8 @@ pub(crate) struct SocketEnd {
     pub(crate) no_delay: Cell<bool>,
     /// SO_KEEPALIVE as [`scoutline_abi::layout::slot_option::KEEP_ALIVE`] has it; 0 off.
     pub(crate) keep_alive: Cell<u64>,
+    /// What its program asks for it (SOL_SCOUT); accepted connections have what was asked for their listener.
+    pub(crate) wishes: RefCell<Option<Box<Wishes>>>,
     /// TCP_DEFER_ACCEPT of a listening socket, in seconds; 0 off.
     pub(crate) defer_accept: Cell<u32>,
     /// The slot of the listening socket in whose queue it was put.
@@ -92,6 +95,7 @@ impl SocketEnd {
             listen_paths: RefCell::default(),
             no_delay: Cell::new(false),
             keep_alive: Cell::new(0),
+            wishes: RefCell::default(),
             defer_accept: Cell::new(0),
             listener: Cell::new(None),
             backlog: Cell::new(0),

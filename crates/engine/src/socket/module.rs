@@ -36,9 +36,9 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// Of a path of this class at `level`.
-    pub(crate) fn of(level: Level, class: &Class, linux_level: Level) -> Standing {
-        Standing { level, urgent: level > linux_level, extended: class.settings.extend }
+    /// Of a path at `level`.
+    pub(crate) fn of(level: Level, extended: bool, linux_level: Level) -> Standing {
+        Standing { level, urgent: level > linux_level, extended }
     }
 
     /// The level to which threads are raised for it.
@@ -82,9 +82,11 @@ impl SocketModule {
         self.policy.class(attributes.number(Name::Class).unwrap_or(0) as u32)
     }
 
-    fn standing(&self, attributes: &Attributes, class: &Class) -> Standing {
+    fn standing(&self, attributes: &Attributes, class: &Rc<Class>, end: &SocketEnd) -> Standing {
         let level = attributes.number(Name::Priority).map_or(Level::Idle, |p| Level::Priority(p as u8));
-        Standing::of(level, class, self.linux_level)
+        let wishes = end.wishes.borrow();
+        let granted = self.policy.grant(Rc::clone(class), wishes.as_deref(), &end.program.facts);
+        Standing::of(level, granted.extended, self.linux_level)
     }
 }
 
@@ -119,7 +121,7 @@ impl Module for SocketModule {
             (Some(UDP), Some(end)) => Some(Box::new(DatagramStage::new(end, Rc::clone(&self.pool)))),
             (_, Some(end)) => {
                 let class = self.class_of(attributes);
-                let standing = self.standing(attributes, &class);
+                let standing = self.standing(attributes, &class, &end);
                 Some(Box::new(StreamStage::active(end, &class, standing)))
             }
             (_, None) => {
@@ -132,7 +134,7 @@ impl Module for SocketModule {
                     })?;
                 let sizes = (self.receive_buffer, self.send_buffer);
                 let class = self.class_of(attributes);
-                let standing = self.standing(attributes, &class);
+                let standing = self.standing(attributes, &class, &parent);
                 Some(Box::new(StreamStage::passive(parent, sizes, &class, standing)))
             }
         };

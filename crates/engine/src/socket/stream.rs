@@ -19,6 +19,7 @@ use super::asked::Asked;
 use super::end::Written;
 use super::module::Standing;
 use crate::policy::{Class, Seat};
+use crate::wishes::Wishes;
 
 /// Looks at an extent of a file that we do not know yet. The control thread needs microseconds to tell us of it;
 /// each look is a turn of the loop.
@@ -35,7 +36,8 @@ pub(crate) struct StreamStage {
     /// Its place among the connections of its class, until the program has closed it and the peer has all data.
     seat: Option<Seat>,
     addresses: Option<(SocketAddrV4, SocketAddrV4)>,
-    class: ClassIndex,
+    /// The class that the rules give it; its program may have asked for another.
+    ruled: ClassIndex,
     standing: Standing,
     /// A peer began it.
     is_passive: bool,
@@ -84,7 +86,7 @@ impl StreamStage {
             memory: None,
             seat: None,
             addresses: None,
-            class: class.number,
+            ruled: class.number,
             standing,
             is_passive: false,
             asked: None,
@@ -127,9 +129,24 @@ impl StreamStage {
         self.asked = asked.map(Box::new);
     }
 
+    /// The class that the rules give it.
+    pub(crate) fn ruled(&self) -> ClassIndex {
+        self.ruled
+    }
+
+    /// The rules give it this class.
+    pub(crate) fn set_ruled(&mut self, class: ClassIndex) {
+        self.ruled = class;
+    }
+
+    /// What its program asks for it, or for the listening socket that it belongs to until it has one of its own.
+    pub(crate) fn wishes(&self) -> Option<Wishes> {
+        let end = self.end.as_ref().or(self.parent.as_ref())?;
+        end.wishes.borrow().as_deref().cloned()
+    }
+
     /// The path is in another class now: memory and connection count there.
     pub(crate) fn set_class(&mut self, class: &Class, standing: Standing) {
-        self.class = class.number;
         self.standing = standing;
         self.memory = self.memory.take().map(|_| class.memory.clone());
         self.seat = self.seat.take().map(|_| class.seat());
@@ -147,14 +164,17 @@ impl StreamStage {
     fn follow(&mut self, context: &mut Context<'_>) {
         let Some(asked) = &mut self.asked else { return };
         asked.charge(context.account);
-        let (requests, class) = (asked.take_requests(), asked.class());
-        if class.number == self.class {
+        let (requests, ruled) = (asked.take_requests(), asked.class());
+        if ruled.number == self.ruled {
             context.account.requests += requests;
             return;
         }
-        let standing = asked.standing(&class);
+        let number = ruled.number;
+        let wishes = self.end.as_ref().and_then(|end| end.wishes.borrow().as_deref().cloned());
+        let (class, standing) = asked.grant(ruled, wishes.as_ref());
+        self.ruled = number;
         self.set_class(&class, standing);
-        context.effects.push(Effect::SetClass { class: class.number as u16, requests });
+        context.effects.push(Effect::SetClass { class: number as u16, requests });
     }
 
     /// The socket of a passive path, made when the first thing is to be kept in it.
@@ -172,6 +192,7 @@ impl StreamStage {
             end.path.set(Some(context.path));
             end.no_delay.set(parent.no_delay.get());
             end.keep_alive.set(parent.keep_alive.get());
+            *end.wishes.borrow_mut() = parent.wishes.borrow().clone();
             if let Some((local, remote)) = self.addresses {
                 set_addresses(&end, local, remote);
             }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{FILE, sockaddr, socklen_t};
 use scoutline_abi::layout::slot_state as is;
+use scoutline_scout::SOL_SCOUT;
 
 use super::ours;
 use crate::real::{self, err, finish_int};
@@ -69,7 +70,7 @@ extern "C" fn getsockopt(
 ) -> c_int {
     match ours(fd) {
         Some(socket) => finish_int(options::get(fd, socket, level, name, value, len)),
-        None => real::getsockopt(fd, level, name, value, len),
+        None => not_on_paths(level, real::getsockopt(fd, level, name, value, len)),
     }
 }
 
@@ -81,10 +82,19 @@ extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    match ours(fd) {
+    let socket = if level == SOL_SCOUT { life::adopt_for_options(fd) } else { ours(fd) };
+    match socket {
         Some(socket) => finish_int(options::set(fd, socket, level, name, value, len)),
-        None => real::setsockopt(fd, level, name, value, len),
+        None => not_on_paths(level, real::setsockopt(fd, level, name, value, len)),
     }
+}
+
+/// Kernels differ in what they say to a level that they do not know.
+fn not_on_paths(level: c_int, result: c_int) -> c_int {
+    if level == SOL_SCOUT && result < 0 && real::errno() == libc::EOPNOTSUPP {
+        real::set_errno(libc::ENOPROTOOPT);
+    }
+    result
 }
 
 #[unsafe(no_mangle)]

@@ -114,7 +114,7 @@ fn set_lengths(header: &mut [u8], total_len: u16, identification: u16, fragment:
     header[2..4].copy_from_slice(&total_len.to_be_bytes());
     header[4..6].copy_from_slice(&identification.to_be_bytes());
     if let Some((offset, more)) = fragment {
-        header[6..8].copy_from_slice(&((offset / 8) | u16::from(more) << 13).to_be_bytes());
+        header[6..8].copy_from_slice(&((offset / 8) | (u16::from(more) << 13)).to_be_bytes());
     }
     header[10..12].fill(0);
     let sum = checksum::finish(checksum::sum(header));

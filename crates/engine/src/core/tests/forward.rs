@@ -86,10 +86,13 @@ impl Chain {
 }
 
 fn background(settings: &mut EngineSettings) {
-    let mut class = ClassSettings::new("backup");
-    class.level = Level::Idle;
-    class.local_ports = vec![BACKGROUND as u16..=BACKGROUND as u16];
-    settings.classes = vec![class];
+    // Both directions: acknowledgments of background are background too.
+    let ports = vec![BACKGROUND as u16..=BACKGROUND as u16];
+    let class = |name: &str| ClassSettings { level: Level::Idle, ..ClassSettings::new(name) };
+    settings.classes = vec![
+        ClassSettings { local_ports: ports.clone(), ..class("backup") },
+        ClassSettings { remote_ports: ports, ..class("backup answers") },
+    ];
     settings.devices[1].rate = Some(BitRate::new(RATE));
 }
 
@@ -201,7 +204,7 @@ fn classes_of_forwarded_traffic_change_live() {
     chain.run(Duration::from_millis(500), |chain| received += chain.server.read(server, usize::MAX).len());
     assert!(answer.try_recv().is_ok());
     assert_eq!(received, 50_000);
-    assert_eq!(class_of(&chain), ["backup", "default"]);
+    assert_eq!(class_of(&chain), ["backup", "backup answers"]);
     let drops: u32 = chain.router.paths.iter().map(|path| path.account.drops(DropReason::QueueFull)).sum();
     assert_eq!(drops, 0);
 }

@@ -1,0 +1,181 @@
+//! What programs ask for their sockets: in C with the header, and in Rust with the crate.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::process::Command;
+
+use scoutline_bench::process::Process;
+
+use crate::classes::tool;
+use crate::fixture::{Arm, Fixture, SOON, script, wait_for_line};
+
+const CLASSES: &str = "
+[[class]]
+name = \"web\"
+priority = 2
+local_port = [7000]
+
+[[class]]
+name = \"top\"
+priority = 9
+local_port = [1]
+
+[[class]]
+name = \"low\"
+priority = 1
+local_port = [1]
+extend = false
+";
+const PERMISSION: &str = "
+[[permission]]
+program = [\"scout-c\"]
+user = [\"root\"]
+priority = 5
+class = [\"top\"]
+";
+
+/// Reads lines up to this one; those before it.
+fn lines_until(program: &mut Process, last: &str) -> Vec<String> {
+    let deadline = std::time::Instant::now() + SOON;
+    let mut lines = Vec::new();
+    loop {
+        match program.line(deadline).unwrap_or_else(|error| panic!("{error:#} after {lines:#?}")) {
+            Some(line) if line == last => return lines,
+            Some(line) => lines.push(line),
+            None => panic!("it ended after {lines:#?}{}", program.log_tail()),
+        }
+    }
+}
+
+fn configure(fixture: &Fixture, more: &str) {
+    let device = format!("[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n", fixture.address());
+    fs::write(fixture.file("scoutline0.toml"), format!("{device}{CLASSES}{more}")).unwrap();
+    tool(fixture, &["reload"]);
+}
+
+/// Class and priority of the connection at our port 7000.
+fn connection(fixture: &Fixture) -> (String, Option<u64>) {
+    let ours = |row: &&serde_json::Value| {
+        row["state"] == "ESTABLISHED" && row["local"].as_str().is_some_and(|local| local.ends_with(":7000"))
+    };
+    let rows = fixture.paths_now();
+    let row = rows.iter().find(ours).expect("a connection");
+    (row["class"].as_str().unwrap().to_owned(), row["priority"].as_u64())
+}
+
+#[test]
+fn a_program_in_c_lowers_itself_and_rises_with_permission() {
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    fixture.start_daemon_with(CLASSES);
+    let program = fixture.file("scout-c").display().to_string();
+    let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../scout/include");
+    let built = Command::new("cc")
+        .args(["-Wall", "-Werror", "-D_GNU_SOURCE", "-I", header, "-o", &program, &script("scout.c")])
+        .output()
+        .expect("a C compiler: apt-get install gcc libc6-dev");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    // So that connections to the machine itself, which stay with Linux, lead somewhere.
+    fixture
+        .testbed()
+        .server(0)
+        .enter(|| Command::new("ip").args(["link", "set", "lo", "up"]).status())
+        .unwrap()
+        .unwrap();
+    let mut server = fixture.start(&program, &[]);
+    assert_eq!(
+        lines_until(&mut server, "ready"),
+        [
+            "datagram: ENOPROTOOPT",
+            "before bind: ok",
+            "bind: ok",
+            "listen: ok",
+            "connect: ok",
+            "kernel's: ENOPROTOOPT",
+            "rise before bind: EPERM",
+            "bind: ok",
+            "listen: ok",
+            "class web, priority 2, background 0, extend 1",
+            "lower: ok",
+            "class web, priority 1, background 0, extend 1",
+        ]
+    );
+    let address = SocketAddrV4::new(fixture.address(), 7000);
+    let connect = || TcpStream::connect_timeout(&address.into(), SOON).unwrap();
+    let mut peer = fixture.testbed().client().enter(connect).unwrap();
+    assert_eq!(
+        lines_until(&mut server, "lowered"),
+        [
+            "class web, priority 1, background 0, extend 1",
+            "higher: EPERM",
+            "as class: ok",
+            "too high: EINVAL",
+            "top: EPERM",
+            "nosuch: ENOENT",
+            "too long: EINVAL",
+            "low: ok",
+            "class low, priority 1, background 0, extend 0",
+            "background: ok",
+            "class low, priority -1, background 1, extend 0",
+        ]
+    );
+    assert_eq!(connection(&fixture), ("low".to_owned(), None));
+    configure(&fixture, PERMISSION);
+    assert_eq!(connection(&fixture), ("low".to_owned(), None));
+    peer.write_all(b"!").unwrap();
+    assert_eq!(
+        lines_until(&mut server, "raised"),
+        [
+            "foreground: ok",
+            "top: ok",
+            "higher: ok",
+            "highest: EPERM",
+            "class top, priority 5, background 0, extend 1",
+        ]
+    );
+    assert_eq!(connection(&fixture), ("top".to_owned(), Some(5)));
+    // It goes again, and what it gave with it.
+    configure(&fixture, "");
+    assert_eq!(connection(&fixture), ("web".to_owned(), Some(2)));
+    peer.write_all(b"!").unwrap();
+    wait_for_line(&mut server, "class web, priority 2, background 0, extend 1");
+}
+
+/// The program of the next test: this one again, on paths.
+#[test]
+#[ignore = "run by the test below it, on paths"]
+fn a_program_in_rust() {
+    let Ok(peer) = std::env::var("SCOUT_PEER") else { return };
+    let errno = |result: std::io::Result<()>| result.err().and_then(|error| error.raw_os_error());
+    let stream = TcpStream::connect(&peer).unwrap();
+    assert_eq!(scoutline_scout::class(&stream).unwrap(), "default");
+    assert_eq!(scoutline_scout::priority(&stream).unwrap(), Some(0));
+    assert_eq!(errno(scoutline_scout::set_priority(&stream, Some(1))), Some(libc::EPERM));
+    assert_eq!(errno(scoutline_scout::set_class(&stream, Some("top"))), Some(libc::EPERM));
+    assert_eq!(errno(scoutline_scout::set_class(&stream, Some("nosuch"))), Some(libc::ENOENT));
+    scoutline_scout::set_background(&stream, true).unwrap();
+    assert_eq!(scoutline_scout::priority(&stream).unwrap(), None);
+    assert!(scoutline_scout::background(&stream).unwrap());
+    scoutline_scout::set_background(&stream, false).unwrap();
+    scoutline_scout::set_extended(&stream, Some(false)).unwrap();
+    assert!(!scoutline_scout::extended(&stream).unwrap());
+    scoutline_scout::set_extended(&stream, None).unwrap();
+    scoutline_scout::set_priority(&stream, None).unwrap();
+    scoutline_scout::set_class(&stream, None).unwrap();
+    assert_eq!(scoutline_scout::priority(&stream).unwrap(), Some(0));
+    println!("all of it");
+}
+
+#[test]
+fn a_program_in_rust_asks_by_the_crate() {
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    fixture.start_daemon_with(CLASSES);
+    let theirs = SocketAddrV4::new(fixture.peer_address(), 7002);
+    let listener = fixture.testbed().client().enter(|| TcpListener::bind(theirs).unwrap()).unwrap();
+    let test = std::env::current_exe().unwrap().display().to_string();
+    let peer = format!("SCOUT_PEER={theirs}");
+    let arguments = [&peer, &test, "--exact", "wishes::a_program_in_rust", "--ignored", "--nocapture"];
+    let said = fixture.run("env", &arguments, SOON);
+    assert!(said.contains("all of it"), "{said}");
+    drop(listener);
+}
