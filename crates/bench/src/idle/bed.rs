@@ -33,6 +33,9 @@ const LEAD: Duration = Duration::from_millis(400);
 const SLACK: Duration = Duration::from_secs(15);
 /// The receiver's priority, in every arm alike: what it sees late is not the sender's doing.
 const RECEIVER_REALTIME: i32 = 50;
+/// The foreground sender's, in every arm alike: below the engine, and above whatever else the machine does, so that
+/// what delays a message is the network.
+const FOREGROUND_REALTIME: i32 = 10;
 /// Congestion controls of Linux that leave the path to others.
 const YIELDING: [&str; 2] = ["ledbat", "lp"];
 
@@ -252,6 +255,9 @@ source = [\"{background}/32\"]
         let mut command = self.prefix(arm, background);
         command.extend([self.options.load.clone().into_os_string(), "load".into(), "send".into()]);
         command.extend(words.map(Into::into));
+        if !background {
+            command.push(format!("--realtime={FOREGROUND_REALTIME}").into());
+        }
         let congestion = self.arms[arm].congestion;
         if background && protocol == Protocol::Tcp && !congestion.is_empty() {
             command.push(format!("--congestion={congestion}").into());

@@ -164,7 +164,9 @@ pub(super) fn methods(
     report.method(
         "senders",
         "the same program in every arm, 3 flows of each side, messages of one frame with the time when they were due; \
-         full: TCP what the sockets take, UDP twice the link's rate; bursty: 10 ms in 100, at 0.9 of the link's rate",
+         full: TCP what the sockets take, UDP twice the link's rate; bursty: 10 ms in 100, at 0.9 of the link's rate; \
+         the foreground sender and the receiver are SCHED_FIFO in every arm, and sleep 100 µs at most at a time, so that \
+         what delays a message is the network and not a core that wakes late",
     );
     report.method(
         "web",

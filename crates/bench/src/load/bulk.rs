@@ -67,6 +67,10 @@ pub const PERIOD_NS: u64 = 100_000_000;
 /// How long a burst is.
 pub const BURST_NS: u64 = 10_000_000;
 
+/// The longest that a bursty sender or the receiver sleeps at a time. An idle core of a virtual machine takes 2 to 4 ms
+/// to wake from a long sleep (measured here), which would be a burst's whole latency; from short ones, some 50 µs.
+const NAP_NS: u64 = 100_000;
+
 const MAGIC: u64 = 0x5c07_11e0_b01d_face;
 
 /// What stands in front of each message.

@@ -56,6 +56,32 @@ fn extend_measures_four_arms_and_traces_their_threads() {
 }
 
 #[test]
+fn idle_measures_bulk_traffic_and_nginx_on_five_arms() {
+    let peers = ["no mechanism", "nice", "SCHED_IDLE", "htb"];
+    let report = experiment("idle", "UDP bursty beside TCP", 0.5);
+    assert!(!report.machine.method.contains_key("errors"), "{:?}", report.machine.method);
+    for peer in peers {
+        for metric in [
+            "foreground throughput",
+            "foreground latency, p99",
+            "background throughput",
+            "time to yield, p99",
+        ] {
+            let row = row(&report, metric, peer);
+            assert!(row.ours > 0.0 && row.peer.is_some_and(|figure| figure > 0.0), "{row:?}");
+        }
+    }
+    let report = experiment("idle", "nginx", 0.5);
+    assert!(!report.machine.method.contains_key("errors"), "{:?}", report.machine.method);
+    for peer in peers {
+        for metric in ["foreground throughput", "background throughput"] {
+            let row = row(&report, metric, peer);
+            assert!(row.ours > 0.0 && row.peer.is_some_and(|figure| figure > 0.0), "{row:?}");
+        }
+    }
+}
+
+#[test]
 fn flood_arrives_and_is_accounted_for() {
     let report = experiment("flood", "flood for no path, 1000", 0.3);
     for peer in ["paths equal", "kernel"] {

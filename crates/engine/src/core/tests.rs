@@ -280,6 +280,17 @@ impl Pair {
         }
     }
 
+    /// Two hosts whose programs are background.
+    fn in_background(seed: u64, config: WireConfig) -> Pair {
+        let (a, b) = wire(seed, config);
+        let program = ProgramFacts { name: "backup".into(), background: true, ..ProgramFacts::default() };
+        Pair {
+            client: Host::of(program.clone(), [10, 0, 0, 2], a, RINGS),
+            server: Host::of(program, [10, 0, 0, 1], b, RINGS),
+            now: Time::from_millis(1),
+        }
+    }
+
     /// Lets both settle, then goes to the next event. False when nothing will ever happen by itself.
     fn step(&mut self) -> bool {
         self.client.settle(self.now);

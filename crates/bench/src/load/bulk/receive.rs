@@ -10,7 +10,7 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::{PERIOD_NS, Protocol, Stamp};
+use super::{NAP_NS, PERIOD_NS, Protocol, Stamp};
 use crate::load::microseconds;
 use crate::sys;
 
@@ -97,7 +97,7 @@ struct Tally {
 }
 
 /// Follows bursts of foreground. Times are nanoseconds.
-struct Bursts {
+pub(super) struct Bursts {
     /// When the first burst began.
     began_at: u64,
     /// Bursts that begin before this do not count.
@@ -170,6 +170,13 @@ impl Bursts {
         if let Some(burst) = &mut self.current {
             burst.background_after.get_or_insert(now);
         }
+    }
+
+    /// Bursts, and the shortest and longest of both times.
+    #[cfg(test)]
+    pub(super) fn sums(&self) -> (u64, [u64; 2], [u64; 2]) {
+        let ends = |times: &Histogram<u64>| [times.min(), times.max()];
+        (self.count, ends(&self.yields), ends(&self.reclaims))
     }
 
     /// Ends a burst. Without any background around it, it tells nothing.
@@ -357,7 +364,7 @@ pub fn receive(arguments: &ReceiveArguments) -> Result<()> {
         if now >= end {
             break;
         }
-        sys::poll(&sockets.descriptors(), sys::For::Input, Duration::from_nanos(end - now))?;
+        sys::poll(&sockets.descriptors(), sys::For::Input, Duration::from_nanos(NAP_NS.min(end - now)))?;
         sockets.turn(&mut room, &mut measured)?;
     }
     let bursts = &measured.bursts;

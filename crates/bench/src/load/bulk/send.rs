@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
-use super::{BURST_NS, PERIOD_NS, Protocol, Shape, Stamp};
+use super::{BURST_NS, NAP_NS, PERIOD_NS, Protocol, Shape, Stamp};
 use crate::sys;
 
 /// Messages of one `write` when TCP sends all it can.
@@ -50,6 +50,9 @@ pub struct SendArguments {
     /// Run on this core only.
     #[arg(long)]
     pub cpu: Option<usize>,
+    /// Run as SCHED_FIFO with this priority.
+    #[arg(long)]
+    pub realtime: Option<i32>,
     /// The congestion control of TCP connections; empty for that of the route.
     #[arg(long, default_value = "")]
     pub congestion: String,
@@ -160,6 +163,9 @@ pub fn send(arguments: &SendArguments) -> Result<()> {
     if let Some(core) = arguments.cpu {
         sys::set_core(core).with_context(|| format!("cannot use core {core}"))?;
     }
+    if let Some(priority) = arguments.realtime {
+        sys::set_realtime(priority).with_context(|| format!("real-time priority {priority} is refused"))?;
+    }
     sys::set_timer_slack(1);
     let flows: Result<Vec<Flow>> = (0..arguments.connections).map(|_| Flow::open(arguments)).collect();
     let flows = flows?;
@@ -249,7 +255,7 @@ fn bursts(mut flows: Vec<Flow>, arguments: &SendArguments, end: u64) -> Result<S
         if due >= end {
             break;
         }
-        sleep_until(due);
+        nap_until(due);
         let flow = message as usize % flows.len();
         flows[flow].prepare(1, len, due);
         while matches!(flows[flow].write()?, Attempt::Refused) {
@@ -267,6 +273,13 @@ fn wait_for_room(descriptors: &[RawFd], end: u64) -> Result<()> {
     let left = end.saturating_sub(sys::monotonic_ns());
     sys::poll(descriptors, sys::For::Output, Duration::from_nanos(left))?;
     Ok(())
+}
+
+/// Sleeps in short pieces, so that the core stays awake.
+fn nap_until(time_ns: u64) {
+    while sys::monotonic_ns() < time_ns {
+        sleep_until(time_ns.min(sys::monotonic_ns() + NAP_NS));
+    }
 }
 
 fn sleep_until(time_ns: u64) {

@@ -321,13 +321,7 @@ fn a_class_that_becomes_idle_and_busy_again_changes_how_its_connections_yield() 
 
 #[test]
 fn paths_of_a_background_program_are_idle_whatever_their_class() {
-    let (a, b) = wire(21, WireConfig::default());
-    let background = ProgramFacts { name: "backup".into(), background: true, ..ProgramFacts::default() };
-    let mut pair = Pair {
-        client: Host::of(background.clone(), [10, 0, 0, 2], a, RINGS),
-        server: Host::of(background, [10, 0, 0, 1], b, RINGS),
-        now: Time::from_millis(1),
-    };
+    let mut pair = Pair::in_background(21, WireConfig::default());
     let now = pair.now;
     pair.server.change(vec![port("important", 80, 5)], now);
     pair.established(80);

@@ -365,3 +365,16 @@ fn everything_returns() {
     asking.pair.until("the end", |pair| pair.server.socket_paths() == 1);
     assert_eq!(asking.pair.server.core.paths.budget().buffer_bytes(), 0);
 }
+
+#[test]
+fn what_is_asked_lifts_no_background_program() {
+    let mut pair = Pair::in_background(31, WireConfig::default());
+    change(&mut pair, vec![url("important", 5, "/important"), class("web", 1, |_| {})]);
+    let (_, client, server) = pair.established(80);
+    let mut asking = Asking { pair, client, server };
+    asking.send(&get("/important/thing"));
+    let row = asking.row();
+    assert_eq!((row.class.as_str(), row.priority), ("important", None));
+    let slot = asking.pair.server.slot(server);
+    assert_eq!((slot.importance.load(Ordering::Relaxed), slot.urgent.load(Ordering::Relaxed)), (0, 0));
+}
