@@ -458,7 +458,7 @@ impl Core {
         };
         let mut expired = std::mem::take(&mut extra.expired);
         // What came for background while it was suspended comes first: it may well be what the timer waits for.
-        if expired && !(level == Level::Idle && !path.queue().is_empty()) {
+        if expired && (level > Level::Idle || path.queue().is_empty()) {
             kicked |= note(path.on_timeout(&mut self.runner, grant));
             expired = false;
         }

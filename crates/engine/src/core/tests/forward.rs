@@ -75,7 +75,7 @@ impl Chain {
         let mut accepted = None;
         for _ in 0..100 {
             self.run(Duration::from_millis(10), |chain| {
-                accepted = accepted.or_else(|| chain.server.accept(listener))
+                accepted = accepted.or_else(|| chain.server.accept(listener));
             });
             if let Some(server) = accepted {
                 return (client, server);
@@ -149,9 +149,9 @@ fn background_yields_at_a_router() {
         let mut measure = |chain: &mut Chain, busy: bool, time: Duration| {
             received = [0; 2];
             chain.run(time, |chain| {
-                chain.client.write(low, &[1; 60_000]);
+                chain.client.write(low, &vec![1; 60_000]);
                 if busy {
-                    chain.client.write(high, &[2; 60_000]);
+                    chain.client.write(high, &vec![2; 60_000]);
                 }
                 received[0] += chain.server.read(low_end, usize::MAX).len() as u64;
                 received[1] += chain.server.read(high_end, usize::MAX).len() as u64;
@@ -200,7 +200,7 @@ fn classes_of_forwarded_traffic_change_live() {
     let now = chain.now;
     chain.router.obey(Command::SetClasses(settings.classes, done), now);
     let mut received = 0;
-    chain.client.write(client, &[5; 50_000]);
+    chain.client.write(client, &vec![5; 50_000]);
     chain.run(Duration::from_millis(500), |chain| received += chain.server.read(server, usize::MAX).len());
     assert!(answer.try_recv().is_ok());
     assert_eq!(received, 50_000);

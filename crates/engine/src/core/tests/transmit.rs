@@ -72,7 +72,7 @@ impl Stream {
     }
 
     fn feed(&mut self, pair: &Pair) {
-        pair.client.write(self.client, &[7; 100_000]);
+        pair.client.write(self.client, &vec![7; 100_000]);
     }
 
     fn drain(&mut self, pair: &Pair) {
@@ -289,7 +289,7 @@ fn download_beside_uploads(uploads: usize) -> f64 {
             stream.feed(pair);
             stream.drain(pair);
         }
-        pair.server.write(server, &[1; 100_000]);
+        pair.server.write(server, &vec![1; 100_000]);
         received += pair.client.read(client, usize::MAX).len() as u64;
     });
     share(received, Duration::from_millis(500))
