@@ -19,8 +19,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use scoutline_base::Time;
 use scoutline_path::DropReason;
-use scoutline_sched::{Schedule, Weight};
+use scoutline_sched::{Level, Schedule, Weight};
 
 use crate::policy::Class;
 use crate::scheduling::{Asks, JobAsks};
@@ -78,11 +79,8 @@ impl Promises {
             Asks::Rate { rate: Weight::default(), important: true, job: Some(job) },
         ];
         let limits = asks.map(|asks| {
-            let parameters = asks.parameters(
-                Default::default(),
-                Default::default(),
-                Weight::new(u64::from(Weight::HIGHEST)),
-            );
+            let parameters =
+                asks.parameters(Level::default(), Time::default(), Weight::new(u64::from(Weight::HIGHEST)));
             let whole = u64::from(Weight::HIGHEST);
             // The unimportant of BERT keep a little.
             let spared =
@@ -106,7 +104,9 @@ impl Promises {
         let amount = asks.promised();
         (amount > 0).then(|| {
             let of = [Rc::clone(&self.given[asks.index()]), Rc::clone(&class.promised)];
-            of.iter().for_each(|sum| sum.set(sum.get() + amount));
+            for sum in &of {
+                sum.set(sum.get() + amount);
+            }
             Promise { of, amount }
         })
     }

@@ -184,7 +184,9 @@ mod tests {
     fn a_part_keeps_within_the_whole() {
         let (one, other) = (Budget::new(1, 100), Budget::new(1, 10));
         let parts = [Budget::new(1, u64::MAX), Budget::new(1, 60)];
-        parts.iter().for_each(|part| part.put_within(&one));
+        for part in &parts {
+            part.put_within(&one);
+        }
         assert!(parts[0].charge(70) && !parts[1].charge(31) && parts[1].charge(30));
         assert_eq!((one.buffer_bytes(), parts[0].has_room(1)), (100, false));
         parts[0].put_within(&other);

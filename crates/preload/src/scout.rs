@@ -37,9 +37,14 @@ fn set_class(socket: Socket, from: *const c_void, len: socklen_t) -> Result<isiz
     if from.is_null() && len > 0 {
         return Err(err(libc::EFAULT));
     }
-    // SAFETY: the program vouches for `len` bytes.
-    let given =
-        if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len as usize) } };
+    let given = if len == 0 {
+        &[]
+    } else {
+        // What is longer is no name, wherever it ends.
+        let len = (len as usize).min(CLASS_NAME_LEN + 1);
+        // SAFETY: the program vouches for its bytes.
+        unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }
+    };
     let end = given.iter().position(|&byte| byte == 0).unwrap_or(given.len());
     let mut name = [0; CLASS_NAME_LEN];
     name.get_mut(..end).ok_or(err(libc::EINVAL))?.copy_from_slice(&given[..end]);

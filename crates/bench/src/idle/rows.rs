@@ -212,6 +212,14 @@ pub(super) fn methods(
     }
 }
 
+fn kept(of: &Figures<'_>) -> Vec<f64> {
+    of.kept()
+}
+
+fn used(of: &Figures<'_>) -> Vec<f64> {
+    of.used()
+}
+
 pub(super) fn figure(done: &[(Plan, Results)], arms: &[Arm]) -> Figure {
     let mut panels = Vec::new();
     for (plan, results) in done {
@@ -234,14 +242,14 @@ pub(super) fn figure(done: &[(Plan, Results)], arms: &[Arm]) -> Figure {
                     ..Panel::default()
                 });
             };
-        panel("foreground beside background", "% of alone", |case| case.alone().is_some(), |of| of.kept());
+        panel("foreground beside background", "% of alone", |case| case.alone().is_some(), kept);
         panel(
             "added to the p99 of foreground",
             "µs",
             |case| case.alone().is_some(),
             |of| of.added(|seen| seen.foreground.p99_us),
         );
-        panel("background", "% of what was idle", |case| !is_full(case), |of| of.used());
+        panel("background", "% of what was idle", |case| !is_full(case), used);
         panel("time to yield, p99", "µs", is_bursty, |of| of.each(|seen| seen.yield_p99_us));
     }
     Figure { title: "Foreground beside unlimited background".into(), panels }

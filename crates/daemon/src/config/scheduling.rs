@@ -293,14 +293,14 @@ fn check_foreign(class: &Class, policy: Policy) -> Checked {
         );
         Err(super::error::Fault { at, message })
     };
-    foreign("priority", span(&class.priority), &[Priority])?;
-    foreign("deadline_us", span(&class.deadline_us), &[Edf, Bert])?;
-    foreign("budget_us", span(&class.budget_us), &[Edf, Bert])?;
-    foreign("cpu_limit_percent", span(&class.cpu_limit_percent), &[Edf, Bert])?;
-    foreign("cpu_percent", span(&class.cpu_percent), &[Bert])?;
-    foreign("important", span(&class.important), &[Bert])
+    foreign("priority", span(class.priority.as_ref()), &[Priority])?;
+    foreign("deadline_us", span(class.deadline_us.as_ref()), &[Edf, Bert])?;
+    foreign("budget_us", span(class.budget_us.as_ref()), &[Edf, Bert])?;
+    foreign("cpu_limit_percent", span(class.cpu_limit_percent.as_ref()), &[Edf, Bert])?;
+    foreign("cpu_percent", span(class.cpu_percent.as_ref()), &[Bert])?;
+    foreign("important", span(class.important.as_ref()), &[Bert])
 }
 
-fn span<T>(value: &Option<Spanned<T>>) -> Option<std::ops::Range<usize>> {
-    value.as_ref().map(Spanned::span)
+fn span<T>(value: Option<&Spanned<T>>) -> Option<std::ops::Range<usize>> {
+    value.map(Spanned::span)
 }

@@ -192,7 +192,7 @@ impl StreamStage {
             end.path.set(Some(context.path));
             end.no_delay.set(parent.no_delay.get());
             end.keep_alive.set(parent.keep_alive.get());
-            *end.wishes.borrow_mut() = parent.wishes.borrow().clone();
+            end.wishes.borrow_mut().clone_from(&parent.wishes.borrow());
             if let Some((local, remote)) = self.addresses {
                 set_addresses(&end, local, remote);
             }

@@ -170,19 +170,19 @@ fn deadlines_count_from_the_arrival_of_what_waits() {
     pair.ask_from(clients[1]);
     let first = start + Duration::from_micros(100);
     pair.server.core.pull(first);
-    assert_eq!(due(&pair, late_path), Some(first + Duration::from_micros(5_000)));
+    assert_eq!(due(&pair, late_path), Some(first + Duration::from_millis(5)));
     // A second one behind it changes nothing.
     pair.now = start + Duration::from_micros(500);
     pair.ask_from(clients[1]);
     let second = pair.now + Duration::from_micros(100);
     pair.server.core.pull(second);
-    assert_eq!(due(&pair, late_path), Some(first + Duration::from_micros(5_000)));
+    assert_eq!(due(&pair, late_path), Some(first + Duration::from_millis(5)));
     // What came later and is due earlier runs first.
-    pair.now = start + Duration::from_micros(3_000);
+    pair.now = start + Duration::from_millis(3);
     pair.ask_from(clients[0]);
     let third = pair.now + Duration::from_micros(100);
     pair.server.core.pull(third);
-    assert_eq!(due(&pair, soon_path), Some(third + Duration::from_micros(1_000)));
+    assert_eq!(due(&pair, soon_path), Some(third + Duration::from_millis(1)));
     clock::pretended::start(third, Duration::from_micros(10));
     let mut decision = pair.server.core.schedule.dequeue(third).unwrap();
     assert_eq!(decision.entry, Entry::Path(soon_path));
@@ -192,7 +192,7 @@ fn deadlines_count_from_the_arrival_of_what_waits() {
     assert_eq!(decision.entry, Entry::Path(late_path));
     decision.quantum.packets = 1;
     pair.server.core.run_path(late_path, &decision, third);
-    assert_eq!(due(&pair, late_path), Some(second + Duration::from_micros(5_000)));
+    assert_eq!(due(&pair, late_path), Some(second + Duration::from_millis(5)));
     let decision = pair.server.core.schedule.dequeue(third).unwrap();
     pair.server.core.run_path(late_path, &decision, third);
     assert!(pair.server.core.schedule.is_idle());
@@ -203,12 +203,12 @@ fn deadlines_count_from_the_arrival_of_what_waits() {
         assert!(send(&pair.server, late));
         pair.server.core.listen_to_programs(start + Duration::from_micros(at));
     }
-    assert_eq!(due(&pair, late_path), Some(start + Duration::from_micros(15_000)));
-    let decision = pair.server.core.schedule.dequeue(start + Duration::from_micros(11_000)).unwrap();
-    pair.server.core.run_path(late_path, &decision, start + Duration::from_micros(11_000));
+    assert_eq!(due(&pair, late_path), Some(start + Duration::from_millis(15)));
+    let decision = pair.server.core.schedule.dequeue(start + Duration::from_millis(11)).unwrap();
+    pair.server.core.run_path(late_path, &decision, start + Duration::from_millis(11));
     assert!(send(&pair.server, late));
-    pair.server.core.listen_to_programs(start + Duration::from_micros(12_000));
-    assert_eq!(due(&pair, late_path), Some(start + Duration::from_micros(17_000)), "other work");
+    pair.server.core.listen_to_programs(start + Duration::from_millis(12));
+    assert_eq!(due(&pair, late_path), Some(start + Duration::from_millis(17)), "other work");
 }
 
 /// Through every policy and back while data moves, on a bad wire.
