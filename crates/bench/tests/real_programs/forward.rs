@@ -129,17 +129,18 @@ fn background_yields_at_a_forwarding_host() {
     let class = "[[class]]\nname = \"backup\"\nidle = true\nlocal_port = [5202]\n\
                  [[class]]\nname = \"backup answers\"\nidle = true\nremote_port = [5202]\n";
     let mut router = Router::new("rate = \"100Mbit/s\"", class);
-    let _servers = router.iperf_servers(&["5201", "5202"]);
+    let mut servers = router.iperf_servers(&["5201", "5202"]);
     let long = ["-c", FAR, "-p", "5202", "-t", "7", "-J"];
     let mut background = router.spawn(router.testbed.client(), "background.log", "iperf3", &long);
+    wait_for_line(&mut servers[1], "Mbits/sec");
     let foreground = seconds(&router.client("iperf3", &["-c", FAR, "-p", "5201", "-t", "3", "-J"]));
     let background = seconds(&finish(&mut background, SOON));
     router.daemon.check().unwrap();
     let kept = foreground.iter().sum::<f64>() / foreground.len() as f64;
     let (least, most) =
         background.iter().fold((f64::MAX, 0f64), |(least, most), &rate| (least.min(rate), most.max(rate)));
-    // The link carries 95.6 Mbit/s of payload. Two busy cores forgive some.
-    assert!(kept > 80.0, "foreground {foreground:?} Mbit/s beside background {background:?}");
-    assert!(most < 100.0 && most > 50.0, "background in the silence: {background:?}");
-    assert!(least < 5.0, "background beside foreground {foreground:?}: {background:?}");
+    // How much each gets is a figure (`scoutline bench idle`); that one yields to the other is the test's matter.
+    let said = format!("foreground {foreground:?} Mbit/s beside background {background:?}");
+    assert!(kept > 4.0 * least && most > 4.0 * least, "{said}");
+    assert!(kept < 110.0 && most < 110.0, "the device has a rate: {said}");
 }
