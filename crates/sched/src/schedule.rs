@@ -360,6 +360,12 @@ impl Schedule {
     fn charge_mixed(&mut self, entry: Entry, spent: Duration, now: Time) {
         let kind = self.home(entry);
         self.policy_mut(kind).charge(entry, spent, now);
+        if let Some((current, since)) = &mut self.current
+            && *current == kind
+        {
+            // Linux is charged while it runs: that time is no longer to come.
+            *since = now;
+        }
         // Idle work is nobody's share, nor is that of paths which were never enqueued.
         if kind != Kind::Fixed || self.fixed.level_of(entry).is_some_and(|level| level > Level::Idle) {
             self.shares.charge(kind as u32, spent);
