@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - **Synopsis**: [`Transmit::enqueue`] with a [`Flow`], [`Transmit::take`] what may leave now,
-//!   [`Transmit::next_time`] when to look again, [`Transmit::grant`] how much a producer may make.
+//!   [`Transmit::next_time`] when to look again, [`Transmit::room`] how much a producer may make.
 //! - **Options** ([`Settings`]): `rate` of the device (none), `frame_len` (1514), and for each flow level, weight and
 //!   `rate` of its class.
 //! - **Counters**: [`Transmit::queued_bytes`] by level.
