@@ -242,6 +242,8 @@ impl Loop {
         // What rang before is in the ring now; what comes from here on rings again.
         self.core.silence_bells();
         self.core.pull(start);
+        // Who marked before it saw that we are away has not rung.
+        self.core.listen_to_programs(start);
         if self.core.schedule.preempts(&decision, start) {
             self.core.publish(engine_state::POLLING);
             self.core.wakes.set(1);

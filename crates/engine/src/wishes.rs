@@ -11,10 +11,11 @@
 use std::rc::Rc;
 
 use scoutline_sched::Level;
+use scoutline_sched::transmit::BitRate;
 
 use crate::policy::{Class, ClassPolicy, of_these_programs};
-use crate::scheduling::Stands;
-use crate::settings::{PermissionSettings, ProgramFacts};
+use crate::scheduling::{Asks, Stands};
+use crate::settings::{ClassSettings, PermissionSettings, ProgramFacts};
 
 /// What was asked for. Without any of it, a socket has none.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +58,11 @@ impl ClassPolicy {
         // Who asks for a priority gets it as one, whatever policy its class has.
         let stands = |own: Stands| match (wishes.background, wishes.priority) {
             (true, _) => Level::Idle.into(),
-            (false, Some(priority)) => Level::Priority(priority).min(permitted.up_to(own.level)).into(),
+            (false, Some(priority)) => {
+                // What is urgent within a share only has no priority above the ordinary by itself.
+                let level = if own.asks == Asks::Level { own.level } else { own.level.min(Level::default()) };
+                Level::Priority(priority).min(permitted.up_to(level)).into()
+            }
             (false, None) => own,
         };
         let extend = class.settings.extend;
@@ -86,7 +91,7 @@ impl ClassPolicy {
     /// A class is more than its level: limits, marks. So an equal one needs permission, too.
     fn may_join(&self, class: &Class, ruled: &Class, program: &ProgramFacts) -> bool {
         class.number == ruled.number
-            || class.settings.level < ruled.settings.level
+            || lowers(&class.settings, &ruled.settings)
             || self.permissions().iter().any(|permission| {
                 permission.classes.contains(&class.settings.name) && is_for(permission, program)
             })
@@ -109,6 +114,22 @@ impl Permitted {
     }
 }
 
+/// Whether paths that go from one class to another get no more of anything there.
+fn lowers(to: &ClassSettings, from: &ClassSettings) -> bool {
+    to.level < from.level
+        && to.listen_level <= from.listen_level
+        && (to.asks, to.listen_asks) == (Asks::Level, Asks::Level)
+        && (from.extend || !to.extend)
+        && within(to.rate.map(BitRate::get), from.rate.map(BitRate::get))
+        && within(to.memory, from.memory)
+        && within(to.connections, from.connections)
+}
+
+/// Whether a limit is no wider than another; `None` is none.
+fn within<T: Ord>(to: Option<T>, from: Option<T>) -> bool {
+    from.is_none_or(|from| to.is_some_and(|to| to <= from))
+}
+
 fn is_for(permission: &PermissionSettings, program: &ProgramFacts) -> bool {
     of_these_programs(&permission.programs, &permission.users, &permission.cgroups, Some(program))
 }
@@ -116,7 +137,6 @@ fn is_for(permission: &PermissionSettings, program: &ProgramFacts) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::ClassSettings;
 
     fn class(name: &str, level: Level) -> ClassSettings {
         ClassSettings { level, listen_level: level, local_ports: vec![80..=80], ..ClassSettings::new(name) }
@@ -124,6 +144,7 @@ mod tests {
 
     fn policy(permissions: Vec<PermissionSettings>) -> ClassPolicy {
         let quiet = ClassSettings { extend: false, ..class("quiet", Level::Priority(2)) };
+        let bounded = ClassSettings { connections: Some(9), ..class("bounded", Level::Priority(3)) };
         let classes = [
             class("web", Level::Priority(2)),
             class("like", Level::Priority(2)),
@@ -131,6 +152,7 @@ mod tests {
             class("low", Level::Priority(1)),
             class("backup", Level::Idle),
             quiet,
+            bounded,
         ];
         let policy = ClassPolicy::new(classes.to_vec());
         policy.set_permissions(permissions);
@@ -173,6 +195,9 @@ mod tests {
         }
         let quiet = policy.named("quiet").unwrap();
         assert!(!policy.allows(&quiet, &wish(|wishes| wishes.extend = Some(true)), &program("nginx")));
+        assert!(!policy.allows(&quiet, &named("low"), &program("nginx")), "its threads would be raised");
+        let bounded = policy.named("bounded").unwrap();
+        assert!(!policy.allows(&bounded, &named("low"), &program("nginx")), "it would lose its limit");
     }
 
     #[test]

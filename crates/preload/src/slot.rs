@@ -14,7 +14,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, bitmap_words, summary_words};
 
 use crate::lock::back_off;
-use crate::{attach, epoll, life, real, serve};
+use crate::{attach, epoll, life, real, serve, wait};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -319,7 +319,7 @@ pub(crate) fn wake_engine(region: &Region, urgent: bool) {
             }
         }
         // It would look, see a raised thread that goes on running, and leave it the core.
-        engine_state::AWAY if urgent && serve::is_raised() => RING_OWED.set(true),
+        engine_state::AWAY if urgent && wait::is_at_home(region) && serve::is_raised() => RING_OWED.set(true),
         engine_state::AWAY if urgent => attach::ring(),
         _ => {}
     }

@@ -267,6 +267,11 @@ fn cpu() -> u32 {
     }
 }
 
+/// Whether we run on the engine's core.
+pub(crate) fn is_at_home(region: &Region) -> bool {
+    cpu().wrapping_add(1) == region.header().engine.cpu_plus_one.load(Ordering::Relaxed)
+}
+
 /// Spins for a moment if the engine is at work on another core and spinning paid lately. True: it is ready.
 pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
     let engine = &region.header().engine;

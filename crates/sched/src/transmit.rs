@@ -274,7 +274,11 @@ impl<T> Transmit<T> {
         while let Some(index) = occupied.checked_ilog2().map(|index| index as usize) {
             occupied &= !(1 << index);
             let not_before = match levels::level(index) {
-                Level::Idle => idle?,
+                // The last one.
+                Level::Idle => match idle {
+                    Some(idle) => idle,
+                    None => break,
+                },
                 Level::Priority(_) => Time::ZERO,
             };
             let link = self.link_ready_at(index).unwrap_or(Time::ZERO).max(not_before);

@@ -65,6 +65,12 @@ impl Background {
         self.paths
     }
 
+    /// A path is suspended no more.
+    pub(super) fn forget(&mut self, id: PathId) {
+        self.suspended.retain(|&other| other != id);
+    }
+
+    /// Whether paths are suspended.
     pub(super) fn has_suspended(&self) -> bool {
         !self.suspended.is_empty()
     }

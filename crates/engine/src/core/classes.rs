@@ -21,7 +21,7 @@ use std::sync::mpsc::Sender;
 use scoutline_abi::api::Answer;
 use scoutline_base::{PathId, Time};
 use scoutline_proto::bindings::ClassIndex;
-use scoutline_sched::{Entry, Policy};
+use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
@@ -213,6 +213,7 @@ impl Core {
 
     /// What a path asks of the schedule from now on, in whichever policy; if it is ready it takes its place there.
     pub(super) fn reschedule(&mut self, id: PathId, stands: Stands, now: Time) {
+        let was_idle = self.extras[id.index as usize].level == Level::Idle;
         self.set_level(id, stands.level);
         let class = self.paths.get(id).map(|path| u32::from(path.class()));
         let listens = self.listeners.borrow().contains_key(&id);
@@ -221,7 +222,15 @@ impl Core {
             .and_then(|class| self.promises.give(&self.policy.class(class), stands.asks));
         let extra = &mut self.extras[id.index as usize];
         (extra.asks, extra.promise) = (stands.asks, promise);
-        if self.schedule.is_ready(Entry::Path(id)) {
+        // Who waited as background for foreground to be silent waits no longer.
+        let waited = was_idle
+            && stands.level != Level::Idle
+            && (std::mem::take(&mut extra.suspended) | std::mem::take(&mut extra.stalled));
+        if waited {
+            let net = extra.net as usize;
+            self.nets[net].transmit.forget_waiting(id);
+        }
+        if waited || self.schedule.is_ready(Entry::Path(id)) {
             self.make_ready(id, now);
         }
     }

@@ -189,7 +189,8 @@ impl Core {
         let parent = from.and_then(|id| self.listeners.borrow().get(&id).cloned());
         if let Some(listener) = &parent {
             let taken = listener.shared().receive_head.load(Ordering::Acquire);
-            if listener.received.get().saturating_sub(taken) >= listener.backlog.get() {
+            let waiting = listener.received.get().saturating_sub(taken) + listener.deferring.get();
+            if waiting >= listener.backlog.get() {
                 self.count_drop(from, DropReason::BacklogFull);
                 return;
             }
@@ -273,7 +274,8 @@ impl Core {
             && let Some(end) = socket_of(path)
         {
             end.path.set(None);
-            if end.closed.get() {
+            // Or it was never handed over: it waits in no queue, and nobody will close it.
+            if end.closed.get() || path.stage::<StreamStage>().is_some_and(StreamStage::is_unaccepted) {
                 end.release_port();
                 end.program.forget_end(end.slot);
             }

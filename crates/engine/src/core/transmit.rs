@@ -81,6 +81,14 @@ impl TransmitSide {
         self.queues.settings().rate
     }
 
+    /// A path waits neither for room nor for foreground to be silent any more.
+    pub(super) fn forget_waiting(&mut self, id: PathId) {
+        self.background.forget(id);
+        for (_, waiting) in self.stalled.values_mut() {
+            waiting.retain(|&other| other != id);
+        }
+    }
+
     /// What `stat` shows of it, by name.
     pub(super) fn counters(&self, now: Time) -> Vec<(String, u64)> {
         let background = &self.background;

@@ -53,6 +53,8 @@ pub(crate) struct SocketEnd {
     pub(crate) wishes: RefCell<Option<Box<Wishes>>>,
     /// TCP_DEFER_ACCEPT of a listening socket, in seconds; 0 off.
     pub(crate) defer_accept: Cell<u32>,
+    /// Connections that this keeps from its queue.
+    pub(crate) deferring: Cell<u64>,
     /// The slot of the listening socket in whose queue it was put.
     pub(crate) listener: Cell<Option<u32>>,
     /// Connections that may wait to be accepted (only for a listening socket).
@@ -97,6 +99,7 @@ impl SocketEnd {
             keep_alive: Cell::new(0),
             wishes: RefCell::default(),
             defer_accept: Cell::new(0),
+            deferring: Cell::new(0),
             listener: Cell::new(None),
             backlog: Cell::new(0),
             received: Cell::new(0),

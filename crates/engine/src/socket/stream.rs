@@ -53,10 +53,34 @@ pub(crate) struct StreamStage {
     /// The protocol needs this path no longer.
     finished: bool,
     /// Connected, and kept from `accept` until data comes or this is over (TCP_DEFER_ACCEPT, tcp(7)).
-    deferred: Option<Time>,
+    deferred: Option<Deferred>,
+}
+
+/// A connection that its listening socket's program does not hear of yet. It counts in the backlog meanwhile.
+struct Deferred {
+    until: Time,
+    listener: Rc<SocketEnd>,
+}
+
+impl Deferred {
+    fn new(until: Time, listener: &Rc<SocketEnd>) -> Deferred {
+        listener.deferring.set(listener.deferring.get() + 1);
+        Deferred { until, listener: Rc::clone(listener) }
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        self.listener.deferring.set(self.listener.deferring.get() - 1);
+    }
 }
 
 impl StreamStage {
+    /// A passive connection that has not gone to its listening socket's queue.
+    pub(crate) fn is_unaccepted(&self) -> bool {
+        self.parent.is_some()
+    }
+
     /// The stage of an active connection, on a socket with rings.
     pub(crate) fn active(end: Rc<SocketEnd>, class: &Class, standing: Standing) -> StreamStage {
         StreamStage {
@@ -219,7 +243,8 @@ impl StreamStage {
             if wait == 0 {
                 self.hand_over(turned, context);
             } else {
-                self.deferred = Some(context.now + Duration::from_secs(u64::from(wait)));
+                let until = context.now + Duration::from_secs(u64::from(wait));
+                self.deferred = self.parent.as_ref().map(|listener| Deferred::new(until, listener));
             }
             return;
         }
@@ -448,11 +473,11 @@ impl Stage for StreamStage {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        self.deferred
+        self.deferred.as_ref().map(|deferred| deferred.until)
     }
 
     fn on_timeout(&mut self, _inward: &mut Burst, outward: &mut Burst, context: &mut Context<'_>) {
-        if self.deferred.is_some_and(|until| until <= context.now) {
+        if self.deferred.as_ref().is_some_and(|deferred| deferred.until <= context.now) {
             self.hand_over(outward, context);
         }
     }

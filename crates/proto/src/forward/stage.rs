@@ -82,6 +82,15 @@ impl ForwardStage {
             if packet.len() <= usize::from(self.to.mtu.get()) {
                 onward.push(message);
             } else {
+                if let Checksum::Partial { start, offset } = message.facts.checksum {
+                    // Nobody can complete it who sends a piece.
+                    let (start, offset) = (usize::from(start), usize::from(offset));
+                    let sum = match checksum::finish(checksum::sum(&packet[start..])) {
+                        0 => 0xffff, // RFC 768
+                        sum => sum,
+                    };
+                    packet[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
+                }
                 cut::fragments(packet, &header, self.to.mtu.get(), &message.facts, onward);
             }
             return Ok(());
@@ -106,6 +115,10 @@ impl ForwardStage {
         let header = ipv4::Header::parse(packet).map_err(crate::ip4::reason)?;
         if !ipv4::checksum_is_valid(&packet[..usize::from(header.header_len)]) {
             return Err(DropReason::BadChecksum.into());
+        }
+        // A fragment that ends behind the longest datagram.
+        if usize::from(header.fragment_offset) + usize::from(header.total_len) > usize::from(u16::MAX) {
+            return Err(DropReason::Malformed.into());
         }
         // RFC 1812 §5.3.7: martian addresses.
         let source = header.source;

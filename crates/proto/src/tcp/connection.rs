@@ -550,6 +550,12 @@ impl Connection {
         self.segment()
     }
 
+    /// Bytes of options that every segment has.
+    #[inline]
+    pub fn options_len(&self) -> u64 {
+        if self.negotiated.timestamps { scoutline_wire::tcp::TIMESTAMPS_LEN as u64 } else { 0 }
+    }
+
     /// Enters `Closed` and forgets all timers.
     fn enter_closed(&mut self) {
         self.state = State::Closed;

@@ -30,8 +30,8 @@ use crate::{Interface, errno};
 /// Payload that counts as one message more of the device's room: a super-segment of 192 KiB as 13.
 const ROOM_UNIT_LEN: u64 = 16 << 10;
 
-/// What the headers of a segment come to on the wire: Ethernet, IPv4, TCP with timestamps.
-const FRAME_HEADERS: u64 = 14 + 20 + 32;
+/// What the headers of a segment come to on the wire: Ethernet, IPv4, TCP; the options of every segment beside.
+const FRAME_HEADERS: u64 = 14 + 20 + 20;
 
 /// The stage of one connection.
 pub struct TcpStage {
@@ -283,7 +283,8 @@ impl TcpStage {
                     context.more = true;
                     return;
                 }
-                let frame = u64::from(connection.segment_payload()) + FRAME_HEADERS;
+                let headers = FRAME_HEADERS + connection.options_len();
+                let frame = u64::from(connection.segment_payload()) + headers;
                 let segments = u64::from(context.segment_len).min(context.transmit_len) / frame;
                 let Some(transmit) = connection.poll_transmit_within(segments, context.now) else {
                     // Acknowledgments never wait for room, data does.
@@ -294,7 +295,7 @@ impl TcpStage {
                 // A long super-segment takes the device's time of several packets.
                 let cost = 1 + (payload / ROOM_UNIT_LEN) as usize;
                 context.transmit_room = context.transmit_room.saturating_sub(cost);
-                let wire = payload.div_ceil(frame - FRAME_HEADERS).max(1) * FRAME_HEADERS + payload;
+                let wire = payload.div_ceil(frame - headers).max(1) * headers + payload;
                 context.transmit_len = context.transmit_len.saturating_sub(wire);
                 outward.push(emitter.segment(&transmit));
             }

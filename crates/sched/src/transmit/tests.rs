@@ -225,6 +225,16 @@ fn rates_change_live() {
     assert!(queues.take(Time::ZERO, true).is_some());
 }
 
+/// Background that may not leave says nothing of when foreground may.
+#[test]
+fn foreground_is_not_forgotten_beside_background_that_waits() {
+    let mut queues = Transmit::new(Settings::default());
+    queues.enqueue(flow(Level::Idle, 0, 100), 1_000, 0);
+    assert_eq!(queues.next_time(None), None);
+    queues.enqueue(flow(Level::Priority(0), 1, 100), 1_000, 1);
+    assert_eq!(queues.next_time(None), Some(Time::ZERO));
+}
+
 mod activity {
     use super::*;
 

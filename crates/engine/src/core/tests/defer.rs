@@ -63,6 +63,37 @@ fn who_leaves_meanwhile_leaves_nothing() {
     assert_eq!(program.ends().len(), 1, "only the listening socket");
 }
 
+/// Data that has come out of order has a socket already, which nobody will ever accept.
+#[test]
+fn a_gap_in_the_data_of_who_is_never_accepted_leaves_nothing() {
+    let mut gaps = 0;
+    for seed in 0..30 {
+        let delay = Duration::from_millis(5);
+        let config = WireConfig { delay, jitter: delay, reorder: 0.5, ..WireConfig::default() };
+        let mut pair = Pair::new(seed, config);
+        let listener = pair.listen(80);
+        let now = pair.now;
+        let defer = [slot_option::DEFER_ACCEPT, WAIT_S, 0, 0];
+        assert_eq!(pair.server.call(call_op::OPTION, listener, defer, now), 0);
+        let client = pair.connect(80);
+        pair.until("connected", |pair| pair.client.state(client) & slot_state::CONNECTED != 0);
+        pair.client.write(client, &[7; 6_000]);
+        let ends = |pair: &Pair| pair.server.core.programs.values().next().unwrap().ends().len();
+        let mut accepted = None;
+        pair.until("data", |pair| {
+            accepted = pair.server.accept(listener);
+            accepted.is_some() || ends(pair) == 2
+        });
+        if accepted.is_none() {
+            gaps += 1;
+            pair.server.request(listener, slot_request::CLOSE);
+            pair.until("gone", |pair| pair.server.socket_paths() == 0);
+            assert_eq!(ends(&pair), 0, "seed {seed}");
+        }
+    }
+    assert!(gaps > 0, "the wire reorders");
+}
+
 #[test]
 fn the_end_of_the_listening_socket_ends_those_that_wait() {
     let (mut pair, listener, client) = deferring();

@@ -109,7 +109,10 @@ impl LedbatPlusPlus {
         let over = self.base.window >= self.base.threshold;
         self.phase = match self.phase {
             Phase::Avoidance { slowdown_at: Some(at) } if now >= at => {
-                self.base.threshold = self.base.window.max(self.least());
+                // On the way back to the threshold (after a pause, a time-out) that is what it goes back to.
+                if over {
+                    self.base.threshold = self.base.window.max(self.least());
+                }
                 self.base.window = self.least();
                 self.fraction = 0.0;
                 self.base.credit = 0;
