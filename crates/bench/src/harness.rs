@@ -515,17 +515,29 @@ pub(crate) fn describe(
         "network",
         "network namespaces, a veth pair per arm, offloads on, cubic on every route and client socket",
     );
+    let errors = measurements.iter().map(|measurement| measurement.error_count()).sum();
+    let others = measurements.iter().map(|measurement| measurement.others).fold(0.0, f64::max);
+    describe_conditions(report, options, steer, (errors, "requests"), others);
+}
+
+/// Under what conditions an experiment ran: `steer` is its own choice, `others` what processes of others took at most,
+/// in percent of a core.
+pub(crate) fn describe_conditions(
+    report: &mut Report,
+    options: &Options,
+    steer: bool,
+    (errors, of_what): (u64, &str),
+    others: f64,
+) {
     let steered = if options.steer.unwrap_or(steer) {
         "receive steering on: each host's protocol work is done on its own core"
     } else {
         "receive steering off: a veth pair does the receiver's work on the sender's core"
     };
     report.method("steering", steered);
-    let errors: u64 = measurements.iter().map(|measurement| measurement.error_count()).sum();
     if errors > 0 {
-        report.method("errors", format!("{errors} requests failed"));
+        report.method("errors", format!("{errors} {of_what} failed"));
     }
-    let others = measurements.iter().map(|measurement| measurement.others).fold(0.0, f64::max);
     if others >= 10.0 {
         report.method(
             "disturbed",

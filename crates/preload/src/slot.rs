@@ -3,7 +3,6 @@
 //! `receive_lock` and `send_lock` admit one thread of all processes to a direction; the holder is a process record
 //! plus one, so that a dead holder's lock can be taken over. They are held for one copy, never while sleeping.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
@@ -44,11 +43,6 @@ const SUMMARY: usize = summary_words(SLOT_COUNT);
 /// Slots with bytes held back (TCP_CORK, MSG_MORE); told to the engine before any thread sleeps.
 static DEFERRED_WORDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SUMMARY];
-thread_local! {
-    /// Something urgent was marked and not rung for, see [`ring_before_sleep`].
-    static RING_OWED: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// A blocking call on such a socket takes so long, in microseconds.
@@ -318,9 +312,8 @@ pub(crate) fn wake_engine(region: &Region, urgent: bool) {
                 attach::ring();
             }
         }
-        // It would look, see a raised thread that goes on running, and leave it the core.
-        engine_state::AWAY if urgent && wait::is_at_home(region) && serve::is_raised() => RING_OWED.set(true),
-        engine_state::AWAY if urgent => attach::ring(),
+        // Behind a raised thread it would look, see that one go on running, and leave it the core: `ring_before_sleep`.
+        engine_state::AWAY if urgent && !(wait::is_at_home(region) && serve::is_raised()) => attach::ring(),
         _ => {}
     }
 }
@@ -330,14 +323,13 @@ pub(crate) fn wake_engine(region: &Region, urgent: bool) {
 /// packet. Should the thread not sleep for long, the engine looks by itself.
 #[inline]
 pub(crate) fn ring_before_sleep() {
-    if RING_OWED.get() || serve::is_raised() {
+    if serve::is_raised() {
         ring_if_away();
     }
 }
 
 /// Has the engine look, if Linux has its core.
 pub(crate) fn ring_if_away() {
-    RING_OWED.set(false);
     if let Some(region) = attach::region()
         && region.header().engine.state.load(Ordering::Relaxed) == engine_state::AWAY
     {

@@ -6,6 +6,7 @@ mod fake;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -231,6 +232,18 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until a child that nobody has waited for yet has ended; false when it has not in this time.
+fn ends_within(child: u32, limit: Duration) -> bool {
+    // SAFETY: two numbers; a descriptor or an error comes back.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) } as i32;
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: just made, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut ended = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor.
+    unsafe { libc::poll(&raw mut ended, 1, limit.as_millis() as i32) == 1 }
+}
+
 /// kill -9 of the daemon: whoever sleeps, in whatever call, gets ECONNRESET or an error event; never a hang.
 #[test]
 fn daemon_killed() {
@@ -243,14 +256,9 @@ fn daemon_killed() {
     // Six: one in each call, and the one that waits for them.
     wait_until("all threads sleep", || settled(child.id(), daemon.child.id(), 6));
     daemon.child.kill().unwrap();
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > Duration::from_secs(5) {
-            // SAFETY: our child's group, not waited for yet.
-            unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
+    if !ends_within(child.id(), Duration::from_secs(5)) {
+        // SAFETY: our child's group, not waited for yet.
+        unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
     }
     let output = text(&child.wait_with_output().unwrap());
     let want = "['accept ECONNRESET', 'epoll True', 'poll True', 'recv ECONNRESET', 'send ECONNRESET']\n\
@@ -294,7 +302,7 @@ fn nginx_and_curl() {
     std::fs::write(format!("{dir}/www/large"), &body).unwrap();
     std::fs::write(format!("{dir}/www/small"), b"small file\n").unwrap();
     let configuration = format!(
-        "worker_processes 2;\nuser root;\npid {dir}/pid;\nerror_log {dir}/error.log;\ndaemon off;\n\
+        "worker_processes 2;\nuser root;\npid {dir}/pid;\nerror_log stderr notice;\ndaemon off;\n\
          events {{ worker_connections 512; }}\n\
          http {{ access_log off; sendfile on; tcp_nopush on; client_body_temp_path {dir}/body;\n\
          proxy_temp_path {dir}/p; fastcgi_temp_path {dir}/f; uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;\n\
@@ -303,8 +311,18 @@ fn nginx_and_curl() {
     std::fs::write(format!("{dir}/nginx.conf"), configuration).unwrap();
     let daemon = daemon();
     let mut server = daemon.shim("/usr/sbin/nginx");
-    server.args(["-p", &dir, "-c", &format!("{dir}/nginx.conf")]).stdin(Stdio::null()).process_group(0);
-    let mut server = server.spawn().unwrap();
+    server.args(["-p", &dir, "-c", &format!("{dir}/nginx.conf")]).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut server = server.process_group(0).spawn().unwrap();
+    // It listens before it starts who serves.
+    let mut said = BufReader::new(server.stderr.take().unwrap());
+    let mut log = String::new();
+    while !log.contains("start worker process") {
+        assert!(said.read_line(&mut log).unwrap() > 0, "nginx ended: {log}");
+    }
+    let rest = std::thread::spawn(move || {
+        let _ = said.read_to_string(&mut log);
+        log
+    });
     let curl = |arguments: &[&str]| {
         let mut command = daemon.shim("/usr/bin/curl");
         command.args(["-sS", "--max-time", "8"]).args(arguments);
@@ -312,20 +330,13 @@ fn nginx_and_curl() {
     };
     let small = format!("http://{ADDRESS}:8080/small");
     let large = format!("http://{ADDRESS}:8080/large");
-    let start = Instant::now();
-    let first = loop {
-        let answer = curl(&[&small]);
-        if answer.status.success() || start.elapsed() > Duration::from_secs(5) {
-            break answer;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let first = curl(&[&small]);
     let whole = curl(&[&large]);
     let several = curl(&["--parallel", &small, &small, &small, &small, &small, &small, &small, &small]);
     // SAFETY: the group that we made.
     unsafe { libc::kill(-(server.id() as i32), libc::SIGTERM) };
     server.wait().unwrap();
-    let log = std::fs::read_to_string(format!("{dir}/error.log")).unwrap_or_default();
+    let log = rest.join().unwrap();
     let _ = std::fs::remove_dir_all(&dir);
     assert_eq!(text(&first), "small file\n(exit Some(0))", "{log}");
     assert!(whole.stdout == body, "{} of {} bytes; {log}", whole.stdout.len(), body.len());

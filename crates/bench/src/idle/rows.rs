@@ -3,6 +3,7 @@
 use super::bed::{self, Arm};
 use super::{Plan, Results, STEER, Seen, Work, case_text};
 use crate::Options;
+use crate::harness::describe_conditions;
 use crate::load::bulk::Shape;
 use crate::plot::{Figure, Panel, Series};
 use crate::report::{Better, Report, Row, mean};
@@ -189,27 +190,10 @@ pub(super) fn methods(
         "from when the first message of a burst was due to the last of background before the burst's last arrival; from \
          that to background's next arrival",
     );
-    let steered = if options.steer.unwrap_or(STEER) {
-        "receive steering on: each host's protocol work is done on its own core"
-    } else {
-        "receive steering off: a veth pair does the receiver's work on the sender's core"
-    };
-    report.method("steering", steered);
     let all = || done.iter().flat_map(|(_, results)| results.seen.values().flatten().flatten());
-    let errors: u64 = all().map(|seen| seen.errors).sum();
-    if errors > 0 {
-        report.method("errors", format!("{errors} messages or requests failed"));
-    }
+    let errors = all().map(|seen| seen.errors).sum();
     let others = all().map(|seen| seen.others).fold(0.0, f64::max);
-    if others >= 10.0 {
-        report.method(
-            "disturbed",
-            format!("processes of others took up to {others:.0} % of a core: the figures are not clean"),
-        );
-    }
-    if options.baseline {
-        report.method("baseline", "the kernel stands in our place too: ratios show the harness's own bias");
-    }
+    describe_conditions(report, options, STEER, (errors, "messages or requests"), others);
 }
 
 fn kept(of: &Figures<'_>) -> Vec<f64> {

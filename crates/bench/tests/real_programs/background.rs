@@ -7,6 +7,7 @@ use std::net::{SocketAddrV4, TcpStream};
 use scoutline_bench::process::Process;
 
 use crate::fixture::{Arm, Fixture, SOON, find, script, wait_for_line, wait_until};
+use crate::machine::stat_field;
 
 /// Whoever connects to this port is important, and the threads that serve it are raised.
 const MORE: &str = "
@@ -24,9 +25,7 @@ const SCHED_IDLE: u32 = 5;
 
 /// The policy of a thread (`proc(5)`, field 41).
 fn policy(task: &str) -> u32 {
-    let stat = fs::read_to_string(format!("{task}/stat")).unwrap();
-    // The name may hold anything; behind it stands the third field.
-    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(41 - 3).unwrap().parse().unwrap()
+    stat_field(task, 41)
 }
 
 /// Policies of all threads of a process.

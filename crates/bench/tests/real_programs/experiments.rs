@@ -71,17 +71,14 @@ fn idle_measures_bulk_traffic_and_nginx_on_five_arms() {
             assert!(row.ours > 0.0 && row.peer.is_some_and(|figure| figure > 0.0), "{row:?}");
         }
     }
-    let report = experiment("idle", "nginx", 0.5);
+    // On the kernel a foreground request may wait half a second behind background.
+    let report = experiment("idle", "nginx", 1.5);
     assert!(!report.machine.method.contains_key("errors"), "{:?}", report.machine.method);
     for peer in peers {
-        // In half a second a foreground request may wait behind background all the time, on the kernel.
-        let foreground = row(&report, "foreground throughput", peer);
-        assert!(foreground.ours > 0.0 && foreground.peer.is_some(), "{foreground:?}");
-        let background = row(&report, "background throughput", peer);
-        assert!(
-            background.ours > 0.0 && background.peer.is_some_and(|figure| figure > 0.0),
-            "{background:?}"
-        );
+        for metric in ["foreground throughput", "background throughput"] {
+            let row = row(&report, metric, peer);
+            assert!(row.ours > 0.0 && row.peer.is_some_and(|figure| figure > 0.0), "{row:?}");
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use scoutline_bench::process::Process;
 
 use crate::classes::tool;
 use crate::fixture::{Arm, Fixture, SOON, script, wait_for_line, wait_until};
+use crate::machine::stat_field;
 
 /// Connections to this port are important.
 const MORE: &str = "
@@ -24,10 +25,8 @@ const OWN: (u32, u32) = (0, 0);
 const RAISED: (u32, u32) = (1, 12);
 
 fn policy(process: &Process) -> (u32, u32) {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
-    // The name may hold anything; behind it stands the third field.
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    (fields[41 - 3].parse().unwrap(), fields[40 - 3].parse().unwrap())
+    let task = format!("/proc/{}", process.id());
+    (stat_field(&task, 41), stat_field(&task, 40))
 }
 
 fn becomes(process: &Process, wanted: (u32, u32)) {

@@ -137,10 +137,13 @@ fn background_yields_at_a_forwarding_host() {
     let background = seconds(&finish(&mut background, SOON));
     router.daemon.check().unwrap();
     let kept = foreground.iter().sum::<f64>() / foreground.len() as f64;
-    let (least, most) =
-        background.iter().fold((f64::MAX, 0f64), |(least, most), &rate| (least.min(rate), most.max(rate)));
-    // How much each gets is a figure (`scoutline bench idle`); that one yields to the other is the test's matter.
+    // In its first second a sender also fills its own socket's buffer.
+    let (least, most) = background[1..]
+        .iter()
+        .fold((f64::MAX, 0f64), |(least, most), &rate| (least.min(rate), most.max(rate)));
     let said = format!("foreground {foreground:?} Mbit/s beside background {background:?}");
-    assert!(kept > 4.0 * least && most > 4.0 * least, "{said}");
-    assert!(kept < 110.0 && most < 110.0, "the device has a rate: {said}");
+    // The link carries 95.6 Mbit/s of payload. Two busy cores forgive some.
+    assert!(kept > 80.0, "{said}");
+    assert!(most < 100.0 && most > 50.0, "background in the silence: {said}");
+    assert!(least < 5.0, "background beside foreground: {said}");
 }

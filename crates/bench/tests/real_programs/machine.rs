@@ -56,3 +56,10 @@ pub(crate) fn link(host: &Host, device: &str, fact: &str) -> serde_json::Value {
 pub(crate) fn interface_index(host: &Host, device: &str) -> u32 {
     link(host, device, "ifindex").as_u64().expect("an index") as u32
 }
+
+/// A number of `/proc/…/stat` of a process or thread, by its place in `proc(5)`.
+pub(crate) fn stat_field(task: &str, field: usize) -> u32 {
+    let stat = std::fs::read_to_string(format!("{task}/stat")).unwrap();
+    // The name may hold anything; behind it stands the third field.
+    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(field - 3).unwrap().parse().unwrap()
+}

@@ -141,41 +141,13 @@ fn a_program_in_c_lowers_itself_and_rises_with_permission() {
     wait_for_line(&mut server, "class web, priority 2, background 0, extend 1");
 }
 
-/// The program of the next test: this one again, on paths.
-#[test]
-#[ignore = "run by the test below it, on paths"]
-fn a_program_in_rust() {
-    let Ok(peer) = std::env::var("SCOUT_PEER") else { return };
-    let errno = |result: std::io::Result<()>| result.err().and_then(|error| error.raw_os_error());
-    let stream = TcpStream::connect(&peer).unwrap();
-    assert_eq!(scoutline_scout::class(&stream).unwrap(), "default");
-    assert_eq!(scoutline_scout::priority(&stream).unwrap(), Some(0));
-    assert_eq!(errno(scoutline_scout::set_priority(&stream, Some(1))), Some(libc::EPERM));
-    assert_eq!(errno(scoutline_scout::set_class(&stream, Some("top"))), Some(libc::EPERM));
-    assert_eq!(errno(scoutline_scout::set_class(&stream, Some("nosuch"))), Some(libc::ENOENT));
-    scoutline_scout::set_background(&stream, true).unwrap();
-    assert_eq!(scoutline_scout::priority(&stream).unwrap(), None);
-    assert!(scoutline_scout::background(&stream).unwrap());
-    scoutline_scout::set_background(&stream, false).unwrap();
-    scoutline_scout::set_extended(&stream, Some(false)).unwrap();
-    assert!(!scoutline_scout::extended(&stream).unwrap());
-    scoutline_scout::set_extended(&stream, None).unwrap();
-    scoutline_scout::set_priority(&stream, None).unwrap();
-    scoutline_scout::set_class(&stream, None).unwrap();
-    assert_eq!(scoutline_scout::priority(&stream).unwrap(), Some(0));
-    println!("all of it");
-}
-
 #[test]
 fn a_program_in_rust_asks_by_the_crate() {
     let mut fixture = Fixture::without_daemon(Arm::Paths);
     fixture.start_daemon_with(CLASSES);
     let theirs = SocketAddrV4::new(fixture.peer_address(), 7002);
     let listener = fixture.testbed().client().enter(|| TcpListener::bind(theirs).unwrap()).unwrap();
-    let test = std::env::current_exe().unwrap().display().to_string();
-    let peer = format!("SCOUT_PEER={theirs}");
-    let arguments = [&peer, &test, "--exact", "wishes::a_program_in_rust", "--ignored", "--nocapture"];
-    let said = fixture.run("env", &arguments, SOON);
+    let said = fixture.run(env!("CARGO_BIN_EXE_scoutline-wishes"), &[&theirs.to_string()], SOON);
     assert!(said.contains("all of it"), "{said}");
     drop(listener);
 }

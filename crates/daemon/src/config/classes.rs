@@ -7,70 +7,56 @@ use toml::{Table, Value};
 use super::error::ConfigError;
 use super::{Class, Device, check};
 
+/// How the value of a key is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// One value.
+    One,
+    /// A list.
+    List,
+    /// A list whose elements are never numbers, whatever they look like.
+    Texts,
+}
+
 /// The keys of a class in the order in which people read them; whatever else there is comes behind.
-const KEYS: [&str; 31] = [
-    "name",
-    "priority",
-    "idle",
-    "listen_priority",
-    "policy",
-    "deadline_us",
-    "budget_us",
-    "cpu_percent",
-    "important",
-    "cpu_limit_percent",
-    "source",
-    "destination",
-    "local_port",
-    "remote_port",
-    "dscp",
-    "interface",
-    "program",
-    "user",
-    "cgroup",
-    "tls_name",
-    "host",
-    "url",
-    "header",
-    "cookie",
-    "queue_packets",
-    "memory",
-    "connections",
-    "mark",
-    "extend",
-    "weight",
-    "rate",
+const KEYS: [(&str, Form); 31] = [
+    ("name", Form::One),
+    ("priority", Form::One),
+    ("idle", Form::One),
+    ("listen_priority", Form::One),
+    ("policy", Form::One),
+    ("deadline_us", Form::One),
+    ("budget_us", Form::One),
+    ("cpu_percent", Form::One),
+    ("important", Form::One),
+    ("cpu_limit_percent", Form::One),
+    ("source", Form::Texts),
+    ("destination", Form::Texts),
+    ("local_port", Form::List),
+    ("remote_port", Form::List),
+    ("dscp", Form::List),
+    ("interface", Form::Texts),
+    ("program", Form::Texts),
+    ("user", Form::List),
+    ("cgroup", Form::Texts),
+    ("tls_name", Form::Texts),
+    ("host", Form::Texts),
+    ("url", Form::Texts),
+    ("header", Form::Texts),
+    ("cookie", Form::Texts),
+    ("queue_packets", Form::One),
+    ("memory", Form::One),
+    ("connections", Form::One),
+    ("mark", Form::One),
+    ("extend", Form::One),
+    ("weight", Form::One),
+    ("rate", Form::One),
 ];
-/// Keys whose values are lists.
-const LISTS: [&str; 14] = [
-    "source",
-    "destination",
-    "local_port",
-    "remote_port",
-    "dscp",
-    "interface",
-    "program",
-    "user",
-    "cgroup",
-    "tls_name",
-    "host",
-    "url",
-    "header",
-    "cookie",
-];
-/// Keys whose values, or their elements, are never numbers, whatever they look like.
-const TEXTS: [&str; 10] = [
-    "source",
-    "destination",
-    "interface",
-    "program",
-    "cgroup",
-    "tls_name",
-    "host",
-    "url",
-    "header",
-    "cookie",
-];
+
+/// How the value of a key is written; `None`: there is no such key.
+fn form_of(key: &str) -> Option<Form> {
+    KEYS.iter().find(|(known, _)| *known == key).map(|(_, form)| *form)
+}
 
 /// Just the classes of a file.
 #[derive(Deserialize)]
@@ -89,29 +75,29 @@ pub(super) fn tables_of(text: &str) -> Vec<Table> {
 /// The value of a key from a word of the command line: lists have commas between their elements. `None`: an empty
 /// word, which puts the key back to its default.
 pub(crate) fn key_value(key: &str, word: &str) -> Option<Value> {
+    let form = form_of(key).unwrap_or(Form::One);
     let scalar = |word: &str| match (word.parse(), word.parse()) {
-        (Ok(number), _) if !TEXTS.contains(&key) => Value::Integer(number),
+        (Ok(number), _) if form != Form::Texts => Value::Integer(number),
         // Whatever looks like one is meant as one only where fractions are allowed.
         (Err(_), Ok(number)) if key.ends_with("_percent") => Value::Float(number),
         _ => word.parse().map_or_else(|_| Value::String(word.to_owned()), Value::Boolean),
     };
     let mut elements = word.split(',').map(str::trim).filter(|element| !element.is_empty()).peekable();
     elements.peek()?;
-    Some(if LISTS.contains(&key) {
-        Value::Array(elements.map(scalar).collect())
-    } else {
-        scalar(word.trim())
+    Some(match form {
+        Form::One => scalar(word.trim()),
+        Form::List | Form::Texts => Value::Array(elements.map(scalar).collect()),
     })
 }
 
 /// Whether there is such a key.
 pub(crate) fn is_class_key(key: &str) -> bool {
-    KEYS.contains(&key)
+    form_of(key).is_some()
 }
 
 /// The text of a class, as in a file.
 pub(crate) fn render(class: &Table) -> String {
-    let place = |key: &str| KEYS.iter().position(|&known| known == key).unwrap_or(KEYS.len());
+    let place = |key: &str| KEYS.iter().position(|(known, _)| *known == key).unwrap_or(KEYS.len());
     let mut keys: Vec<(&String, &Value)> = class.iter().collect();
     keys.sort_by_key(|(key, _)| place(key));
     let lines = keys.into_iter().map(|(key, value)| format!("{} = {value}\n", quoted(key)));
@@ -143,7 +129,7 @@ pub(crate) fn parse_classes(
 
 #[cfg(test)]
 mod tests {
-    use super::{KEYS, key_value, render};
+    use super::{KEYS, form_of, key_value, render};
     use toml::Table;
 
     #[test]
@@ -196,6 +182,6 @@ mod tests {
             toml::from_str::<super::Classes>("[[class]]\nname = \"a\"\nnosuchkey = 1\n").err().unwrap();
         let known: Vec<&str> = error.message().split('`').skip(3).step_by(2).collect();
         assert_eq!(known.len(), KEYS.len(), "{known:?}");
-        assert!(known.iter().all(|key| KEYS.contains(key)), "{known:?}");
+        assert!(known.iter().all(|key| form_of(key).is_some()), "{known:?}");
     }
 }

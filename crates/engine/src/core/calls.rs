@@ -275,22 +275,35 @@ impl Core {
         if key.is_some_and(|key| self.flows.lookup(&key).is_some()) {
             return Err(libc::EADDRINUSE);
         }
-        if let Some(old) = end.path.take() {
-            self.destroy(old);
-        }
-        end.clear_state(slot_state::CONNECTED);
         let about = key.unwrap_or_else(|| self.place_key(net, UDP, bound));
         let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
         let Granted { class, stands, .. } = self.granted(ruled, end);
+        // What it was promised for the path that it has stands against the one that it asks for.
+        let old = end.path.get().filter(|id| self.paths.get(*id).is_some());
+        if let Some(old) = old {
+            self.extras[old.index as usize].promise = None;
+        }
         let admitted = if end.receive_size() == 0 {
             self.admit(&class)
         } else {
             self.promises.admit(&class, stands.asks)
         };
+        if let (Some(old), Err(_)) = (old, &admitted) {
+            // Who is refused keeps the path, and what it was promised for it.
+            let asks = self.extras[old.index as usize].asks;
+            let class = self.paths.get(old).map(|path| self.policy.class(path.class().into()));
+            self.extras[old.index as usize].promise =
+                class.and_then(|class| self.promises.give(&class, asks));
+        }
         self.refuse(admitted, class.number)?;
         if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
+        end.move_charge(&class.memory);
+        if let Some(old) = end.path.take() {
+            self.destroy(old);
+        }
+        end.clear_state(slot_state::CONNECTED);
         let attributes = socket_attributes(end, UDP, local, remote);
         let id = self
             .make_path(net, "SOCKET", attributes, (class.number, stands))

@@ -179,14 +179,19 @@ impl Asked {
     pub(crate) fn on_written(&mut self, end: &SocketEnd, from: u64, to: u64) {
         let mut piece = [0; PIECE];
         let mut at = from;
+        // A ring holds no more, but a program can say anything of what it has written behind a file.
+        let mut most = u64::from(end.send_size());
         while self.look == Look::On && at < to {
             let unread = self.exchange.unread_outward().min(to - at);
             let in_file = end.in_file(at).min(to - at);
-            if unread.max(in_file) > 0 {
-                self.exchange.skip_outward(unread.max(in_file));
-                at += unread.max(in_file);
+            let beyond = if most == 0 { to - at } else { 0 };
+            let skipped = unread.max(in_file).max(beyond);
+            if skipped > 0 {
+                self.exchange.skip_outward(skipped);
+                at += skipped;
             } else {
-                let len = end.until_file(at).min(to - at).min(PIECE as u64);
+                let len = end.until_file(at).min(to - at).min(PIECE as u64).min(most);
+                most -= len;
                 let piece = &mut piece[..len as usize];
                 end.load(at, piece);
                 self.exchange.on_outward(piece);

@@ -46,26 +46,57 @@ pub struct Acknowledged {
     pub window_limited: bool,
 }
 
-/// A congestion controller.
-pub trait Controller {
-    /// The congestion window in bytes.
-    fn window(&self) -> u32;
-    /// The slow-start threshold in bytes; `u32::MAX` before the first loss.
-    fn threshold(&self) -> u32;
+/// A congestion controller. What it does not do its own way it does as RFC 5681 has it.
+pub(crate) trait Controller {
+    /// The window that it moves.
+    fn base(&self) -> &Window;
+    /// The same, to be moved.
+    fn base_mut(&mut self) -> &mut Window;
     /// New data was acknowledged outside of fast recovery.
     fn on_acknowledged(&mut self, acknowledged: &Acknowledged);
+
+    /// The congestion window in bytes.
+    #[inline]
+    fn window(&self) -> u32 {
+        self.base().window
+    }
+
+    /// The slow-start threshold in bytes; `u32::MAX` before the first loss.
+    fn threshold(&self) -> u32 {
+        self.base().threshold
+    }
+
     /// Loss was inferred from duplicate acknowledgments with `flight` bytes outstanding.
-    fn on_loss(&mut self, flight: u32);
+    fn on_loss(&mut self, flight: u32) {
+        let base = self.base_mut();
+        base.on_loss(base.used(flight) / 2);
+    }
+
     /// The retransmission timer expired for the first time on this data.
-    fn on_timeout(&mut self, flight: u32);
+    fn on_timeout(&mut self, flight: u32) {
+        let base = self.base_mut();
+        base.reduce(base.used(flight) / 2, u32::from(base.segment));
+    }
+
     /// Fast recovery is over, with `flight` bytes outstanding.
-    fn on_recovered(&mut self, flight: u32);
+    fn on_recovered(&mut self, flight: u32) {
+        self.base_mut().on_recovered(flight);
+    }
+
     /// The last loss proved to be none: what was before it returns (RFC 4015 §3.2).
-    fn undo(&mut self);
+    fn undo(&mut self) {
+        self.base_mut().undo();
+    }
+
     /// Nothing was sent for longer than a retransmission time-out (RFC 5681 §4.1).
-    fn on_idle(&mut self);
+    fn on_idle(&mut self) {
+        self.base_mut().on_idle();
+    }
+
     /// The payload of a full segment changed (the handshake ended, or the path MTU fell).
-    fn set_segment(&mut self, segment: u16);
+    fn set_segment(&mut self, segment: u16) {
+        self.base_mut().set_segment(segment);
+    }
 }
 
 /// The controller of a connection: an enum, so that it lies within the connection.
@@ -116,14 +147,6 @@ impl Congestion {
         };
     }
 
-    fn base(&self) -> &Window {
-        match self {
-            Congestion::NewReno(controller) => &controller.base,
-            Congestion::Cubic(controller) => &controller.base,
-            Congestion::LedbatPlusPlus(controller) => controller.base(),
-        }
-    }
-
     fn inner(&mut self) -> &mut dyn Controller {
         match self {
             Congestion::NewReno(controller) => controller,
@@ -135,12 +158,16 @@ impl Congestion {
 
 impl Controller for Congestion {
     #[inline]
-    fn window(&self) -> u32 {
-        self.base().window
+    fn base(&self) -> &Window {
+        match self {
+            Congestion::NewReno(controller) => &controller.base,
+            Congestion::Cubic(controller) => &controller.base,
+            Congestion::LedbatPlusPlus(controller) => controller.base(),
+        }
     }
 
-    fn threshold(&self) -> u32 {
-        self.base().threshold
+    fn base_mut(&mut self) -> &mut Window {
+        self.inner().base_mut()
     }
 
     fn on_acknowledged(&mut self, acknowledged: &Acknowledged) {
@@ -157,10 +184,6 @@ impl Controller for Congestion {
 
     fn on_timeout(&mut self, flight: u32) {
         self.inner().on_timeout(flight);
-    }
-
-    fn on_recovered(&mut self, flight: u32) {
-        self.inner().on_recovered(flight);
     }
 
     fn undo(&mut self) {

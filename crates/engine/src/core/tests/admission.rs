@@ -93,6 +93,11 @@ fn programs_are_told_and_refusals_counted() {
     assert_eq!(pair.client.call(call_op::BIND, datagrams, [0, 5000, 0, 0], now), 0);
     assert_eq!(pair.client.call(call_op::CONNECT, datagrams, connect, now), -libc::ENOBUFS);
     assert_eq!(pair.client.class_row("out", now).drops["cpu-limit"], 2);
+    let paths = pair.client.socket_paths();
+    assert_eq!(pair.client.call(call_op::CONNECT, datagrams, connect, now), -libc::ENOBUFS);
+    assert_eq!(pair.client.socket_paths(), paths, "who is refused keeps the path that it has");
+    let end = pair.client.core.programs.values().next().unwrap().end(datagrams).unwrap();
+    assert!(end.path.get().is_some_and(|id| pair.client.core.paths.get(id).is_some()), "and can be reached");
     pair.client.change(vec![out(Asks::Level)], now);
     assert_eq!(pair.client.call(call_op::CONNECT, slot, connect, now), 0, "the socket can be tried again");
     assert_eq!(pair.client.call(call_op::CONNECT, datagrams, connect, now), 0);

@@ -79,12 +79,12 @@ impl Cubic {
 }
 
 impl Controller for Cubic {
-    fn window(&self) -> u32 {
-        self.base.window
+    fn base(&self) -> &Window {
+        &self.base
     }
 
-    fn threshold(&self) -> u32 {
-        self.base.threshold
+    fn base_mut(&mut self) -> &mut Window {
+        &mut self.base
     }
 
     fn on_acknowledged(&mut self, acknowledged: &Acknowledged) {
@@ -111,10 +111,6 @@ impl Controller for Cubic {
             .reduce((f64::from(self.base.used(flight)) * CUBIC_BETA) as u32, u32::from(self.base.segment));
     }
 
-    fn on_recovered(&mut self, flight: u32) {
-        self.base.on_recovered(flight);
-    }
-
     fn undo(&mut self) {
         if self.base.before.is_some() {
             self.w_max = self.w_max_before;
@@ -127,9 +123,5 @@ impl Controller for Cubic {
         // RFC 9438 §4.2: idle time is no time for the cubic.
         self.epoch = None;
         self.base.on_idle();
-    }
-
-    fn set_segment(&mut self, segment: u16) {
-        self.base.set_segment(segment);
     }
 }

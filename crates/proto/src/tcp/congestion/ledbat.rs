@@ -90,10 +90,6 @@ impl LedbatPlusPlus {
         LedbatPlusPlus { base, delays, phase, fraction: 0.0 }
     }
 
-    pub(super) fn base(&self) -> &Window {
-        &self.base
-    }
-
     fn least(&self) -> u32 {
         LEAST_SEGMENTS * u32::from(self.base.segment)
     }
@@ -165,12 +161,12 @@ impl LedbatPlusPlus {
 }
 
 impl Controller for LedbatPlusPlus {
-    fn window(&self) -> u32 {
-        self.base.window
+    fn base(&self) -> &Window {
+        &self.base
     }
 
-    fn threshold(&self) -> u32 {
-        self.base.threshold
+    fn base_mut(&mut self) -> &mut Window {
+        &mut self.base
     }
 
     fn on_acknowledged(&mut self, acknowledged: &Acknowledged) {
@@ -185,22 +181,6 @@ impl Controller for LedbatPlusPlus {
         } else if acknowledged.window_limited {
             self.slow_start(acknowledged.bytes);
         }
-    }
-
-    fn on_loss(&mut self, flight: u32) {
-        self.base.on_loss(self.base.used(flight) / 2);
-    }
-
-    fn on_timeout(&mut self, flight: u32) {
-        self.base.reduce(self.base.used(flight) / 2, u32::from(self.base.segment));
-    }
-
-    fn on_recovered(&mut self, flight: u32) {
-        self.base.on_recovered(flight);
-    }
-
-    fn undo(&mut self) {
-        self.base.undo();
     }
 
     fn on_idle(&mut self) {

@@ -10,12 +10,12 @@ pub struct NewReno {
 }
 
 impl Controller for NewReno {
-    fn window(&self) -> u32 {
-        self.base.window
+    fn base(&self) -> &Window {
+        &self.base
     }
 
-    fn threshold(&self) -> u32 {
-        self.base.threshold
+    fn base_mut(&mut self) -> &mut Window {
+        &mut self.base
     }
 
     fn on_acknowledged(&mut self, acknowledged: &Acknowledged) {
@@ -29,29 +29,5 @@ impl Controller for NewReno {
             self.base.credit -= self.base.window;
             self.base.window += u32::from(self.base.segment);
         }
-    }
-
-    fn on_loss(&mut self, flight: u32) {
-        self.base.on_loss(self.base.used(flight) / 2);
-    }
-
-    fn on_timeout(&mut self, flight: u32) {
-        self.base.reduce(self.base.used(flight) / 2, u32::from(self.base.segment));
-    }
-
-    fn on_recovered(&mut self, flight: u32) {
-        self.base.on_recovered(flight);
-    }
-
-    fn undo(&mut self) {
-        self.base.undo();
-    }
-
-    fn on_idle(&mut self) {
-        self.base.on_idle();
-    }
-
-    fn set_segment(&mut self, segment: u16) {
-        self.base.set_segment(segment);
     }
 }

@@ -5,7 +5,7 @@ pub(super) const MAX_WINDOW: u32 = 1 << 30;
 
 /// What all algorithms have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(crate) struct Window {
     pub(super) window: u32,
     pub(super) threshold: u32,
     pub(super) segment: u16,
