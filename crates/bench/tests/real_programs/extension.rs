@@ -77,6 +77,25 @@ fn a_thread_is_raised_while_it_serves_an_important_connection() {
     becomes(&server, OWN);
 }
 
+/// From the event that an epoll gives for it until the next events: it once lowered itself when it accepted, to ask for the
+/// same anew.
+#[test]
+fn an_event_driven_thread_stays_raised_from_accepting_to_answering() {
+    let fixture = fixture();
+    let mut server = fixture.start("python3", &[&script("epoll_policy.py"), "7000"]);
+    wait_for_line(&mut server, "ready");
+    let address = SocketAddrV4::new(fixture.address(), 7000);
+    for _ in 0..50 {
+        let connect = || TcpStream::connect_timeout(&address.into(), SOON);
+        let mut peer = fixture.testbed().client().enter(connect).unwrap().unwrap();
+        peer.set_read_timeout(Some(SOON)).unwrap();
+        peer.write_all(b"hello").unwrap();
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, format!("{0} {0}\n", RAISED.0));
+    }
+}
+
 #[test]
 fn threads_get_back_what_they_had_when_the_daemon_is_killed() {
     let mut fixture = fixture();
