@@ -17,6 +17,7 @@ mod control;
 mod daemon;
 mod engine;
 pub mod guard;
+mod live;
 mod plane;
 mod sockets;
 

@@ -13,12 +13,16 @@
 //! programs on its core.
 //!
 //! What a thread was before is noted once with [`UndoLog`], whose owner puts it back even when this process is killed.
+//! Beside the levels threads have deadlines and weights: see [`duty`] and [`weights`].
+
+mod duty;
+mod weights;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use scoutline_abi::Region;
@@ -27,7 +31,11 @@ use scoutline_base::Time;
 use scoutline_sched::Level;
 
 use crate::clock;
-use crate::sys::{self, ThreadPolicy};
+use crate::sys::{self, Reservation, ThreadPolicy};
+pub(crate) use duty::{Duty, Share};
+use duty::{Seat, Step};
+pub use weights::ThreadGroup;
+use weights::{Notices, Weights, say};
 
 /// How long a raised thread is believed to run without looking at what the kernel says of it.
 const BELIEVED_NS: u64 = 500_000;
@@ -83,6 +91,7 @@ impl ThreadBefore {
     pub fn restore(&self) -> io::Result<()> {
         match sys::thread_stat(self.thread) {
             Ok(stat) if stat.started == self.started => {
+                Reservation::take_from_holder(self.thread);
                 ThreadPolicy { policy: self.policy, priority: self.priority }.give(self.thread, false)
             }
             _ => Ok(()),
@@ -91,7 +100,7 @@ impl ThreadBefore {
 }
 
 /// Who remembers what threads were, beyond the life of this process.
-pub trait UndoLog: Send {
+pub trait UndoLog: Send + Sync {
     /// A thread is about to be touched. On an error it is not.
     ///
     /// # Errors
@@ -100,18 +109,44 @@ pub trait UndoLog: Send {
 
     /// The thread is as it was before.
     fn forget(&self, before: &ThreadBefore);
+
+    /// A control group is about to be made. On an error it is not.
+    ///
+    /// # Errors
+    /// Nobody would remember.
+    fn note_group(&self, group: &ThreadGroup) -> io::Result<()>;
+
+    /// The group is gone.
+    fn forget_group(&self, group: &ThreadGroup);
 }
 
 /// All threads that the engine has touched.
 pub(crate) struct Extension {
-    settings: ExtensionSettings,
-    undo: Option<Box<dyn UndoLog>>,
+    settings: Cell<Option<ExtensionSettings>>,
+    undo: Option<Arc<dyn UndoLog>>,
     threads: RefCell<HashMap<u32, Touched>>,
     /// Ids of threads that are raised, or were when last looked at.
     raised: RefCell<Vec<u32>>,
     refused: Cell<bool>,
+    /// Started by the first thread that has a weight; `Some(None)`: this machine has no such groups.
+    weights: RefCell<Option<Option<Weights>>>,
+    /// Threads that have a deadline or a weight: then it matters what else they serve.
+    special: Cell<usize>,
+    notices: Notices,
     /// For `stat`: how often a thread was raised.
     pub(crate) raises: Cell<u64>,
+}
+
+/// Whether a thread has SCHED_DEADLINE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Reserved {
+    /// It may come to have it.
+    #[default]
+    NotYet,
+    /// It has.
+    Has(Reservation),
+    /// It had, or cannot have it.
+    Never,
 }
 
 struct Touched {
@@ -127,9 +162,16 @@ struct Touched {
     verified: Time,
     /// It sleeps for something else, or runs on another core, for all that we know.
     elsewhere: bool,
+    reserved: Reserved,
+    seat: Seat,
 }
 
 impl Touched {
+    /// See [`Extension::special`].
+    fn is_special(&self) -> bool {
+        matches!(self.reserved, Reserved::Has(_)) || self.seat != Seat::Home
+    }
+
     fn shared(&self) -> Option<&PollSet> {
         self.region.set(self.set)
     }
@@ -150,32 +192,72 @@ impl Touched {
 impl Extension {
     /// None are touched without settings, or with nobody to remember what they were.
     pub(crate) fn new(settings: Option<ExtensionSettings>, undo: Option<Box<dyn UndoLog>>) -> Extension {
-        let undo = undo.filter(|_| settings.is_some());
         Extension {
-            settings: settings.unwrap_or_default(),
-            undo,
+            settings: Cell::new(settings),
+            undo: undo.map(Arc::from),
             threads: RefCell::default(),
             raised: RefCell::default(),
             refused: Cell::new(false),
+            weights: RefCell::default(),
+            special: Cell::new(0),
+            notices: Notices::default(),
             raises: Cell::new(0),
         }
     }
 
-    /// The thread that waits on this set, of this process, has something of a path of this level to do.
-    pub(crate) fn raise(&self, region: &Arc<Region>, set: u32, process: u32, level: Level) {
-        let (Some(undo), Level::Priority(priority @ 1..)) = (&self.undo, level) else { return };
+    /// Other settings from now on. Everybody gets back what they had; `then` is called when that is done.
+    pub(crate) fn configure(&self, settings: Option<ExtensionSettings>, then: Box<dyn FnOnce() + Send>) {
+        self.restore_all();
+        self.settings.set(settings);
+        // Who may not raise threads now may have come to be allowed to.
+        self.refused.set(false);
+        match &*self.weights.borrow() {
+            Some(Some(weights)) => weights.dissolve(then),
+            _ => then(),
+        }
+    }
+
+    /// What is degraded here, for `stat`.
+    pub(crate) fn notices(&self) -> Vec<String> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a thread that has this to do is to be looked at.
+    #[inline]
+    pub(crate) fn concerns(&self, duty: Duty) -> bool {
+        duty.level > Level::Priority(0)
+            || match duty.share {
+                Share::Unsaid => false,
+                Share::Own => self.special.get() > 0,
+                Share::Deadline { .. } | Share::Group { .. } => true,
+            }
+    }
+
+    /// The thread that waits on this set, of this process, has something to do for a path that asks this of it.
+    pub(crate) fn raise(&self, region: &Arc<Region>, set: u32, process: u32, duty: Duty) {
+        let (Some(undo), Some(settings)) = (&self.undo, self.settings.get()) else { return };
+        let priority = match duty.level {
+            Level::Priority(priority) => priority,
+            Level::Idle => 0,
+        };
         let Some(shared) = region.set(set) else { return };
         let thread = shared.thread.load(Ordering::Acquire);
-        if thread == 0 || self.refused.get() {
+        if thread == 0 {
             return;
         }
         let now = clock::now();
         let mut threads = self.threads.borrow_mut();
         if let Some(touched) = threads.get_mut(&thread).filter(|touched| touched.process == process) {
             touched.elsewhere = false;
-            if touched.priority() >= priority {
+            // Nearly all calls end here.
+            let weighs_so = matches!((touched.seat, duty.share),
+                (Seat::Group { class, weight }, Share::Group { class: its, weight: its_weight })
+                    if class == its && weight == its_weight);
+            if priority > 0 && !touched.is_special() && touched.priority() >= priority || weighs_so {
                 return;
             }
+        } else if priority == 0 && !matches!(duty.share, Share::Group { .. }) {
+            return;
         }
         let known = threads.get(&thread).filter(|known| known.process == process);
         if known.is_none_or(|known| now.since(known.verified) > TRUSTED) {
@@ -204,9 +286,16 @@ impl Extension {
             threads.insert(thread, touched);
         }
         let Some(touched) = threads.get_mut(&thread) else { return };
+        let was_special = touched.is_special();
+        self.seat(touched, duty.share, now);
+        let reserved = self.reserve(touched, shared, duty.share, now);
+        self.count_special(was_special, touched.is_special());
+        if reserved || priority == 0 || self.refused.get() {
+            return;
+        }
         let policy = ThreadPolicy {
             policy: libc::SCHED_FIFO,
-            priority: i32::from(self.settings.base) + i32::from(priority.min(self.settings.range)),
+            priority: i32::from(settings.base) + i32::from(priority.min(settings.range)),
         };
         let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
         shared.own_policy.store(own.packed(), Ordering::Relaxed);
@@ -230,6 +319,8 @@ impl Extension {
                     undo.forget(&gone.before);
                 }
             }
+            // On its way home from a group, which in version 1 has no time for SCHED_FIFO.
+            Err(_) if touched.seat != Seat::Home => shared.level.store(0, Ordering::SeqCst),
             Err(error) => {
                 shared.level.store(0, Ordering::SeqCst);
                 self.refused.set(true);
@@ -237,6 +328,96 @@ impl Extension {
                     "scoutline: warn: threads of programs cannot be raised with their paths ({error}): it needs \
                      CAP_SYS_NICE, and in a cgroup of version 1 cpu.rt_runtime_us; they keep their own priority"
                 );
+            }
+        }
+    }
+
+    fn count_special(&self, before: bool, now: bool) {
+        self.special.set(self.special.get() + usize::from(now) - usize::from(before));
+    }
+
+    /// Puts a thread into the control group of the class that it serves, or back.
+    fn seat(&self, touched: &mut Touched, share: Share, now: Time) {
+        let (seat, step) = touched.seat.serve(share, now);
+        touched.seat = seat;
+        let Some(step) = step else { return };
+        let mut weights = self.weights.borrow_mut();
+        let weights = match (&mut *weights, &self.undo) {
+            (Some(weights), _) => weights,
+            (none, Some(undo)) => none.insert(Weights::start(Arc::clone(undo), &self.notices)),
+            (None, None) => return,
+        };
+        let thread = touched.before.thread;
+        match (weights, step) {
+            (Some(weights), Step::Enter { class, weight }) => weights.enter(thread, class, weight),
+            (Some(weights), Step::Leave) => weights.leave(thread),
+            (None, _) => {}
+        }
+    }
+
+    /// Gives a thread SCHED_DEADLINE, or takes it; whether it has it now.
+    fn reserve(&self, touched: &mut Touched, shared: &PollSet, share: Share, now: Time) -> bool {
+        let thread = touched.before.thread;
+        let wanted = match share {
+            Share::Deadline { within_us, budget_us } => Some(Reservation {
+                run_time_ns: u64::from(budget_us) * 1000,
+                period_ns: u64::from(within_us) * 1000,
+            }),
+            Share::Unsaid => return matches!(touched.reserved, Reserved::Has(_)),
+            Share::Own | Share::Group { .. } => None,
+        };
+        match (touched.reserved, wanted) {
+            (Reserved::Has(has), Some(wanted)) if has == wanted => {
+                // Somebody else may have given it another policy.
+                if now.since(touched.raised_at) > TRUSTED {
+                    touched.raised_at = now;
+                    if !Reservation::is_held_by(thread) {
+                        touched.reserved = Reserved::Never;
+                    }
+                }
+            }
+            (Reserved::Has(_), None) => {
+                touched.reserved = Reserved::Never;
+                Reservation::take_from_holder(thread);
+                // What it was, but for what it forks: a thread may only put that back itself with a privilege.
+                let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
+                let _ = own.give(thread, true);
+            }
+            // One that is raised is about to lower itself, and would take the other policy for that.
+            (Reserved::NotYet, Some(wanted)) if shared.level.load(Ordering::Acquire) == 0 => {
+                self.give_reservation(touched, wanted, now);
+            }
+            (Reserved::Has(_), Some(wanted)) => self.give_reservation(touched, wanted, now),
+            _ => {}
+        }
+        matches!(touched.reserved, Reserved::Has(_))
+    }
+
+    fn give_reservation(&self, touched: &mut Touched, wanted: Reservation, now: Time) {
+        match wanted.give(touched.before.thread) {
+            Ok(()) => {
+                touched.reserved = Reserved::Has(wanted);
+                touched.raised_at = now;
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(error) => {
+                if touched.reserved != Reserved::NotYet {
+                    Reservation::take_from_holder(touched.before.thread);
+                    let own =
+                        ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
+                    let _ = own.give(touched.before.thread, true);
+                }
+                touched.reserved = Reserved::Never;
+                let why = match error.raw_os_error() {
+                    Some(libc::EPERM) => "it needs CAP_SYS_NICE, and a thread that may run on every core",
+                    Some(libc::EBUSY) => "what all such threads may take together is given away (sched(7))",
+                    _ => "the kernel takes 2 to 4,000,000 us of a deadline_us up to 4,000,000",
+                };
+                let line = format!(
+                    "a thread of a class with thread_budget_us runs as SCHED_FIFO and not as SCHED_DEADLINE ({error}): \
+                     {why}"
+                );
+                say(&self.notices, line);
             }
         }
     }
@@ -285,6 +466,16 @@ impl Extension {
         }
     }
 
+    /// Threads that have SCHED_DEADLINE, and threads in control groups of classes.
+    pub(crate) fn shared_now(&self) -> (usize, usize) {
+        let threads = self.threads.borrow();
+        let count = |which: fn(&Touched) -> bool| threads.values().filter(|touched| which(touched)).count();
+        (
+            count(|touched| matches!(touched.reserved, Reserved::Has(_))),
+            count(|touched| matches!(touched.seat, Seat::Group { .. })),
+        )
+    }
+
     /// Threads that are raised now.
     pub(crate) fn raised_now(&self) -> usize {
         let threads = self.threads.borrow();
@@ -315,6 +506,12 @@ impl Extension {
         self.threads.borrow_mut().retain(|_, touched| {
             if !which(touched) {
                 return true;
+            }
+            self.count_special(touched.is_special(), false);
+            if touched.seat != Seat::Home
+                && let Some(Some(weights)) = &*self.weights.borrow()
+            {
+                weights.leave(touched.before.thread);
             }
             if let Some(shared) = touched.shared()
                 && shared.thread.load(Ordering::Acquire) == touched.before.thread
@@ -365,5 +562,7 @@ fn touch(
         raised_at: now,
         verified: now,
         elsewhere: false,
+        reserved: Reserved::default(),
+        seat: Seat::default(),
     })
 }

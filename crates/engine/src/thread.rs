@@ -340,6 +340,7 @@ impl Loop {
                 Ok(Command::Query(request, reply)) => {
                     let mut answer = self.core.answer_query(&request, now);
                     if let scoutline_abi::api::Answer::Stat(stat) = &mut answer {
+                        let (deadlines, weights) = self.core.extension.shared_now();
                         let times = [
                             ("spin-ns", self.times.spin_ns),
                             ("sleep-ns", self.times.sleep_ns),
@@ -349,6 +350,8 @@ impl Loop {
                             ("linux-slices-ended-idle", self.times.slices_idle),
                             ("threads-raised", self.core.extension.raises.get()),
                             ("threads-raised-now", self.core.extension.raised_now() as u64),
+                            ("threads-with-deadline", deadlines as u64),
+                            ("threads-with-weight", weights as u64),
                         ];
                         stat.engine.extend(times.map(|(name, value)| (name.to_owned(), value)));
                     }
