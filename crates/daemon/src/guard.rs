@@ -113,13 +113,13 @@ impl Guard {
     /// Notes what is to be undone. Only after this may it be done.
     pub(crate) fn note(&mut self, undo: Undo) -> io::Result<()> {
         self.noted.push(undo.clone());
-        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, Note::Undo(undo)))
+        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, &Note::Undo(undo)))
     }
 
     /// It was not done after all.
     pub(crate) fn take_back(&mut self, undo: Undo) -> io::Result<()> {
         self.noted.retain(|noted| *noted != undo);
-        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, Note::Done(undo)))
+        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, &Note::Done(undo)))
     }
 
     /// For the engine, to note what it does with threads. It must be gone before the guard is dropped.
@@ -134,20 +134,20 @@ struct ThreadLog(OwnedFd);
 
 impl UndoLog for ThreadLog {
     fn note(&self, before: &ThreadBefore) -> io::Result<()> {
-        write(&self.0, Note::Undo(before.into()))
+        write(&self.0, &Note::Undo(before.into()))
     }
 
     fn forget(&self, before: &ThreadBefore) {
         // A note too many only has the thread given what it has already.
-        let _ = write(&self.0, Note::Done(before.into()));
+        let _ = write(&self.0, &Note::Done(before.into()));
     }
 
     fn note_group(&self, group: &ThreadGroup) -> io::Result<()> {
-        write(&self.0, Note::Undo(group.into()))
+        write(&self.0, &Note::Undo(group.into()))
     }
 
     fn forget_group(&self, group: &ThreadGroup) {
-        let _ = write(&self.0, Note::Done(group.into()));
+        let _ = write(&self.0, &Note::Done(group.into()));
     }
 }
 
@@ -166,8 +166,8 @@ impl From<&ThreadBefore> for Undo {
 }
 
 /// Writes one line, whole or not at all (pipe(7), PIPE_BUF), and never waits: the engine may not.
-fn write(pipe: impl AsFd, note: Note) -> io::Result<()> {
-    let mut line = serde_json::to_vec(&note)?;
+fn write(pipe: impl AsFd, note: &Note) -> io::Result<()> {
+    let mut line = serde_json::to_vec(note)?;
     line.push(b'\n');
     rustix::io::write(pipe, &line)?;
     Ok(())

@@ -245,7 +245,7 @@ impl Settings {
             let place = self.find(key)?;
             place.set(&mut document, value(place.setting, word.trim())?);
         }
-        self.checked(document)
+        Settings::checked(document)
     }
 
     /// These, after the file has been read again, and the names of those that have changed.
@@ -261,7 +261,7 @@ impl Settings {
             let value = theirs.and_then(|theirs| theirs.of(&file.origin.document));
             place.set(&mut document, value);
         }
-        let followed = self.checked(document)?;
+        let followed = Settings::checked(document)?;
         let changed = |place: &Place| {
             let of = |config| (place.setting.value)(config, place.device);
             of(&self.config) != of(&followed.config)
@@ -270,7 +270,7 @@ impl Settings {
         Ok((followed, changed))
     }
 
-    fn checked(&self, document: Table) -> Result<Settings, String> {
+    fn checked(document: Table) -> Result<Settings, String> {
         let config = Config::from_document(&document).map_err(|error| error.message().to_owned())?;
         Ok(Settings { document, config })
     }

@@ -15,11 +15,12 @@
 //! What a thread was before is noted once with [`UndoLog`], whose owner puts it back even when this process is killed.
 //! Beside the levels threads have deadlines and weights: see [`duty`] and [`weights`].
 
+mod deadline;
 mod duty;
 mod weights;
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -32,10 +33,12 @@ use scoutline_sched::Level;
 
 use crate::clock;
 use crate::sys::{self, Reservation, ThreadPolicy};
+use deadline::Reserved;
+pub use deadline::deadlines_of_threads;
 pub(crate) use duty::{Duty, Share};
 use duty::{Seat, Step};
-pub use weights::ThreadGroup;
 use weights::{Notices, Weights, say};
+pub use weights::{ThreadGroup, weights_of_threads};
 
 /// How long a raised thread is believed to run without looking at what the kernel says of it.
 const BELIEVED_NS: u64 = 500_000;
@@ -128,25 +131,15 @@ pub(crate) struct Extension {
     /// Ids of threads that are raised, or were when last looked at.
     raised: RefCell<Vec<u32>>,
     refused: Cell<bool>,
-    /// Started by the first thread that has a weight; `Some(None)`: this machine has no such groups.
-    weights: RefCell<Option<Option<Weights>>>,
+    /// Threads that have had SCHED_DEADLINE, by id and start: never twice, see [`Share::Deadline`].
+    had_deadline: RefCell<HashSet<(u32, u64)>>,
+    /// Started by the first thread that has a weight; `None`: this machine has no such groups.
+    weights: OnceCell<Option<Weights>>,
     /// Threads that have a deadline or a weight: then it matters what else they serve.
     special: Cell<usize>,
     notices: Notices,
     /// For `stat`: how often a thread was raised.
     pub(crate) raises: Cell<u64>,
-}
-
-/// Whether a thread has SCHED_DEADLINE.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Reserved {
-    /// It may come to have it.
-    #[default]
-    NotYet,
-    /// It has.
-    Has(Reservation),
-    /// It had, or cannot have it.
-    Never,
 }
 
 struct Touched {
@@ -198,7 +191,8 @@ impl Extension {
             threads: RefCell::default(),
             raised: RefCell::default(),
             refused: Cell::new(false),
-            weights: RefCell::default(),
+            had_deadline: RefCell::default(),
+            weights: OnceCell::new(),
             special: Cell::new(0),
             notices: Notices::default(),
             raises: Cell::new(0),
@@ -211,7 +205,7 @@ impl Extension {
         self.settings.set(settings);
         // Who may not raise threads now may have come to be allowed to.
         self.refused.set(false);
-        match &*self.weights.borrow() {
+        match self.weights.get() {
             Some(Some(weights)) => weights.dissolve(then),
             _ => then(),
         }
@@ -259,6 +253,59 @@ impl Extension {
         } else if priority == 0 && !matches!(duty.share, Share::Group { .. }) {
             return;
         }
+        if !self.keep_books(&mut threads, (region, set), (thread, process), now) {
+            // Whoever the set speaks of has ended, or is not to be touched: the next one that waits there takes its place.
+            return;
+        }
+        let Some(touched) = threads.get_mut(&thread) else { return };
+        let was_special = touched.is_special();
+        self.seat(touched, duty.share, now);
+        let reserved = self.reserve(touched, shared, duty.share, now);
+        self.count_special(was_special, touched.is_special());
+        if reserved || priority == 0 || touched.priority() >= priority || self.refused.get() {
+            return;
+        }
+        let raised = raise_to(touched, shared, settings, priority);
+        match raised {
+            Ok(()) => {
+                self.raises.set(self.raises.get() + 1);
+                (touched.priority, touched.raised_at, touched.set) = (priority, now, set);
+                touched.region = Arc::clone(region);
+                let mut raised = self.raised.borrow_mut();
+                if !raised.contains(&thread) {
+                    raised.push(thread);
+                }
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                if let Some(gone) = threads.remove(&thread) {
+                    self.forget(undo.as_ref(), &gone);
+                }
+            }
+            // On its way home from a group, which in version 1 has no time for SCHED_FIFO.
+            Err(_) if touched.seat != Seat::Home => {}
+            Err(error) => {
+                self.refused.set(true);
+                say(
+                    &self.notices,
+                    format!(
+                        "threads of programs cannot be raised with their paths ({error}): it needs CAP_SYS_NICE, and \
+                         in a cgroup of version 1 cpu.rt_runtime_us; they keep their own priority"
+                    ),
+                );
+            }
+        }
+    }
+
+    /// Sees that the books are about this thread, and that it is the one that they are about. False: it is not to be
+    /// touched.
+    fn keep_books(
+        &self,
+        threads: &mut HashMap<u32, Touched>,
+        (region, set): (&Arc<Region>, u32),
+        (thread, process): (u32, u32),
+        now: Time,
+    ) -> bool {
+        let Some(undo) = &self.undo else { return false };
         let known = threads.get(&thread).filter(|known| known.process == process);
         if known.is_none_or(|known| now.since(known.verified) > TRUSTED) {
             // An id is used again once its thread has ended: it may be another's by now, of any program.
@@ -268,68 +315,34 @@ impl Extension {
                 Some(known) if same(known) => known.verified = now,
                 Some(_) => {
                     if let Some(gone) = threads.remove(&thread) {
-                        undo.forget(&gone.before);
+                        self.forget(undo.as_ref(), &gone);
                     }
                 }
                 None => {}
             }
         }
-        if !threads.contains_key(&thread) {
-            if threads.len() >= MAX_THREADS {
-                return;
-            }
-            let Some(touched) = touch(undo.as_ref(), region, set, (thread, process), now) else {
-                // Whoever the set speaks of has ended: the next one that waits there takes its place.
-                shared.level.store(0, Ordering::SeqCst);
-                return;
-            };
-            threads.insert(thread, touched);
+        if threads.contains_key(&thread) {
+            return true;
         }
-        let Some(touched) = threads.get_mut(&thread) else { return };
-        let was_special = touched.is_special();
-        self.seat(touched, duty.share, now);
-        let reserved = self.reserve(touched, shared, duty.share, now);
-        self.count_special(was_special, touched.is_special());
-        if reserved || priority == 0 || self.refused.get() {
-            return;
+        if threads.len() >= MAX_THREADS {
+            return false;
         }
-        let policy = ThreadPolicy {
-            policy: libc::SCHED_FIFO,
-            priority: i32::from(settings.base) + i32::from(priority.min(settings.range)),
-        };
-        let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
-        shared.own_policy.store(own.packed(), Ordering::Relaxed);
-        shared.level.store(u32::from(priority), Ordering::SeqCst);
-        match policy.give(thread, true) {
-            Ok(()) => {
-                self.raises.set(self.raises.get() + 1);
-                (touched.priority, touched.raised_at, touched.set) = (priority, now, set);
-                touched.region = Arc::clone(region);
-                if shared.level.load(Ordering::SeqCst) == 0 {
-                    // It has lowered itself in between, on another core, and must not stay raised unseen.
-                    let _ = own.give(thread, true);
-                }
-                let mut raised = self.raised.borrow_mut();
-                if !raised.contains(&thread) {
-                    raised.push(thread);
-                }
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                if let Some(gone) = threads.remove(&thread) {
-                    undo.forget(&gone.before);
-                }
-            }
-            // On its way home from a group, which in version 1 has no time for SCHED_FIFO.
-            Err(_) if touched.seat != Seat::Home => shared.level.store(0, Ordering::SeqCst),
-            Err(error) => {
-                shared.level.store(0, Ordering::SeqCst);
-                self.refused.set(true);
-                eprintln!(
-                    "scoutline: warn: threads of programs cannot be raised with their paths ({error}): it needs \
-                     CAP_SYS_NICE, and in a cgroup of version 1 cpu.rt_runtime_us; they keep their own priority"
-                );
-            }
+        let touched = touch(undo.as_ref(), region, set, (thread, process), now);
+        if let (None, Some(shared)) = (&touched, region.set(set)) {
+            shared.level.store(0, Ordering::SeqCst);
         }
+        touched.map(|touched| threads.insert(thread, touched)).is_some()
+    }
+
+    /// A thread is as it was, or gone.
+    fn forget(&self, undo: &dyn UndoLog, touched: &Touched) {
+        self.count_special(touched.is_special(), false);
+        if touched.seat != Seat::Home
+            && let Some(Some(weights)) = self.weights.get()
+        {
+            weights.leave(touched.before.thread);
+        }
+        undo.forget(&touched.before);
     }
 
     fn count_special(&self, before: bool, now: bool) {
@@ -340,85 +353,13 @@ impl Extension {
     fn seat(&self, touched: &mut Touched, share: Share, now: Time) {
         let (seat, step) = touched.seat.serve(share, now);
         touched.seat = seat;
-        let Some(step) = step else { return };
-        let mut weights = self.weights.borrow_mut();
-        let weights = match (&mut *weights, &self.undo) {
-            (Some(weights), _) => weights,
-            (none, Some(undo)) => none.insert(Weights::start(Arc::clone(undo), &self.notices)),
-            (None, None) => return,
-        };
+        let (Some(step), Some(undo)) = (step, &self.undo) else { return };
+        let weights = self.weights.get_or_init(|| Weights::start(Arc::clone(undo), &self.notices));
         let thread = touched.before.thread;
         match (weights, step) {
             (Some(weights), Step::Enter { class, weight }) => weights.enter(thread, class, weight),
             (Some(weights), Step::Leave) => weights.leave(thread),
             (None, _) => {}
-        }
-    }
-
-    /// Gives a thread SCHED_DEADLINE, or takes it; whether it has it now.
-    fn reserve(&self, touched: &mut Touched, shared: &PollSet, share: Share, now: Time) -> bool {
-        let thread = touched.before.thread;
-        let wanted = match share {
-            Share::Deadline { within_us, budget_us } => Some(Reservation {
-                run_time_ns: u64::from(budget_us) * 1000,
-                period_ns: u64::from(within_us) * 1000,
-            }),
-            Share::Unsaid => return matches!(touched.reserved, Reserved::Has(_)),
-            Share::Own | Share::Group { .. } => None,
-        };
-        match (touched.reserved, wanted) {
-            (Reserved::Has(has), Some(wanted)) if has == wanted => {
-                // Somebody else may have given it another policy.
-                if now.since(touched.raised_at) > TRUSTED {
-                    touched.raised_at = now;
-                    if !Reservation::is_held_by(thread) {
-                        touched.reserved = Reserved::Never;
-                    }
-                }
-            }
-            (Reserved::Has(_), None) => {
-                touched.reserved = Reserved::Never;
-                Reservation::take_from_holder(thread);
-                // What it was, but for what it forks: a thread may only put that back itself with a privilege.
-                let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
-                let _ = own.give(thread, true);
-            }
-            // One that is raised is about to lower itself, and would take the other policy for that.
-            (Reserved::NotYet, Some(wanted)) if shared.level.load(Ordering::Acquire) == 0 => {
-                self.give_reservation(touched, wanted, now);
-            }
-            (Reserved::Has(_), Some(wanted)) => self.give_reservation(touched, wanted, now),
-            _ => {}
-        }
-        matches!(touched.reserved, Reserved::Has(_))
-    }
-
-    fn give_reservation(&self, touched: &mut Touched, wanted: Reservation, now: Time) {
-        match wanted.give(touched.before.thread) {
-            Ok(()) => {
-                touched.reserved = Reserved::Has(wanted);
-                touched.raised_at = now;
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-            Err(error) => {
-                if touched.reserved != Reserved::NotYet {
-                    Reservation::take_from_holder(touched.before.thread);
-                    let own =
-                        ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
-                    let _ = own.give(touched.before.thread, true);
-                }
-                touched.reserved = Reserved::Never;
-                let why = match error.raw_os_error() {
-                    Some(libc::EPERM) => "it needs CAP_SYS_NICE, and a thread that may run on every core",
-                    Some(libc::EBUSY) => "what all such threads may take together is given away (sched(7))",
-                    _ => "the kernel takes 2 to 4,000,000 us of a deadline_us up to 4,000,000",
-                };
-                let line = format!(
-                    "a thread of a class with thread_budget_us runs as SCHED_FIFO and not as SCHED_DEADLINE ({error}): \
-                     {why}"
-                );
-                say(&self.notices, line);
-            }
         }
     }
 
@@ -507,12 +448,6 @@ impl Extension {
             if !which(touched) {
                 return true;
             }
-            self.count_special(touched.is_special(), false);
-            if touched.seat != Seat::Home
-                && let Some(Some(weights)) = &*self.weights.borrow()
-            {
-                weights.leave(touched.before.thread);
-            }
             if let Some(shared) = touched.shared()
                 && shared.thread.load(Ordering::Acquire) == touched.before.thread
             {
@@ -524,11 +459,40 @@ impl Extension {
                     touched.before.thread
                 );
             }
-            undo.forget(&touched.before);
+            self.forget(undo.as_ref(), touched);
             false
         });
         let threads = self.threads.borrow();
         self.raised.borrow_mut().retain(|thread| threads.contains_key(thread));
+    }
+}
+
+/// Gives a thread SCHED_FIFO at this priority of a path.
+fn raise_to(
+    touched: &Touched,
+    shared: &PollSet,
+    settings: ExtensionSettings,
+    priority: u8,
+) -> io::Result<()> {
+    let raised = ThreadPolicy {
+        policy: libc::SCHED_FIFO,
+        priority: i32::from(settings.base) + i32::from(priority.min(settings.range)),
+    };
+    let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
+    shared.own_policy.store(own.packed(), Ordering::Relaxed);
+    shared.level.store(u32::from(priority), Ordering::SeqCst);
+    let thread = touched.before.thread;
+    match raised.give(thread, true) {
+        Ok(()) if shared.level.load(Ordering::SeqCst) == 0 => {
+            // It has lowered itself in between, on another core, and must not stay raised unseen.
+            let _ = own.give(thread, true);
+            Ok(())
+        }
+        Err(error) => {
+            shared.level.store(0, Ordering::SeqCst);
+            Err(error)
+        }
+        done => done,
     }
 }
 

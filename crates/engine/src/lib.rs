@@ -31,7 +31,9 @@ mod wishes;
 pub use crate::background::lower_process;
 pub use crate::command::{Command, RegionId};
 pub use crate::core::{Core, PathCost, path_cost};
-pub use crate::extend::{ExtensionSettings, ThreadBefore, ThreadGroup, UndoLog};
+pub use crate::extend::{
+    ExtensionSettings, ThreadBefore, ThreadGroup, UndoLog, deadlines_of_threads, weights_of_threads,
+};
 pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
 pub use crate::scheduling::{Asks, JobAsks, Stands};

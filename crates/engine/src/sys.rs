@@ -115,7 +115,7 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     /// The least that the kernel takes: none of the bandwidth that it admits.
-    const NOTHING: Reservation = Reservation { run_time_ns: 1024, period_ns: 4_190_000_000 };
+    pub(crate) const NOTHING: Reservation = Reservation { run_time_ns: 1024, period_ns: 4_190_000_000 };
 
     /// Gives a thread SCHED_DEADLINE; what it forks does not inherit it, and could not (`sched(7)`).
     pub(crate) fn give(self, thread: u32) -> Result<()> {

@@ -377,6 +377,7 @@ impl Loop {
                             }
                         }
                         Command::RemoveRegion(id) => self.bells.remove(*id),
+                        Command::SetLive(live, _) => self.spin.set_most(live.spin),
                         _ => {}
                     }
                     self.core.obey(command, now);

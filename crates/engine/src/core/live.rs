@@ -10,8 +10,8 @@ use crate::settings::LiveSettings;
 
 impl Core {
     /// Puts these settings in the place of those that there are.
-    pub(super) fn set_live(&mut self, live: LiveSettings, done: Sender<Answer>) {
-        self.set_shares(&live);
+    pub(super) fn set_live(&mut self, live: &LiveSettings, done: Sender<Answer>) {
+        self.set_shares(live);
         self.settings.spin = live.spin;
         for (net, &(rate, preemption)) in live.links.iter().enumerate().take(self.nets.len()) {
             let device = &mut self.settings.devices[net];

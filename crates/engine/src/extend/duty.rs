@@ -158,15 +158,15 @@ mod tests {
         served.iter().map(one).collect()
     }
 
-    const fn in_group(class: u32, weight: u64) -> Option<Step> {
-        Some(Step::Enter { class, weight: Weight::new(weight) })
+    fn entered(class: u32, weight: u64) -> Step {
+        Step::Enter { class, weight: Weight::new(weight) }
     }
 
     #[test]
     fn a_thread_of_one_class_enters_its_group_once() {
-        assert_eq!(steps(&[(0, group(1, 300)), (1, group(1, 300))]), [in_group(1, 300), None]);
+        assert_eq!(steps(&[(0, group(1, 300)), (1, group(1, 300))]), [Some(entered(1, 300)), None]);
         let changed = [(0, group(1, 300)), (1, group(1, 50))];
-        assert_eq!(steps(&changed), [in_group(1, 300), in_group(1, 50)], "its weight follows");
+        assert_eq!(steps(&changed), [Some(entered(1, 300)), Some(entered(1, 50))], "its weight follows");
     }
 
     #[test]
@@ -181,13 +181,16 @@ mod tests {
             (1040, group(1, 300)),
         ];
         let leave = Some(Step::Leave);
-        assert_eq!(steps(&served), [in_group(1, 300), leave, None, None, None, None, in_group(1, 300)]);
+        assert_eq!(
+            steps(&served),
+            [Some(entered(1, 300)), leave, None, None, None, None, Some(entered(1, 300))]
+        );
     }
 
     #[test]
     fn wake_ups_for_other_reasons_are_no_service() {
         let served = [(0, group(1, 300)), (1, Share::Unsaid), (2, Share::Own)];
-        assert_eq!(steps(&served), [in_group(1, 300), None, Some(Step::Leave)]);
+        assert_eq!(steps(&served), [Some(entered(1, 300)), None, Some(Step::Leave)]);
         assert_eq!(steps(&[(0, Share::Own), (1, Share::Unsaid)]), [None, None]);
     }
 

@@ -101,6 +101,15 @@ struct Hierarchy {
 }
 
 impl Hierarchy {
+    /// That of this machine.
+    fn here() -> Option<Hierarchy> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        Hierarchy::find(&mounts, |mount| {
+            let controllers = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
+            controllers.split_whitespace().any(|name| name == "cpu")
+        })
+    }
+
     /// As `/proc/self/mountinfo` (`proc(5)`) has it; version 2 if the controller is there.
     fn find(mounts: &str, has_controller: impl Fn(&Path) -> bool) -> Option<Hierarchy> {
         let one = mounts.lines().find_map(|line| {
@@ -179,6 +188,16 @@ impl Hierarchy {
     }
 }
 
+/// Whether threads of `wfq` classes can be given weights here: where, or why not. For `scoutline doctor`.
+///
+/// # Errors
+/// There is no such hierarchy.
+pub fn weights_of_threads() -> io::Result<String> {
+    let found = Hierarchy::here().ok_or_else(|| io::Error::other("no hierarchy with the cpu controller"))?;
+    let version = if found.version == Version::One { 1 } else { 2 };
+    Ok(format!("version {version} at {}", found.mount.display()))
+}
+
 /// A line of mountinfo: mount point and root; type; options of the file system.
 fn parse(line: &str) -> Option<(Hierarchy, &str, &str)> {
     let (left, right) = line.split_once(" - ")?;
@@ -215,12 +234,7 @@ pub(crate) struct Weights {
 impl Weights {
     /// Starts the thread that does the work; `None` if there is no such hierarchy, or no thread.
     pub(crate) fn start(undo: Arc<dyn UndoLog>, notices: &Notices) -> Option<Weights> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let has_controller = |mount: &Path| {
-            let controllers = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
-            controllers.split_whitespace().any(|name| name == "cpu")
-        };
-        let Some(hierarchy) = Hierarchy::find(&mounts, has_controller) else {
+        let Some(hierarchy) = Hierarchy::here() else {
             say(notices, "no control group hierarchy here has the cpu controller: threads of `wfq` classes keep their \
                           own weight".into());
             return None;
