@@ -251,6 +251,10 @@ impl Loop {
         if self.core.schedule.preempts(&decision, start) {
             self.core.publish(engine_state::POLLING);
             self.core.wakes.set(1);
+            // Linux has had its turn, if in vain. Were it free, Linux would be chosen again before a policy that is
+            // owed its share, and give way to it again, for ever.
+            let now = clock::now();
+            self.core.schedule.charge(Entry::Linux, now.since(start), now);
             return;
         }
         match &self.sentinel {

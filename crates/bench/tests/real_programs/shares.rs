@@ -125,6 +125,24 @@ fn a_thread_with_a_budget_has_sched_deadline_until_its_class_says_otherwise() {
     }
 }
 
+/// Linux is an entry in the schedule of a pinned engine, and gives way to what has a deadline.
+#[test]
+fn a_pinned_engine_serves_paths_with_a_deadline() {
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    fixture.start_daemon_with(&format!("[engine]\ncpu = 0\n{MORE}"));
+    let server = server(&fixture, "7000");
+    let begin = std::time::Instant::now();
+    for _ in 0..5 {
+        let mut peer = connect(&fixture, 7000);
+        for _ in 0..50 {
+            echo(&mut peer);
+        }
+    }
+    // A tenth of a second; minutes when each message comes a second time before it is looked at.
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    assert_eq!(policy(&server), DEADLINE);
+}
+
 #[test]
 fn a_killed_daemon_leaves_no_deadline() {
     let mut fixture = fixture();
