@@ -143,7 +143,7 @@ pub struct Core {
     pub(crate) finished: ClassAccounts,
     pub(crate) policy: Rc<ClassPolicy>,
     listeners: Listeners,
-    promises: Promises,
+    promises: Rc<Promises>,
     policy_memory: PolicyMemory,
     /// By a change of the classes a path no longer raises its threads as far as before.
     lowered: bool,

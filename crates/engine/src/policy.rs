@@ -36,6 +36,8 @@ use conditions::{Place, hold_for_packet, hold_for_place, look_at_packets};
 pub struct ClassPolicy {
     table: RefCell<Table>,
     permissions: RefCell<Vec<PermissionSettings>>,
+    /// Where Linux stands.
+    linux_level: Cell<Level>,
 }
 
 /// What the sockets of each policy of the schedule may hold together.
@@ -144,6 +146,14 @@ impl Class {
     }
 }
 
+/// DSCP of lower effort (RFC 8622 §3).
+pub(crate) const DSCP_LE: u8 = 0b00_0001;
+
+/// The mark of packets: what the class says, else background is marked as such.
+pub(crate) fn mark_of(mark: Option<u8>, level: Level) -> Option<u8> {
+    mark.or((level == Level::Idle).then_some(DSCP_LE))
+}
+
 fn lowered(stands: Stands, program: Option<&ProgramFacts>) -> Stands {
     if program.is_some_and(|program| program.background) { Level::Idle.into() } else { stands }
 }
@@ -165,7 +175,7 @@ impl ClassPolicy {
             requests: None,
             generation: 0,
         };
-        let policy = ClassPolicy { table: RefCell::new(table), permissions: RefCell::default() };
+        let policy = ClassPolicy { table: RefCell::new(table), permissions: RefCell::default(), linux_level: Cell::default() };
         policy.replace(classes);
         policy
     }
@@ -197,6 +207,15 @@ impl ClassPolicy {
             }
         }
         table.compile();
+    }
+
+    /// Linux stands here; what is urgent depends on it.
+    pub(crate) fn set_linux_level(&self, level: Level) {
+        self.linux_level.set(level);
+    }
+
+    pub(crate) fn linux_level(&self) -> Level {
+        self.linux_level.get()
     }
 
     /// Puts these permissions in the place of all.

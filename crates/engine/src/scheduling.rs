@@ -96,6 +96,36 @@ impl Asks {
         }
     }
 
+    /// In how many microseconds its work is to be done, if that is said.
+    pub(crate) fn deadline_us(self) -> Option<u32> {
+        match self {
+            Asks::Deadline { within_us, .. } => Some(within_us),
+            Asks::Rate { job, .. } => job.map(|job| job.within_us),
+            Asks::Level | Asks::Weight(_) => None,
+        }
+    }
+
+    /// Its weight in WFQ.
+    pub(crate) fn weight(self) -> Option<Weight> {
+        match self {
+            Asks::Weight(weight) => Some(weight),
+            Asks::Level | Asks::Deadline { .. } | Asks::Rate { .. } => None,
+        }
+    }
+
+    /// The same with this deadline; what has none is served by EDF.
+    pub(crate) fn within(self, within_us: u32) -> Asks {
+        match self {
+            Asks::Rate { rate, important, job: Some(job) } => {
+                Asks::Rate { rate, important, job: Some(JobAsks { within_us, ..job }) }
+            }
+            Asks::Deadline { budget_us, .. } => Asks::Deadline { within_us, budget_us },
+            Asks::Level | Asks::Weight(_) | Asks::Rate { job: None, .. } => {
+                Asks::Deadline { within_us, budget_us: 0 }
+            }
+        }
+    }
+
     /// The name of its policy, as in the configuration.
     pub(crate) fn policy(self, level: Level) -> &'static str {
         match self {

@@ -231,6 +231,10 @@ pub struct PermissionSettings {
     pub cgroups: Vec<String>,
     /// Up to which priority.
     pub priority: Option<u8>,
+    /// Down to which deadline, in microseconds.
+    pub deadline_us: Option<u32>,
+    /// Up to which weight among the paths of WFQ.
+    pub weight: Option<Weight>,
     /// Into which classes, by name.
     pub classes: Vec<String>,
     /// That their threads are scheduled with the path where the class says that they are not.

@@ -18,14 +18,16 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_path::Account;
+use scoutline_path::{Account, DropReason};
+use scoutline_proto::bindings::ClassIndex;
 use scoutline_proto::request::{Exchange, Limits, Opaque};
 use scoutline_sched::Level;
 
 use super::SocketEnd;
 use super::module::Standing;
+use crate::admission::{Booked, Promises};
 use crate::policy::{Class, ClassPolicy, Origin};
-use crate::wishes::Wishes;
+use crate::wishes::{Granted, Wishes};
 
 /// Bytes of a ring that are copied to be shown, at a time: nearly every head fits.
 const PIECE: usize = 2048;
@@ -33,7 +35,14 @@ const PIECE: usize = 2048;
 /// What a connection is asked.
 pub(crate) struct Asked {
     policy: Rc<ClassPolicy>,
+    promises: Rc<Promises>,
     origin: Origin,
+    /// What the engine's books have for the path: where it was before this run.
+    booked: Booked,
+    /// The class that it is in.
+    within: ClassIndex,
+    /// The class that could not carry it.
+    refused: Option<Refused>,
     /// Where Linux stands, to tell what is urgent.
     linux_level: Level,
     exchange: Exchange,
@@ -50,6 +59,26 @@ pub(crate) struct Asked {
     charged: u64,
 }
 
+/// A class that could not carry the connection, for as long as no other request has been read.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    class: ClassIndex,
+    reason: DropReason,
+    requests: u64,
+}
+
+/// Where a connection goes by what is asked on it.
+pub(crate) struct Move {
+    /// The class that the rules give it.
+    pub(crate) ruled: ClassIndex,
+    /// The class that it gets.
+    pub(crate) class: Rc<Class>,
+    /// How it stands there.
+    pub(crate) standing: Standing,
+    /// The class that could not carry it, and why.
+    pub(crate) not_admitted: Option<(ClassIndex, DropReason)>,
+}
+
 /// Whether the bytes are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
@@ -61,10 +90,19 @@ enum Look {
 
 impl Asked {
     /// Of a connection that begins.
-    pub(crate) fn new(policy: &Rc<ClassPolicy>, origin: Origin, linux_level: Level) -> Asked {
+    pub(crate) fn new(
+        (policy, promises): (&Rc<ClassPolicy>, &Rc<Promises>),
+        origin: Origin,
+        booked: Booked,
+        linux_level: Level,
+    ) -> Asked {
         Asked {
             policy: Rc::clone(policy),
+            promises: Rc::clone(promises),
             origin,
+            booked,
+            within: booked.class,
+            refused: None,
             linux_level,
             exchange: Exchange::new(Limits::default()),
             look: Look::On,
@@ -82,22 +120,76 @@ impl Asked {
         if begins { self } else { Asked { look: Look::Waiting, unproven: true, ..self } }
     }
 
-    /// The class that the rules give now: by what was asked, or else by the rest of the rules.
+    /// The class that the rules give now: by what was asked, if that can carry it, or else by the rest of the rules.
     pub(crate) fn class(&self) -> Rc<Class> {
-        let Origin { key, tos, program } = &self.origin;
-        let begun = || self.policy.class_for(key, *tos, Some(program));
-        self.policy.class(self.exchange.class().unwrap_or_else(begun))
+        let asked = self.exchange.class().filter(|_| self.refusal().is_none());
+        self.policy.class(asked.unwrap_or_else(|| self.begun()))
     }
 
-    /// What a path gets that the rules put into this class, and whose program asks for this.
-    pub(crate) fn grant(&self, ruled: Rc<Class>, wishes: Option<&Wishes>) -> (Rc<Class>, Standing) {
-        let granted = self.policy.grant(ruled, wishes, &self.origin.program);
-        (granted.class, Standing::of(granted.stands.level, granted.extended, self.linux_level))
+    /// That the class by what was asked could not carry it.
+    fn refusal(&self) -> Option<Refused> {
+        let still =
+            |it: &Refused| self.exchange.class() == Some(it.class) && it.requests == self.requests();
+        self.refused.filter(still)
+    }
+
+    /// The class in which it began.
+    fn begun(&self) -> ClassIndex {
+        let Origin { key, tos, program } = &self.origin;
+        self.policy.class_for(key, *tos, Some(program))
+    }
+
+    /// The books have this for the path now, and the connection is there.
+    pub(crate) fn book(&mut self, booked: Booked) {
+        (self.booked, self.within) = (booked, booked.class);
+    }
+
+    /// The connection is in this class, whatever the books say yet.
+    pub(crate) fn enter(&mut self, class: ClassIndex) {
+        self.within = class;
+    }
+
+    /// Where the connection goes now, whose program asks for this. What its class cannot carry is refused there, and
+    /// goes back to where it began; there it may stay even beyond a limit, but not with more than can be promised.
+    pub(crate) fn go(&mut self, wishes: Option<&Wishes>, end: Option<&SocketEnd>) -> Move {
+        let (mut ruled, begun) = (self.class(), self.begun());
+        let mut granted = self.policy.grant(Rc::clone(&ruled), wishes, &self.origin.program);
+        let admitted = if ruled.number == begun {
+            self.promises.admit(&granted.class, granted.stands.asks, Some(self.booked))
+        } else {
+            self.admit(&granted, end)
+        };
+        let not_admitted = admitted.err().map(|reason| (granted.class.number, reason));
+        if let Some((_, reason)) = not_admitted.filter(|_| ruled.number != begun) {
+            self.refused = Some(Refused { class: ruled.number, reason, requests: self.requests() });
+            ruled = self.policy.class(begun);
+            granted = self.policy.grant(Rc::clone(&ruled), wishes, &self.origin.program);
+        }
+        let stands = self.promises.carried(&granted.class, granted.stands, Some(self.booked));
+        let standing = Standing::of(stands.level, granted.extended, self.linux_level);
+        Move { ruled: ruled.number, class: granted.class, standing, not_admitted }
+    }
+
+    fn admit(&self, to: &Granted, end: Option<&SocketEnd>) -> Result<(), DropReason> {
+        if to.class.number != self.within {
+            if to.class.is_full() {
+                return Err(DropReason::ConnectionLimit);
+            }
+            if end.is_some_and(|end| !end.fits(&to.class.memory)) {
+                return Err(DropReason::MemoryLimit);
+            }
+        }
+        self.promises.admit(&to.class, to.stands.asks, Some(self.booked))
+    }
+
+    /// Requests that were read.
+    fn requests(&self) -> u64 {
+        self.exchange.answered() + self.exchange.outstanding() as u64
     }
 
     /// Requests that were read since this was asked last.
     pub(crate) fn take_requests(&mut self) -> u64 {
-        let read = self.exchange.answered() + self.exchange.outstanding() as u64;
+        let read = self.requests();
         let fresh = read.saturating_sub(self.counted);
         self.counted = read.max(self.counted);
         fresh
@@ -118,6 +210,12 @@ impl Asked {
     /// The server name that a TLS connection gave.
     pub(crate) fn server_name(&self) -> Option<&str> {
         self.exchange.server_name()
+    }
+
+    /// The class by what was asked, where that could not carry it, and why.
+    pub(crate) fn refused(&self) -> Option<String> {
+        let Refused { class, reason, .. } = self.refusal()?;
+        Some(format!("{} ({})", self.policy.class(class).settings.name, reason.as_str()))
     }
 
     /// Why it is not looked at any more, if it is not.

@@ -15,7 +15,7 @@ use scoutline_path::{
 use scoutline_proto::bindings::ClassIndex;
 
 use super::SocketEnd;
-use super::asked::Asked;
+use super::asked::{Asked, Move};
 use super::end::Written;
 use super::module::Standing;
 use crate::policy::{Class, Seat};
@@ -188,17 +188,24 @@ impl StreamStage {
     fn follow(&mut self, context: &mut Context<'_>) {
         let Some(asked) = &mut self.asked else { return };
         asked.charge(context.account);
-        let (requests, ruled) = (asked.take_requests(), asked.class());
-        if ruled.number == self.ruled {
+        let requests = asked.take_requests();
+        if asked.class().number == self.ruled {
             context.account.requests += requests;
             return;
         }
-        let number = ruled.number;
         let wishes = self.end.as_ref().and_then(|end| end.wishes.borrow().as_deref().cloned());
-        let (class, standing) = asked.grant(ruled, wishes.as_ref());
-        self.ruled = number;
+        let Move { ruled, class, standing, not_admitted } = asked.go(wishes.as_ref(), self.end.as_deref());
+        if let Some((class, reason)) = not_admitted {
+            context.effects.push(Effect::NotAdmitted { class: class as u16, reason });
+        }
+        if ruled == self.ruled {
+            context.account.requests += requests;
+            return;
+        }
+        self.ruled = ruled;
+        asked.enter(class.number);
         self.set_class(&class, standing);
-        context.effects.push(Effect::SetClass { class: number as u16, requests });
+        context.effects.push(Effect::SetClass { class: ruled as u16, requests });
     }
 
     /// The socket of a passive path, made when the first thing is to be kept in it.
@@ -466,6 +473,9 @@ impl Stage for StreamStage {
         let Some(asked) = &self.asked else { return };
         if let Some(name) = asked.server_name() {
             facts.push(("server-name", name.to_owned()));
+        }
+        if let Some(refused) = asked.refused() {
+            facts.push(("class-refused", refused));
         }
         if let Some(reason) = asked.opaque() {
             facts.push(("requests-unseen", reason.to_string()));

@@ -116,6 +116,71 @@ fn change(pair: &mut Pair, classes: Vec<ClassSettings>) {
     assert!(matches!(answer.try_recv(), Ok(Answer::Done)));
 }
 
+/// A class that promises its paths CPU time takes no more of them than it can promise it to.
+#[test]
+fn a_request_for_a_class_that_cannot_carry_it_leaves_the_connection_where_it_began() {
+    let mut pair = Pair::new(77, WireConfig::default());
+    let video = ClassSettings { asks: super::wishes::EDF, ..url("video", 0, "/video/") };
+    let one = ClassSettings { connections: Some(1), ..url("one", 5, "/one/") };
+    let web = class("web", 1, |class| class.local_ports = vec![80..=80]);
+    change(&mut pair, vec![video.clone(), one.clone(), web.clone()]);
+    let all = super::wishes::connections(&mut pair, 3);
+    let ask = |pair: &mut Pair, (client, server): (u32, u32), path: &str| {
+        pair.client.write(client, get(path).as_bytes());
+        pair.until("the request", |pair| !pair.server.read(server, 1_000).is_empty());
+    };
+    let answered = |pair: &mut Pair, (client, server): (u32, u32)| {
+        pair.server.write(server, &answer(10));
+        pair.until("the answer", |pair| !pair.client.read(client, 1_000).is_empty());
+    };
+    let row = |pair: &Pair, (_, server): (u32, u32)| {
+        let end = pair.server.core.programs.values().next().unwrap().end(server).unwrap();
+        let id = end.path.get().unwrap();
+        let rows = pair.server.rows(pair.now);
+        rows.into_iter().find(|row| row.id == id.to_string()).unwrap()
+    };
+    let class_of = |pair: &Pair, ends| row(pair, ends).class;
+    let refusals = |pair: &Pair, class: &str, reason: &str| {
+        pair.server.class_row(class, pair.now).drops.get(reason).copied().unwrap_or(0)
+    };
+    for &ends in &all {
+        ask(&mut pair, ends, "/video/");
+    }
+    assert_eq!(all.iter().map(|&ends| class_of(&pair, ends)).collect::<Vec<_>>(), ["video", "video", "web"]);
+    let third = row(&pair, all[2]);
+    assert_eq!((third.priority, &*third.details["class-refused"]), (Some(1), "video (cpu-limit)"));
+    assert_eq!(pair.server.slot(all[2].1).importance.load(Ordering::Relaxed), 2);
+    answered(&mut pair, all[2]);
+    assert_eq!(refusals(&pair, "video", "cpu-limit"), 1, "counted once for a request");
+    ask(&mut pair, all[2], "/video/");
+    assert_eq!((class_of(&pair, all[2]), refusals(&pair, "video", "cpu-limit")), ("web".into(), 2));
+    // One leaves; the next request finds room.
+    answered(&mut pair, all[0]);
+    ask(&mut pair, all[0], "/");
+    answered(&mut pair, all[2]);
+    ask(&mut pair, all[2], "/video/");
+    assert_eq!((class_of(&pair, all[0]), class_of(&pair, all[2])), ("web".into(), "video".into()));
+    assert_eq!(row(&pair, all[2]).details.get("class-refused"), None);
+    answered(&mut pair, all[0]);
+    ask(&mut pair, all[0], "/one/");
+    answered(&mut pair, all[2]);
+    ask(&mut pair, all[2], "/one/");
+    assert_eq!((class_of(&pair, all[0]), class_of(&pair, all[2])), ("one".into(), "web".into()));
+    assert_eq!(refusals(&pair, "one", "connection-limit"), 1);
+    assert_eq!(pair.server.class_row("video", pair.now).promised_percent.round() as u64, 9);
+
+    // Who returns to a class that has promised what it had to others stands there without a promise.
+    let home = ClassSettings { asks: super::wishes::EDF, ..web };
+    change(&mut pair, vec![one, video, home]);
+    assert_eq!(pair.server.class_row("web", pair.now).promised_percent.round() as u64, 9);
+    answered(&mut pair, all[0]);
+    answered(&mut pair, all[1]);
+    ask(&mut pair, all[0], "/");
+    assert_eq!(row(&pair, all[0]).scheduling.policy, "priority");
+    assert_eq!((row(&pair, all[0]).class, row(&pair, all[0]).priority), ("web".into(), Some(0)));
+    assert_eq!(refusals(&pair, "web", "cpu-limit"), 1);
+}
+
 /// With loss and reordering, so that heads come in pieces, out of order, and twice.
 #[test]
 fn each_request_of_a_connection_has_its_class() {
