@@ -442,6 +442,10 @@ pub struct Permission {
     pub cgroup: Vec<Spanned<String>>,
     /// Up to this priority.
     pub priority: Option<Spanned<u8>>,
+    /// Down to this deadline, in microseconds.
+    pub deadline_us: Option<Spanned<u32>>,
+    /// Up to this weight among the paths of wfq.
+    pub weight: Option<Spanned<u32>>,
     /// Into these classes, by name.
     #[serde(default)]
     pub class: Vec<Spanned<String>>,

@@ -166,6 +166,8 @@ pub(crate) fn permissions(permissions: &[Permission]) -> Vec<PermissionSettings>
         users: permission.user.iter().map(|user| user.0).collect(),
         cgroups: texts(&permission.cgroup),
         priority: permission.priority.as_ref().map(|priority| *priority.get_ref()),
+        deadline_us: permission.deadline_us.as_ref().map(|deadline| *deadline.get_ref()),
+        weight: permission.weight.as_ref().map(|weight| Weight::new((*weight.get_ref()).into())),
         classes: texts(&permission.class),
         extend: permission.extend.as_ref().is_some_and(|extend| *extend.get_ref()),
     };
