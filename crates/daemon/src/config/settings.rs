@@ -204,6 +204,7 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
         users: class.user.iter().map(|user| user.0).collect(),
         cgroups: class.cgroup.iter().map(|group| group.get_ref().clone()).collect(),
         request: request::conditions(class),
+        requests: class.requests.as_ref().map(|requests| *requests.get_ref()).unwrap_or_default().into(),
         queue_packets: class.queue_packets.as_ref().map(|packets| *packets.get_ref()),
         memory: class.memory.as_ref().map(|memory| memory.get_ref().0),
         connections: class.connections.as_ref().map(|connections| *connections.get_ref()),

@@ -222,6 +222,14 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "[[class]]\nname = \"a\"\nextend = \"no\"",
             "s.toml:6: invalid type: string \"no\", expected a boolean",
         ),
+        (
+            "[[class]]\nname = \"a\"\nrequests = \"both\"",
+            "s.toml:6: class `a` says whose requests it is about and asks for none",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nurl = [\"/\"]\nrequests = \"out\"",
+            "s.toml:7: unknown value `out`; known values: incoming, outgoing, both",
+        ),
         ("[[class]]\nname = \"a\"\nconections = 1", "unknown key `conections`; did you mean `connections`?"),
         (
             "[[permission]]\nprogram = [\"a\"]\npriority = 64",

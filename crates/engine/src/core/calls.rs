@@ -11,7 +11,7 @@ use scoutline_abi::layout::{
     slot_state,
 };
 use scoutline_base::Time;
-use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Value};
+use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::EPHEMERAL;
 use scoutline_sched::Level;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
@@ -20,7 +20,7 @@ use super::Core;
 use super::paths::{covers, flow_key};
 use super::wishes::name_in;
 use crate::program::Program;
-use crate::socket::SocketEnd;
+use crate::socket::{SocketEnd, StreamStage};
 use crate::wishes::Granted;
 
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
@@ -239,6 +239,7 @@ impl Core {
             return Err(libc::EADDRINUSE);
         }
         let ruled = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
+        let by_rules = ruled.number;
         let Granted { class, stands, .. } = self.granted(ruled, end);
         // Not EAGAIN: programs (curl, libuv) take that for a connection under way, and wait.
         self.refuse(self.admit_connection(&class, stands.asks), class.number)?;
@@ -255,7 +256,11 @@ impl Core {
         })?;
         end.path.set(Some(id));
         self.bind_flow(id, key);
+        if let Some(stage) = self.paths.get_mut(id).and_then(Path::stage_mut::<StreamStage>) {
+            stage.set_ruled(by_rules);
+        }
         self.note_origin(id, None, &end.program.facts);
+        self.look_into_requests(id);
         self.kick(id, now);
         Ok(0)
     }

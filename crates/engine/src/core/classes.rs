@@ -159,11 +159,13 @@ impl Core {
         let booked = self.booked(id);
         let extra = &self.extras[id.index as usize];
         let path = self.paths.get_mut(id)?;
-        let stage = path.stage_mut::<StreamStage>().filter(|stage| stage.is_passive())?;
+        let stage = path.stage_mut::<StreamStage>().filter(|stage| stage.is_used())?;
         if self.policy.requests().is_none() && stage.asked().is_none() {
             return None;
         }
-        let origin = Origin { key: extra.flow?, tos: extra.tos, program: Rc::clone(extra.program.as_ref()?) };
+        let program = Rc::clone(extra.program.as_ref()?);
+        let outgoing = !stage.is_passive();
+        let origin = Origin { key: extra.flow?, tos: extra.tos, program, outgoing };
         let depends = self.policy.depends_on_requests(&origin);
         match stage.asked() {
             Some(asked) if depends => {

@@ -1,5 +1,4 @@
-//! What is asked on a connection to a program here, and the class that follows from it (DESIGN.md §6): an
-//! [`Exchange`] is shown the bytes of both directions as they pass.
+//! What is asked on a connection, and the class that follows from it (DESIGN.md §6): an [`Exchange`] is shown the bytes of both directions as they pass.
 //!
 //! ```text
 //! inward:   packet ─► shown, if it comes next ─► receive ring ─┐            before the program can see it
@@ -13,7 +12,8 @@
 //! comes when the program has taken everything and has answered before ([`Look::Waiting`]). If that proves to be no
 //! request, the look waits again. A peer gains nothing by leading it astray: it could send the request itself.
 //!
-//! Left out on purpose: connections that programs here open. A program would choose its class by what it asks.
+//! On a connection that a program here opens, the two directions change their parts, for classes whose rules say so
+//! ([`Requests`](crate::settings::Requests)): there a program chooses its class by what it asks.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -79,6 +79,14 @@ pub(crate) struct Move {
     pub(crate) not_admitted: Option<(ClassIndex, DropReason)>,
 }
 
+/// Who asks and who answers: an [`Exchange`] is of the side that answers, and on a connection that a program here opened
+/// that is the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Asks,
+    Answers,
+}
+
 /// Whether the bytes are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
@@ -135,7 +143,7 @@ impl Asked {
 
     /// The class in which it began.
     fn begun(&self) -> ClassIndex {
-        let Origin { key, tos, program } = &self.origin;
+        let Origin { key, tos, program, .. } = &self.origin;
         self.policy.class_for(key, *tos, Some(program))
     }
 
@@ -246,12 +254,13 @@ impl Asked {
     /// Bytes from a packet, which have been stored at this position of the incoming stream and not been published.
     #[inline]
     pub(crate) fn on_stored(&mut self, end: &SocketEnd, position: u64, bytes: &[u8]) {
-        if self.look == Look::Waiting {
+        if self.look == Look::Waiting && !self.origin.outgoing {
             self.join(end, position);
         }
         // What is out of order is shown when it is its turn.
         if self.look == Look::On && position == self.seen {
-            self.show_inward(bytes);
+            self.seen += bytes.len() as u64;
+            self.show(self.peer(), bytes);
         }
     }
 
@@ -260,52 +269,85 @@ impl Asked {
         let mut piece = [0; PIECE];
         while self.look == Look::On && self.seen < position {
             let left = position - self.seen;
-            let unread = self.exchange.unread_inward().min(left);
+            let unread = self.unread(self.peer()).min(left);
             if unread > 0 {
-                self.exchange.skip_inward(unread);
                 self.seen += unread;
-                self.conclude();
+                self.skip(self.peer(), unread);
                 continue;
             }
             let piece = &mut piece[..left.min(PIECE as u64) as usize];
             end.load_received(self.seen, piece);
-            self.show_inward(piece);
+            self.seen += piece.len() as u64;
+            self.show(self.peer(), piece);
         }
     }
 
     /// The program has written from one position of the outgoing stream to another.
     pub(crate) fn on_written(&mut self, end: &SocketEnd, from: u64, to: u64) {
+        if self.look == Look::Waiting && self.origin.outgoing {
+            self.join_outgoing(end, from);
+        }
         let mut piece = [0; PIECE];
         let mut at = from;
         // A ring holds no more, but a program can say anything of what it has written behind a file.
         let mut most = u64::from(end.send_size());
         while self.look == Look::On && at < to {
-            let unread = self.exchange.unread_outward().min(to - at);
+            let unread = self.unread(self.program()).min(to - at);
             let in_file = end.in_file(at).min(to - at);
             let beyond = if most == 0 { to - at } else { 0 };
             let skipped = unread.max(in_file).max(beyond);
             if skipped > 0 {
-                self.exchange.skip_outward(skipped);
+                self.skip(self.program(), skipped);
                 at += skipped;
             } else {
                 let len = end.until_file(at).min(to - at).min(PIECE as u64).min(most);
                 most -= len;
                 let piece = &mut piece[..len as usize];
                 end.load(at, piece);
-                self.exchange.on_outward(piece);
+                self.show(self.program(), piece);
                 at += len;
             }
-            self.conclude();
         }
     }
 
-    fn show_inward(&mut self, bytes: &[u8]) {
-        self.renew();
-        self.seen += bytes.len() as u64;
-        let Some(matcher) = self.policy.requests() else { return };
-        let (policy, origin) = (&self.policy, &self.origin);
-        self.exchange.on_inward(bytes, &matcher, |class| policy.is_possible(class, origin));
+    /// What the peer does on this connection.
+    fn peer(&self) -> Side {
+        if self.origin.outgoing { Side::Answers } else { Side::Asks }
+    }
+
+    /// What the program does.
+    fn program(&self) -> Side {
+        if self.origin.outgoing { Side::Asks } else { Side::Answers }
+    }
+
+    fn show(&mut self, side: Side, bytes: &[u8]) {
+        match side {
+            Side::Asks => {
+                self.renew();
+                let Some(matcher) = self.policy.requests() else { return };
+                let (policy, origin) = (&self.policy, &self.origin);
+                self.exchange.on_inward(bytes, &matcher, |class| policy.is_possible(class, origin));
+            }
+            Side::Answers => {
+                self.exchange.on_outward(bytes);
+            }
+        }
         self.conclude();
+    }
+
+    fn skip(&mut self, side: Side, len: u64) {
+        match side {
+            Side::Asks => self.exchange.skip_inward(len),
+            Side::Answers => self.exchange.skip_outward(len),
+        };
+        self.conclude();
+    }
+
+    fn unread(&self, side: Side) -> u64 {
+        match side {
+            Side::Asks => self.exchange.unread_inward(),
+            Side::Answers => self.exchange.unread_outward(),
+        }
     }
 
     /// Begins to look if a request can begin here.
@@ -315,6 +357,15 @@ impl Asked {
         if answered && position == end.received.get() && position == end.read_consumed() {
             self.look = Look::On;
             (self.seen, self.counted) = (position, 0);
+        }
+    }
+
+    /// The same where the program asks: it has read all answers, and the peer has all that was asked.
+    fn join_outgoing(&mut self, end: &SocketEnd, position: u64) {
+        let received = end.received.get();
+        if received > 0 && received == end.read_consumed() && position == end.freed.get() {
+            self.look = Look::On;
+            (self.seen, self.counted) = (received, 0);
         }
     }
 

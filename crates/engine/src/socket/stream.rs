@@ -41,7 +41,7 @@ pub(crate) struct StreamStage {
     standing: Standing,
     /// A peer began it.
     is_passive: bool,
-    /// What the peer asks, where that can change its class.
+    /// What is asked on it, where that can change its class.
     asked: Option<Box<Asked>>,
     /// The protocol below has been told: written, consumed, requests.
     told_written: u64,
@@ -134,17 +134,22 @@ impl StreamStage {
         self.parent.as_ref().is_some_and(|parent| Rc::ptr_eq(parent, listener))
     }
 
-    /// A connection that a peer began: its class may depend on what is asked.
+    /// A connection that a peer began.
     pub(crate) fn is_passive(&self) -> bool {
         self.is_passive
     }
 
-    /// What its peer asks, if that is looked at.
+    /// The program can still ask or be asked.
+    pub(crate) fn is_used(&self) -> bool {
+        self.seat.is_some()
+    }
+
+    /// What is asked on it, if that is looked at.
     pub(crate) fn asked(&mut self) -> Option<&mut Asked> {
         self.asked.as_deref_mut()
     }
 
-    /// What its peer asks is looked at from now on, or no longer.
+    /// What is asked on it is looked at from now on, or no longer.
     pub(crate) fn set_asked(&mut self, asked: Option<Asked>) {
         let asked = asked.map(|asked| match &self.end {
             Some(end) => asked.joining(end),
@@ -337,7 +342,6 @@ impl StreamStage {
             if let Some(asked) = self.asked.take() {
                 account.buffer_bytes_held = account.buffer_bytes_held.saturating_sub(asked.charged());
             }
-            self.is_passive = false;
         }
     }
 }

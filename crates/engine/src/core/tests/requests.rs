@@ -7,7 +7,7 @@ use scoutline_proto::request::matcher::{CookieCondition, HeaderCondition, Header
 use scoutline_sched::Level;
 
 use super::*;
-use crate::settings::ClassSettings;
+use crate::settings::{ClassSettings, Requests};
 use crate::socket::StreamStage;
 
 fn class(name: &str, priority: u8, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
@@ -114,6 +114,113 @@ fn change(pair: &mut Pair, classes: Vec<ClassSettings>) {
     pair.server.core.obey(Command::SetClasses(classes, done), now);
     pair.server.settle(now);
     assert!(matches!(answer.try_recv(), Ok(Answer::Done)));
+}
+
+/// The connection of the client, whose program asks: class, and what it is told of its importance.
+fn asking_row(pair: &Pair, client: u32) -> PathRow {
+    let rows = pair.client.rows(pair.now);
+    let row = rows.into_iter().find(|row| row.state.as_deref() == Some("ESTABLISHED")).unwrap();
+    let told = pair.client.slot(client).importance.load(Ordering::Relaxed);
+    assert_eq!(Some(told), row.priority.map(|priority| u32::from(priority) + 1), "the program knows");
+    row
+}
+
+fn of_outgoing(mut class: ClassSettings, requests: Requests) -> ClassSettings {
+    class.requests = requests;
+    class
+}
+
+#[test]
+fn what_a_program_asks_of_others_gives_its_connection_a_class_where_rules_say_so() {
+    for seed in 0..4 {
+        let config = if seed == 0 { WireConfig::default() } else { hard_wire() };
+        let mut pair = Pair::new(90 + seed, config);
+        let now = pair.now;
+        let rules = vec![
+            of_outgoing(url("fast", 3, "/fast/"), Requests::Outgoing),
+            of_outgoing(url("both", 2, "/both/"), Requests::Both),
+            url("served", 7, "/"),
+        ];
+        pair.client.change(rules.clone(), now);
+        pair.server.change(rules, now);
+        let (_, client, server) = pair.established(80);
+        let body = pattern(50_000, seed);
+        for (path, class, seen_by_server) in [
+            ("/fast/", "fast", "served"),
+            ("/", "default", "served"),
+            ("/both/", "both", "both"),
+            ("/fast/again", "fast", "served"),
+        ] {
+            let text = get(path);
+            assert_eq!(pair.client.write(client, text.as_bytes()), text.len());
+            pair.until("the request", |pair| !pair.server.read(server, usize::MAX).is_empty());
+            assert_eq!(asking_row(&pair, client).class, class, "{path}");
+            assert_eq!(row(&pair).class, seen_by_server, "{path}");
+            let mut answer = answer(body.len());
+            let head = answer.len() - body.len();
+            answer[head..].copy_from_slice(&body);
+            let (mut sent, mut got) = (0, 0);
+            pair.until("the answer", |pair| {
+                sent += pair.server.write(server, &answer[sent..]);
+                got += pair.client.read(client, usize::MAX).len();
+                got == answer.len()
+            });
+            assert_eq!(asking_row(&pair, client).class, class, "{path}: until the next one");
+        }
+        let row = asking_row(&pair, client);
+        assert_eq!((row.requests, row.details.get("requests-unseen")), (4, None));
+    }
+}
+
+/// Rules come to a connection that has been used, and go; a server that speaks first is not looked into.
+#[test]
+fn rules_for_outgoing_requests_come_and_go() {
+    let mut pair = Pair::new(95, WireConfig::default());
+    let (_, client, server) = pair.established(80);
+    let exchange = |pair: &mut Pair, path: &str| {
+        pair.client.write(client, get(path).as_bytes());
+        pair.until("the request", |pair| !pair.server.read(server, usize::MAX).is_empty());
+        pair.server.write(server, &answer(10));
+        pair.until("the answer", |pair| !pair.client.read(client, usize::MAX).is_empty());
+        asking_row(pair, client).class
+    };
+    assert_eq!(exchange(&mut pair, "/fast/"), "default");
+    let now = pair.now;
+    pair.client.change(vec![of_outgoing(url("fast", 3, "/fast/"), Requests::Outgoing)], now);
+    assert_eq!(exchange(&mut pair, "/fast/"), "fast");
+    assert_eq!(exchange(&mut pair, "/slow/"), "default");
+    assert_eq!(exchange(&mut pair, "/fast/"), "fast");
+    let now = pair.now;
+    pair.client.change(vec![url("fast", 3, "/fast/")], now);
+    assert_eq!(asking_row(&pair, client).class, "default", "it is about incoming ones now");
+    pair.client.change(vec![of_outgoing(url("fast", 3, "/fast/"), Requests::Both)], now);
+    assert_eq!(exchange(&mut pair, "/fast/"), "fast");
+
+    let mut pair = Pair::new(96, WireConfig::default());
+    let now = pair.now;
+    pair.client.change(vec![of_outgoing(url("fast", 3, "/fast/"), Requests::Outgoing)], now);
+    let (_, client, server) = pair.established(25);
+    pair.server.write(server, b"220 mail.example.org\r\n");
+    pair.until("the greeting", |pair| !pair.client.read(client, usize::MAX).is_empty());
+    pair.client.write(client, get("/fast/").as_bytes());
+    pair.until("the line", |pair| !pair.server.read(server, usize::MAX).is_empty());
+    let row = asking_row(&pair, client);
+    assert_eq!((&*row.class, &*row.details["requests-unseen"]), ("default", "bytes of the server that answer no request"));
+}
+
+#[test]
+fn the_server_name_that_a_program_asks_for_gives_the_class() {
+    let hello = include_bytes!("../../../../../fuzz/corpus-kept/tls/openssl-1.3");
+    let mut pair = Pair::new(97, WireConfig::default());
+    let now = pair.now;
+    let mut shop = of_outgoing(class("shop", 4, |_| {}), Requests::Outgoing);
+    shop.request.server_names = vec!["*.example.org".into()];
+    pair.client.change(vec![shop], now);
+    let (_, client, server) = pair.established(443);
+    assert_eq!(pair.client.write(client, hello), hello.len());
+    pair.until("the hello", |pair| !pair.server.read(server, usize::MAX).is_empty());
+    let row = asking_row(&pair, client);
+    assert_eq!(row.class, "shop", "{:?}", row.details);
 }
 
 /// A class that promises its paths CPU time takes no more of them than it can promise it to.
