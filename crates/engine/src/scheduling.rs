@@ -40,7 +40,8 @@ pub enum Asks {
         /// Engine time that it takes at most in each such time, for admission; 0: not said.
         budget_us: u32,
     },
-    /// A share in proportion to the other paths of WFQ.
+    /// A share of WFQ. Of a class: its weight among the classes of WFQ; of a path: among those of its class, or, if
+    /// that is none of WFQ, among the classes.
     Weight(Weight),
     /// A share of its own (BERT).
     Rate {

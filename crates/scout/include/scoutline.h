@@ -41,7 +41,8 @@
  * where the class has a deadline there; in a class that has one, a later one is a lowering. getsockopt: -1: none. */
 #define SO_SCOUT_DEADLINE 5
 
-/* int: the weight among the paths of policy wfq, 1 to 10000; -1: as the class says. In a class of wfq less is a lowering.
+/* int: the weight among the paths of its class of policy wfq, of which each has the number that is the class's weight, 1 to
+ * 10000; -1: as the class says. Less is a lowering. In a class of another policy: among the classes of wfq.
  * getsockopt: -1: none. */
 #define SO_SCOUT_WEIGHT 6
 
