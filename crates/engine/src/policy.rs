@@ -177,7 +177,11 @@ impl ClassPolicy {
             requests: None,
             generation: 0,
         };
-        let policy = ClassPolicy { table: RefCell::new(table), permissions: RefCell::default(), linux_level: Cell::default() };
+        let policy = ClassPolicy {
+            table: RefCell::new(table),
+            permissions: RefCell::default(),
+            linux_level: Cell::default(),
+        };
         policy.replace(classes);
         policy
     }
@@ -324,9 +328,8 @@ impl ClassPolicy {
     /// Whether the class is one of the rules, and what it asks beside the request holds.
     pub(crate) fn is_possible(&self, number: ClassIndex, origin: &Origin) -> bool {
         let table = self.table.borrow();
-        let asked = |class: &ClassSettings| {
-            class.request.is_empty() || class.requests.are_looked_at(origin.outgoing)
-        };
+        let asked =
+            |class: &ClassSettings| class.request.is_empty() || class.requests.are_looked_at(origin.outgoing);
         let class = table.class(number).filter(|class| class.rank.is_some() && asked(&class.settings));
         class.is_some_and(|class| fits(&class.settings, &origin.key, origin.tos, Some(&origin.program)))
     }
@@ -400,8 +403,8 @@ impl Table {
         let (memory, connections, promised, asks_since) = match self.class(number) {
             Some(same) => {
                 same.memory.set_limits(u32::MAX, limit);
-                let asks_same = same.settings.request == settings.request
-                    && same.settings.requests == settings.requests;
+                let asks_same =
+                    same.settings.request == settings.request && same.settings.requests == settings.requests;
                 let asks_since = if asks_same { same.asks_since } else { self.generation };
                 let (connections, promised) = (Rc::clone(&same.connections), Rc::clone(&same.promised));
                 (same.memory.clone(), connections, promised, asks_since)

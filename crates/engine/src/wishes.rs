@@ -11,8 +11,8 @@
 
 use std::rc::Rc;
 
-use scoutline_sched::{Level, Weight};
 use scoutline_sched::transmit::BitRate;
+use scoutline_sched::{Level, Weight};
 
 use crate::policy::{Class, ClassPolicy, DSCP_LE, mark_of, of_these_programs};
 use crate::scheduling::{Asks, Stands};
@@ -90,8 +90,8 @@ impl ClassPolicy {
     pub(crate) fn allows(&self, ruled: &Rc<Class>, wishes: &Wishes, program: &ProgramFacts) -> bool {
         let granted = self.grant(Rc::clone(ruled), Some(wishes), program);
         let class = wishes.class.as_ref().is_none_or(|name| granted.class.settings.name == **name);
-        let place =
-            wishes.background || wishes.place.is_none_or(|place| Place::of(place, granted.stands) == Some(place));
+        let place = wishes.background
+            || wishes.place.is_none_or(|place| Place::of(place, granted.stands) == Some(place));
         class && place && wishes.extend.is_none_or(|extend| granted.extended == extend)
     }
 
@@ -146,9 +146,8 @@ impl Permitted {
             // To be done later is less than to be done sooner.
             Place::Deadline(within_us) => {
                 let least = own.asks.deadline_us().into_iter().chain(self.deadline_us).min();
-                least.map_or(own, |least| {
-                    Stands::new(own.asks.within(within_us.max(least)), own.level, linux)
-                })
+                least
+                    .map_or(own, |least| Stands::new(own.asks.within(within_us.max(least)), own.level, linux))
             }
             Place::Weight(weight) => {
                 let most = own.asks.weight().max(self.weight);
@@ -246,7 +245,11 @@ mod tests {
         let web = policy.named("web").unwrap();
         let allows = |wishes: &Wishes| policy.allows(&web, wishes, &program("nginx"));
         for (priority, allowed) in [(0, true), (2, true), (3, false), (63, false)] {
-            assert_eq!(allows(&wish(|wishes| wishes.place = Some(Place::Priority(priority)))), allowed, "{priority}");
+            assert_eq!(
+                allows(&wish(|wishes| wishes.place = Some(Place::Priority(priority)))),
+                allowed,
+                "{priority}"
+            );
         }
         assert!(allows(&wish(|wishes| wishes.background = true)));
         assert!(allows(&wish(|wishes| wishes.extend = Some(false))));
@@ -321,7 +324,8 @@ mod tests {
     #[test]
     fn what_is_granted_follows_rules_and_permissions() {
         let policy = policy(vec![PermissionSettings { priority: Some(4), ..Default::default() }]);
-        let wishes = wish(|wishes| (wishes.place, wishes.class) = (Some(Place::Priority(8)), Some("low".into())));
+        let wishes =
+            wish(|wishes| (wishes.place, wishes.class) = (Some(Place::Priority(8)), Some("low".into())));
         let of = |policy: &ClassPolicy, ruled: &str| {
             let granted = policy.grant(policy.named(ruled).unwrap(), Some(&wishes), &program("nginx"));
             (granted.class.settings.name.clone(), granted.stands.level)

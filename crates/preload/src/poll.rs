@@ -14,10 +14,10 @@ use std::sync::atomic::{Ordering, fence};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t};
 
 use crate::real::err;
+use crate::serve::{self, HOLD_NS, ORDINARY};
 use crate::slot::{Socket, ring_before_sleep, tell_deferred};
 use crate::table::Entry;
 use crate::wait::{self, Woken};
-use crate::serve::{self, HOLD_NS, ORDINARY};
 use crate::{attach, epoll, real, table};
 
 /// Descriptors that need no memory from the heap.

@@ -421,9 +421,8 @@ impl<T> LevelQueues<T> {
 
     /// The class whose turn it is among those that may send at `now`.
     fn next(&self, rates: &[ClassRate], now: Time, released: bool) -> Option<usize> {
-        let ready = |queue: &ClassQueue<T>| {
-            !queue.messages.is_empty() && rates[queue.rate].ready_at(released) <= now
-        };
+        let ready =
+            |queue: &ClassQueue<T>| !queue.messages.is_empty() && rates[queue.rate].ready_at(released) <= now;
         let candidates = self.classes.iter().enumerate().filter(|(_, queue)| ready(queue));
         candidates.min_by_key(|(_, queue)| queue.start).map(|(at, _)| at)
     }

@@ -58,7 +58,10 @@ fn the_important_is_reported_first_and_the_rest_soon() {
     let fixture = fixture(Arm::Paths);
     for kind in KINDS {
         let said = reported(&fixture, kind, [7000, 7001]);
-        assert!(said.contains("at once: first\nthen: first second\nwithout the first: second"), "{kind}: {said}");
+        assert!(
+            said.contains("at once: first\nthen: first second\nwithout the first: second"),
+            "{kind}: {said}"
+        );
     }
 }
 

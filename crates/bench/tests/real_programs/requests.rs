@@ -343,7 +343,8 @@ fn outgoing_requests_give_classes_to_programs_that_ask() {
     let mut server = start_with(&fixture, Side::Peer, &server, 443);
     let base = format!("http://{}", fixture.peer_address());
     let [api, large] = ["api/small", "large"].map(|name| format!("{base}/{name}"));
-    let arguments = ["-sS", "--fail", "-o", "/dev/null", "-o", "/dev/null", "-o", "/dev/null", "-w", "%{num_connects} "];
+    let arguments =
+        ["-sS", "--fail", "-o", "/dev/null", "-o", "/dev/null", "-o", "/dev/null", "-w", "%{num_connects} "];
     let said = fixture.run("curl", &[&arguments[..], &[&api, &large, &api]].concat(), SOON);
     assert_eq!(said.trim(), "1 0 0", "one connection");
     assert_eq!((requests(&fixture, "api"), requests(&fixture, "default")), (2, 1));

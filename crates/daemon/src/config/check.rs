@@ -312,12 +312,12 @@ fn check_permissions(config: &Config) -> Checked {
                 return fault(class, super::unknown("class", name, &names));
             }
         }
-        let places = permission.priority.is_some()
-            || permission.deadline_us.is_some()
-            || permission.weight.is_some();
+        let places =
+            permission.priority.is_some() || permission.deadline_us.is_some() || permission.weight.is_some();
         if !places && permission.class.is_empty() && permission.extend.is_none() {
             let at = permission.program.first().or(permission.cgroup.first()).map_or(0..0, Spanned::span);
-            let message = "a permission that permits nothing: give it priority, deadline_us, weight, class or extend";
+            let message =
+                "a permission that permits nothing: give it priority, deadline_us, weight, class or extend";
             return Err(Fault { at, message: message.into() });
         }
     }

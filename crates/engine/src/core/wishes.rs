@@ -135,7 +135,9 @@ impl Core {
                 Level::Idle => slot_option::NO_PRIORITY,
             }),
             slot_option::DEADLINE => Ok(asks.deadline_us().map_or(slot_option::NONE, |us| us as i32)),
-            slot_option::WEIGHT => Ok(asks.weight().map_or(slot_option::NONE, |weight| weight.value() as i32)),
+            slot_option::WEIGHT => {
+                Ok(asks.weight().map_or(slot_option::NONE, |weight| weight.value() as i32))
+            }
             slot_option::BACKGROUND => Ok(i32::from(level == Level::Idle)),
             slot_option::EXTEND => Ok(i32::from(granted.extended)),
             slot_option::CLASS => {

@@ -136,8 +136,7 @@ impl Asked {
 
     /// That the class by what was asked could not carry it.
     fn refusal(&self) -> Option<Refused> {
-        let still =
-            |it: &Refused| self.exchange.class() == Some(it.class) && it.requests == self.requests();
+        let still = |it: &Refused| self.exchange.class() == Some(it.class) && it.requests == self.requests();
         self.refused.filter(still)
     }
 

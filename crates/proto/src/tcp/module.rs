@@ -44,11 +44,7 @@ pub struct Backlog {
 impl Backlog {
     /// An empty backlog.
     pub fn new(limit: u32) -> Rc<Backlog> {
-        Rc::new(Backlog {
-            limit: Cell::new(limit.max(1)),
-            half_open: Cell::new(0),
-            refused: Cell::new(0),
-        })
+        Rc::new(Backlog { limit: Cell::new(limit.max(1)), half_open: Cell::new(0), refused: Cell::new(0) })
     }
 
     /// True when no more handshakes may begin.

@@ -21,16 +21,12 @@ impl Class {
     /// Takes in whoever has this slot. Its number is dense, for vectors are indexed with it, and a class may have few of
     /// very many paths.
     pub(super) fn join(&mut self, slot: u32) -> u32 {
-        match self.free.pop() {
-            Some(member) => {
-                self.slots[member as usize] = slot;
-                member
-            }
-            None => {
-                self.slots.push(slot);
-                self.slots.len() as u32 - 1
-            }
+        if let Some(member) = self.free.pop() {
+            self.slots[member as usize] = slot;
+            return member;
         }
+        self.slots.push(slot);
+        self.slots.len() as u32 - 1
     }
 
     /// A member goes, and leaves nothing to whoever gets its number.

@@ -35,11 +35,7 @@ fn task(weight: u32, load: Load) -> Task {
 }
 
 fn part(class: u16, class_weight: u32, weight: u32) -> Share {
-    Share {
-        class,
-        class_weight: Weight::new(class_weight.into()),
-        weight: Weight::new(weight.into()),
-    }
+    Share { class, class_weight: Weight::new(class_weight.into()), weight: Weight::new(weight.into()) }
 }
 
 /// A path of a class.

@@ -20,7 +20,7 @@ struct Noting {
 }
 
 impl Partner for Noting {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "noting"
     }
     fn facts(&self) -> &DeviceFacts {

@@ -205,7 +205,10 @@ fn rules_for_outgoing_requests_come_and_go() {
     pair.client.write(client, get("/fast/").as_bytes());
     pair.until("the line", |pair| !pair.server.read(server, usize::MAX).is_empty());
     let row = asking_row(&pair, client);
-    assert_eq!((&*row.class, &*row.details["requests-unseen"]), ("default", "bytes of the server that answer no request"));
+    assert_eq!(
+        (&*row.class, &*row.details["requests-unseen"]),
+        ("default", "bytes of the server that answer no request")
+    );
 }
 
 #[test]

@@ -74,11 +74,7 @@ pub struct Request<'a> {
 impl RequestReader {
     /// At the start of a stream.
     pub fn new(limits: &Limits) -> RequestReader {
-        RequestReader {
-            reader: Reader::new(limits),
-            asks_to_switch: false,
-            is_last: false,
-        }
+        RequestReader { reader: Reader::new(limits), asks_to_switch: false, is_last: false }
     }
 
     /// Takes bytes off `piece` up to the next event. To be called until it gives `None`: then all were taken.

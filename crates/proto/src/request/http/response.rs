@@ -37,10 +37,7 @@ pub enum ResponseEvent {
 impl ResponseReader {
     /// At the start of a stream.
     pub fn new(limits: &Limits) -> ResponseReader {
-        ResponseReader {
-            reader: Reader::new(limits),
-            is_interim: false,
-        }
+        ResponseReader { reader: Reader::new(limits), is_interim: false }
     }
 
     /// Takes bytes off `piece` up to the next event. To be called until it gives `None`: then all were taken.
