@@ -16,7 +16,7 @@
 //! - **See also**: [`Activity`]: when background may be sent at all.
 //!
 //! With a rate, a message is handed down when what stands below needs at most [`BELOW`] of the link's time; one of the
-//! idle level when that is at most half a frame (or [`BELOW_WAKE`]): so one background frame at most waits where it
+//! idle level when that is at most half a frame (or `BELOW_WAKE`): so one background frame at most waits where it
 //! cannot be recalled, behind the rest of the one that the link sends. Time that nobody used is not saved up: no burst follows a pause. Producers make
 //! late: a class queue takes two segments (background more, as it can be recalled), and a segment is no longer than
 //! what the link sends in [`BELOW`].
