@@ -318,7 +318,7 @@ impl Host {
                     }
                 }
             }
-            Effect::SetClass { .. } => panic!("nobody here looks into requests"),
+            Effect::SetClass { .. } | Effect::NotAdmitted { .. } => panic!("nobody here looks into requests"),
             Effect::Destroy => {
                 assert!(!self.services.contains(&id) && id != self.listener, "it serves all");
                 self.flows.retain(|_, path| *path != id);

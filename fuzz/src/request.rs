@@ -16,7 +16,7 @@ use crate::bytes::{Bytes, Target};
 /// The targets of this file.
 pub const TARGETS: &[Target] = &[("http", http), ("tls", tls)];
 
-const LIMITS: Limits = Limits { head_bytes: 512, hello_bytes: 1024, outstanding: 6 };
+const LIMITS: Limits = Limits { head_bytes: 512, hello_bytes: 1024, outstanding: 6, interim: 4 };
 
 /// One stream of requests, one of responses, or both of one connection.
 pub fn http(data: &[u8]) {
@@ -128,6 +128,8 @@ struct Oracle {
     requests: RequestReader,
     responses: ResponseReader,
     outstanding: Vec<(ClassIndex, RequestKind)>,
+    /// Interim responses to the oldest of them.
+    interim: u32,
     class: Option<ClassIndex>,
     opaque: Option<Opaque>,
 }
@@ -138,6 +140,7 @@ impl Oracle {
             requests: RequestReader::new(&LIMITS),
             responses: ResponseReader::new(&LIMITS),
             outstanding: Vec::new(),
+            interim: 0,
             class: None,
             opaque: None,
         }
@@ -164,7 +167,16 @@ impl Oracle {
             let answers = self.outstanding.first().map(|&(_, kind)| kind);
             let event = skipped.take().or_else(|| self.responses.on_bytes(&mut bytes, answers));
             let Some(event) = event else { break };
+            if let ResponseEvent::Interim(_) = event {
+                self.interim += 1;
+                if self.interim > LIMITS.interim {
+                    self.settle();
+                    self.opaque = Some(Opaque::TooManyInterim);
+                    return;
+                }
+            }
             if let ResponseEvent::End(_) = event {
+                self.interim = 0;
                 self.class = Some(self.outstanding.remove(0).0);
                 if self.outstanding.is_empty() {
                     self.requests.on_answered();

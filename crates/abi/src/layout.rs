@@ -218,6 +218,16 @@ pub mod slot_option {
     /// The class: only to be asked for.
     pub const CLASS: u64 = 8;
 
+    /// By when what comes to its path should be done, in microseconds: [`DEADLINES_US`], [`AS_CLASS`]. Asked for:
+    /// [`NONE`] without one.
+    pub const DEADLINE: u64 = 9;
+    /// Its weight among the paths of WFQ: 1 to 10,000, [`AS_CLASS`]. Asked for: [`NONE`] where it has none.
+    pub const WEIGHT: u64 = 10;
+
+    /// Deadlines of less than a few runs of others cannot be met; those beyond a minute are none.
+    pub const DEADLINES_US: std::ops::RangeInclusive<u64> = 100..=60_000_000;
+    /// Answer: none.
+    pub const NONE: i32 = 0;
     /// Value: not said.
     pub const AS_CLASS: u64 = u64::MAX;
     /// Answer: none.

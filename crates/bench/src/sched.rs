@@ -1,7 +1,7 @@
 //! `sched`: the policies in virtual time, against the ideal. Named sets of paths ask for work; a schedule as the engine
 //! drives it says who runs; the fluid schedule of the same set (everyone with work served at once, in proportion)
-//! says what each would have got on an ideal machine. The same set under round robin, and under WFQ where it is about
-//! BERT, are the peers.
+//! says what each would have got on an ideal machine. The same set under round robin, and under plain WFQ (each path by
+//! itself) where it is about BERT or about classes, are the peers.
 //!
 //! Nothing here is measured in real time: the same figures come out on every machine. Rounds differ in their seeds.
 
@@ -41,6 +41,8 @@ impl Arm {
     fn ask(self, task: &Task) -> Task {
         let asks = match (self, task.asks) {
             (Arm::Ours, asks) | (Arm::Wfq, asks @ Asks::Weight(_)) => asks,
+            // As if each path were a class.
+            (Arm::Wfq, Asks::Share(share)) => Asks::Weight(share.class_weight),
             (Arm::Wfq, Asks::Rate { rate, .. } | Asks::RealTime { rate, .. }) => Asks::Weight(rate),
             (Arm::Wfq | Arm::RoundRobin, _) => Asks::Level(Level::default()),
         };
@@ -265,6 +267,8 @@ mod tests {
         {
             assert!((row.ratio.unwrap() - 1.0).abs() < 0.02, "{row:?}");
         }
+        let nine = find(&report, "WFQ, classes: nine paths", "got", "WFQ");
+        assert!((nine.ours - 20.0).abs() < 0.5 && nine.peer.unwrap() > 45.0, "{nine:?}");
         let missed = find(&report, "BERT at full load: decoder", "deadlines missed", "WFQ");
         assert!(missed.ours == 0.0 && missed.peer.unwrap() > 30.0, "{missed:?}");
         assert!(find(&report, "BERT at full load: decoder", "stolen by it", "").ours > 15.0);

@@ -27,6 +27,7 @@ use toml::{Spanned, Table};
 pub(crate) use classes::{is_class_key, key_value, parse_classes, render};
 pub use dscp::Dscp;
 pub use error::{ConfigError, unknown};
+pub use request::Requests;
 pub use scheduling::{Percent, Policy, Scheduler};
 pub(crate) use settings::{classes as class_settings, permissions as permission_settings};
 pub use values::{Interval, Mode, Network, Ports, Rate, Size, User};
@@ -399,8 +400,9 @@ pub struct Class {
     /// Control groups of the program, or parents of them.
     #[serde(default)]
     pub cgroup: Vec<Spanned<String>>,
-    /// TLS server names: `www.example.org`, `*.example.org`. These and the next four are asked of connections to a
-    /// program here; the class follows the request.
+    /// Whose requests the next five are about; default: `incoming`.
+    pub requests: Option<Spanned<Requests>>,
+    /// TLS server names: `www.example.org`, `*.example.org`. The class follows the request.
     #[serde(default)]
     pub tls_name: Vec<Spanned<String>>,
     /// HTTP hosts, in the same notation.
@@ -446,6 +448,10 @@ pub struct Permission {
     pub cgroup: Vec<Spanned<String>>,
     /// Up to this priority.
     pub priority: Option<Spanned<u8>>,
+    /// Down to this deadline, in microseconds.
+    pub deadline_us: Option<Spanned<u32>>,
+    /// Up to this weight among the paths of wfq.
+    pub weight: Option<Spanned<u32>>,
     /// Into these classes, by name.
     #[serde(default)]
     pub class: Vec<Spanned<String>>,

@@ -13,18 +13,24 @@
 //!
 //! A SYN that is refused is dropped, as Linux drops it when the accept queue is full: the peer asks again. `connect`
 //! and the first use of a datagram socket are ENOBUFS, as Linux says when it has no room for what a socket needs; not
-//! EAGAIN, which programs take for a connection under way. What a change of classes brings to more than a limit
-//! stays; then nothing more is admitted.
+//! EAGAIN, which programs take for a connection under way.
+//!
+//! | a path that lives changes its class | |
+//! |---|---|
+//! | because its program asked (`setsockopt`) | admitted there first, or refused: ENOBUFS, and all stays as it was |
+//! | because of what was asked on it | admitted there first; or it goes back to the class in which it began, without a promise if there is none left, and is tried again with the next request |
+//! | because the classes were changed | it stays, even beyond a limit; then nothing more is admitted |
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use scoutline_base::Time;
 use scoutline_path::DropReason;
+use scoutline_proto::bindings::ClassIndex;
 use scoutline_sched::{Level, Schedule, Weight};
 
 use crate::policy::Class;
-use crate::scheduling::{Asks, JobAsks};
+use crate::scheduling::{Asks, JobAsks, Stands};
 
 /// Names of the policies in the order of [`Asks::index`].
 pub(crate) const POLICIES: [&str; 4] = ["priority", "edf", "wfq", "bert"];
@@ -57,8 +63,17 @@ impl Asks {
 
 /// What of the CPU each policy has to give, and has given.
 pub(crate) struct Promises {
-    limits: [Millionths; POLICIES.len()],
+    limits: Cell<[Millionths; POLICIES.len()]>,
     given: [Rc<Cell<Millionths>>; POLICIES.len()],
+}
+
+/// What the books have for a path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Booked {
+    /// Its class.
+    pub(crate) class: ClassIndex,
+    /// What it asks for, and is promised.
+    pub(crate) asks: Asks,
 }
 
 /// Given back when dropped.
@@ -70,12 +85,12 @@ pub(crate) struct Promise {
 impl Promises {
     /// What this schedule guarantees.
     pub(crate) fn of(schedule: &Schedule) -> Promises {
-        Promises { limits: Promises::limits_of(schedule), given: Default::default() }
+        Promises { limits: Cell::new(Promises::limits_of(schedule)), given: Default::default() }
     }
 
     /// It guarantees something else now. What was given stays.
-    pub(crate) fn follow(&mut self, schedule: &Schedule) {
-        self.limits = Promises::limits_of(schedule);
+    pub(crate) fn follow(&self, schedule: &Schedule) {
+        self.limits.set(Promises::limits_of(schedule));
     }
 
     fn limits_of(schedule: &Schedule) -> [Millionths; POLICIES.len()] {
@@ -98,13 +113,31 @@ impl Promises {
         })
     }
 
-    /// Whether a path of this class that asks for this can be carried.
-    pub(crate) fn admit(&self, class: &Class, asks: Asks) -> Result<(), DropReason> {
+    /// Whether a path of this class that asks for this can be carried, in the place of what it is promised already.
+    pub(crate) fn admit(&self, class: &Class, asks: Asks, has: Option<Booked>) -> Result<(), DropReason> {
         let amount = asks.promised();
-        let fits = amount == 0
-            || self.given(asks) + amount <= self.limit(asks)
-                && class.settings.cpu_limit.is_none_or(|limit| class.promised.get() + amount <= limit);
-        if fits { Ok(()) } else { Err(DropReason::CpuLimit) }
+        let of_policy = has.filter(|has| has.asks.index() == asks.index());
+        let of_class = has.filter(|has| has.class == class.number);
+        let promised = |has: Option<Booked>| has.map_or(0, |has| has.asks.promised());
+        // Who is beyond a limit already may stay.
+        let no_more = of_policy.is_some_and(|_| of_class.is_some()) && amount <= promised(of_policy);
+        let fits = |given: Millionths, returned, limit| given.saturating_sub(returned) + amount <= limit;
+        let carried = amount == 0
+            || no_more
+            || fits(self.given(asks), promised(of_policy), self.limit(asks))
+                && class
+                    .settings
+                    .cpu_limit
+                    .is_none_or(|limit| fits(class.promised.get(), promised(of_class), limit));
+        if carried { Ok(()) } else { Err(DropReason::CpuLimit) }
+    }
+
+    /// Where a path of this class stands which is there whatever can be promised: as it asks, or without a promise.
+    pub(crate) fn carried(&self, class: &Class, stands: Stands, has: Option<Booked>) -> Stands {
+        match self.admit(class, stands.asks, has) {
+            Ok(()) => stands,
+            Err(_) => Level::default().into(),
+        }
     }
 
     /// Takes what it promises out of what there is, admitted or not.
@@ -121,7 +154,7 @@ impl Promises {
 
     /// What the policy has to give.
     pub(crate) fn limit(&self, asks: Asks) -> Millionths {
-        self.limits[asks.index()]
+        self.limits.get()[asks.index()]
     }
 
     /// What it has given.
@@ -131,7 +164,7 @@ impl Promises {
 
     /// For each policy: what it has to give, and what it has given.
     pub(crate) fn all(&self) -> [(Millionths, Millionths); POLICIES.len()] {
-        std::array::from_fn(|policy| (self.limits[policy], self.given[policy].get()))
+        std::array::from_fn(|policy| (self.limits.get()[policy], self.given[policy].get()))
     }
 }
 

@@ -35,7 +35,7 @@ use scoutline_path::{
 };
 use scoutline_proto::{Bindings, Interface};
 use scoutline_ring::StreamMemory;
-use scoutline_sched::{Decision, Entry, Level, Policy, Schedule};
+use scoutline_sched::{Decision, Entry, Level, Parameters, Policy, Schedule, Share, Weight};
 
 use crate::admission::{Promise, Promises};
 use crate::clock;
@@ -144,7 +144,7 @@ pub struct Core {
     pub(crate) finished: ClassAccounts,
     pub(crate) policy: Rc<ClassPolicy>,
     listeners: Listeners,
-    promises: Promises,
+    promises: Rc<Promises>,
     policy_memory: PolicyMemory,
     /// By a change of the classes a path no longer raises its threads as far as before.
     lowered: bool,
@@ -287,6 +287,7 @@ impl Core {
         let Extra { level, asks, .. } = self.extras[id.index as usize];
         let parameters = match asks {
             Asks::Level => level.into(),
+            Asks::Weight(weight) => self.share_of(id, weight),
             _ => asks.parameters(
                 level,
                 self.waits_since(id, now),
@@ -294,6 +295,17 @@ impl Core {
             ),
         };
         self.schedule.enqueue(Entry::Path(id), parameters, now);
+    }
+
+    /// What a path with this weight asks for: a part of what its class gets, if that is one of WFQ.
+    fn share_of(&self, id: PathId, weight: Weight) -> Parameters {
+        let class = self.paths.get(id).map(|path| self.policy.class(u32::from(path.class())));
+        match class.map(|class| (class.number, class.settings.asks)) {
+            Some((number, Asks::Weight(class_weight))) => {
+                Share { class: number as u16, class_weight, weight }.into()
+            }
+            _ => weight.into(),
+        }
     }
 
     /// When the oldest of what waits for a path came: the front of its queue, or what its program or a timer wants.

@@ -39,5 +39,6 @@ pub use crate::policy::ClassPolicy;
 pub use crate::scheduling::{Asks, JobAsks, Stands};
 pub use crate::settings::{
     ClassSettings, DeviceSettings, EngineSettings, Forward, LiveSettings, PermissionSettings, ProgramFacts,
+    Requests,
 };
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

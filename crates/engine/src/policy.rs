@@ -36,6 +36,8 @@ use conditions::{Place, hold_for_packet, hold_for_place, look_at_packets};
 pub struct ClassPolicy {
     table: RefCell<Table>,
     permissions: RefCell<Vec<PermissionSettings>>,
+    /// Where Linux stands.
+    linux_level: Cell<Level>,
 }
 
 /// What the sockets of each policy of the schedule may hold together.
@@ -95,6 +97,8 @@ pub(crate) struct Origin {
     pub(crate) tos: Option<u8>,
     /// The program here.
     pub(crate) program: Rc<ProgramFacts>,
+    /// The program opened it, and asks; else its peer does.
+    pub(crate) outgoing: bool,
 }
 
 /// The place of one TCP connection among those of its class: given back when dropped.
@@ -144,6 +148,14 @@ impl Class {
     }
 }
 
+/// DSCP of lower effort (RFC 8622 §3).
+pub(crate) const DSCP_LE: u8 = 0b00_0001;
+
+/// The mark of packets: what the class says, else background is marked as such.
+pub(crate) fn mark_of(mark: Option<u8>, level: Level) -> Option<u8> {
+    mark.or((level == Level::Idle).then_some(DSCP_LE))
+}
+
 fn lowered(stands: Stands, program: Option<&ProgramFacts>) -> Stands {
     if program.is_some_and(|program| program.background) { Level::Idle.into() } else { stands }
 }
@@ -165,7 +177,11 @@ impl ClassPolicy {
             requests: None,
             generation: 0,
         };
-        let policy = ClassPolicy { table: RefCell::new(table), permissions: RefCell::default() };
+        let policy = ClassPolicy {
+            table: RefCell::new(table),
+            permissions: RefCell::default(),
+            linux_level: Cell::default(),
+        };
         policy.replace(classes);
         policy
     }
@@ -197,6 +213,15 @@ impl ClassPolicy {
             }
         }
         table.compile();
+    }
+
+    /// Linux stands here; what is urgent depends on it.
+    pub(crate) fn set_linux_level(&self, level: Level) {
+        self.linux_level.set(level);
+    }
+
+    pub(crate) fn linux_level(&self) -> Level {
+        self.linux_level.get()
     }
 
     /// Puts these permissions in the place of all.
@@ -303,7 +328,9 @@ impl ClassPolicy {
     /// Whether the class is one of the rules, and what it asks beside the request holds.
     pub(crate) fn is_possible(&self, number: ClassIndex, origin: &Origin) -> bool {
         let table = self.table.borrow();
-        let class = table.class(number).filter(|class| class.rank.is_some());
+        let asked =
+            |class: &ClassSettings| class.request.is_empty() || class.requests.are_looked_at(origin.outgoing);
+        let class = table.class(number).filter(|class| class.rank.is_some() && asked(&class.settings));
         class.is_some_and(|class| fits(&class.settings, &origin.key, origin.tos, Some(&origin.program)))
     }
 
@@ -376,7 +403,8 @@ impl Table {
         let (memory, connections, promised, asks_since) = match self.class(number) {
             Some(same) => {
                 same.memory.set_limits(u32::MAX, limit);
-                let asks_same = same.settings.request == settings.request;
+                let asks_same =
+                    same.settings.request == settings.request && same.settings.requests == settings.requests;
                 let asks_since = if asks_same { same.asks_since } else { self.generation };
                 let (connections, promised) = (Rc::clone(&same.connections), Rc::clone(&same.promised));
                 (same.memory.clone(), connections, promised, asks_since)

@@ -40,7 +40,8 @@ pub enum Asks {
         /// Engine time that it takes at most in each such time, for admission; 0: not said.
         budget_us: u32,
     },
-    /// A share in proportion to the other paths of WFQ.
+    /// A share of WFQ. Of a class: its weight among the classes of WFQ; of a path: among those of its class, or, if
+    /// that is none of WFQ, among the classes.
     Weight(Weight),
     /// A share of its own (BERT).
     Rate {
@@ -92,6 +93,36 @@ impl Asks {
                     work: micros(job.budget_us),
                 });
                 Claim { rate: Weight::new(part), important, job }.into()
+            }
+        }
+    }
+
+    /// In how many microseconds its work is to be done, if that is said.
+    pub(crate) fn deadline_us(self) -> Option<u32> {
+        match self {
+            Asks::Deadline { within_us, .. } => Some(within_us),
+            Asks::Rate { job, .. } => job.map(|job| job.within_us),
+            Asks::Level | Asks::Weight(_) => None,
+        }
+    }
+
+    /// Its weight in WFQ.
+    pub(crate) fn weight(self) -> Option<Weight> {
+        match self {
+            Asks::Weight(weight) => Some(weight),
+            Asks::Level | Asks::Deadline { .. } | Asks::Rate { .. } => None,
+        }
+    }
+
+    /// The same with this deadline; what has none is served by EDF.
+    pub(crate) fn within(self, within_us: u32) -> Asks {
+        match self {
+            Asks::Rate { rate, important, job: Some(job) } => {
+                Asks::Rate { rate, important, job: Some(JobAsks { within_us, ..job }) }
+            }
+            Asks::Deadline { budget_us, .. } => Asks::Deadline { within_us, budget_us },
+            Asks::Level | Asks::Weight(_) | Asks::Rate { job: None, .. } => {
+                Asks::Deadline { within_us, budget_us: 0 }
             }
         }
     }

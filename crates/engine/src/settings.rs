@@ -189,8 +189,10 @@ pub struct ClassSettings {
     pub users: Vec<u32>,
     /// Control groups that the program was in when it attached, or their parents: absolute paths.
     pub cgroups: Vec<String>,
-    /// What is asked on a connection to a program here: its class follows the request.
+    /// What is asked on a connection: its class follows the request.
     pub request: Conditions,
+    /// On which connections.
+    pub requests: Requests,
     /// Packets that may wait in a path's input queue; `None`: the engine's default.
     pub queue_packets: Option<u32>,
     /// Buffer bytes that the paths of the class may hold together.
@@ -209,6 +211,29 @@ pub struct ClassSettings {
     pub weight: Weight,
     /// What its paths may send at most through one device.
     pub rate: Option<BitRate>,
+}
+
+/// Whose requests give a connection its class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Requests {
+    /// Those of peers: what they ask of programs here.
+    #[default]
+    Incoming,
+    /// Those of programs here: what they ask of peers.
+    Outgoing,
+    /// All.
+    Both,
+}
+
+impl Requests {
+    /// Whether those of programs here (`outgoing`) or of peers do.
+    pub(crate) fn are_looked_at(self, outgoing: bool) -> bool {
+        match self {
+            Requests::Incoming => !outgoing,
+            Requests::Outgoing => outgoing,
+            Requests::Both => true,
+        }
+    }
 }
 
 impl ClassSettings {
@@ -230,6 +255,7 @@ impl ClassSettings {
             users: Vec::new(),
             cgroups: Vec::new(),
             request: Conditions::default(),
+            requests: Requests::default(),
             queue_packets: None,
             memory: None,
             connections: None,
@@ -271,6 +297,10 @@ pub struct PermissionSettings {
     pub cgroups: Vec<String>,
     /// Up to which priority.
     pub priority: Option<u8>,
+    /// Down to which deadline, in microseconds.
+    pub deadline_us: Option<u32>,
+    /// Up to which weight among the paths of WFQ.
+    pub weight: Option<Weight>,
     /// Into which classes, by name.
     pub classes: Vec<String>,
     /// That their threads are scheduled with the path where the class says that they are not.

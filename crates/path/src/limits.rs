@@ -111,6 +111,11 @@ impl Budget {
         }
     }
 
+    /// Whether both are handles of the same one.
+    pub fn is(&self, other: &Budget) -> bool {
+        Rc::ptr_eq(&self.inner, &other.inner)
+    }
+
     fn lies_within(&self, other: &Budget) -> bool {
         let within = self.inner.within.borrow();
         Rc::ptr_eq(&self.inner, &other.inner)

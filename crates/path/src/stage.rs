@@ -118,6 +118,13 @@ pub enum Effect {
         /// Requests that were read and are to be counted there.
         requests: u64,
     },
+    /// What was asked on this path would have put it into a class that cannot carry it: counted there.
+    NotAdmitted {
+        /// The number of the class.
+        class: u16,
+        /// Why not.
+        reason: DropReason,
+    },
     /// Classify this whole datagram afresh (its fragments have been put together).
     Reclassify(Message),
     /// Tell the path of this flow something (an ICMP error found its cause): queued inward on it, if it exists.

@@ -1,6 +1,12 @@
 //! `poll` and `select` over descriptors of both kinds: ours are looked at in shared memory, the kernel's by the
 //! real `ppoll`, and a thread that sleeps sleeps on the kernel's descriptors and its set's pipe together.
+//!
+//! The program's order of descriptors is its own: events cannot be given in that of importance, as `epoll_wait` does.
+//! So while sockets of an important class are ready, less important ones are said not to be, for as long as epoll
+//! would hold them back ([`HOLD_NS`]); then all are reported once. The kernel's descriptors, and sets of epoll, are
+//! never held back. Where nothing important is ready this costs a comparison for each socket that is.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, fence};
@@ -8,10 +14,11 @@ use std::sync::atomic::{Ordering, fence};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t};
 
 use crate::real::err;
+use crate::serve::{self, HOLD_NS, ORDINARY};
 use crate::slot::{Socket, ring_before_sleep, tell_deferred};
 use crate::table::Entry;
 use crate::wait::{self, Woken};
-use crate::{attach, epoll, real, serve, table};
+use crate::{attach, epoll, real, table};
 
 /// Descriptors that need no memory from the heap.
 const SMALL: usize = 128;
@@ -43,14 +50,53 @@ pub(crate) fn concerns(fds: &[pollfd]) -> bool {
     fds.iter().any(|entry| !matches!(part(entry.fd), Part::Kernel))
 }
 
+/// Less important sockets of the calling thread that are said not to be ready.
+#[derive(Clone, Copy)]
+struct Held {
+    /// From then on; 0: none are.
+    since_ns: u64,
+    /// One of them: once it is reported, or looked at and not ready, nothing is held back any more. Calls about other
+    /// descriptors come between.
+    fd: c_int,
+}
+
+thread_local! {
+    static HELD: Cell<Held> = const { Cell::new(Held { since_ns: 0, fd: -1 }) };
+}
+
+/// Which of the events that a descriptor has a caller hears of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// Errors and hang-ups, whatever it asks about.
+    Poll,
+    /// What its sets can show.
+    Select,
+}
+
+impl Call {
+    /// What is reported to who asks for these events.
+    fn shows(self, events: i16) -> i16 {
+        let of = |asked, shown| if events & asked != 0 { shown } else { 0 };
+        match self {
+            Call::Poll => events | POLLERR | POLLHUP,
+            Call::Select => of(POLLIN, READ) | of(POLLOUT, WRITE) | of(POLLPRI, EXCEPT),
+        }
+    }
+}
+
 /// Our part of the answer: fills `revents` of what is ours, zeroes the rest. Answers how many are ready.
-fn look(fds: &mut [pollfd]) -> usize {
+fn look(fds: &mut [pollfd], call: Call) -> usize {
     let mut n = 0;
-    for entry in fds {
+    let mut most = 0;
+    for entry in fds.iter_mut() {
         entry.revents = match part(entry.fd) {
             Part::Socket(socket) => {
-                let interest = entry.events as u16 as u32 | (POLLERR | POLLHUP) as u32;
-                (socket.readiness(interest) & interest) as i16
+                let interest = call.shows(entry.events) as u16 as u32;
+                let ready = (socket.readiness(interest) & interest) as i16;
+                if ready != 0 {
+                    most = most.max(socket.importance());
+                }
+                ready
             }
             Part::Epoll(number) if entry.events & POLLIN != 0 && epoll::peek(number) => POLLIN,
             Part::Internal => POLLNVAL,
@@ -58,7 +104,40 @@ fn look(fds: &mut [pollfd]) -> usize {
         };
         n += usize::from(entry.revents != 0);
     }
-    n
+    if most > ORDINARY || HELD.get().since_ns != 0 { n - hold_back(fds, most) } else { n }
+}
+
+/// Takes what is less important than this out of the answer, unless that has been done for too long; how many.
+#[cold]
+fn hold_back(fds: &mut [pollfd], most: u32) -> usize {
+    let is_less = |entry: &pollfd| {
+        entry.revents != 0
+            && matches!(part(entry.fd), Part::Socket(socket) if most > ORDINARY && socket.importance() < most)
+    };
+    let mut held = HELD.get();
+    if fds.iter().any(|entry| entry.fd == held.fd) && !fds.iter().any(|e| e.fd == held.fd && is_less(e)) {
+        held.since_ns = 0;
+    }
+    let mut count = 0;
+    if most > ORDINARY {
+        let now = real::now_ns();
+        serve::saw_important(now);
+        if let Some(first) = fds.iter().find(|entry| is_less(entry)) {
+            if held.since_ns == 0 {
+                held = Held { since_ns: now, fd: first.fd };
+            }
+            if now.wrapping_sub(held.since_ns) < HOLD_NS {
+                for entry in fds.iter_mut().filter(|entry| is_less(entry)) {
+                    entry.revents = 0;
+                    count += 1;
+                }
+            } else {
+                held.since_ns = 0;
+            }
+        }
+    }
+    HELD.set(held);
+    count
 }
 
 /// The kernel's part, merged in. `extra` is polled too and answers in its own `revents`.
@@ -101,18 +180,42 @@ fn ready(fds: &[pollfd]) -> isize {
 
 /// `poll` and `ppoll` where some descriptor is ours. `zero`: do not wait; `deadline` none: for ever.
 pub(crate) fn poll(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: *const sigset_t) -> isize {
-    let result = await_ready(fds, zero, deadline, mask);
-    if serve::is_raised() {
-        let mut most = 0;
-        for entry in fds.iter().filter(|entry| entry.revents != 0) {
-            each_socket(std::slice::from_ref(entry), &mut |socket| most = most.max(socket.importance()));
+    poll_for(Call::Poll, fds, zero, deadline, mask)
+}
+
+fn poll_for(
+    call: Call,
+    fds: &mut [pollfd],
+    zero: bool,
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+) -> isize {
+    let result = await_ready(call, fds, zero, deadline, mask);
+    if serve::is_raised() || serve::has_important() {
+        let mut most: Option<Socket> = None;
+        for entry in fds.iter().filter(|entry| result > 0 && entry.revents != 0) {
+            each_socket(std::slice::from_ref(entry), &mut |socket| {
+                if most.is_none_or(|most| most.importance() < socket.importance()) {
+                    most = Some(socket);
+                }
+            });
         }
-        serve::serve(most);
+        match most {
+            Some(socket) => serve::go_on_with(socket),
+            None => serve::serve(0),
+        }
     }
     result
 }
 
-fn await_ready(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: *const sigset_t) -> isize {
+fn await_ready(
+    call: Call,
+    fds: &mut [pollfd],
+    zero: bool,
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+) -> isize {
+    let look = |fds: &mut [pollfd]| look(fds, call);
     tell_deferred();
     let mut spun = false;
     loop {
@@ -241,7 +344,7 @@ impl Sets {
                 | wants(self.write, POLLOUT | POLLWRNORM)
                 | wants(self.except, POLLPRI);
         }
-        let result = poll(fds, zero, deadline, mask);
+        let result = poll_for(Call::Select, fds, zero, deadline, mask);
         if result < 0 {
             return result;
         }
@@ -259,7 +362,7 @@ impl Sets {
             }
         }
         if total == 0 && result > 0 {
-            // Only a hang-up that no set asks about: as Linux, keep waiting unless time is over.
+            // Only a hang-up of a descriptor of the kernel's that no set asks about.
             return 0;
         }
         total

@@ -4,14 +4,15 @@ use std::ffi::{c_int, c_void};
 
 use libc::socklen_t;
 use scoutline_abi::layout::{CLASS_NAME_LEN, call_op, slot_option};
-use scoutline_scout::{CLASS_MAX, SO_BACKGROUND, SO_SCOUT_CLASS, SO_SCOUT_EXTEND, SO_SCOUT_PRIORITY};
+use scoutline_scout::{
+    CLASS_MAX, SO_BACKGROUND, SO_SCOUT_CLASS, SO_SCOUT_DEADLINE, SO_SCOUT_EXTEND, SO_SCOUT_PRIORITY,
+    SO_SCOUT_WEIGHT,
+};
 
 use crate::call;
 use crate::options::{give, tell, value};
 use crate::real::err;
 use crate::slot::Socket;
-
-const HIGHEST_PRIORITY: c_int = 63;
 
 const _: () = assert!(CLASS_MAX == CLASS_NAME_LEN);
 
@@ -22,12 +23,14 @@ pub(crate) fn set(socket: Socket, name: c_int, from: *const c_void, len: socklen
         SO_SCOUT_PRIORITY => slot_option::PRIORITY,
         SO_BACKGROUND => slot_option::BACKGROUND,
         SO_SCOUT_EXTEND => slot_option::EXTEND,
+        SO_SCOUT_DEADLINE => slot_option::DEADLINE,
+        SO_SCOUT_WEIGHT => slot_option::WEIGHT,
         _ => return Err(err(libc::ENOPROTOOPT)),
     };
     let given: c_int = value(from, len)?;
-    let most = if name == SO_SCOUT_PRIORITY { HIGHEST_PRIORITY } else { 1 };
-    let least = if name == SO_BACKGROUND { 0 } else { -1 };
-    if !(least..=most).contains(&given) {
+    // The engine knows the ranges.
+    let as_class = given == -1 && name != SO_BACKGROUND;
+    if given < 0 && !as_class {
         return Err(err(libc::EINVAL));
     }
     Ok(tell(socket, option, u64::try_from(given).unwrap_or(slot_option::AS_CLASS)))
@@ -58,6 +61,8 @@ pub(crate) fn get(socket: Socket, name: c_int, to: *mut c_void, len: *mut sockle
         SO_SCOUT_PRIORITY => slot_option::PRIORITY,
         SO_BACKGROUND => slot_option::BACKGROUND,
         SO_SCOUT_EXTEND => slot_option::EXTEND,
+        SO_SCOUT_DEADLINE => slot_option::DEADLINE,
+        SO_SCOUT_WEIGHT => slot_option::WEIGHT,
         _ => return err(libc::ENOPROTOOPT),
     };
     let (result, arguments) = call::call_for(call_op::GET_OPTION, socket.index, [option, 0, 0, 0]);
@@ -72,6 +77,7 @@ pub(crate) fn get(socket: Socket, name: c_int, to: *mut c_void, len: *mut sockle
             }
             give(name, to, len)
         }
+        SO_SCOUT_DEADLINE | SO_SCOUT_WEIGHT if result == slot_option::NONE => give::<c_int>(-1, to, len),
         SO_SCOUT_PRIORITY if result == slot_option::NO_PRIORITY => give::<c_int>(-1, to, len),
         _ => give::<c_int>(result, to, len),
     }

@@ -8,13 +8,18 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use scoutline_abi::layout::slot_state;
+
+use crate::real;
 use crate::slot::{Socket, ring_if_away};
 use crate::wait::{self, Set};
 
 /// Importance of what has priority 0: from above it on, threads are raised.
 pub(crate) const ORDINARY: u32 = 1;
 /// Less important events are held back behind more important ones for so long at most.
-const HOLD_NS: u64 = 2_000_000;
+pub(crate) const HOLD_NS: u64 = 2_000_000;
+/// A thread that was not raised asks again after so long.
+const ASK_AGAIN_NS: u64 = 5_000_000;
 /// Events that are given at a time, once important ones have been seen: behind a batch of them the next important one
 /// has to wait.
 pub(crate) const BATCH: usize = 16;
@@ -23,6 +28,8 @@ thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
     /// The set on which the thread has slept last: by its own or by an epoll's it may have been raised.
     static LAST: Cell<Option<Set>> = const { Cell::new(None) };
+    /// When the thread has asked to be raised by [`go_on_with`].
+    static ASKED_NS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// When something important was last seen by this process; 0: never.
@@ -138,6 +145,20 @@ fn leave_own() {
     }
 }
 
+/// The calling thread goes on with an event of this socket, for which it has perhaps not been woken.
+pub(crate) fn go_on_with(socket: Socket) {
+    let importance = socket.importance();
+    serve(importance);
+    if importance > ORDINARY && socket.slot.state.load(Ordering::Relaxed) & slot_state::LISTENING == 0 {
+        let now = real::now_ns();
+        // Where threads are not raised it asks in vain, and the engine has a path to look at each time.
+        if now.wrapping_sub(ASKED_NS.get()) >= ASK_AGAIN_NS {
+            ASKED_NS.set(now);
+            ask(socket);
+        }
+    }
+}
+
 /// Asks the engine to raise the calling thread, if it is not yet: one that an epoll has given this connection is.
 #[cold]
 fn ask(socket: Socket) {
@@ -174,7 +195,7 @@ impl Hold {
 
     /// Important events are ready, and `others` are too: whether the others stay back for now.
     pub(crate) fn holds(&mut self, others: bool, now: u64) -> bool {
-        IMPORTANT_SEEN_NS.store(now, Ordering::Relaxed);
+        saw_important(now);
         if !others {
             self.since_ns = 0;
             return true;
@@ -188,6 +209,12 @@ impl Hold {
         }
         holds
     }
+}
+
+/// Something important is ready.
+#[inline]
+pub(crate) fn saw_important(now: u64) {
+    IMPORTANT_SEEN_NS.store(now, Ordering::Relaxed);
 }
 
 /// Whether something important has come to this process at all.

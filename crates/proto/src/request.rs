@@ -35,6 +35,8 @@ pub struct Limits {
     pub hello_bytes: usize,
     /// Requests that were read and not answered.
     pub outstanding: usize,
+    /// Interim responses (1xx) to one request.
+    pub interim: u32,
 }
 
 impl Default for Limits {
@@ -46,6 +48,8 @@ impl Default for Limits {
             hello_bytes: 16 << 10,
             // A receive buffer of 64 KiB full of the shortest requests.
             outstanding: 1024,
+            // 100, a few 103 and a 102 now and then are what there is; RFC 9110 §15.2 sets no limit.
+            interim: 64,
         }
     }
 }
@@ -84,6 +88,9 @@ pub enum Opaque {
     /// More requests than [`Limits::outstanding`].
     #[error("too many outstanding requests")]
     TooManyOutstanding,
+    /// More interim responses to a request than [`Limits::interim`].
+    #[error("too many interim responses")]
+    TooManyInterim,
     /// A head that RFC 9112 does not allow; also obsolete line folding, and whitespace before a colon.
     #[error("malformed head")]
     Malformed,

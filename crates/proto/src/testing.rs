@@ -200,7 +200,7 @@ impl Host {
                 }
                 Effect::Destroy => self.destroy(path),
                 // There is one class.
-                Effect::SetClass { .. } => {}
+                Effect::SetClass { .. } | Effect::NotAdmitted { .. } => {}
                 Effect::Reclassify(message) => out.append(&mut self.on_received(message)),
                 Effect::Notify(key, control) => {
                     if let Some(&id) = self.flows.get(&key) {

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use scoutline_base::{PathId, Random, Time};
 use scoutline_sched::{
-    Bert, Claim, Deadline, Edf, Entry, FixedPriority, Job, Level, Parameters, Policy, Schedule, Weight, Wfq,
+    Bert, Claim, Deadline, Edf, Entry, FixedPriority, Job, Level, Parameters, Policy, Schedule, Share,
+    Weight, Wfq,
 };
 
 fn turns(
@@ -46,6 +47,10 @@ fn main() {
     let at_level = |index: u32, _| Parameters::from(Level::Priority((index % 3) as u8));
     let due = |index: u32, now| Deadline::At(now + Duration::from_micros(u64::from(index % 1000))).into();
     let weighted = |index: u32, _| Weight::new(u64::from(index % 1000)).into();
+    let in_class = |index: u32, _| {
+        let class_weight = Weight::new(u64::from(1 + index % 50));
+        Share { class: (index % 50) as u16, class_weight, weight: class_weight }.into()
+    };
     // One in ten is important and real-time.
     let claim = |index: u32, now: Time| {
         let deadline = Deadline::At(Time::from_millis(now.as_millis() / 10 * 10 + 20));
@@ -57,6 +62,7 @@ fn main() {
         "schedule" => turns(&mut Schedule::default(), paths, count, at_level),
         "edf" => turns(&mut Edf::default(), paths, count, due),
         "wfq" => turns(&mut Wfq::default(), paths, count, weighted),
+        "wfq-classes" => turns(&mut Wfq::default(), paths, count, in_class),
         "bert" => turns(&mut Bert::default(), paths, count, claim),
         "schedule-wfq" => turns(&mut Schedule::default(), paths, count, weighted),
         "schedule-mixed" => turns(&mut Schedule::default(), paths, count, |index, now| match index % 3 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use scoutline_base::{PathId, Random, Time};
 
-use crate::{Charged, Claim, Deadline, Entry, Job, Level, Parameters, Policy, Weight};
+use crate::{Charged, Claim, Deadline, Entry, Job, Level, Parameters, Policy, Share, Weight};
 
 /// Paths that take part.
 const PATHS: u32 = 12;
@@ -44,10 +44,14 @@ pub fn random_parameters(random: &mut Random, now: Time) -> Parameters {
         1 => Deadline::At(Time::from_micros(random.below(3_000).into())),
         _ => Deadline::After(span),
     };
-    match random.below(4) {
+    match random.below(5) {
         0 => random_level(random).into(),
         1 => deadline.into(),
         2 => weight.into(),
+        3 => {
+            let class_weight = Weight::new(1 << random.below(14));
+            Share { class: random.below(3) as u16, class_weight, weight }.into()
+        }
         _ => {
             let work = Duration::from_micros(random.below(2_000).into());
             let job = random.chance(0.6).then_some(Job { deadline, work });

@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | [`FixedPriority`] | the highest level, in turn; idle below all | [`Level`] |
 //! | [`Edf`] | the earliest deadline | [`Deadline`] |
-//! | [`Wfq`] | in proportion to weights | [`Weight`] |
+//! | [`Wfq`] | in proportion to weights, of entries or of classes | [`Weight`], [`Share`] |
 //! | [`Bert`] | in proportion to rates; important real-time work steals from the unimportant | [`Claim`] |
 //! | [`Schedule`] | these side by side, each with a guaranteed share: what an engine drives | any of them |
 //!
@@ -47,7 +47,7 @@ use scoutline_base::{PathId, Time};
 
 pub use bert::Bert;
 pub use edf::Edf;
-pub use parameters::{Claim, Deadline, Job, Level, Parameters, Weight};
+pub use parameters::{Claim, Deadline, Job, Level, Parameters, Share, Weight};
 pub use priority::FixedPriority;
 pub use schedule::Schedule;
 pub use wfq::Wfq;

@@ -16,6 +16,8 @@ pub enum Parameters {
     Deadline(Deadline),
     /// A weighted fair share.
     Weight(Weight),
+    /// A part of the weighted fair share of a class.
+    Share(Share),
     /// A fair share from which, or for which, time can be stolen.
     Bert(Claim),
 }
@@ -44,6 +46,12 @@ impl From<Deadline> for Parameters {
 impl From<Weight> for Parameters {
     fn from(weight: Weight) -> Self {
         Parameters::Weight(weight)
+    }
+}
+
+impl From<Share> for Parameters {
+    fn from(share: Share) -> Self {
+        Parameters::Share(share)
     }
 }
 
@@ -138,6 +146,18 @@ impl Default for Weight {
     fn default() -> Self {
         Weight(100)
     }
+}
+
+/// A part of what a class of entries gets: the class shares with others in proportion to its weight, and its entries
+/// with work share that in proportion to theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Names the class; small numbers, since there is a little memory for each up to the greatest.
+    pub class: u16,
+    /// Its weight from now on.
+    pub class_weight: Weight,
+    /// That of the entry among those of the class.
+    pub weight: Weight,
 }
 
 /// What an entry asks of [`bert`](crate::bert).

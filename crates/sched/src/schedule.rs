@@ -118,7 +118,7 @@ impl Kind {
         match parameters {
             Parameters::Level(_) => Kind::Fixed,
             Parameters::Deadline(_) => Kind::Edf,
-            Parameters::Weight(_) => Kind::Wfq,
+            Parameters::Weight(_) | Parameters::Share(_) => Kind::Wfq,
             Parameters::Bert(_) => Kind::Bert,
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use scoutline_base::{PathId, Random, Time};
 
-use crate::{Claim, Deadline, Entry, Job, Level, Policy, Weight};
+use crate::{Claim, Deadline, Entry, Job, Level, Policy, Share, Weight};
 
 use fluid::Ideal;
 
@@ -46,6 +46,8 @@ pub enum Asks {
     Deadline,
     /// A weight.
     Weight(Weight),
+    /// A part of a class's.
+    Share(Share),
     /// A rate, as best effort.
     Rate {
         /// In 1/10,000.
@@ -289,6 +291,7 @@ impl<'a, P: Policy> Simulation<'a, P> {
             Asks::Level(level) => level.into(),
             Asks::Deadline => Deadline::At(due).into(),
             Asks::Weight(weight) => weight.into(),
+            Asks::Share(share) => share.into(),
             Asks::Rate { rate, important } => Claim { rate, important, job: None }.into(),
             Asks::RealTime { rate, important } => {
                 let job = Some(Job { deadline: Deadline::At(due), work });

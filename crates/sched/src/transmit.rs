@@ -16,7 +16,7 @@
 //! - **See also**: [`Activity`]: when background may be sent at all.
 //!
 //! With a rate, a message is handed down when what stands below needs at most [`BELOW`] of the link's time; one of the
-//! idle level when that is at most half a frame (or [`BELOW_WAKE`]): so one background frame at most waits where it
+//! idle level when that is at most half a frame (or `BELOW_WAKE`): so one background frame at most waits where it
 //! cannot be recalled, behind the rest of the one that the link sends. Time that nobody used is not saved up: no burst follows a pause. Producers make
 //! late: a class queue takes two segments (background more, as it can be recalled), and a segment is no longer than
 //! what the link sends in [`BELOW`].
@@ -114,6 +114,8 @@ pub struct Transmit<T> {
     settings: Settings,
     link: Option<Pace>,
     levels: Vec<LevelQueues<T>>,
+    /// Of the classes that ever sent: the rate of each is one, however many levels its paths stand in.
+    rates: Vec<ClassRate>,
     /// Bit `i` is set while level `i` has messages.
     occupied: u128,
     len: usize,
@@ -124,9 +126,16 @@ pub struct Transmit<T> {
     released: bool,
 }
 
+/// How far a class has used its rate.
+#[derive(Debug)]
+struct ClassRate {
+    class: u32,
+    pace: Option<Pace>,
+}
+
 #[derive(Debug)]
 struct LevelQueues<T> {
-    /// Those that were ever used; a class without messages stays, with its tags and its pace.
+    /// Those that were ever used; a class without messages stays, with its tags.
     classes: Vec<ClassQueue<T>>,
     bytes: u64,
     len: usize,
@@ -137,7 +146,8 @@ struct LevelQueues<T> {
 #[derive(Debug)]
 struct ClassQueue<T> {
     flow: Flow,
-    pace: Option<Pace>,
+    /// Where its class is among [`Transmit::rates`].
+    rate: usize,
     messages: VecDeque<(u32, T)>,
     bytes: u64,
     /// Start tag of the first message; of an empty queue, where the next one may start at the earliest.
@@ -152,6 +162,7 @@ impl<T> Transmit<T> {
             settings,
             link: settings.rate.map(Pace::new),
             levels: (0..levels::COUNT).map(|_| empty()).collect(),
+            rates: Vec::new(),
             occupied: 0,
             len: 0,
             bytes: 0,
@@ -185,7 +196,8 @@ impl<T> Transmit<T> {
         let index = levels::index(flow.level);
         let level = &mut self.levels[index];
         let virtual_time = level.virtual_time;
-        let class = level.class_mut(flow);
+        let class = level.class_mut(flow, &mut self.rates);
+        self.rates[class.rate].change(flow.rate);
         if class.messages.is_empty() {
             class.start = class.start.max(virtual_time);
         }
@@ -215,7 +227,7 @@ impl<T> Transmit<T> {
             if self.link_ready_at(index).is_some_and(|at| at > now) {
                 return None; // for those below it comes no sooner
             }
-            if let Some(class) = self.levels[index].next(now, self.released) {
+            if let Some(class) = self.levels[index].next(&self.rates, now, self.released) {
                 return Some(self.take_from(index, class, now));
             }
         }
@@ -230,7 +242,7 @@ impl<T> Transmit<T> {
         queue.bytes -= u64::from(len);
         queue.start += queue.cost(len);
         let flow = queue.flow;
-        if let Some(pace) = &mut queue.pace {
+        if let Some(pace) = &mut self.rates[queue.rate].pace {
             pace.on_sent(len, now);
         }
         if let Some(link) = &mut self.link {
@@ -251,11 +263,11 @@ impl<T> Transmit<T> {
         let Taken { flow, len, item } = taken;
         let index = levels::index(flow.level);
         let level = &mut self.levels[index];
-        let class = level.class_mut(flow);
+        let class = level.class_mut(flow, &mut self.rates);
         class.start = class.start.saturating_sub(class.cost(len));
         class.messages.push_front((len, item));
         class.bytes += u64::from(len);
-        if let Some(pace) = &mut class.pace {
+        if let Some(pace) = &mut self.rates[class.rate].pace {
             pace.on_recalled(len);
         }
         if let Some(link) = &mut self.link {
@@ -284,7 +296,7 @@ impl<T> Transmit<T> {
                 Level::Priority(_) => Time::ZERO,
             };
             let link = self.link_ready_at(index).unwrap_or(Time::ZERO).max(not_before);
-            let class = self.levels[index].ready_at(self.released);
+            let class = self.levels[index].ready_at(&self.rates, self.released);
             soonest = soonest.into_iter().chain(class.map(|class| class.max(link))).min();
         }
         soonest
@@ -356,7 +368,8 @@ impl<T> Transmit<T> {
 
     /// True when a message above the idle level waits for the link, and not for its class's rate.
     pub fn presses(&self, now: Time) -> bool {
-        self.has_foreground() && self.levels[1..].iter().any(|level| level.next(now, self.released).is_some())
+        let sends = |level: &LevelQueues<T>| level.next(&self.rates, now, self.released).is_some();
+        self.has_foreground() && self.levels[1..].iter().any(sends)
     }
 
     /// True when a message above the idle level waits.
@@ -375,42 +388,49 @@ impl<T> Transmit<T> {
     }
 }
 
+impl ClassRate {
+    /// What the class may use from now on; what it has used of the rate before counts on.
+    fn change(&mut self, rate: Option<BitRate>) {
+        if self.pace.map(|pace| pace.rate()) != rate {
+            self.pace = rate.map(|rate| self.pace.map_or(Pace::new(rate), |pace| pace.with_rate(rate)));
+        }
+    }
+
+    /// When the class may send.
+    fn ready_at(&self, released: bool) -> Time {
+        self.pace.filter(|_| !released).map_or(Time::ZERO, |pace| pace.ready_at(BELOW))
+    }
+}
+
 impl<T> LevelQueues<T> {
-    /// The queue of a class, with weight and rate as they are now.
-    fn class_mut(&mut self, flow: Flow) -> &mut ClassQueue<T> {
+    /// The queue of a class, with the weight of now.
+    fn class_mut(&mut self, flow: Flow, rates: &mut Vec<ClassRate>) -> &mut ClassQueue<T> {
         let found = self.classes.iter().position(|queue| queue.flow.class == flow.class);
         let at = found.unwrap_or_else(|| {
-            let pace = flow.rate.map(Pace::new);
-            self.classes.push(ClassQueue { flow, pace, messages: VecDeque::new(), bytes: 0, start: 0 });
+            let rate = rates.iter().position(|rate| rate.class == flow.class).unwrap_or(rates.len());
+            if rate == rates.len() {
+                rates.push(ClassRate { class: flow.class, pace: None });
+            }
+            self.classes.push(ClassQueue { flow, rate, messages: VecDeque::new(), bytes: 0, start: 0 });
             self.classes.len() - 1
         });
         let queue = &mut self.classes[at];
-        if queue.flow != flow {
-            queue.pace = flow.rate.map(|rate| match queue.pace.take() {
-                Some(pace) => pace.with_rate(rate),
-                None => Pace::new(rate),
-            });
-            queue.flow = flow;
-        }
+        queue.flow = flow;
         queue
     }
 
     /// The class whose turn it is among those that may send at `now`.
-    fn next(&self, now: Time, released: bool) -> Option<usize> {
-        let ready = |queue: &ClassQueue<T>| {
-            !queue.messages.is_empty()
-                && (released || queue.pace.is_none_or(|pace| pace.ready_at(BELOW) <= now))
-        };
+    fn next(&self, rates: &[ClassRate], now: Time, released: bool) -> Option<usize> {
+        let ready =
+            |queue: &ClassQueue<T>| !queue.messages.is_empty() && rates[queue.rate].ready_at(released) <= now;
         let candidates = self.classes.iter().enumerate().filter(|(_, queue)| ready(queue));
         candidates.min_by_key(|(_, queue)| queue.start).map(|(at, _)| at)
     }
 
     /// When one of its classes may send, the link apart.
-    fn ready_at(&self, released: bool) -> Option<Time> {
+    fn ready_at(&self, rates: &[ClassRate], released: bool) -> Option<Time> {
         let waiting = self.classes.iter().filter(|queue| !queue.messages.is_empty());
-        waiting
-            .map(|queue| queue.pace.filter(|_| !released).map_or(Time::ZERO, |pace| pace.ready_at(BELOW)))
-            .min()
+        waiting.map(|queue| rates[queue.rate].ready_at(released)).min()
     }
 }
 

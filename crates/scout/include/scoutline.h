@@ -12,6 +12,8 @@
  *                  connected. Also: an option that this daemon does not know.
  *                  (In a program that was not started by `scoutline run`, some kernels say EOPNOTSUPP.)
  *   EPERM          it would rise, and the daemon's configuration does not allow that
+ *   ENOBUFS        the class or its policy cannot carry it: what it has to promise of the engine, its memory or its
+ *                  number of connections is used up. All stays as it was
  *   ENOENT         there is no class of this name
  *   EINVAL         the value is out of its range, or too short
  *   ECONNRESET     the daemon is gone
@@ -29,8 +31,20 @@
  * getsockopt gives the class of now with a zero behind it. */
 #define SO_SCOUT_CLASS 1
 
+/* Where the path stands in the schedule: a priority, a deadline or a weight. What was asked for last counts; -1 for that
+ * option puts it back to what the class says. SO_BACKGROUND goes before all of them. */
+
 /* int: 0 to 63, higher runs first; -1: as the class says. getsockopt gives that of now, -1 in the background. */
 #define SO_SCOUT_PRIORITY 2
+
+/* int: in how many microseconds what comes should be done, 100 to 60000000; -1: as the class says. Policy edf, or bert
+ * where the class has a deadline there; in a class that has one, a later one is a lowering. getsockopt: -1: none. */
+#define SO_SCOUT_DEADLINE 5
+
+/* int: the weight among the paths of its class of policy wfq, of which each has the number that is the class's weight, 1 to
+ * 10000; -1: as the class says. Less is a lowering. In a class of another policy: among the classes of wfq.
+ * getsockopt: -1: none. */
+#define SO_SCOUT_WEIGHT 6
 
 /* int, 0 or 1: served only when nothing else has work. getsockopt tells whether it is. */
 #define SO_BACKGROUND 3

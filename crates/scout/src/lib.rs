@@ -1,4 +1,5 @@
-//! What a program asks of the paths of its sockets (DESIGN.md §6): class, priority, background, extended path.
+//! What a program asks of the paths of its sockets (DESIGN.md §6): class, priority, deadline, share,
+//! background, extended path.
 //!
 //! The same as `include/scoutline.h`, which says what each option means and when it is refused: lowering oneself is
 //! always allowed, rising needs a `[[permission]]` in the daemon's configuration.
@@ -14,8 +15,8 @@
 //! ```
 //!
 //! All functions give the system's error: ENOPROTOOPT for a socket that is not on paths (in a program that was not
-//! started by `scoutline run`, some kernels say EOPNOTSUPP), EPERM, ENOENT for an unknown
-//! class, EINVAL for a value out of range.
+//! started by `scoutline run`, some kernels say EOPNOTSUPP), EPERM, ENOBUFS where the class cannot carry one more, ENOENT
+//! for an unknown class, EINVAL for a value out of range.
 
 #![allow(unsafe_code)] // two system calls
 
@@ -33,6 +34,10 @@ pub const SO_SCOUT_PRIORITY: c_int = 2;
 pub const SO_BACKGROUND: c_int = 3;
 /// Option: threads run at the priority of the path that they serve; -1: as the class says.
 pub const SO_SCOUT_EXTEND: c_int = 4;
+/// Option: by when what comes should be done, in microseconds, 100 to 60,000,000; -1: as the class says.
+pub const SO_SCOUT_DEADLINE: c_int = 5;
+/// Option: a fair share with this weight, 1 to 10,000; -1: as the class says.
+pub const SO_SCOUT_WEIGHT: c_int = 6;
 /// The longest name of a class that can be asked for, in bytes.
 pub const CLASS_MAX: usize = 32;
 
@@ -70,6 +75,40 @@ pub fn set_priority(socket: impl AsFd, priority: Option<u8>) -> Result<()> {
 /// See the crate.
 pub fn priority(socket: impl AsFd) -> Result<Option<u8>> {
     Ok(u8::try_from(get_int(socket, SO_SCOUT_PRIORITY)?).ok())
+}
+
+/// Has what comes to the socket done within so many microseconds (policy edf, or bert where its class has real-time work
+/// there); `None`: as its class says.
+///
+/// # Errors
+/// See the crate.
+pub fn set_deadline_us(socket: impl AsFd, deadline_us: Option<u32>) -> Result<()> {
+    let deadline_us = deadline_us.map_or(-1, |us| c_int::try_from(us).unwrap_or(c_int::MAX));
+    set(socket, SO_SCOUT_DEADLINE, &deadline_us.to_ne_bytes())
+}
+
+/// The deadline of now, in microseconds, if there is one.
+///
+/// # Errors
+/// See the crate.
+pub fn deadline_us(socket: impl AsFd) -> Result<Option<u32>> {
+    Ok(u32::try_from(get_int(socket, SO_SCOUT_DEADLINE)?).ok())
+}
+
+/// Has the socket served by a fair share with this weight (policy wfq), 1 to 10,000; `None`: as its class says.
+///
+/// # Errors
+/// See the crate.
+pub fn set_weight(socket: impl AsFd, weight: Option<u16>) -> Result<()> {
+    set(socket, SO_SCOUT_WEIGHT, &weight.map_or(-1, c_int::from).to_ne_bytes())
+}
+
+/// The weight of now, if it has one.
+///
+/// # Errors
+/// See the crate.
+pub fn weight(socket: impl AsFd) -> Result<Option<u16>> {
+    Ok(u16::try_from(get_int(socket, SO_SCOUT_WEIGHT)?).ok())
 }
 
 /// Has the socket served only when nothing else has work, or as its class says.
@@ -155,6 +194,8 @@ mod tests {
             ("SO_SCOUT_PRIORITY", SO_SCOUT_PRIORITY),
             ("SO_BACKGROUND", SO_BACKGROUND),
             ("SO_SCOUT_EXTEND", SO_SCOUT_EXTEND),
+            ("SO_SCOUT_DEADLINE", SO_SCOUT_DEADLINE),
+            ("SO_SCOUT_WEIGHT", SO_SCOUT_WEIGHT),
             ("SCOUT_CLASS_MAX", CLASS_MAX as c_int),
         ] {
             assert!(header.contains(&format!("#define {name} {value}\n")), "{name}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scoutline_sched::schedule::{Configuration, Linux, Shares};
 use scoutline_sched::simulation::{Asks, Load, Place, Task};
-use scoutline_sched::{Level, Weight};
+use scoutline_sched::{Level, Share, Weight};
 
 /// A set of paths, and the schedule for it. Paths of one name are reported together.
 pub(super) struct Workload {
@@ -17,7 +17,7 @@ pub(super) struct Workload {
 
 /// All of them.
 pub(super) fn all() -> Vec<Workload> {
-    vec![deadlines(), weights(), bert(), all_busy(), lent(), linux()]
+    vec![deadlines(), weights(), classes(), bert(), all_busy(), lent(), linux()]
 }
 
 /// Scout's table (§4.2) in today's numbers: eight slow streams and a fast one.
@@ -39,6 +39,21 @@ fn weights() -> Workload {
         ("500, bursts", weighted(500, periodic(20_000, 3_000, 2_000))),
     ];
     Workload { name: "WFQ, weights", entries, configuration: Configuration::default(), against_wfq: false }
+}
+
+/// Classes of equal weight with one path, with nine, and with three of which one comes and goes; and one of twice that.
+fn classes() -> Workload {
+    let member = |class: u16, class_weight: u32, load| {
+        let share = Share { class, class_weight: weight_of(class_weight), weight: weight_of(100) };
+        let ideal = Place { rank: 1, group: class as u8, share: class_weight, weight: 100 };
+        task(Asks::Share(share), load, ideal)
+    };
+    let mut entries = vec![("one path", member(0, 100, Load::Always))];
+    entries.extend(vec![("nine paths", member(1, 100, Load::Always)); 9]);
+    entries.extend(vec![("three paths", member(2, 100, Load::Always)); 2]);
+    entries.push(("three paths", member(2, 100, periodic(20_000, 1_000, 500))));
+    entries.extend(vec![("twice the weight", member(3, 200, Load::Always)); 2]);
+    Workload { name: "WFQ, classes", entries, configuration: Configuration::default(), against_wfq: true }
 }
 
 /// A decoder that reserved 10 % and needs 30, beside an important transfer and others.

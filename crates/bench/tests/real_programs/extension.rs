@@ -21,7 +21,7 @@ local_port = [7000]
 ";
 
 /// SCHED_OTHER and SCHED_FIFO, with the real-time priority (`proc(5)`, fields 41 and 40).
-const OWN: (u32, u32) = (0, 0);
+pub(crate) const OWN: (u32, u32) = (0, 0);
 const RAISED: (u32, u32) = (1, 12);
 
 fn policy(process: &Process) -> (u32, u32) {
@@ -29,7 +29,7 @@ fn policy(process: &Process) -> (u32, u32) {
     (stat_field(&task, 41), stat_field(&task, 40))
 }
 
-fn becomes(process: &Process, wanted: (u32, u32)) {
+pub(crate) fn becomes(process: &Process, wanted: (u32, u32)) {
     wait_until(&format!("policy {wanted:?}"), SOON, || policy(process) == wanted);
 }
 

@@ -29,6 +29,7 @@ mod machine;
 mod nginx;
 mod policies;
 mod python;
+mod readiness;
 mod redis;
 mod requests;
 mod restored;

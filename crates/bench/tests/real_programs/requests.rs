@@ -319,3 +319,42 @@ fn a_preferred_url_among_saturating_others() {
     let bytes_each = preferred["bytes_out"].as_u64().unwrap() / counted;
     assert!((1024..3000).contains(&bytes_each), "{bytes_each} bytes for 1 KiB: {preferred} {default}");
 }
+
+/// What programs here ask of others: a kept connection of curl changes its class with each request, and a server name
+/// gives the class of a TLS connection, where rules are about outgoing requests.
+#[test]
+fn outgoing_requests_give_classes_to_programs_that_ask() {
+    let fixture = fixture(
+        "[[class]]\nname = \"api\"\nurl = [\"/api/\"]\nrequests = \"outgoing\"\n\
+         [[class]]\nname = \"shop\"\ntls_name = [\"shop.example.org\"]\nrequests = \"both\"\n\
+         [[class]]\nname = \"served\"\nurl = [\"/\"]\n",
+    );
+    let root = fixture.file("served");
+    for name in ["api/small", "large"] {
+        let file = root.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        write_file_kib(&file, LARGE_KIB);
+    }
+    let (key, cert) = certificate(&fixture);
+    let server = format!(
+        "listen 80; listen 443 ssl; ssl_certificate {cert}; ssl_certificate_key {key}; root {};",
+        root.display()
+    );
+    let mut server = start_with(&fixture, Side::Peer, &server, 443);
+    let base = format!("http://{}", fixture.peer_address());
+    let [api, large] = ["api/small", "large"].map(|name| format!("{base}/{name}"));
+    let arguments =
+        ["-sS", "--fail", "-o", "/dev/null", "-o", "/dev/null", "-o", "/dev/null", "-w", "%{num_connects} "];
+    let said = fixture.run("curl", &[&arguments[..], &[&api, &large, &api]].concat(), SOON);
+    assert_eq!(said.trim(), "1 0 0", "one connection");
+    assert_eq!((requests(&fixture, "api"), requests(&fixture, "default")), (2, 1));
+    assert_eq!(requests(&fixture, "served"), 0, "that is about incoming ones");
+    let bytes = |class: &str| class_row(&fixture, class)["bytes_in"].as_u64().unwrap();
+    let len = (LARGE_KIB << 10) as u64;
+    assert!(bytes("api") > 2 * len && (len..2 * len).contains(&bytes("default")));
+    let resolve = format!("shop.example.org:443:{}", fixture.peer_address());
+    let arguments = ["-sS", "-k", "--resolve", &resolve, "-o", "/dev/null", "https://shop.example.org/large"];
+    fixture.run("curl", &arguments, SOON);
+    assert!((len..2 * len).contains(&bytes("shop")));
+    server.check().unwrap();
+}

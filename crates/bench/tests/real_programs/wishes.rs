@@ -26,13 +26,29 @@ name = \"low\"
 priority = 1
 local_port = [1]
 extend = false
+
+[[class]]
+name = \"video\"
+policy = \"edf\"
+deadline_us = 2000
+budget_us = 100
+local_port = [1]
+
+[[class]]
+name = \"full\"
+policy = \"edf\"
+deadline_us = 2000
+budget_us = 100
+cpu_limit_percent = 4.9
+local_port = [1]
 ";
 const PERMISSION: &str = "
 [[permission]]
 program = [\"scout-c\"]
 user = [\"root\"]
 priority = 5
-class = [\"top\"]
+weight = 200
+class = [\"top\", \"video\", \"full\"]
 ";
 
 /// Reads lines up to this one; those before it.
@@ -131,9 +147,20 @@ fn a_program_in_c_lowers_itself_and_rises_with_permission() {
             "higher: ok",
             "highest: EPERM",
             "class top, priority 5, background 0, extend 1",
+            "as class: ok",
+            "full: ENOBUFS",
+            "video: ok",
+            "class video, deadline 2000, weight -1",
+            "sooner: EPERM",
+            "never: EINVAL",
+            "later: ok",
+            "class video, deadline 4000, weight -1",
+            "more weight: EPERM",
+            "weight: ok",
+            "class video, deadline -1, weight 200",
         ]
     );
-    assert_eq!(connection(&fixture), ("top".to_owned(), Some(5)));
+    assert_eq!(connection(&fixture), ("video".to_owned(), None));
     // It goes again, and what it gave with it.
     configure(&fixture, "");
     assert_eq!(connection(&fixture), ("web".to_owned(), Some(2)));

@@ -291,6 +291,12 @@ fn check_permissions(config: &Config) -> Checked {
         if let Some(priority) = &permission.priority {
             within("priority", priority, 0..=MAX_PRIORITY)?;
         }
+        if let Some(deadline) = &permission.deadline_us {
+            within("deadline_us", deadline, scheduling::DEADLINES_US)?;
+        }
+        if let Some(weight) = &permission.weight {
+            within("weight", weight, 1..=MAX_WEIGHT)?;
+        }
         for program in &permission.program {
             let name = program.get_ref();
             if name.is_empty() || name.contains('/') {
@@ -306,9 +312,12 @@ fn check_permissions(config: &Config) -> Checked {
                 return fault(class, super::unknown("class", name, &names));
             }
         }
-        if permission.priority.is_none() && permission.class.is_empty() && permission.extend.is_none() {
+        let places =
+            permission.priority.is_some() || permission.deadline_us.is_some() || permission.weight.is_some();
+        if !places && permission.class.is_empty() && permission.extend.is_none() {
             let at = permission.program.first().or(permission.cgroup.first()).map_or(0..0, Spanned::span);
-            let message = "a permission that permits nothing: give it priority, class or extend";
+            let message =
+                "a permission that permits nothing: give it priority, deadline_us, weight, class or extend";
             return Err(Fault { at, message: message.into() });
         }
     }

@@ -19,7 +19,7 @@ enum Form {
 }
 
 /// The keys of a class in the order in which people read them; whatever else there is comes behind.
-const KEYS: [(&str, Form); 32] = [
+const KEYS: [(&str, Form); 33] = [
     ("name", Form::One),
     ("priority", Form::One),
     ("idle", Form::One),
@@ -45,6 +45,7 @@ const KEYS: [(&str, Form); 32] = [
     ("url", Form::Texts),
     ("header", Form::Texts),
     ("cookie", Form::Texts),
+    ("requests", Form::One),
     ("queue_packets", Form::One),
     ("memory", Form::One),
     ("connections", Form::One),

@@ -9,6 +9,29 @@ use toml::Spanned;
 use super::Class;
 use super::error::Fault;
 
+/// `requests = "…"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Requests {
+    /// What peers ask of programs here.
+    #[default]
+    Incoming,
+    /// What programs here ask of peers.
+    Outgoing,
+    /// Either.
+    Both,
+}
+
+impl From<Requests> for scoutline_engine::Requests {
+    fn from(requests: Requests) -> Self {
+        match requests {
+            Requests::Incoming => Self::Incoming,
+            Requests::Outgoing => Self::Outgoing,
+            Requests::Both => Self::Both,
+        }
+    }
+}
+
 /// The conditions of a class in the words of `scoutline_proto`.
 pub(super) fn conditions(class: &Class) -> Conditions {
     Conditions {
@@ -43,7 +66,16 @@ pub(super) fn check(class: &Class) -> Result<(), Fault> {
     let name = class.name.get_ref();
     let of_class = |message: String| Err(Fault { at: class.name.span(), message });
     if !class.asks_request() {
-        return Ok(());
+        return match &class.requests {
+            None => Ok(()),
+            Some(requests) => Err(Fault {
+                at: requests.span(),
+                message: format!(
+                    "class `{name}` says whose requests it is about and asks for none: give it tls_name, host, url, \
+                     header or cookie, or remove requests"
+                ),
+            }),
+        };
     }
     if class.listen_priority.is_some() {
         return of_class(format!(

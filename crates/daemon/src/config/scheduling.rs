@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use scoutline_abi::layout::slot_option;
 use scoutline_engine::{Asks, JobAsks};
 use scoutline_sched::schedule::{self, Shares};
 use scoutline_sched::{Level, Weight};
@@ -14,8 +15,9 @@ use super::{Class, Linux, Size, values};
 
 /// Greatest weight and share.
 const MAX_WEIGHT: u32 = Weight::HIGHEST as u32;
-/// Deadlines of less than a few runs of others cannot be met; those beyond a minute are none.
-const DEADLINES_US: std::ops::RangeInclusive<u32> = 100..=60_000_000;
+/// As programs may ask for.
+pub(super) const DEADLINES_US: std::ops::RangeInclusive<u32> =
+    *slot_option::DEADLINES_US.start() as u32..=*slot_option::DEADLINES_US.end() as u32;
 /// `kernel.sched_deadline_period_max_us` is 2²² by default.
 const MOST_OF_THREAD_US: u32 = 4_000_000;
 

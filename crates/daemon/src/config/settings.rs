@@ -166,6 +166,8 @@ pub(crate) fn permissions(permissions: &[Permission]) -> Vec<PermissionSettings>
         users: permission.user.iter().map(|user| user.0).collect(),
         cgroups: texts(&permission.cgroup),
         priority: permission.priority.as_ref().map(|priority| *priority.get_ref()),
+        deadline_us: permission.deadline_us.as_ref().map(|deadline| *deadline.get_ref()),
+        weight: permission.weight.as_ref().map(|weight| Weight::new((*weight.get_ref()).into())),
         classes: texts(&permission.class),
         extend: permission.extend.as_ref().is_some_and(|extend| *extend.get_ref()),
     };
@@ -202,6 +204,7 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
         users: class.user.iter().map(|user| user.0).collect(),
         cgroups: class.cgroup.iter().map(|group| group.get_ref().clone()).collect(),
         request: request::conditions(class),
+        requests: class.requests.as_ref().map(|requests| *requests.get_ref()).unwrap_or_default().into(),
         queue_packets: class.queue_packets.as_ref().map(|packets| *packets.get_ref()),
         memory: class.memory.as_ref().map(|memory| memory.get_ref().0),
         connections: class.connections.as_ref().map(|connections| *connections.get_ref()),

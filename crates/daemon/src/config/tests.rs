@@ -92,6 +92,8 @@ fn everything_can_be_said() {
         user = ["root"]
         cgroup = ["/system.slice"]
         priority = 5
+        deadline_us = 500
+        weight = 300
         class = ["shop", "default"]
         extend = true
         "#,
@@ -136,6 +138,11 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "[[class]]\nname = \"a\"\npriority = 64",
             "s.toml:6: priority = 64 is out of range; it must be 0 to 63",
         ),
+        (
+            "[[permission]]\ndeadline_us = 99",
+            "s.toml:5: deadline_us = 99 is out of range; it must be 100 to 60000000",
+        ),
+        ("[[permission]]\nweight = 0", "s.toml:5: weight = 0 is out of range; it must be 1 to 10000"),
         ("[[class]]\npriority = 1", "missing field `name`"),
         (
             "[[class]]\nname = \"a\"\nidle = true\npriority = 1",
@@ -215,11 +222,24 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "[[class]]\nname = \"a\"\nextend = \"no\"",
             "s.toml:6: invalid type: string \"no\", expected a boolean",
         ),
+        (
+            "[[class]]\nname = \"a\"\nrequests = \"both\"",
+            "s.toml:6: class `a` says whose requests it is about and asks for none",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nurl = [\"/\"]\nrequests = \"out\"",
+            "s.toml:7: unknown value `out`; known values: incoming, outgoing, both",
+        ),
         ("[[class]]\nname = \"a\"\nconections = 1", "unknown key `conections`; did you mean `connections`?"),
         (
             "[[permission]]\nprogram = [\"a\"]\npriority = 64",
             "s.toml:6: priority = 64 is out of range; it must be 0 to 63",
         ),
+        (
+            "[[permission]]\ndeadline_us = 99",
+            "s.toml:5: deadline_us = 99 is out of range; it must be 100 to 60000000",
+        ),
+        ("[[permission]]\nweight = 0", "s.toml:5: weight = 0 is out of range; it must be 1 to 10000"),
         (
             "[[permission]]\nprogram = [\"/bin/a\"]\npriority = 1",
             "s.toml:5: program `/bin/a`: give the last part",

@@ -4,7 +4,7 @@
 //! a thread of ours does it, and the engine goes on. While a veth has the program, its other end cuts its
 //! super-segments itself.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
 use scoutline_bpf::{AttachError, Exempt, Limits, Mode, Policer};
@@ -15,20 +15,32 @@ use crate::partner::Notice;
 /// (0.7 µs a packet).
 const LIMITS: Limits = Limits { flow: 10_000, total: 100_000 };
 
+/// Looks for news after a failure before it is tried again; twice as many after each further one.
+const PAUSE_LOOKS: u32 = 8;
+const LONGEST_PAUSE_LOOKS: u32 = 1024;
+
+/// What attaches: another one in tests.
+type Attach = fn(u32, &[Exempt]) -> Result<Policer, AttachError>;
+
 /// The policer of one interface, there or not.
 pub(super) struct Police {
     ifindex: u32,
+    attach: Attach,
     policer: Option<Policer>,
     /// A thread is changing it.
     change: Option<Receiver<Changed>>,
-    /// What it should be like then, if something else.
-    wanted: Option<Wanted>,
+    /// What it should be like.
+    wanted: Wanted,
+    /// It is, or a thread is about to make it so.
+    begun: bool,
     /// What those before this one have dropped.
     dropped_before: u64,
-    /// It was refused: said once.
-    refused: bool,
+    /// Failures in a row, and looks until it is tried again.
+    failures: u32,
+    pause: u32,
 }
 
+#[derive(Clone)]
 enum Wanted {
     /// A policer that lets these pass.
     On(Vec<Exempt>),
@@ -46,61 +58,102 @@ struct Changed {
 
 impl Police {
     pub(super) fn new(ifindex: u32) -> Police {
-        Police { ifindex, policer: None, change: None, wanted: None, dropped_before: 0, refused: false }
+        Police::with(ifindex, |ifindex, exempt| Policer::attach(ifindex, exempt, LIMITS))
+    }
+
+    fn with(ifindex: u32, attach: Attach) -> Police {
+        Police {
+            ifindex,
+            attach,
+            policer: None,
+            change: None,
+            wanted: Wanted::Off,
+            begun: true,
+            dropped_before: 0,
+            failures: 0,
+            pause: 0,
+        }
     }
 
     /// From now on what is not exempt is held back, or nothing any more. Takes effect soon.
     pub(super) fn want(&mut self, exempt: Option<Vec<Exempt>>) {
-        self.wanted = Some(exempt.map_or(Wanted::Off, Wanted::On));
+        self.wanted = exempt.map_or(Wanted::Off, Wanted::On);
+        self.begun = false;
         self.go_on();
     }
 
     fn go_on(&mut self) {
-        if self.change.is_some() || self.refused {
+        if self.change.is_some() || self.begun || self.pause > 0 {
             return;
         }
-        let Some(wanted) = self.wanted.take() else { return };
-        let (ifindex, before) = (self.ifindex, self.policer.take());
+        self.begun = true;
+        let (ifindex, attach) = (self.ifindex, self.attach);
+        let (wanted, before) = (self.wanted.clone(), self.policer.take());
         let (tell, told) = channel();
         let work = move || {
             let dropped = before.map_or(0, Policer::detach);
             let attached = match wanted {
-                Wanted::On(exempt) => Some(Policer::attach(ifindex, &exempt, LIMITS)),
+                Wanted::On(exempt) => Some(attach(ifindex, &exempt)),
                 Wanted::Off => None,
             };
             // Nobody listens when the device was closed in the meantime: then it goes at once.
             let _ = tell.send(Changed { dropped, attached });
         };
-        // Without a thread the flood goes on as before.
-        self.change = in_the_background(work).then_some(told);
+        // Without a thread nobody tells anything: that is seen with the next look.
+        in_the_background(work);
+        self.change = Some(told);
     }
 
-    /// What has come of it, once: for people.
+    /// What has come of it, once: for people. Asked now and then while a flood lasts.
     pub(super) fn news(&mut self, name: &str) -> Option<Notice> {
-        let changed = self.change.as_ref()?.try_recv().ok()?;
-        self.change = None;
-        self.dropped_before += changed.dropped;
-        let news = match changed.attached {
-            None => format!("{name}: the flood is over, and nothing is held back any more"),
+        let told = self.change.as_ref().map(Receiver::try_recv);
+        let news = match told {
+            None | Some(Err(TryRecvError::Empty)) => {
+                self.pause = self.pause.saturating_sub(1);
+                None
+            }
+            Some(Err(TryRecvError::Disconnected)) => {
+                self.change = None;
+                self.on_failure(name, "the thread that does it has failed or could not be started")
+            }
+            Some(Ok(changed)) => {
+                self.change = None;
+                self.dropped_before += changed.dropped;
+                self.on_changed(name, changed.attached)
+            }
+        };
+        self.go_on();
+        news.map(Notice)
+    }
+
+    fn on_changed(&mut self, name: &str, attached: Option<Result<Policer, AttachError>>) -> Option<String> {
+        match attached {
+            None => Some(format!("{name}: the flood is over, and nothing is held back any more")),
             Some(Ok(policer)) => {
                 let place = match policer.mode() {
                     Mode::Native => "in its driver",
                     Mode::Generic => "in front of our queue (its driver has no XDP)",
                 };
                 self.policer = Some(policer);
-                format!(
+                self.failures = 0;
+                Some(format!(
                     "{name}: a flood of packets that nobody wants is held back {place}: beside important classes, {} \
                      packets/s of a flow and {} in all pass",
                     LIMITS.flow, LIMITS.total
-                )
+                ))
             }
-            Some(Err(error)) => {
-                self.refused = true;
-                format!("{name}: a flood cannot be held back at the interface: {error}")
-            }
-        };
-        self.go_on();
-        Some(Notice(news))
+            Some(Err(error)) => self.on_failure(name, &error.to_string()),
+        }
+    }
+
+    /// It is tried again as long as it is wanted; said once, until it has worked.
+    fn on_failure(&mut self, name: &str, why: &str) -> Option<String> {
+        self.begun = false;
+        self.pause = PAUSE_LOOKS.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE_LOOKS);
+        self.failures += 1;
+        (self.failures == 1).then(|| {
+            format!("{name}: a flood cannot be held back at the interface now, and is tried again while it lasts: {why}")
+        })
     }
 
     /// Packets dropped so far; while it changes, those of the one that goes are not known.
@@ -110,9 +163,9 @@ impl Police {
     }
 }
 
-/// Runs something in an ordinary thread on any core: the engine's own is real-time, and pinned. False when there can be
-/// no thread.
-fn in_the_background(work: impl FnOnce() + Send + 'static) -> bool {
+/// Runs something in an ordinary thread on any core: the engine's own is real-time, and pinned. When there can be no
+/// thread, `work` is dropped.
+fn in_the_background(work: impl FnOnce() + Send + 'static) {
     let run = move || {
         // SAFETY: plain data; 0 is the calling thread, whose policy and cores may always be lowered and widened.
         unsafe {
@@ -126,5 +179,48 @@ fn in_the_background(work: impl FnOnce() + Send + 'static) -> bool {
         }
         work();
     };
-    thread::Builder::new().name("scoutline-police".into()).spawn(run).is_ok()
+    let _ = thread::Builder::new().name("scoutline-police".into()).spawn(run);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+
+    /// Panics, then is refused.
+    fn faulty(_: u32, exempt: &[Exempt]) -> Result<Policer, AttachError> {
+        let call = CALLS.fetch_add(1, Ordering::SeqCst);
+        assert!(call > 0, "a fault of the first call, as the test wants it");
+        assert_eq!(exempt.len(), 2, "what is wanted by now, not what was at first");
+        Err(AttachError::NoInterface)
+    }
+
+    /// Looks for news until there has been some, or `calls` calls were made.
+    fn look(police: &mut Police, calls: u32) -> Vec<String> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut said = Vec::new();
+        while CALLS.load(Ordering::SeqCst) < calls {
+            assert!(Instant::now() < deadline, "it is not tried again: {said:?}");
+            said.extend(police.news("eth9").map(|notice| notice.0));
+            thread::yield_now();
+        }
+        said
+    }
+
+    #[test]
+    fn a_thread_that_fails_is_not_the_end_of_it() {
+        let exempt = || Exempt { source: [10, 0, 0, 1].into(), prefix_len: 32, local_port: None };
+        let mut police = Police::with(1, faulty);
+        police.want(Some(vec![exempt()]));
+        // The rules change meanwhile.
+        police.want(Some(vec![exempt(), exempt()]));
+        let said = look(&mut police, 4);
+        assert_eq!(said.len(), 1, "said once: {said:?}");
+        assert!(said[0].starts_with("eth9: a flood cannot be held back at the interface now"), "{}", said[0]);
+        assert!(police.failures >= 3 && police.dropped() == 0);
+    }
 }

@@ -22,8 +22,6 @@ use scoutline_sched::transmit::Activity;
 
 use super::Core;
 
-/// DSCP of the lower-effort per-hop behaviour (RFC 8622 §4).
-pub(super) const DSCP_LE: u8 = 0b00_0001;
 /// Round trips for which a connection is believed to wait for the network.
 const WAITING_TRIPS: u32 = 2;
 
@@ -241,9 +239,4 @@ fn waits_for_network(path: &Path) -> Option<Duration> {
         return None;
     }
     info.srtt.map(|trip| trip * WAITING_TRIPS)
-}
-
-/// The mark of packets: what the class says, else background is marked as such.
-pub(super) fn mark_of(mark: Option<u8>, level: Level) -> Option<u8> {
-    mark.or((level == Level::Idle).then_some(DSCP_LE))
 }

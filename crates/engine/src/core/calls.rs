@@ -11,7 +11,7 @@ use scoutline_abi::layout::{
     slot_state,
 };
 use scoutline_base::Time;
-use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Value};
+use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::EPHEMERAL;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
@@ -20,7 +20,7 @@ use super::paths::{covers, flow_key};
 use super::wishes::name_in;
 use crate::extend::Duty;
 use crate::program::Program;
-use crate::socket::SocketEnd;
+use crate::socket::{SocketEnd, StreamStage};
 use crate::wishes::Granted;
 
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
@@ -239,9 +239,10 @@ impl Core {
             return Err(libc::EADDRINUSE);
         }
         let ruled = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
+        let by_rules = ruled.number;
         let Granted { class, stands, .. } = self.granted(ruled, end);
         // Not EAGAIN: programs (curl, libuv) take that for a connection under way, and wait.
-        self.refuse(self.admit_connection(&class), class.number)?;
+        self.refuse(self.admit_connection(&class, stands.asks), class.number)?;
         if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
@@ -255,7 +256,11 @@ impl Core {
         })?;
         end.path.set(Some(id));
         self.bind_flow(id, key);
+        if let Some(stage) = self.paths.get_mut(id).and_then(Path::stage_mut::<StreamStage>) {
+            stage.set_ruled(by_rules);
+        }
         self.note_origin(id, None, &end.program.facts);
+        self.look_into_requests(id);
         self.kick(id, now);
         Ok(0)
     }
@@ -279,22 +284,14 @@ impl Core {
         let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
         let Granted { class, stands, .. } = self.granted(ruled, end);
         // What it was promised for the path that it has stands against the one that it asks for.
-        let old = end.path.get().filter(|id| self.paths.get(*id).is_some());
-        if let Some(old) = old {
-            self.extras[old.index as usize].promise = None;
-        }
+        let has = end.path.get().and_then(|old| self.booked(old));
         let admitted = if end.receive_size() == 0 {
-            self.admit(&class)
+            self.admit(&class, stands.asks)
+        } else if end.fits(&class.memory) {
+            self.promises.admit(&class, stands.asks, has)
         } else {
-            self.promises.admit(&class, stands.asks)
+            Err(DropReason::MemoryLimit)
         };
-        if let (Some(old), Err(_)) = (old, &admitted) {
-            // Who is refused keeps the path, and what it was promised for it.
-            let asks = self.extras[old.index as usize].asks;
-            let class = self.paths.get(old).map(|path| self.policy.class(path.class().into()));
-            self.extras[old.index as usize].promise =
-                class.and_then(|class| self.promises.give(&class, asks));
-        }
         self.refuse(admitted, class.number)?;
         if !end.ensure_rings(self.ring_sizes(), &class.memory) {
             return Err(libc::ENOBUFS);
@@ -323,7 +320,11 @@ impl Core {
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
             slot_option::BROADCAST => {}
-            slot_option::PRIORITY | slot_option::BACKGROUND | slot_option::EXTEND => {
+            slot_option::PRIORITY
+            | slot_option::DEADLINE
+            | slot_option::WEIGHT
+            | slot_option::BACKGROUND
+            | slot_option::EXTEND => {
                 return self.wish_option(end, option, value, now);
             }
             _ => return Err(libc::ENOPROTOOPT),
@@ -337,7 +338,7 @@ impl Core {
     }
 
     /// What a program is told when its path was not admitted; counted in the class.
-    fn refuse(&mut self, admitted: Result<(), DropReason>, class: u32) -> Result<(), Errno> {
+    pub(super) fn refuse(&mut self, admitted: Result<(), DropReason>, class: u32) -> Result<(), Errno> {
         admitted.map_err(|reason| {
             self.finished.on_drop(class as u16, reason);
             libc::ENOBUFS

@@ -25,9 +25,9 @@ use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
-use super::background::mark_of;
 use super::paths::{covers, note_level, socket_of};
-use crate::policy::{Class, Origin};
+use crate::admission::Booked;
+use crate::policy::{Class, Origin, mark_of};
 use crate::scheduling::Stands;
 use crate::settings::ClassSettings;
 use crate::socket::{Asked, SocketEnd, Standing, StreamStage};
@@ -140,8 +140,14 @@ impl Core {
 
     /// Puts a path where it belongs which the rules put into this class: its program may have asked for something.
     pub(super) fn place_path(&mut self, id: PathId, ruled: Rc<Class>, now: Time) {
-        let Some(program) = self.extras[id.index as usize].program.clone() else { return };
-        let Some(path) = self.paths.get_mut(id) else { return };
+        let Some(granted) = self.rule_path(id, ruled) else { return };
+        self.move_path(id, &granted.class, granted.stands, granted.extended, now);
+    }
+
+    /// Notes that the rules put a path into this class; what it gets there.
+    fn rule_path(&mut self, id: PathId, ruled: Rc<Class>) -> Option<Granted> {
+        let program = self.extras[id.index as usize].program.clone()?;
+        let path = self.paths.get_mut(id)?;
         let wishes = match path.stage_mut::<StreamStage>() {
             Some(stage) => {
                 stage.set_ruled(ruled.number);
@@ -149,20 +155,22 @@ impl Core {
             }
             None => socket_of(path).and_then(|end| end.wishes.borrow().as_deref().cloned()),
         };
-        let granted = self.policy.grant(ruled, wishes.as_ref(), &program);
-        self.move_path(id, &granted.class, granted.stands, granted.extended, now);
+        Some(self.policy.grant(ruled, wishes.as_ref(), &program))
     }
 
     /// Looks at what is asked on a connection from now on, or no longer, as the rules have it; the class that this has
     /// given it.
     pub(super) fn look_into_requests(&mut self, id: PathId) -> Option<Rc<Class>> {
+        let booked = self.booked(id);
         let extra = &self.extras[id.index as usize];
         let path = self.paths.get_mut(id)?;
-        let stage = path.stage_mut::<StreamStage>().filter(|stage| stage.is_passive())?;
+        let stage = path.stage_mut::<StreamStage>().filter(|stage| stage.is_used())?;
         if self.policy.requests().is_none() && stage.asked().is_none() {
             return None;
         }
-        let origin = Origin { key: extra.flow?, tos: extra.tos, program: Rc::clone(extra.program.as_ref()?) };
+        let program = Rc::clone(extra.program.as_ref()?);
+        let outgoing = !stage.is_passive();
+        let origin = Origin { key: extra.flow?, tos: extra.tos, program, outgoing };
         let depends = self.policy.depends_on_requests(&origin);
         match stage.asked() {
             Some(asked) if depends => {
@@ -175,7 +183,8 @@ impl Core {
                 path.account.buffer_bytes_held = path.account.buffer_bytes_held.saturating_sub(charged);
             }
             None if depends => {
-                stage.set_asked(Some(Asked::new(&self.policy, origin, self.settings.linux_level)));
+                let rules = (&self.policy, &self.promises);
+                stage.set_asked(Some(Asked::new(rules, origin, booked?, self.settings.linux_level)));
             }
             None => {}
         }
@@ -187,7 +196,11 @@ impl Core {
         let Some(path) = self.paths.get_mut(id) else { return };
         path.settle(&mut self.finished);
         let class = self.policy.class(class);
-        self.place_path(id, class, now);
+        if let Some(Granted { class, stands, extended, .. }) = self.rule_path(id, class) {
+            // As the stage has found before, by the same books.
+            let stands = self.promises.carried(&class, stands, self.booked(id));
+            self.move_path(id, &class, stands, extended, now);
+        }
         if let Some(path) = self.paths.get_mut(id) {
             path.account.requests += requests;
         }
@@ -207,6 +220,9 @@ impl Core {
         }
         if let Some(stage) = path.stage_mut::<StreamStage>() {
             stage.set_class(class, standing);
+            if let Some(asked) = stage.asked() {
+                asked.book(Booked { class: class.number, asks: stands.asks });
+            }
         } else if let Some(end) = socket_of(path) {
             end.move_charge(&class.memory);
             self.nets[extra.net as usize].udp.set_class(id, class.number);

@@ -74,6 +74,7 @@ impl Core {
         }
         let policy_memory = PolicyMemory::new(settings.policy_memory);
         let policy = Rc::new(ClassPolicy::within(classes, &policy_memory));
+        policy.set_linux_level(settings.linux_level);
         policy.set_permissions(settings.permissions.clone());
         let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));
         let pool = Rc::new(Pool::new(POOL_BLOCK, POOL_LIMIT));
@@ -105,7 +106,7 @@ impl Core {
             paths: PathTable::new(Budget::new(settings.max_paths, settings.max_buffer_bytes)),
             extras: Vec::new(),
             flows: FlowTable::new(seed),
-            promises: Promises::of(&schedule),
+            promises: Rc::new(Promises::of(&schedule)),
             policy_memory,
             schedule,
             wheel: Wheel::new(now),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use scoutline_abi::layout::{slot_request, slot_state};
 use scoutline_base::{DeviceId, PathId, Time};
 use scoutline_path::{
-    Attributes, Control, CreateError, DropReason, Effect, FlowKey, Limits, Message, Name, Value,
+    Attributes, Control, CreateError, DropReason, Effect, FlowKey, Limits, Message, Name, Path, Value,
 };
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_proto::tcp::TcpStage;
@@ -15,12 +15,13 @@ use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ethernet;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
-use super::background::mark_of;
 use super::{Core, Extra};
-use crate::policy::Class;
-use crate::scheduling::Stands;
+use crate::admission::Booked;
+use crate::policy::{Class, mark_of};
+use crate::scheduling::{Asks, Stands};
 use crate::settings::ProgramFacts;
 use crate::socket::{SocketEnd, StreamStage};
+use crate::wishes::Granted;
 
 /// Flags in the fourteenth byte of a TCP header.
 const SYN: u8 = 0x02;
@@ -104,25 +105,52 @@ impl Core {
     /// Why a SYN to a listen path is refused: dropped before it costs anything.
     pub(super) fn refuses_connection(&self, id: PathId, message: &Message) -> Option<DropReason> {
         let class = self.policy.class(u32::from(self.paths.get(id)?.class()));
-        let reason = self.admit_connection(&class).err()?;
-        (is_syn(message.bytes()) && self.listeners.borrow().contains_key(&id)).then_some(reason)
+        self.admit_connection(&class, class.settings.asks).err()?;
+        if !is_syn(message.bytes()) {
+            return None;
+        }
+        // Its program may have asked for something else.
+        let listener = self.listeners.borrow().get(&id).cloned()?;
+        let Granted { class, stands, .. } = self.granted(class, &listener);
+        self.admit_connection(&class, stands.asks).err()
     }
 
-    /// Whether one more connection of this class can be carried.
-    pub(super) fn admit_connection(&self, class: &Class) -> Result<(), DropReason> {
+    /// Whether one more connection of this class, which asks for this, can be carried.
+    pub(super) fn admit_connection(&self, class: &Class, asks: Asks) -> Result<(), DropReason> {
         if class.is_full() {
             return Err(DropReason::ConnectionLimit);
         }
-        self.admit(class)
+        self.admit(class, asks)
     }
 
     /// Whether one more path of this class, with the rings of its socket, can be carried.
-    pub(super) fn admit(&self, class: &Class) -> Result<(), DropReason> {
+    pub(super) fn admit(&self, class: &Class, asks: Asks) -> Result<(), DropReason> {
         let (receive, send) = self.ring_sizes();
         if !class.memory.has_room(u64::from(receive) + u64::from(send)) {
             return Err(DropReason::MemoryLimit);
         }
-        self.promises.admit(class, class.settings.asks)
+        self.promises.admit(class, asks, None)
+    }
+
+    /// What the books have for a path.
+    pub(super) fn booked(&self, id: PathId) -> Option<Booked> {
+        let class = u32::from(self.paths.get(id)?.class());
+        Some(Booked { class, asks: self.extras[id.index as usize].asks })
+    }
+
+    /// Whether a socket's path can be carried where it would go.
+    pub(super) fn admit_move(&self, id: PathId, end: &SocketEnd, to: &Granted) -> Result<(), DropReason> {
+        let has = self.booked(id);
+        if has.is_some_and(|has| has.class != to.class.number) {
+            let takes_seat = self.paths.get(id).and_then(Path::stage::<StreamStage>).is_some();
+            if takes_seat && to.class.is_full() {
+                return Err(DropReason::ConnectionLimit);
+            }
+            if !end.fits(&to.class.memory) {
+                return Err(DropReason::MemoryLimit);
+            }
+        }
+        self.promises.admit(&to.class, to.stands.asks, has)
     }
 
     /// The path serves exactly this flow from now on.
@@ -154,6 +182,7 @@ impl Core {
                         self.follow_request(id, u32::from(class), requests, now);
                     }
                 }
+                Effect::NotAdmitted { class, reason } => self.finished.on_drop(class, reason),
                 Effect::Reclassify(message) => self.classify(net, message, now),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
             }
@@ -207,7 +236,7 @@ impl Core {
             None => (Rc::clone(&class), class.stands_of(None)),
         };
         // SYNs of one burst have all passed the look at the limit before the first of them counts.
-        if let Err(reason) = self.admit_connection(&class) {
+        if let Err(reason) = self.admit_connection(&class, stands.asks) {
             self.count_drop(from, reason);
             return;
         }

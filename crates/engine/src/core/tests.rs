@@ -589,6 +589,7 @@ fn datagrams_there_and_back() {
 mod admission;
 mod classes;
 mod defer;
+mod floods;
 mod forward;
 mod policies;
 mod requests;

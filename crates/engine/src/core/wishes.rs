@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 use scoutline_abi::layout::{CLASS_NAME_LEN, Call, slot_option};
 use scoutline_base::Time;
 use scoutline_path::FlowKey;
-use scoutline_sched::Level;
+use scoutline_sched::{Level, Weight};
 use scoutline_wire::ipv4::PROTOCOL_TCP as TCP;
 
 use super::Core;
 use crate::policy::Class;
+use crate::scheduling::Stands;
 use crate::socket::{SocketEnd, StreamStage};
-use crate::wishes::Wishes;
+use crate::wishes::{Place, Wishes};
 
 /// An errno as a result.
 type Errno = i32;
@@ -27,7 +28,7 @@ impl Core {
         self.wish(end, |wishes| wishes.class.clone_from(&class), now)
     }
 
-    /// Asks for a priority, for background, for extension.
+    /// Asks for a place in the schedule, for background, for extension.
     pub(super) fn wish_option(
         &mut self,
         end: &Rc<SocketEnd>,
@@ -37,9 +38,23 @@ impl Core {
     ) -> Result<i32, Errno> {
         let given = (value != slot_option::AS_CLASS).then_some(value);
         match (option, given) {
-            (slot_option::PRIORITY, None) => self.wish(end, |wishes| wishes.priority = None, now),
             (slot_option::PRIORITY, Some(value)) if value <= u64::from(Level::HIGHEST_PRIORITY) => {
-                self.wish(end, |wishes| wishes.priority = Some(value as u8), now)
+                self.wish(end, |wishes| wishes.place = Some(Place::Priority(value as u8)), now)
+            }
+            (slot_option::DEADLINE, Some(value)) if slot_option::DEADLINES_US.contains(&value) => {
+                self.wish(end, |wishes| wishes.place = Some(Place::Deadline(value as u32)), now)
+            }
+            (slot_option::WEIGHT, Some(value)) if (1..=u64::from(Weight::HIGHEST)).contains(&value) => {
+                self.wish(end, |wishes| wishes.place = Some(Place::Weight(Weight::new(value))), now)
+            }
+            (slot_option::PRIORITY | slot_option::DEADLINE | slot_option::WEIGHT, None) => {
+                // What was asked for in other terms stays.
+                let same = |place: &Place| match place {
+                    Place::Priority(_) => option == slot_option::PRIORITY,
+                    Place::Deadline(_) => option == slot_option::DEADLINE,
+                    Place::Weight(_) => option == slot_option::WEIGHT,
+                };
+                self.wish(end, |wishes| wishes.place = wishes.place.filter(|place| !same(place)), now)
             }
             (slot_option::BACKGROUND, Some(value @ 0..=1)) => {
                 self.wish(end, |wishes| wishes.background = value == 1, now)
@@ -51,7 +66,7 @@ impl Core {
         }
     }
 
-    /// Changes one wish if it will be granted. Those that were granted before may have become more than is allowed
+    /// Changes one wish if it will be granted and carried. Those that were granted before may have become more than is allowed
     /// meanwhile: they are no reason to refuse this one.
     fn wish(&mut self, end: &Rc<SocketEnd>, change: impl Fn(&mut Wishes), now: Time) -> Result<i32, Errno> {
         let ruled = self.ruled(end);
@@ -65,6 +80,11 @@ impl Core {
         if !self.policy.allows(&ruled, &alone, &end.program.facts) {
             return Err(libc::EPERM);
         }
+        let path = end.path.get().filter(|&id| self.paths.get(id).is_some());
+        if let Some(id) = path {
+            let granted = self.policy.grant(Rc::clone(&ruled), Some(&wishes), &end.program.facts);
+            self.refuse(self.admit_move(id, end, &granted), granted.class.number)?;
+        }
         *end.wishes.borrow_mut() = Some(Box::new(wishes));
         let listen_paths = end.listen_paths.borrow().clone();
         for id in listen_paths {
@@ -72,9 +92,7 @@ impl Core {
                 self.place_listen_path(end, id, u32::from(path.class()), now);
             }
         }
-        if let Some(id) = end.path.get()
-            && self.paths.get(id).is_some()
-        {
+        if let Some(id) = path {
             self.place_path(id, ruled, now);
         }
         Ok(0)
@@ -103,16 +121,23 @@ impl Core {
     /// What a socket's path has now; one without a path: what it would have.
     pub(super) fn tell_option(&self, end: &Rc<SocketEnd>, option: u64, call: &Call) -> Result<i32, Errno> {
         let granted = self.granted(self.ruled(end), end);
-        let level = if end.listen_paths.borrow().is_empty() {
-            granted.stands.level
-        } else {
-            granted.listen_stands.level
-        };
+        let stands =
+            if end.listen_paths.borrow().is_empty() { granted.stands } else { granted.listen_stands };
+        // What it was promised may be less.
+        let booked = end.path.get().filter(|&id| self.paths.get(id).is_some());
+        let Stands { level, asks } = booked.map_or(stands, |id| {
+            let extra = &self.extras[id.index as usize];
+            Stands { level: extra.level, asks: extra.asks }
+        });
         match option {
             slot_option::PRIORITY => Ok(match level {
                 Level::Priority(priority) => i32::from(priority),
                 Level::Idle => slot_option::NO_PRIORITY,
             }),
+            slot_option::DEADLINE => Ok(asks.deadline_us().map_or(slot_option::NONE, |us| us as i32)),
+            slot_option::WEIGHT => {
+                Ok(asks.weight().map_or(slot_option::NONE, |weight| weight.value() as i32))
+            }
             slot_option::BACKGROUND => Ok(i32::from(level == Level::Idle)),
             slot_option::EXTEND => Ok(i32::from(granted.extended)),
             slot_option::CLASS => {

@@ -1,5 +1,4 @@
-//! What is asked on a connection to a program here, and the class that follows from it (DESIGN.md §6): an
-//! [`Exchange`] is shown the bytes of both directions as they pass.
+//! What is asked on a connection, and the class that follows from it (DESIGN.md §6): an [`Exchange`] is shown the bytes of both directions as they pass.
 //!
 //! ```text
 //! inward:   packet ─► shown, if it comes next ─► receive ring ─┐            before the program can see it
@@ -13,19 +12,22 @@
 //! comes when the program has taken everything and has answered before ([`Look::Waiting`]). If that proves to be no
 //! request, the look waits again. A peer gains nothing by leading it astray: it could send the request itself.
 //!
-//! Left out on purpose: connections that programs here open. A program would choose its class by what it asks.
+//! On a connection that a program here opens, the two directions change their parts, for classes whose rules say so
+//! ([`Requests`](crate::settings::Requests)): there a program chooses its class by what it asks.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_path::Account;
+use scoutline_path::{Account, DropReason};
+use scoutline_proto::bindings::ClassIndex;
 use scoutline_proto::request::{Exchange, Limits, Opaque};
 use scoutline_sched::Level;
 
 use super::SocketEnd;
 use super::module::Standing;
+use crate::admission::{Booked, Promises};
 use crate::policy::{Class, ClassPolicy, Origin};
-use crate::wishes::Wishes;
+use crate::wishes::{Granted, Wishes};
 
 /// Bytes of a ring that are copied to be shown, at a time: nearly every head fits.
 const PIECE: usize = 2048;
@@ -33,7 +35,14 @@ const PIECE: usize = 2048;
 /// What a connection is asked.
 pub(crate) struct Asked {
     policy: Rc<ClassPolicy>,
+    promises: Rc<Promises>,
     origin: Origin,
+    /// What the engine's books have for the path: where it was before this run.
+    booked: Booked,
+    /// The class that it is in.
+    within: ClassIndex,
+    /// The class that could not carry it.
+    refused: Option<Refused>,
     /// Where Linux stands, to tell what is urgent.
     linux_level: Level,
     exchange: Exchange,
@@ -50,6 +59,34 @@ pub(crate) struct Asked {
     charged: u64,
 }
 
+/// A class that could not carry the connection, for as long as no other request has been read.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    class: ClassIndex,
+    reason: DropReason,
+    requests: u64,
+}
+
+/// Where a connection goes by what is asked on it.
+pub(crate) struct Move {
+    /// The class that the rules give it.
+    pub(crate) ruled: ClassIndex,
+    /// The class that it gets.
+    pub(crate) class: Rc<Class>,
+    /// How it stands there.
+    pub(crate) standing: Standing,
+    /// The class that could not carry it, and why.
+    pub(crate) not_admitted: Option<(ClassIndex, DropReason)>,
+}
+
+/// Who asks and who answers: an [`Exchange`] is of the side that answers, and on a connection that a program here opened
+/// that is the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Asks,
+    Answers,
+}
+
 /// Whether the bytes are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
@@ -61,10 +98,19 @@ enum Look {
 
 impl Asked {
     /// Of a connection that begins.
-    pub(crate) fn new(policy: &Rc<ClassPolicy>, origin: Origin, linux_level: Level) -> Asked {
+    pub(crate) fn new(
+        (policy, promises): (&Rc<ClassPolicy>, &Rc<Promises>),
+        origin: Origin,
+        booked: Booked,
+        linux_level: Level,
+    ) -> Asked {
         Asked {
             policy: Rc::clone(policy),
+            promises: Rc::clone(promises),
             origin,
+            booked,
+            within: booked.class,
+            refused: None,
             linux_level,
             exchange: Exchange::new(Limits::default()),
             look: Look::On,
@@ -82,23 +128,75 @@ impl Asked {
         if begins { self } else { Asked { look: Look::Waiting, unproven: true, ..self } }
     }
 
-    /// The class that the rules give now: by what was asked, or else by the rest of the rules.
+    /// The class that the rules give now: by what was asked, if that can carry it, or else by the rest of the rules.
     pub(crate) fn class(&self) -> Rc<Class> {
-        let Origin { key, tos, program } = &self.origin;
-        let begun = || self.policy.class_for(key, *tos, Some(program));
-        self.policy.class(self.exchange.class().unwrap_or_else(begun))
+        let asked = self.exchange.class().filter(|_| self.refusal().is_none());
+        self.policy.class(asked.unwrap_or_else(|| self.begun()))
     }
 
-    /// What a path gets that the rules put into this class, and whose program asks for this.
-    pub(crate) fn grant(&self, ruled: Rc<Class>, wishes: Option<&Wishes>) -> (Rc<Class>, Standing) {
-        let granted = self.policy.grant(ruled, wishes, &self.origin.program);
-        let standing = Standing::of(&granted.class, granted.stands, granted.extended, self.linux_level);
-        (granted.class, standing)
+    /// That the class by what was asked could not carry it.
+    fn refusal(&self) -> Option<Refused> {
+        let still = |it: &Refused| self.exchange.class() == Some(it.class) && it.requests == self.requests();
+        self.refused.filter(still)
+    }
+
+    /// The class in which it began.
+    fn begun(&self) -> ClassIndex {
+        let Origin { key, tos, program, .. } = &self.origin;
+        self.policy.class_for(key, *tos, Some(program))
+    }
+
+    /// The books have this for the path now, and the connection is there.
+    pub(crate) fn book(&mut self, booked: Booked) {
+        (self.booked, self.within) = (booked, booked.class);
+    }
+
+    /// The connection is in this class, whatever the books say yet.
+    pub(crate) fn enter(&mut self, class: ClassIndex) {
+        self.within = class;
+    }
+
+    /// Where the connection goes now, whose program asks for this. What its class cannot carry is refused there, and
+    /// goes back to where it began; there it may stay even beyond a limit, but not with more than can be promised.
+    pub(crate) fn go(&mut self, wishes: Option<&Wishes>, end: Option<&SocketEnd>) -> Move {
+        let (mut ruled, begun) = (self.class(), self.begun());
+        let mut granted = self.policy.grant(Rc::clone(&ruled), wishes, &self.origin.program);
+        let admitted = if ruled.number == begun {
+            self.promises.admit(&granted.class, granted.stands.asks, Some(self.booked))
+        } else {
+            self.admit(&granted, end)
+        };
+        let not_admitted = admitted.err().map(|reason| (granted.class.number, reason));
+        if let Some((_, reason)) = not_admitted.filter(|_| ruled.number != begun) {
+            self.refused = Some(Refused { class: ruled.number, reason, requests: self.requests() });
+            ruled = self.policy.class(begun);
+            granted = self.policy.grant(Rc::clone(&ruled), wishes, &self.origin.program);
+        }
+        let stands = self.promises.carried(&granted.class, granted.stands, Some(self.booked));
+        let standing = Standing::of(&granted.class, stands, granted.extended, self.linux_level);
+        Move { ruled: ruled.number, class: granted.class, standing, not_admitted }
+    }
+
+    fn admit(&self, to: &Granted, end: Option<&SocketEnd>) -> Result<(), DropReason> {
+        if to.class.number != self.within {
+            if to.class.is_full() {
+                return Err(DropReason::ConnectionLimit);
+            }
+            if end.is_some_and(|end| !end.fits(&to.class.memory)) {
+                return Err(DropReason::MemoryLimit);
+            }
+        }
+        self.promises.admit(&to.class, to.stands.asks, Some(self.booked))
+    }
+
+    /// Requests that were read.
+    fn requests(&self) -> u64 {
+        self.exchange.answered() + self.exchange.outstanding() as u64
     }
 
     /// Requests that were read since this was asked last.
     pub(crate) fn take_requests(&mut self) -> u64 {
-        let read = self.exchange.answered() + self.exchange.outstanding() as u64;
+        let read = self.requests();
         let fresh = read.saturating_sub(self.counted);
         self.counted = read.max(self.counted);
         fresh
@@ -119,6 +217,12 @@ impl Asked {
     /// The server name that a TLS connection gave.
     pub(crate) fn server_name(&self) -> Option<&str> {
         self.exchange.server_name()
+    }
+
+    /// The class by what was asked, where that could not carry it, and why.
+    pub(crate) fn refused(&self) -> Option<String> {
+        let Refused { class, reason, .. } = self.refusal()?;
+        Some(format!("{} ({})", self.policy.class(class).settings.name, reason.as_str()))
     }
 
     /// Why it is not looked at any more, if it is not.
@@ -149,12 +253,13 @@ impl Asked {
     /// Bytes from a packet, which have been stored at this position of the incoming stream and not been published.
     #[inline]
     pub(crate) fn on_stored(&mut self, end: &SocketEnd, position: u64, bytes: &[u8]) {
-        if self.look == Look::Waiting {
+        if self.look == Look::Waiting && !self.origin.outgoing {
             self.join(end, position);
         }
         // What is out of order is shown when it is its turn.
         if self.look == Look::On && position == self.seen {
-            self.show_inward(bytes);
+            self.seen += bytes.len() as u64;
+            self.show(self.peer(), bytes);
         }
     }
 
@@ -163,52 +268,85 @@ impl Asked {
         let mut piece = [0; PIECE];
         while self.look == Look::On && self.seen < position {
             let left = position - self.seen;
-            let unread = self.exchange.unread_inward().min(left);
+            let unread = self.unread(self.peer()).min(left);
             if unread > 0 {
-                self.exchange.skip_inward(unread);
                 self.seen += unread;
-                self.conclude();
+                self.skip(self.peer(), unread);
                 continue;
             }
             let piece = &mut piece[..left.min(PIECE as u64) as usize];
             end.load_received(self.seen, piece);
-            self.show_inward(piece);
+            self.seen += piece.len() as u64;
+            self.show(self.peer(), piece);
         }
     }
 
     /// The program has written from one position of the outgoing stream to another.
     pub(crate) fn on_written(&mut self, end: &SocketEnd, from: u64, to: u64) {
+        if self.look == Look::Waiting && self.origin.outgoing {
+            self.join_outgoing(end, from);
+        }
         let mut piece = [0; PIECE];
         let mut at = from;
         // A ring holds no more, but a program can say anything of what it has written behind a file.
         let mut most = u64::from(end.send_size());
         while self.look == Look::On && at < to {
-            let unread = self.exchange.unread_outward().min(to - at);
+            let unread = self.unread(self.program()).min(to - at);
             let in_file = end.in_file(at).min(to - at);
             let beyond = if most == 0 { to - at } else { 0 };
             let skipped = unread.max(in_file).max(beyond);
             if skipped > 0 {
-                self.exchange.skip_outward(skipped);
+                self.skip(self.program(), skipped);
                 at += skipped;
             } else {
                 let len = end.until_file(at).min(to - at).min(PIECE as u64).min(most);
                 most -= len;
                 let piece = &mut piece[..len as usize];
                 end.load(at, piece);
-                self.exchange.on_outward(piece);
+                self.show(self.program(), piece);
                 at += len;
             }
-            self.conclude();
         }
     }
 
-    fn show_inward(&mut self, bytes: &[u8]) {
-        self.renew();
-        self.seen += bytes.len() as u64;
-        let Some(matcher) = self.policy.requests() else { return };
-        let (policy, origin) = (&self.policy, &self.origin);
-        self.exchange.on_inward(bytes, &matcher, |class| policy.is_possible(class, origin));
+    /// What the peer does on this connection.
+    fn peer(&self) -> Side {
+        if self.origin.outgoing { Side::Answers } else { Side::Asks }
+    }
+
+    /// What the program does.
+    fn program(&self) -> Side {
+        if self.origin.outgoing { Side::Asks } else { Side::Answers }
+    }
+
+    fn show(&mut self, side: Side, bytes: &[u8]) {
+        match side {
+            Side::Asks => {
+                self.renew();
+                let Some(matcher) = self.policy.requests() else { return };
+                let (policy, origin) = (&self.policy, &self.origin);
+                self.exchange.on_inward(bytes, &matcher, |class| policy.is_possible(class, origin));
+            }
+            Side::Answers => {
+                self.exchange.on_outward(bytes);
+            }
+        }
         self.conclude();
+    }
+
+    fn skip(&mut self, side: Side, len: u64) {
+        match side {
+            Side::Asks => self.exchange.skip_inward(len),
+            Side::Answers => self.exchange.skip_outward(len),
+        };
+        self.conclude();
+    }
+
+    fn unread(&self, side: Side) -> u64 {
+        match side {
+            Side::Asks => self.exchange.unread_inward(),
+            Side::Answers => self.exchange.unread_outward(),
+        }
     }
 
     /// Begins to look if a request can begin here.
@@ -218,6 +356,15 @@ impl Asked {
         if answered && position == end.received.get() && position == end.read_consumed() {
             self.look = Look::On;
             (self.seen, self.counted) = (position, 0);
+        }
+    }
+
+    /// The same where the program asks: it has read all answers, and the peer has all that was asked.
+    fn join_outgoing(&mut self, end: &SocketEnd, position: u64) {
+        let received = end.received.get();
+        if received > 0 && received == end.read_consumed() && position == end.freed.get() {
+            self.look = Look::On;
+            (self.seen, self.counted) = (received, 0);
         }
     }
 

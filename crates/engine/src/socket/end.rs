@@ -168,6 +168,19 @@ impl SocketEnd {
         }
     }
 
+    /// Whether its rings fit that budget, if they are not charged to it already.
+    pub(crate) fn fits(&self, memory: &Budget) -> bool {
+        let Some((before, bytes)) = self.charged.borrow().clone() else { return true };
+        if before.is(memory) {
+            return true;
+        }
+        // The two may be parts of the same.
+        before.refund(bytes);
+        let fits = memory.has_room(bytes);
+        before.take_over(bytes);
+        fits
+    }
+
     fn refund(&self) {
         if let Some((memory, bytes)) = self.charged.take() {
             memory.refund(bytes);

@@ -15,7 +15,7 @@ use scoutline_path::{
 use scoutline_proto::bindings::ClassIndex;
 
 use super::SocketEnd;
-use super::asked::Asked;
+use super::asked::{Asked, Move};
 use super::end::Written;
 use super::module::Standing;
 use crate::policy::{Class, Seat};
@@ -41,7 +41,7 @@ pub(crate) struct StreamStage {
     standing: Standing,
     /// A peer began it.
     is_passive: bool,
-    /// What the peer asks, where that can change its class.
+    /// What is asked on it, where that can change its class.
     asked: Option<Box<Asked>>,
     /// The protocol below has been told: written, consumed, requests.
     told_written: u64,
@@ -134,17 +134,22 @@ impl StreamStage {
         self.parent.as_ref().is_some_and(|parent| Rc::ptr_eq(parent, listener))
     }
 
-    /// A connection that a peer began: its class may depend on what is asked.
+    /// A connection that a peer began.
     pub(crate) fn is_passive(&self) -> bool {
         self.is_passive
     }
 
-    /// What its peer asks, if that is looked at.
+    /// The program can still ask or be asked.
+    pub(crate) fn is_used(&self) -> bool {
+        self.seat.is_some()
+    }
+
+    /// What is asked on it, if that is looked at.
     pub(crate) fn asked(&mut self) -> Option<&mut Asked> {
         self.asked.as_deref_mut()
     }
 
-    /// What its peer asks is looked at from now on, or no longer.
+    /// What is asked on it is looked at from now on, or no longer.
     pub(crate) fn set_asked(&mut self, asked: Option<Asked>) {
         let asked = asked.map(|asked| match &self.end {
             Some(end) => asked.joining(end),
@@ -188,17 +193,24 @@ impl StreamStage {
     fn follow(&mut self, context: &mut Context<'_>) {
         let Some(asked) = &mut self.asked else { return };
         asked.charge(context.account);
-        let (requests, ruled) = (asked.take_requests(), asked.class());
-        if ruled.number == self.ruled {
+        let requests = asked.take_requests();
+        if asked.class().number == self.ruled {
             context.account.requests += requests;
             return;
         }
-        let number = ruled.number;
         let wishes = self.end.as_ref().and_then(|end| end.wishes.borrow().as_deref().cloned());
-        let (class, standing) = asked.grant(ruled, wishes.as_ref());
-        self.ruled = number;
+        let Move { ruled, class, standing, not_admitted } = asked.go(wishes.as_ref(), self.end.as_deref());
+        if let Some((class, reason)) = not_admitted {
+            context.effects.push(Effect::NotAdmitted { class: class as u16, reason });
+        }
+        if ruled == self.ruled {
+            context.account.requests += requests;
+            return;
+        }
+        self.ruled = ruled;
+        asked.enter(class.number);
         self.set_class(&class, standing);
-        context.effects.push(Effect::SetClass { class: number as u16, requests });
+        context.effects.push(Effect::SetClass { class: ruled as u16, requests });
     }
 
     /// The socket of a passive path, made when the first thing is to be kept in it.
@@ -330,7 +342,6 @@ impl StreamStage {
             if let Some(asked) = self.asked.take() {
                 account.buffer_bytes_held = account.buffer_bytes_held.saturating_sub(asked.charged());
             }
-            self.is_passive = false;
         }
     }
 }
@@ -466,6 +477,9 @@ impl Stage for StreamStage {
         let Some(asked) = &self.asked else { return };
         if let Some(name) = asked.server_name() {
             facts.push(("server-name", name.to_owned()));
+        }
+        if let Some(refused) = asked.refused() {
+            facts.push(("class-refused", refused));
         }
         if let Some(reason) = asked.opaque() {
             facts.push(("requests-unseen", reason.to_string()));

@@ -45,6 +45,8 @@ struct Http {
     requests: RequestReader,
     responses: ResponseReader,
     outstanding: Outstanding,
+    /// Interim responses that the oldest request has had.
+    interim: u32,
 }
 
 impl Exchange {
@@ -108,7 +110,7 @@ impl Exchange {
             Stream::Start if !bytes.is_empty() => self.stream = Stream::Opaque(Opaque::Unsolicited),
             Stream::Start | Stream::Tls(_) | Stream::Opaque(_) => {}
             Stream::Http(http) => {
-                let result = http.on_outward(bytes);
+                let result = http.on_outward(bytes, self.limits.interim);
                 self.settle(result);
             }
         }
@@ -237,6 +239,7 @@ impl Stream {
                 requests: RequestReader::new(limits),
                 responses: ResponseReader::new(limits),
                 outstanding: Outstanding::default(),
+                interim: 0,
             })),
             _ => Stream::Opaque(Opaque::NotHttp),
         }
@@ -263,21 +266,29 @@ impl Http {
         self.check()
     }
 
-    fn on_outward(&mut self, mut bytes: &[u8]) -> Result<(), Opaque> {
+    fn on_outward(&mut self, mut bytes: &[u8], most_interim: u32) -> Result<(), Opaque> {
         loop {
             let answers = self.outstanding.requests.front().map(|request| request.kind);
             let Some(event) = self.responses.on_bytes(&mut bytes, answers) else { break };
             self.on_response(Some(event));
+            if self.interim > most_interim {
+                return Err(Opaque::TooManyInterim);
+            }
         }
         self.check()
     }
 
     fn on_response(&mut self, event: Option<ResponseEvent>) {
-        if let Some(ResponseEvent::End(_)) = event {
-            self.outstanding.pop();
-            if self.outstanding.requests.is_empty() {
-                self.requests.on_answered();
+        match event {
+            Some(ResponseEvent::Interim(_)) => self.interim += 1,
+            Some(ResponseEvent::End(_)) => {
+                self.interim = 0;
+                self.outstanding.pop();
+                if self.outstanding.requests.is_empty() {
+                    self.requests.on_answered();
+                }
             }
+            Some(ResponseEvent::Head { .. }) | None => {}
         }
     }
 

@@ -18,6 +18,7 @@
 
 mod framing;
 mod head;
+mod reader;
 mod request;
 mod response;
 

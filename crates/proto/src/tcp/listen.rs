@@ -139,7 +139,6 @@ impl Stage for ListenStage {
         facts.push(("state", "LISTEN".to_owned()));
         facts.push(("backlog", self.backlog.limit.get().to_string()));
         facts.push(("half-open", self.backlog.half_open.get().to_string()));
-        facts.push(("waiting", self.backlog.waiting.get().to_string()));
         facts.push(("syns", self.accepted.to_string()));
     }
 

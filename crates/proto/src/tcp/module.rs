@@ -30,15 +30,13 @@ const MAX_HEADERS: u32 = (ipv4::MIN_HEADER_LEN + tcp::MAX_HEADER_LEN) as u32;
 /// Configurations that are kept ready; sockets rarely differ in more than a few.
 const MAX_CONFIGS: usize = 16;
 
-/// The connections of a listening socket that no program has yet.
+/// The connections of a listening socket whose handshake is not complete.
 #[derive(Debug)]
 pub struct Backlog {
     /// As `listen` said, at least 1.
     pub limit: Cell<u32>,
     /// Connections that wait for the end of their handshake.
     pub half_open: Cell<u32>,
-    /// Connections that wait to be accepted: the engine counts them.
-    pub waiting: Cell<u32>,
     /// SYNs that found it full.
     pub refused: Cell<u64>,
 }
@@ -46,18 +44,13 @@ pub struct Backlog {
 impl Backlog {
     /// An empty backlog.
     pub fn new(limit: u32) -> Rc<Backlog> {
-        Rc::new(Backlog {
-            limit: Cell::new(limit.max(1)),
-            half_open: Cell::new(0),
-            waiting: Cell::new(0),
-            refused: Cell::new(0),
-        })
+        Rc::new(Backlog { limit: Cell::new(limit.max(1)), half_open: Cell::new(0), refused: Cell::new(0) })
     }
 
     /// True when no more handshakes may begin.
     pub fn is_full(&self) -> bool {
-        // As in Linux: half-open connections up to the limit, and none while more wait than the limit says.
-        self.half_open.get() >= self.limit.get() || self.waiting.get() > self.limit.get()
+        // As in Linux: half-open connections up to the limit. Those that wait to be accepted are the socket's affair.
+        self.half_open.get() >= self.limit.get()
     }
 }
 

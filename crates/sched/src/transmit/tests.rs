@@ -186,6 +186,48 @@ fn a_class_with_a_rate_holds_nobody_up() {
     assert_eq!(times, [0, 0, 0, 0, 0, 9_500, 19_500, 29_500]);
 }
 
+proptest! {
+    /// The rate is the class's: paths of it that stand in several levels have it once, the most important first.
+    #[test]
+    fn a_class_has_its_rate_once_whatever_levels_it_stands_in(
+        messages in prop::collection::vec((1u8..4, 64u32..1_514), 2..100),
+    ) {
+        let rate = BitRate::new(10_000_000);
+        let mut queues = Transmit::new(Settings::default());
+        for &(level, len) in &messages {
+            queues.enqueue(Flow { rate: Some(rate), ..flow(level_of(level), 7, 100) }, len, u32::from(level));
+        }
+        let left = drain(&mut queues, Time::ZERO, true);
+        prop_assert_eq!(left.len(), messages.len());
+        let mut free = Time::ZERO;
+        for (at, taken) in &left {
+            prop_assert!(free.since(*at) <= BELOW, "{at:?}: the class sends faster than its rate");
+            free = free.max(*at) + rate.time_for(taken.len);
+        }
+        prop_assert!(left.is_sorted_by_key(|(_, taken)| std::cmp::Reverse(taken.flow.level)));
+    }
+}
+
+/// The rate changes for all of the class with the next message, at whichever level.
+#[test]
+fn another_rate_holds_at_all_levels() {
+    let mut queues = Transmit::new(Settings::default());
+    let at = |level, mbit: Option<u64>| Flow {
+        rate: mbit.map(|mbit| BitRate::new(mbit * 1_000_000)),
+        ..flow(Level::Priority(level), 0, 100)
+    };
+    queues.enqueue(at(1, Some(1)), 1_250, 0);
+    queues.enqueue(at(1, Some(1)), 1_250, 1);
+    assert!(queues.take(Time::ZERO, true).is_some());
+    assert_eq!(queues.next_time(None), Some(Time::from_micros(9_500)));
+    queues.enqueue(at(2, None), 1_250, 2);
+    assert_eq!(queues.next_time(None), Some(Time::ZERO), "no rate any more");
+    assert_eq!(queues.take(Time::ZERO, true).map(|taken| taken.item), Some(2));
+    queues.enqueue(at(2, Some(1)), 1_250, 3);
+    assert_eq!(queues.take(Time::ZERO, true).map(|taken| taken.item), Some(3));
+    assert_eq!(queues.take(Time::ZERO, true), None, "level 1 waits for what level 2 has used");
+}
+
 #[test]
 fn segments_fit_the_rate() {
     let room = |rate, class_rate, level| {

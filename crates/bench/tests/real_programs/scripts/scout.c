@@ -25,12 +25,17 @@ static void join(const char *what, int s, const char *name) {
 static void tell(int s) {
     char name[SCOUT_CLASS_MAX + 1];
     int priority = -2, background = -2, extend = -2;
-    socklen_t len = sizeof name, one = sizeof(int), two = one, three = one;
+    int deadline = -2, weight = -2;
+    socklen_t len = sizeof name, one = sizeof(int), two = one, three = one, four = one, five = one;
     if (getsockopt(s, SOL_SCOUT, SO_SCOUT_CLASS, name, &len) < 0 ||
         getsockopt(s, SOL_SCOUT, SO_SCOUT_PRIORITY, &priority, &one) < 0 ||
         getsockopt(s, SOL_SCOUT, SO_BACKGROUND, &background, &two) < 0 ||
-        getsockopt(s, SOL_SCOUT, SO_SCOUT_EXTEND, &extend, &three) < 0)
+        getsockopt(s, SOL_SCOUT, SO_SCOUT_EXTEND, &extend, &three) < 0 ||
+        getsockopt(s, SOL_SCOUT, SO_SCOUT_DEADLINE, &deadline, &four) < 0 ||
+        getsockopt(s, SOL_SCOUT, SO_SCOUT_WEIGHT, &weight, &five) < 0)
         said("tell", -1);
+    else if (deadline != -1 || weight != -1)
+        printf("class %s, deadline %d, weight %d\n", name, deadline, weight);
     else
         printf("class %s, priority %d, background %d, extend %d\n", name, priority, background, extend);
     fflush(stdout);
@@ -93,6 +98,17 @@ int main(void) {
     join("top", s, "top");
     set("higher", s, SO_SCOUT_PRIORITY, 5);
     set("highest", s, SO_SCOUT_PRIORITY, 63);
+    tell(s);
+    set("as class", s, SO_SCOUT_PRIORITY, -1);
+    join("full", s, "full");
+    join("video", s, "video");
+    tell(s);
+    set("sooner", s, SO_SCOUT_DEADLINE, 999);
+    set("never", s, SO_SCOUT_DEADLINE, 60000001);
+    set("later", s, SO_SCOUT_DEADLINE, 4000);
+    tell(s);
+    set("more weight", s, SO_SCOUT_WEIGHT, 201);
+    set("weight", s, SO_SCOUT_WEIGHT, 200);
     tell(s);
     puts("raised");
     fflush(stdout);

@@ -117,6 +117,15 @@ fn weights_divide_the_engine() {
     assert_near(&shares, &[0.75, 0.25]);
 }
 
+/// The weight is the class's: three connections have no more of the engine than one.
+#[test]
+fn weights_are_of_classes() {
+    let mut many = asking("many", 1000, weight(100));
+    many.local_ports = vec![1000..=1002];
+    let shares = shares_of(vec![many, asking("one", 2000, weight(100))], &[1000, 1001, 1002, 2000]);
+    assert_near(&shares, &[1.0 / 6.0, 1.0 / 6.0, 1.0 / 6.0, 0.5]);
+}
+
 #[test]
 fn policies_divide_the_engine() {
     let classes = vec![

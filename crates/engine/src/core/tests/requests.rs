@@ -7,7 +7,7 @@ use scoutline_proto::request::matcher::{CookieCondition, HeaderCondition, Header
 use scoutline_sched::Level;
 
 use super::*;
-use crate::settings::ClassSettings;
+use crate::settings::{ClassSettings, Requests};
 use crate::socket::StreamStage;
 
 fn class(name: &str, priority: u8, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
@@ -114,6 +114,181 @@ fn change(pair: &mut Pair, classes: Vec<ClassSettings>) {
     pair.server.core.obey(Command::SetClasses(classes, done), now);
     pair.server.settle(now);
     assert!(matches!(answer.try_recv(), Ok(Answer::Done)));
+}
+
+/// The connection of the client, whose program asks: class, and what it is told of its importance.
+fn asking_row(pair: &Pair, client: u32) -> PathRow {
+    let rows = pair.client.rows(pair.now);
+    let row = rows.into_iter().find(|row| row.state.as_deref() == Some("ESTABLISHED")).unwrap();
+    let told = pair.client.slot(client).importance.load(Ordering::Relaxed);
+    assert_eq!(Some(told), row.priority.map(|priority| u32::from(priority) + 1), "the program knows");
+    row
+}
+
+fn of_outgoing(mut class: ClassSettings, requests: Requests) -> ClassSettings {
+    class.requests = requests;
+    class
+}
+
+#[test]
+fn what_a_program_asks_of_others_gives_its_connection_a_class_where_rules_say_so() {
+    for seed in 0..4 {
+        let config = if seed == 0 { WireConfig::default() } else { hard_wire() };
+        let mut pair = Pair::new(90 + seed, config);
+        let now = pair.now;
+        let rules = vec![
+            of_outgoing(url("fast", 3, "/fast/"), Requests::Outgoing),
+            of_outgoing(url("both", 2, "/both/"), Requests::Both),
+            url("served", 7, "/"),
+        ];
+        pair.client.change(rules.clone(), now);
+        pair.server.change(rules, now);
+        let (_, client, server) = pair.established(80);
+        let body = pattern(50_000, seed);
+        for (path, class, seen_by_server) in [
+            ("/fast/", "fast", "served"),
+            ("/", "default", "served"),
+            ("/both/", "both", "both"),
+            ("/fast/again", "fast", "served"),
+        ] {
+            let text = get(path);
+            assert_eq!(pair.client.write(client, text.as_bytes()), text.len());
+            pair.until("the request", |pair| !pair.server.read(server, usize::MAX).is_empty());
+            assert_eq!(asking_row(&pair, client).class, class, "{path}");
+            assert_eq!(row(&pair).class, seen_by_server, "{path}");
+            let mut answer = answer(body.len());
+            let head = answer.len() - body.len();
+            answer[head..].copy_from_slice(&body);
+            let (mut sent, mut got) = (0, 0);
+            pair.until("the answer", |pair| {
+                sent += pair.server.write(server, &answer[sent..]);
+                got += pair.client.read(client, usize::MAX).len();
+                got == answer.len()
+            });
+            assert_eq!(asking_row(&pair, client).class, class, "{path}: until the next one");
+        }
+        let row = asking_row(&pair, client);
+        assert_eq!((row.requests, row.details.get("requests-unseen")), (4, None));
+    }
+}
+
+/// Rules come to a connection that has been used, and go; a server that speaks first is not looked into.
+#[test]
+fn rules_for_outgoing_requests_come_and_go() {
+    let mut pair = Pair::new(95, WireConfig::default());
+    let (_, client, server) = pair.established(80);
+    let exchange = |pair: &mut Pair, path: &str| {
+        pair.client.write(client, get(path).as_bytes());
+        pair.until("the request", |pair| !pair.server.read(server, usize::MAX).is_empty());
+        pair.server.write(server, &answer(10));
+        pair.until("the answer", |pair| !pair.client.read(client, usize::MAX).is_empty());
+        asking_row(pair, client).class
+    };
+    assert_eq!(exchange(&mut pair, "/fast/"), "default");
+    let now = pair.now;
+    pair.client.change(vec![of_outgoing(url("fast", 3, "/fast/"), Requests::Outgoing)], now);
+    assert_eq!(exchange(&mut pair, "/fast/"), "fast");
+    assert_eq!(exchange(&mut pair, "/slow/"), "default");
+    assert_eq!(exchange(&mut pair, "/fast/"), "fast");
+    let now = pair.now;
+    pair.client.change(vec![url("fast", 3, "/fast/")], now);
+    assert_eq!(asking_row(&pair, client).class, "default", "it is about incoming ones now");
+    pair.client.change(vec![of_outgoing(url("fast", 3, "/fast/"), Requests::Both)], now);
+    assert_eq!(exchange(&mut pair, "/fast/"), "fast");
+
+    let mut pair = Pair::new(96, WireConfig::default());
+    let now = pair.now;
+    pair.client.change(vec![of_outgoing(url("fast", 3, "/fast/"), Requests::Outgoing)], now);
+    let (_, client, server) = pair.established(25);
+    pair.server.write(server, b"220 mail.example.org\r\n");
+    pair.until("the greeting", |pair| !pair.client.read(client, usize::MAX).is_empty());
+    pair.client.write(client, get("/fast/").as_bytes());
+    pair.until("the line", |pair| !pair.server.read(server, usize::MAX).is_empty());
+    let row = asking_row(&pair, client);
+    assert_eq!(
+        (&*row.class, &*row.details["requests-unseen"]),
+        ("default", "bytes of the server that answer no request")
+    );
+}
+
+#[test]
+fn the_server_name_that_a_program_asks_for_gives_the_class() {
+    let hello = include_bytes!("../../../../../fuzz/corpus-kept/tls/openssl-1.3");
+    let mut pair = Pair::new(97, WireConfig::default());
+    let now = pair.now;
+    let mut shop = of_outgoing(class("shop", 4, |_| {}), Requests::Outgoing);
+    shop.request.server_names = vec!["*.example.org".into()];
+    pair.client.change(vec![shop], now);
+    let (_, client, server) = pair.established(443);
+    assert_eq!(pair.client.write(client, hello), hello.len());
+    pair.until("the hello", |pair| !pair.server.read(server, usize::MAX).is_empty());
+    let row = asking_row(&pair, client);
+    assert_eq!(row.class, "shop", "{:?}", row.details);
+}
+
+/// A class that promises its paths CPU time takes no more of them than it can promise it to.
+#[test]
+fn a_request_for_a_class_that_cannot_carry_it_leaves_the_connection_where_it_began() {
+    let mut pair = Pair::new(77, WireConfig::default());
+    let video = ClassSettings { asks: super::wishes::EDF, ..url("video", 0, "/video/") };
+    let one = ClassSettings { connections: Some(1), ..url("one", 5, "/one/") };
+    let web = class("web", 1, |class| class.local_ports = vec![80..=80]);
+    change(&mut pair, vec![video.clone(), one.clone(), web.clone()]);
+    let all = super::wishes::connections(&mut pair, 3);
+    let ask = |pair: &mut Pair, (client, server): (u32, u32), path: &str| {
+        pair.client.write(client, get(path).as_bytes());
+        pair.until("the request", |pair| !pair.server.read(server, 1_000).is_empty());
+    };
+    let answered = |pair: &mut Pair, (client, server): (u32, u32)| {
+        pair.server.write(server, &answer(10));
+        pair.until("the answer", |pair| !pair.client.read(client, 1_000).is_empty());
+    };
+    let row = |pair: &Pair, (_, server): (u32, u32)| {
+        let end = pair.server.core.programs.values().next().unwrap().end(server).unwrap();
+        let id = end.path.get().unwrap();
+        let rows = pair.server.rows(pair.now);
+        rows.into_iter().find(|row| row.id == id.to_string()).unwrap()
+    };
+    let class_of = |pair: &Pair, ends| row(pair, ends).class;
+    let refusals = |pair: &Pair, class: &str, reason: &str| {
+        pair.server.class_row(class, pair.now).drops.get(reason).copied().unwrap_or(0)
+    };
+    for &ends in &all {
+        ask(&mut pair, ends, "/video/");
+    }
+    assert_eq!(all.iter().map(|&ends| class_of(&pair, ends)).collect::<Vec<_>>(), ["video", "video", "web"]);
+    let third = row(&pair, all[2]);
+    assert_eq!((third.priority, &*third.details["class-refused"]), (Some(1), "video (cpu-limit)"));
+    assert_eq!(pair.server.slot(all[2].1).importance.load(Ordering::Relaxed), 2);
+    answered(&mut pair, all[2]);
+    assert_eq!(refusals(&pair, "video", "cpu-limit"), 1, "counted once for a request");
+    ask(&mut pair, all[2], "/video/");
+    assert_eq!((class_of(&pair, all[2]), refusals(&pair, "video", "cpu-limit")), ("web".into(), 2));
+    // One leaves; the next request finds room.
+    answered(&mut pair, all[0]);
+    ask(&mut pair, all[0], "/");
+    answered(&mut pair, all[2]);
+    ask(&mut pair, all[2], "/video/");
+    assert_eq!((class_of(&pair, all[0]), class_of(&pair, all[2])), ("web".into(), "video".into()));
+    assert_eq!(row(&pair, all[2]).details.get("class-refused"), None);
+    answered(&mut pair, all[0]);
+    ask(&mut pair, all[0], "/one/");
+    answered(&mut pair, all[2]);
+    ask(&mut pair, all[2], "/one/");
+    assert_eq!((class_of(&pair, all[0]), class_of(&pair, all[2])), ("one".into(), "web".into()));
+    assert_eq!(refusals(&pair, "one", "connection-limit"), 1);
+    assert_eq!(pair.server.class_row("video", pair.now).promised_percent.round() as u64, 9);
+
+    // Who returns to a class that has promised what it had to others stands there without a promise.
+    let home = ClassSettings { asks: super::wishes::EDF, ..web };
+    change(&mut pair, vec![one, video, home]);
+    assert_eq!(pair.server.class_row("web", pair.now).promised_percent.round() as u64, 9);
+    answered(&mut pair, all[0]);
+    answered(&mut pair, all[1]);
+    ask(&mut pair, all[0], "/");
+    assert_eq!(row(&pair, all[0]).scheduling.policy, "priority");
+    assert_eq!((row(&pair, all[0]).class, row(&pair, all[0]).priority), ("web".into(), Some(0)));
+    assert_eq!(refusals(&pair, "web", "cpu-limit"), 1);
 }
 
 /// With loss and reordering, so that heads come in pieces, out of order, and twice.

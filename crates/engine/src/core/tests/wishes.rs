@@ -4,9 +4,10 @@ use std::sync::mpsc::channel;
 
 use scoutline_abi::api::{Answer, PathRow};
 use scoutline_abi::layout::{CLASS_NAME_LEN, slot_option};
-use scoutline_sched::Level;
+use scoutline_sched::{Level, Weight};
 
 use super::*;
+use crate::scheduling::Asks;
 use crate::settings::{ClassSettings, PermissionSettings};
 
 fn class(name: &str, level: Level, port: u16) -> ClassSettings {
@@ -74,6 +75,8 @@ fn at(class: &str, priority: u8) -> (String, Option<u8>) {
 
 const PRIORITY: u64 = slot_option::PRIORITY;
 const BACKGROUND: u64 = slot_option::BACKGROUND;
+const DEADLINE: u64 = slot_option::DEADLINE;
+const WEIGHT: u64 = slot_option::WEIGHT;
 const EXTEND: u64 = slot_option::EXTEND;
 const AS_CLASS: u64 = slot_option::AS_CLASS;
 
@@ -211,4 +214,130 @@ fn requests_and_wishes_together() {
     let now = pair.now;
     assert_eq!(pair.server.wish(socket, PRIORITY, AS_CLASS, now), 0);
     assert_eq!(pair.server.place("ESTABLISHED", now), at("fast", 5));
+}
+
+/// So many connections to port 80 of the server; its sockets.
+pub(super) fn connections(pair: &mut Pair, count: usize) -> Vec<(u32, u32)> {
+    let listener = pair.listen(80);
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let client = pair.connect(80);
+        let mut accepted = None;
+        pair.until("accept", |pair| {
+            accepted = accepted.or_else(|| pair.server.accept(listener));
+            accepted.is_some() && pair.client.state(client) & slot_state::CONNECTED != 0
+        });
+        all.push((client, accepted.unwrap()));
+    }
+    all
+}
+
+/// 9 % of the CPU, of the 20 that are EDF's.
+pub(super) const EDF: Asks = Asks::Deadline { within_us: 10_000, budget_us: 900 };
+
+#[test]
+fn a_class_that_cannot_carry_one_more_refuses_who_asks_for_it() {
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let rings = u64::from(RINGS) * 2;
+    let mut classes = rules();
+    classes.push(ClassSettings { asks: EDF, ..class("video", Level::default(), 1) });
+    classes.push(ClassSettings { memory: Some(rings), ..class("small", Level::default(), 1) });
+    classes.push(ClassSettings { connections: Some(1), ..class("one", Level::default(), 1) });
+    let named = ["video", "small", "one", "web"].map(str::to_owned).to_vec();
+    let permission = PermissionSettings { classes: named, ..Default::default() };
+    pair.server.rule(classes, vec![permission], now);
+    let slots: Vec<u32> = connections(&mut pair, 3).into_iter().map(|(_, slot)| slot).collect();
+    let now = pair.now;
+    let server = &mut pair.server;
+    let promised = |server: &Host| server.class_row("video", now).promised_percent.round() as u64;
+    for &slot in &slots[..2] {
+        assert_eq!(server.wish_class(slot, "video", now), 0);
+    }
+    assert_eq!(server.wish_class(slots[2], "video", now), -libc::ENOBUFS);
+    assert_eq!(server.told_class(slots[2], now), "web", "it stays");
+    assert_eq!((promised(server), server.class_row("video", now).drops["cpu-limit"]), (18, 1));
+    // Who is there already asks for more or less of other things.
+    assert_eq!(server.wish(slots[0], EXTEND, 0, now), 0);
+    assert_eq!(server.wish_class(slots[0], "video", now), 0);
+    // Background promises nothing; what is given back by it has to be admitted again.
+    assert_eq!((server.wish(slots[0], BACKGROUND, 1, now), promised(server)), (0, 9));
+    assert_eq!((server.wish_class(slots[2], "video", now), promised(server)), (0, 18));
+    assert_eq!(server.wish(slots[0], BACKGROUND, 0, now), -libc::ENOBUFS);
+    assert_eq!(server.told(slots[0], BACKGROUND, now), 1);
+    for name in ["small", "one"] {
+        assert_eq!(server.wish_class(slots[0], name, now), 0);
+        assert_eq!(server.wish_class(slots[1], name, now), -libc::ENOBUFS, "{name}");
+        assert_eq!(server.told_class(slots[1], now), "video");
+    }
+    assert_eq!(server.class_row("small", now).drops["memory-limit"], 1);
+    assert_eq!(server.class_row("one", now).drops["connection-limit"], 1);
+    assert_eq!(server.wish_class(slots[1], "small", now), 0, "the first has left it");
+    assert_eq!(promised(server), 9);
+}
+
+#[test]
+fn deadlines_and_weights_are_asked_for() {
+    let weight = |weight| Asks::Weight(Weight::new(weight));
+    let mut pair = Pair::new(6, WireConfig::default());
+    let now = pair.now;
+    let mut classes = rules();
+    classes.push(ClassSettings { asks: EDF, ..class("video", Level::default(), 1) });
+    classes.push(ClassSettings { asks: weight(300), ..class("bulk", Level::default(), 1) });
+    let named = ["video", "bulk"].map(str::to_owned).to_vec();
+    let into = PermissionSettings { classes: named, ..Default::default() };
+    pair.server.rule(classes.clone(), vec![into.clone()], now);
+    let (_, _, socket) = pair.established(80);
+    let now = pair.now;
+    let server = &mut pair.server;
+    let has = |server: &mut Host| {
+        let row = server.row_in(Some("ESTABLISHED"), now);
+        let told = (server.told(socket, DEADLINE, now), server.told(socket, WEIGHT, now));
+        (row.scheduling.policy.clone(), told.0, told.1)
+    };
+    // Neither EDF nor a share of WFQ is its own.
+    assert_eq!(server.wish(socket, DEADLINE, 10_000, now), -libc::EPERM);
+    assert_eq!(server.wish(socket, WEIGHT, 1, now), -libc::EPERM);
+    assert_eq!(has(server), ("priority".into(), 0, 0));
+    for (option, value) in [(DEADLINE, 99), (DEADLINE, 60_000_001), (WEIGHT, 0), (WEIGHT, 10_001)] {
+        assert_eq!(server.wish(socket, option, value, now), -libc::EINVAL);
+    }
+    // In a class of that kind, later and less are.
+    assert_eq!(server.wish_class(socket, "video", now), 0);
+    assert_eq!(has(server), ("edf".into(), 10_000, 0));
+    assert_eq!(server.wish(socket, DEADLINE, 9_999, now), -libc::EPERM);
+    assert_eq!((server.wish(socket, DEADLINE, 20_000, now), has(server)), (0, ("edf".into(), 20_000, 0)));
+    assert_eq!(server.class_row("video", now).promised_percent.round() as u64, 5, "4.5 %");
+    assert_eq!(server.wish(socket, WEIGHT, 1, now), -libc::EPERM);
+    assert_eq!(server.wish(socket, WEIGHT, AS_CLASS, now), 0);
+    assert_eq!(has(server), ("edf".into(), 20_000, 0), "that was not asked for");
+    assert_eq!((server.wish(socket, DEADLINE, AS_CLASS, now), has(server)), (0, ("edf".into(), 10_000, 0)));
+    assert_eq!(server.wish_class(socket, "bulk", now), 0);
+    assert_eq!(server.wish(socket, WEIGHT, 301, now), -libc::EPERM);
+    assert_eq!((server.wish(socket, WEIGHT, 40, now), has(server)), (0, ("wfq".into(), 0, 40)));
+
+    // With permission, from any class.
+    let most = PermissionSettings {
+        deadline_us: Some(1_000),
+        weight: Some(Weight::new(500)),
+        classes: into.classes.clone(),
+        ..Default::default()
+    };
+    server.rule(classes.clone(), vec![most], now);
+    assert_eq!(server.wish_class(socket, "", now), 0);
+    assert_eq!((server.wish(socket, WEIGHT, 500, now), has(server)), (0, ("wfq".into(), 0, 500)));
+    assert_eq!(server.wish(socket, WEIGHT, 501, now), -libc::EPERM);
+    assert_eq!(server.wish(socket, DEADLINE, 999, now), -libc::EPERM);
+    assert_eq!((server.wish(socket, DEADLINE, 1_000, now), has(server)), (0, ("edf".into(), 1_000, 0)));
+    assert_eq!(server.slot(socket).urgent.load(Ordering::Relaxed), 1, "a deadline is above Linux");
+    // In the class with a budget a shorter one is a greater promise: 30 %, and the policy has 20.
+    assert_eq!(server.wish(socket, DEADLINE, AS_CLASS, now), 0);
+    assert_eq!(server.wish_class(socket, "video", now), 0);
+    assert_eq!(server.wish(socket, DEADLINE, 3_000, now), -libc::ENOBUFS);
+    assert_eq!((server.wish(socket, DEADLINE, 4_500, now), has(server)), (0, ("edf".into(), 4_500, 0)));
+    // What was granted goes with the permission.
+    server.rule(classes, vec![into], now);
+    assert_eq!(has(server), ("edf".into(), 10_000, 0));
+    assert_eq!(server.wish(socket, PRIORITY, 0, now), 0);
+    assert_eq!(has(server), ("priority".into(), 0, 0), "the last one counts");
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::request::matcher::Conditions;
 
-const LIMITS: Limits = Limits { head_bytes: 1024, hello_bytes: 2048, outstanding: 8 };
+const LIMITS: Limits = Limits { head_bytes: 1024, hello_bytes: 2048, outstanding: 8, interim: 3 };
 
 /// Classes 0 to 3 by path, of this importance; class 4 for everything, and of importance 1.
 const IMPORTANCE: [Importance; 5] = [9, 5, 5, 0, 1];
@@ -135,6 +135,25 @@ fn bodies_need_not_be_shown() {
     assert_eq!(bench.exchange.unread_outward(), 0);
     bench.outward(b"\r\n0\r\n\r\n");
     assert_eq!((bench.exchange.answered(), bench.exchange.opaque()), (1, None));
+}
+
+/// A program that never answers for good does not keep a class by that.
+#[test]
+fn interim_answers_to_a_request_are_bounded() {
+    let mut bench = Bench::new();
+    for _ in 0..3 {
+        bench.get("/0");
+        for _ in 0..3 {
+            bench.outward(b"HTTP/1.1 103 Early Hints\r\n\r\n");
+        }
+        assert_eq!(bench.exchange.opaque(), None, "each request has as many");
+        bench.outward(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    }
+    bench.get("/0");
+    for _ in 0..2 {
+        bench.outward(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\n");
+    }
+    assert_eq!(bench.exchange.opaque(), Some(Opaque::TooManyInterim));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::mem::MaybeUninit;
 
 use super::framing::{Body, Chunked, Facts, Transfer};
-use super::head::{Head, HeadScanner};
+use super::head::Head;
+use super::reader::Reader;
 use super::{MAX_FIELDS, Phase, Span, State};
 use crate::request::{Limits, Opaque};
 
@@ -23,13 +24,7 @@ use crate::request::{Limits, Opaque};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RequestReader {
-    head_bytes: usize,
-    /// Of the next byte.
-    position: u64,
-    /// Of the first byte of the message that is being read.
-    first: u64,
-    phase: Phase,
-    head: HeadScanner,
+    reader: Reader,
     /// The request that is being read asks for a tunnel or another protocol.
     asks_to_switch: bool,
     /// The server reads no request behind the one that is being read.
@@ -79,29 +74,22 @@ pub struct Request<'a> {
 impl RequestReader {
     /// At the start of a stream.
     pub fn new(limits: &Limits) -> RequestReader {
-        RequestReader {
-            head_bytes: limits.head_bytes,
-            position: 0,
-            first: 0,
-            phase: Phase::Head,
-            head: HeadScanner::default(),
-            asks_to_switch: false,
-            is_last: false,
-        }
+        RequestReader { reader: Reader::new(limits), asks_to_switch: false, is_last: false }
     }
 
     /// Takes bytes off `piece` up to the next event. To be called until it gives `None`: then all were taken.
     pub fn on_bytes<'a, 'p: 'a>(&'a mut self, piece: &mut &'p [u8]) -> Option<RequestEvent<'a>> {
-        self.head.release();
-        match &mut self.phase {
+        self.reader.head.release();
+        match self.reader.phase {
             Phase::Head => self.on_head(piece),
-            Phase::Body(body) => {
-                let before = piece.len();
-                let over = body.on_bytes(piece, self.head_bytes);
-                self.position = self.position.saturating_add((before - piece.len()) as u64);
-                self.after_body(over, piece)
+            Phase::Body(_) => {
+                let over = self.reader.on_body(piece)?;
+                Some(RequestEvent::End(self.on_end(over)))
             }
-            Phase::Waiting if !piece.is_empty() => self.give_up(Opaque::EarlyBytes, piece),
+            Phase::Waiting if !piece.is_empty() => {
+                self.reader.give_up(Opaque::EarlyBytes, piece);
+                None
+            }
             Phase::Waiting | Phase::Last | Phase::Opaque(_) => {
                 *piece = &[];
                 None
@@ -111,53 +99,45 @@ impl RequestReader {
 
     /// Passes bytes that cannot be shown. They must belong to the body that is being read.
     pub fn skip(&mut self, len: u64) -> Option<Span> {
-        self.head.release();
-        let over = match &mut self.phase {
-            Phase::Body(body) => body.skip(len),
-            Phase::Head | Phase::Waiting if len > 0 => Err(Opaque::Unseen),
-            _ => return None,
-        };
-        self.position = self.position.saturating_add(len);
-        match self.after_body(over, &mut &[][..]) {
-            Some(RequestEvent::End(span)) => Some(span),
-            _ => None,
-        }
+        let over = self.reader.skip(len)?;
+        Some(self.on_end(over))
     }
 
     /// The request that was read last has its final answer, and the protocol is still HTTP/1.
     pub fn on_answered(&mut self) {
         self.asks_to_switch = false;
-        if self.phase == Phase::Waiting {
-            self.phase = Phase::Head;
+        if self.reader.phase == Phase::Waiting {
+            self.reader.phase = Phase::Head;
         }
     }
 
     /// What it is about.
     pub fn state(&self) -> State {
-        self.phase.state()
+        self.reader.state()
     }
 
     /// So many of the next bytes need not be shown: skipping them does as well.
     pub fn unread(&self) -> u64 {
-        self.phase.unread()
+        self.reader.unread()
     }
 
     /// Bytes of memory held besides itself.
     pub fn held(&self) -> usize {
-        self.head.held()
+        self.reader.held()
     }
 
     fn on_head<'a, 'p: 'a>(&'a mut self, piece: &mut &'p [u8]) -> Option<RequestEvent<'a>> {
-        if self.head.is_empty() {
+        let reader = &mut self.reader;
+        if reader.head.is_empty() {
             // RFC 9112 §2.2: an empty line before a request is ignored. Servers ignore any number.
             let empty = piece.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
             *piece = &piece[empty..];
-            self.position = self.position.saturating_add(empty as u64);
-            self.first = self.position;
+            reader.position = reader.position.saturating_add(empty as u64);
+            reader.first = reader.position;
         }
         let before = piece.len();
-        let scanned = self.head.scan(piece, self.head_bytes, judge);
-        self.position = self.position.saturating_add((before - piece.len()) as u64);
+        let scanned = reader.head.scan(piece, reader.head_bytes, judge);
+        reader.position = reader.position.saturating_add((before - piece.len()) as u64);
         let read = match scanned {
             Ok(None) => return None,
             Ok(Some(head)) => read(head),
@@ -165,37 +145,27 @@ impl RequestReader {
         };
         match read {
             Ok(read) => {
-                self.phase = read.phase;
+                reader.phase = read.phase;
                 self.asks_to_switch = read.asks_to_switch;
                 self.is_last = read.is_last;
-                Some(RequestEvent::Head { first: self.first, request: read.request })
+                Some(RequestEvent::Head { first: reader.first, request: read.request })
             }
             Err(reason) => {
-                self.phase = Phase::Opaque(reason);
+                reader.phase = Phase::Opaque(reason);
                 *piece = &[];
                 None
             }
         }
     }
 
-    fn after_body<'a>(&mut self, over: Result<bool, Opaque>, piece: &mut &[u8]) -> Option<RequestEvent<'a>> {
-        match over {
-            Ok(false) => return None,
-            Ok(true) => {}
-            Err(reason) => return self.give_up(reason, piece),
-        }
-        self.phase = match (self.asks_to_switch, self.is_last) {
+    /// The request is complete.
+    fn on_end(&mut self, span: Span) -> Span {
+        self.reader.phase = match (self.asks_to_switch, self.is_last) {
             (true, _) => Phase::Waiting,
             (false, true) => Phase::Last,
             (false, false) => Phase::Head,
         };
-        Some(RequestEvent::End(Span { first: self.first, last: self.position.saturating_sub(1) }))
-    }
-
-    fn give_up<'a>(&mut self, reason: Opaque, piece: &mut &[u8]) -> Option<RequestEvent<'a>> {
-        self.phase = Phase::Opaque(reason);
-        *piece = &[];
-        None
+        span
     }
 }
 

@@ -3,7 +3,8 @@
 use std::mem::MaybeUninit;
 
 use super::framing::{Body, Chunked, Facts, Transfer};
-use super::head::{Head, HeadScanner};
+use super::head::Head;
+use super::reader::Reader;
 use super::{MAX_FIELDS, Phase, RequestKind, Span, State};
 use crate::request::{Limits, Opaque};
 
@@ -12,13 +13,7 @@ use crate::request::{Limits, Opaque};
 /// It must be told what kind of request each response answers: the framing depends on it.
 #[derive(Clone, Debug)]
 pub struct ResponseReader {
-    head_bytes: usize,
-    /// Of the next byte.
-    position: u64,
-    /// Of the first byte of the message that is being read.
-    first: u64,
-    phase: Phase,
-    head: HeadScanner,
+    reader: Reader,
     /// The response that is being read is an interim one.
     is_interim: bool,
 }
@@ -42,14 +37,7 @@ pub enum ResponseEvent {
 impl ResponseReader {
     /// At the start of a stream.
     pub fn new(limits: &Limits) -> ResponseReader {
-        ResponseReader {
-            head_bytes: limits.head_bytes,
-            position: 0,
-            first: 0,
-            phase: Phase::Head,
-            head: HeadScanner::default(),
-            is_interim: false,
-        }
+        ResponseReader { reader: Reader::new(limits), is_interim: false }
     }
 
     /// Takes bytes off `piece` up to the next event. To be called until it gives `None`: then all were taken.
@@ -57,14 +45,12 @@ impl ResponseReader {
     /// `answers` is the kind of the oldest request without a final answer, before each call anew; `None` when there
     /// is none.
     pub fn on_bytes(&mut self, piece: &mut &[u8], answers: Option<RequestKind>) -> Option<ResponseEvent> {
-        self.head.release();
-        match &mut self.phase {
+        self.reader.head.release();
+        match self.reader.phase {
             Phase::Head => self.on_head(piece, answers),
-            Phase::Body(body) => {
-                let before = piece.len();
-                let over = body.on_bytes(piece, self.head_bytes);
-                self.position = self.position.saturating_add((before - piece.len()) as u64);
-                self.after_body(over, piece)
+            Phase::Body(_) => {
+                let over = self.reader.on_body(piece)?;
+                Some(self.on_end(over))
             }
             Phase::Waiting | Phase::Last | Phase::Opaque(_) => {
                 *piece = &[];
@@ -75,42 +61,40 @@ impl ResponseReader {
 
     /// Passes bytes that cannot be shown (sendfile). They must belong to the body that is being read.
     pub fn skip(&mut self, len: u64) -> Option<ResponseEvent> {
-        self.head.release();
-        let over = match &mut self.phase {
-            Phase::Body(body) => body.skip(len),
-            Phase::Head if len > 0 => Err(Opaque::Unseen),
-            _ => return None,
-        };
-        self.position = self.position.saturating_add(len);
-        self.after_body(over, &mut &[][..])
+        let over = self.reader.skip(len)?;
+        Some(self.on_end(over))
     }
 
     /// What it is about; never [`State::Waiting`] nor [`State::Last`].
     pub fn state(&self) -> State {
-        self.phase.state()
+        self.reader.state()
     }
 
     /// So many of the next bytes need not be shown: skipping them does as well.
     pub fn unread(&self) -> u64 {
-        self.phase.unread()
+        self.reader.unread()
     }
 
     /// Bytes of memory held besides itself.
     pub fn held(&self) -> usize {
-        self.head.held()
+        self.reader.held()
     }
 
     fn on_head(&mut self, piece: &mut &[u8], answers: Option<RequestKind>) -> Option<ResponseEvent> {
         if piece.is_empty() {
             return None;
         }
-        let Some(kind) = answers else { return self.give_up(Opaque::Unsolicited, piece) };
-        if self.head.is_empty() {
-            self.first = self.position;
+        let reader = &mut self.reader;
+        let Some(kind) = answers else {
+            reader.give_up(Opaque::Unsolicited, piece);
+            return None;
+        };
+        if reader.head.is_empty() {
+            reader.first = reader.position;
         }
         let before = piece.len();
-        let scanned = self.head.scan(piece, self.head_bytes, judge);
-        self.position = self.position.saturating_add((before - piece.len()) as u64);
+        let scanned = reader.head.scan(piece, reader.head_bytes, judge);
+        reader.position = reader.position.saturating_add((before - piece.len()) as u64);
         let read = match scanned {
             Ok(None) => return None,
             Ok(Some(head)) => read(head, kind),
@@ -118,29 +102,21 @@ impl ResponseReader {
         };
         match read {
             Ok((status, phase)) => {
-                self.phase = phase;
+                reader.phase = phase;
                 self.is_interim = status < 200;
-                Some(ResponseEvent::Head { first: self.first, status })
+                Some(ResponseEvent::Head { first: reader.first, status })
             }
-            Err(reason) => self.give_up(reason, piece),
+            Err(reason) => {
+                reader.give_up(reason, piece);
+                None
+            }
         }
     }
 
-    fn after_body(&mut self, over: Result<bool, Opaque>, piece: &mut &[u8]) -> Option<ResponseEvent> {
-        match over {
-            Ok(false) => return None,
-            Ok(true) => {}
-            Err(reason) => return self.give_up(reason, piece),
-        }
-        self.phase = Phase::Head;
-        let span = Span { first: self.first, last: self.position.saturating_sub(1) };
-        Some(if self.is_interim { ResponseEvent::Interim(span) } else { ResponseEvent::End(span) })
-    }
-
-    fn give_up(&mut self, reason: Opaque, piece: &mut &[u8]) -> Option<ResponseEvent> {
-        self.phase = Phase::Opaque(reason);
-        *piece = &[];
-        None
+    /// The response is complete.
+    fn on_end(&mut self, span: Span) -> ResponseEvent {
+        self.reader.phase = Phase::Head;
+        if self.is_interim { ResponseEvent::Interim(span) } else { ResponseEvent::End(span) }
     }
 }
 

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::request::Limits;
 
-const LIMITS: Limits = Limits { head_bytes: 2048, hello_bytes: 2048, outstanding: 8 };
+const LIMITS: Limits = Limits { head_bytes: 2048, hello_bytes: 2048, outstanding: 8, interim: 3 };
 
 /// A request as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use super::*;
 /// A ClientHello of OpenSSL 3.0 as it was sent: Shop.Example.org.
 const OPENSSL: &[u8] = include_bytes!("../../../../../fuzz/corpus-kept/tls/openssl-1.2");
 
-const LIMITS: Limits = Limits { head_bytes: 0, hello_bytes: 2048, outstanding: 0 };
+const LIMITS: Limits = Limits { head_bytes: 0, hello_bytes: 2048, outstanding: 0, interim: 0 };
 
 /// What these pieces tell, and after how many bytes it was certain.
 fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Option<Result<String, NoName>> {

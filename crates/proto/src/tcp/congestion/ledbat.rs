@@ -94,6 +94,12 @@ impl LedbatPlusPlus {
         LEAST_SEGMENTS * u32::from(self.base.segment)
     }
 
+    /// A loss while the queue drains is one of what was sent before: it halves the window to which regrowth goes back.
+    /// What is outstanding now says nothing of that window, and half of it would end the regrowth where it begins.
+    fn reduce_frozen(&mut self, window: u32) {
+        self.base.reduce(self.base.threshold / 2, window);
+    }
+
     /// One segment is divided by this: 2 · target / base delay, between 1 and 16.
     fn gain_divisor(&self) -> u32 {
         let base = self.delays.base().unwrap_or_default().as_micros().max(1);
@@ -180,6 +186,28 @@ impl Controller for LedbatPlusPlus {
             self.avoid(acknowledged);
         } else if acknowledged.window_limited {
             self.slow_start(acknowledged.bytes);
+        }
+    }
+
+    fn on_loss(&mut self, flight: u32) {
+        match self.phase {
+            Phase::Frozen { .. } => self.reduce_frozen(self.least()),
+            _ => self.base.on_loss(self.base.used(flight) / 2),
+        }
+    }
+
+    fn on_timeout(&mut self, flight: u32) {
+        let segment = u32::from(self.base.segment);
+        match self.phase {
+            Phase::Frozen { .. } => self.reduce_frozen(segment),
+            _ => self.base.reduce(self.base.used(flight) / 2, segment),
+        }
+    }
+
+    fn on_recovered(&mut self, flight: u32) {
+        self.base.on_recovered(flight);
+        if let Phase::Frozen { .. } = self.phase {
+            self.base.window = self.base.window.min(self.least());
         }
     }
 

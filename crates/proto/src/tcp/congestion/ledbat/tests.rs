@@ -168,6 +168,33 @@ fn loss_halves_and_a_timeout_leaves_one_segment_and_both_can_be_undone() {
     assert_eq!(sender.controller.window(), 50 * SEGMENT);
 }
 
+/// Two segments are outstanding in a slowdown: half of them is not what the path carries.
+#[test]
+fn a_loss_in_a_slowdown_halves_the_window_to_go_back_to() {
+    let frozen = || {
+        let mut sender = Sender::steady(100 * SEGMENT);
+        sender.controller.phase = Phase::Avoidance { slowdown_at: Some(sender.now) };
+        sender.acknowledge(SEGMENT, 60);
+        assert!(matches!(sender.controller.phase, Phase::Frozen { .. }));
+        sender
+    };
+    let mut sender = frozen();
+    sender.controller.on_loss(2 * SEGMENT);
+    assert_eq!(sender.controller.window(), 2 * SEGMENT, "the queue goes on draining");
+    assert_eq!(sender.controller.threshold(), 50 * SEGMENT);
+    sender.controller.on_recovered(90 * SEGMENT);
+    assert_eq!(sender.controller.window(), 2 * SEGMENT);
+    for _ in 0..20 {
+        sender.round_trip(60);
+    }
+    assert!((45.0..=60.0).contains(&sender.segments()), "{}", sender.segments());
+    let mut sender = frozen();
+    sender.controller.on_timeout(2 * SEGMENT);
+    assert_eq!((sender.segments(), sender.controller.threshold()), (1.0, 50 * SEGMENT));
+    sender.controller.undo();
+    assert_eq!((sender.segments(), sender.controller.threshold()), (2.0, 100 * SEGMENT));
+}
+
 /// The undoing of a loss in the first slow start must not bring one back that delay does not end.
 #[test]
 fn slow_start_ends_by_delay_also_when_a_loss_was_undone() {
