@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 use scoutline_conformance::run::Manner;
-use scoutline_conformance::suite::{Arm, Choice, Outcome, Verdict, root, run_all, scripts};
+use scoutline_conformance::suite::{Arm, Choice, Outcome, Verdict, is_within, root, run_all, scripts};
 
 /// Runs packet scripts: which packets come, which must leave and when, what calls return.
 #[derive(Debug, Parser)]
@@ -20,6 +20,9 @@ struct Arguments {
     /// Only scripts whose path contains this.
     #[arg(long, default_value = "")]
     filter: String,
+    /// Only scripts that take at most so many seconds.
+    #[arg(long)]
+    longest: Option<u32>,
     /// What everything random follows from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -47,6 +50,9 @@ fn main() -> anyhow::Result<ExitCode> {
         paths.extend(scripts(&path).with_context(|| format!("{}", path.display()))?);
     }
     paths.retain(|path| path.display().to_string().contains(&arguments.filter));
+    if let Some(longest) = arguments.longest {
+        paths.retain(|path| is_within(path, &root, longest));
+    }
     let arm = if arguments.kernel { Arm::Kernel } else { Arm::Ours };
     let manner = if arguments.foreign { Manner::Foreign } else { Manner::Strict };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -23,8 +23,6 @@ use flow::Flow;
 /// Ports of a script's connection when it names none.
 const LOCAL_PORT: u16 = 8080;
 const REMOTE_PORT: u16 = 40001;
-/// The step in which scripts' deadlines are missed relative to their length.
-const DRIFT: i64 = 500;
 
 /// Why a script did not pass.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -171,7 +169,7 @@ impl<'a> Runner<'a> {
                 let latest = if when.any { i64::MAX } else { base + when.to.unwrap_or(when.from) };
                 let (earliest, range) = (if when.any { i64::MIN } else { at }, when.any || when.to.is_some());
                 let actual = self.expect(packet, earliest, latest, place)?;
-                self.last = if range { actual } else { at };
+                self.last = if range || !self.stack.is_exact() { actual } else { at };
                 return Ok(());
             }
             What::Command(_) => return Ok(()),
@@ -199,7 +197,7 @@ impl<'a> Runner<'a> {
 
     /// How far from its time something may be.
     fn tolerance(&self, at: i64) -> i64 {
-        self.stack.tolerance().max(self.extra_tolerance) + (at - self.last).max(0) / DRIFT
+        self.stack.tolerance((at - self.last).max(0)).max(self.extra_tolerance)
     }
 
     /// Time passes until then.

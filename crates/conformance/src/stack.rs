@@ -187,6 +187,8 @@ pub trait Stack {
     fn captured(&mut self) -> Option<(i64, Vec<u8>)>;
     /// Lets time pass until then; less if a frame leaves or a call is answered.
     fn advance(&mut self, until: i64);
-    /// By how much its own times may be wrong, in microseconds.
-    fn tolerance(&self) -> i64;
+    /// By how much its own times may be wrong, in microseconds, `after` so long since the event before.
+    fn tolerance(&self, after: i64) -> i64;
+    /// Its times are virtual: errors do not add up.
+    fn is_exact(&self) -> bool;
 }

@@ -88,6 +88,11 @@ pub fn scripts(below: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Whether a script takes at most so many seconds; one that cannot be read does, and says so when it runs.
+pub fn is_within(path: &Path, root: &Path, seconds: u32) -> bool {
+    load(path, root).map_or(true, |script| script.duration() <= i64::from(seconds) * 1_000_000)
+}
+
 /// The list of what does not pass on a stack.
 ///
 /// # Errors

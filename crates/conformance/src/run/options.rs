@@ -6,9 +6,6 @@ use crate::script::{Options, TcpOption};
 use super::expect::Compared;
 use super::flow::Flow;
 
-/// Our timestamps count milliseconds; a script's may be off by so many.
-const TICKS: i32 = 3;
-
 /// The options as a list, in the script's numbers; padding left out.
 fn options_of(bytes: &[u8], flow: &Flow) -> Option<Vec<TcpOption>> {
     let word = |at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -67,7 +64,7 @@ pub(super) fn option_text(bytes: &[u8], flow: &Flow) -> String {
 
 /// Whether a segment has the options that the script names, and no others. In which order they stand, and how they are
 /// padded, is the sender's choice.
-pub(super) fn compare_options(expected: &Options, seen: &SeenTcp, flow: &mut Flow, strict: bool) -> Compared {
+pub(super) fn compare_options(expected: &Options, seen: &SeenTcp, flow: &mut Flow, ticks: Option<i32>) -> Compared {
     let Some(found) = options_of(&seen.options, flow) else { return Err("broken options".into()) };
     let Options::List(expected) = expected else { return Ok(()) };
     let wanted: Vec<&TcpOption> =
@@ -85,7 +82,7 @@ pub(super) fn compare_options(expected: &Options, seen: &SeenTcp, flow: &mut Flo
                 Some(TcpOption::Timestamps(Some(live), Some(live_echo))),
             ) => {
                 echo.is_none_or(|echo| echo == *live_echo)
-                    && value.is_none_or(|value| timestamp_fits(value, *live, flow, strict))
+                    && value.is_none_or(|value| timestamp_fits(value, *live, flow, ticks))
             }
             (option, Some(found)) => option == found,
             (_, None) => false,
@@ -97,11 +94,12 @@ pub(super) fn compare_options(expected: &Options, seen: &SeenTcp, flow: &mut Flo
     Ok(())
 }
 
-fn timestamp_fits(script: u32, live: u32, flow: &mut Flow, strict: bool) -> bool {
-    let fits = match flow.timestamps.first() {
-        Some((known, known_live)) if strict => {
+/// Whether a timestamp is what the script says, within so many ticks of a millisecond; `None`: whatever it is.
+fn timestamp_fits(script: u32, live: u32, flow: &mut Flow, ticks: Option<i32>) -> bool {
+    let fits = match (flow.timestamps.first(), ticks) {
+        (Some((known, known_live)), Some(ticks)) => {
             let passed = live.wrapping_sub(*known_live);
-            (passed.wrapping_sub(script.wrapping_sub(*known)) as i32).abs() <= TICKS
+            (passed.wrapping_sub(script.wrapping_sub(*known)) as i32).abs() <= ticks
         }
         _ => true,
     };
