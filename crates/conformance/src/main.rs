@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
-use scoutline_conformance::run::Manner;
+use scoutline_conformance::run::{How, Manner};
 use scoutline_conformance::suite::{Arm, Choice, Outcome, Verdict, is_within, root, run_all, scripts};
 
 /// Runs packet scripts: which packets come, which must leave and when, what calls return.
@@ -35,6 +35,9 @@ struct Arguments {
     /// One JSON object for each script.
     #[arg(long)]
     json: bool,
+    /// Print each packet as it leaves.
+    #[arg(long)]
+    trace: bool,
     /// Also name those that pass.
     #[arg(long, short)]
     verbose: bool,
@@ -57,7 +60,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let manner = if arguments.foreign { Manner::Foreign } else { Manner::Strict };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = arguments.jobs.unwrap_or(if arguments.kernel { 8 } else { cores });
-    let choice = Choice { arm, manner, seed: arguments.seed };
+    let choice = Choice { arm, how: How { manner, seed: arguments.seed, trace: arguments.trace } };
     let tell = |verdict: &Verdict| tell(verdict, arguments.json, arguments.verbose);
     let verdicts = run_all(&paths, &root, choice, jobs, &tell);
     let count = |what: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| what(verdict)).count();

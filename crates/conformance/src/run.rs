@@ -68,8 +68,19 @@ pub fn setting(script: &Script, seed: u64) -> Setting {
 ///
 /// # Errors
 /// The first difference.
-pub fn run(script: &Script, stack: &mut dyn Stack, manner: Manner, seed: u64) -> Result<()> {
-    Runner::new(script, stack, manner, seed).run(script)
+pub fn run(script: &Script, stack: &mut dyn Stack, how: How) -> Result<()> {
+    Runner::new(script, stack, how).run(script)
+}
+
+/// How to run a script.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// How strictly it is taken.
+    pub manner: Manner,
+    /// What everything random follows from.
+    pub seed: u64,
+    /// Print each packet as it leaves.
+    pub trace: bool,
 }
 
 /// A packet that left and waits to be expected.
@@ -99,6 +110,7 @@ struct Runner<'a> {
     stack: &'a mut dyn Stack,
     manner: Manner,
     seed: u64,
+    trace: bool,
     /// ARP is the script's business.
     arp_scripted: bool,
     /// Payload is not compared (urgent data).
@@ -120,11 +132,13 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(script: &Script, stack: &'a mut dyn Stack, manner: Manner, seed: u64) -> Runner<'a> {
+    fn new(script: &Script, stack: &'a mut dyn Stack, how: How) -> Runner<'a> {
+        let How { manner, seed, trace } = how;
         Runner {
             stack,
             manner,
             seed,
+            trace,
             arp_scripted: script.option("arp") == Some("script"),
             data_unchecked: script.option("data") == Some("unchecked"),
             extra_tolerance: script.option("tolerance_usecs").and_then(|text| text.parse().ok()).unwrap_or(0),
@@ -220,7 +234,12 @@ impl<'a> Runner<'a> {
             match seen.content {
                 Content::Other => {}
                 Content::Arp(..) if !self.arp_scripted => self.answer_arp(&seen),
-                _ => self.left.push_back(Left { at, seen }),
+                _ => {
+                    if self.trace {
+                        eprintln!("{} > {}", time(at), self.describe(&seen));
+                    }
+                    self.left.push_back(Left { at, seen });
+                }
             }
         }
         if let Some((at, answer)) = self.stack.answer() {

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::run::{Failure, Manner, run, setting};
+use crate::run::{Failure, How, run, setting};
 use crate::script::load;
 use crate::stack::kernel::Kernel;
 use crate::stack::ours::Ours;
@@ -117,10 +117,8 @@ pub fn known(arm: Arm, root: &Path) -> Result<BTreeMap<String, String>, String> 
 pub struct Choice {
     /// On which stack.
     pub arm: Arm,
-    /// In which manner.
-    pub manner: Manner,
-    /// What everything random follows from.
-    pub seed: u64,
+    /// And how.
+    pub how: How,
 }
 
 /// Runs one script.
@@ -129,10 +127,10 @@ pub fn run_one(path: &Path, root: &Path, choice: Choice) -> Outcome {
         Ok(script) => script,
         Err(error) => return Outcome::Failed(error.to_string()),
     };
-    let setting = setting(&script, choice.seed);
+    let setting = setting(&script, choice.how.seed);
     let result = match choice.arm {
         Arm::Ours => {
-            let run = || run(&script, &mut Ours::new(&setting), choice.manner, choice.seed);
+            let run = || run(&script, &mut Ours::new(&setting), choice.how);
             match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(result) => result,
                 Err(panic) => {
@@ -143,7 +141,7 @@ pub fn run_one(path: &Path, root: &Path, choice: Choice) -> Outcome {
             }
         }
         Arm::Kernel => match Kernel::new(&setting) {
-            Ok(mut kernel) => run(&script, &mut kernel, choice.manner, choice.seed),
+            Ok(mut kernel) => run(&script, &mut kernel, choice.how),
             Err(error) => return Outcome::Unsupported(format!("no namespace: {error}")),
         },
     };

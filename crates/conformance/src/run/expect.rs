@@ -118,7 +118,7 @@ impl Runner<'_> {
             return Err(format!("from {} to {}", whole.source, whole.destination));
         }
         // What a moment may be off, a timestamp may be off, too.
-        let ticks = (self.stack.tolerance(1_000_000) / 1000) as i32 + 1;
+        let ticks = (self.stack.tolerance(self.stack.now()) / 1000) as i32 + 1;
         let ticks = (self.manner == Manner::Strict).then_some(ticks);
         let unchecked = self.data_unchecked;
         let flow = self.flow(seen.ports);
