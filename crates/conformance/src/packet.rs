@@ -56,7 +56,8 @@ fn pseudo(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: usize) -> 
 /// The byte at a position of a stream: what programs write, what peers send, and what both must find. One sequence for
 /// each direction, so that an echo does not look right by chance.
 pub fn pattern(outward: bool, position: u64) -> u8 {
-    let mixed = (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ if outward { 0x5bd1_e995_0000_0000 } else { 0 };
+    let mixed =
+        (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ if outward { 0x5bd1_e995_0000_0000 } else { 0 };
     (mixed >> 32) as u8 ^ (mixed >> 56) as u8
 }
 
@@ -79,7 +80,8 @@ mod tests {
 
     #[test]
     fn what_is_built_is_taken_apart_again() {
-        let segment = tcp_segment((REMOTE, 40001), (LOCAL, 8080), 7, 9, 0x18, 1000, 0, &[2, 4, 5, 180], b"abc");
+        let segment =
+            tcp_segment((REMOTE, 40001), (LOCAL, 8080), 7, 9, 0x18, 1000, 0, &[2, 4, 5, 180], b"abc");
         let frame = Draft::new(TCP, REMOTE, LOCAL, segment).frames([2, 0, 0, 0, 0, 1]).remove(0);
         let seen = take(&frame).unwrap();
         let Content::Tcp(tcp) = seen.content else { panic!("not TCP") };

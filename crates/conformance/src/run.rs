@@ -48,7 +48,8 @@ pub enum Manner {
 
 /// The set-up that a script's options ask for.
 pub fn setting(script: &Script, seed: u64) -> Setting {
-    let number = |name, default: u32| script.option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
+    let number =
+        |name, default: u32| script.option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
     Setting {
         mtu: number("mtu", 1500),
         receive_buffer: number("receive_buffer", 256 << 10),
@@ -168,7 +169,10 @@ impl<'a> Runner<'a> {
         let end = script.events.last().map(|event| event.place.clone());
         if let (Manner::Strict, Some(place), Some(left)) = (self.manner, end, self.left.front()) {
             let text = self.describe(&left.seen);
-            return Err(Failure::Differs(place, format!("the script ends, but at {} left {text}", time(left.at))));
+            return Err(Failure::Differs(
+                place,
+                format!("the script ends, but at {} left {text}", time(left.at)),
+            ));
         }
         Ok(())
     }
@@ -229,7 +233,8 @@ impl<'a> Runner<'a> {
     fn collect(&mut self, place: &Place) -> Result<()> {
         while let Some((at, frame)) = self.stack.captured() {
             let Some((frame, fragments)) = self.reassembly.add(frame) else { continue };
-            let mut seen = take(&frame).map_err(|error| Failure::Differs(place.clone(), error.to_string()))?;
+            let mut seen =
+                take(&frame).map_err(|error| Failure::Differs(place.clone(), error.to_string()))?;
             seen.fragments = fragments;
             match seen.content {
                 Content::Other => {}
@@ -249,7 +254,10 @@ impl<'a> Runner<'a> {
     }
 
     fn answer_arp(&mut self, seen: &Seen) {
-        if matches!(seen.content, Content::Arp(true, _)) && seen.destination == GATEWAY && seen.source == LOCAL {
+        if matches!(seen.content, Content::Arp(true, _))
+            && seen.destination == GATEWAY
+            && seen.source == LOCAL
+        {
             let frame = arp_frame(false, GATEWAY, LOCAL, seen.link_source);
             self.stack.inject(&frame);
         }

@@ -40,11 +40,14 @@ impl Script {
 impl Script {
     /// How long it takes, in microseconds, as far as it says.
     pub fn duration(&self) -> i64 {
-        self.events.iter().fold((0, 0), |(now, latest): (i64, i64), event| {
-            let base = if event.when.relative { now } else { 0 };
-            let at = base + event.when.from;
-            (at, latest.max(at).max(base + event.when.to.unwrap_or(0)))
-        }).1
+        self.events
+            .iter()
+            .fold((0, 0), |(now, latest): (i64, i64), event| {
+                let base = if event.when.relative { now } else { 0 };
+                let at = base + event.when.from;
+                (at, latest.max(at).max(base + event.when.to.unwrap_or(0)))
+            })
+            .1
     }
 }
 

@@ -6,6 +6,8 @@
 //! - `known-failures.txt`: ours does otherwise than the clause says, a defect that is open;
 //! - `kernel-differences.txt`: the kernel does otherwise, with the reason.
 
+mod mutant;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -15,9 +17,11 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 
 use crate::run::{Failure, How, run, setting};
-use crate::script::load;
+use crate::script::{Script, load};
 use crate::stack::kernel::Kernel;
 use crate::stack::ours::Ours;
+
+pub use mutant::mutants;
 
 /// Which stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -127,10 +131,15 @@ pub fn run_one(path: &Path, root: &Path, choice: Choice) -> Outcome {
         Ok(script) => script,
         Err(error) => return Outcome::Failed(error.to_string()),
     };
-    let setting = setting(&script, choice.how.seed);
+    run_script(&script, choice)
+}
+
+/// Runs a script that was read.
+pub fn run_script(script: &Script, choice: Choice) -> Outcome {
+    let setting = setting(script, choice.how.seed);
     let result = match choice.arm {
         Arm::Ours => {
-            let run = || run(&script, &mut Ours::new(&setting), choice.how);
+            let run = || run(script, &mut Ours::new(&setting), choice.how);
             match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(result) => result,
                 Err(panic) => {
@@ -141,7 +150,7 @@ pub fn run_one(path: &Path, root: &Path, choice: Choice) -> Outcome {
             }
         }
         Arm::Kernel => match Kernel::new(&setting) {
-            Ok(mut kernel) => run(&script, &mut kernel, choice.how),
+            Ok(mut kernel) => run(script, &mut kernel, choice.how),
             Err(error) => return Outcome::Unsupported(format!("no namespace: {error}")),
         },
     };

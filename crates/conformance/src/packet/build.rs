@@ -187,4 +187,3 @@ pub fn arp_frame(request: bool, sender: Ipv4Addr, target: Ipv4Addr, to: [u8; 6])
     frame.extend(target.octets());
     frame
 }
-

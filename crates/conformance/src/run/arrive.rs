@@ -77,13 +77,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn segment(
-        &mut self,
-        tcp: &Tcp,
-        from: (Ipv4Addr, u16),
-        to: (Ipv4Addr, u16),
-        packet: &Packet,
-    ) -> Vec<u8> {
+    fn segment(&mut self, tcp: &Tcp, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), packet: &Packet) -> Vec<u8> {
         let flow = self.flow((to.1, from.1));
         if tcp.flags & flag::SYN != 0 {
             flow.syn_came = Some(tcp.sequence);
@@ -182,7 +176,8 @@ fn mark_draft(draft: &mut Draft, packet: &Packet, place: &Place) -> Result<()> {
             "padding" => draft.padding = number()? as usize,
             "df" => draft.dont_fragment = true,
             "ip_options" => {
-                let bytes: std::result::Result<Vec<u8>, _> = text.split_whitespace().map(str::parse).collect();
+                let bytes: std::result::Result<Vec<u8>, _> =
+                    text.split_whitespace().map(str::parse).collect();
                 draft.options = bytes.map_err(|_| wrong(place, name))?;
             }
             "checksum" | "no_checksum" | "from" | "to" | "order" | "link" | "cut" | "offset" | "bytes" => {}

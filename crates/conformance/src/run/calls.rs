@@ -49,8 +49,7 @@ impl Runner<'_> {
         let (op, asked) = self.op_of(call).map_err(|what| Failure::Unsupported(place.clone(), what))?;
         let new_fd = call.result.map_or(-1, |fd| fd as i32);
         self.stack.start(op, new_fd);
-        let waiting =
-            Waiting { place: place.clone(), call: call.clone(), asked, due: due.unwrap_or(at) };
+        let waiting = Waiting { place: place.clone(), call: call.clone(), asked, due: due.unwrap_or(at) };
         self.waiting = Some(waiting);
         self.collect(place)?;
         if due.is_none() {
@@ -239,7 +238,9 @@ impl Runner<'_> {
             value => self.address(value).ok_or("this address")?,
         };
         // The first connect makes the script's connection: the port is the peer's, ours its SYN tells.
-        if self.fds.get(&fd).is_some_and(|fd| !fd.datagram) && self.ports == (Some(LOCAL_PORT), super::REMOTE_PORT) {
+        if self.fds.get(&fd).is_some_and(|fd| !fd.datagram)
+            && self.ports == (Some(LOCAL_PORT), super::REMOTE_PORT)
+        {
             self.ports = (None, to.1);
         } else {
             self.ports.1 = to.1;
@@ -326,10 +327,11 @@ fn poll_fds(value: Option<&Value>) -> std::result::Result<Polled, String> {
     let mut polled = Polled::default();
     for entry in entries {
         let field = |name| entry.field(name).and_then(number_of);
-        let (Some(fd), Some(events)) = (field("fd"), field("events")) else { return Err("this entry".into()) };
+        let (Some(fd), Some(events)) = (field("fd"), field("events")) else {
+            return Err("this entry".into());
+        };
         polled.0.push((fd as i32, events as i16));
         polled.1.push(field("revents").map(|events| events as i16));
     }
     Ok(polled)
 }
-

@@ -64,7 +64,12 @@ pub(super) fn option_text(bytes: &[u8], flow: &Flow) -> String {
 
 /// Whether a segment has the options that the script names, and no others. In which order they stand, and how they are
 /// padded, is the sender's choice.
-pub(super) fn compare_options(expected: &Options, seen: &SeenTcp, flow: &mut Flow, ticks: Option<i32>) -> Compared {
+pub(super) fn compare_options(
+    expected: &Options,
+    seen: &SeenTcp,
+    flow: &mut Flow,
+    ticks: Option<i32>,
+) -> Compared {
     let Some(found) = options_of(&seen.options, flow) else { return Err("broken options".into()) };
     let Options::List(expected) = expected else { return Ok(()) };
     let wanted: Vec<&TcpOption> =

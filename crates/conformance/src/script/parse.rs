@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{
-    Arp, Body, Call, Ecn, Event, Icmp, Options, Packet, Place, Script, Tcp, TcpOption, Value, What, When, flag,
+    Arp, Body, Call, Ecn, Event, Icmp, Options, Packet, Place, Script, Tcp, TcpOption, Value, What, When,
+    flag,
 };
 
 /// Why a script cannot be read.
@@ -46,8 +47,12 @@ const MOST_INCLUDES: usize = 8;
 /// # Errors
 /// With file and line.
 pub fn load(path: &Path, root: &Path) -> Result<Script> {
-    let mut script =
-        Script { name: path.display().to_string(), about: String::new(), options: Vec::new(), events: Vec::new() };
+    let mut script = Script {
+        name: path.display().to_string(),
+        about: String::new(),
+        options: Vec::new(),
+        events: Vec::new(),
+    };
     let text = read(path)?;
     script.about = head_comment(&text);
     parse_into(&mut script, path, &text, root, 0)?;
@@ -65,9 +70,10 @@ fn head_comment(text: &str) -> String {
 
 fn parse_into(script: &mut Script, path: &Path, text: &str, root: &Path, depth: usize) -> Result<()> {
     let mut cursor =
-        Cursor { text: text.as_bytes(), at: 0, line: 1, file: path.display().to_string().into() };
+        Cursor { text: text.as_bytes(), at: 0, line: 1, begun: 1, file: path.display().to_string().into() };
     loop {
         cursor.skip_blank();
+        cursor.begun = cursor.line;
         if cursor.at_end() {
             return Ok(());
         }
@@ -103,6 +109,8 @@ struct Cursor<'a> {
     text: &'a [u8],
     at: usize,
     line: usize,
+    /// Line on which the event began: errors name it, for what is missing is noticed further down.
+    begun: usize,
     file: Rc<str>,
 }
 
@@ -131,7 +139,7 @@ impl Cursor<'_> {
         let rest = &self.text[self.at.min(self.text.len())..];
         let end = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len()).min(40);
         ParseError::Text {
-            place: self.place(),
+            place: Place { file: Rc::clone(&self.file), line: self.begun },
             expected: expected.to_owned(),
             found: String::from_utf8_lossy(&rest[..end]).into_owned(),
         }
@@ -383,7 +391,9 @@ impl Cursor<'_> {
                 b'W' => flag::CWR,
                 b'-' => 0,
                 _ if self.at > start => return Ok(flags),
-                _ => return Err(self.error("a packet: flags (S, F, R, P, ., U, E, W or -), udp, icmp or arp")),
+                _ => {
+                    return Err(self.error("a packet: flags (S, F, R, P, ., U, E, W or -), udp, icmp or arp"));
+                }
             };
             self.at += 1;
         }

@@ -3,7 +3,8 @@ use std::path::Path;
 use super::*;
 
 fn script(text: &str) -> Result<Script, ParseError> {
-    let file = std::env::temp_dir().join(format!("scoutline-script-{}-{:p}", std::process::id(), text.as_ptr()));
+    let file =
+        std::env::temp_dir().join(format!("scoutline-script-{}-{:p}", std::process::id(), text.as_ptr()));
     std::fs::write(&file, text).unwrap();
     let script = load(&file, Path::new("/"));
     std::fs::remove_file(&file).unwrap();
@@ -25,15 +26,15 @@ fn one_of_each() {
     assert_eq!(script.events.len(), 8);
     assert_eq!(script.events[1].when.from, 100_000);
     let What::Out(packet) = &script.events[3].what else { panic!("no packet") };
-    assert_eq!((packet.ports, packet.mark("ttl"), packet.mark("df")), (Some((8080, 40002)), Some("64"), Some("")));
+    assert_eq!(
+        (packet.ports, packet.mark("ttl"), packet.mark("df")),
+        (Some((8080, 40002)), Some("64"), Some(""))
+    );
     let Body::Tcp(tcp) = &packet.body else { panic!("not TCP") };
     assert_eq!((tcp.flags, tcp.sequence, tcp.len, tcp.window), (flag::PSH | flag::ACK, 1, 10, Some(5)));
     assert_eq!(
         tcp.options,
-        Options::List(vec![
-            TcpOption::Sack(vec![(1, 2), (3, 4)]),
-            TcpOption::Timestamps(None, Some(9))
-        ])
+        Options::List(vec![TcpOption::Sack(vec![(1, 2), (3, 4)]), TcpOption::Timestamps(None, Some(9))])
     );
     let What::Call(call) = &script.events[4].what else { panic!("no call") };
     assert_eq!((call.result, call.errno.as_deref()), (Some(-1), Some("EAGAIN")));

@@ -91,8 +91,12 @@ impl Ours {
     /// # Panics
     /// When the engine's own set-up fails, which is a fault of this program.
     pub fn new(setting: &Setting) -> Ours {
-        let config =
-            WireConfig { delay: Duration::ZERO, mtu: setting.mtu, queue_limit: 100_000, ..WireConfig::default() };
+        let config = WireConfig {
+            delay: Duration::ZERO,
+            mtu: setting.mtu,
+            queue_limit: 100_000,
+            ..WireConfig::default()
+        };
         let (ours, script) = wire(setting.seed, config);
         let link_address = ours.facts().link_address;
         let settings = EngineSettings {
@@ -120,10 +124,8 @@ impl Ours {
         let region = Arc::new(region);
         let program = ProgramFacts { name: "script".into(), ..ProgramFacts::default() };
         let id = RegionId(1);
-        engine.obey(
-            Command::AddRegion { id, region: Arc::clone(&region), program, pid: 1, bell: None },
-            START,
-        );
+        engine
+            .obey(Command::AddRegion { id, region: Arc::clone(&region), program, pid: 1, bell: None }, START);
         region.process(0).expect("a record").alive.store(1, Ordering::Release);
         let mut ours = Ours {
             engine,

@@ -38,9 +38,8 @@ pub(super) fn program(
     fds: &LiveFds,
 ) {
     while let Ok((op, new_fd)) = orders.recv() {
-        let answer = call(&op, new_fd, fds).unwrap_or_else(|error| {
-            Answer::error(error.raw_os_error().unwrap_or(libc::EIO))
-        });
+        let answer = call(&op, new_fd, fds)
+            .unwrap_or_else(|error| Answer::error(error.raw_os_error().unwrap_or(libc::EIO)));
         let _ = answers.send((Instant::now(), answer));
         // SAFETY: one byte from a constant.
         unsafe { libc::write(bell.as_raw_fd(), b"!".as_ptr().cast(), 1) };
@@ -147,7 +146,8 @@ fn call(op: &Op, new_fd: i32, fds: &LiveFds) -> io::Result<Answer> {
             }
             Op::Ioctl { fd, request } => {
                 let mut value = 0i32;
-                let answer = checked(libc::ioctl(live(fd), *request as libc::Ioctl, &raw mut value) as isize)?;
+                let answer =
+                    checked(libc::ioctl(live(fd), *request as libc::Ioctl, &raw mut value) as isize)?;
                 Ok(Answer { bytes: value.to_ne_bytes().to_vec(), ..answer })
             }
             Op::Poll { fds: asked, timeout } => {

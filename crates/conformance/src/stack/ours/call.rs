@@ -113,7 +113,11 @@ impl Caller<'_> {
             }
             Op::Receive { len, flags, .. } => {
                 let socket = self.at(fd);
-                if socket.is_stream() { self.receive(fd, len, flags) } else { self.receive_datagram(fd, len, flags) }
+                if socket.is_stream() {
+                    self.receive(fd, len, flags)
+                } else {
+                    self.receive_datagram(fd, len, flags)
+                }
             }
             Op::Shutdown { how, .. } => self.shutdown(fd, how),
             Op::SetOption { option, ref value, .. } => self.set_option(fd, option, value).into(),
@@ -221,7 +225,8 @@ impl Caller<'_> {
         let accepted = Socket::at(&self.program.region, slot);
         accepted.slot.references.fetch_add(1, SeqCst);
         let address = Some(remote(accepted));
-        let inherited = Fd { slot, non_blocking, connect_pending: false, cork: false, held_back: false, ..fd.clone() };
+        let inherited =
+            Fd { slot, non_blocking, connect_pending: false, cork: false, held_back: false, ..fd.clone() };
         self.program.fds.insert(self.new_fd, inherited);
         Tried::Done(Answer { address, ..Answer::of(0) })
     }
@@ -231,9 +236,11 @@ impl Caller<'_> {
         let state = socket.state();
         if !socket.is_stream() {
             return match to {
-                Some((address, port)) => {
-                    self.plain(call_op::CONNECT, fd.slot, [u64::from(address.to_bits()), u64::from(port), 0, 0])
-                }
+                Some((address, port)) => self.plain(
+                    call_op::CONNECT,
+                    fd.slot,
+                    [u64::from(address.to_bits()), u64::from(port), 0, 0],
+                ),
                 None => self.plain(call_op::DISCONNECT, fd.slot, [0; 4]),
             };
         }
@@ -387,7 +394,11 @@ impl Caller<'_> {
         let held = socket.received();
         if held < HEADER_LEN as u64 {
             let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0 || self.overdue;
-            return if non_blocking { fails(libc::EAGAIN) } else { self.blocks(within(fd.receive_timeout_us)) };
+            return if non_blocking {
+                fails(libc::EAGAIN)
+            } else {
+                self.blocks(within(fd.receive_timeout_us))
+            };
         }
         let head = socket.slot.receive_head.load(Relaxed);
         let header: [u8; HEADER_LEN] = socket.copy_out(head, HEADER_LEN).try_into().expect("a header");
@@ -512,7 +523,8 @@ impl Caller<'_> {
             }
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => fd.low_water = count,
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
-                fd.linger_plus_one = if number == 0 { 0 } else { word(1).ok_or(libc::EINVAL)?.unsigned_abs() + 1 };
+                fd.linger_plus_one =
+                    if number == 0 { 0 } else { word(1).ok_or(libc::EINVAL)?.unsigned_abs() + 1 };
             }
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => fd.receive_timeout_us = timeval(value)?,
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => fd.send_timeout_us = timeval(value)?,
@@ -555,7 +567,11 @@ impl Caller<'_> {
             (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
             (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => i32::from(socket.state() & is::LISTENING != 0),
             (libc::SOL_SOCKET, libc::SO_TYPE) => {
-                if socket.is_stream() { libc::SOCK_STREAM } else { libc::SOCK_DGRAM }
+                if socket.is_stream() {
+                    libc::SOCK_STREAM
+                } else {
+                    libc::SOCK_DGRAM
+                }
             }
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => i32::from(fd.no_delay),
             (libc::IPPROTO_TCP, libc::TCP_CORK) => i32::from(fd.cork),
@@ -567,7 +583,8 @@ impl Caller<'_> {
 }
 
 fn timeval(value: &[u8]) -> Result<u64, i32> {
-    let part = |at: usize| -> Option<i64> { Some(i64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?)) };
+    let part =
+        |at: usize| -> Option<i64> { Some(i64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?)) };
     let (seconds, micros) = part(0).zip(part(8)).ok_or(libc::EINVAL)?;
     u64::try_from(seconds * 1_000_000 + micros).map_err(|_| libc::EDOM)
 }

@@ -98,6 +98,7 @@ impl<'a> Socket<'a> {
         }
         if state & is::FAILED != 0 {
             return match self.take_error() {
+                0 if state & is::CONNECTED == 0 => Err(libc::ENOTCONN),
                 0 => Ok(()),
                 errno => Err(errno),
             };
@@ -141,7 +142,8 @@ impl<'a> Socket<'a> {
     pub(super) fn copy_out(self, from: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         if len > 0 {
-            let (offset, size) = (self.slot.receive_offset.load(Relaxed), self.slot.receive_size.load(Relaxed));
+            let (offset, size) =
+                (self.slot.receive_offset.load(Relaxed), self.slot.receive_size.load(Relaxed));
             let spans = self.region.ring_spans(offset, size, from, len).expect("a ring of the engine's");
             let (first, second) = bytes.split_at_mut(spans[0].len);
             // SAFETY: the spans lie in the mapping that `region` keeps, and have the lengths of the halves.
