@@ -22,6 +22,7 @@ mod program;
 mod scheduling;
 mod settings;
 mod socket;
+mod spin;
 mod start;
 mod sys;
 mod thread;
