@@ -88,7 +88,7 @@ fn tell(verdict: &Verdict, json: bool, verbose: bool) {
         (Outcome::Passed, None) if verbose => println!("ok    {name}"),
         (Outcome::Passed, None) => {}
         (Outcome::Passed, Some(reason)) => println!("PASSES, though listed: {name} ({reason})"),
-        (Outcome::Failed(_), Some(reason)) | (Outcome::Unsupported(_), Some(reason)) => {
+        (Outcome::Failed(_) | Outcome::Unsupported(_), Some(reason)) => {
             if verbose {
                 println!("known {name}: {reason}");
             }

@@ -23,6 +23,8 @@ use flow::Flow;
 /// Ports of a script's connection when it names none.
 const LOCAL_PORT: u16 = 8080;
 const REMOTE_PORT: u16 = 40001;
+/// Receive buffer for packetdrill's scripts, whose set-up makes the kernel offer a window scale of 8.
+const FOREIGN_BUFFER: u32 = 8 << 20;
 
 /// Why a script did not pass.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -47,12 +49,13 @@ pub enum Manner {
 }
 
 /// The set-up that a script's options ask for.
-pub fn setting(script: &Script, seed: u64) -> Setting {
+pub fn setting(script: &Script, how: How) -> Setting {
+    let foreign = how.manner == Manner::Foreign;
     let number =
         |name, default: u32| script.option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
     Setting {
         mtu: number("mtu", 1500),
-        receive_buffer: number("receive_buffer", 256 << 10),
+        receive_buffer: number("receive_buffer", if foreign { FOREIGN_BUFFER } else { 256 << 10 }),
         send_buffer: number("send_buffer", 256 << 10),
         sysctls: script
             .options
@@ -61,7 +64,7 @@ pub fn setting(script: &Script, seed: u64) -> Setting {
             .map(|(_, value)| value.clone())
             .collect(),
         static_neighbour: script.option("arp") != Some("script"),
-        seed,
+        seed: how.seed,
     }
 }
 

@@ -136,7 +136,7 @@ pub fn run_one(path: &Path, root: &Path, choice: Choice) -> Outcome {
 
 /// Runs a script that was read.
 pub fn run_script(script: &Script, choice: Choice) -> Outcome {
-    let setting = setting(script, choice.how.seed);
+    let setting = setting(script, choice.how);
     let result = match choice.arm {
         Arm::Ours => {
             let run = || run(script, &mut Ours::new(&setting), choice.how);

@@ -186,6 +186,12 @@ fn take_tcp(bytes: &[u8]) -> Result<SeenTcp, Malformed> {
     })
 }
 
+/// More fragments follow, or it is not the first.
+fn is_fragment(ip: &[u8]) -> bool {
+    let (flags, place) = (ip[6] & 0x20, be16(ip, 6) & 0x1fff);
+    flags != 0 || place != 0
+}
+
 /// Puts fragments that leave together again: they leave in order and unlost.
 #[derive(Debug, Default)]
 pub struct Reassembly {
@@ -197,7 +203,7 @@ impl Reassembly {
     /// pieces.
     pub fn add(&mut self, frame: Vec<u8>) -> Option<(Vec<u8>, usize)> {
         let ip = frame.get(LINK_LEN..)?;
-        if be16(&frame, 12) != ETHERTYPE_IPV4 || ip.len() < 20 || be16(ip, 6) & 0x3fff == 0 {
+        if be16(&frame, 12) != ETHERTYPE_IPV4 || ip.len() < 20 || !is_fragment(ip) {
             return Some((frame, 1));
         }
         let (id, more) = (be16(ip, 4), ip[6] & 0x20 != 0);

@@ -206,22 +206,22 @@ impl Runner<'_> {
                 let flow = self.flows.get(&tcp.ports).unwrap_or(&unknown);
                 let sequence = flow.local_script(tcp.sequence);
                 let len = tcp.payload.len() as u32;
-                let mut text =
-                    format!("{} {sequence}:{}({len})", flag_letters(tcp.flags), sequence.wrapping_add(len));
+                let mut words = vec![flag_letters(tcp.flags)];
+                words.push(format!("{sequence}:{}({len})", sequence.wrapping_add(len)));
                 if tcp.flags & flag::ACK != 0 {
-                    text += &format!(" ack {}", flow.remote_script(tcp.acknowledgment));
+                    words.push(format!("ack {}", flow.remote_script(tcp.acknowledgment)));
                 }
-                text += &format!(" win {}", tcp.window);
+                words.push(format!("win {}", tcp.window));
                 if tcp.flags & flag::URG != 0 {
-                    text += &format!(" urg {}", tcp.urgent);
+                    words.push(format!("urg {}", tcp.urgent));
                 }
                 if !tcp.options.is_empty() {
-                    text += &format!(" <{}>", option_text(&tcp.options, flow));
+                    words.push(format!("<{}>", option_text(&tcp.options, flow)));
                 }
                 if self.ports != (Some(tcp.ports.0), tcp.ports.1) {
-                    text = format!("{}>{} {text}", tcp.ports.0, tcp.ports.1);
+                    words.insert(0, format!("{}>{}", tcp.ports.0, tcp.ports.1));
                 }
-                text
+                words.join(" ")
             }
             Content::Udp(ports, payload) => format!("{}>{} udp ({})", ports.0, ports.1, payload.len()),
             Content::Icmp(kind, code, ..) => format!("icmp type {kind} code {code}"),

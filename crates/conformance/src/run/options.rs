@@ -81,7 +81,7 @@ pub(super) fn compare_options(
         let like =
             found.iter().find(|found| std::mem::discriminant(*found) == std::mem::discriminant(option));
         let equal = match (option, like) {
-            (TcpOption::Mss(None), Some(_)) | (TcpOption::WindowScale(None), Some(_)) => true,
+            (TcpOption::Mss(None) | TcpOption::WindowScale(None), Some(_)) => true,
             (
                 TcpOption::Timestamps(value, echo),
                 Some(TcpOption::Timestamps(Some(live), Some(live_echo))),

@@ -503,15 +503,13 @@ impl Cursor<'_> {
             _ => return Err(self.error("an ICMP message")),
         };
         let code = match (kind, self.look_word()) {
-            (3, "net_unreachable") => 0,
-            (3, "host_unreachable") => 1,
+            (3, "net_unreachable") | (11, "ttl") | (12, "pointer") => 0,
+            (3, "host_unreachable") | (11, "reassembly") => 1,
             (3, "protocol_unreachable") => 2,
             (3, "port_unreachable") => 3,
             (3, "frag_needed") => 4,
             (3, "source_route_failed") => 5,
             (3, "admin_prohibited") => 13,
-            (11, "ttl") | (12, "pointer") => 0,
-            (11, "reassembly") => 1,
             _ => u8::MAX,
         };
         let code = if code == u8::MAX { 0 } else { self.word().map(|_| code)? };

@@ -49,18 +49,17 @@ impl Kernel {
         let (bell, rings) = pipe()?;
         let fds = LiveFds::default();
         let (setting, theirs) = (setting.clone(), fds.clone());
-        let thread = std::thread::Builder::new().name("script".into()).spawn(move || {
-            match prepare(&setting) {
+        let thread =
+            std::thread::Builder::new().name("script".into()).spawn(move || match prepare(&setting) {
                 Ok(tap) => {
                     if ready.send(Ok(tap)).is_ok() {
-                        program(&taken, &given, rings, &theirs);
+                        program(&taken, &given, &rings, &theirs);
                     }
                 }
                 Err(error) => {
                     let _ = ready.send(Err(error));
                 }
-            };
-        })?;
+            })?;
         let tap = made.recv().map_err(|_| io::Error::other("the thread of the namespace ended"))??;
         Ok(Kernel {
             tap,
@@ -82,7 +81,7 @@ impl Kernel {
 
     /// Takes what is there.
     fn drain(&mut self) {
-        let mut buffer = [0u8; 66_000];
+        let mut buffer = vec![0u8; 66_000];
         while let Ok(len) = self.tap.read(&mut buffer) {
             let at = self.micros(Instant::now());
             self.captured.push((at, buffer[..len].to_vec()));
@@ -189,18 +188,16 @@ fn prepare(setting: &Setting) -> io::Result<File> {
     let gateway = crate::packet::GATEWAY_LINK.map(|byte| format!("{byte:02x}")).join(":");
     let (mtu, local, prefix, router) =
         (setting.mtu, crate::packet::LOCAL, crate::packet::PREFIX, crate::packet::GATEWAY);
-    let mut script = format!(
+    let mut commands = vec![format!(
         "set -e; sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1; \
          sysctl -qw net.ipv4.tcp_no_metrics_save=1; ip link set lo up; ip link set script0 address {link} mtu {mtu}; \
-         ip address add {local}/{prefix} dev script0; ip link set script0 up; ip route add default via {router}; "
-    );
+         ip address add {local}/{prefix} dev script0; ip link set script0 up; ip route add default via {router}"
+    )];
     if setting.static_neighbour {
-        script += &format!("ip neigh replace {router} lladdr {gateway} dev script0 nud permanent; ");
+        commands.push(format!("ip neigh replace {router} lladdr {gateway} dev script0 nud permanent"));
     }
-    for sysctl in &setting.sysctls {
-        script += &format!("sysctl -qw '{sysctl}'; ");
-    }
-    let output = std::process::Command::new("sh").args(["-c", &script]).output()?;
+    commands.extend(setting.sysctls.iter().map(|sysctl| format!("sysctl -qw '{sysctl}'")));
+    let output = std::process::Command::new("sh").args(["-c", &commands.join("; ")]).output()?;
     if !output.status.success() {
         return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
     }

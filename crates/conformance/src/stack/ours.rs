@@ -156,7 +156,7 @@ impl Ours {
     fn capture(&mut self) {
         let mut burst = Burst::new();
         while self.wire.pull(&mut burst, 64, self.now).expect("a wire of memory") > 0 {
-            let at = self.micros(self.now);
+            let at = micros(self.now);
             self.captured.extend(burst.drain(..).map(|message| (at, message.bytes().to_vec())));
         }
     }
@@ -169,7 +169,7 @@ impl Ours {
         let tried = call::attempt(&mut self.program, &mut self.engine, self.now, &op, new_fd, overdue);
         match tried {
             call::Tried::Done(answer) => {
-                self.answer = Some((self.micros(self.now), answer));
+                self.answer = Some((micros(self.now), answer));
                 self.pending = None;
                 true
             }
@@ -183,18 +183,19 @@ impl Ours {
         }
     }
 
-    fn micros(&self, time: Time) -> i64 {
-        time.since(START).as_micros() as i64
-    }
-
     fn has_news(&self) -> bool {
         !self.captured.is_empty() || self.answer.is_some()
     }
 }
 
+/// Microseconds since the beginning.
+fn micros(time: Time) -> i64 {
+    time.since(START).as_micros() as i64
+}
+
 impl Stack for Ours {
     fn now(&self) -> i64 {
-        self.micros(self.now)
+        micros(self.now)
     }
 
     fn link_address(&self) -> [u8; 6] {
@@ -230,7 +231,7 @@ impl Stack for Ours {
         let until = START + Duration::from_micros(until.max(0) as u64);
         while self.now < until && !self.has_news() {
             self.steps += 1;
-            assert!(self.steps < MOST_STEPS, "the engine is never done: at {} us", self.micros(self.now));
+            assert!(self.steps < MOST_STEPS, "the engine is never done: at {} us", micros(self.now));
             let deadline = self.pending.as_ref().and_then(|(_, _, deadline)| *deadline);
             let next = self.engine.next_timeout(self.now).into_iter().chain(deadline).min();
             let next = next.map_or(until, |next| next.max(self.now + Duration::from_micros(10)));

@@ -5,7 +5,7 @@ use crate::script::{Body, Icmp, Script, What};
 /// One mutant for each packet that must leave and each call whose result the script names, in its own file (what it
 /// includes has its turn elsewhere): where it is, and the script.
 pub fn mutants(script: &Script) -> Vec<(String, Script)> {
-    let own = |index: usize| &*script.events[index].place.file == script.name;
+    let own = |index: usize| *script.events[index].place.file == *script.name;
     let all = (0..script.events.len()).filter(|index| own(*index));
     all.filter_map(|index| {
         let mut mutant = script.clone();

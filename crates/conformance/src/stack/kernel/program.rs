@@ -34,7 +34,7 @@ impl LiveFds {
 pub(super) fn program(
     orders: &Receiver<(Op, i32)>,
     answers: &Sender<(Instant, Answer)>,
-    bell: OwnedFd,
+    bell: &OwnedFd,
     fds: &LiveFds,
 ) {
     while let Ok((op, new_fd)) = orders.recv() {

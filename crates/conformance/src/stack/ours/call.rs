@@ -528,8 +528,9 @@ impl Caller<'_> {
             }
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => fd.receive_timeout_us = timeval(value)?,
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => fd.send_timeout_us = timeval(value)?,
-            // The rings are the engine's.
-            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {}
+            // The rings are the engine's, and so is when acknowledgments go.
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF)
+            | (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {}
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
                 fd.no_delay = number != 0;
                 return self.tell_option(fd, slot_option::NO_DELAY, u64::from(number != 0));
@@ -555,7 +556,6 @@ impl Caller<'_> {
                 fd.keep_alive_times.2 = count;
                 return self.tell_keep_alive(fd);
             }
-            (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {}
             _ => return Err(libc::ENOPROTOOPT),
         }
         Ok(Answer::of(0))
