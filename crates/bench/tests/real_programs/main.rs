@@ -31,5 +31,7 @@ mod policies;
 mod python;
 mod redis;
 mod requests;
+mod restored;
+mod shares;
 mod web;
 mod wishes;
