@@ -12,6 +12,7 @@ mod bells;
 mod clock;
 mod command;
 mod core;
+mod driven;
 mod extend;
 mod file;
 mod flood;
@@ -31,6 +32,7 @@ mod wishes;
 pub use crate::background::lower_process;
 pub use crate::command::{Command, RegionId};
 pub use crate::core::{Core, PathCost, path_cost};
+pub use crate::driven::Driven;
 pub use crate::extend::{
     ExtensionSettings, ThreadBefore, ThreadGroup, UndoLog, deadlines_of_threads, weights_of_threads,
 };

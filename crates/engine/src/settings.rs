@@ -62,6 +62,9 @@ pub struct EngineSettings {
     pub extension: Option<ExtensionSettings>,
     /// Level of ARP, ICMP, reassembly and reset paths.
     pub system_level: Level,
+    /// What everything random follows from: for simulation, where a run must repeat. `None`, as ever else: from the
+    /// system.
+    pub seed: Option<u64>,
 }
 
 impl Default for EngineSettings {
@@ -90,6 +93,7 @@ impl Default for EngineSettings {
             linux_interval: Duration::from_micros(200),
             extension: Some(ExtensionSettings::default()),
             system_level: Level::Priority(3),
+            seed: None,
         }
     }
 }

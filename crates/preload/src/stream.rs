@@ -170,7 +170,9 @@ fn receive_end(socket: Socket) -> isize {
         return 0;
     }
     if state & is::FAILED != 0 {
-        return err(socket.take_error());
+        // Told once; then the stream is over. One that never was connected is that still.
+        let errno = socket.take_error();
+        return if errno == 0 && state & is::CONNECTED == 0 { err(libc::ENOTCONN) } else { err(errno) };
     }
     if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
         return err(libc::ENOTCONN);

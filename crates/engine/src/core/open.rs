@@ -67,7 +67,8 @@ impl Core {
         devices: Vec<Box<dyn Partner>>,
         now: Time,
     ) -> Result<Core, StartError> {
-        let seed = u64::from_le_bytes(sys::random_bytes());
+        let mut source = Source::of(settings.seed);
+        let seed = source.number();
         let mut classes = settings.classes.clone();
         for class in &mut classes {
             class.settle(settings.linux_level);
@@ -87,7 +88,7 @@ impl Core {
                 settings.linux_level,
                 Rc::clone(&policy),
             );
-            nets.push(make_net(index, device, partner, &settings, &policy, socket)?);
+            nets.push(make_net(index, device, partner, &settings, &policy, socket, &mut source)?);
         }
         let fixed = priority::Configuration {
             linux_interval: settings.linux_interval,
@@ -280,6 +281,36 @@ fn service_name(module: &str, attributes: &Attributes) -> String {
     role.map_or(module.clone(), |role| format!("{module} {role}"))
 }
 
+/// Where seeds and secrets come from.
+enum Source {
+    /// The system.
+    System,
+    /// A seed: a simulation.
+    Seed(Random),
+}
+
+impl Source {
+    fn of(seed: Option<u64>) -> Source {
+        seed.map_or(Source::System, |seed| Source::Seed(Random::new(seed)))
+    }
+
+    fn number(&mut self) -> u64 {
+        match self {
+            Source::System => u64::from_le_bytes(sys::random_bytes()),
+            Source::Seed(random) => random.next_u64(),
+        }
+    }
+
+    fn key(&mut self) -> [u8; 16] {
+        match self {
+            Source::System => sys::random_bytes(),
+            Source::Seed(random) => {
+                (u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())).to_le_bytes()
+            }
+        }
+    }
+}
+
 fn make_net(
     index: usize,
     device: &DeviceSettings,
@@ -287,6 +318,7 @@ fn make_net(
     settings: &EngineSettings,
     policy: &Rc<ClassPolicy>,
     socket: SocketModule,
+    source: &mut Source,
 ) -> Result<Net, StartError> {
     let facts = partner.facts();
     let mtu = facts.mtu;
@@ -304,9 +336,8 @@ fn make_net(
             tcp_segmentation: Some(facts.offload.max_segment_len - ethernet::HEADER_LEN as u32),
         },
     });
-    let random = || u64::from_le_bytes(sys::random_bytes());
-    let tcp = Bindings::new(Rc::clone(policy) as Rc<_>, random());
-    let udp = Bindings::new(Rc::clone(policy) as Rc<_>, random());
+    let tcp = Bindings::new(Rc::clone(policy) as Rc<_>, source.number());
+    let udp = Bindings::new(Rc::clone(policy) as Rc<_>, source.number());
     let config = Config {
         receive_buffer: settings.receive_buffer,
         max_transmit_len: MAX_TRANSMIT_LEN,
@@ -317,7 +348,7 @@ fn make_net(
     };
     let net = scoutline_proto::net::Net {
         interface: Rc::clone(&interface),
-        tcp: Tcp::new(Rc::clone(&tcp), Secret::new(sys::random_bytes()), config),
+        tcp: Tcp::new(Rc::clone(&tcp), Secret::new(source.key()), config),
         udp: Rc::clone(&udp),
     };
     let mut builder =

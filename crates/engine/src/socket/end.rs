@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind, slot_state};
+use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind, slot_request, slot_state};
 use scoutline_base::PathId;
 use scoutline_path::Budget;
 use scoutline_proto::Bindings;
@@ -225,9 +225,15 @@ impl SocketEnd {
 
     /// The socket has failed: `errno` is what the program will be told.
     pub(crate) fn fail(&self, errno: i32) {
-        self.shared().error.store(errno, Ordering::Relaxed);
+        let slot = self.shared();
+        let closed_by_peer = slot.state.load(Ordering::Relaxed) & slot_state::PEER_FINISHED != 0
+            && slot.requests.load(Ordering::Relaxed) & slot_request::SHUTDOWN == 0;
+        // Linux's tcp_reset: in CLOSE-WAIT the program can only be writing.
+        let errno = if errno == libc::ECONNRESET && closed_by_peer { libc::EPIPE } else { errno };
+        slot.error.store(errno, Ordering::Relaxed);
         self.clear_state(slot_state::CONNECTING);
-        self.add_state(slot_state::FAILED | slot_state::PEER_FINISHED);
+        // The peer has not finished: to read tells the error first, then the end.
+        self.add_state(slot_state::FAILED);
         self.signal();
     }
 

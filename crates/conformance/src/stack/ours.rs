@@ -1,0 +1,257 @@
+//! Our stack in virtual time: a whole engine over a deterministic wire, and a model program that uses its region as the
+//! shim does.
+//!
+//! ```text
+//!  runner ── frames ──► memory wire ──► engine (Driven) ◄── region ── model program ◄── calls ── runner
+//! ```
+
+mod call;
+mod socket;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use scoutline_abi::Region;
+use scoutline_base::{DeviceId, Time};
+use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
+use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
+use scoutline_engine::{Command, DeviceSettings, Driven, EngineSettings, ProgramFacts, RegionId};
+use scoutline_path::{Burst, Checksum, Facts, Message};
+use scoutline_ring::Block;
+use scoutline_sched::transmit::Preemption;
+
+use super::{Answer, Op, Setting, Stack};
+use crate::packet::{GATEWAY, LOCAL, PREFIX};
+
+/// Virtual time does not begin at zero: what is subtracted from it must not become negative.
+const START: Time = Time::from_millis(1_000);
+/// Steps that change nothing before a script is said to hang.
+const MOST_STEPS: usize = 2_000_000;
+
+/// A wire's end that is asked at every turn: its idea of the time moves with `pull`.
+struct Polled(MemoryPartner);
+
+impl Partner for Polled {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn facts(&self) -> &DeviceFacts {
+        self.0.facts()
+    }
+    fn pull(&mut self, burst: &mut Burst, limit: usize, now: Time) -> Result<usize, DeviceError> {
+        self.0.pull(burst, limit, now)
+    }
+    fn has_input(&self) -> bool {
+        true
+    }
+    fn push(&mut self, burst: &mut Burst) -> Result<usize, DeviceError> {
+        self.0.push(burst)
+    }
+    fn room(&self) -> usize {
+        self.0.room()
+    }
+    fn poll_fd(&self) -> Option<RawFd> {
+        None
+    }
+    fn next_event(&self) -> Option<Time> {
+        self.0.next_event()
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+/// Our stack.
+pub struct Ours {
+    engine: Driven,
+    wire: MemoryPartner,
+    link_address: [u8; 6],
+    now: Time,
+    captured: VecDeque<(i64, Vec<u8>)>,
+    program: Program,
+    /// The call under way: it, the descriptor it makes, and when it gives up.
+    pending: Option<(Op, i32, Option<Time>)>,
+    answer: Option<(i64, Answer)>,
+    /// Turns taken so far.
+    steps: usize,
+}
+
+/// The model program.
+struct Program {
+    region: Arc<Region>,
+    fds: HashMap<i32, socket::Fd>,
+}
+
+impl Ours {
+    /// An engine with one device and one program.
+    ///
+    /// # Panics
+    /// When the engine's own set-up fails, which is a fault of this program.
+    pub fn new(setting: &Setting) -> Ours {
+        let config = WireConfig {
+            delay: Duration::ZERO,
+            mtu: setting.mtu,
+            queue_limit: 100_000,
+            ..WireConfig::default()
+        };
+        let (ours, script) = wire(setting.seed, config);
+        let link_address = ours.facts().link_address;
+        let settings = EngineSettings {
+            devices: vec![DeviceSettings {
+                device: DeviceConfig {
+                    id: DeviceId(0),
+                    driver: Driver::Tap(scoutline_device::tap::Config::new("unused")),
+                },
+                address: LOCAL,
+                prefix: PREFIX,
+                gateway: Some(GATEWAY),
+                rate: None,
+                preemption: Preemption::default(),
+            }],
+            receive_buffer: setting.receive_buffer,
+            send_buffer: setting.send_buffer,
+            max_paths: 1000,
+            spin: Duration::ZERO,
+            extension: None,
+            seed: Some(setting.seed),
+            ..EngineSettings::default()
+        };
+        let mut engine = Driven::new(settings, vec![Box::new(Polled(ours))], START).expect("an engine");
+        let (region, _fd) = Region::create().expect("a region");
+        let region = Arc::new(region);
+        let program = ProgramFacts { name: "script".into(), ..ProgramFacts::default() };
+        let id = RegionId(1);
+        engine
+            .obey(Command::AddRegion { id, region: Arc::clone(&region), program, pid: 1, bell: None }, START);
+        region.process(0).expect("a record").alive.store(1, Ordering::Release);
+        let mut ours = Ours {
+            engine,
+            wire: script,
+            link_address,
+            now: START,
+            captured: VecDeque::new(),
+            program: Program { region, fds: HashMap::new() },
+            pending: None,
+            answer: None,
+            steps: 0,
+        };
+        ours.settle();
+        ours
+    }
+
+    /// Does what there is to do now: the engine, the call under way, and what they make of each other.
+    fn settle(&mut self) {
+        loop {
+            self.engine.settle(self.now);
+            self.capture();
+            if !self.attempt() {
+                return;
+            }
+        }
+    }
+
+    fn capture(&mut self) {
+        let mut burst = Burst::new();
+        while self.wire.pull(&mut burst, 64, self.now).expect("a wire of memory") > 0 {
+            let at = micros(self.now);
+            self.captured.extend(burst.drain(..).map(|message| (at, message.bytes().to_vec())));
+        }
+    }
+
+    /// Tries the call under way; true if that may have made work for the engine.
+    fn attempt(&mut self) -> bool {
+        let Some((op, new_fd, deadline)) = &mut self.pending else { return false };
+        let (op, new_fd) = (op.clone(), *new_fd);
+        let overdue = deadline.is_some_and(|deadline| deadline <= self.now);
+        let tried = call::attempt(&mut self.program, &mut self.engine, self.now, &op, new_fd, overdue);
+        match tried {
+            call::Tried::Done(answer) => {
+                self.answer = Some((micros(self.now), answer));
+                self.pending = None;
+                true
+            }
+            call::Tried::Blocks { again, patience } => {
+                if let Some((op, _, deadline)) = &mut self.pending {
+                    *op = again;
+                    *deadline = deadline.or(patience.map(|patience| self.now + patience));
+                }
+                false
+            }
+        }
+    }
+
+    fn has_news(&self) -> bool {
+        !self.captured.is_empty() || self.answer.is_some()
+    }
+}
+
+/// Microseconds since the beginning.
+fn micros(time: Time) -> i64 {
+    time.since(START).as_micros() as i64
+}
+
+impl Stack for Ours {
+    fn now(&self) -> i64 {
+        micros(self.now)
+    }
+
+    fn link_address(&self) -> [u8; 6] {
+        self.link_address
+    }
+
+    fn inject(&mut self, frame: &[u8]) {
+        // Whoever sends is no host of ours: its checksums are complete.
+        let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+        let len = frame.len() as u32;
+        let mut burst = vec![Message::received(Block::from_bytes(frame.into()), 0..len, facts)];
+        self.wire.advance(self.now);
+        self.wire.push(&mut burst).expect("a wire of memory");
+        self.settle();
+    }
+
+    fn start(&mut self, op: Op, new_fd: i32) {
+        assert!(self.pending.is_none(), "one call at a time");
+        self.answer = None;
+        self.pending = Some((op, new_fd, None));
+        self.settle();
+    }
+
+    fn answer(&mut self) -> Option<(i64, Answer)> {
+        self.answer.take()
+    }
+
+    fn captured(&mut self) -> Option<(i64, Vec<u8>)> {
+        self.captured.pop_front()
+    }
+
+    fn advance(&mut self, until: i64) {
+        let until = START + Duration::from_micros(until.max(0) as u64);
+        while self.now < until && !self.has_news() {
+            self.steps += 1;
+            assert!(self.steps < MOST_STEPS, "the engine is never done: at {} us", micros(self.now));
+            let deadline = self.pending.as_ref().and_then(|(_, _, deadline)| *deadline);
+            let next = self.engine.next_timeout(self.now).into_iter().chain(deadline).min();
+            let next = next.map_or(until, |next| next.max(self.now + Duration::from_micros(10)));
+            self.now = next.min(until);
+            self.settle();
+        }
+    }
+
+    fn tolerance(&self, after: i64) -> i64 {
+        // Timers count milliseconds, the wheel rounds long ones up.
+        2_000 + after / 500
+    }
+
+    fn is_exact(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        self.engine.stop(self.now);
+    }
+}

@@ -1,0 +1,595 @@
+//! The calls of the model program, each tried until it is done: what the shim does before it sleeps, and again when it
+//! is woken.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::time::Duration;
+
+use scoutline_abi::datagram::{HEADER_LEN, Record};
+use scoutline_abi::layout::{
+    call_op, call_state, slot_kind, slot_option, slot_request as ask, slot_state as is,
+};
+use scoutline_base::Time;
+use scoutline_engine::Driven;
+
+use super::Program;
+use super::socket::{Fd, Socket};
+use crate::stack::{Answer, Op};
+
+/// How far a call has come.
+pub(super) enum Tried {
+    /// It returns this.
+    Done(Answer),
+    /// It sleeps: to be tried again as `again`, and given up after `patience`.
+    Blocks {
+        /// What is left of it.
+        again: Op,
+        /// How long it waits at most.
+        patience: Option<Duration>,
+    },
+}
+
+impl From<Result<Answer, i32>> for Tried {
+    fn from(result: Result<Answer, i32>) -> Tried {
+        Tried::Done(result.unwrap_or_else(Answer::error))
+    }
+}
+
+fn done(value: i64) -> Tried {
+    Tried::Done(Answer::of(value))
+}
+
+fn fails(errno: i32) -> Tried {
+    Tried::Done(Answer::error(errno))
+}
+
+fn within(microseconds: u64) -> Option<Duration> {
+    (microseconds > 0).then(|| Duration::from_micros(microseconds))
+}
+
+/// Tries a call. `overdue`: it has waited as long as it may.
+pub(super) fn attempt(
+    program: &mut Program,
+    engine: &mut Driven,
+    now: Time,
+    op: &Op,
+    new_fd: i32,
+    overdue: bool,
+) -> Tried {
+    Caller { program, engine, now, op, new_fd, overdue }.attempt()
+}
+
+struct Caller<'a> {
+    program: &'a mut Program,
+    engine: &'a mut Driven,
+    now: Time,
+    op: &'a Op,
+    new_fd: i32,
+    overdue: bool,
+}
+
+impl Caller<'_> {
+    fn attempt(&mut self) -> Tried {
+        match *self.op {
+            Op::Socket { stream, non_blocking } => self.socket(stream, non_blocking),
+            Op::Poll { ref fds, timeout } => self.poll(fds, timeout),
+            Op::Close { fd } => match self.program.fds.remove(&fd) {
+                Some(state) => self.close(&state),
+                None => fails(libc::EBADF),
+            },
+            Op::Bind { fd, .. }
+            | Op::Listen { fd, .. }
+            | Op::Accept { fd, .. }
+            | Op::Connect { fd, .. }
+            | Op::Send { fd, .. }
+            | Op::Receive { fd, .. }
+            | Op::Shutdown { fd, .. }
+            | Op::SetOption { fd, .. }
+            | Op::GetOption { fd, .. }
+            | Op::Fcntl { fd, .. }
+            | Op::Ioctl { fd, .. }
+            | Op::Name { fd, .. } => {
+                let Some(mut state) = self.program.fds.get(&fd).cloned() else { return fails(libc::EBADF) };
+                let tried = self.of_socket(&mut state);
+                self.program.fds.insert(fd, state);
+                tried
+            }
+        }
+    }
+
+    fn of_socket(&mut self, fd: &mut Fd) -> Tried {
+        match *self.op {
+            Op::Bind { port, .. } => self.bind(fd, port),
+            Op::Listen { backlog, .. } => self.listen(fd, backlog),
+            Op::Accept { non_blocking, .. } => self.accept(fd, non_blocking),
+            Op::Connect { to, .. } => self.connect(fd, to),
+            Op::Send { ref data, flags, to, sent, .. } => {
+                let socket = self.at(fd);
+                if socket.is_stream() {
+                    self.send(fd, data, flags, sent)
+                } else {
+                    self.send_datagram(fd, data, flags, to)
+                }
+            }
+            Op::Receive { len, flags, .. } => {
+                let socket = self.at(fd);
+                if socket.is_stream() {
+                    self.receive(fd, len, flags)
+                } else {
+                    self.receive_datagram(fd, len, flags)
+                }
+            }
+            Op::Shutdown { how, .. } => self.shutdown(fd, how),
+            Op::SetOption { option, ref value, .. } => self.set_option(fd, option, value).into(),
+            Op::GetOption { option, .. } => self.option(fd, option).into(),
+            Op::Fcntl { command, argument, .. } => match command {
+                libc::F_SETFL => {
+                    fd.non_blocking = argument & libc::O_NONBLOCK != 0;
+                    done(0)
+                }
+                _ => done(i64::from(libc::O_RDWR | if fd.non_blocking { libc::O_NONBLOCK } else { 0 })),
+            },
+            Op::Ioctl { request, .. } => self.ioctl(fd, request),
+            Op::Name { peer, .. } => self.name(fd, peer),
+            Op::Socket { .. } | Op::Poll { .. } | Op::Close { .. } => fails(libc::EBADF),
+        }
+    }
+
+    fn at(&self, fd: &Fd) -> Socket<'_> {
+        Socket::at(&self.program.region, fd.slot)
+    }
+
+    /// Asks the engine; it answers at once.
+    fn call(&mut self, op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
+        let region = &self.program.region;
+        let call = region.call(0).expect("a region has calls");
+        call.op.store(op, Relaxed);
+        call.slot.store(slot, Relaxed);
+        call.process.store(1, Relaxed);
+        call.set.store(0, Relaxed);
+        for (cell, value) in call.arguments.iter().zip(arguments) {
+            cell.store(value, Relaxed);
+        }
+        call.state.store(call_state::POSTED, Release);
+        region.header().calls_pending.0[0].fetch_or(1, SeqCst);
+        self.engine.settle(self.now);
+        assert_eq!(call.state.load(Acquire), call_state::DONE, "the engine answers calls at once");
+        call.result.load(Relaxed)
+    }
+
+    /// A call whose answer is the result of the program's own.
+    fn plain(&mut self, op: u32, slot: u32, arguments: [u64; 4]) -> Tried {
+        match self.call(op, slot, arguments) {
+            result if result < 0 => fails(-result),
+            _ => done(0),
+        }
+    }
+
+    fn blocks(&self, patience: Option<Duration>) -> Tried {
+        Tried::Blocks { again: self.op.clone(), patience }
+    }
+
+    fn socket(&mut self, stream: bool, non_blocking: bool) -> Tried {
+        let kind = if stream { slot_kind::STREAM } else { slot_kind::DATAGRAM };
+        let slot = self.call(call_op::OPEN, 0, [u64::from(kind), libc::AF_INET as u64, 0, 0]);
+        if slot < 0 {
+            return fails(-slot);
+        }
+        let fd = Fd { slot: slot as u32, non_blocking, low_water: 1, ..Fd::default() };
+        self.program.fds.insert(self.new_fd, fd);
+        done(0)
+    }
+
+    fn bind(&mut self, fd: &Fd, port: u16) -> Tried {
+        if self.at(fd).state() & is::BOUND != 0 {
+            return fails(libc::EINVAL);
+        }
+        self.plain(call_op::BIND, fd.slot, [0, u64::from(port), fd.reuse, 0])
+    }
+
+    fn listen(&mut self, fd: &Fd, backlog: i32) -> Tried {
+        let socket = self.at(fd);
+        if !socket.is_stream() {
+            return fails(libc::EOPNOTSUPP);
+        }
+        if socket.state() & (is::CONNECTED | is::CONNECTING) != 0 {
+            return fails(libc::EINVAL);
+        }
+        self.plain(call_op::LISTEN, fd.slot, [backlog.max(0) as u64, 0, 0, 0])
+    }
+
+    fn accept(&mut self, fd: &Fd, non_blocking: bool) -> Tried {
+        let listener = self.at(fd);
+        if !listener.is_stream() {
+            return fails(libc::EOPNOTSUPP);
+        }
+        if listener.state() & is::LISTENING == 0 || listener.requests() & ask::SHUTDOWN_READ != 0 {
+            return fails(libc::EINVAL);
+        }
+        if listener.received() == 0 {
+            return if fd.non_blocking || self.overdue {
+                fails(libc::EAGAIN)
+            } else {
+                self.blocks(within(fd.receive_timeout_us))
+            };
+        }
+        let head = listener.slot.receive_head.load(Relaxed);
+        let (offset, size) =
+            (listener.slot.receive_offset.load(Relaxed), listener.slot.receive_size.load(Relaxed));
+        let spans = listener.region.ring_spans(offset, size, head * 4, 4).expect("a queue of the engine's");
+        let mut entry = [0; 4];
+        // SAFETY: four bytes of the queue, which never wrap.
+        unsafe { spans[0].copy_to(&mut entry) };
+        listener.slot.receive_head.store(head + 1, Release);
+        let slot = u32::from_le_bytes(entry);
+        let accepted = Socket::at(&self.program.region, slot);
+        accepted.slot.references.fetch_add(1, SeqCst);
+        let address = Some(remote(accepted));
+        let inherited =
+            Fd { slot, non_blocking, connect_pending: false, cork: false, held_back: false, ..fd.clone() };
+        self.program.fds.insert(self.new_fd, inherited);
+        Tried::Done(Answer { address, ..Answer::of(0) })
+    }
+
+    fn connect(&mut self, fd: &mut Fd, to: Option<(Ipv4Addr, u16)>) -> Tried {
+        let socket = self.at(fd);
+        let state = socket.state();
+        if !socket.is_stream() {
+            return match to {
+                Some((address, port)) => self.plain(
+                    call_op::CONNECT,
+                    fd.slot,
+                    [u64::from(address.to_bits()), u64::from(port), 0, 0],
+                ),
+                None => self.plain(call_op::DISCONNECT, fd.slot, [0; 4]),
+            };
+        }
+        if fd.connect_pending {
+            if state & (is::FAILED | is::CONNECTED) != 0 {
+                fd.connect_pending = false;
+            }
+            if state & is::FAILED != 0 {
+                let errno = socket.take_error();
+                return fails(if errno == 0 { libc::ECONNABORTED } else { errno });
+            }
+            if state & is::CONNECTED != 0 {
+                return done(0);
+            }
+            return match (fd.non_blocking, self.overdue) {
+                (true, _) => fails(libc::EALREADY),
+                (false, true) => fails(libc::EINPROGRESS),
+                (false, false) => self.blocks(within(fd.send_timeout_us)),
+            };
+        }
+        if state & (is::CONNECTED | is::LISTENING) != 0 {
+            return fails(libc::EISCONN);
+        }
+        let Some((address, port)) = to else { return fails(libc::EAFNOSUPPORT) };
+        let arguments = [u64::from(address.to_bits()), u64::from(port), 0, 0];
+        let result = self.call(call_op::CONNECT, fd.slot, arguments);
+        if result < 0 {
+            return fails(-result);
+        }
+        fd.connect_pending = true;
+        if fd.non_blocking { fails(libc::EINPROGRESS) } else { self.blocks(within(fd.send_timeout_us)) }
+    }
+
+    /// `sent` of the data has gone before: a call that blocks returns when all has.
+    fn send(&mut self, fd: &mut Fd, data: &[u8], flags: i32, sent: usize) -> Tried {
+        if flags & libc::MSG_OOB != 0 {
+            return fails(libc::EOPNOTSUPP);
+        }
+        let socket = Socket::at(&self.program.region, fd.slot);
+        let ends = |errno| if sent > 0 { done(sent as i64) } else { fails(errno) };
+        if socket.send_over() {
+            return if sent > 0 { done(sent as i64) } else { fails(socket.send_end()) };
+        }
+        let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0;
+        let room = if socket.is_connecting() { 0 } else { socket.sendable() };
+        if room == 0 {
+            if std::mem::take(&mut fd.held_back) {
+                socket.tell();
+            }
+            if non_blocking || self.overdue {
+                return ends(libc::EAGAIN);
+            }
+            socket.slot.send_wanted.store(1, SeqCst);
+            return self.blocks(within(fd.send_timeout_us));
+        }
+        if sent > 0 && !socket.roomy() {
+            // The shim is woken when there is room enough, not for every byte.
+            socket.slot.send_wanted.store(1, SeqCst);
+            return self.blocks(within(fd.send_timeout_us));
+        }
+        let put = sent + socket.put(&data[sent..]);
+        let corked = flags & libc::MSG_MORE != 0 || fd.cork;
+        let half = u64::from(socket.slot.send_size.load(Relaxed)) / 2;
+        if corked && put == data.len() && socket.sendable() > half {
+            fd.held_back = true;
+        } else {
+            fd.held_back = false;
+            socket.tell();
+        }
+        if put == data.len() || non_blocking {
+            return done(put as i64);
+        }
+        socket.slot.send_wanted.store(1, SeqCst);
+        let mut again = self.op.clone();
+        if let Op::Send { sent, .. } = &mut again {
+            *sent = put;
+        }
+        Tried::Blocks { again, patience: within(fd.send_timeout_us) }
+    }
+
+    fn receive(&mut self, fd: &Fd, len: usize, flags: i32) -> Tried {
+        if flags & libc::MSG_OOB != 0 {
+            return fails(libc::EINVAL);
+        }
+        if len == 0 {
+            return done(0);
+        }
+        let socket = self.at(fd);
+        let target = if flags & libc::MSG_WAITALL != 0 { len } else { len.min(fd.low_water.max(1) as usize) };
+        let over = socket.receive_over();
+        let listening = socket.state() & is::LISTENING != 0;
+        let held = if listening { 0 } else { socket.received() as usize };
+        let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0 || self.overdue;
+        if held >= target || (held > 0 && (over || non_blocking)) {
+            let bytes = socket.take(len, flags & libc::MSG_PEEK != 0);
+            return Tried::Done(Answer { bytes: bytes.clone(), ..Answer::of(bytes.len() as i64) });
+        }
+        if over || listening {
+            return match socket.receive_end() {
+                Ok(()) => done(0),
+                Err(errno) => fails(errno),
+            };
+        }
+        if non_blocking { fails(libc::EAGAIN) } else { self.blocks(within(fd.receive_timeout_us)) }
+    }
+
+    fn send_datagram(&mut self, fd: &Fd, data: &[u8], flags: i32, to: Option<(Ipv4Addr, u16)>) -> Tried {
+        let socket = self.at(fd);
+        if data.len() > 65_507 {
+            return fails(libc::EMSGSIZE);
+        }
+        if to.is_some() && socket.state() & is::BOUND == 0 {
+            // The shim binds a socket that sends to where paths lead.
+            let result = self.call(call_op::BIND, fd.slot, [0, 0, 0, 0]);
+            if result < 0 {
+                return fails(-result);
+            }
+        }
+        let socket = self.at(fd);
+        let (address, port) = match to {
+            Some((_, 0)) => return fails(libc::EINVAL),
+            Some((address, port)) => (address.to_bits(), port),
+            None if socket.state() & is::CONNECTED == 0 => return fails(libc::EDESTADDRREQ),
+            None => (0, 0),
+        };
+        let errno = socket.take_error();
+        if errno != 0 {
+            return fails(errno);
+        }
+        let mut bytes = Record { len: data.len() as u32, address, port }.to_bytes().to_vec();
+        bytes.extend(data);
+        bytes.resize(Record::ring_len(data.len()) as usize, 0);
+        if bytes.len() as u64 > u64::from(socket.slot.send_size.load(Relaxed)) {
+            return fails(libc::EMSGSIZE);
+        }
+        if socket.sendable() < bytes.len() as u64 {
+            let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0 || self.overdue;
+            return if non_blocking { fails(libc::EAGAIN) } else { self.blocks(within(fd.send_timeout_us)) };
+        }
+        socket.put(&bytes);
+        socket.tell();
+        done(data.len() as i64)
+    }
+
+    fn receive_datagram(&mut self, fd: &Fd, len: usize, flags: i32) -> Tried {
+        let socket = self.at(fd);
+        let errno = socket.take_error();
+        if errno != 0 {
+            return fails(errno);
+        }
+        let held = socket.received();
+        if held < HEADER_LEN as u64 {
+            let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0 || self.overdue;
+            return if non_blocking {
+                fails(libc::EAGAIN)
+            } else {
+                self.blocks(within(fd.receive_timeout_us))
+            };
+        }
+        let head = socket.slot.receive_head.load(Relaxed);
+        let header: [u8; HEADER_LEN] = socket.copy_out(head, HEADER_LEN).try_into().expect("a header");
+        let record = Record::from_bytes(header);
+        let copied = (record.len as usize).min(len);
+        let bytes = socket.copy_out(head + HEADER_LEN as u64, copied);
+        if flags & libc::MSG_PEEK == 0 {
+            socket.slot.receive_head.store(head + Record::ring_len(record.len as usize), Release);
+        }
+        let value = if flags & libc::MSG_TRUNC != 0 { i64::from(record.len) } else { copied as i64 };
+        let address = Some((Ipv4Addr::from_bits(record.address), record.port));
+        Tried::Done(Answer { bytes, address, ..Answer::of(value) })
+    }
+
+    fn shutdown(&mut self, fd: &mut Fd, how: i32) -> Tried {
+        let socket = self.at(fd);
+        let bits = match how {
+            libc::SHUT_RD => ask::SHUTDOWN_READ,
+            libc::SHUT_WR => ask::SHUTDOWN,
+            libc::SHUT_RDWR => ask::SHUTDOWN | ask::SHUTDOWN_READ,
+            _ => return fails(libc::EINVAL),
+        };
+        let state = socket.state();
+        if state & is::LISTENING == 0 && (state & is::CONNECTED == 0 || state & is::FAILED != 0) {
+            return fails(libc::ENOTCONN);
+        }
+        socket.request(bits);
+        fd.held_back = false;
+        done(0)
+    }
+
+    fn close(&mut self, fd: &Fd) -> Tried {
+        let socket = self.at(fd);
+        let abort = if fd.linger_plus_one == 1 { ask::ABORT } else { 0 };
+        if socket.slot.references.fetch_sub(1, SeqCst) == 1 {
+            socket.request(ask::CLOSE | abort);
+        }
+        done(0)
+    }
+
+    fn ioctl(&mut self, fd: &Fd, request: u64) -> Tried {
+        let socket = self.at(fd);
+        let value = match request {
+            libc::FIONREAD if socket.is_stream() => socket.received(),
+            libc::FIONREAD if socket.received() >= HEADER_LEN as u64 => {
+                let head = socket.slot.receive_head.load(Relaxed);
+                let header = socket.copy_out(head, HEADER_LEN).try_into().expect("a header");
+                u64::from(Record::from_bytes(header).len)
+            }
+            libc::FIONREAD => 0,
+            libc::TIOCOUTQ => {
+                socket.slot.send_tail.load(Relaxed).wrapping_sub(socket.slot.send_head.load(Acquire))
+            }
+            _ => return fails(libc::EINVAL),
+        };
+        Tried::Done(Answer { bytes: (value as i32).to_ne_bytes().to_vec(), ..Answer::of(0) })
+    }
+
+    fn poll(&mut self, fds: &[(i32, i16)], timeout: i32) -> Tried {
+        let region = &self.program.region;
+        let events: Vec<i16> = fds
+            .iter()
+            .map(|(fd, asked)| match self.program.fds.get(fd) {
+                Some(state) => {
+                    let socket = Socket::at(region, state.slot);
+                    if asked & libc::POLLOUT != 0 && !socket.roomy() {
+                        socket.slot.send_wanted.store(1, SeqCst);
+                    }
+                    socket.readiness(state.low_water) & (asked | libc::POLLERR | libc::POLLHUP)
+                }
+                None => libc::POLLNVAL,
+            })
+            .collect();
+        let ready = events.iter().filter(|events| **events != 0).count();
+        if ready > 0 || timeout == 0 || self.overdue {
+            return Tried::Done(Answer { events, ..Answer::of(ready as i64) });
+        }
+        self.blocks(u64::try_from(timeout).ok().map(Duration::from_millis))
+    }
+
+    fn name(&mut self, fd: &Fd, peer: bool) -> Tried {
+        let socket = self.at(fd);
+        let address = if peer {
+            if socket.state() & is::CONNECTED == 0 || socket.state() & is::FAILED != 0 {
+                return fails(libc::ENOTCONN);
+            }
+            remote(socket)
+        } else {
+            let slot = socket.slot;
+            (Ipv4Addr::from_bits(slot.local_address.load(Relaxed)), slot.local_port.load(Relaxed) as u16)
+        };
+        Tried::Done(Answer { address: Some(address), ..Answer::of(0) })
+    }
+
+    fn tell_option(&mut self, fd: &Fd, option: u64, value: u64) -> Result<Answer, i32> {
+        match self.call(call_op::OPTION, fd.slot, [option, value, 0, 0]) {
+            result if result < 0 => Err(-result),
+            _ => Ok(Answer::of(0)),
+        }
+    }
+
+    fn tell_keep_alive(&mut self, fd: &Fd) -> Result<Answer, i32> {
+        let or = |value, default: u32| u64::from(if value == 0 { default } else { value });
+        let (idle, interval, count) = fd.keep_alive_times;
+        let value = or(idle, 7200) | or(interval, 75) << 20 | or(count, 9) << 40;
+        self.tell_option(fd, slot_option::KEEP_ALIVE, if fd.keep_alive { value } else { 0 })
+    }
+
+    fn set_option(&mut self, fd: &mut Fd, option: (i32, i32), value: &[u8]) -> Result<Answer, i32> {
+        let word = |index: usize| {
+            let bytes = value.get(index * 4..index * 4 + 4)?.try_into().ok()?;
+            Some(i32::from_ne_bytes(bytes))
+        };
+        let number = word(0).ok_or(libc::EINVAL)?;
+        let count = number.max(0).unsigned_abs();
+        match option {
+            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => fd.reuse |= u64::from(number != 0),
+            (libc::SOL_SOCKET, libc::SO_REUSEPORT) => fd.reuse |= u64::from(number != 0) << 1,
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
+                fd.keep_alive = number != 0;
+                return self.tell_keep_alive(fd);
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => fd.low_water = count,
+            (libc::SOL_SOCKET, libc::SO_LINGER) => {
+                fd.linger_plus_one =
+                    if number == 0 { 0 } else { word(1).ok_or(libc::EINVAL)?.unsigned_abs() + 1 };
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => fd.receive_timeout_us = timeval(value)?,
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => fd.send_timeout_us = timeval(value)?,
+            // The rings are the engine's, and so is when acknowledgments go.
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF)
+            | (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {}
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+                fd.no_delay = number != 0;
+                return self.tell_option(fd, slot_option::NO_DELAY, u64::from(number != 0));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+                fd.cork = number != 0;
+                if !fd.cork && std::mem::take(&mut fd.held_back) {
+                    self.at(fd).tell();
+                }
+            }
+            (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
+                return self.tell_option(fd, slot_option::DEFER_ACCEPT, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
+                fd.keep_alive_times.0 = count;
+                return self.tell_keep_alive(fd);
+            }
+            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
+                fd.keep_alive_times.1 = count;
+                return self.tell_keep_alive(fd);
+            }
+            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => {
+                fd.keep_alive_times.2 = count;
+                return self.tell_keep_alive(fd);
+            }
+            _ => return Err(libc::ENOPROTOOPT),
+        }
+        Ok(Answer::of(0))
+    }
+
+    fn option(&mut self, fd: &Fd, option: (i32, i32)) -> Result<Answer, i32> {
+        let socket = self.at(fd);
+        let value = match option {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
+            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => i32::from(socket.state() & is::LISTENING != 0),
+            (libc::SOL_SOCKET, libc::SO_TYPE) => {
+                if socket.is_stream() {
+                    libc::SOCK_STREAM
+                } else {
+                    libc::SOCK_DGRAM
+                }
+            }
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => i32::from(fd.no_delay),
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => i32::from(fd.cork),
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => i32::from(fd.keep_alive),
+            _ => return Err(libc::ENOPROTOOPT),
+        };
+        Ok(Answer { bytes: value.to_ne_bytes().to_vec(), ..Answer::of(0) })
+    }
+}
+
+fn timeval(value: &[u8]) -> Result<u64, i32> {
+    let part =
+        |at: usize| -> Option<i64> { Some(i64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?)) };
+    let (seconds, micros) = part(0).zip(part(8)).ok_or(libc::EINVAL)?;
+    u64::try_from(seconds * 1_000_000 + micros).map_err(|_| libc::EDOM)
+}
+
+fn remote(socket: Socket<'_>) -> (Ipv4Addr, u16) {
+    let slot = socket.slot;
+    (Ipv4Addr::from_bits(slot.remote_address.load(Relaxed)), slot.remote_port.load(Relaxed) as u16)
+}

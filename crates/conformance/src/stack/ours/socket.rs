@@ -1,0 +1,217 @@
+//! One socket of the model program: the shim's rules of readiness, errors and ends, without its locks and sleeping
+//! (`scoutline-preload`: slot.rs, stream.rs, datagram.rs).
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+use scoutline_abi::Region;
+use scoutline_abi::layout::{Slot, slot_kind, slot_request as ask, slot_state as is};
+
+/// A descriptor.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fd {
+    pub(super) slot: u32,
+    pub(super) non_blocking: bool,
+    /// A connection attempt whose outcome `connect` has not told yet.
+    pub(super) connect_pending: bool,
+    pub(super) cork: bool,
+    pub(super) no_delay: bool,
+    pub(super) keep_alive: bool,
+    pub(super) keep_alive_times: (u32, u32, u32),
+    pub(super) reuse: u64,
+    /// Bytes written under MSG_MORE or TCP_CORK that the engine has not been told of.
+    pub(super) held_back: bool,
+    /// Seconds plus one.
+    pub(super) linger_plus_one: u32,
+    pub(super) receive_timeout_us: u64,
+    pub(super) send_timeout_us: u64,
+    pub(super) low_water: u32,
+}
+
+/// A slot with its region.
+#[derive(Clone, Copy)]
+pub(super) struct Socket<'a> {
+    pub(super) region: &'a Region,
+    pub(super) index: u32,
+    pub(super) slot: &'a Slot,
+}
+
+impl<'a> Socket<'a> {
+    pub(super) fn at(region: &'a Region, index: u32) -> Socket<'a> {
+        Socket { region, index, slot: region.slot(index).expect("a slot that the engine gave") }
+    }
+
+    pub(super) fn state(self) -> u32 {
+        self.slot.state.load(Acquire)
+    }
+
+    pub(super) fn requests(self) -> u32 {
+        self.slot.requests.load(Acquire)
+    }
+
+    pub(super) fn is_stream(self) -> bool {
+        self.slot.kind.load(Relaxed) != slot_kind::DATAGRAM
+    }
+
+    /// Bytes, or connections of a listening socket, that wait.
+    pub(super) fn received(self) -> u64 {
+        self.slot.receive_tail.load(Acquire).wrapping_sub(self.slot.receive_head.load(Acquire))
+    }
+
+    pub(super) fn sendable(self) -> u64 {
+        let held = self.slot.send_tail.load(Acquire).wrapping_sub(self.slot.send_head.load(Acquire));
+        u64::from(self.slot.send_size.load(Relaxed)).saturating_sub(held)
+    }
+
+    /// Room enough to be called writable: a third.
+    pub(super) fn roomy(self) -> bool {
+        let size = u64::from(self.slot.send_size.load(Relaxed));
+        size > 0 && self.sendable() >= size / 3
+    }
+
+    pub(super) fn take_error(self) -> i32 {
+        self.slot.error.swap(0, AcqRel)
+    }
+
+    /// Has the engine look at it.
+    pub(super) fn tell(self) {
+        self.region.dirty().set(self.index as usize);
+    }
+
+    pub(super) fn request(self, bits: u32) {
+        self.slot.requests.fetch_or(bits, SeqCst);
+        self.tell();
+    }
+
+    /// Nothing more will come, or nothing can.
+    pub(super) fn receive_over(self) -> bool {
+        let state = self.state();
+        state & (is::PEER_FINISHED | is::FAILED) != 0
+            || state & (is::CONNECTING | is::CONNECTED) == 0
+            || self.requests() & ask::SHUTDOWN_READ != 0
+    }
+
+    /// What a read gives when the ring is empty and nothing will come; the error, or the end of the stream.
+    pub(super) fn receive_end(self) -> Result<(), i32> {
+        let state = self.state();
+        if state & is::PEER_FINISHED != 0 {
+            return Ok(());
+        }
+        if state & is::FAILED != 0 {
+            return match self.take_error() {
+                0 if state & is::CONNECTED == 0 => Err(libc::ENOTCONN),
+                0 => Ok(()),
+                errno => Err(errno),
+            };
+        }
+        if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
+            return Err(libc::ENOTCONN);
+        }
+        Ok(())
+    }
+
+    pub(super) fn send_over(self) -> bool {
+        let state = self.state();
+        state & is::FAILED != 0
+            || state & (is::CONNECTING | is::CONNECTED) == 0
+            || self.requests() & ask::SHUTDOWN != 0
+    }
+
+    /// The error of a send that cannot be.
+    pub(super) fn send_end(self) -> i32 {
+        let errno = if self.state() & is::FAILED == 0 { 0 } else { self.take_error() };
+        if errno == 0 { libc::EPIPE } else { errno }
+    }
+
+    pub(super) fn is_connecting(self) -> bool {
+        let state = self.state();
+        state & is::CONNECTING != 0 && state & (is::CONNECTED | is::FAILED) == 0
+    }
+
+    /// Up to `limit` bytes that are there; taken from the ring unless only looked at.
+    pub(super) fn take(self, limit: usize, look_only: bool) -> Vec<u8> {
+        let head = self.slot.receive_head.load(Relaxed);
+        let held = self.received();
+        let bytes = self.copy_out(head, held.min(limit as u64) as usize);
+        if !look_only {
+            self.consume(head, held, bytes.len() as u64);
+        }
+        bytes
+    }
+
+    /// Bytes of the receive ring.
+    pub(super) fn copy_out(self, from: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        if len > 0 {
+            let (offset, size) =
+                (self.slot.receive_offset.load(Relaxed), self.slot.receive_size.load(Relaxed));
+            let spans = self.region.ring_spans(offset, size, from, len).expect("a ring of the engine's");
+            let (first, second) = bytes.split_at_mut(spans[0].len);
+            // SAFETY: the spans lie in the mapping that `region` keeps, and have the lengths of the halves.
+            unsafe {
+                spans[0].copy_to(first);
+                spans[1].copy_to(second);
+            }
+        }
+        bytes
+    }
+
+    /// Moves the head on, and tells the engine when the window is worth an update (the shim's rule).
+    pub(super) fn consume(self, head: u64, held: u64, len: u64) {
+        let size = u64::from(self.slot.receive_size.load(Relaxed));
+        self.slot.receive_head.store(head + len, Release);
+        let quarter = (size / 4).max(1);
+        if held >= size / 2 || head / quarter != (head + len) / quarter {
+            self.tell();
+        }
+    }
+
+    /// Puts what fits into the send ring.
+    pub(super) fn put(self, bytes: &[u8]) -> usize {
+        let tail = self.slot.send_tail.load(Relaxed);
+        let size = self.slot.send_size.load(Relaxed);
+        let len = self.sendable().min(bytes.len() as u64) as usize;
+        if len == 0 {
+            return 0;
+        }
+        let offset = self.slot.send_offset.load(Relaxed);
+        let spans = self.region.ring_spans(offset, size, tail, len).expect("a ring of the engine's");
+        let (first, second) = bytes[..len].split_at(spans[0].len);
+        // SAFETY: as in `copy_out`; nobody reads these bytes before the tail moves.
+        unsafe {
+            std::ptr::copy_nonoverlapping(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
+            std::ptr::copy_nonoverlapping(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
+        }
+        self.slot.send_tail.store(tail + len as u64, Release);
+        len
+    }
+
+    /// What `poll` says.
+    pub(super) fn readiness(self, low_water: u32) -> i16 {
+        use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
+        let state = self.state();
+        let mut ready = if self.slot.error.load(Acquire) == 0 { 0 } else { POLLERR };
+        let requests = self.requests();
+        if !self.is_stream() {
+            ready |= if self.received() > 0 || requests & ask::SHUTDOWN_READ != 0 { POLLIN } else { 0 };
+            return ready | if self.roomy() { POLLOUT } else { 0 };
+        }
+        if state & is::LISTENING != 0 {
+            return ready | if self.received() > 0 { POLLIN } else { 0 };
+        }
+        if state & is::FAILED != 0 {
+            return ready | POLLIN | POLLOUT | POLLRDHUP | POLLHUP;
+        }
+        if state & is::CONNECTED == 0 {
+            return if state & is::CONNECTING == 0 { ready | POLLOUT | POLLHUP } else { ready };
+        }
+        if state & is::PEER_FINISHED != 0 || requests & ask::SHUTDOWN_READ != 0 {
+            ready |= POLLIN | POLLRDHUP | if requests & ask::SHUTDOWN != 0 { POLLHUP } else { 0 };
+        } else if self.received() >= u64::from(low_water.max(1)) {
+            ready |= POLLIN;
+        }
+        if requests & ask::SHUTDOWN != 0 || self.roomy() {
+            ready |= POLLOUT;
+        }
+        ready
+    }
+}
