@@ -11,8 +11,8 @@
 //! caller holds a ring per direction and moves the bytes that [`Deliver`] and [`Transmit`] name. Both may name up
 //! to 64 KiB at once: devices cut and merge (GSO, GRO).
 //!
-//! One file per mechanism: [`sequence`], [`isn`], [`options`], [`rtt`], [`congestion`], [`recovery`],
-//! [`reassembly`], [`timers`]; `connection` joins them.
+//! One file per mechanism: [`sequence`], [`isn`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
+//! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`timers`]; `connection` joins them.
 //!
 //! Left out on purpose: urgent data (RFC 6093 advises against it; the bytes stay in the stream), ECN, TCP Fast
 //! Open, path MTU discovery (the stage lowers the MSS), authentication.
@@ -20,11 +20,15 @@
 pub mod config;
 pub mod congestion;
 pub mod connection;
+pub mod flight;
+pub mod frto;
 pub mod fused;
 pub mod isn;
 pub mod listen;
 pub mod module;
 pub mod options;
+pub mod prr;
+pub mod rack;
 pub mod reassembly;
 pub mod recovery;
 pub mod rtt;

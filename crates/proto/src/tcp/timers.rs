@@ -7,8 +7,9 @@ use scoutline_base::Time;
 pub enum Timer {
     /// Retransmission (RFC 6298).
     Retransmit,
-    /// Tail loss probe (RFC 8985 §7).
-    TailProbe,
+    /// While nothing is missing, the tail loss probe (RFC 8985 §7); else the end of the reordering window (§6.2): there
+    /// is never need of both.
+    LossDetection,
     /// Zero-window probe (RFC 9293 §3.8.6.1); also overrides sender's silly window avoidance (RFC 1122 §4.2.3.4).
     Persist,
     /// Delayed acknowledgment (RFC 1122 §4.2.3.2).
@@ -27,7 +28,7 @@ impl Timer {
         Timer::User,
         Timer::Linger,
         Timer::Retransmit,
-        Timer::TailProbe,
+        Timer::LossDetection,
         Timer::Persist,
         Timer::DelayedAck,
         Timer::KeepAlive,

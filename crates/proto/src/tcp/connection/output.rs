@@ -5,7 +5,7 @@ use std::ops::Range;
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header, MAX_SACK_BLOCKS, Options, SackBlocks};
 
-use super::{Connection, Owed, State};
+use super::{Connection, Owed, State, TailProbe};
 use crate::tcp::congestion::Controller;
 use crate::tcp::recovery::Phase;
 use crate::tcp::segment::Transmit;
@@ -44,7 +44,7 @@ impl Connection {
 
     /// True when it may have data to send, now or when acknowledgments come.
     pub fn has_data(&self) -> bool {
-        self.recovery.phase() == Phase::Fast || self.state.may_send() && self.send.next < self.data_end()
+        self.recovery.phase() != Phase::Open || self.state.may_send() && self.send.next < self.data_end()
     }
 
     /// Nothing is left to send: what is outstanding must have a timer, whatever order of windows opening and closing
@@ -61,39 +61,54 @@ impl Connection {
         None
     }
 
-    /// What fast recovery sends again.
+    /// What is lost and goes again.
     fn poll_lost(&mut self, now: Time) -> Option<Transmit> {
         let segment = self.segment();
-        if self.recovery.phase() != Phase::Fast || self.transmit_limit < segment {
+        if self.recovery.phase() == Phase::Open
+            || self.transmit_limit < segment
+            || (self.recovery.new_data().is_some() && self.send.max < self.end_unit())
+        {
             return None;
         }
-        let (una, next) = (self.send.una, self.send.next);
-        let flight = self.recovery.in_flight(una, next, segment);
-        let usable = u64::from(self.congestion.window()).saturating_sub(flight);
-        let whole = usable.min(u64::from(self.max_len())) / u64::from(segment) * u64::from(segment);
-        let range = self.recovery.next_lost(una, self.send.max, segment, whole.max(u64::from(segment)))?;
+        let una = self.send.una;
+        let room = self.congestion_room();
+        let whole = room.min(u64::from(self.max_len())) / u64::from(segment) * u64::from(segment);
+        let mut range =
+            self.recovery.next_lost(una, self.send.max, segment, whole.max(u64::from(segment)))?;
         // RFC 5681 §3.2 step 3: the first goes whatever the window; the rest as the window has room.
         if range.start > una && whole == 0 {
             return None;
         }
+        // A window that has shrunk since takes less of it.
+        range.end = range.end.min(una + u64::from(self.send.window));
+        if range.is_empty() {
+            return None;
+        }
         let timestamp = self.timestamp(now);
-        self.recovery.on_retransmitted(range.end, now, timestamp);
+        self.recovery.on_retransmitted(range.clone(), now, timestamp);
         self.send.timed = None;
+        self.probes = 0;
+        self.timers.disarm(Timer::Persist);
         if !self.timers.is_armed(Timer::Retransmit) {
             self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         }
         Some(self.range_transmit(range, true, now))
     }
 
+    /// What congestion control lets go beside what is in the network, in bytes.
+    fn congestion_room(&self) -> u64 {
+        if let Some(allowance) = self.recovery.allowance() {
+            return allowance;
+        }
+        let flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+        let room = u64::from(self.congestion.window()).saturating_sub(flight);
+        room.max(self.recovery.new_data().map_or(0, u64::from))
+    }
+
     /// New data, or all again after a time-out.
     fn poll_data(&mut self, now: Time) -> Option<Transmit> {
         if !self.state.may_send() {
             return None;
-        }
-        if self.recovery.phase() == Phase::Loss
-            && let Some(end) = self.recovery.arrived(self.send.next)
-        {
-            self.send.next = end;
         }
         let end = self.end_unit();
         let next = self.send.next;
@@ -133,19 +148,13 @@ impl Connection {
         if available == 0 {
             return Some(0);
         }
-        let flight = self.recovery.in_flight(self.send.una, next, segment as u32);
-        let mut by_congestion = u64::from(self.congestion.window()).saturating_sub(flight);
-        if flight == 0 {
-            by_congestion = by_congestion.max(segment);
+        let mut by_congestion = self.congestion_room();
+        if by_congestion < segment && self.recovery.in_flight(self.send.una, next, segment as u32) == 0 {
+            by_congestion = segment;
         }
         let window_end = self.send.una + u64::from(self.send.window);
         let by_window = window_end.saturating_sub(next);
-        let mut most = available.min(u64::from(self.max_len()));
-        if next < self.send.max
-            && let Some(arrived) = self.recovery.next_arrived(next)
-        {
-            most = most.min(arrived - next);
-        }
+        let most = available.min(u64::from(self.max_len()));
         let len = most.min(by_window).min(by_congestion);
         if by_congestion <= by_window && by_congestion < available {
             self.send.limited_to = self.data_end();
@@ -190,7 +199,7 @@ impl Connection {
         if range.start < self.send.max {
             self.send.timed = None;
             let timestamp = self.timestamp(now);
-            self.recovery.on_retransmitted(range.end, now, timestamp);
+            self.recovery.on_retransmitted(range.clone(), now, timestamp);
         } else {
             if self.send.timed.is_none() {
                 self.send.timed = Some((range.end, now));
@@ -203,6 +212,7 @@ impl Connection {
         if !len.is_multiple_of(segment) {
             self.send.small_end = range.end;
         }
+        self.recovery.on_sent(range.clone(), now);
         self.send.next = range.end;
         self.send.max = self.send.max.max(range.end);
         self.send.last = now;
@@ -234,11 +244,13 @@ impl Connection {
         let range = if again { self.send.una.max(next - segment.min(next))..next } else { fresh };
         if again {
             self.send.timed = None;
+            let timestamp = self.timestamp(now);
+            self.recovery.on_retransmitted(range.clone(), now, timestamp);
         } else {
             self.book_sent(range.clone(), range.end - range.start, now);
         }
-        self.send.tail_probe = Some(range.end);
-        self.timers.disarm(Timer::TailProbe);
+        self.send.tail_probe = Some(TailProbe { end: range.end, again });
+        self.timers.disarm(Timer::LossDetection);
         // RFC 8985 §7.3: the time-out counts from the probe.
         self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         Some(self.range_transmit(range, again, now))
@@ -349,18 +361,27 @@ impl Connection {
         (receive.edge.saturating_sub(receive.next) >> scale).min(u64::from(u16::MAX)) as u16
     }
 
-    /// RFC 2018 §4: the range that grew last comes first.
-    fn sack_blocks(&self) -> SackBlocks {
+    /// RFC 2018 §4: the range that grew last comes first; before it, once, what came a second time (RFC 2883).
+    fn sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
-        if !self.negotiated.sack || self.receive.out_of_order.is_empty() {
+        if !self.negotiated.sack || (self.receive.out_of_order.is_empty() && self.receive.duplicate.is_none())
+        {
             return blocks;
         }
-        let wire = |position: u64| self.receive.irs.plus(1 + position).0;
-        let latest = self.receive.out_of_order.containing(self.receive.latest);
+        let duplicate = self.receive.duplicate.take();
+        let receive = &self.receive;
+        let wire = |position: u64| receive.irs.plus(1 + position).0;
+        let mut leading = receive.latest;
+        if let Some((start, end)) = duplicate {
+            blocks.push(wire(start), wire(end));
+            // RFC 2883 §4: the block that holds it follows.
+            leading = start;
+        }
+        let latest = receive.out_of_order.containing(leading);
         if let Some(range) = &latest {
             blocks.push(wire(range.start), wire(range.end));
         }
-        for range in self.receive.out_of_order.as_slice().iter().rev().take(MAX_SACK_BLOCKS) {
+        for range in receive.out_of_order.as_slice().iter().rev().take(MAX_SACK_BLOCKS) {
             if Some(range) != latest.as_ref() && !blocks.push(wire(range.start), wire(range.end)) {
                 break;
             }
