@@ -12,14 +12,15 @@
 //! to 64 KiB at once: devices cut and merge (GSO, GRO).
 //!
 //! One file per mechanism: [`sequence`], [`isn`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
-//! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`timers`]; `connection` joins them.
+//! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`timers`]; `connection` joins them.
 //!
-//! Left out on purpose: urgent data (RFC 6093 advises against it; the bytes stay in the stream), ECN, TCP Fast
+//! Left out on purpose: urgent data (RFC 6093 advises against it; the bytes stay in the stream), TCP Fast
 //! Open, path MTU discovery (the stage lowers the MSS), authentication.
 
 pub mod config;
 pub mod congestion;
 pub mod connection;
+pub mod ecn;
 pub mod flight;
 pub mod frto;
 pub mod fused;

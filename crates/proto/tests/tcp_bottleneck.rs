@@ -12,6 +12,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use scoutline_base::Time;
+use scoutline_proto::tcp::ecn::Policy;
 use scoutline_proto::tcp::{Algorithm, Config, Connection};
 use scoutline_wire::tcp::{Flags, Header};
 
@@ -24,6 +25,8 @@ struct Bottleneck {
     one_way: Duration,
     /// How long a full queue takes.
     buffer: Duration,
+    /// Packets that may be marked are, while the queue takes longer than this (a simple active queue management).
+    mark_from: Duration,
 }
 
 /// 20 Mbit/s, 20 ms there and back, 100 ms of buffer.
@@ -31,6 +34,7 @@ const ACCESS: Bottleneck = Bottleneck {
     bits_per_second: 20_000_000,
     one_way: Duration::from_millis(10),
     buffer: Duration::from_millis(100),
+    mark_from: Duration::MAX,
 };
 
 /// Which end of which flow a segment goes to.
@@ -44,6 +48,8 @@ struct Segment {
     to: To,
     header: Header,
     payload: u32,
+    ecn_capable: bool,
+    marked: bool,
 }
 
 struct Flow {
@@ -74,6 +80,7 @@ impl Simulation {
                 congestion: algorithm,
                 receive_buffer: 4 << 20,
                 send_buffer: 4 << 20,
+                ecn: Policy::Offer,
                 ..Config::default()
             };
             let starts = Time::from_millis(1 + start_s * 1000);
@@ -108,8 +115,9 @@ impl Simulation {
     }
 
     /// A segment at the queue.
-    fn enqueue(&mut self, segment: Segment) {
+    fn enqueue(&mut self, mut segment: Segment) {
         let begins = self.free_at.max(self.now);
+        segment.marked = segment.ecn_capable && begins.since(self.now) > self.bottleneck.mark_from;
         if begins.since(self.now) > self.bottleneck.buffer {
             self.dropped += 1;
             return;
@@ -130,7 +138,13 @@ impl Simulation {
                 let mut header = transmit.header;
                 header.sequence = header.sequence.wrapping_add((start - range.start) as u32);
                 header.flags.remove(Flags::FIN);
-                self.enqueue(Segment { to: To::Receiver(index), header, payload: (end - start) as u32 });
+                self.enqueue(Segment {
+                    to: To::Receiver(index),
+                    header,
+                    payload: (end - start) as u32,
+                    ecn_capable: transmit.ecn_capable,
+                    marked: false,
+                });
                 start = end;
                 if start >= range.end {
                     break;
@@ -139,7 +153,8 @@ impl Simulation {
         }
         while let Some(transmit) = self.flows[index].receiver.poll_transmit(now) {
             let at = now + self.bottleneck.one_way;
-            self.arrive(at, Segment { to: To::Sender(index), header: transmit.header, payload: 0 });
+            let (to, header) = (To::Sender(index), transmit.header);
+            self.arrive(at, Segment { to, header, payload: 0, ecn_capable: false, marked: false });
         }
     }
 
@@ -148,6 +163,9 @@ impl Simulation {
             To::Receiver(index) => {
                 let receiver = &mut self.flows[index].receiver;
                 receiver.on_segment(&segment.header, segment.payload, self.now);
+                if segment.marked {
+                    receiver.on_congestion_experienced();
+                }
                 receiver.on_consumed(receiver.receive_position());
                 index
             }
@@ -234,6 +252,20 @@ fn the_bottleneck_is_filled_by_cubic_alone_and_shared_by_two() {
     assert!(alone[0] > 0.95 && alone[0] < 1.01, "{alone:?}");
     let two = Simulation::new(ACCESS, &[(CUBIC, 0), (CUBIC, 1)]).shares(20, 120);
     assert!(two[0] + two[1] > 0.95 && two.iter().all(|share| *share > 0.25), "{two:?}");
+}
+
+/// RFC 3168: who is marked yields as who is dropped, and loses nothing.
+#[test]
+fn where_queues_mark_nothing_is_dropped_and_queues_stay_short() {
+    let bottleneck = Bottleneck { mark_from: Duration::from_millis(20), ..ACCESS };
+    let mut simulation = Simulation::new(bottleneck, &[(CUBIC, 0), (CUBIC, 3)]);
+    simulation.run_until(10);
+    // Slow start overshoots by as much as it likes: its first round trips may be dropped.
+    let dropped = simulation.dropped;
+    let shares = simulation.shares(20, 80);
+    assert!(shares[0] + shares[1] > 0.9 && shares.iter().all(|share| *share > 0.25), "{shares:?}");
+    assert_eq!(simulation.dropped, dropped);
+    assert!(simulation.queue() < Duration::from_millis(60), "{:?}", simulation.queue());
 }
 
 #[test]

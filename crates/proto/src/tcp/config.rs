@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::tcp::congestion::Algorithm;
+use crate::tcp::ecn;
 
 /// Keepalive (RFC 9293 §3.8.4), as Linux's `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub struct Config {
     pub window_scaling: bool,
     /// Offer selective acknowledgment (RFC 2018).
     pub selective_ack: bool,
+    /// Explicit congestion notification (RFC 3168).
+    pub ecn: ecn::Policy,
     /// Give up when data stays unacknowledged for so long (RFC 5482).
     pub user_timeout: Option<Duration>,
     /// Most payload of one `Transmit`, in bytes; [`Tcp`](super::Tcp) takes less where the device takes less.
@@ -82,6 +85,7 @@ impl Default for Config {
             timestamps: true,
             window_scaling: true,
             selective_ack: true,
+            ecn: ecn::Policy::default(),
             user_timeout: None,
             max_transmit_len: 65_160,
             min_rto: Duration::from_millis(200),

@@ -28,6 +28,7 @@ use scoutline_wire::tcp::Header;
 
 use crate::tcp::config::{Config, Keepalive};
 use crate::tcp::congestion::{Algorithm, Congestion, Controller};
+use crate::tcp::ecn::Ecn;
 use crate::tcp::options::Negotiated;
 use crate::tcp::reassembly::Ranges;
 use crate::tcp::recovery::{Phase, Recovery};
@@ -212,6 +213,7 @@ pub struct Connection {
     receive: Receive,
     timers: Timers,
     recovery: Recovery,
+    ecn: Ecn,
     congestion: Congestion,
     rtt: RttEstimator,
     /// Added to the millisecond clock (RFC 7323 §7.1).
@@ -285,6 +287,8 @@ pub struct Info {
     pub timestamps: bool,
     /// SACK is on.
     pub sack: bool,
+    /// ECN is on.
+    pub ecn: bool,
     /// An ICMP error came that did not end the connection.
     pub soft_error: bool,
 }
@@ -344,6 +348,7 @@ impl Connection {
             },
             timers: Timers::default(),
             recovery: Recovery::default(),
+            ecn: Ecn::default(),
             congestion: Congestion::new(config.congestion, negotiated.segment_payload()),
             rtt: RttEstimator::new(config.min_rto),
             timestamp_offset,
@@ -375,6 +380,7 @@ impl Connection {
     ) -> Connection {
         let mut connection = Connection::new(config.into(), State::SynReceived, iss, ts_offset, now);
         connection.take_syn(syn, now);
+        connection.ecn.on_syn(connection.config.ecn, syn.flags);
         connection
     }
 
@@ -385,6 +391,13 @@ impl Connection {
             return input;
         }
         self.on_unpredicted(header, payload_len, now)
+    }
+
+    /// The segment just taken came marked CE: a router would rather have dropped it (RFC 3168 §6.1.3).
+    pub fn on_congestion_experienced(&mut self) {
+        if self.ecn.on_mark() && self.state.may_receive() {
+            self.owed = Owed::Now;
+        }
     }
 
     /// The program has put `position` bytes into the send ring so far. A smaller value than before is ignored, as
@@ -519,6 +532,7 @@ impl Connection {
             rcv_wscale: self.negotiated.receive_scale,
             timestamps: self.negotiated.timestamps,
             sack: self.negotiated.sack,
+            ecn: self.ecn.is_on(),
             soft_error: self.soft_error,
         }
     }

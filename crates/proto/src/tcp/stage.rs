@@ -182,6 +182,9 @@ impl TcpStage {
             }
         };
         let input = connection.on_segment(&header, payload_len, now);
+        if message.facts.tos & ipv4::ECN_MASK == ipv4::ECN_CE && input.drop.is_none() {
+            connection.on_congestion_experienced();
+        }
         tally.events |= input.events;
         if input.events.contains(Events::NEW_SYN) {
             tally.events |= Events::CLOSED;
@@ -452,6 +455,9 @@ impl Emitter<'_> {
         let payload_len = payload.as_ref().map_or(0, |range| (range.end - range.start) as usize);
         let body = payload.map_or(Body::Empty, |range| Body::Stream { range, memory: None });
         let mut message = self.message(&header, payload_len, body);
+        if transmit.ecn_capable {
+            message.facts.tos = ipv4::ECN_CAPABLE;
+        }
         if payload_len > usize::from(transmit.segment_size) {
             message.facts.segmentation = Some(Segmentation {
                 kind: SegmentationKind::Tcp4,

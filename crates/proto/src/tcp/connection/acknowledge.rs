@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use scoutline_base::Time;
-use scoutline_wire::tcp::Header;
+use scoutline_wire::tcp::{Flags, Header};
 
-use super::{Connection, State};
+use super::{Connection, Owed, State};
 use crate::tcp::congestion::{Acknowledged, Controller};
 use crate::tcp::flight::Delivered;
 use crate::tcp::frto::Verdict;
@@ -54,6 +54,17 @@ impl Connection {
             self.challenge(now);
             input.drop = Some(Drop::BadAck);
             return false;
+        }
+        if header.flags.contains(Flags::CWR) && self.ecn.is_on() && occupies {
+            // A sender that has just reduced its window waits for each acknowledgment.
+            self.owed = Owed::Now;
+        }
+        let acknowledged = self.send.una + delta.max(0) as u64;
+        if self.ecn.on_flags(header.flags, acknowledged, self.send.max)
+            && self.recovery.phase() == Phase::Open
+        {
+            self.congestion.on_loss(self.outstanding());
+            self.recovery.forget_undo();
         }
         let was_quiet = self.recovery.is_quiet();
         let mut delivered = Delivered::default();
@@ -362,6 +373,7 @@ impl Connection {
     fn begin_recovery(&mut self) {
         // RFC 5681 §3.2 step 2 and RFC 6675 §5 step 4.2
         self.congestion.on_loss(self.outstanding());
+        self.ecn.on_reduced(self.send.max);
         self.recovery.enter(self.send.una, self.send.max);
     }
 

@@ -266,7 +266,9 @@ impl Connection {
             self.send.max = self.send.max.max(range.end);
             self.send.timed = None;
             self.arm_user_timeout(now);
-            return Some(self.range_transmit(range, again, now));
+            let probe = self.range_transmit(range, again, now);
+            // RFC 3168 §6.1.6
+            return Some(Transmit { ecn_capable: false, ..probe });
         }
         if std::mem::take(&mut self.keepalive_now) {
             // RFC 9293 §3.8.4: SEG.SEQ = SND.NXT - 1, which the peer must answer.
@@ -296,6 +298,7 @@ impl Connection {
             payload: None,
             segment_size: self.negotiated.segment_payload(),
             retransmission: false,
+            ecn_capable: false,
         }
     }
 
@@ -312,9 +315,15 @@ impl Connection {
             flags |= Flags::PSH;
         }
         self.retransmits += u32::from(retransmission);
+        // RFC 3168 §6.1.5: what goes again is not capable.
+        let ecn_capable = self.ecn.is_on() && !retransmission && payload.is_some();
+        if ecn_capable && self.ecn.is_reduced() {
+            flags |= Flags::CWR;
+            self.ecn.on_sent();
+        }
         let header = self.header(range.start, flags, now);
         let segment_size = self.negotiated.mss - header.options.emitted_len() as u16;
-        Transmit { header, payload, segment_size, retransmission }
+        Transmit { header, payload, segment_size, retransmission, ecn_capable }
     }
 
     /// A header that acknowledges all we have, and counts as that acknowledgment.
@@ -333,7 +342,7 @@ impl Connection {
         Header {
             sequence: self.send.iss.plus(unit).0,
             acknowledgment: self.receive_next().0,
-            flags,
+            flags: flags | self.ecn.echo(),
             window,
             options: Options {
                 timestamps: self.negotiated.timestamps.then(|| (self.timestamp(now), self.receive.recent)),
@@ -400,13 +409,16 @@ impl Connection {
             header.acknowledgment = acknowledgment;
         }
         let segment_size = self.negotiated.segment_payload();
-        Transmit { header, payload: None, segment_size, retransmission: false }
+        Transmit { header, payload: None, segment_size, retransmission: false, ecn_capable: false }
     }
 
     /// Most payload of one `Transmit`: whole segments, at least one.
     #[inline]
     fn max_len(&self) -> u32 {
         let segment = self.segment();
+        if self.ecn.is_reduced() {
+            return segment; // CWR on a segment of its own
+        }
         (self.config.max_transmit_len.min(self.transmit_limit) / segment * segment).max(segment)
     }
 }

@@ -8,6 +8,7 @@ use scoutline_wire::tcp::{Flags, Header, Options};
 use super::{Connection, State};
 use crate::tcp::{Config, Deliver, Drop, Events, Keepalive, Transmit};
 
+mod ecn;
 mod loss;
 
 const ISS: u32 = u32::MAX - 5;

@@ -75,6 +75,7 @@ impl Connection {
             // RFC 5681 §3.1: once for the same data, however often its timer expires.
             let flight = (self.send.next - una).min(u64::from(u32::MAX)) as u32;
             self.congestion.on_timeout(flight);
+            self.ecn.on_reduced(max);
         }
         let (segment, times) = (self.segment(), self.round_trips());
         self.recovery.on_timeout(una, self.send.next, max, segment, &times, now);
