@@ -12,7 +12,7 @@
 //! to 64 KiB at once: devices cut and merge (GSO, GRO).
 //!
 //! One file per mechanism: [`sequence`], [`isn`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
-//! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`timers`]; `connection` joins them.
+//! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`pacing`], [`timers`]; `connection` joins them.
 //!
 //! Left out on purpose: urgent data (RFC 6093 advises against it; the bytes stay in the stream), TCP Fast
 //! Open, path MTU discovery (the stage lowers the MSS), authentication.
@@ -28,6 +28,7 @@ pub mod isn;
 pub mod listen;
 pub mod module;
 pub mod options;
+pub mod pacing;
 pub mod prr;
 pub mod rack;
 pub mod reassembly;

@@ -37,6 +37,8 @@ pub struct Config {
     pub send_buffer: u32,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// Data leaves at the rate that the window means, not in bursts; BBR always does so.
+    pub pacing: bool,
     /// Small segments wait while one is unacknowledged (RFC 9293 §3.7.4, with Minshall's refinement).
     pub nagle: bool,
     /// Longest delay of an acknowledgment; RFC 9293 §3.8.6.3 allows 500 ms.
@@ -77,6 +79,7 @@ impl Default for Config {
             receive_buffer_max: 6 * 1024 * 1024,
             send_buffer: 256 * 1024,
             congestion: Algorithm::Cubic,
+            pacing: false,
             nagle: true,
             delayed_ack: Duration::from_millis(40),
             time_wait: Duration::from_secs(60),

@@ -30,6 +30,7 @@ use crate::tcp::config::{Config, Keepalive};
 use crate::tcp::congestion::{Algorithm, Congestion, Controller};
 use crate::tcp::ecn::Ecn;
 use crate::tcp::options::Negotiated;
+use crate::tcp::pacing::Pacer;
 use crate::tcp::reassembly::Ranges;
 use crate::tcp::recovery::{Phase, Recovery};
 use crate::tcp::rtt::RttEstimator;
@@ -208,12 +209,15 @@ pub struct Connection {
     override_now: bool,
     keepalive_now: bool,
     soft_error: bool,
+    /// Data leaves at a rate.
+    paced: bool,
     negotiated: Negotiated,
     send: Send,
     receive: Receive,
     timers: Timers,
     recovery: Recovery,
     ecn: Ecn,
+    pacer: Pacer,
     congestion: Congestion,
     rtt: RttEstimator,
     /// Added to the millisecond clock (RFC 7323 §7.1).
@@ -255,6 +259,8 @@ pub struct Info {
     pub cwnd: u32,
     /// Slow-start threshold in bytes; `u32::MAX` before the first loss.
     pub ssthresh: u32,
+    /// The rate at which data leaves, in bytes a second, if it is paced.
+    pub pacing_rate: Option<u64>,
     /// Recovery phase.
     pub phase: Phase,
     /// Duplicates that mean loss: grows with the reordering seen.
@@ -310,6 +316,7 @@ impl Connection {
             override_now: false,
             keepalive_now: false,
             soft_error: false,
+            paced: config.pacing || config.congestion == Algorithm::Bbr,
             negotiated,
             send: Send {
                 iss,
@@ -349,6 +356,7 @@ impl Connection {
             timers: Timers::default(),
             recovery: Recovery::default(),
             ecn: Ecn::default(),
+            pacer: Pacer::default(),
             congestion: Congestion::new(config.congestion, negotiated.segment_payload()),
             rtt: RttEstimator::new(config.min_rto),
             timestamp_offset,
@@ -449,7 +457,22 @@ impl Connection {
     /// What the connection carries is background from now on, and yields to all else (LEDBAT++), or is not any more.
     pub fn set_background(&mut self, background: bool, now: Time) {
         let algorithm = if background { Algorithm::LedbatPlusPlus } else { self.config.congestion };
+        self.switch(algorithm, now);
+    }
+
+    /// `TCP_CONGESTION`. What is background stays so until it is not any more.
+    pub fn set_congestion(&mut self, algorithm: Algorithm, now: Time) {
+        let is_background = self.congestion.algorithm() == Algorithm::LedbatPlusPlus
+            && self.config.congestion != Algorithm::LedbatPlusPlus;
+        Arc::make_mut(&mut self.config).congestion = algorithm;
+        if !is_background {
+            self.switch(algorithm, now);
+        }
+    }
+
+    fn switch(&mut self, algorithm: Algorithm, now: Time) {
         self.congestion.switch(algorithm, self.rtt.least(), now);
+        self.paced = self.config.pacing || algorithm == Algorithm::Bbr;
     }
 
     /// `SO_KEEPALIVE` and its times.
@@ -516,6 +539,7 @@ impl Connection {
             congestion: self.congestion.algorithm(),
             cwnd: self.congestion.window(),
             ssthresh: self.congestion.threshold(),
+            pacing_rate: self.pacing_rate(),
             phase: self.recovery.phase(),
             reordering: self.recovery.threshold(),
             retransmits: self.retransmits,

@@ -22,7 +22,7 @@ use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
 use scoutline_wire::{checksum, icmp, ipv4};
 
 use super::module::{HalfOpen, Tcp};
-use super::{Algorithm, Config, Connection, Drop, Events, Keepalive, State, Transmit};
+use super::{Config, Connection, Drop, Events, Keepalive, State, Transmit};
 use crate::eth::frame_start;
 use crate::udp::checksum_vouched;
 use crate::{Interface, errno};
@@ -377,8 +377,9 @@ impl Stage for TcpStage {
             facts.push(("srtt-us", srtt.as_micros().to_string()));
         }
         facts.push(("rto-us", info.rto.as_micros().to_string()));
-        if info.congestion == Algorithm::LedbatPlusPlus {
-            facts.push(("congestion", "ledbat++".to_owned()));
+        facts.push(("congestion", info.congestion.name().to_owned()));
+        if let Some(rate) = info.pacing_rate {
+            facts.push(("pacing-bytes-per-s", rate.to_string()));
         }
         facts.push(("cwnd", info.cwnd.to_string()));
         if info.ssthresh != u32::MAX {

@@ -18,18 +18,21 @@ pub enum Timer {
     KeepAlive,
     /// End of TIME-WAIT (RFC 9293 §3.6.1), or of an orphan's FIN-WAIT-2: a connection is never in both.
     Linger,
+    /// The next burst of a paced connection.
+    Pace,
     /// User time-out (RFC 9293 §3.8.3, RFC 5482).
     User,
 }
 
 impl Timer {
     /// All of them, in the order in which they fire.
-    pub const ALL: [Timer; 7] = [
+    pub const ALL: [Timer; 8] = [
         Timer::User,
         Timer::Linger,
         Timer::Retransmit,
         Timer::LossDetection,
         Timer::Persist,
+        Timer::Pace,
         Timer::DelayedAck,
         Timer::KeepAlive,
     ];

@@ -7,7 +7,7 @@ use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header};
 
 use super::{Connection, Owed, State};
-use crate::tcp::congestion::{Acknowledged, Controller};
+use crate::tcp::congestion::{Acknowledged, Controller, Moved};
 use crate::tcp::flight::Delivered;
 use crate::tcp::frto::Verdict;
 use crate::tcp::rack::Times;
@@ -102,7 +102,17 @@ impl Connection {
             let times = self.loss_times(header, now);
             self.detect_loss(&delivered, &times, now);
         }
+        if self.congestion.is_model() && delivered.units > 0 {
+            self.tell_model(delivered.units, delivered.newest.map(|piece| piece.end), now);
+        }
         true
+    }
+
+    /// What has arrived is news for a model of the path.
+    fn tell_model(&mut self, bytes: u64, newest: Option<u64>, now: Time) {
+        let in_flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+        let recovering = self.recovery.phase() != Phase::Open;
+        self.congestion.on_moved(&Moved { bytes, newest, in_flight, recovering, now });
     }
 
     /// Takes the SACK blocks that lie within what is outstanding. The answer is a block that tells of a duplicate
@@ -174,7 +184,12 @@ impl Connection {
         self.attempts = 0;
         let echo = header.options.timestamps.filter(|_| self.negotiated.timestamps).map(|(_, echo)| echo);
         let sample = self.measure(echo, now);
+        let in_order = self.recovery.is_quiet();
         self.recovery.advance(self.send.una, now, delivered);
+        if self.congestion.is_model() && (in_order || !self.negotiated.sack) {
+            let newest = (self.send.timed.is_some() || in_order).then_some(self.send.una);
+            self.tell_model(delta, newest, now);
+        }
         let mut bytes = delta;
         if self.recovery.phase() != Phase::Open {
             if self.recovery.is_spurious(now, echo, self.rtt.least()) {

@@ -7,6 +7,7 @@ use scoutline_wire::tcp::{Flags, Header, MAX_SACK_BLOCKS, Options, SackBlocks};
 
 use super::{Connection, Owed, State, TailProbe};
 use crate::tcp::congestion::Controller;
+use crate::tcp::pacing;
 use crate::tcp::recovery::Phase;
 use crate::tcp::segment::Transmit;
 use crate::tcp::timers::Timer;
@@ -71,8 +72,9 @@ impl Connection {
             return None;
         }
         let una = self.send.una;
+        let Some(burst) = self.burst(now) else { return None };
         let room = self.congestion_room();
-        let whole = room.min(u64::from(self.max_len())) / u64::from(segment) * u64::from(segment);
+        let whole = room.min(u64::from(self.max_len())).min(burst) / u64::from(segment) * u64::from(segment);
         let mut range =
             self.recovery.next_lost(una, self.send.max, segment, whole.max(u64::from(segment)))?;
         // RFC 5681 §3.2 step 3: the first goes whatever the window; the rest as the window has room.
@@ -86,6 +88,7 @@ impl Connection {
         }
         let timestamp = self.timestamp(now);
         self.recovery.on_retransmitted(range.clone(), now, timestamp);
+        self.pace(range.end - range.start, now);
         self.send.timed = None;
         self.probes = 0;
         self.timers.disarm(Timer::Persist);
@@ -95,9 +98,50 @@ impl Connection {
         Some(self.range_transmit(range, true, now))
     }
 
+    /// How much a paced connection may send now, in bytes; `None` when it has to wait, for a timer that is armed then.
+    #[inline]
+    fn burst(&mut self, now: Time) -> Option<u64> {
+        if !self.paced {
+            return Some(u64::MAX);
+        }
+        if let Some(at) = self.pacer.wait(now) {
+            self.timers.arm(Timer::Pace, at);
+            return None;
+        }
+        self.timers.disarm(Timer::Pace);
+        Some(self.pacing_rate().map_or(u64::MAX, |rate| pacing::burst(rate, self.segment())))
+    }
+
+    /// So many bytes leave, paced or not.
+    #[inline]
+    fn pace(&mut self, bytes: u64, now: Time) {
+        if self.paced
+            && let Some(rate) = self.pacing_rate()
+        {
+            self.pacer.on_sent(bytes, rate, now);
+        }
+    }
+
+    /// At how many bytes a second data leaves, if it is paced and a round trip is known.
+    pub(super) fn pacing_rate(&self) -> Option<u64> {
+        if !self.paced {
+            return None;
+        }
+        let round_trip = self.rtt.smoothed();
+        if self.congestion.is_model() {
+            return self.congestion.rate(round_trip.unwrap_or_default());
+        }
+        // As Linux: twice the window in slow start, for it may double; 1.2 times later, so that it can be used up.
+        let window = u64::from(self.congestion.window());
+        let grows = window < u64::from(self.congestion.threshold() / 2);
+        let percent = if grows { 200 } else { 120 };
+        let micros = (round_trip?.as_micros() as u64).max(1);
+        Some(window * percent * 10_000 / micros)
+    }
+
     /// What congestion control lets go beside what is in the network, in bytes.
     fn congestion_room(&self) -> u64 {
-        if let Some(allowance) = self.recovery.allowance() {
+        if let Some(allowance) = self.recovery.allowance().filter(|_| !self.congestion.is_model()) {
             return allowance;
         }
         let flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
@@ -112,14 +156,18 @@ impl Connection {
         }
         let end = self.end_unit();
         let next = self.send.next;
+        if next >= end && self.congestion.is_model() {
+            self.note_app_limited();
+        }
         if next >= end || (self.transmit_limit < self.segment() && next < self.data_end()) {
             return None;
         }
+        let burst = self.burst(now)?;
         if self.send.una == self.send.max && now.since(self.send.last) > self.rtt.rto() {
             // RFC 5681 §4.1
             self.congestion.on_idle();
         }
-        let Some(len) = self.sendable(now) else {
+        let Some(len) = self.sendable(burst, now) else {
             self.override_now = false;
             return None;
         };
@@ -141,7 +189,7 @@ impl Connection {
     }
 
     /// How much data may go now; `None` when it must wait. 0 when only a FIN is left.
-    fn sendable(&mut self, now: Time) -> Option<u64> {
+    fn sendable(&mut self, burst: u64, now: Time) -> Option<u64> {
         let segment = u64::from(self.segment());
         let next = self.send.next;
         let available = self.data_end().saturating_sub(next);
@@ -154,7 +202,7 @@ impl Connection {
         }
         let window_end = self.send.una + u64::from(self.send.window);
         let by_window = window_end.saturating_sub(next);
-        let most = available.min(u64::from(self.max_len()));
+        let most = available.min(u64::from(self.max_len())).min(burst);
         let len = most.min(by_window).min(by_congestion);
         if by_congestion <= by_window && by_congestion < available {
             self.send.limited_to = self.data_end();
@@ -194,6 +242,14 @@ impl Connection {
         }
     }
 
+    /// There is nothing to send though the window would take it: what arrives does not tell how fast the path is.
+    fn note_app_limited(&mut self) {
+        let flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+        if flight < u64::from(self.congestion.window()) {
+            self.congestion.on_app_limited(flight);
+        }
+    }
+
     fn book_sent(&mut self, range: Range<u64>, len: u64, now: Time) {
         let segment = u64::from(self.segment());
         if range.start < self.send.max {
@@ -212,6 +268,11 @@ impl Connection {
         if !len.is_multiple_of(segment) {
             self.send.small_end = range.end;
         }
+        if self.congestion.is_model() {
+            let flight = self.recovery.in_flight(self.send.una, self.send.next, segment as u32);
+            self.congestion.on_sent(range.end, flight, now);
+        }
+        self.pace(len, now);
         self.recovery.on_sent(range.clone(), now);
         self.send.next = range.end;
         self.send.max = self.send.max.max(range.end);
@@ -316,7 +377,8 @@ impl Connection {
         }
         self.retransmits += u32::from(retransmission);
         // RFC 3168 §6.1.5: what goes again is not capable.
-        let ecn_capable = self.ecn.is_on() && !retransmission && payload.is_some();
+        let ecn_capable =
+            self.ecn.is_on() && !retransmission && payload.is_some() && !self.congestion.is_model();
         if ecn_capable && self.ecn.is_reduced() {
             flags |= Flags::CWR;
             self.ecn.on_sent();

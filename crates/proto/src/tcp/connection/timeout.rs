@@ -27,6 +27,8 @@ impl Connection {
                     Events::empty()
                 }
                 Timer::Persist => self.on_persist_timeout(now),
+                // What waited is sent by the `poll_transmit` that follows.
+                Timer::Pace => Events::empty(),
                 Timer::DelayedAck => {
                     self.owed = Owed::Now;
                     Events::empty()
