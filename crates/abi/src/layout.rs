@@ -217,6 +217,23 @@ pub mod slot_option {
     pub const EXTEND: u64 = 7;
     /// The class: only to be asked for.
     pub const CLASS: u64 = 8;
+    /// TCP_CONGESTION: 1 cubic, 2 reno, 3 bbr, 4 ledbat++ ([`CONGESTION_NAMES`]).
+    pub const CONGESTION: u64 = 32;
+    /// TCP_USER_TIMEOUT in milliseconds.
+    pub const USER_TIMEOUT: u64 = 33;
+    /// TCP_MAXSEG; asked for: what is in use.
+    pub const MAX_SEGMENT: u64 = 34;
+    /// TCP_QUICKACK: 0 or 1.
+    pub const QUICK_ACK: u64 = 35;
+    /// SO_MAX_PACING_RATE in bytes a second; 0: no limit.
+    pub const MAX_PACING_RATE: u64 = 36;
+    /// TCP_INFO: only to be asked for. A second argument n asks for its bytes from 32 n on, which the arguments are then.
+    pub const INFO: u64 = 37;
+
+    /// The names of congestion controls, from 1 on.
+    pub const CONGESTION_NAMES: [&str; 4] = ["cubic", "reno", "bbr", "ledbat++"];
+    /// Length of TCP_INFO, in bytes.
+    pub const INFO_LEN: usize = 256;
 
     /// Value: not said.
     pub const AS_CLASS: u64 = u64::MAX;
@@ -365,12 +382,13 @@ pub struct Slot {
     pub asked_receive_buffer: AtomicU32,
     /// See `asked_receive_buffer`.
     pub asked_send_buffer: AtomicU32,
-    /// For TCP_INFO and tools: TCP state by Linux's numbers.
-    pub tcp_state: AtomicU32,
-    /// Smoothed round-trip time in microseconds.
-    pub rtt_us: AtomicU32,
-    /// Congestion window in segments.
-    pub cwnd_segments: AtomicU32,
+    /// TCP_USER_TIMEOUT in milliseconds, TCP_MAXSEG and TCP_NOTSENT_LOWAT as the program set them, for reading back; 0: not
+    /// set.
+    pub asked_user_timeout_ms: AtomicU32,
+    /// See `asked_user_timeout_ms`.
+    pub asked_max_segment: AtomicU32,
+    /// See `asked_user_timeout_ms`.
+    pub asked_not_sent: AtomicU32,
     /// A thread that is not raised begins to serve it: its poll set plus one. Set by shims, taken by the engine.
     pub server: AtomicU32,
 

@@ -35,6 +35,6 @@ pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
 pub use crate::scheduling::{Asks, JobAsks, Stands};
 pub use crate::settings::{
-    ClassSettings, DeviceSettings, EngineSettings, Forward, PermissionSettings, ProgramFacts,
+    ClassSettings, DeviceSettings, EngineSettings, Forward, PermissionSettings, ProgramFacts, TcpSettings,
 };
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

@@ -26,7 +26,7 @@ impl Config {
     fn fixed(&self) -> Vec<(String, String)> {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
-        let values: [(&str, String); 29] = [
+        let values: [(&str, String); 32] = [
             ("[engine] cpu", text(&settings.cpu)),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
@@ -38,6 +38,9 @@ impl Config {
             ("[engine] time_wait_s", text(&settings.time_wait)),
             ("[engine] queue_packets", text(&settings.queue_packets)),
             ("[engine] measure", text(&settings.measure)),
+            ("[tcp] congestion", text(&settings.tcp.congestion)),
+            ("[tcp] ecn", text(&settings.tcp.ecn)),
+            ("[tcp] pacing", text(&settings.tcp.pacing)),
             ("[linux] priority", text(&settings.linux_level)),
             ("[linux] weight", text(&self.linux.weight.as_ref().map(toml::Spanned::get_ref))),
             ("[linux] share", text(&self.linux.share.as_ref().map(toml::Spanned::get_ref))),

@@ -47,6 +47,27 @@ impl Algorithm {
         })
     }
 
+    /// By the number that [`scoutline_path::Tuning`] has.
+    pub const fn by_number(number: u8) -> Option<Algorithm> {
+        Some(match number {
+            1 => Algorithm::Cubic,
+            2 => Algorithm::NewReno,
+            3 => Algorithm::Bbr,
+            4 => Algorithm::LedbatPlusPlus,
+            _ => return None,
+        })
+    }
+
+    /// Its number, from 1 on.
+    pub const fn number(self) -> u8 {
+        match self {
+            Algorithm::Cubic => 1,
+            Algorithm::NewReno => 2,
+            Algorithm::Bbr => 3,
+            Algorithm::LedbatPlusPlus => 4,
+        }
+    }
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_base::Time;
+use scoutline_path::Tuning;
 use scoutline_wire::tcp::Header;
 
 use crate::tcp::config::{Config, Keepalive};
@@ -233,6 +234,12 @@ pub struct Connection {
     last_heard: Time,
     reset: Option<Reset>,
     retransmits: u32,
+    /// Of them, bytes.
+    retransmitted: u64,
+    /// DSACKs that came.
+    duplicates: u32,
+    /// What the program set.
+    tuned: Tuning,
     /// Most data of the next `Transmit`, in bytes.
     transmit_limit: u32,
     config: Arc<Config>,
@@ -267,8 +274,26 @@ pub struct Info {
     pub reordering: u32,
     /// Segments (or super-segments) sent again, in total.
     pub retransmits: u32,
+    /// Of them, bytes.
+    pub retransmitted: u64,
+    /// How often the peer told of something that came twice.
+    pub duplicates: u32,
+    /// Reordering was seen (with SACK).
+    pub is_reordering: bool,
     /// Time-outs in a row.
     pub attempts: u8,
+    /// Probes since the window closed.
+    pub probes: u8,
+    /// When data was last sent.
+    pub last_sent: Time,
+    /// When the peer was last heard.
+    pub last_heard: Time,
+    /// Bytes that the peer has acknowledged.
+    pub acknowledged: u64,
+    /// Bytes that have come in order.
+    pub received: u64,
+    /// The largest segment that we told the peer of, in bytes with options.
+    pub advertised_mss: u16,
     /// Bytes sent and not acknowledged.
     pub unacked: u64,
     /// Bytes that the peer holds out of order.
@@ -279,6 +304,8 @@ pub struct Info {
     pub unsent: u64,
     /// Payload of a full segment that we send, in bytes.
     pub snd_mss: u16,
+    /// The largest packet of the network layer that we send, in bytes.
+    pub path_mtu: u16,
     /// Payload of a full segment that the peer sends, as seen, in bytes.
     pub rcv_mss: u16,
     /// Window that the peer gave, in bytes.
@@ -368,6 +395,9 @@ impl Connection {
             last_heard: now,
             reset: None,
             retransmits: 0,
+            retransmitted: 0,
+            duplicates: 0,
+            tuned: Tuning::default(),
             transmit_limit: u32::MAX,
             config,
         }
@@ -472,7 +502,39 @@ impl Connection {
 
     fn switch(&mut self, algorithm: Algorithm, now: Time) {
         self.congestion.switch(algorithm, self.rtt.least(), now);
-        self.paced = self.config.pacing || algorithm == Algorithm::Bbr;
+        self.is_paced();
+    }
+
+    fn is_paced(&mut self) {
+        self.paced = self.config.pacing || self.congestion.is_model() || self.tuned.max_pacing_rate != 0;
+    }
+
+    /// What the program set. What is as before changes nothing.
+    pub fn tune(&mut self, tuning: &Tuning, now: Time) {
+        let before = std::mem::replace(&mut self.tuned, *tuning);
+        if tuning.congestion != before.congestion
+            && let Some(algorithm) = Algorithm::by_number(tuning.congestion)
+        {
+            self.set_congestion(algorithm, now);
+        }
+        if tuning.user_timeout_ms != before.user_timeout_ms {
+            let timeout = Duration::from_millis(u64::from(tuning.user_timeout_ms));
+            self.set_user_timeout((!timeout.is_zero()).then_some(timeout));
+        }
+        if tuning.max_pacing_rate != before.max_pacing_rate {
+            self.is_paced();
+        }
+        if tuning.quick_ack_said != before.quick_ack_said {
+            self.set_quick_ack(tuning.quick_ack == 1);
+        }
+    }
+
+    /// `TCP_QUICKACK`: what is owed goes at once, and what comes next is acknowledged at once for a while; or not.
+    fn set_quick_ack(&mut self, on: bool) {
+        self.receive.quick = if on { input::QUICK_ACKS } else { 0 };
+        if on && self.owed == Owed::Later {
+            self.owed = Owed::Now;
+        }
     }
 
     /// `SO_KEEPALIVE` and its times.
@@ -543,12 +605,22 @@ impl Connection {
             phase: self.recovery.phase(),
             reordering: self.recovery.threshold(),
             retransmits: self.retransmits,
+            retransmitted: self.retransmitted,
+            duplicates: self.duplicates,
+            is_reordering: self.recovery.is_reordering(),
             attempts: self.attempts,
+            probes: self.probes,
+            last_sent: self.send.last,
+            last_heard: self.last_heard,
+            acknowledged: self.acknowledged(),
+            received: self.receive.next,
+            advertised_mss: self.config.mss,
             unacked: self.send.max - self.send.una,
             sacked: self.recovery.sacked(),
             lost: self.recovery.lost(),
             unsent: self.end_unit().saturating_sub(self.send.max.max(1)),
             snd_mss: self.negotiated.segment_payload(),
+            path_mtu: self.negotiated.mss.saturating_add(HEADERS),
             rcv_mss: self.receive.segment,
             snd_wnd: self.send.window,
             rcv_wnd: self.window_left() as u32,
@@ -634,7 +706,10 @@ impl Connection {
 }
 
 /// An idle path with its socket must stay below 2 KiB (DESIGN §2); the rest of a path takes about half of that.
-const MAX_SIZE: usize = 896;
+const MAX_SIZE: usize = 960;
+
+/// IPv4 and TCP without options.
+const HEADERS: u16 = 40;
 
 /// Challenge acknowledgments a second and connection. RFC 5961 §7 suggests ten in five seconds; an honest peer needs
 /// one.

@@ -9,13 +9,13 @@ use scoutline_path::{
 use scoutline_wire::ipv4;
 use scoutline_wire::tcp::{Flags, Header};
 
-use super::module::{Backlog, HALF_OPEN, HalfOpen, PASSIVE};
+use super::module::{Backlog, HALF_OPEN, HalfOpen, MAX_SEGMENT, PASSIVE};
 use super::reset_for;
 use super::stage::{Emitter, parse, restored};
 use crate::Interface;
 
 /// Attributes that a new connection has from the path that listened.
-const INHERITED: [Name; 7] = [
+const INHERITED: [Name; 8] = [
     Name::Class,
     Name::Priority,
     Name::Device,
@@ -23,6 +23,7 @@ const INHERITED: [Name; 7] = [
     Name::MemoryLimit,
     Name::ReceiveBuffer,
     Name::SendBuffer,
+    Name::Other(MAX_SEGMENT),
 ];
 
 /// The TCP stage of a listen path: RFC 9293 §3.10.7.2, the LISTEN state.

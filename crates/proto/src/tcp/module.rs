@@ -22,6 +22,8 @@ pub const PASSIVE: &str = "passive";
 pub const RESET: &str = "reset";
 /// The attribute (`Name::Other`) with which a listening socket's paths share one [`Backlog`] (`Value::Any`).
 pub const BACKLOG: &str = "backlog";
+/// The attribute (`Name::Other`) with the largest segment of a connection, as its program set it (TCP_MAXSEG).
+pub const MAX_SEGMENT: &str = "max-segment";
 /// The attribute (`Name::Other`) by which a new connection holds its place among the half-open ones.
 pub(super) const HALF_OPEN: &str = "half-open";
 
@@ -106,6 +108,7 @@ impl Tcp {
         interface: &Interface,
         receive: Option<u64>,
         send: Option<u64>,
+        max_segment: Option<u64>,
     ) -> Arc<Config> {
         let base = self.config.borrow();
         let receive = receive.map_or(base.receive_buffer, |size| size.min(u64::from(u32::MAX)) as u32);
@@ -113,6 +116,7 @@ impl Tcp {
         // RFC 6691: the MTU less both headers without options.
         let mss =
             interface.mtu.get().saturating_sub((ipv4::MIN_HEADER_LEN + tcp::MIN_HEADER_LEN) as u16).max(64);
+        let mss = max_segment.map_or(mss, |most| mss.min(most.max(64) as u16));
         let max_transmit_len = match interface.offload.get().tcp_segmentation {
             Some(datagram) => base.max_transmit_len.min(datagram.saturating_sub(MAX_HEADERS)),
             None => u32::from(mss),
@@ -184,6 +188,7 @@ impl TcpModule {
             &self.interface,
             attributes.number(Name::ReceiveBuffer),
             attributes.number(Name::SendBuffer),
+            attributes.number(Name::Other(MAX_SEGMENT)),
         );
         let passive = attributes.remove(Name::Other(PASSIVE)).is_some();
         let half_open = attributes.any::<HalfOpen>(Name::Other(HALF_OPEN));

@@ -226,6 +226,7 @@ impl TcpStage {
             Control::Close => return connection.close(now),
             Control::Abort => return connection.abort(),
             Control::NoDelay(nodelay) => connection.set_nodelay(nodelay),
+            Control::Tune(ref tuning) => connection.tune(tuning, now),
             Control::KeepAlive(times) => {
                 let times = times.map(|(idle, interval, count)| Keepalive {
                     idle: Duration::from_secs(u64::from(idle)),

@@ -312,6 +312,7 @@ impl Connection {
 
     /// The peer got something twice.
     fn on_duplicate_block(&mut self, block: &Range<u64>) {
+        self.duplicates = self.duplicates.saturating_add(1);
         if self.recovery.on_duplicate_block(block, self.send.una, self.send.max) {
             self.undo();
         }

@@ -127,6 +127,12 @@ impl Connection {
         if !self.paced {
             return None;
         }
+        let most = if self.tuned.max_pacing_rate == 0 { u64::MAX } else { self.tuned.max_pacing_rate };
+        self.controlled_rate().map(|rate| rate.min(most)).or((most != u64::MAX).then_some(most))
+    }
+
+    /// The rate that congestion control means.
+    fn controlled_rate(&self) -> Option<u64> {
         let round_trip = self.rtt.smoothed();
         if self.congestion.is_model() {
             return self.congestion.rate(round_trip.unwrap_or_default());
@@ -375,7 +381,10 @@ impl Connection {
             // RFC 9293 §3.9.1.2: the last of what was written.
             flags |= Flags::PSH;
         }
-        self.retransmits += u32::from(retransmission);
+        if retransmission {
+            self.retransmits += 1;
+            self.retransmitted += range.end - range.start;
+        }
         // RFC 3168 §6.1.5: what goes again is not capable.
         let ecn_capable =
             self.ecn.is_on() && !retransmission && payload.is_some() && !self.congestion.is_model();
