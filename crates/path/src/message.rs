@@ -96,6 +96,9 @@ pub enum Control {
     Failed(i32),
     /// An ICMP error concerns this flow: type and code (RFC 792). The transport stage decides what it means.
     Unreachable(u8, u8),
+    /// A packet of this flow was dropped as too long for a link: its MTU (0: not told), and the sequence number that is
+    /// quoted (RFC 1191).
+    TooLong(u16, u32),
     /// The protocol needs this path no longer.
     Closed,
 }

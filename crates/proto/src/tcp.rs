@@ -11,7 +11,7 @@
 //! caller holds a ring per direction and moves the bytes that [`Deliver`] and [`Transmit`] name. Both may name up
 //! to 64 KiB at once: devices cut and merge (GSO, GRO).
 //!
-//! One file per mechanism: [`sequence`], [`isn`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
+//! One file per mechanism: [`sequence`], [`isn`], [`cookie`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
 //! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`pacing`], [`timers`]; `connection` joins them.
 //!
 //! Left out on purpose: urgent data (RFC 6093 advises against it; the bytes stay in the stream), TCP Fast
@@ -20,6 +20,7 @@
 pub mod config;
 pub mod congestion;
 pub mod connection;
+pub mod cookie;
 pub mod ecn;
 pub mod flight;
 pub mod frto;

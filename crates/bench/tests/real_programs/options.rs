@@ -14,7 +14,8 @@ fn tcp_options_take_effect_and_read_back(arm: Arm) {
     let mut server = fixture.start_peer("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut server, "ready");
     let (address, peer) = (fixture.address().to_string(), fixture.peer_address().to_string());
-    let text = fixture.run("python3", &[&script("tcp_options.py"), &peer, "7000", &address], SOON);
+    let arm = if arm == Arm::Kernel { "kernel" } else { "paths" };
+    let text = fixture.run("python3", &[&script("tcp_options.py"), &peer, "7000", &address, arm], SOON);
     assert!(text.contains("all as it should be"), "{text}");
     server.check().unwrap();
 }

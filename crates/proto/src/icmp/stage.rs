@@ -86,7 +86,17 @@ impl IcmpStage {
             device: self.interface.device,
             protocol: quoted.protocol,
         };
-        context.effects.push(Effect::Notify(key, Control::Unreachable(header.kind, header.code)));
+        let too_long = header.kind == icmp::UNREACHABLE
+            && header.code == icmp::unreachable::FRAGMENTATION_NEEDED
+            && quoted.protocol == ipv4::PROTOCOL_TCP;
+        let told = if too_long {
+            // RFC 1191 §4: the next-hop MTU in the low half of the unused word.
+            let mtu = u16::from_be_bytes([header.rest[2], header.rest[3]]);
+            Control::TooLong(mtu, quoted.sequence)
+        } else {
+            Control::Unreachable(header.kind, header.code)
+        };
+        context.effects.push(Effect::Notify(key, told));
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Config {
     pub selective_ack: bool,
     /// Explicit congestion notification (RFC 3168).
     pub ecn: ecn::Policy,
+    /// Answer with cookies when there is no place for another handshake (RFC 4987 §3.6).
+    pub syn_cookies: bool,
     /// Give up when data stays unacknowledged for so long (RFC 5482).
     pub user_timeout: Option<Duration>,
     /// Most payload of one `Transmit`, in bytes; [`Tcp`](super::Tcp) takes less where the device takes less.
@@ -89,6 +91,7 @@ impl Default for Config {
             window_scaling: true,
             selective_ack: true,
             ecn: ecn::Policy::default(),
+            syn_cookies: true,
             user_timeout: None,
             max_transmit_len: 65_160,
             min_rto: Duration::from_millis(200),

@@ -422,6 +422,22 @@ impl Connection {
         connection
     }
 
+    /// The passive open on a `syn` that was answered with a SYN cookie, without a connection: its acknowledgment is the
+    /// next segment.
+    pub fn recall(
+        config: impl Into<Arc<Config>>,
+        cookie: u32,
+        ts_offset: u32,
+        syn: &Header,
+        now: Time,
+    ) -> Connection {
+        let mut connection = Connection::accept(config, cookie, ts_offset, syn, now);
+        connection.poll_handshake(now);
+        // When it was sent, nobody remembers.
+        connection.send.timed = None;
+        connection
+    }
+
     /// Takes a segment for this connection; `payload_len` bytes follow its header.
     #[inline]
     pub fn on_segment(&mut self, header: &Header, payload_len: u32, now: Time) -> Input {

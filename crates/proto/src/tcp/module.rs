@@ -13,6 +13,7 @@ use scoutline_path::{
 use scoutline_wire::{ipv4, tcp};
 
 use super::isn::Secret;
+use super::stage::Begins;
 use super::{Config, ListenStage, ResetStage, TcpStage};
 use crate::{Bindings, Interface};
 
@@ -24,6 +25,9 @@ pub const RESET: &str = "reset";
 pub const BACKLOG: &str = "backlog";
 /// The attribute (`Name::Other`) with the largest segment of a connection, as its program set it (TCP_MAXSEG).
 pub const MAX_SEGMENT: &str = "max-segment";
+/// The attribute (`Name::Other`) of a connection whose first message is the acknowledgment of a cookie: the SYN that
+/// the cookie tells of ([`Recalled`], `Value::Any`).
+pub(super) const COOKIE: &str = "cookie";
 /// The attribute (`Name::Other`) by which a new connection holds its place among the half-open ones.
 pub(super) const HALF_OPEN: &str = "half-open";
 
@@ -43,6 +47,10 @@ pub struct Backlog {
     pub waiting: Cell<u32>,
     /// SYNs that found it full.
     pub refused: Cell<u64>,
+    /// SYNs that were answered with a cookie.
+    pub cookies: Cell<u64>,
+    /// When the last was: acknowledgments are looked at for cookies for as long as one may come.
+    pub(super) cookie_at: Cell<Option<Time>>,
 }
 
 impl Backlog {
@@ -53,14 +61,31 @@ impl Backlog {
             half_open: Cell::new(0),
             waiting: Cell::new(0),
             refused: Cell::new(0),
+            cookies: Cell::new(0),
+            cookie_at: Cell::new(None),
         })
     }
 
     /// True when no more handshakes may begin.
     pub fn is_full(&self) -> bool {
-        // As in Linux: half-open connections up to the limit, and none while more wait than the limit says.
-        self.half_open.get() >= self.limit.get() || self.waiting.get() > self.limit.get()
+        self.is_flooded() || self.has_too_many_waiting()
     }
+
+    /// As in Linux: half-open connections up to the limit…
+    pub fn is_flooded(&self) -> bool {
+        self.half_open.get() >= self.limit.get()
+    }
+
+    /// … and none while more wait than the limit says.
+    pub fn has_too_many_waiting(&self) -> bool {
+        self.waiting.get() > self.limit.get()
+    }
+}
+
+/// The SYN that a cookie tells of, and the number with which it was answered.
+pub(super) struct Recalled {
+    pub(super) syn: tcp::Header,
+    pub(super) cookie: u32,
 }
 
 /// A place among the half-open connections: given back when dropped, however the connection ends.
@@ -147,6 +172,11 @@ impl Tcp {
         config
     }
 
+    /// The secret behind sequence numbers and cookies.
+    pub(super) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
     /// Initial sequence number and timestamp offset of a flow (RFC 6528, RFC 7323 §5.4).
     pub(super) fn initial(&self, key: &FlowKey, now: Time) -> (u32, u32) {
         let ours = (IpAddr::V4(key.local), key.local_port);
@@ -193,7 +223,14 @@ impl TcpModule {
         let passive = attributes.remove(Name::Other(PASSIVE)).is_some();
         let half_open = attributes.any::<HalfOpen>(Name::Other(HALF_OPEN));
         attributes.remove(Name::Other(HALF_OPEN));
-        Ok(TcpStage::new(Rc::clone(&self.interface), Rc::clone(&self.tcp), key, config, passive, half_open))
+        let recalled = attributes.any::<Recalled>(Name::Other(COOKIE));
+        attributes.remove(Name::Other(COOKIE));
+        let begins = match (passive, recalled) {
+            (true, Some(recalled)) => Begins::Recalled(recalled),
+            (true, None) => Begins::Passive,
+            (false, _) => Begins::Active,
+        };
+        Ok(TcpStage::new(Rc::clone(&self.interface), Rc::clone(&self.tcp), key, config, begins, half_open))
     }
 }
 
@@ -220,7 +257,7 @@ impl Module for TcpModule {
             attributes.remove(Name::Remote);
             let backlog = attributes.any::<Backlog>(Name::Other(BACKLOG));
             let backlog = backlog.unwrap_or_else(|| Backlog::new(limit.min(u64::from(u32::MAX)) as u32));
-            Box::new(ListenStage::new(interface, local, backlog, attributes))
+            Box::new(ListenStage::new(interface, Rc::clone(&self.tcp), local, backlog, attributes))
         } else {
             Box::new(self.connection_stage(attributes)?)
         };

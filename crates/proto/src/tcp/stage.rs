@@ -21,7 +21,7 @@ use scoutline_path::{
 use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
 use scoutline_wire::{checksum, icmp, ipv4};
 
-use super::module::{HalfOpen, Tcp};
+use super::module::{HalfOpen, Recalled, Tcp};
 use super::{Config, Connection, Drop, Events, Keepalive, State, Transmit};
 use crate::eth::frame_start;
 use crate::udp::checksum_vouched;
@@ -47,12 +47,24 @@ pub struct TcpStage {
     end: End,
 }
 
+/// How a connection begins.
+pub(super) enum Begins {
+    /// With our SYN.
+    Active,
+    /// With a SYN, which is the first message.
+    Passive,
+    /// With the acknowledgment of a cookie, which is the first message.
+    Recalled(Rc<Recalled>),
+}
+
 /// The connection, once it began.
 enum Machine {
     /// Sends its SYN at the first opportunity.
     Active(Arc<Config>),
     /// Awaits the SYN that caused the path, its first message.
     Passive(Arc<Config>),
+    /// Awaits the acknowledgment of a cookie, its first message.
+    Recalled(Arc<Config>, Rc<Recalled>),
     Running(Box<Connection>),
 }
 
@@ -79,10 +91,14 @@ impl TcpStage {
         tcp: Rc<Tcp>,
         key: FlowKey,
         config: Arc<Config>,
-        passive: bool,
+        begins: Begins,
         half_open: Option<Rc<HalfOpen>>,
     ) -> TcpStage {
-        let machine = if passive { Machine::Passive(config) } else { Machine::Active(config) };
+        let machine = match begins {
+            Begins::Active => Machine::Active(config),
+            Begins::Passive => Machine::Passive(config),
+            Begins::Recalled(recalled) => Machine::Recalled(config, recalled),
+        };
         TcpStage {
             interface,
             tcp,
@@ -124,6 +140,17 @@ impl TcpStage {
         &self.key
     }
 
+    /// Goes on as if the SYN that was answered with a cookie had made a connection.
+    fn recall(&mut self, now: Time) {
+        if let Machine::Recalled(config, recalled) = &self.machine {
+            let (_, offset) = self.tcp.initial(&self.key, now);
+            let config = Arc::clone(config);
+            let mut connection = Connection::recall(config, recalled.cookie, offset, &recalled.syn, now);
+            connection.set_background(self.background, now);
+            self.machine = Machine::Running(Box::new(connection));
+        }
+    }
+
     /// Begins an active open.
     fn begin(&mut self, now: Time) {
         if let Machine::Active(config) = &self.machine {
@@ -139,6 +166,12 @@ impl TcpStage {
         match message.body {
             Body::Control(Control::Unreachable(kind, code)) => {
                 tally.events |= self.on_unreachable(kind, code, context.now);
+                return false;
+            }
+            Body::Control(Control::TooLong(mtu, sequence)) => {
+                if let Machine::Running(connection) = &mut self.machine {
+                    connection.on_too_long(mtu, sequence);
+                }
                 return false;
             }
             Body::Block { .. } => {}
@@ -162,6 +195,7 @@ impl TcpStage {
         let (header, header_len) = parse(&self.interface, message)?;
         let payload_len = (message.body_len() - header_len) as u32;
         let now = context.now;
+        self.recall(now);
         let connection = match &mut self.machine {
             Machine::Running(connection) => connection,
             Machine::Passive(config) => {
@@ -176,7 +210,7 @@ impl TcpStage {
                 self.machine = Machine::Running(Box::new(connection));
                 return Ok(false);
             }
-            Machine::Active(_) => {
+            Machine::Active(_) | Machine::Recalled(..) => {
                 self.begin(now);
                 return Err(DropReason::BadFlags);
             }
@@ -349,7 +383,7 @@ impl Stage for TcpStage {
             Machine::Running(connection) => connection.next_timeout(),
             // At once: the first run of an active path begins it, however it comes about.
             Machine::Active(_) => Some(Time::ZERO),
-            Machine::Passive(_) => None,
+            Machine::Passive(_) | Machine::Recalled(..) => None,
         }
     }
 
@@ -368,8 +402,11 @@ impl Stage for TcpStage {
         facts.push(("local", format!("{}:{}", key.local, key.local_port)));
         facts.push(("remote", format!("{}:{}", key.remote, key.remote_port)));
         let Machine::Running(connection) = &self.machine else {
-            let state =
-                if matches!(self.machine, Machine::Passive(_)) { State::Listen } else { State::Closed };
+            let state = if matches!(self.machine, Machine::Passive(_) | Machine::Recalled(..)) {
+                State::Listen
+            } else {
+                State::Closed
+            };
             return facts.push(("state", state.as_str().to_owned()));
         };
         let info = connection.info();

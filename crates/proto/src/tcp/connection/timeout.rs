@@ -89,7 +89,7 @@ impl Connection {
     }
 
     /// Without SACK all goes again from the first that is missing; with it, what the scoreboard says.
-    fn go_back(&mut self) {
+    pub(super) fn go_back(&mut self) {
         if !self.negotiated.sack {
             self.send.next = self.send.una;
         }
