@@ -382,13 +382,12 @@ pub struct Slot {
     pub asked_receive_buffer: AtomicU32,
     /// See `asked_receive_buffer`.
     pub asked_send_buffer: AtomicU32,
-    /// TCP_USER_TIMEOUT in milliseconds, TCP_MAXSEG and TCP_NOTSENT_LOWAT as the program set them, for reading back; 0: not
-    /// set.
+    /// TCP_USER_TIMEOUT in milliseconds and TCP_MAXSEG as the program set them, for reading back; 0: not set.
     pub asked_user_timeout_ms: AtomicU32,
     /// See `asked_user_timeout_ms`.
     pub asked_max_segment: AtomicU32,
-    /// See `asked_user_timeout_ms`.
-    pub asked_not_sent: AtomicU32,
+    /// Spare.
+    pub spare3: AtomicU32,
     /// A thread that is not raised begins to serve it: its poll set plus one. Set by shims, taken by the engine.
     pub server: AtomicU32,
 

@@ -320,7 +320,6 @@ fn reset(slot: &Slot) {
     slot.asked_send_buffer.store(0, relaxed);
     slot.asked_user_timeout_ms.store(0, relaxed);
     slot.asked_max_segment.store(0, relaxed);
-    slot.asked_not_sent.store(0, relaxed);
     for address in [&slot.local_address, &slot.remote_address, &slot.local_port, &slot.remote_port] {
         address.store(0, relaxed);
     }

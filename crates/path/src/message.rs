@@ -96,6 +96,8 @@ pub enum Control {
     Failed(i32),
     /// An ICMP error concerns this flow: type and code (RFC 792). The transport stage decides what it means.
     Unreachable(u8, u8),
+    /// As `Unreachable`, about the segment with this sequence number (RFC 5927 §4.1: a guess will not know one).
+    UnreachableSegment(u8, u8, u32),
     /// A packet of this flow was dropped as too long for a link: its MTU (0: not told), and the sequence number that is
     /// quoted (RFC 1191).
     TooLong(u16, u32),

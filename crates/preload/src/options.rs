@@ -492,7 +492,6 @@ pub(crate) fn inherit(from: Socket, to: Socket) {
         (&old.asked_send_buffer, &new.asked_send_buffer),
         (&old.asked_user_timeout_ms, &new.asked_user_timeout_ms),
         (&old.asked_max_segment, &new.asked_max_segment),
-        (&old.asked_not_sent, &new.asked_not_sent),
         (&old.keep_alive_times[0], &new.keep_alive_times[0]),
         (&old.keep_alive_times[1], &new.keep_alive_times[1]),
     ] {

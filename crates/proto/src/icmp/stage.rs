@@ -86,15 +86,14 @@ impl IcmpStage {
             device: self.interface.device,
             protocol: quoted.protocol,
         };
-        let too_long = header.kind == icmp::UNREACHABLE
-            && header.code == icmp::unreachable::FRAGMENTATION_NEEDED
-            && quoted.protocol == ipv4::PROTOCOL_TCP;
-        let told = if too_long {
+        let icmp::Header { kind, code, rest } = header;
+        let told = match (kind, code) {
+            _ if quoted.protocol != ipv4::PROTOCOL_TCP => Control::Unreachable(kind, code),
             // RFC 1191 §4: the next-hop MTU in the low half of the unused word.
-            let mtu = u16::from_be_bytes([header.rest[2], header.rest[3]]);
-            Control::TooLong(mtu, quoted.sequence)
-        } else {
-            Control::Unreachable(header.kind, header.code)
+            (icmp::UNREACHABLE, icmp::unreachable::FRAGMENTATION_NEEDED) => {
+                Control::TooLong(u16::from_be_bytes([rest[2], rest[3]]), quoted.sequence)
+            }
+            _ => Control::UnreachableSegment(kind, code, quoted.sequence),
         };
         context.effects.push(Effect::Notify(key, told));
     }

@@ -345,20 +345,22 @@ impl Recovery {
         self.in_doubt = None;
     }
 
-    /// All up to `una` is acknowledged: the first step of [`Recovery::on_acknowledged`].
+    /// All up to `una` is acknowledged, while [quiet](Recovery::is_quiet): the first step of
+    /// [`Recovery::on_acknowledged`].
     #[inline]
-    pub fn advance(&mut self, una: u64, now: Time, delivered: &mut Delivered) {
-        if !self.selective {
-            return;
+    pub fn advance_quietly(&mut self, una: u64, now: Time) {
+        // Without SACK it is empty.
+        if let Some((at, end)) = self.flight.acknowledge(una) {
+            self.rack.on_acknowledged(at, end, now);
         }
-        if self.is_quiet() {
-            if let Some((at, end)) = self.flight.acknowledge(una) {
-                self.rack.on_acknowledged(at, end, now);
-            }
-            return;
+    }
+
+    /// The same, while something is going on.
+    pub fn advance(&mut self, una: u64, delivered: &mut Delivered) {
+        if self.selective {
+            self.sacked.trim_below(una);
+            self.flight.deliver(0..una, delivered);
         }
-        self.sacked.trim_below(una);
-        self.flight.deliver(0..una, delivered);
     }
 
     /// The peer acknowledged `bytes` of new data, up to `una`.

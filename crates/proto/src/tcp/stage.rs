@@ -168,6 +168,12 @@ impl TcpStage {
                 tally.events |= self.on_unreachable(kind, code, context.now);
                 return false;
             }
+            Body::Control(Control::UnreachableSegment(kind, code, sequence)) => {
+                if self.connection().is_some_and(|connection| connection.is_outstanding(sequence)) {
+                    tally.events |= self.on_unreachable(kind, code, context.now);
+                }
+                return false;
+            }
             Body::Control(Control::TooLong(mtu, sequence)) => {
                 if let Machine::Running(connection) = &mut self.machine {
                     connection.on_too_long(mtu, sequence);

@@ -404,6 +404,21 @@ fn a_guess_is_no_cookie_and_a_cookie_serves_its_flow_only() {
     assert!(server.path(listen).account.drops(DropReason::NoPath) > 0);
 }
 
+/// RFC 5927 §4.1: whoever does not see our segments cannot end a connection attempt.
+#[test]
+fn an_icmp_error_about_a_number_that_was_not_sent_is_ignored() {
+    let (_, mut client) = hosts();
+    let path = connecting(&mut client, 5000);
+    let sent = client.expire(path, Duration::ZERO);
+    let sequence = header_of(&wire(&client, sent)[0]).sequence;
+    for wrong in [sequence.wrapping_add(2), sequence.wrapping_sub(1), sequence ^ 1 << 31] {
+        client.receive_message(path, control(Control::UnreachableSegment(3, 3, wrong)));
+    }
+    assert_eq!(state(&client, path), State::SynSent);
+    client.receive_message(path, control(Control::UnreachableSegment(3, 3, sequence)));
+    assert_eq!(controls(&client.received()), [Control::Failed(errno::ECONNREFUSED), Control::Closed]);
+}
+
 /// RFC 1191 §6.4
 #[test]
 fn a_router_that_takes_less_shortens_segments_and_what_was_too_long_goes_again() {

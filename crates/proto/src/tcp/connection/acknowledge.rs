@@ -173,21 +173,22 @@ impl Connection {
     ) {
         let before = self.acknowledged();
         let segment = self.segment();
-        let flight = self.recovery.in_flight(self.send.una, self.send.next, segment);
-        let window = u64::from(self.congestion.window());
+        let quiet = self.recovery.is_quiet();
         // RFC 7661 §4: a window that was not used is not validated. In slow start half of it counts as used, for
         // acknowledgments of merged segments come in lumps.
-        let window_limited = self.send.una < self.send.limited_to
-            || (window < u64::from(self.congestion.threshold()) && 2 * flight >= window);
+        let window_limited = self.send.una < self.send.limited_to || self.uses_half_of_slow_start(quiet);
         self.send.una += delta;
         self.send.next = self.send.next.max(self.send.una);
         self.attempts = 0;
         let echo = header.options.timestamps.filter(|_| self.negotiated.timestamps).map(|(_, echo)| echo);
         let sample = self.measure(echo, now);
-        let in_order = self.recovery.is_quiet();
-        self.recovery.advance(self.send.una, now, delivered);
-        if self.congestion.is_model() && (in_order || !self.negotiated.sack) {
-            let newest = (self.send.timed.is_some() || in_order).then_some(self.send.una);
+        if quiet {
+            self.recovery.advance_quietly(self.send.una, now);
+        } else {
+            self.recovery.advance(self.send.una, delivered);
+        }
+        if self.congestion.is_model() && (quiet || !self.negotiated.sack) {
+            let newest = (self.send.timed.is_some() || quiet).then_some(self.send.una);
             self.tell_model(delta, newest, now);
         }
         let mut bytes = delta;
@@ -224,6 +225,18 @@ impl Connection {
         if self.fin_queued && self.send.una >= self.end_unit() {
             self.on_fin_acknowledged(now, input);
         }
+    }
+
+    /// Half of a window that doubles each round trip is in use.
+    #[inline]
+    fn uses_half_of_slow_start(&self, quiet: bool) -> bool {
+        let window = self.congestion.window();
+        if window >= self.congestion.threshold() {
+            return false;
+        }
+        let (una, next) = (self.send.una, self.send.next);
+        let flight = if quiet { next - una } else { self.recovery.in_flight(una, next, self.segment()) };
+        2 * flight >= u64::from(window)
     }
 
     /// Takes a sample of the round-trip time if this acknowledgment gives one. The answer is the round trip that it
@@ -335,7 +348,6 @@ impl Connection {
         let sent_new = self.recovery.new_data().is_some();
         let segment = self.segment();
         match self.recovery.judge_timeout(advances, delivered, more, segment) {
-            Verdict::Undecided => {}
             Verdict::SendNew => self.send.next = self.send.max,
             Verdict::Spurious => {
                 self.undo();
@@ -343,7 +355,7 @@ impl Connection {
             }
             // Without SACK: on with what comes after the segment that was sent again.
             Verdict::Conventional if sent_new && !self.negotiated.sack => self.send.next = self.send.una,
-            Verdict::Conventional => {}
+            Verdict::Conventional | Verdict::Undecided => {}
         }
     }
 

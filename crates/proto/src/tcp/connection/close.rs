@@ -89,12 +89,17 @@ impl Connection {
         Events::empty()
     }
 
+    /// A segment that begins with this sequence number may be under way (RFC 5927 §4.1).
+    pub fn is_outstanding(&self, sequence: u32) -> bool {
+        let offset = SeqNumber(sequence).offset_from(self.send.iss.plus(self.send.una));
+        (0..=(self.send.max - self.send.una) as i64).contains(&offset)
+    }
+
     /// A router on the way has dropped a packet of ours as too long for a link that takes `mtu` bytes (RFC 1191 §6; 0:
     /// it does not say). `sequence` is what it quotes of the packet.
     pub fn on_too_long(&mut self, mtu: u16, sequence: u32) {
-        let offset = SeqNumber(sequence).offset_from(self.send.iss.plus(self.send.una));
         // RFC 5927 §7.2: about something that is in flight.
-        if offset < 0 || offset > (self.send.max - self.send.una) as i64 || self.state == State::SynSent {
+        if !self.is_outstanding(sequence) || self.state == State::SynSent {
             return;
         }
         let before = self.negotiated.mss;

@@ -23,14 +23,23 @@ impl Connection {
             State::Closed | State::Listen => None,
             State::SynSent | State::SynReceived => self.poll_handshake(now),
             State::TimeWait => self.poll_acknowledgment(now),
-            _ => self
-                .poll_lost(now)
-                .or_else(|| self.poll_tail_probe(now))
-                .or_else(|| self.poll_data(now))
-                .or_else(|| self.poll_probe(now))
-                .or_else(|| self.poll_acknowledgment(now))
-                .or_else(|| self.watch_outstanding(now)),
+            _ => {
+                let rare = self.recovery.phase() != Phase::Open || self.tail_probe_now;
+                if rare && let Some(transmit) = self.poll_repair(now) {
+                    return Some(transmit);
+                }
+                self.poll_data(now)
+                    .or_else(|| self.poll_probe(now))
+                    .or_else(|| self.poll_acknowledgment(now))
+                    .or_else(|| self.watch_outstanding(now))
+            }
         }
+    }
+
+    /// What is lost, or may be.
+    #[inline(never)]
+    fn poll_repair(&mut self, now: Time) -> Option<Transmit> {
+        self.poll_lost(now).or_else(|| self.poll_tail_probe(now))
     }
 
     /// As [`Connection::poll_transmit`], with at most so many full segments of data in one `Transmit`; with 0, only
@@ -72,7 +81,7 @@ impl Connection {
             return None;
         }
         let una = self.send.una;
-        let Some(burst) = self.burst(now) else { return None };
+        let burst = self.burst(now)?;
         let room = self.congestion_room();
         let whole = room.min(u64::from(self.max_len())).min(burst) / u64::from(segment) * u64::from(segment);
         let mut range =
@@ -101,9 +110,11 @@ impl Connection {
     /// How much a paced connection may send now, in bytes; `None` when it has to wait, for a timer that is armed then.
     #[inline]
     fn burst(&mut self, now: Time) -> Option<u64> {
-        if !self.paced {
-            return Some(u64::MAX);
-        }
+        if self.paced { self.paced_burst(now) } else { Some(u64::MAX) }
+    }
+
+    #[inline(never)]
+    fn paced_burst(&mut self, now: Time) -> Option<u64> {
         if let Some(at) = self.pacer.wait(now) {
             self.timers.arm(Timer::Pace, at);
             return None;
@@ -113,7 +124,6 @@ impl Connection {
     }
 
     /// So many bytes leave, paced or not.
-    #[inline]
     fn pace(&mut self, bytes: u64, now: Time) {
         if self.paced
             && let Some(rate) = self.pacing_rate()
@@ -162,7 +172,7 @@ impl Connection {
         }
         let end = self.end_unit();
         let next = self.send.next;
-        if next >= end && self.congestion.is_model() {
+        if next >= end && self.paced && self.congestion.is_model() {
             self.note_app_limited();
         }
         if next >= end || (self.transmit_limit < self.segment() && next < self.data_end()) {
@@ -256,6 +266,16 @@ impl Connection {
         }
     }
 
+    /// New data up to the unit `end` leaves at a rate.
+    #[inline(never)]
+    fn book_paced(&mut self, end: u64, len: u64, now: Time) {
+        if self.congestion.is_model() {
+            let flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+            self.congestion.on_sent(end, flight, now);
+        }
+        self.pace(len, now);
+    }
+
     fn book_sent(&mut self, range: Range<u64>, len: u64, now: Time) {
         let segment = u64::from(self.segment());
         if range.start < self.send.max {
@@ -274,11 +294,9 @@ impl Connection {
         if !len.is_multiple_of(segment) {
             self.send.small_end = range.end;
         }
-        if self.congestion.is_model() {
-            let flight = self.recovery.in_flight(self.send.una, self.send.next, segment as u32);
-            self.congestion.on_sent(range.end, flight, now);
+        if self.paced {
+            self.book_paced(range.end, len, now);
         }
-        self.pace(len, now);
         self.recovery.on_sent(range.clone(), now);
         self.send.next = range.end;
         self.send.max = self.send.max.max(range.end);

@@ -26,7 +26,7 @@ fn sack(recovery: &mut Recovery, blocks: &[Range<u64>], una: u64, max: u64, now:
     for block in blocks {
         recovery.on_block(block.clone(), &mut delivered);
     }
-    recovery.advance(una, now, &mut delivered);
+    recovery.advance(una, &mut delivered);
     let again_at = recovery.detect(&delivered, una, SEGMENT, &TIMES, now);
     if recovery.should_enter() {
         recovery.enter(una, max);
@@ -180,7 +180,7 @@ fn a_timeout_forgets_what_the_peer_has_given_up() {
     sack(&mut recovery, &[1_001..4_001], 1, 6_001, ms(101));
     recovery.on_retransmitted(1..1_001, ms(101), 0);
     let mut delivered = Delivered::default();
-    recovery.advance(1_001, ms(201), &mut delivered);
+    recovery.advance(1_001, &mut delivered);
     recovery.on_acknowledged(1_001, 1_000, SEGMENT);
     recovery.on_timeout(1_001, 6_001, 6_001, SEGMENT, &TIMES, ms(501));
     assert_eq!((recovery.sacked(), recovery.lost()), (0, 5_000));
