@@ -465,7 +465,7 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
             tuning.congestion = number.number();
         }
         slot_option::USER_TIMEOUT => {
-            tuning.user_timeout_ms = u32::try_from(value).map_err(|_| libc::EINVAL)?
+            tuning.user_timeout_ms = u32::try_from(value).map_err(|_| libc::EINVAL)?;
         }
         slot_option::MAX_SEGMENT => tuning.max_segment = u16::try_from(value).map_err(|_| libc::EINVAL)?,
         slot_option::QUICK_ACK => {
