@@ -217,12 +217,28 @@ pub mod slot_option {
     pub const EXTEND: u64 = 7;
     /// The class: only to be asked for.
     pub const CLASS: u64 = 8;
-
     /// By when what comes to its path should be done, in microseconds: [`DEADLINES_US`], [`AS_CLASS`]. Asked for:
     /// [`NONE`] without one.
     pub const DEADLINE: u64 = 9;
     /// Its weight among the paths of WFQ: 1 to 10,000, [`AS_CLASS`]. Asked for: [`NONE`] where it has none.
     pub const WEIGHT: u64 = 10;
+    /// TCP_CONGESTION: 1 cubic, 2 reno, 3 bbr, 4 ledbat++ ([`CONGESTION_NAMES`]).
+    pub const CONGESTION: u64 = 32;
+    /// TCP_USER_TIMEOUT in milliseconds.
+    pub const USER_TIMEOUT: u64 = 33;
+    /// TCP_MAXSEG; asked for: what is in use.
+    pub const MAX_SEGMENT: u64 = 34;
+    /// TCP_QUICKACK: 0 or 1.
+    pub const QUICK_ACK: u64 = 35;
+    /// SO_MAX_PACING_RATE in bytes a second; 0: no limit.
+    pub const MAX_PACING_RATE: u64 = 36;
+    /// TCP_INFO: only to be asked for. A second argument n asks for its bytes from 32 n on, which the arguments are then.
+    pub const INFO: u64 = 37;
+
+    /// The names of congestion controls, from 1 on.
+    pub const CONGESTION_NAMES: [&str; 4] = ["cubic", "reno", "bbr", "ledbat++"];
+    /// Length of TCP_INFO, in bytes.
+    pub const INFO_LEN: usize = 256;
 
     /// Deadlines of less than a few runs of others cannot be met; those beyond a minute are none.
     pub const DEADLINES_US: std::ops::RangeInclusive<u64> = 100..=60_000_000;
@@ -375,12 +391,12 @@ pub struct Slot {
     pub asked_receive_buffer: AtomicU32,
     /// See `asked_receive_buffer`.
     pub asked_send_buffer: AtomicU32,
-    /// For TCP_INFO and tools: TCP state by Linux's numbers.
-    pub tcp_state: AtomicU32,
-    /// Smoothed round-trip time in microseconds.
-    pub rtt_us: AtomicU32,
-    /// Congestion window in segments.
-    pub cwnd_segments: AtomicU32,
+    /// TCP_USER_TIMEOUT in milliseconds and TCP_MAXSEG as the program set them, for reading back; 0: not set.
+    pub asked_user_timeout_ms: AtomicU32,
+    /// See `asked_user_timeout_ms`.
+    pub asked_max_segment: AtomicU32,
+    /// Spare.
+    pub spare3: AtomicU32,
     /// A thread that is not raised begins to serve it: its poll set plus one. Set by shims, taken by the engine.
     pub server: AtomicU32,
 

@@ -12,6 +12,7 @@ mod fixed;
 mod request;
 mod scheduling;
 mod settings;
+mod tcp;
 mod values;
 
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use error::{ConfigError, unknown};
 pub use request::Requests;
 pub use scheduling::{Percent, Policy, Scheduler};
 pub(crate) use settings::{classes as class_settings, permissions as permission_settings};
+pub use tcp::{Congestion, Ecn, Tcp};
 pub use values::{Interval, Mode, Network, Ports, Rate, Size, User};
 
 /// Where the daemon looks for its file when none is named.
@@ -49,6 +51,8 @@ pub struct Config {
     pub forward: Vec<Forward>,
     /// `[engine]`.
     pub engine: Engine,
+    /// `[tcp]`: how connections behave.
+    pub tcp: Tcp,
     /// `[linux]`: the Linux thread.
     pub linux: Linux,
     /// `[scheduler]`: how the policies divide the engine's CPU.

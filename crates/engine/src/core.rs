@@ -11,6 +11,7 @@ mod calls;
 mod classes;
 mod floods;
 mod forward;
+mod information;
 mod live;
 mod micro;
 mod open;

@@ -41,6 +41,6 @@ pub use crate::policy::ClassPolicy;
 pub use crate::scheduling::{Asks, JobAsks, Stands};
 pub use crate::settings::{
     ClassSettings, DeviceSettings, EngineSettings, Forward, LiveSettings, PermissionSettings, ProgramFacts,
-    Requests,
+    Requests, TcpSettings,
 };
 pub use crate::start::{Engine, EngineHandle, Served, StartError};

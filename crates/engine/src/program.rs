@@ -317,6 +317,8 @@ fn reset(slot: &Slot) {
     slot.receive_low_water.store(1, relaxed);
     slot.asked_receive_buffer.store(0, relaxed);
     slot.asked_send_buffer.store(0, relaxed);
+    slot.asked_user_timeout_ms.store(0, relaxed);
+    slot.asked_max_segment.store(0, relaxed);
     for address in [&slot.local_address, &slot.remote_address, &slot.local_port, &slot.remote_port] {
         address.store(0, relaxed);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use scoutline_base::DeviceId;
 use scoutline_proto::request::matcher::Conditions;
+use scoutline_proto::tcp::{Algorithm, ecn};
 use scoutline_sched::schedule::{Linux, Shares};
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
@@ -42,6 +43,8 @@ pub struct EngineSettings {
     pub max_buffer_bytes: u64,
     /// How long a closed connection stays in TIME-WAIT.
     pub time_wait: Duration,
+    /// How connections behave.
+    pub tcp: TcpSettings,
     /// Packets that may wait in a path's input queue.
     pub queue_packets: u32,
     /// Apply the measuring rule to new paths.
@@ -83,6 +86,7 @@ impl Default for EngineSettings {
             max_paths: 200_000,
             max_buffer_bytes: 4 << 30,
             time_wait: Duration::from_secs(60),
+            tcp: TcpSettings::default(),
             queue_packets: 256,
             measure: false,
             shares: Shares::default(),
@@ -133,6 +137,17 @@ pub struct LiveSettings {
     pub extension: Option<ExtensionSettings>,
     /// Of each device: what the link carries, and how long background keeps away.
     pub links: Vec<(Option<BitRate>, Preemption)>,
+}
+
+/// How TCP connections behave, unless their program says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpSettings {
+    /// Congestion control.
+    pub congestion: Algorithm,
+    /// Explicit congestion notification.
+    pub ecn: ecn::Policy,
+    /// Data leaves at a rate, whatever the congestion control.
+    pub pacing: bool,
 }
 
 /// Packets that come on one device, and are for others, leave by another.

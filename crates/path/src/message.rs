@@ -78,6 +78,8 @@ pub enum Control {
     Abort,
     /// Nagle's algorithm off or on.
     NoDelay(bool),
+    /// What the program set for the transport.
+    Tune(Tuning),
     /// Keepalive probes: `None` is off; else idle and interval in seconds, and the count.
     KeepAlive(Option<(u32, u32, u32)>),
 
@@ -94,8 +96,30 @@ pub enum Control {
     Failed(i32),
     /// An ICMP error concerns this flow: type and code (RFC 792). The transport stage decides what it means.
     Unreachable(u8, u8),
+    /// As `Unreachable`, about the segment with this sequence number (RFC 5927 §4.1: a guess will not know one).
+    UnreachableSegment(u8, u8, u32),
+    /// A packet of this flow was dropped as too long for a link: its MTU (0: not told), and the sequence number that is
+    /// quoted (RFC 1191).
+    TooLong(u16, u32),
     /// The protocol needs this path no longer.
     Closed,
+}
+
+/// Settings of the transport that a program may change; the default leaves all as configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tuning {
+    /// Congestion control, by the number that the protocol gave it, plus one; 0: as configured.
+    pub congestion: u8,
+    /// The largest segment, in bytes, as the program counts it; 0: what the link takes. Before the connection begins.
+    pub max_segment: u16,
+    /// Give up when data stays unacknowledged for so long, in milliseconds; 0: as configured.
+    pub user_timeout_ms: u32,
+    /// The most bytes a second; 0: no limit.
+    pub max_pacing_rate: u64,
+    /// Acknowledge at once from now on (1), or not (2); 0: not said. Changes when it is said again.
+    pub quick_ack: u8,
+    /// How often `quick_ack` was said.
+    pub quick_ack_said: u8,
 }
 
 /// Header bytes, written from the back so that each stage prepends.

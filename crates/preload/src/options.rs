@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_TCP, SOL_SOCKET, socklen_t, timeval};
@@ -19,6 +20,15 @@ const SO_SNDTIMEO_NEW: c_int = 67;
 /// Buffers as Linux gives them to TCP before a program asks.
 const DEFAULT_RECEIVE_BUFFER: u32 = 131_072;
 const DEFAULT_SEND_BUFFER: u32 = 16_384;
+/// TCP_CA_NAME_MAX of Linux.
+const CONGESTION_NAME_LEN: usize = 16;
+/// TCP_MIN_MSS and MAX_TCP_WINDOW of Linux: the bounds of TCP_MAXSEG.
+const LEAST_SEGMENT: c_int = 88;
+const MOST_SEGMENT: c_int = 32767;
+/// TCP_MSS_DEFAULT: what the kernel says of a socket without a connection.
+const DEFAULT_SEGMENT: c_int = 536;
+/// Length of `struct tcp_info` (Linux 6.1 to 6.6), in words of eight bytes; older programs ask for less.
+const TCP_INFO_WORDS: usize = 31;
 const KEEP_IDLE_S: u32 = 7200;
 const KEEP_INTERVAL_S: u32 = 75;
 const KEEP_COUNT: u32 = 9;
@@ -162,7 +172,32 @@ fn set_inner(
                 socket.tell();
             }
         }
-        (IPPROTO_TCP, libc::TCP_QUICKACK) => keep(socket, kept::QUICK_ACK_OFF, int()? == 0),
+        (IPPROTO_TCP, libc::TCP_QUICKACK) => {
+            let on = int()? != 0;
+            keep(socket, kept::QUICK_ACK_OFF, !on);
+            return Ok(tell(socket, slot_option::QUICK_ACK, u64::from(on)));
+        }
+        (IPPROTO_TCP, libc::TCP_CONGESTION) => {
+            let number = congestion_number(from, len)?;
+            return Ok(tell(socket, slot_option::CONGESTION, number));
+        }
+        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+            let millis = u32::try_from(int()?).map_err(|_| err(libc::EINVAL))?;
+            slot.asked_user_timeout_ms.store(millis, Ordering::Relaxed);
+            return Ok(tell(socket, slot_option::USER_TIMEOUT, u64::from(millis)));
+        }
+        (IPPROTO_TCP, libc::TCP_MAXSEG) => {
+            let bytes = int()?;
+            if bytes != 0 && !(LEAST_SEGMENT..=MOST_SEGMENT).contains(&bytes) {
+                return Err(err(libc::EINVAL));
+            }
+            slot.asked_max_segment.store(bytes.unsigned_abs(), Ordering::Relaxed);
+            return Ok(tell(socket, slot_option::MAX_SEGMENT, bytes.unsigned_abs().into()));
+        }
+        (SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+            let rate = pacing_rate(from, len)?;
+            return Ok(tell(socket, slot_option::MAX_PACING_RATE, rate));
+        }
         (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
             let seconds = int()?.max(0).unsigned_abs();
             keep(socket, kept::DEFER_ACCEPT, seconds != 0);
@@ -194,6 +229,33 @@ fn set_inner(
         _ => return Ok(real::ours(real::setsockopt(fd, level, name, from, len) as isize)),
     }
     Ok(0)
+}
+
+/// A name of congestion control, as the program gave it.
+fn congestion_number(from: *const c_void, len: socklen_t) -> Result<u64, isize> {
+    if from.is_null() {
+        return Err(err(libc::EFAULT));
+    }
+    if len < 1 {
+        return Err(err(libc::EINVAL));
+    }
+    let len = (len as usize).min(CONGESTION_NAME_LEN - 1);
+    // SAFETY: the program vouches for its bytes.
+    let name = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) };
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(len);
+    let known = slot_option::CONGESTION_NAMES.iter().position(|known| known.as_bytes() == &name[..end]);
+    known.map(|index| index as u64 + 1).ok_or(err(libc::ENOENT))
+}
+
+/// SO_MAX_PACING_RATE: 32 or 64 bits; all of them set: no limit, which is 0 for us.
+fn pacing_rate(from: *const c_void, len: socklen_t) -> Result<u64, isize> {
+    let rate = if len as usize >= size_of::<u64>() {
+        value::<u64>(from, len)?
+    } else {
+        let short: u32 = value(from, len)?;
+        if short == u32::MAX { u64::MAX } else { u64::from(short) }
+    };
+    Ok(if rate == u64::MAX { 0 } else { rate.max(1) })
 }
 
 /// `getsockopt` on a socket of ours.
@@ -260,30 +322,50 @@ pub(crate) fn get(
         (IPPROTO_TCP, libc::TCP_KEEPIDLE) => int(keep_alive(socket).0 as c_int),
         (IPPROTO_TCP, libc::TCP_KEEPINTVL) => int(keep_alive(socket).1 as c_int),
         (IPPROTO_TCP, libc::TCP_KEEPCNT) => int(keep_alive(socket).2 as c_int),
-        (IPPROTO_TCP, libc::TCP_MAXSEG) => int(1448),
-        (IPPROTO_TCP, libc::TCP_CONGESTION) => give(*b"cubic\0\0\0\0\0\0\0\0\0\0\0", to, len),
-        (IPPROTO_TCP, libc::TCP_INFO) => give(tcp_info(socket), to, len),
+        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+            int(slot.asked_user_timeout_ms.load(Ordering::Relaxed) as c_int)
+        }
+        (IPPROTO_TCP, libc::TCP_MAXSEG) => {
+            let asked = slot.asked_max_segment.load(Ordering::Relaxed) as c_int;
+            if asked != 0 && socket.state() & is::CONNECTED == 0 {
+                return int(asked);
+            }
+            let (bytes, _) = ask(socket, slot_option::MAX_SEGMENT, 0);
+            if bytes < 0 { bytes as isize } else { int(bytes) }
+        }
+        (IPPROTO_TCP, libc::TCP_CONGESTION) => {
+            let (number, _) = ask(socket, slot_option::CONGESTION, 0);
+            if number < 0 {
+                return number as isize;
+            }
+            let name = slot_option::CONGESTION_NAMES.get((number - 1) as usize).copied().unwrap_or_default();
+            let mut bytes = [0; CONGESTION_NAME_LEN];
+            bytes[..name.len()].copy_from_slice(name.as_bytes());
+            give(bytes, to, len)
+        }
+        (IPPROTO_TCP, libc::TCP_INFO) => {
+            tcp_info(socket).map_or_else(|failed| failed, |info| give(info, to, len))
+        }
         _ => real::ours(real::getsockopt(fd, level, name, to, len) as isize),
     }
 }
 
-/// Linux's `struct tcp_info`, as far as the slot tells: 8 bytes of octets, then words (linux/tcp.h).
-fn tcp_info(socket: Socket) -> [u32; 26] {
-    let slot = socket.slot;
-    let mut info = [0u32; 26];
-    info[0] = slot.tcp_state.load(Ordering::Relaxed) & 0xff;
-    info[2] = 200_000; // tcpi_rto
-    info[4] = 1448; // tcpi_snd_mss
-    info[5] = 1448; // tcpi_rcv_mss
-    let sent = slot.send_tail.load(Ordering::Relaxed);
-    info[6] = (sent.wrapping_sub(slot.send_head.load(Ordering::Relaxed)) / 1448) as u32; // tcpi_unacked
-    info[15] = 1500; // tcpi_pmtu
-    info[17] = slot.rtt_us.load(Ordering::Relaxed);
-    info[18] = info[17] / 2; // tcpi_rttvar
-    info[19] = i32::MAX as u32; // tcpi_snd_ssthresh
-    info[20] = slot.cwnd_segments.load(Ordering::Relaxed);
-    info[21] = 1448; // tcpi_advmss
-    info
+/// What the engine says to GET_OPTION.
+fn ask(socket: Socket, option: u64, page: u64) -> (i32, [u64; 4]) {
+    call::call_for(call_op::GET_OPTION, socket.index, [option, page, 0, 0])
+}
+
+/// Linux's `struct tcp_info`, a page at a time. The pages may be of different moments.
+fn tcp_info(socket: Socket) -> Result<[u64; TCP_INFO_WORDS], isize> {
+    let mut info = [0; TCP_INFO_WORDS];
+    for (page, words) in info.chunks_mut(4).enumerate() {
+        let (result, arguments) = ask(socket, slot_option::INFO, page as u64);
+        if result < 0 {
+            return Err(result as isize);
+        }
+        words.copy_from_slice(&arguments[..words.len()]);
+    }
+    Ok(info)
 }
 
 fn kernel_int(fd: c_int, level: c_int, name: c_int) -> c_int {
@@ -343,6 +425,7 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
             keep(socket, kept::DEFER_ACCEPT, true);
             tell(socket, slot_option::DEFER_ACCEPT, u64::from(deferred.unsigned_abs()));
         }
+        carry_over_transport(fd, socket);
         if kept_bit(socket, kept::KEEP_ALIVE) != 0 {
             let of = |name| kernel_int(fd, IPPROTO_TCP, name).unsigned_abs();
             slot.keep_alive_times[0].store(of(libc::TCP_KEEPIDLE), Ordering::Relaxed);
@@ -351,6 +434,48 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
             tell_keep_alive(socket);
         }
     }
+}
+
+/// Options of TCP whose value differs from what a fresh socket has: somebody set them.
+fn carry_over_transport(fd: c_int, socket: Socket) {
+    let slot = socket.slot;
+    let millis = kernel_int(fd, IPPROTO_TCP, libc::TCP_USER_TIMEOUT);
+    if millis > 0 {
+        slot.asked_user_timeout_ms.store(millis.unsigned_abs(), Ordering::Relaxed);
+        tell(socket, slot_option::USER_TIMEOUT, millis.unsigned_abs().into());
+    }
+    let segment = kernel_int(fd, IPPROTO_TCP, libc::TCP_MAXSEG);
+    if segment > 0 && segment != DEFAULT_SEGMENT {
+        slot.asked_max_segment.store(segment.unsigned_abs(), Ordering::Relaxed);
+        tell(socket, slot_option::MAX_SEGMENT, segment.unsigned_abs().into());
+    }
+    let rate = kernel_value(fd, libc::SO_MAX_PACING_RATE, u64::MAX);
+    if rate != u64::MAX && rate != u64::from(u32::MAX) {
+        tell(socket, slot_option::MAX_PACING_RATE, rate.max(1));
+    }
+    let name = kernel_congestion(fd);
+    if name != *KERNEL_CONGESTION.get_or_init(fresh_congestion)
+        && let Ok(number) = congestion_number(name.as_ptr().cast(), CONGESTION_NAME_LEN as socklen_t)
+    {
+        tell(socket, slot_option::CONGESTION, number);
+    }
+}
+
+/// What the kernel gives to a socket for which nobody asked.
+static KERNEL_CONGESTION: OnceLock<[u8; CONGESTION_NAME_LEN]> = OnceLock::new();
+
+fn fresh_congestion() -> [u8; CONGESTION_NAME_LEN] {
+    let fd = real::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+    let name = kernel_congestion(fd);
+    real::close(fd);
+    name
+}
+
+fn kernel_congestion(fd: c_int) -> [u8; CONGESTION_NAME_LEN] {
+    let mut name = [0; CONGESTION_NAME_LEN];
+    let mut len = CONGESTION_NAME_LEN as socklen_t;
+    real::getsockopt(fd, IPPROTO_TCP, libc::TCP_CONGESTION, name.as_mut_ptr().cast(), &raw mut len);
+    name
 }
 
 /// What Linux lets an accepted socket inherit. (The engine inherits what it was told by `OPTION`.)
@@ -365,6 +490,8 @@ pub(crate) fn inherit(from: Socket, to: Socket) {
         (&old.receive_low_water, &new.receive_low_water),
         (&old.asked_receive_buffer, &new.asked_receive_buffer),
         (&old.asked_send_buffer, &new.asked_send_buffer),
+        (&old.asked_user_timeout_ms, &new.asked_user_timeout_ms),
+        (&old.asked_max_segment, &new.asked_max_segment),
         (&old.keep_alive_times[0], &new.keep_alive_times[0]),
         (&old.keep_alive_times[1], &new.keep_alive_times[1]),
     ] {

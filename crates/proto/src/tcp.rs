@@ -11,20 +11,27 @@
 //! caller holds a ring per direction and moves the bytes that [`Deliver`] and [`Transmit`] name. Both may name up
 //! to 64 KiB at once: devices cut and merge (GSO, GRO).
 //!
-//! One file per mechanism: [`sequence`], [`isn`], [`options`], [`rtt`], [`congestion`], [`recovery`],
-//! [`reassembly`], [`timers`]; `connection` joins them.
+//! One file per mechanism: [`sequence`], [`isn`], [`cookie`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
+//! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`pacing`], [`timers`]; `connection` joins them.
 //!
-//! Left out on purpose: urgent data (RFC 6093 advises against it; the bytes stay in the stream), ECN, TCP Fast
-//! Open, path MTU discovery (the stage lowers the MSS), authentication.
+//! Left out on purpose: urgent data (RFC 6093 advises against it; the bytes stay in the stream), TCP Fast Open, raising
+//! the path MTU again (RFC 1191 §6.3) and probing for it (RFC 8899), authentication.
 
 pub mod config;
 pub mod congestion;
 pub mod connection;
+pub mod cookie;
+pub mod ecn;
+pub mod flight;
+pub mod frto;
 pub mod fused;
 pub mod isn;
 pub mod listen;
 pub mod module;
 pub mod options;
+pub mod pacing;
+pub mod prr;
+pub mod rack;
 pub mod reassembly;
 pub mod recovery;
 pub mod rtt;

@@ -11,7 +11,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use scoutline_base::Time;
+use scoutline_base::{Random, Time};
+use scoutline_proto::tcp::ecn::Policy;
 use scoutline_proto::tcp::{Algorithm, Config, Connection};
 use scoutline_wire::tcp::{Flags, Header};
 
@@ -24,6 +25,10 @@ struct Bottleneck {
     one_way: Duration,
     /// How long a full queue takes.
     buffer: Duration,
+    /// One packet in so many is lost on the way; 0: none.
+    lose_every: u64,
+    /// Packets that may be marked are, while the queue takes longer than this (a simple active queue management).
+    mark_from: Duration,
 }
 
 /// 20 Mbit/s, 20 ms there and back, 100 ms of buffer.
@@ -31,6 +36,8 @@ const ACCESS: Bottleneck = Bottleneck {
     bits_per_second: 20_000_000,
     one_way: Duration::from_millis(10),
     buffer: Duration::from_millis(100),
+    lose_every: 0,
+    mark_from: Duration::MAX,
 };
 
 /// Which end of which flow a segment goes to.
@@ -44,6 +51,8 @@ struct Segment {
     to: To,
     header: Header,
     payload: u32,
+    ecn_capable: bool,
+    marked: bool,
 }
 
 struct Flow {
@@ -52,6 +61,10 @@ struct Flow {
     starts: Time,
     /// Stream position at the beginning of the stretch that is looked at.
     marked: u64,
+}
+
+fn config() -> Config {
+    Config { receive_buffer: 4 << 20, send_buffer: 4 << 20, ..Config::default() }
 }
 
 struct Simulation {
@@ -64,18 +77,19 @@ struct Simulation {
     segments: Vec<Option<Segment>>,
     unused: Vec<usize>,
     dropped: u64,
+    passed: u64,
+    random: Random,
 }
 
 impl Simulation {
     /// Flows that send as fast as they may, from their times on.
     fn new(bottleneck: Bottleneck, flows: &[(Algorithm, u64)]) -> Simulation {
+        Simulation::with(bottleneck, flows, &config())
+    }
+
+    fn with(bottleneck: Bottleneck, flows: &[(Algorithm, u64)], config: &Config) -> Simulation {
         let flows = flows.iter().enumerate().map(|(index, &(algorithm, start_s))| {
-            let config = Config {
-                congestion: algorithm,
-                receive_buffer: 4 << 20,
-                send_buffer: 4 << 20,
-                ..Config::default()
-            };
+            let config = Config { congestion: algorithm, ..config.clone() };
             let starts = Time::from_millis(1 + start_s * 1000);
             let mut sender = Connection::connect(config.clone(), index as u32, 0, starts);
             let syn = sender.poll_transmit(starts).unwrap().header;
@@ -91,6 +105,8 @@ impl Simulation {
             segments: Vec::new(),
             unused: Vec::new(),
             dropped: 0,
+            passed: 0,
+            random: Random::new(7),
         }
     }
 
@@ -108,13 +124,18 @@ impl Simulation {
     }
 
     /// A segment at the queue.
-    fn enqueue(&mut self, segment: Segment) {
+    fn enqueue(&mut self, mut segment: Segment) {
         let begins = self.free_at.max(self.now);
+        segment.marked = segment.ecn_capable && begins.since(self.now) > self.bottleneck.mark_from;
         if begins.since(self.now) > self.bottleneck.buffer {
             self.dropped += 1;
             return;
         }
         self.free_at = begins + self.transmission(u64::from(segment.payload) + OVERHEAD);
+        self.passed += 1;
+        if self.bottleneck.lose_every > 0 && self.random.below(self.bottleneck.lose_every as u32) == 0 {
+            return;
+        }
         self.arrive(self.free_at + self.bottleneck.one_way, segment);
     }
 
@@ -130,7 +151,13 @@ impl Simulation {
                 let mut header = transmit.header;
                 header.sequence = header.sequence.wrapping_add((start - range.start) as u32);
                 header.flags.remove(Flags::FIN);
-                self.enqueue(Segment { to: To::Receiver(index), header, payload: (end - start) as u32 });
+                self.enqueue(Segment {
+                    to: To::Receiver(index),
+                    header,
+                    payload: (end - start) as u32,
+                    ecn_capable: transmit.ecn_capable,
+                    marked: false,
+                });
                 start = end;
                 if start >= range.end {
                     break;
@@ -139,7 +166,8 @@ impl Simulation {
         }
         while let Some(transmit) = self.flows[index].receiver.poll_transmit(now) {
             let at = now + self.bottleneck.one_way;
-            self.arrive(at, Segment { to: To::Sender(index), header: transmit.header, payload: 0 });
+            let (to, header) = (To::Sender(index), transmit.header);
+            self.arrive(at, Segment { to, header, payload: 0, ecn_capable: false, marked: false });
         }
     }
 
@@ -148,6 +176,9 @@ impl Simulation {
             To::Receiver(index) => {
                 let receiver = &mut self.flows[index].receiver;
                 receiver.on_segment(&segment.header, segment.payload, self.now);
+                if segment.marked {
+                    receiver.on_congestion_experienced();
+                }
                 receiver.on_consumed(receiver.receive_position());
                 index
             }
@@ -227,6 +258,7 @@ impl Simulation {
 
 const LEDBAT: Algorithm = Algorithm::LedbatPlusPlus;
 const CUBIC: Algorithm = Algorithm::Cubic;
+const BBR: Algorithm = Algorithm::Bbr;
 
 #[test]
 fn the_bottleneck_is_filled_by_cubic_alone_and_shared_by_two() {
@@ -234,6 +266,68 @@ fn the_bottleneck_is_filled_by_cubic_alone_and_shared_by_two() {
     assert!(alone[0] > 0.95 && alone[0] < 1.01, "{alone:?}");
     let two = Simulation::new(ACCESS, &[(CUBIC, 0), (CUBIC, 1)]).shares(20, 120);
     assert!(two[0] + two[1] > 0.95 && two.iter().all(|share| *share > 0.25), "{two:?}");
+}
+
+/// RFC 3168: who is marked yields as who is dropped, and loses nothing.
+#[test]
+fn where_queues_mark_nothing_is_dropped_and_queues_stay_short() {
+    let bottleneck = Bottleneck { mark_from: Duration::from_millis(20), ..ACCESS };
+    let config = Config { ecn: Policy::Offer, ..config() };
+    let mut simulation = Simulation::with(bottleneck, &[(CUBIC, 0), (CUBIC, 3)], &config);
+    simulation.run_until(10);
+    // Slow start overshoots by as much as it likes: its first round trips may be dropped.
+    let dropped = simulation.dropped;
+    let shares = simulation.shares(20, 80);
+    assert!(shares[0] + shares[1] > 0.9 && shares.iter().all(|share| *share > 0.25), "{shares:?}");
+    assert_eq!(simulation.dropped, dropped);
+    assert!(simulation.queue() < Duration::from_millis(60), "{:?}", simulation.queue());
+}
+
+#[test]
+fn bbr_fills_the_bottleneck_without_filling_its_queue() {
+    for one_way_ms in [2, 10, 50] {
+        let bottleneck = Bottleneck { one_way: Duration::from_millis(one_way_ms), ..ACCESS };
+        let mut simulation = Simulation::new(bottleneck, &[(BBR, 0)]);
+        let alone = simulation.shares(5, 60);
+        assert!(alone[0] > 0.9 && alone[0] < 1.01, "{one_way_ms} ms: {alone:?}");
+        let mut most = Duration::ZERO;
+        for second in 61..80 {
+            simulation.run_until(second);
+            most = most.max(simulation.queue());
+        }
+        // The window is two products of rate and round trip, and three bursts.
+        let bound = 2 * bottleneck.one_way + Duration::from_millis(20);
+        assert!(most < bound, "{one_way_ms} ms: {most:?}");
+    }
+}
+
+#[test]
+fn bbr_keeps_its_rate_over_losses_that_are_not_congestion() {
+    let bottleneck = Bottleneck { one_way: Duration::from_millis(50), lose_every: 50, ..ACCESS };
+    let shares = Simulation::new(bottleneck, &[(BBR, 0)]).shares(10, 60);
+    assert!(shares[0] > 0.8, "2 % loss at 100 ms: {shares:?}");
+    let shares = Simulation::new(bottleneck, &[(CUBIC, 0)]).shares(10, 60);
+    assert!(shares[0] < 0.2, "which is where others have to yield: {shares:?}");
+}
+
+#[test]
+fn two_bbr_flows_share_and_bbr_leaves_cubic_a_part() {
+    let shares = Simulation::new(ACCESS, &[(BBR, 0), (BBR, 5)]).shares(40, 160);
+    assert!(shares[0] + shares[1] > 0.9 && shares.iter().all(|share| *share > 0.25), "{shares:?}");
+    let shares = Simulation::new(ACCESS, &[(BBR, 0), (CUBIC, 0)]).shares(20, 120);
+    assert!(shares.iter().all(|share| *share > 0.1), "{shares:?}");
+}
+
+#[test]
+fn a_paced_flow_does_as_well_and_overflows_small_queues_less() {
+    let shallow = Bottleneck { buffer: Duration::from_millis(5), ..ACCESS };
+    let run = |pacing| {
+        let mut simulation = Simulation::with(shallow, &[(CUBIC, 0)], &Config { pacing, ..config() });
+        (simulation.shares(10, 60)[0], simulation.dropped)
+    };
+    let (burst, paced) = (run(false), run(true));
+    assert!(paced.0 >= burst.0 - 0.01, "{burst:?} {paced:?}");
+    assert!(paced.1 <= burst.1, "{burst:?} {paced:?}");
 }
 
 #[test]

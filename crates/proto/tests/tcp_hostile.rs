@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use scoutline_base::Time;
+use scoutline_proto::tcp::ecn::Policy;
 use scoutline_proto::tcp::{Algorithm, Config, Connection, Keepalive, State};
 use scoutline_wire::tcp::{Flags, Header, Options, SackBlocks};
 
@@ -37,6 +38,8 @@ enum Operation {
     Abort,
     Unreachable(bool),
     GrowReceive(u32),
+    Mark,
+    Switch(u8),
 }
 
 /// Mostly near the right number, at times anywhere.
@@ -67,6 +70,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => prop_oneof![Just(Operation::Shutdown), Just(Operation::Close), Just(Operation::Abort)],
         1 => any::<bool>().prop_map(Operation::Unreachable),
         1 => (0..2 * RECEIVE).prop_map(Operation::GrowReceive),
+        1 => Just(Operation::Mark),
+        1 => any::<u8>().prop_map(Operation::Switch),
     ]
 }
 
@@ -177,6 +182,11 @@ impl Subject {
             Operation::Close => drop(self.connection.close(self.now)),
             Operation::Abort => drop(self.connection.abort()),
             Operation::Unreachable(hard) => drop(self.connection.on_unreachable(hard, self.now)),
+            Operation::Mark => self.connection.on_congestion_experienced(),
+            Operation::Switch(which) => {
+                let all = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Bbr, Algorithm::LedbatPlusPlus];
+                self.connection.set_congestion(all[usize::from(which) % 4], self.now);
+            }
             Operation::GrowReceive(size) => {
                 self.ring = self.ring.max(u64::from(size));
                 self.connection.set_receive_buffer(size);
@@ -210,7 +220,14 @@ fn config(choice: u8) -> Config {
         send_buffer: SEND,
         timestamps: choice & 2 == 0,
         selective_ack: choice & 4 == 0,
-        congestion: if choice & 8 == 0 { Algorithm::Cubic } else { Algorithm::NewReno },
+        congestion: match choice & 24 {
+            0 => Algorithm::Cubic,
+            8 => Algorithm::Bbr,
+            16 => Algorithm::LedbatPlusPlus,
+            _ => Algorithm::NewReno,
+        },
+        ecn: if choice & 3 == 0 { Policy::Offer } else { Policy::Accept },
+        pacing: choice & 6 == 0,
         keepalive: (choice & 16 == 0).then_some(Keepalive { idle: second, interval: second, count: 2 }),
         user_timeout: (choice & 32 == 0).then_some(30 * second),
         nagle: choice & 64 == 0,

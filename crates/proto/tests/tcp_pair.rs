@@ -331,17 +331,19 @@ fn clean_wire_moves_both_streams_and_closes() {
     assert!(pair.hosts[0].events.contains(Events::CONNECTED | Events::PEER_FINISHED));
 }
 
-const ALGORITHMS: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::LedbatPlusPlus];
+const ALGORITHMS: [Algorithm; 4] =
+    [Algorithm::Cubic, Algorithm::NewReno, Algorithm::LedbatPlusPlus, Algorithm::Bbr];
 
 #[test]
 fn loss_reordering_and_duplication_leave_the_streams_intact() {
     for seed in 0..40 {
         let config = Config {
-            congestion: ALGORITHMS[seed as usize / 3 % 3],
+            congestion: ALGORITHMS[seed as usize / 3 % 4],
             timestamps: seed % 3 != 0,
             selective_ack: seed % 4 < 2,
             window_scaling: seed % 5 != 0,
             nagle: seed % 7 != 0,
+            pacing: seed % 11 == 0,
             ..Config::default()
         };
         let wire = Wire { split: seed % 6 != 0, ..BAD };

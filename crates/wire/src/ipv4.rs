@@ -15,6 +15,12 @@ pub const PROTOCOL_ICMP: u8 = 1;
 pub const PROTOCOL_TCP: u8 = 6;
 /// Protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
+/// The bits of the type-of-service octet that are ECN's (RFC 3168 §5).
+pub const ECN_MASK: u8 = 0b11;
+/// ECT(0): may be marked instead of dropped.
+pub const ECN_CAPABLE: u8 = 0b10;
+/// CE: was marked.
+pub const ECN_CE: u8 = 0b11;
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;

@@ -27,6 +27,7 @@ mod iperf;
 mod loss;
 mod machine;
 mod nginx;
+mod options;
 mod policies;
 mod python;
 mod readiness;

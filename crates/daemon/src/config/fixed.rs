@@ -30,7 +30,7 @@ impl Config {
     fn fixed(&self) -> Vec<(String, String)> {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
-        let values: [(&str, String); 19] = [
+        let values: [(&str, String); 22] = [
             ("[engine] cpu", text(&settings.cpu)),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
@@ -40,6 +40,9 @@ impl Config {
             ("[engine] max_buffer_memory", text(&settings.max_buffer_bytes)),
             ("[engine] time_wait_s", text(&settings.time_wait)),
             ("[engine] measure", text(&settings.measure)),
+            ("[tcp] congestion", text(&settings.tcp.congestion)),
+            ("[tcp] ecn", text(&settings.tcp.ecn)),
+            ("[tcp] pacing", text(&settings.tcp.pacing)),
             ("[linux] priority", text(&settings.linux_level)),
             ("[scheduler] priority_memory", text(&settings.policy_memory[0])),
             ("[scheduler] edf_memory", text(&settings.policy_memory[1])),

@@ -49,6 +49,7 @@ impl Config {
             max_paths: *engine.max_paths.get_ref(),
             max_buffer_bytes: engine.max_buffer_memory.get_ref().0,
             time_wait: Duration::from_secs(u64::from(*engine.time_wait_s.get_ref())),
+            tcp: self.tcp.settings(),
             queue_packets: *engine.queue_packets.get_ref(),
             measure: engine.measure,
             shares: self.scheduler.shares(),
@@ -59,6 +60,7 @@ impl Config {
             linux_interval: microseconds(*self.linux.interval_us.get_ref()),
             extension: self.extension(),
             system_level: Level::Priority(*self.system.priority.get_ref()),
+            seed: None,
         }
     }
 }

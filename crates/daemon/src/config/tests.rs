@@ -47,6 +47,10 @@ fn everything_can_be_said() {
         time_wait_s = 1
         queue_packets = 64
         measure = true
+        [tcp]
+        congestion = "bbr"
+        ecn = "offer"
+        pacing = true
         [linux]
         priority = 1
         quantum_us = 1000

@@ -13,6 +13,8 @@ use scoutline_abi::layout::{
 use scoutline_base::Time;
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::EPHEMERAL;
+use scoutline_proto::tcp::Algorithm;
+use scoutline_proto::tcp::module::MAX_SEGMENT;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
@@ -77,6 +79,9 @@ impl Core {
             call_op::CONNECT => self.connect(&end, address(), now),
             call_op::OPTION => self.set_option(&end, argument(0), argument(1), now),
             call_op::SET_CLASS => self.wish_class(&end, &name_in(call), now),
+            call_op::GET_OPTION if argument(0) >= slot_option::CONGESTION => {
+                self.tell_transport(&end, argument(0), call, now)
+            }
             call_op::GET_OPTION => self.tell_option(&end, argument(0), call),
             call_op::DISCONNECT if end.kind != slot_kind::DATAGRAM => Err(libc::EOPNOTSUPP),
             call_op::DISCONNECT => self.connect_datagram(&end, None).map(|()| 0),
@@ -207,6 +212,7 @@ impl Core {
             .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
             .with(Name::SendBuffer, Value::Number(MAX_AHEAD))
             .with(Name::PathName, Value::Text(format!("listen {local}").into()));
+        let attributes = with_segment(attributes, end);
         let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
         self.nets[net].tcp.listen(local, class, id);
         self.listeners.borrow_mut().insert(id, Rc::clone(end));
@@ -320,6 +326,7 @@ impl Core {
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
             slot_option::BROADCAST => {}
+            slot_option::CONGESTION..=slot_option::MAX_PACING_RATE => tune(end, option, value)?,
             slot_option::PRIORITY
             | slot_option::DEADLINE
             | slot_option::WEIGHT
@@ -439,7 +446,37 @@ fn socket_attributes(
     if let Some(remote) = remote {
         attributes.set(Name::Remote, Value::Address(remote));
     }
-    attributes
+    with_segment(attributes, end)
+}
+
+/// The largest segment, if the program set one.
+fn with_segment(attributes: Attributes, end: &SocketEnd) -> Attributes {
+    match end.tuning.get().max_segment {
+        0 => attributes,
+        most => attributes.with(Name::Other(MAX_SEGMENT), Value::Number(u64::from(most))),
+    }
+}
+
+/// Keeps an option of TCP; the stage hears of it in its next run.
+fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
+    let mut tuning = end.tuning.get();
+    match option {
+        slot_option::CONGESTION => {
+            let number = u8::try_from(value).ok().and_then(Algorithm::by_number).ok_or(libc::ENOENT)?;
+            tuning.congestion = number.number();
+        }
+        slot_option::USER_TIMEOUT => {
+            tuning.user_timeout_ms = u32::try_from(value).map_err(|_| libc::EINVAL)?;
+        }
+        slot_option::MAX_SEGMENT => tuning.max_segment = u16::try_from(value).map_err(|_| libc::EINVAL)?,
+        slot_option::QUICK_ACK => {
+            tuning.quick_ack = if value == 0 { 2 } else { 1 };
+            tuning.quick_ack_said = tuning.quick_ack_said.wrapping_add(1);
+        }
+        _ => tuning.max_pacing_rate = value,
+    }
+    end.tuning.set(tuning);
+    Ok(())
 }
 
 /// What a program is told when a path cannot be made.

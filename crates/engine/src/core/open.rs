@@ -344,6 +344,9 @@ fn make_net(
         // What the ring holds and what lies in files beside it.
         send_buffer: settings.send_buffer.max(MAX_AHEAD as u32),
         time_wait: settings.time_wait,
+        congestion: settings.tcp.congestion,
+        ecn: settings.tcp.ecn,
+        pacing: settings.tcp.pacing,
         ..Config::default()
     };
     let net = scoutline_proto::net::Net {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind, slot_request, slot_state};
 use scoutline_base::PathId;
-use scoutline_path::Budget;
+use scoutline_path::{Budget, Tuning};
 use scoutline_proto::Bindings;
 use scoutline_ring::{Span, Spans, StreamMemory};
 
@@ -49,6 +49,8 @@ pub(crate) struct SocketEnd {
     pub(crate) no_delay: Cell<bool>,
     /// SO_KEEPALIVE as [`scoutline_abi::layout::slot_option::KEEP_ALIVE`] has it; 0 off.
     pub(crate) keep_alive: Cell<u64>,
+    /// Other options of TCP; accepted connections have their listener's.
+    pub(crate) tuning: Cell<Tuning>,
     /// What its program asks for it (SOL_SCOUT); accepted connections have what was asked for their listener.
     pub(crate) wishes: RefCell<Option<Box<Wishes>>>,
     /// TCP_DEFER_ACCEPT of a listening socket, in seconds; 0 off.
@@ -97,6 +99,7 @@ impl SocketEnd {
             listen_paths: RefCell::default(),
             no_delay: Cell::new(false),
             keep_alive: Cell::new(0),
+            tuning: Cell::default(),
             wishes: RefCell::default(),
             defer_accept: Cell::new(0),
             deferring: Cell::new(0),

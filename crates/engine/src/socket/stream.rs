@@ -10,7 +10,7 @@ use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
 use scoutline_base::Time;
 use scoutline_path::{
     Account, Attributes, Body, Budget, Burst, Context, Control, CreateError, DropReason, Effect, Message,
-    Name, Stage,
+    Name, Stage, Tuning,
 };
 use scoutline_proto::bindings::ClassIndex;
 
@@ -47,7 +47,7 @@ pub(crate) struct StreamStage {
     told_written: u64,
     told_consumed: u64,
     told_requests: u32,
-    told_options: (bool, u64),
+    told_options: (bool, u64, Tuning),
     /// Times in a row that the program's position could not be understood yet.
     looked_again: u32,
     /// The protocol needs this path no longer.
@@ -117,7 +117,7 @@ impl StreamStage {
             told_written: 0,
             told_consumed: 0,
             told_requests: 0,
-            told_options: (false, 0),
+            told_options: (false, 0, Tuning::default()),
             looked_again: 0,
             finished: false,
             deferred: None,
@@ -228,6 +228,7 @@ impl StreamStage {
             end.path.set(Some(context.path));
             end.no_delay.set(parent.no_delay.get());
             end.keep_alive.set(parent.keep_alive.get());
+            end.tuning.set(parent.tuning.get());
             end.wishes.borrow_mut().clone_from(&parent.wishes.borrow());
             if let Some((local, remote)) = self.addresses {
                 set_addresses(&end, local, remote);
@@ -316,7 +317,7 @@ impl StreamStage {
     /// Options that the protocol below has not been told.
     fn tell_options(&mut self, burst: &mut Burst) {
         let Some(end) = &self.end else { return };
-        let (no_delay, keep_alive) = (end.no_delay.get(), end.keep_alive.get());
+        let (no_delay, keep_alive, tuning) = (end.no_delay.get(), end.keep_alive.get(), end.tuning.get());
         if no_delay != self.told_options.0 {
             burst.push(Message::control(Control::NoDelay(no_delay)));
         }
@@ -325,7 +326,10 @@ impl StreamStage {
             let times = (keep_alive != 0).then(|| (field(0), field(20), field(40)));
             burst.push(Message::control(Control::KeepAlive(times)));
         }
-        self.told_options = (no_delay, keep_alive);
+        if tuning != self.told_options.2 {
+            burst.push(Message::control(Control::Tune(tuning)));
+        }
+        self.told_options = (no_delay, keep_alive, tuning);
     }
 
     /// A closed socket whose data the peer has is needed no longer, though the path may linger in TIME-WAIT.

@@ -473,14 +473,12 @@ impl World {
         to.local_port.store(queue.local_port.load(Relaxed), Relaxed);
         to.remote_address.store(self.address, Relaxed);
         to.remote_port.store(from.local_port.load(Relaxed), Relaxed);
-        to.tcp_state.store(1, Relaxed);
         to.state.store(is::CONNECTED | is::BOUND, Release);
         let region = &self.regions[listener.0];
         let spans = region.ring_spans(queue.receive_offset.load(Relaxed), RING, tail * 4, 4).unwrap();
         // SAFETY: four mapped, aligned bytes.
         unsafe { spans[0].memory.cast::<u32>().write_volatile(server.1) };
         queue.receive_tail.store(tail + 1, Release);
-        from.tcp_state.store(1, Relaxed);
         from.state.fetch_or(is::CONNECTED, AcqRel);
         from.state.fetch_and(!is::CONNECTING, AcqRel);
         self.notify(listener);

@@ -86,7 +86,16 @@ impl IcmpStage {
             device: self.interface.device,
             protocol: quoted.protocol,
         };
-        context.effects.push(Effect::Notify(key, Control::Unreachable(header.kind, header.code)));
+        let icmp::Header { kind, code, rest } = header;
+        let told = match (kind, code) {
+            _ if quoted.protocol != ipv4::PROTOCOL_TCP => Control::Unreachable(kind, code),
+            // RFC 1191 §4: the next-hop MTU in the low half of the unused word.
+            (icmp::UNREACHABLE, icmp::unreachable::FRAGMENTATION_NEEDED) => {
+                Control::TooLong(u16::from_be_bytes([rest[2], rest[3]]), quoted.sequence)
+            }
+            _ => Control::UnreachableSegment(kind, code, quoted.sequence),
+        };
+        context.effects.push(Effect::Notify(key, told));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::tcp::congestion::Algorithm;
+use crate::tcp::ecn;
 
 /// Keepalive (RFC 9293 §3.8.4), as Linux's `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Config {
     pub send_buffer: u32,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// Data leaves at the rate that the window means, not in bursts; BBR always does so.
+    pub pacing: bool,
     /// Small segments wait while one is unacknowledged (RFC 9293 §3.7.4, with Minshall's refinement).
     pub nagle: bool,
     /// Longest delay of an acknowledgment; RFC 9293 §3.8.6.3 allows 500 ms.
@@ -52,6 +55,10 @@ pub struct Config {
     pub window_scaling: bool,
     /// Offer selective acknowledgment (RFC 2018).
     pub selective_ack: bool,
+    /// Explicit congestion notification (RFC 3168).
+    pub ecn: ecn::Policy,
+    /// Answer with cookies when there is no place for another handshake (RFC 4987 §3.6).
+    pub syn_cookies: bool,
     /// Give up when data stays unacknowledged for so long (RFC 5482).
     pub user_timeout: Option<Duration>,
     /// Most payload of one `Transmit`, in bytes; [`Tcp`](super::Tcp) takes less where the device takes less.
@@ -74,6 +81,7 @@ impl Default for Config {
             receive_buffer_max: 6 * 1024 * 1024,
             send_buffer: 256 * 1024,
             congestion: Algorithm::Cubic,
+            pacing: false,
             nagle: true,
             delayed_ack: Duration::from_millis(40),
             time_wait: Duration::from_secs(60),
@@ -82,6 +90,8 @@ impl Default for Config {
             timestamps: true,
             window_scaling: true,
             selective_ack: true,
+            ecn: ecn::Policy::default(),
+            syn_cookies: true,
             user_timeout: None,
             max_transmit_len: 65_160,
             min_rto: Duration::from_millis(200),

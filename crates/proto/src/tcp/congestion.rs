@@ -1,9 +1,10 @@
-//! Congestion control: one trait, NewReno (RFC 5681), CUBIC (RFC 9438), and LEDBAT++ for background traffic.
+//! Congestion control: one trait, NewReno (RFC 5681), CUBIC (RFC 9438), BBR, and LEDBAT++ for background traffic.
 //!
 //! All sizes are bytes. Growth counts acknowledged bytes, not acknowledgments (RFC 3465 without its limit per
 //! acknowledgment: receivers that merge segments acknowledge 64 KiB at once), and happens only while the window
 //! is what limits the sender (RFC 7661 §4).
 
+mod bbr;
 mod cubic;
 mod ledbat;
 mod new_reno;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use scoutline_base::Time;
 
+pub use bbr::Bbr;
 pub use cubic::Cubic;
 pub use ledbat::LedbatPlusPlus;
 pub use new_reno::NewReno;
@@ -27,8 +29,69 @@ pub enum Algorithm {
     /// RFC 9438.
     #[default]
     Cubic,
+    /// draft-cardwell-iccrg-bbr-congestion-control-00: version 1. Paces.
+    Bbr,
     /// draft-irtf-iccrg-ledbat-plus-plus: what is left over by others.
     LedbatPlusPlus,
+}
+
+impl Algorithm {
+    /// By name, as Linux has them (`TCP_CONGESTION`).
+    pub fn by_name(name: &str) -> Option<Algorithm> {
+        Some(match name {
+            "cubic" => Algorithm::Cubic,
+            "reno" => Algorithm::NewReno,
+            "bbr" => Algorithm::Bbr,
+            "ledbat++" => Algorithm::LedbatPlusPlus,
+            _ => return None,
+        })
+    }
+
+    /// By the number that [`scoutline_path::Tuning`] has.
+    pub const fn by_number(number: u8) -> Option<Algorithm> {
+        Some(match number {
+            1 => Algorithm::Cubic,
+            2 => Algorithm::NewReno,
+            3 => Algorithm::Bbr,
+            4 => Algorithm::LedbatPlusPlus,
+            _ => return None,
+        })
+    }
+
+    /// Its number, from 1 on.
+    pub const fn number(self) -> u8 {
+        match self {
+            Algorithm::Cubic => 1,
+            Algorithm::NewReno => 2,
+            Algorithm::Bbr => 3,
+            Algorithm::LedbatPlusPlus => 4,
+        }
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Cubic => "cubic",
+            Algorithm::NewReno => "reno",
+            Algorithm::Bbr => "bbr",
+            Algorithm::LedbatPlusPlus => "ledbat++",
+        }
+    }
+}
+
+/// Something has arrived at the peer, in recovery or not: what a model of the path is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    /// How much, in bytes.
+    pub bytes: u64,
+    /// Of what was sent once only, the end of what was sent last, in units.
+    pub newest: Option<u64>,
+    /// What is in the network after it, in bytes.
+    pub in_flight: u64,
+    /// Losses are being repaired.
+    pub recovering: bool,
+    /// When.
+    pub now: Time,
 }
 
 /// New data was acknowledged.
@@ -97,6 +160,20 @@ pub(crate) trait Controller {
     fn set_segment(&mut self, segment: u16) {
         self.base_mut().set_segment(segment);
     }
+
+    /// New data up to the unit `end` leaves, with `in_flight` bytes in the network before it. For models of the path.
+    fn on_sent(&mut self, _end: u64, _in_flight: u64, _now: Time) {}
+
+    /// There is nothing more to send, and the window would take more. For models of the path.
+    fn on_app_limited(&mut self, _in_flight: u64) {}
+
+    /// Something arrived. For models of the path.
+    fn on_moved(&mut self, _moved: &Moved) {}
+
+    /// At how many bytes a second data is to leave, if this controller says so.
+    fn rate(&self, _round_trip: Duration) -> Option<u64> {
+        None
+    }
 }
 
 /// The controller of a connection: an enum, so that it lies within the connection.
@@ -106,6 +183,8 @@ pub enum Congestion {
     NewReno(NewReno),
     /// RFC 9438.
     Cubic(Cubic),
+    /// A model of the path; apart, as the next.
+    Bbr(Box<Bbr>),
     /// For background traffic; apart, because it is larger and rarer than the others.
     LedbatPlusPlus(Box<LedbatPlusPlus>),
 }
@@ -117,6 +196,7 @@ impl Congestion {
         match algorithm {
             Algorithm::NewReno => Congestion::NewReno(NewReno { base }),
             Algorithm::Cubic => Congestion::Cubic(Cubic::new(base)),
+            Algorithm::Bbr => Congestion::Bbr(Box::new(Bbr::new(base, None, Time::ZERO))),
             Algorithm::LedbatPlusPlus => Congestion::LedbatPlusPlus(Box::new(LedbatPlusPlus::new(segment))),
         }
     }
@@ -126,6 +206,7 @@ impl Congestion {
         match self {
             Congestion::NewReno(_) => Algorithm::NewReno,
             Congestion::Cubic(_) => Algorithm::Cubic,
+            Congestion::Bbr(_) => Algorithm::Bbr,
             Congestion::LedbatPlusPlus(_) => Algorithm::LedbatPlusPlus,
         }
     }
@@ -140,6 +221,7 @@ impl Congestion {
         *self = match algorithm {
             Algorithm::NewReno => Congestion::NewReno(NewReno { base }),
             Algorithm::Cubic => Congestion::Cubic(Cubic::new(base)),
+            Algorithm::Bbr => Congestion::Bbr(Box::new(Bbr::new(base, least_rtt, now))),
             Algorithm::LedbatPlusPlus => {
                 let controller = LedbatPlusPlus::resume(base, least_rtt, now);
                 Congestion::LedbatPlusPlus(Box::new(controller))
@@ -147,8 +229,16 @@ impl Congestion {
         };
     }
 
+    /// It keeps a model of the path: it wants to know of all that is sent and arrives, sends in recovery as its window
+    /// says, and does not heed marks.
+    #[inline]
+    pub fn is_model(&self) -> bool {
+        matches!(self, Congestion::Bbr(_))
+    }
+
     fn inner(&mut self) -> &mut dyn Controller {
         match self {
+            Congestion::Bbr(controller) => controller.as_mut(),
             Congestion::NewReno(controller) => controller,
             Congestion::Cubic(controller) => controller,
             Congestion::LedbatPlusPlus(controller) => controller.as_mut(),
@@ -162,6 +252,7 @@ impl Controller for Congestion {
         match self {
             Congestion::NewReno(controller) => &controller.base,
             Congestion::Cubic(controller) => &controller.base,
+            Congestion::Bbr(controller) => controller.base(),
             Congestion::LedbatPlusPlus(controller) => controller.base(),
         }
     }
@@ -174,6 +265,7 @@ impl Controller for Congestion {
         match self {
             Congestion::NewReno(controller) => controller.on_acknowledged(acknowledged),
             Congestion::Cubic(controller) => controller.on_acknowledged(acknowledged),
+            Congestion::Bbr(controller) => controller.on_acknowledged(acknowledged),
             Congestion::LedbatPlusPlus(controller) => controller.on_acknowledged(acknowledged),
         }
     }
@@ -196,6 +288,29 @@ impl Controller for Congestion {
 
     fn set_segment(&mut self, segment: u16) {
         self.inner().set_segment(segment);
+    }
+
+    fn on_recovered(&mut self, flight: u32) {
+        self.inner().on_recovered(flight);
+    }
+
+    fn on_sent(&mut self, end: u64, in_flight: u64, now: Time) {
+        self.inner().on_sent(end, in_flight, now);
+    }
+
+    fn on_app_limited(&mut self, in_flight: u64) {
+        self.inner().on_app_limited(in_flight);
+    }
+
+    fn on_moved(&mut self, moved: &Moved) {
+        self.inner().on_moved(moved);
+    }
+
+    fn rate(&self, round_trip: Duration) -> Option<u64> {
+        match self {
+            Congestion::Bbr(controller) => controller.rate(round_trip),
+            _ => None,
+        }
     }
 }
 

@@ -24,11 +24,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_base::Time;
+use scoutline_path::Tuning;
 use scoutline_wire::tcp::Header;
 
 use crate::tcp::config::{Config, Keepalive};
 use crate::tcp::congestion::{Algorithm, Congestion, Controller};
+use crate::tcp::ecn::Ecn;
 use crate::tcp::options::Negotiated;
+use crate::tcp::pacing::Pacer;
 use crate::tcp::reassembly::Ranges;
 use crate::tcp::recovery::{Phase, Recovery};
 use crate::tcp::rtt::RttEstimator;
@@ -125,8 +128,17 @@ struct Send {
     last: Time,
     /// End and time of the segment being timed (Karn).
     timed: Option<(u64, Time)>,
-    /// End of a tail loss probe that is under way (RFC 8985 §7.1 TLP.end_seq).
-    tail_probe: Option<u64>,
+    /// A tail loss probe that is under way.
+    tail_probe: Option<TailProbe>,
+}
+
+/// A tail loss probe (RFC 8985 §7.1).
+#[derive(Clone, Copy, Debug)]
+struct TailProbe {
+    /// TLP.end_seq
+    end: u64,
+    /// TLP.is_retrans
+    again: bool,
 }
 
 /// The receiving half: stream positions.
@@ -160,6 +172,8 @@ struct Receive {
     quick: u8,
     /// Duplicate acknowledgments owed beyond one.
     duplicates: u8,
+    /// What came a second time, to be reported once (RFC 2883).
+    duplicate: Option<(u64, u64)>,
 }
 
 /// Whether an acknowledgment is owed.
@@ -196,11 +210,15 @@ pub struct Connection {
     override_now: bool,
     keepalive_now: bool,
     soft_error: bool,
+    /// Data leaves at a rate.
+    paced: bool,
     negotiated: Negotiated,
     send: Send,
     receive: Receive,
     timers: Timers,
     recovery: Recovery,
+    ecn: Ecn,
+    pacer: Pacer,
     congestion: Congestion,
     rtt: RttEstimator,
     /// Added to the millisecond clock (RFC 7323 §7.1).
@@ -216,6 +234,12 @@ pub struct Connection {
     last_heard: Time,
     reset: Option<Reset>,
     retransmits: u32,
+    /// Of them, bytes.
+    retransmitted: u64,
+    /// DSACKs that came.
+    duplicates: u32,
+    /// What the program set.
+    tuned: Tuning,
     /// Most data of the next `Transmit`, in bytes.
     transmit_limit: u32,
     config: Arc<Config>,
@@ -242,22 +266,46 @@ pub struct Info {
     pub cwnd: u32,
     /// Slow-start threshold in bytes; `u32::MAX` before the first loss.
     pub ssthresh: u32,
+    /// The rate at which data leaves, in bytes a second, if it is paced.
+    pub pacing_rate: Option<u64>,
     /// Recovery phase.
     pub phase: Phase,
     /// Duplicates that mean loss: grows with the reordering seen.
     pub reordering: u32,
     /// Segments (or super-segments) sent again, in total.
     pub retransmits: u32,
+    /// Of them, bytes.
+    pub retransmitted: u64,
+    /// How often the peer told of something that came twice.
+    pub duplicates: u32,
+    /// Reordering was seen (with SACK).
+    pub is_reordering: bool,
     /// Time-outs in a row.
     pub attempts: u8,
+    /// Probes since the window closed.
+    pub probes: u8,
+    /// When data was last sent.
+    pub last_sent: Time,
+    /// When the peer was last heard.
+    pub last_heard: Time,
+    /// Bytes that the peer has acknowledged.
+    pub acknowledged: u64,
+    /// Bytes that have come in order.
+    pub received: u64,
+    /// The largest segment that we told the peer of, in bytes with options.
+    pub advertised_mss: u16,
     /// Bytes sent and not acknowledged.
     pub unacked: u64,
     /// Bytes that the peer holds out of order.
     pub sacked: u64,
+    /// Bytes that are lost and not sent again yet.
+    pub lost: u64,
     /// Bytes written and not sent yet.
     pub unsent: u64,
     /// Payload of a full segment that we send, in bytes.
     pub snd_mss: u16,
+    /// The largest packet of the network layer that we send, in bytes.
+    pub path_mtu: u16,
     /// Payload of a full segment that the peer sends, as seen, in bytes.
     pub rcv_mss: u16,
     /// Window that the peer gave, in bytes.
@@ -272,6 +320,8 @@ pub struct Info {
     pub timestamps: bool,
     /// SACK is on.
     pub sack: bool,
+    /// ECN is on.
+    pub ecn: bool,
     /// An ICMP error came that did not end the connection.
     pub soft_error: bool,
 }
@@ -293,6 +343,7 @@ impl Connection {
             override_now: false,
             keepalive_now: false,
             soft_error: false,
+            paced: config.pacing || config.congestion == Algorithm::Bbr,
             negotiated,
             send: Send {
                 iss,
@@ -327,9 +378,12 @@ impl Connection {
                 segment: input::INITIAL_SEGMENT,
                 quick: input::QUICK_ACKS,
                 duplicates: 0,
+                duplicate: None,
             },
             timers: Timers::default(),
             recovery: Recovery::default(),
+            ecn: Ecn::default(),
+            pacer: Pacer::default(),
             congestion: Congestion::new(config.congestion, negotiated.segment_payload()),
             rtt: RttEstimator::new(config.min_rto),
             timestamp_offset,
@@ -341,6 +395,9 @@ impl Connection {
             last_heard: now,
             reset: None,
             retransmits: 0,
+            retransmitted: 0,
+            duplicates: 0,
+            tuned: Tuning::default(),
             transmit_limit: u32::MAX,
             config,
         }
@@ -361,6 +418,23 @@ impl Connection {
     ) -> Connection {
         let mut connection = Connection::new(config.into(), State::SynReceived, iss, ts_offset, now);
         connection.take_syn(syn, now);
+        connection.ecn.on_syn(connection.config.ecn, syn.flags);
+        connection
+    }
+
+    /// The passive open on a `syn` that was answered with a SYN cookie, without a connection: its acknowledgment is the
+    /// next segment.
+    pub fn recall(
+        config: impl Into<Arc<Config>>,
+        cookie: u32,
+        ts_offset: u32,
+        syn: &Header,
+        now: Time,
+    ) -> Connection {
+        let mut connection = Connection::accept(config, cookie, ts_offset, syn, now);
+        connection.poll_handshake(now);
+        // When it was sent, nobody remembers.
+        connection.send.timed = None;
         connection
     }
 
@@ -371,6 +445,13 @@ impl Connection {
             return input;
         }
         self.on_unpredicted(header, payload_len, now)
+    }
+
+    /// The segment just taken came marked CE: a router would rather have dropped it (RFC 3168 §6.1.3).
+    pub fn on_congestion_experienced(&mut self) {
+        if self.ecn.on_mark() && self.state.may_receive() {
+            self.owed = Owed::Now;
+        }
     }
 
     /// The program has put `position` bytes into the send ring so far. A smaller value than before is ignored, as
@@ -422,7 +503,54 @@ impl Connection {
     /// What the connection carries is background from now on, and yields to all else (LEDBAT++), or is not any more.
     pub fn set_background(&mut self, background: bool, now: Time) {
         let algorithm = if background { Algorithm::LedbatPlusPlus } else { self.config.congestion };
+        self.switch(algorithm, now);
+    }
+
+    /// `TCP_CONGESTION`. What is background stays so until it is not any more.
+    pub fn set_congestion(&mut self, algorithm: Algorithm, now: Time) {
+        let is_background = self.congestion.algorithm() == Algorithm::LedbatPlusPlus
+            && self.config.congestion != Algorithm::LedbatPlusPlus;
+        Arc::make_mut(&mut self.config).congestion = algorithm;
+        if !is_background {
+            self.switch(algorithm, now);
+        }
+    }
+
+    fn switch(&mut self, algorithm: Algorithm, now: Time) {
         self.congestion.switch(algorithm, self.rtt.least(), now);
+        self.is_paced();
+    }
+
+    fn is_paced(&mut self) {
+        self.paced = self.config.pacing || self.congestion.is_model() || self.tuned.max_pacing_rate != 0;
+    }
+
+    /// What the program set. What is as before changes nothing.
+    pub fn tune(&mut self, tuning: &Tuning, now: Time) {
+        let before = std::mem::replace(&mut self.tuned, *tuning);
+        if tuning.congestion != before.congestion
+            && let Some(algorithm) = Algorithm::by_number(tuning.congestion)
+        {
+            self.set_congestion(algorithm, now);
+        }
+        if tuning.user_timeout_ms != before.user_timeout_ms {
+            let timeout = Duration::from_millis(u64::from(tuning.user_timeout_ms));
+            self.set_user_timeout((!timeout.is_zero()).then_some(timeout));
+        }
+        if tuning.max_pacing_rate != before.max_pacing_rate {
+            self.is_paced();
+        }
+        if tuning.quick_ack_said != before.quick_ack_said {
+            self.set_quick_ack(tuning.quick_ack == 1);
+        }
+    }
+
+    /// `TCP_QUICKACK`: what is owed goes at once, and what comes next is acknowledged at once for a while; or not.
+    fn set_quick_ack(&mut self, on: bool) {
+        self.receive.quick = if on { input::QUICK_ACKS } else { 0 };
+        if on && self.owed == Owed::Later {
+            self.owed = Owed::Now;
+        }
     }
 
     /// `SO_KEEPALIVE` and its times.
@@ -489,14 +617,26 @@ impl Connection {
             congestion: self.congestion.algorithm(),
             cwnd: self.congestion.window(),
             ssthresh: self.congestion.threshold(),
+            pacing_rate: self.pacing_rate(),
             phase: self.recovery.phase(),
             reordering: self.recovery.threshold(),
             retransmits: self.retransmits,
+            retransmitted: self.retransmitted,
+            duplicates: self.duplicates,
+            is_reordering: self.recovery.is_reordering(),
             attempts: self.attempts,
+            probes: self.probes,
+            last_sent: self.send.last,
+            last_heard: self.last_heard,
+            acknowledged: self.acknowledged(),
+            received: self.receive.next,
+            advertised_mss: self.config.mss,
             unacked: self.send.max - self.send.una,
             sacked: self.recovery.sacked(),
+            lost: self.recovery.lost(),
             unsent: self.end_unit().saturating_sub(self.send.max.max(1)),
             snd_mss: self.negotiated.segment_payload(),
+            path_mtu: self.negotiated.mss.saturating_add(HEADERS),
             rcv_mss: self.receive.segment,
             snd_wnd: self.send.window,
             rcv_wnd: self.window_left() as u32,
@@ -504,6 +644,7 @@ impl Connection {
             rcv_wscale: self.negotiated.receive_scale,
             timestamps: self.negotiated.timestamps,
             sack: self.negotiated.sack,
+            ecn: self.ecn.is_on(),
             soft_error: self.soft_error,
         }
     }
@@ -563,6 +704,7 @@ impl Connection {
         self.owed = Owed::Nothing;
         self.receive.duplicates = 0;
         self.receive.out_of_order.clear();
+        self.recovery.clear();
     }
 
     /// Books a challenge acknowledgment, within its limit (RFC 5961 §3, §4, §7).
@@ -579,11 +721,17 @@ impl Connection {
     }
 }
 
+/// An idle path with its socket must stay below 2 KiB (DESIGN §2); the rest of a path takes about half of that.
+const MAX_SIZE: usize = 960;
+
+/// IPv4 and TCP without options.
+const HEADERS: u16 = 40;
+
 /// Challenge acknowledgments a second and connection. RFC 5961 §7 suggests ten in five seconds; an honest peer needs
 /// one.
 const MAX_CHALLENGES: u8 = 5;
 
-const _: () = assert!(size_of::<Connection>() <= 640);
+const _: () = assert!(size_of::<Connection>() <= MAX_SIZE);
 
 #[cfg(test)]
 mod tests;

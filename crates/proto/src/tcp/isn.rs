@@ -43,6 +43,20 @@ impl Secret {
         self.flow(ours, theirs, 1) as u32
     }
 
+    /// A hash of the flow for a SYN cookie, and of a minute if one is given.
+    pub fn cookie(&self, ours: Endpoint, theirs: Endpoint, minute: Option<u32>) -> u32 {
+        let flow = self.flow(ours, theirs, 2 + u8::from(minute.is_some()));
+        match minute {
+            None => flow as u32,
+            Some(minute) => {
+                let mut bytes = [0; 12];
+                bytes[..8].copy_from_slice(&flow.to_le_bytes());
+                bytes[8..].copy_from_slice(&minute.to_le_bytes());
+                siphash::<1, 3>(self.key, &bytes) as u32
+            }
+        }
+    }
+
     fn flow(&self, ours: Endpoint, theirs: Endpoint, purpose: u8) -> u64 {
         let mut bytes = [0; 37];
         for (at, (address, port)) in [(0, ours), (18, theirs)] {

@@ -1,21 +1,28 @@
 //! The stages without a connection: of a listen path, and of the path that resets what nobody takes.
 
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddrV4};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
+use scoutline_base::Time;
 use scoutline_path::{
     Attributes, Body, Burst, Context, DropReason, Effect, FlowKey, Message, Name, Stage, Value,
 };
 use scoutline_wire::ipv4;
-use scoutline_wire::tcp::{Flags, Header};
+use scoutline_wire::tcp::{Flags, Header, Options};
 
-use super::module::{Backlog, HALF_OPEN, HalfOpen, PASSIVE};
-use super::reset_for;
+use super::cookie::{self, Flow, Offered};
+use super::module::{Backlog, COOKIE, HALF_OPEN, HalfOpen, MAX_SEGMENT, PASSIVE, Recalled, Tcp};
+use super::options::{DEFAULT_MSS as DEFAULT_SEGMENT, Negotiated};
 use super::stage::{Emitter, parse, restored};
+use super::{Config, ecn, reset_for};
 use crate::Interface;
 
+/// How long an acknowledgment may bring back a cookie (see [`cookie`]).
+const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 /// Attributes that a new connection has from the path that listened.
-const INHERITED: [Name; 7] = [
+const INHERITED: [Name; 8] = [
     Name::Class,
     Name::Priority,
     Name::Device,
@@ -23,15 +30,20 @@ const INHERITED: [Name; 7] = [
     Name::MemoryLimit,
     Name::ReceiveBuffer,
     Name::SendBuffer,
+    Name::Other(MAX_SEGMENT),
 ];
 
 /// The TCP stage of a listen path: RFC 9293 §3.10.7.2, the LISTEN state.
 ///
-/// Each SYN becomes [`Effect::Create`] of a path that starts at `SOCKET`, with the attributes of the flow and
+/// When there is no place for another handshake a SYN is answered with a [`cookie`], and nothing is kept; the
+/// acknowledgment that brings it back makes the connection.
+///
+/// Else each SYN becomes [`Effect::Create`] of a path that starts at `SOCKET`, with the attributes of the flow and
 /// `Parent`, and the SYN as its first message, from the start of its frame. The number of handshakes is bounded by
 /// the [`Backlog`].
 pub struct ListenStage {
     interface: Rc<Interface>,
+    tcp: Rc<Tcp>,
     local: SocketAddrV4,
     backlog: Rc<Backlog>,
     inherited: Attributes,
@@ -41,6 +53,7 @@ pub struct ListenStage {
 impl ListenStage {
     pub(super) fn new(
         interface: Rc<Interface>,
+        tcp: Rc<Tcp>,
         local: SocketAddrV4,
         backlog: Rc<Backlog>,
         attributes: &Attributes,
@@ -51,10 +64,10 @@ impl ListenStage {
                 inherited.set(name, value.clone());
             }
         }
-        ListenStage { interface, local, backlog, inherited, accepted: 0 }
+        ListenStage { interface, tcp, local, backlog, inherited, accepted: 0 }
     }
 
-    /// The connections that no program has yet: the engine counts those that wait for accept there.
+    /// The connections whose handshake is not complete.
     pub fn backlog(&self) -> &Rc<Backlog> {
         &self.backlog
     }
@@ -69,6 +82,12 @@ impl ListenStage {
         if flags.contains(Flags::RST) {
             return context.account.on_drop(DropReason::BadFlags);
         }
+        if flags.contains(Flags::ACK) && !flags.contains(Flags::SYN) && self.expects_cookies(context.now) {
+            match self.recall(&message, &header, context.now) {
+                Some(recalled) => return self.on_cookie(message, &header, recalled, context),
+                None => self.backlog.refused.set(self.backlog.refused.get() + 1),
+            }
+        }
         if flags.contains(Flags::ACK) {
             context.account.on_drop(DropReason::NoPath);
             return reset(&self.interface, &message, &header, header_len, turned, context);
@@ -76,11 +95,119 @@ impl ListenStage {
         if !flags.contains(Flags::SYN) {
             return context.account.on_drop(DropReason::BadFlags);
         }
-        self.on_syn(message, &header, context);
+        self.on_syn(message, &header, turned, context);
     }
 
-    fn on_syn(&mut self, message: Message, header: &Header, context: &mut Context<'_>) {
-        let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else {
+    /// The connection that the acknowledgment of a cookie makes.
+    fn on_cookie(
+        &mut self,
+        message: Message,
+        header: &Header,
+        recalled: Recalled,
+        context: &mut Context<'_>,
+    ) {
+        let Some(source) = message.facts.source else { return };
+        let remote = SocketAddrV4::new(source, header.source_port);
+        if context.effects.iter().any(|effect| is_creation_for(effect, remote)) {
+            return context.account.on_drop(DropReason::BadFlags);
+        }
+        self.create(message, header, remote, Some(recalled), context);
+    }
+
+    /// Cookies may be about.
+    fn expects_cookies(&self, now: Time) -> bool {
+        self.backlog.cookie_at.get().is_some_and(|at| now.since(at) < COOKIE_LIFETIME)
+    }
+
+    fn flow(message: &Message, header: &Header) -> Option<Flow> {
+        let (source, destination) = (message.facts.source?, message.facts.destination?);
+        let ours = (IpAddr::V4(destination), header.destination_port);
+        Some(Flow { ours, theirs: (IpAddr::V4(source), header.source_port) })
+    }
+
+    fn config(&self) -> Arc<Config> {
+        self.tcp.config_for(
+            &self.interface,
+            self.inherited.number(Name::ReceiveBuffer),
+            self.inherited.number(Name::SendBuffer),
+            self.inherited.number(Name::Other(MAX_SEGMENT)),
+        )
+    }
+
+    /// The SYN that an acknowledgment's cookie tells of.
+    fn recall(&self, message: &Message, header: &Header, now: Time) -> Option<Recalled> {
+        let flow = ListenStage::flow(message, header)?;
+        let cookie = header.acknowledgment.wrapping_sub(1);
+        let theirs = header.sequence.wrapping_sub(1);
+        let segment = cookie::check(self.tcp.secret(), &flow, cookie, theirs, now)?;
+        let offered = header.options.timestamps.map(|(_, echo)| {
+            let offset = self.tcp.secret().timestamp_offset(flow.ours, flow.theirs);
+            Offered::from_echo(echo.wrapping_sub(offset))
+        });
+        let offered = offered.unwrap_or_default();
+        let mut flags = Flags::SYN;
+        flags.set(Flags::ECE | Flags::CWR, offered.ecn);
+        let options = Options {
+            mss: Some(segment),
+            window_scale: offered.window_scale,
+            sack_permitted: offered.sack,
+            timestamps: header.options.timestamps.map(|(value, _)| (value, 0)),
+            ..Options::default()
+        };
+        let syn = Header { sequence: theirs, acknowledgment: 0, flags, options, ..*header };
+        Some(Recalled { syn, cookie })
+    }
+
+    /// Answers a SYN with a cookie.
+    fn send_cookie(
+        &mut self,
+        message: &Message,
+        header: &Header,
+        turned: &mut Burst,
+        context: &mut Context<'_>,
+    ) {
+        let Some(flow) = ListenStage::flow(message, header) else { return };
+        let config = self.config();
+        if context.transmit_room == 0 || !config.syn_cookies {
+            self.backlog.refused.set(self.backlog.refused.get() + 1);
+            return context.account.on_drop(DropReason::BacklogFull);
+        }
+        context.transmit_room -= 1;
+        let secret = self.tcp.secret();
+        let mut ours = Negotiated::offer(&config);
+        ours.accept(&header.options);
+        // What a timestamp does not bring back cannot be agreed on.
+        let timestamps = header.options.timestamps.filter(|_| ours.timestamps);
+        ours.sack &= timestamps.is_some();
+        ours.window_scaling &= timestamps.is_some();
+        let both = Flags::ECE | Flags::CWR;
+        let ecn = timestamps.is_some() && config.ecn != ecn::Policy::Off && header.flags.contains(both);
+        let window_scale = header.options.window_scale.filter(|_| ours.window_scaling);
+        let offered = Offered { window_scale, sack: ours.sack, ecn };
+        let offset = secret.timestamp_offset(flow.ours, flow.theirs);
+        let stamp = offered.timestamp(context.now.as_millis() as u32).wrapping_add(offset);
+        let segment = header.options.mss.unwrap_or(DEFAULT_SEGMENT);
+        let mut flags = Flags::SYN | Flags::ACK;
+        flags.set(Flags::ECE, ecn);
+        let answer = Header {
+            source_port: header.destination_port,
+            destination_port: header.source_port,
+            sequence: cookie::make(secret, &flow, header.sequence, segment, context.now),
+            acknowledgment: header.sequence.wrapping_add(1),
+            flags,
+            window: config.receive_buffer.min(u32::from(u16::MAX)) as u16,
+            options: ours.syn_options(config.mss, (stamp, timestamps.map_or(0, |(value, _)| value))),
+            ..Header::default()
+        };
+        self.backlog.cookie_at.set(Some(context.now));
+        self.backlog.cookies.set(self.backlog.cookies.get() + 1);
+        if let Some(key) = key_of(&self.interface, message, header) {
+            turned.push(Emitter { interface: &self.interface, key: &key }.message(&answer, 0, Body::Empty));
+        }
+    }
+
+    fn on_syn(&mut self, message: Message, header: &Header, turned: &mut Burst, context: &mut Context<'_>) {
+        let Some(source) = message.facts.source else {
             return context.account.on_drop(DropReason::Malformed);
         };
         if header.source_port == 0 {
@@ -92,13 +219,27 @@ impl ListenStage {
             return context.account.on_drop(DropReason::BadFlags);
         }
         if self.backlog.is_full() {
-            self.backlog.refused.set(self.backlog.refused.get() + 1);
-            return context.account.on_drop(DropReason::BacklogFull);
+            return self.send_cookie(&message, header, turned, context);
         }
+        self.create(message, header, remote, None, context);
+    }
+
+    /// The path of a connection, with its first message.
+    fn create(
+        &mut self,
+        message: Message,
+        header: &Header,
+        remote: SocketAddrV4,
+        recalled: Option<Recalled>,
+        context: &mut Context<'_>,
+    ) {
+        let Some(destination) = message.facts.destination else {
+            return context.account.on_drop(DropReason::Malformed);
+        };
         self.accepted += 1;
         let local = SocketAddrV4::new(destination, header.destination_port);
         let half_open = Rc::new(HalfOpen::take(&self.backlog));
-        let attributes = self
+        let mut attributes = self
             .inherited
             .clone()
             .with(Name::Protocol, Value::Number(u64::from(ipv4::PROTOCOL_TCP)))
@@ -108,6 +249,9 @@ impl ListenStage {
             .with(Name::Parent, Value::Path(context.path))
             .with(Name::Other(PASSIVE), Value::Number(1))
             .with(Name::Other(HALF_OPEN), Value::Any(half_open));
+        if let Some(recalled) = recalled {
+            attributes.set(Name::Other(COOKIE), Value::Any(Rc::new(recalled)));
+        }
         let first = Some(restored(message));
         context.effects.push(Effect::Create { module: "SOCKET", attributes, first });
     }
@@ -140,6 +284,9 @@ impl Stage for ListenStage {
         facts.push(("backlog", self.backlog.limit.get().to_string()));
         facts.push(("half-open", self.backlog.half_open.get().to_string()));
         facts.push(("syns", self.accepted.to_string()));
+        if self.backlog.cookies.get() > 0 {
+            facts.push(("cookies", self.backlog.cookies.get().to_string()));
+        }
     }
 
     any_stage!();
@@ -190,6 +337,18 @@ impl Stage for ResetStage {
     any_stage!();
 }
 
+/// The flow of a segment that came.
+fn key_of(interface: &Interface, message: &Message, header: &Header) -> Option<FlowKey> {
+    Some(FlowKey {
+        remote: message.facts.source?,
+        local: message.facts.destination?,
+        remote_port: header.source_port,
+        local_port: header.destination_port,
+        device: interface.device,
+        protocol: ipv4::PROTOCOL_TCP,
+    })
+}
+
 /// Answers a segment of no connection, at a limited rate.
 fn reset(
     interface: &Interface,
@@ -199,22 +358,14 @@ fn reset(
     turned: &mut Burst,
     context: &mut Context<'_>,
 ) {
-    let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else { return };
+    let Some(key) = key_of(interface, message, header) else { return };
     let payload_len = (message.body_len() - header_len) as u32;
-    let Some(answer) = reset_for(header, payload_len).filter(|_| interface.is_ours(destination)) else {
+    let Some(answer) = reset_for(header, payload_len).filter(|_| interface.is_ours(key.local)) else {
         return;
     };
     if context.transmit_room == 0 || !interface.resets.borrow_mut().take(context.now) {
         return context.account.on_drop(DropReason::RateLimited);
     }
     context.transmit_room -= 1;
-    let key = FlowKey {
-        remote: source,
-        local: destination,
-        remote_port: header.source_port,
-        local_port: header.destination_port,
-        device: interface.device,
-        protocol: ipv4::PROTOCOL_TCP,
-    };
     turned.push(Emitter { interface, key: &key }.message(&answer, 0, Body::Empty));
 }

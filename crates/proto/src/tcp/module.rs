@@ -13,6 +13,7 @@ use scoutline_path::{
 use scoutline_wire::{ipv4, tcp};
 
 use super::isn::Secret;
+use super::stage::Begins;
 use super::{Config, ListenStage, ResetStage, TcpStage};
 use crate::{Bindings, Interface};
 
@@ -22,6 +23,11 @@ pub const PASSIVE: &str = "passive";
 pub const RESET: &str = "reset";
 /// The attribute (`Name::Other`) with which a listening socket's paths share one [`Backlog`] (`Value::Any`).
 pub const BACKLOG: &str = "backlog";
+/// The attribute (`Name::Other`) with the largest segment of a connection, as its program set it (TCP_MAXSEG).
+pub const MAX_SEGMENT: &str = "max-segment";
+/// The attribute (`Name::Other`) of a connection whose first message is the acknowledgment of a cookie: the SYN that
+/// the cookie tells of ([`Recalled`], `Value::Any`).
+pub(super) const COOKIE: &str = "cookie";
 /// The attribute (`Name::Other`) by which a new connection holds its place among the half-open ones.
 pub(super) const HALF_OPEN: &str = "half-open";
 
@@ -39,12 +45,22 @@ pub struct Backlog {
     pub half_open: Cell<u32>,
     /// SYNs that found it full.
     pub refused: Cell<u64>,
+    /// SYNs that were answered with a cookie.
+    pub cookies: Cell<u64>,
+    /// When the last was: acknowledgments are looked at for cookies for as long as one may come.
+    pub(super) cookie_at: Cell<Option<Time>>,
 }
 
 impl Backlog {
     /// An empty backlog.
     pub fn new(limit: u32) -> Rc<Backlog> {
-        Rc::new(Backlog { limit: Cell::new(limit.max(1)), half_open: Cell::new(0), refused: Cell::new(0) })
+        Rc::new(Backlog {
+            limit: Cell::new(limit.max(1)),
+            half_open: Cell::new(0),
+            refused: Cell::new(0),
+            cookies: Cell::new(0),
+            cookie_at: Cell::new(None),
+        })
     }
 
     /// True when no more handshakes may begin.
@@ -52,6 +68,12 @@ impl Backlog {
         // As in Linux: half-open connections up to the limit. Those that wait to be accepted are the socket's affair.
         self.half_open.get() >= self.limit.get()
     }
+}
+
+/// The SYN that a cookie tells of, and the number with which it was answered.
+pub(super) struct Recalled {
+    pub(super) syn: tcp::Header,
+    pub(super) cookie: u32,
 }
 
 /// A place among the half-open connections: given back when dropped, however the connection ends.
@@ -99,6 +121,7 @@ impl Tcp {
         interface: &Interface,
         receive: Option<u64>,
         send: Option<u64>,
+        max_segment: Option<u64>,
     ) -> Arc<Config> {
         let base = self.config.borrow();
         let receive = receive.map_or(base.receive_buffer, |size| size.min(u64::from(u32::MAX)) as u32);
@@ -106,6 +129,7 @@ impl Tcp {
         // RFC 6691: the MTU less both headers without options.
         let mss =
             interface.mtu.get().saturating_sub((ipv4::MIN_HEADER_LEN + tcp::MIN_HEADER_LEN) as u16).max(64);
+        let mss = max_segment.map_or(mss, |most| mss.min(most.max(64) as u16));
         let max_transmit_len = match interface.offload.get().tcp_segmentation {
             Some(datagram) => base.max_transmit_len.min(datagram.saturating_sub(MAX_HEADERS)),
             None => u32::from(mss),
@@ -134,6 +158,11 @@ impl Tcp {
         }
         ready.push(Arc::clone(&config));
         config
+    }
+
+    /// The secret behind sequence numbers and cookies.
+    pub(super) fn secret(&self) -> &Secret {
+        &self.secret
     }
 
     /// Initial sequence number and timestamp offset of a flow (RFC 6528, RFC 7323 §5.4).
@@ -177,11 +206,19 @@ impl TcpModule {
             &self.interface,
             attributes.number(Name::ReceiveBuffer),
             attributes.number(Name::SendBuffer),
+            attributes.number(Name::Other(MAX_SEGMENT)),
         );
         let passive = attributes.remove(Name::Other(PASSIVE)).is_some();
         let half_open = attributes.any::<HalfOpen>(Name::Other(HALF_OPEN));
         attributes.remove(Name::Other(HALF_OPEN));
-        Ok(TcpStage::new(Rc::clone(&self.interface), Rc::clone(&self.tcp), key, config, passive, half_open))
+        let recalled = attributes.any::<Recalled>(Name::Other(COOKIE));
+        attributes.remove(Name::Other(COOKIE));
+        let begins = match (passive, recalled) {
+            (true, Some(recalled)) => Begins::Recalled(recalled),
+            (true, None) => Begins::Passive,
+            (false, _) => Begins::Active,
+        };
+        Ok(TcpStage::new(Rc::clone(&self.interface), Rc::clone(&self.tcp), key, config, begins, half_open))
     }
 }
 
@@ -208,7 +245,7 @@ impl Module for TcpModule {
             attributes.remove(Name::Remote);
             let backlog = attributes.any::<Backlog>(Name::Other(BACKLOG));
             let backlog = backlog.unwrap_or_else(|| Backlog::new(limit.min(u64::from(u32::MAX)) as u32));
-            Box::new(ListenStage::new(interface, local, backlog, attributes))
+            Box::new(ListenStage::new(interface, Rc::clone(&self.tcp), local, backlog, attributes))
         } else {
             Box::new(self.connection_stage(attributes)?)
         };

@@ -5,7 +5,7 @@ use scoutline_wire::tcp::{self as wire, Options};
 use crate::tcp::config::Config;
 
 /// RFC 9293 §3.7.1: assumed without an MSS option.
-const DEFAULT_MSS: u16 = 536;
+pub(super) const DEFAULT_MSS: u16 = 536;
 /// A smaller MSS is not believed: options alone would fill the segment. Linux: `TCP_MIN_MSS`.
 const MIN_MSS: u16 = 88;
 /// RFC 7323 §2.3

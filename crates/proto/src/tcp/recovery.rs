@@ -1,11 +1,17 @@
 //! Loss recovery: what counts as lost, what is in flight, what to send again.
 //!
-//! With SACK: RFC 6675 over a scoreboard of ranges. Without: NewReno (RFC 6582), duplicate acknowledgments standing
-//! for one segment each that left the network (which is RFC 3042's limited transmit before recovery, and the
-//! inflated window of RFC 5681 §3.2 within it). After a time-out: go back to the first unacknowledged byte.
+//! With SACK: a scoreboard of pieces ([`flight`](super::flight)) in which RACK ([`rack`](super::rack), RFC 8985) finds
+//! what is lost, RFC 6675's `pipe` over it, and proportional rate reduction ([`prr`](super::prr), RFC 6937). After a
+//! time-out the first segment and what is older than a round trip go again, and the scoreboard stays (RFC 8985 §6.3),
+//! unless the peer has given up what it held (RFC 2018 §8).
 //!
-//! A recovery that proves spurious (Eifel, RFC 3522; or an acknowledgment that came sooner than any round trip) is
-//! undone, and the degree of reordering that caused it becomes the new threshold.
+//! Without SACK: NewReno (RFC 6582), duplicate acknowledgments standing for one segment each that left the network
+//! (which is RFC 3042's limited transmit before recovery, and the inflated window of RFC 5681 §3.2 within it). After a
+//! time-out: back to the first unacknowledged byte.
+//!
+//! A recovery that proves spurious is undone: by Eifel (RFC 3522), by an acknowledgment that came sooner than any round
+//! trip, by DSACK for all that was sent again (RFC 3708), by F-RTO ([`frto`](super::frto), RFC 5682). Without SACK the
+//! degree of reordering that caused it becomes the new threshold; with it, RACK allows for reordering from then on.
 //!
 //! All positions here are sequence *units*: 0 is the SYN, 1 the first byte.
 
@@ -14,6 +20,10 @@ use std::time::Duration;
 
 use scoutline_base::Time;
 
+use crate::tcp::flight::{Delivered, Flight};
+use crate::tcp::frto::{Frto, Seen, Verdict};
+use crate::tcp::prr::Prr;
+use crate::tcp::rack::{Rack, Times};
 use crate::tcp::reassembly::Ranges;
 
 /// RFC 5681 §3.2
@@ -60,16 +70,24 @@ pub struct Recovery {
     selective: bool,
     /// Duplicate acknowledgments (without SACK).
     duplicates: u32,
-    /// Duplicates, or segments' worth of selectively acknowledged bytes, that mean loss.
+    /// Duplicates that mean loss (without SACK).
     threshold: u32,
     /// RFC 6582 `recover`: all below was sent before the loss was found.
     point: u64,
-    /// RFC 6675 `HighRxt`: what is missing below was sent again.
+    /// What is missing below was sent again (without SACK).
     retransmitted: u64,
+    flight: Flight,
     sacked: Ranges,
+    rack: Rack,
+    prr: Prr,
+    frto: Frto,
     first: Option<First>,
     /// No new data was acknowledged since the episode began.
     unanswered: bool,
+    /// Where the last episode began: what is above and was sent again was sent again in it.
+    marker: u64,
+    /// Units that were sent again in the last episode and not reported as duplicates; `None`: nothing to undo.
+    in_doubt: Option<u64>,
 }
 
 impl Default for Recovery {
@@ -81,9 +99,15 @@ impl Default for Recovery {
             threshold: DUPLICATE_THRESHOLD,
             point: 0,
             retransmitted: 0,
+            flight: Flight::default(),
             sacked: Ranges::default(),
+            rack: Rack::default(),
+            prr: Prr::default(),
+            frto: Frto::Off,
             first: None,
             unanswered: false,
+            marker: 0,
+            in_doubt: None,
         }
     }
 }
@@ -111,19 +135,24 @@ impl Recovery {
         self.threshold
     }
 
+    /// Reordering was seen (with SACK).
+    pub fn is_reordering(&self) -> bool {
+        self.rack.is_reordering()
+    }
+
     /// Bytes that the peer holds out of order, as far as known.
     pub fn sacked(&self) -> u64 {
         self.sacked.count_within(0..u64::MAX)
     }
 
-    /// Where `unit` is known to have arrived: the end of that range.
-    pub fn arrived(&self, unit: u64) -> Option<u64> {
-        self.sacked.containing(unit).map(|range| range.end)
+    /// Bytes that are lost and were not sent again (with SACK).
+    pub fn lost(&self) -> u64 {
+        self.flight.lost()
     }
 
-    /// The next unit after `unit` that is known to have arrived.
-    pub fn next_arrived(&self, unit: u64) -> Option<u64> {
-        self.sacked.following(unit).map(|range| range.start)
+    /// The peer is known to hold `unit`.
+    pub fn has_arrived(&self, unit: u64) -> bool {
+        self.sacked.containing(unit).is_some()
     }
 
     /// RFC 6675 `pipe`: bytes between `una` and `next` that are in the network.
@@ -133,29 +162,59 @@ impl Recovery {
         if self.is_quiet() {
             return outstanding;
         }
-        match (self.phase, self.selective) {
-            (Phase::Fast, true) => {
-                // Missing below the highest arrived is lost, unless it was sent again.
-                let highest = self.sacked.highest().unwrap_or(una).clamp(una, next);
-                let again = self.retransmitted.clamp(una, highest);
-                (next - highest) + (again - una) - self.sacked.count_within(una..again)
-            }
-            (_, true) => outstanding - self.sacked.count_within(una..next),
-            (Phase::Loss, false) => outstanding,
+        if self.selective {
+            return self.flight.in_network();
+        }
+        match self.phase {
+            Phase::Loss => outstanding,
             // RFC 3042 and RFC 5681 §3.2 step 4: each duplicate tells of a segment that left the network.
-            (Phase::Open | Phase::Fast, false) => {
+            Phase::Open | Phase::Fast => {
                 outstanding.saturating_sub(u64::from(self.duplicates) * u64::from(segment))
             }
         }
     }
 
-    /// Takes a SACK block in units, already checked to lie within what was sent. True when it told anything new.
-    pub fn on_block(&mut self, block: Range<u64>) -> bool {
-        // A full scoreboard forgets: SACK is advice (RFC 2018 §8).
-        self.sacked.insert(block).unwrap_or(false)
+    /// What proportional rate reduction lets go now; `None` where the window decides.
+    #[inline]
+    pub fn allowance(&self) -> Option<u64> {
+        (self.phase == Phase::Fast && self.selective).then(|| self.prr.allowance())
     }
 
-    /// A duplicate acknowledgment came, or new SACK blocks. True when that means loss: see [`Recovery::enter`].
+    /// New data was sent at `now`.
+    #[inline]
+    pub fn on_sent(&mut self, range: Range<u64>, now: Time) {
+        if self.phase != Phase::Open {
+            self.frto.on_sent(range.end - range.start);
+            self.prr.on_sent(range.end - range.start);
+        }
+        if self.selective {
+            self.flight.on_sent(range, now);
+        }
+    }
+
+    /// Takes a SACK block in units, already checked to lie within what was sent. True when it told anything new.
+    pub fn on_block(&mut self, block: Range<u64>, delivered: &mut Delivered) -> bool {
+        // A full scoreboard forgets: SACK is advice (RFC 2018 §8).
+        let news = self.sacked.insert(block.clone()).unwrap_or(false);
+        if news {
+            self.flight.deliver(block, delivered);
+        }
+        news
+    }
+
+    /// The peer got these units twice (RFC 2883), with all up to `una` acknowledged and `next` the next to be sent. True
+    /// when all that the last episode sent again was in vain (RFC 3708 §2).
+    pub fn on_duplicate_block(&mut self, block: &Range<u64>, una: u64, next: u64) -> bool {
+        self.rack.on_duplicate(una, next);
+        let Some(left) = self.in_doubt.as_mut().filter(|left| **left > 0) else { return false };
+        if block.start < self.marker {
+            return false;
+        }
+        *left = left.saturating_sub(block.end - block.start);
+        *left == 0
+    }
+
+    /// A duplicate acknowledgment came, without SACK. True when that means loss: see [`Recovery::enter`].
     pub fn on_duplicate(&mut self, una: u64, max: u64, segment: u32, more_to_send: bool) -> bool {
         self.duplicates = self.duplicates.saturating_add(1);
         // RFC 6582 §3.2 step 1: not for what was sent before an earlier recovery.
@@ -168,46 +227,86 @@ impl Recovery {
             let segments = (max - una).div_ceil(u64::from(segment)).min(u64::from(u32::MAX)) as u32;
             threshold = threshold.min((segments - 1).max(1));
         }
-        if self.selective {
-            // RFC 6675 §4 IsLost: enough ranges, or enough bytes, above.
-            let bytes = self.sacked.count_within(una..max);
-            self.sacked.as_slice().len() >= threshold as usize
-                || (bytes > 0 && bytes > u64::from(threshold - 1) * u64::from(segment))
-        } else {
-            self.duplicates >= threshold
-        }
+        self.duplicates >= threshold
+    }
+
+    /// With SACK: learns from what has arrived, and takes what is lost for lost. When to look again, if nothing comes.
+    pub fn detect(
+        &mut self,
+        delivered: &Delivered,
+        una: u64,
+        segment: u32,
+        times: &Times,
+        now: Time,
+    ) -> Option<Time> {
+        self.rack.on_delivered(delivered, times, now);
+        // RFC 6675 §4 IsLost: enough ranges, or enough bytes, above.
+        let bytes = self.sacked.count_within(una..u64::MAX);
+        let evident = self.phase != Phase::Open
+            || self.sacked.as_slice().len() >= DUPLICATE_THRESHOLD as usize
+            || bytes > u64::from(DUPLICATE_THRESHOLD - 1) * u64::from(segment);
+        self.rack.detect(&mut self.flight, evident, times, now).1
+    }
+
+    /// Something is lost, and no recovery goes on.
+    pub fn should_enter(&self) -> bool {
+        self.phase == Phase::Open && self.flight.lost() > 0
     }
 
     /// Begins fast recovery. What the last one sent again beyond its point (it repairs what was lost meanwhile) is
-    /// still under way: it is not sent once more, and its acknowledgment does not show that the original arrived.
+    /// still under way: its acknowledgment does not show that the original arrived.
     pub fn enter(&mut self, una: u64, max: u64) {
         self.phase = Phase::Fast;
         self.point = max;
         self.first = None;
-        self.unanswered = self.retransmitted <= una;
+        self.unanswered = if self.selective { !self.flight.has_again() } else { self.retransmitted <= una };
         self.retransmitted = self.retransmitted.max(una);
+        self.marker = una;
+        self.in_doubt = Some(0);
+        self.prr = Prr::new(max - una);
     }
 
-    /// What fast recovery sends again next, at most `limit` units.
+    /// In fast recovery with SACK: so many bytes were delivered; the aim is `threshold`.
+    pub fn reduce(&mut self, delivered: u64, threshold: u32, segment: u32) {
+        if self.phase == Phase::Fast {
+            self.prr.on_delivered(
+                delivered,
+                self.flight.in_network(),
+                u64::from(threshold),
+                u64::from(segment),
+            );
+        }
+    }
+
+    /// What is sent again next, at most `limit` units.
     pub fn next_lost(&self, una: u64, max: u64, segment: u32, limit: u64) -> Option<Range<u64>> {
-        if self.phase != Phase::Fast || una >= max {
+        if self.phase == Phase::Open || una >= max {
             return None;
         }
-        let from = self.retransmitted.max(una);
-        if self.selective && self.sacked.highest().is_some_and(|highest| from < highest) {
-            let start = self.arrived(from).unwrap_or(from);
-            let end = self.next_arrived(start)?;
-            return Some(start..end.min(start + limit));
+        if self.selective {
+            return self.flight.next_lost(limit);
         }
         // RFC 6582 §3.2: the first segment, once, and again after each partial acknowledgment.
-        (self.retransmitted <= una).then(|| una..(una + u64::from(segment).min(limit)).min(max))
+        (self.phase == Phase::Fast && self.retransmitted.max(una) <= una)
+            .then(|| una..(una + u64::from(segment).min(limit)).min(max))
     }
 
-    /// What [`Recovery::next_lost`] (or a time-out) named up to `end` was sent at `now`, with this timestamp.
-    pub fn on_retransmitted(&mut self, end: u64, now: Time, timestamp: u32) {
-        self.retransmitted = self.retransmitted.max(end);
+    /// These units were sent again at `now`, with this timestamp.
+    pub fn on_retransmitted(&mut self, range: Range<u64>, now: Time, timestamp: u32) {
+        let len = range.end - range.start;
+        if let Some(units) = &mut self.in_doubt {
+            *units += len;
+        }
         if self.unanswered && self.first.is_none() {
             self.first = Some(First { at: now, timestamp });
+        }
+        if self.selective {
+            if self.phase == Phase::Fast {
+                self.prr.on_sent(len);
+            }
+            self.flight.on_sent_again(range, now);
+        } else {
+            self.retransmitted = self.retransmitted.max(range.end);
         }
     }
 
@@ -226,20 +325,46 @@ impl Recovery {
 
     /// Ends an episode that was no loss, and learns how much reordering there is.
     pub fn undo(&mut self, segment: u32) {
-        let degree = (self.sacked() / u64::from(segment)).min(u64::from(u32::MAX)) as u32;
-        let degree = degree.max(self.duplicates).saturating_add(1);
+        if self.phase == Phase::Fast {
+            self.rack.set_reordering();
+        }
+        let degree = self.duplicates.saturating_add(1);
         self.threshold = self.threshold.max(degree.min(MAX_DUPLICATE_THRESHOLD));
         self.phase = Phase::Open;
         self.duplicates = 0;
         // What was sent again in vain says nothing about the next episode.
         self.retransmitted = 0;
+        self.in_doubt = None;
+        self.frto = Frto::Off;
+        self.flight.find_all();
+        debug_assert!(segment > 0);
+    }
+
+    /// The window was reduced for another reason: the last episode can no longer be undone.
+    pub fn forget_undo(&mut self) {
+        self.in_doubt = None;
+    }
+
+    /// All up to `una` is acknowledged, while [quiet](Recovery::is_quiet): the first step of
+    /// [`Recovery::on_acknowledged`].
+    #[inline]
+    pub fn advance_quietly(&mut self, una: u64, now: Time) {
+        // Without SACK it is empty.
+        if let Some((at, end)) = self.flight.acknowledge(una) {
+            self.rack.on_acknowledged(at, end, now);
+        }
+    }
+
+    /// The same, while something is going on.
+    pub fn advance(&mut self, una: u64, delivered: &mut Delivered) {
+        if self.selective {
+            self.sacked.trim_below(una);
+            self.flight.deliver(0..una, delivered);
+        }
     }
 
     /// The peer acknowledged `bytes` of new data, up to `una`.
     pub fn on_acknowledged(&mut self, una: u64, bytes: u64, segment: u32) -> Progress {
-        if !self.sacked.is_empty() {
-            self.sacked.trim_below(una);
-        }
         if self.phase == Phase::Open {
             self.duplicates = 0;
             return Progress::Normal;
@@ -248,6 +373,8 @@ impl Recovery {
             let was = self.phase;
             self.phase = Phase::Open;
             self.duplicates = 0;
+            self.frto = Frto::Off;
+            self.rack.on_recovered();
             return if was == Phase::Fast { Progress::Recovered } else { Progress::Normal };
         }
         if self.phase == Phase::Loss {
@@ -263,146 +390,76 @@ impl Recovery {
         Progress::Partial
     }
 
-    /// The retransmission timer expired: all up to `max` is sent again.
-    pub fn on_timeout(&mut self, una: u64, max: u64) {
-        if self.phase != Phase::Loss {
+    /// An acknowledgment after a time-out: whether that was spurious (RFC 5682). `more`: there is new data that may go.
+    pub fn judge_timeout(
+        &mut self,
+        advances: bool,
+        delivered: &Delivered,
+        more: bool,
+        segment: u32,
+    ) -> Verdict {
+        if self.frto == Frto::Off || self.phase != Phase::Loss {
+            return Verdict::Undecided;
+        }
+        let original = delivered.first.is_some_and(|(start, _)| start < self.point);
+        let seen = Seen { advances, completes: false, original, selective: self.selective, more, segment };
+        self.frto.on_acknowledgment(&seen)
+    }
+
+    /// New data goes before what is lost, so much whatever the window (RFC 5682 step 2b); `None`: it does not.
+    #[inline]
+    pub fn new_data(&self) -> Option<u32> {
+        self.frto.new_data()
+    }
+
+    /// The retransmission timer expired. What is outstanding ends at `next`; `max` is the highest ever sent.
+    pub fn on_timeout(&mut self, una: u64, next: u64, max: u64, segment: u32, times: &Times, now: Time) {
+        self.lose(una, max);
+        if !self.selective {
+            return;
+        }
+        if self.has_arrived(una) {
+            // RFC 2018 §8: the peer has dropped what it reported.
+            self.sacked.clear();
+            self.flight.lose_everything(una, next);
+            return;
+        }
+        self.rack.on_timeout(&mut self.flight, times, now);
+        self.flight.lose(una..una + u64::from(segment));
+    }
+
+    /// The timer expired behind a closed window: all may be lost, but not by congestion.
+    pub fn on_closed_window(&mut self, una: u64, next: u64, max: u64) {
+        self.lose(una, max);
+        self.frto = Frto::Off;
+        self.in_doubt = None;
+        if self.selective {
+            self.flight.lose(una..next);
+        }
+    }
+
+    fn lose(&mut self, una: u64, max: u64) {
+        let is_first = self.phase != Phase::Loss;
+        if is_first {
             self.first = None;
             self.unanswered = true;
+            self.marker = una;
+            self.in_doubt = Some(0);
         }
+        self.frto.on_timeout(is_first);
         self.phase = Phase::Loss;
         self.point = max;
         self.retransmitted = una;
         self.duplicates = 0;
         self.threshold = DUPLICATE_THRESHOLD;
-        // RFC 2018 §8: the peer may have dropped what it reported.
+    }
+
+    /// The connection is over.
+    pub fn clear(&mut self) {
+        self.flight.clear();
         self.sacked.clear();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SEGMENT: u32 = 1000;
-
-    fn reno() -> Recovery {
-        Recovery::default()
-    }
-
-    fn selective() -> Recovery {
-        let mut recovery = Recovery::default();
-        recovery.set_selective();
-        recovery
-    }
-
-    #[test]
-    fn third_duplicate_enters_and_head_is_sent_once_per_partial_acknowledgment() {
-        let mut recovery = reno();
-        let (una, max) = (1, 10_001);
-        assert!(!recovery.on_duplicate(una, max, SEGMENT, true));
-        assert_eq!(recovery.in_flight(una, max, SEGMENT), 9_000, "limited transmit");
-        assert!(!recovery.on_duplicate(una, max, SEGMENT, true));
-        assert!(recovery.on_duplicate(una, max, SEGMENT, true));
-        recovery.enter(una, max);
-        assert_eq!(recovery.next_lost(una, max, SEGMENT, 9_999), Some(1..1_001));
-        recovery.on_retransmitted(1_001, Time::ZERO, 0);
-        assert_eq!(recovery.next_lost(una, max, SEGMENT, 9_999), None);
-        assert_eq!(recovery.on_acknowledged(3_001, 3_000, SEGMENT), Progress::Partial);
-        assert_eq!(recovery.next_lost(3_001, max, SEGMENT, 9_999), Some(3_001..4_001));
-        assert_eq!(recovery.on_acknowledged(10_001, 7_000, SEGMENT), Progress::Recovered);
-        assert!(recovery.is_quiet());
-    }
-
-    #[test]
-    fn few_segments_need_fewer_duplicates_when_nothing_more_comes() {
-        let mut recovery = reno();
-        assert!(!recovery.on_duplicate(1, 2_001, SEGMENT, true));
-        let mut recovery = reno();
-        assert!(recovery.on_duplicate(1, 2_001, SEGMENT, false), "two segments: one duplicate");
-    }
-
-    #[test]
-    fn sack_finds_every_hole_and_counts_the_pipe() {
-        let mut recovery = selective();
-        let (una, max) = (1, 10_001);
-        assert!(recovery.on_block(2_001..3_001));
-        assert!(!recovery.on_duplicate(una, max, SEGMENT, true));
-        assert!(recovery.on_block(5_001..8_001));
-        assert!(!recovery.on_block(5_001..8_001));
-        assert!(recovery.on_duplicate(una, max, SEGMENT, true));
-        recovery.enter(una, max);
-        assert_eq!(recovery.in_flight(una, max, SEGMENT), 2_000, "above the highest only");
-        assert_eq!(recovery.next_lost(una, max, SEGMENT, 65_000), Some(1..2_001));
-        recovery.on_retransmitted(2_001, Time::ZERO, 0);
-        assert_eq!(recovery.in_flight(una, max, SEGMENT), 4_000);
-        assert_eq!(recovery.next_lost(una, max, SEGMENT, 1_000), Some(3_001..4_001));
-        recovery.on_retransmitted(5_001, Time::ZERO, 0);
-        assert_eq!(recovery.next_lost(una, max, SEGMENT, 65_000), None);
-        assert_eq!(recovery.in_flight(una, max, SEGMENT), 6_000);
-        assert_eq!(recovery.on_acknowledged(8_001, 8_000, SEGMENT), Progress::Partial);
-        assert_eq!(recovery.next_lost(8_001, max, SEGMENT, 65_000), Some(8_001..9_001), "the head");
-    }
-
-    #[test]
-    fn what_was_sent_again_stays_so_into_the_next_recovery() {
-        let mut recovery = selective();
-        recovery.on_block(2_001..6_001);
-        recovery.enter(1, 6_001);
-        // Beyond the point, 7,001 is lost too and repaired with the rest.
-        recovery.on_block(8_001..11_001);
-        for end in [2_001, 8_001] {
-            recovery.on_retransmitted(end, Time::from_millis(10), 500);
-        }
-        assert!(!recovery.is_spurious(Time::from_millis(110), Some(500), None));
-        assert_eq!(recovery.on_acknowledged(6_001, 6_000, SEGMENT), Progress::Recovered);
-        assert!(recovery.on_duplicate(6_001, 11_001, SEGMENT, true), "a loss after the first was found");
-        recovery.enter(6_001, 11_001);
-        assert_eq!(recovery.next_lost(6_001, 11_001, SEGMENT, 9_999), None, "sent again a moment ago");
-        assert!(!recovery.is_spurious(Time::from_millis(110), Some(500), None), "the first repair arrived");
-        recovery.on_block(12_001..13_001);
-        assert_eq!(recovery.next_lost(6_001, 13_001, SEGMENT, 9_999), Some(11_001..12_001));
-    }
-
-    #[test]
-    fn eifel_undoes_and_raises_the_threshold() {
-        let mut recovery = reno();
-        for _ in 0..5 {
-            recovery.on_duplicate(1, 10_001, SEGMENT, true);
-        }
-        recovery.enter(1, 10_001);
-        recovery.on_retransmitted(1_001, Time::from_millis(10), 500);
-        assert!(recovery.is_spurious(Time::from_millis(11), Some(499), None));
-        recovery.undo(SEGMENT);
-        assert_eq!((recovery.phase(), recovery.threshold()), (Phase::Open, 6));
-        assert!(!recovery.is_spurious(Time::from_millis(12), Some(1), None), "asked once");
-
-        recovery.enter(1, 10_001);
-        assert!(recovery.is_spurious(Time::from_millis(10), None, None), "before anything was sent again");
-        recovery.undo(SEGMENT);
-        recovery.enter(1, 10_001);
-        recovery.on_retransmitted(1_001, Time::from_millis(10), 500);
-        let least = Some(Duration::from_millis(4));
-        assert!(recovery.is_spurious(Time::from_millis(11), Some(500), least), "sooner than a round trip");
-        recovery.undo(SEGMENT);
-        recovery.enter(1, 10_001);
-        recovery.on_retransmitted(1_001, Time::from_millis(10), 500);
-        assert!(!recovery.is_spurious(Time::from_millis(15), Some(500), least));
-        assert!(!recovery.is_spurious(Time::from_millis(15), Some(400), least));
-    }
-
-    #[test]
-    fn a_timeout_forgets_and_ignores_duplicates_until_its_point() {
-        let mut recovery = selective();
-        recovery.on_block(2_001..3_001);
-        recovery.on_timeout(1, 10_001);
-        assert_eq!(recovery.phase(), Phase::Loss);
-        assert_eq!(recovery.sacked(), 0);
-        for _ in 0..9 {
-            assert!(!recovery.on_duplicate(1, 10_001, SEGMENT, true));
-        }
-        assert_eq!(recovery.on_acknowledged(5_001, 5_000, SEGMENT), Progress::Normal);
-        assert_eq!(recovery.phase(), Phase::Loss);
-        assert_eq!(recovery.on_acknowledged(10_001, 5_000, SEGMENT), Progress::Normal);
-        assert_eq!(recovery.phase(), Phase::Open);
-    }
-}
+mod tests;

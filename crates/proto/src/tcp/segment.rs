@@ -101,6 +101,8 @@ pub struct Transmit {
     pub segment_size: u16,
     /// Some of it was sent before.
     pub retransmission: bool,
+    /// It may be marked instead of dropped: it leaves with ECT(0) (RFC 3168 §5).
+    pub ecn_capable: bool,
 }
 
 /// The reset that answers a segment for which there is no connection (RFC 9293 §3.10.7.1); `None` for a reset.

@@ -21,8 +21,8 @@ use scoutline_path::{
 use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
 use scoutline_wire::{checksum, icmp, ipv4};
 
-use super::module::{HalfOpen, Tcp};
-use super::{Algorithm, Config, Connection, Drop, Events, Keepalive, State, Transmit};
+use super::module::{HalfOpen, Recalled, Tcp};
+use super::{Config, Connection, Drop, Events, Keepalive, State, Transmit};
 use crate::eth::frame_start;
 use crate::udp::checksum_vouched;
 use crate::{Interface, errno};
@@ -47,12 +47,24 @@ pub struct TcpStage {
     end: End,
 }
 
+/// How a connection begins.
+pub(super) enum Begins {
+    /// With our SYN.
+    Active,
+    /// With a SYN, which is the first message.
+    Passive,
+    /// With the acknowledgment of a cookie, which is the first message.
+    Recalled(Rc<Recalled>),
+}
+
 /// The connection, once it began.
 enum Machine {
     /// Sends its SYN at the first opportunity.
     Active(Arc<Config>),
     /// Awaits the SYN that caused the path, its first message.
     Passive(Arc<Config>),
+    /// Awaits the acknowledgment of a cookie, its first message.
+    Recalled(Arc<Config>, Rc<Recalled>),
     Running(Box<Connection>),
 }
 
@@ -79,10 +91,14 @@ impl TcpStage {
         tcp: Rc<Tcp>,
         key: FlowKey,
         config: Arc<Config>,
-        passive: bool,
+        begins: Begins,
         half_open: Option<Rc<HalfOpen>>,
     ) -> TcpStage {
-        let machine = if passive { Machine::Passive(config) } else { Machine::Active(config) };
+        let machine = match begins {
+            Begins::Active => Machine::Active(config),
+            Begins::Passive => Machine::Passive(config),
+            Begins::Recalled(recalled) => Machine::Recalled(config, recalled),
+        };
         TcpStage {
             interface,
             tcp,
@@ -124,6 +140,17 @@ impl TcpStage {
         &self.key
     }
 
+    /// Goes on as if the SYN that was answered with a cookie had made a connection.
+    fn recall(&mut self, now: Time) {
+        if let Machine::Recalled(config, recalled) = &self.machine {
+            let (_, offset) = self.tcp.initial(&self.key, now);
+            let config = Arc::clone(config);
+            let mut connection = Connection::recall(config, recalled.cookie, offset, &recalled.syn, now);
+            connection.set_background(self.background, now);
+            self.machine = Machine::Running(Box::new(connection));
+        }
+    }
+
     /// Begins an active open.
     fn begin(&mut self, now: Time) {
         if let Machine::Active(config) = &self.machine {
@@ -139,6 +166,18 @@ impl TcpStage {
         match message.body {
             Body::Control(Control::Unreachable(kind, code)) => {
                 tally.events |= self.on_unreachable(kind, code, context.now);
+                return false;
+            }
+            Body::Control(Control::UnreachableSegment(kind, code, sequence)) => {
+                if self.connection().is_some_and(|connection| connection.is_outstanding(sequence)) {
+                    tally.events |= self.on_unreachable(kind, code, context.now);
+                }
+                return false;
+            }
+            Body::Control(Control::TooLong(mtu, sequence)) => {
+                if let Machine::Running(connection) = &mut self.machine {
+                    connection.on_too_long(mtu, sequence);
+                }
                 return false;
             }
             Body::Block { .. } => {}
@@ -162,6 +201,7 @@ impl TcpStage {
         let (header, header_len) = parse(&self.interface, message)?;
         let payload_len = (message.body_len() - header_len) as u32;
         let now = context.now;
+        self.recall(now);
         let connection = match &mut self.machine {
             Machine::Running(connection) => connection,
             Machine::Passive(config) => {
@@ -176,12 +216,15 @@ impl TcpStage {
                 self.machine = Machine::Running(Box::new(connection));
                 return Ok(false);
             }
-            Machine::Active(_) => {
+            Machine::Active(_) | Machine::Recalled(..) => {
                 self.begin(now);
                 return Err(DropReason::BadFlags);
             }
         };
         let input = connection.on_segment(&header, payload_len, now);
+        if message.facts.tos & ipv4::ECN_MASK == ipv4::ECN_CE && input.drop.is_none() {
+            connection.on_congestion_experienced();
+        }
         tally.events |= input.events;
         if input.events.contains(Events::NEW_SYN) {
             tally.events |= Events::CLOSED;
@@ -223,6 +266,7 @@ impl TcpStage {
             Control::Close => return connection.close(now),
             Control::Abort => return connection.abort(),
             Control::NoDelay(nodelay) => connection.set_nodelay(nodelay),
+            Control::Tune(ref tuning) => connection.tune(tuning, now),
             Control::KeepAlive(times) => {
                 let times = times.map(|(idle, interval, count)| Keepalive {
                     idle: Duration::from_secs(u64::from(idle)),
@@ -345,7 +389,7 @@ impl Stage for TcpStage {
             Machine::Running(connection) => connection.next_timeout(),
             // At once: the first run of an active path begins it, however it comes about.
             Machine::Active(_) => Some(Time::ZERO),
-            Machine::Passive(_) => None,
+            Machine::Passive(_) | Machine::Recalled(..) => None,
         }
     }
 
@@ -364,8 +408,11 @@ impl Stage for TcpStage {
         facts.push(("local", format!("{}:{}", key.local, key.local_port)));
         facts.push(("remote", format!("{}:{}", key.remote, key.remote_port)));
         let Machine::Running(connection) = &self.machine else {
-            let state =
-                if matches!(self.machine, Machine::Passive(_)) { State::Listen } else { State::Closed };
+            let state = if matches!(self.machine, Machine::Passive(_) | Machine::Recalled(..)) {
+                State::Listen
+            } else {
+                State::Closed
+            };
             return facts.push(("state", state.as_str().to_owned()));
         };
         let info = connection.info();
@@ -374,8 +421,9 @@ impl Stage for TcpStage {
             facts.push(("srtt-us", srtt.as_micros().to_string()));
         }
         facts.push(("rto-us", info.rto.as_micros().to_string()));
-        if info.congestion == Algorithm::LedbatPlusPlus {
-            facts.push(("congestion", "ledbat++".to_owned()));
+        facts.push(("congestion", info.congestion.name().to_owned()));
+        if let Some(rate) = info.pacing_rate {
+            facts.push(("pacing-bytes-per-s", rate.to_string()));
         }
         facts.push(("cwnd", info.cwnd.to_string()));
         if info.ssthresh != u32::MAX {
@@ -452,6 +500,9 @@ impl Emitter<'_> {
         let payload_len = payload.as_ref().map_or(0, |range| (range.end - range.start) as usize);
         let body = payload.map_or(Body::Empty, |range| Body::Stream { range, memory: None });
         let mut message = self.message(&header, payload_len, body);
+        if transmit.ecn_capable {
+            message.facts.tos = ipv4::ECN_CAPABLE;
+        }
         if payload_len > usize::from(transmit.segment_size) {
             message.facts.segmentation = Some(Segmentation {
                 kind: SegmentationKind::Tcp4,

@@ -328,8 +328,8 @@ fn the_backlog_bounds_handshakes_and_dropping_one_frees_it() {
     for port in 1..5 {
         host.on_frame(&segment(Flags::SYN, |header| header.source_port = port));
     }
-    assert_eq!((host.created.len(), backlog.half_open.get(), backlog.refused.get()), (2, 2, 2));
-    assert_eq!(host.drops(path), [(DropReason::BacklogFull, 2)]);
+    assert_eq!((host.created.len(), backlog.half_open.get(), backlog.cookies.get()), (2, 2, 2));
+    assert_eq!((backlog.refused.get(), host.drops(path).len()), (0, 0));
     host.destroy(host.created[0]);
     assert_eq!(backlog.half_open.get(), 1);
     // A reset of the other, or a path that the engine could not make, gives its place back too.
@@ -339,6 +339,118 @@ fn the_backlog_bounds_handshakes_and_dropping_one_frees_it() {
     assert_eq!(backlog.half_open.get(), 1);
     drop(host.effects());
     assert_eq!(backlog.half_open.get(), 0);
+}
+
+/// RFC 4987 §3.6, and what the timestamp brings back.
+#[test]
+fn in_a_flood_a_cookie_makes_the_connection_with_all_that_was_offered() {
+    let (mut server, mut client) = hosts();
+    let listen = listen(&mut server, 1);
+    let backlog = server.path(listen).stage::<ListenStage>().unwrap().backlog().clone();
+    server.on_frame(&segment(Flags::SYN, |header| header.source_port = 77));
+    assert!(backlog.is_full());
+    let path = connecting(&mut client, 5000);
+    let sent = client.expire(path, Duration::ZERO);
+    let syn = wire(&client, sent);
+    let answer = server.on_frame(&syn[0]);
+    assert_eq!((server.created.len(), backlog.cookies.get()), (1, 1), "nothing is kept");
+    let answer = wire(&server, answer);
+    exchange(&mut client, &mut server, answer);
+    let child = server.created[1];
+    assert_eq!((state(&server, child), state(&client, path)), (State::Established, State::Established));
+    let info = |host: &Host, path| host.path(path).stage::<TcpStage>().unwrap().connection().unwrap().info();
+    let (ours, theirs) = (info(&server, child), info(&client, path));
+    assert!(ours.sack && ours.timestamps && theirs.sack && theirs.timestamps);
+    assert_eq!((ours.snd_wscale, ours.rcv_wscale), (theirs.rcv_wscale, theirs.snd_wscale));
+    assert_eq!((ours.snd_mss, theirs.snd_mss), (1448, 1448));
+    assert_eq!(backlog.half_open.get(), 1, "the flood's, not this");
+    let sent = client.send(path, control(Control::Written(3_000)));
+    let sent = wire(&client, sent);
+    exchange(&mut server, &mut client, sent);
+    assert_eq!(check_pieces(&server.received()), 3_000);
+}
+
+#[test]
+fn a_guess_is_no_cookie_and_a_cookie_serves_its_flow_only() {
+    let (mut server, mut client) = hosts();
+    let listen = listen(&mut server, 1);
+    let path = connecting(&mut client, 5000);
+    let sent = client.expire(path, Duration::ZERO);
+    let syn = wire(&client, sent).remove(0);
+    server.on_frame(&segment(Flags::SYN, |header| header.source_port = 77));
+    let answer = header_of(&server.on_frame(&syn)[0]);
+    let acknowledge = |port: u16, acknowledgment: u32| {
+        segment(Flags::ACK, |header| {
+            header.source_port = port;
+            header.sequence = answer.acknowledgment;
+            header.acknowledgment = acknowledgment;
+        })
+    };
+    for (port, number) in
+        [(5000, answer.sequence.wrapping_add(1_000)), (5001, answer.sequence.wrapping_add(1))]
+    {
+        let sent = server.on_frame(&acknowledge(port, number));
+        assert_eq!(header_of(&sent[0]).flags, Flags::RST);
+    }
+    assert_eq!(server.created.len(), 1);
+    // Later than two minutes it is none either.
+    server.now += Duration::from_secs(130);
+    server.on_frame(&acknowledge(5000, answer.sequence.wrapping_add(1)));
+    assert_eq!(server.created.len(), 1);
+    assert!(server.path(listen).account.drops(DropReason::NoPath) > 0);
+}
+
+/// RFC 5927 §4.1: whoever does not see our segments cannot end a connection attempt.
+#[test]
+fn an_icmp_error_about_a_number_that_was_not_sent_is_ignored() {
+    let (_, mut client) = hosts();
+    let path = connecting(&mut client, 5000);
+    let sent = client.expire(path, Duration::ZERO);
+    let sequence = header_of(&wire(&client, sent)[0]).sequence;
+    for wrong in [sequence.wrapping_add(2), sequence.wrapping_sub(1), sequence ^ 1 << 31] {
+        client.receive_message(path, control(Control::UnreachableSegment(3, 3, wrong)));
+    }
+    assert_eq!(state(&client, path), State::SynSent);
+    client.receive_message(path, control(Control::UnreachableSegment(3, 3, sequence)));
+    assert_eq!(controls(&client.received()), [Control::Failed(errno::ECONNREFUSED), Control::Closed]);
+}
+
+/// RFC 1191 §6.4
+#[test]
+fn a_router_that_takes_less_shortens_segments_and_what_was_too_long_goes_again() {
+    let Connected { mut server, mut client, child, path, .. } = connected_with(Offload::default());
+    let sent = client.send(path, control(Control::Written(4_000)));
+    let sent = wire(&client, sent);
+    assert_eq!(sent[0].len(), 1514);
+    // The router quotes the IP header and eight bytes.
+    let error = |mtu: u16, quoted: &[u8]| {
+        let [high, low] = mtu.to_be_bytes();
+        testing::icmp_frame(3, 4, [0, 0, high, low], quoted)
+    };
+    let mut elsewhere = sent[0][14..42].to_vec();
+    elsewhere[24] ^= 0x55;
+    let to_client = |mut frame: Vec<u8>| {
+        frame[..6].copy_from_slice(&PEER_LINK);
+        frame[26..30].copy_from_slice(&OURS.octets());
+        frame[30..34].copy_from_slice(&PEER.octets());
+        frame[24..26].fill(0);
+        let sum = checksum::finish(checksum::sum(&frame[14..34]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    };
+    client.on_frame(&to_client(error(600, &elsewhere)));
+    let info = |host: &Host| host.path(path).stage::<TcpStage>().unwrap().connection().unwrap().info();
+    assert_eq!(info(&client).snd_mss, 1448, "RFC 5927: about nothing that is in flight");
+    let mut again = client.on_frame(&to_client(error(1_200, &sent[0][14..42])));
+    let more = client.expire(path, Duration::ZERO);
+    again.extend(more);
+    assert_eq!((info(&client).snd_mss, info(&client).path_mtu), (1_148, 1_200));
+    assert_eq!(info(&client).ssthresh, u32::MAX, "that is no congestion");
+    assert!(!again.is_empty() && again.iter().all(|frame| frame.len() <= 1_214), "{}", again.len());
+    let again: Vec<_> = again.into_iter().map(fix).collect();
+    exchange(&mut server, &mut client, again);
+    assert_eq!(check_pieces(&server.received()), 4_000);
+    assert_eq!(state(&server, child), State::Established);
 }
 
 #[test]

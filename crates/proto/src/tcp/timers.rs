@@ -7,8 +7,9 @@ use scoutline_base::Time;
 pub enum Timer {
     /// Retransmission (RFC 6298).
     Retransmit,
-    /// Tail loss probe (RFC 8985 §7).
-    TailProbe,
+    /// While nothing is missing, the tail loss probe (RFC 8985 §7); else the end of the reordering window (§6.2): there
+    /// is never need of both.
+    LossDetection,
     /// Zero-window probe (RFC 9293 §3.8.6.1); also overrides sender's silly window avoidance (RFC 1122 §4.2.3.4).
     Persist,
     /// Delayed acknowledgment (RFC 1122 §4.2.3.2).
@@ -17,18 +18,21 @@ pub enum Timer {
     KeepAlive,
     /// End of TIME-WAIT (RFC 9293 §3.6.1), or of an orphan's FIN-WAIT-2: a connection is never in both.
     Linger,
+    /// The next burst of a paced connection.
+    Pace,
     /// User time-out (RFC 9293 §3.8.3, RFC 5482).
     User,
 }
 
 impl Timer {
     /// All of them, in the order in which they fire.
-    pub const ALL: [Timer; 7] = [
+    pub const ALL: [Timer; 8] = [
         Timer::User,
         Timer::Linger,
         Timer::Retransmit,
-        Timer::TailProbe,
+        Timer::LossDetection,
         Timer::Persist,
+        Timer::Pace,
         Timer::DelayedAck,
         Timer::KeepAlive,
     ];

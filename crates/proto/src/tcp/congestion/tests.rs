@@ -15,6 +15,16 @@ fn acknowledged(bytes: u32, millis: u64, window_limited: bool) -> Acknowledged {
 }
 
 #[test]
+fn algorithms_have_numbers_and_names() {
+    for number in 1..=4 {
+        let algorithm = Algorithm::by_number(number).unwrap();
+        assert_eq!((algorithm.number(), Algorithm::by_name(algorithm.name())), (number, Some(algorithm)));
+    }
+    assert_eq!((Algorithm::by_number(0), Algorithm::by_number(5)), (None, None));
+    assert_eq!(Algorithm::by_name("vegas"), None);
+}
+
+#[test]
 fn both_start_with_ten_segments_and_double_per_window() {
     for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
         let mut controller = Congestion::new(algorithm, SEGMENT);

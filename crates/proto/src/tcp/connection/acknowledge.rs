@@ -1,12 +1,16 @@
 //! The acknowledgment field, SACK blocks and the send window (RFC 9293 §3.10.7.4, "fifth").
 
+use std::ops::Range;
 use std::time::Duration;
 
 use scoutline_base::Time;
-use scoutline_wire::tcp::Header;
+use scoutline_wire::tcp::{Flags, Header};
 
-use super::{Connection, State};
-use crate::tcp::congestion::{Acknowledged, Controller};
+use super::{Connection, Owed, State};
+use crate::tcp::congestion::{Acknowledged, Controller, Moved};
+use crate::tcp::flight::Delivered;
+use crate::tcp::frto::Verdict;
+use crate::tcp::rack::Times;
 use crate::tcp::recovery::{Phase, Progress};
 use crate::tcp::segment::{Drop, Events, Input};
 use crate::tcp::sequence::SeqNumber;
@@ -51,7 +55,20 @@ impl Connection {
             input.drop = Some(Drop::BadAck);
             return false;
         }
-        let news = self.take_blocks(header);
+        if header.flags.contains(Flags::CWR) && self.ecn.is_on() && occupies {
+            // A sender that has just reduced its window waits for each acknowledgment.
+            self.owed = Owed::Now;
+        }
+        let acknowledged = self.send.una + delta.max(0) as u64;
+        if self.ecn.on_flags(header.flags, acknowledged, self.send.max)
+            && self.recovery.phase() == Phase::Open
+        {
+            self.congestion.on_loss(self.outstanding());
+            self.recovery.forget_undo();
+        }
+        let was_quiet = self.recovery.is_quiet();
+        let mut delivered = Delivered::default();
+        let duplicate_block = self.take_blocks(header, delta, &mut delivered);
         let window = self.send.window;
         if delta >= 0 {
             self.take_window(header);
@@ -59,43 +76,75 @@ impl Connection {
             self.attempts = 0;
         }
         if delta > 0 {
-            self.on_new_acknowledgment(delta as u64, header, now, input);
+            self.on_new_acknowledgment(delta as u64, header, now, input, &mut delivered);
         }
-        // RFC 5681 §2: a duplicate; RFC 6675 §2: an acknowledgment with new selective information.
-        let duplicate = if self.negotiated.sack {
-            news
-        } else {
-            delta == 0 && !occupies && self.send.window == window && self.send.una < self.send.max
-        };
+        if !self.state.may_send() {
+            return true;
+        }
         if self.send.tail_probe.is_some() {
-            self.judge_tail_probe();
+            self.judge_tail_probe(delta, occupies, duplicate_block.as_ref());
+            self.arm_tail_probe(now);
         }
-        if duplicate && self.state.may_send() {
-            self.on_duplicate();
+        if let Some(block) = duplicate_block {
+            self.on_duplicate_block(&block);
         }
-        if news {
-            // From here on, recovery or its absence is known: no probe is needed.
-            self.timers.disarm(Timer::TailProbe);
+        // RFC 5681 §2: a duplicate.
+        let duplicate =
+            delta == 0 && !occupies && self.send.window == window && self.send.una < self.send.max;
+        if delta > 0 || duplicate || delivered.units > 0 {
+            self.judge_timeout(delta > 0, &mut delivered);
+        }
+        if !self.negotiated.sack {
+            if duplicate {
+                self.on_duplicate();
+            }
+        } else if !was_quiet || !self.recovery.is_quiet() {
+            let times = self.loss_times(header, now);
+            self.detect_loss(&delivered, &times, now);
+        }
+        if self.congestion.is_model() && delivered.units > 0 {
+            self.tell_model(delivered.units, delivered.newest.map(|piece| piece.end), now);
         }
         true
     }
 
-    /// Takes the SACK blocks that lie within what is outstanding. True when they told anything new.
-    fn take_blocks(&mut self, header: &Header) -> bool {
+    /// What has arrived is news for a model of the path.
+    fn tell_model(&mut self, bytes: u64, newest: Option<u64>, now: Time) {
+        let in_flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+        let recovering = self.recovery.phase() != Phase::Open;
+        self.congestion.on_moved(&Moved { bytes, newest, in_flight, recovering, now });
+    }
+
+    /// Takes the SACK blocks that lie within what is outstanding. The answer is a block that tells of a duplicate
+    /// (RFC 2883). `delta`: what the segment acknowledges beyond SND.UNA.
+    fn take_blocks(&mut self, header: &Header, delta: i64, delivered: &mut Delivered) -> Option<Range<u64>> {
         if header.options.sack.is_empty() || !self.negotiated.sack {
-            return false;
+            return None;
         }
-        let mut news = false;
         let una = self.send.iss.plus(self.send.una);
         let outstanding = (self.send.max - self.send.una) as i64;
-        for &(left, right) in header.options.sack.as_slice() {
-            let (left, right) = (SeqNumber(left).offset_from(una), SeqNumber(right).offset_from(una));
-            // Below SND.UNA it is a DSACK (RFC 2883) or old; above SND.NXT it is garbage.
-            if left >= 0 && left < right && right <= outstanding {
-                news |= self.recovery.on_block(self.send.una + left as u64..self.send.una + right as u64);
+        let offset = |number: u32| SeqNumber(number).offset_from(una);
+        let mut duplicate = None;
+        let blocks = header.options.sack.as_slice();
+        for (index, &(left, right)) in blocks.iter().enumerate() {
+            let (left, right) = (offset(left), offset(right));
+            if left >= right || right > outstanding {
+                continue; // garbage
+            }
+            let covers = |&(outer_left, outer_right): &(u32, u32)| {
+                offset(outer_left) <= left && right <= offset(outer_right)
+            };
+            // RFC 2883 §4: the first block, below the acknowledgment or within the second block.
+            if index == 0 && (right <= delta || blocks.get(1).is_some_and(covers)) {
+                let start = self.send.una as i64 + left;
+                if start > 0 {
+                    duplicate = Some(start as u64..(start + right - left) as u64);
+                }
+            } else if left >= 0 {
+                self.recovery.on_block(self.send.una + left as u64..self.send.una + right as u64, delivered);
             }
         }
-        news
+        duplicate
     }
 
     /// RFC 9293 §3.10.7.4: old segments must not change the window.
@@ -120,29 +169,42 @@ impl Connection {
         header: &Header,
         now: Time,
         input: &mut Input,
+        delivered: &mut Delivered,
     ) {
         let before = self.acknowledged();
         let segment = self.segment();
-        let flight = self.recovery.in_flight(self.send.una, self.send.next, segment);
-        let window = u64::from(self.congestion.window());
+        let quiet = self.recovery.is_quiet();
         // RFC 7661 §4: a window that was not used is not validated. In slow start half of it counts as used, for
         // acknowledgments of merged segments come in lumps.
-        let window_limited = self.send.una < self.send.limited_to
-            || (window < u64::from(self.congestion.threshold()) && 2 * flight >= window);
+        let window_limited = self.send.una < self.send.limited_to || self.uses_half_of_slow_start(quiet);
         self.send.una += delta;
         self.send.next = self.send.next.max(self.send.una);
         self.attempts = 0;
         let echo = header.options.timestamps.filter(|_| self.negotiated.timestamps).map(|(_, echo)| echo);
         let sample = self.measure(echo, now);
-        if self.recovery.phase() != Phase::Open && self.recovery.is_spurious(now, echo, self.rtt.least()) {
-            // RFC 4015 §3.2: restore, and go on with new data.
-            self.congestion.undo();
-            self.send.next = self.send.max;
-            self.recovery.undo(segment);
+        if quiet {
+            self.recovery.advance_quietly(self.send.una, now);
+        } else {
+            self.recovery.advance(self.send.una, delivered);
+        }
+        if self.congestion.is_model() && (quiet || !self.negotiated.sack) {
+            let newest = (self.send.timed.is_some() || quiet).then_some(self.send.una);
+            self.tell_model(delta, newest, now);
+        }
+        let mut bytes = delta;
+        if self.recovery.phase() != Phase::Open {
+            if self.recovery.is_spurious(now, echo, self.rtt.least()) {
+                self.undo();
+                // It was the original that arrived.
+                delivered.newest_again = None;
+            } else if self.negotiated.sack {
+                // Of what was selectively acknowledged before, the window has grown already or shall not.
+                bytes = delivered.units;
+            }
         }
         match self.recovery.on_acknowledged(self.send.una, delta, segment) {
             Progress::Normal => self.congestion.on_acknowledged(&Acknowledged {
-                bytes: delta.min(u64::from(u32::MAX)) as u32,
+                bytes: bytes.min(u64::from(u32::MAX)) as u32,
                 now,
                 rtt: self.rtt.smoothed().unwrap_or_default(),
                 sample,
@@ -163,6 +225,18 @@ impl Connection {
         if self.fin_queued && self.send.una >= self.end_unit() {
             self.on_fin_acknowledged(now, input);
         }
+    }
+
+    /// Half of a window that doubles each round trip is in use.
+    #[inline]
+    fn uses_half_of_slow_start(&self, quiet: bool) -> bool {
+        let window = self.congestion.window();
+        if window >= self.congestion.threshold() {
+            return false;
+        }
+        let (una, next) = (self.send.una, self.send.next);
+        let flight = if quiet { next - una } else { self.recovery.in_flight(una, next, self.segment()) };
+        2 * flight >= u64::from(window)
     }
 
     /// Takes a sample of the round-trip time if this acknowledgment gives one. The answer is the round trip that it
@@ -192,9 +266,6 @@ impl Connection {
 
     #[inline]
     fn rearm_after_progress(&mut self, now: Time) {
-        if self.send.tail_probe.is_some_and(|end| self.send.una >= end) {
-            self.send.tail_probe = None;
-        }
         self.arm_tail_probe(now);
         if self.send.una == self.send.max {
             // RFC 6298 §5.2
@@ -232,23 +303,105 @@ impl Connection {
         }
     }
 
-    /// RFC 8985 §7.4. A probe that repaired the only loss leaves the window as it is: without DSACK nothing tells
-    /// it from one that was in vain.
-    fn judge_tail_probe(&mut self) {
-        let Some(end) = self.send.tail_probe else { return };
-        if self.send.una >= end {
+    /// RFC 8985 §7.4: whether a probe has repaired a loss, which must not go unanswered by congestion control.
+    fn judge_tail_probe(&mut self, delta: i64, occupies: bool, duplicate: Option<&Range<u64>>) {
+        let Some(probe) = self.send.tail_probe else { return };
+        if self.send.una < probe.end {
+            return;
+        }
+        if !probe.again {
+            self.send.tail_probe = None; // new data, which has arrived
+        } else if duplicate.is_some_and(|block| block.end == probe.end) {
+            self.send.tail_probe = None; // both copies have arrived
+        } else if self.send.una > probe.end {
+            // One copy has, and no word of another: the other was lost.
             self.send.tail_probe = None;
-        } else if self.recovery.phase() == Phase::Open && self.recovery.arrived(end - 1).is_some() {
-            // Sent two round trips after all that is missing below.
-            self.send.tail_probe = None;
+            self.congestion.on_loss(self.outstanding());
+            self.recovery.forget_undo();
+        } else if delta == 0 && !occupies {
+            self.send.tail_probe = None; // a peer without DSACK says so
+        }
+    }
+
+    /// The peer got something twice.
+    fn on_duplicate_block(&mut self, block: &Range<u64>) {
+        self.duplicates = self.duplicates.saturating_add(1);
+        if self.recovery.on_duplicate_block(block, self.send.una, self.send.max) {
+            self.undo();
+        }
+    }
+
+    /// RFC 4015 §3.2: what was before the loss that was none returns, and new data goes next.
+    fn undo(&mut self) {
+        self.congestion.undo();
+        self.send.next = self.send.max;
+        self.recovery.undo(self.segment());
+    }
+
+    /// RFC 5682: whether the last time-out was spurious.
+    fn judge_timeout(&mut self, advances: bool, delivered: &mut Delivered) {
+        if self.recovery.phase() != Phase::Loss {
+            return;
+        }
+        let window_end = self.send.una + u64::from(self.send.window);
+        let more = self.send.max < self.end_unit() && self.send.max < window_end;
+        let sent_new = self.recovery.new_data().is_some();
+        let segment = self.segment();
+        match self.recovery.judge_timeout(advances, delivered, more, segment) {
+            Verdict::SendNew => self.send.next = self.send.max,
+            Verdict::Spurious => {
+                self.undo();
+                delivered.newest_again = None;
+            }
+            // Without SACK: on with what comes after the segment that was sent again.
+            Verdict::Conventional if sent_new && !self.negotiated.sack => self.send.next = self.send.una,
+            Verdict::Conventional | Verdict::Undecided => {}
+        }
+    }
+
+    fn loss_times(&self, header: &Header, now: Time) -> Times {
+        let echo = header.options.timestamps.filter(|_| self.negotiated.timestamps).map(|(_, echo)| echo);
+        let age = echo.map(|echo| self.timestamp(now).wrapping_sub(echo)).filter(|age| *age < 1 << 30);
+        let echo_age = age.map(|age| Duration::from_millis(u64::from(age)));
+        Times { echo_age, ..self.round_trips() }
+    }
+
+    /// What is known of round trips, for the detection of loss.
+    pub(super) fn round_trips(&self) -> Times {
+        Times {
+            least: self.rtt.least().unwrap_or_default(),
+            smoothed: self.rtt.smoothed().unwrap_or_default(),
+            echo_age: None,
+        }
+    }
+
+    /// RFC 8985 §6.2: what is lost by now, and when to look again.
+    pub(super) fn detect_loss(&mut self, delivered: &Delivered, times: &Times, now: Time) {
+        let segment = self.segment();
+        let again_at = self.recovery.detect(delivered, self.send.una, segment, times, now);
+        if self.recovery.should_enter() {
             self.begin_recovery();
         }
+        self.recovery.reduce(delivered.units, self.congestion.threshold(), segment);
+        if self.recovery.is_quiet() {
+            self.arm_tail_probe(now);
+            return;
+        }
+        match again_at {
+            Some(at) => self.timers.arm(Timer::LossDetection, at),
+            None => self.timers.disarm(Timer::LossDetection),
+        }
+    }
+
+    /// RFC 5681 FlightSize.
+    fn outstanding(&self) -> u32 {
+        (self.send.next - self.send.una).min(u64::from(u32::MAX)) as u32
     }
 
     fn begin_recovery(&mut self) {
         // RFC 5681 §3.2 step 2 and RFC 6675 §5 step 4.2
-        let flight = (self.send.next - self.send.una).min(u64::from(u32::MAX)) as u32;
-        self.congestion.on_loss(flight);
+        self.congestion.on_loss(self.outstanding());
+        self.ecn.on_reduced(self.send.max);
         self.recovery.enter(self.send.una, self.send.max);
     }
 

@@ -51,6 +51,9 @@ impl Connection {
             return Input::dropped(Drop::MissingAck);
         }
         self.take_syn(header, now);
+        if acceptable {
+            self.ecn.on_syn_ack(header.flags);
+        }
         if !acceptable {
             // Simultaneous open (RFC 9293 §3.5, figure 8): our SYN goes again, with an ACK.
             self.state = State::SynReceived;
@@ -105,13 +108,17 @@ impl Connection {
         if self.state == State::SynReceived {
             header.flags |= Flags::ACK;
             header.acknowledgment = self.receive_next().0;
+            header.flags |= self.ecn.syn_ack();
             self.owed = Owed::Nothing;
+        } else {
+            header.flags |= self.ecn.syn(self.config.ecn, again);
         }
         Some(Transmit {
             header,
             payload: None,
             segment_size: self.negotiated.segment_payload(),
             retransmission: again,
+            ecn_capable: false,
         })
     }
 }

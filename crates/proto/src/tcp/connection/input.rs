@@ -6,6 +6,7 @@ use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header};
 
 use super::{Connection, Owed, State};
+use crate::tcp::flight::Delivered;
 use crate::tcp::segment::{Deliver, Drop, Events, Input};
 use crate::tcp::sequence::SeqNumber;
 use crate::tcp::timers::Timer;
@@ -34,6 +35,7 @@ impl Connection {
             || self.receive.fin_at.is_some()
             || self.orphan
             || !self.recovery.is_quiet()
+            || self.send.tail_probe.is_some()
             || !header.options.sack.is_empty()
         {
             return None;
@@ -59,7 +61,7 @@ impl Connection {
         self.attempts = 0;
         self.take_window(header);
         if delta > 0 {
-            self.on_new_acknowledgment(delta as u64, header, now, &mut input);
+            self.on_new_acknowledgment(delta as u64, header, now, &mut input, &mut Delivered::default());
         }
         if len > 0 {
             let position = self.receive.next;
@@ -193,6 +195,7 @@ impl Connection {
         }
         if offset + segment_len <= 0 {
             self.owed = Owed::Now;
+            self.note_duplicate(offset, offset + i64::from(len));
             self.heard(now);
             return Err(Drop::Duplicate);
         }
@@ -205,6 +208,15 @@ impl Connection {
         Ok(())
     }
 
+    /// What lies between these offsets from RCV.NXT has come again (RFC 2883): to be told once.
+    fn note_duplicate(&mut self, from: i64, to: i64) {
+        let next = self.receive.next + u64::from(self.fin_received);
+        let place = |offset: i64| next.checked_add_signed(offset.min(0));
+        if let (true, Some(start), Some(end)) = (from < to, place(from), place(to)) {
+            self.receive.duplicate = Some((start, end));
+        }
+    }
+
     /// Takes the part of the payload that is new and lies within the window.
     fn accept_payload(&mut self, offset: i64, len: u32, now: Time, input: &mut Input) {
         let receive = &mut self.receive;
@@ -213,6 +225,10 @@ impl Connection {
         let end = receive.fin_at.unwrap_or(u64::MAX).min(receive.edge);
         let wanted = u64::from(len).saturating_sub(skip);
         let take = wanted.min(end.saturating_sub(position));
+        if skip > 0 {
+            // RFC 2883 §4.1
+            receive.duplicate = Some((receive.next.saturating_sub(skip), receive.next));
+        }
         if take == 0 {
             if wanted > 0 {
                 input.drop = Some(Drop::OutOfWindow);
@@ -223,7 +239,10 @@ impl Connection {
         if offset > 0 {
             match receive.out_of_order.insert(position..position + take) {
                 Ok(true) => receive.latest = position,
-                Ok(false) => input.drop = Some(Drop::Duplicate),
+                Ok(false) => {
+                    receive.duplicate = Some((position, position + take));
+                    input.drop = Some(Drop::Duplicate);
+                }
                 Err(_) => input.drop = Some(Drop::ReassemblyLimit),
             }
             // RFC 5681 §4.2: at once. Without SACK the peer counts them, so none may be merged.

@@ -5,8 +5,9 @@ use std::ops::Range;
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header, MAX_SACK_BLOCKS, Options, SackBlocks};
 
-use super::{Connection, Owed, State};
+use super::{Connection, Owed, State, TailProbe};
 use crate::tcp::congestion::Controller;
+use crate::tcp::pacing;
 use crate::tcp::recovery::Phase;
 use crate::tcp::segment::Transmit;
 use crate::tcp::timers::Timer;
@@ -22,14 +23,23 @@ impl Connection {
             State::Closed | State::Listen => None,
             State::SynSent | State::SynReceived => self.poll_handshake(now),
             State::TimeWait => self.poll_acknowledgment(now),
-            _ => self
-                .poll_lost(now)
-                .or_else(|| self.poll_tail_probe(now))
-                .or_else(|| self.poll_data(now))
-                .or_else(|| self.poll_probe(now))
-                .or_else(|| self.poll_acknowledgment(now))
-                .or_else(|| self.watch_outstanding(now)),
+            _ => {
+                let rare = self.recovery.phase() != Phase::Open || self.tail_probe_now;
+                if rare && let Some(transmit) = self.poll_repair(now) {
+                    return Some(transmit);
+                }
+                self.poll_data(now)
+                    .or_else(|| self.poll_probe(now))
+                    .or_else(|| self.poll_acknowledgment(now))
+                    .or_else(|| self.watch_outstanding(now))
+            }
         }
+    }
+
+    /// What is lost, or may be.
+    #[inline(never)]
+    fn poll_repair(&mut self, now: Time) -> Option<Transmit> {
+        self.poll_lost(now).or_else(|| self.poll_tail_probe(now))
     }
 
     /// As [`Connection::poll_transmit`], with at most so many full segments of data in one `Transmit`; with 0, only
@@ -44,7 +54,7 @@ impl Connection {
 
     /// True when it may have data to send, now or when acknowledgments come.
     pub fn has_data(&self) -> bool {
-        self.recovery.phase() == Phase::Fast || self.state.may_send() && self.send.next < self.data_end()
+        self.recovery.phase() != Phase::Open || self.state.may_send() && self.send.next < self.data_end()
     }
 
     /// Nothing is left to send: what is outstanding must have a timer, whatever order of windows opening and closing
@@ -61,28 +71,98 @@ impl Connection {
         None
     }
 
-    /// What fast recovery sends again.
+    /// What is lost and goes again.
     fn poll_lost(&mut self, now: Time) -> Option<Transmit> {
         let segment = self.segment();
-        if self.recovery.phase() != Phase::Fast || self.transmit_limit < segment {
+        if self.recovery.phase() == Phase::Open
+            || self.transmit_limit < segment
+            || (self.recovery.new_data().is_some() && self.send.max < self.end_unit())
+        {
             return None;
         }
-        let (una, next) = (self.send.una, self.send.next);
-        let flight = self.recovery.in_flight(una, next, segment);
-        let usable = u64::from(self.congestion.window()).saturating_sub(flight);
-        let whole = usable.min(u64::from(self.max_len())) / u64::from(segment) * u64::from(segment);
-        let range = self.recovery.next_lost(una, self.send.max, segment, whole.max(u64::from(segment)))?;
+        let una = self.send.una;
+        let burst = self.burst(now)?;
+        let room = self.congestion_room();
+        let whole = room.min(u64::from(self.max_len())).min(burst) / u64::from(segment) * u64::from(segment);
+        let mut range =
+            self.recovery.next_lost(una, self.send.max, segment, whole.max(u64::from(segment)))?;
         // RFC 5681 §3.2 step 3: the first goes whatever the window; the rest as the window has room.
         if range.start > una && whole == 0 {
             return None;
         }
+        // A window that has shrunk since takes less of it.
+        range.end = range.end.min(una + u64::from(self.send.window));
+        if range.is_empty() {
+            return None;
+        }
         let timestamp = self.timestamp(now);
-        self.recovery.on_retransmitted(range.end, now, timestamp);
+        self.recovery.on_retransmitted(range.clone(), now, timestamp);
+        self.pace(range.end - range.start, now);
         self.send.timed = None;
+        self.probes = 0;
+        self.timers.disarm(Timer::Persist);
         if !self.timers.is_armed(Timer::Retransmit) {
             self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         }
         Some(self.range_transmit(range, true, now))
+    }
+
+    /// How much a paced connection may send now, in bytes; `None` when it has to wait, for a timer that is armed then.
+    #[inline]
+    fn burst(&mut self, now: Time) -> Option<u64> {
+        if self.paced { self.paced_burst(now) } else { Some(u64::MAX) }
+    }
+
+    #[inline(never)]
+    fn paced_burst(&mut self, now: Time) -> Option<u64> {
+        if let Some(at) = self.pacer.wait(now) {
+            self.timers.arm(Timer::Pace, at);
+            return None;
+        }
+        self.timers.disarm(Timer::Pace);
+        Some(self.pacing_rate().map_or(u64::MAX, |rate| pacing::burst(rate, self.segment())))
+    }
+
+    /// So many bytes leave, paced or not.
+    fn pace(&mut self, bytes: u64, now: Time) {
+        if self.paced
+            && let Some(rate) = self.pacing_rate()
+        {
+            self.pacer.on_sent(bytes, rate, now);
+        }
+    }
+
+    /// At how many bytes a second data leaves, if it is paced and a round trip is known.
+    pub(super) fn pacing_rate(&self) -> Option<u64> {
+        if !self.paced {
+            return None;
+        }
+        let most = if self.tuned.max_pacing_rate == 0 { u64::MAX } else { self.tuned.max_pacing_rate };
+        self.controlled_rate().map(|rate| rate.min(most)).or((most != u64::MAX).then_some(most))
+    }
+
+    /// The rate that congestion control means.
+    fn controlled_rate(&self) -> Option<u64> {
+        let round_trip = self.rtt.smoothed();
+        if self.congestion.is_model() {
+            return self.congestion.rate(round_trip.unwrap_or_default());
+        }
+        // As Linux: twice the window in slow start, for it may double; 1.2 times later, so that it can be used up.
+        let window = u64::from(self.congestion.window());
+        let grows = window < u64::from(self.congestion.threshold() / 2);
+        let percent = if grows { 200 } else { 120 };
+        let micros = (round_trip?.as_micros() as u64).max(1);
+        Some(window * percent * 10_000 / micros)
+    }
+
+    /// What congestion control lets go beside what is in the network, in bytes.
+    fn congestion_room(&self) -> u64 {
+        if let Some(allowance) = self.recovery.allowance().filter(|_| !self.congestion.is_model()) {
+            return allowance;
+        }
+        let flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+        let room = u64::from(self.congestion.window()).saturating_sub(flight);
+        room.max(self.recovery.new_data().map_or(0, u64::from))
     }
 
     /// New data, or all again after a time-out.
@@ -90,21 +170,20 @@ impl Connection {
         if !self.state.may_send() {
             return None;
         }
-        if self.recovery.phase() == Phase::Loss
-            && let Some(end) = self.recovery.arrived(self.send.next)
-        {
-            self.send.next = end;
-        }
         let end = self.end_unit();
         let next = self.send.next;
+        if next >= end && self.paced && self.congestion.is_model() {
+            self.note_app_limited();
+        }
         if next >= end || (self.transmit_limit < self.segment() && next < self.data_end()) {
             return None;
         }
+        let burst = self.burst(now)?;
         if self.send.una == self.send.max && now.since(self.send.last) > self.rtt.rto() {
             // RFC 5681 §4.1
             self.congestion.on_idle();
         }
-        let Some(len) = self.sendable(now) else {
+        let Some(len) = self.sendable(burst, now) else {
             self.override_now = false;
             return None;
         };
@@ -126,26 +205,20 @@ impl Connection {
     }
 
     /// How much data may go now; `None` when it must wait. 0 when only a FIN is left.
-    fn sendable(&mut self, now: Time) -> Option<u64> {
+    fn sendable(&mut self, burst: u64, now: Time) -> Option<u64> {
         let segment = u64::from(self.segment());
         let next = self.send.next;
         let available = self.data_end().saturating_sub(next);
         if available == 0 {
             return Some(0);
         }
-        let flight = self.recovery.in_flight(self.send.una, next, segment as u32);
-        let mut by_congestion = u64::from(self.congestion.window()).saturating_sub(flight);
-        if flight == 0 {
-            by_congestion = by_congestion.max(segment);
+        let mut by_congestion = self.congestion_room();
+        if by_congestion < segment && self.recovery.in_flight(self.send.una, next, segment as u32) == 0 {
+            by_congestion = segment;
         }
         let window_end = self.send.una + u64::from(self.send.window);
         let by_window = window_end.saturating_sub(next);
-        let mut most = available.min(u64::from(self.max_len()));
-        if next < self.send.max
-            && let Some(arrived) = self.recovery.next_arrived(next)
-        {
-            most = most.min(arrived - next);
-        }
+        let most = available.min(u64::from(self.max_len())).min(burst);
         let len = most.min(by_window).min(by_congestion);
         if by_congestion <= by_window && by_congestion < available {
             self.send.limited_to = self.data_end();
@@ -185,12 +258,30 @@ impl Connection {
         }
     }
 
+    /// There is nothing to send though the window would take it: what arrives does not tell how fast the path is.
+    fn note_app_limited(&mut self) {
+        let flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+        if flight < u64::from(self.congestion.window()) {
+            self.congestion.on_app_limited(flight);
+        }
+    }
+
+    /// New data up to the unit `end` leaves at a rate.
+    #[inline(never)]
+    fn book_paced(&mut self, end: u64, len: u64, now: Time) {
+        if self.congestion.is_model() {
+            let flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+            self.congestion.on_sent(end, flight, now);
+        }
+        self.pace(len, now);
+    }
+
     fn book_sent(&mut self, range: Range<u64>, len: u64, now: Time) {
         let segment = u64::from(self.segment());
         if range.start < self.send.max {
             self.send.timed = None;
             let timestamp = self.timestamp(now);
-            self.recovery.on_retransmitted(range.end, now, timestamp);
+            self.recovery.on_retransmitted(range.clone(), now, timestamp);
         } else {
             if self.send.timed.is_none() {
                 self.send.timed = Some((range.end, now));
@@ -203,6 +294,10 @@ impl Connection {
         if !len.is_multiple_of(segment) {
             self.send.small_end = range.end;
         }
+        if self.paced {
+            self.book_paced(range.end, len, now);
+        }
+        self.recovery.on_sent(range.clone(), now);
         self.send.next = range.end;
         self.send.max = self.send.max.max(range.end);
         self.send.last = now;
@@ -234,11 +329,13 @@ impl Connection {
         let range = if again { self.send.una.max(next - segment.min(next))..next } else { fresh };
         if again {
             self.send.timed = None;
+            let timestamp = self.timestamp(now);
+            self.recovery.on_retransmitted(range.clone(), now, timestamp);
         } else {
             self.book_sent(range.clone(), range.end - range.start, now);
         }
-        self.send.tail_probe = Some(range.end);
-        self.timers.disarm(Timer::TailProbe);
+        self.send.tail_probe = Some(TailProbe { end: range.end, again });
+        self.timers.disarm(Timer::LossDetection);
         // RFC 8985 §7.3: the time-out counts from the probe.
         self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         Some(self.range_transmit(range, again, now))
@@ -254,7 +351,9 @@ impl Connection {
             self.send.max = self.send.max.max(range.end);
             self.send.timed = None;
             self.arm_user_timeout(now);
-            return Some(self.range_transmit(range, again, now));
+            let probe = self.range_transmit(range, again, now);
+            // RFC 3168 §6.1.6
+            return Some(Transmit { ecn_capable: false, ..probe });
         }
         if std::mem::take(&mut self.keepalive_now) {
             // RFC 9293 §3.8.4: SEG.SEQ = SND.NXT - 1, which the peer must answer.
@@ -284,6 +383,7 @@ impl Connection {
             payload: None,
             segment_size: self.negotiated.segment_payload(),
             retransmission: false,
+            ecn_capable: false,
         }
     }
 
@@ -299,10 +399,20 @@ impl Connection {
             // RFC 9293 §3.9.1.2: the last of what was written.
             flags |= Flags::PSH;
         }
-        self.retransmits += u32::from(retransmission);
+        if retransmission {
+            self.retransmits += 1;
+            self.retransmitted += range.end - range.start;
+        }
+        // RFC 3168 §6.1.5: what goes again is not capable.
+        let ecn_capable =
+            self.ecn.is_on() && !retransmission && payload.is_some() && !self.congestion.is_model();
+        if ecn_capable && self.ecn.is_reduced() {
+            flags |= Flags::CWR;
+            self.ecn.on_sent();
+        }
         let header = self.header(range.start, flags, now);
         let segment_size = self.negotiated.mss - header.options.emitted_len() as u16;
-        Transmit { header, payload, segment_size, retransmission }
+        Transmit { header, payload, segment_size, retransmission, ecn_capable }
     }
 
     /// A header that acknowledges all we have, and counts as that acknowledgment.
@@ -321,7 +431,7 @@ impl Connection {
         Header {
             sequence: self.send.iss.plus(unit).0,
             acknowledgment: self.receive_next().0,
-            flags,
+            flags: flags | self.ecn.echo(),
             window,
             options: Options {
                 timestamps: self.negotiated.timestamps.then(|| (self.timestamp(now), self.receive.recent)),
@@ -349,18 +459,27 @@ impl Connection {
         (receive.edge.saturating_sub(receive.next) >> scale).min(u64::from(u16::MAX)) as u16
     }
 
-    /// RFC 2018 §4: the range that grew last comes first.
-    fn sack_blocks(&self) -> SackBlocks {
+    /// RFC 2018 §4: the range that grew last comes first; before it, once, what came a second time (RFC 2883).
+    fn sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
-        if !self.negotiated.sack || self.receive.out_of_order.is_empty() {
+        if !self.negotiated.sack || (self.receive.out_of_order.is_empty() && self.receive.duplicate.is_none())
+        {
             return blocks;
         }
-        let wire = |position: u64| self.receive.irs.plus(1 + position).0;
-        let latest = self.receive.out_of_order.containing(self.receive.latest);
+        let duplicate = self.receive.duplicate.take();
+        let receive = &self.receive;
+        let wire = |position: u64| receive.irs.plus(1 + position).0;
+        let mut leading = receive.latest;
+        if let Some((start, end)) = duplicate {
+            blocks.push(wire(start), wire(end));
+            // RFC 2883 §4: the block that holds it follows.
+            leading = start;
+        }
+        let latest = receive.out_of_order.containing(leading);
         if let Some(range) = &latest {
             blocks.push(wire(range.start), wire(range.end));
         }
-        for range in self.receive.out_of_order.as_slice().iter().rev().take(MAX_SACK_BLOCKS) {
+        for range in receive.out_of_order.as_slice().iter().rev().take(MAX_SACK_BLOCKS) {
             if Some(range) != latest.as_ref() && !blocks.push(wire(range.start), wire(range.end)) {
                 break;
             }
@@ -379,13 +498,16 @@ impl Connection {
             header.acknowledgment = acknowledgment;
         }
         let segment_size = self.negotiated.segment_payload();
-        Transmit { header, payload: None, segment_size, retransmission: false }
+        Transmit { header, payload: None, segment_size, retransmission: false, ecn_capable: false }
     }
 
     /// Most payload of one `Transmit`: whole segments, at least one.
     #[inline]
     fn max_len(&self) -> u32 {
         let segment = self.segment();
+        if self.ecn.is_reduced() {
+            return segment; // CWR on a segment of its own
+        }
         (self.config.max_transmit_len.min(self.transmit_limit) / segment * segment).max(segment)
     }
 }

@@ -6,6 +6,7 @@ use scoutline_base::Time;
 
 use super::{Connection, Owed, State};
 use crate::tcp::congestion::Controller;
+use crate::tcp::flight::Delivered;
 use crate::tcp::segment::Events;
 use crate::tcp::timers::Timer;
 
@@ -21,11 +22,13 @@ impl Connection {
         while let Some(timer) = self.timers.take_due(now) {
             events |= match timer {
                 Timer::Retransmit => self.on_retransmit_timeout(now),
-                Timer::TailProbe => {
-                    self.tail_probe_now = true;
+                Timer::LossDetection => {
+                    self.on_loss_detection_timeout(now);
                     Events::empty()
                 }
                 Timer::Persist => self.on_persist_timeout(now),
+                // What waited is sent by the `poll_transmit` that follows.
+                Timer::Pace => Events::empty(),
                 Timer::DelayedAck => {
                     self.owed = Owed::Now;
                     Events::empty()
@@ -54,7 +57,7 @@ impl Connection {
         self.send.timed = None;
         self.send.tail_probe = None;
         self.tail_probe_now = false;
-        self.timers.disarm(Timer::TailProbe);
+        self.timers.disarm(Timer::LossDetection);
         if opening {
             self.send.next = 0;
             self.rtt.back_off();
@@ -64,8 +67,8 @@ impl Connection {
         let (una, max) = (self.send.una, self.send.max);
         if self.send.window == 0 {
             // The window closed over what was in flight: that is no congestion.
-            self.recovery.on_timeout(una, max);
-            self.send.next = una;
+            self.recovery.on_closed_window(una, self.send.next, max);
+            self.go_back();
             self.probe_now = true;
             self.timers.arm(Timer::Persist, now + self.probe_interval());
             return Events::empty();
@@ -74,13 +77,31 @@ impl Connection {
             // RFC 5681 §3.1: once for the same data, however often its timer expires.
             let flight = (self.send.next - una).min(u64::from(u32::MAX)) as u32;
             self.congestion.on_timeout(flight);
+            self.ecn.on_reduced(max);
         }
-        self.recovery.on_timeout(una, max);
+        let (segment, times) = (self.segment(), self.round_trips());
+        self.recovery.on_timeout(una, self.send.next, max, segment, &times, now);
         // RFC 6298 §5.4 to §5.6: the earliest unacknowledged goes first, and the rest as the window opens.
-        self.send.next = una;
+        self.go_back();
         self.rtt.back_off();
         self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         Events::empty()
+    }
+
+    /// Without SACK all goes again from the first that is missing; with it, what the scoreboard says.
+    pub(super) fn go_back(&mut self) {
+        if !self.negotiated.sack {
+            self.send.next = self.send.una;
+        }
+    }
+
+    fn on_loss_detection_timeout(&mut self, now: Time) {
+        if self.recovery.is_quiet() {
+            self.tail_probe_now = true;
+            return;
+        }
+        let times = self.round_trips();
+        self.detect_loss(&Delivered::default(), &times, now);
     }
 
     fn on_persist_timeout(&mut self, now: Time) -> Events {
@@ -143,16 +164,18 @@ impl Connection {
     /// long.
     #[inline]
     pub(super) fn arm_tail_probe(&mut self, now: Time) {
+        if !self.recovery.is_quiet() {
+            return; // the timer stands for something else
+        }
         let worth = self.negotiated.sack
             && self.send.tail_probe.is_none()
-            && self.recovery.is_quiet()
             && self.send.next == self.send.max
             && self.send.next - self.send.una > u64::from(self.segment());
         match self.rtt.smoothed() {
             Some(smoothed) if worth => {
-                self.timers.arm(Timer::TailProbe, now + (2 * smoothed).max(MIN_TAIL_PROBE));
+                self.timers.arm(Timer::LossDetection, now + (2 * smoothed).max(MIN_TAIL_PROBE));
             }
-            _ => self.timers.disarm(Timer::TailProbe),
+            _ => self.timers.disarm(Timer::LossDetection),
         }
     }
 

@@ -55,6 +55,61 @@ fn mangle(random: &mut Random, mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
+/// The common case many times over, for a count of instructions: `valgrind --tool=callgrind --collect-atstart=no
+/// --toggle-collect='*EthIpTcp*Stage*inward*' --toggle-collect='*EthIpTcp*Stage*outward*'` on this test alone, in
+/// release.
+#[test]
+#[ignore = "for callgrind"]
+fn a_long_exchange_on_the_fused_path() {
+    let offload = Offload { checksum: true, tcp_segmentation: Some(65_535) };
+    let mut server = Host::with(&interface_of(OUR_LINK, OURS), true);
+    let mut client = Host::with(&interface_of(PEER_LINK, PEER), true);
+    server.interface.neighbours.borrow_mut().learn(PEER, PEER_LINK, true, server.now);
+    client.interface.neighbours.borrow_mut().learn(OURS, OUR_LINK, true, client.now);
+    server.interface.offload.set(offload);
+    client.interface.offload.set(offload);
+    listen(&mut server, 8);
+    let path = connecting(&mut client, 5000);
+    let sent = client.expire(path, Duration::ZERO);
+    let mut to_server = wire(&client, sent);
+    let (mut written, mut child) = (0, None);
+    for round in 0..20_000 {
+        let mut to_client = Vec::new();
+        for frame in to_server.drain(..) {
+            let out =
+                if let Some(child) = child { server.receive(child, &frame) } else { server.on_frame(&frame) };
+            to_client.append(&mut wire(&server, out));
+        }
+        child = server.created.first().copied();
+        for message in server.received() {
+            if let (Body::Control(Control::Readable(position)), Some(child)) = (message.body, child) {
+                let out = server.send(child, control(Control::Consumed(position)));
+                to_client.append(&mut wire(&server, out));
+            }
+        }
+        for frame in to_client {
+            let out = client.receive(path, &frame);
+            to_server.append(&mut wire(&client, out));
+        }
+        client.received();
+        if to_server.is_empty() {
+            written += 1448 * (1 + round % 4);
+            let out = client.send(path, control(Control::Written(written)));
+            to_server.append(&mut wire(&client, out));
+        }
+        if to_server.is_empty() {
+            let Some(child) = child else { continue };
+            let out = server.expire(child, Duration::from_millis(50));
+            client.now = server.now;
+            for frame in wire(&server, out) {
+                let out = client.receive(path, &frame);
+                to_server.append(&mut wire(&client, out));
+            }
+        }
+    }
+    assert!(written > 1_000_000, "{written}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 

@@ -1,0 +1,156 @@
+//! RACK: a segment is lost when one that was sent later has arrived, and time enough has passed for reordering
+//! (RFC 8985 §6).
+//!
+//! The detector says which pieces of the [`Flight`] are lost, and when to look again. The reordering window is nothing
+//! until reordering is seen, then a fourth of the least round trip, and grows with each round in which the peer told of
+//! duplicates (DSACK), for sixteen recoveries.
+
+use std::time::Duration;
+
+use scoutline_base::Time;
+
+use crate::tcp::flight::{Delivered, Flight, Piece};
+
+/// RFC 8985 §6.2 step 4: so many recoveries without DSACK bring the window back to its start.
+const PERSISTENCE: u8 = 16;
+/// Beyond this the cap, a smoothed round trip, is reached.
+const MAX_MULTIPLIER: u8 = 16;
+
+/// What bounds the reordering window.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// The least round trip seen.
+    pub least: Duration,
+    /// The smoothed one.
+    pub smoothed: Duration,
+    /// The age of the timestamp that the peer echoed, if it did.
+    pub echo_age: Option<Duration>,
+}
+
+/// The detector.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rack {
+    /// RACK.xmit_ts: when the last-sent of all that has arrived was sent.
+    at: Time,
+    /// RACK.end_seq: its end.
+    end: u64,
+    /// RACK.rtt: the round trip that it took.
+    rtt: Duration,
+    /// RACK.fack: the highest that has arrived.
+    highest: u64,
+    /// RACK.reordering_seen
+    reordering: bool,
+    /// RACK.reo_wnd_mult less one.
+    more: u8,
+    /// RACK.reo_wnd_persist
+    persist: u8,
+    /// RACK.dsack_round: until this is acknowledged, further DSACKs count as one.
+    round: u64,
+}
+
+impl Rack {
+    /// Reordering was seen on this connection.
+    pub fn is_reordering(&self) -> bool {
+        self.reordering
+    }
+
+    /// Reordering made us send in vain.
+    pub fn set_reordering(&mut self) {
+        self.reordering = true;
+    }
+
+    /// The common case of [`Rack::on_delivered`]: all up to `end`, the last of it sent at `at`.
+    #[inline]
+    pub fn on_acknowledged(&mut self, at: Time, end: u64, now: Time) {
+        self.at = at;
+        self.end = end;
+        self.rtt = now.since(at);
+    }
+
+    /// RFC 8985 §6.2, steps 2 and 3.
+    pub fn on_delivered(&mut self, delivered: &Delivered, times: &Times, now: Time) {
+        for piece in [delivered.newest, delivered.newest_again].into_iter().flatten() {
+            if piece.again && is_answer_to_an_earlier_copy(&piece, times, now) {
+                continue;
+            }
+            self.rtt = now.since(piece.at);
+            if piece.is_sent_after(self.at, self.end) {
+                self.at = piece.at;
+                self.end = piece.end;
+            }
+        }
+        if delivered.first.is_some_and(|(_, end)| end < self.highest) {
+            self.reordering = true;
+        }
+        let highest =
+            [delivered.newest, delivered.newest_again].into_iter().flatten().map(|piece| piece.end).max();
+        self.highest = self.highest.max(highest.unwrap_or(0));
+    }
+
+    /// RFC 8985 §6.2 step 4: the peer got something twice, with all up to `una` acknowledged and `next` the next to be
+    /// sent.
+    pub fn on_duplicate(&mut self, una: u64, next: u64) {
+        if una >= self.round {
+            self.round = next;
+            self.more = (self.more + 1).min(MAX_MULTIPLIER);
+            self.persist = PERSISTENCE;
+        }
+    }
+
+    /// A recovery is over.
+    pub fn on_recovered(&mut self) {
+        self.persist = self.persist.saturating_sub(1);
+        if self.persist == 0 {
+            self.more = 0;
+        }
+    }
+
+    /// The reordering window (RFC 8985 §6.2 step 4). `evident`: in recovery, or enough was selectively acknowledged
+    /// that without reordering the loss is certain.
+    fn window(&self, evident: bool, times: &Times) -> Duration {
+        if !self.reordering && evident {
+            return Duration::ZERO;
+        }
+        (times.least / 4 * (u32::from(self.more) + 1)).min(times.smoothed)
+    }
+
+    /// RFC 8985 §6.2 step 5: takes what is lost for lost. Whether anything was, and when to look again.
+    pub fn detect(
+        &self,
+        flight: &mut Flight,
+        evident: bool,
+        times: &Times,
+        now: Time,
+    ) -> (bool, Option<Time>) {
+        let patience = self.rtt + self.window(evident, times);
+        let mut again_at = None;
+        let found = flight.lose_where(|piece| {
+            if piece.is_sent_after(self.at, self.end) {
+                // What follows and was sent once was sent later still; what was sent again may have been sent before.
+                return if piece.again || piece.at == self.at { Some(false) } else { None };
+            }
+            let due = piece.at + patience;
+            if due > now {
+                again_at = again_at.max(Some(due));
+            }
+            Some(due <= now)
+        });
+        (found, again_at)
+    }
+
+    /// RFC 8985 §6.3: which pieces a time-out takes for lost beside the first.
+    pub fn on_timeout(&self, flight: &mut Flight, times: &Times, now: Time) {
+        let patience = self.rtt.max(times.smoothed) + self.window(false, times);
+        flight.lose_where(|piece| Some(piece.at + patience <= now));
+    }
+}
+
+/// RFC 8985 §6.2 step 2: the echo is older than what was sent last, or no round trip is so short.
+fn is_answer_to_an_earlier_copy(piece: &Piece, times: &Times, now: Time) -> bool {
+    // Timestamps count milliseconds.
+    let age = Duration::from_millis(now.as_millis() - piece.at.as_millis().min(now.as_millis()));
+    times.echo_age.is_some_and(|echo| echo > age) || now.since(piece.at) < times.least
+}
+
+#[cfg(test)]
+mod tests;
