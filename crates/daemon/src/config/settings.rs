@@ -59,6 +59,7 @@ impl Config {
             linux_interval: microseconds(*self.linux.interval_us.get_ref()),
             extension: self.extension(),
             system_level: Level::Priority(*self.system.priority.get_ref()),
+            seed: None,
         }
     }
 }
