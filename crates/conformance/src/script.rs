@@ -1,6 +1,6 @@
 //! What a script says: events at moments, in the order of the file.
 //!
-//! The shape is packetdrill's, since people know it; the grammar is in [`parse`]. One file shows one behaviour:
+//! The shape is packetdrill's, since people know it; the grammar is in `parse.rs`. One file shows one behaviour:
 //!
 //! ```text
 //! // RFC 9293 §3.10.7.4: the clause that is tested comes first
