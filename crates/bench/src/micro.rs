@@ -107,8 +107,8 @@ fn copy(size: usize) -> f64 {
 
 fn key(flow: u32) -> FlowKey {
     FlowKey {
-        remote: Ipv4Addr::from(0x0a4d_0002 + flow / 50_000),
-        local: SERVER,
+        remote: Ipv4Addr::from(0x0a4d_0002 + flow / 50_000).into(),
+        local: SERVER.into(),
         remote_port: 10_000 + (flow % 50_000) as u16,
         local_port: 80,
         device: DEVICE,

@@ -37,4 +37,6 @@ pub use crate::scheduling::{Asks, JobAsks, Stands};
 pub use crate::settings::{
     ClassSettings, DeviceSettings, EngineSettings, Forward, PermissionSettings, ProgramFacts,
 };
-pub use crate::start::{Engine, EngineHandle, Served, StartError};
+pub use scoutline_proto::ip6::Host6Config;
+
+pub use crate::start::{Engine, EngineHandle, StartError};

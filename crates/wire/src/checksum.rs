@@ -85,13 +85,8 @@ pub fn pseudo_header(
 /// The sum of an IPv6 address without its last 32 bits.
 #[inline]
 fn high_words(address: Address) -> u64 {
-    let octets = address.octets();
-    let word = |at: usize| {
-        u64::from(u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]))
-    };
-    // A word of ones is zero in this arithmetic, but for a sum of nothing else: it must not become one.
-    let third = if word(8) == 0xffff { 0 } else { word(8) };
-    word(0) + word(4) + third
+    let [high, low] = address.words();
+    (high >> 32) + (high & 0xffff_ffff) + (low >> 32)
 }
 
 /// The checksum after a word of the covered bytes changed from `old` to `new` (RFC 1624 §3, equation 3).

@@ -265,7 +265,8 @@ fn walk_extensions(packet: &[u8], mut next: u8) -> Result<Upper, ExtensionError>
         let is_first = count == 0;
         let len = match next {
             FRAGMENT => {
-                let header = packet.get(offset..).and_then(Fragment::parse).ok_or(ExtensionError::Truncated)?;
+                let header =
+                    packet.get(offset..).and_then(Fragment::parse).ok_or(ExtensionError::Truncated)?;
                 let upper = Upper {
                     protocol: header.next_header,
                     offset: offset + FRAGMENT_LEN,

@@ -77,6 +77,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(TapPartner, Vec<Notice>), 
         mtu: interface.mtu()?,
         offload: Offload { checksum: true, segmentation: true, max_segment_len: MAX_SUPER_FRAME },
         trusted_checksums: true,
+        index: interface.index,
     };
     let partner = TapPartner {
         name: name.clone(),

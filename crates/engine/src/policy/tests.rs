@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
 use scoutline_base::DeviceId;
@@ -8,8 +8,8 @@ use scoutline_proto::Classifier;
 use super::ClassPolicy;
 use crate::settings::{ClassSettings, ProgramFacts};
 
-const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+const OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
 
 fn class(name: &str, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
     let mut class = ClassSettings::new(name);
@@ -18,7 +18,13 @@ fn class(name: &str, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
 }
 
 fn key() -> FlowKey {
-    FlowKey { remote: PEER, local: OURS, remote_port: 4000, local_port: 80, ..FlowKey::default() }
+    FlowKey {
+        remote: PEER.into(),
+        local: OURS.into(),
+        remote_port: 4000,
+        local_port: 80,
+        ..FlowKey::default()
+    }
 }
 
 fn nginx() -> ProgramFacts {

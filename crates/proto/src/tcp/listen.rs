@@ -1,8 +1,8 @@
 //! The stages without a connection: of a listen path, and of the path that resets what nobody takes.
 
-use std::net::SocketAddrV4;
 use std::rc::Rc;
 
+use scoutline_base::Endpoint;
 use scoutline_path::{
     Attributes, Body, Burst, Context, DropReason, Effect, FlowKey, Message, Name, Stage, Value,
 };
@@ -32,7 +32,7 @@ const INHERITED: [Name; 7] = [
 /// the [`Backlog`].
 pub struct ListenStage {
     interface: Rc<Interface>,
-    local: SocketAddrV4,
+    local: Endpoint,
     backlog: Rc<Backlog>,
     inherited: Attributes,
     accepted: u64,
@@ -41,7 +41,7 @@ pub struct ListenStage {
 impl ListenStage {
     pub(super) fn new(
         interface: Rc<Interface>,
-        local: SocketAddrV4,
+        local: Endpoint,
         backlog: Rc<Backlog>,
         attributes: &Attributes,
     ) -> ListenStage {
@@ -86,7 +86,7 @@ impl ListenStage {
         if header.source_port == 0 {
             return context.account.on_drop(DropReason::Malformed);
         }
-        let remote = SocketAddrV4::new(source, header.source_port);
+        let remote = Endpoint::new(source, header.source_port);
         // A SYN that was sent twice within one burst makes one connection.
         if context.effects.iter().any(|effect| is_creation_for(effect, remote)) {
             return context.account.on_drop(DropReason::BadFlags);
@@ -96,7 +96,7 @@ impl ListenStage {
             return context.account.on_drop(DropReason::BacklogFull);
         }
         self.accepted += 1;
-        let local = SocketAddrV4::new(destination, header.destination_port);
+        let local = Endpoint::new(destination, header.destination_port);
         let half_open = Rc::new(HalfOpen::take(&self.backlog));
         let attributes = self
             .inherited
@@ -113,7 +113,7 @@ impl ListenStage {
     }
 }
 
-fn is_creation_for(effect: &Effect, remote: SocketAddrV4) -> bool {
+fn is_creation_for(effect: &Effect, remote: Endpoint) -> bool {
     matches!(effect, Effect::Create { attributes, .. } if attributes.address(Name::Remote) == Some(remote))
 }
 

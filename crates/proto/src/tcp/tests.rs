@@ -34,7 +34,7 @@ pub(in crate::tcp) fn listen(host: &mut Host, backlog: u64) -> PathId {
 
 pub(in crate::tcp) fn connecting(host: &mut Host, local: u16) -> PathId {
     let (ours, theirs) =
-        (host.interface.address.get(), if host.interface.is_ours(OURS) { PEER } else { OURS });
+        (host.interface.address.get(), if host.interface.is_ours(OURS.into()) { PEER } else { OURS });
     let flow = attributes().with(Name::Local, address(ours, local)).with(Name::Remote, address(theirs, 80));
     host.create("SOCKET", flow)
 }

@@ -8,7 +8,7 @@ use crate::clock;
 use crate::scheduling::{Asks, JobAsks};
 use crate::settings::ClassSettings;
 
-const CLIENT: u64 = 0x0a00_0002;
+const CLIENT: u64 = 0xffff_0a00_0002;
 
 /// A class for one of our ports.
 pub(super) fn asking(name: &str, port: u16, asks: Asks) -> ClassSettings {
@@ -56,7 +56,8 @@ impl Pair {
 
 /// A small datagram to the connected peer; false when the ring has no room for it.
 fn send(host: &Host, slot: u32) -> bool {
-    let mut bytes = Record { len: 16, address: 0, port: 0 }.to_bytes().to_vec();
+    let mut bytes =
+        Record { len: 16, address: scoutline_base::Address::default(), port: 0 }.to_bytes().to_vec();
     bytes.extend([7; 16]);
     let shared = host.slot(slot);
     let used = shared.send_tail.load(Ordering::Relaxed) - shared.send_head.load(Ordering::Acquire);
