@@ -135,8 +135,8 @@ fn frames(random: &mut Random, first: u32) -> Vec<u8> {
         frame[16..18].copy_from_slice(&40_u16.to_be_bytes());
         frame[22] = 64;
         frame[23] = key.protocol;
-        frame[26..30].copy_from_slice(&key.remote.octets());
-        frame[30..34].copy_from_slice(&key.local.octets());
+        frame[26..30].copy_from_slice(&key.remote.octets()[12..]);
+        frame[30..34].copy_from_slice(&key.local.octets()[12..]);
         frame[34..36].copy_from_slice(&key.remote_port.to_be_bytes());
         frame[36..38].copy_from_slice(&key.local_port.to_be_bytes());
         frame[46] = 5 << 4;

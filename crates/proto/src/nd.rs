@@ -5,8 +5,8 @@
 //! the answer is not there yet; the ND path hears the answer and sends what waited. What a host knows beside its
 //! neighbours is [`crate::ip6::Host6`].
 //!
-//! Left out on purpose: redirects are ignored; nothing answers multicast listener queries (reports are sent when an
-//! address is made, which is what switches that snoop need first); no nonces in probes (RFC 7527).
+//! Left out on purpose: redirects are ignored; multicast listener reports are of version 2 alone, and queries are
+//! answered at once; no nonces in probes (RFC 7527).
 
 mod cache;
 mod module;
@@ -122,18 +122,26 @@ fn advertisement_frame(interface: &Interface, address: Ipv6Addr, way: Way, solic
     frame(interface, way, header, &body[..len])
 }
 
+/// Why a listener reports (RFC 3810 §5.2.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// It was asked.
+    IsExclude = 2,
+    /// It has joined.
+    ToExclude = 4,
+}
+
 /// The frame that tells switches and routers that we are in the group of an address' solicitations (RFC 3810 §5.2,
 /// one record that excludes nobody; RFC 3590 lets it come from the unspecified address).
-pub fn report_frame(interface: &Interface, address: Ipv6Addr) -> Message {
+pub fn report_frame(interface: &Interface, address: Ipv6Addr, why: Report) -> Message {
     const ALL_ROUTERS_V2: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
-    const CHANGE_TO_EXCLUDE: u8 = 4;
     // RFC 3810 §5: a router alert (RFC 2711), padded.
     const ROUTER_ALERT: [u8; 8] = [PROTOCOL_ICMPV6, 0, 5, 2, 0, 0, 1, 0];
     let source = interface.ip6.source_for(ALL_ROUTERS_V2.into()).unwrap_or(Ipv6Addr::UNSPECIFIED);
     let facts = Facts { device: interface.device, checksum: Checksum::Complete, ..Facts::default() };
     let mut message = Message { facts, ..Message::default() };
     let out = message.head.prepend(icmpv6::HEADER_LEN + 20);
-    out[8..12].copy_from_slice(&[CHANGE_TO_EXCLUDE, 0, 0, 0]);
+    out[8..12].copy_from_slice(&[why as u8, 0, 0, 0]);
     out[12..28].copy_from_slice(&nd::solicited_node(address).octets());
     let header = icmpv6::Header { kind: icmpv6::LISTENER_REPORT, code: 0, rest: [0, 0, 0, 1] };
     header.emit(out, source, ALL_ROUTERS_V2);

@@ -22,6 +22,8 @@ pub const PARAMETER_PROBLEM: u8 = 4;
 pub const ECHO_REQUEST: u8 = 128;
 /// Type: echo reply.
 pub const ECHO_REPLY: u8 = 129;
+/// Type: multicast listener query (RFC 3810 §5.1).
+pub const LISTENER_QUERY: u8 = 130;
 /// Type: multicast listener report, version 2 (RFC 3810 §5.2).
 pub const LISTENER_REPORT: u8 = 143;
 

@@ -256,10 +256,16 @@ pub fn walk(packet: &[u8]) -> Result<Upper, ExtensionError> {
         let upper = Upper { protocol: next, offset: HEADER_LEN, number_at: NEXT_HEADER_AT, fragment: None };
         return Ok(upper);
     }
-    walk_extensions(packet, next)
+    walk_extensions(packet, next, true)
 }
 
-fn walk_extensions(packet: &[u8], mut next: u8) -> Result<Upper, ExtensionError> {
+/// The same without a look at what options and routing headers ask for: what a packet is, not whether it is in order.
+pub fn skip(packet: &[u8]) -> Result<Upper, ExtensionError> {
+    let next = *packet.get(NEXT_HEADER_AT).ok_or(ExtensionError::Truncated)?;
+    walk_extensions(packet, next, false)
+}
+
+fn walk_extensions(packet: &[u8], mut next: u8, strictly: bool) -> Result<Upper, ExtensionError> {
     let (mut offset, mut number_at) = (HEADER_LEN, NEXT_HEADER_AT);
     for count in 0.. {
         let is_first = count == 0;
@@ -276,7 +282,7 @@ fn walk_extensions(packet: &[u8], mut next: u8) -> Result<Upper, ExtensionError>
                 return Ok(upper);
             }
             // RFC 8200 §4.1: directly behind the IPv6 header or nowhere.
-            HOP_BY_HOP if !is_first => {
+            HOP_BY_HOP if !is_first && strictly => {
                 return Err(problem(PROBLEM_NEXT_HEADER, number_at));
             }
             HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => {
@@ -289,7 +295,9 @@ fn walk_extensions(packet: &[u8], mut next: u8) -> Result<Upper, ExtensionError>
         if count >= MAX_EXTENSIONS || offset + len - HEADER_LEN > MAX_EXTENSIONS_LEN {
             return Err(ExtensionError::Limit);
         }
-        if next == ROUTING {
+        if !strictly {
+            // It is only passed over.
+        } else if next == ROUTING {
             // RFC 8200 §4.4: of a type that we do not know, which all are (RFC 5095 for type 0), with segments left.
             if header[3] != 0 {
                 return Err(problem(PROBLEM_FIELD, offset + 2));

@@ -17,24 +17,32 @@ const PEER: &str = "2001:db8:77::2";
 /// The device on the client host.
 const DEVICE: &str = "eth0";
 
+/// Runs `ip -6` on the client host.
+fn ip_of_peer(fixture: &Fixture, command: &str) {
+    let words: Vec<&str> = std::iter::once("-6").chain(command.split(' ')).collect();
+    fixture.run_peer("ip", &words, SOON);
+}
+
+/// Waits until the server host has an address in use that looks like this.
+fn wait_for_address(fixture: &Fixture, address: &str) {
+    wait_until("the address is in use", SOON, || {
+        let paths = fixture.paths_now();
+        let mut shown = paths.iter().filter_map(|path| path["details"]["addresses"].as_str());
+        shown.any(|text| text.split(", ").any(|one| one.starts_with(address) && one.ends_with(" preferred")))
+    });
+}
+
 /// Two hosts with IPv6 beside IPv4.
 fn fixture(arm: Arm) -> Fixture {
     let mut fixture = Fixture::without_daemon(arm);
-    let address = |address: &str| format!("-6 addr add {address}/64 dev {DEVICE} nodad");
-    let ip = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let theirs = ip(address(PEER));
-    fixture.run_peer("ip", &theirs.iter().map(String::as_str).collect::<Vec<_>>(), SOON);
+    ip_of_peer(&fixture, &format!("addr add {PEER}/64 dev {DEVICE} nodad"));
     if arm == Arm::Paths {
         fixture.start_daemon_with(&format!("address6 = [\"{OURS}/64\"]\n"));
         // The addresses are probed first.
-        wait_until("the address is in use", SOON, || {
-            let stat = fixture.paths_now();
-            let shown = stat.iter().filter_map(|path| path["details"]["addresses"].as_str());
-            shown.clone().any(|text| text.contains(&format!("{OURS}/64 preferred")))
-        });
+        wait_for_address(&fixture, &format!("{OURS}/64"));
     } else {
-        let ours = ip(address(&OURS.to_string()));
-        fixture.run("ip", &ours.iter().map(String::as_str).collect::<Vec<_>>(), SOON);
+        let ours = format!("{OURS}/64");
+        fixture.run("ip", &["-6", "addr", "add", &ours, "dev", DEVICE, "nodad"], SOON);
     }
     fixture
 }
@@ -99,6 +107,56 @@ fn sockets_show_their_addresses(arm: Arm) {
     let text = fixture.run("python3", &[&program, &ours, &v4.0, PEER, &v4.1], SOON * 2);
     assert!(text.trim_end().ends_with("done"), "{text}");
     finish(&mut peer, SOON);
+}
+
+/// Addresses and routers come from advertisements: nginx is reached at one, and through the router from another network.
+#[test]
+fn a_router_is_listened_to() {
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    ip_of_peer(&fixture, &format!("addr add fe80::99/64 dev {DEVICE} nodad"));
+    ip_of_peer(&fixture, &format!("addr add 2001:db8:99::99/64 dev {DEVICE} nodad"));
+    // The client's end of another network, for which the router is asked.
+    ip_of_peer(&fixture, "addr add 2001:db8:100::1/128 dev lo");
+    fixture.start_daemon_with("ipv6 = \"auto\"\n");
+    wait_for_address(&fixture, "fe80::");
+    fixture.run_peer("python3", &[&script("router.py"), DEVICE, "2001:db8:99::", "7200"], SOON);
+    wait_for_address(&fixture, "2001:db8:99:");
+    let paths = fixture.paths_now();
+    let text = paths.iter().find_map(|path| path["details"]["addresses"].as_str()).unwrap();
+    let address = text.split(", ").find(|one| one.starts_with("2001:db8:99:")).unwrap();
+    let address = address.split('/').next().unwrap().to_owned();
+    let files = fixture.file("files");
+    fs::create_dir_all(&files).unwrap();
+    write_file(&files.join("large"), 1);
+    let server = format!("listen [::]:80 ipv6only=off; root {};", files.display());
+    let _nginx = nginx::start_with(&fixture, Side::UnderTest, &server, 80);
+    let fetched = fixture.file("fetched");
+    let to = fetched.display().to_string();
+    for source in ["2001:db8:99::99", "2001:db8:100::1"] {
+        let url = format!("http://[{address}]/large");
+        let asked = ["-sS", "--fail", "--max-time", "15", "-g", "--interface", source, "-o", &to, &url];
+        fixture.run_peer("curl", &asked, SOON);
+        assert_same(&files.join("large"), &fetched);
+    }
+    // A link-local address needs the link's name.
+    let local = text.split(", ").find(|one| one.starts_with("fe80:")).unwrap();
+    let local = local.split('/').next().unwrap();
+    let url = format!("http://[{local}%25{DEVICE}]/large");
+    fixture.run_peer("curl", &["-sS", "--fail", "--max-time", "15", "-g", "-o", &to, &url], SOON);
+    assert_same(&files.join("large"), &fetched);
+}
+
+/// Nobody is misled by a second station with our address, and what no honest packet is reaches no program.
+#[test]
+fn a_second_owner_of_an_address_wins() {
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    ip_of_peer(&fixture, &format!("addr add {OURS}/64 dev {DEVICE} nodad"));
+    fixture.start_daemon_with(&format!("address6 = [\"{OURS}/64\"]\n"));
+    wait_until("the conflict is seen", SOON, || {
+        let paths = fixture.paths_now();
+        let mut shown = paths.iter().filter_map(|path| path["details"]["addresses"].as_str());
+        shown.any(|text| text.contains(&format!("{OURS}/64 duplicate")))
+    });
 }
 
 fn iperf3_both_ways(arm: Arm) {

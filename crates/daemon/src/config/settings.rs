@@ -106,6 +106,7 @@ fn open(index: usize, device: &Device, pinned: bool) -> DeviceSettings {
             let mut options = packet::Config::new(name);
             options.address = Some(address);
             options.groups = device.ip6_mode() != Ip6Mode::Off;
+            options.addresses6 = device.address6.iter().map(|network| network.get_ref().address).collect();
             options.dedicated = device.mode == DeviceMode::Dedicated;
             if let Some(knobs) = &device.packet {
                 options.offload = knobs.offload.unwrap_or(options.offload);

@@ -1,7 +1,7 @@
 //! Opening a `packet` partner: checks first, each with its remedy, then sockets, ring and the drop for Linux.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use scoutline_base::DeviceId;
@@ -20,6 +20,8 @@ pub struct Config {
     pub interface: String,
     /// Our own address on it, to warn when Linux has it too.
     pub address: Option<Ipv4Addr>,
+    /// The same for IPv6.
+    pub addresses6: Vec<Ipv6Addr>,
     /// Frames to groups of stations come too, whichever the interface's hardware would keep: IPv6 lives on them.
     pub groups: bool,
     /// Linux's own protocols do not see what arrives.
@@ -46,6 +48,7 @@ impl Config {
         Config {
             interface: interface.into(),
             address: None,
+            addresses6: Vec::new(),
             groups: false,
             dedicated: true,
             offload: true,
@@ -88,9 +91,10 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
         return Err(OpenError::Down { name: name.clone() });
     }
     let mut notices = Vec::new();
-    if let Some(address) = config.address
-        && interface.linux_addresses().contains(&address)
-    {
+    let ours = config.address.into_iter().map(IpAddr::V4);
+    let ours = ours.chain(config.addresses6.iter().copied().map(IpAddr::V6));
+    let theirs = interface.linux_addresses();
+    for address in ours.filter(|address| theirs.contains(address)) {
         notices.push(Notice(format!(
             "{name}: Linux has our address {address} too and may answer for it: remove it with \
              `ip address del {address} dev {name}` or choose another"

@@ -96,7 +96,9 @@ impl Core {
     /// Our ends of flows to a socket that is bound to `local` on a net.
     pub(super) fn ends_at(&self, net: usize, local: Endpoint) -> Vec<Endpoint> {
         let interface = self.nets[net].interface();
-        if local.address.is_v4() {
+        // Without IPv6 `::` is every address of IPv4.
+        let only_v4 = local.address == Address::UNSPECIFIED_V6 && !interface.ip6.enabled;
+        if local.address.is_v4() || only_v4 {
             return vec![Endpoint::new(interface.address.get(), local.port)];
         }
         if !local.address.is_unspecified() {

@@ -11,11 +11,14 @@ use scoutline_wire::ipv6::{self, ExtensionError};
 use scoutline_wire::{checksum, icmpv6, ipv4};
 
 use super::as_icmp4;
-use crate::Interface;
 use crate::eth::frame_start;
+use crate::{Interface, nd};
 
 /// The most that an error quotes of its cause, so that it fits every link (RFC 4443 §2.4 (c)).
 const MAX_QUOTE: usize = ipv6::MIN_MTU as usize - ipv6::HEADER_LEN - icmpv6::HEADER_LEN;
+
+/// The shortest query: that of version 1 (RFC 2710 §3).
+const QUERY_LEN: usize = 24;
 
 /// The stage of the ICMPv6 path.
 pub struct Icmp6Stage {
@@ -37,6 +40,7 @@ impl Icmp6Stage {
         };
         match header.kind {
             icmpv6::ECHO_REQUEST => self.on_echo(message, turned, context),
+            icmpv6::LISTENER_QUERY => self.on_query(&message, context),
             icmpv6::ECHO_REPLY => context.account.on_drop(DropReason::NoPath),
             _ if header.is_error() => {
                 self.on_error(header, &message.bytes()[icmpv6::HEADER_LEN..], context);
@@ -79,6 +83,22 @@ impl Icmp6Stage {
             ..Facts::default()
         };
         turned.push(Message { head: Head::default(), body: message.body, facts });
+    }
+
+    /// RFC 3810 §6.2: a router asks which groups have listeners, so that switches go on passing them. Ours are those of
+    /// neighbour discovery.
+    fn on_query(&mut self, message: &Message, context: &mut Context<'_>) {
+        let from_link =
+            message.facts.source.is_some_and(Address::is_link_local) && message.facts.hop_limit == 1;
+        if !from_link || message.bytes().len() < QUERY_LEN {
+            return context.account.on_drop(DropReason::Malformed);
+        }
+        if !self.interface.icmp_errors.borrow_mut().take(context.now) {
+            return context.account.on_drop(DropReason::RateLimited);
+        }
+        for own in self.interface.ip6.addresses() {
+            context.out.push(nd::report_frame(&self.interface, own.address, nd::Report::IsExclude));
+        }
     }
 
     /// RFC 4443 §2.4 (d): errors are passed to the transport that caused them.
@@ -216,7 +236,7 @@ pub(crate) fn error_message(
     context: &mut Context<'_>,
 ) -> Option<Message> {
     let source = Address::from(header.source);
-    let about_error = match ipv6::walk(packet) {
+    let about_error = match ipv6::skip(packet) {
         Ok(upper) if upper.protocol == ipv6::PROTOCOL_ICMPV6 => {
             packet.get(upper.offset).is_none_or(|&kind| kind < 128)
         }

@@ -1,11 +1,12 @@
 use std::net::Ipv6Addr;
 
 use scoutline_path::{Control, DropReason, Effect, Verdict};
-use scoutline_wire::nd::ALL_NODES;
+use scoutline_wire::nd::{self, ALL_NODES};
 use scoutline_wire::{icmpv6, ipv6};
 
 use crate::testing::{
-    Host, OURS6, PEER_LINK, PEER6, icmp6_frame, ip6_frame, ip6_header, tcp_frame_plain, udp6_datagram,
+    Host, OURS6, PEER_LINK, PEER_LOCAL, PEER6, icmp6_frame, ip6_frame, ip6_header, tcp_frame_plain,
+    udp6_datagram,
 };
 
 fn quote(source: Ipv6Addr) -> Vec<u8> {
@@ -107,6 +108,27 @@ fn an_error_fits_every_link_and_is_never_about_an_error() {
     assert!(host.receive(path, &ip6_frame(&ip6_header(60, payload.len()), &payload)).is_empty());
     let to_group = ipv6::Header { destination: ALL_NODES, ..ip6_header(17, 8) };
     assert!(host.receive(path, &ip6_frame(&to_group, &[0, 9, 0, 7, 0, 8, 0, 0])).is_empty());
+}
+
+#[test]
+fn a_query_hears_of_our_groups() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.icmp6.get().unwrap();
+    let query = |hop_limit: u8| {
+        let mut frame = icmp6_frame((PEER_LOCAL, ALL_NODES), icmpv6::LISTENER_QUERY, [0; 4], &[0; 16]);
+        frame[21] = hop_limit;
+        frame
+    };
+    let sent = host.receive(path, &query(1));
+    assert_eq!(sent.len(), 2, "a report for each address");
+    let upper = ipv6::walk(&sent[1][14..]).unwrap();
+    assert_eq!((upper.protocol, upper.offset), (58, 48), "behind a router alert");
+    let message = &sent[1][14 + upper.offset..];
+    let groups = "ff02::16".parse::<Ipv6Addr>().unwrap();
+    let source = ipv6::Header::parse(&sent[1][14..]).unwrap().source;
+    assert!(icmpv6::Header::parse(message, source.into(), groups.into()).is_ok());
+    assert_eq!(message[12..28], nd::solicited_node(OURS6).octets());
+    assert!(host.receive(path, &query(2)).is_empty(), "from beyond the link");
 }
 
 #[test]

@@ -64,6 +64,10 @@ impl Ip6Stage {
 
     fn strip(&self, message: &mut Message) -> Result<(), DropReason> {
         let header = validate(&self.interface, message.bytes())?;
+        // RFC 4291 §2.5.2: only who has no address yet speaks from none.
+        if header.source.is_unspecified() && self.protocol != ipv6::PROTOCOL_ICMPV6 {
+            return Err(DropReason::Malformed);
+        }
         message.truncate(header.total_len());
         let offset = match ipv6::walk(message.bytes()) {
             // Demultiplexing sends fragments to the reassembly path; here none belongs.

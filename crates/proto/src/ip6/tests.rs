@@ -70,6 +70,7 @@ fn what_no_honest_packet_is_gets_dropped() {
         ("a group as source", with(22, &[0xff, 2]), DropReason::Malformed),
         ("our own address as source", with(22, &OURS6.octets()), DropReason::Malformed),
         ("loopback as source", with(22, &Ipv6Addr::LOCALHOST.octets()), DropReason::Malformed),
+        ("nobody as source", with(22, &Ipv6Addr::UNSPECIFIED.octets()), DropReason::Malformed),
         ("for somebody else", with(38, &PEER6.octets()), DropReason::NotForUs),
         ("version 4", with(14, &[0x45]), DropReason::Malformed),
         ("longer than the frame", with(18, &[0, 99]), DropReason::Truncated),

@@ -8,7 +8,7 @@ use scoutline_base::{Address, Time};
 use scoutline_path::{
     Attributes, CreateError, DropReason, FlowKey, Module, Name, Service, Stage, Step, Value, Verdict, View,
 };
-use scoutline_wire::{ipv4, ipv6, tcp};
+use scoutline_wire::{ethernet, ipv4, ipv6, tcp};
 
 use super::isn::Secret;
 use super::{Config, ListenStage, ResetStage, TcpStage};
@@ -28,8 +28,9 @@ pub(super) const HALF_OPEN: &str = "half-open";
 
 /// The longest IP and TCP headers that we send.
 const MAX_HEADERS: u32 = (ipv6::HEADER_LEN + tcp::MAX_HEADER_LEN) as u32;
-/// What a super-segment over IPv6 has at most: its length has 16 bits, and does not count the first header.
-const MAX_TRANSMIT_LEN6: u32 = u16::MAX as u32 - tcp::MAX_HEADER_LEN as u32;
+/// What a super-segment over IPv6 has at most: interfaces that take longer ones of IPv4 take 64 KiB of IPv6, the link
+/// header included (Linux' `gso_max_size`).
+const MAX_TRANSMIT_LEN6: u32 = u16::MAX as u32 - ethernet::HEADER_LEN as u32 - MAX_HEADERS;
 /// Configurations that are kept ready; sockets rarely differ in more than a few.
 const MAX_CONFIGS: usize = 16;
 
