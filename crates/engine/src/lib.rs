@@ -21,6 +21,7 @@ mod program;
 mod scheduling;
 mod settings;
 mod socket;
+mod spin;
 mod start;
 mod sys;
 mod thread;

@@ -25,6 +25,7 @@ use crate::clock;
 use crate::command::Command;
 use crate::core::Core;
 use crate::linux::Sentinel;
+use crate::spin::Spin;
 use crate::sys::{self, Sleeper};
 
 /// How often the engine looks for more important arrivals while Linux runs, when they do not all ring. A look costs 2 to
@@ -57,6 +58,7 @@ pub(crate) struct Loop {
     pub(crate) times: Times,
     last_linux: Time,
     last_work: Time,
+    spin: Spin,
     books: Books,
     /// The sentinel has ended the last slice.
     said_idle: bool,
@@ -97,6 +99,7 @@ impl Loop {
         sentinel: Option<Sentinel>,
     ) -> Loop {
         let now = clock::now();
+        let spin = Spin::new(core.settings.spin);
         Loop {
             core,
             commands,
@@ -106,6 +109,7 @@ impl Loop {
             times: Times::default(),
             last_linux: now,
             last_work: now,
+            spin,
             books: Books { until: now, ..Books::default() },
             said_idle: false,
             pressed: false,
@@ -150,7 +154,7 @@ impl Loop {
             if self.core.has_input() || !self.core.schedule.is_idle() {
                 continue;
             }
-            if now.since(self.last_work) < self.core.settings.spin {
+            if now.since(self.last_work) < self.spin.limit() {
                 std::hint::spin_loop();
                 self.begin_books();
                 self.times.spin_ns += clock::now().since(now).as_nanos() as u64;
@@ -318,11 +322,12 @@ impl Loop {
     fn sleep(&mut self, now: Time) {
         self.core.publish(engine_state::SLEEPING);
         fence(Ordering::SeqCst);
+        let mut limit = None;
         if !self.core.has_input() {
-            let limit = self.core.next_timeout(now).map(|due| due.since(now));
+            let due = self.core.next_timeout(now).map(|due| due.since(now));
             // A device that was full says nothing when it has room again.
             let full = self.core.has_output().then_some(Duration::from_micros(200));
-            let limit = limit.into_iter().chain(full).min();
+            limit = due.into_iter().chain(full).min();
             self.sleeper.sleep(limit);
             self.times.sleeps += 1;
         }
@@ -330,6 +335,8 @@ impl Loop {
         self.bells.silence();
         self.core.silence_bells();
         let woke = clock::now();
+        let arrived = limit.is_none_or(|limit| woke.since(now) < limit);
+        self.spin.on_slept(woke.since(self.last_work), arrived);
         self.times.sleep_ns += woke.since(now).as_nanos() as u64;
         self.last_work = woke;
     }

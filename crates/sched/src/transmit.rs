@@ -16,8 +16,8 @@
 //! - **See also**: [`Activity`]: when background may be sent at all.
 //!
 //! With a rate, a message is handed down when what stands below needs at most [`BELOW`] of the link's time; one of the
-//! idle level when that is at most one frame: so one background frame at most waits where it cannot be recalled,
-//! behind the one that the link sends. Time that nobody used is not saved up: no burst follows a pause. Producers make
+//! idle level when that is at most half a frame (or [`BELOW_WAKE`]): so one background frame at most waits where it
+//! cannot be recalled, behind the rest of the one that the link sends. Time that nobody used is not saved up: no burst follows a pause. Producers make
 //! late: a class queue takes two segments (background more, as it can be recalled), and a segment is no longer than
 //! what the link sends in [`BELOW`].
 //!
@@ -46,6 +46,8 @@ pub const BELOW: Duration = Duration::from_micros(500);
 /// As much for background on links so fast that a single frame would be too little work for a turn of the engine:
 /// a frame at 1 Gbit/s.
 const BELOW_IDLE: Duration = Duration::from_micros(12);
+/// With so much of the link's time below us, background's next frame is soon enough: an engine wakes in that time.
+const BELOW_WAKE: Duration = Duration::from_micros(50);
 /// How much of the link's time background may have made ahead. It can be recalled, so it may be more than what stands
 /// below: as long as Linux may have the engine's core.
 const AHEAD_IDLE: Duration = Duration::from_millis(2);
@@ -320,7 +322,7 @@ impl<T> Transmit<T> {
         let link = self.link.as_ref().filter(|_| !self.released)?;
         let idle = levels::level(level) == Level::Idle;
         let bound = link.rate().time_for(self.segment(link.rate(), idle));
-        Some(link.ready_at(if idle { bound } else { bound.max(BELOW) }))
+        Some(link.ready_at(if idle { bound.min(BELOW_WAKE.max(bound / 2)) } else { bound.max(BELOW) }))
     }
 
     /// Messages that wait.

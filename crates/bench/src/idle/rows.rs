@@ -6,7 +6,7 @@ use crate::Options;
 use crate::harness::describe_conditions;
 use crate::load::bulk::Shape;
 use crate::plot::{Figure, Panel, Series};
-use crate::report::{Better, Report, Row, mean};
+use crate::report::{Better, Report, Row, mean, median};
 use crate::testbed::Link;
 
 const OURS: usize = 0;
@@ -41,9 +41,12 @@ impl Figures<'_> {
         self.beside(self.work.alone(), |seen, alone| percent(seen.foreground.rate, alone.foreground.rate))
     }
 
-    /// Microseconds that background adds.
+    /// Microseconds that background adds to the median of what it is alone: the machine's own pauses hit one round and
+    /// not another.
     fn added(&self, of: impl Fn(&Seen) -> f64) -> Vec<f64> {
-        self.beside(self.work.alone(), |seen, alone| of(seen) - of(alone))
+        let Some(alone) = self.work.alone() else { return Vec::new() };
+        let alone: Vec<f64> = self.results.of(alone, self.arm).iter().map(&of).collect();
+        self.each(|seen| of(seen) - median(&alone))
     }
 
     /// Percent of what foreground leaves, which background gets.
@@ -90,8 +93,11 @@ pub(super) fn rows(
     let of = |arm| Figures { link, work: case, results, arm };
     for (peer, arm) in arms.iter().enumerate().skip(OURS + 1) {
         let mut add = |metric: (&str, &str, Better), figures: &dyn Fn(&Figures<'_>) -> Vec<f64>| {
-            let peer = (arm.name, &*figures(&of(peer)));
-            rows.push(Row::with_confidence(case_text(link, case), metric, &figures(&of(OURS)), Some(peer)));
+            let (ours, peers) = (figures(&of(OURS)), figures(&of(peer)));
+            let peer = Some((arm.name, &*peers));
+            let is_time = matches!(metric.1, "µs" | "frames");
+            let row = if is_time { Row::new } else { Row::with_confidence };
+            rows.push(row(case_text(link, case), metric, &ours, peer));
         };
         if case.alone().is_some() {
             add(("foreground, share of alone", "%", Better::Higher), &|of| of.kept());
@@ -151,7 +157,7 @@ pub(super) fn methods(
         "timing",
         format!(
             "{rounds} rounds, arms in turn; {seconds} s each after {warmup} s of warm-up; means, and for ours the 95 % \
-             confidence interval (Student's t) as the spread"
+             confidence interval (Student's t) as the spread; times: medians, lowest and highest"
         ),
     );
     let links: Vec<String> = done.iter().map(|(plan, _)| format!("{} bit/s", plan.link.rate)).collect();
@@ -209,10 +215,11 @@ pub(super) fn figure(done: &[(Plan, Results)], arms: &[Arm]) -> Figure {
     for (plan, results) in done {
         let mut panel =
             |what: &str, unit: &str, wanted: fn(Work) -> bool, of: fn(&Figures<'_>) -> Vec<f64>| {
+                let middle = if unit == "µs" { median } else { mean };
                 let cases: Vec<Work> = plan.cases.iter().copied().filter(|case| wanted(*case)).collect();
                 let series = arms.iter().enumerate().map(|(arm, named)| {
                     let point = |(at, &work): (usize, &Work)| {
-                        (at as f64, mean(&of(&Figures { link: plan.link, work, results, arm })).max(0.0))
+                        (at as f64, middle(&of(&Figures { link: plan.link, work, results, arm })).max(0.0))
                     };
                     Series { name: named.name.into(), points: cases.iter().enumerate().map(point).collect() }
                 });
