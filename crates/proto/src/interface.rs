@@ -275,6 +275,11 @@ impl Interface {
         [neighbours, neighbours6, self.ip6.next_timeout()].into_iter().flatten().min()
     }
 
+    /// True while an answer of some neighbour is awaited.
+    pub fn asks_neighbours(&self) -> bool {
+        self.neighbours.borrow().next_timeout().or(self.neighbours6.borrow().next_timeout()).is_some()
+    }
+
     /// Asks again for neighbours that did not answer, and gives up those who never do: what waited for them is
     /// dropped as `NoNeighbour`, and the paths it came from are told that the host is unreachable.
     pub fn on_neighbour_timeout(

@@ -161,10 +161,11 @@ fn a_second_owner_of_an_address_wins() {
 
 fn iperf3_both_ways(arm: Arm) {
     let fixture = fixture(arm);
+    let address = OURS.to_string();
     for extra in [&[][..], &["-R"], &["-u", "-b", "50M"]] {
         let mut server = fixture.start("iperf3", &["-s", "-1", "--forceflush"]);
         wait_for_line(&mut server, "listening");
-        let arguments = [&["-6", "-c", &OURS.to_string(), "-t", "1", "-J"][..], extra].concat();
+        let arguments = [&["-6", "-c", &address, "-t", "1", "-J"][..], extra].concat();
         let text = fixture.run_peer("iperf3", &arguments, SOON);
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert!(report.get("error").is_none(), "{extra:?}: {}", report["error"]);
@@ -182,8 +183,9 @@ fn redis_serves(arm: Arm) {
         &["--port", "6379", "--bind", "::", "--dir", &directory, "--save", "", "--protected-mode", "no"],
     );
     wait_for_line(&mut server, "Ready to accept connections");
+    let address = OURS.to_string();
     let ask = |words: &[&str]| {
-        let arguments = [&["-h", &OURS.to_string(), "-p", "6379"][..], words].concat();
+        let arguments = [&["-h", &address, "-p", "6379"][..], words].concat();
         fixture.run_peer("redis-cli", &arguments, SOON)
     };
     let value = "v".repeat(50_000);

@@ -1,4 +1,4 @@
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use scoutline_base::DeviceId;
@@ -114,7 +114,8 @@ fn the_first_rule_wins_and_different_kinds_must_all_hold() {
     });
     let web = class("web", |class| class.local_ports = vec![80..=80, 8000..=8100]);
     let policy = ClassPolicy::new(vec![preferred, web]);
-    let of = |remote: Ipv4Addr, local_port| {
+    let of = |remote: IpAddr, local_port| {
+        let remote = remote.into();
         let number = policy.class_for(&FlowKey { remote, local_port, ..key() }, Some(0), Some(&nginx()));
         policy.class(number).settings.name.clone()
     };
@@ -122,6 +123,19 @@ fn the_first_rule_wins_and_different_kinds_must_all_hold() {
     assert_eq!(of(PEER, 8100), "web");
     assert_eq!(of(OURS, 80), "web");
     assert_eq!(of(OURS, 22), "default");
+}
+
+#[test]
+fn networks_of_either_family() {
+    let of = |remote: &str| FlowKey { remote: remote.parse().unwrap(), ..key() };
+    let near = (IpAddr::V6("2001:db8::".parse().unwrap()), 32);
+    let takes = |network: (IpAddr, u8), remote: &str| {
+        takes(|class| class.sources = vec![network], &of(remote), Some(0))
+    };
+    assert!(takes(near, "2001:db8:9::1") && !takes(near, "2001:db9::1") && !takes(near, "10.0.0.3"));
+    assert!(takes((IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0), "10.0.0.3"), "without a prefix it is everybody");
+    assert!(takes((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), "2001:db8::1"));
+    assert!(!takes((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1), "::1"));
 }
 
 #[test]

@@ -148,8 +148,6 @@ impl EthStage {
         match found {
             nd::Found::Known { link, until } => {
                 self.remember(destination, link, until);
-                // The neighbour's silence is noticed by whoever speaks to it.
-                self.waits = true;
                 Some(link)
             }
             nd::Found::Unknown { request } => {
@@ -230,7 +228,7 @@ impl Stage for EthStage {
             return;
         }
         self.interface.on_neighbour_timeout(context.now, context.out, context.account, context.effects);
-        self.waits = self.interface.next_neighbour_timeout().is_some();
+        self.waits = self.interface.asks_neighbours();
     }
 
     fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
