@@ -140,9 +140,9 @@ impl Host {
                 autoconfigure: settings & 1 == 0,
             }),
             seed: 1,
-            mtu: match settings & 130 {
+            mtu: match settings & 0x82 {
                 2 => 576,
-                130 => 1280,
+                0x82 => 1280,
                 _ => 1500,
             },
             trusted_checksums: settings & 4 == 0,
@@ -461,17 +461,17 @@ fn frame6(mode: u8, mut packet: Vec<u8>) -> Vec<u8> {
     packet[0] = 0x60 | packet[0] & 0x0f;
     let len = (packet.len() - ipv6::HEADER_LEN) as u16;
     packet[4..6].copy_from_slice(&len.to_be_bytes());
-    let source = match mode & 10 {
+    let source = match mode & 0x0a {
         0 => PEER6,
         2 => PEER_LOCAL,
         8 => Ipv6Addr::UNSPECIFIED,
-        _ => Ipv6Addr::from_octets(packet[8..24].try_into().expect("sixteen bytes")),
+        _ => <[u8; 16]>::try_from(&packet[8..24]).expect("sixteen bytes").into(),
     };
-    let destination = match mode & 20 {
+    let destination = match mode & 0x14 {
         0 => OURS6,
         4 => nd::solicited_node(OURS6),
         16 => nd::ALL_NODES,
-        _ => Ipv6Addr::from_octets(packet[24..40].try_into().expect("sixteen bytes")),
+        _ => <[u8; 16]>::try_from(&packet[24..40]).expect("sixteen bytes").into(),
     };
     packet[8..24].copy_from_slice(&source.octets());
     packet[24..40].copy_from_slice(&destination.octets());

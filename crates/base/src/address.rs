@@ -98,6 +98,7 @@ impl Address {
 
     /// The unspecified address of the same family.
     #[inline]
+    #[must_use]
     pub fn unspecified(self) -> Address {
         if self.is_v4() { Address::UNSPECIFIED_V4 } else { Address::UNSPECIFIED_V6 }
     }

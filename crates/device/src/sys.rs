@@ -154,7 +154,7 @@ impl Interface {
             } else if family == Some(libc::AF_INET6) {
                 // SAFETY: an AF_INET6 address is a `sockaddr_in6`; as above.
                 let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
-                found.push(Ipv6Addr::from_octets(address.sin6_addr.s6_addr).into());
+                found.push(Ipv6Addr::from(address.sin6_addr.s6_addr).into());
             }
         }
         // SAFETY: the list came from getifaddrs.

@@ -357,7 +357,7 @@ fn look_at_options(header: &[u8], at: usize) -> Result<(), ExtensionError> {
 pub(crate) fn address_at(bytes: &[u8], at: usize) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets.copy_from_slice(&bytes[at..at + 16]);
-    Ipv6Addr::from_octets(octets)
+    Ipv6Addr::from(octets)
 }
 
 #[cfg(test)]

@@ -76,7 +76,8 @@ pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
 pub const fn interface_address(network: Ipv6Addr, link: ethernet::Address) -> Ipv6Addr {
     let [a, b, c, d, e, f, g, h, ..] = network.octets();
     let [l0, l1, l2, l3, l4, l5] = link;
-    Ipv6Addr::from_octets([a, b, c, d, e, f, g, h, l0 ^ 2, l1, l2, 0xff, 0xfe, l3, l4, l5])
+    let octets = [a, b, c, d, e, f, g, h, l0 ^ 2, l1, l2, 0xff, 0xfe, l3, l4, l5];
+    Ipv6Addr::from_bits(u128::from_be_bytes(octets))
 }
 
 /// A neighbour solicitation (§4.3).

@@ -86,8 +86,12 @@ proptest! {
 fn holds_many_flows_without_clustering() {
     let v6 = |n: u32| Address::from_bits(0x2001 << 112 | u128::from(n));
     let flow = |n: u32| FlowKey {
-        remote: if n % 3 == 0 { v6(n / 1_000) } else { Ipv4Addr::from(0x0a00_0000 + n / 1_000).into() },
-        local: if n % 3 == 0 { v6(1 << 20) } else { Ipv4Addr::new(10, 1, 0, 1).into() },
+        remote: if n.is_multiple_of(3) {
+            v6(n / 1_000)
+        } else {
+            Ipv4Addr::from(0x0a00_0000 + n / 1_000).into()
+        },
+        local: if n.is_multiple_of(3) { v6(1 << 20) } else { Ipv4Addr::new(10, 1, 0, 1).into() },
         remote_port: (n % 1_000) as u16,
         local_port: 80,
         device: DeviceId(1),

@@ -162,6 +162,7 @@ impl EthStage {
                 None
             }
             nd::Found::Failed => {
+                self.interface.ip6.on_unreachable(next_hop);
                 let message = std::mem::take(message);
                 nd::on_given_up(&self.interface, &message, context.account, context.effects);
                 None

@@ -239,6 +239,16 @@ impl Host6 {
         self.gateway.or_else(|| self.routers.borrow().first().map(|router| router.address))
     }
 
+    /// RFC 4861 §6.3.6: a router does not answer; another goes before it from now on.
+    pub fn on_unreachable(&self, router: Ipv6Addr) {
+        let mut routers = self.routers.borrow_mut();
+        if routers.len() > 1 && routers[0].address == router {
+            routers.rotate_left(1);
+            drop(routers);
+            self.changed();
+        }
+    }
+
     /// The source address for packets to `destination` (RFC 6724 §5, the rules that can differ here: 1 same address,
     /// 2 scope, 3 avoid deprecated ones, 8 longest common prefix).
     pub fn source_for(&self, destination: Address) -> Option<Ipv6Addr> {

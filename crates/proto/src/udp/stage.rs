@@ -108,9 +108,10 @@ impl UdpStage {
             (None, Some(address), Some((_, port))) => Endpoint::new(address, port),
             _ => return Err(DropReason::NoRoute),
         };
-        let (most, ip_len) = match remote.address.is_v4() {
-            true => (MAX_PAYLOAD, ipv4::MIN_HEADER_LEN),
-            false => (MAX_PAYLOAD6, ipv6::HEADER_LEN),
+        let (most, ip_len) = if remote.address.is_v4() {
+            (MAX_PAYLOAD, ipv4::MIN_HEADER_LEN)
+        } else {
+            (MAX_PAYLOAD6, ipv6::HEADER_LEN)
         };
         if len > most {
             return Err(DropReason::Malformed);

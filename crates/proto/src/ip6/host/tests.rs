@@ -116,6 +116,23 @@ fn a_prefix_becomes_an_address_and_ages() {
 }
 
 #[test]
+fn a_silent_router_makes_room_for_another() {
+    let host = host(true);
+    run(&host, at(1));
+    let other = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
+    host.on_router_advertisement(ROUTER, &advertisement(7200, 3600), at(2));
+    host.on_unreachable(ROUTER);
+    assert_eq!(host.router(), Some(ROUTER), "the only one");
+    host.on_router_advertisement(other, &advertisement(7200, 3600), at(2));
+    let generation = host.generation();
+    host.on_unreachable(other);
+    assert_eq!((host.router(), host.generation()), (Some(ROUTER), generation), "it was not asked");
+    host.on_unreachable(ROUTER);
+    assert_eq!(host.router(), Some(other));
+    assert_ne!(host.generation(), generation);
+}
+
+#[test]
 fn nobody_cuts_a_lifetime_short_by_much() {
     let host = host(true);
     run(&host, at(1));
