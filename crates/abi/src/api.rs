@@ -44,6 +44,13 @@ pub enum Request {
         /// The class that it goes before; without it, it becomes the last with conditions.
         before: Option<String>,
     },
+    /// The settings that can be changed live.
+    Settings,
+    /// Some of them change.
+    Set {
+        /// Their names and values; an empty value puts one back to its default.
+        keys: Vec<(String, String)>,
+    },
     /// Read the configuration file again.
     Reload,
     /// Stop the daemon.
@@ -67,6 +74,11 @@ pub enum Answer {
     Classes {
         /// In the order of their rules.
         classes: Vec<ClassKeys>,
+    },
+    /// To [`Request::Settings`].
+    Settings {
+        /// In the order of the configuration file.
+        settings: Vec<SettingRow>,
     },
     /// To [`Request::Reload`].
     Reloaded(Reloaded),
@@ -241,6 +253,23 @@ pub struct ClassKeys {
     pub keys: BTreeMap<String, serde_json::Value>,
 }
 
+/// A setting that can be changed live.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SettingRow {
+    /// `section.key`, as in the configuration file.
+    pub key: String,
+    /// What it is now; null: not set.
+    pub value: serde_json::Value,
+    /// What it is when nothing is said.
+    pub default: serde_json::Value,
+    /// Of the value; empty: it has none.
+    pub unit: String,
+    /// Which values there are.
+    pub range: String,
+    /// What it means.
+    pub about: String,
+}
+
 /// What reading the configuration file again has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
@@ -252,6 +281,9 @@ pub struct Reloaded {
     pub removed: Vec<String>,
     /// Those that are still there stand in another order.
     pub reordered: bool,
+    /// Settings that changed, as `scoutline set` names them.
+    #[serde(default)]
+    pub settings: Vec<String>,
     /// Keys that differ from what the daemon was started with, and need a restart.
     pub restart: Vec<String>,
 }
@@ -272,6 +304,9 @@ impl std::fmt::Display for Reloaded {
             parts.push("no class has changed".to_owned());
         } else {
             parts[0].insert_str(0, "classes: ");
+        }
+        if !self.settings.is_empty() {
+            parts.push(format!("settings: {}", self.settings.join(", ")));
         }
         if !self.restart.is_empty() {
             parts.push(format!("these need a restart: {}", self.restart.join(", ")));

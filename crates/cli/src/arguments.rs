@@ -51,13 +51,15 @@ pub(crate) enum Command {
     Graph(Graph),
     /// Look at the classes and change them live
     Class(Class),
+    /// Look at the other settings that can change live, and change them
+    Set(Set),
     /// Have the daemon read its configuration file again
     #[command(after_help = "\
 Example:
   scoutline reload
 
 The classes of the file take the place of those that are there, at once and without loss: existing connections are
-classified again. What cannot change live (devices, the engine's core, …) is named in the answer; a restart takes it
+classified again. So do the settings that `scoutline set` lists. What cannot change live (devices, the engine's core, …) is named in the answer; a restart takes it
 over. A file with a mistake changes nothing. SIGHUP to the daemon does the same, and its log says what it came to.")]
     Reload(Control),
     /// Stop the daemon
@@ -185,8 +187,8 @@ Examples:
   scoutline class remove backup
   scoutline class show preferred >> /etc/scoutline.toml
 
-Keys: policy, priority, idle, listen_priority, deadline_us, budget_us, cpu_percent, important, cpu_limit_percent,
-queue_packets, memory, connections, mark, extend, weight, rate; and the conditions source, destination, local_port,
+Keys: policy, priority, idle, listen_priority, deadline_us, budget_us, thread_budget_us, cpu_percent, important,
+cpu_limit_percent, queue_packets, memory, connections, mark, extend, weight, rate; and the conditions source, destination, local_port,
 remote_port, dscp, interface, program, user, cgroup, tls_name, host, url, header, cookie, which are lists with
 commas. They mean what they mean in the configuration file. The class `default` takes what no other takes.")]
 pub(crate) struct Class {
@@ -245,6 +247,30 @@ pub(crate) enum ClassCommand {
         #[command(flatten)]
         control: Control,
     },
+}
+
+/// Settings of the daemon that change while it runs.
+///
+/// Without arguments they are listed: what each is now, what it would be by default, and what it may be. Changes are
+/// live and last until the daemon ends or reads its file again. One that is wrong changes nothing.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  scoutline set                                     what there is, and what it is now
+  scoutline set extend=off                          every thread has its own priority again, at once
+  scoutline set linux.share=30                      Linux gets 30 % of the engine's core while both have work
+  scoutline set device.eth1.rate=100Mbit/s quantum_us=500
+  scoutline set linux.share=                        an empty value: back to the default
+
+A setting is named as in the configuration file, SECTION.KEY or device.NAME.KEY; the key alone is enough where only
+one setting has it. `extend` is short for extension.enabled. Classes are changed with `scoutline class`; what is in
+neither list needs a restart.")]
+pub(crate) struct Set {
+    /// What changes
+    #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) keys: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

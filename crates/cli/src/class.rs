@@ -13,13 +13,14 @@ use crate::failure::Failure;
 use crate::output::{self, Table};
 
 /// Keys that say what a class is; the others are its conditions.
-const SETTINGS: [&str; 16] = [
+const SETTINGS: [&str; 17] = [
     "policy",
     "priority",
     "idle",
     "listen_priority",
     "deadline_us",
     "budget_us",
+    "thread_budget_us",
     "cpu_percent",
     "important",
     "cpu_limit_percent",

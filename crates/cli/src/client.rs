@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use scoutline_abi::api::{Answer, ClassKeys, Graph, PathRow, Reloaded, Request, Stat};
+use scoutline_abi::api::{Answer, ClassKeys, Graph, PathRow, Reloaded, Request, SettingRow, Stat};
 
 use crate::failure::{Failure, UNREACHABLE, plain};
 
@@ -95,6 +95,13 @@ impl Client {
     pub(crate) fn classes(&mut self) -> Result<Vec<ClassKeys>, Failure> {
         match self.ask(&Request::Classes)? {
             Answer::Classes { classes } => Ok(classes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn settings(&mut self) -> Result<Vec<SettingRow>, Failure> {
+        match self.ask(&Request::Settings)? {
+            Answer::Settings { settings } => Ok(settings),
             other => Err(unexpected(&other)),
         }
     }

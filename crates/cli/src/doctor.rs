@@ -113,6 +113,8 @@ fn findings() -> Vec<Finding> {
         tun(),
         real_time(),
         throttling(),
+        deadlines(),
+        weights(),
         descriptors(),
         library(),
     ]);
@@ -234,6 +236,27 @@ fn throttling() -> Finding {
     let found = format!("real-time threads may take {:.0} % of a core", share * 100.0);
     let remedy = "sysctl kernel.sched_rt_runtime_us=950000";
     finding("rt throttling", share >= 0.9, State::Degraded, found, remedy)
+}
+
+fn deadlines() -> Finding {
+    let allowed = scoutline_daemon::deadlines_of_threads();
+    let found = allowed.as_ref().map_or_else(ToString::to_string, |()| "allowed".into());
+    let remedy =
+        "only classes with thread_budget_us need it, and have SCHED_FIFO instead: run as root, unpinned";
+    finding("SCHED_DEADLINE", allowed.is_ok(), State::Degraded, found, remedy)
+}
+
+fn weights() -> Finding {
+    let hierarchy = scoutline_daemon::weights_of_threads();
+    let there = hierarchy.is_ok();
+    let remedy = "only threads of wfq classes need it, and keep their own weight: mount cgroup2 with the cpu controller";
+    finding(
+        "cpu control groups",
+        there,
+        State::Degraded,
+        hierarchy.unwrap_or_else(|error| error.to_string()),
+        remedy,
+    )
 }
 
 fn descriptors() -> Finding {

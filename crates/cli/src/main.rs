@@ -15,6 +15,7 @@ mod manual;
 mod output;
 mod ps;
 mod run;
+mod set;
 mod stat;
 mod top;
 mod up;
@@ -43,6 +44,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Graph(arguments) => graph::graph(&arguments),
         Command::Class(arguments) => class::class(&arguments.command),
+        Command::Set(arguments) => set::set(&arguments),
         Command::Reload(arguments) => class::reload(&arguments),
         Command::Stop(arguments) => client::Client::connect(&arguments.control)?.stop(),
         Command::Doctor(arguments) => doctor::doctor(&arguments),

@@ -160,6 +160,8 @@ fn daemon_unreachable() {
         &["graph"],
         &["stop"],
         &["reload"],
+        &["set"],
+        &["set", "extend=off"],
         &["class", "list"],
         &["class", "show", "a"],
         &["class", "set", "a", "priority=1"],
@@ -315,4 +317,42 @@ fn classes_change_live() {
         .unwrap();
     refused(&nobody, 3, &["you may not use", "[control] group"]);
     assert!(done(&["class", "list"]).contains("later"));
+}
+
+#[test]
+fn settings_change_live() {
+    let directory = Directory::new("set");
+    let daemon = Daemon::start(&directory);
+    let control = daemon.control.clone();
+    let on = |arguments: &[&str]| scoutline(&[arguments, &["--control", &control]].concat());
+    let done = |arguments: &[&str]| {
+        let output = on(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let now = |key: &str| {
+        let list: serde_json::Value = serde_json::from_str(&done(&["set", "--json"])).unwrap();
+        let row = list.as_array().unwrap().iter().find(|row| row["key"] == key).cloned();
+        row.unwrap_or_else(|| panic!("no {key}"))["value"].clone()
+    };
+    assert_eq!((now("extension.enabled"), now("device.tap0.rate")), (false.into(), serde_json::Value::Null));
+    assert_eq!(done(&["set", "extend=on", "rate=100Mbit/s", "linux.share=30"]), "");
+    assert_eq!((now("extension.enabled"), now("device.tap0.rate")), (true.into(), "100Mbit/s".into()));
+    let stat: serde_json::Value = serde_json::from_str(&done(&["stat", "--json"])).unwrap();
+    assert_eq!(stat["devices"]["tap0"]["rate-bits"], 100_000_000, "the engine has heard of it");
+    let line = done(&["set"]).lines().find(|line| line.starts_with("linux.share")).unwrap().to_owned();
+    assert_eq!(line.split_whitespace().take(4).collect::<Vec<_>>(), ["linux.share", "30", "-", "%"]);
+    refused(&on(&["set", "linux.shar=1"]), 1, &["`linux.shar`; did you mean `linux.share`?"]);
+    refused(
+        &on(&["set", "spin_us=1", "quantum_us=1"]),
+        1,
+        &["quantum_us = 1 is out of range", "10 to 1000000"],
+    );
+    assert_eq!(now("engine.spin_us"), 50, "what is refused changes nothing");
+    assert_eq!(on(&["set", "extend"]).status.code(), Some(2), "a value is wanted");
+
+    // What the file says comes back with it.
+    let told = done(&["reload"]);
+    assert_eq!(told, "no class has changed; settings: device.tap0.rate, linux.share, extension.enabled\n");
+    assert_eq!(now("linux.share"), serde_json::Value::Null);
 }

@@ -1,4 +1,5 @@
-//! The classes of a running daemon: what they are, and how they change.
+//! The classes of a running daemon: what they are, and how they change. Its other settings ([`crate::live`]) change
+//! with them when the file is read again.
 //!
 //! ```text
 //! scoutline class …  ─► a copy of the tables, changed ─┐
@@ -23,6 +24,7 @@ use crate::config::{
     self, Class, Config, DEFAULT_CLASS, class_settings, key_value, parse_classes, permission_settings, render,
 };
 use crate::engine::{Command, EngineLink};
+use crate::live::Settings;
 
 /// What stands in an answer when a change was refused: one line with the remedy.
 type Refusal = String;
@@ -33,6 +35,8 @@ pub(crate) struct Classes {
     running: Config,
     /// The classes of now, as a file would have them.
     tables: Vec<Table>,
+    /// The other settings of now.
+    settings: Settings,
 }
 
 /// What becomes of a request.
@@ -56,7 +60,8 @@ struct Change {
 impl Classes {
     /// The classes of a daemon that starts.
     pub(crate) fn new(running: &Config) -> Classes {
-        Classes { running: running.clone(), tables: running.origin.classes.clone() }
+        let tables = running.origin.classes.clone();
+        Classes { running: running.clone(), tables, settings: Settings::new(running) }
     }
 
     /// Whether there is a file to read again.
@@ -64,7 +69,7 @@ impl Classes {
         self.running.origin.file.is_some()
     }
 
-    /// Answers what is about classes.
+    /// Answers what is about classes and settings.
     pub(crate) fn handle(&mut self, request: &Request, engine: &impl EngineLink) -> Handled {
         let change = match request {
             Request::Classes => return Handled::Now(self.list()),
@@ -72,6 +77,10 @@ impl Classes {
             Request::ClassSet { name, keys } => self.set(name, keys),
             Request::ClassRemove { name } => self.remove(name),
             Request::ClassMove { name, before } => self.place(name, before.as_deref()),
+            Request::Settings => {
+                return Handled::Now(Answer::Settings { settings: self.settings.rows() });
+            }
+            Request::Set { keys } => return self.set_live(keys, engine),
             Request::Reload => return self.reload(engine),
             Request::Ps | Request::Stat | Request::Graph | Request::Stop => return Handled::NotOurs,
         };
@@ -81,15 +90,41 @@ impl Classes {
         }
     }
 
+    /// Changes settings that are no classes.
+    fn set_live(&mut self, keys: &[(String, String)], engine: &impl EngineLink) -> Handled {
+        match self.settings.with(keys) {
+            Ok(settings) => {
+                let (sender, done) = channel();
+                engine.send(Command::SetLive(settings.live(), sender));
+                self.settings = settings;
+                Handled::Later(Answer::Done, done)
+            }
+            Err(message) => Handled::Now(Answer::Error { message }),
+        }
+    }
+
     /// Reads the file again.
     pub(crate) fn reload(&mut self, engine: &impl EngineLink) -> Handled {
         match self.running.reload() {
             Ok(config) => {
+                let (settings, changed) = match self.settings.following(&config) {
+                    Ok(followed) => followed,
+                    Err(message) => {
+                        let message = format!("{message}; or restart the daemon");
+                        return Handled::Now(Answer::Error { message });
+                    }
+                };
                 let tables = config.origin.classes.clone();
+                if !changed.is_empty() {
+                    // The answer about the classes comes later than this one.
+                    engine.send(Command::SetLive(settings.live(), channel().0));
+                }
                 let answer = Answer::Reloaded(Reloaded {
+                    settings: changed,
                     restart: self.running.needs_restart(&config),
                     ..compare(&self.tables, &tables)
                 });
+                self.settings = settings;
                 engine.send(Command::SetPermissions(permission_settings(&config.permission)));
                 self.carry_out(Change { tables, classes: config.class, answer }, engine)
             }
@@ -242,6 +277,7 @@ fn compare(before: &[Table], after: &[Table]) -> Reloaded {
         changed: after_names.iter().filter(changed).cloned().collect(),
         removed: before_names.iter().filter(|name| !after_names.contains(name)).cloned().collect(),
         reordered: common(&before_names, &after_names) != common(&after_names, &before_names),
+        settings: Vec::new(),
         restart: Vec::new(),
     }
 }

@@ -74,6 +74,8 @@ pub(crate) struct Origin {
     pub(crate) file: Option<PathBuf>,
     /// `[[class]]` as the file has it.
     pub(crate) classes: Vec<Table>,
+    /// The rest of the file, but for permissions.
+    pub(crate) document: Table,
     /// The control socket that the command line named.
     control: Option<PathBuf>,
 }
@@ -381,6 +383,8 @@ pub struct Class {
     pub deadline_us: Option<Spanned<u32>>,
     /// EDF, BERT: engine time that it then takes.
     pub budget_us: Option<Spanned<u32>>,
+    /// EDF: what a program's thread may run for a path in `deadline_us`; then it has SCHED_DEADLINE.
+    pub thread_budget_us: Option<Spanned<u32>>,
     /// BERT: the share of the engine's CPU that is for each of its paths.
     pub cpu_percent: Option<Spanned<Percent>>,
     /// BERT: nothing is stolen from its paths, and they may steal to be in time.
@@ -556,7 +560,19 @@ impl Config {
             toml::from_str(text).map_err(|error| ConfigError::from_toml(path, text, &error))?;
         check::check(&config).map_err(|fault| ConfigError::from_fault(path, text, fault))?;
         config.origin.classes = classes::tables_of(text);
+        config.origin.document = toml::from_str(text).unwrap_or_default();
+        for about_others in ["class", "permission"] {
+            config.origin.document.remove(about_others);
+        }
         Ok(config)
+    }
+
+    /// Reads and checks what a file would have, classes and permissions left out.
+    ///
+    /// # Errors
+    /// As for [`Config::load`]; the message names no place.
+    pub(crate) fn from_document(document: &Table) -> Result<Config, ConfigError> {
+        Config::parse(&document.to_string(), Path::new("settings"))
     }
 
     /// Puts the control socket elsewhere, whatever the file says.
@@ -575,6 +591,13 @@ impl Config {
     /// # Errors
     /// The address cannot be ours.
     pub fn quick(device: &str, address: Network, gateway: Option<Ipv4Addr>) -> Result<Config, ConfigError> {
+        let mut table = Table::new();
+        table.insert("name".into(), device.into());
+        table.insert("address".into(), address.to_string().into());
+        if let Some(gateway) = gateway {
+            table.insert("gateway".into(), gateway.to_string().into());
+        }
+        let document = Table::from_iter([("device".to_owned(), toml::Value::Array(vec![table.into()]))]);
         let device = Device {
             name: values::unplaced(device.to_owned()),
             driver: Driver::Packet,
@@ -591,7 +614,8 @@ impl Config {
             rate: None,
             background: None,
         };
-        let config = Config { device: vec![device], ..Config::default() };
+        let origin = Origin { document, ..Origin::default() };
+        let config = Config { device: vec![device], origin, ..Config::default() };
         check::check(&config).map_err(ConfigError::from_arguments)?;
         Ok(config)
     }

@@ -76,7 +76,7 @@ fn lengthen_segments(config: &Config, guard: &mut Guard) {
                 return Ok(());
             }
             let undo = Undo::SegmentLimit { interface: limit.interface, len: limit.now };
-            guard.note(undo)?;
+            guard.note(undo.clone())?;
             SegmentLimit::set(limit.interface, wanted).or_else(|error| guard.take_back(undo).and(Err(error)))
         };
         // That there is no such interface, say, the engine tells better.

@@ -9,6 +9,7 @@
 use std::io::{self, BufRead};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use scoutline_device::SegmentLimit;
-use scoutline_engine::{ThreadBefore, UndoLog};
+use scoutline_engine::{ThreadBefore, ThreadGroup, UndoLog};
 
 /// The subcommand of `scoutline` that is the guard.
 pub const COMMAND: &str = "guard";
 
 /// One thing to put back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Undo {
     /// The longest super-segment of the interface with this index.
@@ -44,10 +45,17 @@ pub(crate) enum Undo {
         /// Its real-time priority.
         priority: i32,
     },
+    /// A control group that was made for threads.
+    Group {
+        /// Its directory.
+        directory: PathBuf,
+        /// Its parent was given the controller for it.
+        enabled: bool,
+    },
 }
 
 /// A line of the pipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Note {
     /// To be undone at the end.
@@ -64,6 +72,7 @@ impl Undo {
             Undo::Thread { thread, started, policy, priority } => {
                 ThreadBefore { thread, started, policy, priority }.restore()
             }
+            Undo::Group { directory, enabled } => ThreadGroup { directory, enabled }.dissolve(),
         }
     }
 }
@@ -103,14 +112,14 @@ impl Guard {
 
     /// Notes what is to be undone. Only after this may it be done.
     pub(crate) fn note(&mut self, undo: Undo) -> io::Result<()> {
-        self.noted.push(undo);
-        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, Note::Undo(undo)))
+        self.noted.push(undo.clone());
+        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, &Note::Undo(undo)))
     }
 
     /// It was not done after all.
     pub(crate) fn take_back(&mut self, undo: Undo) -> io::Result<()> {
         self.noted.retain(|noted| *noted != undo);
-        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, Note::Done(undo)))
+        self.pipe.as_ref().map_or(Ok(()), |pipe| write(pipe, &Note::Done(undo)))
     }
 
     /// For the engine, to note what it does with threads. It must be gone before the guard is dropped.
@@ -125,12 +134,27 @@ struct ThreadLog(OwnedFd);
 
 impl UndoLog for ThreadLog {
     fn note(&self, before: &ThreadBefore) -> io::Result<()> {
-        write(&self.0, Note::Undo(before.into()))
+        write(&self.0, &Note::Undo(before.into()))
     }
 
     fn forget(&self, before: &ThreadBefore) {
         // A note too many only has the thread given what it has already.
-        let _ = write(&self.0, Note::Done(before.into()));
+        let _ = write(&self.0, &Note::Done(before.into()));
+    }
+
+    fn note_group(&self, group: &ThreadGroup) -> io::Result<()> {
+        write(&self.0, &Note::Undo(group.into()))
+    }
+
+    fn forget_group(&self, group: &ThreadGroup) {
+        let _ = write(&self.0, &Note::Done(group.into()));
+    }
+}
+
+impl From<&ThreadGroup> for Undo {
+    fn from(group: &ThreadGroup) -> Undo {
+        let ThreadGroup { directory, enabled } = group.clone();
+        Undo::Group { directory, enabled }
     }
 }
 
@@ -142,8 +166,8 @@ impl From<&ThreadBefore> for Undo {
 }
 
 /// Writes one line, whole or not at all (pipe(7), PIPE_BUF), and never waits: the engine may not.
-fn write(pipe: impl AsFd, note: Note) -> io::Result<()> {
-    let mut line = serde_json::to_vec(&note)?;
+fn write(pipe: impl AsFd, note: &Note) -> io::Result<()> {
+    let mut line = serde_json::to_vec(note)?;
     line.push(b'\n');
     rustix::io::write(pipe, &line)?;
     Ok(())
@@ -193,7 +217,7 @@ pub fn serve(input: impl BufRead) -> io::Result<()> {
 /// The newest first.
 fn undo_all(all: Vec<Undo>) {
     for undo in all.into_iter().rev() {
-        if let Err(error) = undo.carry_out() {
+        if let Err(error) = undo.clone().carry_out() {
             eprintln!("scoutline: warn: cannot undo {undo:?}: {error}");
         }
     }

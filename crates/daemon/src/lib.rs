@@ -17,10 +17,11 @@ mod control;
 mod daemon;
 mod engine;
 pub mod guard;
+mod live;
 mod plane;
 mod sockets;
 
 pub use config::{Config, ConfigError};
 pub use daemon::{DaemonError, run};
-pub use scoutline_engine::lower_process;
+pub use scoutline_engine::{deadlines_of_threads, lower_process, weights_of_threads};
 pub use sockets::{SocketError, attach_path};

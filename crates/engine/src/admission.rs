@@ -70,6 +70,15 @@ pub(crate) struct Promise {
 impl Promises {
     /// What this schedule guarantees.
     pub(crate) fn of(schedule: &Schedule) -> Promises {
+        Promises { limits: Promises::limits_of(schedule), given: Default::default() }
+    }
+
+    /// It guarantees something else now. What was given stays.
+    pub(crate) fn follow(&mut self, schedule: &Schedule) {
+        self.limits = Promises::limits_of(schedule);
+    }
+
+    fn limits_of(schedule: &Schedule) -> [Millionths; POLICIES.len()] {
         let share = |parameters| u64::from(schedule.guarantee(parameters).value()) * 100;
         let job = JobAsks { within_us: 1, budget_us: 1 };
         let asks = [
@@ -78,7 +87,7 @@ impl Promises {
             Asks::Weight(Weight::default()),
             Asks::Rate { rate: Weight::default(), important: true, job: Some(job) },
         ];
-        let limits = asks.map(|asks| {
+        asks.map(|asks| {
             let parameters =
                 asks.parameters(Level::default(), Time::default(), Weight::new(u64::from(Weight::HIGHEST)));
             let whole = u64::from(Weight::HIGHEST);
@@ -86,8 +95,7 @@ impl Promises {
             let spared =
                 if asks.index() == 3 { schedule.bert().configuration().spared.value().into() } else { 0 };
             share(parameters) * (whole - spared) / whole
-        });
-        Promises { limits, given: Default::default() }
+        })
     }
 
     /// Whether a path of this class that asks for this can be carried.

@@ -8,7 +8,7 @@ use scoutline_abi::Region;
 use scoutline_abi::api::{Answer, Request};
 
 use crate::file::FileMap;
-use crate::settings::{ClassSettings, PermissionSettings, ProgramFacts};
+use crate::settings::{ClassSettings, LiveSettings, PermissionSettings, ProgramFacts};
 
 /// Names a region of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +72,9 @@ pub enum Command {
     /// These permissions take the place of all, for what is asked from now on; for what was asked, with the next
     /// [`Command::SetClasses`].
     SetPermissions(Vec<PermissionSettings>),
+    /// These settings take the place of those that there are; [`Answer::Done`] follows when every path and thread is as
+    /// they say.
+    SetLive(LiveSettings, Sender<Answer>),
     /// A question of the JSON API.
     Query(Request, Sender<Answer>),
     /// Reset all connections, give everything back, end the loop.

@@ -12,6 +12,7 @@ mod calls;
 mod classes;
 mod floods;
 mod forward;
+mod live;
 mod micro;
 mod open;
 mod paths;
@@ -348,10 +349,10 @@ impl Core {
             self.check_listener(&end, now);
             return;
         }
-        if end.level.get() > Level::Priority(0)
+        if end.duty.get().level > Level::Priority(0)
             && let Some(set) = end.shared().server.swap(0, Ordering::AcqRel).checked_sub(1)
         {
-            program.raise(set, end.level.get());
+            program.raise(set, end.duty.get());
         }
         match end.path.get() {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),

@@ -13,12 +13,17 @@
 //! programs on its core.
 //!
 //! What a thread was before is noted once with [`UndoLog`], whose owner puts it back even when this process is killed.
+//! Beside the levels threads have deadlines and weights: see [`duty`] and [`weights`].
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+mod deadline;
+mod duty;
+mod weights;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use scoutline_abi::Region;
@@ -27,7 +32,13 @@ use scoutline_base::Time;
 use scoutline_sched::Level;
 
 use crate::clock;
-use crate::sys::{self, ThreadPolicy};
+use crate::sys::{self, Reservation, ThreadPolicy};
+use deadline::Reserved;
+pub use deadline::deadlines_of_threads;
+pub(crate) use duty::{Duty, Share};
+use duty::{Seat, Step};
+use weights::{Notices, Weights, say};
+pub use weights::{ThreadGroup, weights_of_threads};
 
 /// How long a raised thread is believed to run without looking at what the kernel says of it.
 const BELIEVED_NS: u64 = 500_000;
@@ -83,6 +94,7 @@ impl ThreadBefore {
     pub fn restore(&self) -> io::Result<()> {
         match sys::thread_stat(self.thread) {
             Ok(stat) if stat.started == self.started => {
+                Reservation::take_from_holder(self.thread);
                 ThreadPolicy { policy: self.policy, priority: self.priority }.give(self.thread, false)
             }
             _ => Ok(()),
@@ -91,7 +103,7 @@ impl ThreadBefore {
 }
 
 /// Who remembers what threads were, beyond the life of this process.
-pub trait UndoLog: Send {
+pub trait UndoLog: Send + Sync {
     /// A thread is about to be touched. On an error it is not.
     ///
     /// # Errors
@@ -100,16 +112,32 @@ pub trait UndoLog: Send {
 
     /// The thread is as it was before.
     fn forget(&self, before: &ThreadBefore);
+
+    /// A control group is about to be made. On an error it is not.
+    ///
+    /// # Errors
+    /// Nobody would remember.
+    fn note_group(&self, group: &ThreadGroup) -> io::Result<()>;
+
+    /// The group is gone.
+    fn forget_group(&self, group: &ThreadGroup);
 }
 
 /// All threads that the engine has touched.
 pub(crate) struct Extension {
-    settings: ExtensionSettings,
-    undo: Option<Box<dyn UndoLog>>,
+    settings: Cell<Option<ExtensionSettings>>,
+    undo: Option<Arc<dyn UndoLog>>,
     threads: RefCell<HashMap<u32, Touched>>,
     /// Ids of threads that are raised, or were when last looked at.
     raised: RefCell<Vec<u32>>,
     refused: Cell<bool>,
+    /// Threads that have had SCHED_DEADLINE, by id and start: never twice, see [`Share::Deadline`].
+    had_deadline: RefCell<HashSet<(u32, u64)>>,
+    /// Started by the first thread that has a weight; `None`: this machine has no such groups.
+    weights: OnceCell<Option<Weights>>,
+    /// Threads that have a deadline or a weight: then it matters what else they serve.
+    special: Cell<usize>,
+    notices: Notices,
     /// For `stat`: how often a thread was raised.
     pub(crate) raises: Cell<u64>,
 }
@@ -127,9 +155,16 @@ struct Touched {
     verified: Time,
     /// It sleeps for something else, or runs on another core, for all that we know.
     elsewhere: bool,
+    reserved: Reserved,
+    seat: Seat,
 }
 
 impl Touched {
+    /// See [`Extension::special`].
+    fn is_special(&self) -> bool {
+        matches!(self.reserved, Reserved::Has(_)) || self.seat != Seat::Home
+    }
+
     fn shared(&self) -> Option<&PollSet> {
         self.region.set(self.set)
     }
@@ -150,33 +185,127 @@ impl Touched {
 impl Extension {
     /// None are touched without settings, or with nobody to remember what they were.
     pub(crate) fn new(settings: Option<ExtensionSettings>, undo: Option<Box<dyn UndoLog>>) -> Extension {
-        let undo = undo.filter(|_| settings.is_some());
         Extension {
-            settings: settings.unwrap_or_default(),
-            undo,
+            settings: Cell::new(settings),
+            undo: undo.map(Arc::from),
             threads: RefCell::default(),
             raised: RefCell::default(),
             refused: Cell::new(false),
+            had_deadline: RefCell::default(),
+            weights: OnceCell::new(),
+            special: Cell::new(0),
+            notices: Notices::default(),
             raises: Cell::new(0),
         }
     }
 
-    /// The thread that waits on this set, of this process, has something of a path of this level to do.
-    pub(crate) fn raise(&self, region: &Arc<Region>, set: u32, process: u32, level: Level) {
-        let (Some(undo), Level::Priority(priority @ 1..)) = (&self.undo, level) else { return };
+    /// Other settings from now on. Everybody gets back what they had; `then` is called when that is done.
+    pub(crate) fn configure(&self, settings: Option<ExtensionSettings>, then: Box<dyn FnOnce() + Send>) {
+        self.restore_all();
+        self.settings.set(settings);
+        // Who may not raise threads now may have come to be allowed to.
+        self.refused.set(false);
+        match self.weights.get() {
+            Some(Some(weights)) => weights.dissolve(then),
+            _ => then(),
+        }
+    }
+
+    /// What is degraded here, for `stat`.
+    pub(crate) fn notices(&self) -> Vec<String> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a thread that has this to do is to be looked at.
+    #[inline]
+    pub(crate) fn concerns(&self, duty: Duty) -> bool {
+        duty.level > Level::Priority(0)
+            || match duty.share {
+                Share::Unsaid => false,
+                Share::Own => self.special.get() > 0,
+                Share::Deadline { .. } | Share::Group { .. } => true,
+            }
+    }
+
+    /// The thread that waits on this set, of this process, has something to do for a path that asks this of it.
+    pub(crate) fn raise(&self, region: &Arc<Region>, set: u32, process: u32, duty: Duty) {
+        let (Some(undo), Some(settings)) = (&self.undo, self.settings.get()) else { return };
+        let priority = match duty.level {
+            Level::Priority(priority) => priority,
+            Level::Idle => 0,
+        };
         let Some(shared) = region.set(set) else { return };
         let thread = shared.thread.load(Ordering::Acquire);
-        if thread == 0 || self.refused.get() {
+        if thread == 0 {
             return;
         }
         let now = clock::now();
         let mut threads = self.threads.borrow_mut();
         if let Some(touched) = threads.get_mut(&thread).filter(|touched| touched.process == process) {
             touched.elsewhere = false;
-            if touched.priority() >= priority {
+            // Nearly all calls end here.
+            let weighs_so = matches!((touched.seat, duty.share),
+                (Seat::Group { class, weight }, Share::Group { class: its, weight: its_weight })
+                    if class == its && weight == its_weight);
+            if priority > 0 && !touched.is_special() && touched.priority() >= priority || weighs_so {
                 return;
             }
+        } else if priority == 0 && !matches!(duty.share, Share::Group { .. }) {
+            return;
         }
+        if !self.keep_books(&mut threads, (region, set), (thread, process), now) {
+            // Whoever the set speaks of has ended, or is not to be touched: the next one that waits there takes its place.
+            return;
+        }
+        let Some(touched) = threads.get_mut(&thread) else { return };
+        let was_special = touched.is_special();
+        self.seat(touched, duty.share, now);
+        let reserved = self.reserve(touched, shared, duty.share, now);
+        self.count_special(was_special, touched.is_special());
+        if reserved || priority == 0 || touched.priority() >= priority || self.refused.get() {
+            return;
+        }
+        let raised = raise_to(touched, shared, settings, priority);
+        match raised {
+            Ok(()) => {
+                self.raises.set(self.raises.get() + 1);
+                (touched.priority, touched.raised_at, touched.set) = (priority, now, set);
+                touched.region = Arc::clone(region);
+                let mut raised = self.raised.borrow_mut();
+                if !raised.contains(&thread) {
+                    raised.push(thread);
+                }
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                if let Some(gone) = threads.remove(&thread) {
+                    self.forget(undo.as_ref(), &gone);
+                }
+            }
+            // On its way home from a group, which in version 1 has no time for SCHED_FIFO.
+            Err(_) if touched.seat != Seat::Home => {}
+            Err(error) => {
+                self.refused.set(true);
+                say(
+                    &self.notices,
+                    format!(
+                        "threads of programs cannot be raised with their paths ({error}): it needs CAP_SYS_NICE, and \
+                         in a cgroup of version 1 cpu.rt_runtime_us; they keep their own priority"
+                    ),
+                );
+            }
+        }
+    }
+
+    /// Sees that the books are about this thread, and that it is the one that they are about. False: it is not to be
+    /// touched.
+    fn keep_books(
+        &self,
+        threads: &mut HashMap<u32, Touched>,
+        (region, set): (&Arc<Region>, u32),
+        (thread, process): (u32, u32),
+        now: Time,
+    ) -> bool {
+        let Some(undo) = &self.undo else { return false };
         let known = threads.get(&thread).filter(|known| known.process == process);
         if known.is_none_or(|known| now.since(known.verified) > TRUSTED) {
             // An id is used again once its thread has ended: it may be another's by now, of any program.
@@ -186,58 +315,51 @@ impl Extension {
                 Some(known) if same(known) => known.verified = now,
                 Some(_) => {
                     if let Some(gone) = threads.remove(&thread) {
-                        undo.forget(&gone.before);
+                        self.forget(undo.as_ref(), &gone);
                     }
                 }
                 None => {}
             }
         }
-        if !threads.contains_key(&thread) {
-            if threads.len() >= MAX_THREADS {
-                return;
-            }
-            let Some(touched) = touch(undo.as_ref(), region, set, (thread, process), now) else {
-                // Whoever the set speaks of has ended: the next one that waits there takes its place.
-                shared.level.store(0, Ordering::SeqCst);
-                return;
-            };
-            threads.insert(thread, touched);
+        if threads.contains_key(&thread) {
+            return true;
         }
-        let Some(touched) = threads.get_mut(&thread) else { return };
-        let policy = ThreadPolicy {
-            policy: libc::SCHED_FIFO,
-            priority: i32::from(self.settings.base) + i32::from(priority.min(self.settings.range)),
-        };
-        let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
-        shared.own_policy.store(own.packed(), Ordering::Relaxed);
-        shared.level.store(u32::from(priority), Ordering::SeqCst);
-        match policy.give(thread, true) {
-            Ok(()) => {
-                self.raises.set(self.raises.get() + 1);
-                (touched.priority, touched.raised_at, touched.set) = (priority, now, set);
-                touched.region = Arc::clone(region);
-                if shared.level.load(Ordering::SeqCst) == 0 {
-                    // It has lowered itself in between, on another core, and must not stay raised unseen.
-                    let _ = own.give(thread, true);
-                }
-                let mut raised = self.raised.borrow_mut();
-                if !raised.contains(&thread) {
-                    raised.push(thread);
-                }
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                if let Some(gone) = threads.remove(&thread) {
-                    undo.forget(&gone.before);
-                }
-            }
-            Err(error) => {
-                shared.level.store(0, Ordering::SeqCst);
-                self.refused.set(true);
-                eprintln!(
-                    "scoutline: warn: threads of programs cannot be raised with their paths ({error}): it needs \
-                     CAP_SYS_NICE, and in a cgroup of version 1 cpu.rt_runtime_us; they keep their own priority"
-                );
-            }
+        if threads.len() >= MAX_THREADS {
+            return false;
+        }
+        let touched = touch(undo.as_ref(), region, set, (thread, process), now);
+        if let (None, Some(shared)) = (&touched, region.set(set)) {
+            shared.level.store(0, Ordering::SeqCst);
+        }
+        touched.map(|touched| threads.insert(thread, touched)).is_some()
+    }
+
+    /// A thread is as it was, or gone.
+    fn forget(&self, undo: &dyn UndoLog, touched: &Touched) {
+        self.count_special(touched.is_special(), false);
+        if touched.seat != Seat::Home
+            && let Some(Some(weights)) = self.weights.get()
+        {
+            weights.leave(touched.before.thread);
+        }
+        undo.forget(&touched.before);
+    }
+
+    fn count_special(&self, before: bool, now: bool) {
+        self.special.set(self.special.get() + usize::from(now) - usize::from(before));
+    }
+
+    /// Puts a thread into the control group of the class that it serves, or back.
+    fn seat(&self, touched: &mut Touched, share: Share, now: Time) {
+        let (seat, step) = touched.seat.serve(share, now);
+        touched.seat = seat;
+        let (Some(step), Some(undo)) = (step, &self.undo) else { return };
+        let weights = self.weights.get_or_init(|| Weights::start(Arc::clone(undo), &self.notices));
+        let thread = touched.before.thread;
+        match (weights, step) {
+            (Some(weights), Step::Enter { class, weight }) => weights.enter(thread, class, weight),
+            (Some(weights), Step::Leave) => weights.leave(thread),
+            (None, _) => {}
         }
     }
 
@@ -285,6 +407,16 @@ impl Extension {
         }
     }
 
+    /// Threads that have SCHED_DEADLINE, and threads in control groups of classes.
+    pub(crate) fn shared_now(&self) -> (usize, usize) {
+        let threads = self.threads.borrow();
+        let count = |which: fn(&Touched) -> bool| threads.values().filter(|touched| which(touched)).count();
+        (
+            count(|touched| matches!(touched.reserved, Reserved::Has(_))),
+            count(|touched| matches!(touched.seat, Seat::Group { .. })),
+        )
+    }
+
     /// Threads that are raised now.
     pub(crate) fn raised_now(&self) -> usize {
         let threads = self.threads.borrow();
@@ -327,11 +459,40 @@ impl Extension {
                     touched.before.thread
                 );
             }
-            undo.forget(&touched.before);
+            self.forget(undo.as_ref(), touched);
             false
         });
         let threads = self.threads.borrow();
         self.raised.borrow_mut().retain(|thread| threads.contains_key(thread));
+    }
+}
+
+/// Gives a thread SCHED_FIFO at this priority of a path.
+fn raise_to(
+    touched: &Touched,
+    shared: &PollSet,
+    settings: ExtensionSettings,
+    priority: u8,
+) -> io::Result<()> {
+    let raised = ThreadPolicy {
+        policy: libc::SCHED_FIFO,
+        priority: i32::from(settings.base) + i32::from(priority.min(settings.range)),
+    };
+    let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
+    shared.own_policy.store(own.packed(), Ordering::Relaxed);
+    shared.level.store(u32::from(priority), Ordering::SeqCst);
+    let thread = touched.before.thread;
+    match raised.give(thread, true) {
+        Ok(()) if shared.level.load(Ordering::SeqCst) == 0 => {
+            // It has lowered itself in between, on another core, and must not stay raised unseen.
+            let _ = own.give(thread, true);
+            Ok(())
+        }
+        Err(error) => {
+            shared.level.store(0, Ordering::SeqCst);
+            Err(error)
+        }
+        done => done,
     }
 }
 
@@ -365,5 +526,7 @@ fn touch(
         raised_at: now,
         verified: now,
         elsewhere: false,
+        reserved: Reserved::default(),
+        seat: Seat::default(),
     })
 }

@@ -31,12 +31,14 @@ mod wishes;
 pub use crate::background::lower_process;
 pub use crate::command::{Command, RegionId};
 pub use crate::core::{Core, PathCost, path_cost};
-pub use crate::extend::{ExtensionSettings, ThreadBefore, UndoLog};
+pub use crate::extend::{
+    ExtensionSettings, ThreadBefore, ThreadGroup, UndoLog, deadlines_of_threads, weights_of_threads,
+};
 pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
 pub use crate::scheduling::{Asks, JobAsks, Stands};
 pub use crate::settings::{
-    ClassSettings, DeviceSettings, EngineSettings, Forward, PermissionSettings, ProgramFacts,
+    ClassSettings, DeviceSettings, EngineSettings, Forward, LiveSettings, PermissionSettings, ProgramFacts,
 };
 pub use scoutline_proto::ip6::Host6Config;
 

@@ -14,7 +14,7 @@ use scoutline_sched::Level;
 
 use crate::arena::{Arena, Ring};
 use crate::command::RegionId;
-use crate::extend::Extension;
+use crate::extend::{Duty, Extension};
 use crate::file::FileMap;
 use crate::settings::ProgramFacts;
 use crate::socket::SocketEnd;
@@ -158,7 +158,7 @@ impl Program {
             shared.thread.store(0, Ordering::SeqCst);
             shared.level.store(0, Ordering::SeqCst);
         }
-        self.wake_set(set, Level::default());
+        self.wake_set(set, Duty::default());
     }
 
     /// A file to send from.
@@ -180,22 +180,22 @@ impl Program {
     /// Something happened at a slot: marks it ready in every poll set that watches it and wakes who sleeps there.
     /// Says how many threads were woken. What happened must have been stored before. With `one_is_enough` (a new
     /// connection to accept) one of those in a blocking call is woken; else all are, for they may wait for
-    /// different things. Their threads are raised to `level`, that of the path; with `one_is_enough` one of them is,
-    /// and the others find nothing when they run.
-    pub(crate) fn signal(&self, index: u32, one_is_enough: bool, level: Level) -> u64 {
+    /// different things. Their threads are scheduled with the path, as `duty` says; with `one_is_enough` one of them
+    /// is, and the others find nothing when they run.
+    pub(crate) fn signal(&self, index: u32, one_is_enough: bool, duty: Duty) -> u64 {
         let slot = self.slot(index);
         // Pairs with the shim's: register or go to sleep, fence, look again. Either we see it registered, or it
         // sees what we stored.
         fence(Ordering::SeqCst);
         let mut woken = 0;
         let mut exclusive_woken = false;
-        let chosen = (one_is_enough && level > Level::Priority(0)).then(|| self.who_accepts(slot));
+        let chosen = (one_is_enough && duty.level > Level::Priority(0)).then(|| self.who_accepts(slot));
         for set in watching(slot) {
             let Some(shared) = self.region.set(set) else { continue };
             if one_is_enough && shared.sleepers.load(Ordering::SeqCst) & EXCLUSIVE != 0 {
                 // Looks at the socket itself when it wakes: no mark needed. One that has been woken already is busy
                 // with an earlier event.
-                if !exclusive_woken && self.wake_set(set, level) {
+                if !exclusive_woken && self.wake_set(set, duty) {
                     // It may have been leaving with that event: then it has taken itself off the slot, or sees that it
                     // was signalled and marks the slot for another wake-up.
                     exclusive_woken =
@@ -204,12 +204,11 @@ impl Program {
                 }
                 continue;
             }
-            let level =
-                if chosen.is_some_and(|chosen| chosen != Some(set)) { Level::default() } else { level };
+            let duty = if chosen.is_some_and(|chosen| chosen != Some(set)) { Duty::default() } else { duty };
             self.region.ready(shared).set(index as usize);
             // It may be busy with something less important.
-            self.raise(set, level);
-            woken += u64::from(self.wake_set(set, level));
+            self.raise(set, duty);
+            woken += u64::from(self.wake_set(set, duty));
         }
         woken
     }
@@ -232,17 +231,17 @@ impl Program {
         first
     }
 
-    /// The thread of this set has something of this level to do.
-    pub(crate) fn raise(&self, set: u32, level: Level) {
-        if level > Level::Priority(0)
+    /// The thread of this set has something to do for a path that asks this of it.
+    pub(crate) fn raise(&self, set: u32, duty: Duty) {
+        if self.extension.concerns(duty)
             && let Some(SetEnd { process, .. }) = self.sets.borrow().get(&set)
         {
-            self.extension.raise(&self.region, set, *process, level);
+            self.extension.raise(&self.region, set, *process, duty);
         }
     }
 
-    /// Wakes who sleeps on a poll set, at this level; false when nobody does or it has been woken already.
-    pub(crate) fn wake_set(&self, set: u32, level: Level) -> bool {
+    /// Wakes who sleeps on a poll set, to do this; false when nobody does or it has been woken already.
+    pub(crate) fn wake_set(&self, set: u32, duty: Duty) -> bool {
         let Some(shared) = self.region.set(set) else { return false };
         if shared.sleepers.load(Ordering::SeqCst) == 0 {
             return false;
@@ -252,7 +251,7 @@ impl Program {
         if shared.signalled.swap(1, Ordering::SeqCst) != 0 {
             return false;
         }
-        self.raise(set, level);
+        self.raise(set, duty);
         // SAFETY: one byte from a constant to a pipe that we own. A full pipe means a wake-up is pending already.
         unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
         self.wakes.set(self.wakes.get() + 1);

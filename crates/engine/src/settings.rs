@@ -95,6 +95,43 @@ impl Default for EngineSettings {
     }
 }
 
+impl EngineSettings {
+    /// What of it can change while the engine runs.
+    pub fn live(&self) -> LiveSettings {
+        LiveSettings {
+            spin: self.spin,
+            queue_packets: self.queue_packets,
+            shares: self.shares,
+            linux: self.linux,
+            linux_quantum: self.linux_quantum,
+            linux_interval: self.linux_interval,
+            extension: self.extension,
+            links: self.devices.iter().map(|device| (device.rate, device.preemption)).collect(),
+        }
+    }
+}
+
+/// What of [`EngineSettings`] can change while the engine runs; each means what it means there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LiveSettings {
+    /// How long to spin for more work.
+    pub spin: Duration,
+    /// Packets that may wait in a path's input queue.
+    pub queue_packets: u32,
+    /// How the CPU is divided among the policies.
+    pub shares: Shares,
+    /// Where the Linux thread stands.
+    pub linux: Linux,
+    /// How long it may run at most.
+    pub linux_quantum: Duration,
+    /// What paths of its level may take between two of its turns.
+    pub linux_interval: Duration,
+    /// How threads of programs are raised with their paths.
+    pub extension: Option<ExtensionSettings>,
+    /// Of each device: what the link carries, and how long background keeps away.
+    pub links: Vec<(Option<BitRate>, Preemption)>,
+}
+
 /// Packets that come on one device, and are for others, leave by another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
@@ -163,6 +200,8 @@ pub struct ClassSettings {
     pub memory: Option<u64>,
     /// TCP connections that the class may have at a time, half-open ones included.
     pub connections: Option<u32>,
+    /// With a deadline: what the thread that serves a path may run in it, in microseconds.
+    pub thread_budget_us: Option<u32>,
     /// Millionths of the CPU that may be promised to its paths together.
     pub cpu_limit: Option<u64>,
     /// The DSCP that packets of its paths leave with.
@@ -197,6 +236,7 @@ impl ClassSettings {
             queue_packets: None,
             memory: None,
             connections: None,
+            thread_budget_us: None,
             cpu_limit: None,
             mark: None,
             extend: true,

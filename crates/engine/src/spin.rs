@@ -26,6 +26,12 @@ impl Spin {
         Spin { most, limit: Duration::ZERO }
     }
 
+    /// Another limit from now on.
+    pub(crate) fn set_most(&mut self, most: Duration) {
+        self.most = most;
+        self.limit = self.limit.min(most);
+    }
+
     /// How long to spin in the pause that begins now.
     #[inline]
     pub(crate) fn limit(&self) -> Duration {

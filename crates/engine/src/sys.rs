@@ -49,6 +49,13 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
     }
 }
 
+/// Lets the calling thread run on every core.
+pub(crate) fn run_anywhere() {
+    let all = [u8::MAX; 1024];
+    // SAFETY: the bytes outlive the call, which takes those of them that name cores. Refused, it stays where it is.
+    unsafe { libc::sched_setaffinity(0, all.len(), all.as_ptr().cast()) };
+}
+
 /// Gives the calling thread SCHED_IDLE.
 pub(crate) fn set_idle_policy() -> Result<()> {
     set_policy(libc::SCHED_IDLE, 0)
@@ -96,6 +103,65 @@ impl ThreadPolicy {
     /// As [`scoutline_abi::layout::PollSet::own_policy`] has it.
     pub(crate) fn packed(self) -> u32 {
         self.policy.cast_unsigned() & 0xff | self.priority.cast_unsigned() << 8
+    }
+}
+
+/// What SCHED_DEADLINE is given (`sched(7)`): so much time in each period, which is the deadline too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    pub(crate) run_time_ns: u64,
+    pub(crate) period_ns: u64,
+}
+
+impl Reservation {
+    /// The least that the kernel takes: none of the bandwidth that it admits.
+    pub(crate) const NOTHING: Reservation = Reservation { run_time_ns: 1024, period_ns: 4_190_000_000 };
+
+    /// Gives a thread SCHED_DEADLINE; what it forks does not inherit it, and could not (`sched(7)`).
+    pub(crate) fn give(self, thread: u32) -> Result<()> {
+        /// `struct sched_attr`, first version.
+        #[repr(C)]
+        struct Attributes {
+            size: u32,
+            policy: u32,
+            flags: u64,
+            nice: i32,
+            priority: u32,
+            run_time: u64,
+            deadline: u64,
+            period: u64,
+        }
+        const RESET_ON_FORK: u64 = 1;
+        let attributes = Attributes {
+            size: size_of::<Attributes>() as u32,
+            policy: libc::SCHED_DEADLINE.cast_unsigned(),
+            flags: RESET_ON_FORK,
+            nice: 0,
+            priority: 0,
+            run_time: self.run_time_ns,
+            deadline: self.period_ns,
+            period: self.period_ns,
+        };
+        // SAFETY: the structure outlives the call, and says how long it is.
+        let result =
+            unsafe { libc::syscall(libc::SYS_sched_setattr, thread.cast_signed(), &raw const attributes, 0) };
+        check(result as i32)
+    }
+
+    /// Whether a thread has SCHED_DEADLINE.
+    pub(crate) fn is_held_by(thread: u32) -> bool {
+        let of = ThreadPolicy::of(thread);
+        of.is_ok_and(|of| of.policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_DEADLINE)
+    }
+
+    /// Takes a thread's reservation, if it has one, before it gets another policy. A thread that leaves SCHED_DEADLINE
+    /// while it sleeps has its bandwidth stay admitted for ever (measured on Linux 6.18: a thread that has 10 % and
+    /// leaves ten times has used up a core); of nothing, nothing is lost.
+    pub(crate) fn take_from_holder(thread: u32) {
+        if Reservation::is_held_by(thread) {
+            // If that fails the thread is gone.
+            let _ = Reservation::NOTHING.give(thread);
+        }
     }
 }
 

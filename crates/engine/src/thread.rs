@@ -251,6 +251,10 @@ impl Loop {
         if self.core.schedule.preempts(&decision, start) {
             self.core.publish(engine_state::POLLING);
             self.core.wakes.set(1);
+            // Linux has had its turn, if in vain. Were it free, Linux would be chosen again before a policy that is
+            // owed its share, and give way to it again, for ever.
+            let now = clock::now();
+            self.core.schedule.charge(Entry::Linux, now.since(start), now);
             return;
         }
         match &self.sentinel {
@@ -347,6 +351,7 @@ impl Loop {
                 Ok(Command::Query(request, reply)) => {
                     let mut answer = self.core.answer_query(&request, now);
                     if let scoutline_abi::api::Answer::Stat(stat) = &mut answer {
+                        let (deadlines, weights) = self.core.extension.shared_now();
                         let times = [
                             ("spin-ns", self.times.spin_ns),
                             ("sleep-ns", self.times.sleep_ns),
@@ -356,6 +361,8 @@ impl Loop {
                             ("linux-slices-ended-idle", self.times.slices_idle),
                             ("threads-raised", self.core.extension.raises.get()),
                             ("threads-raised-now", self.core.extension.raised_now() as u64),
+                            ("threads-with-deadline", deadlines as u64),
+                            ("threads-with-weight", weights as u64),
                         ];
                         stat.engine.extend(times.map(|(name, value)| (name.to_owned(), value)));
                     }
@@ -374,6 +381,7 @@ impl Loop {
                             }
                         }
                         Command::RemoveRegion(id) => self.bells.remove(*id),
+                        Command::SetLive(live, _) => self.spin.set_most(live.spin),
                         _ => {}
                     }
                     self.core.obey(command, now);

@@ -259,7 +259,12 @@ impl Epoll {
             }
             true
         });
-        if most > 0 && self.hold.holds(others, real::now_ns()) { most } else { 0 }
+        if most == 0 {
+            // Nothing is held back, nor was it until now.
+            self.hold = Hold::NONE;
+            return 0;
+        }
+        if self.hold.holds(others, real::now_ns()) { most } else { 0 }
     }
 
     /// Our events that are there now.

@@ -56,7 +56,12 @@ pub(crate) fn enter(set: Set) {
         leave(last);
     }
     LAST.set(Some(set));
-    // One that is raised by way of this set lowers itself first: what the set says is about that thread.
+    sign(set, id);
+}
+
+/// Writes into a set whose it is. One that is raised by way of this set lowers itself first: what the set says is about
+/// that thread.
+fn sign(set: Set, id: u32) {
     let theirs = set.shared.thread.load(Ordering::Relaxed);
     if theirs != id && (theirs == 0 || set.shared.level.load(Ordering::Acquire) == 0) {
         set.shared.thread.store(id, Ordering::Release);
@@ -98,7 +103,6 @@ fn lower(set: Set, level: u32) {
     let parameters = libc::sched_param { sched_priority: (own >> 8) as c_int };
     let policy = (own & 0xff) as c_int | libc::SCHED_RESET_ON_FORK;
     let cleared = set.shared.level.compare_exchange(level, 0, Ordering::SeqCst, Ordering::Relaxed);
-    ring_if_away();
     // SAFETY: the structure outlives the call. It concerns the calling thread alone.
     unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
     let again = set.shared.level.load(Ordering::SeqCst);
@@ -110,26 +114,43 @@ fn lower(set: Set, level: u32) {
             let _ = set.shared.level.compare_exchange(again, 0, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
+    // Not before: the engine takes the core at once, and a raise that it means for what comes next must not be undone by us
+    // when we go on.
+    ring_if_away();
 }
 
 /// The calling thread has taken a connection that it was perhaps not woken for.
 #[inline]
 pub(crate) fn took(socket: Socket) {
-    let importance = socket.importance();
-    serve(importance);
-    if importance > ORDINARY {
+    if socket.importance() > ORDINARY {
         ask(socket);
+    } else {
+        leave_own();
     }
 }
 
-/// Asks the engine to raise the calling thread.
+/// In the midst of its work the calling thread comes to something ordinary. By an epoll it may have been raised for what
+/// waits there: that it finds when it asks for events again, and until then it has to get there.
+#[inline]
+fn leave_own() {
+    if let Some(set) = wait::own_set() {
+        leave(set);
+    }
+}
+
+/// Asks the engine to raise the calling thread, if it is not yet: one that an epoll has given this connection is.
 #[cold]
 fn ask(socket: Socket) {
     let Some(set) = wait::thread_set() else { return };
-    if set.shared.level.load(Ordering::Relaxed).saturating_add(1) >= socket.importance() {
+    let importance = socket.importance();
+    let is_enough = |set: &Set| {
+        set.shared.level.load(Ordering::Relaxed).saturating_add(1) >= importance
+            && set.shared.thread.load(Ordering::Relaxed) == thread()
+    };
+    if [LAST.get(), Some(set)].iter().flatten().any(is_enough) {
         return;
     }
-    enter(set);
+    sign(set, thread());
     socket.slot.server.store(set.number + 1, Ordering::Release);
     socket.tell();
 }
@@ -138,7 +159,7 @@ fn ask(socket: Socket) {
 #[inline]
 pub(crate) fn closed(importance: u32) {
     if importance > ORDINARY {
-        serve(0);
+        leave_own();
     }
 }
 

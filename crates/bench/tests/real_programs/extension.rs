@@ -52,11 +52,15 @@ fn serve(fixture: &Fixture) -> TcpStream {
         .unwrap()
         .unwrap();
     peer.set_read_timeout(Some(SOON)).unwrap();
+    echo(&mut peer);
+    peer
+}
+
+fn echo(peer: &mut TcpStream) {
     peer.write_all(b"hello").unwrap();
     let mut answer = [0; 5];
     peer.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"hello");
-    peer
 }
 
 fn fixture() -> Fixture {
@@ -75,6 +79,25 @@ fn a_thread_is_raised_while_it_serves_an_important_connection() {
     becomes(&server, RAISED);
     drop(peer);
     becomes(&server, OWN);
+}
+
+/// From the event that an epoll gives for it until the next events: it once lowered itself when it accepted, to ask for the
+/// same anew.
+#[test]
+fn an_event_driven_thread_stays_raised_from_accepting_to_answering() {
+    let fixture = fixture();
+    let mut server = fixture.start("python3", &[&script("epoll_policy.py"), "7000"]);
+    wait_for_line(&mut server, "ready");
+    let address = SocketAddrV4::new(fixture.address(), 7000);
+    for _ in 0..50 {
+        let connect = || TcpStream::connect_timeout(&address.into(), SOON);
+        let mut peer = fixture.testbed().client().enter(connect).unwrap().unwrap();
+        peer.set_read_timeout(Some(SOON)).unwrap();
+        peer.write_all(b"hello").unwrap();
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, format!("{0} {0}\n", RAISED.0));
+    }
 }
 
 #[test]
@@ -111,6 +134,26 @@ fn threads_get_back_what_they_had_when_extension_is_switched_off() {
     tool(&fixture, &["class", "set", "preferred", "priority=0"]);
     assert_eq!(policy(&server), OWN);
     drop(peer);
+}
+
+#[test]
+fn threads_get_back_what_they_had_when_all_extension_is_set_off() {
+    let fixture = fixture();
+    let (server, mut peer) = serving(&fixture);
+    tool(&fixture, &["set", "extend=off"]);
+    assert_eq!(policy(&server), OWN, "at once, while it serves");
+    echo(&mut peer);
+    assert_eq!(policy(&server), OWN, "it has served without");
+    tool(&fixture, &["set", "extend=on"]);
+    echo(&mut peer);
+    becomes(&server, RAISED);
+    tool(&fixture, &["set", "extension.base=20", "range=1"]);
+    assert_eq!(policy(&server), OWN);
+    echo(&mut peer);
+    becomes(&server, (1, 21));
+    tool(&fixture, &["set", "base=", "range="]);
+    echo(&mut peer);
+    becomes(&server, RAISED);
 }
 
 /// As with a priority, at one above Linux's; and they get it back from a daemon that is killed.

@@ -32,5 +32,7 @@ mod policies;
 mod python;
 mod redis;
 mod requests;
+mod restored;
+mod shares;
 mod web;
 mod wishes;

@@ -44,8 +44,8 @@ impl Bed {
             }
             Handled::Later(answer, _) => loop {
                 match self.engine.next() {
-                    // When the file is read again, its permissions go before the classes.
-                    Some(Command::SetPermissions(_)) => {}
+                    // When the file is read again, its permissions and settings go before the classes.
+                    Some(Command::SetPermissions(_) | Command::SetLive(..)) => {}
                     Some(Command::SetClasses(settings, _)) => return Ok((settings, answer)),
                     _ => panic!("the engine was not told"),
                 }
@@ -180,6 +180,24 @@ fn what_is_wrong_is_refused_with_the_remedy_and_changes_nothing() {
 }
 
 #[test]
+fn settings_are_set_and_listed() {
+    let mut bed = Bed::new("settings", "");
+    let set = |word: &str| Request::Set { keys: vec![("linux.share".into(), word.into())] };
+    let Handled::Later(Answer::Done, done) = bed.classes.handle(&set("30"), &bed.engine) else { panic!() };
+    let Some(Command::SetLive(live, sender)) = bed.engine.next() else { panic!("the engine was not told") };
+    assert_eq!(live.linux, scoutline_sched::schedule::Linux::Percent(30));
+    sender.send(Answer::Done).unwrap();
+    assert!(matches!(done.try_recv(), Ok(Answer::Done)), "it is done when the engine says so");
+    assert_eq!(bed.ask(&set("100")).unwrap_err(), "share = 100 is out of range; it must be 1 to 99");
+    let Handled::Now(Answer::Settings { settings }) = bed.classes.handle(&Request::Settings, &bed.engine)
+    else {
+        panic!("no list")
+    };
+    let share = settings.iter().find(|row| row.key == "linux.share").unwrap();
+    assert_eq!((&share.value, &share.default), (&30.into(), &serde_json::Value::Null));
+}
+
+#[test]
 fn the_file_is_read_again() {
     let mut bed = Bed::new(
         "reload",
@@ -187,7 +205,7 @@ fn the_file_is_read_again() {
     );
     bed.changed(&add("by hand", &[("local_port", "9")], None));
     bed.write(&format!(
-        "{DEVICE}mtu = 1400\ndriver = \"tap\"\n[engine]\ncpu = 1\nspin_us = 50\n\
+        "{DEVICE}mtu = 1400\ndriver = \"tap\"\n[engine]\ncpu = 1\nspin_us = 50\nqueue_packets = 99\n\
          [[class]]\nname = \"b\"\nlocal_port = [2]\n[[class]]\nname = \"c\"\nlocal_port = [3]\n\
          [[class]]\nname = \"a\"\nlocal_port = [1, 11]\n"
     ));
@@ -198,6 +216,7 @@ fn the_file_is_read_again() {
         changed: vec!["a".into()],
         removed: vec!["by hand".into()],
         reordered: true,
+        settings: vec!["engine.queue_packets".into()],
         restart: vec!["[engine] cpu".into(), "[[device]] eth1".into()],
     };
     assert_eq!(reloaded, expected, "what is written with its default value has not changed");

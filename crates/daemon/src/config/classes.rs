@@ -19,7 +19,7 @@ enum Form {
 }
 
 /// The keys of a class in the order in which people read them; whatever else there is comes behind.
-const KEYS: [(&str, Form); 31] = [
+const KEYS: [(&str, Form); 32] = [
     ("name", Form::One),
     ("priority", Form::One),
     ("idle", Form::One),
@@ -27,6 +27,7 @@ const KEYS: [(&str, Form); 31] = [
     ("policy", Form::One),
     ("deadline_us", Form::One),
     ("budget_us", Form::One),
+    ("thread_budget_us", Form::One),
     ("cpu_percent", Form::One),
     ("important", Form::One),
     ("cpu_limit_percent", Form::One),

@@ -29,6 +29,11 @@ pub(super) struct Fault {
 }
 
 impl ConfigError {
+    /// What is wrong, without the place.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(super) fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
         let remedy = match error.kind() {
             io::ErrorKind::NotFound => "; name another with --config, or start with --device and --address",

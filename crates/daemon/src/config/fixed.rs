@@ -2,6 +2,9 @@
 
 use std::fmt::Debug;
 
+use scoutline_engine::DeviceSettings;
+use scoutline_sched::transmit::Preemption;
+
 use super::Config;
 
 impl Config {
@@ -22,35 +25,26 @@ impl Config {
         differing
     }
 
-    /// Everything but the classes, by name; values as text to compare, defaults filled in.
+    /// Everything but the classes and what [`crate::live`] changes, by name; values as text to compare, defaults filled
+    /// in.
     fn fixed(&self) -> Vec<(String, String)> {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
-        let values: [(&str, String); 29] = [
+        let values: [(&str, String); 19] = [
             ("[engine] cpu", text(&settings.cpu)),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
-            ("[engine] spin_us", text(&settings.spin)),
             ("[engine] receive_buffer", text(&settings.receive_buffer)),
             ("[engine] send_buffer", text(&settings.send_buffer)),
             ("[engine] max_paths", text(&settings.max_paths)),
             ("[engine] max_buffer_memory", text(&settings.max_buffer_bytes)),
             ("[engine] time_wait_s", text(&settings.time_wait)),
-            ("[engine] queue_packets", text(&settings.queue_packets)),
             ("[engine] measure", text(&settings.measure)),
             ("[linux] priority", text(&settings.linux_level)),
-            ("[linux] weight", text(&self.linux.weight.as_ref().map(toml::Spanned::get_ref))),
-            ("[linux] share", text(&self.linux.share.as_ref().map(toml::Spanned::get_ref))),
             ("[scheduler] priority_memory", text(&settings.policy_memory[0])),
             ("[scheduler] edf_memory", text(&settings.policy_memory[1])),
             ("[scheduler] wfq_memory", text(&settings.policy_memory[2])),
             ("[scheduler] bert_memory", text(&settings.policy_memory[3])),
-            ("[scheduler] priority_share", text(self.scheduler.priority_share.get_ref())),
-            ("[scheduler] edf_share", text(self.scheduler.edf_share.get_ref())),
-            ("[scheduler] wfq_share", text(self.scheduler.wfq_share.get_ref())),
-            ("[scheduler] bert_share", text(self.scheduler.bert_share.get_ref())),
-            ("[linux] quantum_us", text(&settings.linux_quantum)),
-            ("[linux] interval_us", text(&settings.linux_interval)),
             ("[system] priority", text(&settings.system_level)),
             ("[control] socket", text(self.control.socket.get_ref())),
             ("[control] group", text(&self.control.group.as_ref().map(toml::Spanned::get_ref))),
@@ -62,7 +56,8 @@ impl Config {
         let devices = self.device.iter().zip(&settings.devices).map(|(device, opened)| {
             let name = device.name.get_ref().as_str();
             let long = long.iter().find(|(other, _)| *other == name);
-            (format!("[[device]] {name}"), format!("{opened:?} {long:?}"))
+            let lasting = DeviceSettings { rate: None, preemption: Preemption::Auto, ..opened.clone() };
+            (format!("[[device]] {name}"), format!("{lasting:?} {long:?}"))
         });
         values.chain(devices).collect()
     }

@@ -16,6 +16,8 @@ use super::{Class, Linux, Size, values};
 const MAX_WEIGHT: u32 = Weight::HIGHEST as u32;
 /// Deadlines of less than a few runs of others cannot be met; those beyond a minute are none.
 const DEADLINES_US: std::ops::RangeInclusive<u32> = 100..=60_000_000;
+/// `kernel.sched_deadline_period_max_us` is 2²² by default.
+const MOST_OF_THREAD_US: u32 = 4_000_000;
 
 /// `policy = "…"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
@@ -232,6 +234,15 @@ pub(super) fn check_class(class: &Class) -> Checked {
     if let (Some(budget), Some(deadline)) = (&class.budget_us, &class.deadline_us) {
         within("budget_us", budget, 1..=*deadline.get_ref())?;
     }
+    if let (Some(budget), Some(deadline)) = (&class.thread_budget_us, &class.deadline_us) {
+        within("thread_budget_us", budget, 2..=*deadline.get_ref())?;
+        if *deadline.get_ref() > MOST_OF_THREAD_US {
+            let message = format!(
+                "thread_budget_us goes with a deadline_us of at most {MOST_OF_THREAD_US}: Linux takes no longer one"
+            );
+            return fault(budget, message);
+        }
+    }
     if let Some(percent) = &class.cpu_limit_percent {
         within("cpu_limit_percent", percent, Percent(1)..=Percent(10_000))?;
     }
@@ -296,6 +307,7 @@ fn check_foreign(class: &Class, policy: Policy) -> Checked {
     foreign("priority", span(class.priority.as_ref()), &[Priority])?;
     foreign("deadline_us", span(class.deadline_us.as_ref()), &[Edf, Bert])?;
     foreign("budget_us", span(class.budget_us.as_ref()), &[Edf, Bert])?;
+    foreign("thread_budget_us", span(class.thread_budget_us.as_ref()), &[Edf])?;
     foreign("cpu_limit_percent", span(class.cpu_limit_percent.as_ref()), &[Edf, Bert])?;
     foreign("cpu_percent", span(class.cpu_percent.as_ref()), &[Bert])?;
     foreign("important", span(class.important.as_ref()), &[Bert])

@@ -220,6 +220,7 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
         memory: class.memory.as_ref().map(|memory| memory.get_ref().0),
         connections: class.connections.as_ref().map(|connections| *connections.get_ref()),
         cpu_limit: class.cpu_limit_percent.as_ref().map(|percent| u64::from(percent.get_ref().0) * 100),
+        thread_budget_us: class.thread_budget_us.as_ref().map(|budget| *budget.get_ref()),
         mark: class.mark.map(|dscp| dscp.0),
         extend: class.extend.unwrap_or(true),
         weight: class

@@ -13,12 +13,12 @@ use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Value};
 use scoutline_proto::bindings::EPHEMERAL;
 use scoutline_proto::ip6::DUAL;
-use scoutline_sched::Level;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
 use super::paths::flow_key;
 use super::wishes::name_in;
+use crate::extend::Duty;
 use crate::program::Program;
 use crate::socket::SocketEnd;
 use crate::wishes::Granted;
@@ -53,7 +53,7 @@ impl Core {
                 let set = call.set.load(Ordering::Relaxed);
                 call.state.store(call_state::DONE, Ordering::SeqCst);
                 if let Some(set) = set.checked_sub(1) {
-                    program.wake_set(set, Level::default());
+                    program.wake_set(set, Duty::default());
                 }
             }
         }

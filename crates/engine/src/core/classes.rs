@@ -60,6 +60,11 @@ impl Core {
         self.policy.replace(classes);
         self.set_bells();
         self.check_direct();
+        self.sweep_all(done);
+    }
+
+    /// Has all paths looked at again; then somebody is told.
+    pub(super) fn sweep_all(&mut self, done: Sender<Answer>) {
         let sweep = self.sweep.get_or_insert_default();
         sweep.next = 0;
         sweep.waiting.push(done);
@@ -190,8 +195,8 @@ impl Core {
     /// The one place where a path that exists changes its class.
     fn move_path(&mut self, id: PathId, class: &Class, stands: Stands, extended: bool, now: Time) {
         let queue_packets = self.queue_packets(class);
-        let standing = Standing::of(stands.level, extended, self.settings.linux_level);
-        let raised_to = self.paths.get(id).and_then(socket_of).map(|end| end.level.get());
+        let standing = Standing::of(class, stands, extended, self.settings.linux_level);
+        let duty = self.paths.get(id).and_then(socket_of).map(|end| end.duty.get());
         let Some(path) = self.paths.get_mut(id) else { return };
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
@@ -205,8 +210,8 @@ impl Core {
             end.move_charge(&class.memory);
             self.nets[extra.net as usize].udp.set_class(id, class.number);
         }
-        let raises_to = self.paths.get(id).and_then(socket_of).map(|end| end.level.get());
-        self.lowered |= raises_to < raised_to;
+        let now_asks = self.paths.get(id).and_then(socket_of).map(|end| end.duty.get());
+        self.lowered |= now_asks.zip(duty).is_some_and(|(now, before)| now.takes_back(before));
         self.reschedule(id, stands, now);
     }
 

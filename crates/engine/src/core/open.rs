@@ -242,6 +242,7 @@ impl Core {
             // What it changes for sockets that are there, the sweep finds that the classes begin which follow.
             Command::SetPermissions(permissions) => self.policy.set_permissions(permissions),
             Command::SetClasses(classes, done) => self.set_classes(classes, done, now),
+            Command::SetLive(live, done) => self.set_live(&live, done),
             Command::Query(..) | Command::Stop => {}
         }
     }

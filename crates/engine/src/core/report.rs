@@ -117,7 +117,7 @@ impl Core {
             policies: self.policy_rows(),
             drops: drops(&self.unowned),
             programs: self.programs.values().map(|program| program_row(program)).collect(),
-            notices: Vec::new(),
+            notices: self.extension.notices(),
         }
     }
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use scoutline_base::{PathId, Time};
 use scoutline_path::{Burst, DropReason, Message};
-use scoutline_sched::transmit::{Activity, BitRate, Flow, Room, Settings, Taken, Transmit};
+use scoutline_sched::transmit::{Activity, BitRate, Flow, Preemption, Room, Settings, Taken, Transmit};
 use scoutline_sched::{Level, Weight};
 
 use super::background::Background;
@@ -25,7 +25,7 @@ use crate::settings::DeviceSettings;
 /// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
 pub(super) const PUSH_BURST: usize = 32;
 /// The same, where there are several levels: nothing interrupts it, and a message costs up to 10 µs on a virtual machine.
-const MIXED_BURST: usize = 8;
+const MIXED_BURST: usize = 16;
 /// What is not background.
 const FOREGROUND: Level = Level::Priority(0);
 /// Bytes that are sent together at most: the kernel copies them in some 20 µs, and nothing interrupts it.
@@ -74,6 +74,12 @@ impl TransmitSide {
     /// There is nothing to decide: queues are left out.
     pub(super) fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// The link carries something else, and background keeps away for another time.
+    pub(super) fn set_link(&mut self, rate: Option<BitRate>, preemption: Preemption) {
+        self.queues.set_rate(rate);
+        self.background.activity.set_preemption(preemption);
     }
 
     /// What the link carries, as configured.

@@ -92,7 +92,8 @@ impl Asked {
     /// What a path gets that the rules put into this class, and whose program asks for this.
     pub(crate) fn grant(&self, ruled: Rc<Class>, wishes: Option<&Wishes>) -> (Rc<Class>, Standing) {
         let granted = self.policy.grant(ruled, wishes, &self.origin.program);
-        (granted.class, Standing::of(granted.stands.level, granted.extended, self.linux_level))
+        let standing = Standing::of(&granted.class, granted.stands, granted.extended, self.linux_level);
+        (granted.class, standing)
     }
 
     /// Requests that were read since this was asked last.

@@ -12,9 +12,9 @@ use scoutline_base::{Address, Endpoint, PathId};
 use scoutline_path::Budget;
 use scoutline_proto::Bindings;
 use scoutline_ring::{Span, Spans, StreamMemory};
-use scoutline_sched::Level;
 
 use crate::arena::Ring;
+use crate::extend::Duty;
 use crate::file::FileMap;
 use crate::program::Program;
 use crate::socket::module::Standing;
@@ -73,8 +73,8 @@ pub(crate) struct SocketEnd {
     extents_taken: Cell<u32>,
     /// Freed in the send ring.
     pub(crate) freed: Cell<u64>,
-    /// Where its path stands; of a listening socket, the most important connection that waits.
-    pub(crate) level: Cell<Level>,
+    /// What its path asks of threads; of a listening socket, the most important connection that waits.
+    pub(crate) duty: Cell<Duty>,
     /// The program has closed it.
     pub(crate) closed: Cell<bool>,
     /// Times that threads were woken for it, not yet charged.
@@ -111,7 +111,7 @@ impl SocketEnd {
             extents: RefCell::default(),
             extents_taken: Cell::new(0),
             freed: Cell::new(0),
-            level: Cell::new(Level::default()),
+            duty: Cell::default(),
             closed: Cell::new(false),
             wakeups: Cell::new(0),
         });
@@ -229,7 +229,7 @@ impl SocketEnd {
 
     /// Its path stands here from now on; the program is told.
     pub(crate) fn stand(&self, standing: Standing) {
-        self.level.set(standing.raises_to());
+        self.duty.set(standing.duty());
         let slot = self.shared();
         slot.importance.store(standing.importance(), Ordering::Relaxed);
         slot.urgent.store(u32::from(standing.urgent), Ordering::Relaxed);
@@ -237,13 +237,13 @@ impl SocketEnd {
 
     /// Tells whoever waits that something happened.
     pub(crate) fn signal(&self) {
-        self.signal_at(self.level.get());
+        self.signal_at(self.duty.get());
     }
 
-    /// The same, for something of this level.
-    pub(crate) fn signal_at(&self, level: Level) {
+    /// The same, for something that asks this of threads.
+    pub(crate) fn signal_at(&self, duty: Duty) {
         let listens = !self.listen_paths.borrow().is_empty();
-        let woken = self.program.signal(self.slot, listens, level);
+        let woken = self.program.signal(self.slot, listens, duty);
         self.wakeups.set(self.wakeups.get() + woken);
     }
 

@@ -15,7 +15,9 @@ use scoutline_wire::ipv4;
 
 use super::datagram::DatagramStage;
 use super::{SocketEnd, StreamStage};
+use crate::extend::{Duty, Share};
 use crate::policy::{Class, ClassPolicy};
+use crate::scheduling::Stands;
 
 /// IP protocol numbers, as attributes have them.
 const TCP: u64 = ipv4::PROTOCOL_TCP as u64;
@@ -31,19 +33,23 @@ pub(crate) struct Standing {
     pub(crate) level: Level,
     /// Above Linux's: the program calls the engine back from Linux's quantum.
     pub(crate) urgent: bool,
-    /// Threads that serve it are raised with it.
+    /// Threads that serve it are scheduled with it.
     pub(crate) extended: bool,
+    /// As what, beside the level.
+    share: Share,
 }
 
 impl Standing {
-    /// Of a path at `level`.
-    pub(crate) fn of(level: Level, extended: bool, linux_level: Level) -> Standing {
-        Standing { level, urgent: level > linux_level, extended }
+    /// Of a path of this class that stands so.
+    pub(crate) fn of(class: &Class, stands: Stands, extended: bool, linux_level: Level) -> Standing {
+        let level = stands.level;
+        let share = Share::of(class.number, stands, class.settings.thread_budget_us);
+        Standing { level, urgent: level > linux_level, extended, share }
     }
 
-    /// The level to which threads are raised for it.
-    pub(crate) fn raises_to(self) -> Level {
-        if self.extended { self.level } else { Level::default() }
+    /// What it asks of the threads that serve it.
+    pub(crate) fn duty(self) -> Duty {
+        if self.extended { Duty { level: self.level, share: self.share } } else { Duty::OWN }
     }
 
     /// As [`scoutline_abi::layout::Slot::importance`] has it.
@@ -86,7 +92,8 @@ impl SocketModule {
         let level = attributes.number(Name::Priority).map_or(Level::Idle, |p| Level::Priority(p as u8));
         let wishes = end.wishes.borrow();
         let granted = self.policy.grant(Rc::clone(class), wishes.as_deref(), &end.program.facts);
-        Standing::of(level, granted.extended, self.linux_level)
+        let stands = Stands { level, ..granted.stands };
+        Standing::of(&granted.class, stands, granted.extended, self.linux_level)
     }
 }
 

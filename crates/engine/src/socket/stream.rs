@@ -341,7 +341,7 @@ fn stand_in_queue(end: &SocketEnd, standing: Standing) {
     let waits = end.shared().references.load(Ordering::Acquire) == 0;
     if waits && standing.importance() > listener.shared().importance.load(Ordering::Relaxed) {
         listener.stand(standing);
-        listener.signal_at(standing.raises_to());
+        listener.signal_at(standing.duty());
     }
 }
 
@@ -367,7 +367,7 @@ fn accept_queue_push(listener: &SocketEnd, slot: u32, standing: Standing) -> boo
         listener.stand(standing);
     }
     listener.publish_received(tail + 1);
-    listener.signal_at(standing.raises_to());
+    listener.signal_at(standing.duty());
     true
 }
 

@@ -77,6 +77,11 @@ impl Activity {
         }
     }
 
+    /// Another way to find the interval; it holds from the next packet on.
+    pub fn set_preemption(&mut self, preemption: Preemption) {
+        self.preemption = preemption;
+    }
+
     /// The preemption interval of now.
     pub fn interval(&self) -> Duration {
         match self.preemption {

@@ -1,4 +1,4 @@
-"""An asyncio echo server over TCP and UDP: echo_server.py PORT. Prints `ready`."""
+"""An asyncio echo server over TCP and UDP: echo_server.py PORT [PORT...] (UDP on the first). Prints `ready`."""
 import asyncio
 import resource
 import sys
@@ -29,9 +29,10 @@ async def main():
     server = await asyncio.start_server(echo, "0.0.0.0", int(sys.argv[1]), backlog=1024)
     loop = asyncio.get_running_loop()
     await loop.create_datagram_endpoint(Datagrams, local_addr=("0.0.0.0", int(sys.argv[1])))
+    others = [await asyncio.start_server(echo, "0.0.0.0", int(port)) for port in sys.argv[2:]]
     print("ready", flush=True)
     async with server:
-        await server.serve_forever()
+        await asyncio.gather(*(each.serve_forever() for each in [server, *others]))
 
 
 asyncio.run(main())

@@ -1,0 +1,214 @@
+//! What a path asks of the threads that serve it, and what a thread's duties make of the thread.
+//!
+//! | the path's policy | the thread, if its class extends paths |
+//! |---|---|
+//! | priority p ≥ 1; `edf`; `bert` with a job | SCHED_FIFO while it serves: see [`super`] |
+//! | `edf` with `thread_budget_us` | SCHED_DEADLINE, if the thread serves nothing else: see [`Share::Deadline`] |
+//! | `wfq` | a control group with the class's weight, if the thread serves nothing else: see [`super::weights`] |
+//!
+//! The first follows each event, for a thread can lower itself at once and without privilege. The other two last: to
+//! enter and leave SCHED_DEADLINE for each event is not safe (below), and to move a thread between control groups
+//! takes milliseconds. So they are for threads whose events are all of one class, and a thread that is seen to serve
+//! something else goes back to what it was.
+
+use std::time::Duration;
+
+use scoutline_base::Time;
+use scoutline_sched::{Level, Weight};
+
+use crate::scheduling::{Asks, Stands};
+
+/// How long a thread must have served one `wfq` class alone, once it was seen to serve something else.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// What is to be done for a path, as far as the thread is concerned that does it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Duty {
+    /// From priority 1 on, threads are raised.
+    pub(crate) level: Level,
+    /// Beside that.
+    pub(crate) share: Share,
+}
+
+/// How threads are scheduled beside the levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Nothing is said: a wake-up for other reasons.
+    #[default]
+    Unsaid,
+    /// As the thread is by itself.
+    Own,
+    /// SCHED_DEADLINE, once, and for as long as it serves nothing else.
+    ///
+    /// Not for each event as SCHED_FIFO is: on Linux 6.18 a thread that leaves SCHED_DEADLINE when its budget is
+    /// used up, and enters it again, is never run any more and cannot even be killed, until somebody gives it another
+    /// policy (measured; a lost replenishment). So a thread that has left it does not come back.
+    Deadline {
+        /// The period, and the deadline in it.
+        within_us: u32,
+        /// What the thread may run in it.
+        budget_us: u32,
+    },
+    /// The control group of a class with this weight.
+    Group {
+        /// Number of the class.
+        class: u32,
+        /// Of the class.
+        weight: Weight,
+    },
+}
+
+impl Share {
+    /// What paths of a class ask for that stand so.
+    pub(crate) fn of(class: u32, stands: Stands, thread_budget_us: Option<u32>) -> Share {
+        match (stands.asks, thread_budget_us) {
+            (Asks::Deadline { within_us, .. }, Some(budget_us)) => Share::Deadline { within_us, budget_us },
+            (Asks::Weight(weight), _) => Share::Group { class, weight },
+            _ => Share::Own,
+        }
+    }
+}
+
+impl Duty {
+    /// That of a path whose class does not extend paths.
+    pub(crate) const OWN: Duty = Duty { level: Level::Priority(0), share: Share::Own };
+
+    /// Whether threads that have done what `before` asked for have something to give back now.
+    pub(crate) fn takes_back(self, before: Duty) -> bool {
+        let lasting = |share| matches!(share, Share::Deadline { .. } | Share::Group { .. });
+        let same = match (before.share, self.share) {
+            // Its weight changes where it is.
+            (Share::Group { class, .. }, Share::Group { class: now, .. }) => class == now,
+            (before, now) => before == now,
+        };
+        self.level < before.level || lasting(before.share) && !same
+    }
+}
+
+/// Where a thread stands among the control groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// Where it was.
+    #[default]
+    Home,
+    /// In the group of this class, as far as we know.
+    Group { class: u32, weight: Weight },
+    /// At home, because it serves several; what it has served last, and since when nothing else.
+    Mixed { class: Option<u32>, since: Time },
+}
+
+/// What is to be done with a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Into this group, or its weight is another one.
+    Enter { class: u32, weight: Weight },
+    /// Home.
+    Leave,
+}
+
+impl Seat {
+    /// The thread has something of this kind to do: its new seat, and what to do for it.
+    pub(crate) fn serve(self, share: Share, now: Time) -> (Seat, Option<Step>) {
+        let mixed = |class| Seat::Mixed { class, since: now };
+        match (self, share) {
+            (Seat::Home, Share::Own | Share::Deadline { .. }) | (_, Share::Unsaid) => (self, None),
+            (Seat::Home, Share::Group { class, weight }) => enter(class, weight),
+            (Seat::Group { class, weight }, Share::Group { class: now, weight: wanted }) if class == now => {
+                if weight == wanted {
+                    (self, None)
+                } else {
+                    enter(class, wanted)
+                }
+            }
+            (Seat::Group { .. }, Share::Group { class, .. }) => (mixed(Some(class)), Some(Step::Leave)),
+            (Seat::Group { .. }, _) => (mixed(None), Some(Step::Leave)),
+            (Seat::Mixed { class: last, since }, Share::Group { class, weight }) if last == Some(class) => {
+                if now.since(since) >= SETTLED {
+                    enter(class, weight)
+                } else {
+                    (self, None)
+                }
+            }
+            (Seat::Mixed { .. }, Share::Group { class, .. }) => (mixed(Some(class)), None),
+            (Seat::Mixed { .. }, _) => (mixed(None), None),
+        }
+    }
+}
+
+fn enter(class: u32, weight: Weight) -> (Seat, Option<Step>) {
+    (Seat::Group { class, weight }, Some(Step::Enter { class, weight }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(class: u32, weight: u64) -> Share {
+        Share::Group { class, weight: Weight::new(weight) }
+    }
+
+    /// What is done with a thread that serves these at these milliseconds.
+    fn steps(served: &[(u64, Share)]) -> Vec<Option<Step>> {
+        let mut seat = Seat::default();
+        let one = |&(ms, share): &(u64, Share)| {
+            let step;
+            (seat, step) = seat.serve(share, Time::ZERO + Duration::from_millis(ms));
+            step
+        };
+        served.iter().map(one).collect()
+    }
+
+    fn entered(class: u32, weight: u64) -> Step {
+        Step::Enter { class, weight: Weight::new(weight) }
+    }
+
+    #[test]
+    fn a_thread_of_one_class_enters_its_group_once() {
+        assert_eq!(steps(&[(0, group(1, 300)), (1, group(1, 300))]), [Some(entered(1, 300)), None]);
+        let changed = [(0, group(1, 300)), (1, group(1, 50))];
+        assert_eq!(steps(&changed), [Some(entered(1, 300)), Some(entered(1, 50))], "its weight follows");
+    }
+
+    #[test]
+    fn a_thread_of_several_classes_stays_at_home() {
+        let served = [
+            (0, group(1, 300)),
+            (10, group(2, 100)),
+            (20, group(1, 300)),
+            (30, Share::Own),
+            (40, group(1, 300)),
+            (1039, group(1, 300)),
+            (1040, group(1, 300)),
+        ];
+        let leave = Some(Step::Leave);
+        assert_eq!(
+            steps(&served),
+            [Some(entered(1, 300)), leave, None, None, None, None, Some(entered(1, 300))]
+        );
+    }
+
+    #[test]
+    fn wake_ups_for_other_reasons_are_no_service() {
+        let served = [(0, group(1, 300)), (1, Share::Unsaid), (2, Share::Own)];
+        assert_eq!(steps(&served), [Some(entered(1, 300)), None, Some(Step::Leave)]);
+        assert_eq!(steps(&[(0, Share::Own), (1, Share::Unsaid)]), [None, None]);
+    }
+
+    #[test]
+    fn what_a_change_of_classes_takes_back() {
+        let duty = |priority, share| Duty { level: Level::Priority(priority), share };
+        let deadline = Share::Deadline { within_us: 2000, budget_us: 100 };
+        for (before, now, back) in [
+            (duty(2, Share::Own), duty(1, Share::Own), true),
+            (duty(2, Share::Own), duty(3, Share::Own), false),
+            (duty(0, group(1, 100)), duty(0, group(1, 300)), false),
+            (duty(0, group(1, 100)), duty(0, group(2, 100)), true),
+            (duty(0, group(1, 100)), duty(2, Share::Own), true),
+            (duty(1, deadline), duty(1, Share::Own), true),
+            (duty(1, deadline), duty(1, deadline), false),
+            (duty(0, Share::Own), duty(0, group(1, 100)), false),
+        ] {
+            assert_eq!(now.takes_back(before), back, "{before:?} to {now:?}");
+        }
+    }
+}
