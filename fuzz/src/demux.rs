@@ -1,27 +1,29 @@
 //! Arbitrary frames against a host: the flow key in one pass, the modules' demultiplexing, and the paths that the
-//! frames are given to: ARP, ICMP, reassembly, resets, a UDP socket, a TCP listener and the connections it makes.
+//! frames are given to: ARP, ICMP, neighbour discovery, reassembly, resets, UDP sockets, TCP listeners and the
+//! connections they make, over IPv4 and IPv6.
 //!
 //! Asking twice gives the same answer; where the single pass gives a key, the modules give the same; a path gets
 //! only what is its own; and whatever leaves the host is well-formed.
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use scoutline_base::{DeviceId, PathId, Time};
+use scoutline_base::{Address, DeviceId, Endpoint, PathId, Time};
 use scoutline_path::{
     Arity, Attributes, Body, Budget, Burst, Checksum, Context, CreateError, Effect, Facts, FlowKey, Grant,
     Graph, GraphBuilder, Limits, Message, Module, Name, Next, PathTable, Runner, Service, ServiceKind, Side,
     Stage, Step, Value, Verdict, View, flow_of_frame,
 };
+use scoutline_proto::ip6::Host6Config;
 use scoutline_proto::net::{ENTRY, Net};
 use scoutline_proto::tcp::isn::Secret;
 use scoutline_proto::tcp::{Config, Tcp};
 use scoutline_proto::{Bindings, Interface, InterfaceConfig, Offload, OneClass};
 use scoutline_ring::Block;
-use scoutline_wire::{arp, checksum, ethernet, ipv4, tcp};
+use scoutline_wire::{arp, checksum, ethernet, ipv4, ipv6, nd, tcp};
 
 use crate::bytes::{Bytes, Target};
 
@@ -32,6 +34,9 @@ const OUR_LINK: ethernet::Address = [2, 0, 0, 0, 0, 1];
 const PEER_LINK: ethernet::Address = [2, 0, 0, 0, 0, 2];
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const OURS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const PEER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+const PEER_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 const DEVICE: DeviceId = DeviceId(3);
 const MAX_FRAMES: usize = 60;
 /// Connections at once, at most.
@@ -90,7 +95,8 @@ struct Host {
     table: PathTable,
     runner: Runner,
     flows: HashMap<FlowKey, PathId>,
-    listener: PathId,
+    /// Over IPv4 and, with it, IPv6.
+    listeners: Vec<PathId>,
     datagrams: PathId,
     services: Vec<PathId>,
     now: Time,
@@ -128,7 +134,17 @@ impl Host {
             address: OURS,
             prefix_len: 24,
             gateway: (settings & 1 != 0).then_some(PEER),
-            mtu: if settings & 2 == 0 { 1500 } else { 576 },
+            ip6: (settings & 128 != 0).then(|| Host6Config {
+                addresses: vec![(OURS6, 64)],
+                gateway: None,
+                autoconfigure: settings & 1 == 0,
+            }),
+            seed: 1,
+            mtu: match settings & 0x82 {
+                2 => 576,
+                0x82 => 1280,
+                _ => 1500,
+            },
             trusted_checksums: settings & 4 == 0,
             offload: Offload {
                 checksum: settings & 8 != 0,
@@ -152,7 +168,7 @@ impl Host {
             table: PathTable::new(Budget::new(MAX_PATHS, 1 << 24)),
             runner: Runner::new(),
             flows: HashMap::new(),
-            listener: PathId { index: 0, generation: 0 },
+            listeners: Vec::new(),
             datagrams: PathId { index: 0, generation: 0 },
             services: Vec::new(),
             now,
@@ -163,17 +179,33 @@ impl Host {
             told.set(Some(id));
             host.services.push(id);
         }
-        let any = |port| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
-        let socket = |protocol, port| {
+        let is_dual = settings & 128 != 0;
+        let families = [Address::UNSPECIFIED_V4, Address::UNSPECIFIED_V6];
+        let families = &families[..if is_dual { 2 } else { 1 }];
+        let socket = |protocol, local| {
             Attributes::new()
                 .with(Name::Protocol, Value::Number(protocol))
-                .with(Name::Local, Value::Address(any(port)))
+                .with(Name::Local, Value::Address(local))
         };
-        let listening = socket(6, 80).with(Name::Listen, Value::Number(5));
-        host.listener = host.create("SOCKET", listening).expect("a listen path");
-        net.tcp.bindings.listen(any(80), 0, host.listener);
-        host.datagrams = host.create("SOCKET", socket(17, 53)).expect("a datagram path");
-        net.udp.listen(any(53), 0, host.datagrams);
+        for &family in families {
+            let at = Endpoint::new(family, 80);
+            let listening = socket(6, at).with(Name::Listen, Value::Number(5));
+            let listener = host.create("SOCKET", listening).expect("a listen path");
+            net.tcp.bindings.listen(at, 0, listener);
+            host.listeners.push(listener);
+        }
+        let at = Endpoint::new(*families.last().expect("a family"), 53);
+        let mut attributes = socket(17, at);
+        if is_dual {
+            attributes.set(Name::Other(scoutline_proto::ip6::DUAL), Value::Number(1));
+        }
+        host.datagrams = host.create("SOCKET", attributes).expect("a datagram path");
+        for &family in families {
+            net.udp.listen(Endpoint::new(family, 53), 0, host.datagrams);
+        }
+        if is_dual {
+            host.wait(Duration::from_secs(2));
+        }
         if settings & 64 != 0 {
             net.interface.neighbours.borrow_mut().learn(PEER, PEER_LINK, true, now);
         }
@@ -190,6 +222,9 @@ impl Host {
         let mut payload = bytes.to_vec();
         if mode & 1 == 0 {
             return payload;
+        }
+        if self.net.interface.ip6.enabled && mode & 32 != 0 && payload.len() >= ipv6::HEADER_LEN {
+            return frame6(mode, payload);
         }
         if mode & 4 != 0 && payload.len() >= 20 {
             fix_datagram(&mut payload);
@@ -265,17 +300,22 @@ impl Host {
     /// A path gets only what its protocol and port say.
     fn check_owner(&self, id: PathId, key: &FlowKey, frame: &[u8]) {
         let ethertype = u16::from_be_bytes([frame[12], frame[13]]);
-        if id == self.listener {
-            assert_eq!((ethertype, key.protocol, key.local_port), (0x0800, 6, 80));
-            assert_eq!(key.local, OURS);
+        if let Some(family) = self.listeners.iter().position(|&listener| listener == id) {
+            assert_eq!((ethertype, key.protocol, key.local_port), ([0x0800, 0x86dd][family], 6, 80));
+            assert!(self.net.interface.is_ours(key.local));
+            assert_eq!(key.local.is_v4(), family == 0);
         } else if id == self.datagrams {
-            assert_eq!((ethertype, key.protocol, key.local_port), (0x0800, 17, 53));
+            assert_eq!((key.protocol, key.local_port), (17, 53));
+            assert_eq!(ethertype == 0x0800, key.local.is_v4());
         } else {
             let service = &self.net.interface.service_paths;
             assert!(self.services.contains(&id));
             assert_eq!(service.arp.get() == Some(id), ethertype == 0x0806);
             if service.icmp.get() == Some(id) {
                 assert_eq!(key.protocol, 1);
+            }
+            if [&service.icmp6, &service.nd].iter().any(|path| path.get() == Some(id)) {
+                assert_eq!((ethertype, key.protocol), (0x86dd, 58));
             }
         }
     }
@@ -303,10 +343,10 @@ impl Host {
                     panic!("a connection has two ends");
                 };
                 let key = FlowKey {
-                    remote: *remote.ip(),
-                    local: *local.ip(),
-                    remote_port: remote.port(),
-                    local_port: local.port(),
+                    remote: remote.address,
+                    local: local.address,
+                    remote_port: remote.port,
+                    local_port: local.port,
                     device: DEVICE,
                     protocol: 6,
                 };
@@ -320,7 +360,7 @@ impl Host {
             }
             Effect::SetClass { .. } | Effect::NotAdmitted { .. } => panic!("nobody here looks into requests"),
             Effect::Destroy => {
-                assert!(!self.services.contains(&id) && id != self.listener, "it serves all");
+                assert!(!self.services.contains(&id) && !self.listeners.contains(&id), "it serves all");
                 self.flows.retain(|_, path| *path != id);
                 self.table.remove(id);
             }
@@ -349,6 +389,10 @@ impl Host {
                 arp::Packet::parse(payload).expect("an ARP packet");
                 continue;
             }
+            if header.ethertype == ethernet::TYPE_IPV6 {
+                self.sent6(payload, &message);
+                continue;
+            }
             assert_eq!(header.ethertype, ethernet::TYPE_IPV4);
             assert!(payload.len() <= usize::from(self.net.interface.mtu.get()), "fits the link");
             let ip = ipv4::Header::parse(payload).expect("a datagram");
@@ -359,8 +403,8 @@ impl Host {
             if ip.protocol == ipv4::PROTOCOL_TCP {
                 let (header, _) = tcp::Header::parse(segment).expect("a segment");
                 let key = FlowKey {
-                    remote: ip.destination,
-                    local: ip.source,
+                    remote: ip.destination.into(),
+                    local: ip.source.into(),
                     remote_port: header.destination_port,
                     local_port: header.source_port,
                     device: DEVICE,
@@ -377,6 +421,26 @@ impl Host {
         }
     }
 
+    /// The same over IPv6.
+    fn sent6(&self, packet: &[u8], message: &Message) {
+        let interface = &self.net.interface;
+        assert!(packet.len() <= usize::from(interface.ip6.mtu()), "fits the link");
+        let ip = ipv6::Header::parse(packet).expect("a packet");
+        assert_eq!(ip.total_len(), packet.len());
+        let source = Address::from(ip.source);
+        assert!(source.is_unspecified() || interface.is_ours(source));
+        assert!(!Address::from(ip.destination).is_v4());
+        let upper = ipv6::walk(packet).expect("extension headers in order");
+        if upper.fragment.is_some() || message.facts.checksum != Checksum::Complete {
+            return;
+        }
+        let body = &packet[upper.offset..];
+        let pseudo = checksum::pseudo_header(ip.source, ip.destination, upper.protocol, body.len());
+        assert!(checksum::is_valid(checksum::add(pseudo, checksum::sum(body))));
+        let discovery = upper.protocol == 58 && (nd::ROUTER_SOLICITATION..=nd::REDIRECT).contains(&body[0]);
+        assert!(!discovery || ip.hop_limit == nd::HOP_LIMIT);
+    }
+
     /// Time passes; all that is due happens in order.
     fn wait(&mut self, by: Duration) {
         let end = self.now + by;
@@ -389,6 +453,46 @@ impl Host {
         }
         self.now = end;
     }
+}
+
+/// An IPv6 packet with a header that gets past the first checks: from the peer, to us or to a group of ours, and with
+/// the checksum of its ICMPv6 message if it has one.
+fn frame6(mode: u8, mut packet: Vec<u8>) -> Vec<u8> {
+    packet[0] = 0x60 | packet[0] & 0x0f;
+    let len = (packet.len() - ipv6::HEADER_LEN) as u16;
+    packet[4..6].copy_from_slice(&len.to_be_bytes());
+    let source = match mode & 0x0a {
+        0 => PEER6,
+        2 => PEER_LOCAL,
+        8 => Ipv6Addr::UNSPECIFIED,
+        _ => <[u8; 16]>::try_from(&packet[8..24]).expect("sixteen bytes").into(),
+    };
+    let destination = match mode & 0x14 {
+        0 => OURS6,
+        4 => nd::solicited_node(OURS6),
+        16 => nd::ALL_NODES,
+        _ => <[u8; 16]>::try_from(&packet[24..40]).expect("sixteen bytes").into(),
+    };
+    packet[8..24].copy_from_slice(&source.octets());
+    packet[24..40].copy_from_slice(&destination.octets());
+    if mode & 64 != 0 {
+        packet[ipv6::NEXT_HEADER_AT] = ipv6::PROTOCOL_ICMPV6;
+        packet[ipv6::HOP_LIMIT_AT] = nd::HOP_LIMIT;
+    }
+    let upper = ipv6::walk(&packet).ok().filter(|upper| upper.fragment.is_none());
+    if let Some(upper) = upper.filter(|upper| packet.len() >= upper.offset + 4 && upper.protocol == 58) {
+        let body = &mut packet[upper.offset..];
+        body[2..4].fill(0);
+        let pseudo = checksum::pseudo_header(source, destination, 58, body.len());
+        let sum = checksum::finish(checksum::add(pseudo, checksum::sum(body)));
+        body[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    let link = if destination.is_multicast() { ethernet::multicast6(destination) } else { OUR_LINK };
+    let mut frame = vec![0; ethernet::HEADER_LEN];
+    ethernet::Header { destination: link, source: PEER_LINK, ethertype: ethernet::TYPE_IPV6 }
+        .emit(&mut frame);
+    frame.extend_from_slice(&packet);
+    frame
 }
 
 /// Lengths, addresses and checksum of an IPv4 header that is otherwise as it is.

@@ -68,7 +68,8 @@ pub fn datagram(data: &[u8]) {
     let header = record::Record::from_bytes(*bytes);
     let out = header.to_bytes();
     assert_eq!(record::Record::from_bytes(out), header);
-    assert_eq!(out[..10], bytes[..10]);
+    assert_eq!(out[..6], bytes[..6]);
+    assert_eq!(out[16..], bytes[16..]);
     let len = record::Record::ring_len(header.len as usize);
-    assert!(len % 16 == 0 && len >= u64::from(header.len) + 16 && len < u64::from(header.len) + 32);
+    assert!(len % 32 == 0 && len >= u64::from(header.len) + 32 && len < u64::from(header.len) + 64);
 }

@@ -1,8 +1,9 @@
 //! The header parsers of `scoutline_wire`: any bytes parse or err, and what parses survives a round trip.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use scoutline_wire::{arp as arp_wire, checksum, ethernet as eth_wire, icmp as icmp_wire};
+use scoutline_wire::{icmpv6 as icmp6_wire, ipv6 as ip6_wire, nd as nd_wire};
 use scoutline_wire::{ipv4 as ip_wire, tcp, udp as udp_wire, vnet as vnet_wire};
 
 use crate::bytes::{Bytes, Target};
@@ -16,6 +17,9 @@ pub const TARGETS: &[Target] = &[
     ("udp", udp),
     ("tcp_header", tcp_header),
     ("vnet", vnet),
+    ("ipv6", ipv6),
+    ("icmpv6", icmpv6),
+    ("nd", nd),
 ];
 
 /// Ethernet headers.
@@ -170,4 +174,68 @@ pub fn vnet(data: &[u8]) {
     let sum = checksum::copy_and_sum(&mut copy, rest);
     assert_eq!(copy, rest);
     assert_eq!(checksum::combine(checksum::sum(front), cut, checksum::sum(back)), sum);
+}
+
+/// IPv6 headers and the extension headers behind them.
+pub fn ipv6(data: &[u8]) {
+    let whole = ip6_wire::Header::parse(data);
+    let Ok(header) = ip6_wire::Header::parse_header(data) else {
+        assert!(whole.is_err());
+        return;
+    };
+    assert_eq!(whole.is_ok(), header.total_len() <= data.len());
+    let mut out = [0xee; ip6_wire::HEADER_LEN];
+    header.emit(&mut out);
+    assert_eq!(out, data[..ip6_wire::HEADER_LEN]);
+    let Ok(upper) = ip6_wire::walk(data) else { return };
+    assert!(upper.offset <= data.len() || upper.offset == ip6_wire::HEADER_LEN);
+    assert_eq!(data[upper.number_at], upper.protocol);
+    assert!(upper.offset - ip6_wire::HEADER_LEN <= ip6_wire::MAX_EXTENSIONS_LEN + ip6_wire::FRAGMENT_LEN);
+    if let Some(fragment) = upper.fragment {
+        assert_eq!(fragment.offset % 8, 0);
+        let at = upper.offset - ip6_wire::FRAGMENT_LEN;
+        let mut out = [0; ip6_wire::FRAGMENT_LEN];
+        fragment.emit(&mut out);
+        assert_eq!(ip6_wire::Fragment::parse(&out), Some(fragment));
+        assert_eq!(out[4..], data[at + 4..at + 8]);
+    }
+}
+
+/// ICMPv6 messages, and what errors quote.
+pub fn icmpv6(data: &[u8]) {
+    if let Some(quoted) = icmp6_wire::Quoted::parse(data) {
+        assert!(data.len() >= 40);
+        assert!(quoted.ports == (0, 0) || matches!(quoted.protocol, 6 | 17));
+    }
+    let Ok(header) = icmp6_wire::Header::parse_unverified(data) else {
+        assert!(data.len() < icmp6_wire::HEADER_LEN);
+        return;
+    };
+    let _ = icmp6_wire::Quoted::parse(&data[icmp6_wire::HEADER_LEN..]);
+    let (ours, theirs) = (Ipv6Addr::LOCALHOST, nd_wire::ALL_NODES);
+    let mut message = data.to_vec();
+    header.emit(&mut message, ours, theirs);
+    assert_eq!(icmp6_wire::Header::parse(&message, ours.into(), theirs.into()), Ok(header));
+    assert_eq!(message[8..], data[8..]);
+}
+
+/// Messages of neighbour discovery: what is read is what is written.
+pub fn nd(data: &[u8]) {
+    let head = |rest: [u8; 4], body: &[u8]| [&[0; 4], &rest[..], body].concat();
+    let mut body = [0xee; 24];
+    if let Ok(solicitation) = nd_wire::Solicitation::parse(data) {
+        let len = solicitation.emit(&mut body);
+        assert_eq!(nd_wire::Solicitation::parse(&head([0; 4], &body[..len])), Ok(solicitation));
+    }
+    if let Ok(advertisement) = nd_wire::Advertisement::parse(data) {
+        let len = advertisement.emit(&mut body);
+        let again = nd_wire::Advertisement::parse(&head(advertisement.flags(), &body[..len]));
+        assert_eq!(again, Ok(advertisement));
+    }
+    if let Ok(router) = nd_wire::RouterAdvertisement::parse(data) {
+        assert!(
+            router.prefixes.len() <= nd_wire::MAX_PREFIXES && data.len() >= 16 + 32 * router.prefixes.len()
+        );
+        assert!(router.prefixes.iter().all(|prefix| prefix.prefix_len <= 128));
+    }
 }

@@ -11,8 +11,9 @@
 //! Everything starts as zeros. All fields are atomics because two address spaces share them.
 
 use std::mem::size_of;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use scoutline_base::Address;
 use scoutline_ring::{bitmap_words, summary_words};
 
 /// Written by the daemon into [`Header::magic`] last of all.
@@ -26,7 +27,7 @@ pub const SET_COUNT: usize = 1_024;
 /// Calls in flight per region.
 pub const CALL_COUNT: usize = 256;
 /// Addresses served, at most.
-pub const SERVED_COUNT: usize = 8;
+pub const SERVED_COUNT: usize = 64;
 /// Bytes of arena: address space only; pages exist once touched.
 pub const ARENA_LEN: u64 = 8 << 30;
 
@@ -54,6 +55,8 @@ pub struct Header {
     pub version: AtomicU32,
     /// Networks that paths serve; entries in use.
     pub served_count: AtomicU32,
+    /// Odd while the networks are being written; who finds it changed reads again.
+    pub served_sequence: AtomicU32,
     /// The networks: our address, prefix length, gateway.
     pub served: [Served; SERVED_COUNT],
     /// Written by the engine: see [`engine_state`]. The shim may change SLEEPING to POLLING when it rings.
@@ -86,19 +89,43 @@ pub mod served_flag {
     /// Files may be sent as extents: the device reads memory only through the kernel, which answers a file that
     /// shrank with an error and not with a signal.
     pub const EXTENTS: u32 = 1 << 0;
+    /// A gateway leads on to other networks of this family.
+    pub const GATEWAY: u32 = 1 << 1;
 }
 
-/// A network that paths serve. All in host byte order.
+/// A network that paths serve.
 #[repr(C)]
 pub struct Served {
-    /// Our IPv4 address.
-    pub address: AtomicU32,
-    /// Prefix length of its network.
+    /// Our address.
+    pub address: AtomicAddress,
+    /// Bits of the 128 that name its network.
     pub prefix: AtomicU32,
-    /// The gateway's address, or 0: only the network itself is reached.
-    pub gateway: AtomicU32,
     /// Bits of [`served_flag`].
     pub flags: AtomicU32,
+    /// Linux's number of the interface: the scope of link-local addresses. 0: there is none.
+    pub scope: AtomicU32,
+    /// Spare.
+    pub spare: AtomicU32,
+}
+
+/// An address in two words. Whoever writes it publishes it by something else.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct AtomicAddress([AtomicU64; 2]);
+
+impl AtomicAddress {
+    /// Writes it.
+    pub fn store(&self, address: Address) {
+        for (word, value) in self.0.iter().zip(address.words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads it. Zeros are `::`.
+    pub fn load(&self) -> Address {
+        let [high, low] = &self.0;
+        Address::from_words([high.load(Ordering::Relaxed), low.load(Ordering::Relaxed)])
+    }
 }
 
 /// One process of the program.
@@ -178,11 +205,13 @@ pub mod call_state {
 pub mod call_op {
     /// Make a socket: arguments kind, family, options ([`super::slot_option`]). Result: its slot, held by the caller.
     pub const OPEN: u32 = 1;
-    /// Bind: arguments address, port (0: any), 1 if SO_REUSEADDR or 2 if SO_REUSEPORT (bits).
+    /// Bind: arguments address (its second word), port (0: any), bits (1 SO_REUSEADDR, 2 SO_REUSEPORT, 4
+    /// IPV6_V6ONLY), address (its first word).
     pub const BIND: u32 = 2;
     /// Listen: argument backlog.
     pub const LISTEN: u32 = 3;
-    /// Connect: arguments address, port. Result 0: under way (stream) or done (datagram).
+    /// Connect: arguments address (its second word), port, scope of a link-local one (0: not said), address (its
+    /// first word). Result 0: under way (stream) or done (datagram).
     pub const CONNECT: u32 = 4;
     /// Change an option: argument [`super::slot_option`] number, value.
     pub const OPTION: u32 = 5;
@@ -292,7 +321,7 @@ pub mod slot_request {
 pub mod slot_flag {
     /// O_NONBLOCK.
     pub const NONBLOCK: u32 = 1 << 0;
-    /// AF_INET6 socket: addresses are shown as v4-mapped.
+    /// AF_INET6 socket: addresses of IPv4 are shown as v4-mapped.
     pub const INET6: u32 = 1 << 1;
     /// O_ASYNC and the like are kept only to be read back.
     pub const OTHER: u32 = 1 << 2;
@@ -372,11 +401,7 @@ pub struct Slot {
     /// engine hears of them by `OPTION`.
     pub keep_alive_times: [AtomicU32; 2],
 
-    // Line 2: addresses (engine), timeouts (shim).
-    /// IPv4, host byte order.
-    pub local_address: AtomicU32,
-    /// See `local_address`.
-    pub remote_address: AtomicU32,
+    // Line 2: ports (engine), timeouts (shim).
     /// Port, host byte order.
     pub local_port: AtomicU32,
     /// Port.
@@ -395,10 +420,12 @@ pub struct Slot {
     pub asked_user_timeout_ms: AtomicU32,
     /// See `asked_user_timeout_ms`.
     pub asked_max_segment: AtomicU32,
-    /// Spare.
-    pub spare3: AtomicU32,
     /// A thread that is not raised begins to serve it: its poll set plus one. Set by shims, taken by the engine.
     pub server: AtomicU32,
+    /// Scope of a link-local `remote_address` or `local_address`: Linux's number of the interface.
+    pub scope: AtomicU32,
+    /// Spare.
+    pub spare3: [AtomicU32; 2],
 
     // Lines 3 to 5: who waits.
     /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.
@@ -413,6 +440,12 @@ pub struct Slot {
     pub extents: [Extent; EXTENT_COUNT],
     /// Poll sets that watch this socket. Written by shims.
     pub sets: [AtomicU64; SET_WORDS],
+
+    // Line 6: addresses, written by the engine.
+    /// Ours.
+    pub local_address: AtomicAddress,
+    /// The peer's.
+    pub remote_address: AtomicAddress,
 }
 
 /// Byte offset of each part.
@@ -442,7 +475,7 @@ pub mod offset {
 
 const _: () = {
     assert!(size_of::<Call>() == 64);
-    assert!(size_of::<Slot>() == 384);
+    assert!(size_of::<Slot>() == 448);
     assert!(SLOT_COUNT.is_multiple_of(64) && SET_COUNT.is_multiple_of(64) && CALL_COUNT.is_multiple_of(64));
     assert!(SET_WORDS <= 32, "sets_summary has one bit per word");
 };

@@ -10,8 +10,9 @@ pub mod attach;
 pub mod datagram;
 pub mod layout;
 mod region;
+pub mod served;
 
 pub use region::{MapError, Region, Span2};
 
 /// Version of layout and messages; daemon and shim must agree exactly.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;

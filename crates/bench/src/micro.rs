@@ -107,8 +107,8 @@ fn copy(size: usize) -> f64 {
 
 fn key(flow: u32) -> FlowKey {
     FlowKey {
-        remote: Ipv4Addr::from(0x0a4d_0002 + flow / 50_000),
-        local: SERVER,
+        remote: Ipv4Addr::from(0x0a4d_0002 + flow / 50_000).into(),
+        local: SERVER.into(),
         remote_port: 10_000 + (flow % 50_000) as u16,
         local_port: 80,
         device: DEVICE,
@@ -135,8 +135,8 @@ fn frames(random: &mut Random, first: u32) -> Vec<u8> {
         frame[16..18].copy_from_slice(&40_u16.to_be_bytes());
         frame[22] = 64;
         frame[23] = key.protocol;
-        frame[26..30].copy_from_slice(&key.remote.octets());
-        frame[30..34].copy_from_slice(&key.local.octets());
+        frame[26..30].copy_from_slice(&key.remote.octets()[12..]);
+        frame[30..34].copy_from_slice(&key.local.octets()[12..]);
         frame[34..36].copy_from_slice(&key.remote_port.to_be_bytes());
         frame[36..38].copy_from_slice(&key.local_port.to_be_bytes());
         frame[46] = 5 << 4;

@@ -17,11 +17,9 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
-use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -31,7 +29,7 @@ use rustix::net::{
 use rustix::pipe::PipeFlags;
 use scoutline_abi::Region;
 use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
-use scoutline_abi::layout::served_flag;
+use scoutline_abi::served::Network;
 use scoutline_engine::{FileMap, ProgramFacts};
 
 use crate::engine::{Command, EngineLink, RegionId};
@@ -326,7 +324,7 @@ impl AttachServer {
     fn on_file(&mut self, id: u32, file: Option<OwnedFd>, engine: &impl EngineLink) -> Result<(), Fault> {
         let (socket, process, program) = self.parts(id)?;
         let file = file.ok_or("a FILE message without a file")?;
-        if !engine.served().iter().all(|network| network.extents) {
+        if !engine.served().iter().all(Network::takes_extents) {
             // Some device reads memory in this process, where a file that shrinks is SIGBUS.
             refuse(socket, Errno::OPNOTSUPP, "this device sends no files");
             return Ok(());
@@ -418,16 +416,7 @@ impl AttachServer {
 
 /// Writes the networks that paths serve into a fresh region.
 fn fill_served(region: &Region, engine: &impl EngineLink) {
-    let header = region.header();
-    let served = engine.served();
-    for (entry, network) in header.served.iter().zip(served) {
-        entry.address.store(network.address.to_bits(), Ordering::Relaxed);
-        entry.prefix.store(u32::from(network.prefix), Ordering::Relaxed);
-        entry.gateway.store(network.gateway.map_or(0, Ipv4Addr::to_bits), Ordering::Relaxed);
-        let flags = if network.extents { served_flag::EXTENTS } else { 0 };
-        entry.flags.store(flags, Ordering::Relaxed);
-    }
-    header.served_count.store(served.len().min(header.served.len()) as u32, Ordering::Release);
+    region.header().write_served(&engine.served());
 }
 
 /// Sends an answer with descriptors. Never waits: who leaves no room for the one answer to its one request is

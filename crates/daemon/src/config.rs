@@ -18,7 +18,7 @@ mod values;
 #[cfg(test)]
 mod tests;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use scoutline_engine::ExtensionSettings;
@@ -32,7 +32,7 @@ pub use request::Requests;
 pub use scheduling::{Percent, Policy, Scheduler};
 pub(crate) use settings::{classes as class_settings, permissions as permission_settings};
 pub use tcp::{Congestion, Ecn, Tcp};
-pub use values::{Interval, Mode, Network, Ports, Rate, Size, User};
+pub use values::{AnyNetwork, Interval, Mode, Network, Network6, Ports, Rate, Size, User};
 
 /// Where the daemon looks for its file when none is named.
 pub const DEFAULT_FILE: &str = "/etc/scoutline.toml";
@@ -101,6 +101,13 @@ pub struct Device {
     pub address: Spanned<Network>,
     /// Where packets for other networks go.
     pub gateway: Option<Spanned<Ipv4Addr>>,
+    /// IPv6 on it; default: static with `address6`, off without.
+    pub ipv6: Option<Spanned<Ip6Mode>>,
+    /// Our IPv6 addresses and networks, beside the link-local one.
+    #[serde(default)]
+    pub address6: Vec<Spanned<Network6>>,
+    /// Where IPv6 packets for other networks go.
+    pub gateway6: Option<Spanned<Ipv6Addr>>,
     /// Largest network-layer packet of a tap or pcap device; an ordinary interface has its own.
     pub mtu: Option<Spanned<u32>>,
     /// Knobs of the packet driver.
@@ -136,6 +143,18 @@ pub enum Driver {
     Tap,
     /// Packets from a file, packets to a file.
     Pcap,
+}
+
+/// `ipv6 = "…"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ip6Mode {
+    /// There is none.
+    Off,
+    /// A link-local address, and those of the file.
+    Static,
+    /// And what routers advertise: addresses, networks, themselves.
+    Auto,
 }
 
 /// `mode = "…"`.
@@ -379,10 +398,10 @@ pub struct Class {
     pub cpu_limit_percent: Option<Spanned<Percent>>,
     /// Networks of the peer.
     #[serde(default)]
-    pub source: Vec<Network>,
+    pub source: Vec<AnyNetwork>,
     /// Networks of our own address.
     #[serde(default)]
-    pub destination: Vec<Network>,
+    pub destination: Vec<AnyNetwork>,
     /// Our ports.
     #[serde(default)]
     pub local_port: Vec<Ports>,
@@ -463,11 +482,20 @@ pub struct Permission {
     pub extend: Option<Spanned<bool>>,
 }
 
+impl Device {
+    /// What IPv6 there is on it.
+    pub(crate) fn ip6_mode(&self) -> Ip6Mode {
+        let default = if self.address6.is_empty() { Ip6Mode::Off } else { Ip6Mode::Static };
+        self.ipv6.as_ref().map_or(default, |mode| *mode.get_ref())
+    }
+}
+
 impl Class {
     /// Whether it takes every path.
     pub fn matches_everything(&self) -> bool {
-        let any =
-            |networks: &[Network]| networks.is_empty() || networks.iter().any(|network| network.prefix == 0);
+        let any = |networks: &[AnyNetwork]| {
+            networks.is_empty() || networks.iter().any(|network| network.prefix == 0)
+        };
         any(&self.source)
             && any(&self.destination)
             && self.local_port.is_empty()
@@ -586,6 +614,9 @@ impl Config {
             mode: DeviceMode::Dedicated,
             address: values::unplaced(address),
             gateway: gateway.map(values::unplaced),
+            ipv6: None,
+            address6: Vec::new(),
+            gateway6: None,
             mtu: None,
             packet: None,
             tap: None,

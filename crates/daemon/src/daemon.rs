@@ -127,7 +127,10 @@ fn announce(config: &Config) {
     let devices: Vec<String> = config
         .device
         .iter()
-        .map(|device| format!("{} {}", device.name.get_ref(), device.address.get_ref()))
+        .map(|device| {
+            let more = device.address6.iter().map(|network| format!(" {}", network.get_ref()));
+            format!("{} {}{}", device.name.get_ref(), device.address.get_ref(), more.collect::<String>())
+        })
         .collect();
     let mut out = std::io::stdout().lock();
     // Who started us may have closed its end.

@@ -1,7 +1,8 @@
 //! The engine as the control plane sees it. A trait, so that tests stand in for it.
 
+use scoutline_abi::served::Network;
 use scoutline_engine::EngineHandle;
-pub(crate) use scoutline_engine::{Command, RegionId, Served};
+pub(crate) use scoutline_engine::{Command, RegionId};
 
 /// A running engine.
 pub(crate) trait EngineLink {
@@ -9,7 +10,7 @@ pub(crate) trait EngineLink {
     /// [`is_running`](EngineLink::is_running) tells.
     fn send(&self, command: Command);
     /// The networks that it serves.
-    fn served(&self) -> &[Served];
+    fn served(&self) -> Vec<Network>;
     /// What is degraded and why, one line each.
     fn notices(&self) -> &[String];
     /// False once it has ended, whatever the reason.
@@ -21,7 +22,7 @@ impl EngineLink for EngineHandle {
         EngineHandle::send(self, command);
     }
 
-    fn served(&self) -> &[Served] {
+    fn served(&self) -> Vec<Network> {
         EngineHandle::served(self)
     }
 
@@ -40,11 +41,11 @@ pub(crate) mod fake {
 
     use std::cell::{Cell, RefCell};
     use std::collections::VecDeque;
-    use std::net::Ipv4Addr;
 
     use scoutline_abi::api::{Answer, Request};
+    use scoutline_abi::layout::served_flag;
 
-    use super::{Command, EngineLink, Served};
+    use super::{Command, EngineLink, Network};
 
     type Answers = Box<dyn Fn(Request) -> Answer + Send>;
 
@@ -95,10 +96,9 @@ pub(crate) mod fake {
             }
         }
 
-        fn served(&self) -> &[Served] {
-            const SERVED: [Served; 1] =
-                [Served { address: Ipv4Addr::new(10, 0, 0, 1), prefix: 24, gateway: None, extents: true }];
-            &SERVED
+        fn served(&self) -> Vec<Network> {
+            let address = std::net::Ipv4Addr::new(10, 0, 0, 1).into();
+            vec![Network { address, prefix_len: 96 + 24, flags: served_flag::EXTENTS, scope: 0 }]
         }
 
         fn notices(&self) -> &[String] {

@@ -106,6 +106,8 @@ pub struct DeviceFacts {
     pub offload: Offload,
     /// Incoming partial checksums are vouched for by a local sender (veth, tap, virtio): accepted as verified.
     pub trusted_checksums: bool,
+    /// Linux's number of the interface: the scope of link-local addresses on it. 0: there is none.
+    pub index: u32,
 }
 
 /// What a device does for the sender. What it does not do, its driver does in software: every partner takes

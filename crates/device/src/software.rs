@@ -92,7 +92,7 @@ pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> Result<(), Unsenda
     Ok(())
 }
 
-/// Cuts a TCP/IPv4 or UDP/IPv4 super-segment into packets with `size` bytes of payload each, checksums complete,
+/// Cuts a super-segment of TCP or UDP over IPv4 or IPv6 into packets with `size` bytes of payload each, checksums complete,
 /// and hands each to `emit`. Says how many there were.
 ///
 /// # Errors
@@ -129,6 +129,7 @@ pub fn can_segment(frame: &[u8], segmentation: Segmentation) -> bool {
 /// Where the headers of a super-segment stand, from the first byte of the frame.
 struct Layout {
     kind: SegmentationKind,
+    v6: bool,
     ip: usize,
     transport: usize,
     payload: usize,
@@ -141,36 +142,53 @@ impl Layout {
             ip += 4;
         }
         let first = *frame.get(ip)?;
-        let protocol = *frame.get(ip + 9)?;
-        let transport = ip + (first & 15) as usize * 4;
-        // RFC 791 §3.1: five words at least; a fragment (offset or more-fragments set) is never a super-segment.
-        if first >> 4 != 4 || first & 15 < 5 || read16(frame, ip + 6)? & 0x3fff != 0 {
-            return None;
-        }
+        let v6 = first >> 4 == 6;
+        let (protocol, transport) = if v6 {
+            // RFC 8200 §3. What has extension headers is never made into a super-segment.
+            (*frame.get(ip + 6)?, ip + 40)
+        } else {
+            // RFC 791 §3.1: five words at least; a fragment (offset or more-fragments set) is never a super-segment.
+            if first >> 4 != 4 || first & 15 < 5 || read16(frame, ip + 6)? & 0x3fff != 0 {
+                return None;
+            }
+            (*frame.get(ip + 9)?, ip + (first & 15) as usize * 4)
+        };
         let header_len = match (kind, protocol) {
-            (SegmentationKind::Tcp4, 6) => (*frame.get(transport + 12)? >> 4) as usize * 4,
+            (SegmentationKind::Tcp4, 6) if !v6 => (*frame.get(transport + 12)? >> 4) as usize * 4,
+            (SegmentationKind::Tcp6, 6) if v6 => (*frame.get(transport + 12)? >> 4) as usize * 4,
             (SegmentationKind::Udp, 17) => 8,
             _ => return None,
         };
         let minimum = if kind == SegmentationKind::Udp { 8 } else { 20 };
         let payload = transport + header_len;
-        (header_len >= minimum && payload <= frame.len()).then_some(Layout { kind, ip, transport, payload })
+        (header_len >= minimum && payload <= frame.len()).then_some(Layout {
+            kind,
+            v6,
+            ip,
+            transport,
+            payload,
+        })
     }
 
     /// Makes the headers of packet number `index` true (as Linux's `inet_gso_segment` and `tcp_gso_segment` do).
     fn rewrite(&self, packet: &mut [u8], index: usize, size: usize, last: bool) {
         let (ip, transport) = (self.ip, self.transport);
-        let total = (packet.len() - ip) as u16;
-        write16(packet, ip + 2, total);
-        let id = read16(packet, ip + 4).unwrap_or(0).wrapping_add(index as u16);
-        write16(packet, ip + 4, id);
-        write16(packet, ip + 10, 0);
-        let header_sum = !fold(sum(&packet[ip..transport]));
-        write16(packet, ip + 10, header_sum);
+        if self.v6 {
+            let payload = (packet.len() - transport) as u16;
+            write16(packet, ip + 4, payload);
+        } else {
+            let total = (packet.len() - ip) as u16;
+            write16(packet, ip + 2, total);
+            let id = read16(packet, ip + 4).unwrap_or(0).wrapping_add(index as u16);
+            write16(packet, ip + 4, id);
+            write16(packet, ip + 10, 0);
+            let header_sum = !fold(sum(&packet[ip..transport]));
+            write16(packet, ip + 10, header_sum);
+        }
 
         let transport_len = (packet.len() - transport) as u64;
         let field = match self.kind {
-            SegmentationKind::Tcp4 => {
+            SegmentationKind::Tcp4 | SegmentationKind::Tcp6 => {
                 const FIN_PSH: u8 = 0x09;
                 const CWR: u8 = 0x80;
                 let at = transport + 4;
@@ -191,8 +209,9 @@ impl Layout {
                 6
             }
         };
-        let protocol = u64::from(packet[ip + 9]);
-        let pseudo = fold(sum(&packet[ip + 12..ip + 20]) + protocol + transport_len);
+        let (protocol, addresses) =
+            if self.v6 { (packet[ip + 6], ip + 8..ip + 40) } else { (packet[ip + 9], ip + 12..ip + 20) };
+        let pseudo = fold(sum(&packet[addresses]) + u64::from(protocol) + transport_len);
         write16(packet, transport + field, pseudo);
         // The field was just found inside the packet.
         let _ = complete(packet, transport as u16, field as u16);

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::error::OpenError;
@@ -126,8 +126,8 @@ impl Interface {
         Some(CStr::from_bytes_until_nul(&info.driver).ok()?.to_str().ok()?.to_owned())
     }
 
-    /// The IPv4 addresses that Linux itself has on it.
-    pub(crate) fn linux_addresses(&self) -> Vec<Ipv4Addr> {
+    /// The addresses that Linux itself has on it.
+    pub(crate) fn linux_addresses(&self) -> Vec<IpAddr> {
         let mut found = Vec::new();
         let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
         // SAFETY: fills `list`, freed below.
@@ -144,10 +144,17 @@ impl Interface {
                 let family = entry.ifa_addr.as_ref().map(|address| libc::c_int::from(address.sa_family));
                 (CStr::from_ptr(entry.ifa_name), family)
             };
-            if name.to_bytes() == self.name.as_bytes() && family == Some(libc::AF_INET) {
+            if name.to_bytes() != self.name.as_bytes() {
+                continue;
+            }
+            if family == Some(libc::AF_INET) {
                 // SAFETY: an AF_INET address is a `sockaddr_in`; read unaligned as its type is wider than known.
                 let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
-                found.push(Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr)));
+                found.push(Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr)).into());
+            } else if family == Some(libc::AF_INET6) {
+                // SAFETY: an AF_INET6 address is a `sockaddr_in6`; as above.
+                let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                found.push(Ipv6Addr::from(address.sin6_addr.s6_addr).into());
             }
         }
         // SAFETY: the list came from getifaddrs.

@@ -22,6 +22,7 @@ const _: () = assert!(VNET_LEN == 10);
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
@@ -45,6 +46,7 @@ impl VnetHeader {
             if frame > headers + segmentation.size as usize {
                 header.gso_type = match segmentation.kind {
                     SegmentationKind::Tcp4 => GSO_TCPV4,
+                    SegmentationKind::Tcp6 => GSO_TCPV6,
                     SegmentationKind::Udp => GSO_UDP_L4,
                 };
                 header.gso_size = segmentation.size;
@@ -59,6 +61,7 @@ impl VnetHeader {
     pub(crate) fn received(self, trusted: bool) -> (Checksum, Option<Segmentation>) {
         let kind = match self.gso_type & !GSO_ECN {
             GSO_TCPV4 => Some(SegmentationKind::Tcp4),
+            GSO_TCPV6 => Some(SegmentationKind::Tcp6),
             GSO_UDP_L4 => Some(SegmentationKind::Udp),
             _ => None,
         };

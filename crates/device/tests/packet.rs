@@ -109,7 +109,7 @@ fn a_flood_is_held_back_at_the_interface() {
     let (mut one, mut two) =
         (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
     let important = packet::Important {
-        source: Ipv4Addr::new(10, 9, 0, 1),
+        source: Ipv4Addr::new(10, 9, 0, 1).into(),
         prefix_len: 32,
         local_port: Some(0x2000..=0x2000),
     };

@@ -6,6 +6,7 @@
 //!   doorbells (dirty slots), calls, timers ──────┘
 //! ```
 
+mod addresses;
 mod background;
 mod calls;
 mod classes;
@@ -48,6 +49,7 @@ use crate::program::Program;
 use crate::scheduling::Asks;
 use crate::settings::{EngineSettings, ProgramFacts};
 use crate::socket::{Listeners, StreamStage};
+use crate::start::Served;
 use crate::wheel::Wheel;
 use classes::Sweep;
 use forward::Direction;
@@ -149,6 +151,9 @@ pub struct Core {
     policy_memory: PolicyMemory,
     /// By a change of the classes a path no longer raises its threads as far as before.
     lowered: bool,
+    /// What is told to the control thread, and which addresses it was made from.
+    served: Served,
+    served_of: Vec<u32>,
     /// The paths that pass packets on.
     forwarders: BTreeMap<Direction, PathId>,
     /// Classes were changed, and not all paths have been looked at since.
@@ -395,6 +400,7 @@ impl Core {
         }
         self.due = due;
         self.look_for_floods(now);
+        self.follow_addresses();
         for net in 0..self.nets.len() {
             if self.nets[net].interface().next_neighbour_timeout().is_some_and(|due| due <= now) {
                 let mut effects = std::mem::take(&mut self.runner.effects);

@@ -43,4 +43,6 @@ pub use crate::settings::{
     ClassSettings, DeviceSettings, EngineSettings, Forward, LiveSettings, PermissionSettings, ProgramFacts,
     Requests, TcpSettings,
 };
-pub use crate::start::{Engine, EngineHandle, Served, StartError};
+pub use scoutline_proto::ip6::Host6Config;
+
+pub use crate::start::{Engine, EngineHandle, StartError};

@@ -15,7 +15,7 @@
 mod conditions;
 
 use std::cell::{Cell, Ref, RefCell};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
 use scoutline_device::packet::Important;
@@ -267,7 +267,7 @@ impl ClassPolicy {
             if !class.request.is_empty() {
                 continue;
             }
-            let any = [(Ipv4Addr::UNSPECIFIED, 0)];
+            let any = [(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)];
             let sources = if class.sources.is_empty() { &any[..] } else { &class.sources };
             for &(source, prefix_len) in sources {
                 if class.local_ports.is_empty() {

@@ -9,6 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::{EXCLUSIVE, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
+use scoutline_base::Address;
 use scoutline_sched::Level;
 
 use crate::arena::{Arena, Ring};
@@ -319,7 +320,9 @@ fn reset(slot: &Slot) {
     slot.asked_send_buffer.store(0, relaxed);
     slot.asked_user_timeout_ms.store(0, relaxed);
     slot.asked_max_segment.store(0, relaxed);
-    for address in [&slot.local_address, &slot.remote_address, &slot.local_port, &slot.remote_port] {
+    slot.local_address.store(Address::UNSPECIFIED_V4);
+    slot.remote_address.store(Address::UNSPECIFIED_V4);
+    for address in [&slot.local_port, &slot.remote_port, &slot.scope] {
         address.store(0, relaxed);
     }
     slot.extents_tail.store(0, relaxed);

@@ -1,10 +1,11 @@
 //! What an engine is told when it starts. The daemon makes this from its configuration file.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
+use scoutline_proto::ip6::Host6Config;
 use scoutline_proto::request::matcher::Conditions;
 use scoutline_proto::tcp::{Algorithm, ecn};
 use scoutline_sched::schedule::{Linux, Shares};
@@ -170,6 +171,8 @@ pub struct DeviceSettings {
     pub prefix: u8,
     /// Where packets for other networks go.
     pub gateway: Option<Ipv4Addr>,
+    /// IPv6 on it; `None`: there is none.
+    pub ip6: Option<Host6Config>,
     /// What the link carries, frames counted from the link header on; `None`: as much as the device takes.
     pub rate: Option<BitRate>,
     /// How long background keeps away after a foreground packet.
@@ -191,9 +194,9 @@ pub struct ClassSettings {
     /// What its listen paths ask.
     pub listen_asks: Asks,
     /// Networks of the peer: address and prefix length.
-    pub sources: Vec<(Ipv4Addr, u8)>,
+    pub sources: Vec<(IpAddr, u8)>,
     /// Networks of our own address.
-    pub destinations: Vec<(Ipv4Addr, u8)>,
+    pub destinations: Vec<(IpAddr, u8)>,
     /// Our ports.
     pub local_ports: Vec<RangeInclusive<u16>>,
     /// The peer's ports.

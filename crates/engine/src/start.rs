@@ -1,10 +1,11 @@
 //! Starting an engine: devices are opened in its own thread, because what it owns never leaves it.
 
-use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use scoutline_abi::served::Network;
 use thiserror::Error;
 
 use crate::bells::Bells;
@@ -31,6 +32,16 @@ pub enum StartError {
     /// The module graph does not fit together: a fault of this program.
     #[error("module graph: {0}")]
     Graph(String),
+    /// The link is too narrow for IPv6.
+    #[error(
+        "{device}: IPv6 needs an mtu of 1280 at least, and it has {mtu}: raise it, or take out ipv6 and address6"
+    )]
+    Ip6 {
+        /// The device.
+        device: String,
+        /// What it carries.
+        mtu: u32,
+    },
     /// The core cannot be used.
     #[error("cannot run on core {cpu}: {source}; choose another with `cpu` in [engine], see `nproc`")]
     Cpu {
@@ -55,18 +66,8 @@ pub enum StartError {
     },
 }
 
-/// A network that the engine's paths serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Served {
-    /// Our address.
-    pub address: Ipv4Addr,
-    /// Prefix length.
-    pub prefix: u8,
-    /// The gateway.
-    pub gateway: Option<Ipv4Addr>,
-    /// Files may be sent from where they lie: only the kernel reads what the device sends.
-    pub extents: bool,
-}
+/// The networks that the engine's paths serve. The engine changes them when addresses come and go.
+pub(crate) type Served = Arc<Mutex<Vec<Network>>>;
 
 /// The entry to an engine.
 pub struct Engine;
@@ -84,20 +85,15 @@ impl Engine {
         if settings.devices.is_empty() {
             return Err(StartError::NoDevice);
         }
-        let served = settings.devices.iter().map(|device| Served {
-            address: device.address,
-            prefix: device.prefix,
-            gateway: device.gateway,
-            extents: device.device.sends_by_kernel(),
-        });
-        let served = served.collect();
+        let served = Served::default();
+        let told = Arc::clone(&served);
         let doorbell = sys::eventfd().map_err(|source| StartError::System { what: "eventfd", source })?;
         let theirs = doorbell.try_clone().map_err(|source| StartError::System { what: "dup", source })?;
         let (commands, received) = channel();
         let (report, ready) = channel();
         let thread = std::thread::Builder::new()
             .name("scl-engine".into())
-            .spawn(move || match prepare(settings, undo, received, theirs) {
+            .spawn(move || match prepare(settings, undo, received, theirs, told) {
                 Ok((mut engine, notices)) => {
                     let _ = report.send(Ok(notices));
                     engine.run();
@@ -121,6 +117,7 @@ fn prepare(
     undo: Option<Box<dyn UndoLog>>,
     commands: Receiver<Command>,
     doorbell: OwnedFd,
+    served: Served,
 ) -> Result<(Loop, Vec<String>), StartError> {
     let system = |what| move |source| StartError::System { what, source };
     let mut notices = Vec::new();
@@ -139,7 +136,8 @@ fn prepare(
         }
     }
     let (required, priority) = (settings.realtime_required, settings.realtime_priority);
-    let core = Core::open(settings, undo, &mut notices)?;
+    let mut core = Core::open(settings, undo, &mut notices)?;
+    core.share_served(served);
     let sleeper = Sleeper::new().map_err(system("epoll_create1"))?;
     let mut bells = Bells::new(doorbell).map_err(system("epoll_ctl"))?;
     for bell in core.bell_fds() {
@@ -166,7 +164,7 @@ fn prepare(
 pub struct EngineHandle {
     commands: Sender<Command>,
     doorbell: OwnedFd,
-    served: Vec<Served>,
+    served: Served,
     notices: Vec<String>,
     thread: Option<JoinHandle<()>>,
 }
@@ -180,8 +178,8 @@ impl EngineHandle {
     }
 
     /// What its paths serve.
-    pub fn served(&self) -> &[Served] {
-        &self.served
+    pub fn served(&self) -> Vec<Network> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What is degraded on this machine, a line each.

@@ -7,10 +7,10 @@
 
 use std::any::Any;
 use std::hint::black_box;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use scoutline_base::{DeviceId, PathId, Random, Time};
+use scoutline_base::{Address, DeviceId, Endpoint, PathId, Random, Time};
 use scoutline_path::{
     Arity, Attributes, Budget, Burst, ClassAccounts, Context, CreateError, FlowKey, FlowTable, Grant, Graph,
     GraphBuilder, Limits, Message, Module, Name, Next, PathTable, Runner, Service, ServiceKind, Side, Stage,
@@ -94,8 +94,8 @@ fn measure(what: &str, count: u32, mut work: impl FnMut()) {
 
 fn attributes() -> Attributes {
     Attributes::new()
-        .with(Name::Local, Value::Address(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80)))
-        .with(Name::Remote, Value::Address(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 4321)))
+        .with(Name::Local, Value::Address(Endpoint::new(Ipv4Addr::new(10, 0, 0, 1), 80)))
+        .with(Name::Remote, Value::Address(Endpoint::new(Ipv4Addr::new(10, 0, 0, 2), 4321)))
         .with(Name::Class, Value::Number(1))
         .with(Name::Priority, Value::Number(2))
         .with(Name::Device, Value::Device(DeviceId(1)))
@@ -150,8 +150,8 @@ fn flows() {
     let mut random = Random::new(1);
     let keys: Vec<FlowKey> = (0..FLOWS)
         .map(|n| FlowKey {
-            remote: Ipv4Addr::from(0x0a00_0000 | random.next_u32() >> 8),
-            local: Ipv4Addr::new(10, 1, 0, 1),
+            remote: Ipv4Addr::from(0x0a00_0000 | random.next_u32() >> 8).into(),
+            local: Ipv4Addr::new(10, 1, 0, 1).into(),
             remote_port: n as u16,
             local_port: 80,
             device: DeviceId(1),
@@ -194,14 +194,55 @@ fn flows() {
     });
 }
 
+fn flows_of_ip6() {
+    const FLOWS: u32 = 100_000;
+    let mut random = Random::new(1);
+    let address = |low: u32| Address::from_bits(0x2001 << 112 | u128::from(low));
+    let keys: Vec<FlowKey> = (0..FLOWS)
+        .map(|n| FlowKey {
+            remote: address(random.next_u32()),
+            local: address(1),
+            remote_port: n as u16,
+            local_port: 80,
+            device: DeviceId(1),
+            protocol: 6,
+        })
+        .collect();
+    let mut table = FlowTable::new(7);
+    for (n, key) in keys.iter().enumerate() {
+        table.insert(key, PathId { index: n as u32, generation: 0 });
+    }
+    let frames: Vec<[u8; 78]> =
+        (0..FLOWS).map(|_| frame_of_ip6(&keys[random.below(FLOWS) as usize])).collect();
+    measure("frame to path over IPv6: flow_of_frame and hit among 100,000", FLOWS, || {
+        for frame in &frames {
+            let key = flow_of_frame(frame, DeviceId(1)).expect("a common frame");
+            black_box(table.lookup(&key)).expect("its flow is there");
+        }
+    });
+}
+
+fn frame_of_ip6(key: &FlowKey) -> [u8; 78] {
+    let mut frame = [0; 78];
+    frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+    frame[14] = 0x60;
+    frame[19] = 24;
+    frame[20] = key.protocol;
+    frame[22..38].copy_from_slice(&key.remote.octets());
+    frame[38..54].copy_from_slice(&key.local.octets());
+    frame[54..56].copy_from_slice(&key.remote_port.to_be_bytes());
+    frame[56..58].copy_from_slice(&key.local_port.to_be_bytes());
+    frame
+}
+
 fn frame(key: &FlowKey) -> [u8; 64] {
     let mut frame = [0; 64];
     frame[12..14].copy_from_slice(&[8, 0]);
     frame[14] = 0x45;
     frame[17] = 40;
     frame[23] = key.protocol;
-    frame[26..30].copy_from_slice(&key.remote.octets());
-    frame[30..34].copy_from_slice(&key.local.octets());
+    frame[26..30].copy_from_slice(&key.remote.octets()[12..]);
+    frame[30..34].copy_from_slice(&key.local.octets()[12..]);
     frame[34..36].copy_from_slice(&key.remote_port.to_be_bytes());
     frame[36..38].copy_from_slice(&key.local_port.to_be_bytes());
     frame
@@ -210,4 +251,5 @@ fn frame(key: &FlowKey) -> [u8; 64] {
 fn main() {
     paths();
     flows();
+    flows_of_ip6();
 }

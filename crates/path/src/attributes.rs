@@ -4,10 +4,9 @@
 //! programs exchange facts without knowing each other.
 
 use std::any::Any;
-use std::net::SocketAddrV4;
 use std::rc::Rc;
 
-use scoutline_base::{DeviceId, PathId};
+use scoutline_base::{DeviceId, Endpoint, PathId};
 
 use crate::CreateError;
 
@@ -54,7 +53,7 @@ pub enum Value {
     /// Text.
     Text(Rc<str>),
     /// Address and port.
-    Address(SocketAddrV4),
+    Address(Endpoint),
     /// A device.
     Device(DeviceId),
     /// A path.
@@ -110,7 +109,7 @@ impl Attributes {
     }
 
     /// An address.
-    pub fn address(&self, name: Name) -> Option<SocketAddrV4> {
+    pub fn address(&self, name: Name) -> Option<Endpoint> {
         match self.value(name)? {
             Value::Address(address) => Some(*address),
             _ => None,
@@ -150,7 +149,7 @@ impl Attributes {
         name: Name,
         module: &'static str,
         attribute: &'static str,
-    ) -> Result<SocketAddrV4, CreateError> {
+    ) -> Result<Endpoint, CreateError> {
         self.address(name).ok_or(CreateError::MissingAttribute { module, attribute })
     }
 

@@ -1,10 +1,9 @@
 //! What travels along a path: rich pointers with their facts, in bursts (DESIGN.md §3; Streamline's pvec).
 
-use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::rc::Rc;
 
-use scoutline_base::{DeviceId, Time};
+use scoutline_base::{Address, DeviceId, Time};
 use scoutline_ring::{Block, StreamMemory};
 
 /// Room for every header that the outward stages put in front: Ethernet with a VLAN tag, IPv6 and TCP fit.
@@ -94,7 +93,7 @@ pub enum Control {
     PeerFinished,
     /// The path failed; a Linux errno.
     Failed(i32),
-    /// An ICMP error concerns this flow: type and code (RFC 792). The transport stage decides what it means.
+    /// An ICMP error concerns this flow: type and code as ICMP for IPv4 has them (RFC 792), also where ICMPv6 told. The transport stage decides what it means.
     Unreachable(u8, u8),
     /// As `Unreachable`, about the segment with this sequence number (RFC 5927 §4.1: a guess will not know one).
     UnreachableSegment(u8, u8, u32),
@@ -175,13 +174,15 @@ pub struct Facts {
     /// Set by the link stage inward: the sender's link address.
     pub link_source: [u8; 6],
     /// Set by the network stage: who sent it, and to whom. Outward, read by it where the path does not fix them.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<Address>,
     /// See `source`.
-    pub destination: Option<Ipv4Addr>,
+    pub destination: Option<Address>,
     /// Transport ports (source, destination), where a datagram path needs them per message.
     pub ports: Option<(u16, u16)>,
     /// Type of service octet: DSCP and ECN.
     pub tos: u8,
+    /// Set inward by IPv6's network stage: the hops that it has left.
+    pub hop_limit: u8,
     /// For stream data moving inward: the position in the stream of the first byte of the body.
     pub stream_position: u64,
 }
@@ -222,6 +223,8 @@ pub struct Segmentation {
 pub enum SegmentationKind {
     /// TCP over IPv4.
     Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
     /// UDP (USO).
     Udp,
 }

@@ -5,19 +5,32 @@ use std::mem::{size_of, zeroed};
 use std::ptr;
 
 use libc::{AF_INET, AF_INET6, AF_UNSPEC, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use scoutline_base::Address;
 
-/// An IPv4 address and port, host byte order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct V4 {
-    pub(crate) address: u32,
+/// The shortest `sockaddr_in6` that Linux takes: without the scope (RFC 2133).
+const SIN6_LEN_RFC2133: usize = 24;
+
+/// An address and port, host byte order. IPv4-mapped addresses are IPv4's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) address: Address,
     pub(crate) port: u16,
+    /// Which link a link-local address is on: the interface's number, 0: not said.
+    pub(crate) scope: u32,
+}
+
+impl Name {
+    /// Every address of the same family, at the same port.
+    pub(crate) fn anywhere(self) -> Name {
+        Name { address: self.address.unspecified(), scope: 0, ..self }
+    }
 }
 
 /// What a program gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
-    /// IPv4, plain, mapped into IPv6, or `::` (address 0).
-    V4(V4),
+    /// IPv4 or IPv6.
+    Inet(Name),
     /// AF_UNSPEC.
     Unspecified,
     /// Anything else: the kernel's affair.
@@ -36,29 +49,27 @@ pub(crate) fn parse(address: *const sockaddr, len: socklen_t) -> Given {
             AF_UNSPEC => Given::Unspecified,
             AF_INET if len as usize >= size_of::<sockaddr_in>() => {
                 let v4 = ptr::read_unaligned(address.cast::<sockaddr_in>());
-                Given::V4(V4 { address: u32::from_be(v4.sin_addr.s_addr), port: u16::from_be(v4.sin_port) })
+                let address = std::net::Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
+                Given::Inet(Name { address: address.into(), port: u16::from_be(v4.sin_port), scope: 0 })
             }
-            AF_INET6 if len as usize >= 24 => {
+            AF_INET6 if len as usize >= SIN6_LEN_RFC2133 => {
                 let mut v6: sockaddr_in6 = zeroed();
                 let bytes = (len as usize).min(size_of::<sockaddr_in6>());
                 ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut v6).cast(), bytes);
-                let port = u16::from_be(v6.sin6_port);
-                let b = v6.sin6_addr.s6_addr;
-                if b == [0; 16] {
-                    Given::V4(V4 { address: 0, port })
-                } else if b[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] {
-                    Given::V4(V4 { address: u32::from_be_bytes([b[12], b[13], b[14], b[15]]), port })
-                } else {
-                    Given::Other
-                }
+                Given::Inet(Name {
+                    address: Address::from_octets(v6.sin6_addr.s6_addr),
+                    port: u16::from_be(v6.sin6_port),
+                    scope: v6.sin6_scope_id,
+                })
             }
             _ => Given::Other,
         }
     }
 }
 
-/// Writes an address for the program, cut to the room that it has, as Linux does; `inet6` shows it v4-mapped.
-pub(crate) fn write(from: V4, inet6: bool, address: *mut sockaddr, len: *mut socklen_t) {
+/// Writes an address for the program, cut to the room that it has, as Linux does; `inet6` shows IPv4 v4-mapped, but
+/// its unspecified address as `::`.
+pub(crate) fn write(from: Name, inet6: bool, address: *mut sockaddr, len: *mut socklen_t) {
     if address.is_null() || len.is_null() {
         return;
     }
@@ -69,10 +80,11 @@ pub(crate) fn write(from: V4, inet6: bool, address: *mut sockaddr, len: *mut soc
             let mut v6: sockaddr_in6 = zeroed();
             v6.sin6_family = AF_INET6 as u16;
             v6.sin6_port = from.port.to_be();
-            if from.address != 0 {
-                v6.sin6_addr.s6_addr[10] = 0xff;
-                v6.sin6_addr.s6_addr[11] = 0xff;
-                v6.sin6_addr.s6_addr[12..].copy_from_slice(&from.address.to_be_bytes());
+            if !from.address.is_unspecified() {
+                v6.sin6_addr.s6_addr = from.address.octets();
+            }
+            if from.address.is_link_local() {
+                v6.sin6_scope_id = from.scope;
             }
             let full = size_of::<sockaddr_in6>();
             ptr::copy_nonoverlapping((&raw const v6).cast::<u8>(), address.cast(), full.min(room));
@@ -81,7 +93,7 @@ pub(crate) fn write(from: V4, inet6: bool, address: *mut sockaddr, len: *mut soc
             let mut v4: sockaddr_in = zeroed();
             v4.sin_family = AF_INET as u16;
             v4.sin_port = from.port.to_be();
-            v4.sin_addr.s_addr = from.address.to_be();
+            v4.sin_addr.s_addr = from.address.as_v4().map_or(0, |address| address.to_bits().to_be());
             let full = size_of::<sockaddr_in>();
             ptr::copy_nonoverlapping((&raw const v4).cast::<u8>(), address.cast(), full.min(room));
             ptr::write_unaligned(len, full as socklen_t);

@@ -1,20 +1,23 @@
 //! UDP's datagrams between the program's memory and the rings ([`scoutline_abi::datagram`]).
 
 use std::ffi::c_int;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{Ordering, fence};
 
 use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, iovec};
 use scoutline_abi::datagram::{HEADER_LEN, Record};
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
+use scoutline_base::Address;
 
-use crate::address::V4;
+use crate::address::Name;
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::stream::{gather, scatter, total};
 use crate::{attach, wait};
 
-/// The largest payload of UDP over IPv4.
+/// The largest payload of UDP over IPv4, and over IPv6.
 const MAX_PAYLOAD: usize = 65_507;
+const MAX_PAYLOAD6: usize = 65_527;
 
 /// A datagram taken.
 #[derive(Clone, Copy)]
@@ -24,7 +27,12 @@ pub(crate) struct Taken {
     /// Bytes that the datagram had.
     pub(crate) len: usize,
     /// Who sent it.
-    pub(crate) from: V4,
+    pub(crate) from: Name,
+}
+
+fn name_of(socket: Socket, record: &Record) -> Name {
+    let scope = socket.slot.scope.load(Ordering::Relaxed);
+    Name { address: record.address, port: record.port, scope }
 }
 
 fn blocked(socket: Socket, flags: c_int) -> bool {
@@ -60,7 +68,7 @@ fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_
     if flags & MSG_PEEK == 0 {
         slot.receive_head.store(head.wrapping_add(step), Ordering::Release);
     }
-    Ok(Some(Taken { copied, len, from: V4 { address: record.address, port: record.port } }))
+    Ok(Some(Taken { copied, len, from: name_of(socket, &record) }))
 }
 
 /// Takes one datagram, waiting for it if the socket blocks.
@@ -84,7 +92,7 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Tak
             return Err(socket.tell_dead(blocked(socket, flags)));
         }
         if socket.requests() & ask::SHUTDOWN_READ != 0 {
-            return Ok(Taken { copied: 0, len: 0, from: V4 { address: 0, port: 0 } });
+            return Ok(Taken { copied: 0, len: 0, from: Name::default() });
         }
         if blocked(socket, flags) {
             return Err(libc::EAGAIN);
@@ -105,24 +113,27 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Tak
 }
 
 /// Sends one datagram, to `to` or to the connected peer.
-pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<V4>, flags: c_int) -> isize {
+pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, flags: c_int) -> isize {
     if flags & MSG_OOB != 0 {
         return err(libc::EOPNOTSUPP);
     }
     let len = total(iov);
-    if len > MAX_PAYLOAD {
+    let towards = to.map_or_else(|| socket.slot.remote_address.load(), |to| to.address);
+    if len > if towards.is_v4() { MAX_PAYLOAD } else { MAX_PAYLOAD6 } {
         return err(libc::EMSGSIZE);
     }
     let to = match to {
-        Some(V4 { port: 0, .. }) => return err(libc::EINVAL),
-        Some(V4 { address: u32::MAX, .. })
-            if socket.slot.kept_options.load(Ordering::Relaxed) & kept::BROADCAST == 0 =>
+        Some(Name { port: 0, .. }) => return err(libc::EINVAL),
+        Some(to) if !socket.is_inet6() && !to.address.is_v4() => return err(libc::EAFNOSUPPORT),
+        Some(to)
+            if to.address == Address::from_v4(Ipv4Addr::BROADCAST)
+                && socket.slot.kept_options.load(Ordering::Relaxed) & kept::BROADCAST == 0 =>
         {
             return err(libc::EACCES);
         }
         Some(to) => to,
         None if socket.state() & is::CONNECTED == 0 => return err(libc::EDESTADDRREQ),
-        None => V4 { address: 0, port: 0 },
+        None => Name::default(),
     };
     let header = Record { len: len as u32, address: to.address, port: to.port }.to_bytes();
     let step = Record::ring_len(len);

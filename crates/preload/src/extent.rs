@@ -11,7 +11,7 @@ use std::mem::zeroed;
 use std::sync::atomic::Ordering;
 
 use libc::off_t;
-use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, served_flag};
+use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT};
 
 use crate::attach;
 use crate::slot::Socket;
@@ -124,12 +124,9 @@ fn is_resident(fd: c_int, start: off_t, len: u64) -> bool {
 
 /// True when the engine takes extents, whichever device the socket uses.
 fn allowed(socket: Socket) -> bool {
-    let header = socket.region.header();
-    let count = header.served_count.load(Ordering::Relaxed) as usize;
-    let flags = |entry: &scoutline_abi::layout::Served| {
-        entry.flags.load(Ordering::Relaxed) & served_flag::EXTENTS != 0
-    };
-    count > 0 && header.served.iter().take(count).all(flags)
+    let networks = socket.region.header().read_served();
+    let networks = networks.as_slice();
+    !networks.is_empty() && networks.iter().all(scoutline_abi::served::Network::takes_extents)
 }
 
 /// The daemon's number of a file.

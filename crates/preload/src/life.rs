@@ -11,10 +11,13 @@ use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::{
     SLOT_COUNT, call_op, slot_flag, slot_kind, slot_request as ask, slot_state as is,
 };
+use scoutline_base::Address;
 
-use crate::address::{self, Given, V4};
+use crate::address::{self, Given, Name};
 use crate::lock::Lock;
-use crate::reach::{is_reached, is_served_address, kernel_name, kernel_port, served, suitable};
+use crate::reach::{
+    is_reached, is_served_address, kernel_name, kernel_port, may_bind, serves_any, speaks, suitable,
+};
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
@@ -67,18 +70,28 @@ fn enter(fd: c_int, socket: Socket) {
     }
 }
 
-fn bind_slot(socket: Socket, to: V4) -> isize {
+fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
     let kept = socket.slot.kept_options.load(Ordering::Relaxed);
-    let reuse = u64::from(kept & kept::REUSE_ADDRESS != 0) | u64::from(kept & kept::REUSE_PORT != 0) << 1;
-    call::call(call_op::BIND, socket.index, [u64::from(to.address), u64::from(to.port), reuse, 0]).min(0)
-        as isize
+    let v6_only = socket.is_inet6() && options::is_v6_only(fd);
+    let bits = u64::from(kept & kept::REUSE_ADDRESS != 0)
+        | u64::from(kept & kept::REUSE_PORT != 0) << 1
+        | u64::from(v6_only) << 2;
+    let [high, low] = to.address.words();
+    call::call(call_op::BIND, socket.index, [low, u64::from(to.port), bits, high]).min(0) as isize
+}
+
+/// Asks the engine to connect.
+fn connect_slot(socket: Socket, to: Name) -> isize {
+    let [high, low] = to.address.words();
+    let arguments = [low, u64::from(to.port), u64::from(to.scope), high];
+    call::call(call_op::CONNECT, socket.index, arguments).min(0) as isize
 }
 
 /// Makes `fd` ours and binds it; on failure it stays the kernel's.
-fn adopt(fd: c_int, kind: u32, family: c_int, name: Option<V4>) -> Result<Socket, isize> {
+fn adopt(fd: c_int, kind: u32, family: c_int, name: Option<Name>) -> Result<Socket, isize> {
     let socket = open(fd, kind, family)?;
     if let Some(name) = name {
-        let result = bind_slot(socket, name);
+        let result = bind_slot(fd, socket, name);
         if result < 0 {
             socket.release();
             return Err(result);
@@ -93,13 +106,15 @@ pub(crate) fn adopt_for_options(fd: c_int) -> Option<Socket> {
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
         return Some(socket);
     }
-    if !matches!(table::look(fd), Entry::Candidate { .. }) || served().next().is_none() {
+    if !matches!(table::look(fd), Entry::Candidate { .. }) || !serves_any() {
         return None;
     }
     let Some((slot_kind::STREAM, family)) = suitable(fd) else { return None };
     let name = kernel_name(fd).filter(|name| name.port != 0);
     // One that listens, or is bound to an address or connected, stays the kernel's.
-    if options::of_kernel(fd, libc::SO_ACCEPTCONN) != 0 || name.is_some_and(|name| name.address != 0) {
+    if options::of_kernel(fd, libc::SO_ACCEPTCONN) != 0
+        || name.is_some_and(|name| !name.address.is_unspecified())
+    {
         return None;
     }
     adopt(fd, slot_kind::STREAM, family, name).ok()
@@ -141,20 +156,26 @@ fn left(fd: c_int, entry: Entry) {
 pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
     let given = address::parse(address, len);
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
-        let Given::V4(to) = given else { return err(libc::EINVAL) };
+        let Given::Inet(to) = given else { return err(libc::EINVAL) };
         if socket.state() & is::BOUND != 0 {
             return err(libc::EINVAL);
         }
-        if to.address != 0 && !is_served_address(to.address) {
+        if !socket.is_inet6() && !to.address.is_v4() {
+            return err(libc::EAFNOSUPPORT);
+        }
+        if !may_bind(to) {
             back_to_kernel(fd, socket);
             return real::ours(real::bind(fd, address, len) as isize);
         }
-        return bind_slot(socket, to);
+        return bind_slot(fd, socket, to);
     }
-    if let Given::V4(to) = given
+    if let Given::Inet(to) = given
         && attach::region().is_some()
-        && (is_served_address(to.address) || to.address == 0 && to.port != 0 && served().next().is_some())
+        && (!to.address.is_unspecified() || to.port != 0)
+        && may_bind(to)
         && let Some((kind, family)) = suitable(fd)
+        && (to.address.is_unspecified() || speaks(fd, family, to.address))
+        && (family == libc::AF_INET6 || to.address.is_v4())
     {
         return match adopt(fd, kind, family, Some(to)) {
             Ok(_) => 0,
@@ -169,14 +190,14 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
     let mut socket = table::socket(fd).and_then(Socket::at);
     if socket.is_none()
         && let Entry::Candidate { .. } = table::look(fd)
-        && served().next().is_some()
+        && serves_any()
         && let Some((slot_kind::STREAM, family)) = suitable(fd)
         && let Some(name) = kernel_name(fd)
-        && name.address == 0
+        && name.address.is_unspecified()
     {
         // The kernel's port, so that `getsockname` keeps its answer; another one if it is taken on our side.
         let adopted = adopt(fd, slot_kind::STREAM, family, Some(name))
-            .or_else(|_| adopt(fd, slot_kind::STREAM, family, Some(V4 { port: 0, ..name })));
+            .or_else(|_| adopt(fd, slot_kind::STREAM, family, Some(Name { port: 0, ..name })));
         match adopted {
             Ok(adopted) => socket = Some(adopted),
             Err(result) => return result,
@@ -190,7 +211,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
         return err(libc::EINVAL);
     }
     if socket.state() & is::BOUND == 0 {
-        let result = bind_slot(socket, V4 { address: 0, port: 0 });
+        let result = bind_slot(fd, socket, unbound(socket.is_inet6()));
         if result < 0 {
             return result;
         }
@@ -204,12 +225,10 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     let kernel = || real::ours(real::connect(fd, address, len) as isize);
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
         return match given {
-            Given::V4(to) if socket.is_stream() => connect_stream(fd, socket, to),
-            Given::V4(to) if is_reached(to.address) || is_served_address(to.address) => {
-                call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0])
-                    .min(0) as isize
-            }
-            Given::V4(_) => {
+            Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
+            Given::Inet(to) if socket.is_stream() => connect_stream(fd, socket, to),
+            Given::Inet(to) if is_reached(to) || is_served_address(to) => connect_slot(socket, to),
+            Given::Inet(_) => {
                 back_to_kernel(fd, socket);
                 kernel()
             }
@@ -223,18 +242,18 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
             Given::Other => err(libc::EAFNOSUPPORT),
         };
     }
-    let Given::V4(to) = given else { return kernel() };
-    if !is_reached(to.address) {
+    let Given::Inet(to) = given else { return kernel() };
+    if !is_reached(to) {
         return kernel();
     }
     let Some((kind, family)) = suitable(fd) else { return kernel() };
+    if !speaks(fd, family, to.address) {
+        return kernel();
+    }
     let name = kernel_name(fd).filter(|name| name.port != 0);
-    match adopt(fd, kind, family, name.map(|name| V4 { address: 0, ..name })) {
+    match adopt(fd, kind, family, name.map(Name::anywhere)) {
         Ok(socket) if kind == slot_kind::STREAM => connect_stream(fd, socket, to),
-        Ok(socket) => {
-            call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0])
-                .min(0) as isize
-        }
+        Ok(socket) => connect_slot(socket, to),
         Err(result) => result,
     }
 }
@@ -242,23 +261,23 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
 /// A socket that was only bound turns out to go where paths do not lead.
 fn back_to_kernel(fd: c_int, socket: Socket) {
     let port = socket.slot.local_port.load(Ordering::Relaxed) as u16;
-    let address = socket.slot.local_address.load(Ordering::Relaxed);
+    let address = socket.slot.local_address.load();
     let inet6 = socket.is_inet6();
     let non_blocking = socket.non_blocking();
     give_up(fd, socket);
     let flags = real::fcntl(fd, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
     real::fcntl(fd, libc::F_SETFL, flags as usize);
-    if port != 0 && kernel_port(fd) == 0 && address == 0 {
+    if port != 0 && kernel_port(fd) == 0 && address.is_unspecified() {
         // SAFETY: zeros are a valid address.
         let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
-        address::write(V4 { address: 0, port }, inet6, (&raw mut name).cast(), &raw mut len);
+        address::write(Name { address, port, scope: 0 }, inet6, (&raw mut name).cast(), &raw mut len);
         real::bind(fd, (&raw const name).cast(), len);
     }
 }
 
-fn connect_stream(fd: c_int, socket: Socket, to: V4) -> isize {
+fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
     let bits = &socket.slot.kept_options;
     let pending = bits.load(Ordering::Acquire) & kept::CONNECT_PENDING != 0;
     let state = socket.state();
@@ -299,7 +318,7 @@ fn connect_stream(fd: c_int, socket: Socket, to: V4) -> isize {
         old.release();
         socket = fresh;
     }
-    if !is_reached(to.address) && !is_served_address(to.address) {
+    if !is_reached(to) && !is_served_address(to) {
         back_to_kernel(fd, socket);
         // SAFETY: zeros are a valid address.
         let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -308,10 +327,9 @@ fn connect_stream(fd: c_int, socket: Socket, to: V4) -> isize {
         address::write(to, inet6, (&raw mut name).cast(), &raw mut len);
         return real::ours(real::connect(fd, (&raw const name).cast(), len) as isize);
     }
-    let result =
-        call::call(call_op::CONNECT, socket.index, [u64::from(to.address), u64::from(to.port), 0, 0]);
+    let result = connect_slot(socket, to);
     if result < 0 {
-        return result as isize;
+        return result;
     }
     socket.slot.kept_options.fetch_or(kept::CONNECT_PENDING, Ordering::AcqRel);
     if socket.non_blocking() {
@@ -494,20 +512,27 @@ fn bring_forward(listener: Socket, head: u64, waiting: u64) {
     }
 }
 
-fn remote(socket: Socket) -> V4 {
+fn remote(socket: Socket) -> Name {
     let slot = socket.slot;
-    V4 {
-        address: slot.remote_address.load(Ordering::Relaxed),
+    Name {
+        address: slot.remote_address.load(),
         port: slot.remote_port.load(Ordering::Relaxed) as u16,
+        scope: slot.scope.load(Ordering::Relaxed),
     }
+}
+
+/// What a socket that was not bound is bound to.
+fn unbound(inet6: bool) -> Name {
+    Name { address: if inet6 { Address::UNSPECIFIED_V6 } else { Address::UNSPECIFIED_V4 }, ..Name::default() }
 }
 
 /// `getsockname` on a socket of ours.
 pub(crate) fn local_name(socket: Socket, address: *mut sockaddr, len: *mut socklen_t) -> isize {
     let slot = socket.slot;
-    let name = V4 {
-        address: slot.local_address.load(Ordering::Relaxed),
+    let name = Name {
+        address: slot.local_address.load(),
         port: slot.local_port.load(Ordering::Relaxed) as u16,
+        scope: slot.scope.load(Ordering::Relaxed),
     };
     address::write(name, socket.is_inet6(), address, len);
     0
@@ -649,13 +674,17 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
 }
 
 /// `sendto` on a kernel datagram socket: makes it ours if paths lead there.
-pub(crate) fn adopt_for_send(fd: c_int, to: V4) -> Option<Socket> {
-    if !matches!(table::look(fd), Entry::Candidate { .. }) || !is_reached(to.address) {
+pub(crate) fn adopt_for_send(fd: c_int, to: Name) -> Option<Socket> {
+    if !matches!(table::look(fd), Entry::Candidate { .. }) || !is_reached(to) {
         return None;
     }
     let Some((slot_kind::DATAGRAM, family)) = suitable(fd) else { return None };
-    let name = kernel_name(fd).map_or(V4 { address: 0, port: 0 }, |name| V4 { address: 0, ..name });
+    if !speaks(fd, family, to.address) {
+        return None;
+    }
+    let nothing = unbound(family == libc::AF_INET6);
+    let name = kernel_name(fd).map_or(nothing, Name::anywhere);
     adopt(fd, slot_kind::DATAGRAM, family, Some(name))
-        .or_else(|_| adopt(fd, slot_kind::DATAGRAM, family, Some(V4 { address: 0, port: 0 })))
+        .or_else(|_| adopt(fd, slot_kind::DATAGRAM, family, Some(nothing)))
         .ok()
 }

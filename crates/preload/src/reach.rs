@@ -1,65 +1,82 @@
 //! Whose a socket is: where paths lead, and which kernel sockets could go there.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 
 use libc::socklen_t;
 use scoutline_abi::layout::slot_kind;
+use scoutline_abi::served::Network;
+use scoutline_base::Address;
 
-use crate::address::{self, Given, V4};
+use crate::address::{self, Given, Name};
 use crate::{attach, options, real};
 
-/// What the daemon serves: our address, the network's mask, the gateway or 0.
-pub(crate) fn served() -> impl Iterator<Item = (u32, u32, u32)> {
-    let header = attach::region().filter(|_| !attach::dead()).map(scoutline_abi::Region::header);
-    header.into_iter().flat_map(|header| {
-        let count = header.served_count.load(Ordering::Acquire) as usize;
-        header.served.iter().take(count).map(|served| {
-            let prefix = served.prefix.load(Ordering::Relaxed).min(32);
-            let mask = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
-            (served.address.load(Ordering::Relaxed), mask, served.gateway.load(Ordering::Relaxed))
-        })
-    })
+/// What the daemon serves.
+pub(crate) fn served() -> Option<scoutline_abi::served::Networks> {
+    let region = attach::region().filter(|_| !attach::dead())?;
+    Some(region.header().read_served())
 }
 
-/// True for an address of ours.
-pub(crate) fn is_served_address(address: u32) -> bool {
-    served().any(|(ours, _, _)| ours == address)
+fn any_served(of: impl Fn(&Network) -> bool) -> bool {
+    served().is_some_and(|networks| networks.as_slice().iter().any(of))
 }
 
-/// True when paths lead to `address`.
-pub(crate) fn is_reached(address: u32) -> bool {
-    if address == 0 || address >> 24 == 127 {
+/// True when paths serve anything at all.
+pub(crate) fn serves_any() -> bool {
+    any_served(|_| true)
+}
+
+/// True when paths serve IPv6.
+pub(crate) fn serves_v6() -> bool {
+    any_served(|network| !network.address.is_v4())
+}
+
+/// True for an address of ours; a link-local one with its scope.
+pub(crate) fn is_served_address(name: Name) -> bool {
+    let near = name.address.is_link_local();
+    any_served(|network| network.address == name.address && (!near || network.scope == name.scope))
+}
+
+/// True for an address of ours or an unspecified one that paths have part in.
+pub(crate) fn may_bind(name: Name) -> bool {
+    if name.address.is_unspecified() { serves_any() } else { is_served_address(name) }
+}
+
+/// True when paths lead to an address.
+pub(crate) fn is_reached(name: Name) -> bool {
+    let address = name.address;
+    if address.is_unspecified() || address.is_loopback() || !address.is_v4() && address.is_multicast() {
         return false;
     }
-    if served().any(|(ours, mask, _)| ours & mask == address & mask) {
+    if address.is_link_local() {
+        return any_served(|network| network.contains(address) && network.scope == name.scope);
+    }
+    if any_served(|network| network.contains(address)) {
         return true;
     }
-    served().any(|(_, _, gateway)| gateway != 0) && !is_host_address(address)
+    any_served(|network| network.has_gateway() && network.address.is_v4() == address.is_v4())
+        && !is_host_address(address)
 }
 
 /// True for an address of the host's own: the kernel would send to it from itself.
-fn is_host_address(address: u32) -> bool {
-    let fd = real::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+fn is_host_address(address: Address) -> bool {
+    let inet6 = !address.is_v4();
+    let family = if inet6 { libc::AF_INET6 } else { libc::AF_INET };
+    let fd = real::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
     if fd < 0 {
         return false;
     }
     // SAFETY: zeros are a valid address.
-    let mut to: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::sockaddr_in>() as socklen_t;
-    address::write(V4 { address, port: 9 }, false, (&raw mut to).cast(), &raw mut len);
-    let mut same = false;
-    if real::connect(fd, (&raw const to).cast(), len) == 0 {
-        real::getsockname(fd, (&raw mut to).cast(), &raw mut len);
-        same =
-            address::parse((&raw const to).cast(), len) == Given::V4(V4 { address, port: kernel_port(fd) });
-    }
+    let mut to: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
+    address::write(Name { address, port: 9, scope: 0 }, inet6, (&raw mut to).cast(), &raw mut len);
+    let same = real::connect(fd, (&raw const to).cast(), len) == 0
+        && kernel_name(fd).is_some_and(|name| name.address == address);
     real::close(fd);
     same
 }
 
 /// The local name of a kernel socket.
-pub(crate) fn kernel_name(fd: c_int) -> Option<V4> {
+pub(crate) fn kernel_name(fd: c_int) -> Option<Name> {
     // SAFETY: zeros are a valid address.
     let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
@@ -67,7 +84,7 @@ pub(crate) fn kernel_name(fd: c_int) -> Option<V4> {
         return None;
     }
     match address::parse((&raw const name).cast(), len) {
-        Given::V4(name) => Some(name),
+        Given::Inet(name) => Some(name),
         _ => None,
     }
 }
@@ -80,7 +97,11 @@ pub(crate) fn kernel_port(fd: c_int) -> u16 {
 /// The kind and family of a kernel socket that could be ours.
 pub(crate) fn suitable(fd: c_int) -> Option<(u32, c_int)> {
     let family = options::of_kernel(fd, libc::SO_DOMAIN);
-    if family != libc::AF_INET && (family != libc::AF_INET6 || options::is_v6_only(fd)) {
+    if family != libc::AF_INET && family != libc::AF_INET6 {
+        return None;
+    }
+    // Without IPv6 on paths there is nothing for a socket that wants nothing else.
+    if family == libc::AF_INET6 && options::is_v6_only(fd) && !serves_v6() {
         return None;
     }
     let kind = match options::of_kernel(fd, libc::SO_PROTOCOL) {
@@ -89,4 +110,13 @@ pub(crate) fn suitable(fd: c_int) -> Option<(u32, c_int)> {
         _ => return None,
     };
     Some((kind, family))
+}
+
+/// True when a socket of this family may speak to that address (AF_INET6 to IPv4 unless it wants IPv6 only).
+pub(crate) fn speaks(fd: c_int, family: c_int, address: Address) -> bool {
+    if address.is_v4() {
+        family == libc::AF_INET || !options::is_v6_only(fd)
+    } else {
+        family == libc::AF_INET6
+    }
 }

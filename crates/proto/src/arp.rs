@@ -68,8 +68,8 @@ pub(crate) fn on_given_up(
     // The head holds what an ICMP error would quote: the IP header and the transport's first bytes.
     if let Some(quoted) = icmp::Quoted::parse(message.head.as_slice()) {
         let key = FlowKey {
-            remote: quoted.destination,
-            local: quoted.source,
+            remote: quoted.destination.into(),
+            local: quoted.source.into(),
             remote_port: quoted.ports.1,
             local_port: quoted.ports.0,
             device: interface.device,

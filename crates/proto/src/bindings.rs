@@ -5,10 +5,9 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 
-use scoutline_base::{PathId, Random};
+use scoutline_base::{Address, Endpoint, PathId, Random};
 use scoutline_path::{CreateError, FlowKey};
 
 /// The range of ephemeral ports, both ends included: Linux' default.
@@ -44,10 +43,10 @@ pub struct Bindings {
 }
 
 struct State {
-    reserved: BTreeMap<(u16, Ipv4Addr), Reservation>,
-    listeners: BTreeMap<(u16, Ipv4Addr), Vec<(ClassIndex, PathId)>>,
+    reserved: BTreeMap<(u16, Address), Reservation>,
+    listeners: BTreeMap<(u16, Address), Vec<(ClassIndex, PathId)>>,
     /// Where each path listens: most paths that end never did, and must not cost a search.
-    places: BTreeMap<PathId, Vec<(u16, Ipv4Addr)>>,
+    places: BTreeMap<PathId, Vec<(u16, Address)>>,
     /// RFC 6056 §3.3.3: counts the selections.
     next_ephemeral: u16,
 }
@@ -75,27 +74,28 @@ impl Bindings {
     /// all of them say `shared` (SO_REUSEPORT, a prefork server's processes).
     ///
     /// # Errors
-    /// [`CreateError::InUse`] when the port is taken at this address, at the unspecified one, or, for the
-    /// unspecified one, at any.
-    pub fn reserve(&self, local: SocketAddrV4, shared: bool) -> Result<(), CreateError> {
+    /// [`CreateError::InUse`] when the port is taken at this address, at the unspecified one of its family, or, for
+    /// an unspecified one, at any of its family.
+    pub fn reserve(&self, local: Endpoint, shared: bool) -> Result<(), CreateError> {
         let mut state = self.state.borrow_mut();
-        let port = local.port();
-        let range = (port, Ipv4Addr::UNSPECIFIED)..=(port, Ipv4Addr::BROADCAST);
+        let port = local.port;
+        let range = all_of(port);
         for ((_, address), held) in state.reserved.range(range) {
-            let overlap = *address == *local.ip() || address.is_unspecified() || local.ip().is_unspecified();
+            let any = address.is_unspecified() || local.address.is_unspecified();
+            let overlap = *address == local.address || any && address.is_v4() == local.address.is_v4();
             if overlap && !(shared && held.shared) {
                 return Err(CreateError::InUse);
             }
         }
-        let entry = state.reserved.entry((port, *local.ip()));
+        let entry = state.reserved.entry((port, local.address));
         entry.or_insert(Reservation { holders: 0, shared }).holders += 1;
         Ok(())
     }
 
     /// Gives back one reservation.
-    pub fn release(&self, local: SocketAddrV4) {
+    pub fn release(&self, local: Endpoint) {
         let mut state = self.state.borrow_mut();
-        let key = (local.port(), *local.ip());
+        let key = (local.port, local.address);
         if let Some(held) = state.reserved.get_mut(&key) {
             held.holders -= 1;
             if held.holders == 0 {
@@ -106,7 +106,7 @@ impl Bindings {
 
     /// True when somebody holds the port, at any address.
     pub fn is_reserved(&self, port: u16) -> bool {
-        let range = (port, Ipv4Addr::UNSPECIFIED)..=(port, Ipv4Addr::BROADCAST);
+        let range = all_of(port);
         self.state.borrow().reserved.range(range).next().is_some()
     }
 
@@ -117,14 +117,16 @@ impl Bindings {
     /// destination grow by one and those of others tell nothing.
     pub fn ephemeral(
         &self,
-        local: Ipv4Addr,
-        remote: SocketAddrV4,
+        local: Address,
+        remote: Endpoint,
         mut in_use: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
         let count = u32::from(EPHEMERAL.1 - EPHEMERAL.0) + 1;
-        let flow = u64::from(u32::from(local)) << 32 | u64::from(u32::from(*remote.ip()));
-        let keyed = flow ^ self.secret ^ u64::from(remote.port()).rotate_left(16);
-        let offset = Random::new(keyed).next_u32();
+        // One generator for each word of the flow, each keyed with what the last made of the words before.
+        let [words, more] = [local.words(), remote.address.words()];
+        let flow = [words[0], words[1], more[0], more[1], u64::from(remote.port)];
+        let keyed = flow.into_iter().fold(self.secret, |key, word| Random::new(key ^ word).next_u64());
+        let offset = keyed as u32;
         for _ in 0..count {
             let next = self.state.borrow().next_ephemeral;
             self.state.borrow_mut().next_ephemeral = next.wrapping_add(1);
@@ -137,9 +139,9 @@ impl Bindings {
     }
 
     /// Gives packets for `local` of this class to `path`.
-    pub fn listen(&self, local: SocketAddrV4, class: ClassIndex, path: PathId) {
+    pub fn listen(&self, local: Endpoint, class: ClassIndex, path: PathId) {
         let mut state = self.state.borrow_mut();
-        let place = (local.port(), *local.ip());
+        let place = (local.port, local.address);
         state.listeners.entry(place).or_default().push((class, path));
         state.places.entry(path).or_default().push(place);
     }
@@ -172,7 +174,7 @@ impl Bindings {
     pub fn listener(&self, key: &FlowKey, tos: u8) -> Option<PathId> {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address));
-        let paths = at(key.local).or_else(|| at(Ipv4Addr::UNSPECIFIED))?;
+        let paths = at(key.local).or_else(|| at(key.local.unspecified()))?;
         if let [(_, only)] = paths[..] {
             return Some(only);
         }
@@ -183,19 +185,24 @@ impl Bindings {
     }
 }
 
+/// Every address of this port.
+fn all_of(port: u16) -> std::ops::RangeInclusive<(u16, Address)> {
+    (port, Address::from_bits(0))..=(port, Address::from_bits(u128::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
-    const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const ANY: Address = Address::UNSPECIFIED_V4;
+    const A: Address = Address::from_v4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
     struct ByRemote;
 
     impl Classifier for ByRemote {
         fn rank(&self, class: ClassIndex, key: &FlowKey, tos: u8) -> Option<u32> {
             // The class of the peer's number; class 100, before all others, takes what is marked.
-            (class == u32::from(key.remote.octets()[3]) || class == 100 && tos != 0)
+            (class == key.remote.low_bits() & 0xff || class == 100 && tos != 0)
                 .then_some(u32::from(class != 100))
         }
     }
@@ -207,7 +214,7 @@ mod tests {
     #[test]
     fn reservations_conflict_as_bind_does() {
         let bindings = Bindings::new(Rc::new(OneClass), 1);
-        let (any, at) = (SocketAddrV4::new(ANY, 80), SocketAddrV4::new(A, 80));
+        let (any, at) = (Endpoint::new(ANY, 80), Endpoint::new(A, 80));
         bindings.reserve(any, false).unwrap();
         assert_eq!(bindings.reserve(at, false), Err(CreateError::InUse));
         bindings.release(any);
@@ -218,6 +225,14 @@ mod tests {
         assert!(bindings.is_reserved(80));
         bindings.release(at);
         assert!(!bindings.is_reserved(80));
+        // The families have ports of their own.
+        bindings.reserve(any, false).unwrap();
+        let any6 = Endpoint::new(Address::UNSPECIFIED_V6, 80);
+        bindings.reserve(any6, false).unwrap();
+        assert_eq!(bindings.reserve("[2001:db8::1]:80".parse().unwrap(), false), Err(CreateError::InUse));
+        bindings.release(any6);
+        bindings.release(any);
+        assert!(!bindings.is_reserved(80));
         bindings.release(at);
     }
 
@@ -227,21 +242,21 @@ mod tests {
         let key = |last| FlowKey {
             local: A,
             local_port: 80,
-            remote: Ipv4Addr::new(10, 0, 0, last),
+            remote: std::net::Ipv4Addr::new(10, 0, 0, last).into(),
             ..FlowKey::default()
         };
         assert_eq!(bindings.listener(&key(0), 0), None);
-        bindings.listen(SocketAddrV4::new(ANY, 80), 0, path(1));
-        bindings.listen(SocketAddrV4::new(ANY, 80), 2, path(2));
+        bindings.listen(Endpoint::new(ANY, 80), 0, path(1));
+        bindings.listen(Endpoint::new(ANY, 80), 2, path(2));
         assert_eq!(bindings.listener(&key(0), 0), Some(path(1)));
         assert_eq!(bindings.listener(&key(2), 0), Some(path(2)));
         assert_eq!(bindings.listener(&key(9), 0), Some(path(1)), "an unserved class takes the first");
-        bindings.listen(SocketAddrV4::new(A, 80), 0, path(3));
+        bindings.listen(Endpoint::new(A, 80), 0, path(3));
         assert_eq!(bindings.listener(&key(2), 0), Some(path(3)));
         bindings.unlisten(path(3));
         bindings.unlisten(path(1));
         assert_eq!(bindings.listener(&key(0), 0), Some(path(2)));
-        bindings.listen(SocketAddrV4::new(ANY, 80), 100, path(4));
+        bindings.listen(Endpoint::new(ANY, 80), 100, path(4));
         assert_eq!(bindings.listener(&key(2), 0), Some(path(2)));
         assert_eq!(bindings.listener(&key(2), 4), Some(path(4)), "by the octet");
         bindings.set_class(path(4), 5);
@@ -255,7 +270,7 @@ mod tests {
     #[test]
     fn ephemeral_ports_are_free_and_run_out() {
         let bindings = Bindings::new(Rc::new(OneClass), 7);
-        let remote = SocketAddrV4::new(A, 80);
+        let remote = Endpoint::new(A, 80);
         let mut taken = std::collections::BTreeSet::new();
         for _ in 0..=(EPHEMERAL.1 - EPHEMERAL.0) {
             let port = bindings.ephemeral(A, remote, |port| taken.contains(&port)).unwrap();

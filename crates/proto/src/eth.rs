@@ -10,6 +10,8 @@ use scoutline_path::{Checksum, Facts};
 
 /// The attribute (`Name::Other`) by which a module above ETH says what its frames carry; without it IPv4.
 pub const ETHERTYPE: &str = "ethertype";
+/// The value of that attribute for a path that carries both versions of IP.
+pub const ANY_IP: u64 = 0;
 
 /// Moves on what counts from the first byte of the frame when `len` bytes of header come in front.
 #[inline]

@@ -4,12 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use scoutline_base::{DeviceId, PathId, Time};
+use scoutline_base::{Address, DeviceId, PathId, Time};
 use scoutline_path::{Account, Burst, Effect, FlowKey};
-use scoutline_wire::{ethernet, ipv4};
+use scoutline_wire::{ethernet, ipv4, ipv6};
 
 use crate::arp::Cache;
+use crate::ip6::{Host6, Host6Config};
 use crate::limit::TokenBucket;
+use crate::nd;
 
 /// ICMP errors that one interface sends, per second and at once: Linux' `icmp_msgs_per_sec` and `_burst`.
 const ICMP_ERRORS: (u32, u32) = (1_000, 50);
@@ -29,6 +31,10 @@ pub struct InterfaceConfig {
     pub prefix_len: u8,
     /// Where packets for other networks go.
     pub gateway: Option<Ipv4Addr>,
+    /// IPv6; `None`: there is none here.
+    pub ip6: Option<Host6Config>,
+    /// Random: fragments are numbered from there.
+    pub seed: u32,
     /// Bytes of an IP datagram that the link carries.
     pub mtu: u16,
     /// The device's frames come from this machine (veth, TAP, the memory wire), and their partial checksums with
@@ -52,7 +58,7 @@ pub struct Offload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
     /// To the neighbour with this network address.
-    Neighbour(Ipv4Addr),
+    Neighbour(Address),
     /// To a group of stations, by this link address; nothing needs to be resolved.
     Group(ethernet::Address),
 }
@@ -71,6 +77,16 @@ pub struct ServicePaths {
     pub reassembly: Cell<Option<PathId>>,
     /// Made at module `TCP` with `Other("reset")`: answers segments that no path takes.
     pub reset: Cell<Option<PathId>>,
+    /// Made at module `ND`.
+    pub nd: Cell<Option<PathId>>,
+    /// Made at module `ICMP6`.
+    pub icmp6: Cell<Option<PathId>>,
+    /// Made at module `ICMP6` with `Other("unreachable6")`.
+    pub unreachable6: Cell<Option<PathId>>,
+    /// Made at module `IP6` with `Other("reassembly6")`.
+    pub reassembly6: Cell<Option<PathId>>,
+    /// Made at module `TCP` with `Other("reset6")`.
+    pub reset6: Cell<Option<PathId>>,
 }
 
 /// One interface: a device with its addresses.
@@ -94,6 +110,10 @@ pub struct Interface {
     pub offload: Cell<Offload>,
     /// Link addresses of neighbours.
     pub neighbours: RefCell<Cache>,
+    /// Addresses, routers and path MTUs of IPv6.
+    pub ip6: Host6,
+    /// Link addresses of neighbours that speak IPv6.
+    pub neighbours6: RefCell<nd::Cache>,
     /// The paths that serve the interface as a whole.
     pub service_paths: ServicePaths,
     /// Times that another station claimed our network address (RFC 5227 §2.4).
@@ -118,6 +138,8 @@ impl Interface {
             trusted_checksums: Cell::new(config.trusted_checksums),
             offload: Cell::new(config.offload),
             neighbours: RefCell::default(),
+            ip6: Host6::new(config.ip6.as_ref(), config.link_address, config.mtu, config.seed),
+            neighbours6: RefCell::default(),
             service_paths: ServicePaths::default(),
             address_conflicts: Cell::new(0),
             icmp_errors: RefCell::new(TokenBucket::new(ICMP_ERRORS.0, ICMP_ERRORS.1)),
@@ -128,7 +150,27 @@ impl Interface {
 
     /// Where a packet for `destination` goes, or `None` when no route leads there.
     #[inline]
-    pub fn route(&self, destination: Ipv4Addr) -> Option<NextHop> {
+    pub fn route(&self, destination: Address) -> Option<NextHop> {
+        match destination.as_v4() {
+            Some(destination) => self.route4(destination),
+            None => self.route6(destination),
+        }
+    }
+
+    fn route6(&self, destination: Address) -> Option<NextHop> {
+        if !self.ip6.enabled || destination.is_unspecified() || destination.is_loopback() {
+            return None;
+        }
+        if let Some(group) = destination.as_v6().filter(|_| destination.is_multicast()) {
+            return Some(NextHop::Group(ethernet::multicast6(group)));
+        }
+        if self.ip6.is_on_link(destination) {
+            return Some(NextHop::Neighbour(destination));
+        }
+        self.ip6.router().map(|router| NextHop::Neighbour(router.into()))
+    }
+
+    fn route4(&self, destination: Ipv4Addr) -> Option<NextHop> {
         if destination.is_broadcast() || self.is_directed_broadcast(destination) {
             return Some(NextHop::Group(ethernet::BROADCAST));
         }
@@ -140,40 +182,67 @@ impl Interface {
             return None;
         }
         // RFC 1122 §3.3.1.1: directly when it is on the connected network, by the gateway else.
-        if self.is_on_link(destination) {
-            return Some(NextHop::Neighbour(destination));
+        if self.is_on_link4(destination) {
+            return Some(NextHop::Neighbour(destination.into()));
         }
-        self.gateway.get().map(NextHop::Neighbour)
+        self.gateway.get().map(|gateway| NextHop::Neighbour(gateway.into()))
     }
 
-    /// True when `address` is in our network.
-    pub fn is_on_link(&self, address: Ipv4Addr) -> bool {
+    /// True when `address` is in a network of this link.
+    pub fn is_on_link(&self, address: Address) -> bool {
+        match address.as_v4() {
+            Some(address) => self.is_on_link4(address),
+            None => self.ip6.is_on_link(address),
+        }
+    }
+
+    fn is_on_link4(&self, address: Ipv4Addr) -> bool {
         (u32::from(address) ^ u32::from(self.address.get())) & self.mask() == 0
     }
 
     /// True for the broadcast addresses of our network (RFC 1122 §3.3.6: the limited one apart).
     pub fn is_directed_broadcast(&self, address: Ipv4Addr) -> bool {
         // RFC 3021: networks of 31 bits (and hosts) have none.
-        self.prefix_len.get() < 31 && self.is_on_link(address) && u32::from(address) | self.mask() == u32::MAX
+        self.prefix_len.get() < 31
+            && self.is_on_link4(address)
+            && u32::from(address) | self.mask() == u32::MAX
     }
 
-    /// True for our own address.
+    /// True for an address of our own that is in use.
     #[inline]
-    pub fn is_ours(&self, address: Ipv4Addr) -> bool {
-        address == self.address.get()
+    pub fn is_ours(&self, address: Address) -> bool {
+        address == self.address.get().into() || self.ip6.is_ours(address)
+    }
+
+    /// The address that packets to `destination` come from, or `None` when no address of its family is in use.
+    pub fn source_for(&self, destination: Address) -> Option<Address> {
+        if destination.is_v4() {
+            return Some(self.address.get().into());
+        }
+        self.ip6.source_for(destination).map(Address::from)
     }
 
     /// True when we take packets for this address: our own, and the broadcasts that reach us.
     #[inline]
-    pub fn accepts(&self, destination: Ipv4Addr) -> bool {
-        self.is_ours(destination) || destination.is_broadcast() || self.is_directed_broadcast(destination)
+    pub fn accepts(&self, destination: Address) -> bool {
+        if self.is_ours(destination) {
+            return true;
+        }
+        match destination.as_v4() {
+            Some(destination) => destination.is_broadcast() || self.is_directed_broadcast(destination),
+            None => destination.as_v6().is_some_and(|group| self.ip6.is_in_group(group)),
+        }
     }
 
     /// False for source addresses that no honest packet from the link has (RFC 1122 §3.2.1.3).
     #[inline]
-    pub fn is_valid_source(&self, source: Ipv4Addr) -> bool {
+    pub fn is_valid_source(&self, source: Address) -> bool {
+        let Some(source) = source.as_v4() else {
+            // RFC 4291 §2.5.3, §2.7: neither may be a source off the link. `::` asks whether an address is in use.
+            return !(source.is_multicast() || source.is_loopback() || self.ip6.is_ours(source));
+        };
         let reserved = source.is_broadcast() || source.is_multicast() || source.is_loopback();
-        !(reserved || self.is_directed_broadcast(source) || self.is_ours(source))
+        !(reserved || self.is_directed_broadcast(source) || self.is_ours(source.into()))
     }
 
     /// The identification of the next datagram.
@@ -191,15 +260,24 @@ impl Interface {
             return None;
         }
         match key.protocol {
+            ipv4::PROTOCOL_TCP if !key.local.is_v4() => self.service_paths.reset6.get(),
             ipv4::PROTOCOL_TCP => self.service_paths.reset.get(),
-            ipv4::PROTOCOL_ICMP => None,
+            ipv4::PROTOCOL_ICMP | ipv6::PROTOCOL_ICMPV6 => None,
+            _ if !key.local.is_v4() => self.service_paths.unreachable6.get(),
             _ => self.service_paths.unreachable.get(),
         }
     }
 
     /// When [`Interface::on_neighbour_timeout`] has work.
     pub fn next_neighbour_timeout(&self) -> Option<Time> {
-        self.neighbours.borrow().next_timeout()
+        let neighbours = self.neighbours.borrow().next_timeout();
+        let neighbours6 = self.neighbours6.borrow().next_timeout();
+        [neighbours, neighbours6, self.ip6.next_timeout()].into_iter().flatten().min()
+    }
+
+    /// True while an answer of some neighbour is awaited.
+    pub fn asks_neighbours(&self) -> bool {
+        self.neighbours.borrow().next_timeout().or(self.neighbours6.borrow().next_timeout()).is_some()
     }
 
     /// Asks again for neighbours that did not answer, and gives up those who never do: what waited for them is
@@ -217,6 +295,19 @@ impl Interface {
         for message in given_up {
             crate::arp::on_given_up(self, &message, account, effects);
         }
+        let given_up = self.neighbours6.borrow_mut().on_timeout(now, |question| {
+            out.push(nd::solicitation_frame(self, question.address, question.link));
+        });
+        for message in given_up {
+            nd::on_given_up(self, &message, account, effects);
+        }
+        self.ip6.on_timeout(now, |task| match task {
+            crate::ip6::Task::Probe(address) => {
+                out.push(nd::report_frame(self, address, nd::Report::ToExclude));
+                out.push(nd::probe_frame(self, address));
+            }
+            crate::ip6::Task::SolicitRouters => out.push(nd::router_solicitation_frame(self)),
+        });
     }
 
     fn mask(&self) -> u32 {
@@ -232,20 +323,23 @@ mod tests {
     #[test]
     fn routes() {
         let interface = testing::interface();
-        let on_link = Ipv4Addr::new(10, 0, 0, 77);
+        let on_link = Address::from(Ipv4Addr::new(10, 0, 0, 77));
         assert_eq!(interface.route(on_link), Some(NextHop::Neighbour(on_link)));
         let group = Some(NextHop::Group(ethernet::BROADCAST));
-        assert_eq!(interface.route(Ipv4Addr::new(10, 0, 0, 255)), group);
-        assert_eq!(interface.route(Ipv4Addr::BROADCAST), group);
-        assert_eq!(interface.route(Ipv4Addr::new(8, 8, 8, 8)), None);
+        assert_eq!(interface.route(Ipv4Addr::new(10, 0, 0, 255).into()), group);
+        assert_eq!(interface.route(Ipv4Addr::BROADCAST.into()), group);
+        assert_eq!(interface.route(Ipv4Addr::new(8, 8, 8, 8).into()), None);
         let gateway = Ipv4Addr::new(10, 0, 0, 254);
         interface.gateway.set(Some(gateway));
-        assert_eq!(interface.route(Ipv4Addr::new(8, 8, 8, 8)), Some(NextHop::Neighbour(gateway)));
-        assert_eq!(interface.route(Ipv4Addr::LOCALHOST), None);
+        assert_eq!(
+            interface.route(Ipv4Addr::new(8, 8, 8, 8).into()),
+            Some(NextHop::Neighbour(gateway.into()))
+        );
+        assert_eq!(interface.route(Ipv4Addr::LOCALHOST.into()), None);
         interface.prefix_len.set(0);
         assert_eq!(
-            interface.route(Ipv4Addr::new(8, 8, 8, 8)),
-            Some(NextHop::Neighbour(Ipv4Addr::new(8, 8, 8, 8)))
+            interface.route(Ipv4Addr::new(8, 8, 8, 8).into()),
+            Some(NextHop::Neighbour(Ipv4Addr::new(8, 8, 8, 8).into()))
         );
         interface.prefix_len.set(32);
         assert!(!interface.is_directed_broadcast(interface.address.get()));

@@ -6,7 +6,7 @@ mod reassembly;
 mod stage;
 
 pub use module::{Ip4Module, REASSEMBLY};
-pub use reassembly::{Expired, Limits, Offered, Reassembler};
+pub use reassembly::{Expired, Fragmented, Key, Limits, Offered, Reassembler};
 pub use stage::{Ip4Stage, ReassemblyStage};
 
 use scoutline_path::{DropReason, Facts, SegmentationKind};
@@ -27,11 +27,11 @@ pub(crate) fn validate(interface: &Interface, bytes: &[u8]) -> Result<Header, Dr
     if !ipv4::checksum_is_valid(&bytes[..usize::from(header.header_len)]) {
         return Err(DropReason::BadChecksum);
     }
-    if !interface.accepts(header.destination) {
+    if !interface.accepts(header.destination.into()) {
         return Err(DropReason::NotForUs);
     }
     // RFC 1122 §3.2.1.3: discard in silence what has an invalid source.
-    if !interface.is_valid_source(header.source) {
+    if !interface.is_valid_source(header.source.into()) {
         return Err(DropReason::Malformed);
     }
     // RFC 1122 §3.2.1.7: a host does not discard for a TTL below 2; 0 should not have reached us.

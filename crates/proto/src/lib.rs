@@ -1,4 +1,4 @@
-//! Ethernet, ARP, IPv4, ICMP, UDP, TCP as modules and stages. Pure: time and randomness are handed in.
+//! Ethernet, ARP, IPv4, ICMP, IPv6, ND, ICMPv6, UDP, TCP as modules and stages. Pure: time and randomness are handed in.
 //!
 //! Each protocol has a folder with the same file names: `module` (makes stages, classifies packets), `stage` (the
 //! two directions of one path), the logic that the stage drives, and `tests`. What the modules of one device
@@ -6,13 +6,13 @@
 //! looks into streams, for classes that depend on what is asked.
 //!
 //! ```text
-//!     SOCKET (engine)          ARP, ICMP, reassembly and resets are paths of their own that start
-//!      │tcp    │udp            at their module and run beside those of the sockets
-//!     TCP     UDP  ICMP
-//!       └──┬───┴────┘
-//!         IP4      ARP
-//!          └───┬────┘
-//!             ETH
+//!        SOCKET (engine)        ARP, ND, ICMP, reassembly and resets are paths of their own that start
+//!      tcp│     │udp             at their module and run beside those of the sockets
+//!  ICMP  TCP   UDP  ICMP6 ND
+//!    └────┼──┬──┘╲   ╱ ┌──┘      TCP and UDP go through IP4 or IP6 by the family of their addresses
+//!   ARP  IP4     IP6───┘
+//!    └────┴───┬───┘
+//!            ETH
 //!              │
 //!            device (engine)
 //! ```
@@ -38,9 +38,12 @@ pub mod errno;
 pub mod eth;
 pub mod forward;
 pub mod icmp;
+pub mod icmp6;
 pub mod interface;
 pub mod ip4;
+pub mod ip6;
 pub mod limit;
+pub mod nd;
 pub mod net;
 pub mod request;
 pub mod tcp;

@@ -22,8 +22,11 @@ use scoutline_path::{Attributes, GraphBuilder, Name, Rule, Value};
 use crate::arp::ArpModule;
 use crate::eth::EthModule;
 use crate::icmp::IcmpModule;
+use crate::icmp6::Icmp6Module;
 use crate::ip4::Ip4Module;
-use crate::tcp::{FuseEthIpTcp, Tcp, TcpModule};
+use crate::ip6::Ip6Module;
+use crate::nd::NdModule;
+use crate::tcp::{FuseEthIp6Tcp, FuseEthIpTcp, Tcp, TcpModule};
 use crate::udp::UdpModule;
 use crate::{Bindings, Interface};
 
@@ -39,7 +42,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// The modules ETH, ARP, IP4, ICMP, TCP and UDP, linked, without rules. The caller adds SOCKET, whose `Lower`
+    /// The modules ETH, ARP, IP4, ICMP, IP6, ND, ICMP6, TCP and UDP, linked, without rules. The caller adds SOCKET, whose `Lower`
     /// services join `TCP.up` and `UDP.up`, and builds. Frames enter at [`ENTRY`].
     pub fn graph(&self) -> GraphBuilder {
         let interface = || Rc::clone(&self.interface);
@@ -48,6 +51,9 @@ impl Net {
             .module(Box::new(ArpModule::new(interface())))
             .module(Box::new(Ip4Module::new(interface())))
             .module(Box::new(IcmpModule::new(interface())))
+            .module(Box::new(Ip6Module::new(interface())))
+            .module(Box::new(NdModule::new(interface())))
+            .module(Box::new(Icmp6Module::new(interface())))
             .module(Box::new(TcpModule::new(interface(), Rc::clone(&self.tcp))))
             .module(Box::new(UdpModule::new(interface(), Rc::clone(&self.udp))))
             .link("ETH.resolver", "ARP.resolver")
@@ -56,25 +62,44 @@ impl Net {
             .link("ICMP.down", "IP4.up")
             .link("TCP.down", "IP4.up")
             .link("UDP.down", "IP4.up")
+            .link("ETH.resolver6", "ND.resolver")
+            .link("IP6.down", "ETH.up")
+            .link("ND.down", "IP6.up")
+            .link("ICMP6.down", "IP6.up")
+            .link("TCP.down6", "IP6.up")
+            .link("UDP.down6", "IP6.up")
     }
 
     /// The transformation rules that make paths of this interface fast.
     pub fn rules(&self) -> Vec<Box<dyn Rule>> {
-        vec![Box::new(FuseEthIpTcp::new(Rc::clone(&self.interface)))]
+        vec![
+            Box::new(FuseEthIpTcp::new(Rc::clone(&self.interface))),
+            Box::new(FuseEthIp6Tcp::new(Rc::clone(&self.interface))),
+        ]
     }
 
     /// The paths that serve the interface as a whole, for the engine to make: the module at which each starts,
     /// its attributes, and where its id is to be told.
-    pub fn service_paths(&self) -> [(&'static str, Attributes, &Cell<Option<PathId>>); 5] {
+    pub fn service_paths(&self) -> Vec<(&'static str, Attributes, &Cell<Option<PathId>>)> {
         let flag = |name| Attributes::new().with(Name::Other(name), Value::Number(1));
         let paths = &self.interface.service_paths;
-        [
+        let mut all = vec![
             ("ARP", Attributes::new(), &paths.arp),
             ("ICMP", Attributes::new(), &paths.icmp),
             ("ICMP", flag(crate::icmp::UNREACHABLE_PATH), &paths.unreachable),
             ("IP4", flag(crate::ip4::REASSEMBLY), &paths.reassembly),
             ("TCP", flag(crate::tcp::module::RESET), &paths.reset),
-        ]
+        ];
+        if self.interface.ip6.enabled {
+            all.extend([
+                ("ND", Attributes::new(), &paths.nd),
+                ("ICMP6", Attributes::new(), &paths.icmp6),
+                ("ICMP6", flag(crate::icmp6::UNREACHABLE_PATH), &paths.unreachable6),
+                ("IP6", flag(crate::ip6::REASSEMBLY), &paths.reassembly6),
+                ("TCP", flag(crate::tcp::module::RESET6), &paths.reset6),
+            ]);
+        }
+        all
     }
 }
 
@@ -97,6 +122,11 @@ mod tests {
             ("IP4", "ICMP"),
             ("IP4", "UDP"),
             ("IP4", "TCP"),
+            ("ETH", "IP6"),
+            ("IP6", "ND"),
+            ("IP6", "ICMP6"),
+            ("IP6", "UDP"),
+            ("IP6", "TCP"),
             ("TCP", "SOCKET"),
         ] {
             assert!(place(below) < place(above), "{names:?}");

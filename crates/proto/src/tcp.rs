@@ -43,7 +43,7 @@ pub mod timers;
 pub use config::{Config, Keepalive};
 pub use congestion::Algorithm;
 pub use connection::{Connection, Info, State};
-pub use fused::{EthIpTcp, FuseEthIpTcp};
+pub use fused::{FuseEthIp6Tcp, FuseEthIpTcp};
 pub use listen::{ListenStage, ResetStage};
 pub use module::{Backlog, Tcp, TcpModule};
 pub use segment::{Deliver, Drop, Events, Input, Transmit, reset_for};

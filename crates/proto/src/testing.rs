@@ -2,19 +2,21 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use scoutline_base::{DeviceId, PathId, Time};
+use scoutline_base::{Address, DeviceId, Endpoint, PathId, Time};
 use scoutline_path::{
     Arity, Attributes, Body, Budget, Burst, Checksum, Context, Control, CreateError, DropReason, Effect,
     Facts, FlowKey, Grant, Graph, GraphBuilder, Limits, Message, Module, Name, Next, Path, PathTable, Runner,
     Service, ServiceKind, Side, Stage, Step, Value, Verdict, View,
 };
 use scoutline_ring::Block;
-use scoutline_wire::{checksum, ethernet, icmp, ipv4, udp};
+use scoutline_wire::nd::Advertisement;
+use scoutline_wire::{checksum, ethernet, icmp, icmpv6, ipv4, ipv6, udp};
 
+use crate::ip6::{AddressState, Host6Config};
 use crate::net::Net;
 use crate::tcp::isn::Secret;
 use crate::tcp::{Config, Tcp};
@@ -37,6 +39,34 @@ pub(crate) fn interface_of(link_address: ethernet::Address, address: Ipv4Addr) -
         address,
         prefix_len: 24,
         gateway: None,
+        ip6: None,
+        seed: 1,
+        mtu: 1500,
+        trusted_checksums: true,
+        offload: Offload::default(),
+    })
+}
+
+pub(crate) const OURS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+pub(crate) const PEER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+/// The link-local addresses that follow from `OUR_LINK` and `PEER_LINK`.
+pub(crate) const OUR_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
+pub(crate) const PEER_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 2);
+
+/// An interface with IPv6 beside IPv4, whose addresses are still to be probed.
+pub(crate) fn interface6(
+    link_address: ethernet::Address,
+    address: Ipv6Addr,
+    autoconfigure: bool,
+) -> Rc<Interface> {
+    Interface::new(&InterfaceConfig {
+        device: DEVICE,
+        link_address,
+        address: if link_address == OUR_LINK { OURS } else { PEER },
+        prefix_len: 24,
+        gateway: None,
+        ip6: Some(Host6Config { addresses: vec![(address, 64)], gateway: None, autoconfigure }),
+        seed: 7,
         mtu: 1500,
         trusted_checksums: true,
         offload: Offload::default(),
@@ -273,6 +303,35 @@ impl Host {
         self.interface.neighbours.borrow_mut().learn(PEER, PEER_LINK, true, self.now);
     }
 
+    /// A host at `OURS6` whose addresses are in use, and that knows `PEER6`.
+    pub(crate) fn with_ip6() -> Host {
+        let mut host = Host::with(&interface6(OUR_LINK, OURS6, false), false);
+        host.settle_ip6();
+        host.know_peer6(PEER6, PEER_LINK);
+        host
+    }
+
+    /// Probes the addresses; nobody answers.
+    pub(crate) fn settle_ip6(&mut self) {
+        let nd = self.interface.service_paths.nd.get().unwrap();
+        self.expire(nd, Duration::ZERO);
+        self.expire(nd, Duration::from_secs(1));
+        assert!(self.interface.ip6.addresses().iter().all(|own| own.state == AddressState::Preferred));
+    }
+
+    pub(crate) fn know_peer6(&self, address: Ipv6Addr, link: ethernet::Address) {
+        let mut neighbours = self.interface.neighbours6.borrow_mut();
+        neighbours.on_source(address, link, self.now);
+        let said = Advertisement {
+            router: false,
+            solicited: true,
+            overrides: true,
+            target: address,
+            target_link: None,
+        };
+        neighbours.on_advertisement(&said, self.now);
+    }
+
     pub(crate) fn received(&self) -> Vec<Message> {
         std::mem::take(&mut *self.sink.borrow_mut())
     }
@@ -286,10 +345,14 @@ fn test_net(interface: &Rc<Interface>) -> Net {
 fn flow_of(attributes: &Attributes) -> Option<FlowKey> {
     let (local, remote) = (attributes.address(Name::Local)?, attributes.address(Name::Remote)?);
     Some(FlowKey {
-        remote: *remote.ip(),
-        local: if local.ip().is_unspecified() { OURS } else { *local.ip() },
-        remote_port: remote.port(),
-        local_port: local.port(),
+        remote: remote.address,
+        local: match local.address {
+            Address::UNSPECIFIED_V4 => OURS.into(),
+            Address::UNSPECIFIED_V6 => OURS6.into(),
+            address => address,
+        },
+        remote_port: remote.port,
+        local_port: local.port,
         device: DEVICE,
         protocol: attributes.number(Name::Protocol)? as u8,
     })
@@ -378,6 +441,57 @@ pub(crate) fn ip_frame(header: &ipv4::Header, payload: &[u8]) -> Vec<u8> {
     eth(ethernet::TYPE_IPV4, &datagram)
 }
 
+pub(crate) fn ip6_header(next_header: u8, payload_len: usize) -> ipv6::Header {
+    ipv6::Header {
+        traffic_class: 0,
+        flow_label: 0,
+        payload_len: payload_len as u16,
+        next_header,
+        hop_limit: 63,
+        source: PEER6,
+        destination: OURS6,
+    }
+}
+
+pub(crate) fn ip6_frame(header: &ipv6::Header, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; 40];
+    header.emit(&mut packet);
+    packet.extend_from_slice(payload);
+    let mut frame = eth(ethernet::TYPE_IPV6, &packet);
+    if header.destination.is_multicast() {
+        frame[..6].copy_from_slice(&ethernet::multicast6(header.destination));
+    }
+    frame
+}
+
+/// A frame with an ICMPv6 message; of neighbour discovery with its hop limit.
+pub(crate) fn icmp6_frame(
+    (source, destination): (Ipv6Addr, Ipv6Addr),
+    kind: u8,
+    rest: [u8; 4],
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut message = vec![0; 8];
+    message.extend_from_slice(payload);
+    icmpv6::Header { kind, code: 0, rest }.emit(&mut message, source, destination);
+    let hop_limit = if (133..=137).contains(&kind) { 255 } else { 63 };
+    let header =
+        ipv6::Header { hop_limit, source, destination, ..ip6_header(ipv6::PROTOCOL_ICMPV6, message.len()) };
+    ip6_frame(&header, &message)
+}
+
+pub(crate) fn udp6_datagram(ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+    let mut datagram = vec![0; 8];
+    let len = 8 + payload.len();
+    udp::Header { source_port: ports.0, destination_port: ports.1, len: len as u16, checksum: 0 }
+        .emit(&mut datagram);
+    datagram.extend_from_slice(payload);
+    let sum = checksum::add(checksum::pseudo_header(PEER6, OURS6, 17, len), checksum::sum(&datagram));
+    let sum = Some(checksum::finish(sum)).filter(|&sum| sum != 0).unwrap_or(0xffff);
+    datagram[6..8].copy_from_slice(&sum.to_be_bytes());
+    datagram
+}
+
 pub(crate) fn udp_datagram(ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     let mut datagram = vec![0; 8];
     let len = 8 + payload.len();
@@ -407,8 +521,8 @@ pub(crate) fn icmp_frame(kind: u8, code: u8, rest: [u8; 4], payload: &[u8]) -> V
     ip_frame(&ip_header(1, message.len()), &message)
 }
 
-pub(crate) fn address(ip: Ipv4Addr, port: u16) -> Value {
-    Value::Address(SocketAddrV4::new(ip, port))
+pub(crate) fn address(ip: impl Into<Address>, port: u16) -> Value {
+    Value::Address(Endpoint::new(ip, port))
 }
 
 /// A frame with the headers of a segment, checksum left out.

@@ -4,9 +4,9 @@ mod module;
 mod stage;
 
 pub use module::UdpModule;
-pub use stage::{MAX_PAYLOAD, UdpStage};
+pub use stage::{MAX_PAYLOAD, MAX_PAYLOAD6, UdpStage};
 
-pub(crate) use module::SERVICES;
+pub(crate) use module::{SERVICES, below};
 pub(crate) use stage::checksum_vouched;
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! A *sum* here is the folded, not yet complemented ones'-complement sum of big-endian words: what a
 //! pseudo-header contributes, and what a partial checksum field holds. A *checksum* is its complement.
 
-use std::net::Ipv4Addr;
+use scoutline_base::Address;
 
 /// The sum of `bytes`; an odd last byte counts as the high half of a word.
 #[inline]
@@ -66,11 +66,27 @@ pub const fn is_valid(sum: u16) -> bool {
     sum == 0xffff
 }
 
-/// The sum of the pseudo-header that TCP and UDP put in front (RFC 9293 §3.1, RFC 768).
+/// The sum of the pseudo-header that transports put in front (RFC 9293 §3.1, RFC 768; RFC 8200 §8.1).
+///
+/// For both families: what the mapped form has in front of an IPv4 address is a word of ones, which adds nothing.
 #[inline]
-pub fn pseudo_header(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: usize) -> u16 {
-    let (source, destination) = (u32::from(source) as u64, u32::from(destination) as u64);
-    fold_host(source + destination + u64::from(protocol) + len as u64)
+pub fn pseudo_header(
+    source: impl Into<Address>,
+    destination: impl Into<Address>,
+    protocol: u8,
+    len: usize,
+) -> u16 {
+    let (source, destination) = (source.into(), destination.into());
+    let low = u64::from(source.low_bits()) + u64::from(destination.low_bits());
+    let total = low + high_words(source) + high_words(destination) + u64::from(protocol) + len as u64;
+    fold_host(total)
+}
+
+/// The sum of an IPv6 address without its last 32 bits.
+#[inline]
+fn high_words(address: Address) -> u64 {
+    let [high, low] = address.words();
+    (high >> 32) + (high & 0xffff_ffff) + (low >> 32)
 }
 
 /// The checksum after a word of the covered bytes changed from `old` to `new` (RFC 1624 §3, equation 3).
@@ -158,11 +174,21 @@ mod tests {
     #[test]
     fn pseudo_header_is_the_sum_of_its_bytes() {
         let bytes = [10, 0, 0, 1, 192, 168, 255, 254, 0, 17, 0xff, 0x01];
-        let (from, to) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 168, 255, 254));
+        let from = std::net::Ipv4Addr::new(10, 0, 0, 1);
+        let to = std::net::Ipv4Addr::new(192, 168, 255, 254);
         assert_eq!(pseudo_header(from, to, 17, 0xff01), plain(&bytes));
     }
 
     proptest! {
+        #[test]
+        fn so_it_is_for_ipv6(source in any::<[u8; 16]>(), destination in any::<[u8; 16]>(), len in 0u32..1 << 20) {
+            let mut bytes = [&source[..], &destination[..], &len.to_be_bytes()].concat();
+            bytes.extend_from_slice(&[0, 0, 0, 58]);
+            let of = Address::from_octets;
+            let sum = pseudo_header(of(source), of(destination), 58, len as usize);
+            prop_assert_eq!(sum, plain(&bytes));
+        }
+
         #[test]
         fn agrees_with_the_definition(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             prop_assert_eq!(sum(&bytes), plain(&bytes));

@@ -29,6 +29,13 @@ pub const fn multicast(group: std::net::Ipv4Addr) -> Address {
     [0x01, 0x00, 0x5e, b & 0x7f, c, d]
 }
 
+/// The link address of an IPv6 multicast group (RFC 2464 §7).
+#[inline]
+pub const fn multicast6(group: std::net::Ipv6Addr) -> Address {
+    let [.., a, b, c, d] = group.octets();
+    [0x33, 0x33, a, b, c, d]
+}
+
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -97,5 +104,7 @@ mod tests {
         assert!(is_group(multicast(std::net::Ipv4Addr::new(224, 129, 2, 3))));
         assert_eq!(multicast(std::net::Ipv4Addr::new(224, 129, 2, 3)), [1, 0, 0x5e, 1, 2, 3]);
         assert!(!is_group([2, 0, 0, 0, 0, 1]));
+        let all_nodes = std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+        assert_eq!(multicast6(all_nodes), [0x33, 0x33, 0, 0, 0, 1]);
     }
 }

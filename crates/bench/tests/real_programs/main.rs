@@ -23,6 +23,7 @@ mod faults;
 mod fixture;
 mod forward;
 mod hostile;
+mod ip6;
 mod iperf;
 mod loss;
 mod machine;

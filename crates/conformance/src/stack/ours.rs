@@ -108,6 +108,7 @@ impl Ours {
                 address: LOCAL,
                 prefix: PREFIX,
                 gateway: Some(GATEWAY),
+                ip6: None,
                 rate: None,
                 preemption: Preemption::default(),
             }],

@@ -99,7 +99,7 @@ fn a_program_attaches_waits_and_goes() {
     assert_eq!(region.process(0).unwrap().alive.load(Ordering::Relaxed), 1);
     assert_eq!(region.process(0).unwrap().pid.load(Ordering::Relaxed), std::process::id());
     assert_eq!(region.header().served_count.load(Ordering::Relaxed), 1);
-    assert_eq!(region.header().served[0].prefix.load(Ordering::Relaxed), 24);
+    assert_eq!(region.header().served[0].prefix.load(Ordering::Relaxed), 96 + 24);
 
     let Some(Command::AddRegion { program, pid, bell: Some(bell), .. }) = bed.engine.next() else {
         panic!("no region")

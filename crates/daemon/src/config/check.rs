@@ -7,7 +7,9 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 
 use super::error::Fault;
-use super::{Class, Config, DEFAULT_CLASS, Device, Driver, Rate, Size, request, scheduling};
+use super::{
+    Class, Config, DEFAULT_CLASS, Device, Driver, Ip6Mode, Network6, Rate, Size, request, scheduling,
+};
 
 /// Highest priority of a path.
 pub(super) const MAX_PRIORITY: u8 = 63;
@@ -125,8 +127,10 @@ fn check_device(device: &Device) -> Checked {
             format!("the gateway {} must be another address of the network {network}", gateway.get_ref());
         return fault(gateway, message);
     }
+    check_ip6(device)?;
     if let Some(mtu) = &device.mtu {
-        within("mtu", mtu, 576..=65_535)?;
+        let least = if device.ip6_mode() == Ip6Mode::Off { 576 } else { 1280 };
+        within("mtu", mtu, least..=65_535)?;
     }
     if let Some(rate) = &device.rate {
         within("rate", rate, RATES)?;
@@ -154,6 +158,53 @@ fn check_device(device: &Device) -> Checked {
     if device.driver == Driver::Pcap && !has_file {
         let message = format!("`{name}`: driver = \"pcap\" needs [device.pcap] with input or output");
         return fault(&device.name, message);
+    }
+    Ok(())
+}
+
+fn check_ip6(device: &Device) -> Checked {
+    let mode = device.ip6_mode();
+    if mode == Ip6Mode::Off
+        && let Some(network) = device.address6.first()
+    {
+        return fault(network, "address6 with ipv6 = \"off\"; take out one of them".to_owned());
+    }
+    for (index, network) in device.address6.iter().enumerate() {
+        let address = network.get_ref().address;
+        let unusable = address.is_unspecified()
+            || address.is_loopback()
+            || address.is_multicast()
+            || address.to_ipv4_mapped().is_some();
+        if unusable {
+            return fault(network, format!("{address} cannot be the address of a device"));
+        }
+        if address.is_unicast_link_local() {
+            let message = format!("{address}: a link-local address is made by itself; take it out");
+            return fault(network, message);
+        }
+        within(
+            "the prefix of the address",
+            &Spanned::new(network.span(), network.get_ref().prefix),
+            1..=128,
+        )?;
+        if device.address6[..index].iter().any(|other| other.get_ref().address == address) {
+            return fault(network, format!("{address} is there twice; remove one"));
+        }
+    }
+    let Some(gateway) = &device.gateway6 else { return Ok(()) };
+    let address = *gateway.get_ref();
+    if mode == Ip6Mode::Off {
+        return fault(gateway, "gateway6 without IPv6; set ipv6 = \"static\" or give address6".to_owned());
+    }
+    let near = |network: &Spanned<Network6>| {
+        let Network6 { address: ours, prefix } = *network.get_ref();
+        let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+        ours != address && (ours.to_bits() ^ address.to_bits()) & mask == 0
+    };
+    if !address.is_unicast_link_local() && !device.address6.iter().any(near) {
+        let message =
+            format!("the gateway {address} must be another address of a network of address6, or link-local");
+        return fault(gateway, message);
     }
     Ok(())
 }

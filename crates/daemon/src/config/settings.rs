@@ -5,7 +5,8 @@ use std::time::Duration;
 use scoutline_base::DeviceId;
 use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
 use scoutline_engine::{
-    Asks, ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward, PermissionSettings,
+    Asks, ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward, Host6Config,
+    PermissionSettings,
 };
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
@@ -13,8 +14,8 @@ use toml::Spanned;
 
 use super::request;
 use super::{
-    Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Network, Permission,
-    Ports, Rate, Realtime,
+    AnyNetwork, Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Ip6Mode,
+    Network, Permission, Ports, Rate, Realtime,
 };
 
 impl Config {
@@ -106,6 +107,8 @@ fn open(index: usize, device: &Device, pinned: bool) -> DeviceSettings {
         Driver::Packet => {
             let mut options = packet::Config::new(name);
             options.address = Some(address);
+            options.groups = device.ip6_mode() != Ip6Mode::Off;
+            options.addresses6 = device.address6.iter().map(|network| network.get_ref().address).collect();
             options.dedicated = device.mode == DeviceMode::Dedicated;
             if let Some(knobs) = &device.packet {
                 options.offload = knobs.offload.unwrap_or(options.offload);
@@ -144,7 +147,18 @@ fn open(index: usize, device: &Device, pinned: bool) -> DeviceSettings {
         Interval::Auto => Preemption::Auto,
         Interval::Us(us) => Preemption::Fixed(Duration::from_micros(u64::from(us))),
     };
-    DeviceSettings { device: device_config, address, prefix, gateway, rate, preemption }
+    DeviceSettings { device: device_config, address, prefix, gateway, ip6: ip6(device), rate, preemption }
+}
+
+fn ip6(device: &Device) -> Option<Host6Config> {
+    let mode = device.ip6_mode();
+    let addresses =
+        device.address6.iter().map(|network| (network.get_ref().address, network.get_ref().prefix));
+    (mode != Ip6Mode::Off).then(|| Host6Config {
+        addresses: addresses.collect(),
+        gateway: device.gateway6.as_ref().map(|gateway| *gateway.get_ref()),
+        autoconfigure: mode == Ip6Mode::Auto,
+    })
 }
 
 fn bit_rate(rate: &Spanned<Rate>) -> BitRate {
@@ -180,7 +194,7 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
     let level = class.level();
     let asks = class.asks();
     let ports = |ports: &[Ports]| ports.iter().map(|ports| ports.0.clone()).collect();
-    let networks = |networks: &[Network]| {
+    let networks = |networks: &[AnyNetwork]| {
         networks.iter().map(|network| (network.base(), network.prefix)).collect::<Vec<_>>()
     };
     let device = |name: &Spanned<String>| {

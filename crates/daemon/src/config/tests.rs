@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use super::{Config, Driver, Network, Size};
+use super::{AnyNetwork, Config, Driver, Size};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, Path::new("s.toml")).map_err(|error| error.to_string())
@@ -105,7 +105,7 @@ fn everything_can_be_said() {
     .unwrap();
     let class = &config.class[0];
     assert_eq!(class.local_port[1].0, 8000..=8100);
-    assert_eq!(class.source[2], Network { address: [10, 0, 0, 9].into(), prefix: 32 });
+    assert_eq!(class.source[2], AnyNetwork { address: [10, 0, 0, 9].into(), prefix: 32 });
     assert!(config.class[3].matches_everything() && !config.class[1].matches_everything());
     assert_eq!(config.control.mode.0, 0o600);
     assert_eq!(config.control.group_id().unwrap(), Some(0));
@@ -553,4 +553,50 @@ fn keys_of_another_policy_are_refused_with_the_remedy() {
         error("[scheduler]\nedf_share = 0\n"),
         "s.toml:5: edf_share = 0 is out of range; it must be 1 to 10000"
     );
+}
+
+#[test]
+fn ip6_is_off_unless_it_is_asked_for() {
+    let of = |rest: &str| parse(&format!("{DEVICE}{rest}")).unwrap().settings().devices[0].ip6.clone();
+    assert_eq!(of(""), None);
+    let ours = "2001:db8::1".parse().unwrap();
+    let given = of("address6 = [\"2001:db8::1/64\"]\ngateway6 = \"fe80::9\"\n").unwrap();
+    assert_eq!((&given.addresses[..], given.autoconfigure), (&[(ours, 64)][..], false));
+    assert_eq!(given.gateway, Some("fe80::9".parse().unwrap()));
+    let asked = of("ipv6 = \"auto\"\n").unwrap();
+    assert!(asked.autoconfigure && asked.addresses.is_empty());
+    assert_eq!(of("ipv6 = \"static\"\n").map(|host| host.autoconfigure), Some(false));
+    let class = "[[class]]\nname = \"a\"\nsource = [\"2001:db8::77/32\", \"10.0.0.9/8\"]\n";
+    let settings = parse(&format!("{DEVICE}{class}")).unwrap().settings();
+    let networks = [("2001:db8::".parse().unwrap(), 32), ([10, 0, 0, 0].into(), 8)];
+    assert_eq!(settings.classes[0].sources, networks, "host bits are cut");
+}
+
+#[test]
+fn what_is_wrong_with_ip6_is_said_with_a_remedy() {
+    let cases = [
+        ("address6 = [\"10.0.0.1/24\"]", "is no IPv6 network"),
+        ("address6 = [\"2001:db8::1/129\"]", "the length of the prefix must be 0 to 128"),
+        ("address6 = [\"2001:db8::1/0\"]", "the prefix of the address"),
+        ("address6 = [\"ff02::1/64\"]", "cannot be the address of a device"),
+        ("address6 = [\"::ffff:10.0.0.1/112\"]", "cannot be the address of a device"),
+        ("address6 = [\"fe80::1/64\"]", "is made by itself; take it out"),
+        ("address6 = [\"2001:db8::1/64\", \"2001:db8::1/64\"]", "is there twice"),
+        ("ipv6 = \"off\"\naddress6 = [\"2001:db8::1/64\"]", "take out one of them"),
+        ("ipv6 = \"yes\"", "known values: off, static, auto"),
+        ("gateway6 = \"fe80::1\"", "gateway6 without IPv6"),
+        (
+            "address6 = [\"2001:db8::1/64\"]\ngateway6 = \"2001:db9::1\"",
+            "must be another address of a network",
+        ),
+        (
+            "address6 = [\"2001:db8::1/64\"]\ngateway6 = \"2001:db8::1\"",
+            "must be another address of a network",
+        ),
+        ("driver = \"tap\"\nipv6 = \"auto\"\nmtu = 1000", "mtu = 1000 is out of range; it must be 1280"),
+    ];
+    for (text, expected) in cases {
+        let error = parse(&format!("{DEVICE}{text}\n")).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
 }

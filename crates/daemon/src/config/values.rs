@@ -1,7 +1,7 @@
 //! Values with a notation of their own: sizes, networks, ports, modes.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -49,6 +49,83 @@ impl fmt::Display for Size {
             }
         }
         write!(f, "{}", self.0)
+    }
+}
+
+/// An IPv6 address with the length of its network's prefix: `2001:db8::1/64`. Without a length: `/128`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network6 {
+    /// The address as written, host part included.
+    pub address: Ipv6Addr,
+    /// 0 to 128.
+    pub prefix: u8,
+}
+
+impl FromStr for Network6 {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network6, String> {
+        match text.parse()? {
+            AnyNetwork { address: IpAddr::V6(address), prefix } => Ok(Network6 { address, prefix }),
+            AnyNetwork { .. } => {
+                Err(format!("`{text}` is no IPv6 network; write it like \"2001:db8::1/64\""))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Network6 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// A network of either family, as conditions of classes have it. Without a length: the address alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnyNetwork {
+    /// The address as written, host part included.
+    pub address: IpAddr,
+    /// 0 to 32, or to 128.
+    pub prefix: u8,
+}
+
+impl AnyNetwork {
+    /// The network's own address.
+    pub fn base(self) -> IpAddr {
+        match self.address {
+            IpAddr::V4(address) => Network { address, prefix: self.prefix }.base().into(),
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                Ipv6Addr::from_bits(address.to_bits() & mask).into()
+            }
+        }
+    }
+}
+
+impl FromStr for AnyNetwork {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AnyNetwork, String> {
+        if !text.contains(':') {
+            let Network { address, prefix } = text.parse()?;
+            return Ok(AnyNetwork { address: address.into(), prefix });
+        }
+        let (address, prefix) = text.split_once('/').unwrap_or((text, "128"));
+        let address = address
+            .parse()
+            .map_err(|_| format!("`{text}` is no IPv6 network; write it like \"2001:db8::1/64\""))?;
+        match prefix.parse() {
+            Ok(prefix @ 0..=128) => Ok(AnyNetwork { address: IpAddr::V6(address), prefix }),
+            _ => {
+                Err(format!("`{text}`: the length of the prefix must be 0 to 128, as in \"2001:db8::1/64\""))
+            }
+        }
+    }
+}
+
+impl fmt::Display for AnyNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
     }
 }
 
@@ -271,6 +348,20 @@ impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
         deserializer
             .deserialize_any(Notation { expecting: "a network such as \"10.0.0.1/24\"", number: |_| None })
+    }
+}
+
+impl<'de> Deserialize<'de> for Network6 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network6, D::Error> {
+        let expecting = "an IPv6 network such as \"2001:db8::1/64\"";
+        deserializer.deserialize_any(Notation { expecting, number: |_| None })
+    }
+}
+
+impl<'de> Deserialize<'de> for AnyNetwork {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AnyNetwork, D::Error> {
+        let expecting = "a network such as \"10.0.0.1/24\" or \"2001:db8::1/64\"";
+        deserializer.deserialize_any(Notation { expecting, number: |_| None })
     }
 }
 

@@ -102,6 +102,7 @@ pub fn wire(seed: u64, config: WireConfig) -> (MemoryPartner, MemoryPartner) {
             mtu,
             offload: Offload { checksum: offload, segmentation: offload, max_segment_len: MAX_SUPER_FRAME },
             trusted_checksums: true,
+            index: 0,
         },
         wire: wire.clone(),
         outward,

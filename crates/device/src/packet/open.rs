@@ -1,7 +1,7 @@
 //! Opening a `packet` partner: checks first, each with its remedy, then sockets, ring and the drop for Linux.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use scoutline_base::DeviceId;
@@ -20,6 +20,10 @@ pub struct Config {
     pub interface: String,
     /// Our own address on it, to warn when Linux has it too.
     pub address: Option<Ipv4Addr>,
+    /// The same for IPv6.
+    pub addresses6: Vec<Ipv6Addr>,
+    /// Frames to groups of stations come too, whichever the interface's hardware would keep: IPv6 lives on them.
+    pub groups: bool,
     /// Linux's own protocols do not see what arrives.
     pub dedicated: bool,
     /// The kernel cuts super-segments and completes checksums. Off: software does.
@@ -44,6 +48,8 @@ impl Config {
         Config {
             interface: interface.into(),
             address: None,
+            addresses6: Vec::new(),
+            groups: false,
             dedicated: true,
             offload: true,
             ring_frames: 512,
@@ -85,9 +91,10 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
         return Err(OpenError::Down { name: name.clone() });
     }
     let mut notices = Vec::new();
-    if let Some(address) = config.address
-        && interface.linux_addresses().contains(&address)
-    {
+    let ours = config.address.into_iter().map(IpAddr::V4);
+    let ours = ours.chain(config.addresses6.iter().copied().map(IpAddr::V6));
+    let theirs = interface.linux_addresses();
+    for address in ours.filter(|address| theirs.contains(address)) {
         notices.push(Notice(format!(
             "{name}: Linux has our address {address} too and may answer for it: remove it with \
              `ip address del {address} dev {name}` or choose another"
@@ -105,6 +112,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
             max_segment_len: if config.offload { max_segment_len(&interface) } else { MAX_SUPER_FRAME },
         },
         trusted_checksums: trusted,
+        index: interface.index,
     };
 
     let sender = send::Sender::open(&interface, config)?;
@@ -112,6 +120,10 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
     let bell = if config.bell { Some(bell::open(&interface)?) } else { None };
     // First deaf, then with its ring, then bound: no packet meets a socket that is not ready.
     let receiver = receive::Receiver::open(&interface, config, trusted)?;
+    if config.groups {
+        receive_groups(receiver.socket(), interface.index)
+            .map_err(|error| OpenError::system(name, "receive its multicast frames", error))?;
+    }
     let ingress_drop = if config.dedicated {
         match IngressDrop::attach(interface.index) {
             Ok(drop) => Some(drop),
@@ -146,6 +158,17 @@ fn max_segment_len(interface: &Interface) -> u32 {
         Ok(Some(limit)) => limit.now.saturating_sub(1).clamp(MAX_SUPER_FRAME, MAX_LONG_FRAME),
         Ok(None) | Err(_) => MAX_SUPER_FRAME,
     }
+}
+
+/// Frames to all groups come until the socket is closed (packet(7)).
+fn receive_groups(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: ifindex as i32,
+        mr_type: libc::PACKET_MR_ALLMULTI as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
 /// An AF_PACKET socket that receives nothing until it is bound.

@@ -84,17 +84,50 @@ fn flags_of_tcp_go_where_they_belong() {
     assert_eq!(sequences, [u32::MAX.to_be_bytes(), 9u32.to_be_bytes(), 19u32.to_be_bytes()]);
 }
 
+/// Ethernet, IPv6, TCP, 25 bytes.
+fn segments6() -> Vec<u8> {
+    let mut frame = vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x86, 0xdd];
+    frame.extend([0x60, 0, 0, 0, 0, 45, 6, 64]);
+    frame.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    frame.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    let mut tcp = [0; 20];
+    tcp[12..14].copy_from_slice(&[0x50, 0x18]);
+    frame.extend(tcp);
+    frame.extend([7; 25]);
+    frame
+}
+
+#[test]
+fn segments_over_ipv6_are_cut() {
+    let mut cut = Vec::new();
+    let how = Segmentation { kind: SegmentationKind::Tcp6, size: 10, header_len: 0 };
+    assert_eq!(segment(&segments6(), how, |packet| cut.push(packet.to_vec())), Ok(3));
+    for (index, packet) in cut.iter().enumerate() {
+        let len = packet.len() - 54;
+        assert_eq!(u16::from_be_bytes([packet[18], packet[19]]) as usize, len, "payload length");
+        assert_eq!(packet[58..62], (index as u32 * 10).to_be_bytes(), "sequence");
+        let mut whole = packet[22..54].to_vec();
+        whole.extend([0, 0, 0, len as u8, 0, 0, 0, 6]);
+        whole.extend(&packet[54..]);
+        assert_eq!(plain_sum(&whole), 0xffff, "checksum");
+    }
+    let other = Segmentation { kind: SegmentationKind::Tcp4, ..how };
+    assert!(segment(&segments6(), other, |_| {}).is_err(), "of the other family");
+}
+
 /// Every prefix and many corruptions of a good frame: an error or packets, never a panic.
 #[test]
 fn garbage_is_refused() {
-    let good = datagrams();
-    for kind in [SegmentationKind::Udp, SegmentationKind::Tcp4] {
+    let kinds = [SegmentationKind::Udp, SegmentationKind::Tcp4, SegmentationKind::Tcp6];
+    for (good, kind) in
+        [datagrams(), segments6()].into_iter().flat_map(|good| kinds.map(|kind| (good.clone(), kind)))
+    {
         let how = Segmentation { kind, size: 3, header_len: 9 };
         for len in 0..good.len() {
             let _ = segment(&good[..len], how, |_| {});
         }
         for at in 0..good.len() {
-            for value in [0, 0x0f, 0x45, 0x80, 0xff] {
+            for value in [0, 0x0f, 0x45, 0x60, 0x80, 0xff] {
                 let mut bad = good.clone();
                 bad[at] = value;
                 let _ = segment(&bad, how, |_| {});

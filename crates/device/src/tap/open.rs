@@ -49,7 +49,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(TapPartner, Vec<Notice>), 
     attach(&file, name)?;
     set_header_len(&file).map_err(|error| OpenError::system(name, "set its vnet header's length", error))?;
     let mut notices = Vec::new();
-    let offload = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
+    let offload = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
     // Datagram super-segments since Linux 6.2; without them Linux cuts before us.
     let datagrams = libc::TUN_F_USO4 | libc::TUN_F_USO6;
     if set_offload(&file, offload | datagrams).is_err()
@@ -77,6 +77,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(TapPartner, Vec<Notice>), 
         mtu: interface.mtu()?,
         offload: Offload { checksum: true, segmentation: true, max_segment_len: MAX_SUPER_FRAME },
         trusted_checksums: true,
+        index: interface.index,
     };
     let partner = TapPartner {
         name: name.clone(),

@@ -2,23 +2,23 @@
 //! in the slot's state.
 
 use std::any::Any;
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{
-    CALL_COUNT, Call, MAX_AHEAD, SLOT_COUNT, call_op, call_state, slot_kind, slot_option, slot_request,
-    slot_state,
+    CALL_COUNT, Call, MAX_AHEAD, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option,
+    slot_request, slot_state,
 };
-use scoutline_base::Time;
+use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::EPHEMERAL;
+use scoutline_proto::ip6::DUAL;
 use scoutline_proto::tcp::Algorithm;
 use scoutline_proto::tcp::module::MAX_SEGMENT;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
-use super::paths::{covers, flow_key};
+use super::paths::flow_key;
 use super::wishes::name_in;
 use crate::extend::Duty;
 use crate::program::Program;
@@ -27,11 +27,12 @@ use crate::wishes::Granted;
 
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
 const ACCEPT_RING: u32 = 4096 * 4;
-/// SO_REUSEADDR and SO_REUSEPORT among the bits of BIND's third argument.
 /// TCP_DEFER_ACCEPT counts up to this, in seconds: longer than anybody waits for a request.
 const MAX_DEFER_S: u64 = 3600;
+/// SO_REUSEADDR, SO_REUSEPORT and IPV6_V6ONLY among the bits of BIND's third argument.
 const REUSE_ADDRESS: u64 = 1;
 const REUSE_PORT: u64 = 2;
+const V6_ONLY: u64 = 4;
 
 /// An errno as a result.
 type Errno = i32;
@@ -67,16 +68,20 @@ impl Core {
             return Self::open_socket(program, call, argument(0) as u32, argument(2));
         }
         let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
-        let address = || SocketAddrV4::new(Ipv4Addr::from_bits(argument(0) as u32), argument(1) as u16);
+        let address = || Endpoint {
+            address: Address::from_words([argument(3), argument(0)]),
+            port: argument(1) as u16,
+        };
         match op {
             call_op::BIND => {
                 // For datagrams either option shares the port; a listening socket never does by SO_REUSEADDR alone.
                 let share =
                     if end.kind == slot_kind::DATAGRAM { REUSE_ADDRESS | REUSE_PORT } else { REUSE_PORT };
+                end.v6_only.set(argument(2) & V6_ONLY != 0);
                 self.bind(&end, address(), argument(2) & share != 0)
             }
             call_op::LISTEN => self.listen(&end, argument(0)),
-            call_op::CONNECT => self.connect(&end, address(), now),
+            call_op::CONNECT => self.connect(&end, address(), argument(2) as u32, now),
             call_op::OPTION => self.set_option(&end, argument(0), argument(1), now),
             call_op::SET_CLASS => self.wish_class(&end, &name_in(call), now),
             call_op::GET_OPTION if argument(0) >= slot_option::CONGESTION => {
@@ -84,7 +89,7 @@ impl Core {
             }
             call_op::GET_OPTION => self.tell_option(&end, argument(0), call),
             call_op::DISCONNECT if end.kind != slot_kind::DATAGRAM => Err(libc::EOPNOTSUPP),
-            call_op::DISCONNECT => self.connect_datagram(&end, None).map(|()| 0),
+            call_op::DISCONNECT => self.connect_datagram(&end, None, 0).map(|()| 0),
             _ => Err(libc::EOPNOTSUPP),
         }
     }
@@ -107,42 +112,47 @@ impl Core {
     pub(super) fn bind(
         &mut self,
         end: &Rc<SocketEnd>,
-        mut local: SocketAddrV4,
+        mut local: Endpoint,
         share: bool,
     ) -> Result<i32, Errno> {
         if end.bound.get().is_some() {
             return Err(libc::EINVAL);
         }
         let protocol = protocol_of(end);
-        let nets: Vec<usize> =
-            (0..self.nets.len()).filter(|&n| covers(local, self.nets[n].interface().address.get())).collect();
-        if nets.is_empty() {
+        let Some(first) = self.places_of(end, local).first().map(|&(net, _)| net) else {
             return Err(libc::EADDRNOTAVAIL);
+        };
+        if local.port == 0 {
+            local.port = self.free_port(first, protocol, local.address, None).ok_or(libc::EADDRINUSE)?;
         }
-        if local.port() == 0 {
-            local.set_port(self.free_port(nets[0], protocol, None).ok_or(libc::EADDRINUSE)?);
-        }
-        for (done, &net) in nets.iter().enumerate() {
-            if self.bindings(net, protocol).reserve(local, share).is_err() {
-                for &net in &nets[..done] {
-                    self.bindings(net, protocol).release(local);
+        let places = self.places_of(end, local);
+        for (done, &(net, place)) in places.iter().enumerate() {
+            if self.bindings(net, protocol).reserve(place, share).is_err() {
+                for &(net, place) in &places[..done] {
+                    self.bindings(net, protocol).release(place);
                 }
                 return Err(libc::EADDRINUSE);
             }
         }
-        for net in nets {
-            end.keep_port(Rc::clone(self.bindings(net, protocol)), local);
+        for (net, place) in places {
+            end.keep_port(Rc::clone(self.bindings(net, protocol)), place);
         }
         end.bound.set(Some((protocol, local)));
         end.shares_port.set(share);
         let slot = end.shared();
-        slot.local_address.store(local.ip().to_bits(), Ordering::Relaxed);
-        slot.local_port.store(u32::from(local.port()), Ordering::Relaxed);
+        slot.local_address.store(local.address);
+        slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
         end.add_state(slot_state::BOUND);
         if protocol == UDP {
-            self.connect_datagram(end, None)?;
+            self.connect_datagram(end, None, 0)?;
         }
         Ok(0)
+    }
+
+    /// Where a socket bound to `local` takes packets: on which nets, and at which addresses there.
+    pub(super) fn places_of(&self, end: &SocketEnd, local: Endpoint) -> Vec<(usize, Endpoint)> {
+        let at = |net: usize| end.places(local).map(move |place| (net, place));
+        (0..self.nets.len()).flat_map(at).filter(|&(net, place)| self.covers(net, place)).collect()
     }
 
     fn bindings(&self, net: usize, protocol: u8) -> &Rc<scoutline_proto::Bindings> {
@@ -150,14 +160,20 @@ impl Core {
     }
 
     /// An ephemeral port that is free for flows to `remote` (any peer if `None`).
-    fn free_port(&mut self, net: usize, protocol: u8, remote: Option<SocketAddrV4>) -> Option<u16> {
-        let local = self.nets[net].interface().address.get();
+    fn free_port(
+        &mut self,
+        net: usize,
+        protocol: u8,
+        local: Address,
+        remote: Option<Endpoint>,
+    ) -> Option<u16> {
         let towards = remote.unwrap_or_else(|| {
             // No peer yet: a random one keeps the ports of different sockets apart.
-            SocketAddrV4::new(Ipv4Addr::from_bits(self.random.next_u32()), EPHEMERAL.0)
+            let random = self.random.next_u32();
+            Endpoint::new(std::net::Ipv4Addr::from_bits(random), EPHEMERAL.0)
         });
         let in_use = |port| {
-            let key = flow_key(net, protocol, SocketAddrV4::new(local, port), towards);
+            let key = flow_key(net, protocol, Endpoint::new(local, port), towards);
             self.flows.lookup(&key).is_some()
         };
         self.bindings(net, protocol).ephemeral(local, towards, in_use)
@@ -177,15 +193,15 @@ impl Core {
             return Ok(0);
         }
         if end.bound.get().is_none() {
-            self.bind(end, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), false)?;
+            self.bind(end, anywhere(end), false)?;
         }
         let Some((_, local)) = end.bound.get() else { return Err(libc::EINVAL) };
         if !end.ensure_rings((ACCEPT_RING, 0), &Budget::default()) {
             return Err(libc::ENOBUFS);
         }
         end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
-        for (net, class) in self.listened_classes(end, local) {
-            if let Err(error) = self.make_listen_path(end, net, class, local) {
+        for (net, class, place) in self.listened_classes(end, local) {
+            if let Err(error) = self.make_listen_path(end, net, class, place) {
                 for id in end.listen_paths.take() {
                     self.destroy(id);
                 }
@@ -201,31 +217,40 @@ impl Core {
         end: &Rc<SocketEnd>,
         net: usize,
         class: u32,
-        local: SocketAddrV4,
+        place: Endpoint,
     ) -> Result<(), CreateError> {
         let stands = self.granted(self.policy.class(class), end).listen_stands;
-        let at = SocketAddrV4::new(self.nets[net].interface().address.get(), local.port());
+        let mut at = place;
+        if place.address.is_v4() {
+            at.address = self.nets[net].interface().address.get().into();
+        }
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
             .with(Name::Listen, Value::Number(end.backlog.get()))
             .with(Name::Local, Value::Address(at))
             .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
             .with(Name::SendBuffer, Value::Number(MAX_AHEAD))
-            .with(Name::PathName, Value::Text(format!("listen {local}").into()));
+            .with(Name::PathName, Value::Text(format!("listen {place}").into()));
         let attributes = with_segment(attributes, end);
         let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
-        self.nets[net].tcp.listen(local, class, id);
+        self.nets[net].tcp.listen(place, class, id);
         self.listeners.borrow_mut().insert(id, Rc::clone(end));
         end.listen_paths.borrow_mut().push(id);
         Ok(())
     }
 
-    fn connect(&mut self, end: &Rc<SocketEnd>, remote: SocketAddrV4, now: Time) -> Result<i32, Errno> {
+    fn connect(
+        &mut self,
+        end: &Rc<SocketEnd>,
+        remote: Endpoint,
+        scope: u32,
+        now: Time,
+    ) -> Result<i32, Errno> {
         if end.kind == slot_kind::DATAGRAM {
             if end.bound.get().is_none() {
-                self.bind(end, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), false)?;
+                self.bind(end, anywhere(end), false)?;
             }
-            return self.connect_datagram(end, Some(remote)).map(|()| 0);
+            return self.connect_datagram(end, Some(remote), scope).map(|()| 0);
         }
         if end.path.get().is_some() {
             return Err(libc::EISCONN);
@@ -233,13 +258,18 @@ impl Core {
         if !end.listen_paths.borrow().is_empty() {
             return Err(libc::EOPNOTSUPP);
         }
-        let net = self.net_towards(*remote.ip()).ok_or(libc::ENETUNREACH)?;
-        let address = self.nets[net].interface().address.get();
-        let port = match end.bound.get() {
-            Some((_, local)) => local.port(),
-            None => self.free_port(net, TCP, Some(remote)).ok_or(libc::EADDRNOTAVAIL)?,
+        let net = self.net_towards(remote.address, scope).ok_or(libc::ENETUNREACH)?;
+        let bound = end.bound.get().map_or(anywhere(end), |(_, local)| local);
+        let address = self.source_towards(net, bound.address, remote.address).ok_or(libc::EADDRNOTAVAIL)?;
+        if address.is_v4() != remote.address.is_v4() {
+            return Err(libc::ENETUNREACH);
+        }
+        let port = match bound.port {
+            0 => self.free_port(net, TCP, address, Some(remote)).ok_or(libc::EADDRNOTAVAIL)?,
+            port => port,
         };
-        let local = SocketAddrV4::new(address, port);
+        let local = Endpoint::new(address, port);
+        end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
         let key = flow_key(net, TCP, local, remote);
         if self.flows.lookup(&key).is_some() {
             return Err(libc::EADDRINUSE);
@@ -272,16 +302,29 @@ impl Core {
     }
 
     /// Gives a bound datagram socket the path for this peer, or for all.
-    fn connect_datagram(&mut self, end: &Rc<SocketEnd>, remote: Option<SocketAddrV4>) -> Result<(), Errno> {
+    fn connect_datagram(
+        &mut self,
+        end: &Rc<SocketEnd>,
+        remote: Option<Endpoint>,
+        scope: u32,
+    ) -> Result<(), Errno> {
         let Some((_, bound)) = end.bound.get() else { return Err(libc::EINVAL) };
         let net = match remote {
-            Some(remote) => self.net_towards(*remote.ip()).ok_or(libc::ENETUNREACH)?,
-            None => (0..self.nets.len())
-                .find(|&net| covers(bound, self.nets[net].interface().address.get()))
-                .ok_or(libc::EADDRNOTAVAIL)?,
+            Some(remote) => self.net_towards(remote.address, scope).ok_or(libc::ENETUNREACH)?,
+            None => self.places_of(end, bound).first().ok_or(libc::EADDRNOTAVAIL)?.0,
         };
-        let address = if remote.is_some() { self.nets[net].interface().address.get() } else { *bound.ip() };
-        let local = SocketAddrV4::new(address, bound.port());
+        end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
+        let address = match remote {
+            Some(remote) => self.source_towards(net, bound.address, remote.address),
+            // Without IPv6 on that net there is only IPv4.
+            None if !self.covers(net, bound) => Some(Address::UNSPECIFIED_V4),
+            None => Some(bound.address),
+        };
+        let address = address.ok_or(libc::EADDRNOTAVAIL)?;
+        if remote.is_some_and(|remote| remote.address.is_v4() != address.is_v4()) {
+            return Err(libc::ENETUNREACH);
+        }
+        let local = Endpoint::new(address, bound.port);
         let key = remote.map(|remote| flow_key(net, UDP, local, remote));
         if key.is_some_and(|key| self.flows.lookup(&key).is_some()) {
             return Err(libc::EADDRINUSE);
@@ -307,7 +350,10 @@ impl Core {
             self.destroy(old);
         }
         end.clear_state(slot_state::CONNECTED);
-        let attributes = socket_attributes(end, UDP, local, remote);
+        let mut attributes = socket_attributes(end, UDP, local, remote);
+        if remote.is_none() && end.places(local).count() > 1 {
+            attributes.set(Name::Other(DUAL), Value::Number(1));
+        }
         let id = self
             .make_path(net, "SOCKET", attributes, (class.number, stands))
             .map_err(|error| errno_of(&error))?;
@@ -315,7 +361,11 @@ impl Core {
         self.note_origin(id, None, &end.program.facts);
         match key {
             Some(key) => self.bind_flow(id, key),
-            None => self.nets[net].udp.listen(bound, class.number, id),
+            None => {
+                for (_, place) in self.places_of(end, bound).into_iter().filter(|(at, _)| *at == net) {
+                    self.nets[net].udp.listen(place, class.number, id);
+                }
+            }
         }
         Ok(())
     }
@@ -354,15 +404,6 @@ impl Core {
 
     pub(super) fn ring_sizes(&self) -> (u32, u32) {
         (self.settings.receive_buffer, self.settings.send_buffer)
-    }
-
-    /// The net that reaches an address.
-    fn net_towards(&self, remote: Ipv4Addr) -> Option<usize> {
-        let on_link = |net: &super::Net| net.interface().is_on_link(remote);
-        self.nets
-            .iter()
-            .position(on_link)
-            .or_else(|| self.nets.iter().position(|net| net.interface().route(remote).is_some()))
     }
 
     /// A process of a program is gone: what it held and nobody else holds is reset.
@@ -426,6 +467,12 @@ impl Core {
     }
 }
 
+/// What a socket that is bound to nothing takes: every address of its family.
+fn anywhere(end: &SocketEnd) -> Endpoint {
+    let inet6 = end.shared().flags.load(Ordering::Acquire) & slot_flag::INET6 != 0;
+    Endpoint::new(if inet6 { Address::UNSPECIFIED_V6 } else { Address::UNSPECIFIED_V4 }, 0)
+}
+
 fn protocol_of(end: &SocketEnd) -> u8 {
     if end.kind == slot_kind::STREAM { TCP } else { UDP }
 }
@@ -433,8 +480,8 @@ fn protocol_of(end: &SocketEnd) -> u8 {
 fn socket_attributes(
     end: &Rc<SocketEnd>,
     protocol: u8,
-    local: SocketAddrV4,
-    remote: Option<SocketAddrV4>,
+    local: Endpoint,
+    remote: Option<Endpoint>,
 ) -> Attributes {
     let any: Rc<dyn Any> = Rc::clone(end) as Rc<dyn Any>;
     let mut attributes = Attributes::new()

@@ -14,18 +14,17 @@
 //! the sweep has come to it, for the class keeps its number that long (see [`crate::policy`]). A change during a
 //! sweep starts it anew.
 
-use std::net::SocketAddrV4;
 use std::rc::Rc;
 use std::sync::mpsc::Sender;
 
 use scoutline_abi::api::Answer;
-use scoutline_base::{PathId, Time};
+use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
-use super::paths::{covers, note_level, socket_of};
+use super::paths::{flow_key, note_level, socket_of};
 use crate::admission::Booked;
 use crate::policy::{Class, Origin, mark_of};
 use crate::scheduling::Stands;
@@ -256,15 +255,24 @@ impl Core {
         }
     }
 
-    /// The nets and classes for which a listening socket needs a path.
-    pub(super) fn listened_classes(&self, end: &SocketEnd, local: SocketAddrV4) -> Vec<(usize, ClassIndex)> {
-        let nets =
-            (0..self.nets.len()).filter(|&net| covers(local, self.nets[net].interface().address.get()));
-        nets.flat_map(|net| {
-            let classes = self.policy.classes_at(&self.place_key(net, TCP, local), &end.program.facts);
-            classes.into_iter().map(move |class| (net, class))
-        })
-        .collect()
+    /// The nets, classes and addresses for which a listening socket needs a path.
+    pub(super) fn listened_classes(
+        &self,
+        end: &SocketEnd,
+        local: Endpoint,
+    ) -> Vec<(usize, ClassIndex, Endpoint)> {
+        let mut wanted = Vec::new();
+        for (net, place) in self.places_of(end, local) {
+            for at in self.ends_at(net, place) {
+                let key = flow_key(net, TCP, at, Endpoint::new(at.address.unspecified(), 0));
+                for class in self.policy.classes_at(&key, &end.program.facts) {
+                    if !wanted.contains(&(net, class, place)) {
+                        wanted.push((net, class, place));
+                    }
+                }
+            }
+        }
+        wanted
     }
 
     /// Gives a listening socket the listen paths that it needs now; what that cost.
@@ -277,7 +285,14 @@ impl Core {
         for id in end.listen_paths.borrow().clone() {
             let Some(path) = self.paths.get(id) else { continue };
             let serves = (self.extras[id.index as usize].net as usize, u32::from(path.class()));
-            if let Some(at) = missing.iter().position(|&other| other == serves) {
+            let is_v4 = path
+                .attributes
+                .address(scoutline_path::Name::Local)
+                .is_none_or(|local| local.address.is_v4());
+            let same = |&(net, class, place): &(usize, ClassIndex, Endpoint)| {
+                (net, class) == serves && place.address.is_v4() == is_v4
+            };
+            if let Some(at) = missing.iter().position(same) {
                 missing.swap_remove(at);
                 self.place_listen_path(end, id, serves.1, now);
             } else {
@@ -285,9 +300,9 @@ impl Core {
             }
         }
         spent += MAKE * (missing.len() + surplus.len()) as u32;
-        for (net, class) in missing {
+        for (net, class, place) in missing {
             // Without it, SYNs of that class go to another listen path, and are put into their class all the same.
-            let _ = self.make_listen_path(end, net, class, local);
+            let _ = self.make_listen_path(end, net, class, place);
         }
         if end.listen_paths.borrow().len() == surplus.len() {
             // Nothing could be made: the old ones serve on, as paths of the last class.
@@ -333,4 +348,4 @@ impl Core {
 }
 
 /// What rules with conditions on our end do not hold for.
-const UNBOUND: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0);
+const UNBOUND: Endpoint = Endpoint { address: Address::UNSPECIFIED_V4, port: 0 };

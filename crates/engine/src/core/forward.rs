@@ -52,7 +52,7 @@ impl Core {
         let bytes = message.bytes();
         let link = self.nets[net].interface().link_address.get();
         // Only what the link brought to us alone (RFC 1812 §5.3.4), and only IPv4.
-        let ours = bytes.get(..6) == Some(&link[..]) && key.protocol != 0;
+        let ours = bytes.get(..6) == Some(&link[..]) && key.protocol != 0 && key.local.is_v4();
         let Some(to) = self.way(net, key).filter(|_| ours) else { return Err(message) };
         let tos = bytes.get(TOS_AT).copied();
         let class = self.policy.class_for(key, tos, None);

@@ -1,13 +1,13 @@
 //! What a path costs to make and to end, measured on a whole engine (`scoutline bench micro`).
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::slot_kind;
-use scoutline_base::{DeviceId, PathId, Time};
+use scoutline_base::{DeviceId, Endpoint, PathId, Time};
 use scoutline_device::memory::{WireConfig, wire};
 use scoutline_device::{DeviceConfig, Driver, tap};
 use scoutline_path::{Attributes, Name, Value};
@@ -44,6 +44,7 @@ pub fn path_cost(neighbours: u32, rounds: u32) -> Result<PathCost, StartError> {
             address: OURS,
             prefix: 8,
             gateway: None,
+            ip6: None,
             rate: None,
             preemption: Preemption::default(),
         }],
@@ -88,18 +89,16 @@ fn listening(core: &mut Core) -> Result<Rc<SocketEnd>, StartError> {
     let fault = || StartError::Graph("the listen path could not be made".into());
     let program = core.programs.get(&id).cloned().ok_or_else(fault)?;
     let end = SocketEnd::open(&program, slot_kind::STREAM).ok_or_else(fault)?;
-    let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 80);
+    let local = Endpoint::new(Ipv4Addr::UNSPECIFIED, 80);
     core.bind(&end, local, false).and_then(|_| core.listen(&end, 128)).map_err(|_| fault())?;
     Ok(end)
 }
 
 /// A path as a SYN makes it, but for the handshake.
 fn passive(core: &mut Core, parent: PathId, number: u32) -> PathId {
-    let local = SocketAddrV4::new(OURS, 80);
-    let remote = SocketAddrV4::new(
-        Ipv4Addr::from_bits(0x0a01_0000 + number / 20_000),
-        1024 + (number % 20_000) as u16,
-    );
+    let local = Endpoint::new(OURS, 80);
+    let remote =
+        Endpoint::new(Ipv4Addr::from_bits(0x0a01_0000 + number / 20_000), 1024 + (number % 20_000) as u16);
     let attributes = Attributes::new()
         .with(Name::Protocol, Value::Number(u64::from(TCP)))
         .with(Name::Local, Value::Address(local))

@@ -31,7 +31,7 @@ use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
 use crate::settings::{DeviceSettings, EngineSettings};
 use crate::socket::{Listeners, SocketModule};
-use crate::start::StartError;
+use crate::start::{Served, StartError};
 use crate::sys;
 use crate::wheel::Wheel;
 
@@ -117,6 +117,8 @@ impl Core {
             policy,
             listeners,
             lowered: false,
+            served: Served::default(),
+            served_of: Vec::new(),
             forwarders: BTreeMap::new(),
             sweep: None,
             all_ring: false,
@@ -207,7 +209,9 @@ impl Core {
                 let tracks_woken = self.settings.cpu.is_some();
                 let program =
                     Program::new(id, program, pid, region, wakes, tracks_woken, Rc::clone(&self.extension));
-                self.programs.insert(id, Rc::new(program));
+                let program = Rc::new(program);
+                program.region.header().write_served(&self.networks());
+                self.programs.insert(id, program);
             }
             Command::RemoveRegion(id) => {
                 if let Some(program) = self.programs.get(&id).cloned() {
@@ -328,6 +332,8 @@ fn make_net(
         address: device.address,
         prefix_len: device.prefix,
         gateway: device.gateway,
+        ip6: device.ip6.clone(),
+        seed: u32::from_le_bytes(sys::random_bytes()),
         mtu: facts.mtu.min(u32::from(u16::MAX)) as u16,
         trusted_checksums: facts.trusted_checksums,
         // Every partner completes checksums and cuts super-segments, in software if it must.
@@ -336,6 +342,9 @@ fn make_net(
             tcp_segmentation: Some(facts.offload.max_segment_len - ethernet::HEADER_LEN as u32),
         },
     });
+    if device.ip6.is_some() && !interface.ip6.enabled {
+        return Err(StartError::Ip6 { device: partner.name().to_owned(), mtu });
+    }
     let tcp = Bindings::new(Rc::clone(policy) as Rc<_>, source.number());
     let udp = Bindings::new(Rc::clone(policy) as Rc<_>, source.number());
     let config = Config {

@@ -1,19 +1,18 @@
 //! Paths come and go: creation with class and level, effects of stages, destruction that returns everything.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{slot_request, slot_state};
-use scoutline_base::{DeviceId, PathId, Time};
+use scoutline_base::{DeviceId, Endpoint, PathId, Time};
 use scoutline_path::{
     Attributes, Control, CreateError, DropReason, Effect, FlowKey, Limits, Message, Name, Path, Value,
 };
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_proto::tcp::TcpStage;
 use scoutline_sched::{Entry, Level, Policy};
-use scoutline_wire::ethernet;
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
+use scoutline_wire::{ethernet, ipv6};
 
 use super::{Core, Extra};
 use crate::admission::Booked;
@@ -96,10 +95,9 @@ impl Core {
     }
 
     /// Our end of flows to a socket that is bound to `local` on a net, as classes' rules look at it.
-    pub(super) fn place_key(&self, net: usize, protocol: u8, local: SocketAddrV4) -> FlowKey {
-        let unspecified = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-        let at = SocketAddrV4::new(self.nets[net].interface().address.get(), local.port());
-        flow_key(net, protocol, at, unspecified)
+    pub(super) fn place_key(&self, net: usize, protocol: u8, local: Endpoint) -> FlowKey {
+        let at = self.ends_at(net, local).first().copied().unwrap_or(local);
+        flow_key(net, protocol, at, Endpoint::new(at.address.unspecified(), 0))
     }
 
     /// Why a SYN to a listen path is refused: dropped before it costs anything.
@@ -392,24 +390,23 @@ pub(super) fn socket_of(path: &scoutline_path::Path) -> Option<Rc<SocketEnd>> {
 /// True for a TCP segment that asks for a connection. The frame has been looked at by demultiplexing.
 fn is_syn(frame: &[u8]) -> bool {
     let Some(ip) = frame.get(ethernet::HEADER_LEN..) else { return false };
-    let header_len = ip.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    let (protocol_at, header_len) = match ip.first() {
+        Some(first) if first >> 4 == 4 => (9, usize::from(first & 0x0f) * 4),
+        // Behind extension headers it is looked at when the path exists.
+        _ => (ipv6::NEXT_HEADER_AT, ipv6::HEADER_LEN),
+    };
     let flags = ip.get(header_len + 13);
-    ip.get(9) == Some(&TCP) && flags.is_some_and(|flags| flags & (SYN | ACK) == SYN)
+    ip.get(protocol_at) == Some(&TCP) && flags.is_some_and(|flags| flags & (SYN | ACK) == SYN)
 }
 
 /// The key of a flow on a net.
-pub(super) fn flow_key(net: usize, protocol: u8, local: SocketAddrV4, remote: SocketAddrV4) -> FlowKey {
+pub(super) fn flow_key(net: usize, protocol: u8, local: Endpoint, remote: Endpoint) -> FlowKey {
     FlowKey {
-        remote: *remote.ip(),
-        local: *local.ip(),
-        remote_port: remote.port(),
-        local_port: local.port(),
+        remote: remote.address,
+        local: local.address,
+        remote_port: remote.port,
+        local_port: local.port,
         device: DeviceId(net as u16),
         protocol,
     }
-}
-
-/// True when a socket bound to `local` takes packets for `address`.
-pub(super) fn covers(local: SocketAddrV4, address: Ipv4Addr) -> bool {
-    local.ip().is_unspecified() || *local.ip() == address
 }

@@ -216,9 +216,9 @@ impl Host {
         Some(u32::from_le_bytes(bytes))
     }
 
-    /// Paths beside the five that serve the interface.
+    /// Paths beside those that serve the interface.
     fn socket_paths(&self) -> usize {
-        self.core.paths.len() - 5
+        self.core.paths.len() - self.core.nets[0].modules.service_paths().len()
     }
 }
 
@@ -256,6 +256,7 @@ fn device_settings(id: u16, address: [u8; 4]) -> DeviceSettings {
         address: address.into(),
         prefix: 24,
         gateway: None,
+        ip6: None,
         rate: None,
         preemption: Preemption::default(),
     }
@@ -267,7 +268,8 @@ struct Pair {
     now: Time,
 }
 
-const SERVER: u64 = 0x0a00_0001;
+/// 10.0.0.1 as calls have it.
+const SERVER: u64 = 0xffff_0a00_0001;
 const RINGS: u32 = 64 * 1024;
 
 impl Pair {
@@ -563,14 +565,19 @@ fn datagrams_there_and_back() {
     };
     for len in [0usize, 1, 100, 1472, 1473, 9000] {
         let question = pattern(len, len as u64);
-        send(&pair.client, client, Record { len: len as u32, address: 0, port: 0 }, &question);
+        send(
+            &pair.client,
+            client,
+            Record { len: len as u32, address: scoutline_base::Address::default(), port: 0 },
+            &question,
+        );
         let mut asked = Vec::new();
         pair.until("question", |pair| {
             asked.extend(pair.server.read(server, usize::MAX));
             !asked.is_empty()
         });
         let record = Record::from_bytes(asked[..HEADER_LEN].try_into().unwrap());
-        assert_eq!((record.len as usize, record.address), (len, 0x0a00_0002));
+        assert_eq!((record.len as usize, record.address), (len, "10.0.0.2".parse().unwrap()));
         assert_eq!(asked[HEADER_LEN..HEADER_LEN + len], question);
         send(&pair.server, server, record, &question);
         let mut answer = Vec::new();
@@ -591,6 +598,7 @@ mod classes;
 mod defer;
 mod floods;
 mod forward;
+mod ip6;
 mod policies;
 mod requests;
 mod transmit;

@@ -2,9 +2,9 @@
 //! those on the *packet* only when one comes; those on the *request* (`scoutline_proto::request`) when that is read. A kind of condition that a class does not have costs one look at an
 //! empty list.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use scoutline_base::DeviceId;
+use scoutline_base::{Address, DeviceId, V4_PREFIX_LEN};
 use scoutline_path::FlowKey;
 
 use crate::settings::{ClassSettings, ProgramFacts};
@@ -12,7 +12,7 @@ use crate::settings::{ClassSettings, ProgramFacts};
 /// Our end of a flow.
 pub(super) struct Place<'a> {
     /// Our address.
-    pub(super) address: Ipv4Addr,
+    pub(super) address: Address,
     /// Our port.
     pub(super) port: u16,
     /// Where its packets come in.
@@ -77,9 +77,10 @@ fn any_or<T>(conditions: &[T], holds: impl Fn(&T) -> bool) -> bool {
     conditions.is_empty() || conditions.iter().any(holds)
 }
 
-fn contains((network, prefix): (Ipv4Addr, u8), address: Ipv4Addr) -> bool {
-    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
-    (network.to_bits() ^ address.to_bits()) & mask == 0
+/// Without a prefix a network of either family is every address.
+fn contains((network, prefix): (IpAddr, u8), address: Address) -> bool {
+    let front = if network.is_ipv4() { V4_PREFIX_LEN } else { 0 };
+    prefix == 0 || address.is_within(network.into(), front.saturating_add(prefix))
 }
 
 /// Whether a control group is `group` or lies in it: whole names, not their beginnings.

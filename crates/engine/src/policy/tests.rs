@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use scoutline_base::DeviceId;
@@ -8,8 +8,8 @@ use scoutline_proto::Classifier;
 use super::ClassPolicy;
 use crate::settings::{ClassSettings, ProgramFacts};
 
-const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+const OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
 
 fn class(name: &str, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
     let mut class = ClassSettings::new(name);
@@ -18,7 +18,13 @@ fn class(name: &str, change: impl FnOnce(&mut ClassSettings)) -> ClassSettings {
 }
 
 fn key() -> FlowKey {
-    FlowKey { remote: PEER, local: OURS, remote_port: 4000, local_port: 80, ..FlowKey::default() }
+    FlowKey {
+        remote: PEER.into(),
+        local: OURS.into(),
+        remote_port: 4000,
+        local_port: 80,
+        ..FlowKey::default()
+    }
 }
 
 fn nginx() -> ProgramFacts {
@@ -108,7 +114,8 @@ fn the_first_rule_wins_and_different_kinds_must_all_hold() {
     });
     let web = class("web", |class| class.local_ports = vec![80..=80, 8000..=8100]);
     let policy = ClassPolicy::new(vec![preferred, web]);
-    let of = |remote: Ipv4Addr, local_port| {
+    let of = |remote: IpAddr, local_port| {
+        let remote = remote.into();
         let number = policy.class_for(&FlowKey { remote, local_port, ..key() }, Some(0), Some(&nginx()));
         policy.class(number).settings.name.clone()
     };
@@ -116,6 +123,19 @@ fn the_first_rule_wins_and_different_kinds_must_all_hold() {
     assert_eq!(of(PEER, 8100), "web");
     assert_eq!(of(OURS, 80), "web");
     assert_eq!(of(OURS, 22), "default");
+}
+
+#[test]
+fn networks_of_either_family() {
+    let of = |remote: &str| FlowKey { remote: remote.parse().unwrap(), ..key() };
+    let near = (IpAddr::V6("2001:db8::".parse().unwrap()), 32);
+    let takes = |network: (IpAddr, u8), remote: &str| {
+        takes(|class| class.sources = vec![network], &of(remote), Some(0))
+    };
+    assert!(takes(near, "2001:db8:9::1") && !takes(near, "2001:db9::1") && !takes(near, "10.0.0.3"));
+    assert!(takes((IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0), "10.0.0.3"), "without a prefix it is everybody");
+    assert!(takes((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), "2001:db8::1"));
+    assert!(!takes((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1), "::1"));
 }
 
 #[test]

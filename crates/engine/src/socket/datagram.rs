@@ -1,7 +1,6 @@
 //! The SOCKET stage of a UDP path: datagrams as records in the two rings.
 
 use std::any::Any;
-use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -16,8 +15,8 @@ use super::SocketEnd;
 use super::end::Written;
 use super::stream::set_addresses;
 
-/// The longest UDP payload over IPv4.
-const MAX_PAYLOAD: u32 = 65_507;
+/// The longest UDP payload, over IPv6: the protocol knows what IPv4 takes.
+const MAX_PAYLOAD: u32 = scoutline_proto::udp::MAX_PAYLOAD6 as u32;
 
 /// What the headers of a datagram come to on the wire: Ethernet, IPv4, UDP.
 const HEADERS_LEN: u64 = 14 + 20 + 8;
@@ -51,7 +50,7 @@ impl DatagramStage {
         }
         let record = Record {
             len: bytes.len() as u32,
-            address: message.facts.source.map_or(0, Ipv4Addr::to_bits),
+            address: message.facts.source.unwrap_or_default(),
             port: message.facts.ports.map_or(0, |(source, _)| source),
         };
         end.store(tail, &record.to_bytes());
@@ -79,12 +78,12 @@ impl DatagramStage {
         let mut block = self.block(record.len);
         end.load(at + HEADER_LEN as u64, &mut block[..record.len as usize]);
         end.freed.set(at + needed);
-        let facts = if record.address == 0 {
+        let facts = if record.port == 0 {
             Facts::default()
         } else {
             let local_port = end.shared().local_port.load(Ordering::Relaxed) as u16;
             Facts {
-                destination: Some(Ipv4Addr::from_bits(record.address)),
+                destination: Some(record.address),
                 ports: Some((local_port, record.port)),
                 ..Facts::default()
             }
@@ -109,9 +108,8 @@ impl Stage for DatagramStage {
 
     fn establish(&mut self, attributes: &mut Attributes) -> Result<(), CreateError> {
         if let Some(local) = attributes.address(Name::Local) {
-            let unspecified = std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
             let remote = attributes.address(Name::Remote);
-            set_addresses(&self.end, local, remote.unwrap_or(unspecified));
+            set_addresses(&self.end, local, remote.unwrap_or_default());
             self.end.add_state(slot_state::BOUND);
             if remote.is_some() {
                 self.end.add_state(slot_state::CONNECTED);

@@ -2,14 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind, slot_request, slot_state};
-use scoutline_base::PathId;
+use scoutline_base::{Address, Endpoint, PathId};
 use scoutline_path::{Budget, Tuning};
 use scoutline_proto::Bindings;
 use scoutline_ring::{Span, Spans, StreamMemory};
@@ -38,9 +37,11 @@ pub(crate) struct SocketEnd {
     /// The path below it.
     pub(crate) path: Cell<Option<PathId>>,
     /// What it is bound to: protocol and address.
-    pub(crate) bound: Cell<Option<(u8, SocketAddrV4)>>,
+    pub(crate) bound: Cell<Option<(u8, Endpoint)>>,
     /// The port that it has reserved for that, one entry per net.
-    reserved: RefCell<Vec<(Rc<Bindings>, SocketAddrV4)>>,
+    reserved: RefCell<Vec<(Rc<Bindings>, Endpoint)>>,
+    /// It takes IPv6 only (IPV6_V6ONLY).
+    pub(crate) v6_only: Cell<bool>,
     /// It shares its port (SO_REUSEPORT).
     pub(crate) shares_port: Cell<bool>,
     /// Listen paths, one per class (only for a listening socket).
@@ -95,6 +96,7 @@ impl SocketEnd {
             path: Cell::new(None),
             bound: Cell::new(None),
             reserved: RefCell::default(),
+            v6_only: Cell::new(false),
             shares_port: Cell::new(false),
             listen_paths: RefCell::default(),
             no_delay: Cell::new(false),
@@ -149,8 +151,15 @@ impl SocketEnd {
         true
     }
 
+    /// Where packets come in for a socket that is bound to `local`: at `::` those of IPv4 as well (RFC 3493 §3.7, §5.3).
+    pub(crate) fn places(&self, local: Endpoint) -> impl Iterator<Item = Endpoint> + use<> {
+        let dual = local.address == Address::UNSPECIFIED_V6 && !self.v6_only.get();
+        let v4 = Endpoint::new(Address::UNSPECIFIED_V4, local.port);
+        std::iter::once(local).chain(dual.then_some(v4))
+    }
+
     /// It holds a port of `bindings`, which goes back with the socket if not before.
-    pub(crate) fn keep_port(&self, bindings: Rc<Bindings>, local: SocketAddrV4) {
+    pub(crate) fn keep_port(&self, bindings: Rc<Bindings>, local: Endpoint) {
         self.reserved.borrow_mut().push((bindings, local));
     }
 

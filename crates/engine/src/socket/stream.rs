@@ -1,13 +1,12 @@
 //! The SOCKET stage of a TCP path.
 
 use std::any::Any;
-use std::net::SocketAddrV4;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
-use scoutline_base::Time;
+use scoutline_base::{Endpoint, Time};
 use scoutline_path::{
     Account, Attributes, Body, Budget, Burst, Context, Control, CreateError, DropReason, Effect, Message,
     Name, Stage, Tuning,
@@ -35,7 +34,7 @@ pub(crate) struct StreamStage {
     memory: Option<Budget>,
     /// Its place among the connections of its class, until the program has closed it and the peer has all data.
     seat: Option<Seat>,
-    addresses: Option<(SocketAddrV4, SocketAddrV4)>,
+    addresses: Option<(Endpoint, Endpoint)>,
     /// The class that the rules give it; its program may have asked for another.
     ruled: ClassIndex,
     standing: Standing,
@@ -514,10 +513,10 @@ impl Stage for StreamStage {
 }
 
 /// Tells the shim the addresses of a socket.
-pub(super) fn set_addresses(end: &SocketEnd, local: SocketAddrV4, remote: SocketAddrV4) {
+pub(super) fn set_addresses(end: &SocketEnd, local: Endpoint, remote: Endpoint) {
     let slot = end.shared();
-    slot.local_address.store(local.ip().to_bits(), Ordering::Relaxed);
-    slot.local_port.store(u32::from(local.port()), Ordering::Relaxed);
-    slot.remote_address.store(remote.ip().to_bits(), Ordering::Relaxed);
-    slot.remote_port.store(u32::from(remote.port()), Ordering::Relaxed);
+    slot.local_address.store(local.address);
+    slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
+    slot.remote_address.store(remote.address);
+    slot.remote_port.store(u32::from(remote.port), Ordering::Relaxed);
 }

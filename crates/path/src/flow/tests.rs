@@ -4,16 +4,22 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
-use scoutline_base::{DeviceId, PathId};
+use scoutline_base::{Address, DeviceId, PathId};
 
 use super::{FlowKey, FlowTable, flow_of_frame};
 
+/// A few of each family, some with the same last 32 bits.
+fn address() -> impl Strategy<Value = Address> {
+    (0u128..3, prop_oneof![Just(0xffff_u128 << 32), Just(0), Just(1 << 127), Just(0x2001 << 112)])
+        .prop_map(|(low, high)| Address::from_bits(high | low))
+}
+
 /// Few enough keys that operations meet, differing in every field.
 fn key() -> impl Strategy<Value = FlowKey> {
-    (0u32..4, 0u32..2, 0u16..4, 0u16..2, 0u16..2, prop_oneof![Just(6u8), Just(17)]).prop_map(
+    (address(), address(), 0u16..4, 0u16..2, 0u16..2, prop_oneof![Just(6u8), Just(17)]).prop_map(
         |(remote, local, remote_port, local_port, device, protocol)| FlowKey {
-            remote: Ipv4Addr::from(remote),
-            local: Ipv4Addr::from(local << 31),
+            remote,
+            local,
             remote_port,
             local_port: local_port << 15,
             device: DeviceId(device),
@@ -78,9 +84,14 @@ proptest! {
 
 #[test]
 fn holds_many_flows_without_clustering() {
+    let v6 = |n: u32| Address::from_bits(0x2001 << 112 | u128::from(n));
     let flow = |n: u32| FlowKey {
-        remote: Ipv4Addr::from(0x0a00_0000 + n / 1_000),
-        local: Ipv4Addr::new(10, 1, 0, 1),
+        remote: if n.is_multiple_of(3) {
+            v6(n / 1_000)
+        } else {
+            Ipv4Addr::from(0x0a00_0000 + n / 1_000).into()
+        },
+        local: if n.is_multiple_of(3) { v6(1 << 20) } else { Ipv4Addr::new(10, 1, 0, 1).into() },
         remote_port: (n % 1_000) as u16,
         local_port: 80,
         device: DeviceId(1),
@@ -116,8 +127,8 @@ fn frame() -> Vec<u8> {
 #[test]
 fn reads_the_key_of_a_common_frame() {
     let expected = FlowKey {
-        remote: Ipv4Addr::new(10, 0, 0, 2),
-        local: Ipv4Addr::new(10, 0, 0, 1),
+        remote: Ipv4Addr::new(10, 0, 0, 2).into(),
+        local: Ipv4Addr::new(10, 0, 0, 1).into(),
         remote_port: 4321,
         local_port: 80,
         device: DeviceId(5),
@@ -146,6 +157,54 @@ fn leaves_every_other_frame_to_the_modules() {
         ("longer than the frame", with(16, &47u16.to_be_bytes())),
         ("cut off", frame()[..41].to_vec()),
         ("nothing", Vec::new()),
+    ];
+    for (what, frame) in cases {
+        assert_eq!(flow_of_frame(&frame, DeviceId(0)), None, "{what}");
+    }
+}
+
+/// The same with IPv6.
+fn frame6() -> Vec<u8> {
+    let mut frame = vec![0xee; 14 + 40 + 24 + 2];
+    frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+    frame[14..18].copy_from_slice(&[0x6b, 0x80, 0, 0]);
+    frame[18..20].copy_from_slice(&24u16.to_be_bytes());
+    frame[20] = 6;
+    frame[22..54].fill(0);
+    frame[22] = 0x20;
+    frame[37] = 2;
+    frame[38] = 0x20;
+    frame[53] = 1;
+    frame[54..56].copy_from_slice(&4321u16.to_be_bytes());
+    frame[56..58].copy_from_slice(&80u16.to_be_bytes());
+    frame
+}
+
+#[test]
+fn reads_the_key_of_a_common_ipv6_frame() {
+    let expected = FlowKey {
+        remote: "2000::2".parse().unwrap(),
+        local: "2000::1".parse().unwrap(),
+        remote_port: 4321,
+        local_port: 80,
+        device: DeviceId(5),
+        protocol: 6,
+    };
+    assert_eq!(flow_of_frame(&frame6(), DeviceId(5)), Some(expected));
+    let with = |at: usize, bytes: &[u8]| {
+        let mut frame = frame6();
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+    let cases = [
+        ("version 4", with(14, &[0x45])),
+        ("an extension header", with(20, &[60])),
+        ("shorter than its header", with(18, &19u16.to_be_bytes())),
+        ("longer than the frame", with(18, &27u16.to_be_bytes())),
+        ("an IPv4 address as source", with(22, &mapped)),
+        ("an IPv4 address as destination", with(38, &mapped)),
+        ("cut off", frame6()[..61].to_vec()),
     ];
     for (what, frame) in cases {
         assert_eq!(flow_of_frame(&frame, DeviceId(0)), None, "{what}");

@@ -9,7 +9,7 @@ use libc::{
 };
 
 use super::{ours, vector};
-use crate::address::{self, Given, V4};
+use crate::address::{self, Given, Name};
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::{datagram, life, sendfile, stream, table};
@@ -47,7 +47,7 @@ fn send(socket: Socket, iov: &[iovec], flags: c_int, to: *const sockaddr, len: s
         None
     } else {
         match address::parse(to, len) {
-            Given::V4(to) => Some(to),
+            Given::Inet(to) => Some(to),
             Given::Unspecified => None,
             Given::Other => return err(libc::EAFNOSUPPORT),
         }
@@ -62,7 +62,7 @@ fn ours_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Socke
         return known;
     }
     match address::parse(to, len) {
-        Given::V4(to @ V4 { port: 1.., .. }) => life::adopt_for_send(fd, to),
+        Given::Inet(to @ Name { port: 1.., .. }) => life::adopt_for_send(fd, to),
         _ => None,
     }
 }

@@ -17,7 +17,9 @@ use scoutline_abi::layout::{
     EXCLUSIVE, PROCESS_COUNT, SET_COUNT, SLOT_COUNT, Slot, call_op, call_state, engine_state, slot_kind,
     slot_request as ask, slot_state as is,
 };
+use scoutline_abi::served::Network;
 use scoutline_abi::{Region, Span2};
+use scoutline_base::Address;
 
 const RING: u32 = 256 << 10;
 
@@ -25,7 +27,7 @@ const RING: u32 = 256 << 10;
 type Key = (usize, u32);
 
 struct World {
-    address: u32,
+    address: Address,
     doorbell: OwnedFd,
     regions: Vec<Arc<Region>>,
     /// Write ends, and how many processes know the set: a child knows its parent's.
@@ -47,7 +49,7 @@ pub(crate) fn serve(path: &str, address: Ipv4Addr, ready: impl FnOnce()) {
         let doorbell = OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC));
         let bell = doorbell.as_raw_fd();
         let world = Arc::new(Mutex::new(World {
-            address: u32::from(address),
+            address: address.into(),
             doorbell,
             regions: Vec::new(),
             pipes: HashMap::new(),
@@ -117,9 +119,8 @@ fn talk(world: &Arc<Mutex<World>>, connection: &OwnedFd, mut me: Option<(usize, 
             (kind::ATTACH, None) => {
                 let (region, memory) = Region::create().unwrap();
                 let header = region.header();
-                header.served[0].address.store(w.address, Relaxed);
-                header.served[0].prefix.store(24, Relaxed);
-                header.served_count.store(1, Release);
+                let network = Network { address: w.address, prefix_len: 96 + 24, ..Network::default() };
+                header.write_served(&[network]);
                 region.process(0).unwrap().alive.store(1, Release);
                 w.regions.push(Arc::new(region));
                 let index = w.regions.len() - 1;
@@ -371,18 +372,19 @@ impl World {
         let call = region.call(index).unwrap();
         let argument = |i: usize| call.arguments[i].load(Relaxed);
         let key = (r, call.slot.load(Relaxed));
+        let address = || Address::from_words([argument(3), argument(0)]);
         let result = match call.op.load(Relaxed) {
             call_op::OPEN => {
                 let key = self.open_slot(r, argument(0) as u32);
                 self.slot(key).references.store(1, Release);
                 key.1 as i32
             }
-            call_op::BIND => self.bind(key, argument(0) as u32, argument(1) as u16, argument(2)),
+            call_op::BIND => self.bind(key, address(), argument(1) as u16, argument(2)),
             call_op::LISTEN => {
                 self.slot(key).state.fetch_or(is::LISTENING, AcqRel);
                 0
             }
-            call_op::CONNECT => self.connect(key, argument(0) as u32, argument(1) as u16),
+            call_op::CONNECT => self.connect(key, address(), argument(1) as u16),
             call_op::DISCONNECT => {
                 self.slot(key).state.fetch_and(!is::CONNECTED, AcqRel);
                 0
@@ -397,7 +399,7 @@ impl World {
         }
     }
 
-    fn bind(&mut self, key: Key, address: u32, port: u16, reuse: u64) -> i32 {
+    fn bind(&mut self, key: Key, address: Address, port: u16, reuse: u64) -> i32 {
         let stream = self.slot(key).kind.load(Relaxed);
         let taken = |port: u16| {
             self.used.iter().any(|other| {
@@ -423,19 +425,19 @@ impl World {
             }
         }
         let slot = self.slot(key);
-        slot.local_address.store(address, Relaxed);
+        slot.local_address.store(address);
         slot.local_port.store(u32::from(port), Relaxed);
         slot.state.fetch_or(is::BOUND, AcqRel);
         0
     }
 
-    fn connect(&mut self, key: Key, address: u32, port: u16) -> i32 {
+    fn connect(&mut self, key: Key, address: Address, port: u16) -> i32 {
         if self.slot(key).state.load(Relaxed) & is::BOUND == 0 {
             self.bind(key, self.address, 0, 0);
         }
         let slot = self.slot(key);
-        slot.local_address.store(self.address, Relaxed);
-        slot.remote_address.store(address, Relaxed);
+        slot.local_address.store(self.address);
+        slot.remote_address.store(address);
         slot.remote_port.store(u32::from(port), Relaxed);
         if slot.kind.load(Relaxed) == slot_kind::DATAGRAM {
             slot.state.fetch_or(is::CONNECTED, AcqRel);
@@ -469,9 +471,9 @@ impl World {
         self.peers.insert(client, server);
         self.peers.insert(server, client);
         let (from, to, queue) = (self.slot(client), self.slot(server), self.slot(listener));
-        to.local_address.store(self.address, Relaxed);
+        to.local_address.store(self.address);
         to.local_port.store(queue.local_port.load(Relaxed), Relaxed);
-        to.remote_address.store(self.address, Relaxed);
+        to.remote_address.store(self.address);
         to.remote_port.store(from.local_port.load(Relaxed), Relaxed);
         to.state.store(is::CONNECTED | is::BOUND, Release);
         let region = &self.regions[listener.0];
@@ -627,8 +629,7 @@ impl World {
             let start = head + HEADER_LEN as u64;
             let payload = copy_out(&region.ring_spans(offset, RING, start, len).unwrap(), len);
             head += Record::ring_len(len);
-            let port =
-                if record.address == 0 { slot.remote_port.load(Relaxed) } else { u32::from(record.port) };
+            let port = if record.port == 0 { slot.remote_port.load(Relaxed) } else { u32::from(record.port) };
             let target = self.used.iter().copied().find(|other| {
                 let slot = self.slot(*other);
                 slot.kind.load(Relaxed) == slot_kind::DATAGRAM && slot.local_port.load(Relaxed) == port

@@ -44,8 +44,8 @@ impl ArpStage {
         {
             return context.account.on_drop(DropReason::Malformed);
         }
-        let ours = interface.is_ours(packet.target);
-        if interface.is_ours(packet.sender) {
+        let ours = interface.is_ours(packet.target.into());
+        if interface.is_ours(packet.sender.into()) {
             return self.on_conflict(&packet, context);
         }
         // RFC 5227 §1.1: a probe has no sender to learn from.
@@ -53,7 +53,7 @@ impl ArpStage {
             // RFC 826: an entry that exists is updated by any packet; one is made only for whoever speaks to us.
             // A reply that nobody asked for makes none.
             let create =
-                ours && packet.operation == Operation::Request && interface.is_on_link(packet.sender);
+                ours && packet.operation == Operation::Request && interface.is_on_link(packet.sender.into());
             let waited = interface.neighbours.borrow_mut().learn(
                 packet.sender,
                 packet.sender_link,

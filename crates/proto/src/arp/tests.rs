@@ -142,7 +142,7 @@ fn a_silent_neighbour_is_reported_to_the_paths_that_waited() {
     let [Effect::Notify(key, Control::Unreachable(icmp::UNREACHABLE, 1))] = &effects[..] else {
         panic!("{effects:?}");
     };
-    assert_eq!((key.remote, key.remote_port, key.local, key.local_port), (PEER, 9, OURS, 7));
+    assert_eq!((key.remote, key.remote_port, key.local, key.local_port), (PEER.into(), 9, OURS.into(), 7));
 }
 
 proptest! {

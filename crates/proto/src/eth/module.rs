@@ -45,6 +45,13 @@ const SERVICES: &[Service] = &[
         arity: Arity::Optional,
         initialise_first: false,
     },
+    Service {
+        name: "resolver6",
+        kind: ServiceKind::Resolve,
+        side: Side::Lower,
+        arity: Arity::Optional,
+        initialise_first: false,
+    },
 ];
 
 impl Module for EthModule {

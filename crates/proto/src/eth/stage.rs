@@ -1,14 +1,14 @@
 //! The link stage: strips the header inward, finds the neighbour and prepends it outward.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
-use scoutline_base::Time;
+use scoutline_base::{Address, Time};
 use scoutline_path::{Body, Burst, Context, DropReason, Message, Stage};
 use scoutline_wire::ethernet;
 
 use crate::arp::{Found, encapsulate, request_frame};
-use crate::{Interface, NextHop};
+use crate::{Interface, NextHop, arp, nd};
 
 /// The link stage of one path.
 ///
@@ -25,14 +25,14 @@ pub struct EthStage {
 
 #[derive(Clone, Copy, Debug)]
 struct Recent {
-    destination: Ipv4Addr,
+    destination: Address,
     link: ethernet::Address,
     until: Time,
     generation: u32,
 }
 
 impl EthStage {
-    /// A stage whose frames carry `ethertype`.
+    /// A stage whose frames carry `ethertype`; 0: either version of IP.
     pub fn new(interface: Rc<Interface>, ethertype: u16) -> EthStage {
         EthStage { interface, ethertype, recent: None, waits: false }
     }
@@ -51,7 +51,7 @@ impl EthStage {
             context.account.on_drop(DropReason::NotForUs);
             return false;
         }
-        if header.ethertype != self.ethertype {
+        if header.ethertype != self.ethertype && !self.carries(header.ethertype) {
             context.account.on_drop(DropReason::UnknownProtocol);
             return false;
         }
@@ -77,24 +77,44 @@ impl EthStage {
                 },
             },
         };
-        encapsulate(message, link, self.interface.link_address.get(), self.ethertype);
+        let ethertype = match self.ethertype {
+            0 if message.facts.destination.is_some_and(Address::is_v4) => ethernet::TYPE_IPV4,
+            0 => ethernet::TYPE_IPV6,
+            ethertype => ethertype,
+        };
+        encapsulate(message, link, self.interface.link_address.get(), ethertype);
         true
+    }
+
+    /// For paths of both versions.
+    fn carries(&self, ethertype: u16) -> bool {
+        self.ethertype == 0 && matches!(ethertype, ethernet::TYPE_IPV4 | ethernet::TYPE_IPV6)
+    }
+
+    /// What a remembered answer is compared with.
+    #[inline]
+    fn generation(&self, destination: Address) -> u32 {
+        if destination.is_v4() {
+            self.interface.neighbours.borrow().generation()
+        } else {
+            self.interface.neighbours6.borrow().generation().wrapping_add(self.interface.ip6.generation())
+        }
     }
 
     /// The link address for `destination` when this path found it lately and it still holds.
     #[inline]
-    pub(crate) fn recent_link(&self, destination: Ipv4Addr, now: Time) -> Option<ethernet::Address> {
+    pub(crate) fn recent_link(&self, destination: Address, now: Time) -> Option<ethernet::Address> {
         let recent = self.recent?;
         let holds = recent.destination == destination
             && now < recent.until
-            && recent.generation == self.interface.neighbours.borrow().generation();
+            && recent.generation == self.generation(destination);
         holds.then_some(recent.link)
     }
 
     /// Asks routes and neighbours. Without an answer the message is taken: it waits, or it is dropped.
     fn resolve(
         &mut self,
-        destination: Ipv4Addr,
+        destination: Address,
         message: &mut Message,
         context: &mut Context<'_>,
     ) -> Option<ethernet::Address> {
@@ -106,14 +126,65 @@ impl EthStage {
                 return None;
             }
         };
-        let mut neighbours = self.interface.neighbours.borrow_mut();
-        match neighbours.find(next_hop, context.now) {
+        match next_hop.as_v4() {
+            Some(next_hop) => self.ask_arp(destination, next_hop, message, context),
+            None => self.ask_nd(destination, next_hop.as_v6()?, message, context),
+        }
+    }
+
+    fn remember(&mut self, destination: Address, link: ethernet::Address, until: Time) {
+        let generation = self.generation(destination);
+        self.recent = Some(Recent { destination, link, until, generation });
+    }
+
+    fn ask_nd(
+        &mut self,
+        destination: Address,
+        next_hop: Ipv6Addr,
+        message: &mut Message,
+        context: &mut Context<'_>,
+    ) -> Option<ethernet::Address> {
+        let found = self.interface.neighbours6.borrow_mut().find(next_hop, context.now);
+        match found {
+            nd::Found::Known { link, until } => {
+                self.remember(destination, link, until);
+                Some(link)
+            }
+            nd::Found::Unknown { request } => {
+                if request {
+                    context.out.push(nd::solicitation_frame(&self.interface, next_hop, None));
+                }
+                self.waits = true;
+                let held = self.interface.neighbours6.borrow_mut().hold(next_hop, std::mem::take(message));
+                if let Some(refused) = held {
+                    context.drop_message(refused, DropReason::NoNeighbour);
+                }
+                None
+            }
+            nd::Found::Failed => {
+                self.interface.ip6.on_unreachable(next_hop);
+                let message = std::mem::take(message);
+                nd::on_given_up(&self.interface, &message, context.account, context.effects);
+                None
+            }
+        }
+    }
+
+    fn ask_arp(
+        &mut self,
+        destination: Address,
+        next_hop: Ipv4Addr,
+        message: &mut Message,
+        context: &mut Context<'_>,
+    ) -> Option<ethernet::Address> {
+        let found = self.interface.neighbours.borrow_mut().find(next_hop, context.now);
+        match found {
             Found::Known { link, until, probe } => {
                 if probe {
                     context.out.push(request_frame(&self.interface, next_hop, Some(link)));
                     self.waits = true;
                 }
-                self.recent = Some(Recent { destination, link, until, generation: neighbours.generation() });
+                self.remember(destination, link, until);
                 Some(link)
             }
             Found::Unknown { request } => {
@@ -121,15 +192,15 @@ impl EthStage {
                     context.out.push(request_frame(&self.interface, next_hop, None));
                 }
                 self.waits = true;
-                if let Some(refused) = neighbours.hold(next_hop, std::mem::take(message)) {
+                let held = self.interface.neighbours.borrow_mut().hold(next_hop, std::mem::take(message));
+                if let Some(refused) = held {
                     context.drop_message(refused, DropReason::NoNeighbour);
                 }
                 None
             }
             Found::Failed => {
-                drop(neighbours);
                 let message = std::mem::take(message);
-                crate::arp::on_given_up(&self.interface, &message, context.account, context.effects);
+                arp::on_given_up(&self.interface, &message, context.account, context.effects);
                 None
             }
         }
@@ -158,7 +229,7 @@ impl Stage for EthStage {
             return;
         }
         self.interface.on_neighbour_timeout(context.now, context.out, context.account, context.effects);
-        self.waits = self.interface.next_neighbour_timeout().is_some();
+        self.waits = self.interface.asks_neighbours();
     }
 
     fn describe(&self, facts: &mut Vec<(&'static str, String)>) {

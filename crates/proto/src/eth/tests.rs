@@ -76,7 +76,7 @@ fn groups_and_missing_routes() {
     let path = host.create("SOCKET", attributes);
     let mut to = |ip: Ipv4Addr| {
         let mut message = testing::block(b"x");
-        message.facts.destination = Some(ip);
+        message.facts.destination = Some(ip.into());
         message.facts.ports = Some((7, 9));
         host.send(path, message)
     };

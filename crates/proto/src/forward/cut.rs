@@ -45,6 +45,7 @@ pub(super) fn segments(
     let Some((field, transport_len)) = transport(packet, header) else { return false };
     let expected = match how.kind {
         SegmentationKind::Tcp4 => ipv4::PROTOCOL_TCP,
+        SegmentationKind::Tcp6 => return false,
         SegmentationKind::Udp => ipv4::PROTOCOL_UDP,
     };
     if header.protocol != expected || how.size == 0 {
@@ -60,7 +61,7 @@ pub(super) fn segments(
         let total_len = piece.len() as u16;
         set_lengths(&mut piece[..ip_len], total_len, identification, None);
         match how.kind {
-            SegmentationKind::Tcp4 => {
+            SegmentationKind::Tcp4 | SegmentationKind::Tcp6 => {
                 let at = ip_len + 4;
                 let sequence = u32::from_be_bytes([piece[at], piece[at + 1], piece[at + 2], piece[at + 3]]);
                 let sequence = sequence.wrapping_add((index * size) as u32);

@@ -62,7 +62,7 @@ impl ForwardStage {
             arrival: message.facts.arrival,
             checksum: message.facts.checksum,
             segmentation: message.facts.segmentation,
-            destination: Some(header.destination),
+            destination: Some(header.destination.into()),
             tos: header.tos,
             ..Facts::default()
         };
@@ -122,17 +122,20 @@ impl ForwardStage {
         }
         // RFC 1812 §5.3.7: martian addresses.
         let source = header.source;
-        if source.is_unspecified() || !self.from.is_valid_source(source) || self.to.is_ours(source) {
+        if source.is_unspecified()
+            || !self.from.is_valid_source(source.into())
+            || self.to.is_ours(source.into())
+        {
             return Err(DropReason::Malformed.into());
         }
-        if self.to.is_ours(header.destination) {
+        if self.to.is_ours(header.destination.into()) {
             return Err(DropReason::NotForUs.into());
         }
         // RFC 1812 §5.3.1
         if header.ttl <= 1 {
             return Err(Refusal::told(DropReason::TtlExceeded, icmp::TIME_EXCEEDED, icmp::TTL_EXCEEDED));
         }
-        let next_hop = match self.to.route(header.destination) {
+        let next_hop = match self.to.route(header.destination.into()) {
             Some(NextHop::Neighbour(next_hop)) => next_hop,
             Some(NextHop::Group(_)) => return Err(DropReason::NotForUs.into()),
             None => {
@@ -143,7 +146,8 @@ impl ForwardStage {
                 ));
             }
         };
-        if self.to.neighbours.borrow().has_failed(next_hop, now) {
+        let failed = |next_hop| self.to.neighbours.borrow().has_failed(next_hop, now);
+        if next_hop.as_v4().is_some_and(failed) {
             let host = icmp::unreachable::HOST;
             return Err(Refusal::told(DropReason::NoNeighbour, icmp::UNREACHABLE, host));
         }

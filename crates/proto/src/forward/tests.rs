@@ -37,6 +37,8 @@ impl Router {
             address: Ipv4Addr::new(10, 1, 0, 1),
             prefix_len: 24,
             gateway: None,
+            ip6: None,
+            seed: 1,
             mtu,
             trusted_checksums: true,
             offload: Offload::default(),

@@ -74,13 +74,13 @@ impl IcmpStage {
         let Some(quoted) = icmp::Quoted::parse(quote) else {
             return context.account.on_drop(DropReason::Malformed);
         };
-        if !self.interface.is_ours(quoted.source) {
+        if !self.interface.is_ours(quoted.source.into()) {
             return context.account.on_drop(DropReason::NotForUs);
         }
         self.errors += 1;
         let key = FlowKey {
-            remote: quoted.destination,
-            local: quoted.source,
+            remote: quoted.destination.into(),
+            local: quoted.source.into(),
             remote_port: quoted.ports.1,
             local_port: quoted.ports.0,
             device: self.interface.device,
@@ -146,7 +146,7 @@ impl UnreachableStage {
         };
         // RFC 1122 §3.2.2: never about broadcasts and multicasts, fragments other than the first, or errors (ICMP
         // never comes here). Invalid sources were refused by the network stage.
-        let may = self.interface.is_ours(header.destination)
+        let may = self.interface.is_ours(header.destination.into())
             && !header.source.is_unspecified()
             && header.fragment_offset == 0
             && header.protocol != ipv4::PROTOCOL_ICMP;
@@ -166,8 +166,8 @@ impl UnreachableStage {
         let facts = Facts {
             device: facts.device,
             checksum: Checksum::Complete,
-            source: Some(header.destination),
-            destination: Some(header.source),
+            source: Some(header.destination.into()),
+            destination: Some(header.source.into()),
             ..Facts::default()
         };
         turned.push(Message { head: Head::default(), body, facts });

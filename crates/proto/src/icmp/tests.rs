@@ -69,7 +69,10 @@ fn an_error_reaches_the_flow_that_it_is_about() {
     let [Effect::Notify(key, Control::UnreachableSegment(3, 1, _))] = &effects[..] else {
         panic!("{effects:?}")
     };
-    assert_eq!((key.local, key.local_port, key.remote, key.remote_port), (OURS, 8080, PEER, 80));
+    assert_eq!(
+        (key.local, key.local_port, key.remote, key.remote_port),
+        (OURS.into(), 8080, PEER.into(), 80)
+    );
     assert_eq!(key.protocol, 6);
     host.receive(path, &icmp_frame(icmp::UNREACHABLE, 1, [0; 4], &quote(PEER)));
     assert!(host.effects().is_empty(), "about a datagram that was never ours");

@@ -1,8 +1,8 @@
 //! The IP4 module.
 
-use std::net::Ipv4Addr;
 use std::rc::Rc;
 
+use scoutline_base::Address;
 use scoutline_path::{
     Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Step,
     Verdict, View,
@@ -66,15 +66,14 @@ impl Module for Ip4Module {
         let protocol = attributes
             .number(Name::Protocol)
             .ok_or(CreateError::MissingAttribute { module: "IP4", attribute: "Protocol" })?;
-        let local = attributes.address(Name::Local).map_or(Ipv4Addr::UNSPECIFIED, |address| *address.ip());
-        let local = if local.is_unspecified() { interface.address.get() } else { local };
-        if !interface.is_ours(local) {
-            return Err(CreateError::Unreachable);
-        }
-        let remote = attributes.address(Name::Remote).map(|address| *address.ip());
+        let local = attributes.address(Name::Local).map_or(Address::UNSPECIFIED_V4, |local| local.address);
+        let local = if local.is_unspecified() { interface.address.get().into() } else { local };
+        let local = local.as_v4().filter(|_| interface.is_ours(local)).ok_or(CreateError::Unreachable)?;
+        let remote = attributes.address(Name::Remote).map(|remote| remote.address);
         if remote.is_some_and(|remote| interface.route(remote).is_none()) {
             return Err(CreateError::Unreachable);
         }
+        let remote = remote.map(|remote| remote.as_v4().ok_or(CreateError::Unreachable)).transpose()?;
         let stage = Ip4Stage::new(interface, protocol as u8, local, remote);
         Ok(Step { stage: Some(Box::new(stage)), next: Next::Through("down") })
     }
@@ -86,11 +85,11 @@ impl Module for Ip4Module {
             Ok(header) => header,
             Err(error) => return Verdict::Drop(super::reason(error)),
         };
-        view.key.remote = header.source;
-        view.key.local = header.destination;
+        view.key.remote = header.source.into();
+        view.key.local = header.destination.into();
         view.key.protocol = header.protocol;
         view.tos = header.tos;
-        if !self.interface.accepts(header.destination) {
+        if !self.interface.accepts(header.destination.into()) {
             return Verdict::Drop(DropReason::NotForUs);
         }
         if header.is_fragment() {

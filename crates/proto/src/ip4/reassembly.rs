@@ -1,13 +1,13 @@
-//! Reassembly of fragments (RFC 791 §3.2, RFC 815's task), pure, with limits.
+//! Reassembly of fragments (RFC 791 §3.2, RFC 815's task), pure, with limits; of both families, which differ in what
+//! tells that pieces belong together ([`Fragmented`]).
 //!
 //! A datagram whose fragments overlap or contradict each other is dropped whole, and what else comes for it until
 //! its time is over (RFC 5722 §4, which Linux applies to IPv4 as well): overlaps are attacks, not accidents. An
 //! exact duplicate is an accident and is ignored.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use scoutline_base::Time;
+use scoutline_base::{Address, Time};
 use scoutline_path::DropReason;
 use scoutline_wire::ipv4::{Header, MIN_HEADER_LEN};
 
@@ -41,32 +41,83 @@ impl Default for Limits {
 
 /// What became of a fragment.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Offered {
+pub enum Offered<H = Header> {
     /// It waits for the others.
     Kept,
     /// It was there already.
     Duplicate,
     /// It was the last: the header of the whole datagram, and its payload.
-    Complete(Header, Vec<u8>),
+    Complete(H, Vec<u8>),
     /// It was dropped, perhaps with all that it belonged to.
     Refused(DropReason),
 }
 
-/// RFC 791 §3.2: fragments with these four in common belong together.
+/// RFC 791 §3.2: fragments with these four in common belong together; in IPv6 the protocol is 0 (RFC 8200 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
-    source: Ipv4Addr,
-    destination: Ipv4Addr,
-    identification: u16,
-    protocol: u8,
+pub struct Key {
+    /// From whom.
+    pub source: Address,
+    /// To whom.
+    pub destination: Address,
+    /// As its sender numbered it.
+    pub identification: u32,
+    /// What the whole carries.
+    pub protocol: u8,
+}
+
+/// The header of a fragment.
+pub trait Fragmented: Copy {
+    /// What it belongs to.
+    fn key(&self) -> Key;
+    /// Where its payload stands in the whole, in bytes.
+    fn offset(&self) -> usize;
+    /// It is not the last.
+    fn more(&self) -> bool;
+    /// The longest payload of a whole.
+    const MAX_LEN: usize;
+    /// The header of the whole, of which this is the first piece and whose payload has `len` bytes.
+    #[must_use]
+    fn of_whole(&self, len: usize) -> Self;
+}
+
+impl Fragmented for Header {
+    const MAX_LEN: usize = u16::MAX as usize - MIN_HEADER_LEN;
+
+    fn key(&self) -> Key {
+        Key {
+            source: self.source.into(),
+            destination: self.destination.into(),
+            identification: u32::from(self.identification),
+            protocol: self.protocol,
+        }
+    }
+
+    fn offset(&self) -> usize {
+        usize::from(self.fragment_offset)
+    }
+
+    fn more(&self) -> bool {
+        self.more_fragments
+    }
+
+    fn of_whole(&self, len: usize) -> Header {
+        Header {
+            header_len: MIN_HEADER_LEN as u8,
+            total_len: (len + MIN_HEADER_LEN) as u16,
+            more_fragments: false,
+            fragment_offset: 0,
+            dont_fragment: false,
+            ..*self
+        }
+    }
 }
 
 #[derive(Debug)]
-struct Datagram {
+struct Datagram<H> {
     key: Key,
     deadline: Time,
     /// Header of the piece at offset 0, once it came.
-    first: Option<Header>,
+    first: Option<H>,
     /// Length of the whole payload, once the last piece came.
     len: Option<usize>,
     /// By offset, without overlap.
@@ -78,33 +129,33 @@ struct Datagram {
 
 /// A datagram whose time was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Expired {
+pub struct Expired<H = Header> {
     /// Header and first eight bytes of its first fragment, when that had come: what an error quotes.
-    pub first: Option<(Header, [u8; 8])>,
+    pub first: Option<(H, [u8; 8])>,
 }
 
 /// The datagrams in progress.
 #[derive(Debug)]
-pub struct Reassembler {
+pub struct Reassembler<H = Header> {
     limits: Limits,
     /// Oldest first, so deadlines are in order.
-    datagrams: Vec<Datagram>,
+    datagrams: Vec<Datagram<H>>,
     bytes: usize,
 }
 
-impl Reassembler {
+impl<H: Fragmented> Reassembler<H> {
     /// With nothing in progress.
-    pub fn new(limits: Limits) -> Reassembler {
+    pub fn new(limits: Limits) -> Reassembler<H> {
         Reassembler { limits, datagrams: Vec::new(), bytes: 0 }
     }
 
     /// Takes a fragment: its header, and its payload.
-    pub fn offer(&mut self, header: &Header, payload: &[u8], now: Time) -> Offered {
-        let start = usize::from(header.fragment_offset);
+    pub fn offer(&mut self, header: &H, payload: &[u8], now: Time) -> Offered<H> {
+        let (start, more) = (header.offset(), header.more());
         let end = start + payload.len();
         // RFC 791 §3.2: pieces but the last are multiples of eight; nothing reaches beyond what a length can tell.
-        let uneven = header.more_fragments && !payload.len().is_multiple_of(8);
-        if payload.is_empty() || uneven || end + MIN_HEADER_LEN > usize::from(u16::MAX) {
+        let uneven = more && !payload.len().is_multiple_of(8);
+        if payload.is_empty() || uneven || end > H::MAX_LEN {
             return Offered::Refused(DropReason::Malformed);
         }
         let index = match self.find(header, now) {
@@ -115,7 +166,7 @@ impl Reassembler {
         if datagram.poisoned {
             return Offered::Refused(DropReason::FragmentOverlap);
         }
-        match datagram.place(start, end, payload, header.more_fragments) {
+        match datagram.place(start, end, payload, more) {
             Place::Duplicate => return Offered::Duplicate,
             Place::Contradiction => {
                 self.bytes -= datagram.poison();
@@ -132,7 +183,7 @@ impl Reassembler {
         }
         datagram.bytes += payload.len();
         self.bytes += payload.len();
-        if !header.more_fragments {
+        if !more {
             datagram.len = Some(end);
         }
         if start == 0 {
@@ -151,7 +202,7 @@ impl Reassembler {
     }
 
     /// Gives up what took too long; datagrams that were dropped before, for an overlap, are not told again.
-    pub fn on_timeout(&mut self, now: Time) -> Vec<Expired> {
+    pub fn on_timeout(&mut self, now: Time) -> Vec<Expired<H>> {
         let over = self.datagrams.partition_point(|datagram| datagram.deadline <= now);
         let mut expired = Vec::new();
         for datagram in self.datagrams.drain(..over) {
@@ -175,13 +226,8 @@ impl Reassembler {
     }
 
     /// The datagram of a fragment; a new one when it is the first and there is room.
-    fn find(&mut self, header: &Header, now: Time) -> Result<usize, DropReason> {
-        let key = Key {
-            source: header.source,
-            destination: header.destination,
-            identification: header.identification,
-            protocol: header.protocol,
-        };
+    fn find(&mut self, header: &H, now: Time) -> Result<usize, DropReason> {
+        let key = header.key();
         if let Some(index) = self.datagrams.iter().position(|datagram| datagram.key == key) {
             return Ok(index);
         }
@@ -202,22 +248,14 @@ impl Reassembler {
         Ok(self.datagrams.len() - 1)
     }
 
-    fn complete(&mut self, index: usize, first: Header) -> Offered {
+    fn complete(&mut self, index: usize, first: H) -> Offered<H> {
         let datagram = self.datagrams.remove(index);
         self.bytes -= datagram.bytes;
         let mut payload = Vec::with_capacity(datagram.bytes);
         for (_, piece) in &datagram.pieces {
             payload.extend_from_slice(piece);
         }
-        let header = Header {
-            header_len: MIN_HEADER_LEN as u8,
-            total_len: (payload.len() + MIN_HEADER_LEN) as u16,
-            more_fragments: false,
-            fragment_offset: 0,
-            dont_fragment: false,
-            ..first
-        };
-        Offered::Complete(header, payload)
+        Offered::Complete(first.of_whole(payload.len()), payload)
     }
 }
 
@@ -227,7 +265,7 @@ enum Place {
     Contradiction,
 }
 
-impl Datagram {
+impl<H> Datagram<H> {
     /// Where a piece goes among the others.
     fn place(&self, start: usize, end: usize, payload: &[u8], more: bool) -> Place {
         let at = self.pieces.partition_point(|&(other, _)| other < start);

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use scoutline_base::Time;
+use scoutline_base::{Address, Time};
 use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Effect, Facts, Message, Stage};
 use scoutline_ring::Block;
 use scoutline_wire::{ethernet, icmp, ipv4};
@@ -54,8 +54,8 @@ impl Ip4Stage {
         };
         message.truncate(usize::from(header.total_len));
         message.advance(usize::from(header.header_len));
-        message.facts.source = Some(header.source);
-        message.facts.destination = Some(header.destination);
+        message.facts.source = Some(header.source.into());
+        message.facts.destination = Some(header.destination.into());
         message.facts.tos = header.tos;
         true
     }
@@ -66,7 +66,7 @@ impl Ip4Stage {
         if let Body::Control(_) = message.body {
             return true;
         }
-        let Some(destination) = self.remote.or(message.facts.destination) else {
+        let Some(destination) = self.remote.or(message.facts.destination.and_then(Address::as_v4)) else {
             context.account.on_drop(DropReason::NoRoute);
             return false;
         };
@@ -75,7 +75,7 @@ impl Ip4Stage {
             context.account.on_drop(DropReason::Malformed);
             return false;
         };
-        message.facts.destination = Some(destination);
+        message.facts.destination = Some(destination.into());
         let header = self.header(destination, total_len, context.marked(message.facts.tos));
         header.emit(message.head.prepend(ipv4::MIN_HEADER_LEN));
         grow_offsets(&mut message.facts, ipv4::MIN_HEADER_LEN);
@@ -110,11 +110,11 @@ impl Ip4Stage {
     }
 
     fn push_fragments(&self, message: &Message, into: &mut Burst, context: &mut Context<'_>) {
-        let Some(destination) = self.remote.or(message.facts.destination) else {
+        let Some(destination) = self.remote.or(message.facts.destination.and_then(Address::as_v4)) else {
             return context.account.on_drop(DropReason::NoRoute);
         };
         let header = self.header(destination, 0, context.marked(message.facts.tos));
-        let facts = Facts { destination: Some(destination), ..message.facts.clone() };
+        let facts = Facts { destination: Some(destination.into()), ..message.facts.clone() };
         if fragment::cut(message, &header, &facts, self.interface.mtu.get(), into).is_err() {
             context.account.on_drop(DropReason::Malformed);
         }
@@ -196,7 +196,7 @@ impl ReassemblyStage {
     ) {
         let interface = &self.interface;
         // RFC 1122 §3.2.2: never about broadcasts or errors, and at a limited rate (RFC 1812 §4.3.2.8).
-        let may = interface.is_ours(header.destination)
+        let may = interface.is_ours(header.destination.into())
             && !header.source.is_unspecified()
             && header.protocol != ipv4::PROTOCOL_ICMP
             && interface.icmp_errors.borrow_mut().take(context.now);

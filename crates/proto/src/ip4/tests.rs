@@ -37,7 +37,10 @@ fn options_are_skipped_and_padding_is_cut() {
     host.receive(path, &frame);
     let received = host.received();
     assert_eq!(received[0].bytes(), b"hello");
-    assert_eq!((received[0].facts.source, received[0].facts.destination), (Some(PEER), Some(OURS)));
+    assert_eq!(
+        (received[0].facts.source, received[0].facts.destination),
+        (Some(PEER.into()), Some(OURS.into()))
+    );
 }
 
 #[test]
@@ -77,7 +80,7 @@ fn what_the_link_cannot_carry_is_cut_and_put_together_again() {
     let (mut host, path) = host();
     let payload: Vec<u8> = (0..9000u32).map(|index| index as u8).collect();
     let mut message = testing::block(&payload);
-    message.facts.destination = Some(PEER);
+    message.facts.destination = Some(PEER.into());
     message.facts.ports = Some((7, 9));
     let frames = host.send(path, message);
     assert_eq!(frames.len(), 7);

@@ -1,11 +1,10 @@
 //! The stages without a connection: of a listen path, and of the path that resets what nobody takes.
 
-use std::net::{IpAddr, SocketAddrV4};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scoutline_base::Time;
+use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{
     Attributes, Body, Burst, Context, DropReason, Effect, FlowKey, Message, Name, Stage, Value,
 };
@@ -44,7 +43,7 @@ const INHERITED: [Name; 8] = [
 pub struct ListenStage {
     interface: Rc<Interface>,
     tcp: Rc<Tcp>,
-    local: SocketAddrV4,
+    local: Endpoint,
     backlog: Rc<Backlog>,
     inherited: Attributes,
     accepted: u64,
@@ -54,7 +53,7 @@ impl ListenStage {
     pub(super) fn new(
         interface: Rc<Interface>,
         tcp: Rc<Tcp>,
-        local: SocketAddrV4,
+        local: Endpoint,
         backlog: Rc<Backlog>,
         attributes: &Attributes,
     ) -> ListenStage {
@@ -107,7 +106,7 @@ impl ListenStage {
         context: &mut Context<'_>,
     ) {
         let Some(source) = message.facts.source else { return };
-        let remote = SocketAddrV4::new(source, header.source_port);
+        let remote = Endpoint::new(source, header.source_port);
         if context.effects.iter().any(|effect| is_creation_for(effect, remote)) {
             return context.account.on_drop(DropReason::BadFlags);
         }
@@ -121,13 +120,14 @@ impl ListenStage {
 
     fn flow(message: &Message, header: &Header) -> Option<Flow> {
         let (source, destination) = (message.facts.source?, message.facts.destination?);
-        let ours = (IpAddr::V4(destination), header.destination_port);
-        Some(Flow { ours, theirs: (IpAddr::V4(source), header.source_port) })
+        let ours = (destination.to_ip(), header.destination_port);
+        Some(Flow { ours, theirs: (source.to_ip(), header.source_port) })
     }
 
-    fn config(&self) -> Arc<Config> {
+    fn config(&self, remote: Address) -> Arc<Config> {
         self.tcp.config_for(
             &self.interface,
+            remote,
             self.inherited.number(Name::ReceiveBuffer),
             self.inherited.number(Name::SendBuffer),
             self.inherited.number(Name::Other(MAX_SEGMENT)),
@@ -167,7 +167,7 @@ impl ListenStage {
         context: &mut Context<'_>,
     ) {
         let Some(flow) = ListenStage::flow(message, header) else { return };
-        let config = self.config();
+        let config = self.config(flow.theirs.0.into());
         if context.transmit_room == 0 || !config.syn_cookies {
             self.backlog.refused.set(self.backlog.refused.get() + 1);
             return context.account.on_drop(DropReason::BacklogFull);
@@ -213,7 +213,7 @@ impl ListenStage {
         if header.source_port == 0 {
             return context.account.on_drop(DropReason::Malformed);
         }
-        let remote = SocketAddrV4::new(source, header.source_port);
+        let remote = Endpoint::new(source, header.source_port);
         // A SYN that was sent twice within one burst makes one connection.
         if context.effects.iter().any(|effect| is_creation_for(effect, remote)) {
             return context.account.on_drop(DropReason::BadFlags);
@@ -229,7 +229,7 @@ impl ListenStage {
         &mut self,
         message: Message,
         header: &Header,
-        remote: SocketAddrV4,
+        remote: Endpoint,
         recalled: Option<Recalled>,
         context: &mut Context<'_>,
     ) {
@@ -237,7 +237,7 @@ impl ListenStage {
             return context.account.on_drop(DropReason::Malformed);
         };
         self.accepted += 1;
-        let local = SocketAddrV4::new(destination, header.destination_port);
+        let local = Endpoint::new(destination, header.destination_port);
         let half_open = Rc::new(HalfOpen::take(&self.backlog));
         let mut attributes = self
             .inherited
@@ -257,7 +257,7 @@ impl ListenStage {
     }
 }
 
-fn is_creation_for(effect: &Effect, remote: SocketAddrV4) -> bool {
+fn is_creation_for(effect: &Effect, remote: Endpoint) -> bool {
     matches!(effect, Effect::Create { attributes, .. } if attributes.address(Name::Remote) == Some(remote))
 }
 

@@ -1,26 +1,27 @@
 //! The TCP module, and what it shares with the engine.
 
 use std::cell::{Cell, RefCell};
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use scoutline_base::Time;
+use scoutline_base::{Address, Time};
 use scoutline_path::{
-    Attributes, CreateError, DropReason, FlowKey, Module, Name, Next, Service, Stage, Step, Value, Verdict,
-    View,
+    Attributes, CreateError, DropReason, FlowKey, Module, Name, Service, Stage, Step, Value, Verdict, View,
 };
-use scoutline_wire::{ipv4, tcp};
+use scoutline_wire::{ethernet, ipv4, ipv6, tcp};
 
 use super::isn::Secret;
 use super::stage::Begins;
 use super::{Config, ListenStage, ResetStage, TcpStage};
+use crate::udp::below;
 use crate::{Bindings, Interface};
 
 /// The attribute (`Name::Other`) of a path that begins with a SYN that it was given as its first message.
 pub const PASSIVE: &str = "passive";
 /// The attribute (`Name::Other`) that makes the path that answers segments which nobody takes.
 pub const RESET: &str = "reset";
+/// The same over IPv6.
+pub const RESET6: &str = "reset6";
 /// The attribute (`Name::Other`) with which a listening socket's paths share one [`Backlog`] (`Value::Any`).
 pub const BACKLOG: &str = "backlog";
 /// The attribute (`Name::Other`) with the largest segment of a connection, as its program set it (TCP_MAXSEG).
@@ -32,7 +33,10 @@ pub(super) const COOKIE: &str = "cookie";
 pub(super) const HALF_OPEN: &str = "half-open";
 
 /// The longest IP and TCP headers that we send.
-const MAX_HEADERS: u32 = (ipv4::MIN_HEADER_LEN + tcp::MAX_HEADER_LEN) as u32;
+const MAX_HEADERS: u32 = (ipv6::HEADER_LEN + tcp::MAX_HEADER_LEN) as u32;
+/// What a super-segment over IPv6 has at most: interfaces that take longer ones of IPv4 take 64 KiB of IPv6, the link
+/// header included (Linux' `gso_max_size`).
+const MAX_TRANSMIT_LEN6: u32 = u16::MAX as u32 - ethernet::HEADER_LEN as u32 - MAX_HEADERS;
 /// Configurations that are kept ready; sockets rarely differ in more than a few.
 const MAX_CONFIGS: usize = 16;
 
@@ -119,6 +123,7 @@ impl Tcp {
     pub(super) fn config_for(
         &self,
         interface: &Interface,
+        remote: Address,
         receive: Option<u64>,
         send: Option<u64>,
         max_segment: Option<u64>,
@@ -127,11 +132,15 @@ impl Tcp {
         let receive = receive.map_or(base.receive_buffer, |size| size.min(u64::from(u32::MAX)) as u32);
         let send = send.map_or(base.send_buffer, |size| size.min(u64::from(u32::MAX)) as u32);
         // RFC 6691: the MTU less both headers without options.
-        let mss =
-            interface.mtu.get().saturating_sub((ipv4::MIN_HEADER_LEN + tcp::MIN_HEADER_LEN) as u16).max(64);
+        let (mtu, headers, longest) = if remote.is_v4() {
+            (interface.mtu.get(), ipv4::MIN_HEADER_LEN, u32::MAX)
+        } else {
+            (interface.ip6.mtu(), ipv6::HEADER_LEN, MAX_TRANSMIT_LEN6)
+        };
+        let mss = mtu.saturating_sub((headers + tcp::MIN_HEADER_LEN) as u16).max(64);
         let mss = max_segment.map_or(mss, |most| mss.min(most.max(64) as u16));
         let max_transmit_len = match interface.offload.get().tcp_segmentation {
-            Some(datagram) => base.max_transmit_len.min(datagram.saturating_sub(MAX_HEADERS)),
+            Some(datagram) => base.max_transmit_len.min(datagram.saturating_sub(MAX_HEADERS)).min(longest),
             None => u32::from(mss),
         };
         let fits = |config: &Config| {
@@ -167,8 +176,8 @@ impl Tcp {
 
     /// Initial sequence number and timestamp offset of a flow (RFC 6528, RFC 7323 §5.4).
     pub(super) fn initial(&self, key: &FlowKey, now: Time) -> (u32, u32) {
-        let ours = (IpAddr::V4(key.local), key.local_port);
-        let theirs = (IpAddr::V4(key.remote), key.remote_port);
+        let ours = (key.local.to_ip(), key.local_port);
+        let theirs = (key.remote.to_ip(), key.remote_port);
         (self.secret.initial_sequence(ours, theirs, now), self.secret.timestamp_offset(ours, theirs))
     }
 }
@@ -188,22 +197,26 @@ impl TcpModule {
     fn connection_stage(&self, attributes: &mut Attributes) -> Result<TcpStage, CreateError> {
         let local = attributes.require_address(Name::Local, "TCP", "Local")?;
         let remote = attributes.require_address(Name::Remote, "TCP", "Remote")?;
-        let local_ip = if local.ip().is_unspecified() { self.interface.address.get() } else { *local.ip() };
         // A connection is between two hosts (RFC 9293 §3.9.2.3, MUST-57).
-        let address = *remote.ip();
-        if address.is_multicast() || !self.interface.is_valid_source(address) || remote.port() == 0 {
+        let address = remote.address;
+        let none = address.is_multicast() || address.is_unspecified() && !address.is_v4();
+        if none || !self.interface.is_valid_source(address) || remote.port == 0 {
             return Err(CreateError::Unreachable);
         }
+        let local_ip = Some(local.address).filter(|local| !local.is_unspecified());
+        let local_ip = local_ip.or_else(|| self.interface.source_for(address));
+        let local_ip = local_ip.ok_or(CreateError::Unreachable)?;
         let key = FlowKey {
             remote: address,
             local: local_ip,
-            remote_port: remote.port(),
-            local_port: local.port(),
+            remote_port: remote.port,
+            local_port: local.port,
             device: self.interface.device,
             protocol: ipv4::PROTOCOL_TCP,
         };
         let config = self.tcp.config_for(
             &self.interface,
+            address,
             attributes.number(Name::ReceiveBuffer),
             attributes.number(Name::SendBuffer),
             attributes.number(Name::Other(MAX_SEGMENT)),
@@ -238,18 +251,25 @@ impl Module for TcpModule {
     fn create_stage(&self, attributes: &mut Attributes) -> Result<Step, CreateError> {
         attributes.set(Name::Protocol, Value::Number(u64::from(ipv4::PROTOCOL_TCP)));
         let interface = Rc::clone(&self.interface);
+        let mut family = Address::UNSPECIFIED_V4;
         let stage: Box<dyn Stage> = if attributes.value(Name::Other(RESET)).is_some() {
+            Box::new(ResetStage::new(interface))
+        } else if attributes.value(Name::Other(RESET6)).is_some() {
+            family = Address::UNSPECIFIED_V6;
             Box::new(ResetStage::new(interface))
         } else if let Some(limit) = attributes.number(Name::Listen) {
             let local = attributes.require_address(Name::Local, "TCP", "Local")?;
+            family = local.address;
             attributes.remove(Name::Remote);
             let backlog = attributes.any::<Backlog>(Name::Other(BACKLOG));
             let backlog = backlog.unwrap_or_else(|| Backlog::new(limit.min(u64::from(u32::MAX)) as u32));
             Box::new(ListenStage::new(interface, Rc::clone(&self.tcp), local, backlog, attributes))
         } else {
-            Box::new(self.connection_stage(attributes)?)
+            let stage = self.connection_stage(attributes)?;
+            family = stage.key().remote;
+            Box::new(stage)
         };
-        Ok(Step { stage: Some(stage), next: Next::Through("down") })
+        Ok(Step { stage: Some(stage), next: below(family) })
     }
 
     fn demux(&self, view: &mut View<'_>) -> Verdict {

@@ -13,13 +13,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scoutline_base::Time;
+use scoutline_base::{Endpoint, Time};
 use scoutline_path::{
     Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Message, Segmentation,
     SegmentationKind, Stage,
 };
 use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
-use scoutline_wire::{checksum, icmp, ipv4};
+use scoutline_wire::{checksum, icmp, ipv4, ipv6};
 
 use super::module::{HalfOpen, Recalled, Tcp};
 use super::{Config, Connection, Drop, Events, Keepalive, State, Transmit};
@@ -30,8 +30,8 @@ use crate::{Interface, errno};
 /// Payload that counts as one message more of the device's room: a super-segment of 192 KiB as 13.
 const ROOM_UNIT_LEN: u64 = 16 << 10;
 
-/// What the headers of a segment come to on the wire: Ethernet, IPv4, TCP; the options of every segment beside.
-const FRAME_HEADERS: u64 = 14 + 20 + 20;
+/// What the headers of a segment come to on the wire: Ethernet and TCP; IP and the options of every segment beside.
+const FRAME_HEADERS: u64 = 14 + 20;
 
 /// The stage of one connection.
 pub struct TcpStage {
@@ -321,13 +321,14 @@ impl TcpStage {
     /// Makes segments while the device has room, and then reports the end if it was reached.
     fn transmit(&mut self, outward: &mut Burst, inward: &mut Burst, context: &mut Context<'_>) {
         let emitter = Emitter { interface: &self.interface, key: &self.key };
+        let ip_len = if self.key.remote.is_v4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN } as u64;
         if let Machine::Running(connection) = &mut self.machine {
             loop {
                 if context.transmit_room == 0 {
                     context.more = true;
                     return;
                 }
-                let headers = FRAME_HEADERS + connection.options_len();
+                let headers = FRAME_HEADERS + ip_len + connection.options_len();
                 let frame = u64::from(connection.segment_payload()) + headers;
                 let segments = u64::from(context.segment_len).min(context.transmit_len) / frame;
                 let Some(transmit) = connection.poll_transmit_within(segments, context.now) else {
@@ -405,8 +406,8 @@ impl Stage for TcpStage {
 
     fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
         let key = &self.key;
-        facts.push(("local", format!("{}:{}", key.local, key.local_port)));
-        facts.push(("remote", format!("{}:{}", key.remote, key.remote_port)));
+        facts.push(("local", Endpoint::new(key.local, key.local_port).to_string()));
+        facts.push(("remote", Endpoint::new(key.remote, key.remote_port).to_string()));
         let Machine::Running(connection) = &self.machine else {
             let state = if matches!(self.machine, Machine::Passive(_) | Machine::Recalled(..)) {
                 State::Listen
@@ -505,7 +506,7 @@ impl Emitter<'_> {
         }
         if payload_len > usize::from(transmit.segment_size) {
             message.facts.segmentation = Some(Segmentation {
-                kind: SegmentationKind::Tcp4,
+                kind: if self.key.remote.is_v4() { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 },
                 size: transmit.segment_size,
                 header_len: header.emitted_len() as u16,
             });
@@ -529,6 +530,7 @@ impl Emitter<'_> {
         }
         out[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_be_bytes());
         message.facts.device = self.interface.device;
+        message.facts.source = Some(key.local);
         message.facts.destination = Some(key.remote);
         message.facts.checksum = if partial {
             Checksum::Partial { start: 0, offset: CHECKSUM_OFFSET as u16 }

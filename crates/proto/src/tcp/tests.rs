@@ -8,7 +8,7 @@ use scoutline_path::{
     Attributes, Body, Checksum, Control, DropReason, Effect, Message, Name, SegmentationKind, Value, Verdict,
 };
 use scoutline_wire::tcp::{Flags, Header};
-use scoutline_wire::{checksum, ipv4};
+use scoutline_wire::{checksum, ipv4, ipv6};
 
 use super::{ListenStage, State, TcpStage};
 use crate::testing::{
@@ -34,7 +34,7 @@ pub(in crate::tcp) fn listen(host: &mut Host, backlog: u64) -> PathId {
 
 pub(in crate::tcp) fn connecting(host: &mut Host, local: u16) -> PathId {
     let (ours, theirs) =
-        (host.interface.address.get(), if host.interface.is_ours(OURS) { PEER } else { OURS });
+        (host.interface.address.get(), if host.interface.is_ours(OURS.into()) { PEER } else { OURS });
     let flow = attributes().with(Name::Local, address(ours, local)).with(Name::Remote, address(theirs, 80));
     host.create("SOCKET", flow)
 }
@@ -58,6 +58,16 @@ pub(in crate::tcp) fn wire(host: &Host, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 
 /// Makes the checksum of a segment right, whatever it was.
 fn fix(mut frame: Vec<u8>) -> Vec<u8> {
+    if let Ok(ip) = ipv6::Header::parse(&frame[14..]) {
+        // What is no segment is complete.
+        if ip.next_header == ipv4::PROTOCOL_TCP {
+            frame[54 + 16..54 + 18].fill(0);
+            let pseudo = checksum::pseudo_header(ip.source, ip.destination, 6, ip.payload_len.into());
+            let sum = checksum::finish(checksum::add(pseudo, checksum::sum(&frame[54..])));
+            frame[54 + 16..54 + 18].copy_from_slice(&sum.to_be_bytes());
+        }
+        return frame;
+    }
     let ip = ipv4::Header::parse(&frame[14..]).unwrap();
     let start = 14 + usize::from(ip.header_len);
     frame[start + 16..start + 18].fill(0);

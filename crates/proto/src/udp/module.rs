@@ -1,8 +1,8 @@
 //! The UDP module.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 
+use scoutline_base::Address;
 use scoutline_path::{
     Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Step, Value,
     Verdict, View,
@@ -41,7 +41,19 @@ pub(crate) const SERVICES: &[Service] = &[
         arity: Arity::One,
         initialise_first: true,
     },
+    Service {
+        name: "down6",
+        kind: ServiceKind::Net,
+        side: Side::Lower,
+        arity: Arity::One,
+        initialise_first: true,
+    },
 ];
+
+/// Which of them leads on for addresses of this family.
+pub(crate) fn below(local: Address) -> Next {
+    Next::Through(if local.is_v4() { "down" } else { "down6" })
+}
 
 impl Module for UdpModule {
     fn name(&self) -> &'static str {
@@ -60,16 +72,13 @@ impl Module for UdpModule {
         let local = attributes.require_address(Name::Local, "UDP", "Local")?;
         let remote = attributes.address(Name::Remote);
         // A wildcard has no peer: IP4 must not take 0.0.0.0 for one.
-        if remote.is_some_and(|remote| remote.ip().is_unspecified()) {
+        if remote.is_some_and(|remote| remote.address.is_unspecified()) {
             attributes.remove(Name::Remote);
         }
         attributes.set(Name::Protocol, Value::Number(u64::from(ipv4::PROTOCOL_UDP)));
-        let ip =
-            if local.ip() == &Ipv4Addr::UNSPECIFIED { self.interface.address.get() } else { *local.ip() };
-        let remote = remote.filter(|remote| !remote.ip().is_unspecified());
-        let local = SocketAddrV4::new(ip, local.port());
+        let remote = remote.filter(|remote| !remote.address.is_unspecified());
         let stage = UdpStage::new(Rc::clone(&self.interface), local, remote);
-        Ok(Step { stage: Some(Box::new(stage)), next: Next::Through("down") })
+        Ok(Step { stage: Some(Box::new(stage)), next: below(local.address) })
     }
 
     fn demux(&self, view: &mut View<'_>) -> Verdict {

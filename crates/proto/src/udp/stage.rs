@@ -1,15 +1,17 @@
 //! The UDP stage of one path, connected or not.
 
-use std::net::SocketAddrV4;
 use std::rc::Rc;
 
+use scoutline_base::{Endpoint, Time};
 use scoutline_path::{Body, Burst, Checksum, Context, Control, DropReason, Facts, Message, Stage};
-use scoutline_wire::{checksum, ipv4, udp};
+use scoutline_wire::{checksum, ipv4, ipv6, udp};
 
 use crate::{Interface, errno};
 
-/// The most data of one datagram: 65,535 less the headers of IP and UDP. Above it a send is EMSGSIZE.
+/// The most data of one datagram over IPv4: 65,535 less the headers of IP and UDP. Above it a send is EMSGSIZE.
 pub const MAX_PAYLOAD: usize = 65_535 - ipv4::MIN_HEADER_LEN - udp::HEADER_LEN;
+/// The same over IPv6, whose length does not count its header.
+pub const MAX_PAYLOAD6: usize = 65_535 - udp::HEADER_LEN;
 
 /// The UDP stage.
 ///
@@ -19,13 +21,13 @@ pub const MAX_PAYLOAD: usize = 65_535 - ipv4::MIN_HEADER_LEN - udp::HEADER_LEN;
 /// once (SO_ERROR), not its end. `Control::Close` is answered by `Control::Closed`.
 pub struct UdpStage {
     interface: Rc<Interface>,
-    local: SocketAddrV4,
-    remote: Option<SocketAddrV4>,
+    local: Endpoint,
+    remote: Option<Endpoint>,
 }
 
 impl UdpStage {
-    /// A stage for datagrams from `local`, and to and from `remote` alone when it is connected.
-    pub fn new(interface: Rc<Interface>, local: SocketAddrV4, remote: Option<SocketAddrV4>) -> UdpStage {
+    /// A stage for datagrams from `local` (from an unspecified address: whichever fits the peer), and to and from `remote` alone when it is connected.
+    pub fn new(interface: Rc<Interface>, local: Endpoint, remote: Option<Endpoint>) -> UdpStage {
         UdpStage { interface, local, remote }
     }
 
@@ -50,14 +52,14 @@ impl UdpStage {
             return Err(DropReason::Malformed);
         };
         // A connected path takes its peer's datagrams alone, also when it was found by its port.
-        let expected = SocketAddrV4::new(source, header.source_port);
+        let expected = Endpoint::new(source, header.source_port);
         if self.remote.is_some_and(|remote| remote != expected) {
             return Err(DropReason::NotForUs);
         }
         // The link's padding and what IP carries beyond the datagram do not belong to it.
         message.truncate(usize::from(header.len));
-        // RFC 768: 0 means that the sender made none.
-        if header.checksum != 0 && !checksum_vouched(&self.interface, &message.facts) {
+        // RFC 768: 0 means that the sender made none; over IPv6 each must have one (RFC 8200 §8.1).
+        if (header.checksum != 0 || !source.is_v4()) && !checksum_vouched(&self.interface, &message.facts) {
             let bytes = message.bytes();
             let pseudo = checksum::pseudo_header(source, destination, ipv4::PROTOCOL_UDP, bytes.len());
             // RFC 1122 §4.1.3.4: discarded in silence.
@@ -90,7 +92,7 @@ impl UdpStage {
             }
             return false;
         }
-        match self.give(message) {
+        match self.give(message, context.now) {
             Ok(()) => true,
             Err(reason) => {
                 context.account.on_drop(reason);
@@ -99,27 +101,40 @@ impl UdpStage {
         }
     }
 
-    fn give(&self, message: &mut Message) -> Result<(), DropReason> {
+    fn give(&self, message: &mut Message, now: Time) -> Result<(), DropReason> {
         let len = message.body_len();
-        if len > MAX_PAYLOAD {
-            return Err(DropReason::Malformed);
-        }
         let remote = match (self.remote, message.facts.destination, message.facts.ports) {
             (Some(remote), _, _) => remote,
-            (None, Some(address), Some((_, port))) => SocketAddrV4::new(address, port),
+            (None, Some(address), Some((_, port))) => Endpoint::new(address, port),
             _ => return Err(DropReason::NoRoute),
         };
+        let (most, ip_len) = if remote.address.is_v4() {
+            (MAX_PAYLOAD, ipv4::MIN_HEADER_LEN)
+        } else {
+            (MAX_PAYLOAD6, ipv6::HEADER_LEN)
+        };
+        if len > most {
+            return Err(DropReason::Malformed);
+        }
+        let source = Some(self.local.address).filter(|local| !local.is_unspecified());
+        let source = source.or_else(|| self.interface.source_for(remote.address));
+        let source = source.ok_or(DropReason::NoRoute)?;
         let len = len + udp::HEADER_LEN;
         let header = udp::Header {
-            source_port: self.local.port(),
-            destination_port: remote.port(),
+            source_port: self.local.port,
+            destination_port: remote.port,
             len: len as u16,
             checksum: 0,
         };
-        message.facts.destination = Some(*remote.ip());
-        let pseudo = checksum::pseudo_header(*self.local.ip(), *remote.ip(), ipv4::PROTOCOL_UDP, len);
+        message.facts.source = Some(source);
+        message.facts.destination = Some(remote.address);
+        let pseudo = checksum::pseudo_header(source, remote.address, ipv4::PROTOCOL_UDP, len);
         // Fragments cannot be completed by a device: the sum runs over all of them.
-        let fragmented = len + ipv4::MIN_HEADER_LEN > usize::from(self.interface.mtu.get());
+        let mtu = match remote.address.as_v6() {
+            Some(remote) => self.interface.ip6.path_mtu(remote, now),
+            None => self.interface.mtu.get(),
+        };
+        let fragmented = len + ip_len > usize::from(mtu);
         let leave =
             self.interface.offload.get().checksum && (!fragmented || message.facts.segmentation.is_some());
         let body_sum = if leave { 0 } else { checksum::sum(message.bytes()) };

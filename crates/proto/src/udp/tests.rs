@@ -32,7 +32,10 @@ fn datagrams_come_with_their_addresses() {
     let received = host.received();
     assert_eq!(received[0].bytes(), b"hello");
     let facts = &received[0].facts;
-    assert_eq!((facts.source, facts.destination, facts.ports), (Some(PEER), Some(OURS), Some((9, 7))));
+    assert_eq!(
+        (facts.source, facts.destination, facts.ports),
+        (Some(PEER.into()), Some(OURS.into()), Some((9, 7)))
+    );
     host.receive(path, &udp_frame((9, 7), b""));
     assert_eq!(host.received()[0].bytes(), b"");
 }
@@ -109,7 +112,7 @@ fn outward_to_the_remote_or_to_where_the_message_says() {
     let mut message = testing::block(b"x");
     assert!(host.send(wildcard, testing::block(b"lost")).is_empty());
     assert_eq!(host.drops(wildcard), [(DropReason::NoRoute, 1)]);
-    message.facts.destination = Some(PEER);
+    message.facts.destination = Some(PEER.into());
     message.facts.ports = Some((0, 99));
     let sent = host.send(wildcard, message);
     assert_eq!(udp::Header::parse(&sent[0][34..]).unwrap().destination_port, 99);

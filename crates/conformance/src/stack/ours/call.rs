@@ -9,7 +9,7 @@ use scoutline_abi::datagram::{HEADER_LEN, Record};
 use scoutline_abi::layout::{
     call_op, call_state, slot_kind, slot_option, slot_request as ask, slot_state as is,
 };
-use scoutline_base::Time;
+use scoutline_base::{Address, Time};
 use scoutline_engine::Driven;
 
 use super::Program;
@@ -184,7 +184,7 @@ impl Caller<'_> {
         if self.at(fd).state() & is::BOUND != 0 {
             return fails(libc::EINVAL);
         }
-        self.plain(call_op::BIND, fd.slot, [0, u64::from(port), fd.reuse, 0])
+        self.plain(call_op::BIND, fd.slot, [word_of(Ipv4Addr::UNSPECIFIED), u64::from(port), fd.reuse, 0])
     }
 
     fn listen(&mut self, fd: &Fd, backlog: i32) -> Tried {
@@ -236,11 +236,9 @@ impl Caller<'_> {
         let state = socket.state();
         if !socket.is_stream() {
             return match to {
-                Some((address, port)) => self.plain(
-                    call_op::CONNECT,
-                    fd.slot,
-                    [u64::from(address.to_bits()), u64::from(port), 0, 0],
-                ),
+                Some((address, port)) => {
+                    self.plain(call_op::CONNECT, fd.slot, [word_of(address), u64::from(port), 0, 0])
+                }
                 None => self.plain(call_op::DISCONNECT, fd.slot, [0; 4]),
             };
         }
@@ -265,7 +263,7 @@ impl Caller<'_> {
             return fails(libc::EISCONN);
         }
         let Some((address, port)) = to else { return fails(libc::EAFNOSUPPORT) };
-        let arguments = [u64::from(address.to_bits()), u64::from(port), 0, 0];
+        let arguments = [word_of(address), u64::from(port), 0, 0];
         let result = self.call(call_op::CONNECT, fd.slot, arguments);
         if result < 0 {
             return fails(-result);
@@ -354,7 +352,7 @@ impl Caller<'_> {
         }
         if to.is_some() && socket.state() & is::BOUND == 0 {
             // The shim binds a socket that sends to where paths lead.
-            let result = self.call(call_op::BIND, fd.slot, [0, 0, 0, 0]);
+            let result = self.call(call_op::BIND, fd.slot, [word_of(Ipv4Addr::UNSPECIFIED), 0, 0, 0]);
             if result < 0 {
                 return fails(-result);
             }
@@ -362,9 +360,9 @@ impl Caller<'_> {
         let socket = self.at(fd);
         let (address, port) = match to {
             Some((_, 0)) => return fails(libc::EINVAL),
-            Some((address, port)) => (address.to_bits(), port),
+            Some((address, port)) => (address.into(), port),
             None if socket.state() & is::CONNECTED == 0 => return fails(libc::EDESTADDRREQ),
-            None => (0, 0),
+            None => (Address::UNSPECIFIED_V4, 0),
         };
         let errno = socket.take_error();
         if errno != 0 {
@@ -409,7 +407,7 @@ impl Caller<'_> {
             socket.slot.receive_head.store(head + Record::ring_len(record.len as usize), Release);
         }
         let value = if flags & libc::MSG_TRUNC != 0 { i64::from(record.len) } else { copied as i64 };
-        let address = Some((Ipv4Addr::from_bits(record.address), record.port));
+        let address = Some((ipv4(record.address), record.port));
         Tried::Done(Answer { bytes, address, ..Answer::of(value) })
     }
 
@@ -488,7 +486,7 @@ impl Caller<'_> {
             remote(socket)
         } else {
             let slot = socket.slot;
-            (Ipv4Addr::from_bits(slot.local_address.load(Relaxed)), slot.local_port.load(Relaxed) as u16)
+            (ipv4(slot.local_address.load()), slot.local_port.load(Relaxed) as u16)
         };
         Tried::Done(Answer { address: Some(address), ..Answer::of(0) })
     }
@@ -589,7 +587,17 @@ fn timeval(value: &[u8]) -> Result<u64, i32> {
     u64::try_from(seconds * 1_000_000 + micros).map_err(|_| libc::EDOM)
 }
 
+/// The second word of an IPv4 address as calls have it; the first is zero.
+fn word_of(address: Ipv4Addr) -> u64 {
+    Address::from(address).words()[1]
+}
+
+/// Scripts speak IPv4 only.
+fn ipv4(address: Address) -> Ipv4Addr {
+    address.as_v4().unwrap_or(Ipv4Addr::UNSPECIFIED)
+}
+
 fn remote(socket: Socket<'_>) -> (Ipv4Addr, u16) {
     let slot = socket.slot;
-    (Ipv4Addr::from_bits(slot.remote_address.load(Relaxed)), slot.remote_port.load(Relaxed) as u16)
+    (ipv4(slot.remote_address.load()), slot.remote_port.load(Relaxed) as u16)
 }

@@ -11,7 +11,7 @@ const RATE: u64 = 100_000_000;
 const BACKGROUND: u64 = 873;
 const RINGS: u32 = 1 << 20;
 /// The server's address, on the far side.
-const FAR: u64 = 0x0a01_0002;
+const FAR: u64 = 0xffff_0a01_0002;
 
 struct Chain {
     client: Host,

@@ -8,7 +8,7 @@ use crate::clock;
 use crate::scheduling::{Asks, JobAsks};
 use crate::settings::ClassSettings;
 
-const CLIENT: u64 = 0x0a00_0002;
+const CLIENT: u64 = 0xffff_0a00_0002;
 
 /// A class for one of our ports.
 pub(super) fn asking(name: &str, port: u16, asks: Asks) -> ClassSettings {
@@ -42,7 +42,7 @@ impl Pair {
 
     fn path_at(&self, port: u16) -> scoutline_base::PathId {
         let local = |path: &scoutline_path::Path| path.attributes.address(scoutline_path::Name::Local);
-        let found = self.server.core.paths.iter().find(|path| local(path).is_some_and(|l| l.port() == port));
+        let found = self.server.core.paths.iter().find(|path| local(path).is_some_and(|l| l.port == port));
         found.expect("a path at this port").id()
     }
 
@@ -56,8 +56,10 @@ impl Pair {
 
 /// A small datagram to the connected peer; false when the ring has no room for it.
 fn send(host: &Host, slot: u32) -> bool {
-    let mut bytes = Record { len: 16, address: 0, port: 0 }.to_bytes().to_vec();
+    let mut bytes =
+        Record { len: 16, address: scoutline_base::Address::default(), port: 0 }.to_bytes().to_vec();
     bytes.extend([7; 16]);
+    bytes.resize(Record::ring_len(16) as usize, 0);
     let shared = host.slot(slot);
     let used = shared.send_tail.load(Ordering::Relaxed) - shared.send_head.load(Ordering::Acquire);
     let fits = u64::from(shared.send_size.load(Ordering::Acquire)) - used >= bytes.len() as u64;

@@ -337,7 +337,10 @@ impl Datagrams {
         if ahead + needed > u64::from(slot.send_size.load(Ordering::Acquire)) {
             return false;
         }
-        let mut bytes = Record { len: payload.len() as u32, address: 0, port: 0 }.to_bytes().to_vec();
+        let mut bytes =
+            Record { len: payload.len() as u32, address: scoutline_base::Address::default(), port: 0 }
+                .to_bytes()
+                .to_vec();
         bytes.extend(payload);
         bytes.resize(needed as usize, 0);
         assert_eq!(host.write(self.slot, &bytes), bytes.len());

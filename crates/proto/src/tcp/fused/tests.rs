@@ -3,12 +3,15 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use scoutline_base::{PathId, Random};
-use scoutline_path::{Body, Control};
-use scoutline_wire::checksum;
+use scoutline_path::{Attributes, Body, Control, Name, Value};
+use scoutline_wire::{checksum, ethernet};
 
 use crate::Offload;
 use crate::tcp::tests::{connecting, listen, wire};
-use crate::testing::{Host, OUR_LINK, OURS, PEER, PEER_LINK, completed, control, interface_of};
+use crate::testing::{
+    Host, OUR_LINK, OURS, OURS6, PEER, PEER_LINK, PEER6, address, completed, control, interface_of,
+    interface6,
+};
 
 /// Everything of a host that can be told apart from outside.
 fn observed(host: &mut Host, path: PathId, frames: &[Vec<u8>]) -> String {
@@ -27,6 +30,46 @@ fn observed(host: &mut Host, path: PathId, frames: &[Vec<u8>]) -> String {
         write!(text, "{drops:?} {:?}", path.next_timeout()).unwrap();
     }
     text
+}
+
+/// The host with this link address, over the one family or the other.
+fn host(v6: bool, link: ethernet::Address, fused: bool) -> Host {
+    let is_ours = link == OUR_LINK;
+    if !v6 {
+        return Host::with(&interface_of(link, if is_ours { OURS } else { PEER }), fused);
+    }
+    let mut host = Host::with(&interface6(link, if is_ours { OURS6 } else { PEER6 }, false), fused);
+    host.settle_ip6();
+    host
+}
+
+/// A host hears that who had the link address `whose` is at `link`.
+fn know(host: &Host, v6: bool, whose: ethernet::Address, link: ethernet::Address) {
+    let is_ours = whose == OUR_LINK;
+    if v6 {
+        host.know_peer6(if is_ours { OURS6 } else { PEER6 }, link);
+    } else {
+        let address = if is_ours { OURS } else { PEER };
+        host.interface.neighbours.borrow_mut().learn(address, link, true, host.now);
+    }
+}
+
+fn listen6(host: &mut Host, backlog: u64) -> PathId {
+    let listening = Attributes::new()
+        .with(Name::Protocol, Value::Number(6))
+        .with(Name::Local, address(std::net::Ipv6Addr::UNSPECIFIED, 80))
+        .with(Name::Listen, Value::Number(backlog));
+    let path = host.create("SOCKET", listening);
+    host.net.tcp.bindings.listen("[::]:80".parse().unwrap(), 0, path);
+    path
+}
+
+fn connecting6(host: &mut Host, local: u16) -> PathId {
+    let flow = Attributes::new()
+        .with(Name::Protocol, Value::Number(6))
+        .with(Name::Local, address(PEER6, local))
+        .with(Name::Remote, address(OURS6, 80));
+    host.create("SOCKET", flow)
 }
 
 /// Does something to a frame, or nothing.
@@ -49,6 +92,13 @@ fn mangle(random: &mut Random, mut frame: Vec<u8>) -> Vec<u8> {
             let sum = checksum::finish(checksum::sum(&ip));
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
             frame.splice(14..34, ip);
+        }
+        3 if frame.len() >= 54 && frame[14] >> 4 == 6 => {
+            // Options for the destination, all padding.
+            let next = std::mem::replace(&mut frame[20], 60);
+            let len = u16::from_be_bytes([frame[18], frame[19]]) + 8;
+            frame[18..20].copy_from_slice(&len.to_be_bytes());
+            frame.splice(54..54, [next, 0, 1, 4, 0, 0, 0, 0]);
         }
         _ => {}
     }
@@ -119,13 +169,14 @@ proptest! {
     fn fused_and_plain_are_the_same(seed in any::<u64>()) {
         let mut random = Random::new(seed);
         let offload = Offload { checksum: random.chance(0.5), tcp_segmentation: random.chance(0.5).then_some(65_535) };
-        let mut peer = Host::with(&interface_of(OUR_LINK, OURS), false);
-        listen(&mut peer, 8);
-        peer.interface.neighbours.borrow_mut().learn(PEER, PEER_LINK, true, peer.now);
+        let v6 = random.chance(0.5);
+        let mut peer = host(v6, OUR_LINK, false);
+        if v6 { listen6(&mut peer, 8) } else { listen(&mut peer, 8) };
+        know(&peer, v6, PEER_LINK, PEER_LINK);
         let mut both = [false, true].map(|fused| {
-            let mut host = Host::with(&interface_of(PEER_LINK, PEER), fused);
+            let mut host = host(v6, PEER_LINK, fused);
             host.interface.offload.set(offload);
-            let path = connecting(&mut host, 5000);
+            let path = if v6 { connecting6(&mut host, 5000) } else { connecting(&mut host, 5000) };
             (host, path)
         });
         prop_assert_ne!(both[0].0.path(both[0].1).stages().len(), both[1].0.path(both[1].1).stages().len());
@@ -135,7 +186,7 @@ proptest! {
         }
         if random.chance(0.8) {
             for (host, _) in &both {
-                host.interface.neighbours.borrow_mut().learn(OURS, OUR_LINK, true, host.now);
+                know(host, v6, OUR_LINK, OUR_LINK);
             }
         }
         let mut to_peer: Vec<Vec<u8>> = Vec::new();
@@ -175,7 +226,7 @@ proptest! {
                 } else if forget {
                     // Another station took the address over.
                     let changed = [2, 0, 0, 0, 9, random.clone().below(255) as u8];
-                    host.interface.neighbours.borrow_mut().learn(OURS, changed, true, host.now);
+                    know(host, v6, OUR_LINK, changed);
                     Vec::new()
                 } else {
                     host.expire(*path, if choice > 14 { step } else { Duration::ZERO })

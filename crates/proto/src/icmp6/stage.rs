@@ -1,0 +1,300 @@
+//! The ICMPv6 stages: the one that answers and notifies, and the one that reports what nobody takes.
+
+use std::rc::Rc;
+
+use scoutline_base::Address;
+use scoutline_path::{
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Head, Message, Stage,
+};
+use scoutline_ring::Block;
+use scoutline_wire::ipv6::{self, ExtensionError};
+use scoutline_wire::{checksum, icmpv6, ipv4};
+
+use super::as_icmp4;
+use crate::eth::frame_start;
+use crate::{Interface, nd};
+
+/// The most that an error quotes of its cause, so that it fits every link (RFC 4443 §2.4 (c)).
+const MAX_QUOTE: usize = ipv6::MIN_MTU as usize - ipv6::HEADER_LEN - icmpv6::HEADER_LEN;
+
+/// The shortest query: that of version 1 (RFC 2710 §3).
+const QUERY_LEN: usize = 24;
+
+/// The stage of the ICMPv6 path.
+pub struct Icmp6Stage {
+    interface: Rc<Interface>,
+    echoes: u64,
+    errors: u64,
+}
+
+impl Icmp6Stage {
+    /// A stage for this interface.
+    pub fn new(interface: Rc<Interface>) -> Icmp6Stage {
+        Icmp6Stage { interface, echoes: 0, errors: 0 }
+    }
+
+    fn on_message(&mut self, message: Message, turned: &mut Burst, context: &mut Context<'_>) {
+        let header = match parse(&message) {
+            Ok(header) => header,
+            Err(reason) => return context.account.on_drop(reason),
+        };
+        match header.kind {
+            icmpv6::ECHO_REQUEST => self.on_echo(message, turned, context),
+            icmpv6::LISTENER_QUERY => self.on_query(&message, context),
+            icmpv6::ECHO_REPLY => context.account.on_drop(DropReason::NoPath),
+            _ if header.is_error() => {
+                self.on_error(header, &message.bytes()[icmpv6::HEADER_LEN..], context);
+            }
+            // RFC 4443 §2.4 (b): an unknown informational message is discarded in silence.
+            _ => context.account.on_drop(DropReason::UnknownProtocol),
+        }
+    }
+
+    /// RFC 4443 §4.2: the same data back, in place; to a group too, from an address of ours.
+    fn on_echo(&mut self, mut message: Message, turned: &mut Burst, context: &mut Context<'_>) {
+        let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else {
+            return context.account.on_drop(DropReason::Malformed);
+        };
+        let ours = if destination.is_multicast() {
+            // Amplifiers answer groups: only at the rate of errors.
+            let chosen = self.interface.ip6.source_for(source);
+            chosen.filter(|_| self.interface.icmp_errors.borrow_mut().take(context.now)).map(Address::from)
+        } else {
+            Some(destination)
+        };
+        let Some(ours) = ours.filter(|_| !source.is_unspecified()) else {
+            return context.account.on_drop(DropReason::RateLimited);
+        };
+        let Body::Block { block, range } = &mut message.body else { return };
+        let bytes = &mut block[range.start as usize..range.end as usize];
+        bytes[0] = icmpv6::ECHO_REPLY;
+        bytes[2..4].fill(0);
+        // The destination may have been a group, so the sum is made anew.
+        let pseudo = checksum::pseudo_header(ours, source, ipv6::PROTOCOL_ICMPV6, bytes.len());
+        let sum = checksum::finish(checksum::add(pseudo, checksum::sum(bytes)));
+        bytes[2..4].copy_from_slice(&sum.to_be_bytes());
+        self.echoes += 1;
+        let facts = Facts {
+            device: message.facts.device,
+            checksum: Checksum::Complete,
+            source: Some(ours),
+            destination: Some(source),
+            tos: message.facts.tos,
+            ..Facts::default()
+        };
+        turned.push(Message { head: Head::default(), body: message.body, facts });
+    }
+
+    /// RFC 3810 §6.2: a router asks which groups have listeners, so that switches go on passing them. Ours are those of
+    /// neighbour discovery.
+    fn on_query(&mut self, message: &Message, context: &mut Context<'_>) {
+        let from_link =
+            message.facts.source.is_some_and(Address::is_link_local) && message.facts.hop_limit == 1;
+        if !from_link || message.bytes().len() < QUERY_LEN {
+            return context.account.on_drop(DropReason::Malformed);
+        }
+        if !self.interface.icmp_errors.borrow_mut().take(context.now) {
+            return context.account.on_drop(DropReason::RateLimited);
+        }
+        for own in self.interface.ip6.addresses() {
+            context.out.push(nd::report_frame(&self.interface, own.address, nd::Report::IsExclude));
+        }
+    }
+
+    /// RFC 4443 §2.4 (d): errors are passed to the transport that caused them.
+    fn on_error(&mut self, header: icmpv6::Header, quote: &[u8], context: &mut Context<'_>) {
+        let Some(quoted) = icmpv6::Quoted::parse(quote) else {
+            return context.account.on_drop(DropReason::Malformed);
+        };
+        if !self.interface.is_ours(quoted.source.into()) {
+            return context.account.on_drop(DropReason::NotForUs);
+        }
+        let Some((kind, code)) = as_icmp4(header.kind, header.code) else {
+            return context.account.on_drop(DropReason::UnknownProtocol);
+        };
+        self.errors += 1;
+        if header.kind == icmpv6::PACKET_TOO_BIG {
+            let mtu = u32::from_be_bytes(header.rest);
+            self.interface.ip6.on_too_big(quoted.destination, mtu, context.now);
+        }
+        let key = FlowKey {
+            remote: quoted.destination.into(),
+            local: quoted.source.into(),
+            remote_port: quoted.ports.1,
+            local_port: quoted.ports.0,
+            device: self.interface.device,
+            protocol: quoted.protocol,
+        };
+        context.effects.push(Effect::Notify(key, Control::Unreachable(kind, code)));
+    }
+}
+
+impl Stage for Icmp6Stage {
+    fn module(&self) -> &'static str {
+        "ICMP6"
+    }
+
+    fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
+        take_packets(burst, |message| self.on_message(message, turned, context));
+    }
+
+    fn outward(&mut self, _burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {}
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        facts.push(("echoes", self.echoes.to_string()));
+        facts.push(("errors", self.errors.to_string()));
+    }
+
+    any_stage!();
+}
+
+/// The stage of the path that gets packets which no other path takes, and those whose extension headers cannot be
+/// followed: it tells their senders (RFC 4443 §3.1, §3.4), at a limited rate.
+pub struct UnreachableStage {
+    interface: Rc<Interface>,
+    sent: u64,
+}
+
+impl UnreachableStage {
+    /// A stage for this interface.
+    pub fn new(interface: Rc<Interface>) -> UnreachableStage {
+        UnreachableStage { interface, sent: 0 }
+    }
+
+    fn on_message(&mut self, message: &Message, turned: &mut Burst, context: &mut Context<'_>) {
+        // The packet itself counts as dropped, whether its sender is told or not.
+        let Some((header, packet)) = original(message) else {
+            return context.account.on_drop(DropReason::Malformed);
+        };
+        let destination = Address::from(header.destination);
+        let (reason, told) = match ipv6::walk(packet) {
+            Ok(upper) if upper.protocol == ipv4::PROTOCOL_UDP => {
+                (DropReason::NoPath, (icmpv6::UNREACHABLE, icmpv6::unreachable::PORT, [0; 4]))
+            }
+            Ok(upper) => {
+                let pointer = (upper.number_at as u32).to_be_bytes();
+                let told = (icmpv6::PARAMETER_PROBLEM, ipv6::PROBLEM_NEXT_HEADER, pointer);
+                (DropReason::UnknownProtocol, told)
+            }
+            Err(ExtensionError::Problem { code, pointer, even_to_groups }) => {
+                context.account.on_drop(DropReason::UnknownProtocol);
+                if destination.is_multicast() && !even_to_groups {
+                    return;
+                }
+                let told = (icmpv6::PARAMETER_PROBLEM, code, pointer.to_be_bytes());
+                return self.tell(&header, packet, told, turned, context);
+            }
+            Err(error) => return context.account.on_drop(crate::ip6::extension_reason(error)),
+        };
+        context.account.on_drop(reason);
+        // RFC 4443 §2.4 (e.3): not about what came to a group.
+        if !destination.is_multicast() {
+            self.tell(&header, packet, told, turned, context);
+        }
+    }
+
+    fn tell(
+        &mut self,
+        header: &ipv6::Header,
+        packet: &[u8],
+        told: (u8, u8, [u8; 4]),
+        turned: &mut Burst,
+        context: &mut Context<'_>,
+    ) {
+        if let Some(message) = error_message(&self.interface, header, packet, told, context) {
+            self.sent += 1;
+            turned.push(message);
+        }
+    }
+}
+
+impl Stage for UnreachableStage {
+    fn module(&self) -> &'static str {
+        "ICMP6"
+    }
+
+    fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
+        take_packets(burst, |message| self.on_message(&message, turned, context));
+    }
+
+    fn outward(&mut self, _burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {}
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        facts.push(("sent", self.sent.to_string()));
+    }
+
+    any_stage!();
+}
+
+/// The error about a packet, type, code and the rest of its header as told: `None` where none may be sent (RFC 4443
+/// §2.4 (e)), or not so many (§2.4 (f)).
+pub(crate) fn error_message(
+    interface: &Interface,
+    header: &ipv6::Header,
+    packet: &[u8],
+    (kind, code, rest): (u8, u8, [u8; 4]),
+    context: &mut Context<'_>,
+) -> Option<Message> {
+    let source = Address::from(header.source);
+    let about_error = match ipv6::skip(packet) {
+        Ok(upper) if upper.protocol == ipv6::PROTOCOL_ICMPV6 => {
+            packet.get(upper.offset).is_none_or(|&kind| kind < 128)
+        }
+        _ => false,
+    };
+    if about_error || source.is_unspecified() || source.is_multicast() {
+        return None;
+    }
+    if !interface.icmp_errors.borrow_mut().take(context.now) {
+        context.account.on_drop(DropReason::RateLimited);
+        return None;
+    }
+    let ours = Some(Address::from(header.destination)).filter(|&address| interface.is_ours(address));
+    let ours = ours.and_then(Address::as_v6).or_else(|| interface.ip6.source_for(source))?;
+    let quote = &packet[..packet.len().min(MAX_QUOTE)];
+    let mut bytes = vec![0; icmpv6::HEADER_LEN + quote.len()];
+    bytes[icmpv6::HEADER_LEN..].copy_from_slice(quote);
+    icmpv6::Header { kind, code, rest }.emit(&mut bytes, ours, header.source);
+    let len = bytes.len() as u32;
+    let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len };
+    let facts = Facts {
+        device: interface.device,
+        checksum: Checksum::Complete,
+        source: Some(ours.into()),
+        destination: Some(source),
+        ..Facts::default()
+    };
+    Some(Message { head: Head::default(), body, facts })
+}
+
+/// The packet of a message whose headers were stripped: its header, and all of its bytes.
+fn original(message: &Message) -> Option<(ipv6::Header, &[u8])> {
+    let Body::Block { block, range } = &message.body else { return None };
+    let start = frame_start(&message.facts) as usize + scoutline_wire::ethernet::HEADER_LEN;
+    let packet = block.get(start..range.end as usize)?;
+    let header = ipv6::Header::parse_header(packet).ok()?;
+    Some((header, packet))
+}
+
+/// Reads an ICMPv6 message whose IPv6 header was stripped.
+pub(crate) fn parse(message: &Message) -> Result<icmpv6::Header, DropReason> {
+    let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else {
+        return Err(DropReason::Malformed);
+    };
+    icmpv6::Header::parse(message.bytes(), source, destination).map_err(|error| match error {
+        icmpv6::ParseError::Truncated { .. } => DropReason::Truncated,
+        icmpv6::ParseError::Checksum => DropReason::BadChecksum,
+        _ => DropReason::Malformed,
+    })
+}
+
+/// Hands each packet to `each` and leaves the controls.
+pub(crate) fn take_packets(burst: &mut Burst, mut each: impl FnMut(Message)) {
+    burst.retain_mut(|message| {
+        if let Body::Control(_) = message.body {
+            return true;
+        }
+        each(std::mem::take(message));
+        false
+    });
+}

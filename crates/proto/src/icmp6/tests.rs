@@ -1,0 +1,151 @@
+use std::net::Ipv6Addr;
+
+use scoutline_path::{Control, DropReason, Effect, Verdict};
+use scoutline_wire::nd::{self, ALL_NODES};
+use scoutline_wire::{icmpv6, ipv6};
+
+use crate::testing::{
+    Host, OURS6, PEER_LINK, PEER_LOCAL, PEER6, icmp6_frame, ip6_frame, ip6_header, tcp_frame_plain,
+    udp6_datagram,
+};
+
+fn quote(source: Ipv6Addr) -> Vec<u8> {
+    let mut bytes = vec![0; 48];
+    ipv6::Header { source, destination: PEER6, ..ip6_header(6, 8) }.emit(&mut bytes);
+    bytes[40..44].copy_from_slice(&[0x1f, 0x90, 0, 80]);
+    bytes
+}
+
+#[test]
+fn an_echo_comes_back() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.icmp6.get().unwrap();
+    let frame = icmp6_frame((PEER6, OURS6), icmpv6::ECHO_REQUEST, [1, 2, 3, 4], b"odd");
+    assert_eq!(host.demux(&frame).0, Verdict::Path(path));
+    let sent = host.receive(path, &frame);
+    assert!(sent[0].starts_with(&PEER_LINK));
+    let header = icmpv6::Header::parse(&sent[0][54..], OURS6.into(), PEER6.into()).unwrap();
+    assert_eq!((header.kind, header.rest, &sent[0][62..]), (icmpv6::ECHO_REPLY, [1, 2, 3, 4], &b"odd"[..]));
+    let long = icmp6_frame((PEER6, OURS6), icmpv6::ECHO_REQUEST, [0; 4], &[5; 4000]);
+    assert_eq!(host.receive(path, &long).len(), 3, "in fragments");
+}
+
+#[test]
+fn an_echo_to_all_is_answered_from_our_own_address() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.icmp6.get().unwrap();
+    let frame = icmp6_frame((PEER6, ALL_NODES), icmpv6::ECHO_REQUEST, [0; 4], b"x");
+    let sent = host.receive(path, &frame);
+    let header = ipv6::Header::parse(&sent[0][14..]).unwrap();
+    assert_eq!((header.source, header.destination), (OURS6, PEER6));
+    assert!(icmpv6::Header::parse(&sent[0][54..], OURS6.into(), PEER6.into()).is_ok());
+    let sent: usize = (0..200).map(|_| host.receive(path, &frame).len()).sum();
+    assert_eq!(sent, 49, "at the rate of errors: amplifiers answer groups");
+}
+
+#[test]
+fn faults_are_counted() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.icmp6.get().unwrap();
+    let mut bad = icmp6_frame((PEER6, OURS6), icmpv6::ECHO_REQUEST, [0; 4], b"x");
+    *bad.last_mut().unwrap() ^= 1;
+    host.receive(path, &bad);
+    host.receive(path, &icmp6_frame((PEER6, OURS6), 200, [0; 4], b""));
+    host.receive(path, &icmp6_frame((PEER6, OURS6), icmpv6::ECHO_REPLY, [0; 4], b""));
+    host.receive(path, &icmp6_frame((PEER6, OURS6), icmpv6::UNREACHABLE, [0; 4], &[0x60; 9]));
+    let expected = [
+        (DropReason::Malformed, 1),
+        (DropReason::BadChecksum, 1),
+        (DropReason::UnknownProtocol, 1),
+        (DropReason::NoPath, 1),
+    ];
+    assert_eq!(host.drops(path), expected);
+    let short = ip6_frame(&ip6_header(58, 4), &[128, 0, 0, 0]);
+    assert_eq!(host.demux(&short).0, Verdict::Drop(DropReason::Truncated));
+}
+
+#[test]
+fn an_error_reaches_the_flow_that_it_is_about() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.icmp6.get().unwrap();
+    host.receive(path, &icmp6_frame((PEER6, OURS6), icmpv6::UNREACHABLE, [0; 4], &quote(OURS6)));
+    let effects = host.effects();
+    // "No route" in the words of ICMP for IPv4.
+    let [Effect::Notify(key, Control::Unreachable(3, 0))] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((key.local, key.local_port), (OURS6.into(), 8080));
+    assert_eq!((key.remote, key.remote_port, key.protocol), (PEER6.into(), 80, 6));
+    host.receive(path, &icmp6_frame((PEER6, OURS6), icmpv6::UNREACHABLE, [0; 4], &quote(PEER6)));
+    assert!(host.effects().is_empty(), "about a packet that was never ours");
+}
+
+#[test]
+fn what_nobody_takes_is_reported_at_a_limited_rate() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.unreachable6.get().unwrap();
+    let datagram = udp6_datagram((9, 7), b"hello");
+    let frame = ip6_frame(&ip6_header(17, datagram.len()), &datagram);
+    let (verdict, key) = host.demux(&frame);
+    assert_eq!((verdict, host.interface.stray_path(&key)), (Verdict::NoPath, Some(path)));
+    let sent = host.receive(path, &frame);
+    let header = icmpv6::Header::parse(&sent[0][54..], OURS6.into(), PEER6.into()).unwrap();
+    assert_eq!((header.kind, header.code), (icmpv6::UNREACHABLE, icmpv6::unreachable::PORT));
+    assert_eq!(sent[0][62..], frame[14..], "the whole cause");
+    let sent: usize = (0..100).map(|_| host.receive(path, &frame).len()).sum();
+    assert_eq!(sent, 49);
+    assert_eq!(host.path(path).account.drops(DropReason::RateLimited), 51);
+}
+
+#[test]
+fn an_error_fits_every_link_and_is_never_about_an_error() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.unreachable6.get().unwrap();
+    let datagram = udp6_datagram((9, 7), &[7; 1400]);
+    let sent = host.receive(path, &ip6_frame(&ip6_header(17, datagram.len()), &datagram));
+    assert_eq!(sent[0].len(), 14 + 1280);
+    // An error behind an option that is to be reported.
+    let mut payload = vec![58, 0, 0x9e, 4, 0, 0, 0, 0];
+    payload.extend_from_slice(&[1, 4, 0, 0, 0, 0, 0, 0]);
+    assert!(host.receive(path, &ip6_frame(&ip6_header(60, payload.len()), &payload)).is_empty());
+    let to_group = ipv6::Header { destination: ALL_NODES, ..ip6_header(17, 8) };
+    assert!(host.receive(path, &ip6_frame(&to_group, &[0, 9, 0, 7, 0, 8, 0, 0])).is_empty());
+}
+
+#[test]
+fn a_query_hears_of_our_groups() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.icmp6.get().unwrap();
+    let query = |hop_limit: u8| {
+        let mut frame = icmp6_frame((PEER_LOCAL, ALL_NODES), icmpv6::LISTENER_QUERY, [0; 4], &[0; 16]);
+        frame[21] = hop_limit;
+        frame
+    };
+    let sent = host.receive(path, &query(1));
+    assert_eq!(sent.len(), 2, "a report for each address");
+    let upper = ipv6::walk(&sent[1][14..]).unwrap();
+    assert_eq!((upper.protocol, upper.offset), (58, 48), "behind a router alert");
+    let message = &sent[1][14 + upper.offset..];
+    let groups = "ff02::16".parse::<Ipv6Addr>().unwrap();
+    let source = ipv6::Header::parse(&sent[1][14..]).unwrap().source;
+    assert!(icmpv6::Header::parse(message, source.into(), groups.into()).is_ok());
+    assert_eq!(message[12..28], nd::solicited_node(OURS6).octets());
+    assert!(host.receive(path, &query(2)).is_empty(), "from beyond the link");
+}
+
+#[test]
+fn a_segment_for_nobody_is_reset() {
+    let mut host = Host::with_ip6();
+    let segment = &tcp_frame_plain((9, 7))[34..];
+    let mut segment = segment.to_vec();
+    let pseudo = scoutline_wire::checksum::pseudo_header(PEER6, OURS6, 6, segment.len());
+    segment[16..18].fill(0);
+    let sum = scoutline_wire::checksum::add(pseudo, scoutline_wire::checksum::sum(&segment));
+    segment[16..18].copy_from_slice(&scoutline_wire::checksum::finish(sum).to_be_bytes());
+    let frame = ip6_frame(&ip6_header(6, segment.len()), &segment);
+    let (_, key) = host.demux(&frame);
+    let path = host.interface.stray_path(&key).unwrap();
+    assert_eq!(Some(path), host.interface.service_paths.reset6.get());
+    let sent = host.receive(path, &frame);
+    let header = ipv6::Header::parse(&sent[0][14..]).unwrap();
+    assert_eq!((header.source, header.destination), (OURS6, PEER6));
+    assert_eq!(sent[0][54 + 13], 0x14, "RST and ACK");
+}

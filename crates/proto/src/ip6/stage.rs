@@ -1,0 +1,347 @@
+//! The network stages: of an ordinary path, and of the reassembly path.
+
+use std::net::Ipv6Addr;
+use std::rc::Rc;
+
+use scoutline_base::{Address, Time};
+use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Effect, Facts, Message, Stage};
+use scoutline_ring::Block;
+use scoutline_wire::ipv6::{self, ExtensionError, FRAGMENT_LEN, HEADER_LEN, Header};
+use scoutline_wire::{ethernet, icmpv6, ipv4, nd};
+
+use super::{Piece, extension_reason, fragment, validate, whole};
+use crate::Interface;
+use crate::eth::grow_offsets;
+use crate::icmp6::error_message;
+use crate::ip4::{Limits, Offered, Reassembler};
+
+/// The network stage of one path.
+///
+/// Inward it sets `facts.source`, `destination` and `tos`. Outward it takes addresses from the path, or from `facts`
+/// where the path has none, and always leaves the destination there for the link stage.
+pub struct Ip6Stage {
+    interface: Rc<Interface>,
+    protocol: u8,
+    local: Option<Ipv6Addr>,
+    remote: Option<Ipv6Addr>,
+    /// Packets whose extension headers are to be reported go on as they are.
+    reports: bool,
+}
+
+impl Ip6Stage {
+    /// A stage for packets of `protocol` from `local`, and to `remote` when the path has one peer. Without `local` the
+    /// source is that of the message, or chosen for its destination.
+    pub fn new(
+        interface: Rc<Interface>,
+        protocol: u8,
+        local: Option<Ipv6Addr>,
+        remote: Option<Ipv6Addr>,
+    ) -> Ip6Stage {
+        Ip6Stage { interface, protocol, local, remote, reports: false }
+    }
+
+    /// The stage of the path that reports what nobody takes.
+    #[must_use]
+    pub(crate) fn reporting(mut self, reports: bool) -> Ip6Stage {
+        self.reports = reports;
+        self
+    }
+
+    /// One message inward: true when it goes on.
+    #[inline]
+    pub(crate) fn inward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
+        if !matches!(message.body, Body::Block { .. }) {
+            return true;
+        }
+        match self.strip(message) {
+            Ok(()) => true,
+            Err(reason) => {
+                context.account.on_drop(reason);
+                false
+            }
+        }
+    }
+
+    fn strip(&self, message: &mut Message) -> Result<(), DropReason> {
+        let header = validate(&self.interface, message.bytes())?;
+        // RFC 4291 §2.5.2: only who has no address yet speaks from none.
+        if header.source.is_unspecified() && self.protocol != ipv6::PROTOCOL_ICMPV6 {
+            return Err(DropReason::Malformed);
+        }
+        message.truncate(header.total_len());
+        let offset = match ipv6::walk(message.bytes()) {
+            // Demultiplexing sends fragments to the reassembly path; here none belongs.
+            Ok(upper) if !whole(&upper) => return Err(DropReason::Malformed),
+            Ok(upper) if upper.protocol == self.protocol || self.reports => upper.offset,
+            Ok(_) => return Err(DropReason::UnknownProtocol),
+            Err(ExtensionError::Problem { .. }) if self.reports => HEADER_LEN,
+            Err(error) => return Err(extension_reason(error)),
+        };
+        message.advance(offset);
+        message.facts.source = Some(header.source.into());
+        message.facts.destination = Some(header.destination.into());
+        message.facts.tos = header.traffic_class;
+        message.facts.hop_limit = header.hop_limit;
+        Ok(())
+    }
+
+    /// The addresses of a message that leaves, or why it cannot.
+    #[inline]
+    fn addresses(&self, message: &Message) -> Result<(Ipv6Addr, Ipv6Addr), DropReason> {
+        let destination = self.remote.or_else(|| message.facts.destination.and_then(Address::as_v6));
+        let destination = destination.ok_or(DropReason::NoRoute)?;
+        let source = self.local.or_else(|| message.facts.source.and_then(Address::as_v6));
+        let source = source.or_else(|| self.interface.ip6.source_for(destination.into()));
+        Ok((source.ok_or(DropReason::NoRoute)?, destination))
+    }
+
+    /// One message outward, whole: true when it goes on.
+    #[inline]
+    pub(crate) fn outward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
+        if let Body::Control(_) = message.body {
+            return true;
+        }
+        let payload_len = message.head.as_slice().len() + message.body_len();
+        let made = self.addresses(message).and_then(|(source, destination)| {
+            let payload_len = u16::try_from(payload_len).map_err(|_| DropReason::Malformed)?;
+            let tos = context.marked(message.facts.tos);
+            Ok(self.header(source, destination, payload_len, tos))
+        });
+        let header = match made {
+            Ok(header) => header,
+            Err(reason) => {
+                context.account.on_drop(reason);
+                return false;
+            }
+        };
+        message.facts.destination = Some(header.destination.into());
+        header.emit(message.head.prepend(HEADER_LEN));
+        grow_offsets(&mut message.facts, HEADER_LEN);
+        true
+    }
+
+    fn header(&self, source: Ipv6Addr, destination: Ipv6Addr, payload_len: u16, tos: u8) -> Header {
+        Header {
+            traffic_class: tos,
+            flow_label: 0,
+            payload_len,
+            next_header: self.protocol,
+            // RFC 3493 §5.2: what goes to a group stays on the link unless a program says otherwise.
+            hop_limit: if destination.is_multicast() { 1 } else { self.interface.ip6.hop_limit() },
+            source,
+            destination,
+        }
+    }
+
+    /// What the path carries, for a message that must be cut here: larger than that, and no super-segment.
+    #[inline]
+    fn exceeds(&self, message: &Message, now: Time) -> Option<u16> {
+        if message.facts.segmentation.is_some()
+            || self.protocol == ipv4::PROTOCOL_TCP
+            || matches!(message.body, Body::Control(_))
+        {
+            return None;
+        }
+        let len = message.head.as_slice().len() + message.body_len() + HEADER_LEN;
+        let destination = self.remote.or_else(|| message.facts.destination.and_then(Address::as_v6))?;
+        // What fits the smallest path needs no look at what is known.
+        if len <= usize::from(ipv6::MIN_MTU) {
+            return None;
+        }
+        let mtu = self.interface.ip6.path_mtu(destination, now);
+        (len > usize::from(mtu)).then_some(mtu)
+    }
+
+    fn push_fragments(&self, message: &Message, mtu: u16, into: &mut Burst, context: &mut Context<'_>) {
+        let (source, destination) = match self.addresses(message) {
+            Ok(addresses) => addresses,
+            Err(reason) => return context.account.on_drop(reason),
+        };
+        let header = self.header(source, destination, 0, context.marked(message.facts.tos));
+        let facts = Facts { destination: Some(destination.into()), ..message.facts.clone() };
+        let identification = self.interface.ip6.next_identification();
+        if fragment::cut(message, &header, &facts, (mtu, identification), into).is_err() {
+            context.account.on_drop(DropReason::Malformed);
+        }
+    }
+}
+
+impl Stage for Ip6Stage {
+    fn module(&self) -> &'static str {
+        "IP6"
+    }
+
+    fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        burst.retain_mut(|message| self.inward_one(message, context));
+    }
+
+    fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        if !burst.iter().any(|message| self.exceeds(message, context.now).is_some()) {
+            return burst.retain_mut(|message| self.outward_one(message, context));
+        }
+        let mut whole = std::mem::take(burst);
+        for mut message in whole.drain(..) {
+            if let Some(mtu) = self.exceeds(&message, context.now) {
+                self.push_fragments(&message, mtu, burst, context);
+            } else if self.outward_one(&mut message, context) {
+                burst.push(message);
+            }
+        }
+    }
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        if let Some(local) = self.local {
+            facts.push(("source", local.to_string()));
+        }
+        if let Some(remote) = self.remote {
+            facts.push(("destination", remote.to_string()));
+        }
+    }
+
+    any_stage!();
+}
+
+/// The stage of the path to which all fragments go: puts packets together and has them classified again.
+pub struct ReassemblyStage {
+    interface: Rc<Interface>,
+    reassembler: Reassembler<Piece>,
+    completed: u64,
+}
+
+impl ReassemblyStage {
+    /// A stage with these limits.
+    pub fn new(interface: Rc<Interface>, limits: Limits) -> ReassemblyStage {
+        ReassemblyStage { interface, reassembler: Reassembler::new(limits), completed: 0 }
+    }
+
+    fn on_message(&mut self, message: &Message, context: &mut Context<'_>) {
+        match self.take(message, context.now) {
+            Ok(Some(whole)) => {
+                self.completed += 1;
+                context.effects.push(Effect::Reclassify(whole));
+            }
+            Ok(None) => {}
+            Err(reason) => context.account.on_drop(reason),
+        }
+    }
+
+    fn take(&mut self, message: &Message, now: Time) -> Result<Option<Message>, DropReason> {
+        let bytes = message.bytes();
+        let header = validate(&self.interface, bytes)?;
+        let packet = &bytes[..header.total_len()];
+        let upper = ipv6::walk(packet).map_err(extension_reason)?;
+        let fragment = upper.fragment.ok_or(DropReason::Malformed)?;
+        let payload = &packet[upper.offset..];
+        let piece = Piece { header, fragment };
+        // RFC 6946 §4: whole by itself, whatever else has its identification.
+        if fragment.is_atomic() {
+            let whole = crate::ip4::Fragmented::of_whole(&piece, payload.len());
+            return self.rebuild(message, &whole.header, payload).map(Some);
+        }
+        if fragment.offset == 0 && !holds_all_headers(upper.protocol, payload) {
+            return Err(DropReason::Malformed);
+        }
+        match self.reassembler.offer(&piece, payload, now) {
+            Offered::Kept | Offered::Duplicate => Ok(None),
+            Offered::Refused(reason) => Err(reason),
+            Offered::Complete(whole, payload) => self.rebuild(message, &whole.header, &payload).map(Some),
+        }
+    }
+
+    /// A frame as if the packet had come in one piece, without extension headers in front of its fragments.
+    fn rebuild(&self, last: &Message, header: &Header, payload: &[u8]) -> Result<Message, DropReason> {
+        // RFC 8200 §4.5: fragments of fragments are not made by anybody honest.
+        if header.next_header == ipv6::FRAGMENT {
+            return Err(DropReason::Malformed);
+        }
+        let headers = ethernet::HEADER_LEN + HEADER_LEN;
+        let mut frame = Vec::with_capacity(headers + payload.len());
+        frame.resize(headers, 0);
+        let link = ethernet::Header {
+            destination: self.interface.link_address.get(),
+            source: last.facts.link_source,
+            ethertype: ethernet::TYPE_IPV6,
+        };
+        link.emit(&mut frame);
+        header.emit(&mut frame[ethernet::HEADER_LEN..]);
+        frame.extend_from_slice(payload);
+        let facts = Facts {
+            device: last.facts.device,
+            arrival: last.facts.arrival,
+            checksum: Checksum::Unverified,
+            ..Facts::default()
+        };
+        let len = frame.len() as u32;
+        Ok(Message::received(Block::from_bytes(frame.into_boxed_slice()), 0..len, facts))
+    }
+
+    /// RFC 8200 §4.5: tells the sender, when the first fragment had come.
+    fn report_expired(&self, piece: &Piece, start: [u8; 8], outward: &mut Burst, context: &mut Context<'_>) {
+        let mut quote = [0; HEADER_LEN + FRAGMENT_LEN + 8];
+        let header = Header { next_header: ipv6::FRAGMENT, ..piece.header };
+        header.emit(&mut quote);
+        piece.fragment.emit(&mut quote[HEADER_LEN..]);
+        quote[HEADER_LEN + FRAGMENT_LEN..].copy_from_slice(&start);
+        let told = (icmpv6::TIME_EXCEEDED, icmpv6::REASSEMBLY_TIME, [0; 4]);
+        let Some(mut message) = error_message(&self.interface, &header, &quote, told, context) else {
+            return;
+        };
+        let mut ip6 = Ip6Stage::new(Rc::clone(&self.interface), ipv6::PROTOCOL_ICMPV6, None, None);
+        if ip6.outward_one(&mut message, context) {
+            outward.push(message);
+        }
+    }
+}
+
+/// RFC 7112 §5: the first fragment has every header up to the transport's, or filters would be blind.
+fn holds_all_headers(protocol: u8, payload: &[u8]) -> bool {
+    let least = match protocol {
+        ipv4::PROTOCOL_TCP => 20,
+        ipv4::PROTOCOL_UDP | ipv6::PROTOCOL_ICMPV6 => 8,
+        _ => 0,
+    };
+    payload.len() >= least
+        // RFC 6980 §5: neighbour discovery is never fragmented.
+        && !(protocol == ipv6::PROTOCOL_ICMPV6
+            && payload.first().is_some_and(|kind| (nd::ROUTER_SOLICITATION..=nd::REDIRECT).contains(kind)))
+}
+
+impl Stage for ReassemblyStage {
+    fn module(&self) -> &'static str {
+        "IP6"
+    }
+
+    fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        burst.retain(|message| {
+            if let Body::Control(_) = message.body {
+                return true;
+            }
+            self.on_message(message, context);
+            false
+        });
+    }
+
+    fn outward(&mut self, _burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {}
+
+    fn next_timeout(&self) -> Option<Time> {
+        self.reassembler.next_timeout()
+    }
+
+    fn on_timeout(&mut self, _inward: &mut Burst, outward: &mut Burst, context: &mut Context<'_>) {
+        for expired in self.reassembler.on_timeout(context.now) {
+            context.account.on_drop(DropReason::FragmentTimeout);
+            if let Some((piece, start)) = expired.first {
+                self.report_expired(&piece, start, outward, context);
+            }
+        }
+    }
+
+    fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        facts.push(("state", "reassembly".to_owned()));
+        facts.push(("datagrams", self.reassembler.datagrams().to_string()));
+        facts.push(("bytes", self.reassembler.bytes().to_string()));
+        facts.push(("completed", self.completed.to_string()));
+    }
+
+    any_stage!();
+}
