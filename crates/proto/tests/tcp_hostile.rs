@@ -220,13 +220,13 @@ fn config(choice: u8) -> Config {
         send_buffer: SEND,
         timestamps: choice & 2 == 0,
         selective_ack: choice & 4 == 0,
-        congestion: match choice & 24 {
+        congestion: match choice >> 3 & 3 {
             0 => Algorithm::Cubic,
-            8 => Algorithm::Bbr,
-            16 => Algorithm::LedbatPlusPlus,
+            1 => Algorithm::Bbr,
+            2 => Algorithm::LedbatPlusPlus,
             _ => Algorithm::NewReno,
         },
-        ecn: if choice & 3 == 0 { Policy::Offer } else { Policy::Accept },
+        ecn: if choice.is_multiple_of(4) { Policy::Offer } else { Policy::Accept },
         pacing: choice & 6 == 0,
         keepalive: (choice & 16 == 0).then_some(Keepalive { idle: second, interval: second, count: 2 }),
         user_timeout: (choice & 32 == 0).then_some(30 * second),
