@@ -1,3 +1,6 @@
+// Lists of ranges of sequence numbers, often of one.
+#![allow(clippy::single_range_in_vec_init)]
+
 use super::*;
 
 const SEGMENT: u32 = 1000;
