@@ -112,7 +112,7 @@ fn the_same_program_in_the_foreground_is_what_its_class_says() {
     assert_eq!(path(&fixture, "LISTEN"), Some(("preferred".into(), Some(2), None)));
     let _peer = connect(&fixture, 6379);
     wait_until("it is accepted", SOON, || path(&fixture, "ESTABLISHED").is_some());
-    assert_eq!(path(&fixture, "ESTABLISHED"), Some(("preferred".into(), Some(2), None)));
+    assert_eq!(path(&fixture, "ESTABLISHED"), Some(("preferred".into(), Some(2), Some("cubic".into()))));
 }
 
 /// A thread that blocks while it serves an important connection is raised for as long (`extension.rs` sees that).
