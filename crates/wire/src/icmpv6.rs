@@ -133,6 +133,8 @@ pub struct Quoted {
     pub protocol: u8,
     /// Source and destination port; 0 where the protocol has none.
     pub ports: (u16, u16),
+    /// The four bytes after the ports: TCP's sequence number (RFC 5927 §4.1 checks it); 0 where there are no ports.
+    pub sequence: u32,
 }
 
 impl Quoted {
@@ -144,15 +146,15 @@ impl Quoted {
         if upper.fragment.is_some_and(|fragment| fragment.offset != 0) {
             return None;
         }
-        let ports = match upper.protocol {
+        let (ports, sequence) = match upper.protocol {
             ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP => {
-                let ports = bytes.get(upper.offset..upper.offset + 4)?;
-                (be16(ports, 0), be16(ports, 2))
+                let data = bytes.get(upper.offset..)?.first_chunk::<8>()?;
+                ((be16(data, 0), be16(data, 2)), u32::from_be_bytes([data[4], data[5], data[6], data[7]]))
             }
-            _ => (0, 0),
+            _ => ((0, 0), 0),
         };
         let ipv6::Header { source, destination, .. } = header;
-        Some(Quoted { source, destination, protocol: upper.protocol, ports })
+        Some(Quoted { source, destination, protocol: upper.protocol, ports, sequence })
     }
 }
 
@@ -190,10 +192,11 @@ mod tests {
             destination: B,
         };
         header.emit(&mut bytes);
-        bytes[40..44].copy_from_slice(&[0x1f, 0x90, 0, 80]);
+        bytes[40..48].copy_from_slice(&[0x1f, 0x90, 0, 80, 1, 2, 3, 4]);
         let quoted = Quoted::parse(&bytes).unwrap();
         assert_eq!((quoted.source, quoted.destination, quoted.ports), (A, B, (8080, 80)));
-        assert_eq!(Quoted::parse(&bytes[..43]), None);
+        assert_eq!(quoted.sequence, 0x0102_0304);
+        assert_eq!(Quoted::parse(&bytes[..47]), None);
     }
 
     proptest! {

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpStream};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ fn scheduled(thread: u32) -> Option<(String, i32, String)> {
     Some((policy, stat_field(&format!("/proc/{thread}"), 19).cast_signed(), group(thread)))
 }
 
-/// Connections that come and go, with a few messages each, until told to stop or the server is gone.
-fn load(address: SocketAddrV4, stop: &AtomicBool, served: &AtomicU64) {
+/// Connections that come and go, with a few messages each, until told to stop. Tells of each answer.
+fn load(address: SocketAddrV4, stop: &AtomicBool, answers: &Sender<()>) {
     let limit = Duration::from_millis(500);
     while !stop.load(Ordering::Relaxed) {
         let Ok(mut peer) = TcpStream::connect_timeout(&address.into(), limit) else { continue };
@@ -59,13 +60,21 @@ fn load(address: SocketAddrV4, stop: &AtomicBool, served: &AtomicU64) {
             if peer.write_all(b"hello").and_then(|()| peer.read_exact(&mut answer)).is_err() {
                 break;
             }
-            served.fetch_add(1, Ordering::Relaxed);
+            // Whoever counted them has seen enough.
+            let _ = answers.send(());
         }
     }
 }
 
-/// One life of a daemon; how many messages it has served.
-fn round(fixture: &mut Fixture, random: &mut Random) -> u64 {
+/// Waits for so many answers.
+fn hear(answers: &Receiver<()>, count: u64) {
+    for _ in 0..count {
+        answers.recv_timeout(SOON).expect("it serves");
+    }
+}
+
+/// One life of a daemon.
+fn round(fixture: &mut Fixture, random: &mut Random) {
     fixture.start_daemon_with(MORE);
     let mut server =
         fixture.start("python3", &[&[script("prefork.py").as_str()][..], &["7000", "7001", "7002"]].concat());
@@ -78,22 +87,21 @@ fn round(fixture: &mut Fixture, random: &mut Random) -> u64 {
     wait_for_line(&mut server, "ready");
     let home = group(server.id());
     let daemon = fixture.daemon().process().id();
-    let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let (tell, answers) = channel();
     thread::scope(|scope| {
         let (client, address) = (fixture.testbed().client(), fixture.address());
         for port in PORTS.into_iter().flat_map(|port| [port; 3]) {
-            let (stop, served) = (&stop, &served);
+            let (stop, tell) = (&stop, tell.clone());
             scope.spawn(move || {
-                client.enter(|| load(SocketAddrV4::new(address, port), stop, served)).unwrap();
+                client.enter(|| load(SocketAddrV4::new(address, port), stop, &tell)).unwrap();
             });
         }
-        wait_until("all is under way", SOON, || served.load(Ordering::Relaxed) > 50);
-        // Any moment: what happens meanwhile is not waited for.
-        thread::sleep(Duration::from_micros(u64::from(random.below(300_000))));
+        hear(&answers, 50 + u64::from(random.below(1000)));
         if random.below(2) == 0 {
             let (child, _) = children.swap_remove(random.below(9) as usize);
             kill(child);
-            thread::sleep(Duration::from_micros(u64::from(random.below(50_000))));
+            hear(&answers, u64::from(random.below(200)));
         }
         kill(daemon);
         stop.store(true, Ordering::Relaxed);
@@ -117,7 +125,6 @@ fn round(fixture: &mut Fixture, random: &mut Random) -> u64 {
         groups.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(&ours))
     };
     wait_until("no control group is left", SOON, || !left());
-    served.into_inner()
 }
 
 fn kill(process: u32) {
@@ -132,8 +139,7 @@ fn whoever_survives_is_scheduled_as_before() {
     println!("SCOUTLINE_SEED={seed}");
     let mut random = Random::new(seed);
     let mut fixture = Fixture::without_daemon(Arm::Paths);
-    for number in 0..if long() { 60 } else { 5 } {
-        let served = round(&mut fixture, &mut random);
-        println!("round {number}: {served} messages");
+    for _ in 0..if long() { 60 } else { 5 } {
+        round(&mut fixture, &mut random);
     }
 }

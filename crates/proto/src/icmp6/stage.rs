@@ -125,7 +125,17 @@ impl Icmp6Stage {
             device: self.interface.device,
             protocol: quoted.protocol,
         };
-        context.effects.push(Effect::Notify(key, Control::Unreachable(kind, code)));
+        let told = match header.kind {
+            _ if quoted.protocol != ipv4::PROTOCOL_TCP => Control::Unreachable(kind, code),
+            icmpv6::PACKET_TOO_BIG => {
+                // RFC 8200 §5: no link takes less. TCP counts as if the headers were IPv4's.
+                let mtu = u32::from_be_bytes(header.rest).clamp(ipv6::MIN_MTU.into(), u16::MAX.into());
+                let longer = (ipv6::HEADER_LEN - ipv4::MIN_HEADER_LEN) as u32;
+                Control::TooLong((mtu - longer) as u16, quoted.sequence)
+            }
+            _ => Control::UnreachableSegment(kind, code, quoted.sequence),
+        };
+        context.effects.push(Effect::Notify(key, told));
     }
 }
 

@@ -71,11 +71,26 @@ fn an_error_reaches_the_flow_that_it_is_about() {
     host.receive(path, &icmp6_frame((PEER6, OURS6), icmpv6::UNREACHABLE, [0; 4], &quote(OURS6)));
     let effects = host.effects();
     // "No route" in the words of ICMP for IPv4.
-    let [Effect::Notify(key, Control::Unreachable(3, 0))] = &effects[..] else { panic!("{effects:?}") };
+    let [Effect::Notify(key, Control::UnreachableSegment(3, 0, _))] = &effects[..] else {
+        panic!("{effects:?}")
+    };
     assert_eq!((key.local, key.local_port), (OURS6.into(), 8080));
     assert_eq!((key.remote, key.remote_port, key.protocol), (PEER6.into(), 80, 6));
     host.receive(path, &icmp6_frame((PEER6, OURS6), icmpv6::UNREACHABLE, [0; 4], &quote(PEER6)));
     assert!(host.effects().is_empty(), "about a packet that was never ours");
+}
+
+#[test]
+fn tcp_hears_what_the_link_on_the_way_takes() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.icmp6.get().unwrap();
+    for (mtu, told) in [(1400u32, 1380), (1, 1260), (u32::MAX, 65_515)] {
+        let frame = icmp6_frame((PEER6, OURS6), icmpv6::PACKET_TOO_BIG, mtu.to_be_bytes(), &quote(OURS6));
+        host.receive(path, &frame);
+        let effects = host.effects();
+        let [Effect::Notify(_, Control::TooLong(heard, _))] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(*heard, told, "40 bytes of headers less are in a segment");
+    }
 }
 
 #[test]
