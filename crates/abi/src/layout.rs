@@ -263,6 +263,8 @@ pub mod slot_option {
     pub const MAX_PACING_RATE: u64 = 36;
     /// TCP_INFO: only to be asked for. A second argument n asks for its bytes from 32 n on, which the arguments are then.
     pub const INFO: u64 = 37;
+    /// TCP_NOTSENT_LOWAT in bytes; 0: not set.
+    pub const UNSENT_LOW_WATER: u64 = 38;
 
     /// The names of congestion controls, from 1 on.
     pub const CONGESTION_NAMES: [&str; 4] = ["cubic", "reno", "bbr", "ledbat++"];
@@ -375,6 +377,8 @@ pub struct Slot {
     /// How important its path is: 0 idle, else its priority plus one; of a listening socket, the most important
     /// connection that waits.
     pub importance: AtomicU32,
+    /// How far the outgoing stream has been sent, the low half of the position. Only kept while `unsent_low_water` is set.
+    pub sent: AtomicU32,
 
     // Line 1: written by shims.
     /// Bytes ever taken from the receive ring.
@@ -400,6 +404,9 @@ pub struct Slot {
     /// TCP_KEEPIDLE in seconds; then TCP_KEEPINTVL in seconds << 16 | TCP_KEEPCNT. 0: not set. The shim's own: the
     /// engine hears of them by `OPTION`.
     pub keep_alive_times: [AtomicU32; 2],
+    /// From where on in the outgoing stream the program holds back what fills no segment (TCP_CORK, MSG_MORE), plus one; 0:
+    /// nowhere. Set before what is held back is written, cleared after what follows it.
+    pub held_from: AtomicU64,
 
     // Line 2: ports (engine), timeouts (shim).
     /// Port, host byte order.
@@ -424,8 +431,10 @@ pub struct Slot {
     pub server: AtomicU32,
     /// Scope of a link-local `remote_address` or `local_address`: Linux's number of the interface.
     pub scope: AtomicU32,
-    /// Spare.
-    pub spare3: [AtomicU32; 2],
+    /// TCP_NOTSENT_LOWAT in bytes; 0: not set.
+    pub unsent_low_water: AtomicU32,
+    /// TCP_DEFER_ACCEPT in seconds; 0 off.
+    pub defer_accept_s: AtomicU32,
 
     // Lines 3 to 5: who waits.
     /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.

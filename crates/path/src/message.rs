@@ -69,6 +69,8 @@ pub enum Control {
     Consumed(u64),
     /// The program has put the outgoing stream in place up to this position.
     Written(u64),
+    /// From this position on the program holds back what fills no segment; `None`: nothing any more.
+    Held(Option<u64>),
     /// No more will be written (`shutdown(SHUT_WR)`).
     Shutdown,
     /// The program closed the socket.
@@ -89,6 +91,8 @@ pub enum Control {
     Readable(u64),
     /// The peer has acknowledged the outgoing stream up to this position.
     Acknowledged(u64),
+    /// The outgoing stream has been sent up to this position; only where [`Tuning::unsent_low_water`] asks for it.
+    Sent(u64),
     /// The peer will send no more.
     PeerFinished,
     /// The path failed; a Linux errno.
@@ -119,6 +123,8 @@ pub struct Tuning {
     pub quick_ack: u8,
     /// How often `quick_ack` was said.
     pub quick_ack_said: u8,
+    /// The program writes while less than this is unsent, in bytes, and so wants to hear what is sent; 0: it does not.
+    pub unsent_low_water: u32,
 }
 
 /// Header bytes, written from the back so that each stage prepends.

@@ -21,7 +21,7 @@ use crate::reach::{
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
-use crate::{attach, call, epoll, options, real, serve, table, wait};
+use crate::{attach, call, epoll, options, real, serve, stream, table, wait};
 
 /// One thread at a time uses the record's `claiming`.
 static CLAIM: Lock<()> = Lock::new(());
@@ -216,7 +216,10 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
             return result;
         }
     }
-    call::call(call_op::LISTEN, socket.index, [backlog.max(0) as u64, 0, 0, 0]).min(0) as isize
+    options::on_listen(socket);
+    // Below zero is very much, as on Linux.
+    let backlog = u64::from(backlog.cast_unsigned());
+    call::call(call_op::LISTEN, socket.index, [backlog, 0, 0, 0]).min(0) as isize
 }
 
 /// `connect`.
@@ -578,6 +581,11 @@ pub(crate) fn close(fd: c_int) -> c_int {
             let entry = table::put(fd, Entry::Kernel);
             let result = real::close(fd);
             let errno = real::errno();
+            if let Entry::Socket(slot) = entry
+                && let Some(socket) = Socket::at(slot)
+            {
+                stream::linger(socket);
+            }
             left(fd, entry);
             real::set_errno(errno);
             result

@@ -29,7 +29,6 @@ pub(crate) mod kept {
     pub(crate) const KEEP_ALIVE: u32 = 1 << 3;
     pub(crate) const BROADCAST: u32 = 1 << 4;
     pub(crate) const CORK: u32 = 1 << 5;
-    pub(crate) const DEFER_ACCEPT: u32 = 1 << 6;
     /// A connection attempt whose outcome `connect` has not told yet.
     pub(crate) const CONNECT_PENDING: u32 = 1 << 7;
     pub(crate) const QUICK_ACK_OFF: u32 = 1 << 8;
@@ -45,6 +44,8 @@ static DEFERRED_WORDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS]
 static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SUMMARY];
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// What a write puts at once where TCP_NOTSENT_LOWAT bounds what is unsent: Linux fills a packet of at most 64 KiB.
+const UNSENT_STEP: u64 = 64 << 10;
 /// A blocking call on such a socket takes so long, in microseconds.
 const DEAD_PAUSE_US: u64 = 500_000;
 
@@ -103,19 +104,43 @@ impl Socket {
         if held > u64::from(self.slot.receive_size.load(Ordering::Relaxed)) { 0 } else { held }
     }
 
-    /// Bytes free in the send ring.
+    /// Bytes that may be put into the send ring: as many as are free, and while TCP_NOTSENT_LOWAT or more are unsent
+    /// none.
     #[inline]
     pub(crate) fn sendable(self) -> u64 {
         let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
         let head = self.slot.send_head.load(Ordering::Acquire);
         let held = self.slot.send_tail.load(Ordering::Acquire).wrapping_sub(head);
-        size.saturating_sub(held)
+        let free = size.saturating_sub(held);
+        match self.slot.unsent_low_water.load(Ordering::Relaxed) {
+            0 => free,
+            low_water if self.unsent() < low_water => free.min(UNSENT_STEP),
+            _ => 0,
+        }
+    }
+
+    /// Bytes written and not sent, where the engine tells (TCP_NOTSENT_LOWAT).
+    fn unsent(self) -> u32 {
+        (self.slot.send_tail.load(Ordering::Acquire) as u32)
+            .wrapping_sub(self.slot.sent.load(Ordering::Acquire))
     }
 
     /// Room enough to call the socket writable: a third of the ring, as Linux does.
     #[inline]
     pub(crate) fn roomy(self) -> bool {
         let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
+        let low_water = self.slot.unsent_low_water.load(Ordering::Relaxed);
+        if low_water != 0 {
+            // Half of it, lest a writer be woken for every segment (Linux: `tcp_stream_memory_free`).
+            let held = self
+                .slot
+                .send_tail
+                .load(Ordering::Acquire)
+                .wrapping_sub(self.slot.send_head.load(Ordering::Acquire));
+            return 2 * u64::from(self.unsent()) < u64::from(low_water)
+                && held <= size - size / 3
+                && size > 0;
+        }
         size > 0 && self.sendable() >= size / 3
     }
 
@@ -262,6 +287,12 @@ impl Socket {
                 self.slot.references.fetch_add(1, Ordering::AcqRel);
             }
         }
+    }
+
+    /// One descriptor of one process names it, and no thread sleeps on it.
+    pub(crate) fn is_held_once(self) -> bool {
+        COUNTS[self.index as usize].load(Ordering::Acquire) == 1
+            && self.slot.references.load(Ordering::Acquire) == 1
     }
 
     /// One less; the last of the last process closes the socket.

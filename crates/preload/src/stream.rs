@@ -108,16 +108,16 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
         return err(libc::EAGAIN);
     }
     let want = total(iov);
-    if want == 0 {
-        return 0;
-    }
     let peek = flags & MSG_PEEK != 0;
-    let target = if flags & MSG_WAITALL != 0 { want } else { want.min(socket.low_water() as usize) };
+    let target = if flags & MSG_WAITALL != 0 { want } else { want.min(socket.low_water() as usize) }.max(1);
     let mut deadline = None;
     let mut done = 0;
     loop {
         // Looked at before the ring: what the engine put there first is then seen.
         let over = receive_over(socket);
+        if want == 0 && socket.received() > 0 {
+            return 0; // Linux waits for data even to give none of it
+        }
         match take(socket, iov, done, want - done, flags) {
             Err(errno) => return err(errno),
             Ok(got) if peek => {
@@ -142,6 +142,8 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
             return if done > 0 { done as isize } else { receive_end(socket) };
         }
         if blocked(socket, flags) {
+            // It may look again and again, and never sleep.
+            crate::slot::tell_deferred();
             return if done > 0 { done as isize } else { err(libc::EAGAIN) };
         }
         if deadline.is_none() {
@@ -237,16 +239,62 @@ pub(crate) fn await_room(socket: Socket, flags: c_int, deadline: &mut Option<u64
     Ok(!send_over(socket))
 }
 
-/// Gives the engine `len` bytes that were put behind `tail`; call with the send lock held.
-pub(crate) fn publish(socket: Socket, tail: u64, len: u64) {
-    socket.slot.send_tail.store(tail.wrapping_add(len), Ordering::Release);
+/// True when the program says that more follows what it sends (TCP_CORK, MSG_MORE).
+fn more_follows(socket: Socket, flags: c_int) -> bool {
+    flags & MSG_MORE != 0 || socket.slot.kept_options.load(Ordering::Relaxed) & kept::CORK != 0
 }
 
-/// Tells the engine of new bytes, unless the program said that more follows.
+/// Gives the engine `len` bytes that were put behind `tail`; call with the send lock held. What fills no segment is held
+/// back if more follows.
+pub(crate) fn publish(socket: Socket, tail: u64, len: u64, flags: c_int) {
+    let slot = socket.slot;
+    let more = more_follows(socket, flags);
+    let held = slot.held_from.load(Ordering::Relaxed) != 0;
+    if more && !held {
+        slot.held_from.store(tail.wrapping_add(1), Ordering::Release);
+    }
+    slot.send_tail.store(tail.wrapping_add(len), Ordering::Release);
+    if held && !more {
+        slot.held_from.store(0, Ordering::Release);
+    }
+}
+
+/// `close` with SO_LINGER: waits until the peer has all that was written, or the time is over.
+pub(crate) fn linger(socket: Socket) {
+    let slot = socket.slot;
+    let seconds = slot.linger_plus_one.load(Ordering::Relaxed).saturating_sub(1);
+    let state = socket.state();
+    if seconds == 0
+        || !socket.is_held_once()
+        || state & (is::CONNECTED | is::FAILED) != is::CONNECTED
+        || socket.received() > 0
+    {
+        return;
+    }
+    slot.requests.fetch_or(ask::SHUTDOWN, Ordering::AcqRel);
+    socket.tell();
+    let settled = || {
+        slot.send_wanted.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let tail = slot.send_tail.load(Ordering::Acquire);
+        socket.state() & is::FAILED != 0 || slot.send_head.load(Ordering::Acquire) == tail
+    };
+    // Interrupted, it ends early, as on Linux.
+    let _ = wait::wait_for(socket, wait::deadline_us(u64::from(seconds) * 1_000_000), settled);
+}
+
+/// What was held back goes.
+pub(crate) fn push_held(socket: Socket) {
+    if socket.slot.held_from.swap(0, Ordering::AcqRel) != 0 {
+        socket.tell();
+    }
+}
+
+/// Tells the engine of new bytes; unless the program said that more follows: then it hears of them before a thread of
+/// this process sleeps, so that what follows at once makes one packet with them.
 pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
-    let corked = flags & MSG_MORE != 0 || socket.slot.kept_options.load(Ordering::Relaxed) & kept::CORK != 0;
     let half = u64::from(socket.slot.send_size.load(Ordering::Relaxed)) / 2;
-    if corked && socket.sendable() > half {
+    if more_follows(socket, flags) && socket.sendable() > half {
         socket.tell_later();
     } else {
         socket.tell();
@@ -254,7 +302,7 @@ pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
 }
 
 /// Puts what fits of `iov`, `skip` bytes into it.
-fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize) -> Result<usize, c_int> {
+fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Result<usize, c_int> {
     let slot = socket.slot;
     let _held = socket.lock_send();
     let len = socket.sendable().min(want as u64) as usize;
@@ -266,7 +314,8 @@ fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize) -> Result<usize,
     let offset = slot.send_offset.load(Ordering::Relaxed);
     let spans = socket.region.ring_spans(offset, size, tail, len).ok_or(libc::EIO)?;
     gather(&spans, iov, skip);
-    publish(socket, tail, len as u64);
+    // What does not fit leaves its part before it to go (Linux: `wait_for_space`).
+    publish(socket, tail, len as u64, if len < want { flags & !MSG_MORE } else { flags });
     Ok(len)
 }
 
@@ -288,7 +337,7 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
         if want == 0 {
             return 0;
         }
-        match put(socket, iov, done, want - done) {
+        match put(socket, iov, done, want - done, flags) {
             Err(errno) => return err(errno),
             Ok(0) => {}
             Ok(put) => {

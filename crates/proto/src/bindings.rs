@@ -122,11 +122,9 @@ impl Bindings {
         mut in_use: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
         let count = u32::from(EPHEMERAL.1 - EPHEMERAL.0) + 1;
-        // One generator for each word of the flow, each keyed with what the last made of the words before.
         let [words, more] = [local.words(), remote.address.words()];
         let flow = [words[0], words[1], more[0], more[1], u64::from(remote.port)];
-        let keyed = flow.into_iter().fold(self.secret, |key, word| Random::new(key ^ word).next_u64());
-        let offset = keyed as u32;
+        let offset = self.keyed(flow) as u32;
         for _ in 0..count {
             let next = self.state.borrow().next_ephemeral;
             self.state.borrow_mut().next_ephemeral = next.wrapping_add(1);
@@ -169,8 +167,9 @@ impl Bindings {
     }
 
     /// The path that takes packets of this flow (with this type-of-service octet) when no exact one does: that of
-    /// the first class that the packet fits, else the first path that was made. A listener at the address goes
-    /// before one at the unspecified address.
+    /// the first class that the packet fits, else of the class of the first path that was made. Of several paths that
+    /// listen for that class (SO_REUSEPORT) the flow's hash chooses. A listener at the address goes before one at the
+    /// unspecified address.
     pub fn listener(&self, key: &FlowKey, tos: u8) -> Option<PathId> {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address));
@@ -179,9 +178,26 @@ impl Bindings {
             return Some(only);
         }
         let ranked =
-            paths.iter().filter_map(|&(class, path)| Some((self.classifier.rank(class, key, tos)?, path)));
-        let best = ranked.min_by_key(|&(rank, _)| rank).map(|(_, path)| path);
-        best.or(paths.first().map(|&(_, path)| path))
+            paths.iter().filter_map(|&(class, _)| Some((self.classifier.rank(class, key, tos)?, class)));
+        let class = ranked.min_by_key(|&(rank, _)| rank).map_or(paths.first()?.0, |(_, class)| class);
+        let mut sharing = paths.iter().filter(|&&(other, _)| other == class).map(|&(_, path)| path);
+        match sharing.clone().count() as u64 {
+            1 => sharing.next(),
+            count => sharing.nth((self.hash(key) % count) as usize),
+        }
+    }
+
+    /// A hash of a flow that nobody else can tell: who chooses his port does not choose who serves him.
+    fn hash(&self, key: &FlowKey) -> u64 {
+        let [ours, theirs] = [key.local.words(), key.remote.words()];
+        let ports = u64::from(key.remote_port) << 16 | u64::from(key.local_port);
+        let words = [ours[0], ours[1], theirs[0], theirs[1], ports];
+        self.keyed(words)
+    }
+
+    /// One generator for each word of a flow, each keyed with what the last made of the words before.
+    fn keyed(&self, flow: [u64; 5]) -> u64 {
+        flow.into_iter().fold(self.secret, |key, word| Random::new(key ^ word).next_u64())
     }
 }
 

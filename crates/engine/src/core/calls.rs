@@ -13,8 +13,8 @@ use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::EPHEMERAL;
 use scoutline_proto::ip6::DUAL;
-use scoutline_proto::tcp::Algorithm;
 use scoutline_proto::tcp::module::MAX_SEGMENT;
+use scoutline_proto::tcp::{Algorithm, ListenStage};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
@@ -189,7 +189,7 @@ impl Core {
         }
         if !end.listen_paths.borrow().is_empty() {
             // Linux: listen on a listening socket changes its backlog.
-            end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
+            end.backlog.set(waiting_at_most(backlog));
             return Ok(0);
         }
         if end.bound.get().is_none() {
@@ -199,7 +199,7 @@ impl Core {
         if !end.ensure_rings((ACCEPT_RING, 0), &Budget::default()) {
             return Err(libc::ENOBUFS);
         }
-        end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
+        end.backlog.set(waiting_at_most(backlog));
         for (net, class, place) in self.listened_classes(end, local) {
             if let Err(error) = self.make_listen_path(end, net, class, place) {
                 for id in end.listen_paths.take() {
@@ -226,7 +226,7 @@ impl Core {
         }
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
-            .with(Name::Listen, Value::Number(end.backlog.get()))
+            .with(Name::Listen, Value::Number(end.backlog.get().saturating_sub(1)))
             .with(Name::Local, Value::Address(at))
             .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
             .with(Name::SendBuffer, Value::Number(MAX_AHEAD))
@@ -376,7 +376,12 @@ impl Core {
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
             slot_option::BROADCAST => {}
-            slot_option::CONGESTION..=slot_option::MAX_PACING_RATE => tune(end, option, value)?,
+            slot_option::CONGESTION..=slot_option::MAX_PACING_RATE | slot_option::UNSENT_LOW_WATER => {
+                tune(end, option, value)?;
+                if option == slot_option::MAX_SEGMENT {
+                    self.set_listened_segment(end);
+                }
+            }
             slot_option::PRIORITY
             | slot_option::DEADLINE
             | slot_option::WEIGHT
@@ -392,6 +397,16 @@ impl Core {
             self.kick(id, now);
         }
         Ok(0)
+    }
+
+    /// TCP_MAXSEG of a listening socket: the connections that begin from now on have it.
+    fn set_listened_segment(&mut self, end: &Rc<SocketEnd>) {
+        let most = end.tuning.get().max_segment;
+        for id in end.listen_paths.borrow().iter() {
+            if let Some(stage) = self.paths.get_mut(*id).and_then(Path::stage_mut::<ListenStage>) {
+                stage.set_max_segment(most);
+            }
+        }
     }
 
     /// What a program is told when its path was not admitted; counted in the class.
@@ -467,6 +482,11 @@ impl Core {
     }
 }
 
+/// How many connections wait to be accepted: one more than `listen` says, as on Linux (`sk_acceptq_is_full`).
+fn waiting_at_most(backlog: u64) -> u64 {
+    backlog.min(u64::from(ACCEPT_RING / 4) - 1) + 1
+}
+
 /// What a socket that is bound to nothing takes: every address of its family.
 fn anywhere(end: &SocketEnd) -> Endpoint {
     let inet6 = end.shared().flags.load(Ordering::Acquire) & slot_flag::INET6 != 0;
@@ -519,6 +539,9 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
         slot_option::QUICK_ACK => {
             tuning.quick_ack = if value == 0 { 2 } else { 1 };
             tuning.quick_ack_said = tuning.quick_ack_said.wrapping_add(1);
+        }
+        slot_option::UNSENT_LOW_WATER => {
+            tuning.unsent_low_water = u32::try_from(value).map_err(|_| libc::EINVAL)?;
         }
         _ => tuning.max_pacing_rate = value,
     }

@@ -347,10 +347,12 @@ impl Core {
         }
         for orphan in end.program.ends() {
             let slot = orphan.shared();
+            // One that is not in the queue any more has been accepted, and maybe closed since.
             let waiting = slot.references.load(Ordering::Acquire) == 0
                 && slot.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
                 && orphan.listener.get() == Some(end.slot)
-                && !orphan.closed.get();
+                && !orphan.closed.get()
+                && end.has_queued(orphan.slot);
             if waiting && !Rc::ptr_eq(&orphan, end) {
                 self.abort_end(&orphan, now);
             }

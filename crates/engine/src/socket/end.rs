@@ -416,6 +416,16 @@ impl SocketEnd {
         self.shared().receive_tail.store(position, Ordering::Release);
     }
 
+    /// The stream has been sent up to `position`; true when the program waits for that and little enough is unsent.
+    pub(crate) fn publish_sent(&self, position: u64) -> bool {
+        let slot = self.shared();
+        // Half of the stream's positions is enough: nobody is 2 GiB ahead.
+        slot.sent.store(position as u32, Ordering::SeqCst);
+        let unsent = slot.send_tail.load(Ordering::Acquire).saturating_sub(position);
+        let little = 2 * unsent < u64::from(self.tuning.get().unsent_low_water);
+        slot.send_wanted.load(Ordering::SeqCst) != 0 && little && self.tell_of_room(self.freed.get())
+    }
+
     /// The send ring is free up to `position`; true when the program waits for that and now has enough.
     pub(crate) fn publish_freed(&self, position: u64) -> bool {
         self.freed.set(position);
@@ -426,9 +436,12 @@ impl SocketEnd {
         drop(extents);
         let slot = self.shared();
         slot.send_head.store(position, Ordering::SeqCst);
-        if slot.send_wanted.load(Ordering::SeqCst) == 0 {
-            return false;
-        }
+        slot.send_wanted.load(Ordering::SeqCst) != 0 && self.tell_of_room(position)
+    }
+
+    /// The program waits for room; true when the ring, free up to `position`, has enough, and then it waits no more.
+    fn tell_of_room(&self, position: u64) -> bool {
+        let slot = self.shared();
         // As Linux's sk_stream_write_space: a third free, so that a writer is woken for more than a trifle.
         let used = slot.send_tail.load(Ordering::Acquire).saturating_sub(position);
         if used > u64::from(self.send_size()) * 2 / 3 {

@@ -46,6 +46,7 @@ pub(crate) struct StreamStage {
     told_written: u64,
     told_consumed: u64,
     told_requests: u32,
+    told_held: Option<u64>,
     told_options: (bool, u64, Tuning),
     /// Times in a row that the program's position could not be understood yet.
     looked_again: u32,
@@ -116,6 +117,7 @@ impl StreamStage {
             told_written: 0,
             told_consumed: 0,
             told_requests: 0,
+            told_held: None,
             told_options: (false, 0, Tuning::default()),
             looked_again: 0,
             finished: false,
@@ -282,6 +284,7 @@ impl StreamStage {
                 end.signal();
             }
             Control::Acknowledged(position) if end.publish_freed(*position) => end.signal(),
+            Control::Sent(position) if end.publish_sent(*position) => end.signal(),
             Control::PeerFinished => {
                 end.add_state(slot_state::PEER_FINISHED);
                 end.signal();
@@ -447,6 +450,12 @@ impl Stage for StreamStage {
             }
         };
         self.looked_again = 0;
+        // After the position: what is held back of it was said before it was written.
+        let held = slot.held_from.load(Ordering::Acquire).checked_sub(1);
+        if held != self.told_held {
+            self.told_held = held;
+            burst.push(Message::control(Control::Held(held)));
+        }
         if written > self.told_written {
             if let Some(asked) = &mut self.asked {
                 asked.on_written(end, self.told_written, written);

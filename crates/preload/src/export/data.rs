@@ -111,6 +111,7 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
 #[unsafe(no_mangle)]
 extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     match ours(fd) {
+        Some(_) if n == 0 => 0,
         Some(socket) => finish(receive(socket, &one(buf, n), 0, ptr::null_mut(), ptr::null_mut())),
         None => real::read(fd, buf, n),
     }
@@ -143,6 +144,7 @@ extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
 extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return real::readv(fd, iov, n) };
     finish(match vector(iov, n as usize) {
+        Ok(iov) if stream::total(iov) == 0 => 0,
         Ok(iov) => receive(socket, iov, 0, ptr::null_mut(), ptr::null_mut()),
         Err(result) => result,
     })

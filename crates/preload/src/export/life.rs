@@ -190,6 +190,9 @@ extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument)
 }
 
+/// `linux/sockios.h`
+const SIOCOUTQNSD: c_ulong = 0x894b;
+
 #[unsafe(no_mangle)]
 extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     let Some(socket) = ours(fd) else { return real::ioctl(fd, request, argument) };
@@ -217,6 +220,7 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
             let tail = slot.send_tail.load(Ordering::Relaxed);
             give(tail.wrapping_sub(slot.send_head.load(Ordering::Acquire)))
         }
+        SIOCOUTQNSD if socket.is_stream() => give(crate::options::unsent(socket)),
         libc::FIONBIO => {
             if int.is_null() {
                 return finish_int(err(libc::EFAULT));

@@ -120,6 +120,8 @@ struct Send {
     written: u64,
     /// Size of the send ring.
     buffer: u32,
+    /// From this unit on the program holds back what fills no segment (TCP_CORK, MSG_MORE); `u64::MAX`: nothing.
+    held: u64,
     /// End of the last segment sent that was less than full (Minshall's SND.SML).
     small_end: u64,
     /// Data up to here was sent while the congestion window was the limit.
@@ -356,6 +358,7 @@ impl Connection {
                 wl2: 0,
                 written: 0,
                 buffer: config.send_buffer,
+                held: u64::MAX,
                 small_end: 0,
                 limited_to: 0,
                 last: now,
@@ -462,6 +465,12 @@ impl Connection {
             let limit = self.acknowledged() + u64::from(self.send.buffer);
             self.send.written = self.send.written.max(position.min(limit));
         }
+    }
+
+    /// The program says that more follows what stands from this stream position on: what fills no segment may wait
+    /// (TCP_CORK, MSG_MORE). `None`: nothing waits any more.
+    pub fn set_held(&mut self, from: Option<u64>) {
+        self.send.held = from.map_or(u64::MAX, |position| position.saturating_add(1));
     }
 
     /// The program has taken `position` bytes from the receive ring so far. Clamped to what was delivered in order.
@@ -582,6 +591,18 @@ impl Connection {
     #[inline]
     pub fn acknowledged(&self) -> u64 {
         self.send.una.saturating_sub(1).min(self.send.written)
+    }
+
+    /// Stream position to which data has been sent at least once.
+    #[inline]
+    pub fn sent(&self) -> u64 {
+        self.send.max.saturating_sub(1).min(self.send.written)
+    }
+
+    /// The program wants to hear how far the stream has been sent (TCP_NOTSENT_LOWAT).
+    #[inline]
+    pub fn tells_sent(&self) -> bool {
+        self.tuned.unsent_low_water != 0
     }
 
     /// Stream position to which received data is complete.

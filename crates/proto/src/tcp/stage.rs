@@ -44,6 +44,8 @@ pub struct TcpStage {
     unreachable: Option<i32>,
     /// The path is served in idle time only, and its packets yield to all else beyond us too.
     background: bool,
+    /// How far the program was told that the stream is sent.
+    told_sent: u64,
     end: End,
 }
 
@@ -107,6 +109,7 @@ impl TcpStage {
             half_open,
             unreachable: None,
             background: false,
+            told_sent: 0,
             end: End::Open,
         }
     }
@@ -262,6 +265,7 @@ impl TcpStage {
         match *control {
             Control::Consumed(position) => connection.on_consumed(position),
             Control::Written(position) => connection.on_written(position),
+            Control::Held(from) => connection.set_held(from),
             Control::Shutdown => connection.shutdown(),
             Control::Close => return connection.close(now),
             Control::Abort => return connection.abort(),
@@ -343,6 +347,10 @@ impl TcpStage {
                 let wire = payload.div_ceil(frame - headers).max(1) * headers + payload;
                 context.transmit_len = context.transmit_len.saturating_sub(wire);
                 outward.push(emitter.segment(&transmit));
+            }
+            if connection.tells_sent() && connection.sent() != self.told_sent {
+                self.told_sent = connection.sent();
+                inward.push(Message::control(Control::Sent(self.told_sent)));
             }
         }
         if self.end == End::Due {

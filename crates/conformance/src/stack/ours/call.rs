@@ -2,7 +2,7 @@
 //! is woken.
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use scoutline_abi::datagram::{HEADER_LEN, Record};
@@ -15,6 +15,8 @@ use scoutline_engine::Driven;
 use super::Program;
 use super::socket::{Fd, Socket};
 use crate::stack::{Answer, Op};
+
+const TCP_NOTSENT_LOWAT: i32 = 25;
 
 /// How far a call has come.
 pub(super) enum Tried {
@@ -195,7 +197,7 @@ impl Caller<'_> {
         if socket.state() & (is::CONNECTED | is::CONNECTING) != 0 {
             return fails(libc::EINVAL);
         }
-        self.plain(call_op::LISTEN, fd.slot, [backlog.max(0) as u64, 0, 0, 0])
+        self.plain(call_op::LISTEN, fd.slot, [u64::from(backlog.cast_unsigned()), 0, 0, 0])
     }
 
     fn accept(&mut self, fd: &Fd, non_blocking: bool) -> Tried {
@@ -225,8 +227,7 @@ impl Caller<'_> {
         let accepted = Socket::at(&self.program.region, slot);
         accepted.slot.references.fetch_add(1, SeqCst);
         let address = Some(remote(accepted));
-        let inherited =
-            Fd { slot, non_blocking, connect_pending: false, cork: false, held_back: false, ..fd.clone() };
+        let inherited = Fd { slot, non_blocking, connect_pending: false, ..fd.clone() };
         self.program.fds.insert(self.new_fd, inherited);
         Tried::Done(Answer { address, ..Answer::of(0) })
     }
@@ -285,9 +286,6 @@ impl Caller<'_> {
         let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0;
         let room = if socket.is_connecting() { 0 } else { socket.sendable() };
         if room == 0 {
-            if std::mem::take(&mut fd.held_back) {
-                socket.tell();
-            }
             if non_blocking || self.overdue {
                 return ends(libc::EAGAIN);
             }
@@ -299,15 +297,11 @@ impl Caller<'_> {
             socket.slot.send_wanted.store(1, SeqCst);
             return self.blocks(within(fd.send_timeout_us));
         }
-        let put = sent + socket.put(&data[sent..]);
-        let corked = flags & libc::MSG_MORE != 0 || fd.cork;
-        let half = u64::from(socket.slot.send_size.load(Relaxed)) / 2;
-        if corked && put == data.len() && socket.sendable() > half {
-            fd.held_back = true;
-        } else {
-            fd.held_back = false;
-            socket.tell();
-        }
+        let fits = data.len() - sent <= socket.sendable() as usize;
+        let more = fd.cork || (fits && flags & libc::MSG_MORE != 0);
+        let put = sent + socket.put(&data[sent..], more);
+        // The shim may be in no hurry to tell when more follows: but this program sleeps between its calls.
+        socket.tell();
         if put == data.len() || non_blocking {
             return done(put as i64);
         }
@@ -378,7 +372,7 @@ impl Caller<'_> {
             let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0 || self.overdue;
             return if non_blocking { fails(libc::EAGAIN) } else { self.blocks(within(fd.send_timeout_us)) };
         }
-        socket.put(&bytes);
+        socket.put(&bytes, false);
         socket.tell();
         done(data.len() as i64)
     }
@@ -424,7 +418,6 @@ impl Caller<'_> {
             return fails(libc::ENOTCONN);
         }
         socket.request(bits);
-        fd.held_back = false;
         done(0)
     }
 
@@ -531,13 +524,23 @@ impl Caller<'_> {
             | (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {}
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
                 fd.no_delay = number != 0;
+                if fd.no_delay {
+                    self.at(fd).slot.held_from.store(0, Release);
+                }
                 return self.tell_option(fd, slot_option::NO_DELAY, u64::from(number != 0));
             }
             (libc::IPPROTO_TCP, libc::TCP_CORK) => {
                 fd.cork = number != 0;
-                if !fd.cork && std::mem::take(&mut fd.held_back) {
+                if !fd.cork && self.at(fd).slot.held_from.swap(0, AcqRel) != 0 {
                     self.at(fd).tell();
                 }
+            }
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
+                return self.tell_option(fd, slot_option::MAX_SEGMENT, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
+                self.at(fd).slot.unsent_low_water.store(count, Release);
+                return self.tell_option(fd, slot_option::UNSENT_LOW_WATER, u64::from(count));
             }
             (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
                 return self.tell_option(fd, slot_option::DEFER_ACCEPT, u64::from(count));

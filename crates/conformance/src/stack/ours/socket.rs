@@ -18,8 +18,6 @@ pub(super) struct Fd {
     pub(super) keep_alive: bool,
     pub(super) keep_alive_times: (u32, u32, u32),
     pub(super) reuse: u64,
-    /// Bytes written under MSG_MORE or TCP_CORK that the engine has not been told of.
-    pub(super) held_back: bool,
     /// Seconds plus one.
     pub(super) linger_plus_one: u32,
     pub(super) receive_timeout_us: u64,
@@ -65,7 +63,9 @@ impl<'a> Socket<'a> {
     /// Room enough to be called writable: a third.
     pub(super) fn roomy(self) -> bool {
         let size = u64::from(self.slot.send_size.load(Relaxed));
-        size > 0 && self.sendable() >= size / 3
+        let low_water = u64::from(self.slot.unsent_low_water.load(Relaxed));
+        let unsent = (self.slot.send_tail.load(Acquire) as u32).wrapping_sub(self.slot.sent.load(Acquire));
+        size > 0 && self.sendable() >= size / 3 && (low_water == 0 || 2 * u64::from(unsent) < low_water)
     }
 
     pub(super) fn take_error(self) -> i32 {
@@ -165,8 +165,8 @@ impl<'a> Socket<'a> {
         }
     }
 
-    /// Puts what fits into the send ring.
-    pub(super) fn put(self, bytes: &[u8]) -> usize {
+    /// Puts what fits into the send ring. `more` follows: what fills no segment is held back.
+    pub(super) fn put(self, bytes: &[u8], more: bool) -> usize {
         let tail = self.slot.send_tail.load(Relaxed);
         let size = self.slot.send_size.load(Relaxed);
         let len = self.sendable().min(bytes.len() as u64) as usize;
@@ -181,7 +181,14 @@ impl<'a> Socket<'a> {
             std::ptr::copy_nonoverlapping(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
             std::ptr::copy_nonoverlapping(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
         }
+        let held = self.slot.held_from.load(Relaxed) != 0;
+        if more && !held {
+            self.slot.held_from.store(tail + 1, Release);
+        }
         self.slot.send_tail.store(tail + len as u64, Release);
+        if held && !more {
+            self.slot.held_from.store(0, Release);
+        }
         len
     }
 

@@ -1,6 +1,7 @@
 //! What to send next: retransmissions, then new data, probes, and acknowledgments that found nothing to ride on.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header, MAX_SACK_BLOCKS, Options, SackBlocks};
@@ -11,6 +12,9 @@ use crate::tcp::pacing;
 use crate::tcp::recovery::Phase;
 use crate::tcp::segment::Transmit;
 use crate::tcp::timers::Timer;
+
+/// How long TCP_CORK holds data back (tcp(7)).
+const HELD_AT_MOST: Duration = Duration::from_millis(200);
 
 impl Connection {
     /// The next segment to send at `now`. Call until `None`; what is returned counts as sent. The caller may stop
@@ -224,6 +228,9 @@ impl Connection {
             self.send.limited_to = self.data_end();
         }
         let whole = len - len % segment;
+        if len > whole && self.send.held < self.data_end() && self.is_held_back() {
+            return self.sendable_held(whole, len, now);
+        }
         if len == whole || self.may_send_part(len, most, available, by_window) {
             if len > 0 {
                 return Some(len);
@@ -235,6 +242,23 @@ impl Connection {
             self.block_on_window(now);
         }
         None
+    }
+
+    fn is_held_back(&self) -> bool {
+        !self.override_now && !self.fin_queued && self.send.next == self.send.max
+    }
+
+    /// As [`Connection::sendable`], while the program holds back what fills no segment: the full ones (`whole` bytes of
+    /// `len`), and what it wrote before it said that more follows. The rest goes after 200 ms, as in Linux (tcp(7)), or
+    /// when all is acknowledged and a time-out has passed.
+    #[inline(never)]
+    fn sendable_held(&mut self, whole: u64, len: u64, now: Time) -> Option<u64> {
+        let due = self.send.held.saturating_sub(self.send.next).min(len);
+        let len = if self.nodelay || self.send.small_end <= self.send.una { whole.max(due) } else { whole };
+        if len == 0 && self.send.next == self.send.una && !self.timers.is_armed(Timer::Persist) {
+            self.timers.arm(Timer::Persist, now + self.rtt.rto().max(HELD_AT_MOST));
+        }
+        (len > 0).then_some(len)
     }
 
     /// Whether a segment that is not full may be sent (RFC 9293 §3.7.4 and §3.8.6.2.1).
