@@ -253,6 +253,33 @@ mod tests {
     }
 
     #[test]
+    fn listeners_of_a_class_share_its_flows() {
+        let bindings = Bindings::new(Rc::new(ByRemote), 1);
+        let key = |port, last| FlowKey {
+            local: A,
+            local_port: 80,
+            remote: std::net::Ipv4Addr::new(10, 0, 0, last).into(),
+            remote_port: port,
+            ..FlowKey::default()
+        };
+        for (class, index) in [(2, 1), (2, 2), (2, 3), (0, 4)] {
+            bindings.listen(Endpoint::new(ANY, 80), class, path(index));
+        }
+        let mut counts = [0; 5];
+        for port in 0..3000 {
+            let chosen = bindings.listener(&key(port, 2), 0).unwrap();
+            assert_eq!(bindings.listener(&key(port, 2), 0), Some(chosen), "a flow keeps its listener");
+            counts[chosen.index as usize] += 1;
+        }
+        assert_eq!((counts[0], counts[4]), (0, 0));
+        assert!(counts[1..4].iter().all(|count| (900..1100).contains(count)), "{counts:?}");
+        assert_eq!(bindings.listener(&key(5, 0), 0), Some(path(4)));
+        bindings.unlisten(path(1));
+        bindings.unlisten(path(2));
+        assert!((0..100).all(|port| bindings.listener(&key(port, 2), 0) == Some(path(3))));
+    }
+
+    #[test]
     fn a_listener_per_class_the_address_first() {
         let bindings = Bindings::new(Rc::new(ByRemote), 1);
         let key = |last| FlowKey {
