@@ -320,6 +320,13 @@ fn reset(slot: &Slot) {
     slot.asked_send_buffer.store(0, relaxed);
     slot.asked_user_timeout_ms.store(0, relaxed);
     slot.asked_max_segment.store(0, relaxed);
+    slot.unsent_low_water.store(0, relaxed);
+    slot.defer_accept_s.store(0, relaxed);
+    slot.sent.store(0, relaxed);
+    slot.held_from.store(0, relaxed);
+    for times in &slot.keep_alive_times {
+        times.store(0, relaxed);
+    }
     slot.local_address.store(Address::UNSPECIFIED_V4);
     slot.remote_address.store(Address::UNSPECIFIED_V4);
     for address in [&slot.local_port, &slot.remote_port, &slot.scope] {
