@@ -305,6 +305,8 @@ pub mod slot_state {
     pub const FAILED: u32 = 1 << 4;
     /// It has a local address.
     pub const BOUND: u32 = 1 << 5;
+    /// Its peer has sent urgent data: `urgent_mark` counts.
+    pub const URGENT: u32 = 1 << 6;
 }
 
 /// Bits of [`Slot::requests`], set by shims.
@@ -317,6 +319,8 @@ pub mod slot_request {
     pub const ABORT: u32 = 1 << 2;
     /// `shutdown(SHUT_RD)`.
     pub const SHUTDOWN_READ: u32 = 1 << 3;
+    /// What is written up to `urgent_to` is urgent (MSG_OOB). Set before it is written; taken by the engine.
+    pub const URGENT: u32 = 1 << 4;
 }
 
 /// Bits of [`Slot::flags`], of the open file description, set by shims.
@@ -455,6 +459,17 @@ pub struct Slot {
     pub local_address: AtomicAddress,
     /// The peer's.
     pub remote_address: AtomicAddress,
+
+    // Line 6 as well: what few sockets have.
+    /// Position of the urgent byte of the incoming stream plus one; 0: there never was one. Written by the engine.
+    pub urgent_mark: AtomicU64,
+    /// `urgent_mark` of the last byte that was read out of band. Written by shims.
+    pub urgent_taken: AtomicU64,
+    /// Where the urgent part of the outgoing stream ends. Written by shims.
+    pub urgent_to: AtomicU64,
+    /// The poll set whose pipe tells the socket's owner (F_SETOWN) of urgent data, by SIGURG, plus one; 0: none. Written by
+    /// shims.
+    pub owner_set: AtomicU32,
 }
 
 /// Byte offset of each part.

@@ -71,6 +71,8 @@ pub enum Control {
     Written(u64),
     /// From this position on the program holds back what fills no segment; `None`: nothing any more.
     Held(Option<u64>),
+    /// What the program has written up to this position is urgent (MSG_OOB).
+    Urge(u64),
     /// No more will be written (`shutdown(SHUT_WR)`).
     Shutdown,
     /// The program closed the socket.
@@ -91,6 +93,8 @@ pub enum Control {
     Readable(u64),
     /// The peer has acknowledged the outgoing stream up to this position.
     Acknowledged(u64),
+    /// The byte at this position of the incoming stream is urgent. It may come later.
+    Urgent(u64),
     /// The outgoing stream has been sent up to this position; only where [`Tuning::unsent_low_water`] asks for it.
     Sent(u64),
     /// The peer will send no more.

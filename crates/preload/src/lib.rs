@@ -41,4 +41,5 @@ mod serve;
 mod slot;
 mod stream;
 mod table;
+mod urgent;
 mod wait;

@@ -12,7 +12,7 @@ use scoutline_scout::SOL_SCOUT;
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{call, real, scout, stream};
+use crate::{call, real, scout, stream, urgent};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -163,6 +163,7 @@ fn set_inner(
         (SOL_SCOUT, _) => return scout::set(socket, name, from, len),
         (SOL_SOCKET, libc::SO_REUSEADDR) => keep(socket, kept::REUSE_ADDRESS, int()? != 0),
         (SOL_SOCKET, libc::SO_REUSEPORT) => keep(socket, kept::REUSE_PORT, int()? != 0),
+        (SOL_SOCKET, libc::SO_OOBINLINE) => keep(socket, kept::OOB_INLINE, int()? != 0),
         (SOL_SOCKET, libc::SO_BROADCAST) => {
             let on = int()? != 0;
             keep(socket, kept::BROADCAST, on);
@@ -353,6 +354,7 @@ pub(crate) fn get(
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(c_int::from(socket.state() & is::LISTENING != 0)),
         (SOL_SOCKET, libc::SO_REUSEADDR) => int(kept_bit(socket, kept::REUSE_ADDRESS)),
         (SOL_SOCKET, libc::SO_REUSEPORT) => int(kept_bit(socket, kept::REUSE_PORT)),
+        (SOL_SOCKET, libc::SO_OOBINLINE) => int(kept_bit(socket, kept::OOB_INLINE)),
         (SOL_SOCKET, libc::SO_BROADCAST) => int(kept_bit(socket, kept::BROADCAST)),
         (SOL_SOCKET, libc::SO_KEEPALIVE) => int(kept_bit(socket, kept::KEEP_ALIVE)),
         (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
@@ -472,6 +474,7 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
         (libc::SO_REUSEADDR, kept::REUSE_ADDRESS),
         (libc::SO_REUSEPORT, kept::REUSE_PORT),
         (libc::SO_BROADCAST, kept::BROADCAST),
+        (libc::SO_OOBINLINE, kept::OOB_INLINE),
         (libc::SO_KEEPALIVE, kept::KEEP_ALIVE),
     ] {
         keep(socket, bit, of_kernel(fd, name) != 0);
@@ -487,6 +490,10 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
     // As the kernel doubled it.
     slot.asked_receive_buffer.store(of_kernel(fd, libc::SO_RCVBUF).unsigned_abs() / 2, Ordering::Relaxed);
     slot.asked_send_buffer.store(of_kernel(fd, libc::SO_SNDBUF).unsigned_abs() / 2, Ordering::Relaxed);
+    let owner = real::fcntl(fd, libc::F_GETOWN, 0);
+    if owner != 0 && socket.is_stream() {
+        urgent::set_owner(socket, libc::F_SETOWN, owner as usize);
+    }
     if kept_bit(socket, kept::BROADCAST) != 0 {
         tell(socket, slot_option::BROADCAST, 1);
     }

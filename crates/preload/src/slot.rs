@@ -13,13 +13,14 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, bitmap_words, summary_words};
 
 use crate::lock::back_off;
-use crate::{attach, epoll, life, real, serve, wait};
+use crate::{attach, epoll, life, real, serve, urgent, wait};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 const RDHUP: u32 = EPOLLRDHUP as u32;
 const HUP: u32 = EPOLLHUP as u32;
 const ERR: u32 = EPOLLERR as u32;
+const PRI: u32 = libc::EPOLLPRI as u32;
 
 /// Bits of [`Slot::kept_options`]: the low ones are shared by all who hold the socket.
 pub(crate) mod kept {
@@ -32,6 +33,7 @@ pub(crate) mod kept {
     /// A connection attempt whose outcome `connect` has not told yet.
     pub(crate) const CONNECT_PENDING: u32 = 1 << 7;
     pub(crate) const QUICK_ACK_OFF: u32 = 1 << 8;
+    pub(crate) const OOB_INLINE: u32 = 1 << 9;
 }
 
 /// Descriptors of this process per slot, threads asleep on it included.
@@ -204,8 +206,17 @@ impl Socket {
             if requests & ask::SHUTDOWN != 0 {
                 ready |= HUP;
             }
-        } else if self.received() >= u64::from(self.low_water()) {
-            ready |= IN;
+        } else {
+            let mut target = u64::from(self.low_water());
+            if state & is::URGENT != 0 {
+                target += urgent::hidden(self);
+            }
+            if self.received() >= target {
+                ready |= IN;
+            }
+        }
+        if state & is::URGENT != 0 && urgent::is_waiting(self) {
+            ready |= PRI;
         }
         if interest & OUT != 0 && (requests & ask::SHUTDOWN != 0 || self.roomy_or_ask()) {
             ready |= OUT;
@@ -308,6 +319,7 @@ impl Socket {
     /// No descriptor of this process is left.
     fn release_last(self) {
         epoll::forget(self);
+        urgent::forget_owner(self);
         if attach::dead() {
             return;
         }

@@ -12,7 +12,7 @@ use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{attach, wait};
+use crate::{attach, urgent, wait};
 
 /// Bytes of an io vector.
 pub(crate) fn total(iov: &[iovec]) -> usize {
@@ -66,26 +66,40 @@ fn receive_over(socket: Socket) -> bool {
         || socket.requests() & ask::SHUTDOWN_READ != 0
 }
 
-/// Takes up to `want` bytes that are there. 0: none are.
-fn take(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Result<usize, c_int> {
+/// Takes up to `want` bytes that are there, `skip` bytes into the vector; how many, and whether urgent data ends the
+/// call there. 0: none are.
+fn take(
+    socket: Socket,
+    iov: &[iovec],
+    skip: usize,
+    want: usize,
+    flags: c_int,
+) -> Result<(usize, bool), c_int> {
     let slot = socket.slot;
     let _held = socket.lock_receive();
     let head = slot.receive_head.load(Ordering::Relaxed);
     let held = socket.received();
-    let len = held.min(want as u64) as usize;
+    let mut step = urgent::Step { skip: 0, len: held.min(want as u64), ends: false };
+    if socket.state() & is::URGENT != 0 {
+        step = urgent::step(socket, head, held, want as u64, skip > 0);
+    }
+    let len = step.len as usize;
     if len == 0 {
-        return Ok(0);
+        if step.skip > 0 && flags & MSG_PEEK == 0 {
+            consume(socket, head, held, step.skip);
+        }
+        return Ok((0, step.ends));
     }
     let size = slot.receive_size.load(Ordering::Relaxed);
     let offset = slot.receive_offset.load(Ordering::Relaxed);
-    let spans = socket.region.ring_spans(offset, size, head, len).ok_or(libc::EIO)?;
+    let spans = socket.region.ring_spans(offset, size, head + step.skip, len).ok_or(libc::EIO)?;
     if flags & MSG_TRUNC == 0 {
         scatter(&spans, iov, skip);
     }
     if flags & MSG_PEEK == 0 {
-        consume(socket, head, held, len as u64);
+        consume(socket, head, held, step.skip + step.len);
     }
-    Ok(len)
+    Ok((len, step.ends))
 }
 
 /// Advances the receive ring's head; tells the engine when the window is worth an update: the ring was at least
@@ -102,7 +116,7 @@ pub(crate) fn consume(socket: Socket, head: u64, held: u64, len: u64) {
 /// `recv` and its kin.
 pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
     if flags & MSG_OOB != 0 {
-        return err(libc::EINVAL);
+        return urgent::receive(socket, iov, flags);
     }
     if flags & MSG_ERRQUEUE != 0 {
         return err(libc::EAGAIN);
@@ -115,19 +129,19 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
     loop {
         // Looked at before the ring: what the engine put there first is then seen.
         let over = receive_over(socket);
-        if want == 0 && socket.received() > 0 {
+        if want == 0 && socket.received() > urgent::hidden(socket) {
             return 0; // Linux waits for data even to give none of it
         }
         match take(socket, iov, done, want - done, flags) {
             Err(errno) => return err(errno),
-            Ok(got) if peek => {
-                if got >= target || (got > 0 && (over || blocked(socket, flags))) {
+            Ok((got, ends)) if peek => {
+                if got >= target || (got > 0 && (over || ends || blocked(socket, flags))) {
                     return got as isize;
                 }
             }
-            Ok(got) => {
+            Ok((got, ends)) => {
                 done += got;
-                if done >= target || (got > 0 && done == want) {
+                if done >= target || (got > 0 && done == want) || (done > 0 && ends) {
                     return done as isize;
                 }
                 if got > 0 && !over {
@@ -154,7 +168,7 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
         } else {
             1
         };
-        let ready = || socket.received() >= needed || receive_over(socket);
+        let ready = || socket.received() >= needed + urgent::hidden(socket) || receive_over(socket);
         if let Err(errno) = wait::wait_for(socket, deadline, ready) {
             return if done > 0 { done as isize } else { err(errno) };
         }
@@ -314,6 +328,7 @@ fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) ->
     let offset = slot.send_offset.load(Ordering::Relaxed);
     let spans = socket.region.ring_spans(offset, size, tail, len).ok_or(libc::EIO)?;
     gather(&spans, iov, skip);
+    urgent::announce(socket, tail.wrapping_add(len as u64), flags);
     // What does not fit leaves its part before it to go (Linux: `wait_for_space`).
     publish(socket, tail, len as u64, if len < want { flags & !MSG_MORE } else { flags });
     Ok(len)
@@ -321,9 +336,6 @@ fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) ->
 
 /// `send` and its kin.
 pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
-    if flags & MSG_OOB != 0 {
-        return err(libc::EOPNOTSUPP);
-    }
     let want = total(iov);
     let mut deadline = None;
     let mut done = 0;

@@ -226,7 +226,7 @@ impl Core {
         }
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
-            .with(Name::Listen, Value::Number(end.backlog.get().saturating_sub(1)))
+            .with(Name::Listen, Value::Number(end.backlog.get()))
             .with(Name::Local, Value::Address(at))
             .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
             .with(Name::SendBuffer, Value::Number(MAX_AHEAD))
@@ -272,7 +272,8 @@ impl Core {
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
         let key = flow_key(net, TCP, local, remote);
         if self.flows.lookup(&key).is_some() {
-            return Err(libc::EADDRINUSE);
+            // It is there, or in TIME-WAIT (`__inet_check_established` of Linux).
+            return Err(libc::EADDRNOTAVAIL);
         }
         let ruled = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
         let by_rules = ruled.number;

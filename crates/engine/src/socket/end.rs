@@ -416,6 +416,14 @@ impl SocketEnd {
         self.shared().receive_tail.store(position, Ordering::Release);
     }
 
+    /// The byte at this position of the incoming stream is urgent.
+    pub(crate) fn publish_urgent(&self, position: u64) {
+        self.shared().urgent_mark.store(position.wrapping_add(1), Ordering::Release);
+        self.add_state(slot_state::URGENT);
+        self.signal();
+        self.program.signal_owner(self.shared().owner_set.load(Ordering::Acquire));
+    }
+
     /// The stream has been sent up to `position`; true when the program waits for that and little enough is unsent.
     pub(crate) fn publish_sent(&self, position: u64) -> bool {
         let slot = self.shared();

@@ -264,7 +264,9 @@ impl StreamStage {
         }
         if self.deferred.is_some() {
             match control {
-                Control::Readable(_) | Control::PeerFinished => self.hand_over(turned, context),
+                Control::Readable(_) | Control::Urgent(_) | Control::PeerFinished => {
+                    self.hand_over(turned, context)
+                }
                 Control::Failed(_) | Control::Closed => self.deferred = None,
                 _ => {}
             }
@@ -284,6 +286,7 @@ impl StreamStage {
                 end.signal();
             }
             Control::Acknowledged(position) if end.publish_freed(*position) => end.signal(),
+            Control::Urgent(position) => end.publish_urgent(*position),
             Control::Sent(position) if end.publish_sent(*position) => end.signal(),
             Control::PeerFinished => {
                 end.add_state(slot_state::PEER_FINISHED);
@@ -455,6 +458,11 @@ impl Stage for StreamStage {
         if held != self.told_held {
             self.told_held = held;
             burst.push(Message::control(Control::Held(held)));
+        }
+        // As well: the request is older than the position.
+        if slot.requests.load(Ordering::Acquire) & slot_request::URGENT != 0 {
+            slot.requests.fetch_and(!slot_request::URGENT, Ordering::AcqRel);
+            burst.push(Message::control(Control::Urge(slot.urgent_to.load(Ordering::Acquire))));
         }
         if written > self.told_written {
             if let Some(asked) = &mut self.asked {

@@ -7,6 +7,7 @@
 //! connection/acknowledge.rs  the acknowledgment field and the send window
 //! connection/output.rs     what to send next
 //! connection/timeout.rs    what expired
+//! connection/urgent.rs     urgent data
 //! connection/close.rs      shutdown, close, abort, TIME-WAIT, ICMP
 //! ```
 //!
@@ -19,6 +20,7 @@ mod handshake;
 mod input;
 mod output;
 mod timeout;
+mod urgent;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +40,7 @@ use crate::tcp::rtt::RttEstimator;
 use crate::tcp::segment::Input;
 use crate::tcp::sequence::SeqNumber;
 use crate::tcp::timers::{Timer, Timers};
+use urgent::Urgent;
 
 /// The states of RFC 9293 §3.3.2, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -244,6 +247,8 @@ pub struct Connection {
     tuned: Tuning,
     /// Most data of the next `Transmit`, in bytes.
     transmit_limit: u32,
+    /// Urgent data, once there was some.
+    urgent: Option<Box<Urgent>>,
     config: Arc<Config>,
 }
 
@@ -402,6 +407,7 @@ impl Connection {
             duplicates: 0,
             tuned: Tuning::default(),
             transmit_limit: u32::MAX,
+            urgent: None,
             config,
         }
     }
@@ -614,6 +620,12 @@ impl Connection {
     /// The peer will send no more than `receive_position`.
     pub fn is_peer_finished(&self) -> bool {
         self.fin_received
+    }
+
+    /// The initial sequence number of a connection that follows this one at once: behind every number of this one, and
+    /// of a window that the peer may think it has (as Linux).
+    pub fn next_initial(&self) -> u32 {
+        self.send.iss.plus(self.send.max + u64::from(u16::MAX) + 2).0
     }
 
     /// All that was written, and the FIN if there is one, was sent at least once.

@@ -230,6 +230,7 @@ impl TcpStage {
         }
         tally.events |= input.events;
         if input.events.contains(Events::NEW_SYN) {
+            self.tcp.succeed(self.key, connection.next_initial());
             tally.events |= Events::CLOSED;
             yield_to(message, context);
             return Ok(false);
@@ -265,6 +266,7 @@ impl TcpStage {
         match *control {
             Control::Consumed(position) => connection.on_consumed(position),
             Control::Written(position) => connection.on_written(position),
+            Control::Urge(position) => connection.set_urgent(position),
             Control::Held(from) => connection.set_held(from),
             Control::Shutdown => connection.shutdown(),
             Control::Close => return connection.close(now),
@@ -288,6 +290,12 @@ impl TcpStage {
     fn report(&mut self, tally: &Tally, into: &mut Burst) {
         let events = tally.events;
         let mut tell = |control| into.push(Message::control(control));
+        if events.contains(Events::URGENT)
+            && let Some(mark) = self.connection().and_then(Connection::urgent_mark)
+        {
+            // Before what brings the byte: nobody shall read it as one like others.
+            tell(Control::Urgent(mark));
+        }
         if events.contains(Events::READABLE) {
             tell(Control::Readable(tally.readable_to));
         }

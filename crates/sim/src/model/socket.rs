@@ -123,6 +123,52 @@ impl<'a> Socket<'a> {
         state & is::CONNECTING != 0 && state & (is::CONNECTED | is::FAILED) == 0
     }
 
+    /// How far the urgent byte is from what is read next, unless reading has passed it.
+    pub fn urgent_distance(self) -> Option<u64> {
+        let head = self.slot.receive_head.load(Relaxed);
+        self.slot.urgent_mark.load(Acquire).checked_sub(1)?.checked_sub(head)
+    }
+
+    /// Bytes that one call can read, and whether that ends before an urgent one; behind an urgent one that comes first,
+    /// unless it is `inline`.
+    pub fn readable(self, inline: bool) -> (u64, bool) {
+        let held = self.received();
+        match self.urgent_distance() {
+            Some(0) if !inline => (held.saturating_sub(1), false),
+            Some(distance @ 1..) if distance <= held => (distance, true),
+            _ => (held, false),
+        }
+    }
+
+    /// The next byte is urgent, there, and not to be read in its place: it is passed.
+    pub fn pass_urgent(self, inline: bool) {
+        if self.urgent_distance() == Some(0) && !inline && self.received() > 0 {
+            let head = self.slot.receive_head.load(Relaxed);
+            self.consume(head, self.received(), 1);
+        }
+    }
+
+    /// `recv` with MSG_OOB.
+    pub fn take_urgent(self, inline: bool, look_only: bool) -> Result<Vec<u8>, i32> {
+        let mark = self.slot.urgent_mark.load(Acquire);
+        let taken = self.slot.urgent_taken.load(Relaxed) == mark;
+        let distance = self.urgent_distance().filter(|_| !taken && !inline).ok_or(libc::EINVAL)?;
+        if distance >= self.received() {
+            return if self.receive_over() { Ok(Vec::new()) } else { Err(libc::EAGAIN) };
+        }
+        if !look_only {
+            self.slot.urgent_taken.store(mark, Relaxed);
+        }
+        Ok(self.copy_out(self.slot.receive_head.load(Relaxed) + distance, 1))
+    }
+
+    /// What is put next, up to `len` bytes of it, is urgent.
+    pub fn announce_urgent(self, len: usize) {
+        let len = self.sendable().min(len as u64);
+        self.slot.urgent_to.store(self.slot.send_tail.load(Relaxed) + len, Release);
+        self.slot.requests.fetch_or(ask::URGENT, AcqRel);
+    }
+
     /// Up to `limit` bytes that are there; taken from the ring unless only looked at.
     pub fn take(self, limit: usize, look_only: bool) -> Vec<u8> {
         let head = self.slot.receive_head.load(Relaxed);
@@ -189,7 +235,7 @@ impl<'a> Socket<'a> {
     }
 
     /// What `poll` says.
-    pub fn readiness(self, low_water: u32) -> i16 {
+    pub fn readiness(self, low_water: u32, inline: bool) -> i16 {
         use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
         let state = self.state();
         let mut ready = if self.slot.error.load(Acquire) == 0 { 0 } else { POLLERR };
@@ -209,8 +255,13 @@ impl<'a> Socket<'a> {
         }
         if state & is::PEER_FINISHED != 0 || requests & ask::SHUTDOWN_READ != 0 {
             ready |= POLLIN | POLLRDHUP | if requests & ask::SHUTDOWN != 0 { POLLHUP } else { 0 };
-        } else if self.received() >= u64::from(low_water.max(1)) {
+        } else if self.readable(inline).0 >= u64::from(low_water.max(1)) {
             ready |= POLLIN;
+        }
+        let mark = self.slot.urgent_mark.load(Acquire);
+        let urgent_is_there = self.urgent_distance().is_some_and(|distance| distance < self.received());
+        if urgent_is_there && self.slot.urgent_taken.load(Relaxed) != mark {
+            ready |= libc::POLLPRI;
         }
         if requests & ask::SHUTDOWN != 0 || self.roomy() {
             ready |= POLLOUT;

@@ -16,6 +16,7 @@ use super::descriptor::Fd;
 use crate::stack::{Answer, Op};
 
 const TCP_NOTSENT_LOWAT: i32 = 25;
+const SIOCATMARK: u64 = 0x8905;
 
 /// How far a call has come.
 pub(super) enum Tried {
@@ -261,9 +262,6 @@ impl Caller<'_> {
 
     /// `sent` of the data has gone before: a call that blocks returns when all has.
     fn send(&mut self, fd: &mut Fd, data: &[u8], flags: i32, sent: usize) -> Tried {
-        if flags & libc::MSG_OOB != 0 {
-            return fails(libc::EOPNOTSUPP);
-        }
         let socket = Socket::at(&self.program.region, fd.slot);
         let ends = |errno| if sent > 0 { done(sent as i64) } else { fails(errno) };
         if socket.send_over() {
@@ -285,6 +283,9 @@ impl Caller<'_> {
         }
         let fits = data.len() - sent <= socket.sendable() as usize;
         let more = fd.cork || (fits && flags & libc::MSG_MORE != 0);
+        if flags & libc::MSG_OOB != 0 {
+            socket.announce_urgent(data.len() - sent);
+        }
         let put = sent + socket.put(&data[sent..], more);
         // The shim may be in no hurry to tell when more follows: but this program sleeps between its calls.
         socket.tell();
@@ -300,20 +301,28 @@ impl Caller<'_> {
     }
 
     fn receive(&mut self, fd: &Fd, len: usize, flags: i32) -> Tried {
+        let socket = self.at(fd);
+        let look_only = flags & libc::MSG_PEEK != 0;
         if flags & libc::MSG_OOB != 0 {
-            return fails(libc::EINVAL);
+            return match socket.take_urgent(fd.oob_inline, look_only) {
+                Ok(bytes) => Tried::Done(Answer { bytes: bytes.clone(), ..Answer::of(bytes.len() as i64) }),
+                Err(errno) => fails(errno),
+            };
         }
         if len == 0 {
             return done(0);
         }
-        let socket = self.at(fd);
         let target = if flags & libc::MSG_WAITALL != 0 { len } else { len.min(fd.low_water.max(1) as usize) };
         let over = socket.receive_over();
         let listening = socket.state() & is::LISTENING != 0;
-        let held = if listening { 0 } else { socket.received() as usize };
+        let (held, ends) = if listening { (0, false) } else { socket.readable(fd.oob_inline) };
+        let held = held as usize;
         let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0 || self.overdue;
-        if held >= target || (held > 0 && (over || non_blocking)) {
-            let bytes = socket.take(len, flags & libc::MSG_PEEK != 0);
+        if held >= target || (held > 0 && (over || ends || non_blocking)) {
+            if !look_only {
+                socket.pass_urgent(fd.oob_inline);
+            }
+            let bytes = socket.take(len.min(held), look_only);
             return Tried::Done(Answer { bytes: bytes.clone(), ..Answer::of(bytes.len() as i64) });
         }
         if over || listening {
@@ -419,7 +428,9 @@ impl Caller<'_> {
     fn ioctl(&mut self, fd: &Fd, request: u64) -> Tried {
         let socket = self.at(fd);
         let value = match request {
-            libc::FIONREAD if socket.is_stream() => socket.received(),
+            libc::FIONREAD if socket.is_stream() && fd.oob_inline => socket.received(),
+            libc::FIONREAD if socket.is_stream() => socket.readable(false).0,
+            SIOCATMARK => u64::from(socket.urgent_distance() == Some(0)),
             libc::FIONREAD if socket.received() >= HEADER_LEN as u64 => {
                 let head = socket.slot.receive_head.load(Relaxed);
                 let header = socket.copy_out(head, HEADER_LEN).try_into().expect("a header");
@@ -444,7 +455,8 @@ impl Caller<'_> {
                     if asked & libc::POLLOUT != 0 && !socket.roomy() {
                         socket.slot.send_wanted.store(1, SeqCst);
                     }
-                    socket.readiness(state.low_water) & (asked | libc::POLLERR | libc::POLLHUP)
+                    socket.readiness(state.low_water, state.oob_inline)
+                        & (asked | libc::POLLERR | libc::POLLHUP)
                 }
                 None => libc::POLLNVAL,
             })
@@ -498,6 +510,7 @@ impl Caller<'_> {
                 fd.keep_alive = number != 0;
                 return self.tell_keep_alive(fd);
             }
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => fd.oob_inline = number != 0,
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => fd.low_water = count,
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 fd.linger_plus_one =

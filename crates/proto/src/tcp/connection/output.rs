@@ -245,7 +245,7 @@ impl Connection {
     }
 
     fn is_held_back(&self) -> bool {
-        !self.override_now && !self.fin_queued && self.send.next == self.send.max
+        !self.override_now && !self.fin_queued && self.send.next == self.send.max && !self.is_urgent()
     }
 
     /// As [`Connection::sendable`], while the program holds back what fills no segment: the full ones (`whole` bytes of
@@ -268,7 +268,10 @@ impl Connection {
         }
         if len == available {
             // Nagle, as Minshall refined it: wait only while another small segment is unacknowledged.
-            return self.nodelay || self.fin_queued || self.send.small_end <= self.send.una;
+            return self.nodelay
+                || self.fin_queued
+                || self.send.small_end <= self.send.una
+                || self.is_urgent();
         }
         // Sender's silly window avoidance: at least half of the largest window that the peer ever gave.
         len == by_window && len >= u64::from(self.send.max_window / 2)
@@ -452,7 +455,7 @@ impl Connection {
             self.owed = Owed::Nothing;
         }
         self.timers.disarm(Timer::DelayedAck);
-        Header {
+        let mut header = Header {
             sequence: self.send.iss.plus(unit).0,
             acknowledgment: self.receive_next().0,
             flags: flags | self.ecn.echo(),
@@ -463,7 +466,11 @@ impl Connection {
                 ..Options::default()
             },
             ..Header::default()
+        };
+        if self.urgent.is_some() {
+            self.mark_urgent(unit, &mut header);
         }
+        header
     }
 
     /// The window field; moves the right edge when that is worth it.
@@ -531,6 +538,9 @@ impl Connection {
         let segment = self.segment();
         if self.ecn.is_reduced() {
             return segment; // CWR on a segment of its own
+        }
+        if self.is_urgent() {
+            return segment; // an urgent pointer of its own for each
         }
         (self.config.max_transmit_len.min(self.transmit_limit) / segment * segment).max(segment)
     }
