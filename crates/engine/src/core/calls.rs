@@ -403,8 +403,9 @@ impl Core {
     /// TCP_MAXSEG of a listening socket: the connections that begin from now on have it.
     fn set_listened_segment(&mut self, end: &Rc<SocketEnd>) {
         let most = end.tuning.get().max_segment;
-        for id in end.listen_paths.borrow().iter() {
-            if let Some(stage) = self.paths.get_mut(*id).and_then(Path::stage_mut::<ListenStage>) {
+        let paths = end.listen_paths.borrow();
+        for &id in &*paths {
+            if let Some(stage) = self.paths.get_mut(id).and_then(Path::stage_mut::<ListenStage>) {
                 stage.set_max_segment(most);
             }
         }
