@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use scoutline_base::{Random, Time};
 use scoutline_proto::tcp::ecn::Policy;
-use scoutline_proto::tcp::{Algorithm, Config, Connection};
+use scoutline_proto::tcp::{Algorithm, Config, Connection, Pacing};
 use scoutline_wire::tcp::{Flags, Header};
 
 /// Bytes of a frame beside the TCP payload: Ethernet, IP, TCP with timestamps.
@@ -325,7 +325,7 @@ fn a_paced_flow_does_as_well_and_overflows_small_queues_less() {
         let mut simulation = Simulation::with(shallow, &[(CUBIC, 0)], &Config { pacing, ..config() });
         (simulation.shares(10, 60)[0], simulation.dropped)
     };
-    let (burst, paced) = (run(false), run(true));
+    let (burst, paced) = (run(Pacing::Never), run(Pacing::Always));
     assert!(paced.0 >= burst.0 - 0.01, "{burst:?} {paced:?}");
     assert!(paced.1 <= burst.1, "{burst:?} {paced:?}");
 }
