@@ -18,7 +18,9 @@ use scoutline_abi::Region;
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
 use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
-use scoutline_engine::{Command, DeviceSettings, Driven, EngineSettings, ProgramFacts, RegionId};
+use scoutline_engine::{
+    Command, DeviceSettings, Driven, EngineSettings, Pacing, ProgramFacts, RegionId, TcpSettings,
+};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
 use scoutline_sched::transmit::Preemption;
@@ -114,6 +116,9 @@ impl Ours {
             }],
             receive_buffer: setting.receive_buffer,
             send_buffer: setting.send_buffer,
+            buffers_grow: false,
+            // Scripts tell when segments leave, of a sender without pacing.
+            tcp: TcpSettings { pacing: Pacing::Never, ..TcpSettings::default() },
             max_paths: 1000,
             spin: Duration::ZERO,
             extension: None,

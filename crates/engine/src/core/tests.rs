@@ -598,6 +598,7 @@ mod classes;
 mod defer;
 mod floods;
 mod forward;
+mod growth;
 mod ip6;
 mod policies;
 mod requests;
