@@ -483,7 +483,9 @@ impl Connection {
         let mut blocks = SackBlocks::default();
         if !self.negotiated.sack || (self.receive.out_of_order.is_empty() && self.receive.duplicate.is_none())
         {
-            self.receive.untold.clear();
+            if self.receive.untold.capacity() > 0 {
+                self.receive.untold = Vec::new();
+            }
             return blocks;
         }
         // RFC 2018 §3: three fit beside timestamps.

@@ -11,6 +11,7 @@ use crate::tcp::{Config, Deliver, Drop, Events, Keepalive, Transmit};
 mod ecn;
 mod loss;
 mod mtu;
+mod pacing;
 
 const ISS: u32 = u32::MAX - 5;
 const PEER: u32 = u32::MAX - 2_000;
