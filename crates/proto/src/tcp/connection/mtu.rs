@@ -117,7 +117,7 @@ impl Connection {
         if self.attempts <= BLACK_HOLE_ATTEMPTS || outstanding < u64::from(self.segment()) {
             return;
         }
-        let smaller = (segment / 2).min(BASE_SEGMENT).max(LEAST_MTU - HEADERS);
+        let smaller = (segment / 2).clamp(LEAST_MTU - HEADERS, BASE_SEGMENT);
         if smaller < segment {
             // As soon as something is acknowledged again.
             self.shrink(smaller, now);
