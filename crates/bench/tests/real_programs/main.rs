@@ -16,6 +16,7 @@
 
 mod background;
 mod classes;
+mod compare;
 mod death;
 mod experiments;
 mod extension;
