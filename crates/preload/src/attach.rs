@@ -14,7 +14,7 @@ use scoutline_abi::layout::ProcessRecord;
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
-use crate::{epoll, life, real, serve, slot, table, wait};
+use crate::{epoll, exec, life, real, serve, slot, table, wait};
 
 /// Exit code when a path was required and there is none.
 const REQUIRED_EXIT: c_int = 126;
@@ -23,6 +23,8 @@ static REGION: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
 static DOORBELL: AtomicI32 = AtomicI32::new(-1);
+/// The region, for a new program image.
+static MEMORY: AtomicI32 = AtomicI32::new(-1);
 static DEAD: AtomicBool = AtomicBool::new(false);
 /// Process id of who attached or was forked.
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -101,6 +103,28 @@ fn protect_set(pipe: c_int, set: u32) -> c_int {
 }
 
 fn move_up(fd: c_int) -> c_int {
+    let moved = copy_up(fd, libc::F_DUPFD_CLOEXEC);
+    if moved >= 0 {
+        real::close(fd);
+        return moved;
+    }
+    real::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+    fd
+}
+
+/// As [`protect`], but open in a new program image, too.
+pub(crate) fn move_up_open(fd: c_int) -> c_int {
+    let moved = copy_up(fd, libc::F_DUPFD);
+    if moved >= 0 {
+        real::close(fd);
+        return moved;
+    }
+    real::fcntl(fd, libc::F_SETFD, 0);
+    fd
+}
+
+/// A duplicate with a high number, by this `fcntl`; below 0 there is none.
+fn copy_up(fd: c_int, how: c_int) -> c_int {
     // SAFETY: fills the structure that we give.
     let limit = unsafe {
         let mut limit: libc::rlimit = zeroed();
@@ -109,14 +133,12 @@ fn move_up(fd: c_int) -> c_int {
     // High, but not so high that the kernel's table, which every fork copies, grows large.
     let limit = (limit.min(8192) as usize).min(table::LEN);
     for base in [limit / 8 * 7, limit / 2] {
-        let moved = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, base);
+        let moved = real::fcntl(fd, how, base);
         if moved >= 0 {
-            real::close(fd);
             return moved;
         }
     }
-    real::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
-    fd
+    -1
 }
 
 fn enter(fd: c_int, set_plus_one: u64) -> c_int {
@@ -157,7 +179,7 @@ pub(crate) fn relocate(fd: c_int) {
     reenter(fd, |word| word & !0xffff_ffff | (moved as u64 + 1));
     table::put(moved, table::Entry::Internal);
     table::put(fd, table::Entry::Kernel);
-    for known in [&CONNECTION, &DOORBELL] {
+    for known in [&CONNECTION, &DOORBELL, &MEMORY] {
         let _ = known.compare_exchange(fd, moved, Ordering::AcqRel, Ordering::Relaxed);
     }
     wait::relocated(fd, moved);
@@ -310,6 +332,10 @@ extern "C" fn start() {
     if path.is_empty() {
         return;
     }
+    exec::remember();
+    if exec::take_over() {
+        return;
+    }
     let failed = match attach(path) {
         Ok(()) => return,
         Err(failed) => failed,
@@ -392,26 +418,105 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     }
     // SAFETY: just received, open, and closed only below.
     let region = Region::map(unsafe { BorrowedFd::borrow_raw(memory) });
-    real::close(memory);
     let Ok(region) = region else { return Err(fail(b"mapping the memory of", libc::EPROTO)) };
     if region.process(answer.value).is_none() {
         return Err(fail(b"attaching to", libc::EPROTO));
     }
-    PROCESS.store(answer.value, Ordering::Relaxed);
-    CONNECTION.store(protect(fd), Ordering::Relaxed);
-    DOORBELL.store(protect(doorbell), Ordering::Relaxed);
+    begin(region, ForImage { process: answer.value, connection: fd, doorbell, memory });
+    Ok(())
+}
+
+/// What a process needs to take part in a region: its record, and three descriptors.
+#[derive(Clone, Copy)]
+pub(crate) struct ForImage {
+    pub(crate) process: u32,
+    pub(crate) connection: c_int,
+    pub(crate) doorbell: c_int,
+    pub(crate) memory: c_int,
+}
+
+fn begin(region: Region, image: ForImage) -> &'static Region {
+    PROCESS.store(image.process, Ordering::Relaxed);
+    CONNECTION.store(protect(image.connection), Ordering::Relaxed);
+    DOORBELL.store(protect(image.doorbell), Ordering::Relaxed);
+    MEMORY.store(protect(image.memory), Ordering::Relaxed);
     own();
     wait::start();
-    REGION.store(Box::into_raw(Box::new(region)), Ordering::Release);
+    let region: &'static Region = Box::leak(Box::new(region));
+    REGION.store(ptr::from_ref(region).cast_mut(), Ordering::Release);
     // SAFETY: three functions of ours that live as long as the process.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
-    Ok(())
+    region
+}
+
+/// This image goes on with what the one before it handed over.
+pub(crate) fn go_on(region: Region, image: ForImage) -> &'static Region {
+    let region = begin(region, image);
+    if let Some(record) = record(region) {
+        // SAFETY: no arguments.
+        record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
+    }
+    region
+}
+
+/// No other thread forks, claims or asks the daemon until it is dropped.
+pub(crate) struct Alone;
+
+/// See [`Alone`].
+pub(crate) fn alone() -> Alone {
+    lock_for_fork();
+    REQUESTS.take_over_fork();
+    Alone
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        REQUESTS.give_back();
+        unlock_after_fork();
+    }
+}
+
+/// A process record and descriptors for a new program image, open there. For who is [`alone`].
+pub(crate) fn for_image() -> Option<ForImage> {
+    let mut message = Message::new(kind::FORK, 0);
+    message.flags |= flag::NEW_IMAGE;
+    let (answer, [connection, _]) = request(message, true).ok()?;
+    if connection < 0 {
+        return None;
+    }
+    let open = |known: &AtomicI32| copy_up(known.load(Ordering::Relaxed), libc::F_DUPFD);
+    let image = ForImage {
+        process: answer.value,
+        connection: move_up_open(connection),
+        doorbell: open(&DOORBELL),
+        memory: open(&MEMORY),
+    };
+    if region()?.process(image.process).is_some() && image.doorbell >= 0 && image.memory >= 0 {
+        return Some(image);
+    }
+    for fd in [image.connection, image.doorbell, image.memory] {
+        real::close(fd);
+    }
+    None
+}
+
+/// Nobody may be in the shim's tables while the process is copied.
+fn lock_for_fork() {
+    life::before_fork();
+    wait::before_fork();
+    exec::before_fork();
+}
+
+/// See [`lock_for_fork`].
+fn unlock_after_fork() {
+    exec::after_fork();
+    wait::after_fork();
+    life::after_fork();
 }
 
 extern "C" fn before_fork() {
     let Some(region) = region() else { return };
-    life::before_fork();
-    wait::before_fork();
+    lock_for_fork();
     // From the exchange until the process is copied no set comes or goes: the daemon gives the child the sets that
     // stand in `INTERNAL`.
     let mut held = REQUESTS.lock();
@@ -438,8 +543,7 @@ extern "C" fn after_fork() {
     if let Some(child) = REQUESTS.lock().take() {
         real::close(child.connection);
     }
-    wait::after_fork();
-    life::after_fork();
+    unlock_after_fork();
 }
 
 extern "C" fn in_child() {
@@ -448,15 +552,14 @@ extern "C" fn in_child() {
     let child = REQUESTS.lock().take();
     own();
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    wait::after_fork();
-    life::after_fork();
+    unlock_after_fork();
     // Pipes of the parent's sets, and the parent's connection, whose last copy must be the parent's.
-    let doorbell = DOORBELL.load(Ordering::Relaxed);
+    let kept = [&DOORBELL, &MEMORY].map(|fd| fd.load(Ordering::Relaxed));
     let connection = child.map_or(-1, |child| move_up(child.connection));
     for place in &INTERNAL {
         let word = place.load(Ordering::Relaxed);
         let fd = word as u32 as c_int - 1;
-        if fd >= 0 && fd != doorbell {
+        if fd >= 0 && !kept.contains(&fd) {
             discard(fd);
             if word >> 32 != 0 && connection >= 0 {
                 // The daemon counts the parent's sets as the child's too.

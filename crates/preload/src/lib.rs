@@ -9,6 +9,7 @@
 //! export   the C functions: is the descriptor ours? else the real function
 //! reach    where paths lead: is a socket ours?
 //! life     bind, listen, connect, accept, close, dup: who holds which socket
+//! exec     sockets that go on in a new program image
 //! stream, datagram, sendfile   bytes between user memory and rings
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
@@ -27,6 +28,7 @@ mod attach;
 mod call;
 mod datagram;
 mod epoll;
+mod exec;
 mod export;
 mod extent;
 mod life;

@@ -14,6 +14,9 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
+/// Arguments or environment of a program.
+type List = *const *const c_char;
+
 /// Stands for a function that this C library lacks.
 extern "C" fn missing() -> c_long {
     set_errno(libc::ENOSYS);
@@ -116,6 +119,25 @@ real! {
         -> ssize_t = c"splice";
     fn exit_now(status: c_int) -> ! = c"_exit";
     fn fork() -> libc::pid_t = c"fork";
+    fn execve(path: *const c_char, arguments: List, environment: List) -> c_int = c"execve";
+    fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int = c"execvpe";
+    fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int = c"fexecve";
+    fn execveat(directory: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int) -> c_int
+        = c"execveat";
+    fn posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: List, environment: List) -> c_int = c"posix_spawn";
+    fn posix_spawnp(pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: List, environment: List) -> c_int = c"posix_spawnp";
+    fn posix_spawn_file_actions_init(object: *mut c_void) -> c_int = c"posix_spawn_file_actions_init";
+    fn posix_spawn_file_actions_destroy(object: *mut c_void) -> c_int = c"posix_spawn_file_actions_destroy";
+    fn posix_spawn_file_actions_addclose(object: *mut c_void, fd: c_int) -> c_int
+        = c"posix_spawn_file_actions_addclose";
+    fn posix_spawn_file_actions_adddup2(object: *mut c_void, from: c_int, to: c_int) -> c_int
+        = c"posix_spawn_file_actions_adddup2";
+    fn posix_spawn_file_actions_addopen(object: *mut c_void, fd: c_int, path: *const c_char, flags: c_int,
+        mode: libc::mode_t) -> c_int = c"posix_spawn_file_actions_addopen";
+    fn posix_spawn_file_actions_addclosefrom_np(object: *mut c_void, from: c_int) -> c_int
+        = c"posix_spawn_file_actions_addclosefrom_np";
     fn fclose(stream: *mut libc::FILE) -> c_int = c"fclose";
     fn fileno(stream: *mut libc::FILE) -> c_int = c"fileno_unlocked";
     fn getenv(name: *const c_char) -> *mut c_char = c"getenv";

@@ -368,6 +368,32 @@ pub(crate) fn share_with_child(region: &'static Region, child: u32) {
     }
 }
 
+/// Another process of the program, about to begin, will hold this socket, which is held here.
+pub(crate) fn share_one(region: &'static Region, process: u32, index: u32) {
+    let (Some(record), Some(slot)) = (region.process(process), region.slot(index)) else { return };
+    let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
+    if record.holds[word].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+        slot.references.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Closes what the record holds and no descriptor names.
+pub(crate) fn drop_unheld(region: &'static Region) {
+    let Some(record) = attach::record(region) else { return };
+    for (word, holds) in record.holds.iter().enumerate() {
+        let mut bits = holds.load(Ordering::Acquire);
+        while bits != 0 {
+            let index = word as u32 * 64 + bits.trailing_zeros();
+            bits &= bits - 1;
+            if COUNTS[index as usize].load(Ordering::Acquire) == 0
+                && let Some(socket) = Socket::at(index)
+            {
+                socket.release_last();
+            }
+        }
+    }
+}
+
 /// Threads that slept in the parent do not exist here: counts are made anew from the table.
 pub(crate) fn in_child() {
     for count in &COUNTS {

@@ -437,7 +437,9 @@ impl Core {
                     .references
                     .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1))
                     .unwrap_or(0);
-                if before <= 1 {
+                if before <= 1 && record.ends_well.load(Ordering::Acquire) != 0 {
+                    self.finish_end(&end, slot_request::CLOSE, now);
+                } else if before <= 1 {
                     self.abort_end(&end, now);
                 } else {
                     // Others may have slept through a wake-up that went to the dead process.

@@ -350,6 +350,8 @@ impl Core {
             let waiting = slot.references.load(Ordering::Acquire) == 0
                 && slot.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
                 && orphan.listener.get() == Some(end.slot)
+                // Accepted and closed: its listener was another one, with the same slot, or it goes in the same turn.
+                && slot.requests.load(Ordering::Acquire) & slot_request::CLOSE == 0
                 && !orphan.closed.get();
             if waiting && !Rc::ptr_eq(&orphan, end) {
                 self.abort_end(&orphan, now);
@@ -361,11 +363,16 @@ impl Core {
 
     /// Ends a socket as if its program had died: the peer gets a reset.
     pub(crate) fn abort_end(&mut self, end: &Rc<SocketEnd>, now: Time) {
+        self.finish_end(end, slot_request::ABORT, now);
+    }
+
+    /// Ends a socket, with CLOSE or ABORT, for a program that cannot say so any more.
+    pub(crate) fn finish_end(&mut self, end: &Rc<SocketEnd>, how: u32, now: Time) {
         if !end.listen_paths.borrow().is_empty() {
             self.close_listener(end, now);
             return;
         }
-        end.shared().requests.fetch_or(slot_request::ABORT, Ordering::AcqRel);
+        end.shared().requests.fetch_or(how, Ordering::AcqRel);
         match end.path.get() {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
             _ => Core::check_pathless(end),
