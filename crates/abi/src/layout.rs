@@ -427,8 +427,10 @@ pub struct Slot {
     pub server: AtomicU32,
     /// Scope of a link-local `remote_address` or `local_address`: Linux's number of the interface.
     pub scope: AtomicU32,
+    /// Messages under way (SCM_RIGHTS) that hold it. Written by shims.
+    pub in_flight: AtomicU32,
     /// Spare.
-    pub spare3: [AtomicU32; 2],
+    pub spare3: AtomicU32,
 
     // Lines 3 to 5: who waits.
     /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.

@@ -70,6 +70,11 @@ pub(crate) fn set_dead() {
     DEAD.store(true, Ordering::Release);
 }
 
+/// The region's own descriptor.
+pub(crate) fn memory() -> c_int {
+    MEMORY.load(Ordering::Relaxed)
+}
+
 /// How often this process image has forked into a child: what belongs to threads and sets of a parent is stale.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -89,7 +94,8 @@ fn own() {
 /// Wakes the engine.
 pub(crate) fn ring() {
     let one = 1u64;
-    real::write(DOORBELL.load(Ordering::Relaxed), (&raw const one).cast(), 8);
+    // Whoever is cancelled here has marked something, and the engine would sleep on.
+    real::uncancelled(|| real::write(DOORBELL.load(Ordering::Relaxed), (&raw const one).cast(), 8));
 }
 
 /// Moves a descriptor of ours out of the program's way and protects it from being closed. Closes `fd`.
@@ -192,6 +198,16 @@ fn exchange(connection: c_int, request: Message, answer: bool) -> Result<(Messag
 
 /// [`exchange`] with a descriptor beside the request.
 fn exchange_with(
+    connection: c_int,
+    request: Message,
+    file: Option<c_int>,
+    answer: bool,
+) -> Result<(Message, [c_int; 2]), c_int> {
+    // Under a lock, and an answer that nobody has taken would be the next one's.
+    real::uncancelled(|| exchange_now(connection, request, file, answer))
+}
+
+fn exchange_now(
     connection: c_int,
     mut request: Message,
     file: Option<c_int>,
@@ -455,6 +471,7 @@ pub(crate) fn go_on(region: Region, image: ForImage) -> &'static Region {
     if let Some(record) = record(region) {
         // SAFETY: no arguments.
         record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
+        record.ends_well.store(0, Ordering::Release);
     }
     region
 }
@@ -491,7 +508,12 @@ pub(crate) fn for_image() -> Option<ForImage> {
         doorbell: open(&DOORBELL),
         memory: open(&MEMORY),
     };
-    if region()?.process(image.process).is_some() && image.doorbell >= 0 && image.memory >= 0 {
+    if let Some(record) = region()?.process(image.process)
+        && image.doorbell >= 0
+        && image.memory >= 0
+    {
+        // Should there be no such image, or one without us, that is no crash either.
+        record.ends_well.store(1, Ordering::Release);
         return Some(image);
     }
     for fd in [image.connection, image.doorbell, image.memory] {

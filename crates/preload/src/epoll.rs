@@ -403,7 +403,7 @@ impl Epoll {
         }
         if let Some(fd) = self.kick {
             let one = 1u64;
-            real::write(fd, (&raw const one).cast(), 8);
+            real::uncancelled(|| real::write(fd, (&raw const one).cast(), 8));
         }
     }
 
@@ -429,7 +429,7 @@ impl Epoll {
             if { event.u64 } == kick_mark() {
                 if let Some(fd) = self.kick.filter(|_| self.in_kernel == 0) {
                     let mut count = 0u64;
-                    real::read(fd, (&raw mut count).cast(), 8);
+                    real::uncancelled(|| real::read(fd, (&raw mut count).cast(), 8));
                 }
             } else {
                 events[kept] = event;
@@ -444,7 +444,8 @@ impl Epoll {
         if out.is_empty() {
             return 0;
         }
-        let n = real::epoll_wait(epfd, out.as_mut_ptr(), out.len() as c_int, 0);
+        // The caller holds our lock.
+        let n = real::uncancelled(|| real::epoll_wait(epfd, out.as_mut_ptr(), out.len() as c_int, 0));
         self.strip(out, n.max(0) as usize)
     }
 

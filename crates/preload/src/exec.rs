@@ -354,7 +354,8 @@ fn after_actions(object: *const c_void) -> Option<Vec<Staying>> {
             Action::Gone(fd) => staying.retain(|(other, _)| *other != fd),
             Action::Dup(from, to) => {
                 // Of a descriptor with FD_CLOEXEC too, as the duplicate has none.
-                let here = staying.iter().find(|(fd, _)| *fd == from).map_or_else(|| table::look(from), |it| it.1);
+                let here =
+                    staying.iter().find(|(fd, _)| *fd == from).map_or_else(|| table::look(from), |it| it.1);
                 staying.retain(|(fd, _)| *fd != to);
                 if matches!(here, Entry::Socket(_) | Entry::Candidate { .. }) {
                     staying.push((to, here));

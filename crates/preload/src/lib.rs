@@ -10,6 +10,7 @@
 //! reach    where paths lead: is a socket ours?
 //! life     bind, listen, connect, accept, close, dup: who holds which socket
 //! exec     sockets that go on in a new program image
+//! passing  sockets that go to another process through a Unix socket
 //! stream, datagram, sendfile   bytes between user memory and rings
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
@@ -34,6 +35,7 @@ mod extent;
 mod life;
 mod lock;
 mod options;
+mod passing;
 mod poll;
 mod reach;
 mod real;

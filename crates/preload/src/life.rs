@@ -216,6 +216,9 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
             return result;
         }
     }
+    if socket.state() & is::LISTENING == 0 {
+        socket.slot.requests.fetch_and(!(ask::SHUTDOWN | ask::SHUTDOWN_READ), Ordering::AcqRel);
+    }
     call::call(call_op::LISTEN, socket.index, [backlog.max(0) as u64, 0, 0, 0]).min(0) as isize
 }
 
@@ -236,6 +239,11 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
                 call::call(call_op::DISCONNECT, socket.index, [0; 4]).min(0) as isize
             }
             Given::Unspecified => {
+                // As Linux's tcp_disconnect: the peer gets a reset, whoever else has the socket.
+                if socket.state() & is::CONNECTED != 0 {
+                    socket.slot.requests.fetch_or(ask::ABORT, Ordering::AcqRel);
+                    socket.tell();
+                }
                 give_up(fd, socket);
                 0
             }
@@ -326,6 +334,9 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
         let inet6 = options::of_kernel(fd, libc::SO_DOMAIN) == libc::AF_INET6;
         address::write(to, inet6, (&raw mut name).cast(), &raw mut len);
         return real::ours(real::connect(fd, (&raw const name).cast(), len) as isize);
+    }
+    if to.port == 0 {
+        return err(libc::ECONNREFUSED); // nobody can listen there
     }
     let result = connect_slot(socket, to);
     if result < 0 {

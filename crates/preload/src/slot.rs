@@ -129,6 +129,13 @@ impl Socket {
         self.roomy()
     }
 
+    /// An attempt to connect has failed, and `connect` has said so: Linux forgets it then. Otherwise the socket is one
+    /// whose connection is over.
+    pub(crate) fn is_unconnected_again(self) -> bool {
+        self.state() & (is::FAILED | is::CONNECTED) == is::FAILED
+            && self.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING == 0
+    }
+
     /// Takes the pending error; 0 none.
     pub(crate) fn take_error(self) -> i32 {
         if self.slot.error.load(Ordering::Acquire) == 0 {
@@ -162,9 +169,12 @@ impl Socket {
         }
         if state & is::LISTENING != 0 {
             if requests & ask::SHUTDOWN_READ != 0 {
-                return ready | IN | RDHUP | HUP;
+                return ready | OUT | HUP; // it listens no more
             }
             return if self.received() > 0 { ready | IN } else { ready };
+        }
+        if self.is_unconnected_again() {
+            return ready | OUT | HUP;
         }
         if state & is::FAILED != 0 {
             return ready | IN | OUT | RDHUP | HUP;
@@ -262,6 +272,28 @@ impl Socket {
                 self.slot.references.fetch_add(1, Ordering::AcqRel);
             }
         }
+    }
+
+    /// Under way to another process: held by none.
+    pub(crate) fn put_in_flight(self) {
+        self.slot.references.fetch_add(1, Ordering::AcqRel);
+        self.slot.in_flight.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has come: the hold is this process's. `peeked`: it will come once more.
+    pub(crate) fn take_from_flight(self, peeked: bool) {
+        if peeked {
+            self.hold(false);
+            return;
+        }
+        // Counted for the flight; this process counts once.
+        if COUNTS[self.index as usize].load(Ordering::Acquire) == 0 {
+            self.hold(true);
+        } else {
+            self.hold(false);
+            self.slot.references.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.slot.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// One less; the last of the last process closes the socket.

@@ -37,5 +37,6 @@ mod redis;
 mod requests;
 mod restored;
 mod shares;
+mod successors;
 mod web;
 mod wishes;

@@ -325,6 +325,9 @@ impl Core {
         let requests = end.shared().requests.load(Ordering::Acquire);
         if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
             self.close_listener(end, now);
+        } else if requests & slot_request::SHUTDOWN_READ != 0 {
+            self.stop_listening(end, now);
+            end.signal();
         } else if end.received.get() != end.shared().receive_head.load(Ordering::Acquire) {
             end.signal();
         }
@@ -333,6 +336,16 @@ impl Core {
     /// Ends a listening socket: its listen paths go, and connections that nobody has accepted are reset.
     pub(super) fn close_listener(&mut self, end: &Rc<SocketEnd>, now: Time) {
         end.closed.set(true);
+        self.stop_listening(end, now);
+        end.release_port();
+        end.program.forget_end(end.slot);
+    }
+
+    /// The listening part of that. The port stays, and the socket may listen again.
+    fn stop_listening(&mut self, end: &Rc<SocketEnd>, now: Time) {
+        let shared = end.shared();
+        shared.state.fetch_and(!slot_state::LISTENING, Ordering::AcqRel);
+        shared.receive_head.store(shared.receive_tail.load(Ordering::Acquire), Ordering::Release);
         for id in end.listen_paths.take() {
             self.destroy(id);
         }
@@ -357,8 +370,6 @@ impl Core {
                 self.abort_end(&orphan, now);
             }
         }
-        end.release_port();
-        end.program.forget_end(end.slot);
     }
 
     /// Ends a socket as if its program had died: the peer gets a reset.

@@ -53,9 +53,7 @@ extern "C" fn execveat(
     environment: List,
     flags: c_int,
 ) -> c_int {
-    exec::execute(environment, |environment| {
-        real::execveat(directory, path, arguments, environment, flags)
-    })
+    exec::execute(environment, |environment| real::execveat(directory, path, arguments, environment, flags))
 }
 
 extern "C" fn execl_list(path: *const c_char, arguments: List) -> c_int {

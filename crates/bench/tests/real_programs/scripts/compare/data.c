@@ -15,7 +15,8 @@ CASE(peek_waitall_trunc) {
     out("%.6s", bytes);
     T(recv(fd, bytes, 1, MSG_DONTWAIT));
     T(recv(fd, bytes, 1, MSG_DONTWAIT | MSG_PEEK));
-    T(recv(fd, bytes, 0, 0));
+    T(recv(fd, bytes, 0, MSG_DONTWAIT));
+    T(read(fd, bytes, 0));
     tell("send A xy");
     tell("shut A");
     T(recv(fd, bytes, 10, MSG_WAITALL));
@@ -96,22 +97,39 @@ CASE(mmsg_of_a_stream) {
     T(recvmmsg(fd, messages, 2, MSG_DONTWAIT, NULL));
 }
 
-CASE(bad_pointers) {
+CASE(null_pointers) {
     int fd = accepted("A");
-    void *bad = (void *)8;
-    T(send(fd, bad, 4, 0));
+    socklen_t len = 4;
+    T(send(fd, NULL, 4, 0));
     T(write(fd, NULL, 4));
-    T(recv(fd, bad, 4, MSG_DONTWAIT));
+    T(recv(fd, NULL, 4, MSG_DONTWAIT));
     tell("send A abcd");
     T(await(fd, POLLIN));
-    T(recv(fd, bad, 4, 0));
     T(recv(fd, NULL, 4, 0));
     char bytes[8] = "";
     T(recv(fd, bytes, 4, 0));
-    T(sendmsg(fd, bad, 0));
-    T(getsockopt(fd, SOL_SOCKET, SO_ERROR, bad, bad));
-    T(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, bad, 4));
-    T(accept(fd, bad, bad));
+    T(sendmsg(fd, NULL, 0));
+    T(recvmsg(fd, NULL, 0));
+    T(getsockopt(fd, SOL_SOCKET, SO_ERROR, NULL, &len));
+    T(getsockopt(fd, SOL_SOCKET, SO_ERROR, &len, NULL));
+    T(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, NULL, 4));
+    T(getsockname(fd, NULL, &len));
+    T(getpeername(fd, NULL, NULL));
+    struct iovec part = {NULL, 3};
+    T(writev(fd, &part, 1));
+    T(readv(fd, NULL, 1));
+}
+
+CASE(wild_pointers) {
+    int fd = accepted("A");
+    pid_t child = fork();
+    if (child == 0) {
+        send(fd, (void *)8, 4, 0);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    T(status);
 }
 
 CASE(files_to_sockets) {
@@ -144,13 +162,19 @@ CASE(pipes_and_sockets) {
     char bytes[16] = "";
     T(read(ends[0], bytes, 16));
     out("%s", bytes);
+    nonblock(fd);
+    T(splice(fd, NULL, ends[1], NULL, 100, 0));
     T(splice(fd, NULL, ends[1], NULL, 100, SPLICE_F_NONBLOCK));
     loff_t at = 0;
     T(splice(fd, &at, ends[1], NULL, 100, 0));
+    T(splice(ends[0], NULL, fd, &at, 100, 0));
+    T(splice(fd, NULL, fd, NULL, 100, 0));
     tell("shut A");
+    T(await(fd, POLLRDHUP) & POLLRDHUP);
     T(splice(fd, NULL, ends[1], NULL, 100, 0));
     T(close(ends[0]));
     signal(SIGPIPE, SIG_IGN);
+    tell("close A");
 }
 
 CASE(full_and_empty) {

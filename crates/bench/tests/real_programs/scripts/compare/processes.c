@@ -20,6 +20,12 @@ static int started(const char *role) {
         /* As inetd's programs do: standard input and output are the connection, which only has `read` and `write`. */
         int n = read(0, bytes, 16);
         return write(fd, bytes, n) == n ? 0 : 9;
+    } else if (!strncmp(role, "upload", 6)) {
+        static char large[400000];
+        struct sockaddr_in to = name_of(getenv("PEER"), atoi(getenv("PORT")));
+        int new = socket(AF_INET, SOCK_STREAM, 0);
+        T(connect(new, ADDRESS(to)));
+        T(send(new, large, sizeof large, 0));
     } else if (!strncmp(role, "closed", 6)) {
         T(fcntl(fd, F_GETFD));
         T(send(fd, "x", 1, 0));
@@ -195,6 +201,19 @@ CASE(epoll_across_fork) {
     T(epoll_wait(set, &event, 1, SOON_MS));
 }
 
+CASE(exit_with_unsent_data) {
+    /* More than the other host takes before it reads: the rest is sent when the program is gone. */
+    char port[16], *arguments[] = {(char *)program, "started", "upload-0", NULL};
+    snprintf(port, sizeof port, "%s", tell("listen L"));
+    setenv("PORT", port, 1);
+    setenv("PEER", peer, 1);
+    pid_t child;
+    T(posix_spawn(&child, program, NULL, NULL, arguments, environ));
+    wait_for(child);
+    tell("accept L A");
+    tell("drain A");
+}
+
 CASE(exec_keeps_sockets) {
     int fd = accepted("A");
     T(fd);
@@ -354,9 +373,12 @@ CASE(passed_to_a_child) {
         char bytes[4];
         T(recv(new, bytes, 3, MSG_WAITALL));
         T(send(new, "from there", 10, 0));
+        T(close(new));
         int listening = T(take(ends[1], 0));
         int more = T(accept(listening, NULL, NULL));
         T(send(more, "accepted there", 14, 0));
+        T(close(more));
+        T(close(listening));
         _exit(0);
     }
     int fd = accepted("A"), listening = listener();
@@ -391,6 +413,7 @@ CASE(passed_to_itself) {
     tell("drain A");
 }
 
+/* A program of its own: it has inherited no socket. */
 CASE(passed_to_another_program) {
     int ends[2], fd = accepted("A");
     T(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
@@ -421,9 +444,9 @@ static void *open_and_close(void *unused) {
 }
 
 CASE(fork_while_others_open_and_close) {
+    int fd = accepted("A");
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, open_and_close, NULL);
-    int fd = accepted("A");
     for (int i = 0; i < 40; i++) {
         pid_t child = fork();
         if (child == 0) {

@@ -16,6 +16,8 @@ static int change(int set, int fd, unsigned events, int data) {
 /* Waits and prints the events, by their data. */
 static int events_of(const char *title, int set, int limit_ms) {
     struct epoll_event events[8];
+    /* Between two looks at the kernel's descriptors paths let 50 us pass. */
+    usleep(1000);
     int n = epoll_wait(set, events, 8, limit_ms);
     char text[256] = "";
     for (unsigned data = 0; data < 16; data++)

@@ -96,7 +96,7 @@ CASE(accept_gives) {
     struct sockaddr_in name = {0};
     socklen_t len = 4;
     int new = T(accept4(fd, (struct sockaddr *)&name, &len, SOCK_CLOEXEC));
-    out("length %d, family %d, port %d", len, name.sin_family, name.sin_port);
+    out("length %d, family %d, address %x", len, name.sin_family, name.sin_addr.s_addr);
     T(fcntl(new, F_GETFL) & O_NONBLOCK);
     T(fcntl(new, F_GETFD));
     T(option(new, SOL_SOCKET, SO_ACCEPTCONN));
@@ -196,7 +196,8 @@ CASE(connect_without_blocking) {
     T(connect(fd, ADDRESS(to)));
     T(getpeername(fd, (struct sockaddr *)&name, &len));
     T(name.sin_port == to.sin_port);
-    T(bind(fd, ADDRESS(name)));
+    struct sockaddr_in here = name_of(own, 0);
+    T(bind(fd, ADDRESS(here)));
     T(listen(fd, 1));
     struct sockaddr none = {.sa_family = AF_UNSPEC};
     T(connect(fd, &none, sizeof none));
@@ -230,12 +231,17 @@ CASE(connect_bound) {
     T(port_of(fd) == port);
     T(getsockname(fd, (struct sockaddr *)&got, &len));
     out("from %s", inet_ntoa(got.sin_addr));
-    int other = T(stream());
-    T(setsockopt(other, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+}
+
+CASE(bind_beside_a_connection) {
+    int fd = T(stream()), other = T(stream());
+    struct sockaddr_in name = name_of(own, 0), to = name_of(peer, atoi(tell("listen L")));
     T(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
-    struct sockaddr_in same = name_of(own, port);
-    T(bind(other, ADDRESS(same)));
-    T(connect(other, ADDRESS(to)));
+    T(setsockopt(other, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+    T(bind(fd, ADDRESS(name)));
+    name = name_of(own, port_of(fd));
+    T(connect(fd, ADDRESS(to)));
+    T(bind(other, ADDRESS(name)));
 }
 
 CASE(connect_to_port_0) {
@@ -382,18 +388,25 @@ CASE(numbers_are_reused) {
     T(epoll_create1(0));
 }
 
-CASE(reuse_after_close) {
+CASE(bind_beside_what_was_accepted) {
+    int fd = listener();
+    struct sockaddr_in name = name_of(own, port_of(fd));
+    tell("connect A %s %d", own, port_of(fd));
+    T(accept(fd, NULL, NULL));
+    T(close(fd));
+    T(bind(stream(), ADDRESS(name)));
+}
+
+CASE(bind_after_close) {
     int fd = listener(), port = port_of(fd);
     tell("connect A %s %d", own, port);
     int new = T(accept(fd, NULL, NULL));
     T(close(fd));
     struct sockaddr_in name = name_of(own, port);
     fd = T(stream());
-    T(bind(fd, ADDRESS(name)));
     T(close(new));
     tell("drain A");
     tell("close A");
-    T(bind(fd, ADDRESS(name)));
     T(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
     T(bind(fd, ADDRESS(name)));
     T(listen(fd, 1));
