@@ -539,6 +539,9 @@ fn unbound(inet6: bool) -> Name {
 
 /// `getsockname` on a socket of ours.
 pub(crate) fn local_name(socket: Socket, address: *mut sockaddr, len: *mut socklen_t) -> isize {
+    if address.is_null() || len.is_null() {
+        return err(libc::EFAULT);
+    }
     let slot = socket.slot;
     let name = Name {
         address: slot.local_address.load(),
@@ -554,6 +557,9 @@ pub(crate) fn peer_name(socket: Socket, address: *mut sockaddr, len: *mut sockle
     let state = socket.state();
     if state & is::CONNECTED == 0 || state & is::FAILED != 0 {
         return err(libc::ENOTCONN);
+    }
+    if address.is_null() || len.is_null() {
+        return err(libc::EFAULT);
     }
     address::write(remote(socket), socket.is_inet6(), address, len);
     0

@@ -21,7 +21,7 @@ static int started(const char *role) {
         int n = read(0, bytes, 16);
         return write(fd, bytes, n) == n ? 0 : 9;
     } else if (!strncmp(role, "upload", 6)) {
-        static char large[400000];
+        static char large[250000];
         struct sockaddr_in to = name_of(getenv("PEER"), atoi(getenv("PORT")));
         int new = socket(AF_INET, SOCK_STREAM, 0);
         T(connect(new, ADDRESS(to)));
