@@ -30,7 +30,7 @@ use crate::serve::{self, Hold};
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set};
-use crate::{attach, real, table};
+use crate::{attach, own, real, table};
 
 /// Epoll descriptors that can carry our sockets.
 const EPOLL_COUNT: usize = 1024;
@@ -396,7 +396,7 @@ impl Epoll {
             if fd < 0 {
                 return;
             }
-            let fd = attach::protect(fd);
+            let fd = own::protect(fd);
             let mut event = epoll_event { events: EPOLLIN as u32, u64: kick_mark() };
             real::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &raw mut event);
             self.kick = Some(fd);
@@ -465,7 +465,7 @@ impl Epoll {
             unsafe { libc::munmap(self.items.cast(), SLOT_COUNT * size_of::<Item>()) };
         }
         if let Some(fd) = self.kick {
-            attach::discard(fd);
+            own::discard(fd);
         }
         if let Some(set) = set {
             wait::give_back(set);

@@ -34,7 +34,7 @@ use crate::attach::{self, ForImage};
 use crate::lock::Lock;
 use crate::slot::Socket;
 use crate::table::Entry;
-use crate::{real, slot, table};
+use crate::{own, real, slot, table};
 
 const VARIABLE: &CStr = c"SCOUTLINE_EXEC";
 /// The first word of a handoff.
@@ -184,7 +184,7 @@ impl Handoff {
         }
         // SAFETY: a terminated name.
         let file = unsafe { libc::memfd_create(c"scoutline-exec".as_ptr(), 0) };
-        let file = attach::move_up_open(file);
+        let file = own::move_up_open(file);
         let handoff = Handoff { file, image };
         let len = words.len() * size_of::<u32>();
         if file < 0 || real::write(file, words.as_ptr().cast(), len) != len as isize {

@@ -56,7 +56,7 @@ fn each_descriptor(message: &msghdr, mut visit: impl FnMut(&mut c_int)) {
                 let data = libc::CMSG_DATA(head);
                 let len = ((*head).cmsg_len as usize).saturating_sub(data as usize - head as usize);
                 for at in 0..len / size_of::<c_int>() {
-                    let place = data.cast::<c_int>().add(at);
+                    let place: *mut c_int = data.add(at * size_of::<c_int>()).cast();
                     let mut fd = place.read_unaligned();
                     visit(&mut fd);
                     place.write_unaligned(fd);
@@ -103,11 +103,11 @@ fn say_once(said: &AtomicBool, what: &[u8]) {
 /// Sends stand-ins in the place of our sockets.
 fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
     // A copy: the program's message stays as it is. In words, as control data is aligned to them.
-    let mut control = vec![0usize; (given.msg_controllen as usize).div_ceil(size_of::<usize>())];
+    let mut control = vec![0usize; given.msg_controllen.div_ceil(size_of::<usize>())];
     // SAFETY: the program vouches for so many bytes, and the copy has as many at least.
     unsafe {
         let from = given.msg_control.cast::<u8>();
-        std::ptr::copy_nonoverlapping(from, control.as_mut_ptr().cast(), given.msg_controllen as usize);
+        std::ptr::copy_nonoverlapping(from, control.as_mut_ptr().cast(), given.msg_controllen);
     }
     let mut message = *given;
     message.msg_control = control.as_mut_ptr().cast::<c_void>();
@@ -201,14 +201,11 @@ fn came(fd: c_int, peeked: bool) {
     let socket = Socket::at(u32::from(word as u16)).filter(|socket| {
         (word >> 16) as u32 == region_number() && socket.slot.in_flight.load(Ordering::Acquire) > 0
     });
-    match socket {
-        Some(socket) => {
-            socket.take_from_flight(peeked);
-            table::put(fd, Entry::Socket(socket.index));
-        }
-        None => {
-            static SAID: AtomicBool = AtomicBool::new(false);
-            say_once(&SAID, b"a socket on paths came from another program: it is not connected here");
-        }
+    if let Some(socket) = socket {
+        socket.take_from_flight(peeked);
+        table::put(fd, Entry::Socket(socket.index));
+    } else {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        say_once(&SAID, b"a socket on paths came from another program: it is not connected here");
     }
 }

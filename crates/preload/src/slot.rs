@@ -13,7 +13,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, bitmap_words, summary_words};
 
 use crate::lock::back_off;
-use crate::{attach, epoll, life, real, serve, wait};
+use crate::{accept, attach, epoll, real, serve, wait};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -231,7 +231,7 @@ impl Socket {
     pub(crate) fn importance(self) -> u32 {
         let importance = self.slot.importance.load(Ordering::Relaxed);
         if importance > serve::ORDINARY && self.state() & scoutline_abi::layout::slot_state::LISTENING != 0 {
-            return life::waiting_importance(self, importance);
+            return accept::waiting_importance(self, importance);
         }
         importance
     }

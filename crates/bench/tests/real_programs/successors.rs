@@ -1,11 +1,10 @@
 //! A server that starts its successor: its listening sockets go on in the new program.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::fixture::{Arm, Fixture, SOON, twins, wait_until};
-use crate::nginx::{self, Side};
 
 twins!(nginx_changes_its_program);
 
@@ -13,24 +12,39 @@ twins!(nginx_changes_its_program);
 /// its environment), SIGQUIT ends the first.
 fn nginx_changes_its_program(arm: Arm) {
     let fixture = Fixture::new(arm);
-    let files = fixture.file("files");
-    fs::create_dir_all(&files).unwrap();
-    fs::write(files.join("page"), "a page").unwrap();
-    let mut server = nginx::start(&fixture, Side::UnderTest, &files);
+    let directory = fixture.file("nginx");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("page"), "a page").unwrap();
+    let here = directory.display().to_string();
+    let text = format!(
+        "user root;
+worker_processes 1;
+pid {here}/nginx.pid;
+error_log {here}/error.log warn;
+events {{ worker_connections 64; }}
+http {{ access_log off; client_body_temp_path {here}/body; proxy_temp_path {here}/proxy;
+    fastcgi_temp_path {here}/fastcgi; uwsgi_temp_path {here}/uwsgi; scgi_temp_path {here}/scgi;
+    server {{ listen 80; root {here}; }} }}
+"
+    );
+    fs::write(directory.join("nginx.conf"), text).unwrap();
+    let _masters = Masters { directory: directory.clone() };
+    // A daemon: one that runs in the foreground takes no SIGUSR2.
+    fixture.run("nginx", &["-p", &here, "-c", "nginx.conf"], SOON);
     let url = format!("http://{}/page", fixture.address());
     let fetch = || fixture.run_peer("curl", &["-sS", "--fail", "--max-time", "10", &url], SOON);
     assert_eq!(fetch().trim(), "a page");
 
-    let (file, old) = (fixture.file("nginx/nginx.pid"), fixture.file("nginx/nginx.pid.oldbin"));
-    let first = process_in(&file).expect("a master");
+    let (file, old) = (directory.join("nginx.pid"), directory.join("nginx.pid.oldbin"));
+    wait_until("there is a master", SOON, || process_in(&file).is_some());
+    let first = process_in(&file).unwrap();
     signal("USR2", first);
     wait_until("there is a second master", SOON, || {
         process_in(&old) == Some(first) && process_in(&file).is_some_and(|now| now != first)
     });
     let second = process_in(&file).unwrap();
     signal("QUIT", first);
-    let deadline = std::time::Instant::now() + SOON;
-    server.finish(deadline).unwrap_or_else(|error| panic!("the first master: {error:#}"));
+    wait_until("the first master ends", SOON, || !runs(first));
     for _ in 0..20 {
         assert_eq!(fetch().trim(), "a page");
     }
@@ -39,7 +53,26 @@ fn nginx_changes_its_program(arm: Arm) {
         assert!(fixture.paths_now().iter().any(listens), "nobody listens on paths");
     }
     signal("QUIT", second);
-    wait_until("it ends", SOON, || !Path::new(&format!("/proc/{second}")).exists());
+    wait_until("the second master ends", SOON, || !runs(second));
+}
+
+/// Daemons that a test has started; those that still run when it ends are ended.
+struct Masters {
+    directory: PathBuf,
+}
+
+impl Drop for Masters {
+    fn drop(&mut self) {
+        for name in ["nginx.pid", "nginx.pid.oldbin"] {
+            if let Some(master) = process_in(&self.directory.join(name)).filter(|&master| runs(master)) {
+                let _ = Command::new("kill").args(["-s", "TERM", &master.to_string()]).status();
+            }
+        }
+    }
+}
+
+fn runs(process: u32) -> bool {
+    Path::new(&format!("/proc/{process}")).exists()
 }
 
 /// The process that a file names.
