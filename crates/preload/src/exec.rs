@@ -165,9 +165,9 @@ struct Handoff {
 }
 
 impl Handoff {
-    /// `None` when nothing is to be handed over, or nothing can be: then the sockets end with this image.
+    /// `None` when no socket is to be handed over, or nothing can be: then the sockets end with this image.
     fn new(staying: &[Staying], region: &'static Region) -> Option<Handoff> {
-        if staying.is_empty() {
+        if !staying.iter().any(|(_, entry)| matches!(entry, Entry::Socket(_))) {
             return None;
         }
         let image = attach::for_image()?;
