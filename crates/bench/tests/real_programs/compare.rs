@@ -3,7 +3,7 @@
 //! The programs beside this file (`scripts/compare/*.c`) run twice, on the kernel and on paths, with the same other
 //! host (`peer.py`, on the kernel), and print what each call gives. The two transcripts are compared line by line.
 //! What may differ stands in `scripts/compare/differences.txt`, with the reason; an entry that no longer occurs is a
-//! failure, too.
+//! failure, too. A further program is a file there and a test here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
