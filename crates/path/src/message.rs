@@ -73,6 +73,8 @@ pub enum Control {
     Held(Option<u64>),
     /// What the program has written up to this position is urgent (MSG_OOB).
     Urge(u64),
+    /// The receive ring has grown to so many bytes.
+    ReceiveBuffer(u32),
     /// No more will be written (`shutdown(SHUT_WR)`).
     Shutdown,
     /// The program closed the socket.
@@ -97,6 +99,10 @@ pub enum Control {
     Urgent(u64),
     /// The outgoing stream has been sent up to this position; only where [`Tuning::unsent_low_water`] asks for it.
     Sent(u64),
+    /// With a receive ring of so many bytes the program's reading does not limit the flow.
+    NeedReceive(u32),
+    /// With a send ring of so many bytes the program's writing does not limit the flow.
+    NeedSend(u32),
     /// The peer will send no more.
     PeerFinished,
     /// The path failed; a Linux errno.
