@@ -11,7 +11,7 @@ use scoutline_abi::layout::{
 };
 use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
-use scoutline_proto::bindings::EPHEMERAL;
+use scoutline_proto::bindings::{EPHEMERAL, Sharing};
 use scoutline_proto::ip6::DUAL;
 use scoutline_proto::tcp::module::MAX_SEGMENT;
 use scoutline_proto::tcp::{Algorithm, ListenStage};
@@ -74,11 +74,13 @@ impl Core {
         };
         match op {
             call_op::BIND => {
-                // For datagrams either option shares the port; a listening socket never does by SO_REUSEADDR alone.
-                let share =
-                    if end.kind == slot_kind::DATAGRAM { REUSE_ADDRESS | REUSE_PORT } else { REUSE_PORT };
-                end.v6_only.set(argument(2) & V6_ONLY != 0);
-                self.bind(&end, address(), argument(2) & share != 0)
+                let said = |option| argument(2) & option != 0;
+                end.v6_only.set(said(V6_ONLY));
+                let (port, address_too) = (said(REUSE_PORT), said(REUSE_ADDRESS));
+                // For datagrams either option shares the port.
+                let either = end.kind == slot_kind::DATAGRAM && (port || address_too);
+                let sharing = Sharing { port: port || either, address: address_too || either };
+                self.bind(&end, address(), sharing)
             }
             call_op::LISTEN => self.listen(&end, argument(0)),
             call_op::CONNECT => self.connect(&end, address(), argument(2) as u32, now),
@@ -113,7 +115,7 @@ impl Core {
         &mut self,
         end: &Rc<SocketEnd>,
         mut local: Endpoint,
-        share: bool,
+        sharing: Sharing,
     ) -> Result<i32, Errno> {
         if end.bound.get().is_some() {
             return Err(libc::EINVAL);
@@ -127,9 +129,9 @@ impl Core {
         }
         let places = self.places_of(end, local);
         for (done, &(net, place)) in places.iter().enumerate() {
-            if self.bindings(net, protocol).reserve(place, share).is_err() {
+            if self.bindings(net, protocol).reserve(place, sharing).is_err() {
                 for &(net, place) in &places[..done] {
-                    self.bindings(net, protocol).release(place);
+                    self.bindings(net, protocol).release(place, sharing, false);
                 }
                 return Err(libc::EADDRINUSE);
             }
@@ -138,7 +140,7 @@ impl Core {
             end.keep_port(Rc::clone(self.bindings(net, protocol)), place);
         }
         end.bound.set(Some((protocol, local)));
-        end.shares_port.set(share);
+        end.sharing.set(sharing);
         let slot = end.shared();
         slot.local_address.store(local.address);
         slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
@@ -193,9 +195,12 @@ impl Core {
             return Ok(0);
         }
         if end.bound.get().is_none() {
-            self.bind(end, anywhere(end), false)?;
+            self.bind(end, anywhere(end), Sharing::default())?;
         }
         let Some((_, local)) = end.bound.get() else { return Err(libc::EINVAL) };
+        if !end.begin_listening() {
+            return Err(libc::EADDRINUSE);
+        }
         end.first_of_accepted.set(end.begin_with(Sizes::configured(&self.settings)));
         if !end.ensure_rings((ACCEPT_RING, 0), &Budget::default()) {
             return Err(libc::ENOBUFS);
@@ -249,7 +254,7 @@ impl Core {
     ) -> Result<i32, Errno> {
         if end.kind == slot_kind::DATAGRAM {
             if end.bound.get().is_none() {
-                self.bind(end, anywhere(end), false)?;
+                self.bind(end, anywhere(end), Sharing::default())?;
             }
             return self.connect_datagram(end, Some(remote), scope).map(|()| 0);
         }

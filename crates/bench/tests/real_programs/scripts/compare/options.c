@@ -414,6 +414,30 @@ CASE(listeners_share_a_port) {
     NEED(accept(two, 0, 0) >= 0);
 }
 
+/* Clients from one port (active FTP), which Linux lets share it until somebody listens. */
+CASE(clients_share_a_port) {
+    int one = bound(-1), two = socket(AF_INET, SOCK_STREAM, 0), three = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = name_of(own, port_of(one));
+    struct sockaddr_in first = name_of(peer, atoi(tell("listen l"))), second = name_of(peer, atoi(tell("listen m")));
+    T(bind(two, ADDRESS(at)));
+    T(set_option(two, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(two, ADDRESS(at)));
+    T(set_option(three, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(three, ADDRESS(at)));
+    T(connect(one, ADDRESS(first)));
+    T(connect(two, ADDRESS(first)));
+    T(connect(two, ADDRESS(second)));
+    T(listen(three, 4));
+    int four = socket(AF_INET, SOCK_STREAM, 0);
+    T(set_option(four, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(four, ADDRESS(at)));
+    T(close(three));
+    int five = socket(AF_INET, SOCK_STREAM, 0);
+    T(set_option(five, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(five, ADDRESS(at)));
+    T(listen(five, 4));
+}
+
 CASE(errors_of_connections) {
     int value = -1, fd = accepted("a");
     socklen_t len = sizeof value;
