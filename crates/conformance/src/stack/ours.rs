@@ -6,6 +6,7 @@
 //! ```
 
 mod call;
+mod epoll;
 mod socket;
 
 use std::collections::{HashMap, VecDeque};
@@ -18,28 +19,30 @@ use scoutline_abi::Region;
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
 use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
-use scoutline_engine::{Command, DeviceSettings, Driven, EngineSettings, ProgramFacts, RegionId};
+use scoutline_engine::{
+    Command, DeviceSettings, Driven, EngineSettings, Host6Config, ProgramFacts, RegionId,
+};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
 use scoutline_sched::transmit::Preemption;
 
 use super::{Answer, Op, Setting, Stack};
-use crate::packet::{GATEWAY, LOCAL, PREFIX};
 
 /// Virtual time does not begin at zero: what is subtracted from it must not become negative.
 const START: Time = Time::from_millis(1_000);
 /// Steps that change nothing before a script is said to hang.
 const MOST_STEPS: usize = 2_000_000;
 
-/// A wire's end that is asked at every turn: its idea of the time moves with `pull`.
-struct Polled(MemoryPartner);
+/// A wire's end that is asked at every turn: its idea of the time moves with `pull`. Its facts may tell of a smaller
+/// MTU than the wire has.
+struct Polled(MemoryPartner, DeviceFacts);
 
 impl Partner for Polled {
     fn name(&self) -> &str {
         self.0.name()
     }
     fn facts(&self) -> &DeviceFacts {
-        self.0.facts()
+        &self.1
     }
     fn pull(&mut self, burst: &mut Burst, limit: usize, now: Time) -> Result<usize, DeviceError> {
         self.0.pull(burst, limit, now)
@@ -83,6 +86,7 @@ pub struct Ours {
 struct Program {
     region: Arc<Region>,
     fds: HashMap<i32, socket::Fd>,
+    epolls: HashMap<i32, epoll::Epoll>,
 }
 
 impl Ours {
@@ -93,25 +97,31 @@ impl Ours {
     pub fn new(setting: &Setting) -> Ours {
         let config = WireConfig {
             delay: Duration::ZERO,
-            mtu: setting.mtu,
+            mtu: if setting.takes_merged { u32::from(u16::MAX) } else { setting.mtu },
             queue_limit: 100_000,
             ..WireConfig::default()
         };
         let (ours, script) = wire(setting.seed, config);
-        let link_address = ours.facts().link_address;
+        let facts = DeviceFacts { mtu: setting.mtu, ..*ours.facts() };
+        let link_address = facts.link_address;
         let settings = EngineSettings {
             devices: vec![DeviceSettings {
                 device: DeviceConfig {
                     id: DeviceId(0),
                     driver: Driver::Tap(scoutline_device::tap::Config::new("unused")),
                 },
-                address: LOCAL,
-                prefix: PREFIX,
-                gateway: Some(GATEWAY),
-                ip6: None,
+                address: setting.ip4.0,
+                prefix: setting.ip4.1,
+                gateway: Some(setting.ip4.2),
+                ip6: setting.ip6.map(|(address, prefix_len, gateway)| Host6Config {
+                    addresses: vec![(address, prefix_len)],
+                    gateway: Some(gateway),
+                    autoconfigure: false,
+                }),
                 rate: None,
                 preemption: Preemption::default(),
             }],
+            tcp: setting.tcp,
             receive_buffer: setting.receive_buffer,
             send_buffer: setting.send_buffer,
             max_paths: 1000,
@@ -120,7 +130,8 @@ impl Ours {
             seed: Some(setting.seed),
             ..EngineSettings::default()
         };
-        let mut engine = Driven::new(settings, vec![Box::new(Polled(ours))], START).expect("an engine");
+        let mut engine =
+            Driven::new(settings, vec![Box::new(Polled(ours, facts))], START).expect("an engine");
         let (region, _fd) = Region::create().expect("a region");
         let region = Arc::new(region);
         let program = ProgramFacts { name: "script".into(), ..ProgramFacts::default() };
@@ -134,7 +145,7 @@ impl Ours {
             link_address,
             now: START,
             captured: VecDeque::new(),
-            program: Program { region, fds: HashMap::new() },
+            program: Program { region, fds: HashMap::new(), epolls: HashMap::new() },
             pending: None,
             answer: None,
             steps: 0,

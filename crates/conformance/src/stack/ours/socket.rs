@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::{Slot, slot_kind, slot_request as ask, slot_state as is};
+use scoutline_base::Address;
 
 /// A descriptor.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fd {
     pub(super) slot: u32,
+    pub(super) inet6: bool,
     pub(super) non_blocking: bool,
     /// A connection attempt whose outcome `connect` has not told yet.
     pub(super) connect_pending: bool,
@@ -25,6 +27,13 @@ pub(super) struct Fd {
     pub(super) receive_timeout_us: u64,
     pub(super) send_timeout_us: u64,
     pub(super) low_water: u32,
+}
+
+impl Fd {
+    /// Any address of its family.
+    pub(super) fn any(&self) -> Address {
+        if self.inet6 { Address::UNSPECIFIED_V6 } else { Address::UNSPECIFIED_V4 }
+    }
 }
 
 /// A slot with its region.
