@@ -6,25 +6,21 @@
 //! ```
 
 mod call;
+mod descriptor;
 mod epoll;
-mod socket;
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use scoutline_abi::Region;
-use scoutline_base::{DeviceId, Time};
+use scoutline_base::Time;
+use scoutline_device::Partner;
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
-use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
-use scoutline_engine::{
-    Command, DeviceSettings, Driven, EngineSettings, Host6Config, ProgramFacts, RegionId,
-};
+use scoutline_engine::{DeviceSettings, Driven, EngineSettings, Host6Config, RegionId};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
-use scoutline_sched::transmit::Preemption;
+use scoutline_sim::model;
 
 use super::{Answer, Op, Setting, Stack};
 
@@ -32,40 +28,6 @@ use super::{Answer, Op, Setting, Stack};
 const START: Time = Time::from_millis(1_000);
 /// Steps that change nothing before a script is said to hang.
 const MOST_STEPS: usize = 2_000_000;
-
-/// A wire's end that is asked at every turn: its idea of the time moves with `pull`. Its facts may tell of a smaller
-/// MTU than the wire has.
-struct Polled(MemoryPartner, DeviceFacts);
-
-impl Partner for Polled {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn facts(&self) -> &DeviceFacts {
-        &self.1
-    }
-    fn pull(&mut self, burst: &mut Burst, limit: usize, now: Time) -> Result<usize, DeviceError> {
-        self.0.pull(burst, limit, now)
-    }
-    fn has_input(&self) -> bool {
-        true
-    }
-    fn push(&mut self, burst: &mut Burst) -> Result<usize, DeviceError> {
-        self.0.push(burst)
-    }
-    fn room(&self) -> usize {
-        self.0.room()
-    }
-    fn poll_fd(&self) -> Option<RawFd> {
-        None
-    }
-    fn next_event(&self) -> Option<Time> {
-        self.0.next_event()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.0.counters()
-    }
-}
 
 /// Our stack.
 pub struct Ours {
@@ -85,7 +47,7 @@ pub struct Ours {
 /// The model program.
 struct Program {
     region: Arc<Region>,
-    fds: HashMap<i32, socket::Fd>,
+    fds: HashMap<i32, descriptor::Fd>,
     epolls: HashMap<i32, epoll::Epoll>,
 }
 
@@ -102,24 +64,16 @@ impl Ours {
             ..WireConfig::default()
         };
         let (ours, script) = wire(setting.seed, config);
-        let facts = DeviceFacts { mtu: setting.mtu, ..*ours.facts() };
-        let link_address = facts.link_address;
+        let link_address = ours.facts().link_address;
+        let end = model::End::new("wire0", ours).with_mtu(setting.mtu);
         let settings = EngineSettings {
             devices: vec![DeviceSettings {
-                device: DeviceConfig {
-                    id: DeviceId(0),
-                    driver: Driver::Tap(scoutline_device::tap::Config::new("unused")),
-                },
-                address: setting.ip4.0,
-                prefix: setting.ip4.1,
-                gateway: Some(setting.ip4.2),
                 ip6: setting.ip6.map(|(address, prefix_len, gateway)| Host6Config {
                     addresses: vec![(address, prefix_len)],
                     gateway: Some(gateway),
                     autoconfigure: false,
                 }),
-                rate: None,
-                preemption: Preemption::default(),
+                ..model::device(0, setting.ip4.0, setting.ip4.1, Some(setting.ip4.2))
             }],
             tcp: setting.tcp,
             receive_buffer: setting.receive_buffer,
@@ -130,15 +84,8 @@ impl Ours {
             seed: Some(setting.seed),
             ..EngineSettings::default()
         };
-        let mut engine =
-            Driven::new(settings, vec![Box::new(Polled(ours, facts))], START).expect("an engine");
-        let (region, _fd) = Region::create().expect("a region");
-        let region = Arc::new(region);
-        let program = ProgramFacts { name: "script".into(), ..ProgramFacts::default() };
-        let id = RegionId(1);
-        engine
-            .obey(Command::AddRegion { id, region: Arc::clone(&region), program, pid: 1, bell: None }, START);
-        region.process(0).expect("a record").alive.store(1, Ordering::Release);
+        let mut engine = Driven::new(settings, vec![Box::new(end)], START).expect("an engine");
+        let region = model::attach(&mut engine, RegionId(1), "script", START);
         let mut ours = Ours {
             engine,
             wire: script,

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use scoutline_abi::Region;
 use scoutline_ring::Bitmap;
+use scoutline_sim::model::Socket;
 
-use super::socket::{Fd, Socket};
+use super::descriptor::Fd;
 
 /// What cannot be left out of the events asked for.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
