@@ -149,6 +149,8 @@ pub struct TcpSettings {
     pub ecn: ecn::Policy,
     /// Data leaves at a rate, whatever the congestion control.
     pub pacing: bool,
+    /// Timestamps (RFC 7323) are not offered.
+    pub no_timestamps: bool,
 }
 
 /// Packets that come on one device, and are for others, leave by another.

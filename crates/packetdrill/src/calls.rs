@@ -176,6 +176,9 @@ fn piece(at: *mut c_void, len: size_t) -> [iovec; 1] {
 /// Receives into pieces of memory.
 fn receive(data: Data, fd: c_int, into: &[iovec], flags: c_int) -> Result<Answer> {
     let len = into.iter().map(|piece| piece.iov_len).sum();
+    let reachable = into.iter().all(|piece| memory::read(piece.iov_base, piece.iov_len.min(1)).is_ok());
+    // What cannot be copied stays where it is, but that there is nothing is told first.
+    let flags = if reachable { flags } else { flags | libc::MSG_PEEK };
     let answer = does(data, Op::Receive { fd, len, flags })?;
     let mut rest = answer.bytes.as_slice();
     for piece in into {

@@ -1,5 +1,5 @@
-//! Threads: packetdrill's main thread, which moves the clock; its call thread, for calls that block; and ours, which
-//! has the host, because an engine is bound to its thread.
+//! Threads: packetdrill's main thread, which moves the clock; its call thread, for calls that block, which moves it until
+//! such a call is due; and ours, which has the host, because an engine is bound to its thread.
 //!
 //! A call that blocks sleeps until an order of the main thread brings its answer. Then the clock must stand still until
 //! the call thread has looked at it, for packetdrill compares that time with the script's:
@@ -141,24 +141,21 @@ impl Plugin {
         let _ = self.changed.wait_timeout_while(blocked, PATIENCE, waits);
     }
 
-    /// What the clock shows, in microseconds. For the main thread it moves.
+    /// What the clock shows, in microseconds. It moves, but for who looks when a call of its own ended.
     pub(crate) fn read_clock(&self) -> i64 {
-        if thread::current().id() == self.main {
-            let tick = |host: &mut Host| {
-                let waited = host.advance(host.now() + 1);
-                (waited, host.now())
-            };
-            let (waited, now) = self.ask(tick);
-            if let Waited::Answered(answer) = waited {
-                self.hand_over(answer);
-            }
+        if thread::current().id() != self.main && matches!(*locked(&self.blocked), Blocked::Taken) {
+            let now = self.ask(|host| host.now());
+            *locked(&self.blocked) = Blocked::Idle;
+            self.changed.notify_all();
             return now;
         }
-        let now = self.ask(|host| host.now());
-        let mut blocked = locked(&self.blocked);
-        if matches!(*blocked, Blocked::Taken) {
-            *blocked = Blocked::Idle;
-            self.changed.notify_all();
+        let tick = |host: &mut Host| {
+            let waited = host.advance(host.now() + 1);
+            (waited, host.now())
+        };
+        let (waited, now) = self.ask(tick);
+        if let Waited::Answered(answer) = waited {
+            self.hand_over(answer);
         }
         now
     }

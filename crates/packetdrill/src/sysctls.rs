@@ -25,6 +25,7 @@ fn apply_from(mut setting: Setting, read: impl Fn(&str) -> Option<String>) -> Se
         Some("2") => ecn::Policy::Accept,
         _ => setting.tcp.ecn,
     };
+    setting.tcp.no_timestamps = word("tcp_timestamps").as_deref() == Some("0");
     setting
 }
 
@@ -37,9 +38,11 @@ mod tests {
         let setting = apply_from(Setting::default(), |name| match name {
             "tcp_congestion_control" => Some("reno\n".into()),
             "tcp_ecn" => Some("1\n".into()),
+            "tcp_timestamps" => Some("0\n".into()),
             _ => None,
         });
         assert_eq!(setting.tcp.congestion, Algorithm::NewReno);
         assert_eq!(setting.tcp.ecn, ecn::Policy::Offer);
+        assert!(setting.tcp.no_timestamps);
     }
 }

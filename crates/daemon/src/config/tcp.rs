@@ -61,6 +61,7 @@ impl Tcp {
                 Ecn::Offer => ecn::Policy::Offer,
             },
             pacing: self.pacing,
+            no_timestamps: false,
         }
     }
 }

@@ -15,6 +15,9 @@ use super::descriptor::Fd;
 use super::epoll::Epoll;
 use crate::stack::{Answer, Op};
 
+/// Linux, linux/tcp.h.
+const TCP_CC_INFO: i32 = 26;
+
 /// How far a call has come.
 pub(super) enum Tried {
     /// It returns this.
@@ -552,8 +555,8 @@ impl Caller<'_> {
             }
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => fd.receive_timeout_us = timeval(value)?,
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => fd.send_timeout_us = timeval(value)?,
-            // The rings are the engine's, and so is when acknowledgments go.
-            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF)
+            // The rings are the engine's, and so is when acknowledgments go. Zero copy is the kernel's to promise.
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_ZEROCOPY)
             | (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {}
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
                 fd.no_delay = number != 0;
@@ -567,6 +570,13 @@ impl Caller<'_> {
             }
             (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
                 return self.tell_option(fd, slot_option::DEFER_ACCEPT, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+                return self.tell_option(fd, slot_option::USER_TIMEOUT, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
+                fd.max_segment = count;
+                return self.tell_option(fd, slot_option::MAX_SEGMENT, u64::from(count));
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
                 fd.keep_alive_times.0 = count;
@@ -585,9 +595,43 @@ impl Caller<'_> {
         Ok(Answer::of(0))
     }
 
+    /// What the engine says to GET_OPTION.
+    fn asked_option(&mut self, fd: &Fd, option: u64, page: u64) -> (i32, [u64; 4]) {
+        let result = self.call(call_op::GET_OPTION, fd.slot, [option, page, 0, 0]);
+        let call = self.program.region.call(0).expect("a region has calls");
+        (result, std::array::from_fn(|index| call.arguments[index].load(Relaxed)))
+    }
+
+    /// `struct tcp_info`, a page at a time.
+    fn tcp_info(&mut self, fd: &Fd) -> Result<Answer, i32> {
+        let mut bytes = Vec::new();
+        while bytes.len() < slot_option::INFO_LEN {
+            let page = (bytes.len() / 32) as u64;
+            match self.asked_option(fd, slot_option::INFO, page) {
+                (result, _) if result < 0 => return Err(-result),
+                (_, words) => bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes())),
+            }
+        }
+        Ok(Answer { bytes, ..Answer::of(0) })
+    }
+
     fn option(&mut self, fd: &Fd, option: (i32, i32)) -> Result<Answer, i32> {
         let socket = self.at(fd);
         let value = match option {
+            (libc::IPPROTO_TCP, libc::TCP_INFO) => return self.tcp_info(fd),
+            // As Linux answers where the congestion control has nothing to tell.
+            (libc::IPPROTO_TCP, TCP_CC_INFO) => return Ok(Answer::of(0)),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => socket.slot.send_size.load(Relaxed) as i32,
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => socket.slot.receive_size.load(Relaxed) as i32,
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG)
+                if fd.max_segment == 0 || socket.state() & is::CONNECTED != 0 =>
+            {
+                match self.asked_option(fd, slot_option::MAX_SEGMENT, 0) {
+                    (result, _) if result < 0 => return Err(-result),
+                    (bytes, _) => bytes,
+                }
+            }
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => fd.max_segment as i32,
             (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
             (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => i32::from(socket.state() & is::LISTENING != 0),
             (libc::SOL_SOCKET, libc::SO_TYPE) => {

@@ -23,6 +23,8 @@ pub(super) struct Fd {
     pub(super) receive_timeout_us: u64,
     pub(super) send_timeout_us: u64,
     pub(super) low_water: u32,
+    /// TCP_MAXSEG.
+    pub(super) max_segment: u32,
 }
 
 impl Fd {
