@@ -143,6 +143,9 @@ pub struct ProcessRecord {
     /// Slots that it holds, one bit each. Written by its process; by its parent before a fork; read by the daemon
     /// when the process is gone.
     pub holds: [AtomicU64; SLOT_WORDS],
+    /// 1: when the process is gone, that is no crash but `exec`: what only it holds is closed, not reset. Written by
+    /// its process.
+    pub ends_well: AtomicU32,
 }
 
 /// Something that waits for sockets: an epoll descriptor, or a thread in a blocking call, in `poll` or `select`.
@@ -348,6 +351,10 @@ pub struct Extent {
     pub file: AtomicU32,
 }
 
+/// Holder of a direction's lock: the engine, which has tried to take it and exchanges the ring for a larger one. It
+/// waits for nothing meanwhile.
+pub const ENGINE_HOLDS: u32 = u32::MAX;
+
 /// A socket.
 #[repr(C, align(64))]
 pub struct Slot {
@@ -385,7 +392,8 @@ pub struct Slot {
     pub requests: AtomicU32,
     /// See [`slot_flag`].
     pub flags: AtomicU32,
-    /// Holder of the receive side: process record plus one; 0 free.
+    /// Holder of the receive side: process record plus one, or [`ENGINE_HOLDS`]; 0 free. Offset, size and contents of
+    /// a stream's ring change under it only, but for the bytes that the cursors hand over.
     pub receive_lock: AtomicU32,
     /// Holder of the send side.
     pub send_lock: AtomicU32,
@@ -412,7 +420,8 @@ pub struct Slot {
     pub send_timeout_us: AtomicU64,
     /// SO_RCVLOWAT.
     pub receive_low_water: AtomicU32,
-    /// SO_RCVBUF and SO_SNDBUF as the program set them, for reading back.
+    /// SO_RCVBUF and SO_SNDBUF as the program set them, before Linux's doubling; 0: not set. The engine reads them when
+    /// it makes a stream's rings larger: what was set is as far as they grow.
     pub asked_receive_buffer: AtomicU32,
     /// See `asked_receive_buffer`.
     pub asked_send_buffer: AtomicU32,
@@ -424,8 +433,10 @@ pub struct Slot {
     pub server: AtomicU32,
     /// Scope of a link-local `remote_address` or `local_address`: Linux's number of the interface.
     pub scope: AtomicU32,
+    /// Messages under way (SCM_RIGHTS) that hold it. Written by shims.
+    pub in_flight: AtomicU32,
     /// Spare.
-    pub spare3: [AtomicU32; 2],
+    pub spare3: AtomicU32,
 
     // Lines 3 to 5: who waits.
     /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.

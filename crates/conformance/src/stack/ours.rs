@@ -17,7 +17,7 @@ use scoutline_abi::Region;
 use scoutline_base::Time;
 use scoutline_device::Partner;
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
-use scoutline_engine::{DeviceSettings, Driven, EngineSettings, Host6Config, RegionId};
+use scoutline_engine::{DeviceSettings, Driven, EngineSettings, Host6Config, Pacing, RegionId, TcpSettings};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
 use scoutline_sim::model;
@@ -75,9 +75,11 @@ impl Ours {
                 }),
                 ..model::device(0, setting.ip4.0, setting.ip4.1, Some(setting.ip4.2))
             }],
-            tcp: setting.tcp,
             receive_buffer: setting.receive_buffer,
             send_buffer: setting.send_buffer,
+            buffers_grow: false,
+            // Scripts tell when segments leave, of a sender without pacing.
+            tcp: TcpSettings { pacing: Pacing::Never, ..setting.tcp },
             max_paths: 1000,
             spin: Duration::ZERO,
             extension: None,

@@ -596,8 +596,10 @@ fn datagrams_there_and_back() {
 mod admission;
 mod classes;
 mod defer;
+mod ends;
 mod floods;
 mod forward;
+mod growth;
 mod ip6;
 mod policies;
 mod requests;
