@@ -260,7 +260,7 @@ impl StreamStage {
         if self.deferred.is_some() {
             match control {
                 Control::Readable(_) | Control::Urgent(_) | Control::PeerFinished => {
-                    self.hand_over(turned, context)
+                    self.hand_over(turned, context);
                 }
                 Control::Failed(_) | Control::Closed => self.deferred = None,
                 _ => {}
