@@ -10,5 +10,5 @@ mod stream;
 pub(crate) use asked::Asked;
 pub(crate) use datagram::DatagramStage;
 pub(crate) use end::SocketEnd;
-pub(crate) use module::{Listeners, SocketModule, Standing};
+pub(crate) use module::{Listeners, Outlet, SIDE, SocketModule, Standing};
 pub(crate) use stream::StreamStage;

@@ -600,3 +600,5 @@ fn what_is_wrong_with_ip6_is_said_with_a_remedy() {
         assert!(error.contains(expected), "{text}: {error}");
     }
 }
+
+mod host;
