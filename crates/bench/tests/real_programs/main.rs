@@ -25,6 +25,7 @@ mod forward;
 mod hostile;
 mod ip6;
 mod iperf;
+mod local;
 mod loss;
 mod machine;
 mod nginx;
