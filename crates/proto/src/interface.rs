@@ -398,6 +398,9 @@ impl Interface {
         if self.is_ours(destination) {
             return true;
         }
+        if self.is_own_link() {
+            return false;
+        }
         match destination.as_v4() {
             Some(destination) => destination.is_broadcast() || self.is_directed_broadcast(destination),
             None => destination.as_v6().is_some_and(|group| self.ip6.is_in_group(group)),
