@@ -99,7 +99,7 @@ fn routes() {
         ("to = \"2001:db8::/32\"\ndevice = \"eth1\"", "has no address of the family"),
         ("to = \"224.0.0.0/8\"\ndevice = \"eth1\"", "not the address of another host"),
         ("to = \"10.9.0.0/16\"\ntype = \"blackhole\"\nvia = \"10.0.0.9\"", "take out via"),
-        ("to = \"10.9.0.0/16\"\ntype = \"nowhere\"", "unknown variant `nowhere`"),
+        ("to = \"10.9.0.0/16\"\ntype = \"nowhere\"", "unknown value `nowhere`"),
         (
             "to = \"10.9.0.0/16\"\nvia = \"10.0.0.9\"\n[[route]]\nto = \"10.9.0.0/16\"\nvia = \"10.0.0.8\"",
             "there are two routes to 10.9.0.0/16 with metric 0",
@@ -141,7 +141,7 @@ fn networks_on_another_device() {
         ("parent = \"eth1\"\nvlan = 7\nvlan_priority = 8", "it must be 0 to 7"),
         ("parent = \"eth9\"\nvlan = 7", "must be the name of another [[device]]"),
         ("parent = \"office\"\nvlan = 7", "must be the name of another [[device]]"),
-        ("parent = \"eth1\"\nvlan = 7\nmtu = 1400", "is driven by `eth1`"),
+        ("parent = \"eth1\"\nvlan = 7\ndriver = \"tap\"", "is driven by `eth1`"),
         (
             "parent = \"eth1\"\nvlan = 7\n[[device]]\nname = \"b\"\naddress = \"10.8.0.1/24\"\nparent = \"eth1\"\nvlan = 7",
             "are the same network of the same device",
