@@ -266,9 +266,12 @@ impl Interface {
         let routed = routes.find(destination).map(|route| (route.way, route.rank()));
         // RFC 1122 §3.3.1.1: directly when it is on the connected network, by the gateway else.
         let connected = self.network_len(destination).map(|len| (Way::Link, (len, u32::MAX)));
-        let gateway = || match destination.is_v4() {
-            true => Some((Way::Via(self.gateway.get()?.into()), (V4_PREFIX_LEN, u32::MAX))),
-            false => Some((Way::Via(self.ip6.router()?.into()), (0, u32::MAX))),
+        let gateway = || {
+            if destination.is_v4() {
+                Some((Way::Via(self.gateway.get()?.into()), (V4_PREFIX_LEN, u32::MAX)))
+            } else {
+                Some((Way::Via(self.ip6.router()?.into()), (0, u32::MAX)))
+            }
         };
         // A network's own link before a route to the whole of it, and the gateway before another default route.
         let better = |one: Option<(Way, Rank)>, other: Option<(Way, Rank)>| match (one, other) {

@@ -89,11 +89,15 @@ fn several_addresses_and_routes() {
         fixture.run_peer("curl", &["-sS", "--fail", "--max-time", "10", &url], SOON)
     };
     assert_eq!((fetch(&ours).trim(), fetch("10.99.0.1").trim()), ("it", "it"));
-    let mut echo = fixture.start_peer("python3", &[&script("echo.py"), "0.0.0.0", "7"]);
-    wait_for_line(&mut echo, "ready");
+    // At each address one, so that answers come from where was asked.
+    let mut echoes = ["10.99.0.2", "10.98.0.1"]
+        .map(|address| fixture.start_peer("python3", &[&script("echo.py"), address, "7"]));
+    for echo in &mut echoes {
+        wait_for_line(echo, "ready");
+    }
     let ask = |address: &str| fixture.run("python3", &[&script("ask.py"), address, "7"], SOON);
-    assert!(ask("10.99.0.2").contains("10.99.0.1"), "from the address on that network");
-    assert!(ask("10.98.0.1").contains(&ours), "by the route");
+    assert_eq!(ask("10.99.0.2").trim(), "10.99.0.1", "from the address on that network");
+    assert_eq!(ask("10.98.0.1").trim(), ours, "by the route");
     // Another route and another address, live.
     let refuse = "[[route]]\nto = \"10.98.0.0/24\"\ntype = \"unreachable\"\n";
     fixture.rewrite(&file(", \"10.99.0.7/24\"", refuse));
@@ -120,10 +124,10 @@ fn a_network_with_a_tag() {
     let ours = fixture.address();
     fixture.start_daemon_from(&format!(
         "[[device]]\nname = \"eth0\"\naddress = \"{ours}/24\"\n[[device]]\nname = \"office\"\nparent = \"eth0\"\n\
-         vlan = 7\nvlan_priority = 5\naddress = \"10.77.0.1/24\"\n"
+         vlan = 7\nvlan_priority = 5\naddress = \"10.78.0.1/24\"\n"
     ));
     let text =
-        fixture.run_peer("python3", &[&script("vlan.py"), "eth0", "7", "10.77.0.2", "10.77.0.1"], SOON);
+        fixture.run_peer("python3", &[&script("vlan.py"), "eth0", "7", "10.78.0.2", "10.78.0.1"], SOON);
     assert!(text.trim_end().ends_with("done"), "{text}");
     let stat = fixture.ask("stat");
     assert!(stat["devices"]["office"]["tx-packets"].as_u64() >= Some(3), "{}", stat["devices"]);

@@ -230,7 +230,7 @@ fn check_ip4(device: &Device, is_parent: bool) -> Checked {
         return fault(&device.name, message);
     };
     for (index, network) in networks.iter().enumerate() {
-        check_address(network, place, index == 0)?;
+        check_address(*network, place, index == 0)?;
         if networks[..index].iter().any(|other| other.address == network.address) {
             return fault(place, format!("{} is there twice; remove one", network.address));
         }
@@ -249,7 +249,7 @@ fn check_ip4(device: &Device, is_parent: bool) -> Checked {
 }
 
 /// One IPv4 address. Only a further one may be a host's alone, without a network.
-fn check_address<T>(network: &Network, place: &Spanned<T>, first: bool) -> Checked {
+fn check_address<T>(network: Network, place: &Spanned<T>, first: bool) -> Checked {
     let address = network.address;
     if address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast() {
         return fault(place, format!("{address} cannot be the address of a device"));

@@ -14,7 +14,7 @@ struct Ring(Vec<u8>);
 
 impl StreamMemory for Ring {
     fn spans(&self, range: Range<u64>) -> Spans {
-        let half = (range.start + range.end) / 2;
+        let half = u64::midpoint(range.start, range.end);
         let span = |range: Range<u64>| Span {
             memory: NonNull::from(&self.0[range.start as usize]),
             len: (range.end - range.start) as usize,

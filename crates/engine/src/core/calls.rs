@@ -372,14 +372,12 @@ impl Core {
             .map_err(|error| errno_of(&error))?;
         end.path.set(Some(id));
         self.note_origin(id, None, &end.program.facts);
-        match key {
-            Some(key) => self.bind_flow(id, key),
-            None => {
-                self.listen_for_datagrams(end, net, bound, (class.number, id));
-                self.make_side_paths(end, net, bound)?;
-            }
+        if let Some(key) = key {
+            self.bind_flow(id, key);
+            return Ok(());
         }
-        Ok(())
+        self.listen_for_datagrams(end, net, bound, (class.number, id));
+        self.make_side_paths(end, net, bound)
     }
 
     fn listen_for_datagrams(
@@ -405,9 +403,10 @@ impl Core {
             let Granted { class, stands, .. } = self.granted(ruled, end);
             // What is promised is promised to the first.
             let stands = Stands { asks: Asks::Level, ..stands };
-            let local = match self.covers(net, bound) {
-                true => bound,
-                false => Endpoint::new(Address::UNSPECIFIED_V4, bound.port),
+            let local = if self.covers(net, bound) {
+                bound
+            } else {
+                Endpoint::new(Address::UNSPECIFIED_V4, bound.port)
             };
             let mut attributes =
                 socket_attributes(end, UDP, local, None).with(Name::Other(SIDE), Value::Number(1));

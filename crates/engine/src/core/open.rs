@@ -1,6 +1,7 @@
 //! Putting an engine together from its settings; commands; the end.
 
 use std::cell::{Cell, RefCell};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -334,29 +335,30 @@ fn open_devices(
     devices: &[DeviceSettings],
     notices: &mut Vec<String>,
 ) -> Result<Vec<Box<dyn Partner>>, StartError> {
-    let on_another = |device: &DeviceSettings| matches!(device.device.driver, Driver::Vlan(_));
     let mut opened: Vec<Option<Box<dyn Partner>>> = Vec::new();
     for device in devices {
-        opened.push(match on_another(device) {
-            true => None,
-            false => {
-                let (partner, said) = scoutline_device::open(&device.device)?;
-                notices.extend(said.into_iter().map(|notice| notice.0));
-                Some(partner)
-            }
-        });
+        if matches!(device.device.driver, Driver::Vlan(_)) {
+            opened.push(None);
+            continue;
+        }
+        let (partner, said) = scoutline_device::open(&device.device)?;
+        notices.extend(said.into_iter().map(|notice| notice.0));
+        opened.push(Some(partner));
     }
     let mut shared: BTreeMap<usize, vlan::Shared> = BTreeMap::new();
     for (index, device) in devices.iter().enumerate() {
         let Driver::Vlan(options) = &device.device.driver else { continue };
-        let no_parent = || OpenError::NoParent { name: options.name.clone() };
         let parent = usize::from(options.parent.0);
-        if !shared.contains_key(&parent) {
-            let partner = opened.get_mut(parent).and_then(Option::take).ok_or_else(no_parent)?;
-            shared.insert(parent, vlan::share(partner));
-        }
-        opened[parent] = Some(Box::new(shared[&parent].clone()));
-        opened[index] = Some(Box::new(vlan::open(options, &shared[&parent])));
+        let on = match shared.entry(parent) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(free) => {
+                let partner = opened.get_mut(parent).and_then(Option::take);
+                let partner = partner.ok_or_else(|| OpenError::NoParent { name: options.name.clone() })?;
+                free.insert(vlan::share(partner))
+            }
+        };
+        opened[parent] = Some(Box::new(on.clone()));
+        opened[index] = Some(Box::new(vlan::open(options, on)));
     }
     Ok(opened.into_iter().flatten().collect())
 }
