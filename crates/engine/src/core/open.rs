@@ -19,7 +19,7 @@ use scoutline_proto::tcp::{Config, Tcp};
 use scoutline_proto::{Bindings, Interface, Offload};
 use scoutline_ring::Pool;
 use scoutline_sched::transmit::Preemption;
-use scoutline_sched::{Policy, Quantum, Schedule, priority, schedule};
+use scoutline_sched::{Level, Policy, Quantum, Schedule, priority, schedule};
 use scoutline_wire::ethernet;
 
 use super::transmit::TransmitSide;
@@ -84,7 +84,8 @@ impl Core {
             let interface = interface_of(id, device, partner.as_ref())?;
             routing.add(Rc::clone(&interface), facts.index);
             let kernel_sends = device.device.sends_by_kernel();
-            let socket = socket_module(&settings, &listeners, &pool, &policy, (&routing, id, kernel_sends));
+            let socket =
+                socket_module(settings.linux_level, &listeners, &pool, &policy, (&routing, id, kernel_sends));
             let transmit = TransmitSide::new(device.rate, device.preemption, facts.mtu);
             nets.push(make_net(interface, (partner, transmit), &settings, &policy, socket, &mut source)?);
         }
@@ -95,7 +96,8 @@ impl Core {
             let seed = source.number() as u32;
             let interface = Interface::own_link(id, machine, seed, offload_of(partner.facts()));
             routing.add(Rc::clone(&interface), 0);
-            let socket = socket_module(&settings, &listeners, &pool, &policy, (&routing, id, false));
+            let socket =
+                socket_module(settings.linux_level, &listeners, &pool, &policy, (&routing, id, false));
             let transmit = TransmitSide::new(None, Preemption::default(), partner.facts().mtu);
             let partner = Box::new(partner);
             nets.push(make_net(interface, (partner, transmit), &settings, &policy, socket, &mut source)?);
@@ -400,7 +402,7 @@ fn offload_of(facts: &DeviceFacts) -> Offload {
 }
 
 fn socket_module(
-    settings: &EngineSettings,
+    linux_level: Level,
     listeners: &Listeners,
     pool: &Rc<Pool>,
     policy: &Rc<ClassPolicy>,
@@ -409,8 +411,7 @@ fn socket_module(
     SocketModule::new(
         Rc::clone(listeners),
         Rc::clone(pool),
-        (settings.receive_buffer, settings.send_buffer),
-        settings.linux_level,
+        linux_level,
         Rc::clone(policy),
         Outlet { routing: Rc::clone(routing), device, kernel_sends },
     )
@@ -428,13 +429,15 @@ fn make_net(
     let udp = Bindings::new(Rc::clone(policy) as Rc<_>, source.number());
     let config = Config {
         receive_buffer: settings.receive_buffer,
+        receive_buffer_max: settings.receive_buffer_max.max(Config::default().receive_buffer_max),
         max_transmit_len: MAX_TRANSMIT_LEN,
         // What the ring holds and what lies in files beside it.
-        send_buffer: settings.send_buffer.max(MAX_AHEAD as u32),
+        send_buffer: settings.send_buffer.max(settings.send_buffer_max).max(MAX_AHEAD as u32),
         time_wait: settings.time_wait,
         congestion: settings.tcp.congestion,
         ecn: settings.tcp.ecn,
         pacing: settings.tcp.pacing,
+        timestamps: !settings.tcp.no_timestamps,
         ..Config::default()
     };
     let net = scoutline_proto::net::Net {

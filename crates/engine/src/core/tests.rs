@@ -604,6 +604,7 @@ mod defer;
 mod ends;
 mod floods;
 mod forward;
+mod growth;
 mod ip6;
 mod own_link;
 mod policies;

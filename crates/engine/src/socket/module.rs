@@ -66,8 +66,6 @@ impl Standing {
 pub(crate) struct SocketModule {
     listeners: Listeners,
     pool: Rc<Pool>,
-    receive_buffer: u32,
-    send_buffer: u32,
     linux_level: Level,
     policy: Rc<ClassPolicy>,
     outlet: Outlet,
@@ -87,17 +85,16 @@ pub(crate) struct Outlet {
 pub(crate) const SIDE: &str = "side";
 
 impl SocketModule {
-    /// The module, with the ring sizes that passive connections get. Paths above `linux_level` are urgent: their
+    /// The module. Paths above `linux_level` are urgent: their
     /// programs may call the engine back from Linux's quantum.
     pub(crate) fn new(
         listeners: Listeners,
         pool: Rc<Pool>,
-        (receive_buffer, send_buffer): (u32, u32),
         linux_level: Level,
         policy: Rc<ClassPolicy>,
         outlet: Outlet,
     ) -> SocketModule {
-        SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level, policy, outlet }
+        SocketModule { listeners, pool, linux_level, policy, outlet }
     }
 
     fn datagram_stage(&self, end: Rc<SocketEnd>, attributes: &Attributes) -> DatagramStage {
@@ -167,10 +164,9 @@ impl Module for SocketModule {
                         module: "SOCKET",
                         attribute: "Socket or Parent",
                     })?;
-                let sizes = (self.receive_buffer, self.send_buffer);
                 let class = self.class_of(attributes);
                 let standing = self.standing(attributes, &class, &parent);
-                let stage = StreamStage::passive(parent, sizes, &class, standing);
+                let stage = StreamStage::passive(parent, &class, standing);
                 Some(Box::new(stage.by_copies(!self.outlet.kernel_sends)))
             }
         };
