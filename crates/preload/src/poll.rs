@@ -9,7 +9,6 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{Ordering, fence};
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t};
 
@@ -240,8 +239,8 @@ fn await_ready(
         };
         serve::enter(set);
         each_socket(fds, &mut |socket| wait::watch(socket, set.number));
-        set.shared.sleepers.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        set.bell().enter(1);
+        set.bell().before_look();
         let mut woken = Woken::Event;
         let mut result = 0;
         if look(fds) == 0 {
@@ -255,7 +254,7 @@ fn await_ready(
                 set.drain();
             }
         }
-        set.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+        set.bell().leave(1);
         each_socket(fds, &mut |socket| wait::unwatch(socket, set));
         if result < 0 {
             return result;
