@@ -3,7 +3,7 @@
 //!
 //! The files are those of the crate, included here over loom's atomics; which is why they take theirs from
 //! `crate::sync`.
-#![allow(dead_code, unreachable_pub)] // of the included files each model uses a part, and nothing is outside of here
+#![allow(dead_code, unreachable_pub, clippy::unused_self)] // each model uses a part of the included files, none is public
 #![allow(unsafe_code)] // cells of the modelled ring; each block says why it holds
 
 mod sync {

@@ -73,9 +73,20 @@ fn fill(stream: u64, from: u64, bytes: &mut [u8]) {
     for (index, byte) in bytes.iter_mut().enumerate() {
         let at = from + index as u64;
         if index == 0 || at.is_multiple_of(8) {
-            word = mix(stream << 40 ^ at / 8);
+            word = mix((stream << 40) ^ (at / 8));
         }
         *byte = (word >> (at % 8 * 8)) as u8;
+    }
+}
+
+/// The bytes that one end of a connection writes, from a position on.
+fn stream(flow: usize, side: usize, from: u64, bytes: &mut [u8]) {
+    fill((flow * 2 + side) as u64, from, bytes);
+    if side == CLIENT {
+        let name = (NAME | flow as u64).to_le_bytes();
+        for (index, byte) in bytes.iter_mut().enumerate().take(NAME_LEN.saturating_sub(from) as usize) {
+            *byte = name[from as usize + index];
+        }
     }
 }
 
@@ -109,18 +120,8 @@ impl Oracle {
         let plan = &self.flows[flow].plan;
         let all = if side == CLIENT { plan.client.bytes } else { plan.server.bytes };
         let mut bytes = vec![0; limit.min((all - from) as usize)];
-        self.stream(flow, side, from, &mut bytes);
+        stream(flow, side, from, &mut bytes);
         bytes
-    }
-
-    fn stream(&self, flow: usize, side: usize, from: u64, bytes: &mut [u8]) {
-        fill((flow * 2 + side) as u64, from, bytes);
-        if side == CLIENT {
-            let name = (NAME | flow as u64).to_le_bytes();
-            for (index, byte) in bytes.iter_mut().enumerate().take(NAME_LEN.saturating_sub(from) as usize) {
-                *byte = name[from as usize + index];
-            }
-        }
     }
 
     /// Which connection a client's stream begins.
@@ -142,7 +143,7 @@ impl Oracle {
         let writer = 1 - side;
         let from = self.flows[flow].read[side];
         let mut right = vec![0; bytes.len()];
-        self.stream(flow, writer, from, &mut right);
+        stream(flow, writer, from, &mut right);
         if let Some(wrong) = (0..bytes.len()).find(|&index| bytes[index] != right[index]) {
             return Err(format!(
                 "flow {flow}: byte {} of stream {writer} is wrong (of {} read at {from})",

@@ -136,7 +136,7 @@ impl Program {
                     self.oracle.borrow_mut().on_over(flow, CLIENT, Outcome::Failed(errno));
                 }
                 (_, errno) => {
-                    self.shared.found(format_args!("host {}: {opening:?}: errno {errno}", self.host))
+                    self.shared.found(format_args!("host {}: {opening:?}: errno {errno}", self.host));
                 }
             }
         }

@@ -63,8 +63,11 @@ fn ahead(from: u32, to: u32) -> i32 {
     to.wrapping_sub(from) as i32
 }
 
-fn later(known: Option<u32>, told: u32) -> Option<u32> {
-    Some(known.filter(|known| ahead(*known, told) < 0).unwrap_or(told))
+/// Keeps the later of two numbers.
+fn keep_later(known: &mut Option<u32>, told: u32) {
+    if known.is_none_or(|known| ahead(known, told) > 0) {
+        *known = Some(told);
+    }
 }
 
 impl View {
@@ -91,10 +94,10 @@ impl View {
         if segment.flags & SYN != 0 {
             self.peer_scale = segment.scale;
         }
-        self.received = later(self.received, end_of(segment));
+        keep_later(&mut self.received, end_of(segment));
         if segment.flags & ACK != 0 {
             let edge = segment.acknowledgment.wrapping_add(self.window(segment, self.peer_scale));
-            self.may_send = later(self.may_send, edge);
+            keep_later(&mut self.may_send, edge);
         }
     }
 
@@ -130,7 +133,7 @@ impl View {
         {
             return Err(format!("takes back {} bytes of its window", ahead(edge, offered)));
         }
-        self.offered = later(self.offered, edge);
+        keep_later(&mut self.offered, edge);
         Ok(())
     }
 }

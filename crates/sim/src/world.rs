@@ -1,6 +1,7 @@
 //! A run: hosts and wires, and the one clock that all go by.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ impl World {
         let oracle = Rc::new(RefCell::new(Oracle::new(plan)));
         let mut links = Vec::new();
         let mut ends: [Vec<End>; 3] = Default::default();
-        for link in 0..if plan.router { 2 } else { 1 } {
+        for (link, names) in NAMES.into_iter().enumerate().take(if plan.router { 2 } else { 1 }) {
             let first = plan.weather.iter().find(|weather| weather.link == link);
             let config = first.map(|weather| weather.config(plan.whole)).unwrap_or_default();
             // What devices say of themselves stays the same: the wire's bad days are not theirs.
@@ -104,7 +105,7 @@ impl World {
                 (true, 0) => ((0, one), (ROUTER, other)),
                 (true, _) => ((1, one), (ROUTER, other.with_id(DeviceId(1)))),
             };
-            for ((host, partner), name) in [one, other].into_iter().zip(NAMES[link]) {
+            for ((host, partner), name) in [one, other].into_iter().zip(names) {
                 ends[host].push(End::new(name, partner));
             }
             let end =
@@ -250,13 +251,12 @@ impl World {
     /// Opens something at a host; while that is off, when it is on again.
     fn open(&mut self, host: usize, opening: Opening, act: Act) {
         let host = &mut self.hosts[host];
-        match (&mut host.engine, &mut host.program) {
-            (Some(engine), Some(program)) => program.open(engine, opening, self.now),
-            _ => {
-                let at = host.up_at.unwrap_or(self.now).max(self.now) + STEP;
-                self.acts.push((at, act));
-                self.acts.sort_by(|one, other| other.0.cmp(&one.0));
-            }
+        if let (Some(engine), Some(program)) = (&mut host.engine, &mut host.program) {
+            program.open(engine, opening, self.now);
+        } else {
+            let at = host.up_at.unwrap_or(self.now).max(self.now) + STEP;
+            self.acts.push((at, act));
+            self.acts.sort_by_key(|(at, _)| Reverse(*at));
         }
     }
 
@@ -314,6 +314,6 @@ fn acts(plan: &Plan) -> Vec<(Time, Act)> {
     let chats = plan.chats.iter().enumerate().map(|(index, chat)| (at(chat.at_ms), Act::Chat(index)));
     let events = plan.events.iter().map(|event| (at(event.at_ms), Act::Event(event.host, event.what)));
     let mut all: Vec<(Time, Act)> = weather.chain(flows).chain(chats).chain(events).collect();
-    all.sort_by(|one, other| other.0.cmp(&one.0));
+    all.sort_by_key(|(at, _)| Reverse(*at));
     all
 }

@@ -73,8 +73,7 @@ impl Defect {
         sent: impl Fn((Endpoint, Endpoint)) -> Option<u32>,
     ) {
         let mut scratch = Vec::new();
-        let messages: Vec<Message> = burst.drain(..).collect();
-        for message in messages {
+        for message in std::mem::take(burst) {
             let mut packets = Vec::new();
             if software::packets(&message, &mut scratch, |packet| packets.push(packet.to_vec())).is_err() {
                 burst.push(message);
