@@ -16,6 +16,7 @@
 
 mod background;
 mod classes;
+mod compare;
 mod death;
 mod experiments;
 mod extension;
@@ -36,5 +37,6 @@ mod redis;
 mod requests;
 mod restored;
 mod shares;
+mod successors;
 mod web;
 mod wishes;
