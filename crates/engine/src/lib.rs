@@ -44,6 +44,7 @@ pub use crate::settings::{
     Requests, TcpSettings,
 };
 pub use scoutline_proto::ip6::Host6Config;
+pub use scoutline_proto::tcp::Pacing;
 pub use scoutline_proto::tcp::ecn::Policy as Ecn;
 
 pub use crate::start::{Engine, EngineHandle, StartError};

@@ -13,7 +13,7 @@ use scoutline_abi::api::{Answer, Request, Stat};
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::Partner;
 use scoutline_engine::{
-    ClassSettings, Command, Driven, EngineSettings, Forward, Host6Config, RegionId, TcpSettings,
+    ClassSettings, Command, Driven, EngineSettings, Forward, Host6Config, Pacing, RegionId, TcpSettings,
 };
 use scoutline_path::Burst;
 use scoutline_sched::Level;
@@ -146,7 +146,10 @@ impl Host {
         settings.receive_buffer = plan.receive_buffer;
         settings.send_buffer = plan.send_buffer;
         settings.time_wait = Duration::from_secs(plan.time_wait_s);
-        settings.tcp = TcpSettings { pacing: plan.pacing, ..TcpSettings::default() };
+        settings.tcp = TcpSettings {
+            pacing: if plan.pacing { Pacing::Always } else { Pacing::default() },
+            ..TcpSettings::default()
+        };
         if plan.ecn {
             settings.tcp.ecn = scoutline_engine::Ecn::Offer;
         }

@@ -212,8 +212,8 @@ impl Weather {
             queue_limit: self.queue,
             when_full: WhenFull::Drop,
             mtu: self.mtu,
-            offload: true,
             whole,
+            ..WireConfig::default()
         }
     }
 }
