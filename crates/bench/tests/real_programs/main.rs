@@ -26,6 +26,7 @@ mod forward;
 mod hostile;
 mod ip6;
 mod iperf;
+mod local;
 mod loss;
 mod machine;
 mod nginx;
