@@ -10,6 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{EXCLUSIVE, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
 use scoutline_base::Address;
+use scoutline_ring::SleeperBell;
 use scoutline_sched::Level;
 
 use crate::arena::{Arena, Ring};
@@ -243,12 +244,13 @@ impl Program {
     /// Wakes who sleeps on a poll set, to do this; false when nobody does or it has been woken already.
     pub(crate) fn wake_set(&self, set: u32, duty: Duty) -> bool {
         let Some(shared) = self.region.set(set) else { return false };
-        if shared.sleepers.load(Ordering::SeqCst) == 0 {
+        let bell = SleeperBell { sleepers: &shared.sleepers, signalled: &shared.signalled };
+        if !bell.has_sleepers() {
             return false;
         }
         let sets = self.sets.borrow();
         let Some(SetEnd { pipe, .. }) = sets.get(&set) else { return false };
-        if shared.signalled.swap(1, Ordering::SeqCst) != 0 {
+        if !bell.claim() {
             return false;
         }
         self.raise(set, duty);

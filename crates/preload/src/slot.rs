@@ -10,7 +10,7 @@ use scoutline_abi::Region;
 use scoutline_abi::layout::{
     ENGINE_HOLDS, SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
 };
-use scoutline_ring::{Bitmap, bitmap_words, summary_words};
+use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
 
 use crate::lock::back_off;
 use crate::{accept, attach, epoll, real, serve, urgent, wait};
@@ -372,18 +372,10 @@ impl Socket {
 /// After marking, wakes the engine if nobody else will.
 #[inline]
 pub(crate) fn wake_engine(region: &Region, urgent: bool) {
-    fence(Ordering::SeqCst);
-    let state = &region.header().engine.state;
-    match state.load(Ordering::Relaxed) {
+    let bell = EngineBell(&region.header().engine.state);
+    match bell.look_after_mark() {
         engine_state::SLEEPING => {
-            let swap = state.compare_exchange(
-                engine_state::SLEEPING,
-                engine_state::POLLING,
-                Ordering::SeqCst,
-                Ordering::Relaxed,
-            );
-            // Away: it fell asleep, woke and went away since we looked; then it has seen our mark.
-            if swap.is_ok() {
+            if bell.claim(engine_state::SLEEPING, engine_state::POLLING) {
                 attach::ring();
             }
         }

@@ -315,6 +315,7 @@ impl Core {
             return;
         }
         self.schedule.remove(Entry::Path(id));
+        self.wheel.disarm(id);
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
         self.count_background(extra.net as usize, extra.level, Level::default());
         if let Some(to) = extra.to {

@@ -101,6 +101,7 @@ impl Core {
             ("doorbells", counters.doorbells),
             ("calls", counters.calls),
             ("timers", counters.timers),
+            ("timers-set", self.wheel.len() as u64),
             ("paths", self.paths.len() as u64),
             ("paths-made", counters.paths_made),
             ("paths-refused", counters.paths_refused),
