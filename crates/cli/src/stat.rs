@@ -60,9 +60,9 @@ fn text(stat: &Stat) -> String {
             devices.row(vec![name.clone(), counter.clone(), output::count(*value)]);
         }
     }
-    let mut programs = Table::new(&["PROGRAM", ">PID", ">PROCESSES", ">SOCKETS"]);
+    let mut programs = Table::new(&["PROGRAM", ">PID", ">PROCESSES", ">SOCKETS", ">IO_URING-REFUSED"]);
     for program in &stat.programs {
-        let numbers = [u64::from(program.pid), program.processes, program.sockets];
+        let numbers = [u64::from(program.pid), program.processes, program.sockets, program.rings_refused];
         programs
             .row([vec![program.name.clone()], numbers.map(|number| number.to_string()).to_vec()].concat());
     }

@@ -7,6 +7,7 @@
 mod data;
 mod life;
 mod many;
+mod raw;
 
 use std::ffi::c_int;
 use std::slice;

@@ -36,5 +36,6 @@ mod redis;
 mod requests;
 mod restored;
 mod shares;
+mod trap;
 mod web;
 mod wishes;

@@ -109,7 +109,7 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+pub(super) extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     match ours(fd) {
         Some(socket) => finish(receive(socket, &one(buf, n), 0, ptr::null_mut(), ptr::null_mut())),
         None => real::read(fd, buf, n),
@@ -132,7 +132,7 @@ fn check(n: size_t, room: size_t) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+pub(super) extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     match ours(fd) {
         Some(socket) => finish(send(socket, &one(buf, n), 0, ptr::null(), 0)),
         None => real::write(fd, buf, n),
@@ -140,7 +140,7 @@ extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+pub(super) extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return real::readv(fd, iov, n) };
     finish(match vector(iov, n as usize) {
         Ok(iov) => receive(socket, iov, 0, ptr::null_mut(), ptr::null_mut()),
@@ -149,7 +149,7 @@ extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+pub(super) extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return real::writev(fd, iov, n) };
     finish(match vector(iov, n as usize) {
         Ok(iov) => send(socket, iov, 0, ptr::null(), 0),
@@ -172,7 +172,7 @@ extern "C" fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, f
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn recvfrom(
+pub(super) extern "C" fn recvfrom(
     fd: c_int,
     buf: *mut c_void,
     n: size_t,
@@ -201,7 +201,7 @@ extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return real::recvmsg(fd, message, flags) };
     // SAFETY: the program vouches for its message, or passes null.
     match unsafe { message.as_mut() } {
@@ -258,7 +258,7 @@ extern "C" fn send_plain(fd: c_int, buf: *const c_void, n: size_t, flags: c_int)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sendto(
+pub(super) extern "C" fn sendto(
     fd: c_int,
     buf: *const c_void,
     n: size_t,
@@ -273,7 +273,7 @@ extern "C" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for its message, or passes null.
     let given = unsafe { message.as_ref() };
     let socket = given.map_or_else(|| ours(fd), |m| ours_for_send(fd, m.msg_name.cast(), m.msg_namelen));

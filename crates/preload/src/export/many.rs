@@ -25,12 +25,12 @@ extern "C" fn epoll_create(size: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_create1(flags: c_int) -> c_int {
+pub(super) extern "C" fn epoll_create1(flags: c_int) -> c_int {
     made(real::epoll_create1(flags))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+pub(super) extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     if attach::region().is_none() {
         return real::epoll_ctl(epfd, op, fd, event);
     }
@@ -60,7 +60,7 @@ fn deadline_of(timeout: c_int) -> Option<u64> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_pwait(
+pub(super) extern "C" fn epoll_pwait(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
