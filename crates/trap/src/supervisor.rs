@@ -248,15 +248,16 @@ impl Supervisor {
         let State::Connecting { outer, address } = std::mem::replace(&mut socket.state, State::Fresh) else {
             return;
         };
+        // The next call on the inner socket tells the end of this attempt once more: 0, or an error. A program that
+        // waits has it from us; so has one that asks for SO_ERROR.
+        if waited_for || socket.error != 0 {
+            let _ = sys::with_address(libc::connect, &socket.inner, &address);
+        }
         if socket.error == 0 {
             socket.establish(&outer);
-        } else {
-            // The next call tells the end of this attempt once more, and only then another one begins.
-            let _ = sys::with_address(libc::connect, &socket.inner, &address);
-            if !waited_for {
-                socket.remove_filler();
-                socket.state = State::Failed;
-            }
+        } else if !waited_for {
+            socket.remove_filler();
+            socket.state = State::Failed;
         }
         drop(outer);
         self.retry(id);
