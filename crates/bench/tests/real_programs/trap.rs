@@ -1,5 +1,5 @@
 //! `scoutline run --trap`: programs that no library can be preloaded under, whose calls are trapped: Go's own network
-//! code, a static busybox, a static program that checks what it gets.
+//! code, a static busybox, a static program that checks what it gets. And direct system calls under the library.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -172,4 +172,29 @@ fn static_program_gets_what_it_expects(arm: Arm) {
     drop(reset);
     let said = finish(&mut program, SOON);
     assert!(said.contains("all right"), "{said}");
+}
+
+#[test]
+fn calls_by_number_are_served_and_rings_refused() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = fixture.file("direct");
+    let built = Command::new(find("gcc"))
+        .args(["-O1", "-Wall", "-o"])
+        .args([program.as_os_str(), script("direct.c").as_ref()])
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let mut echo = fixture.start_peer("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut echo, "ready");
+    let peer = fixture.peer_address().to_string();
+    let mut program = fixture.start(&program.display().to_string(), &[&peer, "7000"]);
+    wait_for_line(&mut program, "ready");
+    assert_on_paths(&fixture, Arm::Paths, "direct", 7000);
+    let stat = fixture.ask("stat");
+    let programs = stat["programs"].as_array().expect("programs");
+    let row = programs.iter().find(|row| row["name"] == "direct").expect("our program");
+    // The fourth was refused by the kernel's filter.
+    assert_eq!(row["rings_refused"], 3, "{row}");
+    let log = program.log_tail();
+    assert_eq!(log.matches("io_uring is refused").count(), 1, "{log}");
 }
