@@ -49,6 +49,7 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     pub(crate) fn new(listener: OwnedFd) -> io::Result<Supervisor> {
         let poll = sys::Poll::new()?;
+        sys::take_turns(&listener);
         poll.add(&listener, libc::EPOLLIN as u32, LISTENER)?;
         Ok(Supervisor {
             listener: Listener::new(listener),

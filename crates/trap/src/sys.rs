@@ -99,6 +99,14 @@ pub(crate) fn control<T>(fd: RawFd, request: c_ulong, argument: &mut T) -> io::R
     check(unsafe { libc::ioctl(fd, request, ptr::from_mut(argument)) })
 }
 
+/// Has the kernel run the supervisor and the program in turn on one core (`linux/seccomp.h`, 6.6), which is what
+/// they do: waking another core costs more than the call. An older kernel does without.
+pub(crate) fn take_turns(listener: &OwnedFd) {
+    const SYNC_WAKE_UP: c_ulong = 1;
+    // SAFETY: numbers only.
+    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS as _, SYNC_WAKE_UP) };
+}
+
 /// Copies out of another process; all or nothing.
 pub(crate) fn read_memory(pid: u32, from: u64, to: &mut [u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
