@@ -19,6 +19,8 @@ const EVENTS: usize = 64;
 const SPACE: usize = 128 << 10;
 /// Results kept for threads that a signal has interrupted.
 const MAX_UNCLAIMED: usize = 1024;
+/// From so many waiting calls on, those of threads that are gone are looked for.
+const MANY_BLOCKED: usize = 256;
 /// Ended connections of which the local name is still known.
 const MAX_ENDED: usize = 1024;
 
@@ -125,6 +127,10 @@ impl Supervisor {
         match reply {
             Reply::Now(answer) => self.conclude(&call, &answer),
             Reply::Later { socket, limit, errno } => {
+                if self.blocked.len() >= MANY_BLOCKED {
+                    // Of threads that were killed meanwhile nobody else tells.
+                    self.blocked.retain(|blocked| self.listener.is_valid(&blocked.call));
+                }
                 let deadline = limit.map(|limit| (Instant::now() + limit, errno));
                 self.blocked.push(Blocked { call, socket, deadline });
             }
