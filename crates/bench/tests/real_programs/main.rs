@@ -22,6 +22,7 @@ mod extension;
 mod faults;
 mod fixture;
 mod forward;
+mod git;
 mod hostile;
 mod ip6;
 mod iperf;
