@@ -15,6 +15,7 @@
 //! ([`fixture::Fixture`] holds the turn), since each of them wants the whole machine.
 
 mod background;
+mod bind;
 mod classes;
 mod death;
 mod experiments;
