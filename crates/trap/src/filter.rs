@@ -126,7 +126,7 @@ mod tests {
 
     /// Runs the program as the kernel does (`Documentation/networking/filter.rst`).
     fn verdict(number: i64, arguments: [u64; 6], architecture: u32) -> u32 {
-        let mut data = vec![0; 64];
+        let mut data = [0; 64];
         data[0..4].copy_from_slice(&(number as u32).to_le_bytes());
         data[4..8].copy_from_slice(&architecture.to_le_bytes());
         for (at, argument) in arguments.iter().enumerate() {
