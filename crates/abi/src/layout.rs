@@ -145,6 +145,9 @@ pub struct ProcessRecord {
     /// Slots that it holds, one bit each. Written by its process; by its parent before a fork; read by the daemon
     /// when the process is gone.
     pub holds: [AtomicU64; SLOT_WORDS],
+    /// 1: when the process is gone, that is no crash but `exec`: what only it holds is closed, not reset. Written by
+    /// its process.
+    pub ends_well: AtomicU32,
 }
 
 /// Something that waits for sockets: an epoll descriptor, or a thread in a blocking call, in `poll` or `select`.
@@ -426,8 +429,10 @@ pub struct Slot {
     pub server: AtomicU32,
     /// Scope of a link-local `remote_address` or `local_address`: Linux's number of the interface.
     pub scope: AtomicU32,
+    /// Messages under way (SCM_RIGHTS) that hold it. Written by shims.
+    pub in_flight: AtomicU32,
     /// Spare.
-    pub spare3: [AtomicU32; 2],
+    pub spare3: AtomicU32,
 
     // Lines 3 to 5: who waits.
     /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.

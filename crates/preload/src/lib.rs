@@ -8,13 +8,17 @@
 //! ```text
 //! export   the C functions: is the descriptor ours? else the real function
 //! reach    where paths lead: is a socket ours?
-//! life     bind, listen, connect, accept, close, dup: who holds which socket
+//! life     bind, listen, connect, close, dup: who holds which socket
+//! accept   connections out of a listening socket's queue
+//! exec     sockets that go on in a new program image
+//! passing  sockets that go to another process through a Unix socket
 //! stream, datagram, sendfile   bytes between user memory and rings
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
 //! wait     sleeping on a poll set's pipe; a bounded spin before
 //! call     questions to the engine (open, bind, listen, connect, options)
-//! attach   the connection to the daemon, the region, descriptors of our own
+//! attach   the connection to the daemon, the region
+//! own      descriptors of our own
 //! table, real, lock, address   what the above stand on
 //! ```
 //!
@@ -22,16 +26,20 @@
 //! Nothing here allocates, locks a process-wide lock or logs while data moves.
 #![allow(unsafe_code)] // the C interface and shared memory are this crate's subject; blocks say why they hold
 
+mod accept;
 mod address;
 mod attach;
 mod call;
 mod datagram;
 mod epoll;
+mod exec;
 mod export;
 mod extent;
 mod life;
 mod lock;
 mod options;
+mod own;
+mod passing;
 mod poll;
 mod reach;
 mod real;

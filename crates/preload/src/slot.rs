@@ -13,7 +13,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, bitmap_words, summary_words};
 
 use crate::lock::back_off;
-use crate::{attach, epoll, life, real, serve, wait};
+use crate::{accept, attach, epoll, real, serve, wait};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -129,6 +129,13 @@ impl Socket {
         self.roomy()
     }
 
+    /// An attempt to connect has failed, and `connect` has said so: Linux forgets it then. Otherwise the socket is one
+    /// whose connection is over.
+    pub(crate) fn is_unconnected_again(self) -> bool {
+        self.state() & (is::FAILED | is::CONNECTED) == is::FAILED
+            && self.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING == 0
+    }
+
     /// Takes the pending error; 0 none.
     pub(crate) fn take_error(self) -> i32 {
         if self.slot.error.load(Ordering::Acquire) == 0 {
@@ -162,9 +169,12 @@ impl Socket {
         }
         if state & is::LISTENING != 0 {
             if requests & ask::SHUTDOWN_READ != 0 {
-                return ready | IN | RDHUP | HUP;
+                return ready | OUT | HUP; // it listens no more
             }
             return if self.received() > 0 { ready | IN } else { ready };
+        }
+        if self.is_unconnected_again() {
+            return ready | OUT | HUP;
         }
         if state & is::FAILED != 0 {
             return ready | IN | OUT | RDHUP | HUP;
@@ -221,7 +231,7 @@ impl Socket {
     pub(crate) fn importance(self) -> u32 {
         let importance = self.slot.importance.load(Ordering::Relaxed);
         if importance > serve::ORDINARY && self.state() & scoutline_abi::layout::slot_state::LISTENING != 0 {
-            return life::waiting_importance(self, importance);
+            return accept::waiting_importance(self, importance);
         }
         importance
     }
@@ -262,6 +272,28 @@ impl Socket {
                 self.slot.references.fetch_add(1, Ordering::AcqRel);
             }
         }
+    }
+
+    /// Under way to another process: held by none.
+    pub(crate) fn put_in_flight(self) {
+        self.slot.references.fetch_add(1, Ordering::AcqRel);
+        self.slot.in_flight.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has come: the hold is this process's. `peeked`: it will come once more.
+    pub(crate) fn take_from_flight(self, peeked: bool) {
+        if peeked {
+            self.hold(false);
+            return;
+        }
+        // Counted for the flight; this process counts once.
+        if COUNTS[self.index as usize].load(Ordering::Acquire) == 0 {
+            self.hold(true);
+        } else {
+            self.hold(false);
+            self.slot.references.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.slot.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// One less; the last of the last process closes the socket.
@@ -364,6 +396,32 @@ pub(crate) fn share_with_child(region: &'static Region, child: u32) {
                 slot.references.fetch_add(1, Ordering::AcqRel);
             }
             bits &= bits - 1;
+        }
+    }
+}
+
+/// Another process of the program, about to begin, will hold this socket, which is held here.
+pub(crate) fn share_one(region: &'static Region, process: u32, index: u32) {
+    let (Some(record), Some(slot)) = (region.process(process), region.slot(index)) else { return };
+    let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
+    if record.holds[word].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+        slot.references.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Closes what the record holds and no descriptor names.
+pub(crate) fn drop_unheld(region: &'static Region) {
+    let Some(record) = attach::record(region) else { return };
+    for (word, holds) in record.holds.iter().enumerate() {
+        let mut bits = holds.load(Ordering::Acquire);
+        while bits != 0 {
+            let index = word as u32 * 64 + bits.trailing_zeros();
+            bits &= bits - 1;
+            if COUNTS[index as usize].load(Ordering::Acquire) == 0
+                && let Some(socket) = Socket::at(index)
+            {
+                socket.release_last();
+            }
         }
     }
 }

@@ -17,6 +17,7 @@
 mod background;
 mod bind;
 mod classes;
+mod compare;
 mod death;
 mod experiments;
 mod extension;
@@ -38,6 +39,7 @@ mod redis;
 mod requests;
 mod restored;
 mod shares;
+mod successors;
 mod trap;
 mod web;
 mod wishes;

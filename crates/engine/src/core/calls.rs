@@ -437,7 +437,9 @@ impl Core {
                     .references
                     .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1))
                     .unwrap_or(0);
-                if before <= 1 {
+                if before <= 1 && record.ends_well.load(Ordering::Acquire) != 0 {
+                    self.finish_end(&end, slot_request::CLOSE, now);
+                } else if before <= 1 {
                     self.abort_end(&end, now);
                 } else {
                     // Others may have slept through a wake-up that went to the dead process.
@@ -457,11 +459,13 @@ impl Core {
         record.alive.store(0, Ordering::Release);
     }
 
-    /// All processes of a program are gone.
+    /// All processes of a program are gone. What it closed before is still sent, from its memory, which lives as long as
+    /// a path needs it; all else is reset.
     pub(crate) fn remove_program(&mut self, program: &Rc<Program>, now: Time) {
         for end in program.ends() {
-            end.shared().requests.fetch_or(slot_request::ABORT, Ordering::AcqRel);
-            self.abort_end(&end, now);
+            let closed = end.shared().requests.load(Ordering::Acquire) & slot_request::CLOSE;
+            let how = if closed == 0 { slot_request::ABORT } else { slot_request::CLOSE };
+            self.finish_end(&end, how, now);
         }
         self.programs.remove(&program.id);
     }

@@ -262,6 +262,11 @@ impl Core {
         for program in self.programs.values().cloned().collect::<Vec<_>>() {
             self.remove_program(&program, now);
         }
+        // Also what programs have left that are gone.
+        let left: Vec<_> = self.paths.iter().filter_map(super::paths::socket_of).collect();
+        for end in left {
+            self.abort_end(&end, now);
+        }
         self.release_output();
         while let Some(decision) = self.schedule.dequeue(now) {
             if let scoutline_sched::Entry::Path(id) = decision.entry {

@@ -325,6 +325,9 @@ impl Core {
         let requests = end.shared().requests.load(Ordering::Acquire);
         if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
             self.close_listener(end, now);
+        } else if requests & slot_request::SHUTDOWN_READ != 0 {
+            self.stop_listening(end, now);
+            end.signal();
         } else if end.received.get() != end.shared().receive_head.load(Ordering::Acquire) {
             end.signal();
         }
@@ -333,6 +336,16 @@ impl Core {
     /// Ends a listening socket: its listen paths go, and connections that nobody has accepted are reset.
     pub(super) fn close_listener(&mut self, end: &Rc<SocketEnd>, now: Time) {
         end.closed.set(true);
+        self.stop_listening(end, now);
+        end.release_port();
+        end.program.forget_end(end.slot);
+    }
+
+    /// The listening part of that. The port stays, and the socket may listen again.
+    fn stop_listening(&mut self, end: &Rc<SocketEnd>, now: Time) {
+        let shared = end.shared();
+        shared.state.fetch_and(!slot_state::LISTENING, Ordering::AcqRel);
+        shared.receive_head.store(shared.receive_tail.load(Ordering::Acquire), Ordering::Release);
         for id in end.listen_paths.take() {
             self.destroy(id);
         }
@@ -350,22 +363,27 @@ impl Core {
             let waiting = slot.references.load(Ordering::Acquire) == 0
                 && slot.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
                 && orphan.listener.get() == Some(end.slot)
+                // Accepted and closed: its listener was another one, with the same slot, or it goes in the same turn.
+                && slot.requests.load(Ordering::Acquire) & slot_request::CLOSE == 0
                 && !orphan.closed.get();
             if waiting && !Rc::ptr_eq(&orphan, end) {
                 self.abort_end(&orphan, now);
             }
         }
-        end.release_port();
-        end.program.forget_end(end.slot);
     }
 
     /// Ends a socket as if its program had died: the peer gets a reset.
     pub(crate) fn abort_end(&mut self, end: &Rc<SocketEnd>, now: Time) {
+        self.finish_end(end, slot_request::ABORT, now);
+    }
+
+    /// Ends a socket, with CLOSE or ABORT, for a program that cannot say so any more.
+    pub(crate) fn finish_end(&mut self, end: &Rc<SocketEnd>, how: u32, now: Time) {
         if !end.listen_paths.borrow().is_empty() {
             self.close_listener(end, now);
             return;
         }
-        end.shared().requests.fetch_or(slot_request::ABORT, Ordering::AcqRel);
+        end.shared().requests.fetch_or(how, Ordering::AcqRel);
         match end.path.get() {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
             _ => Core::check_pathless(end),

@@ -596,6 +596,7 @@ fn datagrams_there_and_back() {
 mod admission;
 mod classes;
 mod defer;
+mod ends;
 mod floods;
 mod forward;
 mod ip6;

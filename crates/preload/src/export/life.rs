@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{life, options, table};
+use crate::{accept, life, options, table};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -54,7 +54,7 @@ pub(super) extern "C" fn accept4(
         }
         return new;
     };
-    finish_int(life::accept(fd, socket, address, len, flags))
+    finish_int(accept::accept(fd, socket, address, len, flags))
 }
 
 #[unsafe(no_mangle)]
