@@ -353,6 +353,10 @@ pub struct Extent {
     pub file: AtomicU32,
 }
 
+/// Holder of a direction's lock: the engine, which has tried to take it and exchanges the ring for a larger one. It
+/// waits for nothing meanwhile.
+pub const ENGINE_HOLDS: u32 = u32::MAX;
+
 /// A socket.
 #[repr(C, align(64))]
 pub struct Slot {
@@ -390,7 +394,8 @@ pub struct Slot {
     pub requests: AtomicU32,
     /// See [`slot_flag`].
     pub flags: AtomicU32,
-    /// Holder of the receive side: process record plus one; 0 free.
+    /// Holder of the receive side: process record plus one, or [`ENGINE_HOLDS`]; 0 free. Offset, size and contents of
+    /// a stream's ring change under it only, but for the bytes that the cursors hand over.
     pub receive_lock: AtomicU32,
     /// Holder of the send side.
     pub send_lock: AtomicU32,
@@ -417,7 +422,8 @@ pub struct Slot {
     pub send_timeout_us: AtomicU64,
     /// SO_RCVLOWAT.
     pub receive_low_water: AtomicU32,
-    /// SO_RCVBUF and SO_SNDBUF as the program set them, for reading back.
+    /// SO_RCVBUF and SO_SNDBUF as the program set them, before Linux's doubling; 0: not set. The engine reads them when
+    /// it makes a stream's rings larger: what was set is as far as they grow.
     pub asked_receive_buffer: AtomicU32,
     /// See `asked_receive_buffer`.
     pub asked_send_buffer: AtomicU32,

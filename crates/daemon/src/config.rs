@@ -220,10 +220,14 @@ pub struct Engine {
     pub realtime_priority: Spanned<u8>,
     /// How long to spin for more work before sleeping, at most; 0: not at all.
     pub spin_us: Spanned<u32>,
-    /// Receive buffer of a socket.
+    /// Receive buffer of a socket: connections begin with less, and have that when they need it.
     pub receive_buffer: Spanned<Size>,
-    /// Send buffer of a socket.
+    /// The same of its send buffer.
     pub send_buffer: Spanned<Size>,
+    /// To which a connection's receive buffer grows on a long path.
+    pub receive_buffer_max: Spanned<Size>,
+    /// The same of its send buffer.
+    pub send_buffer_max: Spanned<Size>,
     /// Paths that may exist.
     pub max_paths: Spanned<u32>,
     /// Buffer bytes that all paths together may hold.
@@ -258,6 +262,8 @@ impl Default for Engine {
             spin_us: values::unplaced(50),
             receive_buffer: values::unplaced(Size(256 << 10)),
             send_buffer: values::unplaced(Size(256 << 10)),
+            receive_buffer_max: values::unplaced(Size(4 << 20)),
+            send_buffer_max: values::unplaced(Size(4 << 20)),
             max_paths: values::unplaced(200_000),
             max_buffer_memory: values::unplaced(Size(4 << 30)),
             time_wait_s: values::unplaced(60),

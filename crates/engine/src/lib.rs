@@ -44,5 +44,6 @@ pub use crate::settings::{
     Requests, TcpSettings,
 };
 pub use scoutline_proto::ip6::Host6Config;
+pub use scoutline_proto::tcp::Pacing;
 
 pub use crate::start::{Engine, EngineHandle, StartError};

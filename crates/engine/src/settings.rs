@@ -7,7 +7,7 @@ use std::time::Duration;
 use scoutline_base::DeviceId;
 use scoutline_proto::ip6::Host6Config;
 use scoutline_proto::request::matcher::Conditions;
-use scoutline_proto::tcp::{Algorithm, ecn};
+use scoutline_proto::tcp::{Algorithm, Pacing, ecn};
 use scoutline_sched::schedule::{Linux, Shares};
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
@@ -34,10 +34,18 @@ pub struct EngineSettings {
     pub realtime_required: bool,
     /// How long to spin for more work before sleeping, at most.
     pub spin: Duration,
-    /// Bytes of each socket's receive ring (a power of two).
+    /// Bytes of a socket's receive ring (a power of two): of a datagram socket, and of a connection whose program is
+    /// busy otherwise now and then.
     pub receive_buffer: u32,
-    /// Bytes of each socket's send ring (a power of two).
+    /// The same of its send ring.
     pub send_buffer: u32,
+    /// Bytes to which a connection's receive ring may grow, where the path is long (a power of two).
+    pub receive_buffer_max: u32,
+    /// The same of its send ring.
+    pub send_buffer_max: u32,
+    /// Connections begin with small rings, which grow; if not, they have those of `receive_buffer` and `send_buffer`: for
+    /// simulation, where windows are compared.
+    pub buffers_grow: bool,
     /// Paths that may exist.
     pub max_paths: u32,
     /// Buffer bytes that all paths together may hold.
@@ -84,6 +92,9 @@ impl Default for EngineSettings {
             spin: Duration::from_micros(50),
             receive_buffer: 256 << 10,
             send_buffer: 256 << 10,
+            receive_buffer_max: 4 << 20,
+            send_buffer_max: 4 << 20,
+            buffers_grow: true,
             max_paths: 200_000,
             max_buffer_bytes: 4 << 30,
             time_wait: Duration::from_secs(60),
@@ -147,8 +158,8 @@ pub struct TcpSettings {
     pub congestion: Algorithm,
     /// Explicit congestion notification.
     pub ecn: ecn::Policy,
-    /// Data leaves at a rate, whatever the congestion control.
-    pub pacing: bool,
+    /// Whether data leaves at a rate, whatever the congestion control.
+    pub pacing: Pacing,
 }
 
 /// Packets that come on one device, and are for others, leave by another.

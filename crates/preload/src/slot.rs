@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{
-    SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
+    ENGINE_HOLDS, SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
 };
 use scoutline_ring::{Bitmap, bitmap_words, summary_words};
 
@@ -462,7 +462,10 @@ impl Held {
             let holder = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).err();
             let Some(holder) = holder else { return };
             if tries.is_multiple_of(256) && holder != 0 {
-                let alive = region.process(holder - 1).is_some_and(|p| p.alive.load(Ordering::Acquire) != 0);
+                let alive = match holder {
+                    ENGINE_HOLDS => !attach::dead(),
+                    _ => region.process(holder - 1).is_some_and(|p| p.alive.load(Ordering::Acquire) != 0),
+                };
                 if !alive && word.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
                 }

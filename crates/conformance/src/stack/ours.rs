@@ -16,7 +16,7 @@ use scoutline_abi::Region;
 use scoutline_base::Time;
 use scoutline_device::Partner;
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
-use scoutline_engine::{Driven, EngineSettings, RegionId};
+use scoutline_engine::{Driven, EngineSettings, Pacing, RegionId, TcpSettings};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
 use scoutline_sim::model;
@@ -68,6 +68,9 @@ impl Ours {
             devices: vec![model::device(0, LOCAL, PREFIX, Some(GATEWAY))],
             receive_buffer: setting.receive_buffer,
             send_buffer: setting.send_buffer,
+            buffers_grow: false,
+            // Scripts tell when segments leave, of a sender without pacing.
+            tcp: TcpSettings { pacing: Pacing::Never, ..TcpSettings::default() },
             max_paths: 1000,
             spin: Duration::ZERO,
             extension: None,

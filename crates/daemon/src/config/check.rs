@@ -245,7 +245,12 @@ fn check_engine(config: &Config) -> Checked {
     let engine = &config.engine;
     within("realtime_priority", &engine.realtime_priority, 1..=99)?;
     within("spin_us", &engine.spin_us, 0..=10_000)?;
-    for (name, size) in [("receive_buffer", &engine.receive_buffer), ("send_buffer", &engine.send_buffer)] {
+    for (name, size) in [
+        ("receive_buffer", &engine.receive_buffer),
+        ("send_buffer", &engine.send_buffer),
+        ("receive_buffer_max", &engine.receive_buffer_max),
+        ("send_buffer_max", &engine.send_buffer_max),
+    ] {
         within(name, size, Size(4 << 10)..=Size(64 << 20))?;
         let bytes = size.get_ref().0;
         if !bytes.is_power_of_two() {

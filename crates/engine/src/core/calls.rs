@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{
-    CALL_COUNT, Call, MAX_AHEAD, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option,
-    slot_request, slot_state,
+    CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option, slot_request,
+    slot_state,
 };
 use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
@@ -22,7 +22,7 @@ use super::paths::flow_key;
 use super::wishes::name_in;
 use crate::extend::Duty;
 use crate::program::Program;
-use crate::socket::{SocketEnd, StreamStage};
+use crate::socket::{Sizes, SocketEnd, StreamStage};
 use crate::wishes::Granted;
 
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
@@ -196,6 +196,7 @@ impl Core {
             self.bind(end, anywhere(end), false)?;
         }
         let Some((_, local)) = end.bound.get() else { return Err(libc::EINVAL) };
+        end.first_of_accepted.set(end.begin_with(Sizes::configured(&self.settings)));
         if !end.ensure_rings((ACCEPT_RING, 0), &Budget::default()) {
             return Err(libc::ENOBUFS);
         }
@@ -228,8 +229,8 @@ impl Core {
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
             .with(Name::Listen, Value::Number(end.backlog.get()))
             .with(Name::Local, Value::Address(at))
-            .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
-            .with(Name::SendBuffer, Value::Number(MAX_AHEAD))
+            .with(Name::ReceiveBuffer, Value::Number(u64::from(end.first_of_accepted.get().0)))
+            .with(Name::SendBuffer, Value::Number(end.most_written()))
             .with(Name::PathName, Value::Text(format!("listen {place}").into()));
         let attributes = with_segment(attributes, end);
         let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
@@ -279,7 +280,8 @@ impl Core {
         let Granted { class, stands, .. } = self.granted(ruled, end);
         // Not EAGAIN: programs (curl, libuv) take that for a connection under way, and wait.
         self.refuse(self.admit_connection(&class, stands.asks), class.number)?;
-        if !end.ensure_rings(self.ring_sizes(), &class.memory) {
+        let rings = end.begin_with(Sizes::configured(&self.settings));
+        if !end.ensure_rings(rings, &class.memory) {
             return Err(libc::ENOBUFS);
         }
         // Before the first packet: an answer may come in the same turn of the loop.
@@ -342,7 +344,7 @@ impl Core {
             Err(DropReason::MemoryLimit)
         };
         self.refuse(admitted, class.number)?;
-        if !end.ensure_rings(self.ring_sizes(), &class.memory) {
+        if !end.ensure_rings(Sizes::configured(&self.settings).datagram(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
         end.move_charge(&class.memory);
@@ -400,10 +402,6 @@ impl Core {
             self.finished.on_drop(class as u16, reason);
             libc::ENOBUFS
         })
-    }
-
-    pub(super) fn ring_sizes(&self) -> (u32, u32) {
-        (self.settings.receive_buffer, self.settings.send_buffer)
     }
 
     /// A process of a program is gone: what it held and nobody else holds is reset.
@@ -493,7 +491,7 @@ fn socket_attributes(
         .with(Name::Socket, Value::Any(any))
         .with(Name::Local, Value::Address(local))
         .with(Name::ReceiveBuffer, Value::Number(u64::from(end.receive_size())))
-        .with(Name::SendBuffer, Value::Number(MAX_AHEAD.max(u64::from(end.send_size()))));
+        .with(Name::SendBuffer, Value::Number(end.most_written()));
     if let Some(remote) = remote {
         attributes.set(Name::Remote, Value::Address(remote));
     }

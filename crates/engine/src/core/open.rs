@@ -84,7 +84,6 @@ impl Core {
             let socket = SocketModule::new(
                 Rc::clone(&listeners),
                 Rc::clone(&pool),
-                (settings.receive_buffer, settings.send_buffer),
                 settings.linux_level,
                 Rc::clone(&policy),
             );
@@ -354,9 +353,10 @@ fn make_net(
     let udp = Bindings::new(Rc::clone(policy) as Rc<_>, source.number());
     let config = Config {
         receive_buffer: settings.receive_buffer,
+        receive_buffer_max: settings.receive_buffer_max.max(Config::default().receive_buffer_max),
         max_transmit_len: MAX_TRANSMIT_LEN,
         // What the ring holds and what lies in files beside it.
-        send_buffer: settings.send_buffer.max(MAX_AHEAD as u32),
+        send_buffer: settings.send_buffer.max(settings.send_buffer_max).max(MAX_AHEAD as u32),
         time_wait: settings.time_wait,
         congestion: settings.tcp.congestion,
         ecn: settings.tcp.ecn,

@@ -19,7 +19,7 @@ use crate::admission::Booked;
 use crate::policy::{Class, mark_of};
 use crate::scheduling::{Asks, Stands};
 use crate::settings::ProgramFacts;
-use crate::socket::{SocketEnd, StreamStage};
+use crate::socket::{Sizes, SocketEnd, StreamStage};
 use crate::wishes::Granted;
 
 /// Flags in the fourteenth byte of a TCP header.
@@ -123,7 +123,7 @@ impl Core {
 
     /// Whether one more path of this class, with the rings of its socket, can be carried.
     pub(super) fn admit(&self, class: &Class, asks: Asks) -> Result<(), DropReason> {
-        let (receive, send) = self.ring_sizes();
+        let (receive, send) = Sizes::configured(&self.settings).first();
         if !class.memory.has_room(u64::from(receive) + u64::from(send)) {
             return Err(DropReason::MemoryLimit);
         }

@@ -599,6 +599,7 @@ mod defer;
 mod ends;
 mod floods;
 mod forward;
+mod growth;
 mod ip6;
 mod policies;
 mod requests;

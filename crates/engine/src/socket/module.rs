@@ -65,23 +65,20 @@ impl Standing {
 pub(crate) struct SocketModule {
     listeners: Listeners,
     pool: Rc<Pool>,
-    receive_buffer: u32,
-    send_buffer: u32,
     linux_level: Level,
     policy: Rc<ClassPolicy>,
 }
 
 impl SocketModule {
-    /// The module, with the ring sizes that passive connections get. Paths above `linux_level` are urgent: their
+    /// The module. Paths above `linux_level` are urgent: their
     /// programs may call the engine back from Linux's quantum.
     pub(crate) fn new(
         listeners: Listeners,
         pool: Rc<Pool>,
-        (receive_buffer, send_buffer): (u32, u32),
         linux_level: Level,
         policy: Rc<ClassPolicy>,
     ) -> SocketModule {
-        SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level, policy }
+        SocketModule { listeners, pool, linux_level, policy }
     }
 
     fn class_of(&self, attributes: &Attributes) -> Rc<Class> {
@@ -139,10 +136,9 @@ impl Module for SocketModule {
                         module: "SOCKET",
                         attribute: "Socket or Parent",
                     })?;
-                let sizes = (self.receive_buffer, self.send_buffer);
                 let class = self.class_of(attributes);
                 let standing = self.standing(attributes, &class, &parent);
-                Some(Box::new(StreamStage::passive(parent, sizes, &class, standing)))
+                Some(Box::new(StreamStage::passive(parent, &class, standing)))
             }
         };
         Ok(Step { stage, next })
