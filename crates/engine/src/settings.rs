@@ -160,6 +160,8 @@ pub struct TcpSettings {
     pub ecn: ecn::Policy,
     /// Whether data leaves at a rate, whatever the congestion control.
     pub pacing: Pacing,
+    /// Timestamps (RFC 7323) are not offered.
+    pub no_timestamps: bool,
 }
 
 /// Packets that come on one device, and are for others, leave by another.

@@ -361,6 +361,7 @@ fn make_net(
         congestion: settings.tcp.congestion,
         ecn: settings.tcp.ecn,
         pacing: settings.tcp.pacing,
+        timestamps: !settings.tcp.no_timestamps,
         ..Config::default()
     };
     let net = scoutline_proto::net::Net {

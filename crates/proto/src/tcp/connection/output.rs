@@ -21,7 +21,7 @@ impl Connection {
     /// early and come back later.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         if let Some((sequence, acknowledgment)) = self.reset.take() {
-            return Some(self.reset_transmit(sequence, acknowledgment));
+            return Some(self.reset_transmit(sequence, acknowledgment, now));
         }
         match self.state {
             State::Closed | State::Listen => None,
@@ -413,8 +413,9 @@ impl Connection {
             flags |= Flags::FIN;
         }
         let payload = (range.start < stop).then(|| range.start - 1..stop - 1);
-        if payload.is_some() && stop == data_end {
-            // RFC 9293 §3.9.1.2: the last of what was written.
+        if payload.is_some() && (stop == data_end || stop - range.start > u64::from(self.segment())) {
+            // RFC 9293 §3.9.1.2: the last of what was written. And the last of a super-segment, as Linux does: a
+            // receiver that merges segments need not wait for more.
             flags |= Flags::PSH;
         }
         if retransmission {
@@ -526,11 +527,14 @@ impl Connection {
         blocks
     }
 
-    fn reset_transmit(&self, sequence: u32, acknowledgment: Option<u32>) -> Transmit {
+    fn reset_transmit(&self, sequence: u32, acknowledgment: Option<u32>, now: Time) -> Transmit {
         let mut header = Header { sequence, flags: Flags::RST, ..Header::default() };
         if let Some(acknowledgment) = acknowledgment {
             header.flags |= Flags::ACK;
             header.acknowledgment = acknowledgment;
+            // RFC 7323 §3.2: SHOULD.
+            let timestamps = || (self.timestamp(now), self.receive.recent);
+            header.options.timestamps = self.negotiated.timestamps.then(timestamps);
         }
         let segment_size = self.negotiated.segment_payload();
         Transmit { header, payload: None, segment_size, retransmission: false, ecn_capable: false }
