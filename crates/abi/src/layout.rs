@@ -93,12 +93,16 @@ pub mod served_flag {
     pub const EXTENTS: u32 = 1 << 0;
     /// A gateway leads on to other networks of this family.
     pub const GATEWAY: u32 = 1 << 1;
+    /// Programs on paths of this machine reach each other.
+    pub const OWN_LINK: u32 = 1 << 2;
+    /// Where a route leads: none of our addresses.
+    pub const ROUTE: u32 = 1 << 3;
 }
 
 /// A network that paths serve.
 #[repr(C)]
 pub struct Served {
-    /// Our address.
+    /// Our address; of a route its network.
     pub address: AtomicAddress,
     /// Bits of the 128 that name its network.
     pub prefix: AtomicU32,
@@ -228,6 +232,9 @@ pub mod call_op {
     /// What a socket's path has: argument [`super::slot_option`] number. Result: its value; for CLASS the length of the
     /// name, and the arguments are the name as for SET_CLASS.
     pub const GET_OPTION: u32 = 8;
+    /// Whether somebody on paths takes what is sent to an address of this machine: arguments as for CONNECT, but for
+    /// the third, the kind of socket. The slot does not matter. Result: 0 or 1.
+    pub const IS_LISTENED_AT: u32 = 9;
 }
 
 /// Bytes of a class's name in a call: all its arguments.
@@ -308,6 +315,8 @@ pub mod slot_state {
     pub const FAILED: u32 = 1 << 4;
     /// It has a local address.
     pub const BOUND: u32 = 1 << 5;
+    /// What it sends must stand in its ring: no extents.
+    pub const COPIES: u32 = 1 << 6;
 }
 
 /// Bits of [`Slot::requests`], set by shims.

@@ -1,12 +1,15 @@
 //! What an engine is told when it starts. The daemon makes this from its configuration file.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
+use scoutline_device::Driver;
 use scoutline_proto::ip6::Host6Config;
 use scoutline_proto::request::matcher::Conditions;
+use scoutline_proto::route::Route;
 use scoutline_proto::tcp::{Algorithm, Pacing, ecn};
 use scoutline_sched::schedule::{Linux, Shares};
 use scoutline_sched::transmit::{BitRate, Preemption};
@@ -20,6 +23,10 @@ use crate::scheduling::{Asks, Stands};
 pub struct EngineSettings {
     /// The devices, each with the address that it owns.
     pub devices: Vec<DeviceSettings>,
+    /// What of the host is beyond one device.
+    pub host: HostSettings,
+    /// Two programs on paths of this machine talk to each other; `None`: they do not.
+    pub own_link: Option<OwnLink>,
     /// Which packets for others are passed on.
     pub forwards: Vec<Forward>,
     /// The classes, in the order of their rules: the first match wins. The last one matches everything.
@@ -83,6 +90,8 @@ impl Default for EngineSettings {
     fn default() -> EngineSettings {
         EngineSettings {
             devices: Vec::new(),
+            host: HostSettings::default(),
+            own_link: None,
             forwards: Vec::new(),
             classes: Vec::new(),
             permissions: Vec::new(),
@@ -115,6 +124,15 @@ impl Default for EngineSettings {
 }
 
 impl EngineSettings {
+    /// The networks on other devices, by device and number.
+    pub(crate) fn vlans(&self) -> BTreeMap<(usize, u16), usize> {
+        let of = |(index, device): (usize, &DeviceSettings)| match &device.device.driver {
+            Driver::Vlan(options) => Some(((usize::from(options.parent.0), options.vlan), index)),
+            _ => None,
+        };
+        self.devices.iter().enumerate().filter_map(of).collect()
+    }
+
     /// What of it can change while the engine runs.
     pub fn live(&self) -> LiveSettings {
         LiveSettings {
@@ -125,6 +143,7 @@ impl EngineSettings {
             linux_quantum: self.linux_quantum,
             linux_interval: self.linux_interval,
             extension: self.extension,
+            host: self.host.clone(),
             links: self.devices.iter().map(|device| (device.rate, device.preemption)).collect(),
         }
     }
@@ -147,6 +166,8 @@ pub struct LiveSettings {
     pub linux_interval: Duration,
     /// How threads of programs are raised with their paths.
     pub extension: Option<ExtensionSettings>,
+    /// What of the host is beyond one device.
+    pub host: HostSettings,
     /// Of each device: what the link carries, and how long background keeps away.
     pub links: Vec<(Option<BitRate>, Preemption)>,
 }
@@ -173,12 +194,38 @@ pub struct Forward {
     pub to: DeviceId,
 }
 
+/// Addresses and ways beyond those that a device has by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostSettings {
+    /// IPv4 addresses beside the first of their device, each with the length of its network's prefix.
+    pub others: Vec<(DeviceId, Ipv4Addr, u8)>,
+    /// Routes beside the gateways.
+    pub routes: Vec<RouteSettings>,
+}
+
+/// A route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteSettings {
+    /// By which device; `None`: it leads nowhere.
+    pub device: Option<DeviceId>,
+    /// The route.
+    pub route: Route,
+}
+
+/// The machine's link with itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnLink {
+    /// Loopback addresses belong to paths: programs bind to them there. Else they are the kernel's, and a connection to
+    /// one goes to whoever listens on paths at every address, if anybody does.
+    pub loopback: bool,
+}
+
 /// One device.
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {
     /// What to open.
     pub device: scoutline_device::DeviceConfig,
-    /// Our address on it.
+    /// Our first IPv4 address on it; the unspecified one: there is none.
     pub address: Ipv4Addr,
     /// Prefix length of its network.
     pub prefix: u8,

@@ -13,7 +13,7 @@ use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
 use crate::reach::{
-    is_reached, is_served_address, kernel_name, kernel_port, may_bind, serves_any, speaks, suitable,
+    is_reached, kernel_name, kernel_port, leads_to, may_bind, may_lead_to, serves_any, speaks, suitable,
 };
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
@@ -212,7 +212,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
             Given::Inet(to) if socket.is_stream() => connect_stream(fd, socket, to),
-            Given::Inet(to) if is_reached(to) || is_served_address(to) => connect_slot(socket, to),
+            Given::Inet(to) if leads_to(to, slot_kind::DATAGRAM) => connect_slot(socket, to),
             Given::Inet(_) => {
                 back_to_kernel(fd, socket);
                 kernel()
@@ -233,13 +233,12 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         };
     }
     let Given::Inet(to) = given else { return kernel() };
-    if !is_reached(to) {
+    // The last asks most.
+    let suits = |&(kind, family): &(u32, c_int)| speaks(fd, family, to.address) && leads_to(to, kind);
+    if !may_lead_to(to) {
         return kernel();
     }
-    let Some((kind, family)) = suitable(fd) else { return kernel() };
-    if !speaks(fd, family, to.address) {
-        return kernel();
-    }
+    let Some((kind, family)) = suitable(fd).filter(suits) else { return kernel() };
     let name = kernel_name(fd).filter(|name| name.port != 0);
     match adopt(fd, kind, family, name.map(Name::anywhere)) {
         Ok(socket) if kind == slot_kind::STREAM => connect_stream(fd, socket, to),
@@ -308,7 +307,7 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
         old.release();
         socket = fresh;
     }
-    if !is_reached(to) && !is_served_address(to) {
+    if !leads_to(to, slot_kind::STREAM) {
         back_to_kernel(fd, socket);
         // SAFETY: zeros are a valid address.
         let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };

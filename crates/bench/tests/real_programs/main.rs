@@ -28,6 +28,7 @@ mod git;
 mod hostile;
 mod ip6;
 mod iperf;
+mod local;
 mod loss;
 mod machine;
 mod nginx;

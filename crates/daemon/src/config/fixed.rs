@@ -30,7 +30,7 @@ impl Config {
     fn fixed(&self) -> Vec<(String, String)> {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
-        let values: [(&str, String); 24] = [
+        let values: [(&str, String); 25] = [
             ("[engine] cpu", text(&settings.cpu)),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
@@ -55,6 +55,7 @@ impl Config {
             ("[control] group", text(&self.control.group.as_ref().map(toml::Spanned::get_ref))),
             ("[control] mode", text(&self.control.mode)),
             ("[[forward]]", text(&settings.forwards)),
+            ("[local]", text(&settings.own_link)),
         ];
         let values = values.into_iter().map(|(key, value)| (key.to_owned(), value));
         let long: Vec<(&str, u32)> = self.long_segments().collect();

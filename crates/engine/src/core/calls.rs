@@ -9,9 +9,9 @@ use scoutline_abi::layout::{
     CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option, slot_request,
     slot_state,
 };
-use scoutline_base::{Address, Endpoint, Time};
+use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
-use scoutline_proto::bindings::EPHEMERAL;
+use scoutline_proto::bindings::{ClassIndex, EPHEMERAL};
 use scoutline_proto::ip6::DUAL;
 use scoutline_proto::tcp::Algorithm;
 use scoutline_proto::tcp::module::MAX_SEGMENT;
@@ -22,7 +22,8 @@ use super::paths::flow_key;
 use super::wishes::name_in;
 use crate::extend::Duty;
 use crate::program::Program;
-use crate::socket::{Sizes, SocketEnd, StreamStage};
+use crate::scheduling::{Asks, Stands};
+use crate::socket::{SIDE, Sizes, SocketEnd, StreamStage};
 use crate::wishes::Granted;
 
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
@@ -67,11 +68,14 @@ impl Core {
         if op == call_op::OPEN {
             return Self::open_socket(program, call, argument(0) as u32, argument(2));
         }
-        let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
         let address = || Endpoint {
             address: Address::from_words([argument(3), argument(0)]),
             port: argument(1) as u16,
         };
+        if op == call_op::IS_LISTENED_AT {
+            return Ok(i32::from(self.is_listened_at(argument(2) as u32, address())));
+        }
+        let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
         match op {
             call_op::BIND => {
                 // For datagrams either option shares the port; a listening socket never does by SO_REUSEADDR alone.
@@ -119,11 +123,12 @@ impl Core {
             return Err(libc::EINVAL);
         }
         let protocol = protocol_of(end);
-        let Some(first) = self.places_of(end, local).first().map(|&(net, _)| net) else {
+        let nets: Vec<usize> = self.places_of(end, local).into_iter().map(|(net, _)| net).collect();
+        if nets.is_empty() {
             return Err(libc::EADDRNOTAVAIL);
-        };
+        }
         if local.port == 0 {
-            local.port = self.free_port(first, protocol, local.address, None).ok_or(libc::EADDRINUSE)?;
+            local.port = self.free_port(&nets, protocol, local.address, None).ok_or(libc::EADDRINUSE)?;
         }
         let places = self.places_of(end, local);
         for (done, &(net, place)) in places.iter().enumerate() {
@@ -159,10 +164,10 @@ impl Core {
         if protocol == TCP { &self.nets[net].tcp } else { &self.nets[net].udp }
     }
 
-    /// An ephemeral port that is free for flows to `remote` (any peer if `None`).
+    /// An ephemeral port that is free on these nets for flows to `remote` (any peer if `None`).
     fn free_port(
         &mut self,
-        net: usize,
+        nets: &[usize],
         protocol: u8,
         local: Address,
         remote: Option<Endpoint>,
@@ -173,10 +178,15 @@ impl Core {
             Endpoint::new(std::net::Ipv4Addr::from_bits(random), EPHEMERAL.0)
         });
         let in_use = |port| {
-            let key = flow_key(net, protocol, Endpoint::new(local, port), towards);
-            self.flows.lookup(&key).is_some()
+            let at = Endpoint::new(local, port);
+            let here = |&net: &usize| {
+                self.bindings(net, protocol).is_reserved(port)
+                    || self.flows.lookup(&flow_key(net, protocol, at, towards)).is_some()
+            };
+            // A connection from an end to itself would be a simultaneous open of one.
+            at == towards || nets.iter().any(here)
         };
-        self.bindings(net, protocol).ephemeral(local, towards, in_use)
+        self.bindings(*nets.first()?, protocol).ephemeral(local, towards, in_use)
     }
 
     /// Makes the listen paths: one per net and class that connections can come to be in.
@@ -222,8 +232,11 @@ impl Core {
     ) -> Result<(), CreateError> {
         let stands = self.granted(self.policy.class(class), end).listen_stands;
         let mut at = place;
-        if place.address.is_v4() {
-            at.address = self.nets[net].interface().address.get().into();
+        // For people: where there is but one address, it.
+        if place.address == Address::UNSPECIFIED_V4
+            && let [(only, _)] = self.nets[net].interface().addresses4()[..]
+        {
+            at.address = only.into();
         }
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
@@ -259,14 +272,14 @@ impl Core {
         if !end.listen_paths.borrow().is_empty() {
             return Err(libc::EOPNOTSUPP);
         }
-        let net = self.net_towards(remote.address, scope).ok_or(libc::ENETUNREACH)?;
+        let net = self.routing.towards(remote.address, scope)?;
         let bound = end.bound.get().map_or(anywhere(end), |(_, local)| local);
         let address = self.source_towards(net, bound.address, remote.address).ok_or(libc::EADDRNOTAVAIL)?;
         if address.is_v4() != remote.address.is_v4() {
             return Err(libc::ENETUNREACH);
         }
         let port = match bound.port {
-            0 => self.free_port(net, TCP, address, Some(remote)).ok_or(libc::EADDRNOTAVAIL)?,
+            0 => self.free_port(&[net], TCP, address, Some(remote)).ok_or(libc::EADDRNOTAVAIL)?,
             port => port,
         };
         let local = Endpoint::new(address, port);
@@ -312,7 +325,7 @@ impl Core {
     ) -> Result<(), Errno> {
         let Some((_, bound)) = end.bound.get() else { return Err(libc::EINVAL) };
         let net = match remote {
-            Some(remote) => self.net_towards(remote.address, scope).ok_or(libc::ENETUNREACH)?,
+            Some(remote) => self.routing.towards(remote.address, scope)?,
             None => self.places_of(end, bound).first().ok_or(libc::EADDRNOTAVAIL)?.0,
         };
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
@@ -361,13 +374,52 @@ impl Core {
             .map_err(|error| errno_of(&error))?;
         end.path.set(Some(id));
         self.note_origin(id, None, &end.program.facts);
-        match key {
-            Some(key) => self.bind_flow(id, key),
-            None => {
-                for (_, place) in self.places_of(end, bound).into_iter().filter(|(at, _)| *at == net) {
-                    self.nets[net].udp.listen(place, class.number, id);
-                }
+        if let Some(key) = key {
+            self.bind_flow(id, key);
+            return Ok(());
+        }
+        self.listen_for_datagrams(end, net, bound, (class.number, id));
+        self.make_side_paths(end, net, bound)
+    }
+
+    fn listen_for_datagrams(
+        &self,
+        end: &SocketEnd,
+        net: usize,
+        bound: Endpoint,
+        (class, id): (ClassIndex, PathId),
+    ) {
+        for (_, place) in self.places_of(end, bound).into_iter().filter(|(at, _)| *at == net) {
+            self.nets[net].udp.listen(place, class, id);
+        }
+    }
+
+    /// A datagram socket without a peer has a path on every net that its address is on; `first` has one already, which
+    /// reads the socket's ring and hands on what leaves elsewhere.
+    fn make_side_paths(&mut self, end: &Rc<SocketEnd>, first: usize, bound: Endpoint) -> Result<(), Errno> {
+        let mut nets: Vec<usize> = self.places_of(end, bound).into_iter().map(|(net, _)| net).collect();
+        nets.dedup();
+        for net in nets.into_iter().filter(|&net| net != first) {
+            let about = self.place_key(net, UDP, bound);
+            let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
+            let Granted { class, stands, .. } = self.granted(ruled, end);
+            // What is promised is promised to the first.
+            let stands = Stands { asks: Asks::Level, ..stands };
+            let local = if self.covers(net, bound) {
+                bound
+            } else {
+                Endpoint::new(Address::UNSPECIFIED_V4, bound.port)
+            };
+            let mut attributes =
+                socket_attributes(end, UDP, local, None).with(Name::Other(SIDE), Value::Number(1));
+            if end.places(local).count() > 1 {
+                attributes.set(Name::Other(DUAL), Value::Number(1));
             }
+            let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
+            let id = made.map_err(|error| errno_of(&error))?;
+            end.side_paths.borrow_mut().push(id);
+            self.note_origin(id, None, &end.program.facts);
+            self.listen_for_datagrams(end, net, bound, (class.number, id));
         }
         Ok(())
     }

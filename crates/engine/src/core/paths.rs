@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::{slot_request, slot_state};
+use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
 use scoutline_base::{DeviceId, Endpoint, PathId, Time};
 use scoutline_path::{
-    Attributes, Control, CreateError, DropReason, Effect, FlowKey, Limits, Message, Name, Path, Value,
+    Attributes, Control, CreateError, DropReason, Effect, FlowKey, Grant, Limits, Message, Name, Path, Value,
 };
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_proto::tcp::TcpStage;
@@ -183,6 +183,11 @@ impl Core {
                 Effect::NotAdmitted { class, reason } => self.finished.on_drop(class, reason),
                 Effect::Reclassify(message) => self.classify(net, message, now),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
+                Effect::Elsewhere(message) => {
+                    if let Some(id) = from {
+                        self.send_elsewhere(id, message, now);
+                    }
+                }
             }
         }
         // The vector goes back to be used again, unless a nested run has left another.
@@ -263,6 +268,35 @@ impl Core {
         }
     }
 
+    /// A datagram of a socket leaves by another device than that of the path which made it: by the socket's path there.
+    fn send_elsewhere(&mut self, from: PathId, message: Message, now: Time) {
+        let end = self.paths.get(from).and_then(socket_of);
+        let net = message.facts.destination.and_then(|to| self.routing.towards(to, 0).ok());
+        let of = |(end, net): (Rc<SocketEnd>, usize)| {
+            let paths = end.side_paths.borrow();
+            let there = |id: &&PathId| usize::from(self.extras[id.index as usize].net) == net;
+            paths.iter().find(there).map(|&id| (id, net))
+        };
+        let Some((id, net)) = end.zip(net).and_then(of) else {
+            return self.count_drop(Some(from), DropReason::NoRoute);
+        };
+        let flow = self.queued_flow(net, id);
+        if !self.has_room(net, flow.as_ref()) {
+            self.flush(net, now);
+            if !self.has_room(net, flow.as_ref()) {
+                return self.count_drop(Some(id), DropReason::QueueFull);
+            }
+        }
+        let Some(path) = self.paths.get_mut(id) else { return };
+        let grant = Grant::new(now, 1, 1);
+        path.run_outward(&mut self.runner, grant, &mut vec![message]);
+        let mut made = std::mem::take(&mut self.runner.out);
+        self.emit(net, flow.as_ref(), &mut made);
+        self.runner.out = made;
+        let effects = std::mem::take(&mut self.runner.effects);
+        self.carry_out(net, Some(id), effects, now);
+    }
+
     /// Tells the path of a flow something.
     fn notify(&mut self, net: usize, key: &FlowKey, control: Control, now: Time) {
         let exact = self.flows.lookup(key);
@@ -297,10 +331,17 @@ impl Core {
             net.tcp.unlisten(id);
         }
         net.udp.unlisten(id);
+        let mut sides = Vec::new();
         if let Some(path) = self.paths.get(id)
             && let Some(end) = socket_of(path)
         {
+            if end.path.get() != Some(id) && end.kind == slot_kind::DATAGRAM {
+                end.side_paths.borrow_mut().retain(|&other| other != id);
+                self.paths.destroy(id, &mut self.finished);
+                return;
+            }
             end.path.set(None);
+            sides = end.side_paths.take();
             // Or it was never handed over: it waits in no queue, and nobody will close it.
             if end.closed.get() || path.stage::<StreamStage>().is_some_and(StreamStage::is_unaccepted) {
                 end.release_port();
@@ -308,6 +349,9 @@ impl Core {
             }
         }
         self.paths.destroy(id, &mut self.finished);
+        for id in sides {
+            self.destroy(id);
+        }
     }
 
     /// A slot without a path was marked: it may be closed.

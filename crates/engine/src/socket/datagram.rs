@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::datagram::{HEADER_LEN, Record};
 use scoutline_abi::layout::{slot_request, slot_state};
+use scoutline_base::DeviceId;
 use scoutline_path::{
     Attributes, Body, Burst, Context, Control, CreateError, DropReason, Effect, Facts, Message, Name, Stage,
 };
@@ -14,6 +15,7 @@ use scoutline_ring::{Block, Pool};
 use super::SocketEnd;
 use super::end::Written;
 use super::stream::set_addresses;
+use crate::routing::Routing;
 
 /// The longest UDP payload, over IPv6: the protocol knows what IPv4 takes.
 const MAX_PAYLOAD: u32 = scoutline_proto::udp::MAX_PAYLOAD6 as u32;
@@ -25,12 +27,40 @@ const HEADERS_LEN: u64 = 14 + 20 + 8;
 pub(crate) struct DatagramStage {
     end: Rc<SocketEnd>,
     pool: Rc<Pool>,
+    sends: Sends,
+}
+
+/// What of a socket's datagrams a path sends.
+enum Sends {
+    /// All: it has one peer.
+    All,
+    /// Those for its own device; the others it gives to the socket's paths there.
+    Own { routing: Rc<Routing>, device: DeviceId },
+    /// What it is given.
+    Given,
 }
 
 impl DatagramStage {
-    /// The stage of a UDP path.
+    /// The stage of a UDP path with one peer.
     pub(crate) fn new(end: Rc<SocketEnd>, pool: Rc<Pool>) -> DatagramStage {
-        DatagramStage { end, pool }
+        DatagramStage { end, pool, sends: Sends::All }
+    }
+
+    /// The stage of a path for many peers: datagrams go by whichever device leads to theirs.
+    pub(crate) fn choosing(self, routing: Rc<Routing>, device: DeviceId) -> DatagramStage {
+        DatagramStage { sends: Sends::Own { routing, device }, ..self }
+    }
+
+    /// The stage of a path beside the one that reads the socket's ring.
+    pub(crate) fn beside(self) -> DatagramStage {
+        DatagramStage { sends: Sends::Given, ..self }
+    }
+
+    /// True for a datagram that leaves by another device. Where no way leads the protocol says so.
+    fn leaves_elsewhere(&self, message: &Message) -> bool {
+        let Sends::Own { routing, device } = &self.sends else { return false };
+        let way = message.facts.destination.and_then(|to| routing.towards(to, 0).ok());
+        way.is_some_and(|net| net != usize::from(device.0))
     }
 
     /// The socket.
@@ -107,6 +137,9 @@ impl Stage for DatagramStage {
     }
 
     fn establish(&mut self, attributes: &mut Attributes) -> Result<(), CreateError> {
+        if matches!(self.sends, Sends::Given) {
+            return Ok(());
+        }
         if let Some(local) = attributes.address(Name::Local) {
             let remote = attributes.address(Name::Remote);
             set_addresses(&self.end, local, remote.unwrap_or_default());
@@ -144,6 +177,9 @@ impl Stage for DatagramStage {
     }
 
     fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        if matches!(self.sends, Sends::Given) {
+            return;
+        }
         let end = &self.end;
         let requests = end.shared().requests.load(Ordering::Acquire);
         let Written::To(written) = end.read_written() else {
@@ -161,7 +197,11 @@ impl Stage for DatagramStage {
             match self.next_to_send(written) {
                 Some(message) => {
                     made += message.body_len() as u64 + HEADERS_LEN;
-                    burst.push(message);
+                    if self.leaves_elsewhere(&message) {
+                        context.effects.push(Effect::Elsewhere(message));
+                    } else {
+                        burst.push(message);
+                    }
                 }
                 None => break,
             }

@@ -43,6 +43,8 @@ pub(crate) struct SocketEnd {
     pub(crate) first_of_accepted: Cell<(u32, u32)>,
     /// The path below it.
     pub(crate) path: Cell<Option<PathId>>,
+    /// Those of a datagram socket without a peer on the other devices.
+    pub(crate) side_paths: RefCell<Vec<PathId>>,
     /// What it is bound to: protocol and address.
     pub(crate) bound: Cell<Option<(u8, Endpoint)>>,
     /// The port that it has reserved for that, one entry per net.
@@ -82,6 +84,8 @@ pub(crate) struct SocketEnd {
     /// Pieces of the outgoing stream that lie in files, in order.
     extents: RefCell<VecDeque<FileRange>>,
     pub(super) extents_taken: Cell<u32>,
+    /// What it sends is read by this process, so none of it may lie in a file.
+    copies: Cell<bool>,
     /// Freed in the send ring.
     pub(crate) freed: Cell<u64>,
     /// What its path asks of threads; of a listening socket, the most important connection that waits.
@@ -106,6 +110,7 @@ impl SocketEnd {
             sizes: Cell::default(),
             first_of_accepted: Cell::default(),
             path: Cell::new(None),
+            side_paths: RefCell::default(),
             bound: Cell::new(None),
             reserved: RefCell::default(),
             v6_only: Cell::new(false),
@@ -126,6 +131,7 @@ impl SocketEnd {
             charged: RefCell::default(),
             extents: RefCell::default(),
             extents_taken: Cell::new(0),
+            copies: Cell::new(false),
             freed: Cell::new(0),
             duty: Cell::default(),
             closed: Cell::new(false),
@@ -251,6 +257,12 @@ impl SocketEnd {
     #[inline]
     pub(crate) fn send_size(&self) -> u32 {
         self.send.get().size
+    }
+
+    /// From now on what it sends is read by this process, and not by the kernel.
+    pub(crate) fn send_by_copies(&self) {
+        self.copies.set(true);
+        self.add_state(slot_state::COPIES);
     }
 
     /// Adds state bits for the shim to see.
@@ -410,7 +422,7 @@ impl SocketEnd {
         }
         while head != tail {
             // No honest program gets there: each is at least MIN_EXTENT long and within MAX_AHEAD.
-            if extents.len() == MAX_EXTENTS || self.kind != slot_kind::STREAM {
+            if extents.len() == MAX_EXTENTS || self.kind != slot_kind::STREAM || self.copies.get() {
                 return Err(Written::Nonsense);
             }
             let shared = &slot.extents[head as usize % EXTENT_COUNT];

@@ -41,6 +41,8 @@ pub(crate) struct StreamStage {
     standing: Standing,
     /// A peer began it.
     is_passive: bool,
+    /// What is sent is read by this process.
+    copies: bool,
     /// What is asked on it, where that can change its class.
     asked: Option<Box<Asked>>,
     /// The protocol below has been told: written, consumed, requests.
@@ -76,6 +78,15 @@ impl Drop for Deferred {
 }
 
 impl StreamStage {
+    /// What is sent is read by this process: see [`SocketEnd::send_by_copies`].
+    pub(crate) fn by_copies(mut self, copies: bool) -> StreamStage {
+        self.copies = copies;
+        if let Some(end) = self.end.as_ref().filter(|_| copies) {
+            end.send_by_copies();
+        }
+        self
+    }
+
     /// A passive connection that has not gone to its listening socket's queue.
     pub(crate) fn is_unaccepted(&self) -> bool {
         self.parent.is_some()
@@ -104,6 +115,7 @@ impl StreamStage {
             ruled: class.number,
             standing,
             is_passive: false,
+            copies: false,
             asked: None,
             told_written: 0,
             told_consumed: 0,
@@ -220,6 +232,9 @@ impl StreamStage {
                 return None;
             }
             end.path.set(Some(context.path));
+            if self.copies {
+                end.send_by_copies();
+            }
             end.no_delay.set(parent.no_delay.get());
             end.keep_alive.set(parent.keep_alive.get());
             end.tuning.set(parent.tuning.get());

@@ -19,16 +19,17 @@ use crate::eth::grow_offsets;
 pub struct Ip4Stage {
     interface: Rc<Interface>,
     protocol: u8,
-    local: Ipv4Addr,
+    local: Option<Ipv4Addr>,
     remote: Option<Ipv4Addr>,
 }
 
 impl Ip4Stage {
-    /// A stage for packets of `protocol` from `local`, and to `remote` when the path has one peer.
+    /// A stage for packets of `protocol` from `local`, and to `remote` when the path has one peer. Without `local` the
+    /// source is that of the message, or chosen for its destination.
     pub fn new(
         interface: Rc<Interface>,
         protocol: u8,
-        local: Ipv4Addr,
+        local: Option<Ipv4Addr>,
         remote: Option<Ipv4Addr>,
     ) -> Ip4Stage {
         Ip4Stage { interface, protocol, local, remote }
@@ -66,7 +67,7 @@ impl Ip4Stage {
         if let Body::Control(_) = message.body {
             return true;
         }
-        let Some(destination) = self.remote.or(message.facts.destination.and_then(Address::as_v4)) else {
+        let Some((source, destination)) = self.addresses(message) else {
             context.account.on_drop(DropReason::NoRoute);
             return false;
         };
@@ -76,13 +77,22 @@ impl Ip4Stage {
             return false;
         };
         message.facts.destination = Some(destination.into());
-        let header = self.header(destination, total_len, context.marked(message.facts.tos));
+        let header = self.header((source, destination), total_len, context.marked(message.facts.tos));
         header.emit(message.head.prepend(ipv4::MIN_HEADER_LEN));
         grow_offsets(&mut message.facts, ipv4::MIN_HEADER_LEN);
         true
     }
 
-    fn header(&self, destination: Ipv4Addr, total_len: u16, tos: u8) -> ipv4::Header {
+    /// Source and destination of a message that leaves; `None` when there is none.
+    #[inline]
+    fn addresses(&self, message: &Message) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        let facts = &message.facts;
+        let destination = self.remote.or_else(|| facts.destination.and_then(Address::as_v4))?;
+        let source = self.local.or_else(|| facts.source.and_then(Address::as_v4));
+        Some((source.or_else(|| self.interface.source_for(destination.into())?.as_v4())?, destination))
+    }
+
+    fn header(&self, (source, destination): (Ipv4Addr, Ipv4Addr), total_len: u16, tos: u8) -> ipv4::Header {
         ipv4::Header {
             header_len: ipv4::MIN_HEADER_LEN as u8,
             tos,
@@ -94,7 +104,7 @@ impl Ip4Stage {
             fragment_offset: 0,
             ttl: TTL,
             protocol: self.protocol,
-            source: self.local,
+            source,
             destination,
         }
     }
@@ -110,10 +120,10 @@ impl Ip4Stage {
     }
 
     fn push_fragments(&self, message: &Message, into: &mut Burst, context: &mut Context<'_>) {
-        let Some(destination) = self.remote.or(message.facts.destination.and_then(Address::as_v4)) else {
+        let Some((source, destination)) = self.addresses(message) else {
             return context.account.on_drop(DropReason::NoRoute);
         };
-        let header = self.header(destination, 0, context.marked(message.facts.tos));
+        let header = self.header((source, destination), 0, context.marked(message.facts.tos));
         let facts = Facts { destination: Some(destination.into()), ..message.facts.clone() };
         if fragment::cut(message, &header, &facts, self.interface.mtu.get(), into).is_err() {
             context.account.on_drop(DropReason::Malformed);
@@ -145,7 +155,9 @@ impl Stage for Ip4Stage {
     }
 
     fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
-        facts.push(("source", self.local.to_string()));
+        if let Some(local) = self.local {
+            facts.push(("source", local.to_string()));
+        }
         if let Some(remote) = self.remote {
             facts.push(("destination", remote.to_string()));
         }
@@ -211,7 +223,7 @@ impl ReassemblyStage {
         icmp::Header { kind: icmp::TIME_EXCEEDED, code: icmp::REASSEMBLY_TIME, rest: [0; 4] }.emit(report);
         message.facts.device = interface.device;
         message.facts.checksum = Checksum::Complete;
-        let ours = interface.address.get();
+        let ours = Some(header.destination);
         let mut ip4 = Ip4Stage::new(Rc::clone(interface), ipv4::PROTOCOL_ICMP, ours, Some(header.source));
         if ip4.outward_one(&mut message, context) {
             outward.push(message);
