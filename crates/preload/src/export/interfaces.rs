@@ -52,23 +52,25 @@ impl Entry {
 #[unsafe(no_mangle)]
 extern "C" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     let result = real::getifaddrs(list);
-    let Some(networks) = reach::served().filter(|served| result == 0 && !served.as_slice().is_empty()) else {
+    let Some(served) = reach::served().filter(|_| result == 0) else { return result };
+    let own = || served.as_slice().iter().filter(|network| network.is_ours());
+    let count = own().count();
+    if count == 0 {
         return result;
-    };
-    let networks = networks.as_slice();
+    }
     // SAFETY: no pointers. Zeros are a valid entry.
-    let entries = unsafe { libc::calloc(networks.len(), size_of::<Entry>()) }.cast::<Entry>();
+    let entries = unsafe { libc::calloc(count, size_of::<Entry>()) }.cast::<Entry>();
     if entries.is_null() {
         return result;
     }
-    // SAFETY: as many entries as networks, which nobody else has yet; the C library has filled `list`.
+    // SAFETY: as many entries as addresses, which nobody else has yet; the C library has filled `list`.
     unsafe {
-        for (at, network) in networks.iter().enumerate() {
+        for (at, network) in own().enumerate() {
             let entry = &mut *entries.add(at);
             entry.fill(network);
             libc::if_indextoname(network.scope, entry.name.as_mut_ptr());
             entry.head.ifa_next =
-                if at + 1 < networks.len() { ptr::from_mut(&mut (*entries.add(at + 1)).head) } else { *list };
+                if at + 1 < count { ptr::from_mut(&mut (*entries.add(at + 1)).head) } else { *list };
         }
         *list = ptr::from_mut(&mut (*entries).head);
     }
