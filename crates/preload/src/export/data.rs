@@ -213,7 +213,7 @@ pub(super) extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn recvmmsg(
+pub(super) extern "C" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     n: c_uint,
@@ -286,7 +286,7 @@ pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
     if messages.is_null() || n == 0 {
         return real::sendmmsg(fd, messages, n, flags);
     }
@@ -329,12 +329,12 @@ extern "C" fn sendfile_plain(out: c_int, from: c_int, offset: *mut off_t, n: siz
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+pub(super) extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
     send_file(out, from, offset, n)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn splice(
+pub(super) extern "C" fn splice(
     from: c_int,
     from_at: *mut off_t,
     to: c_int,

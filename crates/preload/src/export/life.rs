@@ -153,7 +153,7 @@ pub(super) extern "C" fn dup(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+pub(super) extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     life::replace(from, to, || real::dup2(from, to))
 }
 

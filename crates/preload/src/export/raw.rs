@@ -44,6 +44,10 @@ extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e:
         libc::SYS_sendto => data::sendto(fd, at(b), c, int(d), at(e), f as c_uint) as c_long,
         libc::SYS_recvmsg => data::recvmsg(fd, at_mut(b), int(c)) as c_long,
         libc::SYS_sendmsg => data::sendmsg(fd, at(b), int(c)) as c_long,
+        libc::SYS_recvmmsg => data::recvmmsg(fd, at_mut(b), c as c_uint, int(d), at_mut(e)).into(),
+        libc::SYS_sendmmsg => data::sendmmsg(fd, at_mut(b), c as c_uint, int(d)).into(),
+        libc::SYS_sendfile => data::sendfile64(fd, int(b), at_mut(c), d) as c_long,
+        libc::SYS_splice => data::splice(fd, at_mut(b), int(c), at_mut(d), e, f as c_uint) as c_long,
         libc::SYS_socket => life::socket(fd, int(b), int(c)).into(),
         libc::SYS_bind => life::bind(fd, at(b), c as c_uint).into(),
         libc::SYS_listen => life::listen(fd, int(b)).into(),
@@ -64,6 +68,14 @@ extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e:
         libc::SYS_epoll_create1 => many::epoll_create1(fd).into(),
         libc::SYS_epoll_ctl => many::epoll_ctl(fd, int(b), int(c), at_mut(d)).into(),
         libc::SYS_epoll_pwait => many::epoll_pwait(fd, at_mut(b), int(c), int(d), at(e)).into(),
+        libc::SYS_epoll_pwait2 => many::epoll_pwait2(fd, at_mut(b), int(c), at(d), at(e)).into(),
+        libc::SYS_ppoll => many::ppoll(at_mut(a), b as _, at(c), at(d)).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => many::epoll_wait(fd, at_mut(b), int(c), int(d)).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll => many::poll_plain(at_mut(a), b as _, int(c)).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => life::dup2(fd, int(b)).into(),
         _ => real::syscall(number, a, b, c, d, e, f),
     }
 }
