@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::net::SocketAddrV4;
 
-use crate::fixture::{Arm, Fixture, SOON, find, twins, wait_until};
+use crate::fixture::{Arm, Fixture, SOON, twins, wait_until};
 
 twins!(named_answers);
 
@@ -36,17 +37,8 @@ fn named_answers(arm: Arm) {
         let quick = ["+short", "+time=5", "+tries=3"];
         fixture.run_peer("dig", &[&[at.as_str()], &quick[..], arguments].concat(), SOON)
     };
-    let ready = || {
-        server.check().unwrap_or_else(|error| panic!("{error:#}"));
-        let probe = std::process::Command::new(find("ip"))
-            .args(["netns", "exec", fixture.testbed().client().name()])
-            .args([find("dig").as_os_str(), at.as_ref(), "+short".as_ref(), "+time=1".as_ref()])
-            .args(["h1.example.test"])
-            .output()
-            .unwrap();
-        probe.status.success() && String::from_utf8_lossy(&probe.stdout).trim() == "10.1.1.1"
-    };
-    wait_until("named answers", SOON, ready);
+    fixture.wait_for_port(SocketAddrV4::new(fixture.address(), 53), &mut server);
+    wait_until("the zone is loaded", SOON, || dig(&["h1.example.test"]).trim() == "10.1.1.1");
     // A batch of questions over each transport.
     for transport in ["+notcp", "+tcp"] {
         let mut names = String::new();
