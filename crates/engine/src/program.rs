@@ -262,6 +262,15 @@ impl Program {
         true
     }
 
+    /// Urgent data came for a socket whose owner is told by the pipe of this set (its number plus one; 0: it has none).
+    pub(crate) fn signal_owner(&self, set_plus_one: u32) {
+        let sets = self.sets.borrow();
+        if let Some(SetEnd { pipe, .. }) = set_plus_one.checked_sub(1).and_then(|set| sets.get(&set)) {
+            // SAFETY: as in `wake_set`.
+            unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
+        }
+    }
+
     /// Threads that were woken and have not run yet: they wait in Linux's run queue.
     pub(crate) fn backlog(&self) -> usize {
         let mut woken = self.woken.borrow_mut();
@@ -321,6 +330,17 @@ fn reset(slot: &Slot) {
     slot.asked_send_buffer.store(0, relaxed);
     slot.asked_user_timeout_ms.store(0, relaxed);
     slot.asked_max_segment.store(0, relaxed);
+    slot.unsent_low_water.store(0, relaxed);
+    slot.defer_accept_s.store(0, relaxed);
+    slot.sent.store(0, relaxed);
+    slot.held_from.store(0, relaxed);
+    for times in &slot.keep_alive_times {
+        times.store(0, relaxed);
+    }
+    for mark in [&slot.urgent_mark, &slot.urgent_taken, &slot.urgent_to] {
+        mark.store(0, relaxed);
+    }
+    slot.owner_set.store(0, relaxed);
     slot.local_address.store(Address::UNSPECIFIED_V4);
     slot.remote_address.store(Address::UNSPECIFIED_V4);
     for address in [&slot.local_port, &slot.remote_port, &slot.scope] {

@@ -49,4 +49,5 @@ mod serve;
 mod slot;
 mod stream;
 mod table;
+mod urgent;
 mod wait;

@@ -76,7 +76,7 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
     let result = if socket.is_stream() {
         let result = stream::receive(socket, iov, flags);
         message.msg_namelen = 0;
-        message.msg_flags = 0;
+        message.msg_flags = flags & libc::MSG_OOB;
         result
     } else {
         match datagram::receive(socket, iov, flags) {

@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{accept, life, options, table};
+use crate::{accept, life, options, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -181,6 +181,11 @@ fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
             let flags = real::fcntl(fd, libc::F_GETFL, 0) & !libc::O_NONBLOCK;
             flags | if socket.non_blocking() { libc::O_NONBLOCK } else { 0 }
         }
+        libc::F_SETOWN | urgent::F_SETOWN_EX => match ours(fd).filter(|socket| socket.is_stream()) {
+            Some(socket) if urgent::set_owner(socket, command, argument) < 0 => -1,
+            // The kernel's socket keeps it to be read back.
+            _ => real::fcntl(fd, command, argument),
+        },
         _ => real::fcntl(fd, command, argument),
     }
 }
@@ -193,6 +198,19 @@ pub(super) extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
 #[unsafe(no_mangle)]
 extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument)
+}
+
+/// `linux/sockios.h`
+const SIOCOUTQNSD: c_ulong = 0x894b;
+/// `asm/sockios.h`
+const SIOCATMARK: c_ulong = 0x8905;
+
+/// The C library's own goes around `ioctl`.
+#[unsafe(no_mangle)]
+extern "C" fn sockatmark(fd: c_int) -> c_int {
+    let mut is_at_mark: c_int = 0;
+    let argument = (&raw mut is_at_mark).expose_provenance();
+    if ioctl(fd, SIOCATMARK, argument) < 0 { -1 } else { is_at_mark }
 }
 
 #[unsafe(no_mangle)]
@@ -213,7 +231,7 @@ pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
                 return finish_int(err(libc::EINVAL));
             }
             if socket.is_stream() {
-                return give(socket.received());
+                return give(urgent::readable(socket));
             }
             give(crate::datagram::next_len(socket))
         }
@@ -222,6 +240,8 @@ pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             let tail = slot.send_tail.load(Ordering::Relaxed);
             give(tail.wrapping_sub(slot.send_head.load(Ordering::Acquire)))
         }
+        SIOCATMARK if socket.is_stream() => give(u64::from(urgent::is_at_mark(socket))),
+        SIOCOUTQNSD if socket.is_stream() => give(crate::options::unsent(socket)),
         libc::FIONBIO => {
             if int.is_null() {
                 return finish_int(err(libc::EFAULT));
