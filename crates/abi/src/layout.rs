@@ -78,6 +78,8 @@ pub struct EngineWord {
     pub state: AtomicU32,
     /// The core the engine runs on, plus one; 0: not pinned. A shim on the same core never spins.
     pub cpu_plus_one: AtomicU32,
+    /// How often shims have refused io_uring. Written by shims, seldom.
+    pub rings_refused: AtomicU32,
 }
 
 /// Words on a cache line of their own.

@@ -270,5 +270,6 @@ fn program_row(program: &crate::program::Program) -> ProgramRow {
         pid: program.pid,
         processes: alive.filter(|record| record.alive.load(Ordering::Relaxed) != 0).count() as u64,
         sockets: program.ends().len() as u64,
+        rings_refused: program.region.header().engine.rings_refused.load(Ordering::Relaxed).into(),
     }
 }

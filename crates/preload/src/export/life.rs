@@ -14,34 +14,39 @@ use crate::table::Entry;
 use crate::{accept, life, options, table, urgent};
 
 #[unsafe(no_mangle)]
-extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = real::socket(family, kind, protocol);
     life::created(fd, family, kind);
     fd
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+pub(super) extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     finish_int(life::bind(fd, address, len))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(super) extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     finish_int(life::listen(fd, backlog))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+pub(super) extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     finish_int(life::connect(fd, address, len))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     accept4(fd, address, len, 0)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+pub(super) extern "C" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
     let Some(socket) = ours(fd) else {
         let new = real::accept4(fd, address, len, flags);
         if new >= 0 {
@@ -53,7 +58,7 @@ extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fl
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(super) extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match ours(fd) {
         Some(socket) => finish_int(life::shutdown(socket, how)),
         None => real::shutdown(fd, how),
@@ -61,7 +66,7 @@ extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getsockopt(
+pub(super) extern "C" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -75,7 +80,7 @@ extern "C" fn getsockopt(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn setsockopt(
+pub(super) extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -98,7 +103,7 @@ fn not_on_paths(level: c_int, result: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match ours(fd) {
         Some(socket) => finish_int(life::local_name(socket, address, len)),
         None => real::getsockname(fd, address, len),
@@ -106,7 +111,7 @@ extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match ours(fd) {
         Some(socket) => finish_int(life::peer_name(socket, address, len)),
         None => real::getpeername(fd, address, len),
@@ -114,12 +119,12 @@ extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn close(fd: c_int) -> c_int {
+pub(super) extern "C" fn close(fd: c_int) -> c_int {
     life::close(fd)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     life::close_range(first, last, flags)
 }
 
@@ -138,7 +143,7 @@ extern "C" fn fclose(stream: *mut FILE) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup(fd: c_int) -> c_int {
+pub(super) extern "C" fn dup(fd: c_int) -> c_int {
     if table::look(fd) == Entry::Internal {
         return finish_int(err(libc::EBADF));
     }
@@ -148,12 +153,12 @@ extern "C" fn dup(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+pub(super) extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     life::replace(from, to, || real::dup2(from, to))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     life::replace(from, to, || real::dup3(from, to, flags))
 }
 
@@ -186,7 +191,7 @@ fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument)
 }
 
@@ -209,7 +214,7 @@ extern "C" fn sockatmark(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     let Some(socket) = ours(fd) else { return real::ioctl(fd, request, argument) };
     let int = ptr::with_exposed_provenance_mut::<c_int>(argument);
     let give = |value: u64| {
