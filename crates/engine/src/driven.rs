@@ -81,3 +81,12 @@ impl Driven {
         self.core.stop(now);
     }
 }
+
+impl Drop for Driven {
+    /// Sockets and programs hold each other; many engines may live in one process here, and all is to return.
+    fn drop(&mut self) {
+        for program in self.core.programs.values() {
+            program.forget_all();
+        }
+    }
+}

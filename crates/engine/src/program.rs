@@ -145,6 +145,11 @@ impl Program {
         }
     }
 
+    /// Lets go of all sockets.
+    pub(crate) fn forget_all(&self) {
+        drop(self.ends.take());
+    }
+
     /// All sockets.
     pub(crate) fn ends(&self) -> Vec<Rc<SocketEnd>> {
         self.ends.borrow().iter().flatten().cloned().collect()
