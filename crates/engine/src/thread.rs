@@ -125,6 +125,9 @@ impl Loop {
         while !self.stopping {
             let now = clock::now();
             self.obey_commands(now);
+            if self.stopping {
+                break; // or it would sleep first, and nothing need ever come
+            }
             let mut worked = self.core.pull(now);
             worked |= self.core.listen_to_programs(now);
             self.core.fire_timers(now);

@@ -6,7 +6,7 @@
 use std::ffi::{CString, c_int, c_void};
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t, timeval};
@@ -207,15 +207,21 @@ fn time_is_the_callers() {
 fn a_call_that_blocks_returns_at_its_moment() {
     let drill = Drill::new("");
     let (fd, theirs, ours) = drill.accepted();
-    let reads = AtomicBool::new(false);
+    let reads = AtomicI32::new(0);
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut data = [0u8; 10];
-            reads.store(true, Ordering::SeqCst);
+            // SAFETY: no arguments.
+            reads.store(unsafe { libc::gettid() }, Ordering::SeqCst);
             let got = (drill.0.read)(drill.0.userdata, fd, data.as_mut_ptr().cast(), data.len());
             (got, drill.now())
         });
-        while !reads.load(Ordering::SeqCst) {
+        // It sleeps once it blocks (proc(5)).
+        let sleeps = |thread: i32| {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+        };
+        while !sleeps(reads.load(Ordering::SeqCst)) {
             thread::yield_now();
         }
         drill.sleep(100_000);

@@ -117,6 +117,8 @@ fn a_router_is_listened_to() {
     ip_of_peer(&fixture, &format!("addr add 2001:db8:99::99/64 dev {DEVICE} nodad"));
     // The client's end of another network, for which the router is asked.
     ip_of_peer(&fixture, "addr add 2001:db8:100::1/128 dev lo");
+    // Or it says of itself that it is no router (RFC 4861 §4.4), and is believed.
+    fixture.run_peer("sysctl", &["-qw", &format!("net.ipv6.conf.{DEVICE}.forwarding=1")], SOON);
     fixture.start_daemon_with("ipv6 = \"auto\"\n");
     wait_for_address(&fixture, "fe80::");
     fixture.run_peer("python3", &[&script("router.py"), DEVICE, "2001:db8:99::", "7200"], SOON);
