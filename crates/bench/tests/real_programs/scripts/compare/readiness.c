@@ -343,9 +343,9 @@ static void *accept_there(void *unused) {
 
 CASE(accepted_by_another_thread) {
     moved[0] = listener();
+    int set = T(epoll_create1(0));
     pthread_t thread;
     pthread_create(&thread, NULL, accept_there, NULL);
-    int set = T(epoll_create1(0));
     tell("connect A %s %d", own, port_of(moved[0]));
     pthread_join(thread, NULL);
     T(moved[1]);
