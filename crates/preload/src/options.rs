@@ -12,7 +12,7 @@ use scoutline_scout::SOL_SCOUT;
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{call, real, scout};
+use crate::{call, ip_options, real, scout};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -118,6 +118,9 @@ fn set_inner(
     from: *const c_void,
     len: socklen_t,
 ) -> Result<isize, isize> {
+    if let Some(result) = ip_options::set(fd, socket, level, name, from, len) {
+        return Ok(result);
+    }
     let slot = socket.slot;
     let int = || value::<c_int>(from, len);
     match (level, name) {
@@ -346,7 +349,11 @@ pub(crate) fn get(
         (IPPROTO_TCP, libc::TCP_INFO) => {
             tcp_info(socket).map_or_else(|failed| failed, |info| give(info, to, len))
         }
-        _ => real::ours(real::getsockopt(fd, level, name, to, len) as isize),
+        _ => match ip_options::get(socket, level, name) {
+            Some(Ok(value)) => int(value),
+            Some(Err(errno)) => err(errno),
+            None => real::ours(real::getsockopt(fd, level, name, to, len) as isize),
+        },
     }
 }
 
@@ -368,7 +375,7 @@ fn tcp_info(socket: Socket) -> Result<[u64; TCP_INFO_WORDS], isize> {
     Ok(info)
 }
 
-fn kernel_int(fd: c_int, level: c_int, name: c_int) -> c_int {
+pub(crate) fn kernel_int(fd: c_int, level: c_int, name: c_int) -> c_int {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as socklen_t;
     if real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) < 0 { 0 } else { value }
@@ -415,6 +422,7 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
     if kept_bit(socket, kept::BROADCAST) != 0 {
         tell(socket, slot_option::BROADCAST, 1);
     }
+    ip_options::carry_over(fd, socket);
     if socket.is_stream() {
         if kernel_int(fd, IPPROTO_TCP, libc::TCP_NODELAY) != 0 {
             keep(socket, kept::NO_DELAY, true);

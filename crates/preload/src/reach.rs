@@ -36,6 +36,32 @@ pub(crate) fn is_served_address(name: Name) -> bool {
     any_served(|network| network.address == name.address && (!near || network.scope == name.scope))
 }
 
+/// The address from which an answer goes to what came to `own` on an interface: that, unless it is a group's or
+/// everybody's; then ours of IPv4 there.
+pub(crate) fn address_for(own: Address, interface: u32) -> Address {
+    let networks = served();
+    let networks = networks.as_ref().map_or(&[][..], |networks| networks.as_slice());
+    if networks.iter().any(|network| network.address == own) {
+        return own;
+    }
+    let there = networks.iter().find(|network| network.scope == interface && network.address.is_v4());
+    there.map_or(own, |network| network.address)
+}
+
+/// True for the address of everybody on a network of ours, or of everybody (RFC 1122 §3.2.1.3): what needs SO_BROADCAST.
+pub(crate) fn is_broadcast(address: Address) -> bool {
+    address == Address::from_v4(std::net::Ipv4Addr::BROADCAST)
+        || any_served(|network| {
+            // RFC 3021: networks of 31 bits and hosts have none.
+            let host_bits = 128 - u32::from(network.prefix_len);
+            address.is_v4()
+                && network.address.is_v4()
+                && (2..=32).contains(&host_bits)
+                && network.contains(address)
+                && address.to_bits() | u128::MAX << host_bits == u128::MAX
+        })
+}
+
 /// True for an address of ours or an unspecified one that paths have part in.
 pub(crate) fn may_bind(name: Name) -> bool {
     if name.address.is_unspecified() { serves_any() } else { is_served_address(name) }

@@ -12,7 +12,7 @@ pub use cache::{Cache, Found, Question};
 pub use module::ArpModule;
 pub use stage::ArpStage;
 
-use scoutline_path::{Account, Checksum, Control, DropReason, Effect, Facts, FlowKey, Message};
+use scoutline_path::{Account, Checksum, DropReason, Effect, Facts, FlowKey, Message};
 use scoutline_wire::arp::{Operation, PACKET_LEN, Packet};
 use scoutline_wire::{ethernet, icmp};
 use std::net::Ipv4Addr;
@@ -75,8 +75,7 @@ pub(crate) fn on_given_up(
             device: interface.device,
             protocol: quoted.protocol,
         };
-        let unreachable = Control::Unreachable(icmp::UNREACHABLE, icmp::unreachable::HOST);
-        effects.push(Effect::Notify(key, unreachable));
+        effects.push(Effect::Notify(key, crate::icmp::neighbour_missing(&key, message)));
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use scoutline_abi::layout::served_flag;
 use scoutline_abi::served::Network;
-use scoutline_base::{Address, Endpoint, V4_PREFIX_LEN};
+use scoutline_base::{Address, Endpoint, Time, V4_PREFIX_LEN};
 use scoutline_proto::ip6::AddressState;
 
 use super::Core;
@@ -83,6 +83,16 @@ impl Core {
             .iter()
             .position(on_link)
             .or_else(|| self.nets.iter().position(|net| net.interface().route(remote).is_some()))
+    }
+
+    /// Bytes of an IP packet that the way to a peer carries, as far as is known; without a peer the link.
+    pub(super) fn mtu_towards(&self, net: usize, remote: Option<Address>, now: Time) -> u32 {
+        let interface = self.nets[net].interface();
+        let mtu = match remote.map(Address::as_v6) {
+            Some(Some(remote)) => interface.ip6.path_mtu(remote, now),
+            _ => interface.mtu.get(),
+        };
+        u32::from(mtu)
     }
 
     /// The address that a socket bound to `local` has towards a peer.

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use scoutline_abi::datagram::{ErrorRecord, origin};
 use scoutline_abi::layout::{
     CALL_COUNT, Call, MAX_AHEAD, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option,
     slot_request, slot_state,
@@ -78,9 +79,9 @@ impl Core {
                 let share =
                     if end.kind == slot_kind::DATAGRAM { REUSE_ADDRESS | REUSE_PORT } else { REUSE_PORT };
                 end.v6_only.set(argument(2) & V6_ONLY != 0);
-                self.bind(&end, address(), argument(2) & share != 0)
+                self.bind(&end, address(), argument(2) & share != 0, now)
             }
-            call_op::LISTEN => self.listen(&end, argument(0)),
+            call_op::LISTEN => self.listen(&end, argument(0), now),
             call_op::CONNECT => self.connect(&end, address(), argument(2) as u32, now),
             call_op::OPTION => self.set_option(&end, argument(0), argument(1), now),
             call_op::SET_CLASS => self.wish_class(&end, &name_in(call), now),
@@ -88,8 +89,20 @@ impl Core {
                 self.tell_transport(&end, argument(0), call, now)
             }
             call_op::GET_OPTION => self.tell_option(&end, argument(0), call),
+            call_op::TOO_LONG => {
+                let error = ErrorRecord {
+                    errno: libc::EMSGSIZE as u32,
+                    origin: origin::LOCAL,
+                    info: (argument(1) >> 16) as u32,
+                    address: address().address,
+                    port: address().port,
+                    ..ErrorRecord::default()
+                };
+                end.queue_error(error, &[]);
+                Ok(0)
+            }
             call_op::DISCONNECT if end.kind != slot_kind::DATAGRAM => Err(libc::EOPNOTSUPP),
-            call_op::DISCONNECT => self.connect_datagram(&end, None, 0).map(|()| 0),
+            call_op::DISCONNECT => self.connect_datagram(&end, None, 0, now).map(|()| 0),
             _ => Err(libc::EOPNOTSUPP),
         }
     }
@@ -114,6 +127,7 @@ impl Core {
         end: &Rc<SocketEnd>,
         mut local: Endpoint,
         share: bool,
+        now: Time,
     ) -> Result<i32, Errno> {
         if end.bound.get().is_some() {
             return Err(libc::EINVAL);
@@ -144,7 +158,7 @@ impl Core {
         slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
         end.add_state(slot_state::BOUND);
         if protocol == UDP {
-            self.connect_datagram(end, None, 0)?;
+            self.connect_datagram(end, None, 0, now)?;
         }
         Ok(0)
     }
@@ -180,7 +194,7 @@ impl Core {
     }
 
     /// Makes the listen paths: one per net and class that connections can come to be in.
-    pub(super) fn listen(&mut self, end: &Rc<SocketEnd>, backlog: u64) -> Result<i32, Errno> {
+    pub(super) fn listen(&mut self, end: &Rc<SocketEnd>, backlog: u64, now: Time) -> Result<i32, Errno> {
         if end.kind != slot_kind::STREAM {
             return Err(libc::EOPNOTSUPP);
         }
@@ -193,7 +207,7 @@ impl Core {
             return Ok(0);
         }
         if end.bound.get().is_none() {
-            self.bind(end, anywhere(end), false)?;
+            self.bind(end, anywhere(end), false, now)?;
         }
         let Some((_, local)) = end.bound.get() else { return Err(libc::EINVAL) };
         if !end.ensure_rings((ACCEPT_RING, 0), &Budget::default()) {
@@ -248,9 +262,9 @@ impl Core {
     ) -> Result<i32, Errno> {
         if end.kind == slot_kind::DATAGRAM {
             if end.bound.get().is_none() {
-                self.bind(end, anywhere(end), false)?;
+                self.bind(end, anywhere(end), false, now)?;
             }
-            return self.connect_datagram(end, Some(remote), scope).map(|()| 0);
+            return self.connect_datagram(end, Some(remote), scope, now).map(|()| 0);
         }
         if end.path.get().is_some() {
             return Err(libc::EISCONN);
@@ -307,6 +321,7 @@ impl Core {
         end: &Rc<SocketEnd>,
         remote: Option<Endpoint>,
         scope: u32,
+        now: Time,
     ) -> Result<(), Errno> {
         let Some((_, bound)) = end.bound.get() else { return Err(libc::EINVAL) };
         let net = match remote {
@@ -314,6 +329,7 @@ impl Core {
             None => self.places_of(end, bound).first().ok_or(libc::EADDRNOTAVAIL)?.0,
         };
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
+        end.set_mtu(self.mtu_towards(net, remote.map(|remote| remote.address), now));
         let address = match remote {
             Some(remote) => self.source_towards(net, bound.address, remote.address),
             // Without IPv6 on that net there is only IPv4.
@@ -376,6 +392,8 @@ impl Core {
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
             slot_option::BROADCAST => {}
+            slot_option::QUEUE_ERRORS if value != 0 && !end.ensure_errors() => return Err(libc::ENOBUFS),
+            slot_option::QUEUE_ERRORS => {}
             slot_option::CONGESTION..=slot_option::MAX_PACING_RATE => tune(end, option, value)?,
             slot_option::PRIORITY
             | slot_option::DEADLINE

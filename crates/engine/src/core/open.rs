@@ -87,6 +87,7 @@ impl Core {
                 (settings.receive_buffer, settings.send_buffer),
                 settings.linux_level,
                 Rc::clone(&policy),
+                partner.facts().index,
             );
             nets.push(make_net(index, device, partner, &settings, &policy, socket, &mut source)?);
         }

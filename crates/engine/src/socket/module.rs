@@ -69,19 +69,22 @@ pub(crate) struct SocketModule {
     send_buffer: u32,
     linux_level: Level,
     policy: Rc<ClassPolicy>,
+    /// Linux's number of the interface.
+    interface: u32,
 }
 
 impl SocketModule {
     /// The module, with the ring sizes that passive connections get. Paths above `linux_level` are urgent: their
-    /// programs may call the engine back from Linux's quantum.
+    /// programs may call the engine back from Linux's quantum. `interface` is Linux's number of the device.
     pub(crate) fn new(
         listeners: Listeners,
         pool: Rc<Pool>,
         (receive_buffer, send_buffer): (u32, u32),
         linux_level: Level,
         policy: Rc<ClassPolicy>,
+        interface: u32,
     ) -> SocketModule {
-        SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level, policy }
+        SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level, policy, interface }
     }
 
     fn class_of(&self, attributes: &Attributes) -> Rc<Class> {
@@ -125,7 +128,9 @@ impl Module for SocketModule {
         let stage: Option<Box<dyn Stage>> = match (protocol, end) {
             // A listen path ends in TCP: what it makes are other paths.
             _ if attributes.number(Name::Listen).is_some() => None,
-            (Some(UDP), Some(end)) => Some(Box::new(DatagramStage::new(end, Rc::clone(&self.pool)))),
+            (Some(UDP), Some(end)) => {
+                Some(Box::new(DatagramStage::new(end, Rc::clone(&self.pool), self.interface)))
+            }
             (_, Some(end)) => {
                 let class = self.class_of(attributes);
                 let standing = self.standing(attributes, &class, &end);

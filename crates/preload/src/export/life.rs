@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{life, options, table};
+use crate::{ip_options, life, options, table};
 
 #[unsafe(no_mangle)]
 extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -85,7 +85,10 @@ extern "C" fn setsockopt(
     let socket = if level == SOL_SCOUT { life::adopt_for_options(fd) } else { ours(fd) };
     match socket {
         Some(socket) => finish_int(options::set(fd, socket, level, name, value, len)),
-        None => not_on_paths(level, real::setsockopt(fd, level, name, value, len)),
+        None => {
+            ip_options::note(level, name);
+            not_on_paths(level, real::setsockopt(fd, level, name, value, len))
+        }
     }
 }
 

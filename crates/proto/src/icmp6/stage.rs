@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use scoutline_base::Address;
+use scoutline_base::{Address, Endpoint};
 use scoutline_path::{
-    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Head, Message, Stage,
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Head, Message, Stage, Told,
 };
 use scoutline_ring::Block;
 use scoutline_wire::ipv6::{self, ExtensionError};
@@ -12,7 +12,7 @@ use scoutline_wire::{checksum, icmpv6, ipv4};
 
 use super::as_icmp4;
 use crate::eth::frame_start;
-use crate::{Interface, nd};
+use crate::{Interface, errno, nd};
 
 /// The most that an error quotes of its cause, so that it fits every link (RFC 4443 §2.4 (c)).
 const MAX_QUOTE: usize = ipv6::MIN_MTU as usize - ipv6::HEADER_LEN - icmpv6::HEADER_LEN;
@@ -43,7 +43,7 @@ impl Icmp6Stage {
             icmpv6::LISTENER_QUERY => self.on_query(&message, context),
             icmpv6::ECHO_REPLY => context.account.on_drop(DropReason::NoPath),
             _ if header.is_error() => {
-                self.on_error(header, &message.bytes()[icmpv6::HEADER_LEN..], context);
+                self.on_error(header, &message, context);
             }
             // RFC 4443 §2.4 (b): an unknown informational message is discarded in silence.
             _ => context.account.on_drop(DropReason::UnknownProtocol),
@@ -102,7 +102,8 @@ impl Icmp6Stage {
     }
 
     /// RFC 4443 §2.4 (d): errors are passed to the transport that caused them.
-    fn on_error(&mut self, header: icmpv6::Header, quote: &[u8], context: &mut Context<'_>) {
+    fn on_error(&mut self, header: icmpv6::Header, message: &Message, context: &mut Context<'_>) {
+        let quote = &message.bytes()[icmpv6::HEADER_LEN..];
         let Some(quoted) = icmpv6::Quoted::parse(quote) else {
             return context.account.on_drop(DropReason::Malformed);
         };
@@ -126,6 +127,20 @@ impl Icmp6Stage {
             protocol: quoted.protocol,
         };
         let told = match header.kind {
+            _ if quoted.protocol == ipv4::PROTOCOL_UDP => {
+                let Some((errno, fatal)) = errno::of_datagram6(header.kind, header.code) else { return };
+                let too_big = header.kind == icmpv6::PACKET_TOO_BIG;
+                Control::Told(Box::new(Told {
+                    errno,
+                    fatal,
+                    kind: header.kind,
+                    code: header.code,
+                    mtu: if too_big { u32::from_be_bytes(header.rest) } else { 0 },
+                    from: message.facts.source.unwrap_or_default(),
+                    to: Endpoint::new(quoted.destination, quoted.ports.1),
+                    quoted: quote[quoted.data..].to_vec(),
+                }))
+            }
             _ if quoted.protocol != ipv4::PROTOCOL_TCP => Control::Unreachable(kind, code),
             icmpv6::PACKET_TOO_BIG => {
                 // RFC 8200 §5: no link takes less. TCP counts as if the headers were IPv4's.
