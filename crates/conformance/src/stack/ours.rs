@@ -6,22 +6,20 @@
 //! ```
 
 mod call;
-mod socket;
+mod descriptor;
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use scoutline_abi::Region;
-use scoutline_base::{DeviceId, Time};
+use scoutline_base::Time;
+use scoutline_device::Partner;
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
-use scoutline_device::{DeviceConfig, DeviceCounters, DeviceError, DeviceFacts, Driver, Partner};
-use scoutline_engine::{Command, DeviceSettings, Driven, EngineSettings, ProgramFacts, RegionId};
+use scoutline_engine::{Driven, EngineSettings, RegionId};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
-use scoutline_sched::transmit::Preemption;
+use scoutline_sim::model;
 
 use super::{Answer, Op, Setting, Stack};
 use crate::packet::{GATEWAY, LOCAL, PREFIX};
@@ -30,39 +28,6 @@ use crate::packet::{GATEWAY, LOCAL, PREFIX};
 const START: Time = Time::from_millis(1_000);
 /// Steps that change nothing before a script is said to hang.
 const MOST_STEPS: usize = 2_000_000;
-
-/// A wire's end that is asked at every turn: its idea of the time moves with `pull`.
-struct Polled(MemoryPartner);
-
-impl Partner for Polled {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn facts(&self) -> &DeviceFacts {
-        self.0.facts()
-    }
-    fn pull(&mut self, burst: &mut Burst, limit: usize, now: Time) -> Result<usize, DeviceError> {
-        self.0.pull(burst, limit, now)
-    }
-    fn has_input(&self) -> bool {
-        true
-    }
-    fn push(&mut self, burst: &mut Burst) -> Result<usize, DeviceError> {
-        self.0.push(burst)
-    }
-    fn room(&self) -> usize {
-        self.0.room()
-    }
-    fn poll_fd(&self) -> Option<RawFd> {
-        None
-    }
-    fn next_event(&self) -> Option<Time> {
-        self.0.next_event()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.0.counters()
-    }
-}
 
 /// Our stack.
 pub struct Ours {
@@ -82,7 +47,7 @@ pub struct Ours {
 /// The model program.
 struct Program {
     region: Arc<Region>,
-    fds: HashMap<i32, socket::Fd>,
+    fds: HashMap<i32, descriptor::Fd>,
 }
 
 impl Ours {
@@ -100,18 +65,7 @@ impl Ours {
         let (ours, script) = wire(setting.seed, config);
         let link_address = ours.facts().link_address;
         let settings = EngineSettings {
-            devices: vec![DeviceSettings {
-                device: DeviceConfig {
-                    id: DeviceId(0),
-                    driver: Driver::Tap(scoutline_device::tap::Config::new("unused")),
-                },
-                address: LOCAL,
-                prefix: PREFIX,
-                gateway: Some(GATEWAY),
-                ip6: None,
-                rate: None,
-                preemption: Preemption::default(),
-            }],
+            devices: vec![model::device(0, LOCAL, PREFIX, Some(GATEWAY))],
             receive_buffer: setting.receive_buffer,
             send_buffer: setting.send_buffer,
             max_paths: 1000,
@@ -120,14 +74,9 @@ impl Ours {
             seed: Some(setting.seed),
             ..EngineSettings::default()
         };
-        let mut engine = Driven::new(settings, vec![Box::new(Polled(ours))], START).expect("an engine");
-        let (region, _fd) = Region::create().expect("a region");
-        let region = Arc::new(region);
-        let program = ProgramFacts { name: "script".into(), ..ProgramFacts::default() };
-        let id = RegionId(1);
-        engine
-            .obey(Command::AddRegion { id, region: Arc::clone(&region), program, pid: 1, bell: None }, START);
-        region.process(0).expect("a record").alive.store(1, Ordering::Release);
+        let mut engine =
+            Driven::new(settings, vec![Box::new(model::End::new("wire0", ours))], START).expect("an engine");
+        let region = model::attach(&mut engine, RegionId(1), "script", START);
         let mut ours = Ours {
             engine,
             wire: script,

@@ -6,14 +6,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use scoutline_abi::datagram::{HEADER_LEN, Record};
-use scoutline_abi::layout::{
-    call_op, call_state, slot_kind, slot_option, slot_request as ask, slot_state as is,
-};
+use scoutline_abi::layout::{call_op, slot_kind, slot_option, slot_request as ask, slot_state as is};
 use scoutline_base::{Address, Time};
 use scoutline_engine::Driven;
+use scoutline_sim::model::{self, Socket};
 
 use super::Program;
-use super::socket::{Fd, Socket};
+use super::descriptor::Fd;
 use crate::stack::{Answer, Op};
 
 /// How far a call has come.
@@ -141,20 +140,7 @@ impl Caller<'_> {
 
     /// Asks the engine; it answers at once.
     fn call(&mut self, op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
-        let region = &self.program.region;
-        let call = region.call(0).expect("a region has calls");
-        call.op.store(op, Relaxed);
-        call.slot.store(slot, Relaxed);
-        call.process.store(1, Relaxed);
-        call.set.store(0, Relaxed);
-        for (cell, value) in call.arguments.iter().zip(arguments) {
-            cell.store(value, Relaxed);
-        }
-        call.state.store(call_state::POSTED, Release);
-        region.header().calls_pending.0[0].fetch_or(1, SeqCst);
-        self.engine.settle(self.now);
-        assert_eq!(call.state.load(Acquire), call_state::DONE, "the engine answers calls at once");
-        call.result.load(Relaxed)
+        model::call(&self.program.region, self.engine, self.now, op, slot, arguments)
     }
 
     /// A call whose answer is the result of the program's own.

@@ -1,4 +1,4 @@
-//! One socket of the model program: the shim's rules of readiness, errors and ends, without its locks and sleeping
+//! One socket of a model program: the shim's rules of readiness, errors and ends, without its locks and sleeping
 //! (`scoutline-preload`: slot.rs, stream.rs, datagram.rs).
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -6,84 +6,76 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{Slot, slot_kind, slot_request as ask, slot_state as is};
 
-/// A descriptor.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Fd {
-    pub(super) slot: u32,
-    pub(super) non_blocking: bool,
-    /// A connection attempt whose outcome `connect` has not told yet.
-    pub(super) connect_pending: bool,
-    pub(super) cork: bool,
-    pub(super) no_delay: bool,
-    pub(super) keep_alive: bool,
-    pub(super) keep_alive_times: (u32, u32, u32),
-    pub(super) reuse: u64,
-    /// Bytes written under MSG_MORE or TCP_CORK that the engine has not been told of.
-    pub(super) held_back: bool,
-    /// Seconds plus one.
-    pub(super) linger_plus_one: u32,
-    pub(super) receive_timeout_us: u64,
-    pub(super) send_timeout_us: u64,
-    pub(super) low_water: u32,
-}
-
 /// A slot with its region.
 #[derive(Clone, Copy)]
-pub(super) struct Socket<'a> {
-    pub(super) region: &'a Region,
-    pub(super) index: u32,
-    pub(super) slot: &'a Slot,
+pub struct Socket<'a> {
+    /// Where it lies.
+    pub region: &'a Region,
+    /// Its number there.
+    pub index: u32,
+    /// What it shares with the engine.
+    pub slot: &'a Slot,
 }
 
 impl<'a> Socket<'a> {
-    pub(super) fn at(region: &'a Region, index: u32) -> Socket<'a> {
+    /// The socket at a slot.
+    ///
+    /// # Panics
+    /// When a region has no such slot.
+    pub fn at(region: &'a Region, index: u32) -> Socket<'a> {
         Socket { region, index, slot: region.slot(index).expect("a slot that the engine gave") }
     }
 
-    pub(super) fn state(self) -> u32 {
+    /// Bits of [`is`].
+    pub fn state(self) -> u32 {
         self.slot.state.load(Acquire)
     }
 
-    pub(super) fn requests(self) -> u32 {
+    /// Bits of [`ask`].
+    pub fn requests(self) -> u32 {
         self.slot.requests.load(Acquire)
     }
 
-    pub(super) fn is_stream(self) -> bool {
+    /// TCP, not UDP.
+    pub fn is_stream(self) -> bool {
         self.slot.kind.load(Relaxed) != slot_kind::DATAGRAM
     }
 
     /// Bytes, or connections of a listening socket, that wait.
-    pub(super) fn received(self) -> u64 {
+    pub fn received(self) -> u64 {
         self.slot.receive_tail.load(Acquire).wrapping_sub(self.slot.receive_head.load(Acquire))
     }
 
-    pub(super) fn sendable(self) -> u64 {
+    /// Room in the send ring.
+    pub fn sendable(self) -> u64 {
         let held = self.slot.send_tail.load(Acquire).wrapping_sub(self.slot.send_head.load(Acquire));
         u64::from(self.slot.send_size.load(Relaxed)).saturating_sub(held)
     }
 
     /// Room enough to be called writable: a third.
-    pub(super) fn roomy(self) -> bool {
+    pub fn roomy(self) -> bool {
         let size = u64::from(self.slot.send_size.load(Relaxed));
         size > 0 && self.sendable() >= size / 3
     }
 
-    pub(super) fn take_error(self) -> i32 {
+    /// SO_ERROR.
+    pub fn take_error(self) -> i32 {
         self.slot.error.swap(0, AcqRel)
     }
 
     /// Has the engine look at it.
-    pub(super) fn tell(self) {
+    pub fn tell(self) {
         self.region.dirty().set(self.index as usize);
     }
 
-    pub(super) fn request(self, bits: u32) {
+    /// Asks the engine for something.
+    pub fn request(self, bits: u32) {
         self.slot.requests.fetch_or(bits, SeqCst);
         self.tell();
     }
 
     /// Nothing more will come, or nothing can.
-    pub(super) fn receive_over(self) -> bool {
+    pub fn receive_over(self) -> bool {
         let state = self.state();
         state & (is::PEER_FINISHED | is::FAILED) != 0
             || state & (is::CONNECTING | is::CONNECTED) == 0
@@ -91,7 +83,7 @@ impl<'a> Socket<'a> {
     }
 
     /// What a read gives when the ring is empty and nothing will come; the error, or the end of the stream.
-    pub(super) fn receive_end(self) -> Result<(), i32> {
+    pub fn receive_end(self) -> Result<(), i32> {
         let state = self.state();
         if state & is::PEER_FINISHED != 0 {
             return Ok(());
@@ -109,7 +101,8 @@ impl<'a> Socket<'a> {
         Ok(())
     }
 
-    pub(super) fn send_over(self) -> bool {
+    /// Nothing can be sent any more.
+    pub fn send_over(self) -> bool {
         let state = self.state();
         state & is::FAILED != 0
             || state & (is::CONNECTING | is::CONNECTED) == 0
@@ -117,18 +110,19 @@ impl<'a> Socket<'a> {
     }
 
     /// The error of a send that cannot be.
-    pub(super) fn send_end(self) -> i32 {
+    pub fn send_end(self) -> i32 {
         let errno = if self.state() & is::FAILED == 0 { 0 } else { self.take_error() };
         if errno == 0 { libc::EPIPE } else { errno }
     }
 
-    pub(super) fn is_connecting(self) -> bool {
+    /// The handshake is under way.
+    pub fn is_connecting(self) -> bool {
         let state = self.state();
         state & is::CONNECTING != 0 && state & (is::CONNECTED | is::FAILED) == 0
     }
 
     /// Up to `limit` bytes that are there; taken from the ring unless only looked at.
-    pub(super) fn take(self, limit: usize, look_only: bool) -> Vec<u8> {
+    pub fn take(self, limit: usize, look_only: bool) -> Vec<u8> {
         let head = self.slot.receive_head.load(Relaxed);
         let held = self.received();
         let bytes = self.copy_out(head, held.min(limit as u64) as usize);
@@ -139,7 +133,7 @@ impl<'a> Socket<'a> {
     }
 
     /// Bytes of the receive ring.
-    pub(super) fn copy_out(self, from: u64, len: usize) -> Vec<u8> {
+    pub fn copy_out(self, from: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         if len > 0 {
             let (offset, size) =
@@ -156,7 +150,7 @@ impl<'a> Socket<'a> {
     }
 
     /// Moves the head on, and tells the engine when the window is worth an update (the shim's rule).
-    pub(super) fn consume(self, head: u64, held: u64, len: u64) {
+    pub fn consume(self, head: u64, held: u64, len: u64) {
         let size = u64::from(self.slot.receive_size.load(Relaxed));
         self.slot.receive_head.store(head + len, Release);
         let quarter = (size / 4).max(1);
@@ -166,7 +160,7 @@ impl<'a> Socket<'a> {
     }
 
     /// Puts what fits into the send ring.
-    pub(super) fn put(self, bytes: &[u8]) -> usize {
+    pub fn put(self, bytes: &[u8]) -> usize {
         let tail = self.slot.send_tail.load(Relaxed);
         let size = self.slot.send_size.load(Relaxed);
         let len = self.sendable().min(bytes.len() as u64) as usize;
@@ -186,7 +180,7 @@ impl<'a> Socket<'a> {
     }
 
     /// What `poll` says.
-    pub(super) fn readiness(self, low_water: u32) -> i16 {
+    pub fn readiness(self, low_water: u32) -> i16 {
         use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
         let state = self.state();
         let mut ready = if self.slot.error.load(Acquire) == 0 { 0 } else { POLLERR };

@@ -1,0 +1,22 @@
+//! A descriptor of the model program: what the shim keeps of it beside its slot.
+
+/// A descriptor.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fd {
+    pub(super) slot: u32,
+    pub(super) non_blocking: bool,
+    /// A connection attempt whose outcome `connect` has not told yet.
+    pub(super) connect_pending: bool,
+    pub(super) cork: bool,
+    pub(super) no_delay: bool,
+    pub(super) keep_alive: bool,
+    pub(super) keep_alive_times: (u32, u32, u32),
+    pub(super) reuse: u64,
+    /// Bytes written under MSG_MORE or TCP_CORK that the engine has not been told of.
+    pub(super) held_back: bool,
+    /// Seconds plus one.
+    pub(super) linger_plus_one: u32,
+    pub(super) receive_timeout_us: u64,
+    pub(super) send_timeout_us: u64,
+    pub(super) low_water: u32,
+}
