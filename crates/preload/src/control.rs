@@ -77,17 +77,15 @@ pub(crate) fn read(message: &msghdr, inet6: bool, to_v4: bool) -> Result<Said, c
         return Ok(said);
     }
     // SAFETY: the program vouches for its control buffer.
-    let rest = unsafe {
-        std::slice::from_raw_parts(message.msg_control.cast::<u8>(), message.msg_controllen as usize)
-    };
+    let rest =
+        unsafe { std::slice::from_raw_parts(message.msg_control.cast::<u8>(), message.msg_controllen) };
     for given in (Given { rest }) {
         let (level, kind, data) = given?;
         match level {
             SOL_SOCKET if matches!(kind, libc::SCM_RIGHTS | libc::SCM_CREDENTIALS) => {}
             SOL_SOCKET if kind == libc::SO_MARK => {}
-            SOL_SOCKET => return Err(libc::EINVAL),
             IPPROTO_UDP if kind == UDP_SEGMENT => said.segment = Some(exactly(data)?),
-            IPPROTO_UDP => return Err(libc::EINVAL),
+            SOL_SOCKET | IPPROTO_UDP => return Err(libc::EINVAL),
             IPPROTO_IP if to_v4 => read_v4(kind, data, &mut said)?,
             IPPROTO_IPV6 if to_v4 && inet6 && kind == libc::IPV6_PKTINFO => {
                 let info: in6_pktinfo = exactly(data)?;
@@ -183,7 +181,7 @@ impl Writer {
     /// Into the control buffer of `message`.
     pub(crate) fn new(message: &msghdr) -> Writer {
         let at: *mut u8 = message.msg_control.cast();
-        let room = if at.is_null() { 0 } else { message.msg_controllen as usize };
+        let room = if at.is_null() { 0 } else { message.msg_controllen };
         Writer { at, room, written: 0, flags: 0 }
     }
 

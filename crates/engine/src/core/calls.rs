@@ -391,9 +391,8 @@ impl Core {
             slot_option::NO_DELAY => end.no_delay.set(value != 0),
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
-            slot_option::BROADCAST => {}
             slot_option::QUEUE_ERRORS if value != 0 && !end.ensure_errors() => return Err(libc::ENOBUFS),
-            slot_option::QUEUE_ERRORS => {}
+            slot_option::BROADCAST | slot_option::QUEUE_ERRORS => {}
             slot_option::CONGESTION..=slot_option::MAX_PACING_RATE => tune(end, option, value)?,
             slot_option::PRIORITY
             | slot_option::DEADLINE

@@ -83,13 +83,11 @@ extern "C" fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     let socket = if level == SOL_SCOUT { life::adopt_for_options(fd) } else { ours(fd) };
-    match socket {
-        Some(socket) => finish_int(options::set(fd, socket, level, name, value, len)),
-        None => {
-            ip_options::note(level, name);
-            not_on_paths(level, real::setsockopt(fd, level, name, value, len))
-        }
+    if let Some(socket) = socket {
+        return finish_int(options::set(fd, socket, level, name, value, len));
     }
+    ip_options::note(level, name);
+    not_on_paths(level, real::setsockopt(fd, level, name, value, len))
 }
 
 /// Kernels differ in what they say to a level that they do not know.
