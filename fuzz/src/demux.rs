@@ -359,6 +359,7 @@ impl Host {
                 }
             }
             Effect::SetClass { .. } | Effect::NotAdmitted { .. } => panic!("nobody here looks into requests"),
+            Effect::Elsewhere(_) => panic!("there is one device"),
             Effect::Destroy => {
                 assert!(!self.services.contains(&id) && !self.listeners.contains(&id), "it serves all");
                 self.flows.retain(|_, path| *path != id);

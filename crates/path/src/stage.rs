@@ -127,6 +127,8 @@ pub enum Effect {
     },
     /// Classify this whole datagram afresh (its fragments have been put together).
     Reclassify(Message),
+    /// This message, as the program gave it, leaves by another device: by the path of the same socket there.
+    Elsewhere(Message),
     /// Tell the path of this flow something (an ICMP error found its cause): queued inward on it, if it exists.
     Notify(FlowKey, crate::Control),
 }

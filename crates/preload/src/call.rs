@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+use scoutline_abi::Region;
 use scoutline_abi::layout::{CALL_COUNT, Call, EXCLUSIVE, call_state, engine_state};
 
 use crate::wait::Woken;
@@ -16,12 +17,17 @@ pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
 }
 
 /// The same for a call that is answered with words, too.
-pub(crate) fn call_for(op: u32, slot: u32, mut arguments: [u64; 4]) -> (i32, [u64; 4]) {
+pub(crate) fn call_for(op: u32, slot: u32, arguments: [u64; 4]) -> (i32, [u64; 4]) {
     let gone = (-libc::ECONNRESET, [0; 4]);
     let Some(region) = attach::region() else { return gone };
     if attach::dead() {
         return gone;
     }
+    real::uncancelled(|| ask(region, op, slot, arguments)).unwrap_or(gone)
+}
+
+/// `None`: the engine is gone.
+fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4]) -> Option<(i32, [u64; 4])> {
     let set = wait::thread_set();
     let (index, call) = take();
     call.op.store(op, Ordering::Relaxed);
@@ -76,7 +82,7 @@ pub(crate) fn call_for(op: u32, slot: u32, mut arguments: [u64; 4]) -> (i32, [u6
             },
         };
         if !alive {
-            return gone;
+            return None;
         }
     }
     let result = call.result.load(Ordering::Relaxed);
@@ -85,7 +91,7 @@ pub(crate) fn call_for(op: u32, slot: u32, mut arguments: [u64; 4]) -> (i32, [u6
     }
     call.state.store(call_state::FREE, Ordering::Release);
     region.header().calls_taken.0[index / 64].fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
-    (result, arguments)
+    Some((result, arguments))
 }
 
 /// A free call, taken.

@@ -46,6 +46,7 @@ pub mod limit;
 pub mod nd;
 pub mod net;
 pub mod request;
+pub mod route;
 pub mod tcp;
 pub mod udp;
 
