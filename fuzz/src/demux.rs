@@ -289,7 +289,7 @@ impl Host {
                 self.flows.get(&key).copied().or(Some(id))
             }
             Verdict::NoPath => self.flows.get(&key).copied().or_else(|| self.net.interface.stray_path(&key)),
-            Verdict::Drop(_) => None,
+            Verdict::Drop(_) | Verdict::Group => None,
             Verdict::Up(_) => panic!("the graph resolves these"),
         };
         if let Some(id) = id {

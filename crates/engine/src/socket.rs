@@ -4,6 +4,7 @@
 mod asked;
 mod datagram;
 mod end;
+mod membership;
 mod module;
 mod stream;
 

@@ -16,7 +16,12 @@ pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
 }
 
 /// The same for a call that is answered with words, too.
-pub(crate) fn call_for(op: u32, slot: u32, mut arguments: [u64; 4]) -> (i32, [u64; 4]) {
+pub(crate) fn call_for(op: u32, slot: u32, arguments: [u64; 4]) -> (i32, [u64; 4]) {
+    call_with(op, slot, arguments, 0)
+}
+
+/// The same for a call that has one argument more.
+pub(crate) fn call_with(op: u32, slot: u32, mut arguments: [u64; 4], more: u64) -> (i32, [u64; 4]) {
     let gone = (-libc::ECONNRESET, [0; 4]);
     let Some(region) = attach::region() else { return gone };
     if attach::dead() {
@@ -31,6 +36,7 @@ pub(crate) fn call_for(op: u32, slot: u32, mut arguments: [u64; 4]) -> (i32, [u6
     for (to, from) in call.arguments.iter().zip(arguments) {
         to.store(from, Ordering::Relaxed);
     }
+    call.more.store(more, Ordering::Relaxed);
     call.state.store(call_state::POSTED, Ordering::Release);
     region.header().calls_pending.0[index / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
     fence(Ordering::SeqCst);

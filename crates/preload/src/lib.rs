@@ -10,7 +10,7 @@
 //! reach    where paths lead: is a socket ours?
 //! life     bind, listen, connect, accept, close, dup: who holds which socket
 //! stream, datagram, sendfile   bytes between user memory and rings
-//! control, errors, ip_options   what stands beside datagrams, and errors about them
+//! control, errors, ip_options, groups   what stands beside datagrams, errors about them
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
 //! wait     sleeping on a poll set's pipe; a bounded spin before
@@ -32,6 +32,7 @@ mod epoll;
 mod errors;
 mod export;
 mod extent;
+mod groups;
 mod ip_options;
 mod life;
 mod lock;

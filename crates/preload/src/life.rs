@@ -16,7 +16,8 @@ use scoutline_base::Address;
 use crate::address::{self, Given, Name};
 use crate::lock::Lock;
 use crate::reach::{
-    is_reached, is_served_address, kernel_name, kernel_port, may_bind, serves_any, speaks, suitable,
+    is_broadcast, is_reached, is_served_address, kernel_name, kernel_port, may_bind, serves_any, speaks,
+    suitable,
 };
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
@@ -118,6 +119,23 @@ pub(crate) fn adopt_for_options(fd: c_int) -> Option<Socket> {
         return None;
     }
     adopt(fd, slot_kind::STREAM, family, name).ok()
+}
+
+/// `fd` for a group of ours: a datagram socket that may become ours does so now, bound or not.
+pub(crate) fn adopt_for_groups(fd: c_int) -> Option<Socket> {
+    if !matches!(table::look(fd), Entry::Candidate { .. }) {
+        return None;
+    }
+    let Some((slot_kind::DATAGRAM, family)) = suitable(fd) else { return None };
+    let name = kernel_name(fd).filter(|name| name.port != 0);
+    adopt(fd, slot_kind::DATAGRAM, family, name.map(Name::anywhere)).ok()
+}
+
+/// A datagram socket of ours that nobody has bound gets a port.
+pub(crate) fn bind_anywhere(socket: Socket) -> isize {
+    // Its descriptor is not needed: the option is read when it is bound to an address of IPv6.
+    let [high, low] = unbound(socket.is_inet6()).address.words();
+    call::call(call_op::BIND, socket.index, [low, 0, 0, high]).min(0) as isize
 }
 
 /// The descriptor goes back to the kernel's socket behind it.
@@ -223,6 +241,12 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
 pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
     let given = address::parse(address, len);
     let kernel = || real::ours(real::connect(fd, address, len) as isize);
+    if let Given::Inet(to) = given
+        && !options::may_broadcast(fd)
+        && is_broadcast(to.address)
+    {
+        return err(libc::EACCES);
+    }
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),

@@ -65,8 +65,21 @@ impl Core {
         match local.address {
             Address::UNSPECIFIED_V4 => true,
             Address::UNSPECIFIED_V6 => interface.ip6.enabled,
+            address if address.is_multicast() => address.is_v4() || interface.ip6.enabled,
+            address if self.is_for_many(address) => {
+                let v4 = address.as_v4();
+                v4.is_some_and(|v4| v4.is_broadcast() || interface.is_directed_broadcast(v4))
+            }
             address => address == interface.address.get().into() || interface.ip6.may_be_ours(address),
         }
+    }
+
+    /// True for addresses of groups and of everybody, which sockets are bound to and do not send from.
+    pub(super) fn is_for_many(&self, address: Address) -> bool {
+        let everybody = |v4: std::net::Ipv4Addr| {
+            v4.is_broadcast() || self.nets.iter().any(|net| net.interface().is_directed_broadcast(v4))
+        };
+        address.is_multicast() || address.as_v4().is_some_and(everybody)
     }
 
     /// The net that reaches an address; a link-local one in this scope, if it has one.
@@ -97,7 +110,7 @@ impl Core {
 
     /// The address that a socket bound to `local` has towards a peer.
     pub(super) fn source_towards(&self, net: usize, local: Address, remote: Address) -> Option<Address> {
-        if !local.is_unspecified() && !local.is_v4() {
+        if !local.is_unspecified() && !local.is_v4() && !local.is_multicast() {
             return Some(local);
         }
         self.nets[net].interface().source_for(remote)

@@ -89,6 +89,7 @@ impl Core {
                 self.tell_transport(&end, argument(0), call, now)
             }
             call_op::GET_OPTION => self.tell_option(&end, argument(0), call),
+            call_op::MEMBERSHIP => self.change_membership(&end, call),
             call_op::TOO_LONG => {
                 let error = ErrorRecord {
                     errno: libc::EMSGSIZE as u32,
@@ -133,6 +134,9 @@ impl Core {
             return Err(libc::EINVAL);
         }
         let protocol = protocol_of(end);
+        if protocol == TCP && self.is_for_many(local.address) {
+            return Err(libc::EADDRNOTAVAIL);
+        }
         let Some(first) = self.places_of(end, local).first().map(|&(net, _)| net) else {
             return Err(libc::EADDRNOTAVAIL);
         };
@@ -334,6 +338,7 @@ impl Core {
             Some(remote) => self.source_towards(net, bound.address, remote.address),
             // Without IPv6 on that net there is only IPv4.
             None if !self.covers(net, bound) => Some(Address::UNSPECIFIED_V4),
+            None if self.is_for_many(bound.address) => Some(bound.address.unspecified()),
             None => Some(bound.address),
         };
         let address = address.ok_or(libc::EADDRNOTAVAIL)?;
@@ -378,6 +383,7 @@ impl Core {
         match key {
             Some(key) => self.bind_flow(id, key),
             None => {
+                end.shared().local_address.store(bound.address);
                 for (_, place) in self.places_of(end, bound).into_iter().filter(|(at, _)| *at == net) {
                     self.nets[net].udp.listen(place, class.number, id);
                 }

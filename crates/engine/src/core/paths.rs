@@ -182,6 +182,7 @@ impl Core {
                 }
                 Effect::NotAdmitted { class, reason } => self.finished.on_drop(class, reason),
                 Effect::Reclassify(message) => self.classify(net, message, now),
+                Effect::Loop(message) => self.loop_back(net, &message),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
             }
         }

@@ -600,6 +600,7 @@ fn datagrams_there_and_back() {
 
 mod admission;
 mod classes;
+mod datagrams;
 mod defer;
 mod floods;
 mod forward;

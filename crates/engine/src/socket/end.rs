@@ -18,6 +18,7 @@ use crate::arena::Ring;
 use crate::extend::Duty;
 use crate::file::FileMap;
 use crate::program::Program;
+use crate::socket::membership::Memberships;
 use crate::socket::module::Standing;
 use crate::wishes::Wishes;
 
@@ -80,6 +81,8 @@ pub(crate) struct SocketEnd {
     pub(crate) duty: Cell<Duty>,
     /// The program has closed it.
     pub(crate) closed: Cell<bool>,
+    /// The groups that it is in.
+    pub(crate) memberships: Memberships,
     /// Datagrams that found no room.
     pub(crate) lost: Cell<u32>,
     /// What the way to the peer, or the link, carries: our own copy.
@@ -124,6 +127,7 @@ impl SocketEnd {
             freed: Cell::new(0),
             duty: Cell::default(),
             closed: Cell::new(false),
+            memberships: Memberships::default(),
             lost: Cell::new(0),
             mtu: Cell::new(0),
             errors: Cell::default(),

@@ -1,0 +1,240 @@
+/* What the cases of the comparison share.
+ *
+ *     PROGRAM OWN_ADDRESS PEER_ADDRESS PEER_PORT [CASE]
+ *
+ * Without CASE all cases run, each as a new image of this program, so that none sees what another left behind, and
+ * with a limit of time. A case prints what each call gave (T), and what the other host says (tell). What it prints on
+ * the kernel and on paths has to be the same, descriptor numbers included.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SOON_MS = 4000, CASE_S = 20, CASES = 128, HIGH = 700 };
+
+static const char *own, *peer, *program, *case_name, *peer_port;
+static pid_t case_thread;
+static int control = -1;
+static char answer[256];
+
+struct test_case {
+    const char *name;
+    void (*run)(void);
+};
+static struct test_case cases[CASES];
+static int case_count;
+
+/* Defines a case and enters it in the list. */
+#define CASE(title)                                                                                                    \
+    static void title(void);                                                                                           \
+    __attribute__((constructor)) static void enter_##title(void) {                                                     \
+        cases[case_count++] = (struct test_case){#title, title};                                                       \
+    }                                                                                                                  \
+    static void title(void)
+
+/* One line of the transcript, in one write. Those of other threads and of children are marked: when they come among
+ * those of the case itself is nobody's promise. */
+__attribute__((format(printf, 1, 2))) static void out(const char *format, ...) {
+    char line[1024];
+    int n = snprintf(line, sizeof line, "%s%s: ", case_name, gettid() == case_thread ? "" : "+");
+    va_list arguments;
+    va_start(arguments, format);
+    n += vsnprintf(line + n, sizeof line - n - 1, format, arguments);
+    va_end(arguments);
+    if (n > (int)sizeof line - 2) n = sizeof line - 2;
+    line[n++] = '\n';
+    if (write(1, line, n) != n) _exit(3);
+}
+
+static void die(const char *what) {
+    out("FAILED: %s (%s)", what, strerrorname_np(errno));
+    _exit(4);
+}
+
+/* Makes a call and prints what it gave. */
+#define T(call)                                                                                                        \
+    ({                                                                                                                 \
+        errno = 0;                                                                                                     \
+        long result_ = (long)(call);                                                                                   \
+        int errno_ = errno;                                                                                            \
+        out("%s = %ld %s", #call, result_, result_ < 0 ? strerrorname_np(errno_) : "");                                \
+        errno = errno_;                                                                                                \
+        result_;                                                                                                       \
+    })
+
+/* What should hold before a case is about anything. */
+#define NEED(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition)) die(#condition);                                                                             \
+    } while (0)
+
+/* Has the other host do something; prints and returns its answer. */
+__attribute__((format(printf, 1, 2))) static const char *tell(const char *format, ...) {
+    char line[256];
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(line, sizeof line - 1, format, arguments);
+    va_end(arguments);
+    char command[256];
+    memcpy(command, line, n + 1);
+    line[n++] = '\n';
+    NEED(send(control, line, n, MSG_NOSIGNAL) == n);
+    int got = 0;
+    do {
+        int part = recv(control, answer + got, sizeof answer - 1 - got, 0);
+        NEED(part > 0);
+        got += part;
+    } while (answer[got - 1] != '\n');
+    answer[got - 1] = 0;
+    if (strncmp(command, "connect", 7) && strncmp(command, "listen", 6) && strncmp(command, "bind", 4) &&
+        strncmp(command, "sendto", 6))
+        out("peer %s -> %s", command, answer);
+    return answer;
+}
+
+static struct sockaddr_in name_of(const char *host, int port) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
+    inet_pton(AF_INET, host, &name.sin_addr);
+    return name;
+}
+
+#define ADDRESS(name) (struct sockaddr *)&(name), sizeof(name)
+
+static int port_of(int fd) {
+    struct sockaddr_in name;
+    socklen_t len = sizeof name;
+    NEED(getsockname(fd, (struct sockaddr *)&name, &len) == 0);
+    return ntohs(name.sin_port);
+}
+
+static int on = 1;
+
+/* A socket that listens at our address. */
+static int listener(void) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in name = name_of(own, 0);
+    NEED(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+    NEED(bind(fd, ADDRESS(name)) == 0 && listen(fd, 16) == 0);
+    return fd;
+}
+
+/* A connection that we accepted; the other host calls its end `name`. */
+static int accepted(const char *name) {
+    int fd = listener();
+    tell("connect %s %s %d", name, own, port_of(fd));
+    int new = accept(fd, NULL, NULL);
+    NEED(new >= 0 && close(fd) == 0);
+    NEED(dup2(new, fd) == fd && close(new) == 0);
+    return fd;
+}
+
+/* A connection that we opened; the other host calls its end `name`. */
+static int connected(const char *name) {
+    int port = atoi(tell("listen L%s", name));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = name_of(peer, port);
+    NEED(fd >= 0 && connect(fd, ADDRESS(to)) == 0);
+    NEED(!strcmp(tell("accept L%s %s", name, name), "ok"));
+    return fd;
+}
+
+static void nonblock(int fd) {
+    NEED(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
+}
+
+/* Waits until `fd` has one of these events: what they are then. */
+static int await(int fd, int events) {
+    struct pollfd one = {fd, events, 0};
+    return poll(&one, 1, SOON_MS) == 1 ? one.revents : -1;
+}
+
+static int now_has(int fd, int events) {
+    struct pollfd one = {fd, events, 0};
+    poll(&one, 1, 0);
+    return one.revents;
+}
+
+static int option(int fd, int level, int name) {
+    int value = -12345;
+    socklen_t len = sizeof value;
+    return getsockopt(fd, level, name, &value, &len) == 0 ? value : -errno;
+}
+
+static int set_option(int fd, int level, int name, int value) {
+    return setsockopt(fd, level, name, &value, sizeof value);
+}
+
+static void run_case(const struct test_case *test) {
+    case_name = test->name;
+    case_thread = gettid();
+    alarm(CASE_S);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = name_of(peer, atoi(peer_port));
+    NEED(fd >= 0 && connect(fd, ADDRESS(to)) == 0);
+    /* Out of the way, and not for those whom a case starts. */
+    control = fcntl(fd, F_DUPFD_CLOEXEC, HIGH);
+    NEED(control >= 0 && close(fd) == 0);
+    NEED(setsockopt(control, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+    test->run();
+    out("done");
+}
+
+/* What a program that was started with sockets does, by its last argument. */
+static int started(const char *role);
+
+int main(int count, char **arguments) {
+    program = arguments[0];
+    case_thread = gettid();
+    if (count == 3 && !strcmp(arguments[1], "started")) return started(arguments[2]);
+    if (count < 4) return 2;
+    own = arguments[1], peer = arguments[2], peer_port = arguments[3];
+    setvbuf(stdout, NULL, _IONBF, 0);
+    for (int i = 0; i < case_count; i++) {
+        if (count > 4) {
+            if (!strcmp(arguments[4], cases[i].name)) {
+                run_case(&cases[i]);
+                return 0;
+            }
+            continue;
+        }
+        case_name = cases[i].name;
+        case_thread = gettid();
+        pid_t child = fork();
+        if (child == 0) {
+            execl(program, program, own, peer, peer_port, cases[i].name, NULL);
+            _exit(5);
+        }
+        int status;
+        while (waitpid(child, &status, 0) < 0 && errno == EINTR);
+        if (status) out("ended with status %x", status);
+    }
+    return 0;
+}

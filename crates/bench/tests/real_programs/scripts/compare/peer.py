@@ -1,0 +1,170 @@
+"""The other host of the comparison: does what a case tells it, one line at a time, and answers each when it is done.
+
+    peer.py ADDRESS PORT
+
+A case connects to PORT and says, for sockets that it names by a letter:
+listen L | accept L C | connect C HOST PORT | send C TEXT | fill C BYTES | urgent C BYTE | read C BYTES | drain C |
+shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
+option S LEVEL NAME VALUE | sendto_long D HOST PORT BYTES | recvmsg D | any D PORT | join D GROUP
+All sockets of a case are closed when its connection ends.
+"""
+import errno, socket, struct, sys
+
+HOST = sys.argv[1]
+PATIENCE_S = 8
+
+
+class Case:
+    def __init__(self):
+        self.sockets = {}
+
+    def add(self, name, s):
+        s.settimeout(PATIENCE_S)
+        self.sockets[name] = s
+        return "ok"
+
+    def listen(self, name, backlog="16"):
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind((HOST, 0))
+        s.listen(int(backlog))
+        self.add(name, s)
+        return str(s.getsockname()[1])
+
+    def accept(self, name, new):
+        return self.add(new, self.sockets[name].accept()[0])
+
+    def connect(self, name, host, port):
+        s = socket.socket()
+        self.add(name, s)
+        s.connect((host, int(port)))
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return "ok"
+
+    def send(self, name, text):
+        self.sockets[name].sendall(text.encode())
+        return "ok"
+
+    def fill(self, name, count):
+        self.sockets[name].sendall(b"x" * int(count))
+        return "ok"
+
+    def urgent(self, name, byte):
+        self.sockets[name].send(byte.encode(), socket.MSG_OOB)
+        return "ok"
+
+    def read(self, name, count):
+        got = b""
+        while len(got) < int(count):
+            part = self.sockets[name].recv(int(count) - len(got))
+            if not part:
+                return f"{len(got)} then end"
+            got += part
+        return got.decode() if len(got) < 64 else f"{len(got)} bytes"
+
+    def drain(self, name):
+        total = 0
+        try:
+            while part := self.sockets[name].recv(1 << 16):
+                total += len(part)
+        except OSError as error:
+            return f"{total} then {errno.errorcode.get(error.errno, error)}"
+        return f"{total} then end"
+
+    def shut(self, name):
+        self.sockets[name].shutdown(socket.SHUT_WR)
+        return "ok"
+
+    def close(self, name):
+        self.sockets.pop(name).close()
+        return "ok"
+
+    def reset(self, name):
+        s = self.sockets.pop(name)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        s.close()
+        return "ok"
+
+    def bind(self, name):
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.bind((HOST, 0))
+        self.add(name, s)
+        return str(s.getsockname()[1])
+
+    def sendto(self, name, host, port, text):
+        self.sockets[name].sendto(text.encode(), (host, int(port)))
+        return "ok"
+
+    def recvfrom(self, name):
+        return self.sockets[name].recv(1 << 16).decode()
+
+    def sendto_empty(self, name, host, port):
+        self.sockets[name].sendto(b"", (host, int(port)))
+        return "ok"
+
+    def option(self, name, level, option, value):
+        self.sockets[name].setsockopt(int(level), int(option), int(value))
+        return "ok"
+
+    def sendto_long(self, name, host, port, count):
+        data = bytes(ord("a") + i % 26 for i in range(int(count)))
+        self.sockets[name].sendto(data, (host, int(port)))
+        return "ok"
+
+    def recvmsg(self, name):
+        """A datagram with its TTL and type of service; long ones are only counted."""
+        s = self.sockets[name]
+        data, beside, _, sender = s.recvmsg(1 << 16, 256)
+        facts = {kind: value[0] for level, kind, value in beside if level == socket.IPPROTO_IP}
+        text = data.decode() if len(data) < 40 else f"{len(data)} bytes"
+        ttl, tos = facts.get(socket.IP_TTL), facts.get(socket.IP_TOS)
+        return f"{text}, ttl {ttl}, tos {tos}, from {sender[0]}"
+
+    def join(self, name, group):
+        """A socket of its own at a port that the host's sockets may share, in a group."""
+        s = self.sockets[name]
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + socket.inet_aton(HOST))
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(HOST))
+        return "ok"
+
+    def any(self, name, port):
+        """A socket that takes what comes to every address."""
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        s.bind(("", int(port)))
+        self.add(name, s)
+        return str(s.getsockname()[1])
+
+    def end(self):
+        for s in self.sockets.values():
+            s.close()
+
+
+def serve(control):
+    case = Case()
+    with control, control.makefile("rw", newline="\n") as lines:
+        for line in lines:
+            command, *arguments = line.split()
+            try:
+                answer = getattr(case, command)(*arguments)
+            except TimeoutError:
+                answer = "timed out"
+            except OSError as error:
+                answer = errno.errorcode.get(error.errno, str(error))
+            lines.write(answer + "\n")
+            lines.flush()
+    case.end()
+
+
+# Several errors in a row are a part of what cases ask for.
+for limit in "ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit":
+    with open(f"/proc/sys/net/{limit}", "w") as file:
+        file.write("0")
+listener = socket.create_server((HOST, int(sys.argv[2])), backlog=8)
+print("ready", flush=True)
+while True:
+    try:
+        serve(listener.accept()[0])
+    except OSError:
+        pass  # a case that ended in the middle
