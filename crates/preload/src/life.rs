@@ -194,6 +194,7 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
         && let Some((kind, family)) = suitable(fd)
         && (to.address.is_unspecified() || speaks(fd, family, to.address))
         && (family == libc::AF_INET6 || to.address.is_v4())
+        && (kind == slot_kind::DATAGRAM || !to.address.is_multicast())
     {
         return match adopt(fd, kind, family, Some(to)) {
             Ok(_) => 0,

@@ -5,7 +5,7 @@
 A case connects to PORT and says, for sockets that it names by a letter:
 listen L | accept L C | connect C HOST PORT | send C TEXT | fill C BYTES | urgent C BYTE | read C BYTES | drain C |
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
-option S LEVEL NAME VALUE | sendto_long D HOST PORT BYTES | recvmsg D | any D PORT | join D GROUP
+option S LEVEL NAME VALUE | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT | join D GROUP
 All sockets of a case are closed when its connection ends.
 """
 import errno, socket, struct, sys
@@ -127,7 +127,7 @@ class Case:
         s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(HOST))
         return "ok"
 
-    def any(self, name, port):
+    def bind_any(self, name, port):
         """A socket that takes what comes to every address."""
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
