@@ -66,11 +66,8 @@ pub(crate) fn set(
     if !matches!(level, IPPROTO_IP | IPPROTO_IPV6) || !reach::serves_any() {
         return None;
     }
-    let change = match parse(level, name, from, len)? {
-        Ok(change) => change,
-        // The kernel says what is wrong with it.
-        Err(_) => return None,
-    };
+    // The kernel says what is wrong with one that cannot be read.
+    let Ok(change) = parse(level, name, from, len)? else { return None };
     let known = table::socket(fd).and_then(Socket::at);
     let interface = match change.which {
         Which::Any if known.is_some() => Some(0),

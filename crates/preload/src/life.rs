@@ -133,7 +133,6 @@ pub(crate) fn adopt_for_groups(fd: c_int) -> Option<Socket> {
 
 /// A datagram socket of ours that nobody has bound gets a port.
 pub(crate) fn bind_anywhere(socket: Socket) -> isize {
-    // Its descriptor is not needed: the option is read when it is bound to an address of IPv6.
     let [high, low] = unbound(socket.is_inet6()).address.words();
     call::call(call_op::BIND, socket.index, [low, 0, 0, high]).min(0) as isize
 }

@@ -354,7 +354,7 @@ impl Change {
             return vec![record(kind, now.sources.iter().copied().collect())];
         }
         let (wanted, others): (Vec<Address>, Vec<Address>) =
-            self.touched.iter().partition(|source| now.takes(**source));
+            self.touched.iter().copied().partition(|&source| now.takes(source));
         let records = [record(RecordKind::Allow, wanted), record(RecordKind::Block, others)];
         records.into_iter().filter(|record| !record.sources.is_empty()).collect()
     }
