@@ -359,6 +359,8 @@ impl Host {
                 }
             }
             Effect::SetClass { .. } | Effect::NotAdmitted { .. } => panic!("nobody here looks into requests"),
+            // There are no sockets.
+            Effect::Loop(_) => {}
             Effect::Destroy => {
                 assert!(!self.services.contains(&id) && !self.listeners.contains(&id), "it serves all");
                 self.flows.retain(|_, path| *path != id);
