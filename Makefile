@@ -8,7 +8,7 @@ RELEASE := $(TARGET)/release
 # Experiments and demo need root: network namespaces, packet sockets.
 SUDO    := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 
-.PHONY: help deps build demo test check bench install uninstall clean
+.PHONY: help deps build packetdrill demo test check bench install uninstall clean
 
 help:
 	@echo 'make demo     a preferred client stays fast: set-up, build, run, table, figure'
@@ -16,6 +16,7 @@ help:
 	@echo 'make check    format, clippy with warnings as errors, documentation'
 	@echo 'make bench    every experiment, quick (NAME=prefer for one, QUICK= for full length)'
 	@echo 'make build    the release build'
+	@echo 'make packetdrill  the plug-in for google/packetdrill'
 	@echo 'make install  program, library, manual pages, completions (PREFIX=$(PREFIX), DESTDIR=)'
 
 deps:
@@ -23,6 +24,9 @@ deps:
 
 build:
 	$(CARGO) build --release --locked -p scoutline-cli -p scoutline-preload
+
+packetdrill:
+	$(CARGO) build --release --locked -p scoutline-packetdrill
 
 demo: deps build
 	$(SUDO) $(RELEASE)/scoutline demo
@@ -42,9 +46,10 @@ bench: deps build
 		$(SUDO) $(RELEASE)/scoutline bench $$name $(QUICK) --plot $$name.svg || exit 1; \
 	done
 
-install: build
+install: build packetdrill
 	install -D -m 755 $(RELEASE)/scoutline $(DESTDIR)$(PREFIX)/bin/scoutline
 	install -D -m 755 $(RELEASE)/libscoutline_preload.so $(DESTDIR)$(PREFIX)/lib/scoutline/libscoutline_preload.so
+	install -D -m 755 $(RELEASE)/libscoutline_packetdrill.so $(DESTDIR)$(PREFIX)/lib/scoutline/libscoutline_packetdrill.so
 	install -D -m 644 packaging/scoutline.toml $(DESTDIR)$(PREFIX)/share/doc/scoutline/scoutline.toml
 	install -D -m 644 crates/scout/include/scoutline.h $(DESTDIR)$(PREFIX)/include/scoutline.h
 	$(RELEASE)/scoutline man --dir $(TARGET)/man

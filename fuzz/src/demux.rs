@@ -359,6 +359,7 @@ impl Host {
                 }
             }
             Effect::SetClass { .. } | Effect::NotAdmitted { .. } => panic!("nobody here looks into requests"),
+            Effect::Elsewhere(_) => panic!("there is one device"),
             // There are no sockets.
             Effect::Loop(_) => {}
             Effect::Destroy => {

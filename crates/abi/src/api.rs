@@ -107,6 +107,9 @@ pub struct PathRow {
     /// Which policy serves it.
     #[serde(flatten)]
     pub scheduling: Scheduling,
+    /// The device on which its packets come; `local`: they are of programs of this machine.
+    #[serde(default)]
+    pub device: String,
     /// Our address and port.
     pub local: Option<String>,
     /// The peer's.
@@ -189,6 +192,41 @@ pub struct Stat {
     pub programs: Vec<ProgramRow>,
     /// What is degraded here and why.
     pub notices: Vec<String>,
+    /// Our addresses.
+    #[serde(default)]
+    pub addresses: Vec<AddressRow>,
+    /// The ways to networks, the best first.
+    #[serde(default)]
+    pub routes: Vec<RouteRow>,
+}
+
+/// One of our addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressRow {
+    /// The device.
+    pub device: String,
+    /// With the length of its network's prefix.
+    pub address: String,
+    /// `preferred`, or what IPv6 has beside that.
+    pub state: String,
+}
+
+/// One way to a network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteRow {
+    /// The network.
+    pub to: String,
+    /// `link`, `via` or how it is refused.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The router.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+    /// The device; none where packets are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Of two to the same network the smaller one's is taken.
+    pub metric: u32,
 }
 
 /// One class.

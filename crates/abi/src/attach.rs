@@ -1,7 +1,7 @@
 //! The attach socket: SOCK_SEQPACKET, fixed-size messages, descriptors beside them (SCM_RIGHTS).
 //!
-//! A connection stands for one process: when it closes, the process is gone (or has called `exec`), and the daemon
-//! releases what it held.
+//! A connection stands for one process: when it closes, the process is gone (or has called `exec`: what goes on in the
+//! new image has a connection of its own), and the daemon releases what it held.
 //!
 //! ```text
 //! shim                            daemon
@@ -28,7 +28,8 @@ pub mod kind {
     /// `value` is the set to give back.
     pub const FREE_SET: u32 = 3;
     /// A record and a connection for a child about to be forked. The daemon copies nothing: the parent writes the
-    /// child's `holds` itself.
+    /// child's `holds` itself. With [`super::flag::NEW_IMAGE`] the child is what this process becomes by `exec`, or
+    /// starts by `posix_spawn`.
     pub const FORK: u32 = 4;
     /// A file to send from, readable and regular, as the descriptor beside the message. Answer: its number.
     pub const FILE: u32 = 5;
@@ -38,10 +39,12 @@ pub mod kind {
     pub const REFUSED: u32 = 101;
 }
 
-/// What a program says of itself when it attaches.
+/// What a program says of itself.
 pub mod flag {
     /// It is background: its paths are served in idle time only.
     pub const BACKGROUND: u32 = 1;
+    /// Beside FORK: for a new program image, which knows none of the poll sets.
+    pub const NEW_IMAGE: u32 = 2;
 }
 
 /// One message.

@@ -91,12 +91,16 @@ pub mod served_flag {
     pub const EXTENTS: u32 = 1 << 0;
     /// A gateway leads on to other networks of this family.
     pub const GATEWAY: u32 = 1 << 1;
+    /// Programs on paths of this machine reach each other.
+    pub const OWN_LINK: u32 = 1 << 2;
+    /// Where a route leads: none of our addresses.
+    pub const ROUTE: u32 = 1 << 3;
 }
 
 /// A network that paths serve.
 #[repr(C)]
 pub struct Served {
-    /// Our address.
+    /// Our address; of a route its network.
     pub address: AtomicAddress,
     /// Bits of the 128 that name its network.
     pub prefix: AtomicU32,
@@ -143,6 +147,9 @@ pub struct ProcessRecord {
     /// Slots that it holds, one bit each. Written by its process; by its parent before a fork; read by the daemon
     /// when the process is gone.
     pub holds: [AtomicU64; SLOT_WORDS],
+    /// 1: when the process is gone, that is no crash but `exec`: what only it holds is closed, not reset. Written by
+    /// its process.
+    pub ends_well: AtomicU32,
 }
 
 /// Something that waits for sockets: an epoll descriptor, or a thread in a blocking call, in `poll` or `select`.
@@ -225,12 +232,15 @@ pub mod call_op {
     /// What a socket's path has: argument [`super::slot_option`] number. Result: its value; for CLASS the length of the
     /// name, and the arguments are the name as for SET_CLASS.
     pub const GET_OPTION: u32 = 8;
+    /// Whether somebody on paths takes what is sent to an address of this machine: arguments as for CONNECT, but for
+    /// the third, the kind of socket. The slot does not matter. Result: 0 or 1.
+    pub const IS_LISTENED_AT: u32 = 9;
     /// Queue an error of this machine's: a datagram was too long. Arguments: its destination (second word), port | the
     /// MTU << 16, nothing, its destination (first word).
-    pub const TOO_LONG: u32 = 9;
+    pub const TOO_LONG: u32 = 16;
     /// Change what groups a datagram socket is in. Arguments: the group and the source (both words of each, the first
     /// first); `more`: [`super::membership`] | Linux's number of the interface << 32.
-    pub const MEMBERSHIP: u32 = 10;
+    pub const MEMBERSHIP: u32 = 17;
 }
 
 /// What MEMBERSHIP does.
@@ -330,6 +340,8 @@ pub mod slot_state {
     pub const FAILED: u32 = 1 << 4;
     /// It has a local address.
     pub const BOUND: u32 = 1 << 5;
+    /// What it sends must stand in its ring: no extents.
+    pub const COPIES: u32 = 1 << 6;
 }
 
 /// Bits of [`Slot::requests`], set by shims.
@@ -375,6 +387,10 @@ pub struct Extent {
     pub file: AtomicU32,
 }
 
+/// Holder of a direction's lock: the engine, which has tried to take it and exchanges the ring for a larger one. It
+/// waits for nothing meanwhile.
+pub const ENGINE_HOLDS: u32 = u32::MAX;
+
 /// A socket.
 #[repr(C, align(64))]
 pub struct Slot {
@@ -412,7 +428,8 @@ pub struct Slot {
     pub requests: AtomicU32,
     /// See [`slot_flag`].
     pub flags: AtomicU32,
-    /// Holder of the receive side: process record plus one; 0 free.
+    /// Holder of the receive side: process record plus one, or [`ENGINE_HOLDS`]; 0 free. Offset, size and contents of
+    /// a stream's ring change under it only, but for the bytes that the cursors hand over.
     pub receive_lock: AtomicU32,
     /// Holder of the send side.
     pub send_lock: AtomicU32,
@@ -439,7 +456,8 @@ pub struct Slot {
     pub send_timeout_us: AtomicU64,
     /// SO_RCVLOWAT.
     pub receive_low_water: AtomicU32,
-    /// SO_RCVBUF and SO_SNDBUF as the program set them, for reading back.
+    /// SO_RCVBUF and SO_SNDBUF as the program set them, before Linux's doubling; 0: not set. The engine reads them when
+    /// it makes a stream's rings larger: what was set is as far as they grow.
     pub asked_receive_buffer: AtomicU32,
     /// See `asked_receive_buffer`.
     pub asked_send_buffer: AtomicU32,
@@ -451,8 +469,10 @@ pub struct Slot {
     pub server: AtomicU32,
     /// Scope of a link-local `remote_address` or `local_address`: Linux's number of the interface.
     pub scope: AtomicU32,
+    /// Messages under way (SCM_RIGHTS) that hold it. Written by shims.
+    pub in_flight: AtomicU32,
     /// Spare.
-    pub spare3: [AtomicU32; 2],
+    pub spare3: AtomicU32,
 
     // Lines 3 to 5: who waits.
     /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.

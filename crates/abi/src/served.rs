@@ -15,7 +15,7 @@ const READ_LIMIT: u32 = 1_000;
 /// One address of ours with its network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// Our address.
+    /// Our address; of a route its network.
     pub address: Address,
     /// Bits of the 128 that name its network.
     pub prefix_len: u8,
@@ -26,6 +26,16 @@ pub struct Network {
 }
 
 impl Network {
+    /// It has an address of ours; else it is only where a route leads.
+    pub fn is_ours(&self) -> bool {
+        self.flags & served_flag::ROUTE == 0
+    }
+
+    /// Programs on paths of this machine reach each other.
+    pub fn has_own_link(&self) -> bool {
+        self.flags & served_flag::OWN_LINK != 0
+    }
+
     /// A gateway leads on to other networks of its family.
     pub fn has_gateway(&self) -> bool {
         self.flags & served_flag::GATEWAY != 0

@@ -36,6 +36,7 @@ mod share;
 #[allow(unsafe_code)] // the system calls that the standard library has no safe form for
 mod sys;
 mod trace;
+mod wan;
 mod web;
 
 use std::path::PathBuf;
@@ -107,7 +108,7 @@ impl Options {
 
 type Experiment = fn(&Options) -> Result<Report>;
 
-const EXPERIMENTS: [(&str, &str, Experiment); 8] = [
+const EXPERIMENTS: [(&str, &str, Experiment); 9] = [
     ("micro", "demultiplexing and copies: what the primitives cost", micro::run),
     ("web", "throughput and response time against clients and file size", web::run),
     ("prefer", "a preferred client among standard ones", prefer::run),
@@ -115,6 +116,11 @@ const EXPERIMENTS: [(&str, &str, Experiment); 8] = [
     ("idle", "foreground beside unlimited background over a slow link, and what background gets", idle::run),
     ("flood", "a preferred client while minimum-size packets arrive as fast as can be sent", flood::run),
     ("share", "the engine and the rest of Linux on one core, when Linux has a share of it", share::run),
+    (
+        "wan",
+        "bulk transfer over long, lossy, reordering and policed lines, against the kernel's CUBIC",
+        wan::run,
+    ),
     ("sched", "the policies in virtual time, against the ideal", sched::run),
 ];
 

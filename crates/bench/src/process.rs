@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use serde::de::DeserializeOwned;
 
 use crate::{cleanup, sys};
 
@@ -38,6 +39,27 @@ pub struct Place {
 }
 
 impl Process {
+    /// Waits until it says that it is ready.
+    pub(crate) fn await_ready(&mut self, deadline: Instant) -> Result<()> {
+        while let Some(line) = self.line(deadline)? {
+            if line == "ready" {
+                return Ok(());
+            }
+        }
+        bail!("it ended before it was ready{}", self.log_tail())
+    }
+
+    /// Its report: the last line that it prints. It ends well.
+    pub(crate) fn report<T: DeserializeOwned>(&mut self, deadline: Instant) -> Result<T> {
+        let mut last = None;
+        while let Some(line) = self.line(deadline)? {
+            last = Some(line);
+        }
+        self.finish(deadline)?;
+        let last = last.with_context(|| format!("no report{}", self.log_tail()))?;
+        serde_json::from_str(&last).with_context(|| format!("not a report: {last}"))
+    }
+
     /// Starts `program` with `arguments` at `place`; its standard error goes to the file `log`.
     pub fn spawn(
         name: &str,

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use scoutline_bench::Options;
 use scoutline_daemon::config::{DEFAULT_CONTROL, Network};
 
 /// Paths for unmodified programs on unmodified Linux.
@@ -359,6 +360,11 @@ pub(crate) struct Experiment {
     /// own choice
     #[arg(long, value_name = "BOOL")]
     pub(crate) steer: Option<bool>,
+    /// How long the preferred client thinks between its requests, on average: the more it asks, the more of the
+    /// server's time goes into requests that are served alone
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = Options::default().think_us,
+          value_parser = clap::value_parser!(u64).range(..=10_000_000))]
+    pub(crate) think: u64,
     /// The kernel in our place too: what then differs is the bias of the method
     #[arg(long)]
     pub(crate) baseline: bool,

@@ -17,6 +17,7 @@ fn options(arguments: &Experiment) -> Options {
         seconds: arguments.seconds,
         only: arguments.only.clone(),
         steer: arguments.steer,
+        think_us: arguments.think,
         baseline: arguments.baseline,
         ..Options::default()
     }

@@ -60,13 +60,23 @@ fn text(stat: &Stat) -> String {
             devices.row(vec![name.clone(), counter.clone(), output::count(*value)]);
         }
     }
+    let mut addresses = Table::new(&["ADDRESS", "DEVICE", "STATE"]);
+    for own in &stat.addresses {
+        addresses.row(vec![own.address.clone(), own.device.clone(), own.state.clone()]);
+    }
+    let mut routes = Table::new(&["ROUTE", "TYPE", "VIA", "DEVICE", ">METRIC"]);
+    for route in &stat.routes {
+        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let (via, device) = (or_none(&route.via), or_none(&route.device));
+        routes.row(vec![route.to.clone(), route.kind.clone(), via, device, route.metric.to_string()]);
+    }
     let mut programs = Table::new(&["PROGRAM", ">PID", ">PROCESSES", ">SOCKETS"]);
     for program in &stat.programs {
         let numbers = [u64::from(program.pid), program.processes, program.sockets];
         programs
             .row([vec![program.name.clone()], numbers.map(|number| number.to_string()).to_vec()].concat());
     }
-    let _ = write!(text, "\n{engine}\n{classes}\n{policies}\n{devices}\n{programs}");
+    let _ = write!(text, "\n{engine}\n{classes}\n{policies}\n{devices}\n{addresses}\n{routes}\n{programs}");
     let _ = writeln!(text, "\ndrops without a path: {}", output::counts(&stat.drops));
     text
 }
@@ -74,7 +84,7 @@ fn text(stat: &Stat) -> String {
 #[cfg(test)]
 mod tests {
     use super::text;
-    use scoutline_abi::api::{ClassRow, Scheduling, Stat};
+    use scoutline_abi::api::{AddressRow, ClassRow, RouteRow, Scheduling, Stat};
 
     #[test]
     fn all_parts_are_told() {
@@ -87,10 +97,30 @@ mod tests {
             }],
             drops: [("bad-checksum".to_owned(), 2)].into(),
             notices: vec!["no real-time priority".into()],
+            addresses: vec![AddressRow {
+                device: "eth1".into(),
+                address: "10.0.0.5/24".into(),
+                state: "preferred".into(),
+            }],
+            routes: vec![RouteRow {
+                to: "192.168.0.0/16".into(),
+                kind: "blackhole".into(),
+                ..RouteRow::default()
+            }],
             ..Stat::default()
         };
         let text = text(&stat);
-        for part in ["busy", "1.5ms", "standard", "idle", "bad-checksum 2", "notice: no real-time priority"] {
+        let parts = [
+            "busy",
+            "1.5ms",
+            "standard",
+            "idle",
+            "bad-checksum 2",
+            "notice: no real-time priority",
+            "10.0.0.5/24",
+            "blackhole",
+        ];
+        for part in parts {
             assert!(text.contains(part), "{part} in {text}");
         }
     }

@@ -12,7 +12,7 @@
 //! packet.rs   frames as bytes       stack.rs   what a stack can do; stack/ours, stack/kernel
 //! suite.rs    which scripts there are, and what is known of them
 //! ```
-//! What the model program leaves out of a real one behind the shim: epoll, several processes, signals. Those are the
+//! What the model program leaves out of a real one behind the shim: several processes, signals, nested epolls. Those are the
 //! matter of the tests with real programs.
 #![allow(unsafe_code)] // copies to and from shared rings, and the kernel's system calls; each block says why it holds
 

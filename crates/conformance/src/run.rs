@@ -65,6 +65,7 @@ pub fn setting(script: &Script, how: How) -> Setting {
             .collect(),
         static_neighbour: script.option("arp") != Some("script"),
         seed: how.seed,
+        ..Setting::default()
     }
 }
 

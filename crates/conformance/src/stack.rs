@@ -3,24 +3,31 @@
 pub mod kernel;
 pub mod ours;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use scoutline_base::Address;
+use scoutline_engine::TcpSettings;
+
+use crate::packet::{GATEWAY, LOCAL, PREFIX};
 
 /// A call, with the script's descriptor numbers.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// `socket`
     Socket {
+        /// AF_INET6, else AF_INET.
+        inet6: bool,
         /// SOCK_STREAM, else SOCK_DGRAM.
         stream: bool,
         /// SOCK_NONBLOCK
         non_blocking: bool,
     },
-    /// `bind` to any address.
+    /// `bind`
     Bind {
         /// Descriptor.
         fd: i32,
-        /// Port.
-        port: u16,
+        /// Where.
+        at: (Address, u16),
     },
     /// `listen`
     Listen {
@@ -41,7 +48,7 @@ pub enum Op {
         /// Descriptor.
         fd: i32,
         /// The peer; `None`: AF_UNSPEC.
-        to: Option<(Ipv4Addr, u16)>,
+        to: Option<(Address, u16)>,
     },
     /// `sendto` and its kin.
     Send {
@@ -52,7 +59,7 @@ pub enum Op {
         /// MSG_ flags.
         flags: i32,
         /// Where to, when not to the peer.
-        to: Option<(Ipv4Addr, u16)>,
+        to: Option<(Address, u16)>,
         /// Bytes that are sent already: for the stack that does a blocking call in pieces.
         sent: usize,
     },
@@ -118,6 +125,30 @@ pub enum Op {
         /// Milliseconds.
         timeout: i32,
     },
+    /// `epoll_create`. Ours only, as the two that follow.
+    EpollCreate,
+    /// `epoll_ctl`
+    EpollControl {
+        /// Of the epoll.
+        epoll: i32,
+        /// EPOLL_CTL_ constant.
+        op: i32,
+        /// Of the socket.
+        fd: i32,
+        /// What is asked for.
+        events: u32,
+        /// What comes back with it.
+        data: u64,
+    },
+    /// `epoll_wait`; the answer's bytes are the events as in memory.
+    EpollWait {
+        /// Of the epoll.
+        epoll: i32,
+        /// Events at most.
+        most: usize,
+        /// Milliseconds.
+        timeout: i32,
+    },
     /// `getsockname` and `getpeername`
     Name {
         /// Descriptor.
@@ -139,7 +170,7 @@ pub struct Answer {
     /// For `poll`: what is ready, for each descriptor.
     pub events: Vec<i16>,
     /// Who sent it; or a name.
-    pub address: Option<(Ipv4Addr, u16)>,
+    pub address: Option<(Address, u16)>,
 }
 
 impl Answer {
@@ -157,8 +188,16 @@ impl Answer {
 /// How a stack is set up for a script.
 #[derive(Clone, Debug)]
 pub struct Setting {
+    /// Our address, its prefix length, and the gateway.
+    pub ip4: (Ipv4Addr, u8, Ipv4Addr),
+    /// The same of IPv6, if it is on. Ours only.
+    pub ip6: Option<(Ipv6Addr, u8, Ipv6Addr)>,
     /// MTU of the link.
     pub mtu: u32,
+    /// Longer packets come, too, as from a link that merges them. Ours only.
+    pub takes_merged: bool,
+    /// How TCP connections behave. Ours only.
+    pub tcp: TcpSettings,
     /// Receive buffer of a socket.
     pub receive_buffer: u32,
     /// Send buffer of a socket.
@@ -169,6 +208,23 @@ pub struct Setting {
     pub static_neighbour: bool,
     /// What everything random follows from.
     pub seed: u64,
+}
+
+impl Default for Setting {
+    fn default() -> Setting {
+        Setting {
+            ip4: (LOCAL, PREFIX, GATEWAY),
+            ip6: None,
+            mtu: 1500,
+            takes_merged: false,
+            tcp: TcpSettings::default(),
+            receive_buffer: 256 << 10,
+            send_buffer: 256 << 10,
+            sysctls: Vec::new(),
+            static_neighbour: true,
+            seed: 1,
+        }
+    }
 }
 
 /// A stack under test. Times are microseconds since it was made.

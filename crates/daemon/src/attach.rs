@@ -222,7 +222,7 @@ impl AttachServer {
             kind::ATTACH => self.on_attach(id, message, engine),
             kind::NEW_SET => self.on_new_set(id, message, sender, engine),
             kind::FREE_SET => self.on_free_set(id, message.value, engine),
-            kind::FORK => self.on_fork(id),
+            kind::FORK => self.on_fork(id, message),
             other => Err(format!("a message of unknown kind {other}")),
         }
     }
@@ -351,7 +351,7 @@ impl AttachServer {
         }
     }
 
-    fn on_fork(&mut self, id: u32) -> Result<(), Fault> {
+    fn on_fork(&mut self, id: u32, message: &Message) -> Result<(), Fault> {
         let (socket, process, program) = self.parts(id)?;
         let Some(record) = program.take_record(0) else {
             refuse(socket, Errno::AGAIN, "too many processes of one program");
@@ -373,7 +373,8 @@ impl AttachServer {
             program.give_back_unused(record);
             return Err(fault);
         }
-        let sets = process.sets.clone();
+        let new_image = message.flags & flag::NEW_IMAGE != 0;
+        let sets = if new_image { Vec::new() } else { process.sets.clone() };
         for &set in &sets {
             program.share_set(set);
         }

@@ -10,6 +10,7 @@ mod dscp;
 mod error;
 mod fixed;
 mod request;
+mod route;
 mod scheduling;
 mod settings;
 mod tcp;
@@ -29,10 +30,11 @@ pub(crate) use classes::{is_class_key, key_value, parse_classes, render};
 pub use dscp::Dscp;
 pub use error::{ConfigError, unknown};
 pub use request::Requests;
+pub use route::{Local, Route, RouteKind};
 pub use scheduling::{Percent, Policy, Scheduler};
 pub(crate) use settings::{classes as class_settings, permissions as permission_settings};
 pub use tcp::{Congestion, Ecn, Tcp};
-pub use values::{AnyNetwork, Interval, Mode, Network, Network6, Ports, Rate, Size, User};
+pub use values::{AnyNetwork, Interval, Mode, Network, Network6, Networks, Ports, Rate, Size, User};
 
 /// Where the daemon looks for its file when none is named.
 pub const DEFAULT_FILE: &str = "/etc/scoutline.toml";
@@ -49,6 +51,10 @@ pub struct Config {
     pub device: Vec<Device>,
     /// `[[forward]]`: packets for others that are passed on.
     pub forward: Vec<Forward>,
+    /// `[[route]]`: ways to networks beyond those of the devices.
+    pub route: Vec<Route>,
+    /// `[local]`: programs on paths of this machine among themselves.
+    pub local: Local,
     /// `[engine]`.
     pub engine: Engine,
     /// `[tcp]`: how connections behave.
@@ -94,11 +100,17 @@ pub struct Device {
     /// How it is driven.
     #[serde(default)]
     pub driver: Driver,
+    /// The device that it is a network on, told apart by tags (802.1Q).
+    pub parent: Option<Spanned<String>>,
+    /// The number in its tags.
+    pub vlan: Option<Spanned<u16>>,
+    /// The priority in the tags of what is sent.
+    pub vlan_priority: Option<Spanned<u8>>,
     /// How it lives with Linux.
     #[serde(default)]
     pub mode: DeviceMode,
-    /// Our address and network.
-    pub address: Spanned<Network>,
+    /// Our IPv4 addresses with their networks.
+    pub address: Option<Spanned<Networks>>,
     /// Where packets for other networks go.
     pub gateway: Option<Spanned<Ipv4Addr>>,
     /// IPv6 on it; default: static with `address6`, off without.
@@ -220,10 +232,14 @@ pub struct Engine {
     pub realtime_priority: Spanned<u8>,
     /// How long to spin for more work before sleeping, at most; 0: not at all.
     pub spin_us: Spanned<u32>,
-    /// Receive buffer of a socket.
+    /// Receive buffer of a socket: connections begin with less, and have that when they need it.
     pub receive_buffer: Spanned<Size>,
-    /// Send buffer of a socket.
+    /// The same of its send buffer.
     pub send_buffer: Spanned<Size>,
+    /// To which a connection's receive buffer grows on a long path.
+    pub receive_buffer_max: Spanned<Size>,
+    /// The same of its send buffer.
+    pub send_buffer_max: Spanned<Size>,
     /// Paths that may exist.
     pub max_paths: Spanned<u32>,
     /// Buffer bytes that all paths together may hold.
@@ -258,6 +274,8 @@ impl Default for Engine {
             spin_us: values::unplaced(50),
             receive_buffer: values::unplaced(Size(256 << 10)),
             send_buffer: values::unplaced(Size(256 << 10)),
+            receive_buffer_max: values::unplaced(Size(4 << 20)),
+            send_buffer_max: values::unplaced(Size(4 << 20)),
             max_paths: values::unplaced(200_000),
             max_buffer_memory: values::unplaced(Size(4 << 30)),
             time_wait_s: values::unplaced(60),
@@ -611,8 +629,11 @@ impl Config {
         let device = Device {
             name: values::unplaced(device.to_owned()),
             driver: Driver::Packet,
+            parent: None,
+            vlan: None,
+            vlan_priority: None,
             mode: DeviceMode::Dedicated,
-            address: values::unplaced(address),
+            address: Some(values::unplaced(Networks(vec![address]))),
             gateway: gateway.map(values::unplaced),
             ipv6: None,
             address6: Vec::new(),

@@ -38,7 +38,7 @@ enum Due {
     /// Nothing: it may ask.
     Nothing,
     /// The engine's answer; if it says that it is done, `instead` is passed on.
-    Engine { answer: Receiver<Answer>, instead: Option<Answer>, until: Instant },
+    Engine { answer: Receiver<Answer>, instead: Option<Box<Answer>>, until: Instant },
     /// Its answer, from `sent` on.
     Bytes { bytes: Vec<u8>, sent: usize, until: Instant },
 }
@@ -140,7 +140,9 @@ impl ControlServer {
                 Due::Bytes { until, .. } => return *until > now,
                 Due::Engine { answer, instead, until } => {
                     let answer = match answer.try_recv() {
-                        Ok(Answer::Done) if instead.is_some() => instead.take().unwrap_or(Answer::Done),
+                        Ok(Answer::Done) if instead.is_some() => {
+                            instead.take().map_or(Answer::Done, |answer| *answer)
+                        }
                         Ok(mut answer) => {
                             complete(&mut answer);
                             answer
@@ -216,7 +218,7 @@ impl Tool {
                     match classes.handle(&request, engine) {
                         Handled::Now(answer) => self.answer(&answer),
                         Handled::Later(instead, answer) => {
-                            self.due = Due::Engine { answer, instead: Some(instead), until };
+                            self.due = Due::Engine { answer, instead: Some(Box::new(instead)), until };
                         }
                         Handled::NotOurs => {
                             let (sender, answer) = channel();

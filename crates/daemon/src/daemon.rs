@@ -128,8 +128,9 @@ fn announce(config: &Config) {
         .device
         .iter()
         .map(|device| {
+            let networks = device.networks().iter().map(|network| format!(" {network}"));
             let more = device.address6.iter().map(|network| format!(" {}", network.get_ref()));
-            format!("{} {}{}", device.name.get_ref(), device.address.get_ref(), more.collect::<String>())
+            format!("{}{}", device.name.get_ref(), networks.chain(more).collect::<String>())
         })
         .collect();
     let mut out = std::io::stdout().lock();

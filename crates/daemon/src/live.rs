@@ -261,13 +261,40 @@ impl Settings {
             let value = theirs.and_then(|theirs| theirs.of(&file.origin.document));
             place.set(&mut document, value);
         }
+        self.follow_host(&mut document, file);
         let followed = Settings::checked(document)?;
         let changed = |place: &Place| {
             let of = |config| (place.setting.value)(config, place.device);
             of(&self.config) != of(&followed.config)
         };
-        let changed = self.places().filter(changed).map(|place| self.name(place)).collect();
+        let mut changed: Vec<String> = self.places().filter(changed).map(|place| self.name(place)).collect();
+        let [before, after] = [&self.config, &followed.config].map(|config| config.settings().host);
+        if before.others != after.others {
+            changed.push("address".to_owned());
+        }
+        if before.routes != after.routes {
+            changed.push("route".to_owned());
+        }
         Ok((followed, changed))
+    }
+
+    /// Routes are those of the file from now on, and so are the addresses of a device beside its first.
+    fn follow_host(&self, document: &mut Table, file: &Config) {
+        match file.origin.document.get("route") {
+            Some(routes) => _ = document.insert("route".to_owned(), routes.clone()),
+            None => _ = document.remove("route"),
+        }
+        let Some(devices) = document.get_mut("device").and_then(Value::as_array_mut) else { return };
+        for (device, ours) in devices.iter_mut().zip(&self.config.device) {
+            let name = ours.name.get_ref();
+            let found = file.device.iter().position(|theirs| theirs.name.get_ref() == name);
+            let Some(index) = found else { continue };
+            let same = file.device[index].networks().first() == ours.networks().first();
+            let theirs = file.origin.document.get("device").and_then(|all| all.get(index)?.get("address"));
+            if let Some((device, address)) = device.as_table_mut().filter(|_| same).zip(theirs) {
+                device.insert("address".to_owned(), address.clone());
+            }
+        }
     }
 
     fn checked(document: Table) -> Result<Settings, String> {

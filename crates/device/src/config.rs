@@ -4,7 +4,7 @@ use scoutline_base::DeviceId;
 
 use crate::error::OpenError;
 use crate::partner::{Notice, Partner};
-use crate::{packet, pcap, tap};
+use crate::{packet, pcap, tap, vlan};
 
 /// Which device to open. (`memory` has two ends: [`crate::memory::wire`].)
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,7 @@ impl DeviceConfig {
             Driver::Packet(options) => options.offload,
             Driver::Tap(_) => true,
             Driver::Pcap(_) => false,
+            Driver::Vlan(options) => options.by_kernel,
         }
     }
 }
@@ -37,6 +38,8 @@ pub enum Driver {
     Tap(tap::Config),
     /// Capture files.
     Pcap(pcap::Config),
+    /// A network on another device: opened on that ([`vlan::open`]).
+    Vlan(vlan::Config),
 }
 
 /// Opens a device in the caller's network namespace. Notices tell what is not as it should be and what follows.
@@ -51,5 +54,6 @@ pub fn open(config: &DeviceConfig) -> Result<(Box<dyn Partner>, Vec<Notice>), Op
         Driver::Packet(options) => packet::open(config.id, options).map(boxed),
         Driver::Tap(options) => tap::open(config.id, options).map(boxed),
         Driver::Pcap(options) => pcap::open(config.id, options).map(boxed),
+        Driver::Vlan(options) => Err(OpenError::NoParent { name: options.name.clone() }),
     }
 }

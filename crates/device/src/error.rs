@@ -20,6 +20,12 @@ pub enum OpenError {
         /// What was asked for.
         name: String,
     },
+    /// A network on another device was opened without that.
+    #[error("{name} is a network on another device, which must be opened first")]
+    NoParent {
+        /// The network.
+        name: String,
+    },
     /// The interface is down.
     #[error("{name} is down: bring it up with `ip link set {name} up`")]
     Down {

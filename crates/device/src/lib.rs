@@ -1,4 +1,4 @@
-//! Partners at the edge of the machine: packet, tap, memory, pcap.
+//! Partners at the edge of the machine: packet, tap, pcap, vlan, memory; and the machine's link with itself, local.
 //!
 //! All system calls about packets are here; the crates inside know none. Each driver folder has the same files:
 //! `open` (options and opening), `receive`, `send`. What a device cannot do itself, [`software`] does.
@@ -7,6 +7,7 @@
 mod config;
 mod error;
 mod link;
+pub mod local;
 pub mod memory;
 pub mod packet;
 mod partner;
@@ -14,6 +15,7 @@ pub mod pcap;
 pub mod software;
 mod sys;
 pub mod tap;
+pub mod vlan;
 mod vnet;
 
 pub use config::{DeviceConfig, Driver, open};

@@ -1,14 +1,14 @@
 //! `memory`: a deterministic wire between two partners, in virtual time.
 //!
 //! - **Synopsis**: `memory::wire(seed, config)` gives its two ends.
-//! - **Options** ([`WireConfig`]): delay, jitter, loss, reorder, duplicate, corrupt, rate, queue, MTU, offload.
+//! - **Options** ([`WireConfig`]): delay, jitter, loss, reorder, duplicate, corrupt, rate, queue, policer, MTU, offload.
 //! - **Counters**: see [`DeviceCounters`]; what the wire loses counts as the receiver's `rx_ring_drops`. And
 //!   [`WireCounters`]: what the wire did.
 //! - **Example**: `let (client, server) = memory::wire(7, WireConfig { loss: 0.05, ..WireConfig::default() });`
 //! - **See also**: `pcap`.
 //!
 //! ```text
-//!   push → cut to MTU → [queue → rate] → loss, duplicate, corrupt → delay + jitter (+ reorder) → pull
+//!   push → cut to MTU → [policer] → [queue → rate] → loss, duplicate, corrupt → delay + jitter (+ reorder) → pull
 //! ```
 //! Everything follows from the seed, the configuration, and the calls with their times: a run repeats exactly. The
 //! two directions draw from generators of their own, so traffic one way does not change the other way's fate.
@@ -26,7 +26,7 @@ use scoutline_path::Burst;
 
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Partner};
 
-pub use open::{WhenFull, WireConfig, WireCounters, wire};
+pub use open::{Policer, WhenFull, WireConfig, WireCounters, wire};
 
 /// One end of a wire.
 pub struct MemoryPartner {

@@ -151,3 +151,19 @@ fn what_exceeds_the_mtu_is_counted_and_gone() {
     assert_eq!(one.counters().tx_too_large, 1);
     assert_eq!(two.pull(&mut Burst::new(), 9, Time::MAX).unwrap(), 0);
 }
+
+#[test]
+fn a_policer_lets_a_burst_and_then_its_rate_pass() {
+    // 100 bytes each 10 µs are 80 Mbit/s.
+    let policer = memory::Policer { rate_bits: 40_000_000, burst_bytes: 1_000 };
+    let config = WireConfig { policer: Some(policer), ..WireConfig::default() };
+    let (arrived, _, counters) = observe(1, config, 1_000);
+    let numbers = numbers(&arrived);
+    // The bucket of ten packets empties by half a packet each.
+    assert_eq!(numbers[..19], (0..19).collect::<Vec<u32>>());
+    assert!((505..=515).contains(&numbers.len()), "{}", numbers.len());
+    assert_eq!(counters.lost, 1_000 - numbers.len() as u64);
+    let gaps: Vec<u32> = numbers[100..].windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.iter().all(|gap| *gap == 2), "no queue: every second one, at once");
+    assert!(arrived.iter().all(|&(number, at, _)| at == (u64::from(number) * 10 + 10) * 1_000));
+}

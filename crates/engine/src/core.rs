@@ -20,6 +20,7 @@ mod open;
 mod paths;
 mod report;
 mod transmit;
+mod vlan;
 mod wishes;
 
 pub use micro::{PathCost, path_cost};
@@ -31,7 +32,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use scoutline_base::{DeviceId, PathId, Random, Time};
-use scoutline_device::Partner;
+use scoutline_device::{Partner, vlan::tag_of};
 use scoutline_path::{
     Account, Body, Burst, ClassAccounts, DropReason, FlowKey, FlowTable, Grant, Graph, Message, ModuleId,
     PathTable, Ran, Runner, Verdict, flow_of_frame,
@@ -47,6 +48,7 @@ use crate::extend::Extension;
 use crate::flood::Detector;
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
+use crate::routing::Routing;
 use crate::scheduling::Asks;
 use crate::settings::{EngineSettings, ProgramFacts};
 use crate::socket::{Listeners, StreamStage};
@@ -148,6 +150,8 @@ pub struct Core {
     pub(crate) finished: ClassAccounts,
     pub(crate) policy: Rc<ClassPolicy>,
     listeners: Listeners,
+    /// Which net leads where.
+    routing: Rc<Routing>,
     promises: Rc<Promises>,
     policy_memory: PolicyMemory,
     /// By a change of the classes a path no longer raises its threads as far as before.
@@ -155,6 +159,8 @@ pub struct Core {
     /// What is told to the control thread, and which addresses it was made from.
     served: Served,
     served_of: Vec<u32>,
+    /// Networks on other devices, by device and number.
+    vlans: BTreeMap<(usize, u16), usize>,
     /// The paths that pass packets on.
     forwarders: BTreeMap<Direction, PathId>,
     /// Classes were changed, and not all paths have been looked at since.
@@ -233,6 +239,9 @@ impl Core {
             self.counters.flow_hits += 1;
             self.offer(id, message, now);
             return;
+        }
+        if let Some(tag) = tag_of(message.bytes()) {
+            return self.classify_tagged(net, tag.vlan, message, now);
         }
         let (verdict, key) = {
             let net = &self.nets[net];
@@ -552,6 +561,11 @@ impl Core {
                 let calls = &program.region.header().calls_pending.0;
                 !program.region.dirty().is_empty() || calls.iter().any(|w| w.load(Ordering::Acquire) != 0)
             })
+    }
+
+    /// True when programs of this machine have sent each other what nobody has taken yet.
+    pub(crate) fn has_own_input(&self) -> bool {
+        self.routing.own_link().is_some_and(|net| self.nets[net].device.has_input())
     }
 
     fn report_device(&mut self, net: usize, error: &scoutline_device::DeviceError) {

@@ -58,7 +58,7 @@ impl Driven {
                 None if spoken => {}
                 None => {
                     core.flush_all(now);
-                    if core.schedule.is_idle() {
+                    if core.schedule.is_idle() && !core.has_own_input() {
                         return;
                     }
                 }

@@ -19,6 +19,7 @@ mod flood;
 mod linux;
 mod policy;
 mod program;
+mod routing;
 mod scheduling;
 mod settings;
 mod socket;
@@ -40,9 +41,11 @@ pub use crate::file::FileMap;
 pub use crate::policy::ClassPolicy;
 pub use crate::scheduling::{Asks, JobAsks, Stands};
 pub use crate::settings::{
-    ClassSettings, DeviceSettings, EngineSettings, Forward, LiveSettings, PermissionSettings, ProgramFacts,
-    Requests, TcpSettings,
+    ClassSettings, DeviceSettings, EngineSettings, Forward, HostSettings, LiveSettings, OwnLink,
+    PermissionSettings, ProgramFacts, Requests, RouteSettings, TcpSettings,
 };
 pub use scoutline_proto::ip6::Host6Config;
+pub use scoutline_proto::route::{Refusal, Route, Way};
+pub use scoutline_proto::tcp::Pacing;
 
 pub use crate::start::{Engine, EngineHandle, StartError};

@@ -306,6 +306,7 @@ fn reset(slot: &Slot) {
     slot.send_size.store(0, relaxed);
     slot.urgent.store(0, relaxed);
     slot.requests.store(0, relaxed);
+    slot.in_flight.store(0, relaxed);
     slot.flags.store(0, relaxed);
     slot.receive_lock.store(0, relaxed);
     slot.send_lock.store(0, relaxed);

@@ -1,13 +1,16 @@
 //! What an engine is told when it starts. The daemon makes this from its configuration file.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
+use scoutline_device::Driver;
 use scoutline_proto::ip6::Host6Config;
 use scoutline_proto::request::matcher::Conditions;
-use scoutline_proto::tcp::{Algorithm, ecn};
+use scoutline_proto::route::Route;
+use scoutline_proto::tcp::{Algorithm, Pacing, ecn};
 use scoutline_sched::schedule::{Linux, Shares};
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
@@ -20,6 +23,10 @@ use crate::scheduling::{Asks, Stands};
 pub struct EngineSettings {
     /// The devices, each with the address that it owns.
     pub devices: Vec<DeviceSettings>,
+    /// What of the host is beyond one device.
+    pub host: HostSettings,
+    /// Two programs on paths of this machine talk to each other; `None`: they do not.
+    pub own_link: Option<OwnLink>,
     /// Which packets for others are passed on.
     pub forwards: Vec<Forward>,
     /// The classes, in the order of their rules: the first match wins. The last one matches everything.
@@ -34,10 +41,18 @@ pub struct EngineSettings {
     pub realtime_required: bool,
     /// How long to spin for more work before sleeping, at most.
     pub spin: Duration,
-    /// Bytes of each socket's receive ring (a power of two).
+    /// Bytes of a socket's receive ring (a power of two): of a datagram socket, and of a connection whose program is
+    /// busy otherwise now and then.
     pub receive_buffer: u32,
-    /// Bytes of each socket's send ring (a power of two).
+    /// The same of its send ring.
     pub send_buffer: u32,
+    /// Bytes to which a connection's receive ring may grow, where the path is long (a power of two).
+    pub receive_buffer_max: u32,
+    /// The same of its send ring.
+    pub send_buffer_max: u32,
+    /// Connections begin with small rings, which grow; if not, they have those of `receive_buffer` and `send_buffer`: for
+    /// simulation, where windows are compared.
+    pub buffers_grow: bool,
     /// Paths that may exist.
     pub max_paths: u32,
     /// Buffer bytes that all paths together may hold.
@@ -75,6 +90,8 @@ impl Default for EngineSettings {
     fn default() -> EngineSettings {
         EngineSettings {
             devices: Vec::new(),
+            host: HostSettings::default(),
+            own_link: None,
             forwards: Vec::new(),
             classes: Vec::new(),
             permissions: Vec::new(),
@@ -84,6 +101,9 @@ impl Default for EngineSettings {
             spin: Duration::from_micros(50),
             receive_buffer: 256 << 10,
             send_buffer: 256 << 10,
+            receive_buffer_max: 4 << 20,
+            send_buffer_max: 4 << 20,
+            buffers_grow: true,
             max_paths: 200_000,
             max_buffer_bytes: 4 << 30,
             time_wait: Duration::from_secs(60),
@@ -104,6 +124,15 @@ impl Default for EngineSettings {
 }
 
 impl EngineSettings {
+    /// The networks on other devices, by device and number.
+    pub(crate) fn vlans(&self) -> BTreeMap<(usize, u16), usize> {
+        let of = |(index, device): (usize, &DeviceSettings)| match &device.device.driver {
+            Driver::Vlan(options) => Some(((usize::from(options.parent.0), options.vlan), index)),
+            _ => None,
+        };
+        self.devices.iter().enumerate().filter_map(of).collect()
+    }
+
     /// What of it can change while the engine runs.
     pub fn live(&self) -> LiveSettings {
         LiveSettings {
@@ -114,6 +143,7 @@ impl EngineSettings {
             linux_quantum: self.linux_quantum,
             linux_interval: self.linux_interval,
             extension: self.extension,
+            host: self.host.clone(),
             links: self.devices.iter().map(|device| (device.rate, device.preemption)).collect(),
         }
     }
@@ -136,6 +166,8 @@ pub struct LiveSettings {
     pub linux_interval: Duration,
     /// How threads of programs are raised with their paths.
     pub extension: Option<ExtensionSettings>,
+    /// What of the host is beyond one device.
+    pub host: HostSettings,
     /// Of each device: what the link carries, and how long background keeps away.
     pub links: Vec<(Option<BitRate>, Preemption)>,
 }
@@ -147,8 +179,10 @@ pub struct TcpSettings {
     pub congestion: Algorithm,
     /// Explicit congestion notification.
     pub ecn: ecn::Policy,
-    /// Data leaves at a rate, whatever the congestion control.
-    pub pacing: bool,
+    /// Whether data leaves at a rate, whatever the congestion control.
+    pub pacing: Pacing,
+    /// Timestamps (RFC 7323) are not offered.
+    pub no_timestamps: bool,
 }
 
 /// Packets that come on one device, and are for others, leave by another.
@@ -160,12 +194,38 @@ pub struct Forward {
     pub to: DeviceId,
 }
 
+/// Addresses and ways beyond those that a device has by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostSettings {
+    /// IPv4 addresses beside the first of their device, each with the length of its network's prefix.
+    pub others: Vec<(DeviceId, Ipv4Addr, u8)>,
+    /// Routes beside the gateways.
+    pub routes: Vec<RouteSettings>,
+}
+
+/// A route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteSettings {
+    /// By which device; `None`: it leads nowhere.
+    pub device: Option<DeviceId>,
+    /// The route.
+    pub route: Route,
+}
+
+/// The machine's link with itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnLink {
+    /// Loopback addresses belong to paths: programs bind to them there. Else they are the kernel's, and a connection to
+    /// one goes to whoever listens on paths at every address, if anybody does.
+    pub loopback: bool,
+}
+
 /// One device.
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {
     /// What to open.
     pub device: scoutline_device::DeviceConfig,
-    /// Our address on it.
+    /// Our first IPv4 address on it; the unspecified one: there is none.
     pub address: Ipv4Addr,
     /// Prefix length of its network.
     pub prefix: u8,

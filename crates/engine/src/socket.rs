@@ -4,6 +4,7 @@
 mod asked;
 mod datagram;
 mod end;
+mod growth;
 mod membership;
 mod module;
 mod stream;
@@ -11,5 +12,6 @@ mod stream;
 pub(crate) use asked::Asked;
 pub(crate) use datagram::DatagramStage;
 pub(crate) use end::SocketEnd;
-pub(crate) use module::{Listeners, SocketModule, Standing};
+pub(crate) use growth::Sizes;
+pub(crate) use module::{Listeners, Outlet, SIDE, SocketModule, Standing};
 pub(crate) use stream::StreamStage;

@@ -43,6 +43,9 @@ const LINUX_BACKLOG: usize = 8;
 /// What paths of Linux's level get between its turns even then: acknowledgments must not starve.
 const PRESSED_INTERVAL: Duration = Duration::from_micros(25);
 
+/// The sentinel runs within so long on a core that is idle: two switches.
+const CONFIRMED_WITHIN: Duration = Duration::from_micros(50);
+
 /// How long a raised thread runs at most before paths of its own level, its own for one, get the core. It rings when it
 /// sleeps; some never do.
 const RAISED_QUANTUM: Duration = Duration::from_micros(300);
@@ -137,7 +140,9 @@ impl Loop {
                         }
                         Entry::Linux => {
                             self.linux_slice(decision);
-                            if !std::mem::take(&mut self.books.path_ran) {
+                            // Turns of Linux in a row are looked after for paths that wait.
+                            let waited_for = !self.core.schedule.is_idle();
+                            if !std::mem::take(&mut self.books.path_ran) && !waited_for {
                                 self.begin_books();
                             }
                         }
@@ -283,9 +288,9 @@ impl Loop {
             // Before anybody else becomes ready: what Linux had alone is not to be made up for.
             self.charge_linux(&mut booked, now);
             if self.sentinel.as_ref().is_some_and(Sentinel::is_idle) {
-                // Where something runs all the time, EEVDF gives the sentinel its 3/1024 in between: a first word of an idle
-                // core is not believed.
-                finished = said_idle;
+                // Where something runs all the time, EEVDF gives the sentinel its 3/1024 in between. It is believed when
+                // it says so twice, and needed no time for the second: then nobody ran in between.
+                finished = said_idle && now.since(start) < CONFIRMED_WITHIN;
                 self.said_idle = true;
                 if finished {
                     self.times.slices_idle += 1;

@@ -69,6 +69,8 @@ pub enum Control {
     Consumed(u64),
     /// The program has put the outgoing stream in place up to this position.
     Written(u64),
+    /// The receive ring has grown to so many bytes.
+    ReceiveBuffer(u32),
     /// No more will be written (`shutdown(SHUT_WR)`).
     Shutdown,
     /// The program closed the socket.
@@ -89,6 +91,10 @@ pub enum Control {
     Readable(u64),
     /// The peer has acknowledged the outgoing stream up to this position.
     Acknowledged(u64),
+    /// With a receive ring of so many bytes the program's reading does not limit the flow.
+    NeedReceive(u32),
+    /// With a send ring of so many bytes the program's writing does not limit the flow.
+    NeedSend(u32),
     /// The peer will send no more.
     PeerFinished,
     /// The path failed; a Linux errno.
@@ -208,6 +214,8 @@ pub struct Facts {
     pub hop_limit: u8,
     /// Outward, IPv4: no router may fragment it.
     pub dont_fragment: bool,
+    /// Outward: Linux's number of the interface by which it is to leave, where its destination does not say; 0: any.
+    pub scope: u32,
     /// Outward, to a group or to everybody: who gets it.
     pub reach: Reach,
     /// For stream data moving inward: the position in the stream of the first byte of the body.

@@ -130,6 +130,8 @@ pub enum Effect {
     /// This datagram went out to a group or to everybody: sockets of this machine that want it get it, too. Its data, with
     /// who sent it to whom.
     Loop(Message),
+    /// This message, as the program gave it, leaves by another device: by the path of the same socket there.
+    Elsewhere(Message),
     /// Tell the path of this flow something (an ICMP error found its cause): queued inward on it, if it exists.
     Notify(FlowKey, crate::Control),
 }

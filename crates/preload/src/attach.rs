@@ -1,4 +1,4 @@
-//! The connection to the daemon: attaching, poll sets, forking; and the descriptors that are the shim's own.
+//! The connection to the daemon: attaching, poll sets, forking.
 //!
 //! A connection stands for one process. Its end means that the daemon is gone: from then on every socket of ours
 //! fails with ECONNRESET and new ones stay with the kernel.
@@ -7,14 +7,14 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::{size_of, zeroed};
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
 use scoutline_abi::layout::ProcessRecord;
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
-use crate::{epoll, life, real, serve, slot, table, wait};
+use crate::{accept, epoll, exec, own, real, serve, slot, table, wait};
 
 /// Exit code when a path was required and there is none.
 const REQUIRED_EXIT: c_int = 126;
@@ -23,14 +23,14 @@ static REGION: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
 static DOORBELL: AtomicI32 = AtomicI32::new(-1);
+/// The region, for a new program image.
+static MEMORY: AtomicI32 = AtomicI32::new(-1);
 static DEAD: AtomicBool = AtomicBool::new(false);
 /// Process id of who attached or was forked.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Serialises requests; its content is what a fork under way got for its child.
 static REQUESTS: Lock<Option<Child>> = Lock::new(None);
-/// The shim's own descriptors: the descriptor plus one, and above it, for a pipe, its set's number plus one. 0: free.
-static INTERNAL: [AtomicU64; 2048] = [const { AtomicU64::new(0) }; 2048];
 
 #[derive(Clone, Copy)]
 struct Child {
@@ -68,6 +68,18 @@ pub(crate) fn set_dead() {
     DEAD.store(true, Ordering::Release);
 }
 
+/// The region's own descriptor.
+pub(crate) fn memory() -> c_int {
+    MEMORY.load(Ordering::Relaxed)
+}
+
+/// A descriptor of ours was moved.
+pub(crate) fn relocated(from: c_int, to: c_int) {
+    for known in [&CONNECTION, &DOORBELL, &MEMORY] {
+        let _ = known.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
 /// How often this process image has forked into a child: what belongs to threads and sets of a parent is stale.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -79,7 +91,7 @@ pub(crate) fn is_owner() -> bool {
     unsafe { libc::getpid() == OWNER.load(Ordering::Relaxed) }
 }
 
-fn own() {
+fn own_process() {
     // SAFETY: no arguments.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
@@ -87,81 +99,8 @@ fn own() {
 /// Wakes the engine.
 pub(crate) fn ring() {
     let one = 1u64;
-    real::write(DOORBELL.load(Ordering::Relaxed), (&raw const one).cast(), 8);
-}
-
-/// Moves a descriptor of ours out of the program's way and protects it from being closed. Closes `fd`.
-pub(crate) fn protect(fd: c_int) -> c_int {
-    enter(move_up(fd), 0)
-}
-
-/// As [`protect`], for the pipe of a set.
-fn protect_set(pipe: c_int, set: u32) -> c_int {
-    enter(move_up(pipe), u64::from(set) + 1)
-}
-
-fn move_up(fd: c_int) -> c_int {
-    // SAFETY: fills the structure that we give.
-    let limit = unsafe {
-        let mut limit: libc::rlimit = zeroed();
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 { limit.rlim_cur } else { 1024 }
-    };
-    // High, but not so high that the kernel's table, which every fork copies, grows large.
-    let limit = (limit.min(8192) as usize).min(table::LEN);
-    for base in [limit / 8 * 7, limit / 2] {
-        let moved = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, base);
-        if moved >= 0 {
-            real::close(fd);
-            return moved;
-        }
-    }
-    real::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
-    fd
-}
-
-fn enter(fd: c_int, set_plus_one: u64) -> c_int {
-    table::put(fd, table::Entry::Internal);
-    let word = set_plus_one << 32 | (fd as u64 + 1);
-    for place in &INTERNAL {
-        if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            break;
-        }
-    }
-    fd
-}
-
-/// Changes what the registry says of `fd`.
-fn reenter(fd: c_int, change: impl Fn(u64) -> u64) {
-    for place in &INTERNAL {
-        let word = place.load(Ordering::Acquire);
-        if word as u32 == fd as u32 + 1 {
-            place.store(change(word), Ordering::Release);
-            break;
-        }
-    }
-}
-
-/// Closes a descriptor of ours.
-pub(crate) fn discard(fd: c_int) {
-    reenter(fd, |_| 0);
-    table::put(fd, table::Entry::Kernel);
-    real::close(fd);
-}
-
-/// The program wants the number of one of our descriptors for itself (`dup2`): ours moves away.
-pub(crate) fn relocate(fd: c_int) {
-    let moved = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1);
-    if moved < 0 {
-        return;
-    }
-    reenter(fd, |word| word & !0xffff_ffff | (moved as u64 + 1));
-    table::put(moved, table::Entry::Internal);
-    table::put(fd, table::Entry::Kernel);
-    for known in [&CONNECTION, &DOORBELL] {
-        let _ = known.compare_exchange(fd, moved, Ordering::AcqRel, Ordering::Relaxed);
-    }
-    wait::relocated(fd, moved);
-    epoll::relocated(fd, moved);
+    // Whoever is cancelled here has marked something, and the engine would sleep on.
+    real::uncancelled(|| real::write(DOORBELL.load(Ordering::Relaxed), (&raw const one).cast(), 8));
 }
 
 fn exchange(connection: c_int, request: Message, answer: bool) -> Result<(Message, [c_int; 2]), c_int> {
@@ -170,6 +109,16 @@ fn exchange(connection: c_int, request: Message, answer: bool) -> Result<(Messag
 
 /// [`exchange`] with a descriptor beside the request.
 fn exchange_with(
+    connection: c_int,
+    request: Message,
+    file: Option<c_int>,
+    answer: bool,
+) -> Result<(Message, [c_int; 2]), c_int> {
+    // Under a lock, and an answer that nobody has taken would be the next one's.
+    real::uncancelled(|| exchange_now(connection, request, file, answer))
+}
+
+fn exchange_now(
     connection: c_int,
     mut request: Message,
     file: Option<c_int>,
@@ -241,14 +190,14 @@ pub(crate) fn new_set(region: &Region) -> Option<(u32, c_int)> {
         real::close(pipe);
         return None;
     }
-    Some((answer.value, protect_set(pipe, answer.value)))
+    Some((answer.value, own::protect_set(pipe, answer.value)))
 }
 
 /// Gives a poll set back and closes its pipe.
 pub(crate) fn free_set(set: u32, pipe: c_int) {
     let _held = REQUESTS.lock();
     let _ = request(Message::new(kind::FREE_SET, set), false);
-    discard(pipe);
+    own::discard(pipe);
 }
 
 /// Sends a request to the daemon, and waits for its answer if it has one. For who holds `REQUESTS`.
@@ -308,6 +257,10 @@ extern "C" fn start() {
     // SAFETY: `getenv` answers a terminated string.
     let path = unsafe { CStr::from_ptr(path) };
     if path.is_empty() {
+        return;
+    }
+    exec::remember();
+    if exec::take_over() {
         return;
     }
     let failed = match attach(path) {
@@ -392,28 +345,113 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     }
     // SAFETY: just received, open, and closed only below.
     let region = Region::map(unsafe { BorrowedFd::borrow_raw(memory) });
-    real::close(memory);
     let Ok(region) = region else { return Err(fail(b"mapping the memory of", libc::EPROTO)) };
     if region.process(answer.value).is_none() {
         return Err(fail(b"attaching to", libc::EPROTO));
     }
-    PROCESS.store(answer.value, Ordering::Relaxed);
-    CONNECTION.store(protect(fd), Ordering::Relaxed);
-    DOORBELL.store(protect(doorbell), Ordering::Relaxed);
-    own();
+    begin(region, ForImage { process: answer.value, connection: fd, doorbell, memory });
+    Ok(())
+}
+
+/// What a process needs to take part in a region: its record, and three descriptors.
+#[derive(Clone, Copy)]
+pub(crate) struct ForImage {
+    pub(crate) process: u32,
+    pub(crate) connection: c_int,
+    pub(crate) doorbell: c_int,
+    pub(crate) memory: c_int,
+}
+
+fn begin(region: Region, image: ForImage) -> &'static Region {
+    PROCESS.store(image.process, Ordering::Relaxed);
+    CONNECTION.store(own::protect(image.connection), Ordering::Relaxed);
+    DOORBELL.store(own::protect(image.doorbell), Ordering::Relaxed);
+    MEMORY.store(own::protect(image.memory), Ordering::Relaxed);
+    own_process();
     wait::start();
-    REGION.store(Box::into_raw(Box::new(region)), Ordering::Release);
+    let region: &'static Region = Box::leak(Box::new(region));
+    REGION.store(ptr::from_ref(region).cast_mut(), Ordering::Release);
     // SAFETY: three functions of ours that live as long as the process.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
-    Ok(())
+    region
+}
+
+/// This image goes on with what the one before it handed over.
+pub(crate) fn go_on(region: Region, image: ForImage) -> &'static Region {
+    let region = begin(region, image);
+    if let Some(record) = record(region) {
+        // SAFETY: no arguments.
+        record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
+        record.ends_well.store(0, Ordering::Release);
+    }
+    region
+}
+
+/// No other thread forks, claims or asks the daemon until it is dropped.
+pub(crate) struct Alone;
+
+/// See [`Alone`].
+pub(crate) fn alone() -> Alone {
+    lock_for_fork();
+    REQUESTS.take_over_fork();
+    Alone
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        REQUESTS.give_back();
+        unlock_after_fork();
+    }
+}
+
+/// A process record and descriptors for a new program image, open there. For who is [`alone`].
+pub(crate) fn for_image() -> Option<ForImage> {
+    let mut message = Message::new(kind::FORK, 0);
+    message.flags |= flag::NEW_IMAGE;
+    let (answer, [connection, _]) = request(message, true).ok()?;
+    if connection < 0 {
+        return None;
+    }
+    let open = |known: &AtomicI32| own::copy_up(known.load(Ordering::Relaxed), libc::F_DUPFD);
+    let image = ForImage {
+        process: answer.value,
+        connection: own::move_up_open(connection),
+        doorbell: open(&DOORBELL),
+        memory: open(&MEMORY),
+    };
+    if let Some(record) = region()?.process(image.process)
+        && image.doorbell >= 0
+        && image.memory >= 0
+    {
+        // Should there be no such image, or one without us, that is no crash either.
+        record.ends_well.store(1, Ordering::Release);
+        return Some(image);
+    }
+    for fd in [image.connection, image.doorbell, image.memory] {
+        real::close(fd);
+    }
+    None
+}
+
+/// Nobody may be in the shim's tables while the process is copied.
+fn lock_for_fork() {
+    accept::before_fork();
+    wait::before_fork();
+    exec::before_fork();
+}
+
+/// See [`lock_for_fork`].
+fn unlock_after_fork() {
+    exec::after_fork();
+    wait::after_fork();
+    accept::after_fork();
 }
 
 extern "C" fn before_fork() {
     let Some(region) = region() else { return };
-    life::before_fork();
-    wait::before_fork();
+    lock_for_fork();
     // From the exchange until the process is copied no set comes or goes: the daemon gives the child the sets that
-    // stand in `INTERNAL`.
+    // stand in `own`.
     let mut held = REQUESTS.lock();
     let child = match request(Message::new(kind::FORK, 0), true) {
         Ok((answer, [connection, _])) if connection >= 0 && region.process(answer.value).is_some() => {
@@ -438,39 +476,36 @@ extern "C" fn after_fork() {
     if let Some(child) = REQUESTS.lock().take() {
         real::close(child.connection);
     }
-    wait::after_fork();
-    life::after_fork();
+    unlock_after_fork();
 }
 
 extern "C" fn in_child() {
     let Some(region) = region() else { return };
     REQUESTS.give_back();
     let child = REQUESTS.lock().take();
-    own();
+    own_process();
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    wait::after_fork();
-    life::after_fork();
+    unlock_after_fork();
     // Pipes of the parent's sets, and the parent's connection, whose last copy must be the parent's.
-    let doorbell = DOORBELL.load(Ordering::Relaxed);
-    let connection = child.map_or(-1, |child| move_up(child.connection));
-    for place in &INTERNAL {
-        let word = place.load(Ordering::Relaxed);
-        let fd = word as u32 as c_int - 1;
-        if fd >= 0 && fd != doorbell {
-            discard(fd);
-            if word >> 32 != 0 && connection >= 0 {
-                // The daemon counts the parent's sets as the child's too.
-                let _ = exchange(connection, Message::new(kind::FREE_SET, (word >> 32) as u32 - 1), false);
-            }
+    let kept = [&DOORBELL, &MEMORY].map(|fd| fd.load(Ordering::Relaxed));
+    let connection = child.map_or(-1, |child| own::move_up(child.connection));
+    own::each(|fd, set| {
+        if kept.contains(&fd) {
+            return;
         }
-    }
+        own::discard(fd);
+        if let Some(set) = set.filter(|_| connection >= 0) {
+            // The daemon counts the parent's sets as the child's too.
+            let _ = exchange(connection, Message::new(kind::FREE_SET, set), false);
+        }
+    });
     serve::in_child();
     wait::in_child();
     epoll::in_child();
     slot::in_child();
     if let Some(child) = child {
         PROCESS.store(child.process, Ordering::Relaxed);
-        CONNECTION.store(enter(connection, 0), Ordering::Relaxed);
+        CONNECTION.store(own::enter(connection, 0), Ordering::Relaxed);
         if let Some(record) = record(region) {
             // SAFETY: no arguments.
             record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+use scoutline_abi::Region;
 use scoutline_abi::layout::{CALL_COUNT, Call, EXCLUSIVE, call_state, engine_state};
 
 use crate::wait::Woken;
@@ -21,12 +22,17 @@ pub(crate) fn call_for(op: u32, slot: u32, arguments: [u64; 4]) -> (i32, [u64; 4
 }
 
 /// The same for a call that has one argument more.
-pub(crate) fn call_with(op: u32, slot: u32, mut arguments: [u64; 4], more: u64) -> (i32, [u64; 4]) {
+pub(crate) fn call_with(op: u32, slot: u32, arguments: [u64; 4], more: u64) -> (i32, [u64; 4]) {
     let gone = (-libc::ECONNRESET, [0; 4]);
     let Some(region) = attach::region() else { return gone };
     if attach::dead() {
         return gone;
     }
+    real::uncancelled(|| ask(region, op, slot, arguments, more)).unwrap_or(gone)
+}
+
+/// `None`: the engine is gone.
+fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4], more: u64) -> Option<(i32, [u64; 4])> {
     let set = wait::thread_set();
     let (index, call) = take();
     call.op.store(op, Ordering::Relaxed);
@@ -82,7 +88,7 @@ pub(crate) fn call_with(op: u32, slot: u32, mut arguments: [u64; 4], more: u64) 
             },
         };
         if !alive {
-            return gone;
+            return None;
         }
     }
     let result = call.result.load(Ordering::Relaxed);
@@ -91,7 +97,7 @@ pub(crate) fn call_with(op: u32, slot: u32, mut arguments: [u64; 4], more: u64) 
     }
     call.state.store(call_state::FREE, Ordering::Release);
     region.header().calls_taken.0[index / 64].fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
-    (result, arguments)
+    Some((result, arguments))
 }
 
 /// A free call, taken.

@@ -30,7 +30,7 @@ use crate::serve::{self, Hold};
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set};
-use crate::{attach, real, table};
+use crate::{attach, own, real, table};
 
 /// Epoll descriptors that can carry our sockets.
 const EPOLL_COUNT: usize = 1024;
@@ -396,14 +396,14 @@ impl Epoll {
             if fd < 0 {
                 return;
             }
-            let fd = attach::protect(fd);
+            let fd = own::protect(fd);
             let mut event = epoll_event { events: EPOLLIN as u32, u64: kick_mark() };
             real::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &raw mut event);
             self.kick = Some(fd);
         }
         if let Some(fd) = self.kick {
             let one = 1u64;
-            real::write(fd, (&raw const one).cast(), 8);
+            real::uncancelled(|| real::write(fd, (&raw const one).cast(), 8));
         }
     }
 
@@ -429,7 +429,7 @@ impl Epoll {
             if { event.u64 } == kick_mark() {
                 if let Some(fd) = self.kick.filter(|_| self.in_kernel == 0) {
                     let mut count = 0u64;
-                    real::read(fd, (&raw mut count).cast(), 8);
+                    real::uncancelled(|| real::read(fd, (&raw mut count).cast(), 8));
                 }
             } else {
                 events[kept] = event;
@@ -444,7 +444,8 @@ impl Epoll {
         if out.is_empty() {
             return 0;
         }
-        let n = real::epoll_wait(epfd, out.as_mut_ptr(), out.len() as c_int, 0);
+        // The caller holds our lock.
+        let n = real::uncancelled(|| real::epoll_wait(epfd, out.as_mut_ptr(), out.len() as c_int, 0));
         self.strip(out, n.max(0) as usize)
     }
 
@@ -464,7 +465,7 @@ impl Epoll {
             unsafe { libc::munmap(self.items.cast(), SLOT_COUNT * size_of::<Item>()) };
         }
         if let Some(fd) = self.kick {
-            attach::discard(fd);
+            own::discard(fd);
         }
         if let Some(set) = set {
             wait::give_back(set);

@@ -5,6 +5,7 @@
 //! variadic call passes it in the same register, and who passes none leaves garbage that is not looked at.
 
 mod data;
+mod exec;
 mod life;
 mod many;
 

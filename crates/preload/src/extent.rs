@@ -11,7 +11,7 @@ use std::mem::zeroed;
 use std::sync::atomic::Ordering;
 
 use libc::off_t;
-use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT};
+use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, slot_state};
 
 use crate::attach;
 use crate::slot::Socket;
@@ -122,8 +122,11 @@ fn is_resident(fd: c_int, start: off_t, len: u64) -> bool {
     })
 }
 
-/// True when the engine takes extents, whichever device the socket uses.
+/// True when the engine takes extents, whichever device the socket uses, and not on the machine's link with itself.
 fn allowed(socket: Socket) -> bool {
+    if socket.state() & slot_state::COPIES != 0 {
+        return false;
+    }
     let networks = socket.region.header().read_served();
     let networks = networks.as_slice();
     !networks.is_empty() && networks.iter().all(scoutline_abi::served::Network::takes_extents)

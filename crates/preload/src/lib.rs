@@ -8,14 +8,18 @@
 //! ```text
 //! export   the C functions: is the descriptor ours? else the real function
 //! reach    where paths lead: is a socket ours?
-//! life     bind, listen, connect, accept, close, dup: who holds which socket
+//! life     bind, listen, connect, close, dup: who holds which socket
+//! accept   connections out of a listening socket's queue
+//! exec     sockets that go on in a new program image
+//! passing  sockets that go to another process through a Unix socket
 //! stream, datagram, sendfile   bytes between user memory and rings
 //! control, errors, ip_options, groups   what stands beside datagrams, errors about them
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
 //! wait     sleeping on a poll set's pipe; a bounded spin before
 //! call     questions to the engine (open, bind, listen, connect, options)
-//! attach   the connection to the daemon, the region, descriptors of our own
+//! attach   the connection to the daemon, the region
+//! own      descriptors of our own
 //! table, real, lock, address   what the above stand on
 //! ```
 //!
@@ -23,6 +27,7 @@
 //! Nothing here allocates, locks a process-wide lock or logs while data moves.
 #![allow(unsafe_code)] // the C interface and shared memory are this crate's subject; blocks say why they hold
 
+mod accept;
 mod address;
 mod attach;
 mod call;
@@ -30,6 +35,7 @@ mod control;
 mod datagram;
 mod epoll;
 mod errors;
+mod exec;
 mod export;
 mod extent;
 mod groups;
@@ -37,6 +43,8 @@ mod ip_options;
 mod life;
 mod lock;
 mod options;
+mod own;
+mod passing;
 mod poll;
 mod reach;
 mod real;

@@ -1,4 +1,4 @@
-//! The life of a socket: whose it is, bind, listen, connect, accept, shutdown, duplicates, close.
+//! The life of a socket: whose it is, bind, listen, connect, shutdown, duplicates, close.
 //!
 //! A socket starts as the kernel's (a *candidate*). It becomes ours when it binds to an address that paths serve
 //! (or to any address and a port), listens on any address, or connects or sends to where paths lead. Binding to
@@ -8,36 +8,18 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
-use scoutline_abi::layout::{
-    SLOT_COUNT, call_op, slot_flag, slot_kind, slot_request as ask, slot_state as is,
-};
+use scoutline_abi::layout::{call_op, slot_flag, slot_kind, slot_request as ask, slot_state as is};
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
-use crate::lock::Lock;
 use crate::reach::{
-    is_broadcast, is_reached, is_served_address, kernel_name, kernel_port, may_bind, serves_any, speaks,
+    is_broadcast, is_reached, kernel_name, kernel_port, leads_to, may_bind, may_lead_to, serves_any, speaks,
     suitable,
 };
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
-use crate::{attach, call, epoll, options, real, serve, table, wait};
-
-/// One thread at a time uses the record's `claiming`.
-static CLAIM: Lock<()> = Lock::new(());
-/// Entries of an accept queue among which the most important is taken first.
-const LOOK_FORWARD: u64 = 64;
-
-/// Nobody may be claiming while the process is copied.
-pub(crate) fn before_fork() {
-    CLAIM.take_over_fork();
-}
-
-/// See [`before_fork`].
-pub(crate) fn after_fork() {
-    CLAIM.give_back();
-}
+use crate::{attach, call, epoll, options, own, real, table, wait};
 
 /// A fresh slot for `fd`, not yet entered in the table.
 fn open(fd: c_int, kind: u32, family: c_int) -> Result<Socket, isize> {
@@ -156,7 +138,7 @@ pub(crate) fn created(fd: c_int, family: c_int, kind: c_int) {
 }
 
 /// A descriptor that was `entry` is gone.
-fn left(fd: c_int, entry: Entry) {
+pub(crate) fn left(fd: c_int, entry: Entry) {
     match entry {
         Entry::Socket(slot) => {
             if let Some(socket) = Socket::at(slot) {
@@ -234,6 +216,9 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
             return result;
         }
     }
+    if socket.state() & is::LISTENING == 0 {
+        socket.slot.requests.fetch_and(!(ask::SHUTDOWN | ask::SHUTDOWN_READ), Ordering::AcqRel);
+    }
     call::call(call_op::LISTEN, socket.index, [backlog.max(0) as u64, 0, 0, 0]).min(0) as isize
 }
 
@@ -251,7 +236,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
             Given::Inet(to) if socket.is_stream() => connect_stream(fd, socket, to),
-            Given::Inet(to) if is_reached(to) || is_served_address(to) => connect_slot(socket, to),
+            Given::Inet(to) if leads_to(to, slot_kind::DATAGRAM) => connect_slot(socket, to),
             Given::Inet(_) => {
                 back_to_kernel(fd, socket);
                 kernel()
@@ -260,6 +245,11 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
                 call::call(call_op::DISCONNECT, socket.index, [0; 4]).min(0) as isize
             }
             Given::Unspecified => {
+                // As Linux's tcp_disconnect: the peer gets a reset, whoever else has the socket.
+                if socket.state() & is::CONNECTED != 0 {
+                    socket.slot.requests.fetch_or(ask::ABORT, Ordering::AcqRel);
+                    socket.tell();
+                }
                 give_up(fd, socket);
                 0
             }
@@ -267,13 +257,12 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         };
     }
     let Given::Inet(to) = given else { return kernel() };
-    if !is_reached(to) {
+    // The last asks most.
+    let suits = |&(kind, family): &(u32, c_int)| speaks(fd, family, to.address) && leads_to(to, kind);
+    if !may_lead_to(to) {
         return kernel();
     }
-    let Some((kind, family)) = suitable(fd) else { return kernel() };
-    if !speaks(fd, family, to.address) {
-        return kernel();
-    }
+    let Some((kind, family)) = suitable(fd).filter(suits) else { return kernel() };
     let name = kernel_name(fd).filter(|name| name.port != 0);
     match adopt(fd, kind, family, name.map(Name::anywhere)) {
         Ok(socket) if kind == slot_kind::STREAM => connect_stream(fd, socket, to),
@@ -342,7 +331,7 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
         old.release();
         socket = fresh;
     }
-    if !is_reached(to) && !is_served_address(to) {
+    if !leads_to(to, slot_kind::STREAM) {
         back_to_kernel(fd, socket);
         // SAFETY: zeros are a valid address.
         let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -350,6 +339,9 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
         let inet6 = options::of_kernel(fd, libc::SO_DOMAIN) == libc::AF_INET6;
         address::write(to, inet6, (&raw mut name).cast(), &raw mut len);
         return real::ours(real::connect(fd, (&raw const name).cast(), len) as isize);
+    }
+    if to.port == 0 {
+        return err(libc::ECONNREFUSED); // nobody can listen there
     }
     let result = connect_slot(socket, to);
     if result < 0 {
@@ -379,164 +371,7 @@ fn await_connection(socket: Socket) -> isize {
     0
 }
 
-/// `accept` and `accept4` on a socket of ours.
-pub(crate) fn accept(
-    fd: c_int,
-    socket: Socket,
-    address: *mut sockaddr,
-    len: *mut socklen_t,
-    flags: c_int,
-) -> isize {
-    if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
-        return err(libc::EINVAL);
-    }
-    if !socket.is_stream() {
-        return err(libc::EOPNOTSUPP);
-    }
-    let mut deadline = None;
-    loop {
-        if attach::dead() {
-            return err(socket.tell_dead(socket.non_blocking()));
-        }
-        if socket.state() & is::LISTENING == 0 || socket.requests() & ask::SHUTDOWN_READ != 0 {
-            return err(libc::EINVAL);
-        }
-        if socket.received() > 0 {
-            // The descriptor first: without one the connection stays in the queue, as on Linux.
-            let how = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-            let new_fd = real::fcntl(fd, how, 0);
-            if new_fd < 0 {
-                return err(real::errno());
-            }
-            if let Some(accepted) = claim(socket) {
-                options::inherit(socket, accepted);
-                let mut ours = socket.slot.flags.load(Ordering::Relaxed) & slot_flag::INET6;
-                if flags & libc::SOCK_NONBLOCK != 0 {
-                    ours |= slot_flag::NONBLOCK;
-                }
-                accepted.slot.flags.store(ours, Ordering::Release);
-                left(new_fd, table::put(new_fd, Entry::Socket(accepted.index)));
-                address::write(remote(accepted), accepted.is_inet6(), address, len);
-                serve::took(accepted);
-                return new_fd as isize;
-            }
-            real::close(new_fd);
-            continue;
-        }
-        if socket.non_blocking() {
-            return err(libc::EAGAIN);
-        }
-        if deadline.is_none() {
-            deadline = wait::deadline_us(socket.slot.receive_timeout_us.load(Ordering::Relaxed));
-        }
-        let ready = || {
-            socket.received() > 0
-                || socket.state() & is::LISTENING == 0
-                || socket.requests() & ask::SHUTDOWN_READ != 0
-        };
-        match wait::wait_for(socket, deadline, ready) {
-            Err(errno) if !attach::dead() => return err(errno),
-            _ => {}
-        }
-    }
-}
-
-/// Takes one connection from the queue. The record says what is being taken, so that a death in between loses
-/// nothing.
-fn claim(listener: Socket) -> Option<Socket> {
-    let record = attach::record(listener.region)?;
-    let slot = listener.slot;
-    let _alone = CLAIM.lock();
-    // Other processes take from the same queue, and entries change places.
-    let _held = listener.lock_receive();
-    loop {
-        let head = slot.receive_head.load(Ordering::Acquire);
-        let waiting = slot.receive_tail.load(Ordering::Acquire).wrapping_sub(head);
-        if waiting == 0 {
-            return None;
-        }
-        if waiting > 1 && slot.importance.load(Ordering::Relaxed) > serve::ORDINARY {
-            bring_forward(listener, head, waiting);
-        }
-        // SAFETY: a mapped entry.
-        let index = unsafe { entry(listener, head)?.read_volatile() };
-        let valid = (index as usize) < SLOT_COUNT;
-        if valid {
-            record.claiming_from.store(listener.index + 1, Ordering::Relaxed);
-            record.claiming.store(index + 1, Ordering::SeqCst);
-        }
-        let won = slot
-            .receive_head
-            .compare_exchange(head, head.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok();
-        let accepted = if won && valid { Socket::at(index) } else { None };
-        if let Some(accepted) = accepted {
-            accepted.hold(false);
-        }
-        record.claiming.store(0, Ordering::SeqCst);
-        if accepted.is_some() {
-            return accepted;
-        }
-    }
-}
-
-/// Where an entry of the queue stands.
-fn entry(listener: Socket, position: u64) -> Option<*mut u32> {
-    let slot = listener.slot;
-    let offset = slot.receive_offset.load(Ordering::Relaxed);
-    let size = slot.receive_size.load(Ordering::Relaxed);
-    // Entries are aligned to four bytes and never wrap.
-    let spans = listener.region.ring_spans(offset, size, position.wrapping_mul(4), 4)?;
-    Some(spans[0].memory.as_ptr().cast())
-}
-
-/// The most important connection among those that wait, and its place; the first of equals.
-fn most_important(listener: Socket, head: u64, waiting: u64) -> (u32, u64) {
-    let (mut most, mut place) = (0, head);
-    for position in head..head.wrapping_add(waiting.min(LOOK_FORWARD)) {
-        // SAFETY: a mapped entry.
-        let index = entry(listener, position).map(|at| unsafe { at.read_volatile() });
-        let importance =
-            index.and_then(Socket::at).map_or(0, |socket| socket.slot.importance.load(Ordering::Relaxed));
-        if importance > most {
-            (most, place) = (importance, position);
-        }
-    }
-    (most, place)
-}
-
-/// How important it is to accept, where the engine has said that something important (`told`) may wait.
-#[cold]
-pub(crate) fn waiting_importance(listener: Socket, told: u32) -> u32 {
-    let slot = listener.slot;
-    let head = slot.receive_head.load(Ordering::Acquire);
-    let waiting = slot.receive_tail.load(Ordering::Acquire).wrapping_sub(head);
-    let (most, _) = most_important(listener, head, waiting);
-    if most < told {
-        // It has been accepted. Should another have come just now, it waits its turn among the rest.
-        let _ = slot.importance.compare_exchange(told, most, Ordering::Relaxed, Ordering::Relaxed);
-    }
-    most
-}
-
-/// The most important connection that waits changes places with the first. Under the queue's lock: the engine only adds
-/// behind the tail.
-fn bring_forward(listener: Socket, head: u64, waiting: u64) {
-    let (_, place) = most_important(listener, head, waiting);
-    if place == head {
-        return;
-    }
-    if let (Some(one), Some(other)) = (entry(listener, head), entry(listener, place)) {
-        // SAFETY: two mapped entries.
-        unsafe {
-            let (index, better) = (one.read_volatile(), other.read_volatile());
-            one.write_volatile(better);
-            other.write_volatile(index);
-        }
-    }
-}
-
-fn remote(socket: Socket) -> Name {
+pub(crate) fn remote(socket: Socket) -> Name {
     let slot = socket.slot;
     Name {
         address: slot.remote_address.load(),
@@ -552,6 +387,9 @@ fn unbound(inet6: bool) -> Name {
 
 /// `getsockname` on a socket of ours.
 pub(crate) fn local_name(socket: Socket, address: *mut sockaddr, len: *mut socklen_t) -> isize {
+    if address.is_null() || len.is_null() {
+        return err(libc::EFAULT);
+    }
     let slot = socket.slot;
     let name = Name {
         address: slot.local_address.load(),
@@ -567,6 +405,9 @@ pub(crate) fn peer_name(socket: Socket, address: *mut sockaddr, len: *mut sockle
     let state = socket.state();
     if state & is::CONNECTED == 0 || state & is::FAILED != 0 {
         return err(libc::ENOTCONN);
+    }
+    if address.is_null() || len.is_null() {
+        return err(libc::EFAULT);
     }
     address::write(remote(socket), socket.is_inet6(), address, len);
     0
@@ -688,7 +529,7 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
         return real();
     }
     if table::look(to) == Entry::Internal {
-        attach::relocate(to);
+        own::relocate(to);
     }
     let result = real();
     if result >= 0 {

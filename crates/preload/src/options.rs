@@ -20,6 +20,10 @@ const SO_SNDTIMEO_NEW: c_int = 67;
 /// Buffers as Linux gives them to TCP before a program asks.
 const DEFAULT_RECEIVE_BUFFER: u32 = 131_072;
 const DEFAULT_SEND_BUFFER: u32 = 16_384;
+/// SO_BUF_LOCK (Linux 5.14): which buffers a program has set; and its bits SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK.
+const SO_BUF_LOCK: c_int = 72;
+const SEND_LOCKED: c_int = 1;
+const RECEIVE_LOCKED: c_int = 2;
 /// TCP_CA_NAME_MAX of Linux.
 const CONGESTION_NAME_LEN: usize = 16;
 /// TCP_MIN_MSS and MAX_TCP_WINDOW of Linux: the bounds of TCP_MAXSEG.
@@ -424,9 +428,17 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
     let plus_one = if linger.l_onoff == 0 { 0 } else { linger.l_linger.max(0).unsigned_abs() + 1 };
     slot.linger_plus_one.store(plus_one, Ordering::Relaxed);
     slot.receive_low_water.store(of_kernel(fd, libc::SO_RCVLOWAT).unsigned_abs(), Ordering::Relaxed);
+    // A stream's buffers that nobody set grow by themselves, with us as with the kernel.
+    let locks = if socket.is_stream() { of_kernel(fd, SO_BUF_LOCK) } else { RECEIVE_LOCKED | SEND_LOCKED };
     // As the kernel doubled it.
-    slot.asked_receive_buffer.store(of_kernel(fd, libc::SO_RCVBUF).unsigned_abs() / 2, Ordering::Relaxed);
-    slot.asked_send_buffer.store(of_kernel(fd, libc::SO_SNDBUF).unsigned_abs() / 2, Ordering::Relaxed);
+    if locks & RECEIVE_LOCKED != 0 {
+        let bytes = of_kernel(fd, libc::SO_RCVBUF).unsigned_abs() / 2;
+        slot.asked_receive_buffer.store(bytes, Ordering::Relaxed);
+    }
+    if locks & SEND_LOCKED != 0 {
+        let bytes = of_kernel(fd, libc::SO_SNDBUF).unsigned_abs() / 2;
+        slot.asked_send_buffer.store(bytes, Ordering::Relaxed);
+    }
     if kept_bit(socket, kept::BROADCAST) != 0 {
         tell(socket, slot_option::BROADCAST, 1);
     }

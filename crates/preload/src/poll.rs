@@ -7,8 +7,9 @@
 //! never held back. Where nothing important is ready this costs a comparison for each socket that is.
 
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t};
@@ -17,7 +18,7 @@ use crate::real::err;
 use crate::serve::{self, HOLD_NS, ORDINARY};
 use crate::slot::{Socket, ring_before_sleep, tell_deferred};
 use crate::table::Entry;
-use crate::wait::{self, Woken};
+use crate::wait::{self, Set, Woken};
 use crate::{attach, epoll, real, table};
 
 /// Descriptors that need no memory from the heap.
@@ -248,15 +249,17 @@ fn await_ready(
             let pipe = if attach::dead() { -1 } else { set.pipe };
             let mut pipe = pollfd { fd: pipe, events: POLLIN, revents: 0 };
             ring_before_sleep();
-            result = look_at_kernel(fds, Some(&mut pipe), deadline, mask);
+            let mut leaving = Leaving { fds: ptr::from_ref(fds), set };
+            result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
+                look_at_kernel(fds, Some(&mut pipe), deadline, mask)
+            });
             if result == 0 {
                 woken = Woken::TimedOut;
             } else if result > 0 && pipe.revents != 0 {
                 set.drain();
             }
         }
-        set.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
-        each_socket(fds, &mut |socket| wait::unwatch(socket, set));
+        leave(fds, set);
         if result < 0 {
             return result;
         }
@@ -274,6 +277,27 @@ fn await_ready(
             }
         }
     }
+}
+
+/// What a thread takes back that no longer sleeps.
+struct Leaving {
+    fds: *const [pollfd],
+    set: Set,
+}
+
+fn leave(fds: &[pollfd], set: Set) {
+    set.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+    each_socket(fds, &mut |socket| wait::unwatch(socket, set));
+}
+
+/// A thread is cancelled in its sleep.
+extern "C" fn cancelled(leaving: *mut c_void) {
+    // SAFETY: what the sleeper gave, in a frame that still stands; its descriptors are read only.
+    let (fds, set) = unsafe {
+        let leaving = &*leaving.cast::<Leaving>();
+        (&*leaving.fds, leaving.set)
+    };
+    leave(fds, set);
 }
 
 fn each_socket(fds: &[pollfd], visit: &mut dyn FnMut(Socket)) {

@@ -3,12 +3,12 @@
 use std::ffi::c_int;
 
 use libc::socklen_t;
-use scoutline_abi::layout::slot_kind;
+use scoutline_abi::layout::{call_op, slot_kind};
 use scoutline_abi::served::Network;
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
-use crate::{attach, options, real};
+use crate::{attach, call, options, real};
 
 /// What the daemon serves.
 pub(crate) fn served() -> Option<scoutline_abi::served::Networks> {
@@ -30,10 +30,15 @@ pub(crate) fn serves_v6() -> bool {
     any_served(|network| !network.address.is_v4())
 }
 
-/// True for an address of ours; a link-local one with its scope.
+/// True for an address of ours; a link-local one with its scope. Loopback addresses are a network of ours, or none.
 pub(crate) fn is_served_address(name: Name) -> bool {
     let near = name.address.is_link_local();
-    any_served(|network| network.address == name.address && (!near || network.scope == name.scope))
+    if name.address.is_loopback() {
+        return any_served(|network| network.is_ours() && network.contains(name.address));
+    }
+    any_served(|network| {
+        network.is_ours() && network.address == name.address && (!near || network.scope == name.scope)
+    })
 }
 
 /// The address from which an answer goes to what came to `own` on an interface: that, unless it is a group's or
@@ -96,11 +101,14 @@ pub(crate) fn interface_of(address: Address) -> Option<u32> {
 /// True when paths lead to an address.
 pub(crate) fn is_reached(name: Name) -> bool {
     let address = name.address;
-    if address.is_unspecified() || address.is_loopback() {
+    if address.is_unspecified() {
         return false;
     }
     if address.is_multicast() {
         return leads_to_group(name);
+    }
+    if address.is_loopback() {
+        return is_served_address(name);
     }
     if address.is_link_local() {
         return any_served(|network| network.contains(address) && network.scope == name.scope);
@@ -110,6 +118,24 @@ pub(crate) fn is_reached(name: Name) -> bool {
     }
     any_served(|network| network.has_gateway() && network.address.is_v4() == address.is_v4())
         && !is_host_address(address)
+}
+
+/// True when a socket of this kind is to connect to an address on paths: they lead there, or, of a loopback address
+/// that is the kernel's, somebody on paths listens there.
+pub(crate) fn leads_to(name: Name, kind: u32) -> bool {
+    if is_reached(name) || is_served_address(name) {
+        return true;
+    }
+    if !name.address.is_loopback() || !any_served(Network::has_own_link) {
+        return false;
+    }
+    let [high, low] = name.address.words();
+    call::call(call_op::IS_LISTENED_AT, 0, [low, u64::from(name.port), u64::from(kind), high]) > 0
+}
+
+/// False where [`leads_to`] would say no for every kind of socket, without asking anybody else.
+pub(crate) fn may_lead_to(name: Name) -> bool {
+    is_reached(name) || name.address.is_loopback() && any_served(Network::has_own_link)
 }
 
 /// True for an address of the host's own: the kernel would send to it from itself.

@@ -14,6 +14,9 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
+/// Arguments or environment of a program.
+type List = *const *const c_char;
+
 /// Stands for a function that this C library lacks.
 extern "C" fn missing() -> c_long {
     set_errno(libc::ENOSYS);
@@ -116,6 +119,29 @@ real! {
         -> ssize_t = c"splice";
     fn exit_now(status: c_int) -> ! = c"_exit";
     fn fork() -> libc::pid_t = c"fork";
+    fn execve(path: *const c_char, arguments: List, environment: List) -> c_int = c"execve";
+    fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int = c"execvpe";
+    fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int = c"fexecve";
+    fn execveat(directory: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int) -> c_int
+        = c"execveat";
+    fn posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: List, environment: List) -> c_int = c"posix_spawn";
+    fn posix_spawnp(pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: List, environment: List) -> c_int = c"posix_spawnp";
+    fn posix_spawn_file_actions_init(object: *mut c_void) -> c_int = c"posix_spawn_file_actions_init";
+    fn posix_spawn_file_actions_destroy(object: *mut c_void) -> c_int = c"posix_spawn_file_actions_destroy";
+    fn posix_spawn_file_actions_addclose(object: *mut c_void, fd: c_int) -> c_int
+        = c"posix_spawn_file_actions_addclose";
+    fn posix_spawn_file_actions_adddup2(object: *mut c_void, from: c_int, to: c_int) -> c_int
+        = c"posix_spawn_file_actions_adddup2";
+    fn posix_spawn_file_actions_addopen(object: *mut c_void, fd: c_int, path: *const c_char, flags: c_int,
+        mode: libc::mode_t) -> c_int = c"posix_spawn_file_actions_addopen";
+    fn posix_spawn_file_actions_addclosefrom_np(object: *mut c_void, from: c_int) -> c_int
+        = c"posix_spawn_file_actions_addclosefrom_np";
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int = c"pthread_setcancelstate";
+    fn cleanup_push(buffer: *mut CleanUp, routine: extern "C" fn(*mut c_void), argument: *mut c_void) -> ()
+        = c"_pthread_cleanup_push";
+    fn cleanup_pop(buffer: *mut CleanUp, execute: c_int) -> () = c"_pthread_cleanup_pop";
     fn fclose(stream: *mut libc::FILE) -> c_int = c"fclose";
     fn fileno(stream: *mut libc::FILE) -> c_int = c"fileno_unlocked";
     fn getenv(name: *const c_char) -> *mut c_char = c"getenv";
@@ -172,6 +198,33 @@ pub(crate) fn say(parts: &[&[u8]]) {
         len += take;
     }
     write(2, line.as_ptr().cast(), len);
+}
+
+/// Room for what the C library keeps of a clean-up handler: `struct _pthread_cleanup_buffer`, four words.
+#[repr(C)]
+pub(crate) struct CleanUp([usize; 4]);
+
+/// `sleep`, a call in which a thread may be cancelled; `undo` is called with `argument` if it is.
+pub(crate) fn cancellable<R>(
+    undo: extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+    sleep: impl FnOnce() -> R,
+) -> R {
+    let mut buffer = CleanUp([0; 4]);
+    cleanup_push(&raw mut buffer, undo, argument);
+    let result = sleep();
+    cleanup_pop(&raw mut buffer, 0);
+    result
+}
+
+/// `work`, in which the thread is not cancelled: it holds something, and calls what a cancellation would end.
+pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
+    const DISABLE: c_int = 1; // PTHREAD_CANCEL_DISABLE, everywhere
+    let mut before = 0;
+    pthread_setcancelstate(DISABLE, &raw mut before);
+    let result = work();
+    pthread_setcancelstate(before, ptr::null_mut());
+    result
 }
 
 /// Nanoseconds of the monotonic clock.

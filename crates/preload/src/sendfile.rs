@@ -132,8 +132,8 @@ pub(crate) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
     }
     let mut byte = 0u8;
     let peek = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-    let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
-    let there = receive(socket, &peek, libc::MSG_PEEK | wait);
+    // SPLICE_F_NONBLOCK is about the pipe only (splice(2)).
+    let there = receive(socket, &peek, libc::MSG_PEEK);
     if there <= 0 {
         return there;
     }

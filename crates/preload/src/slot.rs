@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{
-    SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
+    ENGINE_HOLDS, SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
 };
 use scoutline_ring::{Bitmap, bitmap_words, summary_words};
 
 use crate::lock::back_off;
-use crate::{attach, epoll, life, real, serve, wait};
+use crate::{accept, attach, epoll, real, serve, wait};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -129,6 +129,13 @@ impl Socket {
         self.roomy()
     }
 
+    /// An attempt to connect has failed, and `connect` has said so: Linux forgets it then. Otherwise the socket is one
+    /// whose connection is over.
+    pub(crate) fn is_unconnected_again(self) -> bool {
+        self.state() & (is::FAILED | is::CONNECTED) == is::FAILED
+            && self.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING == 0
+    }
+
     /// Takes the pending error; 0 none.
     pub(crate) fn take_error(self) -> i32 {
         if self.slot.error.load(Ordering::Acquire) == 0 {
@@ -165,9 +172,12 @@ impl Socket {
         }
         if state & is::LISTENING != 0 {
             if requests & ask::SHUTDOWN_READ != 0 {
-                return ready | IN | RDHUP | HUP;
+                return ready | OUT | HUP; // it listens no more
             }
             return if self.received() > 0 { ready | IN } else { ready };
+        }
+        if self.is_unconnected_again() {
+            return ready | OUT | HUP;
         }
         if state & is::FAILED != 0 {
             return ready | IN | OUT | RDHUP | HUP;
@@ -224,7 +234,7 @@ impl Socket {
     pub(crate) fn importance(self) -> u32 {
         let importance = self.slot.importance.load(Ordering::Relaxed);
         if importance > serve::ORDINARY && self.state() & scoutline_abi::layout::slot_state::LISTENING != 0 {
-            return life::waiting_importance(self, importance);
+            return accept::waiting_importance(self, importance);
         }
         importance
     }
@@ -265,6 +275,28 @@ impl Socket {
                 self.slot.references.fetch_add(1, Ordering::AcqRel);
             }
         }
+    }
+
+    /// Under way to another process: held by none.
+    pub(crate) fn put_in_flight(self) {
+        self.slot.references.fetch_add(1, Ordering::AcqRel);
+        self.slot.in_flight.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has come: the hold is this process's. `peeked`: it will come once more.
+    pub(crate) fn take_from_flight(self, peeked: bool) {
+        if peeked {
+            self.hold(false);
+            return;
+        }
+        // Counted for the flight; this process counts once.
+        if COUNTS[self.index as usize].load(Ordering::Acquire) == 0 {
+            self.hold(true);
+        } else {
+            self.hold(false);
+            self.slot.references.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.slot.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// One less; the last of the last process closes the socket.
@@ -371,6 +403,32 @@ pub(crate) fn share_with_child(region: &'static Region, child: u32) {
     }
 }
 
+/// Another process of the program, about to begin, will hold this socket, which is held here.
+pub(crate) fn share_one(region: &'static Region, process: u32, index: u32) {
+    let (Some(record), Some(slot)) = (region.process(process), region.slot(index)) else { return };
+    let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
+    if record.holds[word].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+        slot.references.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Closes what the record holds and no descriptor names.
+pub(crate) fn drop_unheld(region: &'static Region) {
+    let Some(record) = attach::record(region) else { return };
+    for (word, holds) in record.holds.iter().enumerate() {
+        let mut bits = holds.load(Ordering::Acquire);
+        while bits != 0 {
+            let index = word as u32 * 64 + bits.trailing_zeros();
+            bits &= bits - 1;
+            if COUNTS[index as usize].load(Ordering::Acquire) == 0
+                && let Some(socket) = Socket::at(index)
+            {
+                socket.release_last();
+            }
+        }
+    }
+}
+
 /// Threads that slept in the parent do not exist here: counts are made anew from the table.
 pub(crate) fn in_child() {
     for count in &COUNTS {
@@ -407,7 +465,10 @@ impl Held {
             let holder = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).err();
             let Some(holder) = holder else { return };
             if tries.is_multiple_of(256) && holder != 0 {
-                let alive = region.process(holder - 1).is_some_and(|p| p.alive.load(Ordering::Acquire) != 0);
+                let alive = match holder {
+                    ENGINE_HOLDS => !attach::dead(),
+                    _ => region.process(holder - 1).is_some_and(|p| p.alive.load(Ordering::Acquire) != 0),
+                };
                 if !alive && word.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
                 }

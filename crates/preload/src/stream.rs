@@ -19,6 +19,11 @@ pub(crate) fn total(iov: &[iovec]) -> usize {
     iov.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
 
+/// Null where there should be memory: EFAULT. Bytes are copied here, so any other wrong pointer is SIGSEGV.
+fn has_null(iov: &[iovec]) -> bool {
+    iov.iter().any(|part| part.iov_base.is_null() && part.iov_len > 0)
+}
+
 /// Copies from `spans` into the vector, `skip` bytes into it. As much as both have.
 pub(crate) fn scatter(spans: &Span2, iov: &[iovec], skip: usize) {
     walk(spans, iov, skip, |span, user, len| {
@@ -80,6 +85,9 @@ fn take(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -
     let offset = slot.receive_offset.load(Ordering::Relaxed);
     let spans = socket.region.ring_spans(offset, size, head, len).ok_or(libc::EIO)?;
     if flags & MSG_TRUNC == 0 {
+        if has_null(iov) {
+            return Err(libc::EFAULT);
+        }
         scatter(&spans, iov, skip);
     }
     if flags & MSG_PEEK == 0 {
@@ -108,9 +116,6 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
         return err(libc::EAGAIN);
     }
     let want = total(iov);
-    if want == 0 {
-        return 0;
-    }
     let peek = flags & MSG_PEEK != 0;
     let target = if flags & MSG_WAITALL != 0 { want } else { want.min(socket.low_water() as usize) };
     let mut deadline = None;
@@ -120,6 +125,12 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
         let over = receive_over(socket);
         match take(socket, iov, done, want - done, flags) {
             Err(errno) => return err(errno),
+            // As Linux: who wants nothing waits until there is something.
+            Ok(_) if want == 0 => {
+                if socket.received() > 0 {
+                    return 0;
+                }
+            }
             Ok(got) if peek => {
                 if got >= target || (got > 0 && (over || blocked(socket, flags))) {
                     return got as isize;
@@ -170,9 +181,9 @@ fn receive_end(socket: Socket) -> isize {
         return 0;
     }
     if state & is::FAILED != 0 {
-        // Told once; then the stream is over. One that never was connected is that still.
+        // Told once; then the stream is over.
         let errno = socket.take_error();
-        return if errno == 0 && state & is::CONNECTED == 0 { err(libc::ENOTCONN) } else { err(errno) };
+        return if errno == 0 && socket.is_unconnected_again() { err(libc::ENOTCONN) } else { err(errno) };
     }
     if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
         return err(libc::ENOTCONN);
@@ -260,6 +271,9 @@ fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize) -> Result<usize,
     let len = socket.sendable().min(want as u64) as usize;
     if len == 0 {
         return Ok(0);
+    }
+    if has_null(iov) {
+        return Err(libc::EFAULT);
     }
     let tail = slot.send_tail.load(Ordering::Relaxed);
     let size = slot.send_size.load(Ordering::Relaxed);

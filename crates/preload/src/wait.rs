@@ -328,7 +328,8 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
             break Ok(());
         }
         ring_before_sleep();
-        let woken = set.sleep(deadline);
+        let mut leaving = Leaving { socket, set };
+        let woken = real::cancellable(cancelled, (&raw mut leaving).cast(), || set.sleep(deadline));
         if woken == Woken::Event {
             continue;
         }
@@ -343,8 +344,7 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
             })
         };
     };
-    set.shared.sleepers.fetch_sub(1 + EXCLUSIVE, Ordering::SeqCst);
-    unwatch(socket, set);
+    leave(socket, set);
     if socket.state() & slot_state::LISTENING == 0 {
         serve::serve(socket.importance());
     } else if set.shared.signalled.load(Ordering::SeqCst) != 0 {
@@ -352,6 +352,27 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
     }
     socket.release();
     result
+}
+
+/// What a thread takes back that no longer waits for a socket.
+struct Leaving {
+    socket: Socket,
+    set: Set,
+}
+
+fn leave(socket: Socket, set: Set) {
+    set.shared.sleepers.fetch_sub(1 + EXCLUSIVE, Ordering::SeqCst);
+    unwatch(socket, set);
+}
+
+/// A thread is cancelled in its sleep.
+extern "C" fn cancelled(leaving: *mut c_void) {
+    // SAFETY: what `wait_for` gave, in a frame that still stands.
+    let Leaving { socket, set } = unsafe { leaving.cast::<Leaving>().read() };
+    leave(socket, set);
+    // A wake-up that it was to have goes to another one.
+    socket.tell();
+    socket.release();
 }
 
 /// No set is left: looks every millisecond. Slow, and seen as such, but never wrong.

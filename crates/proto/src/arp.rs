@@ -12,6 +12,7 @@ pub use cache::{Cache, Found, Question};
 pub use module::ArpModule;
 pub use stage::ArpStage;
 
+use scoutline_base::Address;
 use scoutline_path::{Account, Checksum, DropReason, Effect, Facts, FlowKey, Message};
 use scoutline_wire::arp::{Operation, PACKET_LEN, Packet};
 use scoutline_wire::{ethernet, icmp};
@@ -42,19 +43,25 @@ pub fn frame(interface: &Interface, packet: &Packet, destination: ethernet::Addr
 
 /// The frame that asks for `address`: to all, or to the station that had it last (RFC 1122 §2.3.2.1 (2)).
 pub fn request_frame(interface: &Interface, address: Ipv4Addr, last: Option<ethernet::Address>) -> Message {
-    let packet = Packet {
-        operation: Operation::Request,
-        sender_link: interface.link_address.get(),
-        sender: interface.address.get(),
-        target_link: [0; 6],
-        target: address,
-    };
-    frame(interface, &packet, last.unwrap_or(ethernet::BROADCAST))
+    // The asked one learns who we are from this: it must be an address that it can reach.
+    let sender = interface.source_for(address.into()).and_then(Address::as_v4);
+    question(interface, sender.unwrap_or(interface.address.get()), address, last)
 }
 
-/// The frame that tells all that we have our address (RFC 5227 §2.3): for the engine, when a device is opened.
-pub fn announcement_frame(interface: &Interface) -> Message {
-    request_frame(interface, interface.address.get(), None)
+/// The frame that tells all that we have this address (RFC 5227 §2.3): for the engine, when a device is opened.
+pub fn announcement_frame(interface: &Interface, ours: Ipv4Addr) -> Message {
+    question(interface, ours, ours, None)
+}
+
+fn question(
+    interface: &Interface,
+    sender: Ipv4Addr,
+    target: Ipv4Addr,
+    last: Option<ethernet::Address>,
+) -> Message {
+    let sender_link = interface.link_address.get();
+    let packet = Packet { operation: Operation::Request, sender_link, sender, target_link: [0; 6], target };
+    frame(interface, &packet, last.unwrap_or(ethernet::BROADCAST))
 }
 
 /// Drops a message whose neighbour never answered, and tells its path.

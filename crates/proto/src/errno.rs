@@ -1,6 +1,10 @@
 //! The Linux errno values that protocols report (`Control::Failed`); Linux' numbers on every architecture that we
 //! run on.
 
+/// Permission denied: a route prohibits it.
+pub const EACCES: i32 = 13;
+/// Invalid argument: a route drops it in silence.
+pub const EINVAL: i32 = 22;
 /// Protocol not available: an ICMP protocol unreachable.
 pub const ENOPROTOOPT: i32 = 92;
 /// Network is unreachable.

@@ -80,6 +80,7 @@ fn frame(interface: &Interface, kind: u8, mut bytes: Vec<u8>, to: Ipv4Addr) -> M
     let len = bytes.len() as u32;
     let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len };
     let mut message = Message { body, facts, ..Message::default() };
+    let source = interface.source_for(to.into()).and_then(scoutline_base::Address::as_v4);
     let header = ipv4::Header {
         header_len: ipv4::MIN_HEADER_LEN as u8,
         tos: TOS,
@@ -91,7 +92,8 @@ fn frame(interface: &Interface, kind: u8, mut bytes: Vec<u8>, to: Ipv4Addr) -> M
         // §4: it never leaves the link.
         ttl: 1,
         protocol: igmp::PROTOCOL,
-        source: interface.address.get(),
+        // RFC 3376 §4.2.13: from no address while there is none.
+        source: source.unwrap_or(Ipv4Addr::UNSPECIFIED),
         destination: to,
     };
     let out = message.head.prepend(HEADER_LEN);

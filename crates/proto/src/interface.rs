@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use scoutline_base::{Address, DeviceId, PathId, Time};
+use scoutline_base::{Address, DeviceId, PathId, Time, V4_PREFIX_LEN};
 use scoutline_path::{Account, Burst, Effect, FlowKey};
 use scoutline_wire::{ethernet, ipv4, ipv6};
 
@@ -12,12 +12,17 @@ use crate::arp::Cache;
 use crate::groups::{self, Groups};
 use crate::ip6::{Host6, Host6Config};
 use crate::limit::TokenBucket;
+use crate::route::{Rank, Route, Routes, Way};
 use crate::{igmp, mld, nd};
 
 /// ICMP errors that one interface sends, per second and at once: Linux' `icmp_msgs_per_sec` and `_burst`.
 const ICMP_ERRORS: (u32, u32) = (1_000, 50);
 /// Resets for stray segments, per second and at once.
 const RESETS: (u32, u32) = (1_000, 200);
+/// What the machine's link with itself carries: as much as a datagram's length can tell.
+pub const OWN_LINK_MTU: u16 = u16::MAX;
+/// A network without any address: how an interface without IPv4 has its own.
+const NO_ADDRESS: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
 /// What an interface is made from.
 #[derive(Clone, Debug)]
@@ -26,7 +31,7 @@ pub struct InterfaceConfig {
     pub device: DeviceId,
     /// Our link address.
     pub link_address: ethernet::Address,
-    /// Our network address.
+    /// Our first IPv4 address; the unspecified one: there is none.
     pub address: Ipv4Addr,
     /// Bits of the address that name the network, 0 to 32.
     pub prefix_len: u8,
@@ -99,10 +104,17 @@ pub struct Interface {
     pub device: DeviceId,
     /// Our link address.
     pub link_address: Cell<ethernet::Address>,
-    /// Our network address.
+    /// Our first IPv4 address; the unspecified one: there is none.
     pub address: Cell<Ipv4Addr>,
     /// Bits of the address that name the network.
     pub prefix_len: Cell<u8>,
+    /// Our other IPv4 addresses, with the bits that name their networks.
+    others: RefCell<Vec<(Ipv4Addr, u8)>>,
+    routes: RefCell<Routes>,
+    /// The interfaces whose addresses are ours: of the machine's link with itself only.
+    machine: Option<Vec<Rc<Interface>>>,
+    /// Changes whenever addresses or routes that are set here do.
+    generation: Cell<u32>,
     /// Where packets for other networks go.
     pub gateway: Cell<Option<Ipv4Addr>>,
     /// Bytes of an IP datagram that the link carries.
@@ -135,17 +147,49 @@ pub struct Interface {
 impl Interface {
     /// An interface without neighbours and service paths.
     pub fn new(config: &InterfaceConfig) -> Rc<Interface> {
-        Rc::new(Interface {
+        let ip6 = Host6::new(config.ip6.as_ref(), config.link_address, config.mtu, config.seed);
+        Rc::new(Interface::with(config, ip6, None))
+    }
+
+    /// The machine's link with itself: every address of these interfaces is ours, and so are the loopback addresses.
+    /// There is nobody else, so nobody is asked for.
+    pub fn own_link(
+        device: DeviceId,
+        machine: Vec<Rc<Interface>>,
+        seed: u32,
+        offload: Offload,
+    ) -> Rc<Interface> {
+        let config = InterfaceConfig {
+            device,
+            link_address: OWN_LINK,
+            address: NO_ADDRESS,
+            prefix_len: 32,
+            gateway: None,
+            ip6: None,
+            seed,
+            mtu: OWN_LINK_MTU,
+            trusted_checksums: true,
+            offload,
+        };
+        Rc::new(Interface::with(&config, Host6::own_link(OWN_LINK_MTU, seed), Some(machine)))
+    }
+
+    fn with(config: &InterfaceConfig, ip6: Host6, machine: Option<Vec<Rc<Interface>>>) -> Interface {
+        Interface {
             device: config.device,
             link_address: Cell::new(config.link_address),
             address: Cell::new(config.address),
             prefix_len: Cell::new(config.prefix_len.min(32)),
+            others: RefCell::default(),
+            routes: RefCell::default(),
+            machine,
+            generation: Cell::new(0),
             gateway: Cell::new(config.gateway),
             mtu: Cell::new(config.mtu),
             trusted_checksums: Cell::new(config.trusted_checksums),
             offload: Cell::new(config.offload),
             neighbours: RefCell::default(),
-            ip6: Host6::new(config.ip6.as_ref(), config.link_address, config.mtu, config.seed),
+            ip6,
             neighbours6: RefCell::default(),
             groups: RefCell::new(Groups::new(u64::from(config.seed) | 1 << 32)),
             groups6: RefCell::new(Groups::new(u64::from(config.seed) | 2 << 32)),
@@ -154,81 +198,220 @@ impl Interface {
             icmp_errors: RefCell::new(TokenBucket::new(ICMP_ERRORS.0, ICMP_ERRORS.1)),
             resets: RefCell::new(TokenBucket::new(RESETS.0, RESETS.1)),
             identification: Cell::new(1),
-        })
+        }
+    }
+
+    /// True for the machine's link with itself.
+    #[inline]
+    pub fn is_own_link(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    /// Our IPv4 addresses beside the first, each with the bits that name its network.
+    pub fn set_others(&self, others: Vec<(Ipv4Addr, u8)>) {
+        *self.others.borrow_mut() = others;
+        self.changed();
+    }
+
+    /// The ways to networks that are not on the link.
+    pub fn set_routes(&self, routes: Vec<Route>) {
+        *self.routes.borrow_mut() = Routes::new(routes);
+        self.changed();
+    }
+
+    fn changed(&self) {
+        self.generation.set(self.generation.get().wrapping_add(1));
+    }
+
+    /// Changes whenever addresses, networks or ways do.
+    #[inline]
+    pub fn generation(&self) -> u32 {
+        self.generation.get().wrapping_add(self.ip6.generation())
+    }
+
+    /// Our IPv4 addresses with the bits that name their networks, the first one first.
+    pub fn addresses4(&self) -> Vec<(Ipv4Addr, u8)> {
+        let first = (self.address.get(), self.prefix_len.get());
+        let first = Some(first).filter(|(address, _)| *address != NO_ADDRESS);
+        first.into_iter().chain(self.others.borrow().iter().copied()).collect()
     }
 
     /// Where a packet for `destination` goes, or `None` when no route leads there.
     #[inline]
     pub fn route(&self, destination: Address) -> Option<NextHop> {
-        match destination.as_v4() {
-            Some(destination) => self.route4(destination),
-            None => self.route6(destination),
+        if self.is_own_link() {
+            return self.is_ours(destination).then(|| NextHop::Group(self.link_address.get()));
+        }
+        if let Some(group) = self.group(destination) {
+            return Some(NextHop::Group(group));
+        }
+        match self.way(destination)?.0 {
+            Way::Link => Some(NextHop::Neighbour(destination)),
+            Way::Via(router) => Some(NextHop::Neighbour(router)),
+            Way::Refuse(_) => None,
         }
     }
 
-    fn route6(&self, destination: Address) -> Option<NextHop> {
-        if !self.ip6.enabled || destination.is_unspecified() || destination.is_loopback() {
-            return None;
-        }
-        if let Some(group) = destination.as_v6().filter(|_| destination.is_multicast()) {
-            return Some(NextHop::Group(ethernet::multicast6(group)));
-        }
-        if self.ip6.is_on_link(destination) {
-            return Some(NextHop::Neighbour(destination));
-        }
-        self.ip6.router().map(|router| NextHop::Neighbour(router.into()))
-    }
-
-    fn route4(&self, destination: Ipv4Addr) -> Option<NextHop> {
+    /// The link address of a group of stations.
+    fn group(&self, destination: Address) -> Option<ethernet::Address> {
+        let Some(destination) = destination.as_v4() else {
+            let group = destination.as_v6().filter(|_| destination.is_multicast() && self.ip6.enabled);
+            return group.map(ethernet::multicast6);
+        };
         if destination.is_broadcast() || self.is_directed_broadcast(destination) {
-            return Some(NextHop::Group(ethernet::BROADCAST));
+            return Some(ethernet::BROADCAST);
         }
-        if destination.is_multicast() {
-            return Some(NextHop::Group(ethernet::multicast(destination)));
-        }
-        // RFC 1122 §3.2.1.3: these never appear outside a host.
-        if destination.is_unspecified() || destination.is_loopback() {
+        destination.is_multicast().then(|| ethernet::multicast(destination))
+    }
+
+    /// The best way to a station's address from here, with what it is worth against those of other interfaces.
+    pub fn way(&self, destination: Address) -> Option<(Way, Rank)> {
+        // RFC 1122 §3.2.1.3, RFC 4291 §2.5: these never appear outside a host.
+        let nowhere = destination.is_unspecified() || destination.is_loopback() || destination.is_multicast();
+        if nowhere || !destination.is_v4() && !self.ip6.enabled {
             return None;
         }
+        let routes = self.routes.borrow();
+        let routed = routes.find(destination).map(|route| (route.way, route.rank()));
         // RFC 1122 §3.3.1.1: directly when it is on the connected network, by the gateway else.
-        if self.is_on_link4(destination) {
-            return Some(NextHop::Neighbour(destination.into()));
-        }
-        self.gateway.get().map(|gateway| NextHop::Neighbour(gateway.into()))
+        let connected = self.network_len(destination).map(|len| (Way::Link, (len, u32::MAX)));
+        let gateway = || {
+            if destination.is_v4() {
+                Some((Way::Via(self.gateway.get()?.into()), (V4_PREFIX_LEN, u32::MAX)))
+            } else {
+                Some((Way::Via(self.ip6.router()?.into()), (0, u32::MAX)))
+            }
+        };
+        // A network's own link before a route to the whole of it, and the gateway before another default route.
+        let better = |one: Option<(Way, Rank)>, other: Option<(Way, Rank)>| match (one, other) {
+            (Some(one), Some(other)) => Some(if other.1 > one.1 { other } else { one }),
+            (one, other) => one.or(other),
+        };
+        better(connected.or_else(gateway), routed)
+    }
+
+    /// Every way from here: the networks on the link, the gateways, and the routes.
+    pub fn ways(&self) -> Vec<Route> {
+        let route = |network: Address, prefix_len, way| Route { network, prefix_len, way, metric: 0 };
+        let connected = self.addresses4().into_iter().map(|(address, len)| {
+            let network = Ipv4Addr::from_bits(address.to_bits() & mask(len));
+            route(network.into(), V4_PREFIX_LEN + len, Way::Link)
+        });
+        let connected6 = self.ip6.networks().into_iter().map(|(network, len)| route(network, len, Way::Link));
+        let default = |router: Address, network, len| route(network, len, Way::Via(router));
+        let gateway =
+            self.gateway.get().map(|router| default(router.into(), Address::UNSPECIFIED_V4, V4_PREFIX_LEN));
+        let router = self.ip6.router().map(|router| default(router.into(), Address::UNSPECIFIED_V6, 0));
+        let routes = self.routes.borrow();
+        let all = connected.chain(connected6).chain(gateway).chain(router);
+        all.chain(routes.as_slice().iter().copied()).collect()
+    }
+
+    /// Bits (of 128) of the longest network on this link that an address is in.
+    fn network_len(&self, address: Address) -> Option<u8> {
+        let Some(address) = address.as_v4() else { return self.ip6.network_len(address) };
+        self.network_of(address).map(|(_, prefix_len)| V4_PREFIX_LEN + prefix_len)
+    }
+
+    /// Our address in the longest of our networks that `address` is in.
+    fn network_of(&self, address: Ipv4Addr) -> Option<(Ipv4Addr, u8)> {
+        let first = (self.address.get(), self.prefix_len.get());
+        let others = self.others.borrow();
+        let all = std::iter::once(first).chain(others.iter().copied());
+        let holds = |&(ours, len): &(Ipv4Addr, u8)| {
+            ours != NO_ADDRESS && (u32::from(address) ^ u32::from(ours)) & mask(len) == 0
+        };
+        // Of several addresses in one network the first speaks, as Linux' primary one does.
+        all.filter(holds).reduce(|best, one| if one.1 > best.1 { one } else { best })
     }
 
     /// True when `address` is in a network of this link.
     pub fn is_on_link(&self, address: Address) -> bool {
+        if self.is_own_link() {
+            return self.is_ours(address);
+        }
         match address.as_v4() {
-            Some(address) => self.is_on_link4(address),
+            Some(address) => self.network_of(address).is_some(),
             None => self.ip6.is_on_link(address),
         }
     }
 
-    fn is_on_link4(&self, address: Ipv4Addr) -> bool {
-        (u32::from(address) ^ u32::from(self.address.get())) & self.mask() == 0
+    /// True for the broadcast addresses of our networks (RFC 1122 §3.3.6: the limited one apart).
+    pub fn is_directed_broadcast(&self, address: Ipv4Addr) -> bool {
+        let of = |ours: Ipv4Addr, len: u8| {
+            let differ = u32::from(address) ^ u32::from(ours);
+            // RFC 3021: networks of 31 bits (and hosts) have none.
+            len < 31 && differ & mask(len) == 0 && u32::from(address) | mask(len) == u32::MAX
+        };
+        let first = self.address.get();
+        first != NO_ADDRESS && of(first, self.prefix_len.get())
+            || self.others.borrow().iter().any(|&(ours, len)| of(ours, len))
     }
 
-    /// True for the broadcast addresses of our network (RFC 1122 §3.3.6: the limited one apart).
-    pub fn is_directed_broadcast(&self, address: Ipv4Addr) -> bool {
-        // RFC 3021: networks of 31 bits (and hosts) have none.
-        self.prefix_len.get() < 31
-            && self.is_on_link4(address)
-            && u32::from(address) | self.mask() == u32::MAX
+    /// True for the address of everybody, or of everybody on a network of ours.
+    pub fn is_everybody(&self, address: Address) -> bool {
+        address.as_v4().is_some_and(|v4| v4.is_broadcast() || self.is_directed_broadcast(v4))
+    }
+
+    /// True when sockets may take here what goes to this group, or to everybody.
+    pub fn takes_for_many(&self, address: Address) -> bool {
+        !self.is_own_link() && (address.is_multicast() && self.speaks(address) || self.is_everybody(address))
     }
 
     /// True for an address of our own that is in use.
     #[inline]
     pub fn is_ours(&self, address: Address) -> bool {
-        address == self.address.get().into() || self.ip6.is_ours(address)
+        let first = self.address.get();
+        address == first.into() && first != NO_ADDRESS || self.is_another_of_ours(address)
+    }
+
+    fn is_another_of_ours(&self, address: Address) -> bool {
+        if let Some(machine) = &self.machine {
+            return address.is_loopback() || machine.iter().any(|interface| interface.is_ours(address));
+        }
+        match address.as_v4() {
+            Some(address) => self.others.borrow().iter().any(|&(ours, _)| ours == address),
+            None => self.ip6.is_ours(address),
+        }
+    }
+
+    /// True for an address of ours that may also be tentative: programs may bind to it.
+    pub fn may_be_ours(&self, address: Address) -> bool {
+        let of_machine = |machine: &Vec<Rc<Interface>>| machine.iter().any(|one| one.may_be_ours(address));
+        self.is_ours(address)
+            || !address.is_v4() && self.ip6.may_be_ours(address)
+            || self.machine.as_ref().is_some_and(of_machine)
+    }
+
+    /// True when it has part in the family of this address.
+    pub fn speaks(&self, address: Address) -> bool {
+        if !address.is_v4() {
+            return self.ip6.enabled;
+        }
+        self.is_own_link() || self.address.get() != NO_ADDRESS
     }
 
     /// The address that packets to `destination` come from, or `None` when no address of its family is in use.
     pub fn source_for(&self, destination: Address) -> Option<Address> {
-        if destination.is_v4() {
-            return Some(self.address.get().into());
+        if self.is_own_link() {
+            // Who speaks to itself has one address. Linux answers for all of 127/8 from its first.
+            let loopback = destination.is_loopback() && destination.is_v4();
+            return Some(if loopback { Ipv4Addr::LOCALHOST.into() } else { destination });
         }
-        self.ip6.source_for(destination).map(Address::from)
+        if !destination.is_v4() {
+            return self.ip6.source_for(destination).map(Address::from);
+        }
+        let first = Some(self.address.get()).filter(|&first| first != NO_ADDRESS)?;
+        if self.others.borrow().is_empty() {
+            return Some(first.into());
+        }
+        // RFC 1122 §3.3.4.3: the one on the network of the destination, or of the router on the way.
+        let towards = match self.way(destination) {
+            Some((Way::Via(router), _)) => router,
+            _ => destination,
+        };
+        let ours = towards.as_v4().and_then(|towards| self.network_of(towards));
+        Some(ours.map_or(first, |(ours, _)| ours).into())
     }
 
     /// True when we take packets for this address: our own, and the broadcasts that reach us.
@@ -236,6 +419,9 @@ impl Interface {
     pub fn accepts(&self, destination: Address) -> bool {
         if self.is_ours(destination) {
             return true;
+        }
+        if self.is_own_link() {
+            return false;
         }
         match destination.as_v4() {
             Some(v4) if v4.is_multicast() => {
@@ -258,6 +444,9 @@ impl Interface {
     /// False for source addresses that no honest packet from the link has (RFC 1122 §3.2.1.3).
     #[inline]
     pub fn is_valid_source(&self, source: Address) -> bool {
+        if self.is_own_link() {
+            return self.is_ours(source);
+        }
         let Some(source) = source.as_v4() else {
             // RFC 4291 §2.5.3, §2.7: neither may be a source off the link. `::` asks whether an address is in use.
             return !(source.is_multicast() || source.is_loopback() || self.ip6.is_ours(source));
@@ -338,39 +527,14 @@ impl Interface {
             mld::frames(self, &report, |frame| out.push(frame));
         }
     }
+}
 
-    fn mask(&self) -> u32 {
-        u32::MAX.checked_shl(32 - u32::from(self.prefix_len.get())).unwrap_or(0)
-    }
+/// The link address of the machine's link with itself: locally administered, and nobody's on any wire.
+const OWN_LINK: ethernet::Address = [2, 0, 0, 0, 0, 0];
+
+fn mask(prefix_len: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing;
-
-    #[test]
-    fn routes() {
-        let interface = testing::interface();
-        let on_link = Address::from(Ipv4Addr::new(10, 0, 0, 77));
-        assert_eq!(interface.route(on_link), Some(NextHop::Neighbour(on_link)));
-        let group = Some(NextHop::Group(ethernet::BROADCAST));
-        assert_eq!(interface.route(Ipv4Addr::new(10, 0, 0, 255).into()), group);
-        assert_eq!(interface.route(Ipv4Addr::BROADCAST.into()), group);
-        assert_eq!(interface.route(Ipv4Addr::new(8, 8, 8, 8).into()), None);
-        let gateway = Ipv4Addr::new(10, 0, 0, 254);
-        interface.gateway.set(Some(gateway));
-        assert_eq!(
-            interface.route(Ipv4Addr::new(8, 8, 8, 8).into()),
-            Some(NextHop::Neighbour(gateway.into()))
-        );
-        assert_eq!(interface.route(Ipv4Addr::LOCALHOST.into()), None);
-        interface.prefix_len.set(0);
-        assert_eq!(
-            interface.route(Ipv4Addr::new(8, 8, 8, 8).into()),
-            Some(NextHop::Neighbour(Ipv4Addr::new(8, 8, 8, 8).into()))
-        );
-        interface.prefix_len.set(32);
-        assert!(!interface.is_directed_broadcast(interface.address.get()));
-    }
-}
+mod tests;

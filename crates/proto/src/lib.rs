@@ -49,6 +49,7 @@ pub mod mld;
 pub mod nd;
 pub mod net;
 pub mod request;
+pub mod route;
 pub mod tcp;
 pub mod udp;
 

@@ -37,10 +37,11 @@ pub mod recovery;
 pub mod rtt;
 pub mod segment;
 pub mod sequence;
+mod sizing;
 pub mod stage;
 pub mod timers;
 
-pub use config::{Config, Keepalive};
+pub use config::{Config, Keepalive, Pacing};
 pub use congestion::Algorithm;
 pub use connection::{Connection, Info, State};
 pub use fused::{FuseEthIp6Tcp, FuseEthIpTcp};

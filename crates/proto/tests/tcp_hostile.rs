@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use scoutline_base::Time;
 use scoutline_proto::tcp::ecn::Policy;
-use scoutline_proto::tcp::{Algorithm, Config, Connection, Keepalive, State};
+use scoutline_proto::tcp::{Algorithm, Config, Connection, Keepalive, Pacing, State};
 use scoutline_wire::tcp::{Flags, Header, Options, SackBlocks};
 
 const RECEIVE: u32 = 20_000;
@@ -227,7 +227,11 @@ fn config(choice: u8) -> Config {
             _ => Algorithm::NewReno,
         },
         ecn: if choice.is_multiple_of(4) { Policy::Offer } else { Policy::Accept },
-        pacing: choice & 6 == 0,
+        pacing: match choice >> 1 & 3 {
+            0 => Pacing::Always,
+            1 => Pacing::LongPaths,
+            _ => Pacing::Never,
+        },
         keepalive: (choice & 16 == 0).then_some(Keepalive { idle: second, interval: second, count: 2 }),
         user_timeout: (choice & 32 == 0).then_some(30 * second),
         nagle: choice & 64 == 0,

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use scoutline_base::{Random, Time};
-use scoutline_proto::tcp::{Algorithm, Config, Connection, Events, Info, State};
+use scoutline_proto::tcp::{Algorithm, Config, Connection, Events, Info, Pacing, State};
 use scoutline_wire::tcp::{Flags, Header};
 
 /// What the wire does to segments.
@@ -343,7 +343,7 @@ fn loss_reordering_and_duplication_leave_the_streams_intact() {
             selective_ack: seed % 4 < 2,
             window_scaling: seed % 5 != 0,
             nagle: seed % 7 != 0,
-            pacing: seed % 11 == 0,
+            pacing: if seed % 11 == 0 { Pacing::Always } else { Pacing::LongPaths },
             ..Config::default()
         };
         let wire = Wire { split: seed % 6 != 0, ..BAD };

@@ -33,8 +33,9 @@ impl Span {
 }
 
 /// Spans that one segment can consist of: pieces of a ring that may wrap, and of files that are sent from where they
-/// lie. A segment of 192 KiB crosses at most 13 files of 16 KiB and what stands between them, once around the end.
-pub const MAX_SPANS: usize = 28;
+/// lie. A segment of 192 KiB crosses at most 13 files of 16 KiB and what stands between them, once the place where a ring
+/// was exchanged for a larger one, and once the end of each of the two.
+pub const MAX_SPANS: usize = 30;
 
 /// A sequence of spans.
 #[derive(Clone, Copy, Debug)]

@@ -7,8 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
-use serde::de::DeserializeOwned;
+use anyhow::{Context as _, Result};
 
 use super::{
     STEER, Seen, Traffic, WEB_BACKGROUND_CLIENTS, WEB_BACKGROUND_KB, WEB_SIZE_KB, WEB_THINK_US, Work,
@@ -181,7 +180,7 @@ source = [\"{background}/32\"]
     ) -> Result<Seen> {
         let window = Window::new(seconds, warmup);
         let mut receiver = self.start_receiver(&window)?;
-        ready(&mut receiver, window.deadline)?;
+        receiver.await_ready(window.deadline)?;
         let background =
             background.map(|protocol| self.start_sender(arm, &window, (protocol, Shape::Full), true));
         let foreground = foreground.map(|traffic| self.start_sender(arm, &window, traffic, false));
@@ -189,14 +188,14 @@ source = [\"{background}/32\"]
         let protocols = [sides[0].as_ref().map(|side| side.1), sides[1].as_ref().map(|side| side.1)];
         let mut senders: Vec<Process> = sides.into_iter().flatten().map(|(process, _)| process).collect();
         for sender in &mut senders {
-            ready(sender, window.deadline)?;
+            sender.await_ready(window.deadline)?;
         }
         let ours: Vec<u32> = senders.iter().chain([&receiver]).map(Process::id).collect();
         let (busy, others) = busy_between(window.from(), window.to(), &ours, || {});
         for sender in &mut senders {
-            let _: SendReport = report_of(sender, window.deadline)?;
+            let _: SendReport = sender.report(window.deadline)?;
         }
-        let report: BulkReport = report_of(&mut receiver, window.deadline)?;
+        let report: BulkReport = receiver.report(window.deadline)?;
         let traffic = |side: &Side, protocol: Option<Protocol>| {
             let frame = protocol.map_or(0, Protocol::frame_len) as f64;
             let rate = side.messages as f64 * frame * 8.0 / report.seconds;
@@ -301,7 +300,7 @@ source = [\"{background}/32\"]
         let (busy, others) = busy_between(window.from(), window.to(), &ours, || {});
         let mut seen = Seen { busy, others, ..Seen::default() };
         for (client, process) in &mut loads {
-            let report: LoadReport = report_of(process, window.deadline)?;
+            let report: LoadReport = process.report(window.deadline)?;
             let rate = report.bytes as f64 * 8.0 / report.seconds.max(1e-9);
             let traffic = Traffic { rate, p50_us: report.p50_us, p99_us: report.p99_us };
             seen.errors += report.error_count();
@@ -368,25 +367,4 @@ source = [\"{background}/32\"]
         let log = self.testbed.directory().join(format!("{name}-clients.log"));
         Process::spawn(&format!("{name} clients"), &self.options.load, arguments, place, &log)
     }
-}
-
-/// Waits until a program says that it is ready.
-fn ready(process: &mut Process, deadline: Instant) -> Result<()> {
-    while let Some(line) = process.line(deadline)? {
-        if line == "ready" {
-            return Ok(());
-        }
-    }
-    bail!("it ended before it was ready{}", process.log_tail())
-}
-
-/// A program's report: the last line that it prints. It ends well.
-fn report_of<T: DeserializeOwned>(process: &mut Process, deadline: Instant) -> Result<T> {
-    let mut last = None;
-    while let Some(line) = process.line(deadline)? {
-        last = Some(line);
-    }
-    process.finish(deadline)?;
-    let last = last.with_context(|| format!("no report{}", process.log_tail()))?;
-    serde_json::from_str(&last).with_context(|| format!("not a report: {last}"))
 }

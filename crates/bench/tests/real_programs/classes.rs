@@ -57,10 +57,15 @@ pub(crate) fn finish_load(load: &mut Process) -> u64 {
     report.requests
 }
 
+/// The device; programs of the server host among themselves have another.
+const DEVICE: &str = "eth0";
+
 /// Class and priority of every connection to our port 80, and the classes that have a listen path there.
 fn classes_at_80(fixture: &Fixture) -> (Vec<(String, Value)>, Vec<String>) {
     let paths = fixture.paths_now();
-    let at_80 = |path: &&Value| path["local"].as_str().is_some_and(|local| local.ends_with(":80"));
+    let at_80 = |path: &&Value| {
+        path["device"] == DEVICE && path["local"].as_str().is_some_and(|local| local.ends_with(":80"))
+    };
     let class = |path: &Value| path["class"].as_str().unwrap().to_owned();
     let (listening, others): (Vec<_>, Vec<_>) =
         paths.iter().filter(at_80).partition(|path| path["state"] == "LISTEN");
@@ -168,8 +173,10 @@ fn connections_beyond_the_limit_wait_or_fail() {
     std::thread::scope(|scope| {
         let fifth = scope.spawn(|| client.enter(connect).unwrap());
         wait_until("its SYN is dropped and counted", SOON, || few()["drops"]["connection-limit"].is_u64());
-        let listening =
-            fixture.paths_now().into_iter().find(|path| path["state"] == "LISTEN" && path["class"] == "few");
+        let listening = fixture
+            .paths_now()
+            .into_iter()
+            .find(|path| path["device"] == DEVICE && path["state"] == "LISTEN" && path["class"] == "few");
         assert!(
             listening.unwrap()["drops"]["connection-limit"].is_u64(),
             "at the path that would have answered"
@@ -246,8 +253,9 @@ fn programs_by_user_and_cgroup() {
     wait_for_line(&mut other, "ready");
     let class_of = |fixture: &Fixture, port: &str| -> Vec<(String, String)> {
         let paths = fixture.paths_now();
-        let at =
-            paths.iter().filter(|path| path["local"].as_str().is_some_and(|local| local.ends_with(port)));
+        let at = paths.iter().filter(|path| {
+            path["device"] == DEVICE && path["local"].as_str().is_some_and(|local| local.ends_with(port))
+        });
         let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
         let mut found: Vec<(String, String)> =
             at.map(|path| (text(&path["class"]), text(&path["state"]))).collect();

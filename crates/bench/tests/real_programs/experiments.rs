@@ -102,3 +102,14 @@ fn flood_arrives_and_is_accounted_for() {
     let kernel = row(&report, "dropped, kernel: no port", "kernel");
     assert!(kernel.peer.is_some_and(|figure| figure > 1_000.0), "{kernel:?}");
 }
+
+#[test]
+fn wan_measures_both_arms_over_a_policer() {
+    let report = experiment("wan", "policer 50 Mbit/s, sending", 1.0);
+    assert!(!report.machine.method.contains_key("errors"), "{:?}", report.machine.method);
+    let throughput = row(&report, "throughput", "kernel cubic");
+    assert!(throughput.ours > 0.0 && throughput.peer.is_some_and(|figure| figure > 0.0), "{throughput:?}");
+    let share = row(&report, "of the line's rate", "kernel cubic");
+    // A line that is faster than it says would be none.
+    assert!(share.ours < 105.0 && share.peer.is_some_and(|figure| figure < 105.0), "{share:?}");
+}

@@ -101,10 +101,20 @@ impl Fixture {
 
     /// As [`Fixture::start_daemon`], with more in its configuration.
     pub(crate) fn start_daemon_with(&mut self, more: &str) {
-        self.daemon = None;
         let text = format!("[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n{more}", self.address());
-        let daemon = Daemon::start_with(&self.testbed, 0, &scoutline(), None, &text);
+        self.start_daemon_from(&text);
+    }
+
+    /// As [`Fixture::start_daemon`], with this configuration.
+    pub(crate) fn start_daemon_from(&mut self, text: &str) {
+        self.daemon = None;
+        let daemon = Daemon::start_with(&self.testbed, 0, &scoutline(), None, text);
         self.daemon = Some(daemon.unwrap_or_else(|error| panic!("the daemon does not start: {error:#}")));
+    }
+
+    /// Writes the daemon's configuration anew; it hears of that by `scoutline reload`.
+    pub(crate) fn rewrite(&self, text: &str) {
+        fs::write(self.file("scoutline0.toml"), text).unwrap();
     }
 
     /// The daemon.

@@ -16,6 +16,7 @@
 
 mod background;
 mod classes;
+mod compare;
 mod death;
 mod experiments;
 mod extension;
@@ -25,6 +26,7 @@ mod forward;
 mod hostile;
 mod ip6;
 mod iperf;
+mod local;
 mod loss;
 mod machine;
 mod nginx;
@@ -36,5 +38,6 @@ mod redis;
 mod requests;
 mod restored;
 mod shares;
+mod successors;
 mod web;
 mod wishes;

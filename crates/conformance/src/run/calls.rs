@@ -1,6 +1,6 @@
 //! Calls: from what the script writes to an [`Op`], and whether the answer is right.
 
-use std::net::Ipv4Addr;
+use scoutline_base::Address;
 
 use crate::packet::{REMOTE, pattern_at};
 use crate::script::{Call, Place, Value};
@@ -139,11 +139,11 @@ impl Runner<'_> {
                 let kind = number(1)? as i32;
                 let stream = kind & 0xf == libc::SOCK_STREAM;
                 asked.kind = Kind::Makes { datagram: !stream };
-                Op::Socket { stream, non_blocking: kind & libc::SOCK_NONBLOCK != 0 }
+                Op::Socket { inet6: false, stream, non_blocking: kind & libc::SOCK_NONBLOCK != 0 }
             }
             "bind" => {
                 let port = self.port(given.get(1), LOCAL_PORT)?;
-                Op::Bind { fd, port }
+                Op::Bind { fd, at: (Address::UNSPECIFIED_V4, port) }
             }
             "listen" => Op::Listen { fd, backlog: number(1)? as i32 },
             "accept" | "accept4" => {
@@ -234,7 +234,7 @@ impl Runner<'_> {
             return Ok(Op::Connect { fd, to: None });
         }
         let to = match given.get(1) {
-            None | Some(Value::Any) => (REMOTE, LOCAL_PORT),
+            None | Some(Value::Any) => (REMOTE.into(), LOCAL_PORT),
             value => self.address(value).ok_or("this address")?,
         };
         // The first connect makes the script's connection: the port is the peer's, ours its SYN tells.
@@ -250,9 +250,9 @@ impl Runner<'_> {
 
     /// `"192.0.2.1:80"`, or packetdrill's structure.
     #[allow(clippy::unused_self)] // beside its callers
-    fn address(&self, value: Option<&Value>) -> Option<(Ipv4Addr, u16)> {
+    fn address(&self, value: Option<&Value>) -> Option<(Address, u16)> {
         match value? {
-            Value::Any => Some((REMOTE, super::REMOTE_PORT)),
+            Value::Any => Some((REMOTE.into(), super::REMOTE_PORT)),
             Value::Text(text) => {
                 let (address, port) = text.split_once(':')?;
                 Some((address.parse().ok()?, port.parse().ok()?))

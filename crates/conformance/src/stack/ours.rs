@@ -7,6 +7,7 @@
 
 mod call;
 mod descriptor;
+mod epoll;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,13 +17,12 @@ use scoutline_abi::Region;
 use scoutline_base::Time;
 use scoutline_device::Partner;
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
-use scoutline_engine::{Driven, EngineSettings, RegionId};
+use scoutline_engine::{DeviceSettings, Driven, EngineSettings, Host6Config, Pacing, RegionId, TcpSettings};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
 use scoutline_sim::model;
 
 use super::{Answer, Op, Setting, Stack};
-use crate::packet::{GATEWAY, LOCAL, PREFIX};
 
 /// Virtual time does not begin at zero: what is subtracted from it must not become negative.
 const START: Time = Time::from_millis(1_000);
@@ -48,6 +48,7 @@ pub struct Ours {
 struct Program {
     region: Arc<Region>,
     fds: HashMap<i32, descriptor::Fd>,
+    epolls: HashMap<i32, epoll::Epoll>,
 }
 
 impl Ours {
@@ -58,24 +59,34 @@ impl Ours {
     pub fn new(setting: &Setting) -> Ours {
         let config = WireConfig {
             delay: Duration::ZERO,
-            mtu: setting.mtu,
+            mtu: if setting.takes_merged { u32::from(u16::MAX) } else { setting.mtu },
             queue_limit: 100_000,
             ..WireConfig::default()
         };
         let (ours, script) = wire(setting.seed, config);
         let link_address = ours.facts().link_address;
+        let end = model::End::new("wire0", ours).with_mtu(setting.mtu);
         let settings = EngineSettings {
-            devices: vec![model::device(0, LOCAL, PREFIX, Some(GATEWAY))],
+            devices: vec![DeviceSettings {
+                ip6: setting.ip6.map(|(address, prefix_len, gateway)| Host6Config {
+                    addresses: vec![(address, prefix_len)],
+                    gateway: Some(gateway),
+                    autoconfigure: false,
+                }),
+                ..model::device(0, setting.ip4.0, setting.ip4.1, Some(setting.ip4.2))
+            }],
             receive_buffer: setting.receive_buffer,
             send_buffer: setting.send_buffer,
+            buffers_grow: false,
+            // Scripts tell when segments leave, of a sender without pacing.
+            tcp: TcpSettings { pacing: Pacing::Never, ..setting.tcp },
             max_paths: 1000,
             spin: Duration::ZERO,
             extension: None,
             seed: Some(setting.seed),
             ..EngineSettings::default()
         };
-        let mut engine =
-            Driven::new(settings, vec![Box::new(model::End::new("wire0", ours))], START).expect("an engine");
+        let mut engine = Driven::new(settings, vec![Box::new(end)], START).expect("an engine");
         let region = model::attach(&mut engine, RegionId(1), "script", START);
         let mut ours = Ours {
             engine,
@@ -83,7 +94,7 @@ impl Ours {
             link_address,
             now: START,
             captured: VecDeque::new(),
-            program: Program { region, fds: HashMap::new() },
+            program: Program { region, fds: HashMap::new(), epolls: HashMap::new() },
             pending: None,
             answer: None,
             steps: 0,

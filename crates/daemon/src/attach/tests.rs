@@ -11,7 +11,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use scoutline_abi::Region;
-use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
+use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
 
 use super::{AttachServer, Owners, parse_cgroups};
 use crate::engine::{Command, fake::FakeEngine};
@@ -133,6 +133,33 @@ fn a_program_attaches_waits_and_goes() {
     assert!(matches!(bed.engine.next(), Some(Command::RemoveRegion(_))));
     assert!(bed.engine.next().is_none());
     assert_eq!(bed.server.connections().count(), 0);
+}
+
+#[test]
+fn a_new_image_has_a_record_and_none_of_the_sets() {
+    let mut bed = Bed::new("image");
+    let (old, region, _) = bed.attach();
+    bed.ask(&old, &Message::new(kind::NEW_SET, 0)).unwrap();
+    let mut message = Message::new(kind::FORK, 0);
+    message.flags = flag::NEW_IMAGE;
+    let (answer, mut fds) = bed.ask(&old, &message).unwrap();
+    assert_eq!((answer.kind, answer.value, fds.len()), (kind::OK, 1, 1));
+    let new = fds.pop().unwrap();
+    assert_eq!(region.process(1).unwrap().alive.load(Ordering::Relaxed), 1);
+    bed.engine.clear();
+
+    drop(old);
+    bed.turn();
+    assert!(matches!(bed.engine.next(), Some(Command::ProcessGone { process: 0, .. })));
+    assert!(
+        matches!(bed.engine.next(), Some(Command::RemoveSet { set: 0, .. })),
+        "only the old image knew it"
+    );
+    assert!(bed.engine.next().is_none(), "the program lives on");
+    drop(new);
+    bed.turn();
+    assert!(matches!(bed.engine.next(), Some(Command::ProcessGone { process: 1, .. })));
+    assert!(matches!(bed.engine.next(), Some(Command::RemoveRegion(_))));
 }
 
 #[test]

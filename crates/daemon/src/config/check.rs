@@ -8,7 +8,8 @@ use toml::Spanned;
 
 use super::error::Fault;
 use super::{
-    Class, Config, DEFAULT_CLASS, Device, Driver, Ip6Mode, Network6, Rate, Size, request, scheduling,
+    Class, Config, DEFAULT_CLASS, Device, Driver, Ip6Mode, Network, Network6, Rate, Size, request, route,
+    scheduling,
 };
 
 /// Highest priority of a path.
@@ -22,6 +23,8 @@ const MAX_SOCKET_LEN: usize = 107;
 
 /// Below, a frame takes a fifth of a second; above, no link is.
 const RATES: RangeInclusive<Rate> = Rate(64_000)..=Rate(800_000_000_000);
+/// What the machine's link with itself is called where devices are.
+pub(super) const OWN_LINK: &str = "local";
 /// Greatest weight.
 const MAX_WEIGHT: u32 = scoutline_sched::Weight::HIGHEST as u32;
 
@@ -30,6 +33,7 @@ pub(super) type Checked = Result<(), Fault>;
 pub(super) fn check(config: &Config) -> Checked {
     check_devices(&config.device)?;
     check_forwards(config)?;
+    route::check_routes(config)?;
     check_engine(config)?;
     check_classes(&config.class, &config.device)?;
     check_permissions(config)?;
@@ -77,56 +81,104 @@ fn check_devices(devices: &[Device]) -> Checked {
     }
     for (index, device) in devices.iter().enumerate() {
         let name = device.name.get_ref();
-        check_device(device)?;
+        let is_on_it = |other: &Device| other.parent.as_ref().is_some_and(|parent| parent.get_ref() == name);
+        check_device(device, devices.iter().any(is_on_it))?;
+        check_vlan(device, devices)?;
         for other in &devices[..index] {
-            let (ours, theirs) = (*device.address.get_ref(), *other.address.get_ref());
             if other.name.get_ref() == name {
                 return fault(
                     &device.name,
                     format!("device `{name}` is there twice; each needs a name of its own"),
                 );
             }
-            if ours.contains(theirs.address) || theirs.contains(ours.address) {
-                let other = other.name.get_ref();
-                let message = format!(
-                    "the networks {ours} of `{name}` and {theirs} of `{other}` overlap; each device needs its own"
-                );
-                return fault(&device.address, message);
-            }
+            check_overlap(device, other)?;
         }
     }
     Ok(())
 }
 
-fn check_device(device: &Device) -> Checked {
+/// A network on another device.
+fn check_vlan(device: &Device, devices: &[Device]) -> Checked {
     let name = device.name.get_ref();
+    let (parent, vlan) = match (&device.parent, &device.vlan) {
+        (Some(parent), Some(vlan)) => (parent, vlan),
+        (Some(parent), None) => {
+            return fault(parent, format!("`{name}` has a parent and no number; give vlan = 1 to 4094"));
+        }
+        (None, Some(vlan)) => {
+            let message = format!("`{name}` has vlan and no device that it is on; give parent = \"eth1\"");
+            return fault(vlan, message);
+        }
+        (None, None) => {
+            return match &device.vlan_priority {
+                Some(priority) => fault(priority, format!("`{name}` has vlan_priority and no vlan")),
+                None => Ok(()),
+            };
+        }
+    };
+    within("vlan", vlan, 1..=4094)?;
+    if let Some(priority) = &device.vlan_priority {
+        within("vlan_priority", priority, 0..=7)?;
+    }
+    let on = devices.iter().find(|other| other.name.get_ref() == parent.get_ref());
+    let Some(on) = on.filter(|on| on.vlan.is_none() && on.driver != Driver::Pcap) else {
+        let message = format!(
+            "parent = \"{}\" must be the name of another [[device]] with driver \"packet\" or \"tap\" and without vlan",
+            parent.get_ref()
+        );
+        return fault(parent, message);
+    };
+    let own = [device.packet.is_some(), device.tap.is_some(), device.pcap.is_some(), device.mtu.is_some()];
+    if device.driver != Driver::Packet || own.contains(&true) {
+        let message =
+            format!("`{name}` is driven by `{}`; take out driver, its table and mtu", on.name.get_ref());
+        return fault(&device.name, message);
+    }
+    let same = |other: &&Device| {
+        let pair =
+            |one: &Device| Some((one.parent.as_ref()?.get_ref().clone(), *one.vlan.as_ref()?.get_ref()));
+        other.name.get_ref() != name && pair(other) == pair(device)
+    };
+    match devices.iter().find(same) {
+        Some(other) => {
+            let message =
+                format!("`{name}` and `{}` are the same network of the same device", other.name.get_ref());
+            fault(vlan, message)
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_overlap(device: &Device, other: &Device) -> Checked {
+    for ours in device.networks() {
+        let overlaps = |theirs: &&Network| ours.contains(theirs.address) || theirs.contains(ours.address);
+        if let Some(theirs) = other.networks().iter().find(overlaps)
+            && let Some(place) = &device.address
+        {
+            let (name, other) = (device.name.get_ref(), other.name.get_ref());
+            let message = format!(
+                "the networks {ours} of `{name}` and {theirs} of `{other}` overlap; each device needs its own"
+            );
+            return fault(place, message);
+        }
+    }
+    Ok(())
+}
+
+fn check_device(device: &Device, is_parent: bool) -> Checked {
+    let name = device.name.get_ref();
+    if name == OWN_LINK {
+        let message =
+            format!("`{OWN_LINK}` is what programs of this machine are to each other; choose another name");
+        return fault(&device.name, message);
+    }
     if name.is_empty() || name.len() > 15 || name.contains(['/', ' ', '\t', '\n']) {
         return fault(
             &device.name,
             format!("`{name}` is no name of an interface; see `ip link` for those that exist"),
         );
     }
-    let network = *device.address.get_ref();
-    let address = network.address;
-    if address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast() {
-        return fault(&device.address, format!("{address} cannot be the address of a device"));
-    }
-    within("the prefix of the address", &Spanned::new(device.address.span(), network.prefix), 1..=31)?;
-    if network.prefix < 31 && (address == network.base() || address == network.broadcast()) {
-        let message = format!(
-            "{network} names a network, not an address in it; write for instance \"{}/{}\"",
-            std::net::Ipv4Addr::from_bits(network.base().to_bits() + 1),
-            network.prefix
-        );
-        return fault(&device.address, message);
-    }
-    if let Some(gateway) = &device.gateway
-        && (!network.contains(*gateway.get_ref()) || *gateway.get_ref() == address)
-    {
-        let message =
-            format!("the gateway {} must be another address of the network {network}", gateway.get_ref());
-        return fault(gateway, message);
-    }
+    check_ip4(device, is_parent)?;
     check_ip6(device)?;
     if let Some(mtu) = &device.mtu {
         let least = if device.ip6_mode() == Ip6Mode::Off { 576 } else { 1280 };
@@ -158,6 +210,59 @@ fn check_device(device: &Device) -> Checked {
     if device.driver == Driver::Pcap && !has_file {
         let message = format!("`{name}`: driver = \"pcap\" needs [device.pcap] with input or output");
         return fault(&device.name, message);
+    }
+    Ok(())
+}
+
+fn check_ip4(device: &Device, is_parent: bool) -> Checked {
+    let networks = device.networks();
+    let Some(place) = device.address.as_ref().filter(|_| !networks.is_empty()) else {
+        if let Some(gateway) = &device.gateway {
+            return fault(gateway, "a gateway without an address; give address = \"10.0.0.1/24\"".to_owned());
+        }
+        if device.ip6_mode() != Ip6Mode::Off || is_parent {
+            return Ok(());
+        }
+        let message = format!(
+            "`{}` has no address; give address = \"10.0.0.1/24\", or address6 or ipv6 = \"auto\"",
+            device.name.get_ref()
+        );
+        return fault(&device.name, message);
+    };
+    for (index, network) in networks.iter().enumerate() {
+        check_address(*network, place, index == 0)?;
+        if networks[..index].iter().any(|other| other.address == network.address) {
+            return fault(place, format!("{} is there twice; remove one", network.address));
+        }
+    }
+    if let Some(gateway) = &device.gateway {
+        let router = *gateway.get_ref();
+        let ours = networks.iter().any(|network| network.address == router);
+        if ours || !networks.iter().any(|network| network.contains(router)) {
+            let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
+            let networks = networks.join(", ");
+            let message = format!("the gateway {router} must be another address of the network {networks}");
+            return fault(gateway, message);
+        }
+    }
+    Ok(())
+}
+
+/// One IPv4 address. Only a further one may be a host's alone, without a network.
+fn check_address<T>(network: Network, place: &Spanned<T>, first: bool) -> Checked {
+    let address = network.address;
+    if address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast() {
+        return fault(place, format!("{address} cannot be the address of a device"));
+    }
+    let longest = if first { 31 } else { 32 };
+    within("the prefix of the address", &Spanned::new(place.span(), network.prefix), 1..=longest)?;
+    if network.prefix < 31 && (address == network.base() || address == network.broadcast()) {
+        let message = format!(
+            "{network} names a network, not an address in it; write for instance \"{}/{}\"",
+            std::net::Ipv4Addr::from_bits(network.base().to_bits() + 1),
+            network.prefix
+        );
+        return fault(place, message);
     }
     Ok(())
 }
@@ -245,7 +350,12 @@ fn check_engine(config: &Config) -> Checked {
     let engine = &config.engine;
     within("realtime_priority", &engine.realtime_priority, 1..=99)?;
     within("spin_us", &engine.spin_us, 0..=10_000)?;
-    for (name, size) in [("receive_buffer", &engine.receive_buffer), ("send_buffer", &engine.send_buffer)] {
+    for (name, size) in [
+        ("receive_buffer", &engine.receive_buffer),
+        ("send_buffer", &engine.send_buffer),
+        ("receive_buffer_max", &engine.receive_buffer_max),
+        ("send_buffer_max", &engine.send_buffer_max),
+    ] {
         within(name, size, Size(4 << 10)..=Size(64 << 20))?;
         let bytes = size.get_ref().0;
         if !bytes.is_power_of_two() {
@@ -391,7 +501,10 @@ fn check_cgroups(groups: &[Spanned<String>]) -> Checked {
 
 fn check_interfaces(class: &Class, devices: &[Device]) -> Checked {
     let names: Vec<&str> = devices.iter().map(|device| device.name.get_ref().as_str()).collect();
-    let unknown = |name: &&Spanned<String>| !names.contains(&name.get_ref().as_str());
+    let unknown = |name: &&Spanned<String>| {
+        let name = name.get_ref().as_str();
+        !names.contains(&name) && name != OWN_LINK
+    };
     let Some(unknown) = class.interface.iter().find(unknown) else { return Ok(()) };
     let message = format!(
         "interface `{}` is none of the devices; there {} {}",

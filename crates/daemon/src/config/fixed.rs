@@ -30,12 +30,14 @@ impl Config {
     fn fixed(&self) -> Vec<(String, String)> {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
-        let values: [(&str, String); 22] = [
+        let values: [(&str, String); 25] = [
             ("[engine] cpu", text(&settings.cpu)),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
             ("[engine] receive_buffer", text(&settings.receive_buffer)),
             ("[engine] send_buffer", text(&settings.send_buffer)),
+            ("[engine] receive_buffer_max", text(&settings.receive_buffer_max)),
+            ("[engine] send_buffer_max", text(&settings.send_buffer_max)),
             ("[engine] max_paths", text(&settings.max_paths)),
             ("[engine] max_buffer_memory", text(&settings.max_buffer_bytes)),
             ("[engine] time_wait_s", text(&settings.time_wait)),
@@ -53,6 +55,7 @@ impl Config {
             ("[control] group", text(&self.control.group.as_ref().map(toml::Spanned::get_ref))),
             ("[control] mode", text(&self.control.mode)),
             ("[[forward]]", text(&settings.forwards)),
+            ("[local]", text(&settings.own_link)),
         ];
         let values = values.into_iter().map(|(key, value)| (key.to_owned(), value));
         let long: Vec<(&str, u32)> = self.long_segments().collect();

@@ -1,9 +1,10 @@
 //! The configuration in the engine's words.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
-use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap};
+use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap, vlan};
 use scoutline_engine::{
     Asks, ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward, Host6Config,
     PermissionSettings,
@@ -12,11 +13,11 @@ use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
 use toml::Spanned;
 
-use super::request;
 use super::{
     AnyNetwork, Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Ip6Mode,
     Network, Permission, Ports, Rate, Realtime,
 };
+use super::{check, request};
 
 impl Config {
     /// What the engine is told. The configuration has been checked when it was made.
@@ -32,12 +33,9 @@ impl Config {
         };
         let microseconds = |us: u32| Duration::from_micros(u64::from(us));
         EngineSettings {
-            devices: self
-                .device
-                .iter()
-                .enumerate()
-                .map(|(index, device)| open(index, device, self.engine.cpu.is_some()))
-                .collect(),
+            devices: self.device.iter().enumerate().map(|(index, device)| self.open(index, device)).collect(),
+            host: self.host(),
+            own_link: self.local.own_link(),
             forwards: self.forwards(),
             classes: classes(&self.class, &self.device),
             permissions: permissions(&self.permission),
@@ -47,6 +45,9 @@ impl Config {
             spin: microseconds(*engine.spin_us.get_ref()),
             receive_buffer: engine.receive_buffer.get_ref().0 as u32,
             send_buffer: engine.send_buffer.get_ref().0 as u32,
+            receive_buffer_max: engine.receive_buffer_max.get_ref().0 as u32,
+            send_buffer_max: engine.send_buffer_max.get_ref().0 as u32,
+            buffers_grow: true,
             max_paths: *engine.max_paths.get_ref(),
             max_buffer_bytes: engine.max_buffer_memory.get_ref().0,
             time_wait: Duration::from_secs(u64::from(*engine.time_wait_s.get_ref())),
@@ -90,6 +91,7 @@ impl Config {
         let wanted = |device: &&Device| {
             let knobs = device.packet.as_ref();
             device.driver == Driver::Packet
+                && device.vlan.is_none()
                 && device.mode == DeviceMode::Dedicated
                 && knobs.and_then(|knobs| knobs.offload).unwrap_or(true)
                 && knobs.and_then(|knobs| knobs.long_segments).unwrap_or(true)
@@ -99,55 +101,86 @@ impl Config {
     }
 }
 
-fn open(index: usize, device: &Device, pinned: bool) -> DeviceSettings {
-    let name = device.name.get_ref().clone();
-    let Network { address, prefix } = *device.address.get_ref();
-    let mtu = device.mtu.as_ref().map(|mtu| *mtu.get_ref());
-    let driver = match device.driver {
-        Driver::Packet => {
-            let mut options = packet::Config::new(name);
-            options.address = Some(address);
-            options.groups = device.ip6_mode() != Ip6Mode::Off;
-            options.addresses6 = device.address6.iter().map(|network| network.get_ref().address).collect();
-            options.dedicated = device.mode == DeviceMode::Dedicated;
-            if let Some(knobs) = &device.packet {
-                options.offload = knobs.offload.unwrap_or(options.offload);
-                options.qdisc_bypass = knobs.qdisc_bypass.unwrap_or(options.qdisc_bypass);
-                options.police = knobs.police_floods.unwrap_or(options.police);
-                options.ring_frames =
-                    knobs.ring_frames.as_ref().map_or(options.ring_frames, |frames| *frames.get_ref());
+impl Config {
+    /// The driver of a device.
+    fn driver(&self, device: &Device) -> OpenDriver {
+        let name = device.name.get_ref().clone();
+        if let Some(vlan) = self.vlan(device) {
+            return OpenDriver::Vlan(vlan);
+        }
+        let mtu = device.mtu.as_ref().map(|mtu| *mtu.get_ref());
+        match device.driver {
+            Driver::Packet => OpenDriver::Packet(self.packet(device)),
+            Driver::Tap => {
+                let mut options = tap::Config::new(name);
+                options.mtu = mtu;
+                let linux = device.tap.as_ref().and_then(|knobs| knobs.linux_address.as_ref());
+                options.linux_address =
+                    linux.map(|network| (network.get_ref().address, network.get_ref().prefix));
+                OpenDriver::Tap(options)
             }
-            // Only a pinned engine gives its core to others.
-            options.bell = pinned;
-            OpenDriver::Packet(options)
-        }
-        Driver::Tap => {
-            let mut options = tap::Config::new(name);
-            options.mtu = mtu;
-            let linux = device.tap.as_ref().and_then(|knobs| knobs.linux_address.as_ref());
-            options.linux_address =
-                linux.map(|network| (network.get_ref().address, network.get_ref().prefix));
-            OpenDriver::Tap(options)
-        }
-        Driver::Pcap => {
-            let mut options = pcap::Config::default();
-            if let Some(files) = &device.pcap {
-                options.read.clone_from(&files.input);
-                options.write.clone_from(&files.output);
+            Driver::Pcap => {
+                let mut options = pcap::Config::default();
+                if let Some(files) = &device.pcap {
+                    options.read.clone_from(&files.input);
+                    options.write.clone_from(&files.output);
+                }
+                options.mtu = mtu.unwrap_or(options.mtu);
+                OpenDriver::Pcap(options)
             }
-            options.mtu = mtu.unwrap_or(options.mtu);
-            OpenDriver::Pcap(options)
         }
-    };
-    let device_config = DeviceConfig { id: DeviceId(index as u16), driver };
-    let gateway = device.gateway.as_ref().map(|gateway| *gateway.get_ref());
-    let rate = device.rate.as_ref().map(bit_rate);
-    let preemption = device.background.as_ref().and_then(|knobs| knobs.preemption_us.as_ref());
-    let preemption = match preemption.map_or(Interval::Auto, |interval| *interval.get_ref()) {
-        Interval::Auto => Preemption::Auto,
-        Interval::Us(us) => Preemption::Fixed(Duration::from_micros(u64::from(us))),
-    };
-    DeviceSettings { device: device_config, address, prefix, gateway, ip6: ip6(device), rate, preemption }
+    }
+
+    fn packet(&self, device: &Device) -> packet::Config {
+        let mut options = packet::Config::new(device.name.get_ref().clone());
+        options.address = device.networks().first().map(|network| network.address);
+        let on_it =
+            |other: &&Device| other.parent.as_ref().map(Spanned::get_ref) == Some(device.name.get_ref());
+        let mut here = self.device.iter().filter(on_it).chain([device]);
+        options.groups = here.any(|one| one.ip6_mode() != Ip6Mode::Off);
+        options.addresses6 = device.address6.iter().map(|network| network.get_ref().address).collect();
+        options.dedicated = device.mode == DeviceMode::Dedicated;
+        if let Some(knobs) = &device.packet {
+            options.offload = knobs.offload.unwrap_or(options.offload);
+            options.qdisc_bypass = knobs.qdisc_bypass.unwrap_or(options.qdisc_bypass);
+            options.police = knobs.police_floods.unwrap_or(options.police);
+            options.ring_frames =
+                knobs.ring_frames.as_ref().map_or(options.ring_frames, |frames| *frames.get_ref());
+        }
+        // Only a pinned engine gives its core to others.
+        options.bell = self.engine.cpu.is_some();
+        options
+    }
+
+    /// What a network on another device is.
+    fn vlan(&self, device: &Device) -> Option<vlan::Config> {
+        let (parent, number) = device.parent.as_ref().zip(device.vlan.as_ref())?;
+        let on = self.device.iter().position(|other| other.name.get_ref() == parent.get_ref())?;
+        let offload = self.device[on].packet.as_ref().and_then(|knobs| knobs.offload);
+        Some(vlan::Config {
+            name: device.name.get_ref().clone(),
+            parent: DeviceId(on as u16),
+            vlan: *number.get_ref(),
+            priority: device.vlan_priority.as_ref().map_or(0, |priority| *priority.get_ref()),
+            by_kernel: self.device[on].driver == Driver::Tap || offload.unwrap_or(true),
+        })
+    }
+
+    fn open(&self, index: usize, device: &Device) -> DeviceSettings {
+        let first = device.networks().first();
+        let none = Network { address: Ipv4Addr::UNSPECIFIED, prefix: 32 };
+        let Network { address, prefix } = *first.unwrap_or(&none);
+        let driver = self.driver(device);
+        let device_config = DeviceConfig { id: DeviceId(index as u16), driver };
+        let gateway = device.gateway.as_ref().map(|gateway| *gateway.get_ref());
+        let rate = device.rate.as_ref().map(bit_rate);
+        let preemption = device.background.as_ref().and_then(|knobs| knobs.preemption_us.as_ref());
+        let preemption = match preemption.map_or(Interval::Auto, |interval| *interval.get_ref()) {
+            Interval::Auto => Preemption::Auto,
+            Interval::Us(us) => Preemption::Fixed(Duration::from_micros(u64::from(us))),
+        };
+        DeviceSettings { device: device_config, address, prefix, gateway, ip6: ip6(device), rate, preemption }
+    }
 }
 
 fn ip6(device: &Device) -> Option<Host6Config> {
@@ -199,6 +232,8 @@ fn class(class: &Class, devices: &[Device]) -> ClassSettings {
     };
     let device = |name: &Spanned<String>| {
         let index = devices.iter().position(|device| device.name.get_ref() == name.get_ref());
+        // The machine's link with itself comes behind them.
+        let index = index.or((name.get_ref() == check::OWN_LINK).then_some(devices.len()));
         index.map(|index| DeviceId(index as u16))
     };
     ClassSettings {

@@ -1,7 +1,7 @@
 //! `[tcp]`: how connections behave, unless their program says otherwise.
 
 use scoutline_engine::TcpSettings;
-use scoutline_proto::tcp::{Algorithm, ecn};
+use scoutline_proto::tcp::{Algorithm, Pacing, ecn};
 use serde::Deserialize;
 
 /// `[tcp]`.
@@ -12,8 +12,8 @@ pub struct Tcp {
     pub congestion: Congestion,
     /// Explicit congestion notification (RFC 3168).
     pub ecn: Ecn,
-    /// Data leaves at a rate, in bursts of a millisecond, whatever the congestion control.
-    pub pacing: bool,
+    /// Data leaves at a rate, in bursts of a millisecond, whatever the congestion control; not said: on long paths.
+    pub pacing: Option<bool>,
 }
 
 /// `congestion = "…"`.
@@ -60,7 +60,12 @@ impl Tcp {
                 Ecn::Accept => ecn::Policy::Accept,
                 Ecn::Offer => ecn::Policy::Offer,
             },
-            pacing: self.pacing,
+            pacing: match self.pacing {
+                None => Pacing::LongPaths,
+                Some(true) => Pacing::Always,
+                Some(false) => Pacing::Never,
+            },
+            no_timestamps: false,
         }
     }
 }

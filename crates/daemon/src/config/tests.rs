@@ -285,7 +285,7 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "[[device]]\nname = \"p\"\nmode = \"shared\"\naddress = \"10.7.0.1/24\"",
             "unknown value `shared`; known values: dedicated",
         ),
-        ("[[device]]\nname = \"p\"", "missing field `address`"),
+        ("[[device]]\nname = \"p\"", "`p` has no address"),
         ("[device.tap]", "`eth1` has [device.tap] but another driver"),
         ("mtu = 1400", "`ip link set eth1 mtu N`"),
         ("what", "s.toml:4:"),
@@ -600,3 +600,5 @@ fn what_is_wrong_with_ip6_is_said_with_a_remedy() {
         assert!(error.contains(expected), "{text}: {error}");
     }
 }
+
+mod host;

@@ -180,6 +180,33 @@ impl fmt::Display for Network {
     }
 }
 
+/// Networks: one, or a list of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Networks(pub Vec<Network>);
+
+impl<'de> Deserialize<'de> for Networks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Networks, D::Error> {
+        struct OneOrMany;
+        impl<'de> Visitor<'de> for OneOrMany {
+            type Value = Networks;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a network such as \"10.0.0.1/24\", or a list of them")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Networks, E> {
+                text.parse().map(|network| Networks(vec![network])).map_err(E::custom)
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Networks, A::Error> {
+                let mut networks = Vec::new();
+                while let Some(network) = list.next_element()? {
+                    networks.push(network);
+                }
+                Ok(Networks(networks))
+            }
+        }
+        deserializer.deserialize_any(OneOrMany)
+    }
+}
+
 /// A rate in bits per second: `"100Mbit/s"`, `"1.5Gbit/s"`, `64000`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(pub u64);

@@ -33,12 +33,23 @@ pub struct WireConfig {
     pub queue_limit: usize,
     /// What becomes of more.
     pub when_full: WhenFull,
+    /// A policer in front of everything: what does not conform is lost.
+    pub policer: Option<Policer>,
     /// Largest network-layer packet.
     pub mtu: u32,
     /// Both ends say that they complete checksums and cut super-segments. Off, they say that they do not (and do).
     pub offload: bool,
     /// Super-segments cross whole and partial checksums count as verified, as on a veth pair.
     pub whole: bool,
+}
+
+/// A token bucket without a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policer {
+    /// Bits per second that it lets pass for long.
+    pub rate_bits: u64,
+    /// Bytes that it lets pass at once after a pause.
+    pub burst_bytes: u64,
 }
 
 /// What a full queue in front of the rate does.
@@ -56,7 +67,7 @@ pub enum WhenFull {
 pub struct WireCounters {
     /// Put on the wire, those included that were lost later.
     pub sent: u64,
-    /// Lost: by chance, or because the queue in front of the rate was full.
+    /// Lost: by chance, by the policer, or because the queue in front of the rate was full.
     pub lost: u64,
     /// Arriving twice.
     pub duplicated: u64,
@@ -78,6 +89,7 @@ impl Default for WireConfig {
             rate_bits: None,
             queue_limit: 1000,
             when_full: WhenFull::Drop,
+            policer: None,
             mtu: 1500,
             offload: true,
             whole: false,
@@ -133,6 +145,8 @@ pub(super) struct Direction {
     pub(super) random: Random,
     /// The id that the receiving end gives to messages.
     pub(super) device: DeviceId,
+    /// When the policer's bucket is full again.
+    pub(super) full_at: Time,
     /// When the rate is free again.
     pub(super) busy_until: Time,
     /// When each packet that waits for the rate is through.
@@ -152,6 +166,7 @@ impl Default for Direction {
         Direction {
             random: Random::new(0),
             device: DeviceId::default(),
+            full_at: Time::ZERO,
             busy_until: Time::ZERO,
             queue: VecDeque::new(),
             last_arrival: Time::ZERO,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use scoutline_base::Time;
 use scoutline_path::{Burst, Checksum, Message, Segmentation};
 
-use crate::memory::open::{Direction, Flight, WhenFull, Wire, WireConfig};
+use crate::memory::open::{Direction, Flight, Policer, WhenFull, Wire, WireConfig};
 use crate::partner::DeviceCounters;
 use crate::software;
 
@@ -90,6 +90,20 @@ fn whole(
 }
 
 impl Direction {
+    /// Takes `len` bytes' worth of tokens if they are there. The bucket is kept as the time when it will be full.
+    fn conforms(&mut self, policer: Policer, len: u64, now: Time) -> bool {
+        let time_of = |bytes: u64| {
+            let nanoseconds = u128::from(bytes) * 8_000_000_000 / u128::from(policer.rate_bits.max(1));
+            Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+        };
+        let full_at = self.full_at.max(now) + time_of(len);
+        let conforms = full_at.since(now) <= time_of(policer.burst_bytes);
+        if conforms {
+            self.full_at = full_at;
+        }
+        conforms
+    }
+
     fn put(
         &mut self,
         now: Time,
@@ -102,6 +116,10 @@ impl Direction {
             return; // no Ethernet header
         }
         self.counters.sent += 1;
+        if config.policer.is_some_and(|policer| !self.conforms(policer, bytes.len() as u64, now)) {
+            self.counters.lost += 1;
+            return;
+        }
         let mut leaves = now;
         if let Some(rate) = config.rate_bits {
             if config.when_full == WhenFull::Drop && self.queue.len() >= config.queue_limit {

@@ -161,11 +161,16 @@ impl Receiver {
         if copy.is_none() && !may_lend {
             return Err(NoMemory);
         }
-        let (mut checksum, segmentation) = frame.vnet().received(self.trusted);
+        let (mut checksum, mut segmentation) = frame.vnet().received(self.trusted);
         if frame.checksum_valid() {
             checksum = Checksum::Verified;
         }
-        frame.restore_vlan();
+        if let Some(tag) = frame.vlan() {
+            frame.restore_vlan(tag);
+            if let Some(how) = segmentation.as_mut().filter(|how| how.header_len > 0) {
+                how.header_len += tag.len() as u16;
+            }
+        }
         let len = frame.bytes().len() as u32;
         let block = if let Some(mut block) = copy {
             block[..len as usize].copy_from_slice(frame.bytes());
@@ -191,10 +196,12 @@ impl Receiver {
     ) {
         let mut buffer = self.long.take();
         let mut whole = true;
+        let tag = frame.vlan();
         let mut add = |vnet: VnetHeader, bytes: &[u8]| {
             let segmentation = vnet.received(self.trusted).1;
             whole = long::cut(vnet, self.trusted, bytes, |piece| {
-                let block = Block::from_bytes(piece.into());
+                let block = Block::from_bytes(tagged(piece, tag));
+                let len = block.len() as u32;
                 let facts = Facts {
                     device,
                     arrival: now,
@@ -203,8 +210,8 @@ impl Receiver {
                     ..Facts::default()
                 };
                 counters.rx_packets += 1;
-                counters.rx_bytes += piece.len() as u64;
-                burst.push(Message::received(block, 0..piece.len() as u32, facts));
+                counters.rx_bytes += u64::from(len);
+                burst.push(Message::received(block, 0..len, facts));
             });
         };
         if frame.is_whole() {
@@ -246,6 +253,14 @@ impl Receiver {
             self.drops.set(self.drops.get() + u64::from(stats.tp_drops));
         }
         self.drops.get()
+    }
+}
+
+/// A frame with the tag that it had.
+fn tagged(frame: &[u8], tag: Option<[u8; 4]>) -> Box<[u8]> {
+    match (tag, frame.split_at_checked(12)) {
+        (Some(tag), Some((addresses, rest))) => [addresses, &tag, rest].concat().into(),
+        _ => frame.into(),
     }
 }
 

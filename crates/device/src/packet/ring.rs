@@ -339,16 +339,22 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Puts a VLAN tag that the driver or kernel took out back in its place, over the vnet header (already read).
-    pub(super) fn restore_vlan(&mut self) {
+    /// The VLAN tag that the driver or kernel took out, as it stood in the frame.
+    pub(super) fn vlan(&self) -> Option<[u8; 4]> {
         if self.header.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
-            return;
+            return None;
         }
         let protocol = if self.header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0 {
             self.header.tp_vlan_tpid
         } else {
             0x8100
         };
+        let ([a, b], [c, d]) = (protocol.to_be_bytes(), self.header.tp_vlan_tci.to_be_bytes());
+        Some([a, b, c, d])
+    }
+
+    /// Puts such a tag back in its place, over the vnet header (already read).
+    pub(super) fn restore_vlan(&mut self, tag: [u8; 4]) {
         const { assert!(VNET_LEN >= 4) };
         self.start -= 4;
         self.len += 4;
@@ -358,8 +364,7 @@ impl<'a> Frame<'a> {
             std::slice::from_raw_parts_mut(at.as_ptr(), 16)
         };
         bytes.copy_within(4.., 0);
-        bytes[12..14].copy_from_slice(&protocol.to_be_bytes());
-        bytes[14..].copy_from_slice(&self.header.tp_vlan_tci.to_be_bytes());
+        bytes[12..].copy_from_slice(&tag);
     }
 
     #[inline]

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::datagram::{ErrorRecord, origin};
 use scoutline_abi::layout::{
-    CALL_COUNT, Call, MAX_AHEAD, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option,
-    slot_request, slot_state,
+    CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option, slot_request,
+    slot_state,
 };
-use scoutline_base::{Address, Endpoint, Time};
+use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
-use scoutline_proto::bindings::EPHEMERAL;
+use scoutline_proto::bindings::{ClassIndex, EPHEMERAL};
 use scoutline_proto::ip6::DUAL;
 use scoutline_proto::tcp::Algorithm;
 use scoutline_proto::tcp::module::MAX_SEGMENT;
@@ -23,7 +23,8 @@ use super::paths::flow_key;
 use super::wishes::name_in;
 use crate::extend::Duty;
 use crate::program::Program;
-use crate::socket::{SocketEnd, StreamStage};
+use crate::scheduling::{Asks, Stands};
+use crate::socket::{SIDE, Sizes, SocketEnd, StreamStage};
 use crate::wishes::Granted;
 
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
@@ -68,11 +69,14 @@ impl Core {
         if op == call_op::OPEN {
             return Self::open_socket(program, call, argument(0) as u32, argument(2));
         }
-        let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
         let address = || Endpoint {
             address: Address::from_words([argument(3), argument(0)]),
             port: argument(1) as u16,
         };
+        if op == call_op::IS_LISTENED_AT {
+            return Ok(i32::from(self.is_listened_at(argument(2) as u32, address())));
+        }
+        let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
         match op {
             call_op::BIND => {
                 // For datagrams either option shares the port; a listening socket never does by SO_REUSEADDR alone.
@@ -137,11 +141,12 @@ impl Core {
         if protocol == TCP && self.is_for_many(local.address) {
             return Err(libc::EADDRNOTAVAIL);
         }
-        let Some(first) = self.places_of(end, local).first().map(|&(net, _)| net) else {
+        let nets: Vec<usize> = self.places_of(end, local).into_iter().map(|(net, _)| net).collect();
+        if nets.is_empty() {
             return Err(libc::EADDRNOTAVAIL);
-        };
+        }
         if local.port == 0 {
-            local.port = self.free_port(first, protocol, local.address, None).ok_or(libc::EADDRINUSE)?;
+            local.port = self.free_port(&nets, protocol, local.address, None).ok_or(libc::EADDRINUSE)?;
         }
         let places = self.places_of(end, local);
         for (done, &(net, place)) in places.iter().enumerate() {
@@ -177,10 +182,10 @@ impl Core {
         if protocol == TCP { &self.nets[net].tcp } else { &self.nets[net].udp }
     }
 
-    /// An ephemeral port that is free for flows to `remote` (any peer if `None`).
+    /// An ephemeral port that is free on these nets for flows to `remote` (any peer if `None`).
     fn free_port(
         &mut self,
-        net: usize,
+        nets: &[usize],
         protocol: u8,
         local: Address,
         remote: Option<Endpoint>,
@@ -191,10 +196,15 @@ impl Core {
             Endpoint::new(std::net::Ipv4Addr::from_bits(random), EPHEMERAL.0)
         });
         let in_use = |port| {
-            let key = flow_key(net, protocol, Endpoint::new(local, port), towards);
-            self.flows.lookup(&key).is_some()
+            let at = Endpoint::new(local, port);
+            let here = |&net: &usize| {
+                self.bindings(net, protocol).is_reserved(port)
+                    || self.flows.lookup(&flow_key(net, protocol, at, towards)).is_some()
+            };
+            // A connection from an end to itself would be a simultaneous open of one.
+            at == towards || nets.iter().any(here)
         };
-        self.bindings(net, protocol).ephemeral(local, towards, in_use)
+        self.bindings(*nets.first()?, protocol).ephemeral(local, towards, in_use)
     }
 
     /// Makes the listen paths: one per net and class that connections can come to be in.
@@ -214,6 +224,7 @@ impl Core {
             self.bind(end, anywhere(end), false, now)?;
         }
         let Some((_, local)) = end.bound.get() else { return Err(libc::EINVAL) };
+        end.first_of_accepted.set(end.begin_with(Sizes::configured(&self.settings)));
         if !end.ensure_rings((ACCEPT_RING, 0), &Budget::default()) {
             return Err(libc::ENOBUFS);
         }
@@ -239,15 +250,18 @@ impl Core {
     ) -> Result<(), CreateError> {
         let stands = self.granted(self.policy.class(class), end).listen_stands;
         let mut at = place;
-        if place.address.is_v4() {
-            at.address = self.nets[net].interface().address.get().into();
+        // For people: where there is but one address, it.
+        if place.address == Address::UNSPECIFIED_V4
+            && let [(only, _)] = self.nets[net].interface().addresses4()[..]
+        {
+            at.address = only.into();
         }
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
             .with(Name::Listen, Value::Number(end.backlog.get()))
             .with(Name::Local, Value::Address(at))
-            .with(Name::ReceiveBuffer, Value::Number(u64::from(self.settings.receive_buffer)))
-            .with(Name::SendBuffer, Value::Number(MAX_AHEAD))
+            .with(Name::ReceiveBuffer, Value::Number(u64::from(end.first_of_accepted.get().0)))
+            .with(Name::SendBuffer, Value::Number(end.most_written()))
             .with(Name::PathName, Value::Text(format!("listen {place}").into()));
         let attributes = with_segment(attributes, end);
         let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
@@ -276,14 +290,14 @@ impl Core {
         if !end.listen_paths.borrow().is_empty() {
             return Err(libc::EOPNOTSUPP);
         }
-        let net = self.net_towards(remote.address, scope).ok_or(libc::ENETUNREACH)?;
+        let net = self.routing.towards(remote.address, scope)?;
         let bound = end.bound.get().map_or(anywhere(end), |(_, local)| local);
         let address = self.source_towards(net, bound.address, remote.address).ok_or(libc::EADDRNOTAVAIL)?;
         if address.is_v4() != remote.address.is_v4() {
             return Err(libc::ENETUNREACH);
         }
         let port = match bound.port {
-            0 => self.free_port(net, TCP, address, Some(remote)).ok_or(libc::EADDRNOTAVAIL)?,
+            0 => self.free_port(&[net], TCP, address, Some(remote)).ok_or(libc::EADDRNOTAVAIL)?,
             port => port,
         };
         let local = Endpoint::new(address, port);
@@ -297,7 +311,8 @@ impl Core {
         let Granted { class, stands, .. } = self.granted(ruled, end);
         // Not EAGAIN: programs (curl, libuv) take that for a connection under way, and wait.
         self.refuse(self.admit_connection(&class, stands.asks), class.number)?;
-        if !end.ensure_rings(self.ring_sizes(), &class.memory) {
+        let rings = end.begin_with(Sizes::configured(&self.settings));
+        if !end.ensure_rings(rings, &class.memory) {
             return Err(libc::ENOBUFS);
         }
         // Before the first packet: an answer may come in the same turn of the loop.
@@ -329,7 +344,7 @@ impl Core {
     ) -> Result<(), Errno> {
         let Some((_, bound)) = end.bound.get() else { return Err(libc::EINVAL) };
         let net = match remote {
-            Some(remote) => self.net_towards(remote.address, scope).ok_or(libc::ENETUNREACH)?,
+            Some(remote) => self.routing.towards(remote.address, scope)?,
             None => self.places_of(end, bound).first().ok_or(libc::EADDRNOTAVAIL)?.0,
         };
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
@@ -363,7 +378,7 @@ impl Core {
             Err(DropReason::MemoryLimit)
         };
         self.refuse(admitted, class.number)?;
-        if !end.ensure_rings(self.ring_sizes(), &class.memory) {
+        if !end.ensure_rings(Sizes::configured(&self.settings).datagram(), &class.memory) {
             return Err(libc::ENOBUFS);
         }
         end.move_charge(&class.memory);
@@ -380,14 +395,56 @@ impl Core {
             .map_err(|error| errno_of(&error))?;
         end.path.set(Some(id));
         self.note_origin(id, None, &end.program.facts);
-        match key {
-            Some(key) => self.bind_flow(id, key),
-            None => {
-                end.shared().local_address.store(bound.address);
-                for (_, place) in self.places_of(end, bound).into_iter().filter(|(at, _)| *at == net) {
-                    self.nets[net].udp.listen(place, class.number, id);
-                }
+        if let Some(key) = key {
+            self.bind_flow(id, key);
+            return Ok(());
+        }
+        // What it is bound to may be a group, which its path cannot send from.
+        end.shared().local_address.store(bound.address);
+        self.listen_for_datagrams(end, net, bound, (class.number, id));
+        self.make_side_paths(end, net, bound)
+    }
+
+    fn listen_for_datagrams(
+        &self,
+        end: &SocketEnd,
+        net: usize,
+        bound: Endpoint,
+        (class, id): (ClassIndex, PathId),
+    ) {
+        for (_, place) in self.places_of(end, bound).into_iter().filter(|(at, _)| *at == net) {
+            self.nets[net].udp.listen(place, class, id);
+        }
+    }
+
+    /// A datagram socket without a peer has a path on every net that its address is on; `first` has one already, which
+    /// reads the socket's ring and hands on what leaves elsewhere.
+    fn make_side_paths(&mut self, end: &Rc<SocketEnd>, first: usize, bound: Endpoint) -> Result<(), Errno> {
+        let mut nets: Vec<usize> = self.places_of(end, bound).into_iter().map(|(net, _)| net).collect();
+        nets.dedup();
+        for net in nets.into_iter().filter(|&net| net != first) {
+            let about = self.place_key(net, UDP, bound);
+            let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
+            let Granted { class, stands, .. } = self.granted(ruled, end);
+            // What is promised is promised to the first.
+            let stands = Stands { asks: Asks::Level, ..stands };
+            let local = if self.is_for_many(bound.address) {
+                Endpoint::new(bound.address.unspecified(), bound.port)
+            } else if self.covers(net, bound) {
+                bound
+            } else {
+                Endpoint::new(Address::UNSPECIFIED_V4, bound.port)
+            };
+            let mut attributes =
+                socket_attributes(end, UDP, local, None).with(Name::Other(SIDE), Value::Number(1));
+            if end.places(local).count() > 1 {
+                attributes.set(Name::Other(DUAL), Value::Number(1));
             }
+            let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
+            let id = made.map_err(|error| errno_of(&error))?;
+            end.side_paths.borrow_mut().push(id);
+            self.note_origin(id, None, &end.program.facts);
+            self.listen_for_datagrams(end, net, bound, (class.number, id));
         }
         Ok(())
     }
@@ -425,10 +482,6 @@ impl Core {
         })
     }
 
-    pub(super) fn ring_sizes(&self) -> (u32, u32) {
-        (self.settings.receive_buffer, self.settings.send_buffer)
-    }
-
     /// A process of a program is gone: what it held and nobody else holds is reset.
     pub(crate) fn on_process_gone(&mut self, program: &Rc<Program>, process: u32, now: Time) {
         let Some(record) = program.region.process(process) else { return };
@@ -460,7 +513,9 @@ impl Core {
                     .references
                     .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1))
                     .unwrap_or(0);
-                if before <= 1 {
+                if before <= 1 && record.ends_well.load(Ordering::Acquire) != 0 {
+                    self.finish_end(&end, slot_request::CLOSE, now);
+                } else if before <= 1 {
                     self.abort_end(&end, now);
                 } else {
                     // Others may have slept through a wake-up that went to the dead process.
@@ -480,11 +535,13 @@ impl Core {
         record.alive.store(0, Ordering::Release);
     }
 
-    /// All processes of a program are gone.
+    /// All processes of a program are gone. What it closed before is still sent, from its memory, which lives as long as
+    /// a path needs it; all else is reset.
     pub(crate) fn remove_program(&mut self, program: &Rc<Program>, now: Time) {
         for end in program.ends() {
-            end.shared().requests.fetch_or(slot_request::ABORT, Ordering::AcqRel);
-            self.abort_end(&end, now);
+            let closed = end.shared().requests.load(Ordering::Acquire) & slot_request::CLOSE;
+            let how = if closed == 0 { slot_request::ABORT } else { slot_request::CLOSE };
+            self.finish_end(&end, how, now);
         }
         self.programs.remove(&program.id);
     }
@@ -512,7 +569,7 @@ fn socket_attributes(
         .with(Name::Socket, Value::Any(any))
         .with(Name::Local, Value::Address(local))
         .with(Name::ReceiveBuffer, Value::Number(u64::from(end.receive_size())))
-        .with(Name::SendBuffer, Value::Number(MAX_AHEAD.max(u64::from(end.send_size()))));
+        .with(Name::SendBuffer, Value::Number(end.most_written()));
     if let Some(remote) = remote {
         attributes.set(Name::Remote, Value::Address(remote));
     }

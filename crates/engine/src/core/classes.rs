@@ -223,7 +223,9 @@ impl Core {
                 asked.book(Booked { class: class.number, asks: stands.asks });
             }
         } else if let Some(end) = socket_of(path) {
-            end.move_charge(&class.memory);
+            if end.path.get() == Some(id) {
+                end.move_charge(&class.memory);
+            }
             self.nets[extra.net as usize].udp.set_class(id, class.number);
         }
         let now_asks = self.paths.get(id).and_then(socket_of).map(|end| end.duty.get());

@@ -63,17 +63,17 @@ impl Core {
         Ok(())
     }
 
-    /// The device that leads to the destination: the one whose network it is in, else the first with a gateway, else
-    /// the first, which will tell the sender that there is no way.
+    /// The device that leads to the destination: the one that knows the way best, else the first, which will tell the
+    /// sender that there is no way.
     fn way(&self, net: usize, key: &FlowKey) -> Option<usize> {
         let ways = || {
             let from_here =
-                self.settings.forwards.iter().filter(|forward| usize::from(forward.from.0) == net);
+                self.settings.forwards.iter().filter(move |forward| usize::from(forward.from.0) == net);
             from_here.map(|forward| usize::from(forward.to.0))
         };
-        let on_link = ways().find(|&to| self.nets[to].interface().is_on_link(key.local));
-        let routed = || ways().find(|&to| self.nets[to].interface().route(key.local).is_some());
-        on_link.or_else(routed).or_else(|| ways().next())
+        // Of equal ones the first.
+        let known = ways().rev().filter_map(|to| Some((self.nets[to].interface().way(key.local)?.1, to)));
+        known.max_by_key(|&(rank, _)| rank).map(|(_, to)| to).or_else(|| ways().next())
     }
 
     fn forward_path(&mut self, from: usize, to: usize, class: ClassIndex) -> Option<PathId> {

@@ -61,7 +61,7 @@ impl Core {
         if !group.is_multicast() {
             return Err(libc::EINVAL);
         }
-        let speaks = |net: &super::Net| group.is_v4() || net.interface().ip6.enabled;
+        let speaks = |net: &super::Net| net.interface().takes_for_many(group);
         let there = |net: &&super::Net| speaks(net) && (number == 0 || net.device.facts().index == number);
         let net = self.nets.iter().find(there).ok_or(libc::ENODEV)?;
         let interface = (net.interface(), net.device.facts().index);

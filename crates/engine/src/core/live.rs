@@ -21,8 +21,14 @@ impl Core {
             }
         }
         self.check_direct();
-        let sweeps =
+        let mut sweeps =
             std::mem::replace(&mut self.settings.queue_packets, live.queue_packets) != live.queue_packets;
+        if self.settings.host != live.host {
+            self.settings.host.clone_from(&live.host);
+            self.apply_host();
+            // Listening sockets may take packets for other addresses now.
+            sweeps = true;
+        }
         if self.settings.extension == live.extension {
             return if sweeps { self.sweep_all(done) } else { drop(done.send(Answer::Done)) };
         }

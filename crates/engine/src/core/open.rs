@@ -1,6 +1,7 @@
 //! Putting an engine together from its settings; commands; the end.
 
 use std::cell::{Cell, RefCell};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -8,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::MAX_AHEAD;
 use scoutline_base::{DeviceId, Random, Time};
-use scoutline_device::Partner;
+use scoutline_device::{DeviceFacts, Driver, OpenError, Partner, vlan};
 use scoutline_path::{
     Account, Attributes, Budget, Burst, ClassAccounts, FlowTable, MeasureRule, Name, PathTable, Runner, Value,
 };
@@ -17,7 +18,8 @@ use scoutline_proto::tcp::isn::Secret;
 use scoutline_proto::tcp::{Config, Tcp};
 use scoutline_proto::{Bindings, Interface, Offload};
 use scoutline_ring::Pool;
-use scoutline_sched::{Policy, Quantum, Schedule, priority, schedule};
+use scoutline_sched::transmit::Preemption;
+use scoutline_sched::{Level, Policy, Quantum, Schedule, priority, schedule};
 use scoutline_wire::ethernet;
 
 use super::transmit::TransmitSide;
@@ -29,8 +31,9 @@ use crate::extend::{Extension, UndoLog};
 use crate::flood::Detector;
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
+use crate::routing::Routing;
 use crate::settings::{DeviceSettings, EngineSettings};
-use crate::socket::{Listeners, SocketModule};
+use crate::socket::{Listeners, Outlet, SocketModule};
 use crate::start::{Served, StartError};
 use crate::sys;
 use crate::wheel::Wheel;
@@ -49,12 +52,7 @@ impl Core {
         undo: Option<Box<dyn UndoLog>>,
         notices: &mut Vec<String>,
     ) -> Result<Core, StartError> {
-        let mut opened = Vec::new();
-        for device in &settings.devices {
-            let (partner, said) = scoutline_device::open(&device.device)?;
-            notices.extend(said.into_iter().map(|notice| notice.0));
-            opened.push(partner);
-        }
+        let opened = open_devices(&settings.devices, notices)?;
         let extension = Extension::new(settings.extension, undo);
         let mut core = Core::with_devices(settings, opened, clock::now())?;
         core.extension = Rc::new(extension);
@@ -79,17 +77,45 @@ impl Core {
         policy.set_permissions(settings.permissions.clone());
         let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));
         let pool = Rc::new(Pool::new(POOL_BLOCK, POOL_LIMIT));
+        let routing = Rc::new(Routing::default());
         let mut nets = Vec::new();
         for (index, (device, partner)) in settings.devices.iter().zip(devices).enumerate() {
-            let socket = SocketModule::new(
-                Rc::clone(&listeners),
-                Rc::clone(&pool),
-                (settings.receive_buffer, settings.send_buffer),
+            let (facts, id) = (partner.facts().clone(), DeviceId(index as u16));
+            let interface = interface_of(id, device, partner.as_ref())?;
+            routing.add(Rc::clone(&interface), facts.index);
+            let kernel_sends = device.device.sends_by_kernel();
+            let socket = socket_module(
                 settings.linux_level,
-                Rc::clone(&policy),
-                partner.facts().index,
+                &listeners,
+                &pool,
+                &policy,
+                Outlet { routing: Rc::clone(&routing), device: id, number: facts.index, kernel_sends },
             );
-            nets.push(make_net(index, device, partner, &settings, &policy, socket, &mut source)?);
+            let transmit = TransmitSide::new(device.rate, device.preemption, facts.mtu);
+            nets.push(make_net(interface, (partner, transmit), &settings, &policy, socket, &mut source)?);
+        }
+        if settings.own_link.is_some() {
+            let id = DeviceId(nets.len() as u16);
+            let partner = scoutline_device::local::open(id);
+            let machine = nets.iter().map(|net: &Net| Rc::clone(net.interface())).collect();
+            let seed = source.number() as u32;
+            let interface = Interface::own_link(id, machine, seed, offload_of(partner.facts()));
+            routing.add(Rc::clone(&interface), 0);
+            let socket = socket_module(
+                settings.linux_level,
+                &listeners,
+                &pool,
+                &policy,
+                Outlet {
+                    routing: Rc::clone(&routing),
+                    device: id,
+                    number: partner.facts().index,
+                    kernel_sends: false,
+                },
+            );
+            let transmit = TransmitSide::new(None, Preemption::default(), partner.facts().mtu);
+            let partner = Box::new(partner);
+            nets.push(make_net(interface, (partner, transmit), &settings, &policy, socket, &mut source)?);
         }
         let fixed = priority::Configuration {
             linux_interval: settings.linux_interval,
@@ -117,9 +143,11 @@ impl Core {
             finished: ClassAccounts::default(),
             policy,
             listeners,
+            routing,
             lowered: false,
             served: Served::default(),
             served_of: Vec::new(),
+            vlans: BTreeMap::new(),
             forwarders: BTreeMap::new(),
             sweep: None,
             all_ring: false,
@@ -136,7 +164,9 @@ impl Core {
             stalled: Vec::new(),
             settings,
         };
+        core.vlans = core.settings.vlans();
         core.check_direct();
+        core.apply_host();
         core.make_service_paths()?;
         core.set_bells();
         Ok(core)
@@ -175,7 +205,8 @@ impl Core {
     pub(crate) fn set_bells(&mut self) {
         let rules = self.policy.important(self.settings.linux_level);
         self.all_ring = self.policy.all_important_named(self.settings.linux_level);
-        for net in &mut self.nets {
+        // What programs here send each other needs no bell.
+        for net in self.nets.iter_mut().filter(|net| !net.interface().is_own_link()) {
             if let Err(error) = net.device.ring_for(&rules) {
                 self.all_ring = false;
                 eprintln!("scoutline: warn: {}: important packets do not ring: {error}", net.device.name());
@@ -263,6 +294,11 @@ impl Core {
         for program in self.programs.values().cloned().collect::<Vec<_>>() {
             self.remove_program(&program, now);
         }
+        // Also what programs have left that are gone.
+        let left: Vec<_> = self.paths.iter().filter_map(super::paths::socket_of).collect();
+        for end in left {
+            self.abort_end(&end, now);
+        }
         self.release_output();
         while let Some(decision) = self.schedule.dequeue(now) {
             if let scoutline_sched::Entry::Path(id) = decision.entry {
@@ -316,19 +352,48 @@ impl Source {
     }
 }
 
-fn make_net(
-    index: usize,
+/// Opens the devices, and then the networks that are on them.
+fn open_devices(
+    devices: &[DeviceSettings],
+    notices: &mut Vec<String>,
+) -> Result<Vec<Box<dyn Partner>>, StartError> {
+    let mut opened: Vec<Option<Box<dyn Partner>>> = Vec::new();
+    for device in devices {
+        if matches!(device.device.driver, Driver::Vlan(_)) {
+            opened.push(None);
+            continue;
+        }
+        let (partner, said) = scoutline_device::open(&device.device)?;
+        notices.extend(said.into_iter().map(|notice| notice.0));
+        opened.push(Some(partner));
+    }
+    let mut shared: BTreeMap<usize, vlan::Shared> = BTreeMap::new();
+    for (index, device) in devices.iter().enumerate() {
+        let Driver::Vlan(options) = &device.device.driver else { continue };
+        let parent = usize::from(options.parent.0);
+        let on = match shared.entry(parent) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(free) => {
+                let partner = opened.get_mut(parent).and_then(Option::take);
+                let partner = partner.ok_or_else(|| OpenError::NoParent { name: options.name.clone() })?;
+                free.insert(vlan::share(partner))
+            }
+        };
+        opened[parent] = Some(Box::new(on.clone()));
+        opened[index] = Some(Box::new(vlan::open(options, on)));
+    }
+    Ok(opened.into_iter().flatten().collect())
+}
+
+/// The addresses on a device.
+fn interface_of(
+    id: DeviceId,
     device: &DeviceSettings,
-    partner: Box<dyn Partner>,
-    settings: &EngineSettings,
-    policy: &Rc<ClassPolicy>,
-    socket: SocketModule,
-    source: &mut Source,
-) -> Result<Net, StartError> {
+    partner: &dyn Partner,
+) -> Result<Rc<Interface>, StartError> {
     let facts = partner.facts();
-    let mtu = facts.mtu;
     let interface = Interface::new(&InterfaceConfig {
-        device: DeviceId(index as u16),
+        device: id,
         link_address: facts.link_address,
         address: device.address,
         prefix_len: device.prefix,
@@ -337,30 +402,55 @@ fn make_net(
         seed: u32::from_le_bytes(sys::random_bytes()),
         mtu: facts.mtu.min(u32::from(u16::MAX)) as u16,
         trusted_checksums: facts.trusted_checksums,
-        // Every partner completes checksums and cuts super-segments, in software if it must.
-        offload: Offload {
-            checksum: true,
-            tcp_segmentation: Some(facts.offload.max_segment_len - ethernet::HEADER_LEN as u32),
-        },
+        offload: offload_of(facts),
     });
     if device.ip6.is_some() && !interface.ip6.enabled {
-        return Err(StartError::Ip6 { device: partner.name().to_owned(), mtu });
+        return Err(StartError::Ip6 { device: partner.name().to_owned(), mtu: facts.mtu });
     }
+    Ok(interface)
+}
+
+/// Every partner completes checksums and cuts super-segments, in software if it must.
+fn offload_of(facts: &DeviceFacts) -> Offload {
+    let longest = facts.offload.max_segment_len - ethernet::HEADER_LEN as u32;
+    Offload { checksum: true, tcp_segmentation: Some(longest) }
+}
+
+fn socket_module(
+    linux_level: Level,
+    listeners: &Listeners,
+    pool: &Rc<Pool>,
+    policy: &Rc<ClassPolicy>,
+    outlet: Outlet,
+) -> SocketModule {
+    SocketModule::new(Rc::clone(listeners), Rc::clone(pool), linux_level, Rc::clone(policy), outlet)
+}
+
+fn make_net(
+    interface: Rc<Interface>,
+    (partner, transmit): (Box<dyn Partner>, TransmitSide),
+    settings: &EngineSettings,
+    policy: &Rc<ClassPolicy>,
+    socket: SocketModule,
+    source: &mut Source,
+) -> Result<Net, StartError> {
     let tcp = Bindings::new(Rc::clone(policy) as Rc<_>, source.number());
     let udp = Bindings::new(Rc::clone(policy) as Rc<_>, source.number());
     let config = Config {
         receive_buffer: settings.receive_buffer,
+        receive_buffer_max: settings.receive_buffer_max.max(Config::default().receive_buffer_max),
         max_transmit_len: MAX_TRANSMIT_LEN,
         // What the ring holds and what lies in files beside it.
-        send_buffer: settings.send_buffer.max(MAX_AHEAD as u32),
+        send_buffer: settings.send_buffer.max(settings.send_buffer_max).max(MAX_AHEAD as u32),
         time_wait: settings.time_wait,
         congestion: settings.tcp.congestion,
         ecn: settings.tcp.ecn,
         pacing: settings.tcp.pacing,
+        timestamps: !settings.tcp.no_timestamps,
         ..Config::default()
     };
     let net = scoutline_proto::net::Net {
-        interface: Rc::clone(&interface),
+        interface,
         tcp: Tcp::new(Rc::clone(&tcp), Secret::new(source.key()), config),
         udp: Rc::clone(&udp),
     };
@@ -383,7 +473,7 @@ fn make_net(
         entry,
         tcp,
         udp,
-        transmit: TransmitSide::new(device, mtu),
+        transmit,
         failed: false,
         unwanted: 0,
         flood: Detector::default(),

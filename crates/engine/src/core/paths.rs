@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::{slot_request, slot_state};
+use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
 use scoutline_base::{DeviceId, Endpoint, PathId, Time};
 use scoutline_path::{
-    Attributes, Control, CreateError, DropReason, Effect, FlowKey, Limits, Message, Name, Path, Value,
+    Attributes, Control, CreateError, DropReason, Effect, FlowKey, Grant, Limits, Message, Name, Path, Value,
 };
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_proto::tcp::TcpStage;
@@ -19,7 +19,7 @@ use crate::admission::Booked;
 use crate::policy::{Class, mark_of};
 use crate::scheduling::{Asks, Stands};
 use crate::settings::ProgramFacts;
-use crate::socket::{SocketEnd, StreamStage};
+use crate::socket::{Sizes, SocketEnd, StreamStage};
 use crate::wishes::Granted;
 
 /// Flags in the fourteenth byte of a TCP header.
@@ -123,7 +123,7 @@ impl Core {
 
     /// Whether one more path of this class, with the rings of its socket, can be carried.
     pub(super) fn admit(&self, class: &Class, asks: Asks) -> Result<(), DropReason> {
-        let (receive, send) = self.ring_sizes();
+        let (receive, send) = Sizes::configured(&self.settings).first();
         if !class.memory.has_room(u64::from(receive) + u64::from(send)) {
             return Err(DropReason::MemoryLimit);
         }
@@ -184,6 +184,11 @@ impl Core {
                 Effect::Reclassify(message) => self.classify(net, message, now),
                 Effect::Loop(message) => self.loop_back(net, &message),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
+                Effect::Elsewhere(message) => {
+                    if let Some(id) = from {
+                        self.send_elsewhere(id, message, now);
+                    }
+                }
             }
         }
         // The vector goes back to be used again, unless a nested run has left another.
@@ -264,6 +269,35 @@ impl Core {
         }
     }
 
+    /// A datagram of a socket leaves by another device than that of the path which made it: by the socket's path there.
+    fn send_elsewhere(&mut self, from: PathId, message: Message, now: Time) {
+        let end = self.paths.get(from).and_then(socket_of);
+        let net = message.facts.destination.and_then(|to| self.routing.towards(to, message.facts.scope).ok());
+        let of = |(end, net): (Rc<SocketEnd>, usize)| {
+            let paths = end.side_paths.borrow();
+            let there = |id: &&PathId| usize::from(self.extras[id.index as usize].net) == net;
+            paths.iter().find(there).map(|&id| (id, net))
+        };
+        let Some((id, net)) = end.zip(net).and_then(of) else {
+            return self.count_drop(Some(from), DropReason::NoRoute);
+        };
+        let flow = self.queued_flow(net, id);
+        if !self.has_room(net, flow.as_ref()) {
+            self.flush(net, now);
+            if !self.has_room(net, flow.as_ref()) {
+                return self.count_drop(Some(id), DropReason::QueueFull);
+            }
+        }
+        let Some(path) = self.paths.get_mut(id) else { return };
+        let grant = Grant::new(now, 1, 1);
+        path.run_outward(&mut self.runner, grant, &mut vec![message]);
+        let mut made = std::mem::take(&mut self.runner.out);
+        self.emit(net, flow.as_ref(), &mut made);
+        self.runner.out = made;
+        let effects = std::mem::take(&mut self.runner.effects);
+        self.carry_out(net, Some(id), effects, now);
+    }
+
     /// Tells the path of a flow something.
     fn notify(&mut self, net: usize, key: &FlowKey, control: Control, now: Time) {
         let exact = self.flows.lookup(key);
@@ -298,10 +332,17 @@ impl Core {
             net.tcp.unlisten(id);
         }
         net.udp.unlisten(id);
+        let mut sides = Vec::new();
         if let Some(path) = self.paths.get(id)
             && let Some(end) = socket_of(path)
         {
+            if end.path.get() != Some(id) && end.kind == slot_kind::DATAGRAM {
+                end.side_paths.borrow_mut().retain(|&other| other != id);
+                self.paths.destroy(id, &mut self.finished);
+                return;
+            }
             end.path.set(None);
+            sides = end.side_paths.take();
             // Or it was never handed over: it waits in no queue, and nobody will close it.
             if end.closed.get() || path.stage::<StreamStage>().is_some_and(StreamStage::is_unaccepted) {
                 end.release_port();
@@ -309,6 +350,9 @@ impl Core {
             }
         }
         self.paths.destroy(id, &mut self.finished);
+        for id in sides {
+            self.destroy(id);
+        }
     }
 
     /// A slot without a path was marked: it may be closed.
@@ -326,6 +370,9 @@ impl Core {
         let requests = end.shared().requests.load(Ordering::Acquire);
         if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
             self.close_listener(end, now);
+        } else if requests & slot_request::SHUTDOWN_READ != 0 {
+            self.stop_listening(end, now);
+            end.signal();
         } else if end.received.get() != end.shared().receive_head.load(Ordering::Acquire) {
             end.signal();
         }
@@ -334,6 +381,16 @@ impl Core {
     /// Ends a listening socket: its listen paths go, and connections that nobody has accepted are reset.
     pub(super) fn close_listener(&mut self, end: &Rc<SocketEnd>, now: Time) {
         end.closed.set(true);
+        self.stop_listening(end, now);
+        end.release_port();
+        end.program.forget_end(end.slot);
+    }
+
+    /// The listening part of that. The port stays, and the socket may listen again.
+    fn stop_listening(&mut self, end: &Rc<SocketEnd>, now: Time) {
+        let shared = end.shared();
+        shared.state.fetch_and(!slot_state::LISTENING, Ordering::AcqRel);
+        shared.receive_head.store(shared.receive_tail.load(Ordering::Acquire), Ordering::Release);
         for id in end.listen_paths.take() {
             self.destroy(id);
         }
@@ -351,22 +408,27 @@ impl Core {
             let waiting = slot.references.load(Ordering::Acquire) == 0
                 && slot.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
                 && orphan.listener.get() == Some(end.slot)
+                // Accepted and closed: its listener was another one, with the same slot, or it goes in the same turn.
+                && slot.requests.load(Ordering::Acquire) & slot_request::CLOSE == 0
                 && !orphan.closed.get();
             if waiting && !Rc::ptr_eq(&orphan, end) {
                 self.abort_end(&orphan, now);
             }
         }
-        end.release_port();
-        end.program.forget_end(end.slot);
     }
 
     /// Ends a socket as if its program had died: the peer gets a reset.
     pub(crate) fn abort_end(&mut self, end: &Rc<SocketEnd>, now: Time) {
+        self.finish_end(end, slot_request::ABORT, now);
+    }
+
+    /// Ends a socket, with CLOSE or ABORT, for a program that cannot say so any more.
+    pub(crate) fn finish_end(&mut self, end: &Rc<SocketEnd>, how: u32, now: Time) {
         if !end.listen_paths.borrow().is_empty() {
             self.close_listener(end, now);
             return;
         }
-        end.shared().requests.fetch_or(slot_request::ABORT, Ordering::AcqRel);
+        end.shared().requests.fetch_or(how, Ordering::AcqRel);
         match end.path.get() {
             Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
             _ => Core::check_pathless(end),

@@ -37,9 +37,10 @@ impl Core {
         let account = &path.account;
         let attributes = &path.attributes;
         let address = |name| attributes.address(name).map(|a| a.to_string());
-        let Extra { level, asks, .. } = self.extras[path.id().index as usize];
+        let Extra { level, asks, net, .. } = self.extras[path.id().index as usize];
         let stands = Stands { level, asks };
         let mut row = PathRow {
+            device: self.nets[usize::from(net)].device.name().to_owned(),
             id: path.id().to_string(),
             class: self.policy.class(u32::from(path.class())).settings.name.clone(),
             priority: priority_of(stands),
@@ -118,6 +119,8 @@ impl Core {
             drops: drops(&self.unowned),
             programs: self.programs.values().map(|program| program_row(program)).collect(),
             notices: self.extension.notices(),
+            addresses: self.address_rows(),
+            routes: self.route_rows(),
         }
     }
 

@@ -102,7 +102,12 @@ impl Host {
             ..EngineSettings::default()
         };
         change(&mut settings);
-        let mut core = Core::with_devices(settings, vec![Box::new(Polled(device))], Time::ZERO).unwrap();
+        let core = Core::with_devices(settings, vec![Box::new(Polled(device))], Time::ZERO).unwrap();
+        Host::around(core, program)
+    }
+
+    /// A host with this engine and program.
+    fn around(mut core: Core, program: ProgramFacts) -> Host {
         let (region, _fd) = Region::create().unwrap();
         let region = Arc::new(region);
         core.obey(
@@ -239,7 +244,7 @@ fn settle(core: &mut Core, now: Time) {
             None if spoken => {}
             None => {
                 core.flush_all(now);
-                if core.schedule.is_idle() {
+                if core.schedule.is_idle() && !core.has_own_input() {
                     return;
                 }
             }
@@ -602,10 +607,14 @@ mod admission;
 mod classes;
 mod datagrams;
 mod defer;
+mod ends;
 mod floods;
 mod forward;
+mod growth;
 mod ip6;
+mod own_link;
 mod policies;
 mod requests;
 mod transmit;
+mod vlan;
 mod wishes;

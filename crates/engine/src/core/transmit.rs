@@ -20,7 +20,6 @@ use scoutline_sched::{Level, Weight};
 
 use super::background::Background;
 use super::{Core, Net};
-use crate::settings::DeviceSettings;
 
 /// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
 pub(super) const PUSH_BURST: usize = 32;
@@ -57,17 +56,17 @@ pub(crate) struct TransmitSide {
 }
 
 impl TransmitSide {
-    pub(super) fn new(device: &DeviceSettings, mtu: u32) -> TransmitSide {
-        let settings = Settings { rate: device.rate, frame_len: mtu + LINK_LEN };
+    pub(super) fn new(rate: Option<BitRate>, preemption: Preemption, mtu: u32) -> TransmitSide {
+        let settings = Settings { rate, frame_len: mtu + LINK_LEN };
         TransmitSide {
             queues: Transmit::new(settings),
             out: Burst::new(),
             out_len: 0,
             taken: Vec::new(),
-            direct: device.rate.is_none(),
+            direct: rate.is_none(),
             stalled: BTreeMap::new(),
             blocked: false,
-            background: Background::new(Activity::new(device.preemption)),
+            background: Background::new(Activity::new(preemption)),
         }
     }
 

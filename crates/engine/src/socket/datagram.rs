@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::datagram::{ErrorRecord, HEADER_LEN, Record, origin, record_flag};
 use scoutline_abi::layout::{datagram_flag, slot_request, slot_state};
+use scoutline_base::DeviceId;
 use scoutline_path::{
     Attributes, Body, Burst, Context, Control, CreateError, DropReason, Effect, Facts, Message, Name, Reach,
     Segmentation, SegmentationKind, Stage, Told,
@@ -16,6 +17,7 @@ use scoutline_wire::ipv6;
 use super::SocketEnd;
 use super::end::Written;
 use super::stream::set_addresses;
+use crate::routing::Routing;
 
 /// The longest UDP payload, over IPv6: the protocol knows what IPv4 takes.
 const MAX_PAYLOAD: u32 = scoutline_proto::udp::MAX_PAYLOAD6 as u32;
@@ -36,6 +38,17 @@ pub(crate) struct DatagramStage {
     pool: Rc<Pool>,
     /// Linux's number of the interface.
     interface: u32,
+    sends: Sends,
+}
+
+/// What of a socket's datagrams a path sends.
+enum Sends {
+    /// All: it has one peer.
+    All,
+    /// Those for its own device; the others it gives to the socket's paths there.
+    Own { routing: Rc<Routing>, device: DeviceId },
+    /// What it is given.
+    Given,
 }
 
 /// A record that is being written into the receive ring.
@@ -49,9 +62,26 @@ struct Open {
 }
 
 impl DatagramStage {
-    /// The stage of a UDP path on the interface with this number.
+    /// The stage of a UDP path with one peer, on the interface with this number.
     pub(crate) fn new(end: Rc<SocketEnd>, pool: Rc<Pool>, interface: u32) -> DatagramStage {
-        DatagramStage { end, pool, interface }
+        DatagramStage { end, pool, interface, sends: Sends::All }
+    }
+
+    /// The stage of a path for many peers: datagrams go by whichever device leads to theirs.
+    pub(crate) fn choosing(self, routing: Rc<Routing>, device: DeviceId) -> DatagramStage {
+        DatagramStage { sends: Sends::Own { routing, device }, ..self }
+    }
+
+    /// The stage of a path beside the one that reads the socket's ring.
+    pub(crate) fn beside(self) -> DatagramStage {
+        DatagramStage { sends: Sends::Given, ..self }
+    }
+
+    /// True for a datagram that leaves by another device. Where no way leads the protocol says so.
+    fn leaves_elsewhere(&self, message: &Message) -> bool {
+        let Sends::Own { routing, device } = &self.sends else { return false };
+        let way = message.facts.destination.and_then(|to| routing.towards(to, message.facts.scope).ok());
+        way.is_some_and(|net| net != usize::from(device.0))
     }
 
     /// The socket.
@@ -241,6 +271,7 @@ impl DatagramStage {
             source: Some(record.own).filter(|own| !own.is_unspecified()),
             tos: record.tos,
             hop_limit: if record.flags & record_flag::HOP_LIMIT == 0 { 0 } else { record.hop_limit },
+            scope: record.interface,
             reach: match record.flags & record_flag::NO_LOOP {
                 _ if no_hops => Reach::Machine,
                 0 => Reach::All,
@@ -272,6 +303,9 @@ impl Stage for DatagramStage {
     }
 
     fn establish(&mut self, attributes: &mut Attributes) -> Result<(), CreateError> {
+        if matches!(self.sends, Sends::Given) {
+            return Ok(());
+        }
         if let Some(local) = attributes.address(Name::Local) {
             let remote = attributes.address(Name::Remote);
             set_addresses(&self.end, local, remote.unwrap_or_default());
@@ -312,6 +346,9 @@ impl Stage for DatagramStage {
     }
 
     fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+        if matches!(self.sends, Sends::Given) {
+            return;
+        }
         let end = &self.end;
         let requests = end.shared().requests.load(Ordering::Acquire);
         let Written::To(written) = end.read_written() else {
@@ -331,7 +368,11 @@ impl Stage for DatagramStage {
                     let size = message.facts.segmentation.map_or(usize::MAX, |how| usize::from(how.size));
                     let packets = message.body_len().div_ceil(size).max(1) as u64;
                     made += message.body_len() as u64 + packets * HEADERS_LEN;
-                    burst.push(message);
+                    if self.leaves_elsewhere(&message) {
+                        context.effects.push(Effect::Elsewhere(message));
+                    } else {
+                        burst.push(message);
+                    }
                 }
                 None => break,
             }

@@ -12,12 +12,13 @@ use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind
 use scoutline_base::{Address, Endpoint, PathId};
 use scoutline_path::{Budget, Tuning};
 use scoutline_proto::Bindings;
-use scoutline_ring::{Span, Spans, StreamMemory};
+use scoutline_ring::{Spans, StreamMemory};
 
 use crate::arena::Ring;
 use crate::extend::Duty;
 use crate::file::FileMap;
 use crate::program::Program;
+use crate::socket::growth::Sizes;
 use crate::socket::membership::Memberships;
 use crate::socket::module::Standing;
 use crate::wishes::Wishes;
@@ -34,10 +35,18 @@ pub(crate) struct SocketEnd {
     pub(crate) slot: u32,
     /// [`scoutline_abi::layout::slot_kind`].
     pub(crate) kind: u32,
-    receive: Cell<Ring>,
-    send: Cell<Ring>,
+    pub(super) receive: Cell<Ring>,
+    pub(super) send: Cell<Ring>,
+    /// The send ring before the last exchange, and up to where the stream stands in it.
+    pub(super) send_before: Cell<Option<(Ring, u64)>>,
+    /// How large its rings become.
+    pub(super) sizes: Cell<Sizes>,
+    /// The rings of connections that it accepts, at first (only for a listening socket).
+    pub(crate) first_of_accepted: Cell<(u32, u32)>,
     /// The path below it.
     pub(crate) path: Cell<Option<PathId>>,
+    /// Those of a datagram socket without a peer on the other devices.
+    pub(crate) side_paths: RefCell<Vec<PathId>>,
     /// What it is bound to: protocol and address.
     pub(crate) bound: Cell<Option<(u8, Endpoint)>>,
     /// The port that it has reserved for that, one entry per net.
@@ -66,15 +75,19 @@ pub(crate) struct SocketEnd {
     pub(crate) backlog: Cell<u64>,
     /// In order in the receive ring.
     pub(crate) received: Cell<u64>,
+    /// The highest position that was stored there, out of order too.
+    pub(super) stored: Cell<u64>,
     /// Taken by the program, as far as believed.
     pub(crate) consumed: Cell<u64>,
     /// Written by the program, as far as believed.
     pub(crate) written: Cell<u64>,
     /// Whose memory its rings are, and how much.
-    charged: RefCell<Option<(Budget, u64)>>,
+    pub(super) charged: RefCell<Option<(Budget, u64)>>,
     /// Pieces of the outgoing stream that lie in files, in order.
     extents: RefCell<VecDeque<FileRange>>,
-    extents_taken: Cell<u32>,
+    pub(super) extents_taken: Cell<u32>,
+    /// What it sends is read by this process, so none of it may lie in a file.
+    copies: Cell<bool>,
     /// Freed in the send ring.
     pub(crate) freed: Cell<u64>,
     /// What its path asks of threads; of a listening socket, the most important connection that waits.
@@ -104,7 +117,11 @@ impl SocketEnd {
             kind,
             receive: Cell::default(),
             send: Cell::default(),
+            send_before: Cell::new(None),
+            sizes: Cell::default(),
+            first_of_accepted: Cell::default(),
             path: Cell::new(None),
+            side_paths: RefCell::default(),
             bound: Cell::new(None),
             reserved: RefCell::default(),
             v6_only: Cell::new(false),
@@ -119,11 +136,13 @@ impl SocketEnd {
             listener: Cell::new(None),
             backlog: Cell::new(0),
             received: Cell::new(0),
+            stored: Cell::new(0),
             consumed: Cell::new(0),
             written: Cell::new(0),
             charged: RefCell::default(),
             extents: RefCell::default(),
             extents_taken: Cell::new(0),
+            copies: Cell::new(false),
             freed: Cell::new(0),
             duty: Cell::default(),
             closed: Cell::new(false),
@@ -258,12 +277,27 @@ impl SocketEnd {
         }
     }
 
-    /// The bytes at these positions as far as they stand in the send ring.
-    fn ring_part(&self, range: Range<u64>) -> [Span; 2] {
-        let ring = self.send.get();
+    /// Appends the bytes at these positions as far as they stand in the send ring.
+    #[inline]
+    fn push_ring_part(&self, range: Range<u64>, spans: &mut Spans) {
+        let mut start = range.start;
+        if let Some((before, until)) = self.send_before.get()
+            && start < until
+        {
+            self.push_part(before, start..range.end.min(until), spans);
+            start = range.end.min(until);
+        }
+        self.push_part(self.send.get(), start..range.end, spans);
+    }
+
+    #[inline]
+    fn push_part(&self, ring: Ring, range: Range<u64>, spans: &mut Spans) {
         let len = (range.end - range.start) as usize;
-        let spans = self.program.region.ring_spans(ring.offset, ring.size, range.start, len);
-        spans.unwrap_or([Span::EMPTY, Span::EMPTY])
+        for span in
+            self.program.region.ring_spans(ring.offset, ring.size, range.start, len).into_iter().flatten()
+        {
+            spans.push(span);
+        }
     }
 
     /// The slot in shared memory.
@@ -282,6 +316,12 @@ impl SocketEnd {
     #[inline]
     pub(crate) fn send_size(&self) -> u32 {
         self.send.get().size
+    }
+
+    /// From now on what it sends is read by this process, and not by the kernel.
+    pub(crate) fn send_by_copies(&self) {
+        self.copies.set(true);
+        self.add_state(slot_state::COPIES);
     }
 
     /// Adds state bits for the shim to see.
@@ -335,6 +375,7 @@ impl SocketEnd {
         else {
             return false;
         };
+        self.stored.set(self.stored.get().max(position + bytes.len() as u64));
         let (first, second) = bytes.split_at(spans[0].len);
         // SAFETY: the spans lie in our mapping, which `self.program` keeps; their lengths are those of the two
         // parts. The other process may scribble there meanwhile: it is its own data.
@@ -365,12 +406,14 @@ impl SocketEnd {
 
     /// Copies `to.len()` bytes at `position` of the send ring.
     pub(crate) fn load(&self, position: u64, to: &mut [u8]) {
-        let spans = self.ring_part(position..position + to.len() as u64);
-        let (first, second) = to.split_at_mut(spans[0].len);
-        // SAFETY: as in `store`.
-        unsafe {
-            spans[0].copy_to(first);
-            spans[1].copy_to(second);
+        let mut spans = Spans::default();
+        self.push_ring_part(position..position + to.len() as u64, &mut spans);
+        let mut rest = to;
+        for span in spans.iter() {
+            let (part, behind) = rest.split_at_mut(span.len);
+            // SAFETY: as in `store`.
+            unsafe { span.copy_to(part) };
+            rest = behind;
         }
     }
 
@@ -417,6 +460,11 @@ impl SocketEnd {
         Written::To(self.written.get())
     }
 
+    /// Pieces of the stream that the peer does not have yet lie in files.
+    pub(super) fn has_extents(&self) -> bool {
+        !self.extents.borrow().is_empty()
+    }
+
     /// How far extents may carry the stream.
     fn extents_end(&self) -> u64 {
         if self.extents.borrow().is_empty() { 0 } else { MAX_AHEAD }
@@ -433,7 +481,7 @@ impl SocketEnd {
         }
         while head != tail {
             // No honest program gets there: each is at least MIN_EXTENT long and within MAX_AHEAD.
-            if extents.len() == MAX_EXTENTS || self.kind != slot_kind::STREAM {
+            if extents.len() == MAX_EXTENTS || self.kind != slot_kind::STREAM || self.copies.get() {
                 return Err(Written::Nonsense);
             }
             let shared = &slot.extents[head as usize % EXTENT_COUNT];
@@ -483,8 +531,16 @@ impl SocketEnd {
             extents.pop_front();
         }
         drop(extents);
-        let slot = self.shared();
-        slot.send_head.store(position, Ordering::SeqCst);
+        if self.send_before.get().is_some_and(|(_, until)| until <= position) {
+            self.leave_ring_before();
+        }
+        self.shared().send_head.store(position, Ordering::SeqCst);
+        self.is_writer_to_wake()
+    }
+
+    /// The program waits for room in the send ring and now has enough.
+    pub(super) fn is_writer_to_wake(&self) -> bool {
+        let (slot, position) = (self.shared(), self.freed.get());
         if slot.send_wanted.load(Ordering::SeqCst) == 0 {
             return false;
         }
@@ -500,19 +556,18 @@ impl SocketEnd {
 
 impl StreamMemory for SocketEnd {
     fn spans(&self, range: Range<u64>) -> Spans {
+        let mut spans = Spans::default();
         let extents = self.extents.borrow();
         if extents.is_empty() {
-            return self.ring_part(range).into();
+            self.push_ring_part(range, &mut spans);
+            return spans;
         }
-        let mut spans = Spans::default();
         let mut at = range.start;
         for extent in extents.iter().skip_while(|extent| extent.range.end <= range.start) {
             if extent.range.start >= range.end {
                 break;
             }
-            for span in self.ring_part(at..extent.range.start.max(at)) {
-                spans.push(span);
-            }
+            self.push_ring_part(at..extent.range.start.max(at), &mut spans);
             at = at.max(extent.range.start);
             let end = range.end.min(extent.range.end);
             if let Some(span) =
@@ -522,9 +577,7 @@ impl StreamMemory for SocketEnd {
             }
             at = end;
         }
-        for span in self.ring_part(at..range.end) {
-            spans.push(span);
-        }
+        self.push_ring_part(at..range.end, &mut spans);
         spans
     }
 }
@@ -554,6 +607,7 @@ impl Drop for SocketEnd {
         self.program.give_ring(self.receive.get());
         self.program.give_ring(self.send.get());
         self.program.give_ring(self.errors.get());
+        self.program.give_ring(self.send_before.get().map_or_else(Ring::default, |(before, _)| before));
         self.program.give_slot(self.slot);
     }
 }

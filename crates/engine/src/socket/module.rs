@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use scoutline_base::PathId;
+use scoutline_base::{DeviceId, PathId};
 use scoutline_path::{
     Arity, Attributes, CreateError, Module, Name, Next, Service, ServiceKind, Side, Stage, Step, Verdict,
     View,
@@ -17,6 +17,7 @@ use super::datagram::DatagramStage;
 use super::{SocketEnd, StreamStage};
 use crate::extend::{Duty, Share};
 use crate::policy::{Class, ClassPolicy};
+use crate::routing::Routing;
 use crate::scheduling::Stands;
 
 /// IP protocol numbers, as attributes have them.
@@ -65,26 +66,48 @@ impl Standing {
 pub(crate) struct SocketModule {
     listeners: Listeners,
     pool: Rc<Pool>,
-    receive_buffer: u32,
-    send_buffer: u32,
     linux_level: Level,
     policy: Rc<ClassPolicy>,
-    /// Linux's number of the interface.
-    interface: u32,
+    outlet: Outlet,
 }
 
+/// Where what is sent on these paths leaves.
+pub(crate) struct Outlet {
+    /// Which device leads where.
+    pub(crate) routing: Rc<Routing>,
+    /// This one.
+    pub(crate) device: DeviceId,
+    /// Linux's number of its interface.
+    pub(crate) number: u32,
+    /// The kernel reads what is sent, and not this process.
+    pub(crate) kernel_sends: bool,
+}
+
+/// The attribute (`Name::Other`) of a path that serves a datagram socket beside its first one.
+pub(crate) const SIDE: &str = "side";
+
 impl SocketModule {
-    /// The module, with the ring sizes that passive connections get. Paths above `linux_level` are urgent: their
-    /// programs may call the engine back from Linux's quantum. `interface` is Linux's number of the device.
+    /// The module. Paths above `linux_level` are urgent: their
+    /// programs may call the engine back from Linux's quantum.
     pub(crate) fn new(
         listeners: Listeners,
         pool: Rc<Pool>,
-        (receive_buffer, send_buffer): (u32, u32),
         linux_level: Level,
         policy: Rc<ClassPolicy>,
-        interface: u32,
+        outlet: Outlet,
     ) -> SocketModule {
-        SocketModule { listeners, pool, receive_buffer, send_buffer, linux_level, policy, interface }
+        SocketModule { listeners, pool, linux_level, policy, outlet }
+    }
+
+    fn datagram_stage(&self, end: Rc<SocketEnd>, attributes: &Attributes) -> DatagramStage {
+        let stage = DatagramStage::new(end, Rc::clone(&self.pool), self.outlet.number);
+        if attributes.value(Name::Other(SIDE)).is_some() {
+            return stage.beside();
+        }
+        match attributes.address(Name::Remote) {
+            Some(_) => stage,
+            None => stage.choosing(Rc::clone(&self.outlet.routing), self.outlet.device),
+        }
     }
 
     fn class_of(&self, attributes: &Attributes) -> Rc<Class> {
@@ -128,13 +151,12 @@ impl Module for SocketModule {
         let stage: Option<Box<dyn Stage>> = match (protocol, end) {
             // A listen path ends in TCP: what it makes are other paths.
             _ if attributes.number(Name::Listen).is_some() => None,
-            (Some(UDP), Some(end)) => {
-                Some(Box::new(DatagramStage::new(end, Rc::clone(&self.pool), self.interface)))
-            }
+            (Some(UDP), Some(end)) => Some(Box::new(self.datagram_stage(end, attributes))),
             (_, Some(end)) => {
                 let class = self.class_of(attributes);
                 let standing = self.standing(attributes, &class, &end);
-                Some(Box::new(StreamStage::active(end, &class, standing)))
+                let stage = StreamStage::active(end, &class, standing);
+                Some(Box::new(stage.by_copies(!self.outlet.kernel_sends)))
             }
             (_, None) => {
                 let parent = attributes
@@ -144,10 +166,10 @@ impl Module for SocketModule {
                         module: "SOCKET",
                         attribute: "Socket or Parent",
                     })?;
-                let sizes = (self.receive_buffer, self.send_buffer);
                 let class = self.class_of(attributes);
                 let standing = self.standing(attributes, &class, &parent);
-                Some(Box::new(StreamStage::passive(parent, sizes, &class, standing)))
+                let stage = StreamStage::passive(parent, &class, standing);
+                Some(Box::new(stage.by_copies(!self.outlet.kernel_sends)))
             }
         };
         Ok(Step { stage, next })

@@ -29,7 +29,8 @@ pub(crate) struct StreamStage {
     end: Option<Rc<SocketEnd>>,
     /// The listening socket that a passive path belongs to until it is accepted.
     parent: Option<Rc<SocketEnd>>,
-    ring_sizes: (u32, u32),
+    /// What the protocol says that its rings should hold: receive and send.
+    needs: (u32, u32),
     /// Whose memory its rings will be.
     memory: Option<Budget>,
     /// Its place among the connections of its class, until the program has closed it and the peer has all data.
@@ -40,6 +41,8 @@ pub(crate) struct StreamStage {
     standing: Standing,
     /// A peer began it.
     is_passive: bool,
+    /// What is sent is read by this process.
+    copies: bool,
     /// What is asked on it, where that can change its class.
     asked: Option<Box<Asked>>,
     /// The protocol below has been told: written, consumed, requests.
@@ -75,6 +78,15 @@ impl Drop for Deferred {
 }
 
 impl StreamStage {
+    /// What is sent is read by this process: see [`SocketEnd::send_by_copies`].
+    pub(crate) fn by_copies(mut self, copies: bool) -> StreamStage {
+        self.copies = copies;
+        if let Some(end) = self.end.as_ref().filter(|_| copies) {
+            end.send_by_copies();
+        }
+        self
+    }
+
     /// A passive connection that has not gone to its listening socket's queue.
     pub(crate) fn is_unaccepted(&self) -> bool {
         self.parent.is_some()
@@ -82,36 +94,28 @@ impl StreamStage {
 
     /// The stage of an active connection, on a socket with rings.
     pub(crate) fn active(end: Rc<SocketEnd>, class: &Class, standing: Standing) -> StreamStage {
-        StreamStage {
-            end: Some(end),
-            seat: Some(class.seat()),
-            ..StreamStage::empty((0, 0), class, standing)
-        }
+        StreamStage { end: Some(end), seat: Some(class.seat()), ..StreamStage::empty(class, standing) }
     }
 
     /// The stage of a passive connection: it gets its socket once the handshake is complete.
-    pub(crate) fn passive(
-        parent: Rc<SocketEnd>,
-        ring_sizes: (u32, u32),
-        class: &Class,
-        standing: Standing,
-    ) -> StreamStage {
+    pub(crate) fn passive(parent: Rc<SocketEnd>, class: &Class, standing: Standing) -> StreamStage {
         let (memory, seat) = (Some(class.memory.clone()), Some(class.seat()));
-        let empty = StreamStage::empty(ring_sizes, class, standing);
+        let empty = StreamStage::empty(class, standing);
         StreamStage { parent: Some(parent), memory, seat, is_passive: true, ..empty }
     }
 
-    fn empty(ring_sizes: (u32, u32), class: &Class, standing: Standing) -> StreamStage {
+    fn empty(class: &Class, standing: Standing) -> StreamStage {
         StreamStage {
             end: None,
             parent: None,
-            ring_sizes,
+            needs: (0, 0),
             memory: None,
             seat: None,
             addresses: None,
             ruled: class.number,
             standing,
             is_passive: false,
+            copies: false,
             asked: None,
             told_written: 0,
             told_consumed: 0,
@@ -220,11 +224,17 @@ impl StreamStage {
                 return None;
             }
             let end = SocketEnd::open(&parent.program, slot_kind::STREAM)?;
-            if !self.memory.as_ref().is_some_and(|memory| end.ensure_rings(self.ring_sizes, memory)) {
+            end.sizes.set(parent.sizes.get());
+            // The window was made for what listening promised, whatever was asked for since.
+            let first = parent.first_of_accepted.get();
+            if !self.memory.as_ref().is_some_and(|memory| end.ensure_rings(first, memory)) {
                 end.program.forget_end(end.slot);
                 return None;
             }
             end.path.set(Some(context.path));
+            if self.copies {
+                end.send_by_copies();
+            }
             end.no_delay.set(parent.no_delay.get());
             end.keep_alive.set(parent.keep_alive.get());
             end.tuning.set(parent.tuning.get());
@@ -280,7 +290,12 @@ impl StreamStage {
             Control::Readable(position) => {
                 end.publish_received(*position);
                 end.signal();
+                if end.fit_receive(self.needs.0) {
+                    turned.push(Message::control(Control::ReceiveBuffer(end.receive_size())));
+                }
             }
+            Control::NeedReceive(bytes) => self.needs.0 = *bytes,
+            Control::NeedSend(bytes) => self.needs.1 = *bytes,
             Control::Acknowledged(position) if end.publish_freed(*position) => end.signal(),
             Control::PeerFinished => {
                 end.add_state(slot_state::PEER_FINISHED);
@@ -447,6 +462,9 @@ impl Stage for StreamStage {
             }
         };
         self.looked_again = 0;
+        if end.fit_send(self.needs.1) && end.is_writer_to_wake() {
+            end.signal();
+        }
         if written > self.told_written {
             if let Some(asked) = &mut self.asked {
                 asked.on_written(end, self.told_written, written);
@@ -458,11 +476,18 @@ impl Stage for StreamStage {
         if consumed > self.told_consumed {
             self.told_consumed = consumed;
             burst.push(Message::control(Control::Consumed(consumed)));
+            if end.fit_receive(self.needs.0) {
+                burst.push(Message::control(Control::ReceiveBuffer(end.receive_size())));
+            }
         }
         let fresh = requests & !self.told_requests;
         self.told_requests |= requests;
         if fresh & slot_request::SHUTDOWN != 0 {
             burst.push(Message::control(Control::Shutdown));
+        }
+        if fresh & (slot_request::SHUTDOWN | slot_request::SHUTDOWN_READ) != 0 {
+            // Other threads may sleep in a call that this ends.
+            end.signal();
         }
         if fresh & slot_request::ABORT != 0 {
             burst.push(Message::control(Control::Abort));
@@ -477,6 +502,10 @@ impl Stage for StreamStage {
     }
 
     fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
+        if let Some(end) = &self.end {
+            facts.push(("receive-buffer", end.receive_size().to_string()));
+            facts.push(("send-buffer", end.send_size().to_string()));
+        }
         let Some(asked) = &self.asked else { return };
         if let Some(name) = asked.server_name() {
             facts.push(("server-name", name.to_owned()));

@@ -3,7 +3,10 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLEXCLUSIVE, epoll_event};
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN,
+    EPOLLOUT, EPOLLWAKEUP, epoll_event,
+};
 
 use super::{ALWAYS, EPOLLS, Item, created, each_socket, watch_above};
 use crate::real::err;
@@ -11,13 +14,22 @@ use crate::slot::Socket;
 use crate::table::Entry as Fd;
 use crate::{real, table, wait};
 
+const EXCLUSIVE: u32 = EPOLLEXCLUSIVE as u32;
+/// What may stand beside EPOLLEXCLUSIVE, which can be given once and not changed (epoll_ctl(2)). All who wait are woken
+/// nevertheless, as one of several sets of ours cannot be chosen.
+const BESIDE_EXCLUSIVE: u32 =
+    (EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE) as u32;
+
 /// `epoll_ctl`.
 pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> isize {
     let target = table::look(fd);
     let number = match table::look(epfd) {
         Fd::Epoll(number) => Some(number),
         // Made behind our back: known from now on.
-        Fd::Kernel if matches!(target, Fd::Socket(_)) => created(epfd),
+        Fd::Kernel if matches!(target, Fd::Socket(_)) => match look_at(epfd, fd) {
+            Ok(()) => created(epfd),
+            Err(result) => return result,
+        },
         _ => None,
     };
     let Some(number) = number else { return kernel_control(epfd, op, fd, event) };
@@ -32,7 +44,7 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
     };
     let item = given.map(|event| Item {
         fd_plus_one: fd + 1,
-        events: event.events & !(EPOLLEXCLUSIVE as u32),
+        events: event.events,
         data: event.u64,
         spent: false,
         was_ready: false,
@@ -85,6 +97,14 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
     0
 }
 
+/// Whether this is an epoll descriptor at all: it says that it does not know `fd`, whose socket here is not in it.
+fn look_at(epfd: c_int, fd: c_int) -> Result<(), isize> {
+    match kernel_control(epfd, EPOLL_CTL_DEL, fd, ptr::null_mut()) {
+        result if result < 0 && result != err(libc::ENOENT) => Err(result),
+        _ => Ok(()),
+    }
+}
+
 fn kernel_control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> isize {
     real::ours(real::epoll_ctl(epfd, op, fd, event) as isize)
 }
@@ -108,6 +128,9 @@ fn control_socket(
         }
         EPOLL_CTL_ADD => {
             let Some(item) = item else { return err(libc::EFAULT) };
+            if item.events & EXCLUSIVE != 0 && item.events & !BESIDE_EXCLUSIVE != 0 {
+                return err(libc::EINVAL);
+            }
             if epoll.find(socket.index, fd).is_some() {
                 return err(libc::EEXIST);
             }
@@ -121,7 +144,13 @@ fn control_socket(
         }
         EPOLL_CTL_MOD => {
             let Some(item) = item else { return err(libc::EFAULT) };
+            if item.events & EXCLUSIVE != 0 {
+                return err(libc::EINVAL);
+            }
             let Some(place) = epoll.find(socket.index, fd) else { return err(libc::ENOENT) };
+            if place.events & EXCLUSIVE != 0 {
+                return err(libc::EINVAL);
+            }
             *place = item;
             if let Some(set) = epoll.ready_set() {
                 socket.region.ready(set.shared).set(socket.index as usize);

@@ -1,6 +1,6 @@
 //! `epoll_wait`: ours from the set's ready bits, the kernel's from the kernel, and one sleep on both.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{Ordering, fence};
 
 use libc::{epoll_event, pollfd, sigset_t};
@@ -36,7 +36,7 @@ pub(crate) fn await_events(
     }
     // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
     let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
-    let lock = &EPOLLS[number as usize];
+    let lock: &'static Lock<Epoll> = &EPOLLS[number as usize];
     tell_deferred();
     let mut spun = false;
     loop {
@@ -86,7 +86,9 @@ pub(crate) fn await_events(
         if n == 0 {
             drop(epoll);
             ring_before_sleep();
-            (woken, by_pipe) = sleep(epfd, set, deadline, mask);
+            let mut leaving = Leaving { lock, set: Some(set) };
+            (woken, by_pipe) =
+                real::cancellable(cancelled, (&raw mut leaving).cast(), || sleep(epfd, set, deadline, mask));
             epoll = lock.lock();
         }
         epoll.waiters = epoll.waiters.saturating_sub(1);
@@ -123,6 +125,25 @@ pub(crate) fn await_events(
     }
 }
 
+/// What a thread takes back that no longer sleeps in an epoll; without a set it slept in the kernel's.
+struct Leaving {
+    lock: &'static Lock<Epoll>,
+    set: Option<Set>,
+}
+
+/// A thread is cancelled in its sleep. What woke it is for others, too: level-triggered bits and what is in the pipe
+/// stay.
+extern "C" fn cancelled(leaving: *mut c_void) {
+    // SAFETY: what the sleeper gave, in a frame that still stands.
+    let leaving = unsafe { &*leaving.cast::<Leaving>() };
+    let mut epoll = leaving.lock.lock();
+    epoll.waiters = epoll.waiters.saturating_sub(1);
+    match leaving.set {
+        Some(set) => drop(set.shared.sleepers.fetch_sub(1, Ordering::SeqCst)),
+        None => epoll.in_kernel = epoll.in_kernel.saturating_sub(1),
+    }
+}
+
 /// Sleeps on both. Says why it ended, and whether there is something in the pipe.
 fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) -> (Woken, bool) {
     let look = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -137,7 +158,7 @@ fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) ->
 /// Only kernel descriptors are in it. Answers the result and whether we were woken by ourselves.
 fn wait_kernel(
     mut epoll: Guard<'_, Epoll>,
-    lock: &Lock<Epoll>,
+    lock: &'static Lock<Epoll>,
     epfd: c_int,
     out: &mut [epoll_event],
     deadline: Option<u64>,
@@ -153,7 +174,10 @@ fn wait_kernel(
             left.div_ceil(1_000_000).min(i32::MAX as u64) as c_int
         }
     };
-    let n = real::epoll_pwait(epfd, out.as_mut_ptr(), out.len() as c_int, timeout, mask);
+    let mut leaving = Leaving { lock, set: None };
+    let n = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
+        real::epoll_pwait(epfd, out.as_mut_ptr(), out.len() as c_int, timeout, mask)
+    });
     let errno = real::errno();
     let mut epoll = lock.lock();
     epoll.waiters = epoll.waiters.saturating_sub(1);

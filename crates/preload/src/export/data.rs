@@ -13,7 +13,7 @@ use crate::address::{self, Given, Name};
 use crate::control::{Said, Writer};
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
-use crate::{control, datagram, errors, life, sendfile, stream, table};
+use crate::{control, datagram, errors, life, passing, sendfile, stream, table};
 
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
 
@@ -133,6 +133,7 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
 #[unsafe(no_mangle)]
 extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     match ours(fd) {
+        Some(_) if n == 0 => 0, // unlike `recv`, which waits
         Some(socket) => finish(receive(socket, &one(buf, n), 0, ptr::null_mut(), ptr::null_mut())),
         None => real::read(fd, buf, n),
     }
@@ -165,6 +166,7 @@ extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
 extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return real::readv(fd, iov, n) };
     finish(match vector(iov, n as usize) {
+        Ok(iov) if stream::total(iov) == 0 => 0,
         Ok(iov) => receive(socket, iov, 0, ptr::null_mut(), ptr::null_mut()),
         Err(result) => result,
     })
@@ -224,7 +226,7 @@ extern "C" fn __recvfrom_chk(
 
 #[unsafe(no_mangle)]
 extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(socket) = ours(fd) else { return real::recvmsg(fd, message, flags) };
+    let Some(socket) = ours(fd) else { return finish(passing::receive(fd, message, flags)) };
     // SAFETY: the program vouches for its message, or passes null.
     match unsafe { message.as_mut() } {
         Some(message) => finish(receive_message(socket, message, flags)),
@@ -304,7 +306,7 @@ extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
     let socket = given.map_or_else(|| ours(fd), |m| ours_for_send(fd, m.msg_name.cast(), m.msg_namelen));
     match (socket, given) {
         (Some(socket), Some(message)) => finish(send_message(socket, message, flags)),
-        _ => real::sendmsg(fd, message, flags),
+        _ => finish(passing::send(fd, message, flags)),
     }
 }
 
@@ -365,7 +367,15 @@ extern "C" fn splice(
     n: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    match (ours(from), ours(to)) {
+    let (source, target) = (ours(from), ours(to));
+    // A socket has no positions, nor has the pipe on the other side.
+    if source.is_some() && !to_at.is_null() || target.is_some() && !from_at.is_null() {
+        return finish(err(libc::ESPIPE));
+    }
+    if source.is_some() && !from_at.is_null() || target.is_some() && !to_at.is_null() {
+        return finish(err(libc::EINVAL));
+    }
+    match (source, target) {
         (None, None) => real::splice(from, from_at, to, to_at, n, flags),
         (None, Some(socket)) => finish(sendfile::splice_in(from, socket, n, flags)),
         (Some(socket), None) => finish(sendfile::splice_out(socket, to, n, flags)),

@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{groups, ip_options, life, options, table};
+use crate::{accept, groups, ip_options, life, options, table};
 
 #[unsafe(no_mangle)]
 extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -49,7 +49,7 @@ extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fl
         }
         return new;
     };
-    finish_int(life::accept(fd, socket, address, len, flags))
+    finish_int(accept::accept(fd, socket, address, len, flags))
 }
 
 #[unsafe(no_mangle)]

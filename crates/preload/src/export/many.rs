@@ -9,7 +9,7 @@ use super::data::deadline_ns;
 use crate::epoll::Answer;
 use crate::poll::{self, Sets};
 use crate::real::{self, err, finish_int};
-use crate::{attach, epoll, life};
+use crate::{attach, epoll, life, table};
 
 fn made(epfd: c_int) -> c_int {
     if epfd >= 0 && attach::region().is_some() {
@@ -95,7 +95,8 @@ extern "C" fn epoll_pwait2(
 
 /// The program's array when the real function would not do.
 fn concerned<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
-    if fds.is_null() || n == 0 || attach::region().is_none() {
+    // More than there can be descriptors are the kernel's to refuse.
+    if fds.is_null() || n == 0 || n > table::LEN as nfds_t || attach::region().is_none() {
         return None;
     }
     // SAFETY: the program vouches for `n` entries.

@@ -75,7 +75,7 @@ impl ArpStage {
         let reply = Packet {
             operation: Operation::Reply,
             sender_link: self.interface.link_address.get(),
-            sender: self.interface.address.get(),
+            sender: request.target,
             target_link: request.sender_link,
             target: request.sender,
         };
@@ -99,7 +99,7 @@ impl ArpStage {
         self.interface.address_conflicts.set(self.interface.address_conflicts.get() + 1);
         if context.now >= self.defend_from {
             self.defend_from = context.now + DEFEND_INTERVAL;
-            context.out.push(super::announcement_frame(&self.interface));
+            context.out.push(super::announcement_frame(&self.interface, packet.sender));
         }
     }
 }

@@ -94,11 +94,12 @@ impl EthStage {
     /// What a remembered answer is compared with.
     #[inline]
     fn generation(&self, destination: Address) -> u32 {
-        if destination.is_v4() {
+        let neighbours = if destination.is_v4() {
             self.interface.neighbours.borrow().generation()
         } else {
-            self.interface.neighbours6.borrow().generation().wrapping_add(self.interface.ip6.generation())
-        }
+            self.interface.neighbours6.borrow().generation()
+        };
+        neighbours.wrapping_add(self.interface.generation())
     }
 
     /// The link address for `destination` when this path found it lately and it still holds.
@@ -120,7 +121,10 @@ impl EthStage {
     ) -> Option<ethernet::Address> {
         let next_hop = match self.interface.route(destination) {
             Some(NextHop::Neighbour(address)) => address,
-            Some(NextHop::Group(link)) => return Some(link),
+            Some(NextHop::Group(link)) => {
+                self.remember(destination, link, Time::MAX);
+                return Some(link);
+            }
             None => {
                 context.account.on_drop(DropReason::NoRoute);
                 return None;

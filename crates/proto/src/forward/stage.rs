@@ -198,8 +198,7 @@ impl ForwardStage {
         let facts = Facts { device: self.from.device, checksum: Checksum::Complete, ..Facts::default() };
         let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len };
         let mut message = Message { head: Head::default(), body, facts };
-        let ours = self.from.address.get();
-        let mut ip4 = Ip4Stage::new(Rc::clone(&self.from), ipv4::PROTOCOL_ICMP, ours, Some(header.source));
+        let mut ip4 = Ip4Stage::new(Rc::clone(&self.from), ipv4::PROTOCOL_ICMP, None, Some(header.source));
         if ip4.outward_one(&mut message, context) {
             self.errors += 1;
             turned.push(message);

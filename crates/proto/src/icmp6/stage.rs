@@ -276,7 +276,7 @@ pub(crate) fn error_message(
         return None;
     }
     let ours = Some(Address::from(header.destination)).filter(|&address| interface.is_ours(address));
-    let ours = ours.and_then(Address::as_v6).or_else(|| interface.ip6.source_for(source))?;
+    let ours = ours.or_else(|| interface.source_for(source)).and_then(Address::as_v6)?;
     let quote = &packet[..packet.len().min(MAX_QUOTE)];
     let mut bytes = vec![0; icmpv6::HEADER_LEN + quote.len()];
     bytes[icmpv6::HEADER_LEN..].copy_from_slice(quote);

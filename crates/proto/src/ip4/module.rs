@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use scoutline_base::Address;
 use scoutline_path::{
     Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Step,
     Verdict, View,
@@ -66,9 +65,12 @@ impl Module for Ip4Module {
         let protocol = attributes
             .number(Name::Protocol)
             .ok_or(CreateError::MissingAttribute { module: "IP4", attribute: "Protocol" })?;
-        let local = attributes.address(Name::Local).map_or(Address::UNSPECIFIED_V4, |local| local.address);
-        let local = if local.is_unspecified() { interface.address.get().into() } else { local };
-        let local = local.as_v4().filter(|_| interface.is_ours(local)).ok_or(CreateError::Unreachable)?;
+        let local = attributes.address(Name::Local).map(|local| local.address);
+        let local = local.filter(|local| !local.is_unspecified());
+        if local.is_some_and(|local| !interface.is_ours(local)) {
+            return Err(CreateError::Unreachable);
+        }
+        let local = local.map(|local| local.as_v4().ok_or(CreateError::Unreachable)).transpose()?;
         let remote = attributes.address(Name::Remote).map(|remote| remote.address);
         if remote.is_some_and(|remote| interface.route(remote).is_none()) {
             return Err(CreateError::Unreachable);

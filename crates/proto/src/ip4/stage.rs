@@ -19,16 +19,17 @@ use crate::eth::grow_offsets;
 pub struct Ip4Stage {
     interface: Rc<Interface>,
     protocol: u8,
-    local: Ipv4Addr,
+    local: Option<Ipv4Addr>,
     remote: Option<Ipv4Addr>,
 }
 
 impl Ip4Stage {
-    /// A stage for packets of `protocol` from `local`, and to `remote` when the path has one peer.
+    /// A stage for packets of `protocol` from `local`, and to `remote` when the path has one peer. Without `local` the
+    /// source is that of the message, or chosen for its destination.
     pub fn new(
         interface: Rc<Interface>,
         protocol: u8,
-        local: Ipv4Addr,
+        local: Option<Ipv4Addr>,
         remote: Option<Ipv4Addr>,
     ) -> Ip4Stage {
         Ip4Stage { interface, protocol, local, remote }
@@ -67,7 +68,7 @@ impl Ip4Stage {
         if let Body::Control(_) = message.body {
             return true;
         }
-        let Some(destination) = self.destination(message) else {
+        let Some((source, destination)) = self.addresses(message) else {
             context.account.on_drop(DropReason::NoRoute);
             return false;
         };
@@ -77,17 +78,29 @@ impl Ip4Stage {
             return false;
         };
         message.facts.destination = Some(destination.into());
-        let header = self.header(destination, total_len, context.marked(message.facts.tos), &message.facts);
+        let tos = context.marked(message.facts.tos);
+        let header = self.header((source, destination), total_len, tos, &message.facts);
         header.emit(message.head.prepend(ipv4::MIN_HEADER_LEN));
         grow_offsets(&mut message.facts, ipv4::MIN_HEADER_LEN);
         true
     }
 
-    fn destination(&self, message: &Message) -> Option<Ipv4Addr> {
-        message.facts.destination.and_then(Address::as_v4).or(self.remote)
+    /// Source and destination of a message that leaves; `None` when there is none.
+    #[inline]
+    fn addresses(&self, message: &Message) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        let facts = &message.facts;
+        let destination = facts.destination.and_then(Address::as_v4).or(self.remote)?;
+        let source = facts.source.and_then(Address::as_v4).or(self.local);
+        Some((source.or_else(|| self.interface.source_for(destination.into())?.as_v4())?, destination))
     }
 
-    fn header(&self, destination: Ipv4Addr, total_len: u16, tos: u8, facts: &Facts) -> ipv4::Header {
+    fn header(
+        &self,
+        (source, destination): (Ipv4Addr, Ipv4Addr),
+        total_len: u16,
+        tos: u8,
+        facts: &Facts,
+    ) -> ipv4::Header {
         // RFC 1112 §6.1: what goes to a group stays on the link unless a program says otherwise.
         let usual = if destination.is_multicast() { 1 } else { TTL };
         ipv4::Header {
@@ -101,7 +114,7 @@ impl Ip4Stage {
             fragment_offset: 0,
             ttl: if facts.hop_limit == 0 { usual } else { facts.hop_limit },
             protocol: self.protocol,
-            source: facts.source.and_then(Address::as_v4).unwrap_or(self.local),
+            source,
             destination,
         }
     }
@@ -117,10 +130,11 @@ impl Ip4Stage {
     }
 
     fn push_fragments(&self, message: &Message, into: &mut Burst, context: &mut Context<'_>) {
-        let Some(destination) = self.destination(message) else {
+        let Some((source, destination)) = self.addresses(message) else {
             return context.account.on_drop(DropReason::NoRoute);
         };
-        let header = self.header(destination, 0, context.marked(message.facts.tos), &message.facts);
+        let tos = context.marked(message.facts.tos);
+        let header = self.header((source, destination), 0, tos, &message.facts);
         let facts = Facts { destination: Some(destination.into()), ..message.facts.clone() };
         if fragment::cut(message, &header, &facts, self.interface.mtu.get(), into).is_err() {
             context.account.on_drop(DropReason::Malformed);
@@ -152,7 +166,9 @@ impl Stage for Ip4Stage {
     }
 
     fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
-        facts.push(("source", self.local.to_string()));
+        if let Some(local) = self.local {
+            facts.push(("source", local.to_string()));
+        }
         if let Some(remote) = self.remote {
             facts.push(("destination", remote.to_string()));
         }
@@ -218,7 +234,7 @@ impl ReassemblyStage {
         icmp::Header { kind: icmp::TIME_EXCEEDED, code: icmp::REASSEMBLY_TIME, rest: [0; 4] }.emit(report);
         message.facts.device = interface.device;
         message.facts.checksum = Checksum::Complete;
-        let ours = interface.address.get();
+        let ours = Some(header.destination);
         let mut ip4 = Ip4Stage::new(Rc::clone(interface), ipv4::PROTOCOL_ICMP, ours, Some(header.source));
         if ip4.outward_one(&mut message, context) {
             outward.push(message);

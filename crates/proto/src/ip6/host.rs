@@ -134,6 +134,8 @@ pub struct Host6 {
     path_mtus: RefCell<Vec<PathMtu>>,
     hop_limit: Cell<u8>,
     mtu: Cell<u16>,
+    /// What the link itself carries: routers may ask for less.
+    link_mtu: u16,
     /// Solicitations that were sent, and when the next is due.
     solicited: Cell<(u8, Option<Time>)>,
     identification: Cell<u32>,
@@ -153,6 +155,7 @@ impl Host6 {
             gateway: config.gateway,
             hop_limit: Cell::new(HOP_LIMIT),
             mtu: Cell::new(mtu),
+            link_mtu: mtu,
             identification: Cell::new(seed),
             solicited: Cell::new((0, config.autoconfigure.then_some(Time::ZERO))),
             ..Host6::default()
@@ -163,6 +166,18 @@ impl Host6 {
             host.add(address, prefix_len, false);
         }
         host
+    }
+
+    /// The machine's link with itself, whose addresses are those of other links.
+    pub(crate) fn own_link(mtu: u16, seed: u32) -> Host6 {
+        Host6 {
+            enabled: true,
+            hop_limit: Cell::new(HOP_LIMIT),
+            mtu: Cell::new(mtu),
+            link_mtu: mtu,
+            identification: Cell::new(seed),
+            ..Host6::default()
+        }
     }
 
     /// Adds an address, unless it is there: true when it is new.
@@ -225,18 +240,48 @@ impl Host6 {
 
     /// True when `address` is on this link (RFC 4861 §2.1).
     pub fn is_on_link(&self, address: Address) -> bool {
-        address.is_link_local()
-            || self.on_link.borrow().iter().any(|on| address.is_within(on.network, on.prefix_len))
-            || self
-                .addresses
-                .borrow()
-                .iter()
-                .any(|own| !own.autonomous && address.is_within(own.address.into(), own.prefix_len))
+        self.network_len(address).is_some()
+    }
+
+    /// Bits of the longest network on this link that `address` is in.
+    pub(crate) fn network_len(&self, address: Address) -> Option<u8> {
+        if address.is_link_local() {
+            return Some(AUTONOMOUS_LEN);
+        }
+        let (on_link, addresses) = (self.on_link.borrow(), self.addresses.borrow());
+        let told = on_link.iter().map(|on| (on.network, on.prefix_len));
+        let configured = addresses.iter().filter(|own| !own.autonomous);
+        let configured = configured.map(|own| (Address::from(own.address), own.prefix_len));
+        let holds = told.chain(configured).filter(|&(network, len)| address.is_within(network, len));
+        holds.map(|(_, len)| len).max()
+    }
+
+    /// The networks on this link, each with its length.
+    pub(crate) fn networks(&self) -> Vec<(Address, u8)> {
+        let (on_link, addresses) = (self.on_link.borrow(), self.addresses.borrow());
+        let told = on_link.iter().map(|on| (on.network, on.prefix_len));
+        let base = |own: &OwnAddress| {
+            let mask = u128::MAX.checked_shl(128 - u32::from(own.prefix_len)).unwrap_or(0);
+            Address::from_bits(Address::from(own.address).to_bits() & mask)
+        };
+        let configured = addresses.iter().filter(|own| !own.autonomous);
+        told.chain(configured.map(|own| (base(own), own.prefix_len))).collect()
     }
 
     /// The router for other networks: as configured, else the first that advertises itself.
     pub fn router(&self) -> Option<Ipv6Addr> {
         self.gateway.or_else(|| self.routers.borrow().first().map(|router| router.address))
+    }
+
+    /// RFC 4861 §7.2.5: a station that was a router says that it is none any more.
+    pub fn on_no_router(&self, address: Ipv6Addr) {
+        let mut routers = self.routers.borrow_mut();
+        let before = routers.len();
+        routers.retain(|router| router.address != address);
+        if routers.len() != before {
+            drop(routers);
+            self.changed();
+        }
     }
 
     /// RFC 4861 §6.3.6: a router does not answer; another goes before it from now on.
@@ -345,8 +390,7 @@ impl Host6 {
             self.hop_limit.set(limit);
         }
         if let Some(mtu) = said.mtu
-            && mtu >= u32::from(ipv6::MIN_MTU)
-            && mtu < u32::from(self.mtu.get())
+            && (u32::from(ipv6::MIN_MTU)..=u32::from(self.link_mtu)).contains(&mtu)
         {
             self.mtu.set(mtu as u16);
         }
@@ -392,7 +436,7 @@ impl Host6 {
                 self.changed();
             }
         }
-        if prefix.autonomous && prefix.prefix_len == AUTONOMOUS_LEN && prefix.valid != Some(Duration::ZERO) {
+        if prefix.autonomous && prefix.prefix_len == AUTONOMOUS_LEN {
             self.on_autonomous(prefix, now);
         }
     }
@@ -401,7 +445,8 @@ impl Host6 {
     fn on_autonomous(&self, prefix: &Prefix, now: Time) {
         let until = |lifetime: Option<Duration>| lifetime.map(|lifetime| now + lifetime);
         let address = nd::interface_address(prefix.network, self.link_address);
-        let fresh = self.add(address, AUTONOMOUS_LEN, true);
+        // (d): without a valid lifetime none is made; (e): one that is there hears that it ends.
+        let fresh = prefix.valid != Some(Duration::ZERO) && self.add(address, AUTONOMOUS_LEN, true);
         let mut addresses = self.addresses.borrow_mut();
         let Some(own) = addresses.iter_mut().find(|own| own.address == address) else { return };
         // A configured one lives for ever.
@@ -419,7 +464,7 @@ impl Host6 {
         if own.state == AddressState::Deprecated && own.preferred_until.is_none_or(|until| until > now) {
             own.state = AddressState::Preferred;
         }
-        if own.state == AddressState::Preferred {
+        if matches!(own.state, AddressState::Preferred | AddressState::Deprecated) {
             own.deadline = own.next_deadline();
         }
     }

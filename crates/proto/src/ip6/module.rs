@@ -77,7 +77,7 @@ impl Module for Ip6Module {
             .ok_or(CreateError::MissingAttribute { module: "IP6", attribute: "Protocol" })?;
         let local = attributes.address(Name::Local).map(|local| local.address);
         let local = local.filter(|local| !local.is_unspecified());
-        if local.is_some_and(|local| !interface.ip6.may_be_ours(local)) {
+        if local.is_some_and(|local| !interface.may_be_ours(local)) {
             return Err(CreateError::Unreachable);
         }
         let remote = attributes.address(Name::Remote).map(|remote| remote.address);
@@ -92,8 +92,7 @@ impl Module for Ip6Module {
         let ip6 = Ip6Stage::new(Rc::clone(&interface), protocol as u8, local, remote).reporting(reports);
         let stage: Box<dyn Stage> = if attributes.value(Name::Other(DUAL)).is_some() {
             attributes.set(Name::Other(ETHERTYPE), Value::Number(ANY_IP));
-            let ours = interface.address.get();
-            Box::new(DualStage::new(ip6, Ip4Stage::new(interface, protocol as u8, ours, None)))
+            Box::new(DualStage::new(ip6, Ip4Stage::new(interface, protocol as u8, None, None)))
         } else {
             Box::new(ip6)
         };

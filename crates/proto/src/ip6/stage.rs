@@ -91,7 +91,7 @@ impl Ip6Stage {
         let destination = message.facts.destination.and_then(Address::as_v6).or(self.remote);
         let destination = destination.ok_or(DropReason::NoRoute)?;
         let source = message.facts.source.and_then(Address::as_v6).or(self.local);
-        let source = source.or_else(|| self.interface.ip6.source_for(destination.into()));
+        let source = source.or_else(|| self.interface.source_for(destination.into())?.as_v6());
         Ok((source.ok_or(DropReason::NoRoute)?, destination))
     }
 
@@ -223,18 +223,23 @@ impl ReassemblyStage {
         ReassemblyStage { interface, reassembler: Reassembler::new(limits), completed: 0 }
     }
 
-    fn on_message(&mut self, message: &Message, context: &mut Context<'_>) {
+    fn on_message(&mut self, message: &Message, turned: &mut Burst, context: &mut Context<'_>) {
         match self.take(message, context.now) {
             Ok(Some(whole)) => {
                 self.completed += 1;
                 context.effects.push(Effect::Reclassify(whole));
             }
             Ok(None) => {}
-            Err(reason) => context.account.on_drop(reason),
+            Err(Fault(reason, problem)) => {
+                context.account.on_drop(reason);
+                if let Some(problem) = problem {
+                    self.report_problem(message.bytes(), problem, turned, context);
+                }
+            }
         }
     }
 
-    fn take(&mut self, message: &Message, now: Time) -> Result<Option<Message>, DropReason> {
+    fn take(&mut self, message: &Message, now: Time) -> Result<Option<Message>, Fault> {
         let bytes = message.bytes();
         let header = validate(&self.interface, bytes)?;
         let packet = &bytes[..header.total_len()];
@@ -245,15 +250,49 @@ impl ReassemblyStage {
         // RFC 6946 §4: whole by itself, whatever else has its identification.
         if fragment.is_atomic() {
             let whole = crate::ip4::Fragmented::of_whole(&piece, payload.len());
-            return self.rebuild(message, &whole.header, payload).map(Some);
+            return Ok(Some(self.rebuild(message, &whole.header, payload)?));
+        }
+        if fragment.more && !payload.len().is_multiple_of(8) {
+            let at = Problem { code: ipv6::PROBLEM_FIELD, pointer: PAYLOAD_LEN_AT };
+            return Err(Fault(DropReason::Malformed, Some(at)));
+        }
+        if usize::from(fragment.offset) + payload.len() > usize::from(u16::MAX) {
+            let pointer = (upper.offset - FRAGMENT_LEN + FRAGMENT_OFFSET_AT) as u32;
+            let at = Problem { code: ipv6::PROBLEM_FIELD, pointer };
+            return Err(Fault(DropReason::Malformed, Some(at)));
         }
         if fragment.offset == 0 && !holds_all_headers(upper.protocol, payload) {
-            return Err(DropReason::Malformed);
+            let at = Problem { code: INCOMPLETE_CHAIN, pointer: 0 };
+            return Err(Fault(DropReason::Malformed, Some(at)));
         }
         match self.reassembler.offer(&piece, payload, now) {
             Offered::Kept | Offered::Duplicate => Ok(None),
-            Offered::Refused(reason) => Err(reason),
-            Offered::Complete(whole, payload) => self.rebuild(message, &whole.header, &payload).map(Some),
+            Offered::Refused(reason) => Err(reason.into()),
+            Offered::Complete(whole, payload) => Ok(Some(self.rebuild(message, &whole.header, &payload)?)),
+        }
+    }
+
+    /// RFC 8200 §4.5: tells the sender of a fragment what is wrong with it.
+    fn report_problem(
+        &self,
+        packet: &[u8],
+        Problem { code, pointer }: Problem,
+        turned: &mut Burst,
+        context: &mut Context<'_>,
+    ) {
+        // RFC 4443 §2.4 (e.3): not about what went to a group.
+        let Ok(header) = Header::parse(packet) else { return };
+        if header.destination.is_multicast() {
+            return;
+        }
+        let told = (icmpv6::PARAMETER_PROBLEM, code, pointer.to_be_bytes());
+        let packet = &packet[..header.total_len().min(packet.len())];
+        let Some(mut message) = error_message(&self.interface, &header, packet, told, context) else {
+            return;
+        };
+        let mut ip6 = Ip6Stage::new(Rc::clone(&self.interface), ipv6::PROTOCOL_ICMPV6, None, None);
+        if ip6.outward_one(&mut message, context) {
+            turned.push(message);
         }
     }
 
@@ -302,6 +341,30 @@ impl ReassemblyStage {
     }
 }
 
+/// Why a fragment is dropped, and what of that its sender is told.
+struct Fault(DropReason, Option<Problem>);
+
+impl From<DropReason> for Fault {
+    fn from(reason: DropReason) -> Fault {
+        Fault(reason, None)
+    }
+}
+
+/// What an ICMPv6 parameter problem says (RFC 4443 §3.4).
+#[derive(Clone, Copy)]
+struct Problem {
+    code: u8,
+    /// Where, from the packet's first byte.
+    pointer: u32,
+}
+
+/// RFC 7112 §5: the first fragment has no complete chain of headers.
+const INCOMPLETE_CHAIN: u8 = 3;
+/// Where the payload's length stands in the header.
+const PAYLOAD_LEN_AT: u32 = 4;
+/// Where the offset stands in a fragment header.
+const FRAGMENT_OFFSET_AT: usize = 2;
+
 /// RFC 7112 §5: the first fragment has every header up to the transport's, or filters would be blind.
 fn holds_all_headers(protocol: u8, payload: &[u8]) -> bool {
     let least = match protocol {
@@ -320,12 +383,12 @@ impl Stage for ReassemblyStage {
         "IP6"
     }
 
-    fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
+    fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
         burst.retain(|message| {
             if let Body::Control(_) = message.body {
                 return true;
             }
-            self.on_message(message, context);
+            self.on_message(message, turned, context);
             false
         });
     }

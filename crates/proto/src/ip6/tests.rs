@@ -178,6 +178,30 @@ fn overlaps_and_incomplete_headers_are_refused() {
     assert_eq!(reassemble(&mut host, &atomic).len(), 1);
 }
 
+/// RFC 8200 §4.5, RFC 7112 §5: where the fault is.
+#[test]
+fn the_sender_of_a_wrong_fragment_is_told() {
+    let (mut host, _) = host(None);
+    let path = host.interface.service_paths.reassembly6.get().unwrap();
+    let frames = pieces(&udp6_datagram((9, 7), &[5; 100]), &[48], UDP);
+    // One byte less, and more to come.
+    let mut uneven = frames[0].clone();
+    uneven[18..20].copy_from_slice(&55u16.to_be_bytes());
+    uneven.truncate(frames[0].len() - 1);
+    // Beyond what a length can tell.
+    let mut beyond = frames[1].clone();
+    beyond[56..58].copy_from_slice(&0xfff8u16.to_be_bytes());
+    let tiny = pieces(&udp6_datagram((9, 7), &[5; 100]), &[8], 6).swap_remove(0);
+    for (frame, code, pointer) in [(uneven, 0, 4), (beyond, 0, 42), (tiny, 3, 0)] {
+        let sent = host.receive(path, &frame);
+        let header = icmpv6::Header::parse(&sent[0][54..], OURS6.into(), PEER6.into()).unwrap();
+        assert_eq!((header.kind, header.code), (icmpv6::PARAMETER_PROBLEM, code));
+        assert_eq!(header.rest, u32::to_be_bytes(pointer));
+        assert_eq!(sent[0][62..62 + 40], frame[14..54], "the packet that it is about");
+    }
+    assert_eq!(host.path(path).account.drops(DropReason::Malformed), 3);
+}
+
 #[test]
 fn what_never_becomes_whole_is_told() {
     let (mut host, _) = host(None);

@@ -111,6 +111,9 @@ impl NdStage {
         if said.target_link.is_some_and(ethernet::is_group) {
             return Err(DropReason::Malformed);
         }
+        if !said.router {
+            self.interface.ip6.on_no_router(said.target);
+        }
         let waited = self.interface.neighbours6.borrow_mut().on_advertisement(&said, context.now);
         if let Some(link) = said.target_link {
             self.release(waited, link, context);

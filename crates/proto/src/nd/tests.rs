@@ -155,6 +155,19 @@ fn a_message_waits_for_its_neighbour() {
     assert_eq!(host.send(path, testing::block(b"second")).len(), 1);
 }
 
+/// RFC 4861 §7.2.5: the flag goes from true to false.
+#[test]
+fn a_router_that_says_it_is_none_is_left() {
+    let mut host = Host::with(&interface6(OUR_LINK, OURS6, true), false);
+    host.settle_ip6();
+    let path = nd_path(&host);
+    let router = icmp6_frame((PEER_LOCAL, nd::ALL_NODES), nd::ROUTER_ADVERTISEMENT, [64, 0, 7, 8], &[0; 8]);
+    host.receive(path, &router);
+    assert_eq!(host.interface.ip6.router(), Some(PEER_LOCAL));
+    host.receive(path, &advertisement(PEER_LOCAL, OUR_LOCAL, true, true));
+    assert_eq!(host.interface.ip6.router(), None);
+}
+
 #[test]
 fn a_neighbour_that_never_answers_is_given_up() {
     let (mut host, path) = asking_host();

@@ -23,6 +23,21 @@ impl Default for Keepalive {
     }
 }
 
+/// Whether data leaves at the rate that the window means, in bursts of a millisecond, instead of as acknowledgments come.
+/// BBR always does so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pacing {
+    /// It does not.
+    Never,
+    /// On paths whose round trip is some bursts long: there what was sent at once stays together until a queue spreads
+    /// it, and where there is no queue (a policer) it is lost. Small windows go at once, so that a short answer takes no
+    /// longer.
+    #[default]
+    LongPaths,
+    /// It does.
+    Always,
+}
+
 /// Settings of a connection.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -31,14 +46,14 @@ pub struct Config {
     /// Size of the receive ring in bytes: the window is never above it.
     pub receive_buffer: u32,
     /// The size to which the receive ring may grow, in bytes: it decides the window scale, which is fixed at the
-    /// start. Less than `receive_buffer` means the same.
+    /// start. Who lets it grow is the program's side, see [`Connection::set_receive_buffer`](super::Connection). Less than `receive_buffer` means the same.
     pub receive_buffer_max: u32,
     /// Size of the send ring in bytes: what is written beyond it is not believed.
     pub send_buffer: u32,
     /// Congestion control.
     pub congestion: Algorithm,
-    /// Data leaves at the rate that the window means, not in bursts; BBR always does so.
-    pub pacing: bool,
+    /// Whether data leaves at a rate.
+    pub pacing: Pacing,
     /// Small segments wait while one is unacknowledged (RFC 9293 §3.7.4, with Minshall's refinement).
     pub nagle: bool,
     /// Longest delay of an acknowledgment; RFC 9293 §3.8.6.3 allows 500 ms.
@@ -81,7 +96,7 @@ impl Default for Config {
             receive_buffer_max: 6 * 1024 * 1024,
             send_buffer: 256 * 1024,
             congestion: Algorithm::Cubic,
-            pacing: false,
+            pacing: Pacing::Never,
             nagle: true,
             delayed_ack: Duration::from_millis(40),
             time_wait: Duration::from_secs(60),

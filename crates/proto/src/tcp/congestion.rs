@@ -6,6 +6,7 @@
 
 mod bbr;
 mod cubic;
+mod hystart;
 mod ledbat;
 mod new_reno;
 mod window;
@@ -107,6 +108,10 @@ pub struct Acknowledged {
     pub sample: Option<Duration>,
     /// The window was used up when the data was sent.
     pub window_limited: bool,
+    /// All up to this unit is acknowledged.
+    pub una: u64,
+    /// The next unit to be sent.
+    pub next: u64,
 }
 
 /// A congestion controller. What it does not do its own way it does as RFC 5681 has it.

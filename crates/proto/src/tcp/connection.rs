@@ -7,6 +7,7 @@
 //! connection/acknowledge.rs  the acknowledgment field and the send window
 //! connection/output.rs     what to send next
 //! connection/timeout.rs    what expired
+//! connection/mtu.rs        the size of segments on the path
 //! connection/close.rs      shutdown, close, abort, TIME-WAIT, ICMP
 //! ```
 //!
@@ -17,9 +18,11 @@ mod acknowledge;
 mod close;
 mod handshake;
 mod input;
+mod mtu;
 mod output;
 mod timeout;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +30,8 @@ use scoutline_base::Time;
 use scoutline_path::Tuning;
 use scoutline_wire::tcp::Header;
 
-use crate::tcp::config::{Config, Keepalive};
+use self::mtu::PathMtu;
+use crate::tcp::config::{Config, Keepalive, Pacing};
 use crate::tcp::congestion::{Algorithm, Congestion, Controller};
 use crate::tcp::ecn::Ecn;
 use crate::tcp::options::Negotiated;
@@ -161,9 +165,13 @@ struct Receive {
     out_of_order: Ranges,
     /// Start of the range that grew last: the first SACK block (RFC 2018 §4).
     latest: u64,
+    /// A position in each range that has grown since it was last told, in the order in which they grew.
+    untold: Vec<u64>,
     /// RFC 7323 TS.Recent and when it was taken.
     recent: u32,
     recent_at: Time,
+    /// The echo of the last segment (RFC 7323 TSecr).
+    echo: u32,
     /// Bytes since our last acknowledgment.
     unacknowledged: u32,
     /// The peer's full segment as seen, in bytes of payload.
@@ -217,6 +225,7 @@ pub struct Connection {
     receive: Receive,
     timers: Timers,
     recovery: Recovery,
+    path_mtu: PathMtu,
     ecn: Ecn,
     pacer: Pacer,
     congestion: Congestion,
@@ -343,7 +352,7 @@ impl Connection {
             override_now: false,
             keepalive_now: false,
             soft_error: false,
-            paced: config.pacing || config.congestion == Algorithm::Bbr,
+            paced: config.pacing == Pacing::Always || config.congestion == Algorithm::Bbr,
             negotiated,
             send: Send {
                 iss,
@@ -372,8 +381,10 @@ impl Connection {
                 fin_at: None,
                 out_of_order: Ranges::default(),
                 latest: 0,
+                untold: Vec::new(),
                 recent: 0,
                 recent_at: now,
+                echo: 0,
                 unacknowledged: 0,
                 segment: input::INITIAL_SEGMENT,
                 quick: input::QUICK_ACKS,
@@ -382,6 +393,7 @@ impl Connection {
             },
             timers: Timers::default(),
             recovery: Recovery::default(),
+            path_mtu: PathMtu::default(),
             ecn: Ecn::default(),
             pacer: Pacer::default(),
             congestion: Congestion::new(config.congestion, negotiated.segment_payload()),
@@ -518,11 +530,18 @@ impl Connection {
 
     fn switch(&mut self, algorithm: Algorithm, now: Time) {
         self.congestion.switch(algorithm, self.rtt.least(), now);
-        self.is_paced();
+        self.set_paced();
     }
 
-    fn is_paced(&mut self) {
-        self.paced = self.config.pacing || self.congestion.is_model() || self.tuned.max_pacing_rate != 0;
+    fn set_paced(&mut self) {
+        let is_long = self.config.pacing == Pacing::LongPaths
+            && self.rtt.least().is_some_and(|least| least >= LONG_PATH);
+        self.paced = is_long || self.must_pace();
+    }
+
+    /// Paced whatever the path and the window.
+    pub(super) fn must_pace(&self) -> bool {
+        self.config.pacing == Pacing::Always || self.congestion.is_model() || self.tuned.max_pacing_rate != 0
     }
 
     /// What the program set. What is as before changes nothing.
@@ -538,7 +557,7 @@ impl Connection {
             self.set_user_timeout((!timeout.is_zero()).then_some(timeout));
         }
         if tuning.max_pacing_rate != before.max_pacing_rate {
-            self.is_paced();
+            self.set_paced();
         }
         if tuning.quick_ack_said != before.quick_ack_said {
             self.set_quick_ack(tuning.quick_ack == 1);
@@ -697,6 +716,16 @@ impl Connection {
         if self.negotiated.timestamps { scoutline_wire::tcp::TIMESTAMPS_LEN as u64 } else { 0 }
     }
 
+    /// The round trip that buffers have to bridge: the least that was measured. One who only receives measures none
+    /// after the handshake; what the peer's echoes tell then counts where it is much more, for a path that has become
+    /// longer.
+    pub(super) fn least_round_trip(&self) -> Option<Duration> {
+        let age = self.timestamp(self.last_heard).wrapping_sub(self.receive.echo);
+        let told = Duration::from_millis(u64::from(age));
+        let told = (self.negotiated.timestamps && LONG_ROUND_TRIPS.contains(&told)).then_some(told);
+        self.rtt.least().max(told)
+    }
+
     /// Enters `Closed` and forgets all timers.
     fn enter_closed(&mut self) {
         self.state = State::Closed;
@@ -723,6 +752,13 @@ impl Connection {
 
 /// An idle path with its socket must stay below 2 KiB (DESIGN §2); the rest of a path takes about half of that.
 const MAX_SIZE: usize = 960;
+
+/// Echoes have a tick of 1 ms and the peer's delays in them: below this they tell little, beyond it the peer had nothing
+/// to send.
+const LONG_ROUND_TRIPS: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(2);
+
+/// The least round trip of a path where connections are paced for its length: ten bursts.
+const LONG_PATH: Duration = Duration::from_millis(10);
 
 /// IPv4 and TCP without options.
 const HEADERS: u16 = 40;

@@ -200,6 +200,14 @@ impl Flight {
         found
     }
 
+    /// All of these units are outstanding and lost.
+    pub fn is_lost(&self, range: &Range<u64>) -> bool {
+        let first = self.pieces.partition_point(|piece| piece.end <= range.start);
+        let lost = self.pieces.range(first..).take_while(|piece| piece.lost && piece.start < range.end);
+        let covered: u64 = lost.map(|piece| piece.end.min(range.end) - piece.start.max(range.start)).sum();
+        covered == range.end - range.start
+    }
+
     /// These units are lost.
     pub fn lose(&mut self, range: Range<u64>) {
         let (first, after) = self.cut(range);

@@ -59,6 +59,12 @@ impl Rack {
         self.reordering = true;
     }
 
+    /// RACK.reo_wnd_mult.
+    #[cfg(test)]
+    pub(super) fn multiplier(&self) -> u32 {
+        u32::from(self.more) + 1
+    }
+
     /// The common case of [`Rack::on_delivered`]: all up to `end`, the last of it sent at `at`.
     #[inline]
     pub fn on_acknowledged(&mut self, at: Time, end: u64, now: Time) {

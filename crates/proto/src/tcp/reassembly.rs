@@ -6,8 +6,10 @@
 
 use std::ops::Range;
 
-/// Most ranges held at once: 2 KiB. A 6 MB window of full segments where every 30th was lost stays below it.
-pub const MAX_RANGES: usize = 128;
+/// Most ranges held at once: 32 KiB. Slow start into a policer loses every second segment; 4 MiB of that stay below it.
+pub const MAX_RANGES: usize = 2048;
+/// Room for more ranges than this goes back when there is none.
+const KEPT_RANGES: usize = 16;
 
 /// No place for one more range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,7 @@ impl Ranges {
         let gone = self.ranges.partition_point(|range| range.end <= position);
         if gone > 0 {
             self.ranges.drain(..gone);
+            self.give_back();
         }
         if let Some(first) = self.ranges.first_mut() {
             first.start = first.start.max(position);
@@ -89,8 +92,15 @@ impl Ranges {
             .count();
         if joined > 0 {
             self.ranges.drain(..joined);
+            self.give_back();
         }
         end
+    }
+
+    fn give_back(&mut self) {
+        if self.ranges.is_empty() && self.ranges.capacity() > KEPT_RANGES {
+            self.ranges = Vec::new();
+        }
     }
 
     /// The range that holds `position`.

@@ -1,7 +1,7 @@
 //! Loss recovery: what counts as lost, what is in flight, what to send again.
 //!
 //! With SACK: a scoreboard of pieces ([`flight`](super::flight)) in which RACK ([`rack`](super::rack), RFC 8985) finds
-//! what is lost, RFC 6675's `pipe` over it, and proportional rate reduction ([`prr`](super::prr), RFC 6937). After a
+//! what is lost, RFC 6675's `pipe` over it, and proportional rate reduction ([`prr`](super::prr), RFC 9937). After a
 //! time-out the first segment and what is older than a round trip go again, and the scoreboard stays (RFC 8985 §6.3),
 //! unless the peer has given up what it held (RFC 2018 §8).
 //!
@@ -140,6 +140,12 @@ impl Recovery {
         self.rack.is_reordering()
     }
 
+    /// RACK.reo_wnd_mult.
+    #[cfg(test)]
+    pub(super) fn rack_multiplier(&self) -> u32 {
+        self.rack.multiplier()
+    }
+
     /// Bytes that the peer holds out of order, as far as known.
     pub fn sacked(&self) -> u64 {
         self.sacked.count_within(0..u64::MAX)
@@ -148,6 +154,11 @@ impl Recovery {
     /// Bytes that are lost and were not sent again (with SACK).
     pub fn lost(&self) -> u64 {
         self.flight.lost()
+    }
+
+    /// All of these units are taken for lost (with SACK).
+    pub fn is_lost(&self, range: &Range<u64>) -> bool {
+        self.flight.is_lost(range)
     }
 
     /// The peer is known to hold `unit`.
@@ -203,9 +214,12 @@ impl Recovery {
     }
 
     /// The peer got these units twice (RFC 2883), with all up to `una` acknowledged and `next` the next to be sent. True
-    /// when all that the last episode sent again was in vain (RFC 3708 §2).
-    pub fn on_duplicate_block(&mut self, block: &Range<u64>, una: u64, next: u64) -> bool {
-        self.rack.on_duplicate(una, next);
+    /// when all that the last episode sent again was in vain (RFC 3708 §2). `probe`: a tail loss probe was the other copy,
+    /// which says nothing of reordering (as Linux has it: `FLAG_DSACK_TLP`).
+    pub fn on_duplicate_block(&mut self, block: &Range<u64>, una: u64, next: u64, probe: bool) -> bool {
+        if !probe {
+            self.rack.on_duplicate(una, next);
+        }
         let Some(left) = self.in_doubt.as_mut().filter(|left| **left > 0) else { return false };
         if block.start < self.marker {
             return false;
@@ -230,7 +244,8 @@ impl Recovery {
         self.duplicates >= threshold
     }
 
-    /// With SACK: learns from what has arrived, and takes what is lost for lost. When to look again, if nothing comes.
+    /// With SACK: learns from what has arrived, and takes what is lost for lost. Whether anything was, and when to look
+    /// again, if nothing comes.
     pub fn detect(
         &mut self,
         delivered: &Delivered,
@@ -238,14 +253,14 @@ impl Recovery {
         segment: u32,
         times: &Times,
         now: Time,
-    ) -> Option<Time> {
+    ) -> (bool, Option<Time>) {
         self.rack.on_delivered(delivered, times, now);
         // RFC 6675 §4 IsLost: enough ranges, or enough bytes, above.
-        let bytes = self.sacked.count_within(una..u64::MAX);
+        let enough = u64::from(DUPLICATE_THRESHOLD - 1) * u64::from(segment);
         let evident = self.phase != Phase::Open
             || self.sacked.as_slice().len() >= DUPLICATE_THRESHOLD as usize
-            || bytes > u64::from(DUPLICATE_THRESHOLD - 1) * u64::from(segment);
-        self.rack.detect(&mut self.flight, evident, times, now).1
+            || self.sacked.count_within(una..u64::MAX) > enough;
+        self.rack.detect(&mut self.flight, evident, times, now)
     }
 
     /// Something is lost, and no recovery goes on.
@@ -266,14 +281,16 @@ impl Recovery {
         self.prr = Prr::new(max - una);
     }
 
-    /// In fast recovery with SACK: so many bytes were delivered; the aim is `threshold`.
-    pub fn reduce(&mut self, delivered: u64, threshold: u32, segment: u32) {
+    /// In fast recovery with SACK: so many bytes were delivered; the aim is `threshold`. `safe`: the window advanced, and
+    /// nothing more is lost.
+    pub fn reduce(&mut self, delivered: u64, threshold: u32, segment: u32, safe: bool) {
         if self.phase == Phase::Fast {
             self.prr.on_delivered(
                 delivered,
                 self.flight.in_network(),
                 u64::from(threshold),
                 u64::from(segment),
+                safe,
             );
         }
     }
@@ -340,9 +357,10 @@ impl Recovery {
         debug_assert!(segment > 0);
     }
 
-    /// The window was reduced for another reason: the last episode can no longer be undone.
+    /// The window was reduced for another reason, or not at all: the last episode can no longer be undone.
     pub fn forget_undo(&mut self) {
         self.in_doubt = None;
+        self.unanswered = false;
     }
 
     /// All up to `una` is acknowledged, while [quiet](Recovery::is_quiet): the first step of

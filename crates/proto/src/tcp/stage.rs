@@ -22,6 +22,7 @@ use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
 use scoutline_wire::{checksum, icmp, ipv4, ipv6};
 
 use super::module::{HalfOpen, Recalled, Tcp};
+use super::sizing::Sizing;
 use super::{Config, Connection, Drop, Events, Keepalive, State, Transmit};
 use crate::eth::frame_start;
 use crate::udp::checksum_vouched;
@@ -45,6 +46,9 @@ pub struct TcpStage {
     /// The path is served in idle time only, and its packets yield to all else beyond us too.
     background: bool,
     end: End,
+    /// What the socket's rings should hold.
+    receive_sizing: Sizing,
+    send_sizing: Sizing,
 }
 
 /// How a connection begins.
@@ -108,6 +112,8 @@ impl TcpStage {
             unreachable: None,
             background: false,
             end: End::Open,
+            receive_sizing: Sizing::default(),
+            send_sizing: Sizing::default(),
         }
     }
 
@@ -176,7 +182,7 @@ impl TcpStage {
             }
             Body::Control(Control::TooLong(mtu, sequence)) => {
                 if let Machine::Running(connection) = &mut self.machine {
-                    connection.on_too_long(mtu, sequence);
+                    connection.on_too_long(mtu, sequence, context.now);
                 }
                 return false;
             }
@@ -261,6 +267,7 @@ impl TcpStage {
         };
         match *control {
             Control::Consumed(position) => connection.on_consumed(position),
+            Control::ReceiveBuffer(size) => connection.set_receive_buffer(size),
             Control::Written(position) => connection.on_written(position),
             Control::Shutdown => connection.shutdown(),
             Control::Close => return connection.close(now),
@@ -280,8 +287,16 @@ impl TcpStage {
         Events::empty()
     }
 
+    /// The program has taken the stream up to `position`: what its ring should hold.
+    fn receive_need(&mut self, position: u64, now: Time) -> Option<Message> {
+        let connection = self.connection()?;
+        let (round_trip, segment) = (connection.least_round_trip(), connection.segment_payload());
+        let need = self.receive_sizing.on_passed(position, round_trip, segment, now)?;
+        Some(Message::control(Control::NeedReceive(need)))
+    }
+
     /// Tells the program's side what happened, in order. `Connected` is the caller's: it goes before the data.
-    fn report(&mut self, tally: &Tally, into: &mut Burst) {
+    fn report(&mut self, tally: &Tally, into: &mut Burst, now: Time) {
         let events = tally.events;
         let mut tell = |control| into.push(Message::control(control));
         if events.contains(Events::READABLE) {
@@ -289,7 +304,12 @@ impl TcpStage {
         }
         if let Machine::Running(connection) = &self.machine {
             if events.contains(Events::ACKNOWLEDGED) {
-                tell(Control::Acknowledged(connection.acknowledged()));
+                let (position, segment) = (connection.acknowledged(), connection.segment_payload());
+                tell(Control::Acknowledged(position));
+                let round_trip = connection.least_round_trip();
+                if let Some(need) = self.send_sizing.on_passed(position, round_trip, segment, now) {
+                    tell(Control::NeedSend(need));
+                }
             }
             if events.contains(Events::PEER_FINISHED) {
                 tell(Control::PeerFinished);
@@ -363,7 +383,7 @@ impl Stage for TcpStage {
         if tally.events.contains(Events::CONNECTED) {
             burst.insert(0, Message::control(Control::Connected));
         }
-        self.report(&tally, burst);
+        self.report(&tally, burst, context.now);
         self.transmit(turned, burst, context);
     }
 
@@ -375,13 +395,18 @@ impl Stage for TcpStage {
         }
         burst.retain(|message| {
             match &message.body {
-                Body::Control(control) => tally.events |= self.on_control(control, context.now),
+                Body::Control(control) => {
+                    tally.events |= self.on_control(control, context.now);
+                    if let Control::Consumed(position) = control {
+                        turned.extend(self.receive_need(*position, context.now));
+                    }
+                }
                 // Data comes by position; a body here is a fault of the path's other end.
                 _ => context.account.on_drop(DropReason::Malformed),
             }
             false
         });
-        self.report(&tally, turned);
+        self.report(&tally, turned, context.now);
         self.transmit(burst, turned, context);
     }
 
@@ -400,7 +425,7 @@ impl Stage for TcpStage {
         if let Machine::Running(connection) = &mut self.machine {
             tally.events = connection.on_timeout(context.now);
         }
-        self.report(&tally, inward);
+        self.report(&tally, inward, context.now);
         self.transmit(outward, inward, context);
     }
 

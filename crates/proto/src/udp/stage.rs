@@ -109,7 +109,7 @@ impl UdpStage {
             return Err(DropReason::Malformed);
         }
         let source = self.source(message, remote.address).ok_or(DropReason::NoRoute)?;
-        if is_group(remote.address) || self.is_everybody(remote.address) {
+        if remote.address.is_multicast() || self.interface.is_everybody(remote.address) {
             self.loop_back(message, (source, remote), context);
             if message.facts.reach == Reach::Machine {
                 return Ok(false);
@@ -176,10 +176,6 @@ impl UdpStage {
 }
 
 impl UdpStage {
-    fn is_everybody(&self, address: Address) -> bool {
-        address.as_v4().is_some_and(|v4| self.interface.is_directed_broadcast(v4))
-    }
-
     /// RFC 1112 §7.1, RFC 1122 §3.3.6: sockets of this machine get what goes to their groups, and to everybody, too.
     fn loop_back(&self, message: &Message, (source, to): (Address, Endpoint), context: &mut Context<'_>) {
         if message.facts.reach == Reach::Link || !self.interface.accepts(to.address) {

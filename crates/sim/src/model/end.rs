@@ -24,6 +24,13 @@ impl End {
         End { inner: Rc::new(RefCell::new(partner)), name, facts }
     }
 
+    /// The engine is told of this MTU, whatever the wire has.
+    #[must_use]
+    pub fn with_mtu(mut self, mtu: u32) -> End {
+        self.facts.mtu = mtu;
+        self
+    }
+
     /// The wire's own end.
     pub fn wire(&self) -> Ref<'_, MemoryPartner> {
         self.inner.borrow()

@@ -9,6 +9,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use scoutline_base::Address;
+
 use crate::stack::{Answer, Op};
 
 /// Descriptors by the script's number.
@@ -54,17 +56,17 @@ fn checked(value: isize) -> io::Result<Answer> {
     if value < 0 { Err(io::Error::last_os_error()) } else { Ok(Answer::of(value as i64)) }
 }
 
-fn address(to: (Ipv4Addr, u16)) -> libc::sockaddr_in {
+fn address(to: (Address, u16)) -> libc::sockaddr_in {
     // SAFETY: zeros are a valid address.
     let mut name: libc::sockaddr_in = unsafe { zeroed() };
     name.sin_family = libc::AF_INET as u16;
     name.sin_port = to.1.to_be();
-    name.sin_addr.s_addr = to.0.to_bits().to_be();
+    name.sin_addr.s_addr = to.0.low_bits().to_be();
     name
 }
 
-fn read_address(name: &libc::sockaddr_in) -> (Ipv4Addr, u16) {
-    (Ipv4Addr::from_bits(u32::from_be(name.sin_addr.s_addr)), u16::from_be(name.sin_port))
+fn read_address(name: &libc::sockaddr_in) -> (Address, u16) {
+    (Ipv4Addr::from_bits(u32::from_be(name.sin_addr.s_addr)).into(), u16::from_be(name.sin_port))
 }
 
 const NAME_LEN: u32 = size_of::<libc::sockaddr_in>() as u32;
@@ -75,7 +77,7 @@ fn call(op: &Op, new_fd: i32, fds: &LiveFds) -> io::Result<Answer> {
     // SAFETY: each call gets pointers to locals of the right size that outlive it.
     unsafe {
         match op {
-            Op::Socket { stream, non_blocking } => {
+            Op::Socket { stream, non_blocking, .. } => {
                 let kind = if *stream { libc::SOCK_STREAM } else { libc::SOCK_DGRAM };
                 let flags = libc::SOCK_CLOEXEC | if *non_blocking { libc::SOCK_NONBLOCK } else { 0 };
                 let fd = libc::socket(libc::AF_INET, kind | flags, 0);
@@ -86,20 +88,20 @@ fn call(op: &Op, new_fd: i32, fds: &LiveFds) -> io::Result<Answer> {
                 }
                 made(fd, new_fd, fds, None)
             }
-            Op::Bind { fd, port } => {
-                let name = address((Ipv4Addr::UNSPECIFIED, *port));
+            Op::Bind { fd, at } => {
+                let name = address(*at);
                 checked(libc::bind(live(fd), (&raw const name).cast(), NAME_LEN) as isize)
             }
             Op::Listen { fd, backlog } => checked(libc::listen(live(fd), *backlog) as isize),
             Op::Accept { fd, non_blocking } => {
-                let mut name = address((Ipv4Addr::UNSPECIFIED, 0));
+                let mut name = address((Address::UNSPECIFIED_V4, 0));
                 let mut len = NAME_LEN;
                 let flags = libc::SOCK_CLOEXEC | if *non_blocking { libc::SOCK_NONBLOCK } else { 0 };
                 let accepted = libc::accept4(live(fd), (&raw mut name).cast(), &raw mut len, flags);
                 made(accepted, new_fd, fds, Some(read_address(&name)))
             }
             Op::Connect { fd, to } => {
-                let mut name = address(to.unwrap_or((Ipv4Addr::UNSPECIFIED, 0)));
+                let mut name = address(to.unwrap_or((Address::UNSPECIFIED_V4, 0)));
                 if to.is_none() {
                     name.sin_family = libc::AF_UNSPEC as u16;
                 }
@@ -114,7 +116,7 @@ fn call(op: &Op, new_fd: i32, fds: &LiveFds) -> io::Result<Answer> {
             }
             Op::Receive { fd, len, flags } => {
                 let mut bytes = vec![0u8; *len];
-                let mut name = address((Ipv4Addr::UNSPECIFIED, 0));
+                let mut name = address((Address::UNSPECIFIED_V4, 0));
                 let mut name_len = NAME_LEN;
                 let (to, name_at) = (bytes.as_mut_ptr().cast(), (&raw mut name).cast());
                 let got = libc::recvfrom(live(fd), to, *len, *flags, name_at, &raw mut name_len);
@@ -159,8 +161,11 @@ fn call(op: &Op, new_fd: i32, fds: &LiveFds) -> io::Result<Answer> {
                 let events = polled.iter().map(|entry| entry.revents).collect();
                 Ok(Answer { events, ..checked(ready as isize)? })
             }
+            Op::EpollCreate | Op::EpollControl { .. } | Op::EpollWait { .. } => {
+                Err(io::Error::from_raw_os_error(libc::ENOSYS))
+            }
             Op::Name { fd, peer } => {
-                let mut name = address((Ipv4Addr::UNSPECIFIED, 0));
+                let mut name = address((Address::UNSPECIFIED_V4, 0));
                 let mut len = NAME_LEN;
                 let at = (&raw mut name).cast();
                 let result = if *peer {
@@ -175,7 +180,7 @@ fn call(op: &Op, new_fd: i32, fds: &LiveFds) -> io::Result<Answer> {
 }
 
 /// A new descriptor, under the script's number.
-fn made(fd: i32, script: i32, fds: &LiveFds, address: Option<(Ipv4Addr, u16)>) -> io::Result<Answer> {
+fn made(fd: i32, script: i32, fds: &LiveFds, address: Option<(Address, u16)>) -> io::Result<Answer> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

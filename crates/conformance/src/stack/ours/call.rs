@@ -1,7 +1,6 @@
 //! The calls of the model program, each tried until it is done: what the shim does before it sleeps, and again when it
 //! is woken.
 
-use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
@@ -13,7 +12,11 @@ use scoutline_sim::model::{self, Socket};
 
 use super::Program;
 use super::descriptor::Fd;
+use super::epoll::Epoll;
 use crate::stack::{Answer, Op};
+
+/// Linux, linux/tcp.h.
+const TCP_CC_INFO: i32 = 26;
 
 /// How far a call has come.
 pub(super) enum Tried {
@@ -70,12 +73,16 @@ struct Caller<'a> {
 impl Caller<'_> {
     fn attempt(&mut self) -> Tried {
         match *self.op {
-            Op::Socket { stream, non_blocking } => self.socket(stream, non_blocking),
+            Op::Socket { inet6, stream, non_blocking } => self.socket(inet6, stream, non_blocking),
             Op::Poll { ref fds, timeout } => self.poll(fds, timeout),
-            Op::Close { fd } => match self.program.fds.remove(&fd) {
-                Some(state) => self.close(&state),
-                None => fails(libc::EBADF),
-            },
+            Op::Close { fd } => self.close_fd(fd),
+            Op::EpollCreate => {
+                let set = self.program.epolls.len() as u32;
+                self.program.epolls.insert(self.new_fd, Epoll::new(set));
+                done(0)
+            }
+            Op::EpollControl { epoll, op, fd, events, data } => self.control(epoll, op, fd, (events, data)),
+            Op::EpollWait { epoll, most, timeout } => self.await_events(epoll, most, timeout),
             Op::Bind { fd, .. }
             | Op::Listen { fd, .. }
             | Op::Accept { fd, .. }
@@ -98,7 +105,7 @@ impl Caller<'_> {
 
     fn of_socket(&mut self, fd: &mut Fd) -> Tried {
         match *self.op {
-            Op::Bind { port, .. } => self.bind(fd, port),
+            Op::Bind { at, .. } => self.bind(fd, at),
             Op::Listen { backlog, .. } => self.listen(fd, backlog),
             Op::Accept { non_blocking, .. } => self.accept(fd, non_blocking),
             Op::Connect { to, .. } => self.connect(fd, to),
@@ -130,7 +137,12 @@ impl Caller<'_> {
             },
             Op::Ioctl { request, .. } => self.ioctl(fd, request),
             Op::Name { peer, .. } => self.name(fd, peer),
-            Op::Socket { .. } | Op::Poll { .. } | Op::Close { .. } => fails(libc::EBADF),
+            Op::Socket { .. }
+            | Op::Poll { .. }
+            | Op::Close { .. }
+            | Op::EpollCreate
+            | Op::EpollControl { .. }
+            | Op::EpollWait { .. } => fails(libc::EBADF),
         }
     }
 
@@ -155,22 +167,24 @@ impl Caller<'_> {
         Tried::Blocks { again: self.op.clone(), patience }
     }
 
-    fn socket(&mut self, stream: bool, non_blocking: bool) -> Tried {
+    fn socket(&mut self, inet6: bool, stream: bool, non_blocking: bool) -> Tried {
         let kind = if stream { slot_kind::STREAM } else { slot_kind::DATAGRAM };
-        let slot = self.call(call_op::OPEN, 0, [u64::from(kind), libc::AF_INET as u64, 0, 0]);
+        let family = if inet6 { libc::AF_INET6 } else { libc::AF_INET };
+        let slot = self.call(call_op::OPEN, 0, [u64::from(kind), family as u64, 0, 0]);
         if slot < 0 {
             return fails(-slot);
         }
-        let fd = Fd { slot: slot as u32, non_blocking, low_water: 1, ..Fd::default() };
+        let fd = Fd { slot: slot as u32, inet6, non_blocking, low_water: 1, ..Fd::default() };
         self.program.fds.insert(self.new_fd, fd);
         done(0)
     }
 
-    fn bind(&mut self, fd: &Fd, port: u16) -> Tried {
+    fn bind(&mut self, fd: &Fd, (address, port): (Address, u16)) -> Tried {
         if self.at(fd).state() & is::BOUND != 0 {
             return fails(libc::EINVAL);
         }
-        self.plain(call_op::BIND, fd.slot, [word_of(Ipv4Addr::UNSPECIFIED), u64::from(port), fd.reuse, 0])
+        let [first, second] = address.words();
+        self.plain(call_op::BIND, fd.slot, [second, u64::from(port), fd.reuse, first])
     }
 
     fn listen(&mut self, fd: &Fd, backlog: i32) -> Tried {
@@ -217,14 +231,12 @@ impl Caller<'_> {
         Tried::Done(Answer { address, ..Answer::of(0) })
     }
 
-    fn connect(&mut self, fd: &mut Fd, to: Option<(Ipv4Addr, u16)>) -> Tried {
+    fn connect(&mut self, fd: &mut Fd, to: Option<(Address, u16)>) -> Tried {
         let socket = self.at(fd);
         let state = socket.state();
         if !socket.is_stream() {
             return match to {
-                Some((address, port)) => {
-                    self.plain(call_op::CONNECT, fd.slot, [word_of(address), u64::from(port), 0, 0])
-                }
+                Some((address, port)) => self.plain(call_op::CONNECT, fd.slot, peer(address, port)),
                 None => self.plain(call_op::DISCONNECT, fd.slot, [0; 4]),
             };
         }
@@ -249,8 +261,7 @@ impl Caller<'_> {
             return fails(libc::EISCONN);
         }
         let Some((address, port)) = to else { return fails(libc::EAFNOSUPPORT) };
-        let arguments = [word_of(address), u64::from(port), 0, 0];
-        let result = self.call(call_op::CONNECT, fd.slot, arguments);
+        let result = self.call(call_op::CONNECT, fd.slot, peer(address, port));
         if result < 0 {
             return fails(-result);
         }
@@ -331,14 +342,15 @@ impl Caller<'_> {
         if non_blocking { fails(libc::EAGAIN) } else { self.blocks(within(fd.receive_timeout_us)) }
     }
 
-    fn send_datagram(&mut self, fd: &Fd, data: &[u8], flags: i32, to: Option<(Ipv4Addr, u16)>) -> Tried {
+    fn send_datagram(&mut self, fd: &Fd, data: &[u8], flags: i32, to: Option<(Address, u16)>) -> Tried {
         let socket = self.at(fd);
         if data.len() > 65_507 {
             return fails(libc::EMSGSIZE);
         }
         if to.is_some() && socket.state() & is::BOUND == 0 {
             // The shim binds a socket that sends to where paths lead.
-            let result = self.call(call_op::BIND, fd.slot, [word_of(Ipv4Addr::UNSPECIFIED), 0, 0, 0]);
+            let [first, second] = fd.any().words();
+            let result = self.call(call_op::BIND, fd.slot, [second, 0, 0, first]);
             if result < 0 {
                 return fails(-result);
             }
@@ -346,7 +358,7 @@ impl Caller<'_> {
         let socket = self.at(fd);
         let (address, port) = match to {
             Some((_, 0)) => return fails(libc::EINVAL),
-            Some((address, port)) => (address.into(), port),
+            Some(to) => to,
             None if socket.state() & is::CONNECTED == 0 => return fails(libc::EDESTADDRREQ),
             None => (Address::UNSPECIFIED_V4, 0),
         };
@@ -394,7 +406,7 @@ impl Caller<'_> {
             socket.slot.receive_head.store(head + Record::ring_len(record.len as usize), Release);
         }
         let value = if flags & libc::MSG_TRUNC != 0 { i64::from(record.len) } else { copied as i64 };
-        let address = Some((ipv4(record.address), record.port));
+        let address = Some((record.address, record.port));
         Tried::Done(Answer { bytes, address, ..Answer::of(value) })
     }
 
@@ -413,6 +425,16 @@ impl Caller<'_> {
         socket.request(bits);
         fd.held_back = false;
         done(0)
+    }
+
+    fn close_fd(&mut self, fd: i32) -> Tried {
+        let Some(state) = self.program.fds.remove(&fd) else {
+            return if self.program.epolls.remove(&fd).is_some() { done(0) } else { fails(libc::EBADF) };
+        };
+        for epoll in self.program.epolls.values_mut() {
+            epoll.forget(fd);
+        }
+        self.close(&state)
     }
 
     fn close(&mut self, fd: &Fd) -> Tried {
@@ -464,6 +486,27 @@ impl Caller<'_> {
         self.blocks(u64::try_from(timeout).ok().map(Duration::from_millis))
     }
 
+    fn control(&mut self, epoll: i32, op: i32, fd: i32, asked: (u32, u64)) -> Tried {
+        let Program { region, fds, epolls } = &mut *self.program;
+        let (Some(epoll), Some(state)) = (epolls.get_mut(&epoll), fds.get(&fd)) else {
+            return fails(libc::EBADF);
+        };
+        epoll.control(region, op, (fd, state), asked).map(|()| Answer::of(0)).into()
+    }
+
+    fn await_events(&mut self, epoll: i32, most: usize, timeout: i32) -> Tried {
+        let Program { region, epolls, .. } = &mut *self.program;
+        let Some(epoll) = epolls.get_mut(&epoll) else { return fails(libc::EBADF) };
+        let told = epoll.collect(region, most);
+        if told.is_empty() && timeout != 0 && !self.overdue {
+            return self.blocks(u64::try_from(timeout).ok().map(Duration::from_millis));
+        }
+        // As struct epoll_event has it: packed.
+        let bytes =
+            told.iter().flat_map(|(events, data)| events.to_ne_bytes().into_iter().chain(data.to_ne_bytes()));
+        Tried::Done(Answer { bytes: bytes.collect(), ..Answer::of(told.len() as i64) })
+    }
+
     fn name(&mut self, fd: &Fd, peer: bool) -> Tried {
         let socket = self.at(fd);
         let address = if peer {
@@ -473,7 +516,7 @@ impl Caller<'_> {
             remote(socket)
         } else {
             let slot = socket.slot;
-            (ipv4(slot.local_address.load()), slot.local_port.load(Relaxed) as u16)
+            (slot.local_address.load(), slot.local_port.load(Relaxed) as u16)
         };
         Tried::Done(Answer { address: Some(address), ..Answer::of(0) })
     }
@@ -513,8 +556,8 @@ impl Caller<'_> {
             }
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => fd.receive_timeout_us = timeval(value)?,
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => fd.send_timeout_us = timeval(value)?,
-            // The rings are the engine's, and so is when acknowledgments go.
-            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF)
+            // The rings are the engine's, and so is when acknowledgments go. Zero copy is the kernel's to promise.
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_ZEROCOPY)
             | (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {}
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
                 fd.no_delay = number != 0;
@@ -528,6 +571,13 @@ impl Caller<'_> {
             }
             (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
                 return self.tell_option(fd, slot_option::DEFER_ACCEPT, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+                return self.tell_option(fd, slot_option::USER_TIMEOUT, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
+                fd.max_segment = count;
+                return self.tell_option(fd, slot_option::MAX_SEGMENT, u64::from(count));
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
                 fd.keep_alive_times.0 = count;
@@ -546,9 +596,43 @@ impl Caller<'_> {
         Ok(Answer::of(0))
     }
 
+    /// What the engine says to GET_OPTION.
+    fn asked_option(&mut self, fd: &Fd, option: u64, page: u64) -> (i32, [u64; 4]) {
+        let result = self.call(call_op::GET_OPTION, fd.slot, [option, page, 0, 0]);
+        let call = self.program.region.call(0).expect("a region has calls");
+        (result, std::array::from_fn(|index| call.arguments[index].load(Relaxed)))
+    }
+
+    /// `struct tcp_info`, a page at a time.
+    fn tcp_info(&mut self, fd: &Fd) -> Result<Answer, i32> {
+        let mut bytes = Vec::new();
+        while bytes.len() < slot_option::INFO_LEN {
+            let page = (bytes.len() / 32) as u64;
+            match self.asked_option(fd, slot_option::INFO, page) {
+                (result, _) if result < 0 => return Err(-result),
+                (_, words) => bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes())),
+            }
+        }
+        Ok(Answer { bytes, ..Answer::of(0) })
+    }
+
     fn option(&mut self, fd: &Fd, option: (i32, i32)) -> Result<Answer, i32> {
         let socket = self.at(fd);
         let value = match option {
+            (libc::IPPROTO_TCP, libc::TCP_INFO) => return self.tcp_info(fd),
+            // As Linux answers where the congestion control has nothing to tell.
+            (libc::IPPROTO_TCP, TCP_CC_INFO) => return Ok(Answer::of(0)),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => socket.slot.send_size.load(Relaxed) as i32,
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => socket.slot.receive_size.load(Relaxed) as i32,
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG)
+                if fd.max_segment == 0 || socket.state() & is::CONNECTED != 0 =>
+            {
+                match self.asked_option(fd, slot_option::MAX_SEGMENT, 0) {
+                    (result, _) if result < 0 => return Err(-result),
+                    (bytes, _) => bytes,
+                }
+            }
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => fd.max_segment as i32,
             (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
             (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => i32::from(socket.state() & is::LISTENING != 0),
             (libc::SOL_SOCKET, libc::SO_TYPE) => {
@@ -574,17 +658,13 @@ fn timeval(value: &[u8]) -> Result<u64, i32> {
     u64::try_from(seconds * 1_000_000 + micros).map_err(|_| libc::EDOM)
 }
 
-/// The second word of an IPv4 address as calls have it; the first is zero.
-fn word_of(address: Ipv4Addr) -> u64 {
-    Address::from(address).words()[1]
+/// The arguments of CONNECT.
+fn peer(address: Address, port: u16) -> [u64; 4] {
+    let [first, second] = address.words();
+    [second, u64::from(port), 0, first]
 }
 
-/// Scripts speak IPv4 only.
-fn ipv4(address: Address) -> Ipv4Addr {
-    address.as_v4().unwrap_or(Ipv4Addr::UNSPECIFIED)
-}
-
-fn remote(socket: Socket<'_>) -> (Ipv4Addr, u16) {
+fn remote(socket: Socket<'_>) -> (Address, u16) {
     let slot = socket.slot;
-    (ipv4(slot.remote_address.load()), slot.remote_port.load(Relaxed) as u16)
+    (slot.remote_address.load(), slot.remote_port.load(Relaxed) as u16)
 }

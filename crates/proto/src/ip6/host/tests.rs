@@ -187,3 +187,59 @@ fn narrow_links_and_no_configuration_have_no_ip6() {
     let none = Host6::new(None, LINK, 1500, 1);
     assert!(!none.enabled && none.next_timeout().is_none() && none.addresses().is_empty());
 }
+
+#[test]
+fn a_router_asks_for_a_smaller_mtu_and_takes_that_back() {
+    let host = host(true);
+    let said = |mtu| RouterAdvertisement { mtu: Some(mtu), ..advertisement(7200, 3600) };
+    for (told, holds) in [(1400, 1400), (1500, 1500), (1501, 1500), (1280, 1280), (1279, 1280), (9000, 1280)]
+    {
+        host.on_router_advertisement(ROUTER, &said(told), at(1));
+        assert_eq!(host.mtu(), holds, "{told}");
+    }
+}
+
+#[test]
+fn a_prefix_that_is_withdrawn_is_used_for_nothing_new() {
+    let host = host(true);
+    run(&host, at(1));
+    // RFC 4862 §5.5.3 (d): nothing is made of a prefix without a lifetime.
+    host.on_router_advertisement(ROUTER, &advertisement(0, 0), at(2));
+    assert_eq!(state(&host, made()), None);
+    host.on_router_advertisement(ROUTER, &advertisement(86_400, 14_400), at(10));
+    run(&host, at(20));
+    assert_eq!(state(&host, made()), Some(AddressState::Preferred));
+    // (e): deprecated at once; the valid time is cut to two hours and no less.
+    host.on_router_advertisement(ROUTER, &advertisement(0, 0), at(30));
+    run(&host, at(30));
+    assert_eq!(state(&host, made()), Some(AddressState::Deprecated));
+    assert!(!host.is_on_link(NETWORK.into()), "RFC 4861 §6.3.4: timed out at once");
+    run(&host, at(30 + 7199));
+    assert!(host.is_ours(made().into()));
+    run(&host, at(30 + 7200));
+    assert_eq!(state(&host, made()), None);
+}
+
+#[test]
+fn the_lifetime_of_a_deprecated_address_is_cut_too() {
+    let host = host(true);
+    host.on_router_advertisement(ROUTER, &advertisement(86_400, 0), at(0));
+    run(&host, at(10));
+    assert_eq!(state(&host, made()), Some(AddressState::Deprecated));
+    host.on_router_advertisement(ROUTER, &advertisement(60, 0), at(20));
+    run(&host, at(20 + 7200));
+    assert_eq!(state(&host, made()), None);
+}
+
+#[test]
+fn who_is_no_router_any_more_is_none() {
+    let host = host(true);
+    run(&host, at(1));
+    host.on_router_advertisement(ROUTER, &advertisement(7200, 3600), at(2));
+    let before = host.generation();
+    host.on_no_router(OURS);
+    assert_eq!((host.router(), host.generation()), (Some(ROUTER), before));
+    host.on_no_router(ROUTER);
+    assert_eq!(host.router(), None);
+    assert_ne!(host.generation(), before, "what paths remember is looked at again");
+}

@@ -1,9 +1,10 @@
-//! CUBIC (RFC 9438).
+//! CUBIC (RFC 9438), with HyStart++ (RFC 9406).
 
 use std::time::Duration;
 
 use scoutline_base::Time;
 
+use super::hystart::{Growth, HyStart};
 use super::window::{MAX_WINDOW, Window};
 use super::{Acknowledged, Controller};
 
@@ -27,12 +28,23 @@ pub struct Cubic {
     k: f32,
     /// What Reno would have by now, in bytes.
     w_est: f32,
+    /// The first slow start.
+    hystart: HyStart,
 }
 
 impl Cubic {
     /// Goes on from this window.
     pub(super) fn new(base: Window) -> Cubic {
-        Cubic { base, w_max: 0, w_max_before: 0, w_prior: 0, epoch: None, k: 0.0, w_est: 0.0 }
+        Cubic {
+            base,
+            w_max: 0,
+            w_max_before: 0,
+            w_prior: 0,
+            epoch: None,
+            k: 0.0,
+            w_est: 0.0,
+            hystart: HyStart::default(),
+        }
     }
 
     /// Congestion avoidance (RFC 9438 §4.2 to §4.5).
@@ -89,6 +101,16 @@ impl Controller for Cubic {
 
     fn on_acknowledged(&mut self, acknowledged: &Acknowledged) {
         if !acknowledged.window_limited {
+            return;
+        }
+        if self.base.threshold == u32::MAX {
+            // RFC 9406 §4.3: the first slow start.
+            match self.hystart.on_acknowledged(acknowledged) {
+                Growth::By(bytes) => {
+                    self.base.slow_start(bytes);
+                }
+                Growth::Exit => self.base.threshold = self.base.window,
+            }
             return;
         }
         let rest = self.base.slow_start(acknowledged.bytes);

@@ -11,6 +11,8 @@ fn acknowledged(bytes: u32, millis: u64, window_limited: bool) -> Acknowledged {
         rtt: Duration::from_millis(20),
         sample: None,
         window_limited,
+        una: 0,
+        next: 0,
     }
 }
 

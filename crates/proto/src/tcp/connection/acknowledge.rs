@@ -81,12 +81,14 @@ impl Connection {
         if !self.state.may_send() {
             return true;
         }
-        if self.send.tail_probe.is_some() {
+        let probe = self.send.tail_probe;
+        if probe.is_some() {
             self.judge_tail_probe(delta, occupies, duplicate_block.as_ref());
             self.arm_tail_probe(now);
         }
         if let Some(block) = duplicate_block {
-            self.on_duplicate_block(&block);
+            let by_probe = probe.is_some_and(|probe| probe.again && probe.end == block.end);
+            self.on_duplicate_block(&block, by_probe);
         }
         // RFC 5681 §2: a duplicate.
         let duplicate =
@@ -100,7 +102,7 @@ impl Connection {
             }
         } else if !was_quiet || !self.recovery.is_quiet() {
             let times = self.loss_times(header, now);
-            self.detect_loss(&delivered, &times, now);
+            self.detect_loss(&delivered, delta > 0, &times, now);
         }
         if self.congestion.is_model() && delivered.units > 0 {
             self.tell_model(delivered.units, delivered.newest.map(|piece| piece.end), now);
@@ -180,6 +182,9 @@ impl Connection {
         self.send.una += delta;
         self.send.next = self.send.next.max(self.send.una);
         self.attempts = 0;
+        if self.path_mtu.is_answered(self.send.una) {
+            self.on_size_probe_answered(now);
+        }
         let echo = header.options.timestamps.filter(|_| self.negotiated.timestamps).map(|(_, echo)| echo);
         let sample = self.measure(echo, now);
         if quiet {
@@ -209,6 +214,8 @@ impl Connection {
                 rtt: self.rtt.smoothed().unwrap_or_default(),
                 sample,
                 window_limited,
+                una: self.send.una,
+                next: self.send.next,
             }),
             Progress::Partial => {}
             Progress::Recovered => {
@@ -252,6 +259,10 @@ impl Connection {
                 let sample = now.since(at);
                 self.rtt.on_sample(sample);
                 self.send.timed = None;
+                if self.paced {
+                    // It may prove shorter than its first round trip.
+                    self.set_paced();
+                }
                 return Some(sample);
             }
             Some(_) => self.rtt.reset_backoff(),
@@ -324,9 +335,9 @@ impl Connection {
     }
 
     /// The peer got something twice.
-    fn on_duplicate_block(&mut self, block: &Range<u64>) {
+    fn on_duplicate_block(&mut self, block: &Range<u64>, by_probe: bool) {
         self.duplicates = self.duplicates.saturating_add(1);
-        if self.recovery.on_duplicate_block(block, self.send.una, self.send.max) {
+        if self.recovery.on_duplicate_block(block, self.send.una, self.send.max, by_probe) {
             self.undo();
         }
     }
@@ -376,13 +387,15 @@ impl Connection {
     }
 
     /// RFC 8985 §6.2: what is lost by now, and when to look again.
-    pub(super) fn detect_loss(&mut self, delivered: &Delivered, times: &Times, now: Time) {
+    pub(super) fn detect_loss(&mut self, delivered: &Delivered, advances: bool, times: &Times, now: Time) {
         let segment = self.segment();
-        let again_at = self.recovery.detect(delivered, self.send.una, segment, times, now);
+        let (more_lost, again_at) = self.recovery.detect(delivered, self.send.una, segment, times, now);
+        let is_probe = more_lost && self.is_size_probe_lost(now);
         if self.recovery.should_enter() {
-            self.begin_recovery();
+            self.begin_recovery(!is_probe);
         }
-        self.recovery.reduce(delivered.units, self.congestion.threshold(), segment);
+        let safe = advances && !more_lost;
+        self.recovery.reduce(delivered.units, self.congestion.threshold(), segment, safe);
         if self.recovery.is_quiet() {
             self.arm_tail_probe(now);
             return;
@@ -398,11 +411,16 @@ impl Connection {
         (self.send.next - self.send.una).min(u64::from(u32::MAX)) as u32
     }
 
-    fn begin_recovery(&mut self) {
-        // RFC 5681 §3.2 step 2 and RFC 6675 §5 step 4.2
-        self.congestion.on_loss(self.outstanding());
-        self.ecn.on_reduced(self.send.max);
+    fn begin_recovery(&mut self, reduces: bool) {
+        if reduces {
+            // RFC 5681 §3.2 step 2 and RFC 6675 §5 step 4.2
+            self.congestion.on_loss(self.outstanding());
+            self.ecn.on_reduced(self.send.max);
+        }
         self.recovery.enter(self.send.una, self.send.max);
+        if !reduces {
+            self.recovery.forget_undo();
+        }
     }
 
     fn on_duplicate(&mut self) {
@@ -410,7 +428,7 @@ impl Connection {
             self.send.max < self.end_unit() && self.send.next - self.send.una < u64::from(self.send.window);
         let (una, max, segment) = (self.send.una, self.send.max, self.segment());
         if self.recovery.on_duplicate(una, max, segment, more) {
-            self.begin_recovery();
+            self.begin_recovery(true);
         }
     }
 }

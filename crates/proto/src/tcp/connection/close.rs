@@ -3,16 +3,10 @@
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header};
 
-use super::{Connection, HEADERS, Owed, State};
-use crate::tcp::congestion::Controller;
+use super::{Connection, Owed, State};
 use crate::tcp::segment::{Drop, Events, Input};
 use crate::tcp::sequence::SeqNumber;
 use crate::tcp::timers::Timer;
-
-/// RFC 1191 §7.1: the sizes of links, for routers that do not tell.
-const PLATEAUS: [u16; 8] = [65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006];
-/// Nobody makes us send shorter packets than this (RFC 5927 §7.2). Linux: `min_pmtu`.
-const LEAST_MTU: u16 = 552;
 
 impl Connection {
     /// No more will be written: a FIN follows what was (RFC 9293 §3.10.4). Receiving goes on.
@@ -93,32 +87,6 @@ impl Connection {
     pub fn is_outstanding(&self, sequence: u32) -> bool {
         let offset = SeqNumber(sequence).offset_from(self.send.iss.plus(self.send.una));
         (0..=(self.send.max - self.send.una) as i64).contains(&offset)
-    }
-
-    /// A router on the way has dropped a packet of ours as too long for a link that takes `mtu` bytes (RFC 1191 §6; 0:
-    /// it does not say). `sequence` is what it quotes of the packet.
-    pub fn on_too_long(&mut self, mtu: u16, sequence: u32) {
-        // RFC 5927 §7.2: about something that is in flight.
-        if !self.is_outstanding(sequence) || self.state == State::SynSent {
-            return;
-        }
-        let before = self.negotiated.mss;
-        let long = u32::from(before) + u32::from(HEADERS);
-        let mtu = match mtu {
-            0 => PLATEAUS.into_iter().find(|&plateau| u32::from(plateau) < long).unwrap_or(LEAST_MTU),
-            mtu => mtu,
-        };
-        let segment = mtu.max(LEAST_MTU) - HEADERS;
-        if segment >= before {
-            return;
-        }
-        self.negotiated.mss = segment;
-        self.congestion.set_segment(self.negotiated.segment_payload());
-        if self.send.una < self.send.next && self.state.may_send() {
-            // RFC 1191 §6.4: what was too long goes again, and is no sign of congestion.
-            self.recovery.on_closed_window(self.send.una, self.send.next, self.send.max);
-            self.go_back();
-        }
     }
 
     /// RFC 5961 §3.2

@@ -78,6 +78,7 @@ impl Connection {
             Some((_, at)) => self.rtt.on_sample(now.since(at)),
             None => self.rtt.after_lost_syn(),
         }
+        self.set_paced();
         self.send.last = now;
         self.last_heard = now;
         self.arm_keepalive(now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header};
 
-use super::{Connection, Owed, State};
+use super::{Connection, Owed, Receive, State};
 use crate::tcp::flight::Delivered;
 use crate::tcp::segment::{Deliver, Drop, Events, Input};
 use crate::tcp::sequence::SeqNumber;
@@ -20,8 +20,22 @@ pub(super) const QUICK_ACKS: u8 = 16;
 const QUICK_DELAY: Duration = Duration::from_millis(1);
 /// RFC 7323 §5.5: a timestamp older than this says nothing.
 const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
+/// More ranges than this that grew at once are told when they happen to be among the highest.
+const MAX_UNTOLD: usize = 64;
 /// More duplicate acknowledgments than this at once tell the peer nothing more.
 const MAX_OWED_DUPLICATES: u8 = 8;
+
+impl Receive {
+    /// The range at `position` has grown, which acknowledgments are to tell. Of a burst with many holes one
+    /// acknowledgment cannot tell all.
+    fn note_untold(&mut self, position: u64) {
+        let range = self.out_of_order.containing(position);
+        let is_told = self.untold.last().is_some_and(|last| range.is_some_and(|range| range.contains(last)));
+        if !is_told && self.untold.len() < MAX_UNTOLD {
+            self.untold.push(position);
+        }
+    }
+}
 
 impl Connection {
     /// Header prediction: the next data in order, or an acknowledgment of new data, in ESTABLISHED, with nothing
@@ -166,8 +180,9 @@ impl Connection {
     /// RFC 7323 §4.3 (2): remembered only from a segment that begins at or before our last acknowledgment.
     #[inline]
     fn take_timestamp(&mut self, header: &Header, offset: i64, now: Time) {
-        if let Some((value, _)) = header.options.timestamps
-            && self.negotiated.timestamps
+        let Some((value, echo)) = header.options.timestamps else { return };
+        self.receive.echo = echo;
+        if self.negotiated.timestamps
             && self.receive.next as i64 + offset <= self.receive.acknowledged as i64
             && ((value.wrapping_sub(self.receive.recent) as i32) >= 0
                 || now.since(self.receive.recent_at) >= RECENT_LIFETIME)
@@ -238,7 +253,10 @@ impl Connection {
         }
         if offset > 0 {
             match receive.out_of_order.insert(position..position + take) {
-                Ok(true) => receive.latest = position,
+                Ok(true) => {
+                    receive.latest = position;
+                    receive.note_untold(position);
+                }
                 Ok(false) => {
                     receive.duplicate = Some((position, position + take));
                     input.drop = Some(Drop::Duplicate);

@@ -12,12 +12,16 @@ use crate::tcp::recovery::Phase;
 use crate::tcp::segment::Transmit;
 use crate::tcp::timers::Timer;
 
+/// Segments of a window that goes at once where nothing but the path's length asks for pacing: twice the initial one
+/// (RFC 6928).
+const SMALL_WINDOW: u32 = 20;
+
 impl Connection {
     /// The next segment to send at `now`. Call until `None`; what is returned counts as sent. The caller may stop
     /// early and come back later.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         if let Some((sequence, acknowledgment)) = self.reset.take() {
-            return Some(self.reset_transmit(sequence, acknowledgment));
+            return Some(self.reset_transmit(sequence, acknowledgment, now));
         }
         match self.state {
             State::Closed | State::Listen => None,
@@ -115,6 +119,9 @@ impl Connection {
 
     #[inline(never)]
     fn paced_burst(&mut self, now: Time) -> Option<u64> {
+        if self.is_small() {
+            return Some(u64::MAX);
+        }
         if let Some(at) = self.pacer.wait(now) {
             self.timers.arm(Timer::Pace, at);
             return None;
@@ -123,9 +130,15 @@ impl Connection {
         Some(self.pacing_rate().map_or(u64::MAX, |rate| pacing::burst(rate, self.segment())))
     }
 
+    /// Paced for the path's length only, and the window is small.
+    fn is_small(&self) -> bool {
+        self.congestion.window() < SMALL_WINDOW * self.segment() && !self.must_pace()
+    }
+
     /// So many bytes leave, paced or not.
     fn pace(&mut self, bytes: u64, now: Time) {
         if self.paced
+            && !self.is_small()
             && let Some(rate) = self.pacing_rate()
         {
             self.pacer.on_sent(bytes, rate, now);
@@ -156,7 +169,7 @@ impl Connection {
     }
 
     /// What congestion control lets go beside what is in the network, in bytes.
-    fn congestion_room(&self) -> u64 {
+    pub(super) fn congestion_room(&self) -> u64 {
         if let Some(allowance) = self.recovery.allowance().filter(|_| !self.congestion.is_model()) {
             return allowance;
         }
@@ -179,6 +192,11 @@ impl Connection {
             return None;
         }
         let burst = self.burst(now)?;
+        if self.path_mtu.is_due(now)
+            && let Some(transmit) = self.poll_size_probe(now)
+        {
+            return Some(transmit);
+        }
         if self.send.una == self.send.max && now.since(self.send.last) > self.rtt.rto() {
             // RFC 5681 §4.1
             self.congestion.on_idle();
@@ -276,7 +294,7 @@ impl Connection {
         self.pace(len, now);
     }
 
-    fn book_sent(&mut self, range: Range<u64>, len: u64, now: Time) {
+    pub(super) fn book_sent(&mut self, range: Range<u64>, len: u64, now: Time) {
         let segment = u64::from(self.segment());
         if range.start < self.send.max {
             self.send.timed = None;
@@ -387,7 +405,7 @@ impl Connection {
         }
     }
 
-    fn range_transmit(&mut self, range: Range<u64>, retransmission: bool, now: Time) -> Transmit {
+    pub(super) fn range_transmit(&mut self, range: Range<u64>, retransmission: bool, now: Time) -> Transmit {
         let data_end = self.data_end();
         let mut flags = Flags::ACK;
         let stop = range.end.min(data_end);
@@ -395,8 +413,9 @@ impl Connection {
             flags |= Flags::FIN;
         }
         let payload = (range.start < stop).then(|| range.start - 1..stop - 1);
-        if payload.is_some() && stop == data_end {
-            // RFC 9293 §3.9.1.2: the last of what was written.
+        if payload.is_some() && (stop == data_end || stop - range.start > u64::from(self.segment())) {
+            // RFC 9293 §3.9.1.2: the last of what was written. And the last of a super-segment, as Linux does: a
+            // receiver that merges segments need not wait for more.
             flags |= Flags::PSH;
         }
         if retransmission {
@@ -459,43 +478,63 @@ impl Connection {
         (receive.edge.saturating_sub(receive.next) >> scale).min(u64::from(u16::MAX)) as u16
     }
 
-    /// RFC 2018 §4: the range that grew last comes first; before it, once, what came a second time (RFC 2883).
+    /// RFC 2018 §4: ranges that grew come first, the last one before the others; before them, once, what came a second
+    /// time (RFC 2883). What has no place in this acknowledgment makes another one.
     fn sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         if !self.negotiated.sack || (self.receive.out_of_order.is_empty() && self.receive.duplicate.is_none())
         {
+            if self.receive.untold.capacity() > 0 {
+                self.receive.untold = Vec::new();
+            }
             return blocks;
         }
-        let duplicate = self.receive.duplicate.take();
-        let receive = &self.receive;
-        let wire = |position: u64| receive.irs.plus(1 + position).0;
-        let mut leading = receive.latest;
-        if let Some((start, end)) = duplicate {
-            blocks.push(wire(start), wire(end));
-            // RFC 2883 §4: the block that holds it follows.
-            leading = start;
-        }
-        let latest = receive.out_of_order.containing(leading);
-        if let Some(range) = &latest {
-            blocks.push(wire(range.start), wire(range.end));
-        }
-        for range in receive.out_of_order.as_slice().iter().rev().take(MAX_SACK_BLOCKS) {
-            if Some(range) != latest.as_ref() && !blocks.push(wire(range.start), wire(range.end)) {
-                break;
+        // RFC 2018 §3: three fit beside timestamps.
+        let most = if self.negotiated.timestamps { 3 } else { MAX_SACK_BLOCKS };
+        let receive = &mut self.receive;
+        let (irs, ranges) = (receive.irs, &receive.out_of_order);
+        // False when there is no place for it. One that is there already needs none.
+        let push = |blocks: &mut SackBlocks, range: &Range<u64>, repeats: bool| {
+            let (left, right) = (irs.plus(1 + range.start).0, irs.plus(1 + range.end).0);
+            let there = blocks.as_slice();
+            !repeats && there.contains(&(left, right)) || there.len() < most && blocks.push(left, right)
+        };
+        if let Some((start, end)) = receive.duplicate.take() {
+            push(&mut blocks, &(start..end), true);
+            // RFC 2883 §4: the block that holds it follows, even if it is no larger.
+            if let Some(range) = ranges.containing(start) {
+                push(&mut blocks, &range, true);
             }
         }
-        if self.negotiated.timestamps {
-            // RFC 2018 §3: three fit beside timestamps.
-            blocks.truncate(3);
+        while let Some(position) = receive.untold.pop() {
+            if let Some(range) = ranges.containing(position)
+                && !push(&mut blocks, &range, false)
+            {
+                receive.untold.push(position);
+                self.owed = Owed::Now;
+                return blocks;
+            }
+        }
+        for range in ranges
+            .containing(receive.latest)
+            .iter()
+            .chain(ranges.as_slice().iter().rev().take(MAX_SACK_BLOCKS))
+        {
+            if !push(&mut blocks, range, false) {
+                break;
+            }
         }
         blocks
     }
 
-    fn reset_transmit(&self, sequence: u32, acknowledgment: Option<u32>) -> Transmit {
+    fn reset_transmit(&self, sequence: u32, acknowledgment: Option<u32>, now: Time) -> Transmit {
         let mut header = Header { sequence, flags: Flags::RST, ..Header::default() };
         if let Some(acknowledgment) = acknowledgment {
             header.flags |= Flags::ACK;
             header.acknowledgment = acknowledgment;
+            // RFC 7323 §3.2: SHOULD.
+            let timestamps = || (self.timestamp(now), self.receive.recent);
+            header.options.timestamps = self.negotiated.timestamps.then(timestamps);
         }
         let segment_size = self.negotiated.segment_payload();
         Transmit { header, payload: None, segment_size, retransmission: false, ecn_capable: false }

@@ -64,6 +64,7 @@ impl Connection {
             self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
             return Events::empty();
         }
+        self.suspect_black_hole(now);
         let (una, max) = (self.send.una, self.send.max);
         if self.send.window == 0 {
             // The window closed over what was in flight: that is no congestion.
@@ -101,7 +102,7 @@ impl Connection {
             return;
         }
         let times = self.round_trips();
-        self.detect_loss(&Delivered::default(), &times, now);
+        self.detect_loss(&Delivered::default(), false, &times, now);
     }
 
     fn on_persist_timeout(&mut self, now: Time) -> Events {

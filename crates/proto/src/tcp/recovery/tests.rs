@@ -30,11 +30,11 @@ fn sack(recovery: &mut Recovery, blocks: &[Range<u64>], una: u64, max: u64, now:
         recovery.on_block(block.clone(), &mut delivered);
     }
     recovery.advance(una, &mut delivered);
-    let again_at = recovery.detect(&delivered, una, SEGMENT, &TIMES, now);
+    let (_, again_at) = recovery.detect(&delivered, una, SEGMENT, &TIMES, now);
     if recovery.should_enter() {
         recovery.enter(una, max);
     }
-    recovery.reduce(delivered.units, 7_000, SEGMENT);
+    recovery.reduce(delivered.units, 7_000, SEGMENT, true);
     again_at
 }
 
@@ -138,16 +138,16 @@ fn duplicates_of_all_that_was_sent_again_mean_that_nothing_was_lost() {
     let mut recovery = selective(10);
     sack(&mut recovery, &[2_001..6_001], 1, 10_001, ms(101));
     recovery.on_retransmitted(1..2_001, ms(101), 0);
-    assert!(!recovery.on_duplicate_block(&(1..1_001), 6_001, 10_001));
-    assert!(recovery.on_duplicate_block(&(1_001..2_001), 6_001, 10_001));
+    assert!(!recovery.on_duplicate_block(&(1..1_001), 6_001, 10_001, false));
+    assert!(recovery.on_duplicate_block(&(1_001..2_001), 6_001, 10_001, false));
     recovery.undo(SEGMENT);
     assert!(recovery.is_reordering(), "which is what it was");
-    assert!(!recovery.on_duplicate_block(&(1_001..2_001), 6_001, 10_001), "once");
+    assert!(!recovery.on_duplicate_block(&(1_001..2_001), 6_001, 10_001, false), "once");
     // What was duplicated on the way, below where the episode began, says nothing.
     let mut recovery = selective(10);
     sack(&mut recovery, &[5_001..9_001], 2_001, 10_001, ms(101));
     recovery.on_retransmitted(2_001..3_001, ms(101), 0);
-    assert!(!recovery.on_duplicate_block(&(1..2_001), 2_001, 10_001));
+    assert!(!recovery.on_duplicate_block(&(1..2_001), 2_001, 10_001, false));
 }
 
 #[test]

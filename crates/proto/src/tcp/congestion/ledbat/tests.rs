@@ -44,6 +44,8 @@ impl Sender {
             rtt,
             sample: Some(rtt),
             window_limited: true,
+            una: 0,
+            next: 0,
         });
     }
 
@@ -115,6 +117,8 @@ fn a_window_that_is_not_used_does_not_grow_but_shrinks() {
                 rtt: millis(rtt_ms),
                 sample: Some(millis(rtt_ms)),
                 window_limited: false,
+                una: 0,
+                next: 0,
             });
         }
         sender.controller.window()

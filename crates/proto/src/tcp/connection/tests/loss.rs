@@ -68,6 +68,41 @@ fn what_comes_twice_is_reported_first_and_once() {
     assert_eq!(told(&mut connection, ms(33)), [(1, 501), (5_001, 6_001)]);
 }
 
+/// RFC 2018 §4: a burst with more holes than an acknowledgment has blocks makes several, so that each range is told.
+#[test]
+fn a_burst_with_many_holes_is_told_whole() {
+    let mut connection = selective();
+    let ranges: Vec<(u32, u32)> = (1..=10).map(|n| (2_000 * n + 1, 2_000 * n + 1_001)).collect();
+    for &(start, _) in &ranges {
+        connection.on_segment(&segment(start, 1, Flags::ACK), 1_000, ms(30));
+    }
+    let mut all = Vec::new();
+    for _ in 0..2 {
+        let blocks = told(&mut connection, ms(30));
+        assert_eq!(blocks.len(), 4);
+        all.extend(blocks);
+    }
+    let last = told(&mut connection, ms(30));
+    assert_eq!(last[..2], [ranges[1], ranges[0]], "the newest of the rest first");
+    all.extend(last);
+    assert_eq!(all[..4], [ranges[9], ranges[8], ranges[7], ranges[6]]);
+    assert!(ranges.iter().all(|range| all.contains(range)), "{all:?}");
+    assert!(connection.poll_transmit(ms(30)).is_none(), "and no more");
+}
+
+/// A tail loss probe that was not needed is no sign of reordering: losses are found as soon as before.
+#[test]
+fn a_probe_that_came_twice_does_not_widen_the_reordering_window() {
+    let mut connection = ten_sent();
+    // The last of ten is sent again as a probe, and then all of it is acknowledged, and it came twice.
+    let at = connection.next_timeout().unwrap();
+    connection.on_timeout(at);
+    assert_eq!(payload(&mut connection, at), Some(9_000..10_000), "the probe");
+    connection.on_segment(&answer(10_001, &[(9_001, 10_001)]), 0, at + Duration::from_millis(5));
+    assert_eq!(connection.info().duplicates, 1);
+    assert_eq!(connection.recovery.rack_multiplier(), 1);
+}
+
 /// RFC 2883 §4.2: only the part that is a duplicate; §4.1.4: within a block, followed by that block.
 #[test]
 fn part_of_a_segment_and_part_of_a_block_may_be_duplicates() {

@@ -1,0 +1,307 @@
+/* Moving bytes: every call that reads or writes, with every flag. */
+#include "compare.h"
+
+static int started(const char *role) { return role == NULL; }
+
+CASE(peek_waitall_trunc) {
+    int fd = accepted("A");
+    char bytes[64] = "";
+    tell("send A abcdefgh");
+    T(recv(fd, bytes, 3, MSG_PEEK));
+    T(recv(fd, bytes, 8, MSG_PEEK | MSG_WAITALL));
+    out("%.8s", bytes);
+    T(recv(fd, NULL, 2, MSG_TRUNC));
+    T(recv(fd, bytes, 6, MSG_WAITALL));
+    out("%.6s", bytes);
+    T(recv(fd, bytes, 1, MSG_DONTWAIT));
+    T(recv(fd, bytes, 1, MSG_DONTWAIT | MSG_PEEK));
+    T(recv(fd, bytes, 0, MSG_DONTWAIT));
+    T(read(fd, bytes, 0));
+    tell("send A xy");
+    tell("shut A");
+    T(recv(fd, bytes, 10, MSG_WAITALL));
+    T(recv(fd, bytes, 10, MSG_WAITALL));
+    T(recv(fd, bytes, 10, MSG_OOB));
+}
+
+CASE(send_flags) {
+    int fd = accepted("A");
+    T(send(fd, "ab", 2, MSG_MORE));
+    T(send(fd, "cd", 2, MSG_DONTWAIT));
+    tell("read A 4");
+    T(send(fd, "ef", 2, MSG_CONFIRM | MSG_EOR));
+    tell("read A 2");
+    T(send(fd, "", 0, 0));
+    T(send(fd, "gh", 2, MSG_ZEROCOPY));
+    tell("read A 2");
+    T(sendto(fd, "ij", 2, 0, NULL, 0));
+    struct sockaddr_in name = name_of("10.1.2.3", 9);
+    T(sendto(fd, "kl", 2, 0, ADDRESS(name)));
+    tell("read A 4");
+}
+
+CASE(vectors) {
+    int fd = accepted("A");
+    char one[4] = "", two[4] = "", three[8] = "";
+    struct iovec out_[3] = {{"abc", 3}, {NULL, 0}, {"defgh", 5}}, in[3] = {{one, 3}, {two, 3}, {three, 8}};
+    T(writev(fd, out_, 3));
+    tell("read A 8");
+    tell("send A 12345678");
+    T(await(fd, POLLIN));
+    T(readv(fd, in, 3));
+    out("%s %s %s", one, two, three);
+    T(writev(fd, out_, 0));
+    T(writev(fd, out_, -1));
+    T(readv(fd, in, IOV_MAX + 1));
+    struct msghdr message = {.msg_iov = out_, .msg_iovlen = 3};
+    T(sendmsg(fd, &message, 0));
+    tell("read A 8");
+    tell("send A abcd");
+    T(await(fd, POLLIN));
+    struct sockaddr_in name = {0};
+    char control_data[64];
+    message = (struct msghdr){.msg_name = &name, .msg_namelen = sizeof name, .msg_iov = in, .msg_iovlen = 2,
+                              .msg_control = control_data, .msg_controllen = sizeof control_data};
+    T(recvmsg(fd, &message, 0));
+    out("flags %x, name %d, control %d", message.msg_flags, message.msg_namelen, (int)message.msg_controllen);
+    T(preadv(fd, in, 1, 0));
+    T(pwrite(fd, "x", 1, 0));
+    T(lseek(fd, 0, SEEK_CUR));
+}
+
+CASE(recvfrom_of_a_stream) {
+    int fd = accepted("A");
+    char bytes[8];
+    struct sockaddr_in name = {0};
+    socklen_t len = sizeof name;
+    tell("send A abc");
+    T(await(fd, POLLIN));
+    T(recvfrom(fd, bytes, 8, 0, (struct sockaddr *)&name, &len));
+    out("length %d", len);
+}
+
+CASE(mmsg_of_a_stream) {
+    int fd = accepted("A");
+    struct iovec parts[2] = {{"abc", 3}, {"def", 3}};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}},
+                                  {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
+    T(sendmmsg(fd, messages, 2, 0));
+    out("%u %u", messages[0].msg_len, messages[1].msg_len);
+    tell("read A 6");
+    tell("send A xyz");
+    T(await(fd, POLLIN));
+    char one[4] = "", two[4] = "";
+    parts[0] = (struct iovec){one, 2}, parts[1] = (struct iovec){two, 2};
+    T(recvmmsg(fd, messages, 2, 0, NULL));
+    out("%s %s", one, two);
+    T(recvmmsg(fd, messages, 2, MSG_DONTWAIT, NULL));
+}
+
+CASE(null_pointers) {
+    int fd = accepted("A");
+    socklen_t len = 4;
+    T(send(fd, NULL, 4, 0));
+    T(write(fd, NULL, 4));
+    T(recv(fd, NULL, 4, MSG_DONTWAIT));
+    tell("send A abcd");
+    T(await(fd, POLLIN));
+    T(recv(fd, NULL, 4, 0));
+    char bytes[8] = "";
+    T(recv(fd, bytes, 4, 0));
+    T(sendmsg(fd, NULL, 0));
+    T(recvmsg(fd, NULL, 0));
+    T(getsockopt(fd, SOL_SOCKET, SO_ERROR, NULL, &len));
+    T(getsockopt(fd, SOL_SOCKET, SO_ERROR, &len, NULL));
+    T(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, NULL, 4));
+    T(getsockname(fd, NULL, &len));
+    T(getpeername(fd, NULL, NULL));
+    struct iovec part = {NULL, 3};
+    T(writev(fd, &part, 1));
+    T(readv(fd, NULL, 1));
+}
+
+CASE(wild_pointers) {
+    int fd = accepted("A");
+    pid_t child = fork();
+    if (child == 0) {
+        send(fd, (void *)8, 4, 0);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    T(status);
+}
+
+CASE(files_to_sockets) {
+    int fd = accepted("A"), file = memfd_create("file", 0);
+    T(ftruncate(file, 100000));
+    off_t at = 10;
+    T(sendfile(fd, file, &at, 1000));
+    out("at %ld", (long)at);
+    tell("read A 1000");
+    T(sendfile(fd, file, NULL, 60000) + sendfile(fd, file, NULL, 90000));
+    T(lseek(file, 0, SEEK_CUR));
+    T(sendfile(fd, file, NULL, 10));
+    tell("read A 100000");
+    T(sendfile(fd, fd, NULL, 10));
+    T(sendfile(file, fd, NULL, 10));
+    T(sendfile(fd, 900, NULL, 10));
+    at = -1;
+    T(sendfile(fd, file, &at, 10));
+}
+
+CASE(pipes_and_sockets) {
+    int fd = accepted("A"), ends[2];
+    T(pipe(ends));
+    T(write(ends[1], "through", 7));
+    T(splice(ends[0], NULL, fd, NULL, 100, 0));
+    tell("read A 7");
+    tell("send A backwards");
+    T(await(fd, POLLIN));
+    T(splice(fd, NULL, ends[1], NULL, 100, 0));
+    char bytes[16] = "";
+    T(read(ends[0], bytes, 16));
+    out("%s", bytes);
+    nonblock(fd);
+    T(splice(fd, NULL, ends[1], NULL, 100, 0));
+    T(splice(fd, NULL, ends[1], NULL, 100, SPLICE_F_NONBLOCK));
+    loff_t at = 0;
+    T(splice(fd, &at, ends[1], NULL, 100, 0));
+    T(splice(ends[0], NULL, fd, &at, 100, 0));
+    T(splice(fd, NULL, fd, NULL, 100, 0));
+    tell("shut A");
+    T(await(fd, POLLRDHUP) & POLLRDHUP);
+    T(splice(fd, NULL, ends[1], NULL, 100, 0));
+    T(close(ends[0]));
+    signal(SIGPIPE, SIG_IGN);
+    tell("close A");
+}
+
+CASE(full_and_empty) {
+    int fd = accepted("A");
+    static char bytes[1 << 16];
+    nonblock(fd);
+    long total = 0, n;
+    while ((n = send(fd, bytes, sizeof bytes, 0)) > 0) total += n;
+    out("full: %s", strerrorname_np(errno));
+    T(now_has(fd, POLLIN | POLLOUT));
+    char command[64];
+    snprintf(command, sizeof command, "read A %ld", total);
+    /* How much fits differs. */
+    send(control, command, strlen(command), 0);
+    send(control, "\n", 1, 0);
+    T(await(fd, POLLOUT));
+    T(send(fd, "x", 1, 0));
+}
+
+CASE(timeouts) {
+    int fd = accepted("A"), listening = listener();
+    struct timeval short_ = {0, 50000}, got;
+    socklen_t len = sizeof got;
+    char byte;
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &short_, sizeof short_));
+    T(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &got, &len));
+    out("%ld s, length %d", (long)got.tv_sec, len);
+    T(recv(fd, &byte, 1, 0));
+    T(recv(fd, &byte, 1, MSG_WAITALL));
+    T(read(fd, &byte, 1));
+    T(setsockopt(listening, SOL_SOCKET, SO_RCVTIMEO, &short_, sizeof short_));
+    T(accept(listening, NULL, NULL));
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &short_, sizeof short_));
+    static char bytes[1 << 20];
+    long n;
+    while ((n = send(fd, bytes, sizeof bytes, 0)) > 0);
+    out("full: %s", strerrorname_np(errno));
+    struct timeval wrong = {0, 2000000};
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wrong, sizeof wrong));
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &short_, 4));
+}
+
+CASE(low_water) {
+    int fd = accepted("A");
+    T(option(fd, SOL_SOCKET, SO_RCVLOWAT));
+    T(set_option(fd, SOL_SOCKET, SO_RCVLOWAT, 4));
+    T(option(fd, SOL_SOCKET, SO_RCVLOWAT));
+    tell("send A abc");
+    struct pollfd one = {fd, POLLIN, 0};
+    T(poll(&one, 1, 100));
+    tell("send A d");
+    T(await(fd, POLLIN));
+    char bytes[8];
+    T(recv(fd, bytes, 8, 0));
+    T(set_option(fd, SOL_SOCKET, SO_RCVLOWAT, 0));
+    T(option(fd, SOL_SOCKET, SO_RCVLOWAT));
+}
+
+CASE(counts) {
+    int fd = accepted("A"), listening = listener(), n = -1;
+    T(ioctl(fd, FIONREAD, &n));
+    out("%d", n);
+    tell("send A abcde");
+    T(await(fd, POLLIN));
+    T(ioctl(fd, FIONREAD, &n));
+    out("%d", n);
+    T(ioctl(listening, FIONREAD, &n));
+    n = 1;
+    T(ioctl(fd, FIONBIO, &n));
+    T((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+    n = 0;
+    T(ioctl(fd, FIONBIO, &n));
+    T(fcntl(fd, F_GETFL) & O_NONBLOCK);
+    struct stat facts;
+    T(fstat(fd, &facts));
+    T(S_ISSOCK(facts.st_mode));
+    T(fcntl(fd, F_GETFL) & O_ACCMODE);
+}
+
+CASE(datagrams) {
+    int fd = T(socket(AF_INET, SOCK_DGRAM, 0));
+    struct sockaddr_in name = name_of(own, 0), to = name_of(peer, atoi(tell("bind D"))), from;
+    socklen_t len = sizeof from;
+    char bytes[16] = "";
+    T(bind(fd, ADDRESS(name)));
+    T(sendto(fd, "hello", 5, 0, ADDRESS(to)));
+    tell("recvfrom D");
+    T(send(fd, "x", 1, 0));
+    tell("sendto D %s %d longer", own, port_of(fd));
+    T(await(fd, POLLIN));
+    T(recvfrom(fd, bytes, 3, MSG_TRUNC | MSG_PEEK, (struct sockaddr *)&from, &len));
+    struct iovec part = {bytes, 3};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    T(recvmsg(fd, &message, 0));
+    out("flags %x", message.msg_flags);
+    T(from.sin_port == to.sin_port);
+    T(recv(fd, bytes, 3, MSG_DONTWAIT));
+    T(connect(fd, ADDRESS(to)));
+    T(send(fd, "again", 5, 0));
+    tell("recvfrom D");
+    T(send(fd, "", 0, 0));
+    tell("recvfrom D");
+    T(shutdown(fd, SHUT_RD));
+    T(recv(fd, bytes, 3, 0));
+    T(shutdown(fd, SHUT_WR));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(listen(fd, 1));
+    T(accept(fd, NULL, NULL));
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    T(connect(fd, &none, sizeof none));
+    T(getpeername(fd, (struct sockaddr *)&from, &len));
+}
+
+CASE(datagram_refused) {
+    int port = atoi(tell("bind D"));
+    tell("close D");
+    int fd = T(socket(AF_INET, SOCK_DGRAM, 0));
+    struct sockaddr_in to = name_of(peer, port);
+    char byte;
+    T(connect(fd, ADDRESS(to)));
+    T(send(fd, "x", 1, 0));
+    T(await(fd, POLLIN) & POLLERR);
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(send(fd, "x", 1, 0));
+    T(await(fd, POLLIN) & POLLERR);
+    T(recv(fd, &byte, 1, 0));
+    T(recv(fd, &byte, 1, MSG_DONTWAIT));
+    static char large[70000];
+    T(send(fd, large, 65508, 0));
+}

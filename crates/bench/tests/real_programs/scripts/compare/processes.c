@@ -1,0 +1,462 @@
+/* Duplicates, children, new programs, and descriptors that are passed: who holds a socket, and when it ends. */
+#include "compare.h"
+
+extern char **environ;
+
+static void wait_for(pid_t child) {
+    int status = -1;
+    NEED(waitpid(child, &status, 0) == child);
+    out("child ended with %x", status);
+}
+
+/* Roles of a program that was started: what it finds under which number. */
+static int started(const char *role) {
+    case_name = role;
+    char bytes[16] = "";
+    int fd = atoi(strchr(role, '-') + 1);
+    if (!strncmp(role, "say", 3)) {
+        T(send(fd, "hello", 5, 0));
+    } else if (!strncmp(role, "inetd", 5)) {
+        /* As inetd's programs do: standard input and output are the connection, which only has `read` and `write`. */
+        int n = read(0, bytes, 16);
+        return write(fd, bytes, n) == n ? 0 : 9;
+    } else if (!strncmp(role, "upload", 6)) {
+        static char large[250000];
+        struct sockaddr_in to = name_of(getenv("PEER"), atoi(getenv("PORT")));
+        int new = socket(AF_INET, SOCK_STREAM, 0);
+        T(connect(new, ADDRESS(to)));
+        T(send(new, large, sizeof large, 0));
+    } else if (!strncmp(role, "closed", 6)) {
+        T(fcntl(fd, F_GETFD));
+        T(send(fd, "x", 1, 0));
+    } else if (!strncmp(role, "serve", 5)) {
+        T(option(fd, SOL_SOCKET, SO_ACCEPTCONN));
+        T(option(fd, SOL_SOCKET, SO_TYPE));
+        T(port_of(fd) > 0);
+        int new = T(accept(fd, NULL, NULL));
+        T(recv(new, bytes, 3, MSG_WAITALL));
+        T(write(new, bytes, 3));
+    } else if (!strncmp(role, "state", 5)) {
+        T((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+        T(recv(fd, bytes, 16, MSG_DONTWAIT));
+        T(option(fd, IPPROTO_TCP, TCP_NODELAY));
+        int set = T(epoll_create1(0));
+        struct epoll_event event = {.events = EPOLLIN};
+        T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+        T(shutdown(fd, SHUT_WR));
+        T(epoll_wait(set, &event, 1, SOON_MS));
+        T(recv(fd, bytes, 16, 0));
+    } else if (!strncmp(role, "again", 5)) {
+        /* Through one program more. */
+        execl(program, program, "started", "say-5", NULL);
+        return 9;
+    } else if (!strncmp(role, "receive", 7)) {
+        struct iovec part = {bytes, 1};
+        char space[CMSG_SPACE(sizeof(int))];
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+        T(recvmsg(fd, &message, 0));
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+        T(send(fd, "passed", 6, 0));
+    }
+    return 0;
+}
+
+static void execute(const char *role) {
+    execl(program, program, "started", role, NULL);
+    _exit(6);
+}
+
+CASE(dup_in_every_way) {
+    int fd = accepted("A");
+    T(dup(fd));
+    T(dup2(fd, 20));
+    T(dup3(fd, 21, O_CLOEXEC));
+    T(fcntl(21, F_GETFD));
+    T(fcntl(fd, F_DUPFD, 30));
+    T(fcntl(fd, F_DUPFD_CLOEXEC, 30));
+    T(fcntl(31, F_GETFD));
+    T(dup2(fd, fd));
+    T(dup3(fd, fd, 0));
+    T(dup2(900, fd));
+    T(dup(900));
+    T(fcntl(20, F_SETFL, O_NONBLOCK));
+    T((fcntl(31, F_GETFL) & O_NONBLOCK) != 0);
+    T(fcntl(20, F_SETFD, FD_CLOEXEC));
+    T(fcntl(fd, F_GETFD));
+    T(send(31, "a", 1, 0));
+    T(close(fd));
+    T(write(30, "b", 1));
+    T(close_range(3, 25, 0));
+    T(send(20, "x", 1, 0));
+    T(send(30, "c", 1, 0));
+    tell("read A 3");
+    T(close(30));
+    T(close(31));
+    tell("drain A");
+}
+
+CASE(dup2_over_sockets) {
+    int a = accepted("A"), b = accepted("B"), null = open("/dev/null", O_RDWR);
+    T(dup2(null, a));
+    tell("drain A");
+    T(write(a, "to nothing", 10));
+    T(dup2(b, a));
+    T(send(a, "b", 1, 0));
+    tell("read B 1");
+    T(dup2(b, 0));
+    T(close(b));
+    T(write(0, "c", 1));
+    tell("read B 1");
+}
+
+CASE(close_ranges) {
+    int a = accepted("A"), b = accepted("B"), c = listener();
+    T(close_range(b, a, 0));
+    T(close_range(a, b, CLOSE_RANGE_CLOEXEC));
+    T(fcntl(a, F_GETFD) + fcntl(b, F_GETFD));
+    T(close_range(a, a, 0));
+    tell("drain A");
+    T(send(b, "x", 1, 0));
+    T(close_range(c, c, 77));
+    T(close_range(3, 600, CLOSE_RANGE_UNSHARE));
+    tell("drain B");
+    T(fcntl(c, F_GETFD));
+    T(socket(AF_INET, SOCK_STREAM, 0));
+}
+
+CASE(child_inherits) {
+    int fd = accepted("A");
+    pid_t child = fork();
+    if (child == 0) {
+        char bytes[4];
+        T(recv(fd, bytes, 3, MSG_WAITALL));
+        T(send(fd, "from the child", 14, 0));
+        _exit(0);
+    }
+    tell("send A abc");
+    wait_for(child);
+    T(send(fd, "+", 1, 0));
+    tell("read A 15");
+    child = fork();
+    if (child == 0) {
+        T(shutdown(fd, SHUT_WR));
+        _exit(0);
+    }
+    wait_for(child);
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    tell("drain A");
+}
+
+CASE(last_holder_closes) {
+    int fd = accepted("A"), ends[2];
+    T(pipe(ends));
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        close(ends[1]);
+        read(ends[0], &byte, 1);
+        _exit(0);
+    }
+    T(close(fd));
+    tell("send A still");
+    T(close(ends[1]));
+    wait_for(child);
+    tell("drain A");
+}
+
+CASE(children_accept) {
+    int fd = listener(), ready[2];
+    T(pipe(ready));
+    for (int i = 0; i < 3; i++)
+        if (fork() == 0) {
+            write(ready[1], "r", 1);
+            int new = accept(fd, NULL, NULL);
+            char byte;
+            read(new, &byte, 1);
+            write(new, "ok", 2);
+            _exit(0);
+        }
+    char bytes[3];
+    for (int i = 0; i < 3; i++) NEED(read(ready[0], bytes, 1) == 1);
+    for (int i = 0; i < 3; i++) {
+        tell("connect %c %s %d", 'A' + i, own, port_of(fd));
+        tell("send %c x", 'A' + i);
+        tell("drain %c", 'A' + i);
+    }
+    for (int i = 0; i < 3; i++) NEED(wait(NULL) > 0);
+}
+
+CASE(epoll_across_fork) {
+    int set = T(epoll_create1(0)), fd = accepted("A");
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7};
+    T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    pid_t child = fork();
+    if (child == 0) {
+        T(epoll_wait(set, &event, 1, SOON_MS));
+        T(event.data.u32);
+        _exit(0);
+    }
+    tell("send A abc");
+    wait_for(child);
+    T(epoll_wait(set, &event, 1, SOON_MS));
+}
+
+CASE(exit_with_unsent_data) {
+    /* More than the other host takes before it reads: the rest is sent when the program is gone. */
+    char port[16], *arguments[] = {(char *)program, "started", "upload-0", NULL};
+    snprintf(port, sizeof port, "%s", tell("listen L"));
+    setenv("PORT", port, 1);
+    setenv("PEER", peer, 1);
+    pid_t child;
+    T(posix_spawn(&child, program, NULL, NULL, arguments, environ));
+    wait_for(child);
+    tell("accept L A");
+    tell("drain A");
+}
+
+CASE(exec_keeps_sockets) {
+    int fd = accepted("A");
+    T(fd);
+    pid_t child = fork();
+    if (child == 0) execute("say-4");
+    wait_for(child);
+    child = fork();
+    if (child == 0) {
+        dup2(fd, 5);
+        execute("again-5");
+    }
+    wait_for(child);
+    T(close(fd));
+    tell("drain A");
+}
+
+CASE(exec_closes_what_says_so) {
+    int fd = accepted("A");
+    T(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    pid_t child = fork();
+    if (child == 0) execute("closed-4");
+    wait_for(child);
+    T(send(fd, "here", 4, 0));
+    T(close(fd));
+    tell("drain A");
+}
+
+CASE(exec_in_place) {
+    int fd = accepted("A");
+    T(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+    nonblock(fd);
+    T(send(fd, "before", 6, 0));
+    tell("send A between");
+    tell("shut A");
+    T(await(fd, POLLRDHUP) & POLLRDHUP);
+    char role[16];
+    snprintf(role, sizeof role, "state-%d", fd);
+    if (fork() == 0) {
+        /* Closed in the new program, and nobody else has it. */
+        execute(role);
+    }
+    T(close(fd));
+    tell("drain A");
+    NEED(wait(NULL) > 0);
+}
+
+CASE(failed_exec_changes_nothing) {
+    int fd = accepted("A");
+    T(execl("/nonexistent/program", "program", NULL));
+    T(send(fd, "x", 1, 0));
+    tell("read A 1");
+    T(execv("/tmp", (char *[]){"tmp", NULL}));
+    T(close(fd));
+    tell("drain A");
+    T(dup(2));
+}
+
+CASE(servers_hand_over) {
+    /* As nginx exchanges its program: the listening socket goes on in the new one. */
+    int fd = listener(), port = port_of(fd);
+    pid_t child = fork();
+    if (child == 0) {
+        char role[16];
+        snprintf(role, sizeof role, "serve-%d", fd);
+        char *arguments[] = {(char *)program, "started", role, NULL}, *environment[] = {"NGINX=4;", NULL};
+        execve(program, arguments, environment);
+        _exit(6);
+    }
+    tell("connect A %s %d", own, port);
+    tell("send A abc");
+    tell("read A 3");
+    wait_for(child);
+    T(close(fd));
+    tell("connect B %s %d", own, port);
+    out("%s", answer);
+}
+
+CASE(inetd) {
+    int fd = listener();
+    tell("connect A %s %d", own, port_of(fd));
+    int new = T(accept4(fd, NULL, NULL, SOCK_CLOEXEC));
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(new, 0);
+        dup2(new, 9);
+        execl(program, program, "started", "inetd-9", NULL);
+        _exit(6);
+    }
+    T(close(new));
+    tell("send A question");
+    tell("drain A");
+    wait_for(child);
+}
+
+CASE(spawned) {
+    int fd = accepted("A"), cloexec = accepted("B");
+    T(fcntl(cloexec, F_SETFD, FD_CLOEXEC));
+    pid_t child = -1;
+    char role[16];
+    snprintf(role, sizeof role, "say-%d", fd);
+    char *arguments[] = {(char *)program, "started", role, NULL};
+    T(posix_spawn(&child, program, NULL, NULL, arguments, environ));
+    wait_for(child);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    T(posix_spawn_file_actions_adddup2(&actions, cloexec, 9));
+    T(posix_spawn_file_actions_addclose(&actions, fd));
+    char *nine[] = {(char *)program, "started", "say-9", NULL};
+    T(posix_spawnp(&child, program, &actions, NULL, nine, environ));
+    wait_for(child);
+    snprintf(role, sizeof role, "closed-%d", fd);
+    T(posix_spawn(&child, program, &actions, NULL, arguments, environ));
+    wait_for(child);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawn_file_actions_init(&actions);
+    T(posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", O_RDONLY, 0));
+    T(posix_spawn_file_actions_adddup2(&actions, cloexec, cloexec));
+    snprintf(role, sizeof role, "say-%d", cloexec);
+    T(posix_spawn(&child, program, &actions, NULL, arguments, environ));
+    wait_for(child);
+    posix_spawn_file_actions_destroy(&actions);
+    T(posix_spawn(&child, "/nonexistent/program", NULL, NULL, arguments, environ));
+    T(system("exit 3") >> 8);
+    T(close(fd));
+    T(close(cloexec));
+    tell("drain A");
+    tell("drain B");
+}
+
+static int pass(int through, int fd) {
+    char byte = 'p', space[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    return sendmsg(through, &message, 0);
+}
+
+static int take(int through, int flags) {
+    char byte, space[CMSG_SPACE(sizeof(int))];
+    int fd;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    if (recvmsg(through, &message, flags) < 0) return -1;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
+CASE(passed_to_a_child) {
+    int ends[2];
+    T(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    pid_t child = fork();
+    if (child == 0) {
+        int new = T(take(ends[1], MSG_CMSG_CLOEXEC));
+        T(fcntl(new, F_GETFD));
+        char bytes[4];
+        T(recv(new, bytes, 3, MSG_WAITALL));
+        T(send(new, "from there", 10, 0));
+        T(close(new));
+        int listening = T(take(ends[1], 0));
+        int more = T(accept(listening, NULL, NULL));
+        T(send(more, "accepted there", 14, 0));
+        T(close(more));
+        T(close(listening));
+        _exit(0);
+    }
+    int fd = accepted("A"), listening = listener();
+    T(pass(ends[0], fd));
+    T(close(fd));
+    tell("send A abc");
+    tell("drain A");
+    int port = port_of(listening);
+    T(pass(ends[0], listening));
+    T(close(listening));
+    tell("connect B %s %d", own, port);
+    tell("drain B");
+    wait_for(child);
+    tell("connect C %s %d", own, port);
+    out("%s", answer);
+}
+
+CASE(passed_to_itself) {
+    int ends[2], fd = accepted("A");
+    T(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+    T(pass(ends[0], fd));
+    T(close(fd));
+    int new = T(take(ends[1], 0));
+    T(send(new, "x", 1, 0));
+    tell("read A 1");
+    T(pass(ends[0], new));
+    T(pass(ends[0], 0));
+    T(pass(ends[0], 900));
+    T(close(take(ends[1], 0)));
+    T(close(take(ends[1], 0)));
+    T(close(new));
+    tell("drain A");
+}
+
+/* A program of its own: it has inherited no socket. */
+CASE(passed_to_another_program) {
+    int ends[2], fd = accepted("A");
+    T(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    pid_t child = fork();
+    if (child == 0) {
+        close(fd);
+        fcntl(control, F_SETFD, FD_CLOEXEC);
+        char role[16];
+        snprintf(role, sizeof role, "receive-%d", ends[1]);
+        execute(role);
+    }
+    T(pass(ends[0], fd));
+    T(close(fd));
+    wait_for(child);
+}
+
+static int open_close_stop;
+static void *open_and_close(void *unused) {
+    (void)unused;
+    while (!__atomic_load_n(&open_close_stop, __ATOMIC_RELAXED)) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        struct sockaddr_in name = name_of(own, 0);
+        if (fd >= 0 && bind(fd, ADDRESS(name)) == 0 && listen(fd, 1) == 0) close(dup(fd));
+        close(fd);
+    }
+    return NULL;
+}
+
+CASE(fork_while_others_open_and_close) {
+    int fd = accepted("A");
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, open_and_close, NULL);
+    for (int i = 0; i < 40; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            write(fd, "c", 1);
+            _exit(0);
+        }
+        int status;
+        NEED(waitpid(child, &status, 0) == child && status == 0);
+    }
+    open_close_stop = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    T(close(fd));
+    tell("drain A");
+}

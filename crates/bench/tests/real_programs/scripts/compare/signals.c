@@ -1,0 +1,255 @@
+/* Signals and cancellation while a call sleeps. */
+#include "compare.h"
+
+static int started(const char *role) { return role == NULL; }
+
+static volatile sig_atomic_t seen;
+static void on_signal(int number) { seen += number == SIGUSR1; }
+
+static void handle(int flags) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
+    sigaction(SIGUSR1, &action, NULL);
+}
+
+/* Sends SIGUSR1 to a thread once it sleeps in a call, and then, if asked, has the other host send something. */
+struct disturber {
+    pthread_t thread, sleeper;
+    pid_t id;
+    const char *then;
+};
+
+static int sleeps(pid_t thread) {
+    char name[64], text[512] = "";
+    snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+    int file = open(name, O_RDONLY | O_CLOEXEC);
+    long n = read(file, text, sizeof text - 1);
+    close(file);
+    char *state = n > 0 ? strrchr(text, ')') : NULL;
+    return state && state[2] == 'S';
+}
+
+static void *disturb(void *given) {
+    struct disturber *one = given;
+    /* A bounded spin comes before the sleep, so it must sleep twice running. */
+    for (int in_a_row = 0; in_a_row < 5; usleep(10000)) in_a_row = sleeps(one->id) ? in_a_row + 1 : 0;
+    pthread_kill(one->sleeper, SIGUSR1);
+    if (one->then) {
+        usleep(50000);
+        tell("%s", one->then);
+    }
+    return NULL;
+}
+
+static struct disturber disturbing(const char *then) {
+    struct disturber one = {.sleeper = pthread_self(), .id = gettid(), .then = then};
+    return one;
+}
+
+#define DISTURBED(then, call)                                                                                          \
+    do {                                                                                                               \
+        struct disturber one_ = disturbing(then);                                                                      \
+        seen = 0;                                                                                                      \
+        pthread_create(&one_.thread, NULL, disturb, &one_);                                                            \
+        T(call);                                                                                                       \
+        pthread_join(one_.thread, NULL);                                                                               \
+        out("handled %d", seen);                                                                                       \
+    } while (0)
+
+CASE(interrupted) {
+    int fd = accepted("A"), listening = listener(), set = epoll_create1(0);
+    char bytes[8];
+    struct epoll_event event = {.events = EPOLLIN};
+    struct pollfd one = {fd, POLLIN, 0};
+    fd_set in;
+    handle(0);
+    DISTURBED(NULL, recv(fd, bytes, 8, 0));
+    DISTURBED(NULL, read(fd, bytes, 8));
+    DISTURBED(NULL, accept(listening, NULL, NULL));
+    DISTURBED(NULL, poll(&one, 1, -1));
+    DISTURBED(NULL, poll(&one, 1, 5000));
+    FD_ZERO(&in);
+    FD_SET(fd, &in);
+    DISTURBED(NULL, select(64, &in, NULL, NULL, NULL));
+    epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+    DISTURBED(NULL, epoll_wait(set, &event, 1, -1));
+    DISTURBED(NULL, epoll_wait(set, &event, 1, 5000));
+}
+
+CASE(restarted) {
+    int fd = accepted("A");
+    char bytes[8];
+    struct pollfd one = {fd, POLLIN, 0};
+    handle(SA_RESTART);
+    DISTURBED("send A abc", recv(fd, bytes, 3, 0));
+    DISTURBED("send A abc", recv(fd, bytes, 3, MSG_WAITALL));
+    DISTURBED(NULL, poll(&one, 1, 5000));
+    struct timeval limit = {3, 0};
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    DISTURBED(NULL, recv(fd, bytes, 3, 0));
+}
+
+CASE(a_part_before_the_signal) {
+    int fd = accepted("A");
+    char bytes[8];
+    handle(0);
+    tell("send A abc");
+    T(await(fd, POLLIN));
+    DISTURBED(NULL, recv(fd, bytes, 8, MSG_WAITALL));
+    static char large[8 << 20];
+    long n;
+    handle(0);
+    struct disturber one = disturbing(NULL);
+    pthread_create(&one.thread, NULL, disturb, &one);
+    n = send(fd, large, sizeof large, 0);
+    pthread_join(one.thread, NULL);
+    T(n > 0 && n < (long)sizeof large);
+}
+
+CASE(connect_interrupted) {
+    handle(0);
+    int fd = T(socket(AF_INET, SOCK_STREAM, 0));
+    /* Nobody has this address. */
+    struct sockaddr_in to = name_of("10.77.0.77", 9);
+    DISTURBED(NULL, connect(fd, ADDRESS(to)));
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    T(connect(fd, ADDRESS(to)));
+}
+
+CASE(blocked_signals_come_with_a_mask) {
+    int fd = accepted("A");
+    sigset_t one, none;
+    sigemptyset(&none), sigemptyset(&one), sigaddset(&one, SIGUSR1);
+    handle(0);
+    sigprocmask(SIG_BLOCK, &one, NULL);
+    raise(SIGUSR1);
+    struct pollfd looked = {fd, POLLIN, 0};
+    struct timespec second = {1, 0};
+    T(poll(&looked, 1, 20));
+    out("handled %d", seen);
+    T(ppoll(&looked, 1, &second, &none));
+    out("handled %d", seen);
+    raise(SIGUSR1);
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(fd, &in);
+    T(pselect(64, &in, NULL, NULL, &second, &none));
+    out("handled %d", seen);
+    raise(SIGUSR1);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+    T(epoll_pwait(set, &event, 1, 1000, &none));
+    out("handled %d", seen);
+    raise(SIGUSR1);
+    T(epoll_pwait2(set, &event, 1, &second, &none));
+    out("handled %d", seen);
+}
+
+static volatile sig_atomic_t pipes;
+static void on_pipe(int number) { pipes += number == SIGPIPE; }
+
+CASE(broken_pipe) {
+    int fd = accepted("A");
+    signal(SIGPIPE, on_pipe);
+    T(shutdown(fd, SHUT_WR));
+    T(send(fd, "x", 1, 0));
+    T(write(fd, "x", 1));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    struct iovec part = {"x", 1};
+    T(writev(fd, &part, 1));
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    T(sendmsg(fd, &message, 0));
+    T(sendmsg(fd, &message, MSG_NOSIGNAL));
+    int file = memfd_create("file", 0);
+    T(ftruncate(file, 100));
+    T(sendfile(fd, file, NULL, 100));
+    out("%d signals", pipes);
+}
+
+CASE(broken_pipe_ends_a_program) {
+    int fd = accepted("A");
+    pid_t child = fork();
+    if (child == 0) {
+        shutdown(fd, SHUT_WR);
+        write(fd, "x", 1);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    T(WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+}
+
+static int cancelled_in, clean_ups;
+static void clean_up(void *unused) {
+    (void)unused;
+    clean_ups++;
+}
+static void *wait_in_call(void *which) {
+    char byte;
+    struct pollfd one = {cancelled_in, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    pthread_cleanup_push(clean_up, NULL);
+    switch ((long)which) {
+    case 0: recv(cancelled_in, &byte, 1, 0); break;
+    case 1: read(cancelled_in, &byte, 1); break;
+    case 2: poll(&one, 1, -1); break;
+    case 3: {
+        int set = epoll_create1(EPOLL_CLOEXEC);
+        epoll_ctl(set, EPOLL_CTL_ADD, cancelled_in, &event);
+        epoll_wait(set, &event, 1, -1);
+        break;
+    }
+    case 4: accept(cancelled_in, NULL, NULL); break;
+    case 5: recv(cancelled_in, &byte, 1, 0); break;
+    }
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void cancel_in(long which) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_in_call, (void *)which);
+    usleep(100000);
+    pthread_cancel(thread);
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 3;
+    void *result = NULL;
+    int joined = pthread_timedjoin_np(thread, &result, &limit);
+    out("call %ld: joined %d, cancelled %d, cleaned up %d", which, joined, result == PTHREAD_CANCELED, clean_ups);
+    if (joined) _exit(0);
+}
+
+CASE(cancelled) {
+    cancelled_in = accepted("A");
+    for (long which = 0; which < 4; which++) cancel_in(which);
+    tell("send A abc");
+    char bytes[4];
+    T(recv(cancelled_in, bytes, 3, MSG_WAITALL));
+    int fd = cancelled_in;
+    cancelled_in = listener();
+    cancel_in(4);
+    int port = port_of(cancelled_in);
+    tell("connect B %s %d", own, port);
+    T(accept(cancelled_in, NULL, NULL) > 0);
+    T(close(fd));
+    tell("drain A");
+}
+
+static void write_in_handler(int number) { send(cancelled_in, "h", number > 0, MSG_DONTWAIT); }
+
+CASE(calls_within_a_handler) {
+    cancelled_in = accepted("A");
+    struct sigaction action = {.sa_handler = write_in_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_REAL, &often, NULL);
+    char bytes[4] = "";
+    for (int i = 0; i < 20; i++) {
+        tell("read A 1");
+        tell("send A abc");
+        T(recv(cancelled_in, bytes, 3, MSG_WAITALL));
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    signal(SIGALRM, SIG_DFL);
+}

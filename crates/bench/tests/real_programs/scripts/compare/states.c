@@ -1,0 +1,429 @@
+/* connect, bind, listen, accept, shutdown, close and names: what each says in every state of a socket. */
+#include "compare.h"
+
+static int started(const char *role) { return role == NULL; }
+
+static int stream(void) { return socket(AF_INET, SOCK_STREAM, 0); }
+
+/* A port of the other host where nobody listens. */
+static int closed_port(void) {
+    int port = atoi(tell("listen X"));
+    tell("close X");
+    return port;
+}
+
+CASE(fresh_socket) {
+    int fd = T(stream());
+    char byte;
+    struct sockaddr_in name;
+    socklen_t len = sizeof name;
+    T(getpeername(fd, (struct sockaddr *)&name, &len));
+    T(getsockname(fd, (struct sockaddr *)&name, &len));
+    out("port %d, length %d, family %d", name.sin_port, len, name.sin_family);
+    T(recv(fd, &byte, 1, 0));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(shutdown(fd, SHUT_WR));
+    T(accept(fd, NULL, NULL));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    T(close(fd));
+    T(close(fd));
+    T(recv(fd, &byte, 1, 0));
+}
+
+CASE(bound_socket) {
+    int fd = T(stream());
+    struct sockaddr_in name = name_of(own, 0);
+    T(bind(fd, ADDRESS(name)));
+    T(port_of(fd) > 0);
+    T(bind(fd, ADDRESS(name)));
+    char byte;
+    T(recv(fd, &byte, 1, 0));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(accept(fd, NULL, NULL));
+    T(shutdown(fd, SHUT_RDWR));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    int other = T(stream());
+    struct sockaddr_in taken = name_of(own, port_of(fd));
+    T(bind(other, ADDRESS(taken)));
+    struct sockaddr_in foreign = name_of("10.99.99.99", 0);
+    T(bind(other, ADDRESS(foreign)));
+    T(bind(other, (struct sockaddr *)&name, 4));
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    T(bind(other, ADDRESS(six)));
+    T(close(fd));
+    T(bind(other, ADDRESS(taken)));
+}
+
+CASE(listening_socket) {
+    int fd = listener();
+    char byte;
+    struct sockaddr_in name = name_of(own, 0);
+    socklen_t len = sizeof name;
+    T(listen(fd, 1));
+    T(bind(fd, ADDRESS(name)));
+    T(recv(fd, &byte, 1, 0));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(getpeername(fd, (struct sockaddr *)&name, &len));
+    struct sockaddr_in to = name_of(peer, 9);
+    T(connect(fd, ADDRESS(to)));
+    T(option(fd, SOL_SOCKET, SO_ACCEPTCONN));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    nonblock(fd);
+    T(accept(fd, NULL, NULL));
+    T(accept4(fd, NULL, NULL, 1));
+    T(shutdown(fd, SHUT_RD));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    T(accept(fd, NULL, NULL));
+}
+
+CASE(listen_without_bind) {
+    int fd = T(stream());
+    T(listen(fd, 5));
+    T(port_of(fd) > 0);
+    out("peer connects: %s", tell("connect A %s %d", own, port_of(fd)));
+    struct sockaddr_in name;
+    socklen_t len = sizeof name;
+    T(accept(fd, (struct sockaddr *)&name, &len));
+    char text[64];
+    out("from %s, length %d", inet_ntop(AF_INET, &name.sin_addr, text, sizeof text), len);
+}
+
+CASE(accept_gives) {
+    int fd = listener();
+    nonblock(fd);
+    tell("connect A %s %d", own, port_of(fd));
+    T(await(fd, POLLIN));
+    struct sockaddr_in name = {0};
+    socklen_t len = 4;
+    int new = T(accept4(fd, (struct sockaddr *)&name, &len, SOCK_CLOEXEC));
+    out("length %d, family %d, address %x", len, name.sin_family, name.sin_addr.s_addr);
+    T(fcntl(new, F_GETFL) & O_NONBLOCK);
+    T(fcntl(new, F_GETFD));
+    T(option(new, SOL_SOCKET, SO_ACCEPTCONN));
+    tell("connect B %s %d", own, port_of(fd));
+    T(await(fd, POLLIN));
+    new = T(accept4(fd, NULL, NULL, SOCK_NONBLOCK));
+    T((fcntl(new, F_GETFL) & O_NONBLOCK) != 0);
+    T(fcntl(new, F_GETFD));
+    char byte;
+    T(recv(new, &byte, 1, 0));
+    T(accept(new, NULL, NULL));
+    T(listen(new, 1));
+    T(accept(fd, NULL, NULL));
+    T(port_of(new) == port_of(fd));
+}
+
+CASE(accept_what_was_reset) {
+    int fd = listener();
+    tell("connect A %s %d", own, port_of(fd));
+    T(await(fd, POLLIN));
+    tell("reset A");
+    int new = T(accept(fd, NULL, NULL));
+    char byte;
+    T(await(new, POLLIN) != 0);
+    T(recv(new, &byte, 1, 0));
+    T(recv(new, &byte, 1, 0));
+}
+
+CASE(accept_after_end) {
+    int fd = listener();
+    tell("connect A %s %d", own, port_of(fd));
+    tell("send A hello");
+    tell("close A");
+    char bytes[16] = "";
+    int new = T(accept(fd, NULL, NULL));
+    T(recv(new, bytes, 5, MSG_WAITALL));
+    T(recv(new, bytes, 5, 0));
+    T(now_has(new, POLLIN | POLLOUT | POLLRDHUP));
+}
+
+CASE(closing_a_listener_resets) {
+    int fd = listener();
+    tell("connect A %s %d", own, port_of(fd));
+    T(await(fd, POLLIN));
+    T(close(fd));
+    tell("drain A");
+}
+
+CASE(connect_refused) {
+    int port = closed_port(), fd = T(stream());
+    struct sockaddr_in to = name_of(peer, port);
+    T(connect(fd, ADDRESS(to)));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    T(connect(fd, ADDRESS(to)));
+    struct sockaddr_in other = name_of(peer, atoi(tell("listen L")));
+    T(connect(fd, ADDRESS(other)));
+    T(send(fd, "hi", 2, 0));
+    tell("accept L A");
+    tell("read A 2");
+}
+
+CASE(connect_refused_without_blocking) {
+    int port = closed_port(), fd = T(stream());
+    nonblock(fd);
+    struct sockaddr_in to = name_of(peer, port);
+    T(connect(fd, ADDRESS(to)));
+    T(await(fd, POLLOUT));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    char byte;
+    T(recv(fd, &byte, 1, 0));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    fd = T(stream());
+    nonblock(fd);
+    T(connect(fd, ADDRESS(to)));
+    T(await(fd, POLLOUT));
+    T(recv(fd, &byte, 1, 0));
+    T(recv(fd, &byte, 1, 0));
+    fd = T(stream());
+    nonblock(fd);
+    T(connect(fd, ADDRESS(to)));
+    T(await(fd, POLLOUT));
+    T(connect(fd, ADDRESS(to)));
+}
+
+CASE(connect_without_blocking) {
+    struct sockaddr_in to = name_of(peer, atoi(tell("listen L"))), name;
+    socklen_t len = sizeof name;
+    int fd = T(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    T(fcntl(fd, F_GETFD));
+    T(connect(fd, ADDRESS(to)));
+    T(await(fd, POLLOUT));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(connect(fd, ADDRESS(to)));
+    T(connect(fd, ADDRESS(to)));
+    T(getpeername(fd, (struct sockaddr *)&name, &len));
+    T(name.sin_port == to.sin_port);
+    struct sockaddr_in here = name_of(own, 0);
+    T(bind(fd, ADDRESS(here)));
+    T(listen(fd, 1));
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    T(connect(fd, &none, sizeof none));
+    tell("accept L A");
+    tell("drain A");
+}
+
+CASE(connect_arguments) {
+    int fd = T(stream());
+    struct sockaddr_in to = name_of(peer, 9);
+    T(connect(fd, (struct sockaddr *)&to, 3));
+    T(connect(fd, (struct sockaddr *)&to, 8));
+    T(connect(fd, NULL, sizeof to));
+    to.sin_family = AF_UNIX;
+    T(connect(fd, ADDRESS(to)));
+    T(connect(900, ADDRESS(to)));
+    T(connect(1, ADDRESS(to)));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(listen(900, 1));
+    T(shutdown(900, 0));
+    T(shutdown(fd, 7));
+}
+
+CASE(connect_bound) {
+    int fd = T(stream());
+    struct sockaddr_in name = name_of(own, 0), to = name_of(peer, atoi(tell("listen L"))), got;
+    socklen_t len = sizeof got;
+    T(bind(fd, ADDRESS(name)));
+    int port = port_of(fd);
+    T(connect(fd, ADDRESS(to)));
+    T(port_of(fd) == port);
+    T(getsockname(fd, (struct sockaddr *)&got, &len));
+    out("from %s", inet_ntoa(got.sin_addr));
+}
+
+CASE(bind_beside_a_connection) {
+    int fd = T(stream()), other = T(stream());
+    struct sockaddr_in name = name_of(own, 0), to = name_of(peer, atoi(tell("listen L")));
+    T(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+    T(setsockopt(other, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+    T(bind(fd, ADDRESS(name)));
+    name = name_of(own, port_of(fd));
+    T(connect(fd, ADDRESS(to)));
+    T(bind(other, ADDRESS(name)));
+}
+
+CASE(connect_to_port_0) {
+    int fd = T(stream());
+    struct sockaddr_in to = name_of(peer, 0);
+    T(connect(fd, ADDRESS(to)));
+}
+
+CASE(shutdown_write) {
+    int fd = accepted("A");
+    char bytes[16] = "";
+    T(send(fd, "bye", 3, 0));
+    T(shutdown(fd, SHUT_WR));
+    T(shutdown(fd, SHUT_WR));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP | POLLHUP));
+    tell("drain A");
+    tell("send A still");
+    T(recv(fd, bytes, 5, MSG_WAITALL) == 4 ? 4 : -1);
+}
+
+CASE(shutdown_write_then_answer) {
+    int fd = accepted("A");
+    char bytes[16] = "";
+    T(shutdown(fd, SHUT_WR));
+    tell("drain A");
+    tell("send A still");
+    tell("close A");
+    T(recv(fd, bytes, 16, MSG_WAITALL));
+    out("%s", bytes);
+    T(recv(fd, bytes, 16, 0));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    struct sockaddr_in name;
+    socklen_t len = sizeof name;
+    T(getpeername(fd, (struct sockaddr *)&name, &len));
+    T(shutdown(fd, SHUT_RDWR));
+}
+
+CASE(shutdown_read) {
+    int fd = accepted("A");
+    char bytes[16];
+    T(shutdown(fd, SHUT_RD));
+    T(recv(fd, bytes, 16, 0));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    T(send(fd, "on", 2, 0));
+    tell("read A 2");
+    tell("send A late");
+    T(recv(fd, bytes, 4, 0) >= 0);
+    T(shutdown(fd, SHUT_RDWR));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+}
+
+CASE(peer_shuts) {
+    int fd = accepted("A");
+    char bytes[16] = "";
+    tell("send A last");
+    tell("shut A");
+    T(await(fd, POLLRDHUP));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    T(recv(fd, bytes, 16, MSG_WAITALL));
+    T(recv(fd, bytes, 16, MSG_PEEK));
+    T(send(fd, "more", 4, 0));
+    tell("read A 4");
+    T(close(fd));
+    tell("drain A");
+}
+
+CASE(peer_resets) {
+    int fd = accepted("A");
+    char bytes[16];
+    tell("send A hello");
+    T(await(fd, POLLIN));
+    tell("reset A");
+    T(await(fd, POLLRDHUP));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    struct sockaddr_in name;
+    socklen_t len = sizeof name;
+    T(getpeername(fd, (struct sockaddr *)&name, &len));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(recv(fd, bytes, 5, 0));
+    T(recv(fd, bytes, 5, 0));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(shutdown(fd, SHUT_WR));
+}
+
+CASE(peer_resets_then_send) {
+    int fd = accepted("A");
+    tell("reset A");
+    T(await(fd, POLLRDHUP));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    char byte;
+    T(recv(fd, &byte, 1, 0));
+}
+
+CASE(peer_closed_then_send) {
+    int fd = accepted("A");
+    tell("close A");
+    T(await(fd, POLLRDHUP));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(await(fd, POLLHUP));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    char byte;
+    T(recv(fd, &byte, 1, 0));
+}
+
+CASE(close_with_unread_data) {
+    int fd = accepted("A");
+    tell("send A unread");
+    T(await(fd, POLLIN));
+    T(close(fd));
+    tell("drain A");
+}
+
+CASE(close_with_linger_0) {
+    int fd = accepted("A");
+    struct linger linger = {1, 0};
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+    T(close(fd));
+    tell("drain A");
+}
+
+CASE(close_with_linger) {
+    int fd = accepted("A");
+    struct linger linger = {1, 3};
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+    T(send(fd, "data", 4, 0));
+    T(close(fd));
+    tell("drain A");
+}
+
+CASE(numbers_are_reused) {
+    int a = T(stream()), b = T(stream());
+    T(close(a));
+    T(open("/dev/null", O_RDONLY));
+    T(close(a));
+    T(stream());
+    T(dup(b));
+    T(dup2(b, a));
+    T(close(b));
+    T(accepted("A"));
+    T(connected("B"));
+    T(epoll_create1(0));
+}
+
+CASE(bind_beside_what_was_accepted) {
+    int fd = listener();
+    struct sockaddr_in name = name_of(own, port_of(fd));
+    tell("connect A %s %d", own, port_of(fd));
+    T(accept(fd, NULL, NULL));
+    T(close(fd));
+    T(bind(stream(), ADDRESS(name)));
+}
+
+CASE(bind_after_close) {
+    int fd = listener(), port = port_of(fd);
+    tell("connect A %s %d", own, port);
+    int new = T(accept(fd, NULL, NULL));
+    T(close(fd));
+    struct sockaddr_in name = name_of(own, port);
+    fd = T(stream());
+    T(close(new));
+    tell("drain A");
+    tell("close A");
+    T(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+    T(bind(fd, ADDRESS(name)));
+    T(listen(fd, 1));
+    int other = T(stream());
+    T(setsockopt(other, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+    T(bind(other, ADDRESS(name)));
+}
+
+CASE(reuse_port) {
+    int one = T(stream()), other = T(stream());
+    struct sockaddr_in name = name_of(own, 0);
+    T(set_option(one, SOL_SOCKET, SO_REUSEPORT, 1));
+    T(bind(one, ADDRESS(name)));
+    name = name_of(own, port_of(one));
+    T(bind(other, ADDRESS(name)));
+    T(set_option(other, SOL_SOCKET, SO_REUSEPORT, 1));
+    T(bind(other, ADDRESS(name)));
+    T(listen(one, 1));
+    T(listen(other, 1));
+}

@@ -1,0 +1,86 @@
+//! How sockets end when their programs cannot say more: exit, `exec`, a listener that goes or is shut down.
+
+use super::*;
+
+/// Holds an accepted connection, as the shim does.
+fn hold(pair: &Pair, slot: u32) {
+    pair.server.slot(slot).references.fetch_add(1, Ordering::AcqRel);
+    let record = pair.server.region.process(0).unwrap();
+    record.holds[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
+}
+
+/// True once the client has got so many bytes and then an orderly end.
+fn got_and_ended(pair: &Pair, client: u32, got: &mut usize, expected: usize) -> bool {
+    *got += pair.client.read(client, usize::MAX).len();
+    assert_eq!(pair.client.state(client) & slot_state::FAILED, 0, "reset after {got} bytes");
+    *got == expected && pair.client.state(client) & slot_state::PEER_FINISHED != 0
+}
+
+#[test]
+fn what_a_program_closed_before_it_ended_is_still_sent() {
+    let mut pair = Pair::new(11, WireConfig { delay: Duration::from_millis(20), ..WireConfig::default() });
+    let (listener, client, server) = pair.established(80);
+    hold(&pair, server);
+    let expected = pair.server.write(server, &pattern(RINGS as usize, 1));
+    pair.server.request(server, slot_request::CLOSE);
+    pair.server.request(listener, slot_request::CLOSE);
+    // Before the engine has looked at either.
+    let now = pair.now;
+    pair.server.core.obey(Command::RemoveRegion(RegionId(1)), now);
+    let mut got = 0;
+    pair.until("all of it", |pair| got_and_ended(pair, client, &mut got, expected));
+    pair.client.request(client, slot_request::CLOSE);
+    pair.until("gone", |pair| pair.server.socket_paths() == 0);
+}
+
+#[test]
+fn a_new_program_image_closes_what_it_does_not_take_over() {
+    let mut pair = Pair::new(12, WireConfig::default());
+    let (_, client, server) = pair.established(80);
+    hold(&pair, server);
+    let expected = pair.server.write(server, b"last words");
+    pair.server.region.process(0).unwrap().ends_well.store(1, Ordering::Release);
+    let program = pair.server.core.programs.values().next().unwrap().clone();
+    let now = pair.now;
+    pair.server.core.on_process_gone(&program, 0, now);
+    let mut got = 0;
+    pair.until("the end", |pair| got_and_ended(pair, client, &mut got, expected));
+}
+
+#[test]
+fn a_listener_in_the_place_of_another_resets_none_of_its_connections() {
+    let mut pair = Pair::new(13, WireConfig::default());
+    let (first, client, server) = pair.established(80);
+    pair.server.request(first, slot_request::CLOSE);
+    let now = pair.now;
+    pair.server.core.listen_to_programs(now);
+    let second = pair.listen(81);
+    assert_eq!(first, second, "the test is about the same slot");
+    let expected = pair.server.write(server, b"last words");
+    pair.server.request(server, slot_request::CLOSE);
+    pair.server.request(second, slot_request::CLOSE);
+    let mut got = 0;
+    pair.until("the end", |pair| got_and_ended(pair, client, &mut got, expected));
+}
+
+#[test]
+fn a_listener_that_is_shut_down_refuses_and_may_listen_again() {
+    let mut pair = Pair::new(14, WireConfig::default());
+    let listener = pair.listen(80);
+    let waiting = pair.connect(80);
+    pair.until("connected", |pair| pair.client.state(waiting) & slot_state::CONNECTED != 0);
+    pair.server.request(listener, slot_request::SHUTDOWN_READ);
+    pair.until("reset", |pair| pair.client.state(waiting) & slot_state::FAILED != 0);
+    assert_eq!(pair.server.state(listener) & slot_state::LISTENING, 0);
+    let late = pair.connect(80);
+    pair.until("refused", |pair| pair.client.state(late) & slot_state::FAILED != 0);
+    assert_eq!(pair.client.slot(late).error.load(Ordering::Relaxed), libc::ECONNREFUSED);
+
+    pair.server.slot(listener).requests.store(0, Ordering::Release);
+    let now = pair.now;
+    assert_eq!(pair.server.call(call_op::LISTEN, listener, [16, 0, 0, 0], now), 0);
+    assert_eq!(pair.server.accept(listener), None, "what waited before is gone");
+    let client = pair.connect(80);
+    pair.until("accept", |pair| pair.server.accept(listener).is_some());
+    assert_eq!(pair.client.state(client) & slot_state::FAILED, 0);
+}

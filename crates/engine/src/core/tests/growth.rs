@@ -1,0 +1,143 @@
+//! Rings that grow with the connection's need.
+
+use super::*;
+
+/// Half of a round trip.
+const DELAY: Duration = Duration::from_millis(50);
+
+/// What stands in the slots: receive and send ring.
+fn rings(host: &Host, slot: u32) -> (u32, u32) {
+    let slot = host.slot(slot);
+    (slot.receive_size.load(Ordering::Relaxed), slot.send_size.load(Ordering::Relaxed))
+}
+
+/// What the sockets' class is charged.
+fn charged(host: &Host) -> u64 {
+    host.core.policy.class(0).memory.buffer_bytes()
+}
+
+fn long_path(seed: u64, change: impl Fn(&mut EngineSettings)) -> Pair {
+    let (a, b) = wire(seed, WireConfig { delay: DELAY, ..WireConfig::default() });
+    Pair {
+        client: Host::with([10, 0, 0, 2], a, 256 << 10, &change),
+        server: Host::with([10, 0, 0, 1], b, 256 << 10, &change),
+        now: Time::from_millis(1),
+    }
+}
+
+/// Moves so much from the client to the server, which checks it; the time that it took.
+fn upload(pair: &mut Pair, client: u32, server: u32, len: usize) -> Duration {
+    let bytes = pattern(len, 5);
+    let (mut sent, mut got) = (0, Vec::new());
+    let begun = pair.now;
+    pair.until("transfer", |pair| {
+        sent += pair.client.write(client, &bytes[sent..]);
+        got.extend(pair.server.read(server, usize::MAX));
+        got.len() == len
+    });
+    assert!(got == bytes, "the streams differ");
+    pair.now.since(begun)
+}
+
+#[test]
+fn a_long_path_gets_larger_rings_on_both_sides() {
+    let mut pair = long_path(1, |_| {});
+    let (_, client, server) = pair.established(80);
+    assert_eq!(rings(&pair.client, client), (64 << 10, 64 << 10), "small at first");
+    assert_eq!(rings(&pair.server, server), (64 << 10, 64 << 10));
+    let took = upload(&mut pair, client, server, 24 << 20);
+    let (up, down) = (rings(&pair.client, client), rings(&pair.server, server));
+    assert_eq!((up.1, down.0), (4 << 20, 4 << 20), "the direction that is used");
+    assert_eq!((up.0, down.1), (64 << 10, 64 << 10), "and no other");
+    // 64 KiB a round trip would take 38 s.
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    let expected = (64 << 10) + (4 << 20);
+    let program = pair.client.core.programs.values().next().unwrap().clone();
+    assert_eq!(program.ring_bytes(), expected, "the rings before are given back");
+    assert_eq!(charged(&pair.client), expected, "what is held is charged, and not more");
+    pair.client.request(client, slot_request::CLOSE);
+    pair.server.request(server, slot_request::CLOSE);
+    pair.until("both gone", |pair| pair.client.socket_paths() == 0);
+    assert_eq!((charged(&pair.client), charged(&pair.server)), (0, 0), "everything returns");
+}
+
+#[test]
+fn loss_while_rings_are_exchanged_harms_nothing() {
+    for seed in 0..6 {
+        let mut pair = Pair::new(seed, WireConfig { loss: 0.01, reorder: 0.02, ..hard_wire() });
+        let (_, client, server) = pair.established(80);
+        upload(&mut pair, client, server, 3 << 20);
+        assert!(
+            rings(&pair.server, server).0 > RINGS && rings(&pair.client, client).1 > RINGS,
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn a_program_that_does_not_read_gets_the_ordinary_ring_and_not_more() {
+    let mut pair = long_path(2, |_| {});
+    let (_, client, server) = pair.established(80);
+    let bytes = pattern(1 << 20, 6);
+    let mut sent = 0;
+    for _ in 0..2_000 {
+        sent += pair.client.write(client, &bytes[sent..]);
+        pair.step();
+    }
+    assert_eq!(rings(&pair.server, server).0, 256 << 10);
+    assert_eq!(rings(&pair.client, client).1, 256 << 10);
+    // What a window cannot say exactly is not promised.
+    assert!((512 << 10) - sent < 128, "both full: {sent}");
+    let mut got = Vec::new();
+    pair.until("the rest", |pair| {
+        sent += pair.client.write(client, &bytes[sent..]);
+        got.extend(pair.server.read(server, usize::MAX));
+        got.len() == bytes.len()
+    });
+    assert!(got == bytes);
+}
+
+#[test]
+fn what_the_program_set_is_as_far_as_its_rings_grow() {
+    let mut pair = long_path(3, |_| {});
+    let listener = pair.listen(80);
+    let client = pair.client.open(slot_kind::STREAM, pair.now);
+    pair.client.slot(client).asked_send_buffer.store(100_000, Ordering::Relaxed);
+    let now = pair.now;
+    assert_eq!(pair.client.call(call_op::CONNECT, client, [SERVER, 80, 0, 0], now), 0);
+    let mut accepted = None;
+    pair.until("accept", |pair| {
+        accepted = accepted.or_else(|| pair.server.accept(listener));
+        accepted.is_some()
+    });
+    let server = accepted.unwrap();
+    pair.server.slot(server).asked_receive_buffer.store(20_000, Ordering::Relaxed);
+    upload(&mut pair, client, server, 4 << 20);
+    assert_eq!(rings(&pair.client, client).1, 128 << 10);
+    assert_eq!(rings(&pair.server, server).0, 64 << 10, "a window never shrinks");
+}
+
+#[test]
+fn a_lock_that_is_never_let_go_keeps_its_own_rings_small() {
+    let mut pair = long_path(4, |_| {});
+    let (_, client, server) = pair.established(80);
+    pair.client.slot(client).send_lock.store(7, Ordering::Relaxed);
+    pair.server.slot(server).receive_lock.store(u32::MAX, Ordering::Relaxed);
+    upload(&mut pair, client, server, 1 << 20);
+    assert_eq!((rings(&pair.client, client).1, rings(&pair.server, server).0), (64 << 10, 64 << 10));
+    assert_eq!(pair.client.slot(client).send_lock.load(Ordering::Relaxed), 7);
+    pair.client.slot(client).send_lock.store(0, Ordering::Relaxed);
+    pair.server.slot(server).receive_lock.store(0, Ordering::Relaxed);
+    upload(&mut pair, client, server, 4 << 20);
+    assert!(rings(&pair.client, client).1 > 64 << 10 && rings(&pair.server, server).0 > 64 << 10);
+    assert_eq!(pair.client.slot(client).send_lock.load(Ordering::Relaxed), 0, "given back");
+}
+
+#[test]
+fn growth_leaves_memory_to_others() {
+    // 1 MiB: a receive ring of 256 KiB takes 192 KiB more, of 896 free; a send ring 256 KiB, of as many.
+    let mut pair = long_path(5, |settings| settings.policy_memory[0] = Some(1 << 20));
+    let (_, client, server) = pair.established(80);
+    upload(&mut pair, client, server, 4 << 20);
+    assert_eq!((rings(&pair.client, client).1, rings(&pair.server, server).0), (64 << 10, 256 << 10));
+}

@@ -1,0 +1,239 @@
+//! Rings that grow: a stream begins with small ones, and the engine exchanges them for larger ones as the connection
+//! needs it.
+//!
+//! ```text
+//!   first      what every connection begins with
+//!     │        the program is slower than the network for a moment (receive ring half full, send ring three quarters)
+//!   ordinary   what scheduling on this machine asks for (`receive_buffer`, `send_buffer`)
+//!     │        the path is long: twice what passes in a round trip (`scoutline_proto`'s sizing)
+//!   most       `receive_buffer_max`, `send_buffer_max`; or what the program has set (SO_RCVBUF, SO_SNDBUF; socket(7))
+//! ```
+//! The program copies under a lock of the direction, in shared memory. The engine *tries* to take that lock, and puts the
+//! growth off when somebody has it: then nobody is within the ring, and offset and size change together. It never waits,
+//! so a program that keeps its lock for ever, or writes garbage there, only keeps its own rings small.
+//!
+//! What stands in a receive ring is copied over (the old ring goes back at once; with a lot in it the growth is put off).
+//! A send ring that has to grow is full, so what stands there stays, below the position of the exchange, until the peer
+//! has acknowledged it. The shim needs to know nothing of that: what it may write is still the size less what is
+//! outstanding. Both rings count in the budget of the class, and a growth leaves most of that to others.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use scoutline_abi::layout::{ENGINE_HOLDS, MAX_AHEAD};
+
+use super::SocketEnd;
+use crate::arena::Ring;
+use crate::settings::EngineSettings;
+
+/// The rings that a connection begins with.
+const FIRST: u32 = 64 << 10;
+/// What is copied at most: some ten microseconds of the engine's time.
+const MAX_COPY: u64 = 256 << 10;
+/// A growth is no reason to refuse connections: so many times as much must be left.
+const LEAVES: u64 = 4;
+/// The least that a program can have.
+const LEAST: u32 = 4 << 10;
+
+/// Sizes of one ring, powers of two in bytes: see the module's drawing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    receive: Size,
+    send: Size,
+}
+
+/// Of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    first: u32,
+    ordinary: u32,
+    most: u32,
+}
+
+impl Size {
+    fn new(ordinary: u32, most: u32, grows: bool) -> Size {
+        Size { first: if grows { FIRST.min(ordinary) } else { ordinary }, ordinary, most: most.max(ordinary) }
+    }
+
+    /// The size that a ring should have, if that is more than it has.
+    #[inline]
+    fn wanted(self, size: u32, need: u32, presses: bool) -> Option<u32> {
+        let to = need.min(self.most).max(if presses { self.ordinary } else { 0 });
+        (to > size).then_some(to)
+    }
+
+    /// With what the program has set; 0: nothing. What it set is as far as the ring grows, and it need not be needed to
+    /// be had.
+    fn asked(self, bytes: u32) -> Size {
+        if bytes == 0 {
+            return self;
+        }
+        let most = bytes.clamp(LEAST, 1 << 31).next_power_of_two().min(self.most);
+        Size { first: self.first.min(most), ordinary: most, most }
+    }
+}
+
+impl Sizes {
+    /// Of sockets for which nobody has asked anything.
+    pub(crate) fn configured(settings: &EngineSettings) -> Sizes {
+        let grows = settings.buffers_grow;
+        let size = |ordinary, most: u32| Size::new(ordinary, if grows { most } else { ordinary }, grows);
+        Sizes {
+            receive: size(settings.receive_buffer, settings.receive_buffer_max),
+            send: size(settings.send_buffer, settings.send_buffer_max),
+        }
+    }
+
+    /// The rings of a connection at first: receive and send.
+    pub(crate) fn first(&self) -> (u32, u32) {
+        (self.receive.first, self.send.first)
+    }
+
+    /// The rings of a datagram socket, which do not grow.
+    pub(crate) fn datagram(&self) -> (u32, u32) {
+        (self.receive.ordinary, self.send.ordinary)
+    }
+}
+
+impl SocketEnd {
+    /// Its sizes with what its program has asked for.
+    fn asked_sizes(&self) -> Sizes {
+        let (sizes, slot) = (self.sizes.get(), self.shared());
+        Sizes {
+            receive: sizes.receive.asked(slot.asked_receive_buffer.load(Ordering::Relaxed)),
+            send: sizes.send.asked(slot.asked_send_buffer.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// It is to have rings of these sizes. What they are at first, or those of connections that it accepts.
+    pub(crate) fn begin_with(&self, sizes: Sizes) -> (u32, u32) {
+        self.sizes.set(sizes);
+        self.asked_sizes().first()
+    }
+
+    /// What the program may have written beyond what is acknowledged: in the largest ring, or in files.
+    pub(crate) fn most_written(&self) -> u64 {
+        MAX_AHEAD.max(u64::from(self.sizes.get().send.most))
+    }
+
+    /// Makes the receive ring larger if it should be, with a need of `need` bytes. True when it did.
+    #[inline]
+    pub(super) fn fit_receive(&self, need: u32) -> bool {
+        let size = self.receive.get().size;
+        let held = self.received.get().saturating_sub(self.consumed.get());
+        let presses = held > u64::from(size / 2);
+        if self.sizes.get().receive.wanted(size, need, presses).is_none() {
+            return false;
+        }
+        self.asked_sizes().receive.wanted(size, need, presses).is_some_and(|to| self.grow_receive(to))
+    }
+
+    /// The same of the send ring.
+    #[inline]
+    pub(super) fn fit_send(&self, need: u32) -> bool {
+        let size = self.send.get().size;
+        let held = self.written.get().saturating_sub(self.freed.get());
+        // However long the path, a ring that the program does not fill is large enough.
+        if held <= u64::from(size / 4 * 3) || self.sizes.get().send.wanted(size, need, true).is_none() {
+            return false;
+        }
+        self.asked_sizes().send.wanted(size, need, true).is_some_and(|to| self.grow_send(to))
+    }
+
+    fn grow_receive(&self, to: u32) -> bool {
+        let slot = self.shared();
+        let before = self.receive.get();
+        let until = self.stored.get().max(self.received.get());
+        let more = u64::from(to - before.size);
+        if until - self.read_consumed() > MAX_COPY.min(u64::from(before.size)) || !self.leaves_room(more) {
+            return false;
+        }
+        let Some(_held) = Held::try_take(&slot.receive_lock) else { return false };
+        let from = self.read_consumed();
+        let Some(ring) = self.take_larger(to, more) else { return false };
+        self.copy_over(before, ring, from, until);
+        self.receive.set(ring);
+        self.program.give_ring(before);
+        slot.receive_offset.store(ring.offset, Ordering::Relaxed);
+        slot.receive_size.store(ring.size, Ordering::Release);
+        true
+    }
+
+    fn grow_send(&self, to: u32) -> bool {
+        let slot = self.shared();
+        if self.send_before.get().is_some() || self.has_extents() || !self.leaves_room(u64::from(to)) {
+            return false;
+        }
+        let Some(_held) = Held::try_take(&slot.send_lock) else { return false };
+        let before = self.send.get();
+        // Nobody is writing: this is all that stands in the old ring.
+        let until = slot.send_tail.load(Ordering::Acquire);
+        let fits = until.checked_sub(self.freed.get()).is_some_and(|held| held <= u64::from(before.size));
+        if !fits || slot.extents_tail.load(Ordering::Acquire) != self.extents_taken.get() {
+            return false;
+        }
+        let Some(ring) = self.take_larger(to, u64::from(to)) else { return false };
+        self.send.set(ring);
+        self.send_before.set(Some((before, until)));
+        slot.send_offset.store(ring.offset, Ordering::Relaxed);
+        slot.send_size.store(ring.size, Ordering::Release);
+        true
+    }
+
+    /// All that stood in the send ring before the last exchange is acknowledged.
+    #[cold]
+    pub(super) fn leave_ring_before(&self) {
+        if let Some((before, _)) = self.send_before.take() {
+            self.program.give_ring(before);
+            if let Some((memory, bytes)) = &mut *self.charged.borrow_mut() {
+                memory.refund(u64::from(before.size));
+                *bytes -= u64::from(before.size);
+            }
+        }
+    }
+
+    fn leaves_room(&self, more: u64) -> bool {
+        self.charged.borrow().as_ref().is_some_and(|(memory, _)| memory.has_room(more * LEAVES))
+    }
+
+    /// A ring that is charged, `more` bytes beyond what is now.
+    fn take_larger(&self, to: u32, more: u64) -> Option<Ring> {
+        let mut charged = self.charged.borrow_mut();
+        let (memory, bytes) = charged.as_mut()?;
+        let ring = self.program.take_ring(to)?;
+        memory.take_over(more);
+        *bytes += more;
+        Some(ring)
+    }
+
+    fn copy_over(&self, from: Ring, to: Ring, mut at: u64, until: u64) {
+        while at < until {
+            let left = |ring: Ring| u64::from(ring.size) - at % u64::from(ring.size);
+            let len = (until - at).min(left(from)).min(left(to)) as usize;
+            let span = |ring: Ring| self.program.region.ring_spans(ring.offset, ring.size, at, len);
+            let (Some(source), Some(target)) = (span(from), span(to)) else { return };
+            // SAFETY: both spans are `len` bytes of our mapping, since `len` reaches no ring's end; two rings of one
+            // arena do not overlap. What the other process may scribble there meanwhile is its own data.
+            unsafe {
+                std::ptr::copy_nonoverlapping(source[0].memory.as_ptr(), target[0].memory.as_ptr(), len);
+            }
+            at += len as u64;
+        }
+    }
+}
+
+/// A direction's lock, held by the engine. Given back on drop.
+struct Held<'a>(&'a AtomicU32);
+
+impl Held<'_> {
+    fn try_take(word: &AtomicU32) -> Option<Held<'_>> {
+        word.compare_exchange(0, ENGINE_HOLDS, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Held(word))
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // Only our own: the word is shared memory.
+        let _ = self.0.compare_exchange(ENGINE_HOLDS, 0, Ordering::Release, Ordering::Relaxed);
+    }
+}

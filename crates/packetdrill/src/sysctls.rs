@@ -1,0 +1,48 @@
+//! The kernel's settings of TCP, as far as ours can be set so: scripts for packetdrill begin by setting the kernel up.
+
+use std::fs;
+
+use scoutline_conformance::stack::Setting;
+use scoutline_proto::tcp::{Algorithm, ecn};
+
+/// Where the kernel has them, for this network namespace.
+const FOLDER: &str = "/proc/sys/net/ipv4";
+
+/// The setting that the kernel has, on top of `setting`. What cannot be read stays as it is.
+pub(crate) fn apply(setting: Setting) -> Setting {
+    apply_from(setting, |name| fs::read_to_string(format!("{FOLDER}/{name}")).ok())
+}
+
+fn apply_from(mut setting: Setting, read: impl Fn(&str) -> Option<String>) -> Setting {
+    let word = |name: &str| read(name).map(|text| text.trim().to_owned());
+    if let Some(algorithm) = word("tcp_congestion_control").and_then(|name| Algorithm::by_name(&name)) {
+        setting.tcp.congestion = algorithm;
+    }
+    // 1: asked for and agreed to; 2: agreed to.
+    setting.tcp.ecn = match word("tcp_ecn").as_deref() {
+        Some("0") => ecn::Policy::Off,
+        Some("1") => ecn::Policy::Offer,
+        Some("2") => ecn::Policy::Accept,
+        _ => setting.tcp.ecn,
+    };
+    setting.tcp.no_timestamps = word("tcp_timestamps").as_deref() == Some("0");
+    setting
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_has_is_taken_over() {
+        let setting = apply_from(Setting::default(), |name| match name {
+            "tcp_congestion_control" => Some("reno\n".into()),
+            "tcp_ecn" => Some("1\n".into()),
+            "tcp_timestamps" => Some("0\n".into()),
+            _ => None,
+        });
+        assert_eq!(setting.tcp.congestion, Algorithm::NewReno);
+        assert_eq!(setting.tcp.ecn, ecn::Policy::Offer);
+        assert!(setting.tcp.no_timestamps);
+    }
+}
