@@ -46,10 +46,11 @@ pub(crate) fn is_served_address(name: Name) -> bool {
 pub(crate) fn address_for(own: Address, interface: u32) -> Address {
     let networks = served();
     let networks = networks.as_ref().map_or(&[][..], |networks| networks.as_slice());
-    if networks.iter().any(|network| network.address == own) {
+    if networks.iter().any(|network| network.address == own && network.is_ours()) {
         return own;
     }
-    let there = networks.iter().find(|network| network.scope == interface && network.address.is_v4());
+    let on = |network: &&Network| network.scope == interface && network.address.is_v4() && network.is_ours();
+    let there = networks.iter().find(on);
     there.map_or(own, |network| network.address)
 }
 
@@ -59,7 +60,8 @@ pub(crate) fn is_broadcast(address: Address) -> bool {
         || any_served(|network| {
             // RFC 3021: networks of 31 bits and hosts have none.
             let host_bits = 128 - u32::from(network.prefix_len);
-            address.is_v4()
+            network.is_ours()
+                && address.is_v4()
                 && network.address.is_v4()
                 && (2..=32).contains(&host_bits)
                 && network.contains(address)
@@ -89,13 +91,17 @@ pub(crate) fn leads_to_group(name: Name) -> bool {
 
 /// True for the number of an interface of ours.
 pub(crate) fn is_served_interface(number: u32) -> bool {
-    any_served(|network| network.scope == number)
+    any_served(|network| network.scope == number && network.is_ours())
 }
 
 /// The interface that has an address of ours.
 pub(crate) fn interface_of(address: Address) -> Option<u32> {
     let networks = served()?;
-    networks.as_slice().iter().find(|network| network.address == address).map(|network| network.scope)
+    networks
+        .as_slice()
+        .iter()
+        .find(|network| network.address == address && network.is_ours())
+        .map(|network| network.scope)
 }
 
 /// True when paths lead to an address.
