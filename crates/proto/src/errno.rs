@@ -28,8 +28,6 @@ pub const EPROTO: i32 = 71;
 pub const EOPNOTSUPP: i32 = 95;
 /// Host is down.
 pub const EHOSTDOWN: i32 = 112;
-/// Permission denied: an administrator forbids it (IPv6).
-pub const EACCES: i32 = 13;
 
 use scoutline_wire::{icmp, icmpv6};
 
