@@ -214,8 +214,24 @@ pub struct Facts {
     pub hop_limit: u8,
     /// Outward, IPv4: no router may fragment it.
     pub dont_fragment: bool,
+    /// Outward: Linux's number of the interface by which it is to leave, where its destination does not say; 0: any.
+    pub scope: u32,
+    /// Outward, to a group or to everybody: who gets it.
+    pub reach: Reach,
     /// For stream data moving inward: the position in the stream of the first byte of the body.
     pub stream_position: u64,
+}
+
+/// Who gets a datagram to a group or to everybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Who is on the link, and members on this machine.
+    #[default]
+    All,
+    /// Who is on the link (IP_MULTICAST_LOOP off).
+    Link,
+    /// Members on this machine (IP_MULTICAST_TTL 0).
+    Machine,
 }
 
 /// What is known of the transport checksum.

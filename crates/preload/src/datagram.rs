@@ -193,6 +193,12 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
     if flags & MSG_OOB != 0 {
         return err(libc::EOPNOTSUPP);
     }
+    if socket.state() & is::BOUND == 0 {
+        let bound = crate::life::bind_anywhere(socket);
+        if bound < 0 {
+            return bound;
+        }
+    }
     let len = total(iov);
     let header = match record_for(socket, len, to, said) {
         Ok(record) => record.to_bytes(),

@@ -15,7 +15,7 @@ use scoutline_base::Address;
 use crate::control::{UDP_GRO, UDP_SEGMENT};
 
 use crate::slot::Socket;
-use crate::{errors, options, real};
+use crate::{errors, groups, options, real};
 
 /// IP_MTU_DISCOVER's values beyond those of libc.
 const PMTUDISC_INTERFACE: u8 = 4;
@@ -51,7 +51,7 @@ const IP_MULTICAST_ALL: c_int = 49;
 const IPV6_MULTICAST_ALL: c_int = 29;
 
 /// Options that say how to send.
-const SENDING: [(c_int, c_int); 10] = [
+const SENDING: [(c_int, c_int); 12] = [
     (IPPROTO_IP, libc::IP_TOS),
     (IPPROTO_IP, libc::IP_TTL),
     (IPPROTO_IP, libc::IP_MULTICAST_TTL),
@@ -62,6 +62,8 @@ const SENDING: [(c_int, c_int); 10] = [
     (IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS),
     (IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
     (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    (IPPROTO_IP, libc::IP_MULTICAST_IF),
+    (IPPROTO_IPV6, libc::IPV6_MULTICAST_IF),
 ];
 
 /// True for options that this module keeps.
@@ -89,7 +91,18 @@ pub(crate) fn set(
         return None;
     }
     let result = real::ours(real::setsockopt(fd, level, name, from, len) as isize);
-    Some(if result < 0 { result } else { take_over(fd, socket, level, name) })
+    if result < 0 {
+        return Some(result);
+    }
+    let taken = take_over(fd, socket, level, name);
+    // The kernel tells an address only, which there may be none of.
+    if (level, name) == (IPPROTO_IP, libc::IP_MULTICAST_IF)
+        && len as usize >= size_of::<libc::ip_mreqn>()
+        && let Ok(given) = options::value::<libc::ip_mreqn>(from, len)
+    {
+        socket.slot.group_interface[0].store(given.imr_ifindex.unsigned_abs(), Ordering::Relaxed);
+    }
+    Some(taken)
 }
 
 /// `getsockopt` where the kernel's socket does not know better.
@@ -130,7 +143,7 @@ fn take_over(fd: c_int, socket: Socket, level: c_int, name: c_int) -> isize {
         }
         (IPPROTO_IP, IP_MULTICAST_ALL) => keep(socket, want::OWN_GROUPS, value == 0),
         (IPPROTO_IPV6, IPV6_MULTICAST_ALL) => keep(socket, want::OWN_GROUPS6, value == 0),
-        _ if SENDING.contains(&(level, name)) => take_over_sending(socket, level, name, value),
+        _ if SENDING.contains(&(level, name)) => take_over_sending(fd, socket, level, name, value),
         _ => {
             let flag = FLAGS.iter().find(|&&(l, n, _)| (l, n) == (level, name)).map_or(0, |&(_, _, bit)| bit);
             if flag & (want::ERRORS | want::ERRORS6) != 0 && value != 0 {
@@ -154,7 +167,16 @@ fn keep(socket: Socket, flag: u32, on: bool) {
     }
 }
 
-fn take_over_sending(socket: Socket, level: c_int, name: c_int, value: c_int) {
+fn take_over_sending(fd: c_int, socket: Socket, level: c_int, name: c_int, value: c_int) {
+    match (level, name) {
+        (IPPROTO_IP, libc::IP_MULTICAST_IF) => {
+            return socket.slot.group_interface[0].store(groups::outgoing_of(fd), Ordering::Relaxed);
+        }
+        (IPPROTO_IPV6, libc::IPV6_MULTICAST_IF) => {
+            return socket.slot.group_interface[1].store(value.max(0).unsigned_abs(), Ordering::Relaxed);
+        }
+        _ => {}
+    }
     let word = &socket.slot.send_options[usize::from(level == IPPROTO_IPV6)];
     let mut options = SendOptions::from_word(word.load(Ordering::Relaxed));
     let octet = value.clamp(0, 255) as u8;

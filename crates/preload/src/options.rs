@@ -391,6 +391,14 @@ fn kernel_value<T: Copy>(fd: c_int, name: c_int, mut value: T) -> T {
     value
 }
 
+/// True when SO_BROADCAST is on.
+pub(crate) fn may_broadcast(fd: c_int) -> bool {
+    match crate::table::socket(fd).and_then(Socket::at) {
+        Some(socket) => kept_bit(socket, kept::BROADCAST) != 0,
+        None => of_kernel(fd, libc::SO_BROADCAST) != 0,
+    }
+}
+
 /// An option of the kernel's socket, 0 when it has none.
 pub(crate) fn of_kernel(fd: c_int, name: c_int) -> c_int {
     kernel_int(fd, SOL_SOCKET, name)

@@ -93,6 +93,7 @@ impl Core {
                 self.tell_transport(&end, argument(0), call, now)
             }
             call_op::GET_OPTION => self.tell_option(&end, argument(0), call),
+            call_op::MEMBERSHIP => self.change_membership(&end, call),
             call_op::TOO_LONG => {
                 let error = ErrorRecord {
                     errno: libc::EMSGSIZE as u32,
@@ -137,6 +138,9 @@ impl Core {
             return Err(libc::EINVAL);
         }
         let protocol = protocol_of(end);
+        if protocol == TCP && self.is_for_many(local.address) {
+            return Err(libc::EADDRNOTAVAIL);
+        }
         let nets: Vec<usize> = self.places_of(end, local).into_iter().map(|(net, _)| net).collect();
         if nets.is_empty() {
             return Err(libc::EADDRNOTAVAIL);
@@ -349,6 +353,7 @@ impl Core {
             Some(remote) => self.source_towards(net, bound.address, remote.address),
             // Without IPv6 on that net there is only IPv4.
             None if !self.covers(net, bound) => Some(Address::UNSPECIFIED_V4),
+            None if self.is_for_many(bound.address) => Some(bound.address.unspecified()),
             None => Some(bound.address),
         };
         let address = address.ok_or(libc::EADDRNOTAVAIL)?;
@@ -394,6 +399,8 @@ impl Core {
             self.bind_flow(id, key);
             return Ok(());
         }
+        // What it is bound to may be a group, which its path cannot send from.
+        end.shared().local_address.store(bound.address);
         self.listen_for_datagrams(end, net, bound, (class.number, id));
         self.make_side_paths(end, net, bound)
     }
@@ -421,7 +428,9 @@ impl Core {
             let Granted { class, stands, .. } = self.granted(ruled, end);
             // What is promised is promised to the first.
             let stands = Stands { asks: Asks::Level, ..stands };
-            let local = if self.covers(net, bound) {
+            let local = if self.is_for_many(bound.address) {
+                Endpoint::new(bound.address.unspecified(), bound.port)
+            } else if self.covers(net, bound) {
                 bound
             } else {
                 Endpoint::new(Address::UNSPECIFIED_V4, bound.port)

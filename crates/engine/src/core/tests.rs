@@ -605,6 +605,7 @@ fn datagrams_there_and_back() {
 
 mod admission;
 mod classes;
+mod datagrams;
 mod defer;
 mod ends;
 mod floods;

@@ -8,7 +8,7 @@ use scoutline_abi::datagram::{ErrorRecord, HEADER_LEN, Record, origin, record_fl
 use scoutline_abi::layout::{datagram_flag, slot_request, slot_state};
 use scoutline_base::DeviceId;
 use scoutline_path::{
-    Attributes, Body, Burst, Context, Control, CreateError, DropReason, Effect, Facts, Message, Name,
+    Attributes, Body, Burst, Context, Control, CreateError, DropReason, Effect, Facts, Message, Name, Reach,
     Segmentation, SegmentationKind, Stage, Told,
 };
 use scoutline_ring::{Block, Pool};
@@ -80,13 +80,33 @@ impl DatagramStage {
     /// True for a datagram that leaves by another device. Where no way leads the protocol says so.
     fn leaves_elsewhere(&self, message: &Message) -> bool {
         let Sends::Own { routing, device } = &self.sends else { return false };
-        let way = message.facts.destination.and_then(|to| routing.towards(to, 0).ok());
+        let way = message.facts.destination.and_then(|to| routing.towards(to, message.facts.scope).ok());
         way.is_some_and(|net| net != usize::from(device.0))
     }
 
     /// The socket.
     pub(crate) fn end(&self) -> &Rc<SocketEnd> {
         &self.end
+    }
+
+    /// RFC 3376 §3.1: what goes to a group is for who is in it, or takes what others on this machine are in.
+    fn wants(&self, facts: &Facts) -> bool {
+        let (Some(group), Some(source)) = (facts.destination, facts.source) else { return true };
+        if !group.is_multicast() {
+            return true;
+        }
+        let own = if group.is_v4() { datagram_flag::OWN_GROUPS } else { datagram_flag::OWN_GROUPS6 };
+        let all = self.end.shared().datagram_flags.load(Ordering::Relaxed) & own == 0;
+        self.end.memberships.want(self.interface, group, source, all)
+    }
+
+    /// A datagram of this machine's to a group that the socket is in, or to everybody.
+    pub(crate) fn receive_looped(&self, message: &Message) {
+        let mut open = None;
+        if self.wants(&message.facts) && self.receive(message, self.gathers(), &mut open) {
+            self.close_record(&mut open);
+            self.end.signal();
+        }
     }
 
     fn gathers(&self) -> bool {
@@ -243,6 +263,7 @@ impl DatagramStage {
     fn facts_of(&self, record: &Record) -> Facts {
         let cut = record.segment > 0 && record.len > u32::from(record.segment);
         let local_port = self.end.shared().local_port.load(Ordering::Relaxed) as u16;
+        let no_hops = record.flags & record_flag::HOP_LIMIT != 0 && record.hop_limit == 0;
         let to = (record.port != 0).then_some((record.address, (local_port, record.port)));
         Facts {
             destination: to.map(|(address, _)| address),
@@ -250,6 +271,12 @@ impl DatagramStage {
             source: Some(record.own).filter(|own| !own.is_unspecified()),
             tos: record.tos,
             hop_limit: if record.flags & record_flag::HOP_LIMIT == 0 { 0 } else { record.hop_limit },
+            scope: record.interface,
+            reach: match record.flags & record_flag::NO_LOOP {
+                _ if no_hops => Reach::Machine,
+                0 => Reach::All,
+                _ => Reach::Link,
+            },
             dont_fragment: record.flags & record_flag::DONT_FRAGMENT != 0,
             segmentation: cut.then_some(Segmentation {
                 kind: SegmentationKind::Udp,
@@ -296,6 +323,9 @@ impl Stage for DatagramStage {
         let gathers = self.gathers();
         for message in burst.drain(..) {
             match &message.body {
+                Body::Block { .. } if !self.wants(&message.facts) => {
+                    context.drop_message(message, DropReason::NotForUs);
+                }
                 Body::Block { .. } => {
                     // Of several together the first may have found room.
                     let before = self.end.received.get();

@@ -19,6 +19,7 @@ use crate::extend::Duty;
 use crate::file::FileMap;
 use crate::program::Program;
 use crate::socket::growth::Sizes;
+use crate::socket::membership::Memberships;
 use crate::socket::module::Standing;
 use crate::wishes::Wishes;
 
@@ -93,6 +94,8 @@ pub(crate) struct SocketEnd {
     pub(crate) duty: Cell<Duty>,
     /// The program has closed it.
     pub(crate) closed: Cell<bool>,
+    /// The groups that it is in.
+    pub(crate) memberships: Memberships,
     /// Datagrams that found no room.
     pub(crate) lost: Cell<u32>,
     /// What the way to the peer, or the link, carries: our own copy.
@@ -143,6 +146,7 @@ impl SocketEnd {
             freed: Cell::new(0),
             duty: Cell::default(),
             closed: Cell::new(false),
+            memberships: Memberships::default(),
             lost: Cell::new(0),
             mtu: Cell::new(0),
             errors: Cell::default(),

@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{accept, ip_options, life, options, table};
+use crate::{accept, groups, ip_options, life, options, table};
 
 #[unsafe(no_mangle)]
 extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -82,6 +82,14 @@ extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    if let Some(result) = groups::set(fd, level, name, value, len) {
+        return finish_int(result);
+    }
+    let translated = groups::outgoing(level, name, value, len);
+    let (value, len) = match &translated {
+        Some(by_number) => (std::ptr::from_ref(by_number).cast(), size_of_val(by_number) as socklen_t),
+        None => (value, len),
+    };
     let socket = if level == SOL_SCOUT { life::adopt_for_options(fd) } else { ours(fd) };
     if let Some(socket) = socket {
         return finish_int(options::set(fd, socket, level, name, value, len));

@@ -12,13 +12,10 @@ use scoutline_wire::{checksum, icmpv6, ipv4};
 
 use super::as_icmp4;
 use crate::eth::frame_start;
-use crate::{Interface, errno, nd};
+use crate::{Interface, errno, mld, nd};
 
 /// The most that an error quotes of its cause, so that it fits every link (RFC 4443 §2.4 (c)).
 const MAX_QUOTE: usize = ipv6::MIN_MTU as usize - ipv6::HEADER_LEN - icmpv6::HEADER_LEN;
-
-/// The shortest query: that of version 1 (RFC 2710 §3).
-const QUERY_LEN: usize = 24;
 
 /// The stage of the ICMPv6 path.
 pub struct Icmp6Stage {
@@ -85,16 +82,20 @@ impl Icmp6Stage {
         turned.push(Message { head: Head::default(), body: message.body, facts });
     }
 
-    /// RFC 3810 §6.2: a router asks which groups have listeners, so that switches go on passing them. Ours are those of
-    /// neighbour discovery.
+    /// RFC 3810 §6.2: a router asks which groups have listeners, so that switches go on passing them. Those of neighbour
+    /// discovery are told at once, those of sockets when the time has come.
     fn on_query(&mut self, message: &Message, context: &mut Context<'_>) {
         let from_link =
             message.facts.source.is_some_and(Address::is_link_local) && message.facts.hop_limit == 1;
-        if !from_link || message.bytes().len() < QUERY_LEN {
+        if !from_link || message.bytes().len() < mld::QUERY_LEN {
             return context.account.on_drop(DropReason::Malformed);
         }
         if !self.interface.icmp_errors.borrow_mut().take(context.now) {
             return context.account.on_drop(DropReason::RateLimited);
+        }
+        match mld::query(message.bytes()) {
+            Some(query) => self.interface.groups6.borrow_mut().on_query(&query, context.now),
+            None => return context.account.on_drop(DropReason::Malformed),
         }
         for own in self.interface.ip6.addresses() {
             context.out.push(nd::report_frame(&self.interface, own.address, nd::Report::IsExclude));

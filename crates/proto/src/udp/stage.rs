@@ -2,8 +2,11 @@
 
 use std::rc::Rc;
 
-use scoutline_base::{Address, Endpoint, Time};
-use scoutline_path::{Body, Burst, Checksum, Context, Control, DropReason, Facts, Message, Stage};
+use scoutline_base::{Address, Endpoint};
+use scoutline_path::{
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, Message, Reach, Stage,
+};
+use scoutline_ring::Block;
 use scoutline_wire::{checksum, ipv4, ipv6, udp};
 
 use crate::Interface;
@@ -80,8 +83,8 @@ impl UdpStage {
             }
             return false;
         }
-        match self.give(message, context.now) {
-            Ok(()) => true,
+        match self.give(message, context) {
+            Ok(leaves) => leaves,
             Err(reason) => {
                 context.account.on_drop(reason);
                 false
@@ -89,7 +92,8 @@ impl UdpStage {
         }
     }
 
-    fn give(&self, message: &mut Message, now: Time) -> Result<(), DropReason> {
+    /// Makes a datagram; false when it stays on this machine.
+    fn give(&self, message: &mut Message, context: &mut Context<'_>) -> Result<bool, DropReason> {
         let len = message.body_len();
         // A connected socket may still send to somebody else (RFC 1122 §4.1.4, connect(2)).
         let remote = match (message.facts.destination, message.facts.ports) {
@@ -105,6 +109,12 @@ impl UdpStage {
             return Err(DropReason::Malformed);
         }
         let source = self.source(message, remote.address).ok_or(DropReason::NoRoute)?;
+        if remote.address.is_multicast() || self.interface.is_everybody(remote.address) {
+            self.loop_back(message, (source, remote), context);
+            if message.facts.reach == Reach::Machine {
+                return Ok(false);
+            }
+        }
         let len = len + udp::HEADER_LEN;
         let header = udp::Header {
             source_port: self.local.port,
@@ -117,7 +127,7 @@ impl UdpStage {
         let pseudo = checksum::pseudo_header(source, remote.address, ipv4::PROTOCOL_UDP, len);
         // Fragments cannot be completed by a device: the sum runs over all of them.
         let mtu = match remote.address.as_v6() {
-            Some(remote) => self.interface.ip6.path_mtu(remote, now),
+            Some(remote) => self.interface.ip6.path_mtu(remote, context.now),
             None => self.interface.mtu.get(),
         };
         let fragmented = len + ip_len > usize::from(mtu);
@@ -149,7 +159,7 @@ impl UdpStage {
         if let Some(segmentation) = &mut message.facts.segmentation {
             segmentation.header_len = udp::HEADER_LEN as u16;
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -162,6 +172,27 @@ impl UdpStage {
         }
         let bound = Some(self.local.address).filter(|local| !local.is_unspecified() && !is_group(*local));
         bound.or_else(|| self.interface.source_for(remote))
+    }
+}
+
+impl UdpStage {
+    /// RFC 1112 §7.1, RFC 1122 §3.3.6: sockets of this machine get what goes to their groups, and to everybody, too.
+    fn loop_back(&self, message: &Message, (source, to): (Address, Endpoint), context: &mut Context<'_>) {
+        if message.facts.reach == Reach::Link || !self.interface.accepts(to.address) {
+            return;
+        }
+        let bytes = message.bytes();
+        let body = Body::Block { block: Block::from_bytes(bytes.into()), range: 0..bytes.len() as u32 };
+        let facts = Facts {
+            device: self.interface.device,
+            arrival: context.now,
+            source: Some(source),
+            destination: Some(to.address),
+            ports: Some((self.local.port, to.port)),
+            hop_limit: if message.facts.hop_limit == 0 { 1 } else { message.facts.hop_limit },
+            ..message.facts.clone()
+        };
+        context.effects.push(Effect::Loop(Message { body, facts, ..Message::default() }));
     }
 }
 
