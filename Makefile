@@ -8,11 +8,12 @@ RELEASE := $(TARGET)/release
 # Experiments and demo need root: network namespaces, packet sockets.
 SUDO    := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 
-.PHONY: help deps build packetdrill demo test check bench install uninstall clean
+.PHONY: help deps build packetdrill demo test test-kernels check bench install uninstall clean
 
 help:
 	@echo 'make demo     a preferred client stays fast: set-up, build, run, table, figure'
 	@echo 'make test     all tests, against the real nginx, apache, redis, curl, iperf3, wrk, python'
+	@echo 'make test-kernels  a smoke test on other kernels, under QEMU (downloads Debian packages)'
 	@echo 'make check    format, clippy with warnings as errors, documentation'
 	@echo 'make bench    every experiment, quick (NAME=prefer for one, QUICK= for full length)'
 	@echo 'make build    the release build'
@@ -34,6 +35,10 @@ demo: deps build
 # The release build is what integration tests start; they find it through SCOUTLINE_BIN.
 test: deps build
 	SCOUTLINE_BIN="$(abspath $(RELEASE))/scoutline" $(CARGO) test --workspace --locked
+
+# Not part of `test`: it downloads kernels and qemu. Some minutes.
+test-kernels: build
+	./scripts/test-kernels
 
 check:
 	$(CARGO) fmt --all --check

@@ -4,9 +4,13 @@
 //! tests `corpus.rs` of the crates include these files by path and replay `corpus-kept/NAME/` on stable.
 
 pub mod bytes;
+pub mod control;
 pub mod demux;
 pub mod edge;
+pub mod neighbours;
 pub mod reassembly;
+pub mod reassembly6;
+pub mod region;
 pub mod request;
 pub mod tcp_operations;
 pub mod tcp_pair;

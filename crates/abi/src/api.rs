@@ -364,6 +364,9 @@ pub struct ProgramRow {
     pub processes: u64,
     /// Sockets.
     pub sockets: u64,
+    /// How often it wanted io_uring and was refused.
+    #[serde(default)]
+    pub rings_refused: u64,
 }
 
 /// The module graph and the live paths.

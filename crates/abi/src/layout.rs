@@ -78,6 +78,8 @@ pub struct EngineWord {
     pub state: AtomicU32,
     /// The core the engine runs on, plus one; 0: not pinned. A shim on the same core never spins.
     pub cpu_plus_one: AtomicU32,
+    /// How often shims have refused io_uring. Written by shims, seldom.
+    pub rings_refused: AtomicU32,
 }
 
 /// Words on a cache line of their own.
@@ -297,6 +299,8 @@ pub mod slot_option {
     pub const MAX_PACING_RATE: u64 = 36;
     /// TCP_INFO: only to be asked for. A second argument n asks for its bytes from 32 n on, which the arguments are then.
     pub const INFO: u64 = 37;
+    /// TCP_NOTSENT_LOWAT in bytes; 0: not set.
+    pub const UNSENT_LOW_WATER: u64 = 38;
 
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;
@@ -342,6 +346,8 @@ pub mod slot_state {
     pub const BOUND: u32 = 1 << 5;
     /// What it sends must stand in its ring: no extents.
     pub const COPIES: u32 = 1 << 6;
+    /// Its peer has sent urgent data: `urgent_mark` counts.
+    pub const URGENT: u32 = 1 << 7;
 }
 
 /// Bits of [`Slot::requests`], set by shims.
@@ -354,6 +360,8 @@ pub mod slot_request {
     pub const ABORT: u32 = 1 << 2;
     /// `shutdown(SHUT_RD)`.
     pub const SHUTDOWN_READ: u32 = 1 << 3;
+    /// What is written up to `urgent_to` is urgent (MSG_OOB). Set before it is written; taken by the engine.
+    pub const URGENT: u32 = 1 << 4;
 }
 
 /// Bits of [`Slot::flags`], of the open file description, set by shims.
@@ -418,6 +426,8 @@ pub struct Slot {
     /// How important its path is: 0 idle, else its priority plus one; of a listening socket, the most important
     /// connection that waits.
     pub importance: AtomicU32,
+    /// How far the outgoing stream has been sent, the low half of the position. Only kept while `unsent_low_water` is set.
+    pub sent: AtomicU32,
 
     // Line 1: written by shims.
     /// Bytes ever taken from the receive ring.
@@ -444,6 +454,9 @@ pub struct Slot {
     /// TCP_KEEPIDLE in seconds; then TCP_KEEPINTVL in seconds << 16 | TCP_KEEPCNT. 0: not set. The shim's own: the
     /// engine hears of them by `OPTION`.
     pub keep_alive_times: [AtomicU32; 2],
+    /// From where on in the outgoing stream the program holds back what fills no segment (TCP_CORK, MSG_MORE), plus one; 0:
+    /// nowhere. Set before what is held back is written, cleared after what follows it.
+    pub held_from: AtomicU64,
 
     // Line 2: ports (engine), timeouts (shim).
     /// Port, host byte order.
@@ -471,8 +484,10 @@ pub struct Slot {
     pub scope: AtomicU32,
     /// Messages under way (SCM_RIGHTS) that hold it. Written by shims.
     pub in_flight: AtomicU32,
-    /// Spare.
-    pub spare3: AtomicU32,
+    /// TCP_NOTSENT_LOWAT in bytes; 0: not set.
+    pub unsent_low_water: AtomicU32,
+    /// TCP_DEFER_ACCEPT in seconds; 0 off.
+    pub defer_accept_s: AtomicU32,
 
     // Lines 3 to 5: who waits.
     /// Non-zero words of `sets`, one bit each; set by shims, never cleared by them.
@@ -493,8 +508,18 @@ pub struct Slot {
     pub local_address: AtomicAddress,
     /// The peer's.
     pub remote_address: AtomicAddress,
+    // Line 6 as well: what few sockets have.
+    /// Position of the urgent byte of the incoming stream plus one; 0: there never was one. Written by the engine.
+    pub urgent_mark: AtomicU64,
+    /// `urgent_mark` of the last byte that was read out of band. Written by shims.
+    pub urgent_taken: AtomicU64,
+    /// Where the urgent part of the outgoing stream ends. Written by shims.
+    pub urgent_to: AtomicU64,
+    /// The poll set whose pipe tells the socket's owner (F_SETOWN) of urgent data, by SIGURG, plus one; 0: none. Written by
+    /// shims.
+    pub owner_set: AtomicU32,
     /// Spare.
-    pub spare4: [AtomicU64; 4],
+    pub spare4: AtomicU32,
 
     // Line 7: datagrams. Written by the engine:
     /// Where the ring of errors lies in the arena: [`crate::datagram::ERROR_COUNT`] of

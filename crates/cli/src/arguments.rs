@@ -77,6 +77,15 @@ over. A file with a mistake changes nothing. SIGHUP to the daemon does the same,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Answer the trapped calls of a program (`run --trap` starts this by itself)
+    #[command(hide = true)]
+    Supervise {
+        /// The program's process
+        pid: u32,
+        /// Start the supervisor as nobody's child
+        #[arg(long)]
+        detach: bool,
+    },
     /// Undo what the daemon changed, once it has ended (it starts this by itself)
     #[command(hide = true, name = scoutline_daemon::guard::COMMAND)]
     Guard,
@@ -143,9 +152,13 @@ Examples:
   scoutline run -- curl http://10.0.0.2/
   scoutline run -- python3 -m http.server --bind 10.0.0.1 80
   scoutline run --background -- rsync -a /data/ 10.0.0.2::backup
+  scoutline run --trap -- ./server-in-go
 
-The program is started with libscoutline_preload.so under it. Statically linked and setuid programs cannot be
-served that way; they are refused with the reason.
+The program is started with libscoutline_preload.so under it. Statically linked programs, those in Go, and setuid
+ones cannot be served that way; they are refused with the reason.
+
+With --trap the program's calls about sockets are trapped instead (seccomp user notification), and a second process
+answers them and moves the bytes. That serves static programs and Go's, and whatever they start; it is slower.
 
 With --background the program gets what nobody else wants: its paths stand at the idle level, whatever their class,
 its threads are on SCHED_IDLE and its disk I/O is in the idle class; so it is for all that it starts. Where its
@@ -157,6 +170,9 @@ pub(crate) struct Run {
     /// Only in idle time of network, processor and disk
     #[arg(long)]
     pub(crate) background: bool,
+    /// Trap the program's calls instead of preloading: for static programs and those in Go
+    #[arg(long)]
+    pub(crate) trap: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,

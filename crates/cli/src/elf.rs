@@ -11,6 +11,9 @@ use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, plain};
 /// Scripts may name scripts as interpreters; Linux stops there too (fs/exec.c).
 const MAX_DEPTH: usize = 5;
 const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
+/// Most bytes of notes that are looked at.
+const MAX_NOTES: u64 = 64 << 10;
 
 /// The file that `exec` would take for this name.
 pub(crate) fn find(name: &Path) -> Result<PathBuf, Failure> {
@@ -122,13 +125,33 @@ fn check_elf(program: &Path, file: &mut File, start: &[u8]) -> Result<(), Failur
         .chunks_exact(size)
         .map(|header| u32::from_le_bytes([header[0], header[1], header[2], header[3]]));
     if kinds.into_iter().any(|kind| kind == PT_INTERP) {
-        return Ok(());
+        return if is_go(file, headers.chunks_exact(size)) {
+            let why = "is a Go program, whose system calls pass the C library by; run it with `scoutline run --trap`";
+            Err(refused(program, why))
+        } else {
+            Ok(())
+        };
     }
     Err(refused(
         program,
-        "is statically linked, so no library can be preloaded under it; build it dynamically (for Go: with cgo, for \
-         Rust: a -gnu target) or run it on the kernel without scoutline",
+        "is statically linked, so no library can be preloaded under it; run it with `scoutline run --trap`, or build \
+         it dynamically (for Rust: a -gnu target)",
     ))
+}
+
+/// Whether some note says so: Go's linker writes its build id as one (cmd/internal/buildid).
+fn is_go<'a>(file: &mut File, headers: impl Iterator<Item = &'a [u8]>) -> bool {
+    let long = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte));
+    let mut notes = headers.filter(|header| long(&header[..4]) == u64::from(PT_NOTE));
+    notes.any(|header| {
+        let mut bytes = Vec::new();
+        let read = file.seek(SeekFrom::Start(long(&header[8..16])));
+        let read = read
+            .and_then(|_| file.by_ref().take(long(&header[32..40]).min(MAX_NOTES)).read_to_end(&mut bytes));
+        // Length of the name, of the description, the kind, and then the name (elf(5)).
+        let is_build_id = |note: &[u8]| note[..4] == *b"\x04\0\0\0" && note[8..] == *b"\x04\0\0\0Go\0\0";
+        read.is_ok() && bytes.windows(16).any(is_build_id)
+    })
 }
 
 /// The dynamic linker ignores LD_PRELOAD where a program gains privileges (ld.so(8), secure-execution mode).

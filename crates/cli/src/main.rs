@@ -18,6 +18,7 @@ mod run;
 mod set;
 mod stat;
 mod top;
+mod trap;
 mod up;
 
 use std::process::ExitCode;
@@ -51,6 +52,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Demo(arguments) => experiment::demo(&arguments),
         Command::Bench(arguments) => experiment::bench(&arguments),
         Command::Load { arguments } => experiment::load(arguments),
+        Command::Supervise { pid, detach } => trap::supervise(pid, detach),
         Command::Guard => up::guard(),
         Command::Man { dir } => manual::man(&dir),
         Command::Completions { shell } => manual::completions(shell),

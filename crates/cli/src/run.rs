@@ -2,7 +2,8 @@
 //!
 //! The environment tells the preload library what it needs: `SCOUTLINE_ATTACH` is the attach socket and
 //! `SCOUTLINE_REQUIRED=1` makes it an error not to reach the daemon; with `--background`, `SCOUTLINE_BACKGROUND=1`
-//! has it say so. Children inherit all of it, and the scheduling of threads and disk too.
+//! has it say so. Children inherit all of it, and the scheduling of threads and disk too. With `--trap` the program
+//! has none of it; its supervisor does ([`crate::trap`]).
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -17,6 +18,7 @@ use crate::arguments::Run;
 use crate::client::unreachable;
 use crate::elf;
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, plain};
+use crate::trap;
 
 const LIBRARY: &str = "libscoutline_preload.so";
 
@@ -27,9 +29,18 @@ pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
     let program = elf::find(Path::new(name))?;
     let mut command = Command::new(&program);
     command.arg0(name).args(rest);
-    match prepare(arguments, &program) {
+    let prepared = prepare(arguments, &program);
+    if arguments.background {
+        command.env("SCOUTLINE_BACKGROUND", "1");
+        scoutline_daemon::lower_process()
+            .map_err(|error| Failure::failed(format!("cannot lower the program: {}", plain(&error))))?;
+    }
+    match prepared {
+        Ok(on_paths) if arguments.trap => trap::enter(&program, on_paths, arguments.background)?,
         Ok(on_paths) => {
             command.envs(on_paths);
+            // Without the privilege only the library refuses it, to who asks by the C library.
+            let _ = scoutline_trap::refuse_io_uring();
         }
         // What can be had in idle time without us is had all the same.
         Err(failure) if arguments.background => eprintln!(
@@ -40,11 +51,6 @@ pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
         ),
         Err(failure) => return Err(failure),
     }
-    if arguments.background {
-        command.env("SCOUTLINE_BACKGROUND", "1");
-        scoutline_daemon::lower_process()
-            .map_err(|error| Failure::failed(format!("cannot lower the program: {}", plain(&error))))?;
-    }
     let error = command.exec();
     let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
     Err(Failure::new(code, format!("cannot run {}: {}", program.display(), plain(&error))))
@@ -52,7 +58,9 @@ pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
 
 /// Sees that the program's sockets can be on paths; the environment that puts them there.
 fn prepare(arguments: &Run, program: &Path) -> Result<[(&'static str, OsString); 3], Failure> {
-    elf::check(program)?;
+    if !arguments.trap {
+        elf::check(program)?;
+    }
     let control =
         std::path::absolute(&arguments.control.control).unwrap_or(arguments.control.control.clone());
     let attach = scoutline_daemon::attach_path(&control);

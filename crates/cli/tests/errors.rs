@@ -204,7 +204,7 @@ fn programs_that_cannot_run_on_paths() {
     let built =
         Command::new("gcc").args(["-static", "-o", &binary, &source]).status().expect("gcc (make deps)");
     assert!(built.success());
-    refused(&scoutline(&["run", "--", &binary]), 126, &[&binary, "statically linked", "dynamically"]);
+    refused(&scoutline(&["run", "--", &binary]), 126, &[&binary, "statically linked", "--trap"]);
     // In the background it runs all the same: its threads and its disk need nothing of us.
     let output = scoutline(&["run", "--background", "--", &binary]);
     let text = String::from_utf8_lossy(&output.stderr);

@@ -18,6 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -260,9 +261,10 @@ impl AttachServer {
             }
         };
         // The executable's own name, where we can see it: policy must not rest on what a program says of itself.
+        // Only the supervisor of a trapped program, which is this very executable, speaks for another one.
         let Peer { pid, uid } = connection.peer;
         let facts = ProgramFacts {
-            name: executable_of(pid).unwrap_or_else(|| message.name()),
+            name: executable_of(pid).filter(|_| !is_ours(pid)).unwrap_or_else(|| message.name()),
             user: Some(uid),
             cgroups: cgroups_of(pid),
             background: message.flags & flag::BACKGROUND != 0,
@@ -446,6 +448,15 @@ fn executable_of(pid: u32) -> Option<String> {
     let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let name = path.file_name()?.to_string_lossy().into_owned();
     Some(name.strip_suffix(" (deleted)").map_or(name.clone(), str::to_owned))
+}
+
+/// Whether a process runs this very executable.
+fn is_ours(pid: u32) -> bool {
+    let file = |process: &str| {
+        let found = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    file("self").is_some_and(|own| file(&pid.to_string()) == Some(own))
 }
 
 /// The control groups of a process: its path in each hierarchy (v2 has one, v1 one for each set of controllers).

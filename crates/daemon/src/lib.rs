@@ -15,6 +15,8 @@ mod attach;
 mod classes;
 mod control;
 mod daemon;
+#[doc(hidden)]
+pub mod dry;
 mod engine;
 pub mod guard;
 mod live;

@@ -45,6 +45,12 @@ impl MemoryPartner {
         self.wire.borrow_mut().advance(now);
     }
 
+    /// From now on the wire is like this, both ways; what is on its way arrives as it would have. What the ends say of
+    /// themselves ([`Partner::facts`]: MTU, offloads) stays as it was.
+    pub fn reshape(&mut self, config: WireConfig) {
+        self.wire.borrow_mut().config = config;
+    }
+
     /// What the wire has done to the packets for this end.
     pub fn wire_counters(&self) -> WireCounters {
         self.wire.borrow().directions[1 - self.outward].counters

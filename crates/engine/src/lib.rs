@@ -47,5 +47,6 @@ pub use crate::settings::{
 pub use scoutline_proto::ip6::Host6Config;
 pub use scoutline_proto::route::{Refusal, Route, Way};
 pub use scoutline_proto::tcp::Pacing;
+pub use scoutline_proto::tcp::ecn::Policy as Ecn;
 
 pub use crate::start::{Engine, EngineHandle, StartError};

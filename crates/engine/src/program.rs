@@ -10,6 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{EXCLUSIVE, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
 use scoutline_base::Address;
+use scoutline_ring::SleeperBell;
 use scoutline_sched::Level;
 
 use crate::arena::{Arena, Ring};
@@ -243,12 +244,13 @@ impl Program {
     /// Wakes who sleeps on a poll set, to do this; false when nobody does or it has been woken already.
     pub(crate) fn wake_set(&self, set: u32, duty: Duty) -> bool {
         let Some(shared) = self.region.set(set) else { return false };
-        if shared.sleepers.load(Ordering::SeqCst) == 0 {
+        let bell = SleeperBell { sleepers: &shared.sleepers, signalled: &shared.signalled };
+        if !bell.has_sleepers() {
             return false;
         }
         let sets = self.sets.borrow();
         let Some(SetEnd { pipe, .. }) = sets.get(&set) else { return false };
-        if shared.signalled.swap(1, Ordering::SeqCst) != 0 {
+        if !bell.claim() {
             return false;
         }
         self.raise(set, duty);
@@ -260,6 +262,15 @@ impl Program {
             woken.push(set);
         }
         true
+    }
+
+    /// Urgent data came for a socket whose owner is told by the pipe of this set (its number plus one; 0: it has none).
+    pub(crate) fn signal_owner(&self, set_plus_one: u32) {
+        let sets = self.sets.borrow();
+        if let Some(SetEnd { pipe, .. }) = set_plus_one.checked_sub(1).and_then(|set| sets.get(&set)) {
+            // SAFETY: as in `wake_set`.
+            unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
+        }
     }
 
     /// Threads that were woken and have not run yet: they wait in Linux's run queue.
@@ -321,6 +332,17 @@ fn reset(slot: &Slot) {
     slot.asked_send_buffer.store(0, relaxed);
     slot.asked_user_timeout_ms.store(0, relaxed);
     slot.asked_max_segment.store(0, relaxed);
+    slot.unsent_low_water.store(0, relaxed);
+    slot.defer_accept_s.store(0, relaxed);
+    slot.sent.store(0, relaxed);
+    slot.held_from.store(0, relaxed);
+    for times in &slot.keep_alive_times {
+        times.store(0, relaxed);
+    }
+    for mark in [&slot.urgent_mark, &slot.urgent_taken, &slot.urgent_to] {
+        mark.store(0, relaxed);
+    }
+    slot.owner_set.store(0, relaxed);
     slot.local_address.store(Address::UNSPECIFIED_V4);
     slot.remote_address.store(Address::UNSPECIFIED_V4);
     for address in [&slot.local_port, &slot.remote_port, &slot.scope] {

@@ -20,7 +20,18 @@ pub(crate) struct Wheel {
     now_tick: u64,
     levels: [Vec<Vec<Entry>>; LEVELS],
     occupied: [[u64; SLOTS / 64]; LEVELS],
+    /// By the index of its path: where its timer lies. A path has one at most, or whoever makes deadlines come nearer
+    /// again and again (a peer does) would leave a timer here each time.
+    places: Vec<Option<Place>>,
     count: usize,
+}
+
+/// Where a timer lies: level, slot, and which of that slot's.
+#[derive(Clone, Copy)]
+struct Place {
+    level: u8,
+    slot: u8,
+    index: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -36,17 +47,40 @@ impl Wheel {
             now_tick: now.as_nanos() >> TICK_SHIFT,
             levels: std::array::from_fn(|_| vec![Vec::new(); SLOTS]),
             occupied: [[0; SLOTS / 64]; LEVELS],
+            places: Vec::new(),
             count: 0,
         }
     }
 
-    /// Sets a timer for `path`. The caller keeps the returned moment (never before `at`, at most a tick later) and
-    /// does not set another timer that would fire later than it.
+    /// Sets the timer of `path`, in place of the one that it has. The caller keeps the returned moment (never before
+    /// `at`, at most a tick later) and does not set another timer that would fire later than it.
     pub(crate) fn arm(&mut self, path: PathId, at: Time) -> Time {
+        self.disarm(path);
         let tick = (at.as_nanos() >> TICK_SHIFT).max(self.now_tick) + 1;
         self.place(Entry { path, tick });
         self.count += 1;
         Time::from_nanos(tick << TICK_SHIFT)
+    }
+
+    /// Takes the timer of `path` away, or of one before it that had its index.
+    pub(crate) fn disarm(&mut self, path: PathId) {
+        let Some(place) = self.places.get_mut(path.index as usize).and_then(Option::take) else { return };
+        let entries = &mut self.levels[usize::from(place.level)][usize::from(place.slot)];
+        entries.swap_remove(place.index as usize);
+        self.count -= 1;
+        match entries.get(place.index as usize) {
+            Some(moved) => self.places[moved.path.index as usize] = Some(place),
+            None if entries.is_empty() => {
+                let (word, bit) = (usize::from(place.slot) / 64, 1 << (place.slot % 64));
+                self.occupied[usize::from(place.level)][word] &= !bit;
+            }
+            None => {}
+        }
+    }
+
+    /// Timers that are set.
+    pub(crate) fn len(&self) -> usize {
+        self.count
     }
 
     fn place(&mut self, entry: Entry) {
@@ -54,7 +88,12 @@ impl Wheel {
         let differing = (entry.tick ^ self.now_tick) | 1;
         let level = ((differing.ilog2() / SLOT_SHIFT) as usize).min(LEVELS - 1);
         let slot = (entry.tick >> (SLOT_SHIFT * level as u32)) as usize % SLOTS;
+        let (index, of) = (self.levels[level][slot].len() as u32, entry.path.index as usize);
         self.levels[level][slot].push(entry);
+        if self.places.len() <= of {
+            self.places.resize(of + 1, None);
+        }
+        self.places[of] = Some(Place { level: level as u8, slot: slot as u8, index });
         self.occupied[level][slot / 64] |= 1 << (slot % 64);
     }
 
@@ -81,6 +120,7 @@ impl Wheel {
             let slot = self.now_tick as usize % SLOTS;
             for entry in self.take(0, slot) {
                 debug_assert_eq!(entry.tick, self.now_tick);
+                self.places[entry.path.index as usize] = None;
                 self.count -= 1;
                 fire(entry.path);
             }
@@ -125,6 +165,29 @@ mod tests {
 
     use super::Wheel;
 
+    /// A peer that lets deadlines come nearer and go again must not fill the wheel.
+    #[test]
+    fn a_path_has_one_timer() {
+        let mut now = Time::from_millis(1);
+        let mut wheel = Wheel::new(now);
+        let (busy, other) = (PathId { index: 3, generation: 1 }, PathId { index: 1, generation: 1 });
+        wheel.arm(other, now + Duration::from_secs(7200));
+        for _ in 0..10_000 {
+            wheel.arm(busy, now + Duration::from_secs(7200));
+            wheel.arm(busy, now + Duration::from_millis(200));
+            wheel.arm(busy, now + Duration::from_millis(40));
+            assert_eq!(wheel.len(), 2);
+            now += Duration::from_millis(41);
+            let mut fired = Vec::new();
+            wheel.advance(now, |path| fired.push(path));
+            assert_eq!(fired, [busy]);
+        }
+        wheel.arm(PathId { index: 3, generation: 2 }, now + Duration::from_secs(1));
+        wheel.disarm(busy);
+        wheel.disarm(other);
+        assert_eq!((wheel.len(), wheel.next()), (0, None));
+    }
+
     /// Against a sorted list: every timer fires once, never early, at most one tick (and the step) late.
     #[test]
     fn fires_like_a_sorted_list() {
@@ -139,6 +202,19 @@ mod tests {
                 let promised = wheel.arm(PathId { index, generation: 0 }, at);
                 assert!(promised >= at && promised.since(at) <= Duration::from_nanos(2 << 20));
                 pending.push((index, promised));
+                if random.chance(0.2) {
+                    // Nearer than before, or gone.
+                    let at = random.below(pending.len() as u32) as usize;
+                    let (index, before) = pending[at];
+                    let path = PathId { index, generation: 0 };
+                    if random.chance(0.5) {
+                        wheel.disarm(path);
+                        pending.swap_remove(at);
+                    } else {
+                        let half = Duration::from_nanos(before.since(now).as_nanos() as u64 / 2);
+                        pending[at].1 = wheel.arm(path, now + half);
+                    }
+                }
                 if random.chance(0.3) {
                     if let Some(next) = wheel.next() {
                         let earliest = pending.iter().map(|p| p.1).min().unwrap();

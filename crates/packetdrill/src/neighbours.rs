@@ -35,10 +35,9 @@ pub(crate) fn frame(packet: &[u8], station: [u8; 6]) -> Vec<u8> {
 pub(crate) fn sort(frame: &[u8], station: [u8; 6]) -> Frame {
     let Some((link, packet)) = frame.split_at_checked(LINK_LEN) else { return Frame::Other };
     match [link[12], link[13]] {
-        IPV4 => Frame::Packet(packet.to_vec()),
         ARP => arp_answer(packet, station).map_or(Frame::Other, Frame::Question),
         IPV6 if is_link_talk(packet) => advertisement(packet, station).map_or(Frame::Other, Frame::Question),
-        IPV6 => Frame::Packet(packet.to_vec()),
+        IPV4 | IPV6 => Frame::Packet(packet.to_vec()),
         _ => Frame::Other,
     }
 }

@@ -109,13 +109,13 @@ impl Plugin {
                 }
                 answer
             }
-            None if is_main => match self.ask(Host::await_answer) {
-                Waited::Answered(answer) => answer,
-                _ => {
-                    eprintln!("scoutline: a call blocks, and nothing is left that could end it");
-                    Answer::error(libc::EDEADLK)
+            None if is_main => {
+                if let Waited::Answered(answer) = self.ask(Host::await_answer) {
+                    return answer;
                 }
-            },
+                eprintln!("scoutline: a call blocks, and nothing is left that could end it");
+                Answer::error(libc::EDEADLK)
+            }
             None => self.await_answer(),
         }
     }

@@ -277,8 +277,8 @@ fn events_come_once_by_edge() {
 fn longer_packets_than_the_links_are_taken_as_merged_ones() {
     let drill = Drill::new("");
     let (fd, theirs, ours) = drill.accepted();
-    drill.inject(40_001, 8080, (theirs, ours, ACK), &[7; 20_000]);
+    drill.inject(40_001, 8080, (theirs, ours, ACK), &vec![7; 20_000]);
     assert_eq!(drill.left().acknowledgment, theirs + 20_000);
-    let mut data = [0u8; 30_000];
+    let mut data = vec![0u8; 30_000];
     assert_eq!((drill.0.read)(drill.0.userdata, fd, data.as_mut_ptr().cast(), data.len()), 20_000);
 }

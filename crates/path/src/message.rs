@@ -69,6 +69,10 @@ pub enum Control {
     Consumed(u64),
     /// The program has put the outgoing stream in place up to this position.
     Written(u64),
+    /// From this position on the program holds back what fills no segment; `None`: nothing any more.
+    Held(Option<u64>),
+    /// What the program has written up to this position is urgent (MSG_OOB).
+    Urge(u64),
     /// The receive ring has grown to so many bytes.
     ReceiveBuffer(u32),
     /// No more will be written (`shutdown(SHUT_WR)`).
@@ -91,6 +95,10 @@ pub enum Control {
     Readable(u64),
     /// The peer has acknowledged the outgoing stream up to this position.
     Acknowledged(u64),
+    /// The byte at this position of the incoming stream is urgent. It may come later.
+    Urgent(u64),
+    /// The outgoing stream has been sent up to this position; only where [`Tuning::unsent_low_water`] asks for it.
+    Sent(u64),
     /// With a receive ring of so many bytes the program's reading does not limit the flow.
     NeedReceive(u32),
     /// With a send ring of so many bytes the program's writing does not limit the flow.
@@ -148,6 +156,8 @@ pub struct Tuning {
     pub quick_ack: u8,
     /// How often `quick_ack` was said.
     pub quick_ack_said: u8,
+    /// The program writes while less than this is unsent, in bytes, and so wants to hear what is sent; 0: it does not.
+    pub unsent_low_water: u32,
 }
 
 /// Header bytes, written from the back so that each stage prepends.

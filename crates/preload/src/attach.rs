@@ -333,7 +333,13 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     let exe_len =
         unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), exe.as_mut_ptr().cast(), exe.len()) }.max(0);
     let exe = &exe[..exe_len as usize];
-    let name = exe.rsplit(|&b| b == b'/').next().unwrap_or(exe);
+    let mut name = exe.rsplit(|&b| b == b'/').next().unwrap_or(exe);
+    // The supervisor of a trapped program stands for it.
+    let stands_for = real::getenv(c"SCOUTLINE_PROGRAM".as_ptr());
+    if !stands_for.is_null() {
+        // SAFETY: `getenv` answers a terminated string, and nobody changes the environment before `main`.
+        name = unsafe { CStr::from_ptr(stands_for) }.to_bytes();
+    }
     let mut hello = Message::new(kind::ATTACH, VERSION).named(name);
     if is_set(c"SCOUTLINE_BACKGROUND") {
         hello.flags |= flag::BACKGROUND;

@@ -1,9 +1,10 @@
 //! Questions to the engine: open, bind, listen, connect, options.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::{CALL_COUNT, Call, EXCLUSIVE, call_state, engine_state};
+use scoutline_ring::EngineBell;
 
 use crate::wait::Woken;
 use crate::{attach, lock, real, wait};
@@ -45,16 +46,10 @@ fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4], more: u64) 
     call.more.store(more, Ordering::Relaxed);
     call.state.store(call_state::POSTED, Ordering::Release);
     region.header().calls_pending.0[index / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    if region.header().engine.state.load(Ordering::SeqCst) != engine_state::POLLING {
+    let bell = EngineBell(&region.header().engine.state);
+    if bell.look_after_mark() != engine_state::POLLING {
         // A call is worth waking for even when the engine has given the core to Linux.
-        let state = &region.header().engine.state;
-        let _ = state.compare_exchange(
-            engine_state::SLEEPING,
-            engine_state::POLLING,
-            Ordering::SeqCst,
-            Ordering::Relaxed,
-        );
+        bell.claim(engine_state::SLEEPING, engine_state::POLLING);
         attach::ring();
     }
     let done = || call.state.load(Ordering::Acquire) == call_state::DONE;
@@ -64,9 +59,9 @@ fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4], more: u64) 
     }) {
         let alive = match set {
             Some(set) => {
-                set.shared.sleepers.fetch_add(1 + EXCLUSIVE, Ordering::SeqCst);
+                set.bell().enter(1 + EXCLUSIVE);
                 let alive = loop {
-                    fence(Ordering::SeqCst);
+                    set.bell().before_look();
                     if done() {
                         break true;
                     }
@@ -74,7 +69,7 @@ fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4], more: u64) 
                         break done();
                     }
                 };
-                set.shared.sleepers.fetch_sub(1 + EXCLUSIVE, Ordering::SeqCst);
+                set.bell().leave(1 + EXCLUSIVE);
                 alive
             }
             None => loop {

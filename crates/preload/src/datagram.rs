@@ -236,7 +236,7 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
                 };
                 gather(&first, &head, 0);
                 gather(&rest, iov, 0);
-                crate::stream::publish(socket, tail, step);
+                crate::stream::publish(socket, tail, step, 0);
                 drop(held);
                 socket.tell();
                 return len as isize;

@@ -6,8 +6,10 @@
 
 mod data;
 mod exec;
+mod interfaces;
 mod life;
 mod many;
+mod raw;
 
 use std::ffi::c_int;
 use std::slice;

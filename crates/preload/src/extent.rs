@@ -88,7 +88,7 @@ pub(crate) fn send(socket: Socket, from: c_int, at: Option<off_t>, want: usize) 
     extent.len.store(len as u32, Ordering::Relaxed);
     extent.file.store(file, Ordering::Relaxed);
     slot.extents_tail.store(pushed.wrapping_add(1), Ordering::Release);
-    publish(socket, tail, len);
+    publish(socket, tail, len, 0);
     drop(held);
     if at.is_none() {
         // SAFETY: plain system call.

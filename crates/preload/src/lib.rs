@@ -23,7 +23,7 @@
 //! table, real, lock, address   what the above stand on
 //! ```
 //!
-//! Left out on purpose: `syscall()` and io_uring; C's stdio on a socket (its reads and writes bypass every shim).
+//! Left out on purpose: io_uring, which is refused; C's stdio on a socket (its reads and writes bypass every shim).
 //! Nothing here allocates, locks a process-wide lock or logs while data moves.
 #![allow(unsafe_code)] // the C interface and shared memory are this crate's subject; blocks say why they hold
 
@@ -54,4 +54,5 @@ mod serve;
 mod slot;
 mod stream;
 mod table;
+mod urgent;
 mod wait;

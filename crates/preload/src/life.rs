@@ -19,7 +19,7 @@ use crate::reach::{
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
-use crate::{attach, call, epoll, options, own, real, table, wait};
+use crate::{attach, call, epoll, options, own, real, stream, table, wait};
 
 /// A fresh slot for `fd`, not yet entered in the table.
 fn open(fd: c_int, kind: u32, family: c_int) -> Result<Socket, isize> {
@@ -219,7 +219,10 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
     if socket.state() & is::LISTENING == 0 {
         socket.slot.requests.fetch_and(!(ask::SHUTDOWN | ask::SHUTDOWN_READ), Ordering::AcqRel);
     }
-    call::call(call_op::LISTEN, socket.index, [backlog.max(0) as u64, 0, 0, 0]).min(0) as isize
+    options::on_listen(socket);
+    // Below zero is very much, as on Linux.
+    let backlog = u64::from(backlog.cast_unsigned());
+    call::call(call_op::LISTEN, socket.index, [backlog, 0, 0, 0]).min(0) as isize
 }
 
 /// `connect`.
@@ -443,6 +446,11 @@ pub(crate) fn close(fd: c_int) -> c_int {
             let entry = table::put(fd, Entry::Kernel);
             let result = real::close(fd);
             let errno = real::errno();
+            if let Entry::Socket(slot) = entry
+                && let Some(socket) = Socket::at(slot)
+            {
+                stream::linger(socket);
+            }
             left(fd, entry);
             real::set_errno(errno);
             result

@@ -12,7 +12,7 @@ use scoutline_scout::SOL_SCOUT;
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{call, ip_options, real, scout};
+use crate::{call, ip_options, real, scout, stream, urgent};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -20,6 +20,12 @@ const SO_SNDTIMEO_NEW: c_int = 67;
 /// Buffers as Linux gives them to TCP before a program asks.
 const DEFAULT_RECEIVE_BUFFER: u32 = 131_072;
 const DEFAULT_SEND_BUFFER: u32 = 16_384;
+/// Not in `libc` for every target.
+const TCP_NOTSENT_LOWAT: c_int = 25;
+/// What stands for a waiting time below zero: over before anybody looks.
+const NO_TIME_US: u64 = 1;
+/// From here on SO_RCVTIMEO and SO_SNDTIMEO are for ever.
+const MAX_PATIENCE_S: i64 = i64::MAX / 1_000_000;
 /// SO_BUF_LOCK (Linux 5.14): which buffers a program has set; and its bits SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK.
 const SO_BUF_LOCK: c_int = 72;
 const SEND_LOCKED: c_int = 1;
@@ -97,6 +103,36 @@ fn tell_keep_alive(socket: Socket) -> isize {
     tell(socket, slot_option::KEEP_ALIVE, if on { value } else { 0 })
 }
 
+/// What a waiting time means, in microseconds; 0: for ever.
+fn patience(time: timeval) -> Result<u64, isize> {
+    if !(0..1_000_000).contains(&time.tv_usec) {
+        return Err(err(libc::EDOM));
+    }
+    match time.tv_sec {
+        // Linux: no time at all.
+        ..0 => Ok(NO_TIME_US),
+        // Beyond what it can count.
+        MAX_PATIENCE_S.. => Ok(0),
+        _ => Ok(microseconds(time).unwrap_or(0)),
+    }
+}
+
+/// TCP_DEFER_ACCEPT is kept as a number of retransmissions (`secs_to_retrans` of Linux): how long those take, in seconds.
+fn retransmission_times(seconds: c_int) -> u32 {
+    const MOST_S: u32 = 120;
+    const MOST: u32 = 255;
+    let (mut count, mut interval, mut period) = (1, 1, 1u32);
+    if seconds <= 0 {
+        return 0;
+    }
+    while seconds.unsigned_abs() > period && count < MOST {
+        count += 1;
+        interval = (2 * interval).min(MOST_S);
+        period += interval;
+    }
+    period
+}
+
 fn microseconds(time: timeval) -> Option<u64> {
     let (Ok(s), Ok(us)) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) else { return None };
     (us < 1_000_000).then(|| s.saturating_mul(1_000_000).saturating_add(us))
@@ -127,10 +163,14 @@ fn set_inner(
     }
     let slot = socket.slot;
     let int = || value::<c_int>(from, len);
+    if len.cast_signed() < 0 {
+        return Err(err(libc::EINVAL));
+    }
     match (level, name) {
         (SOL_SCOUT, _) => return scout::set(socket, name, from, len),
         (SOL_SOCKET, libc::SO_REUSEADDR) => keep(socket, kept::REUSE_ADDRESS, int()? != 0),
         (SOL_SOCKET, libc::SO_REUSEPORT) => keep(socket, kept::REUSE_PORT, int()? != 0),
+        (SOL_SOCKET, libc::SO_OOBINLINE) => keep(socket, kept::OOB_INLINE, int()? != 0),
         (SOL_SOCKET, libc::SO_BROADCAST) => {
             let on = int()? != 0;
             keep(socket, kept::BROADCAST, on);
@@ -141,11 +181,11 @@ fn set_inner(
             return Ok(tell_keep_alive(socket));
         }
         (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
-            let us = microseconds(value(from, len)?).ok_or(err(libc::EDOM))?;
+            let us = patience(value(from, len)?)?;
             slot.receive_timeout_us.store(us, Ordering::Release);
         }
         (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => {
-            let us = microseconds(value(from, len)?).ok_or(err(libc::EDOM))?;
+            let us = patience(value(from, len)?)?;
             slot.send_timeout_us.store(us, Ordering::Release);
         }
         (SOL_SOCKET, libc::SO_RCVLOWAT) => {
@@ -158,25 +198,34 @@ fn set_inner(
             let plus_one = if linger.l_onoff == 0 { 0 } else { linger.l_linger.max(0).unsigned_abs() + 1 };
             slot.linger_plus_one.store(plus_one, Ordering::Release);
         }
-        // The rings are the engine's: the figure is only kept to be read back.
-        (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
-            slot.asked_receive_buffer.store(int()?.clamp(1, 1 << 29).unsigned_abs(), Ordering::Relaxed);
-        }
-        (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
-            slot.asked_send_buffer.store(int()?.clamp(1, 1 << 29).unsigned_abs(), Ordering::Relaxed);
+        // The rings are the engine's: the figure is only kept to be read back. The kernel knows its bounds.
+        (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE | libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
+            let result = real::ours(real::setsockopt(fd, level, name, from, len) as isize);
+            if result < 0 {
+                return Err(result);
+            }
+            let (field, of) = match name {
+                libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => (&slot.asked_receive_buffer, libc::SO_RCVBUF),
+                _ => (&slot.asked_send_buffer, libc::SO_SNDBUF),
+            };
+            field.store(of_kernel(fd, of).unsigned_abs() / 2, Ordering::Relaxed);
         }
         (IPPROTO_TCP, _) if !socket.is_stream() => return Err(err(libc::ENOPROTOOPT)),
         (IPPROTO_TCP, libc::TCP_NODELAY) => {
             let on = int()? != 0;
             let had = kept_bit(socket, kept::NO_DELAY) != 0;
             keep(socket, kept::NO_DELAY, on);
+            if on {
+                // Linux: that pushes what is there even where it is corked.
+                stream::push_held(socket);
+            }
             return Ok(if on == had { 0 } else { tell(socket, slot_option::NO_DELAY, u64::from(on)) });
         }
         (IPPROTO_TCP, libc::TCP_CORK) => {
             let on = int()? != 0;
             keep(socket, kept::CORK, on);
             if !on {
-                socket.tell();
+                stream::push_held(socket);
             }
         }
         (IPPROTO_TCP, libc::TCP_QUICKACK) => {
@@ -206,9 +255,14 @@ fn set_inner(
             return Ok(tell(socket, slot_option::MAX_PACING_RATE, rate));
         }
         (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
-            let seconds = int()?.max(0).unsigned_abs();
-            keep(socket, kept::DEFER_ACCEPT, seconds != 0);
+            let seconds = retransmission_times(int()?);
+            slot.defer_accept_s.store(seconds, Ordering::Relaxed);
             return Ok(tell(socket, slot_option::DEFER_ACCEPT, u64::from(seconds)));
+        }
+        (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
+            let bytes = int()?.cast_unsigned();
+            slot.unsent_low_water.store(bytes, Ordering::Release);
+            return Ok(tell(socket, slot_option::UNSENT_LOW_WATER, bytes.into()));
         }
         (IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
             let seconds = int()?;
@@ -277,9 +331,18 @@ pub(crate) fn get(
     let slot = socket.slot;
     let int = |value: c_int| give(value, to, len);
     let time = |us: u64| {
+        // No time at all reads as for ever, as on Linux.
+        let us = if us == NO_TIME_US { 0 } else { us };
         let time = timeval { tv_sec: (us / 1_000_000) as i64, tv_usec: (us % 1_000_000) as i64 };
         give(time, to, len)
     };
+    if !len.is_null() && !to.is_null() {
+        // SAFETY: the program vouches for its length.
+        let room = unsafe { ptr::read_unaligned(len) };
+        if room.cast_signed() < 0 {
+            return err(libc::EINVAL);
+        }
+    }
     // Linux doubles what was asked, for its own overhead.
     let buffer = |asked: u32, default: u32| int(if asked == 0 { default } else { asked * 2 } as c_int);
     match (level, name) {
@@ -298,6 +361,7 @@ pub(crate) fn get(
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(c_int::from(socket.state() & is::LISTENING != 0)),
         (SOL_SOCKET, libc::SO_REUSEADDR) => int(kept_bit(socket, kept::REUSE_ADDRESS)),
         (SOL_SOCKET, libc::SO_REUSEPORT) => int(kept_bit(socket, kept::REUSE_PORT)),
+        (SOL_SOCKET, libc::SO_OOBINLINE) => int(kept_bit(socket, kept::OOB_INLINE)),
         (SOL_SOCKET, libc::SO_BROADCAST) => int(kept_bit(socket, kept::BROADCAST)),
         (SOL_SOCKET, libc::SO_KEEPALIVE) => int(kept_bit(socket, kept::KEEP_ALIVE)),
         (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
@@ -306,7 +370,9 @@ pub(crate) fn get(
         (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => {
             time(slot.send_timeout_us.load(Ordering::Relaxed))
         }
-        (SOL_SOCKET, libc::SO_RCVLOWAT) => int(socket.low_water() as c_int),
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            int(slot.receive_low_water.load(Ordering::Relaxed).max(1).cast_signed())
+        }
         (SOL_SOCKET, libc::SO_LINGER) => {
             let plus_one = slot.linger_plus_one.load(Ordering::Relaxed);
             let linger = libc::linger {
@@ -325,7 +391,10 @@ pub(crate) fn get(
         (IPPROTO_TCP, libc::TCP_NODELAY) => int(kept_bit(socket, kept::NO_DELAY)),
         (IPPROTO_TCP, libc::TCP_CORK) => int(kept_bit(socket, kept::CORK)),
         (IPPROTO_TCP, libc::TCP_QUICKACK) => int(1 - kept_bit(socket, kept::QUICK_ACK_OFF)),
-        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => int(kept_bit(socket, kept::DEFER_ACCEPT)),
+        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
+            int(slot.defer_accept_s.load(Ordering::Relaxed).cast_signed())
+        }
+        (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => int(slot.unsent_low_water.load(Ordering::Relaxed).cast_signed()),
         (IPPROTO_TCP, libc::TCP_KEEPIDLE) => int(keep_alive(socket).0 as c_int),
         (IPPROTO_TCP, libc::TCP_KEEPINTVL) => int(keep_alive(socket).1 as c_int),
         (IPPROTO_TCP, libc::TCP_KEEPCNT) => int(keep_alive(socket).2 as c_int),
@@ -359,6 +428,14 @@ pub(crate) fn get(
             None => real::ours(real::getsockopt(fd, level, name, to, len) as isize),
         },
     }
+}
+
+/// SIOCOUTQNSD: bytes of the outgoing stream that were not sent yet.
+pub(crate) fn unsent(socket: Socket) -> u64 {
+    // `tcpi_notsent_bytes` of `struct tcp_info`.
+    const AT: u64 = 144;
+    let (result, page) = ask(socket, slot_option::INFO, AT / 32);
+    if result < 0 { 0 } else { page[(AT % 32 / 8) as usize] & u64::from(u32::MAX) }
 }
 
 /// What the engine says to GET_OPTION.
@@ -416,6 +493,7 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
         (libc::SO_REUSEADDR, kept::REUSE_ADDRESS),
         (libc::SO_REUSEPORT, kept::REUSE_PORT),
         (libc::SO_BROADCAST, kept::BROADCAST),
+        (libc::SO_OOBINLINE, kept::OOB_INLINE),
         (libc::SO_KEEPALIVE, kept::KEEP_ALIVE),
     ] {
         keep(socket, bit, of_kernel(fd, name) != 0);
@@ -439,18 +517,23 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
         let bytes = of_kernel(fd, libc::SO_SNDBUF).unsigned_abs() / 2;
         slot.asked_send_buffer.store(bytes, Ordering::Relaxed);
     }
+    let owner = real::fcntl(fd, libc::F_GETOWN, 0);
+    if owner != 0 && socket.is_stream() {
+        urgent::set_owner(socket, libc::F_SETOWN, owner as usize);
+    }
     if kept_bit(socket, kept::BROADCAST) != 0 {
         tell(socket, slot_option::BROADCAST, 1);
     }
     ip_options::carry_over(fd, socket);
     if socket.is_stream() {
+        keep(socket, kept::CORK, kernel_int(fd, IPPROTO_TCP, libc::TCP_CORK) != 0);
         if kernel_int(fd, IPPROTO_TCP, libc::TCP_NODELAY) != 0 {
             keep(socket, kept::NO_DELAY, true);
             tell(socket, slot_option::NO_DELAY, 1);
         }
         let deferred = kernel_int(fd, IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
         if deferred > 0 {
-            keep(socket, kept::DEFER_ACCEPT, true);
+            slot.defer_accept_s.store(deferred.unsigned_abs(), Ordering::Relaxed);
             tell(socket, slot_option::DEFER_ACCEPT, u64::from(deferred.unsigned_abs()));
         }
         carry_over_transport(fd, socket);
@@ -476,6 +559,11 @@ fn carry_over_transport(fd: c_int, socket: Socket) {
     if segment > 0 && segment != DEFAULT_SEGMENT {
         slot.asked_max_segment.store(segment.unsigned_abs(), Ordering::Relaxed);
         tell(socket, slot_option::MAX_SEGMENT, segment.unsigned_abs().into());
+    }
+    let unsent = kernel_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT).cast_unsigned();
+    if unsent > 0 {
+        slot.unsent_low_water.store(unsent, Ordering::Relaxed);
+        tell(socket, slot_option::UNSENT_LOW_WATER, unsent.into());
     }
     let rate = kernel_value(fd, libc::SO_MAX_PACING_RATE, u64::MAX);
     if rate != u64::MAX && rate != u64::from(u32::MAX) {
@@ -506,10 +594,18 @@ fn kernel_congestion(fd: c_int) -> [u8; CONGESTION_NAME_LEN] {
     name
 }
 
+/// `listen` forgets TCP_QUICKACK, as on Linux.
+pub(crate) fn on_listen(socket: Socket) {
+    if kept_bit(socket, kept::QUICK_ACK_OFF) != 0 {
+        keep(socket, kept::QUICK_ACK_OFF, false);
+        tell(socket, slot_option::QUICK_ACK, 1);
+    }
+}
+
 /// What Linux lets an accepted socket inherit. (The engine inherits what it was told by `OPTION`.)
 pub(crate) fn inherit(from: Socket, to: Socket) {
     let (old, new) = (from.slot, to.slot);
-    let shared = !(kept::CORK | kept::CONNECT_PENDING | kept::DEFER_ACCEPT);
+    let shared = !kept::CONNECT_PENDING;
     new.kept_options.store(old.kept_options.load(Ordering::Relaxed) & shared, Ordering::Relaxed);
     new.receive_timeout_us.store(old.receive_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
     new.send_timeout_us.store(old.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -520,6 +616,8 @@ pub(crate) fn inherit(from: Socket, to: Socket) {
         (&old.asked_send_buffer, &new.asked_send_buffer),
         (&old.asked_user_timeout_ms, &new.asked_user_timeout_ms),
         (&old.asked_max_segment, &new.asked_max_segment),
+        (&old.unsent_low_water, &new.unsent_low_water),
+        (&old.defer_accept_s, &new.defer_accept_s),
         (&old.keep_alive_times[0], &new.keep_alive_times[0]),
         (&old.keep_alive_times[1], &new.keep_alive_times[1]),
     ] {

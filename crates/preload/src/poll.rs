@@ -10,7 +10,6 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{Ordering, fence};
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t};
 
@@ -241,8 +240,8 @@ fn await_ready(
         };
         serve::enter(set);
         each_socket(fds, &mut |socket| wait::watch(socket, set.number));
-        set.shared.sleepers.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        set.bell().enter(1);
+        set.bell().before_look();
         let mut woken = Woken::Event;
         let mut result = 0;
         if look(fds) == 0 {
@@ -286,7 +285,7 @@ struct Leaving {
 }
 
 fn leave(fds: &[pollfd], set: Set) {
-    set.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+    set.bell().leave(1);
     each_socket(fds, &mut |socket| wait::unwatch(socket, set));
 }
 

@@ -117,6 +117,9 @@ real! {
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t = c"sendfile64";
     fn splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, n: size_t, flags: c_uint)
         -> ssize_t = c"splice";
+    fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int = c"getifaddrs";
+    fn freeifaddrs(list: *mut libc::ifaddrs) -> () = c"freeifaddrs";
+    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long = c"syscall";
     fn exit_now(status: c_int) -> ! = c"_exit";
     fn fork() -> libc::pid_t = c"fork";
     fn execve(path: *const c_char, arguments: List, environment: List) -> c_int = c"execve";

@@ -19,7 +19,7 @@ fn vector(spans: &Span2) -> [iovec; 2] {
 }
 
 /// Fills the send ring by `read`, which gets the spans and answers bytes or an errno negated. Answers the same.
-fn fill(socket: Socket, want: usize, read: impl FnOnce(&[iovec; 2]) -> isize) -> isize {
+fn fill(socket: Socket, want: usize, flags: c_int, read: impl FnOnce(&[iovec; 2]) -> isize) -> isize {
     let slot = socket.slot;
     let _held = socket.lock_send();
     let len = socket.sendable().min(want.min(CHUNK) as u64) as usize;
@@ -32,7 +32,7 @@ fn fill(socket: Socket, want: usize, read: impl FnOnce(&[iovec; 2]) -> isize) ->
     }
     let got = read(&vector(&spans));
     if got > 0 {
-        publish(socket, tail, (got as u64).min(len as u64));
+        publish(socket, tail, (got as u64).min(len as u64), flags);
     }
     got
 }
@@ -64,7 +64,7 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
             tell_sent(socket, 0);
             continue;
         }
-        let got = fill(socket, want - done, |spans| {
+        let got = fill(socket, want - done, 0, |spans| {
             real::ours(match at {
                 Some(at) => real::preadv(from, spans.as_ptr(), 2, at),
                 None => real::readv(from, spans.as_ptr(), 2),
@@ -114,9 +114,9 @@ pub(crate) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint)
         Ok(false) => return send_end(socket, 0),
         Ok(true) => {}
     }
-    let got = fill(socket, want, |spans| real::ours(real::readv(from, spans.as_ptr(), 2)));
+    let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
+    let got = fill(socket, want, more, |spans| real::ours(real::readv(from, spans.as_ptr(), 2)));
     if got > 0 {
-        let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
         tell_sent(socket, more);
     }
     got

@@ -10,16 +10,17 @@ use scoutline_abi::Region;
 use scoutline_abi::layout::{
     ENGINE_HOLDS, SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
 };
-use scoutline_ring::{Bitmap, bitmap_words, summary_words};
+use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
 
 use crate::lock::back_off;
-use crate::{accept, attach, epoll, real, serve, wait};
+use crate::{accept, attach, epoll, real, serve, urgent, wait};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 const RDHUP: u32 = EPOLLRDHUP as u32;
 const HUP: u32 = EPOLLHUP as u32;
 const ERR: u32 = EPOLLERR as u32;
+const PRI: u32 = libc::EPOLLPRI as u32;
 
 /// Bits of [`Slot::kept_options`]: the low ones are shared by all who hold the socket.
 pub(crate) mod kept {
@@ -29,10 +30,10 @@ pub(crate) mod kept {
     pub(crate) const KEEP_ALIVE: u32 = 1 << 3;
     pub(crate) const BROADCAST: u32 = 1 << 4;
     pub(crate) const CORK: u32 = 1 << 5;
-    pub(crate) const DEFER_ACCEPT: u32 = 1 << 6;
     /// A connection attempt whose outcome `connect` has not told yet.
     pub(crate) const CONNECT_PENDING: u32 = 1 << 7;
     pub(crate) const QUICK_ACK_OFF: u32 = 1 << 8;
+    pub(crate) const OOB_INLINE: u32 = 1 << 9;
 }
 
 /// Descriptors of this process per slot, threads asleep on it included.
@@ -45,6 +46,8 @@ static DEFERRED_WORDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS]
 static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SUMMARY];
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// What a write puts at once where TCP_NOTSENT_LOWAT bounds what is unsent: Linux fills a packet of at most 64 KiB.
+const UNSENT_STEP: u64 = 64 << 10;
 /// A blocking call on such a socket takes so long, in microseconds.
 const DEAD_PAUSE_US: u64 = 500_000;
 
@@ -103,19 +106,43 @@ impl Socket {
         if held > u64::from(self.slot.receive_size.load(Ordering::Relaxed)) { 0 } else { held }
     }
 
-    /// Bytes free in the send ring.
+    /// Bytes that may be put into the send ring: as many as are free, and while TCP_NOTSENT_LOWAT or more are unsent
+    /// none.
     #[inline]
     pub(crate) fn sendable(self) -> u64 {
         let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
         let head = self.slot.send_head.load(Ordering::Acquire);
         let held = self.slot.send_tail.load(Ordering::Acquire).wrapping_sub(head);
-        size.saturating_sub(held)
+        let free = size.saturating_sub(held);
+        match self.slot.unsent_low_water.load(Ordering::Relaxed) {
+            0 => free,
+            low_water if self.unsent() < low_water => free.min(UNSENT_STEP),
+            _ => 0,
+        }
+    }
+
+    /// Bytes written and not sent, where the engine tells (TCP_NOTSENT_LOWAT).
+    fn unsent(self) -> u32 {
+        (self.slot.send_tail.load(Ordering::Acquire) as u32)
+            .wrapping_sub(self.slot.sent.load(Ordering::Acquire))
     }
 
     /// Room enough to call the socket writable: a third of the ring, as Linux does.
     #[inline]
     pub(crate) fn roomy(self) -> bool {
         let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
+        let low_water = self.slot.unsent_low_water.load(Ordering::Relaxed);
+        if low_water != 0 {
+            // Half of it, lest a writer be woken for every segment (Linux: `tcp_stream_memory_free`).
+            let held = self
+                .slot
+                .send_tail
+                .load(Ordering::Acquire)
+                .wrapping_sub(self.slot.send_head.load(Ordering::Acquire));
+            return 2 * u64::from(self.unsent()) < u64::from(low_water)
+                && held <= size - size / 3
+                && size > 0;
+        }
         size > 0 && self.sendable() >= size / 3
     }
 
@@ -192,8 +219,17 @@ impl Socket {
             if requests & ask::SHUTDOWN != 0 {
                 ready |= HUP;
             }
-        } else if self.received() >= u64::from(self.low_water()) {
-            ready |= IN;
+        } else {
+            let mut target = u64::from(self.low_water());
+            if state & is::URGENT != 0 {
+                target += urgent::hidden(self);
+            }
+            if self.received() >= target {
+                ready |= IN;
+            }
+        }
+        if state & is::URGENT != 0 && urgent::is_waiting(self) {
+            ready |= PRI;
         }
         if interest & OUT != 0 && (requests & ask::SHUTDOWN != 0 || self.roomy_or_ask()) {
             ready |= OUT;
@@ -277,6 +313,12 @@ impl Socket {
         }
     }
 
+    /// One descriptor of one process names it, and no thread sleeps on it.
+    pub(crate) fn is_held_once(self) -> bool {
+        COUNTS[self.index as usize].load(Ordering::Acquire) == 1
+            && self.slot.references.load(Ordering::Acquire) == 1
+    }
+
     /// Under way to another process: held by none.
     pub(crate) fn put_in_flight(self) {
         self.slot.references.fetch_add(1, Ordering::AcqRel);
@@ -312,6 +354,7 @@ impl Socket {
     /// No descriptor of this process is left.
     fn release_last(self) {
         epoll::forget(self);
+        urgent::forget_owner(self);
         if attach::dead() {
             return;
         }
@@ -332,18 +375,10 @@ impl Socket {
 /// After marking, wakes the engine if nobody else will.
 #[inline]
 pub(crate) fn wake_engine(region: &Region, urgent: bool) {
-    fence(Ordering::SeqCst);
-    let state = &region.header().engine.state;
-    match state.load(Ordering::Relaxed) {
+    let bell = EngineBell(&region.header().engine.state);
+    match bell.look_after_mark() {
         engine_state::SLEEPING => {
-            let swap = state.compare_exchange(
-                engine_state::SLEEPING,
-                engine_state::POLLING,
-                Ordering::SeqCst,
-                Ordering::Relaxed,
-            );
-            // Away: it fell asleep, woke and went away since we looked; then it has seen our mark.
-            if swap.is_ok() {
+            if bell.claim(engine_state::SLEEPING, engine_state::POLLING) {
                 attach::ring();
             }
         }

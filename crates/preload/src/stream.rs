@@ -12,7 +12,7 @@ use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{attach, wait};
+use crate::{attach, urgent, wait};
 
 /// Bytes of an io vector.
 pub(crate) fn total(iov: &[iovec]) -> usize {
@@ -71,19 +71,33 @@ fn receive_over(socket: Socket) -> bool {
         || socket.requests() & ask::SHUTDOWN_READ != 0
 }
 
-/// Takes up to `want` bytes that are there. 0: none are.
-fn take(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Result<usize, c_int> {
+/// Takes up to `want` bytes that are there, `skip` bytes into the vector; how many, and whether urgent data ends the
+/// call there. 0: none are.
+fn take(
+    socket: Socket,
+    iov: &[iovec],
+    skip: usize,
+    want: usize,
+    flags: c_int,
+) -> Result<(usize, bool), c_int> {
     let slot = socket.slot;
     let _held = socket.lock_receive();
     let head = slot.receive_head.load(Ordering::Relaxed);
     let held = socket.received();
-    let len = held.min(want as u64) as usize;
+    let mut step = urgent::Step { skip: 0, len: held.min(want as u64), ends: false };
+    if socket.state() & is::URGENT != 0 {
+        step = urgent::step(socket, head, held, want as u64, skip > 0);
+    }
+    let len = step.len as usize;
     if len == 0 {
-        return Ok(0);
+        if step.skip > 0 && flags & MSG_PEEK == 0 {
+            consume(socket, head, held, step.skip);
+        }
+        return Ok((0, step.ends));
     }
     let size = slot.receive_size.load(Ordering::Relaxed);
     let offset = slot.receive_offset.load(Ordering::Relaxed);
-    let spans = socket.region.ring_spans(offset, size, head, len).ok_or(libc::EIO)?;
+    let spans = socket.region.ring_spans(offset, size, head + step.skip, len).ok_or(libc::EIO)?;
     if flags & MSG_TRUNC == 0 {
         if has_null(iov) {
             return Err(libc::EFAULT);
@@ -91,9 +105,9 @@ fn take(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -
         scatter(&spans, iov, skip);
     }
     if flags & MSG_PEEK == 0 {
-        consume(socket, head, held, len as u64);
+        consume(socket, head, held, step.skip + step.len);
     }
-    Ok(len)
+    Ok((len, step.ends))
 }
 
 /// Advances the receive ring's head; tells the engine when the window is worth an update: the ring was at least
@@ -110,14 +124,14 @@ pub(crate) fn consume(socket: Socket, head: u64, held: u64, len: u64) {
 /// `recv` and its kin.
 pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
     if flags & MSG_OOB != 0 {
-        return err(libc::EINVAL);
+        return urgent::receive(socket, iov, flags);
     }
     if flags & MSG_ERRQUEUE != 0 {
         return err(libc::EAGAIN);
     }
     let want = total(iov);
     let peek = flags & MSG_PEEK != 0;
-    let target = if flags & MSG_WAITALL != 0 { want } else { want.min(socket.low_water() as usize) };
+    let target = if flags & MSG_WAITALL != 0 { want } else { want.min(socket.low_water() as usize) }.max(1);
     let mut deadline = None;
     let mut done = 0;
     loop {
@@ -127,18 +141,18 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
             Err(errno) => return err(errno),
             // As Linux: who wants nothing waits until there is something.
             Ok(_) if want == 0 => {
-                if socket.received() > 0 {
+                if socket.received() > urgent::hidden(socket) {
                     return 0;
                 }
             }
-            Ok(got) if peek => {
-                if got >= target || (got > 0 && (over || blocked(socket, flags))) {
+            Ok((got, ends)) if peek => {
+                if got >= target || (got > 0 && (over || ends || blocked(socket, flags))) {
                     return got as isize;
                 }
             }
-            Ok(got) => {
+            Ok((got, ends)) => {
                 done += got;
-                if done >= target || (got > 0 && done == want) {
+                if done >= target || (got > 0 && done == want) || (done > 0 && ends) {
                     return done as isize;
                 }
                 if got > 0 && !over {
@@ -153,6 +167,8 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
             return if done > 0 { done as isize } else { receive_end(socket) };
         }
         if blocked(socket, flags) {
+            // It may look again and again, and never sleep.
+            crate::slot::tell_deferred();
             return if done > 0 { done as isize } else { err(libc::EAGAIN) };
         }
         if deadline.is_none() {
@@ -163,7 +179,7 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
         } else {
             1
         };
-        let ready = || socket.received() >= needed || receive_over(socket);
+        let ready = || socket.received() >= needed + urgent::hidden(socket) || receive_over(socket);
         if let Err(errno) = wait::wait_for(socket, deadline, ready) {
             return if done > 0 { done as isize } else { err(errno) };
         }
@@ -248,16 +264,62 @@ pub(crate) fn await_room(socket: Socket, flags: c_int, deadline: &mut Option<u64
     Ok(!send_over(socket))
 }
 
-/// Gives the engine `len` bytes that were put behind `tail`; call with the send lock held.
-pub(crate) fn publish(socket: Socket, tail: u64, len: u64) {
-    socket.slot.send_tail.store(tail.wrapping_add(len), Ordering::Release);
+/// True when the program says that more follows what it sends (TCP_CORK, MSG_MORE).
+fn more_follows(socket: Socket, flags: c_int) -> bool {
+    flags & MSG_MORE != 0 || socket.slot.kept_options.load(Ordering::Relaxed) & kept::CORK != 0
 }
 
-/// Tells the engine of new bytes, unless the program said that more follows.
+/// Gives the engine `len` bytes that were put behind `tail`; call with the send lock held. What fills no segment is held
+/// back if more follows.
+pub(crate) fn publish(socket: Socket, tail: u64, len: u64, flags: c_int) {
+    let slot = socket.slot;
+    let more = more_follows(socket, flags);
+    let held = slot.held_from.load(Ordering::Relaxed) != 0;
+    if more && !held {
+        slot.held_from.store(tail.wrapping_add(1), Ordering::Release);
+    }
+    slot.send_tail.store(tail.wrapping_add(len), Ordering::Release);
+    if held && !more {
+        slot.held_from.store(0, Ordering::Release);
+    }
+}
+
+/// `close` with SO_LINGER: waits until the peer has all that was written, or the time is over.
+pub(crate) fn linger(socket: Socket) {
+    let slot = socket.slot;
+    let seconds = slot.linger_plus_one.load(Ordering::Relaxed).saturating_sub(1);
+    let state = socket.state();
+    if seconds == 0
+        || !socket.is_held_once()
+        || state & (is::CONNECTED | is::FAILED) != is::CONNECTED
+        || socket.received() > 0
+    {
+        return;
+    }
+    slot.requests.fetch_or(ask::SHUTDOWN, Ordering::AcqRel);
+    socket.tell();
+    let settled = || {
+        slot.send_wanted.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let tail = slot.send_tail.load(Ordering::Acquire);
+        socket.state() & is::FAILED != 0 || slot.send_head.load(Ordering::Acquire) == tail
+    };
+    // Interrupted, it ends early, as on Linux.
+    let _ = wait::wait_for(socket, wait::deadline_us(u64::from(seconds) * 1_000_000), settled);
+}
+
+/// What was held back goes.
+pub(crate) fn push_held(socket: Socket) {
+    if socket.slot.held_from.swap(0, Ordering::AcqRel) != 0 {
+        socket.tell();
+    }
+}
+
+/// Tells the engine of new bytes; unless the program said that more follows: then it hears of them before a thread of
+/// this process sleeps, so that what follows at once makes one packet with them.
 pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
-    let corked = flags & MSG_MORE != 0 || socket.slot.kept_options.load(Ordering::Relaxed) & kept::CORK != 0;
     let half = u64::from(socket.slot.send_size.load(Ordering::Relaxed)) / 2;
-    if corked && socket.sendable() > half {
+    if more_follows(socket, flags) && socket.sendable() > half {
         socket.tell_later();
     } else {
         socket.tell();
@@ -265,7 +327,7 @@ pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
 }
 
 /// Puts what fits of `iov`, `skip` bytes into it.
-fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize) -> Result<usize, c_int> {
+fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Result<usize, c_int> {
     let slot = socket.slot;
     let _held = socket.lock_send();
     let len = socket.sendable().min(want as u64) as usize;
@@ -280,15 +342,14 @@ fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize) -> Result<usize,
     let offset = slot.send_offset.load(Ordering::Relaxed);
     let spans = socket.region.ring_spans(offset, size, tail, len).ok_or(libc::EIO)?;
     gather(&spans, iov, skip);
-    publish(socket, tail, len as u64);
+    urgent::announce(socket, tail.wrapping_add(len as u64), flags);
+    // What does not fit leaves its part before it to go (Linux: `wait_for_space`).
+    publish(socket, tail, len as u64, if len < want { flags & !MSG_MORE } else { flags });
     Ok(len)
 }
 
 /// `send` and its kin.
 pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
-    if flags & MSG_OOB != 0 {
-        return err(libc::EOPNOTSUPP);
-    }
     let want = total(iov);
     let mut deadline = None;
     let mut done = 0;
@@ -302,7 +363,7 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
         if want == 0 {
             return 0;
         }
-        match put(socket, iov, done, want - done) {
+        match put(socket, iov, done, want - done, flags) {
             Err(errno) => return err(errno),
             Ok(0) => {}
             Ok(put) => {

@@ -18,11 +18,12 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::{pollfd, sigset_t, timespec};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{EXCLUSIVE, PollSet, engine_state, slot_state};
+use scoutline_ring::SleeperBell;
 
 use crate::lock::Lock;
 use crate::slot::{Socket, ring_before_sleep, tell_deferred};
@@ -211,12 +212,17 @@ pub(crate) fn unwatch(socket: Socket, set: Set) {
 }
 
 impl Set {
+    /// How the engine knows that somebody sleeps here.
+    pub(crate) fn bell(&self) -> SleeperBell<'_> {
+        SleeperBell { sleepers: &self.shared.sleepers, signalled: &self.shared.signalled }
+    }
+
     /// Takes what was written to the pipe. Only after `ppoll` named it, or on a non-blocking pipe.
     pub(crate) fn drain(&self) -> Woken {
         let mut bytes = [0u8; 64];
         let got = real::read(self.pipe, bytes.as_mut_ptr().cast(), bytes.len());
         if got > 0 {
-            self.shared.signalled.store(0, Ordering::SeqCst);
+            self.bell().drained();
             return Woken::Event;
         }
         if got == 0 {
@@ -321,9 +327,9 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
     socket.hold(false);
     serve::enter(set);
     watch(socket, set.number);
-    set.shared.sleepers.fetch_add(1 + EXCLUSIVE, Ordering::SeqCst);
+    set.bell().enter(1 + EXCLUSIVE);
     let result = loop {
-        fence(Ordering::SeqCst);
+        set.bell().before_look();
         if ready() {
             break Ok(());
         }
@@ -361,7 +367,7 @@ struct Leaving {
 }
 
 fn leave(socket: Socket, set: Set) {
-    set.shared.sleepers.fetch_sub(1 + EXCLUSIVE, Ordering::SeqCst);
+    set.bell().leave(1 + EXCLUSIVE);
     unwatch(socket, set);
 }
 

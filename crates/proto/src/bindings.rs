@@ -51,10 +51,65 @@ struct State {
     next_ephemeral: u16,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// With whom who holds a port shares it, as Linux has it (`inet_csk_bind_conflict`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sharing {
+    /// SO_REUSEPORT: with all who say so.
+    pub port: bool,
+    /// SO_REUSEADDR: with all who say so, as long as none of them listens.
+    pub address: bool,
+}
+
+/// The holders of a port at one address, and how many of them are of each kind.
+#[derive(Clone, Copy, Debug, Default)]
 struct Reservation {
     holders: u32,
-    shared: bool,
+    by_port: u32,
+    by_address: u32,
+    listening: u32,
+}
+
+impl Reservation {
+    fn admits(&self, sharing: Sharing) -> bool {
+        (sharing.port && self.by_port == self.holders)
+            || (sharing.address && self.by_address == self.holders && self.listening == 0)
+            || self.holders == 0
+    }
+
+    fn add(&mut self, sharing: Sharing) {
+        self.holders += 1;
+        self.by_port += u32::from(sharing.port);
+        self.by_address += u32::from(sharing.address);
+    }
+
+    fn remove(&mut self, sharing: Sharing) {
+        self.holders -= 1;
+        self.by_port -= u32::from(sharing.port);
+        self.by_address -= u32::from(sharing.address);
+    }
+}
+
+impl State {
+    /// Whether somebody holds what `local` covers and does not share it so; `own`: one of the holders is ourselves.
+    fn look_for_conflict(
+        &self,
+        local: Endpoint,
+        sharing: Sharing,
+        own: Option<Sharing>,
+    ) -> Result<(), CreateError> {
+        for ((_, address), held) in self.reserved.range(all_of(local.port)) {
+            let any = address.is_unspecified() || local.address.is_unspecified();
+            let overlap = *address == local.address || any && address.is_v4() == local.address.is_v4();
+            let mut others = *held;
+            if let Some(own) = own.filter(|_| *address == local.address) {
+                others.remove(own);
+            }
+            if overlap && !others.admits(sharing) {
+                return Err(CreateError::InUse);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Bindings {
@@ -70,34 +125,39 @@ impl Bindings {
         Rc::new(Bindings { state: RefCell::new(state), classifier, secret: random.next_u64() })
     }
 
-    /// Reserves a local address and port, which [`Bindings::release`] gives back. Several holders are let in when
-    /// all of them say `shared` (SO_REUSEPORT, a prefork server's processes).
+    /// Reserves a local address and port, which [`Bindings::release`] gives back, with the same `sharing`. Several
+    /// holders are let in as they share it.
     ///
     /// # Errors
     /// [`CreateError::InUse`] when the port is taken at this address, at the unspecified one of its family, or, for
     /// an unspecified one, at any of its family.
-    pub fn reserve(&self, local: Endpoint, shared: bool) -> Result<(), CreateError> {
+    pub fn reserve(&self, local: Endpoint, sharing: Sharing) -> Result<(), CreateError> {
         let mut state = self.state.borrow_mut();
-        let port = local.port;
-        let range = all_of(port);
-        for ((_, address), held) in state.reserved.range(range) {
-            let any = address.is_unspecified() || local.address.is_unspecified();
-            let overlap = *address == local.address || any && address.is_v4() == local.address.is_v4();
-            if overlap && !(shared && held.shared) {
-                return Err(CreateError::InUse);
-            }
-        }
-        let entry = state.reserved.entry((port, local.address));
-        entry.or_insert(Reservation { holders: 0, shared }).holders += 1;
+        state.look_for_conflict(local, sharing, None)?;
+        state.reserved.entry((local.port, local.address)).or_default().add(sharing);
         Ok(())
     }
 
-    /// Gives back one reservation.
-    pub fn release(&self, local: Endpoint) {
+    /// Who holds a reservation listens from now on, and shares the port with fewer.
+    ///
+    /// # Errors
+    /// [`CreateError::InUse`] when another listens whom it does not share the port with.
+    pub fn begin_listening(&self, local: Endpoint, sharing: Sharing) -> Result<(), CreateError> {
+        let mut state = self.state.borrow_mut();
+        state.look_for_conflict(local, sharing, Some(sharing))?;
+        if let Some(held) = state.reserved.get_mut(&(local.port, local.address)) {
+            held.listening += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives back one reservation, of one who was `listening` or not.
+    pub fn release(&self, local: Endpoint, sharing: Sharing, listening: bool) {
         let mut state = self.state.borrow_mut();
         let key = (local.port, local.address);
         if let Some(held) = state.reserved.get_mut(&key) {
-            held.holders -= 1;
+            held.remove(sharing);
+            held.listening -= u32::from(listening);
             if held.holders == 0 {
                 state.reserved.remove(&key);
             }
@@ -122,11 +182,9 @@ impl Bindings {
         mut in_use: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
         let count = u32::from(EPHEMERAL.1 - EPHEMERAL.0) + 1;
-        // One generator for each word of the flow, each keyed with what the last made of the words before.
         let [words, more] = [local.words(), remote.address.words()];
         let flow = [words[0], words[1], more[0], more[1], u64::from(remote.port)];
-        let keyed = flow.into_iter().fold(self.secret, |key, word| Random::new(key ^ word).next_u64());
-        let offset = keyed as u32;
+        let offset = self.keyed(flow) as u32;
         for _ in 0..count {
             let next = self.state.borrow().next_ephemeral;
             self.state.borrow_mut().next_ephemeral = next.wrapping_add(1);
@@ -169,8 +227,9 @@ impl Bindings {
     }
 
     /// The path that takes packets of this flow (with this type-of-service octet) when no exact one does: that of
-    /// the first class that the packet fits, else the first path that was made. A listener at the address goes
-    /// before one at the unspecified address.
+    /// the first class that the packet fits, else of the class of the first path that was made. Of several paths that
+    /// listen for that class (SO_REUSEPORT) the flow's hash chooses. A listener at the address goes before one at the
+    /// unspecified address.
     pub fn listener(&self, key: &FlowKey, tos: u8) -> Option<PathId> {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address));
@@ -179,9 +238,26 @@ impl Bindings {
             return Some(only);
         }
         let ranked =
-            paths.iter().filter_map(|&(class, path)| Some((self.classifier.rank(class, key, tos)?, path)));
-        let best = ranked.min_by_key(|&(rank, _)| rank).map(|(_, path)| path);
-        best.or(paths.first().map(|&(_, path)| path))
+            paths.iter().filter_map(|&(class, _)| Some((self.classifier.rank(class, key, tos)?, class)));
+        let class = ranked.min_by_key(|&(rank, _)| rank).map_or(paths.first()?.0, |(_, class)| class);
+        let mut sharing = paths.iter().filter(|&&(other, _)| other == class).map(|&(_, path)| path);
+        match sharing.clone().count() as u64 {
+            1 => sharing.next(),
+            count => sharing.nth((self.hash(key) % count) as usize),
+        }
+    }
+
+    /// A hash of a flow that nobody else can tell: who chooses his port does not choose who serves him.
+    fn hash(&self, key: &FlowKey) -> u64 {
+        let [ours, theirs] = [key.local.words(), key.remote.words()];
+        let ports = u64::from(key.remote_port) << 16 | u64::from(key.local_port);
+        let words = [ours[0], ours[1], theirs[0], theirs[1], ports];
+        self.keyed(words)
+    }
+
+    /// One generator for each word of a flow, each keyed with what the last made of the words before.
+    fn keyed(&self, flow: [u64; 5]) -> u64 {
+        flow.into_iter().fold(self.secret, |key, word| Random::new(key ^ word).next_u64())
     }
 }
 
@@ -207,6 +283,10 @@ mod tests {
     const ANY: Address = Address::UNSPECIFIED_V4;
     const A: Address = Address::from_v4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
+    const ALONE: Sharing = Sharing { port: false, address: false };
+    const BY_PORT: Sharing = Sharing { port: true, address: false };
+    const BY_ADDRESS: Sharing = Sharing { port: false, address: true };
+
     struct ByRemote;
 
     impl Classifier for ByRemote {
@@ -225,25 +305,72 @@ mod tests {
     fn reservations_conflict_as_bind_does() {
         let bindings = Bindings::new(Rc::new(OneClass), 1);
         let (any, at) = (Endpoint::new(ANY, 80), Endpoint::new(A, 80));
-        bindings.reserve(any, false).unwrap();
-        assert_eq!(bindings.reserve(at, false), Err(CreateError::InUse));
-        bindings.release(any);
-        bindings.reserve(at, true).unwrap();
-        bindings.reserve(at, true).unwrap();
-        assert_eq!(bindings.reserve(any, false), Err(CreateError::InUse));
-        bindings.release(at);
+        bindings.reserve(any, ALONE).unwrap();
+        assert_eq!(bindings.reserve(at, ALONE), Err(CreateError::InUse));
+        bindings.release(any, ALONE, false);
+        bindings.reserve(at, BY_PORT).unwrap();
+        bindings.reserve(at, BY_PORT).unwrap();
+        assert_eq!(bindings.reserve(any, ALONE), Err(CreateError::InUse));
+        bindings.release(at, BY_PORT, false);
         assert!(bindings.is_reserved(80));
-        bindings.release(at);
+        bindings.release(at, BY_PORT, false);
         assert!(!bindings.is_reserved(80));
         // The families have ports of their own.
-        bindings.reserve(any, false).unwrap();
+        bindings.reserve(any, ALONE).unwrap();
         let any6 = Endpoint::new(Address::UNSPECIFIED_V6, 80);
-        bindings.reserve(any6, false).unwrap();
-        assert_eq!(bindings.reserve("[2001:db8::1]:80".parse().unwrap(), false), Err(CreateError::InUse));
-        bindings.release(any6);
-        bindings.release(any);
+        bindings.reserve(any6, ALONE).unwrap();
+        assert_eq!(bindings.reserve("[2001:db8::1]:80".parse().unwrap(), ALONE), Err(CreateError::InUse));
+        bindings.release(any6, ALONE, false);
+        bindings.release(any, ALONE, false);
         assert!(!bindings.is_reserved(80));
-        bindings.release(at);
+        bindings.release(at, ALONE, false);
+    }
+
+    #[test]
+    fn who_says_reuse_address_shares_until_somebody_listens() {
+        let bindings = Bindings::new(Rc::new(OneClass), 1);
+        let (any, at) = (Endpoint::new(ANY, 20), Endpoint::new(A, 20));
+        let in_use = Err(CreateError::InUse);
+        bindings.reserve(at, BY_ADDRESS).unwrap();
+        bindings.reserve(at, BY_ADDRESS).unwrap();
+        assert_eq!(bindings.reserve(at, ALONE), in_use);
+        assert_eq!(bindings.reserve(any, BY_PORT), in_use);
+        bindings.begin_listening(at, BY_ADDRESS).unwrap();
+        assert_eq!(bindings.reserve(any, BY_ADDRESS), in_use, "somebody listens");
+        assert_eq!(bindings.begin_listening(at, BY_ADDRESS), in_use, "the other holder, too late");
+        bindings.release(at, BY_ADDRESS, true);
+        bindings.reserve(any, BY_ADDRESS).unwrap();
+        bindings.begin_listening(any, BY_ADDRESS).unwrap();
+        bindings.release(at, BY_ADDRESS, false);
+        bindings.release(any, BY_ADDRESS, true);
+        assert!(!bindings.is_reserved(20));
+    }
+
+    #[test]
+    fn listeners_of_a_class_share_its_flows() {
+        let bindings = Bindings::new(Rc::new(ByRemote), 1);
+        let key = |port, last| FlowKey {
+            local: A,
+            local_port: 80,
+            remote: std::net::Ipv4Addr::new(10, 0, 0, last).into(),
+            remote_port: port,
+            ..FlowKey::default()
+        };
+        for (class, index) in [(2, 1), (2, 2), (2, 3), (0, 4)] {
+            bindings.listen(Endpoint::new(ANY, 80), class, path(index));
+        }
+        let mut counts = [0; 5];
+        for port in 0..3000 {
+            let chosen = bindings.listener(&key(port, 2), 0).unwrap();
+            assert_eq!(bindings.listener(&key(port, 2), 0), Some(chosen), "a flow keeps its listener");
+            counts[chosen.index as usize] += 1;
+        }
+        assert_eq!((counts[0], counts[4]), (0, 0));
+        assert!(counts[1..4].iter().all(|count| (900..1100).contains(count)), "{counts:?}");
+        assert_eq!(bindings.listener(&key(5, 0), 0), Some(path(4)));
+        bindings.unlisten(path(1));
+        bindings.unlisten(path(2));
+        assert!((0..100).all(|port| bindings.listener(&key(port, 2), 0) == Some(path(3))));
     }
 
     #[test]

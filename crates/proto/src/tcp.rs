@@ -14,7 +14,7 @@
 //! One file per mechanism: [`sequence`], [`isn`], [`cookie`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
 //! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`pacing`], [`timers`]; `connection` joins them.
 //!
-//! Left out on purpose: urgent data (RFC 6093 advises against it; the bytes stay in the stream), TCP Fast Open, raising
+//! Left out on purpose: TCP Fast Open, raising
 //! the path MTU again (RFC 1191 §6.3) and probing for it (RFC 8899), authentication.
 
 pub mod config;

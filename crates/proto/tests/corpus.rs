@@ -4,8 +4,12 @@
 pub mod bytes;
 #[path = "../../../fuzz/src/demux.rs"]
 pub mod demux;
+#[path = "../../../fuzz/src/neighbours.rs"]
+pub mod neighbours;
 #[path = "../../../fuzz/src/reassembly.rs"]
 pub mod reassembly;
+#[path = "../../../fuzz/src/reassembly6.rs"]
+pub mod reassembly6;
 #[path = "../../../fuzz/src/request.rs"]
 pub mod request;
 #[path = "../../../fuzz/src/tcp_operations.rs"]
@@ -27,6 +31,7 @@ fn kept_frames_pass() {
 #[test]
 fn kept_fragments_pass() {
     replay(reassembly::TARGETS);
+    replay(reassembly6::TARGETS);
 }
 
 #[test]
@@ -42,4 +47,9 @@ fn kept_tcp_pairs_pass() {
 #[test]
 fn kept_requests_pass() {
     replay(request::TARGETS);
+}
+
+#[test]
+fn kept_neighbours_pass() {
+    replay(neighbours::TARGETS);
 }

@@ -7,7 +7,7 @@
 //! set between the taker's two steps is found either by this taker or by the next.
 //! Marking twice is harmless, and nothing can overflow: that is why it is a bitmap and no queue.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// A view of a bitmap of `words.len() * 64` bits.
 #[derive(Clone, Copy)]
@@ -142,54 +142,5 @@ impl<'a> Bitmap<'a> {
             bits &= bits - 1;
         }
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicU64;
-
-    use super::{Bitmap, bitmap_words, summary_words};
-
-    fn memory(bits: usize) -> (Vec<AtomicU64>, Vec<AtomicU64>) {
-        let zeros = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
-        (zeros(summary_words(bits)), zeros(bitmap_words(bits)))
-    }
-
-    #[test]
-    fn drain_takes_each_mark_once() {
-        let (summary, words) = memory(8192);
-        let map = Bitmap::new(&summary, &words);
-        for index in [0, 63, 64, 4095, 4096, 8191, 64] {
-            map.set(index);
-        }
-        map.set(8192); // out of range: ignored
-        let mut seen = Vec::new();
-        map.drain(|index| seen.push(index));
-        assert_eq!(seen, [0, 63, 64, 4095, 4096, 8191]);
-        assert!(map.is_empty());
-        map.drain(|_| panic!("nothing is left"));
-    }
-
-    #[test]
-    fn visit_goes_round_and_keeps_marks() {
-        let (summary, words) = memory(256);
-        let map = Bitmap::new(&summary, &words);
-        for index in [3, 70, 130] {
-            map.set(index);
-        }
-        let mut seen = Vec::new();
-        map.visit(71, |index| {
-            seen.push(index);
-            true
-        });
-        assert_eq!(seen, [130, 3, 70]);
-        assert!(map.clear(70) && !map.clear(70));
-        seen.clear();
-        map.visit(0, |index| {
-            seen.push(index);
-            false
-        });
-        assert_eq!(seen, [3]);
     }
 }

@@ -4,11 +4,14 @@
 //! into a local, checked, and then used (DESIGN.md §3).
 #![allow(unsafe_code)] // raw memory and atomics are this crate's subject; every block says why it holds
 
+mod bell;
 mod bitmap;
 mod block;
 mod pool;
 mod stream;
+mod sync;
 
+pub use bell::{EngineBell, SleeperBell};
 pub use bitmap::{Bitmap, bitmap_words, summary_words};
 pub use block::{Block, BlockOwner};
 pub use pool::Pool;

@@ -49,6 +49,16 @@ fn processes() {
     compare("processes");
 }
 
+#[test]
+fn options() {
+    compare("options");
+}
+
+#[test]
+fn urgent() {
+    compare("urgent");
+}
+
 /// The lines of each case, and of what it started.
 type Transcript = BTreeMap<String, Vec<String>>;
 

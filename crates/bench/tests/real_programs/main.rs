@@ -15,6 +15,7 @@
 //! ([`fixture::Fixture`] holds the turn), since each of them wants the whole machine.
 
 mod background;
+mod bind;
 mod classes;
 mod compare;
 mod death;
@@ -23,6 +24,7 @@ mod extension;
 mod faults;
 mod fixture;
 mod forward;
+mod git;
 mod hostile;
 mod ip6;
 mod iperf;
@@ -39,5 +41,6 @@ mod requests;
 mod restored;
 mod shares;
 mod successors;
+mod trap;
 mod web;
 mod wishes;

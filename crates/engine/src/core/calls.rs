@@ -12,10 +12,10 @@ use scoutline_abi::layout::{
 };
 use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
-use scoutline_proto::bindings::{ClassIndex, EPHEMERAL};
+use scoutline_proto::bindings::{ClassIndex, EPHEMERAL, Sharing};
 use scoutline_proto::ip6::DUAL;
-use scoutline_proto::tcp::Algorithm;
 use scoutline_proto::tcp::module::MAX_SEGMENT;
+use scoutline_proto::tcp::{Algorithm, ListenStage};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
@@ -79,11 +79,13 @@ impl Core {
         let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
         match op {
             call_op::BIND => {
-                // For datagrams either option shares the port; a listening socket never does by SO_REUSEADDR alone.
-                let share =
-                    if end.kind == slot_kind::DATAGRAM { REUSE_ADDRESS | REUSE_PORT } else { REUSE_PORT };
-                end.v6_only.set(argument(2) & V6_ONLY != 0);
-                self.bind(&end, address(), argument(2) & share != 0, now)
+                let said = |option| argument(2) & option != 0;
+                end.v6_only.set(said(V6_ONLY));
+                let (port, address_too) = (said(REUSE_PORT), said(REUSE_ADDRESS));
+                // For datagrams either option shares the port.
+                let either = end.kind == slot_kind::DATAGRAM && (port || address_too);
+                let sharing = Sharing { port: port || either, address: address_too || either };
+                self.bind(&end, address(), sharing, now)
             }
             call_op::LISTEN => self.listen(&end, argument(0), now),
             call_op::CONNECT => self.connect(&end, address(), argument(2) as u32, now),
@@ -131,7 +133,7 @@ impl Core {
         &mut self,
         end: &Rc<SocketEnd>,
         mut local: Endpoint,
-        share: bool,
+        sharing: Sharing,
         now: Time,
     ) -> Result<i32, Errno> {
         if end.bound.get().is_some() {
@@ -150,9 +152,9 @@ impl Core {
         }
         let places = self.places_of(end, local);
         for (done, &(net, place)) in places.iter().enumerate() {
-            if self.bindings(net, protocol).reserve(place, share).is_err() {
+            if self.bindings(net, protocol).reserve(place, sharing).is_err() {
                 for &(net, place) in &places[..done] {
-                    self.bindings(net, protocol).release(place);
+                    self.bindings(net, protocol).release(place, sharing, false);
                 }
                 return Err(libc::EADDRINUSE);
             }
@@ -161,7 +163,7 @@ impl Core {
             end.keep_port(Rc::clone(self.bindings(net, protocol)), place);
         }
         end.bound.set(Some((protocol, local)));
-        end.shares_port.set(share);
+        end.sharing.set(sharing);
         let slot = end.shared();
         slot.local_address.store(local.address);
         slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
@@ -217,18 +219,21 @@ impl Core {
         }
         if !end.listen_paths.borrow().is_empty() {
             // Linux: listen on a listening socket changes its backlog.
-            end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
+            end.backlog.set(waiting_at_most(backlog));
             return Ok(0);
         }
         if end.bound.get().is_none() {
-            self.bind(end, anywhere(end), false, now)?;
+            self.bind(end, anywhere(end), Sharing::default(), now)?;
         }
         let Some((_, local)) = end.bound.get() else { return Err(libc::EINVAL) };
+        if !end.begin_listening() {
+            return Err(libc::EADDRINUSE);
+        }
         end.first_of_accepted.set(end.begin_with(Sizes::configured(&self.settings)));
         if !end.ensure_rings((ACCEPT_RING, 0), &Budget::default()) {
             return Err(libc::ENOBUFS);
         }
-        end.backlog.set(backlog.clamp(1, u64::from(ACCEPT_RING / 4)));
+        end.backlog.set(waiting_at_most(backlog));
         for (net, class, place) in self.listened_classes(end, local) {
             if let Err(error) = self.make_listen_path(end, net, class, place) {
                 for id in end.listen_paths.take() {
@@ -280,7 +285,7 @@ impl Core {
     ) -> Result<i32, Errno> {
         if end.kind == slot_kind::DATAGRAM {
             if end.bound.get().is_none() {
-                self.bind(end, anywhere(end), false, now)?;
+                self.bind(end, anywhere(end), Sharing::default(), now)?;
             }
             return self.connect_datagram(end, Some(remote), scope, now).map(|()| 0);
         }
@@ -304,7 +309,8 @@ impl Core {
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
         let key = flow_key(net, TCP, local, remote);
         if self.flows.lookup(&key).is_some() {
-            return Err(libc::EADDRINUSE);
+            // It is there, or in TIME-WAIT (`__inet_check_established` of Linux).
+            return Err(libc::EADDRNOTAVAIL);
         }
         let ruled = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
         let by_rules = ruled.number;
@@ -456,7 +462,12 @@ impl Core {
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
             slot_option::QUEUE_ERRORS if value != 0 && !end.ensure_errors() => return Err(libc::ENOBUFS),
             slot_option::BROADCAST | slot_option::QUEUE_ERRORS => {}
-            slot_option::CONGESTION..=slot_option::MAX_PACING_RATE => tune(end, option, value)?,
+            slot_option::CONGESTION..=slot_option::MAX_PACING_RATE | slot_option::UNSENT_LOW_WATER => {
+                tune(end, option, value)?;
+                if option == slot_option::MAX_SEGMENT {
+                    self.set_listened_segment(end);
+                }
+            }
             slot_option::PRIORITY
             | slot_option::DEADLINE
             | slot_option::WEIGHT
@@ -472,6 +483,17 @@ impl Core {
             self.kick(id, now);
         }
         Ok(0)
+    }
+
+    /// TCP_MAXSEG of a listening socket: the connections that begin from now on have it.
+    fn set_listened_segment(&mut self, end: &Rc<SocketEnd>) {
+        let most = end.tuning.get().max_segment;
+        let paths = end.listen_paths.borrow();
+        for &id in &*paths {
+            if let Some(stage) = self.paths.get_mut(id).and_then(Path::stage_mut::<ListenStage>) {
+                stage.set_max_segment(most);
+            }
+        }
     }
 
     /// What a program is told when its path was not admitted; counted in the class.
@@ -547,6 +569,11 @@ impl Core {
     }
 }
 
+/// How many connections wait to be accepted: one more than `listen` says, as on Linux (`sk_acceptq_is_full`).
+fn waiting_at_most(backlog: u64) -> u64 {
+    backlog.min(u64::from(ACCEPT_RING / 4) - 1) + 1
+}
+
 /// What a socket that is bound to nothing takes: every address of its family.
 fn anywhere(end: &SocketEnd) -> Endpoint {
     let inet6 = end.shared().flags.load(Ordering::Acquire) & slot_flag::INET6 != 0;
@@ -599,6 +626,9 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
         slot_option::QUICK_ACK => {
             tuning.quick_ack = if value == 0 { 2 } else { 1 };
             tuning.quick_ack_said = tuning.quick_ack_said.wrapping_add(1);
+        }
+        slot_option::UNSENT_LOW_WATER => {
+            tuning.unsent_low_water = u32::try_from(value).map_err(|_| libc::EINVAL)?;
         }
         _ => tuning.max_pacing_rate = value,
     }

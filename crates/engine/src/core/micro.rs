@@ -11,6 +11,7 @@ use scoutline_base::{DeviceId, Endpoint, PathId, Time};
 use scoutline_device::memory::{WireConfig, wire};
 use scoutline_device::{DeviceConfig, Driver, tap};
 use scoutline_path::{Attributes, Name, Value};
+use scoutline_proto::bindings::Sharing;
 use scoutline_sched::transmit::Preemption;
 use scoutline_wire::ipv4::PROTOCOL_TCP as TCP;
 
@@ -90,7 +91,7 @@ fn listening(core: &mut Core) -> Result<Rc<SocketEnd>, StartError> {
     let program = core.programs.get(&id).cloned().ok_or_else(fault)?;
     let end = SocketEnd::open(&program, slot_kind::STREAM).ok_or_else(fault)?;
     let local = Endpoint::new(Ipv4Addr::UNSPECIFIED, 80);
-    core.bind(&end, local, false, Time::ZERO)
+    core.bind(&end, local, Sharing::default(), Time::ZERO)
         .and_then(|_| core.listen(&end, 128, Time::ZERO))
         .map_err(|_| fault())?;
     Ok(end)

@@ -17,7 +17,7 @@ use scoutline_proto::interface::InterfaceConfig;
 use scoutline_proto::tcp::isn::Secret;
 use scoutline_proto::tcp::{Config, Tcp};
 use scoutline_proto::{Bindings, Interface, Offload};
-use scoutline_ring::Pool;
+use scoutline_ring::{EngineBell, Pool};
 use scoutline_sched::transmit::Preemption;
 use scoutline_sched::{Level, Policy, Quantum, Schedule, priority, schedule};
 use scoutline_wire::ethernet;
@@ -284,7 +284,7 @@ impl Core {
     /// Tells the programs what the engine does: whether they must ring.
     pub(crate) fn publish(&self, state: u32) {
         for program in self.programs.values() {
-            program.region.header().engine.state.store(state, Ordering::SeqCst);
+            EngineBell(&program.region.header().engine.state).publish(state);
         }
     }
 

@@ -316,6 +316,7 @@ impl Core {
             return;
         }
         self.schedule.remove(Entry::Path(id));
+        self.wheel.disarm(id);
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
         self.count_background(extra.net as usize, extra.level, Level::default());
         if let Some(to) = extra.to {
@@ -405,11 +406,13 @@ impl Core {
         }
         for orphan in end.program.ends() {
             let slot = orphan.shared();
+            // One that is not in the queue any more has been accepted, and maybe closed since.
             let waiting = slot.references.load(Ordering::Acquire) == 0
                 && slot.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
                 && orphan.listener.get() == Some(end.slot)
                 // Accepted and closed: its listener was another one, with the same slot, or it goes in the same turn.
                 && slot.requests.load(Ordering::Acquire) & slot_request::CLOSE == 0
+                && end.has_queued(orphan.slot)
                 && !orphan.closed.get();
             if waiting && !Rc::ptr_eq(&orphan, end) {
                 self.abort_end(&orphan, now);

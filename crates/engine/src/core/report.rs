@@ -101,6 +101,7 @@ impl Core {
             ("doorbells", counters.doorbells),
             ("calls", counters.calls),
             ("timers", counters.timers),
+            ("timers-set", self.wheel.len() as u64),
             ("paths", self.paths.len() as u64),
             ("paths-made", counters.paths_made),
             ("paths-refused", counters.paths_refused),
@@ -269,5 +270,6 @@ fn program_row(program: &crate::program::Program) -> ProgramRow {
         pid: program.pid,
         processes: alive.filter(|record| record.alive.load(Ordering::Relaxed) != 0).count() as u64,
         sockets: program.ends().len() as u64,
+        rings_refused: program.region.header().engine.rings_refused.load(Ordering::Relaxed).into(),
     }
 }

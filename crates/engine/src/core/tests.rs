@@ -218,7 +218,11 @@ impl Host {
         // SAFETY: as in `write`; four bytes never wrap in a ring of such entries.
         unsafe { spans.unwrap()[0].copy_to(&mut bytes) };
         slot.receive_head.store(head + 1, Ordering::Release);
-        Some(u32::from_le_bytes(bytes))
+        let accepted = u32::from_le_bytes(bytes);
+        self.slot(accepted).references.fetch_add(1, Ordering::AcqRel);
+        let record = self.region.process(0).unwrap();
+        record.holds[accepted as usize / 64].fetch_or(1 << (accepted % 64), Ordering::AcqRel);
+        Some(accepted)
     }
 
     /// Paths beside those that serve the interface.

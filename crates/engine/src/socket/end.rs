@@ -12,6 +12,7 @@ use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind
 use scoutline_base::{Address, Endpoint, PathId};
 use scoutline_path::{Budget, Tuning};
 use scoutline_proto::Bindings;
+use scoutline_proto::bindings::Sharing;
 use scoutline_ring::{Spans, StreamMemory};
 
 use crate::arena::Ring;
@@ -53,8 +54,10 @@ pub(crate) struct SocketEnd {
     reserved: RefCell<Vec<(Rc<Bindings>, Endpoint)>>,
     /// It takes IPv6 only (IPV6_V6ONLY).
     pub(crate) v6_only: Cell<bool>,
-    /// It shares its port (SO_REUSEPORT).
-    pub(crate) shares_port: Cell<bool>,
+    /// With whom it shares its port.
+    pub(crate) sharing: Cell<Sharing>,
+    /// How many of `reserved` it listens at: all, none, or some while that is being arranged.
+    listening: Cell<usize>,
     /// Listen paths, one per class (only for a listening socket).
     pub(crate) listen_paths: RefCell<Vec<PathId>>,
     /// TCP_NODELAY; accepted connections have their listener's.
@@ -125,7 +128,8 @@ impl SocketEnd {
             bound: Cell::new(None),
             reserved: RefCell::default(),
             v6_only: Cell::new(false),
-            shares_port: Cell::new(false),
+            sharing: Cell::default(),
+            listening: Cell::new(0),
             listen_paths: RefCell::default(),
             no_delay: Cell::new(false),
             keep_alive: Cell::new(0),
@@ -244,9 +248,22 @@ impl SocketEnd {
     /// Gives back the port that it holds by itself.
     pub(crate) fn release_port(&self) {
         self.bound.set(None);
-        for (bindings, local) in self.reserved.take() {
-            bindings.release(local);
+        let (sharing, listening) = (self.sharing.get(), self.listening.take());
+        for (index, (bindings, local)) in self.reserved.take().into_iter().enumerate() {
+            bindings.release(local, sharing, index < listening);
         }
+    }
+
+    /// It listens from now on where it holds its port; false when another does whom it does not share that with. Then it
+    /// is to give the port back, or to try again.
+    pub(crate) fn begin_listening(&self) -> bool {
+        for (bindings, local) in &self.reserved.borrow()[self.listening.get()..] {
+            if bindings.begin_listening(*local, self.sharing.get()).is_err() {
+                return false;
+            }
+            self.listening.set(self.listening.get() + 1);
+        }
+        true
     }
 
     /// Its rings are charged to another budget from now on, even beyond its limit: they are in use.
@@ -521,6 +538,24 @@ impl SocketEnd {
     pub(crate) fn publish_received(&self, position: u64) {
         self.received.set(position);
         self.shared().receive_tail.store(position, Ordering::Release);
+    }
+
+    /// The byte at this position of the incoming stream is urgent.
+    pub(crate) fn publish_urgent(&self, position: u64) {
+        self.shared().urgent_mark.store(position.wrapping_add(1), Ordering::Release);
+        self.add_state(slot_state::URGENT);
+        self.signal();
+        self.program.signal_owner(self.shared().owner_set.load(Ordering::Acquire));
+    }
+
+    /// The stream has been sent up to `position`; true when the program waits for that and little enough is unsent.
+    pub(crate) fn publish_sent(&self, position: u64) -> bool {
+        let slot = self.shared();
+        // Half of the stream's positions is enough: nobody is 2 GiB ahead.
+        slot.sent.store(position as u32, Ordering::SeqCst);
+        let unsent = slot.send_tail.load(Ordering::Acquire).saturating_sub(position);
+        let little = 2 * unsent < u64::from(self.tuning.get().unsent_low_water);
+        little && self.is_writer_to_wake()
     }
 
     /// The send ring is free up to `position`; true when the program waits for that and now has enough.

@@ -49,6 +49,7 @@ pub(crate) struct StreamStage {
     told_written: u64,
     told_consumed: u64,
     told_requests: u32,
+    told_held: Option<u64>,
     told_options: (bool, u64, Tuning),
     /// Times in a row that the program's position could not be understood yet.
     looked_again: u32,
@@ -120,6 +121,7 @@ impl StreamStage {
             told_written: 0,
             told_consumed: 0,
             told_requests: 0,
+            told_held: None,
             told_options: (false, 0, Tuning::default()),
             looked_again: 0,
             finished: false,
@@ -272,7 +274,9 @@ impl StreamStage {
         }
         if self.deferred.is_some() {
             match control {
-                Control::Readable(_) | Control::PeerFinished => self.hand_over(turned, context),
+                Control::Readable(_) | Control::Urgent(_) | Control::PeerFinished => {
+                    self.hand_over(turned, context);
+                }
                 Control::Failed(_) | Control::Closed => self.deferred = None,
                 _ => {}
             }
@@ -297,6 +301,8 @@ impl StreamStage {
             Control::NeedReceive(bytes) => self.needs.0 = *bytes,
             Control::NeedSend(bytes) => self.needs.1 = *bytes,
             Control::Acknowledged(position) if end.publish_freed(*position) => end.signal(),
+            Control::Urgent(position) => end.publish_urgent(*position),
+            Control::Sent(position) if end.publish_sent(*position) => end.signal(),
             Control::PeerFinished => {
                 end.add_state(slot_state::PEER_FINISHED);
                 end.signal();
@@ -462,6 +468,17 @@ impl Stage for StreamStage {
             }
         };
         self.looked_again = 0;
+        // After the position: what is held back of it was said before it was written.
+        let held = slot.held_from.load(Ordering::Acquire).checked_sub(1);
+        if held != self.told_held {
+            self.told_held = held;
+            burst.push(Message::control(Control::Held(held)));
+        }
+        // As well: the request is older than the position.
+        if slot.requests.load(Ordering::Acquire) & slot_request::URGENT != 0 {
+            slot.requests.fetch_and(!slot_request::URGENT, Ordering::AcqRel);
+            burst.push(Message::control(Control::Urge(slot.urgent_to.load(Ordering::Acquire))));
+        }
         if end.fit_send(self.needs.1) && end.is_writer_to_wake() {
             end.signal();
         }

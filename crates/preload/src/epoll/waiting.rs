@@ -1,7 +1,6 @@
 //! `epoll_wait`: ours from the set's ready bits, the kernel's from the kernel, and one sleep on both.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{Ordering, fence};
 
 use libc::{epoll_event, pollfd, sigset_t};
 
@@ -79,8 +78,8 @@ pub(crate) fn await_events(
         }
         epoll.waiters += 1;
         serve::enter(set);
-        set.shared.sleepers.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        set.bell().enter(1);
+        set.bell().before_look();
         n = epoll.collect(out);
         let (mut woken, mut by_pipe) = (Woken::Event, false);
         if n == 0 {
@@ -92,7 +91,7 @@ pub(crate) fn await_events(
             epoll = lock.lock();
         }
         epoll.waiters = epoll.waiters.saturating_sub(1);
-        set.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+        set.bell().leave(1);
         epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
         if by_pipe {
             // What is in the pipe is for all who sleep: who leaves more than it takes leaves that too.
@@ -139,7 +138,7 @@ extern "C" fn cancelled(leaving: *mut c_void) {
     let mut epoll = leaving.lock.lock();
     epoll.waiters = epoll.waiters.saturating_sub(1);
     match leaving.set {
-        Some(set) => drop(set.shared.sleepers.fetch_sub(1, Ordering::SeqCst)),
+        Some(set) => set.bell().leave(1),
         None => epoll.in_kernel = epoll.in_kernel.saturating_sub(1),
     }
 }

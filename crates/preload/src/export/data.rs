@@ -86,7 +86,7 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
         let result = stream::receive(socket, iov, flags);
         if result >= 0 {
             message.msg_namelen = 0;
-            message.msg_flags = 0;
+            message.msg_flags = flags & libc::MSG_OOB;
             message.msg_controllen = 0;
         }
         return result;
@@ -131,7 +131,7 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+pub(super) extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     match ours(fd) {
         Some(_) if n == 0 => 0, // unlike `recv`, which waits
         Some(socket) => finish(receive(socket, &one(buf, n), 0, ptr::null_mut(), ptr::null_mut())),
@@ -155,7 +155,7 @@ fn check(n: size_t, room: size_t) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+pub(super) extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     match ours(fd) {
         Some(socket) => finish(send(socket, &one(buf, n), 0, ptr::null(), 0)),
         None => real::write(fd, buf, n),
@@ -163,7 +163,7 @@ extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+pub(super) extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return real::readv(fd, iov, n) };
     finish(match vector(iov, n as usize) {
         Ok(iov) if stream::total(iov) == 0 => 0,
@@ -173,7 +173,7 @@ extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+pub(super) extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return real::writev(fd, iov, n) };
     finish(match vector(iov, n as usize) {
         Ok(iov) => send(socket, iov, 0, ptr::null(), 0),
@@ -196,7 +196,7 @@ extern "C" fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, f
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn recvfrom(
+pub(super) extern "C" fn recvfrom(
     fd: c_int,
     buf: *mut c_void,
     n: size_t,
@@ -225,7 +225,7 @@ extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return finish(passing::receive(fd, message, flags)) };
     // SAFETY: the program vouches for its message, or passes null.
     match unsafe { message.as_mut() } {
@@ -235,7 +235,7 @@ extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn recvmmsg(
+pub(super) extern "C" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     n: c_uint,
@@ -285,7 +285,7 @@ extern "C" fn send_plain(fd: c_int, buf: *const c_void, n: size_t, flags: c_int)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sendto(
+pub(super) extern "C" fn sendto(
     fd: c_int,
     buf: *const c_void,
     n: size_t,
@@ -300,7 +300,7 @@ extern "C" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for its message, or passes null.
     let given = unsafe { message.as_ref() };
     let socket = given.map_or_else(|| ours(fd), |m| ours_for_send(fd, m.msg_name.cast(), m.msg_namelen));
@@ -311,7 +311,7 @@ extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
     if messages.is_null() || n == 0 {
         return real::sendmmsg(fd, messages, n, flags);
     }
@@ -354,12 +354,12 @@ extern "C" fn sendfile_plain(out: c_int, from: c_int, offset: *mut off_t, n: siz
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+pub(super) extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
     send_file(out, from, offset, n)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn splice(
+pub(super) extern "C" fn splice(
     from: c_int,
     from_at: *mut off_t,
     to: c_int,

@@ -11,37 +11,42 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{accept, groups, ip_options, life, options, table};
+use crate::{accept, groups, ip_options, life, options, table, urgent};
 
 #[unsafe(no_mangle)]
-extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = real::socket(family, kind, protocol);
     life::created(fd, family, kind);
     fd
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+pub(super) extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     finish_int(life::bind(fd, address, len))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(super) extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     finish_int(life::listen(fd, backlog))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+pub(super) extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     finish_int(life::connect(fd, address, len))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     accept4(fd, address, len, 0)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+pub(super) extern "C" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
     let Some(socket) = ours(fd) else {
         let new = real::accept4(fd, address, len, flags);
         if new >= 0 {
@@ -53,7 +58,7 @@ extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fl
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(super) extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match ours(fd) {
         Some(socket) => finish_int(life::shutdown(socket, how)),
         None => real::shutdown(fd, how),
@@ -61,7 +66,7 @@ extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getsockopt(
+pub(super) extern "C" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -75,7 +80,7 @@ extern "C" fn getsockopt(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn setsockopt(
+pub(super) extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -107,7 +112,7 @@ fn not_on_paths(level: c_int, result: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match ours(fd) {
         Some(socket) => finish_int(life::local_name(socket, address, len)),
         None => real::getsockname(fd, address, len),
@@ -115,7 +120,7 @@ extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match ours(fd) {
         Some(socket) => finish_int(life::peer_name(socket, address, len)),
         None => real::getpeername(fd, address, len),
@@ -123,12 +128,12 @@ extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn close(fd: c_int) -> c_int {
+pub(super) extern "C" fn close(fd: c_int) -> c_int {
     life::close(fd)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     life::close_range(first, last, flags)
 }
 
@@ -147,7 +152,7 @@ extern "C" fn fclose(stream: *mut FILE) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup(fd: c_int) -> c_int {
+pub(super) extern "C" fn dup(fd: c_int) -> c_int {
     if table::look(fd) == Entry::Internal {
         return finish_int(err(libc::EBADF));
     }
@@ -157,12 +162,12 @@ extern "C" fn dup(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+pub(super) extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     life::replace(from, to, || real::dup2(from, to))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     life::replace(from, to, || real::dup3(from, to, flags))
 }
 
@@ -185,12 +190,17 @@ fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
             let flags = real::fcntl(fd, libc::F_GETFL, 0) & !libc::O_NONBLOCK;
             flags | if socket.non_blocking() { libc::O_NONBLOCK } else { 0 }
         }
+        libc::F_SETOWN | urgent::F_SETOWN_EX => match ours(fd).filter(|socket| socket.is_stream()) {
+            Some(socket) if urgent::set_owner(socket, command, argument) < 0 => -1,
+            // The kernel's socket keeps it to be read back.
+            _ => real::fcntl(fd, command, argument),
+        },
         _ => real::fcntl(fd, command, argument),
     }
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument)
 }
 
@@ -199,8 +209,21 @@ extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument)
 }
 
+/// `linux/sockios.h`
+const SIOCOUTQNSD: c_ulong = 0x894b;
+/// `asm/sockios.h`
+const SIOCATMARK: c_ulong = 0x8905;
+
+/// The C library's own goes around `ioctl`.
 #[unsafe(no_mangle)]
-extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+extern "C" fn sockatmark(fd: c_int) -> c_int {
+    let mut is_at_mark: c_int = 0;
+    let argument = (&raw mut is_at_mark).expose_provenance();
+    if ioctl(fd, SIOCATMARK, argument) < 0 { -1 } else { is_at_mark }
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     let Some(socket) = ours(fd) else { return real::ioctl(fd, request, argument) };
     let int = ptr::with_exposed_provenance_mut::<c_int>(argument);
     let give = |value: u64| {
@@ -217,7 +240,7 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
                 return finish_int(err(libc::EINVAL));
             }
             if socket.is_stream() {
-                return give(socket.received());
+                return give(urgent::readable(socket));
             }
             give(crate::datagram::next_len(socket))
         }
@@ -226,6 +249,8 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
             let tail = slot.send_tail.load(Ordering::Relaxed);
             give(tail.wrapping_sub(slot.send_head.load(Ordering::Acquire)))
         }
+        SIOCATMARK if socket.is_stream() => give(u64::from(urgent::is_at_mark(socket))),
+        SIOCOUTQNSD if socket.is_stream() => give(crate::options::unsent(socket)),
         libc::FIONBIO => {
             if int.is_null() {
                 return finish_int(err(libc::EFAULT));

@@ -25,12 +25,12 @@ extern "C" fn epoll_create(size: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_create1(flags: c_int) -> c_int {
+pub(super) extern "C" fn epoll_create1(flags: c_int) -> c_int {
     made(real::epoll_create1(flags))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+pub(super) extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     if attach::region().is_none() {
         return real::epoll_ctl(epfd, op, fd, event);
     }
@@ -47,7 +47,12 @@ fn is_zero(timeout: &timespec) -> bool {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+pub(super) extern "C" fn epoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+) -> c_int {
     match epoll::await_events(epfd, events, max, timeout == 0, deadline_of(timeout), ptr::null()) {
         Answer::Done(result) => finish_int(result),
         Answer::Kernel => real::epoll_wait(epfd, events, max, timeout),
@@ -60,7 +65,7 @@ fn deadline_of(timeout: c_int) -> Option<u64> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_pwait(
+pub(super) extern "C" fn epoll_pwait(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -74,7 +79,7 @@ extern "C" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_pwait2(
+pub(super) extern "C" fn epoll_pwait2(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -105,7 +110,7 @@ fn concerned<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
 }
 
 #[unsafe(export_name = "poll")]
-extern "C" fn poll_plain(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+pub(super) extern "C" fn poll_plain(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     match concerned(fds, n) {
         Some(fds) => finish_int(poll::poll(fds, timeout == 0, deadline_ms(timeout), ptr::null())),
         None => real::poll(fds, n, timeout),
@@ -127,7 +132,12 @@ extern "C" fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+pub(super) extern "C" fn ppoll(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
     let Some(ours) = concerned(fds, n) else { return real::ppoll(fds, n, timeout, mask) };
     // SAFETY: the program vouches for its timeout, or passes null.
     let given = unsafe { timeout.as_ref() };

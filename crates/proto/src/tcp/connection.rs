@@ -7,6 +7,7 @@
 //! connection/acknowledge.rs  the acknowledgment field and the send window
 //! connection/output.rs     what to send next
 //! connection/timeout.rs    what expired
+//! connection/urgent.rs     urgent data
 //! connection/mtu.rs        the size of segments on the path
 //! connection/close.rs      shutdown, close, abort, TIME-WAIT, ICMP
 //! ```
@@ -21,6 +22,7 @@ mod input;
 mod mtu;
 mod output;
 mod timeout;
+mod urgent;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -42,6 +44,7 @@ use crate::tcp::rtt::RttEstimator;
 use crate::tcp::segment::Input;
 use crate::tcp::sequence::SeqNumber;
 use crate::tcp::timers::{Timer, Timers};
+use urgent::Urgent;
 
 /// The states of RFC 9293 §3.3.2, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,6 +127,8 @@ struct Send {
     written: u64,
     /// Size of the send ring.
     buffer: u32,
+    /// From this unit on the program holds back what fills no segment (TCP_CORK, MSG_MORE); `u64::MAX`: nothing.
+    held: u64,
     /// End of the last segment sent that was less than full (Minshall's SND.SML).
     small_end: u64,
     /// Data up to here was sent while the congestion window was the limit.
@@ -251,6 +256,8 @@ pub struct Connection {
     tuned: Tuning,
     /// Most data of the next `Transmit`, in bytes.
     transmit_limit: u32,
+    /// Urgent data, once there was some.
+    urgent: Option<Box<Urgent>>,
     config: Arc<Config>,
 }
 
@@ -365,6 +372,7 @@ impl Connection {
                 wl2: 0,
                 written: 0,
                 buffer: config.send_buffer,
+                held: u64::MAX,
                 small_end: 0,
                 limited_to: 0,
                 last: now,
@@ -411,6 +419,7 @@ impl Connection {
             duplicates: 0,
             tuned: Tuning::default(),
             transmit_limit: u32::MAX,
+            urgent: None,
             config,
         }
     }
@@ -474,6 +483,12 @@ impl Connection {
             let limit = self.acknowledged() + u64::from(self.send.buffer);
             self.send.written = self.send.written.max(position.min(limit));
         }
+    }
+
+    /// The program says that more follows what stands from this stream position on: what fills no segment may wait
+    /// (TCP_CORK, MSG_MORE). `None`: nothing waits any more.
+    pub fn set_held(&mut self, from: Option<u64>) {
+        self.send.held = from.map_or(u64::MAX, |position| position.saturating_add(1));
     }
 
     /// The program has taken `position` bytes from the receive ring so far. Clamped to what was delivered in order.
@@ -603,6 +618,18 @@ impl Connection {
         self.send.una.saturating_sub(1).min(self.send.written)
     }
 
+    /// Stream position to which data has been sent at least once.
+    #[inline]
+    pub fn sent(&self) -> u64 {
+        self.send.max.saturating_sub(1).min(self.send.written)
+    }
+
+    /// The program wants to hear how far the stream has been sent (TCP_NOTSENT_LOWAT).
+    #[inline]
+    pub fn tells_sent(&self) -> bool {
+        self.tuned.unsent_low_water != 0
+    }
+
     /// Stream position to which received data is complete.
     #[inline]
     pub fn receive_position(&self) -> u64 {
@@ -612,6 +639,12 @@ impl Connection {
     /// The peer will send no more than `receive_position`.
     pub fn is_peer_finished(&self) -> bool {
         self.fin_received
+    }
+
+    /// The initial sequence number of a connection that follows this one at once: behind every number of this one, and
+    /// of a window that the peer may think it has (as Linux).
+    pub fn next_initial(&self) -> u32 {
+        self.send.iss.plus(self.send.max + u64::from(u16::MAX) + 2).0
     }
 
     /// All that was written, and the FIN if there is one, was sent at least once.

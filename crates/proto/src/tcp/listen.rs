@@ -66,6 +66,14 @@ impl ListenStage {
         ListenStage { interface, tcp, local, backlog, inherited, accepted: 0 }
     }
 
+    /// TCP_MAXSEG of the connections that begin from now on; 0: what the link takes.
+    pub fn set_max_segment(&mut self, bytes: u16) {
+        self.inherited.remove(Name::Other(MAX_SEGMENT));
+        if bytes != 0 {
+            self.inherited.set(Name::Other(MAX_SEGMENT), Value::Number(u64::from(bytes)));
+        }
+    }
+
     /// The connections whose handshake is not complete.
     pub fn backlog(&self) -> &Rc<Backlog> {
         &self.backlog

@@ -37,6 +37,8 @@ const MAX_HEADERS: u32 = (ipv6::HEADER_LEN + tcp::MAX_HEADER_LEN) as u32;
 /// What a super-segment over IPv6 has at most: interfaces that take longer ones of IPv4 take 64 KiB of IPv6, the link
 /// header included (Linux' `gso_max_size`).
 const MAX_TRANSMIT_LEN6: u32 = u16::MAX as u32 - ethernet::HEADER_LEN as u32 - MAX_HEADERS;
+/// SYNs that end TIME-WAIT in one turn, at most; of more, some begin where the clock says.
+const MAX_SUCCESSORS: usize = 32;
 /// Configurations that are kept ready; sockets rarely differ in more than a few.
 const MAX_CONFIGS: usize = 16;
 
@@ -104,13 +106,21 @@ pub struct Tcp {
     config: RefCell<Config>,
     /// By sizes of receive and send ring.
     ready: RefCell<Vec<Arc<Config>>>,
+    /// With which number the next connections of these flows begin: those before them are barely over.
+    successors: RefCell<Vec<(FlowKey, u32)>>,
 }
 
 impl Tcp {
     /// With these ports, this secret for sequence numbers, and these settings for new connections. `config.mss` and
     /// `config.max_transmit_len` are set from the interface.
     pub fn new(bindings: Rc<Bindings>, secret: Secret, config: Config) -> Rc<Tcp> {
-        Rc::new(Tcp { bindings, secret, config: RefCell::new(config), ready: RefCell::default() })
+        Rc::new(Tcp {
+            bindings,
+            secret,
+            config: RefCell::new(config),
+            ready: RefCell::default(),
+            successors: RefCell::default(),
+        })
     }
 
     /// Changes the settings of connections that are made from now on.
@@ -178,7 +188,24 @@ impl Tcp {
     pub(super) fn initial(&self, key: &FlowKey, now: Time) -> (u32, u32) {
         let ours = (key.local.to_ip(), key.local_port);
         let theirs = (key.remote.to_ip(), key.remote_port);
-        (self.secret.initial_sequence(ours, theirs, now), self.secret.timestamp_offset(ours, theirs))
+        let iss = self.succeeding(key).unwrap_or_else(|| self.secret.initial_sequence(ours, theirs, now));
+        (iss, self.secret.timestamp_offset(ours, theirs))
+    }
+
+    /// A SYN has ended TIME-WAIT of this flow: its connection, made in this turn, begins with `iss`, behind all numbers
+    /// of the one before (RFC 6191 §2; a fast connection is ahead of the clock of RFC 6528).
+    pub(super) fn succeed(&self, key: FlowKey, iss: u32) {
+        let mut successors = self.successors.borrow_mut();
+        if successors.len() == MAX_SUCCESSORS {
+            successors.remove(0);
+        }
+        successors.push((key, iss));
+    }
+
+    fn succeeding(&self, key: &FlowKey) -> Option<u32> {
+        let mut successors = self.successors.borrow_mut();
+        let at = successors.iter().position(|(flow, _)| flow == key)?;
+        Some(successors.swap_remove(at).1)
     }
 }
 

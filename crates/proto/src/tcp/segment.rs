@@ -29,6 +29,8 @@ bitflags! {
         const TIME_WAIT = 1 << 8;
         /// In TIME-WAIT: this SYN may start a new incarnation; the caller may give it to a listener.
         const NEW_SYN = 1 << 9;
+        /// The peer told of urgent data: `urgent_mark`.
+        const URGENT = 1 << 10;
     }
 }
 

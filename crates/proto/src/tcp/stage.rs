@@ -45,6 +45,8 @@ pub struct TcpStage {
     unreachable: Option<i32>,
     /// The path is served in idle time only, and its packets yield to all else beyond us too.
     background: bool,
+    /// How far the program was told that the stream is sent.
+    told_sent: u64,
     end: End,
     /// What the socket's rings should hold.
     receive_sizing: Sizing,
@@ -111,6 +113,7 @@ impl TcpStage {
             half_open,
             unreachable: None,
             background: false,
+            told_sent: 0,
             end: End::Open,
             receive_sizing: Sizing::default(),
             send_sizing: Sizing::default(),
@@ -233,6 +236,7 @@ impl TcpStage {
         }
         tally.events |= input.events;
         if input.events.contains(Events::NEW_SYN) {
+            self.tcp.succeed(self.key, connection.next_initial());
             tally.events |= Events::CLOSED;
             yield_to(message, context);
             return Ok(false);
@@ -269,6 +273,8 @@ impl TcpStage {
             Control::Consumed(position) => connection.on_consumed(position),
             Control::ReceiveBuffer(size) => connection.set_receive_buffer(size),
             Control::Written(position) => connection.on_written(position),
+            Control::Urge(position) => connection.set_urgent(position),
+            Control::Held(from) => connection.set_held(from),
             Control::Shutdown => connection.shutdown(),
             Control::Close => return connection.close(now),
             Control::Abort => return connection.abort(),
@@ -299,6 +305,12 @@ impl TcpStage {
     fn report(&mut self, tally: &Tally, into: &mut Burst, now: Time) {
         let events = tally.events;
         let mut tell = |control| into.push(Message::control(control));
+        if events.contains(Events::URGENT)
+            && let Some(mark) = self.connection().and_then(Connection::urgent_mark)
+        {
+            // Before what brings the byte: nobody shall read it as one like others.
+            tell(Control::Urgent(mark));
+        }
         if events.contains(Events::READABLE) {
             tell(Control::Readable(tally.readable_to));
         }
@@ -363,6 +375,10 @@ impl TcpStage {
                 let wire = payload.div_ceil(frame - headers).max(1) * headers + payload;
                 context.transmit_len = context.transmit_len.saturating_sub(wire);
                 outward.push(emitter.segment(&transmit));
+            }
+            if connection.tells_sent() && connection.sent() != self.told_sent {
+                self.told_sent = connection.sent();
+                inward.push(Message::control(Control::Sent(self.told_sent)));
             }
         }
         if self.end == End::Due {

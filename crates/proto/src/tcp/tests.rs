@@ -128,6 +128,10 @@ fn state(host: &Host, path: PathId) -> State {
     host.path(path).stage::<TcpStage>().unwrap().connection().unwrap().state()
 }
 
+fn next_initial(host: &Host, path: PathId) -> u32 {
+    host.path(path).stage::<TcpStage>().unwrap().connection().unwrap().next_initial()
+}
+
 /// The bytes of the pieces that reached a socket, checked against the stream.
 fn check_pieces(messages: &[Message]) -> u64 {
     let mut count = 0;
@@ -268,6 +272,7 @@ fn a_newer_syn_takes_over_from_time_wait() {
     let sent = wire(&client, sent);
     exchange(&mut server, &mut client, sent);
     assert_eq!(state(&server, child), State::TimeWait);
+    let least = next_initial(&server, child);
     client.destroy(path);
     server.received();
     client.received();
@@ -279,6 +284,8 @@ fn a_newer_syn_takes_over_from_time_wait() {
     assert_eq!(server.created.len(), 2);
     assert_eq!(controls(&server.received()), [Control::Closed, Control::Connected]);
     assert_eq!(state(&server, server.created[1]), State::Established);
+    // RFC 6191 §2: it began behind all numbers of the one before.
+    assert_eq!(next_initial(&server, server.created[1]).wrapping_sub(least), 65_537 + 1);
 }
 
 fn segment(flags: Flags, change: impl FnOnce(&mut Header)) -> Vec<u8> {

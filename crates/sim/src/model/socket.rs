@@ -55,7 +55,9 @@ impl<'a> Socket<'a> {
     /// Room enough to be called writable: a third.
     pub fn roomy(self) -> bool {
         let size = u64::from(self.slot.send_size.load(Relaxed));
-        size > 0 && self.sendable() >= size / 3
+        let low_water = u64::from(self.slot.unsent_low_water.load(Relaxed));
+        let unsent = (self.slot.send_tail.load(Acquire) as u32).wrapping_sub(self.slot.sent.load(Acquire));
+        size > 0 && self.sendable() >= size / 3 && (low_water == 0 || 2 * u64::from(unsent) < low_water)
     }
 
     /// SO_ERROR.
@@ -121,6 +123,52 @@ impl<'a> Socket<'a> {
         state & is::CONNECTING != 0 && state & (is::CONNECTED | is::FAILED) == 0
     }
 
+    /// How far the urgent byte is from what is read next, unless reading has passed it.
+    pub fn urgent_distance(self) -> Option<u64> {
+        let head = self.slot.receive_head.load(Relaxed);
+        self.slot.urgent_mark.load(Acquire).checked_sub(1)?.checked_sub(head)
+    }
+
+    /// Bytes that one call can read, and whether that ends before an urgent one; behind an urgent one that comes first,
+    /// unless it is `inline`.
+    pub fn readable(self, inline: bool) -> (u64, bool) {
+        let held = self.received();
+        match self.urgent_distance() {
+            Some(0) if !inline => (held.saturating_sub(1), false),
+            Some(distance @ 1..) if distance <= held => (distance, true),
+            _ => (held, false),
+        }
+    }
+
+    /// The next byte is urgent, there, and not to be read in its place: it is passed.
+    pub fn pass_urgent(self, inline: bool) {
+        if self.urgent_distance() == Some(0) && !inline && self.received() > 0 {
+            let head = self.slot.receive_head.load(Relaxed);
+            self.consume(head, self.received(), 1);
+        }
+    }
+
+    /// `recv` with MSG_OOB.
+    pub fn take_urgent(self, inline: bool, look_only: bool) -> Result<Vec<u8>, i32> {
+        let mark = self.slot.urgent_mark.load(Acquire);
+        let taken = self.slot.urgent_taken.load(Relaxed) == mark;
+        let distance = self.urgent_distance().filter(|_| !taken && !inline).ok_or(libc::EINVAL)?;
+        if distance >= self.received() {
+            return if self.receive_over() { Ok(Vec::new()) } else { Err(libc::EAGAIN) };
+        }
+        if !look_only {
+            self.slot.urgent_taken.store(mark, Relaxed);
+        }
+        Ok(self.copy_out(self.slot.receive_head.load(Relaxed) + distance, 1))
+    }
+
+    /// What is put next, up to `len` bytes of it, is urgent.
+    pub fn announce_urgent(self, len: usize) {
+        let len = self.sendable().min(len as u64);
+        self.slot.urgent_to.store(self.slot.send_tail.load(Relaxed) + len, Release);
+        self.slot.requests.fetch_or(ask::URGENT, AcqRel);
+    }
+
     /// Up to `limit` bytes that are there; taken from the ring unless only looked at.
     pub fn take(self, limit: usize, look_only: bool) -> Vec<u8> {
         let head = self.slot.receive_head.load(Relaxed);
@@ -159,8 +207,8 @@ impl<'a> Socket<'a> {
         }
     }
 
-    /// Puts what fits into the send ring.
-    pub fn put(self, bytes: &[u8]) -> usize {
+    /// Puts what fits into the send ring. `more` follows: what fills no segment is held back.
+    pub fn put(self, bytes: &[u8], more: bool) -> usize {
         let tail = self.slot.send_tail.load(Relaxed);
         let size = self.slot.send_size.load(Relaxed);
         let len = self.sendable().min(bytes.len() as u64) as usize;
@@ -175,12 +223,19 @@ impl<'a> Socket<'a> {
             std::ptr::copy_nonoverlapping(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
             std::ptr::copy_nonoverlapping(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
         }
+        let held = self.slot.held_from.load(Relaxed) != 0;
+        if more && !held {
+            self.slot.held_from.store(tail + 1, Release);
+        }
         self.slot.send_tail.store(tail + len as u64, Release);
+        if held && !more {
+            self.slot.held_from.store(0, Release);
+        }
         len
     }
 
     /// What `poll` says.
-    pub fn readiness(self, low_water: u32) -> i16 {
+    pub fn readiness(self, low_water: u32, inline: bool) -> i16 {
         use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
         let state = self.state();
         let mut ready = if self.slot.error.load(Acquire) == 0 { 0 } else { POLLERR };
@@ -200,8 +255,13 @@ impl<'a> Socket<'a> {
         }
         if state & is::PEER_FINISHED != 0 || requests & ask::SHUTDOWN_READ != 0 {
             ready |= POLLIN | POLLRDHUP | if requests & ask::SHUTDOWN != 0 { POLLHUP } else { 0 };
-        } else if self.received() >= u64::from(low_water.max(1)) {
+        } else if self.readable(inline).0 >= u64::from(low_water.max(1)) {
             ready |= POLLIN;
+        }
+        let mark = self.slot.urgent_mark.load(Acquire);
+        let urgent_is_there = self.urgent_distance().is_some_and(|distance| distance < self.received());
+        if urgent_is_there && self.slot.urgent_taken.load(Relaxed) != mark {
+            ready |= libc::POLLPRI;
         }
         if requests & ask::SHUTDOWN != 0 || self.roomy() {
             ready |= POLLOUT;

@@ -1,7 +1,7 @@
 //! The calls of the model program, each tried until it is done: what the shim does before it sleeps, and again when it
 //! is woken.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use scoutline_abi::datagram::{HEADER_LEN, Record};
@@ -16,7 +16,11 @@ use super::epoll::Epoll;
 use crate::stack::{Answer, Op};
 
 /// Linux, linux/tcp.h.
+const TCP_NOTSENT_LOWAT: i32 = 25;
+/// Linux, linux/tcp.h.
 const TCP_CC_INFO: i32 = 26;
+/// Linux, asm/sockios.h.
+const SIOCATMARK: u64 = 0x8905;
 
 /// How far a call has come.
 pub(super) enum Tried {
@@ -195,7 +199,7 @@ impl Caller<'_> {
         if socket.state() & (is::CONNECTED | is::CONNECTING) != 0 {
             return fails(libc::EINVAL);
         }
-        self.plain(call_op::LISTEN, fd.slot, [backlog.max(0) as u64, 0, 0, 0])
+        self.plain(call_op::LISTEN, fd.slot, [u64::from(backlog.cast_unsigned()), 0, 0, 0])
     }
 
     fn accept(&mut self, fd: &Fd, non_blocking: bool) -> Tried {
@@ -225,8 +229,7 @@ impl Caller<'_> {
         let accepted = Socket::at(&self.program.region, slot);
         accepted.slot.references.fetch_add(1, SeqCst);
         let address = Some(remote(accepted));
-        let inherited =
-            Fd { slot, non_blocking, connect_pending: false, cork: false, held_back: false, ..fd.clone() };
+        let inherited = Fd { slot, non_blocking, connect_pending: false, ..fd.clone() };
         self.program.fds.insert(self.new_fd, inherited);
         Tried::Done(Answer { address, ..Answer::of(0) })
     }
@@ -271,9 +274,6 @@ impl Caller<'_> {
 
     /// `sent` of the data has gone before: a call that blocks returns when all has.
     fn send(&mut self, fd: &mut Fd, data: &[u8], flags: i32, sent: usize) -> Tried {
-        if flags & libc::MSG_OOB != 0 {
-            return fails(libc::EOPNOTSUPP);
-        }
         let socket = Socket::at(&self.program.region, fd.slot);
         let ends = |errno| if sent > 0 { done(sent as i64) } else { fails(errno) };
         if socket.send_over() {
@@ -282,9 +282,6 @@ impl Caller<'_> {
         let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0;
         let room = if socket.is_connecting() { 0 } else { socket.sendable() };
         if room == 0 {
-            if std::mem::take(&mut fd.held_back) {
-                socket.tell();
-            }
             if non_blocking || self.overdue {
                 return ends(libc::EAGAIN);
             }
@@ -296,15 +293,14 @@ impl Caller<'_> {
             socket.slot.send_wanted.store(1, SeqCst);
             return self.blocks(within(fd.send_timeout_us));
         }
-        let put = sent + socket.put(&data[sent..]);
-        let corked = flags & libc::MSG_MORE != 0 || fd.cork;
-        let half = u64::from(socket.slot.send_size.load(Relaxed)) / 2;
-        if corked && put == data.len() && socket.sendable() > half {
-            fd.held_back = true;
-        } else {
-            fd.held_back = false;
-            socket.tell();
+        let fits = data.len() - sent <= socket.sendable() as usize;
+        let more = fd.cork || (fits && flags & libc::MSG_MORE != 0);
+        if flags & libc::MSG_OOB != 0 {
+            socket.announce_urgent(data.len() - sent);
         }
+        let put = sent + socket.put(&data[sent..], more);
+        // The shim may be in no hurry to tell when more follows: but this program sleeps between its calls.
+        socket.tell();
         if put == data.len() || non_blocking {
             return done(put as i64);
         }
@@ -317,20 +313,28 @@ impl Caller<'_> {
     }
 
     fn receive(&mut self, fd: &Fd, len: usize, flags: i32) -> Tried {
+        let socket = self.at(fd);
+        let look_only = flags & libc::MSG_PEEK != 0;
         if flags & libc::MSG_OOB != 0 {
-            return fails(libc::EINVAL);
+            return match socket.take_urgent(fd.oob_inline, look_only) {
+                Ok(bytes) => Tried::Done(Answer { bytes: bytes.clone(), ..Answer::of(bytes.len() as i64) }),
+                Err(errno) => fails(errno),
+            };
         }
         if len == 0 {
             return done(0);
         }
-        let socket = self.at(fd);
         let target = if flags & libc::MSG_WAITALL != 0 { len } else { len.min(fd.low_water.max(1) as usize) };
         let over = socket.receive_over();
         let listening = socket.state() & is::LISTENING != 0;
-        let held = if listening { 0 } else { socket.received() as usize };
+        let (held, ends) = if listening { (0, false) } else { socket.readable(fd.oob_inline) };
+        let held = held as usize;
         let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0 || self.overdue;
-        if held >= target || (held > 0 && (over || non_blocking)) {
-            let bytes = socket.take(len, flags & libc::MSG_PEEK != 0);
+        if held >= target || (held > 0 && (over || ends || non_blocking)) {
+            if !look_only {
+                socket.pass_urgent(fd.oob_inline);
+            }
+            let bytes = socket.take(len.min(held), look_only);
             return Tried::Done(Answer { bytes: bytes.clone(), ..Answer::of(bytes.len() as i64) });
         }
         if over || listening {
@@ -377,7 +381,7 @@ impl Caller<'_> {
             let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0 || self.overdue;
             return if non_blocking { fails(libc::EAGAIN) } else { self.blocks(within(fd.send_timeout_us)) };
         }
-        socket.put(&bytes);
+        socket.put(&bytes, false);
         socket.tell();
         done(data.len() as i64)
     }
@@ -423,7 +427,6 @@ impl Caller<'_> {
             return fails(libc::ENOTCONN);
         }
         socket.request(bits);
-        fd.held_back = false;
         done(0)
     }
 
@@ -449,7 +452,9 @@ impl Caller<'_> {
     fn ioctl(&mut self, fd: &Fd, request: u64) -> Tried {
         let socket = self.at(fd);
         let value = match request {
-            libc::FIONREAD if socket.is_stream() => socket.received(),
+            libc::FIONREAD if socket.is_stream() && fd.oob_inline => socket.received(),
+            libc::FIONREAD if socket.is_stream() => socket.readable(false).0,
+            SIOCATMARK => u64::from(socket.urgent_distance() == Some(0)),
             libc::FIONREAD if socket.received() >= HEADER_LEN as u64 => {
                 let head = socket.slot.receive_head.load(Relaxed);
                 let header = socket.copy_out(head, HEADER_LEN).try_into().expect("a header");
@@ -474,7 +479,8 @@ impl Caller<'_> {
                     if asked & libc::POLLOUT != 0 && !socket.roomy() {
                         socket.slot.send_wanted.store(1, SeqCst);
                     }
-                    socket.readiness(state.low_water) & (asked | libc::POLLERR | libc::POLLHUP)
+                    socket.readiness(state.low_water, state.oob_inline)
+                        & (asked | libc::POLLERR | libc::POLLHUP)
                 }
                 None => libc::POLLNVAL,
             })
@@ -549,6 +555,7 @@ impl Caller<'_> {
                 fd.keep_alive = number != 0;
                 return self.tell_keep_alive(fd);
             }
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => fd.oob_inline = number != 0,
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => fd.low_water = count,
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 fd.linger_plus_one =
@@ -561,13 +568,20 @@ impl Caller<'_> {
             | (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {}
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
                 fd.no_delay = number != 0;
+                if fd.no_delay {
+                    self.at(fd).slot.held_from.store(0, Release);
+                }
                 return self.tell_option(fd, slot_option::NO_DELAY, u64::from(number != 0));
             }
             (libc::IPPROTO_TCP, libc::TCP_CORK) => {
                 fd.cork = number != 0;
-                if !fd.cork && std::mem::take(&mut fd.held_back) {
+                if !fd.cork && self.at(fd).slot.held_from.swap(0, AcqRel) != 0 {
                     self.at(fd).tell();
                 }
+            }
+            (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
+                self.at(fd).slot.unsent_low_water.store(count, Release);
+                return self.tell_option(fd, slot_option::UNSENT_LOW_WATER, u64::from(count));
             }
             (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
                 return self.tell_option(fd, slot_option::DEFER_ACCEPT, u64::from(count));

@@ -16,8 +16,7 @@ pub(super) struct Fd {
     pub(super) keep_alive: bool,
     pub(super) keep_alive_times: (u32, u32, u32),
     pub(super) reuse: u64,
-    /// Bytes written under MSG_MORE or TCP_CORK that the engine has not been told of.
-    pub(super) held_back: bool,
+    pub(super) oob_inline: bool,
     /// Seconds plus one.
     pub(super) linger_plus_one: u32,
     pub(super) receive_timeout_us: u64,

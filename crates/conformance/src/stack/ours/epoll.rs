@@ -25,6 +25,7 @@ pub(super) struct Epoll {
 struct Item {
     slot: u32,
     low_water: u32,
+    oob_inline: bool,
     events: u32,
     data: u64,
     /// EPOLLONESHOT, and it has told its event.
@@ -60,7 +61,8 @@ impl Epoll {
             libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {}
             _ => return Err(libc::EINVAL),
         }
-        let item = Item { slot: fd.slot, low_water: fd.low_water, events, data, spent: false };
+        let (slot, low_water, oob_inline) = (fd.slot, fd.low_water, fd.oob_inline);
+        let item = Item { slot, low_water, oob_inline, events, data, spent: false };
         self.items.insert(number, item);
         let slot = Socket::at(region, fd.slot).slot;
         let word = self.set as usize / 64;
@@ -93,7 +95,7 @@ impl Epoll {
             if interest & libc::EPOLLOUT as u32 != 0 && !socket.roomy() {
                 socket.slot.send_wanted.store(1, SeqCst);
             }
-            let found = u32::from(socket.readiness(item.low_water) as u16) & interest;
+            let found = u32::from(socket.readiness(item.low_water, item.oob_inline) as u16) & interest;
             if found == 0 {
                 continue;
             }

@@ -51,12 +51,14 @@ fn a_new_program_image_closes_what_it_does_not_take_over() {
 fn a_listener_in_the_place_of_another_resets_none_of_its_connections() {
     let mut pair = Pair::new(13, WireConfig::default());
     let (first, client, server) = pair.established(80);
+    hold(&pair, server);
     pair.server.request(first, slot_request::CLOSE);
     let now = pair.now;
     pair.server.core.listen_to_programs(now);
     let second = pair.listen(81);
     assert_eq!(first, second, "the test is about the same slot");
     let expected = pair.server.write(server, b"last words");
+    pair.server.slot(server).references.store(0, Ordering::Release);
     pair.server.request(server, slot_request::CLOSE);
     pair.server.request(second, slot_request::CLOSE);
     let mut got = 0;
@@ -68,7 +70,7 @@ fn a_listener_that_is_shut_down_refuses_and_may_listen_again() {
     let mut pair = Pair::new(14, WireConfig::default());
     let listener = pair.listen(80);
     let waiting = pair.connect(80);
-    pair.until("connected", |pair| pair.client.state(waiting) & slot_state::CONNECTED != 0);
+    pair.until("it waits", |pair| pair.server.slot(listener).receive_tail.load(Ordering::Acquire) == 1);
     pair.server.request(listener, slot_request::SHUTDOWN_READ);
     pair.until("reset", |pair| pair.client.state(waiting) & slot_state::FAILED != 0);
     assert_eq!(pair.server.state(listener) & slot_state::LISTENING, 0);

@@ -149,13 +149,17 @@ impl Connection {
         duplicate
     }
 
-    /// RFC 9293 §3.10.7.4: old segments must not change the window.
+    /// RFC 9293 §3.10.7.4: old segments must not change the window. One that acknowledges new data is not old, whatever
+    /// its sequence number (a retransmission, say): else the window of before would count from the new SND.UNA on, and
+    /// more would be sent than was offered (RFC 9293 §3.8.6). So does Linux.
     #[inline]
     pub(super) fn take_window(&mut self, header: &Header) {
         let sequence = SeqNumber(header.sequence);
-        let acknowledgment = SeqNumber(header.acknowledgment).offset_from(self.send.iss.plus(self.send.una));
-        let acknowledgment = self.send.una + acknowledgment.max(0) as u64;
-        if self.send.wl1.is_before(sequence) || (self.send.wl1 == sequence && self.send.wl2 <= acknowledgment)
+        let news = SeqNumber(header.acknowledgment).offset_from(self.send.iss.plus(self.send.una));
+        let acknowledgment = self.send.una + news.max(0) as u64;
+        if news > 0
+            || self.send.wl1.is_before(sequence)
+            || (self.send.wl1 == sequence && self.send.wl2 <= acknowledgment)
         {
             self.send.window = u32::from(header.window) << self.negotiated.send_scale;
             self.send.max_window = self.send.max_window.max(self.send.window);

@@ -135,6 +135,9 @@ impl Connection {
             return input;
         }
         self.take_timestamp(header, offset, now);
+        if flags.contains(Flags::URG) && self.state.may_receive() {
+            self.take_urgent(header, offset, &mut input);
+        }
         if (len > 0 || fin) && self.state.may_receive() && !self.fin_received {
             // Not below `next`: the segment passed the check of its sequence numbers.
             let end = (self.receive.next as i64 + offset + i64::from(len)) as u64;

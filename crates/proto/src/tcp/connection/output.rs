@@ -1,6 +1,7 @@
 //! What to send next: retransmissions, then new data, probes, and acknowledgments that found nothing to ride on.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header, MAX_SACK_BLOCKS, Options, SackBlocks};
@@ -12,6 +13,8 @@ use crate::tcp::recovery::Phase;
 use crate::tcp::segment::Transmit;
 use crate::tcp::timers::Timer;
 
+/// How long TCP_CORK holds data back (tcp(7)).
+const HELD_AT_MOST: Duration = Duration::from_millis(200);
 /// Segments of a window that goes at once where nothing but the path's length asks for pacing: twice the initial one
 /// (RFC 6928).
 const SMALL_WINDOW: u32 = 20;
@@ -242,6 +245,9 @@ impl Connection {
             self.send.limited_to = self.data_end();
         }
         let whole = len - len % segment;
+        if len > whole && self.send.held < self.data_end() && self.is_held_back() {
+            return self.sendable_held(whole, len, now);
+        }
         if len == whole || self.may_send_part(len, most, available, by_window) {
             if len > 0 {
                 return Some(len);
@@ -255,6 +261,23 @@ impl Connection {
         None
     }
 
+    fn is_held_back(&self) -> bool {
+        !self.override_now && !self.fin_queued && self.send.next == self.send.max && !self.is_urgent()
+    }
+
+    /// As [`Connection::sendable`], while the program holds back what fills no segment: the full ones (`whole` bytes of
+    /// `len`), and what it wrote before it said that more follows. The rest goes after 200 ms, as in Linux (tcp(7)), or
+    /// when all is acknowledged and a time-out has passed.
+    #[inline(never)]
+    fn sendable_held(&mut self, whole: u64, len: u64, now: Time) -> Option<u64> {
+        let due = self.send.held.saturating_sub(self.send.next).min(len);
+        let len = if self.nodelay || self.send.small_end <= self.send.una { whole.max(due) } else { whole };
+        if len == 0 && self.send.next == self.send.una && !self.timers.is_armed(Timer::Persist) {
+            self.timers.arm(Timer::Persist, now + self.rtt.rto().max(HELD_AT_MOST));
+        }
+        (len > 0).then_some(len)
+    }
+
     /// Whether a segment that is not full may be sent (RFC 9293 §3.7.4 and §3.8.6.2.1).
     fn may_send_part(&self, len: u64, most: u64, available: u64, by_window: u64) -> bool {
         if self.override_now || self.send.next < self.send.max {
@@ -262,7 +285,10 @@ impl Connection {
         }
         if len == available {
             // Nagle, as Minshall refined it: wait only while another small segment is unacknowledged.
-            return self.nodelay || self.fin_queued || self.send.small_end <= self.send.una;
+            return self.nodelay
+                || self.fin_queued
+                || self.send.small_end <= self.send.una
+                || self.is_urgent();
         }
         // Sender's silly window avoidance: at least half of the largest window that the peer ever gave.
         len == by_window && len >= u64::from(self.send.max_window / 2)
@@ -447,7 +473,7 @@ impl Connection {
             self.owed = Owed::Nothing;
         }
         self.timers.disarm(Timer::DelayedAck);
-        Header {
+        let mut header = Header {
             sequence: self.send.iss.plus(unit).0,
             acknowledgment: self.receive_next().0,
             flags: flags | self.ecn.echo(),
@@ -458,7 +484,11 @@ impl Connection {
                 ..Options::default()
             },
             ..Header::default()
+        };
+        if self.urgent.is_some() {
+            self.mark_urgent(unit, &mut header);
         }
+        header
     }
 
     /// The window field; moves the right edge when that is worth it.
@@ -546,6 +576,9 @@ impl Connection {
         let segment = self.segment();
         if self.ecn.is_reduced() {
             return segment; // CWR on a segment of its own
+        }
+        if self.is_urgent() {
+            return segment; // an urgent pointer of its own for each
         }
         (self.config.max_transmit_len.min(self.transmit_limit) / segment * segment).max(segment)
     }

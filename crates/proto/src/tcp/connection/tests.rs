@@ -564,6 +564,25 @@ fn a_zero_window_is_probed_and_all_goes_again_when_it_opens() {
     assert_eq!(expect(&mut connection, at, Flags::ACK, 1, 2_001).payload, Some(0..3_000));
 }
 
+/// Found by the simulation (seed 285): data of the peer is lost, what it sends later is seen, and its retransmission
+/// acknowledges ours with a smaller window.
+#[test]
+fn a_new_acknowledgment_tells_the_window_whatever_its_sequence_number() {
+    let mut connection = established();
+    connection.on_written(1_000);
+    expect(&mut connection, ms(2), Flags::ACK, 1, 1);
+    // 1..2_001 is lost on the way here.
+    connection.on_segment(&segment(2_001, 1, Flags::ACK), 0, ms(3));
+    let mut again = segment(1, 1_001, Flags::ACK);
+    again.window = 300;
+    connection.on_segment(&again, 1_000, ms(4));
+    connection.on_written(21_000);
+    while let Some(transmit) = connection.poll_transmit(ms(4)) {
+        let end = transmit.payload.map_or(0, |payload| payload.end);
+        assert!(end <= 1_300, "{end} is beyond the window");
+    }
+}
+
 #[test]
 fn silly_windows_are_avoided_and_overridden() {
     let mut connection = established();

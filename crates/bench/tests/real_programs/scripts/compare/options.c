@@ -1,0 +1,483 @@
+/* Options of TCP sockets: set and read in each state, with good and bad values and lengths, and what an accepted socket
+ * has of them.
+ */
+#include "compare.h"
+#include <linux/sockios.h>
+
+#ifndef TCP_NOTSENT_LOWAT
+#define TCP_NOTSENT_LOWAT 25
+#endif
+
+struct option {
+    const char *text;
+    int level, name;
+    int values[10]; /* up to the first END */
+};
+enum { END = 0x7ffffff1 };
+
+#define O(level, name, ...) {#name, level, name, {__VA_ARGS__, END}}
+static const struct option options[] = {
+    O(IPPROTO_TCP, TCP_NODELAY, 1, 0, 2, -1),
+    O(IPPROTO_TCP, TCP_CORK, 1, 0, 2, -1),
+    O(IPPROTO_TCP, TCP_QUICKACK, 0, 1, 2, -1),
+    O(IPPROTO_TCP, TCP_USER_TIMEOUT, 1, 30000, INT_MAX, -1, 0),
+    O(IPPROTO_TCP, TCP_DEFER_ACCEPT, 1, 2, 5, 30, 1000, 1000000, -1, 0),
+    O(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1, 16384, -1, 0),
+    O(IPPROTO_TCP, TCP_KEEPIDLE, 1, 60, 32767, 32768, 0, -1),
+    O(IPPROTO_TCP, TCP_KEEPINTVL, 1, 60, 32767, 32768, 0, -1),
+    O(IPPROTO_TCP, TCP_KEEPCNT, 1, 9, 127, 128, 0, -1),
+    O(IPPROTO_TCP, TCP_SYNCNT, 1, 6, 127, 128, 0, -1),
+    O(IPPROTO_TCP, TCP_LINGER2, 1, 60, 0, -1, 1000, 60),
+    O(SOL_SOCKET, SO_KEEPALIVE, 1, 0, 2, -1),
+    O(SOL_SOCKET, SO_REUSEADDR, 1, 0, 2, -1),
+    O(SOL_SOCKET, SO_REUSEPORT, 1, 0, 2, -1),
+    O(SOL_SOCKET, SO_BROADCAST, 1, 0, 2, -1),
+    O(SOL_SOCKET, SO_OOBINLINE, 1, 0, 2, -1),
+    O(SOL_SOCKET, SO_RCVLOWAT, 0, 2, 100, 100000, 1),
+    O(SOL_SOCKET, SO_SNDLOWAT, 5),
+    O(SOL_SOCKET, SO_TYPE, 1),
+    O(SOL_SOCKET, SO_PROTOCOL, 1),
+    O(SOL_SOCKET, SO_DOMAIN, 1),
+    O(SOL_SOCKET, SO_ACCEPTCONN, 1),
+    O(SOL_SOCKET, SO_ERROR, 1),
+    O(SOL_SOCKET, SO_ZEROCOPY, 1, 0, 2, -1),
+    O(SOL_SOCKET, SO_TIMESTAMP, 1, 0),
+    O(IPPROTO_IP, IP_TOS, 0x10, 0xb8, 3, 256, -1, 0),
+    O(IPPROTO_IP, IP_TTL, 1, 255, 0, 256, -1, 64),
+};
+
+#define COUNT(of) (sizeof(of) / sizeof *(of))
+
+/* A socket that is bound to our address, and listens unless `backlog` is below zero. */
+static int bound(int backlog) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = name_of(own, 0);
+    NEED(fd >= 0 && set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1) == 0);
+    NEED(bind(fd, ADDRESS(at)) == 0);
+    if (backlog >= 0) NEED(listen(fd, backlog) == 0);
+    return fd;
+}
+
+static int accepted_from(int fd, const char *name) {
+    tell("connect %s %s %d", name, own, port_of(fd));
+    int new = accept(fd, 0, 0);
+    NEED(new >= 0);
+    return new;
+}
+
+static void show(int fd, const struct option *o) {
+    int value = 0x55555555;
+    socklen_t len = sizeof value;
+    int result = getsockopt(fd, o->level, o->name, &value, &len);
+    if (result < 0)
+        out("  get %s = %s", o->text, strerrorname_np(errno));
+    else
+        out("  get %s = %d (%u bytes)", o->text, value, len);
+}
+
+static void show_all(const char *when, int fd) {
+    out("%s", when);
+    for (size_t i = 0; i < COUNT(options); i++)
+        show(fd, &options[i]);
+}
+
+static void try_all(const char *when, int fd) {
+    out("%s", when);
+    for (size_t i = 0; i < COUNT(options); i++) {
+        const struct option *o = &options[i];
+        for (const int *value = o->values; *value != END; value++) {
+            errno = 0;
+            int result = setsockopt(fd, o->level, o->name, value, sizeof *value);
+            out(" set %s %d = %d %s", o->text, *value, result, result < 0 ? strerrorname_np(errno) : "");
+            show(fd, o);
+        }
+    }
+}
+
+CASE(options_of_a_fresh_socket) { try_all("fresh", socket(AF_INET, SOCK_STREAM, 0)); }
+CASE(options_of_a_bound_socket) { try_all("bound", bound(-1)); }
+CASE(options_of_a_listening_socket) { try_all("listening", bound(4)); }
+CASE(options_of_a_connected_socket) { try_all("connected", connected("c")); }
+CASE(options_of_an_accepted_socket) { try_all("accepted", accepted("c")); }
+
+CASE(defaults) {
+    int fd = bound(-1);
+    show_all("bound", fd);
+    NEED(listen(fd, 4) == 0);
+    show_all("listening", fd);
+    show_all("accepted", accepted_from(fd, "a"));
+    show_all("connected", connected("c"));
+}
+
+/* Values that differ from the defaults. */
+static void set_all(int fd) {
+    static const int values[][3] = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},        {IPPROTO_TCP, TCP_CORK, 1},         {IPPROTO_TCP, TCP_QUICKACK, 0},
+        {IPPROTO_TCP, TCP_USER_TIMEOUT, 777}, {IPPROTO_TCP, TCP_KEEPIDLE, 77},    {IPPROTO_TCP, TCP_KEEPINTVL, 7},
+        {IPPROTO_TCP, TCP_KEEPCNT, 5},        {IPPROTO_TCP, TCP_SYNCNT, 3},       {IPPROTO_TCP, TCP_LINGER2, 11},
+        {IPPROTO_TCP, TCP_NOTSENT_LOWAT, 99}, {SOL_SOCKET, SO_KEEPALIVE, 1},      {SOL_SOCKET, SO_OOBINLINE, 1},
+        {SOL_SOCKET, SO_RCVLOWAT, 3},         {SOL_SOCKET, SO_BROADCAST, 1},
+        {SOL_SOCKET, SO_REUSEPORT, 1},        {IPPROTO_TCP, TCP_DEFER_ACCEPT, 0}, {IPPROTO_IP, IP_TOS, 0x10},
+        {IPPROTO_IP, IP_TTL, 33},
+    };
+    struct timeval in = {3, 500000}, back = {2, 200000};
+    struct linger linger = {1, 5};
+    for (size_t i = 0; i < COUNT(values); i++)
+        if (setsockopt(fd, values[i][0], values[i][1], &values[i][2], sizeof(int)) < 0)
+            out("set %d %d: %s", values[i][0], values[i][1], strerrorname_np(errno));
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &in, sizeof in));
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &back, sizeof back));
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+}
+
+static void show_rest(int fd) {
+    struct timeval time = {-1, -1};
+    struct linger linger = {-1, -1};
+    socklen_t len = sizeof time;
+    T(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, &len));
+    out("RCVTIMEO %ld %ld (%u)", time.tv_sec, time.tv_usec, len);
+    T(getsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, &len));
+    out("SNDTIMEO %ld %ld (%u)", time.tv_sec, time.tv_usec, len);
+    len = sizeof linger;
+    T(getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &len));
+    out("LINGER %d %d (%u)", linger.l_onoff, linger.l_linger, len);
+}
+
+CASE(accepted_sockets_inherit) {
+    int fd = bound(-1);
+    set_all(fd);
+    NEED(listen(fd, 4) == 0);
+    int one = accepted_from(fd, "a");
+    show_all("set before listen", one);
+    show_rest(one);
+}
+
+CASE(accepted_sockets_inherit_what_was_set_while_listening) {
+    int fd = bound(4);
+    set_all(fd);
+    int one = accepted_from(fd, "a");
+    show_all("set after listen", one);
+    show_rest(one);
+}
+
+CASE(options_survive_connect) {
+    struct sockaddr_in at = name_of(peer, atoi(tell("listen l")));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    set_all(fd);
+    NEED(connect(fd, (void *)&at, sizeof at) == 0);
+    show_all("after connect", fd);
+    show_rest(fd);
+}
+
+CASE(maximum_segment) {
+    int fd = bound(-1), value;
+    socklen_t len = sizeof value;
+    static const int values[] = {0, 1, 87, 88, 536, 1000, 1460, 9000, 32767, 32768, -1};
+    for (size_t i = 0; i < COUNT(values); i++) {
+        errno = 0;
+        int result = setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &values[i], sizeof(int));
+        T(getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &value, &len));
+        out("set %d = %d, get %d", values[i], result, value);
+    }
+    value = 1000;
+    T(setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &value, sizeof value));
+    NEED(listen(fd, 4) == 0);
+    int one = accepted_from(fd, "a");
+    T(getsockopt(one, IPPROTO_TCP, TCP_MAXSEG, &value, &len));
+    out("accepted %d", value);
+    value = 700;
+    T(setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &value, sizeof value));
+    T(getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &value, &len));
+    out("listening %d", value);
+    int two = accepted_from(fd, "b");
+    T(getsockopt(two, IPPROTO_TCP, TCP_MAXSEG, &value, &len));
+    out("accepted %d", value);
+}
+
+CASE(lengths) {
+    int fd = connected("c");
+    static const int lengths[] = {0, 1, 2, 3, 4, 5, 8, 16, 32, -1};
+    static const int names[][2] = {
+        {IPPROTO_TCP, TCP_NODELAY},   {IPPROTO_TCP, TCP_KEEPIDLE},  {IPPROTO_TCP, TCP_USER_TIMEOUT},
+        {IPPROTO_TCP, TCP_MAXSEG},    {IPPROTO_TCP, TCP_CONGESTION}, {SOL_SOCKET, SO_KEEPALIVE},
+        {SOL_SOCKET, SO_LINGER},      {SOL_SOCKET, SO_RCVTIMEO},    {SOL_SOCKET, SO_RCVLOWAT},
+        {SOL_SOCKET, SO_ERROR},       {SOL_SOCKET, SO_RCVBUF},      {IPPROTO_TCP, TCP_NOTSENT_LOWAT},
+        {SOL_SOCKET, SO_REUSEADDR},   {IPPROTO_TCP, TCP_DEFER_ACCEPT}, {IPPROTO_TCP, TCP_INFO},
+    };
+    for (size_t n = 0; n < COUNT(names); n++)
+        for (size_t i = 0; i < COUNT(lengths); i++) {
+            char room[512];
+            memset(room, 0x11, sizeof room);
+            socklen_t len = lengths[i];
+            errno = 0;
+            int result = getsockopt(fd, names[n][0], names[n][1], room, &len);
+            out("get %d %d room %d = %d %s, %u", names[n][0], names[n][1], lengths[i], result,
+                result < 0 ? strerrorname_np(errno) : "", len);
+            memset(room, 0, sizeof room);
+            room[0] = 1;
+            errno = 0;
+            result = setsockopt(fd, names[n][0], names[n][1], room, lengths[i]);
+            out("set %d %d len %d = %d %s", names[n][0], names[n][1], lengths[i], result,
+                result < 0 ? strerrorname_np(errno) : "");
+        }
+}
+
+CASE(nowhere) {
+    int fd = connected("c"), value = 1;
+    socklen_t len = sizeof value;
+    T(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 0, sizeof value));
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, 0, sizeof(struct linger)));
+    T(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 0, &len));
+    T(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, 0));
+    T(setsockopt(fd, IPPROTO_TCP, 9999, &value, sizeof value));
+    T(getsockopt(fd, IPPROTO_TCP, 9999, &value, &len));
+    T(setsockopt(fd, SOL_SOCKET, 9999, &value, sizeof value));
+    T(getsockopt(fd, SOL_SOCKET, 9999, &value, &len));
+    T(setsockopt(fd, 9999, 1, &value, sizeof value));
+    T(getsockopt(fd, 9999, 1, &value, &len));
+    T(setsockopt(fd, IPPROTO_UDP, 103, &value, sizeof value));
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "", 0));
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5));
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic\0rest", 10));
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "a very long name of something", 29));
+}
+
+CASE(times) {
+    int fd = connected("c");
+    static const struct timeval times[] = {{0, 0}, {0, 20000}, {7, 0}, {0, 1000000}, {-1, 0}, {0, -1}, {LONG_MAX / 4, 0}};
+    for (size_t i = 0; i < COUNT(times); i++) {
+        struct timeval back = {-7, -7};
+        socklen_t len = sizeof back;
+        out("%zu", i);
+        T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &times[i], sizeof times[i]));
+        T(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &back, &len));
+        out("%ld %ld", back.tv_sec, back.tv_usec);
+    }
+    static const struct linger lingers[] = {{1, 0}, {5, 3}, {0, 9}, {-1, 2}, {0, 0}};
+    for (size_t i = 0; i < COUNT(lingers); i++) {
+        struct linger back = {-7, -7};
+        socklen_t len = sizeof back;
+        T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers[i], sizeof lingers[i]));
+        T(getsockopt(fd, SOL_SOCKET, SO_LINGER, &back, &len));
+        out("%d %d", back.l_onoff, back.l_onoff ? back.l_linger : 0);
+    }
+}
+
+CASE(buffers) {
+    int fd = connected("c");
+    static const int sizes[] = {0, 1, 1000, 4096, 65536, 100000, 10000000, -1};
+    for (int which = 0; which < 2; which++)
+        for (size_t i = 0; i < COUNT(sizes); i++) {
+            int value = -7, name = which ? SO_SNDBUF : SO_RCVBUF;
+            socklen_t len = sizeof value;
+            T(setsockopt(fd, SOL_SOCKET, name, &sizes[i], sizeof(int)));
+            T(getsockopt(fd, SOL_SOCKET, name, &value, &len));
+            out("%s %d: %d", which ? "SNDBUF" : "RCVBUF", sizes[i], value);
+        }
+}
+
+CASE(flags_of_receiving) {
+    int fd = accepted("a");
+    char room[64] = "";
+    struct timeval soon = {0, 20000};
+    T(recv(fd, room, 8, MSG_DONTWAIT));
+    T(recv(fd, room, 8, MSG_DONTWAIT | MSG_PEEK));
+    T(recv(fd, room, 0, MSG_DONTWAIT));
+    tell("send a abcdefgh");
+    T(recv(fd, room, 3, MSG_PEEK));
+    T(recv(fd, room, 8, MSG_PEEK | MSG_WAITALL));
+    out("%.8s", room);
+    T(recv(fd, room, 3, MSG_TRUNC));
+    T(recv(fd, room, 3, MSG_PEEK | MSG_TRUNC));
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon));
+    T(recv(fd, room, 20, MSG_WAITALL));
+    out("%.5s", room);
+    T(recv(fd, room, 20, MSG_WAITALL));
+    T(recv(fd, room, 20, MSG_OOB));
+    T(recv(fd, room, 20, MSG_ERRQUEUE));
+    T(recv(fd, room, 20, MSG_ERRQUEUE | MSG_DONTWAIT));
+    T(recv(fd, room, 20, 0x10000000 | MSG_DONTWAIT));
+    tell("send a xyz");
+    T(recv(fd, 0, 3, MSG_TRUNC));
+    tell("shut a");
+    T(recv(fd, room, 20, MSG_WAITALL));
+    T(recv(fd, room, 20, MSG_PEEK));
+    T(recv(fd, room, 20, MSG_DONTWAIT));
+}
+
+CASE(flags_of_sending) {
+    int fd = accepted("a");
+    T(send(fd, "a", 1, MSG_DONTWAIT | MSG_NOSIGNAL));
+    T(send(fd, "b", 1, MSG_CONFIRM));
+    T(send(fd, "c", 1, MSG_DONTROUTE));
+    T(send(fd, "d", 1, MSG_EOR));
+    T(send(fd, "e", 1, MSG_ZEROCOPY));
+    T(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on));
+    T(send(fd, "f", 1, MSG_ZEROCOPY));
+    T(send(fd, "", 0, 0));
+    T(send(fd, "g", 1, MSG_MORE));
+    T(send(fd, "h", 1, 0));
+    tell("read a 8");
+    T(send(fd, "i", 1, MSG_MORE));
+    tell("read a 1");
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    T(send(fd, "j", 1, 0));
+    tell("read a 1");
+    T(set_option(fd, IPPROTO_TCP, TCP_CORK, 0));
+    T(send(fd, "k", 1, MSG_MORE));
+    T(shutdown(fd, SHUT_WR));
+    tell("drain a");
+    signal(SIGPIPE, SIG_IGN);
+    T(send(fd, "l", 1, 0));
+    T(send(fd, "", 0, 0));
+}
+
+static void show_poll(int fd) {
+    struct pollfd p = {fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP, 0};
+    int result = poll(&p, 1, 0);
+    out("poll = %d, %#x", result, p.revents);
+}
+
+CASE(low_water_of_receiving) {
+    int fd = accepted("a"), low = 4;
+    char room[16];
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low));
+    tell("send a abc");
+    T(recv(fd, room, 16, MSG_PEEK | MSG_DONTWAIT));
+    show_poll(fd);
+    tell("send a d");
+    struct pollfd p = {fd, POLLIN, 0};
+    T(poll(&p, 1, SOON_MS));
+    T(recv(fd, room, 16, 0));
+    tell("send a ef");
+    T(recv(fd, room, 2, 0));
+    low = 1000000000;
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low));
+    tell("send a ghi");
+    tell("shut a");
+    T(poll(&p, 1, SOON_MS));
+    T(recv(fd, room, 16, 0));
+}
+
+CASE(low_water_of_unsent_data) {
+    int fd = accepted("a"), low = 16384;
+    static char data[1 << 20];
+    long total = 0, got;
+    T(setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &low, sizeof low));
+    show_poll(fd);
+    /* Until the peer's window and what may be unsent are full. */
+    for (;;) {
+        struct pollfd p = {fd, POLLOUT, 0};
+        while ((got = send(fd, data, sizeof data, MSG_DONTWAIT)) > 0) total += got;
+        NEED(errno == EAGAIN);
+        if (poll(&p, 1, 300) == 0) break;
+    }
+    show_poll(fd);
+    out("a bounded amount: %d", total < (64 << 20));
+    int unsent = -1;
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    T(ioctl(fd, SIOCOUTQNSD, &unsent));
+    T(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
+    out("unsent is about the low water mark: %d", unsent >= low / 2 && unsent <= low + 65536 * 2);
+    tell("read a 100000");
+    struct pollfd p = {fd, POLLOUT, 0};
+    T(poll(&p, 1, SOON_MS));
+    T(send(fd, data, 100, MSG_DONTWAIT));
+}
+
+CASE(listeners_share_a_port) {
+    int one = socket(AF_INET, SOCK_STREAM, 0), two = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = name_of(own, 0);
+    T(setsockopt(one, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on));
+    T(bind(one, (void *)&at, sizeof at));
+    at.sin_port = htons(port_of(one));
+    T(bind(two, (void *)&at, sizeof at));
+    T(setsockopt(two, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on));
+    T(bind(two, (void *)&at, sizeof at));
+    NEED(listen(one, 64) == 0 && listen(two, 64) == 0);
+    int seen[2] = {0, 0};
+    for (int i = 0; i < 40; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "c%d", i);
+        tell("connect %s %s %d", name, own, port_of(one));
+        struct pollfd p[2] = {{one, POLLIN, 0}, {two, POLLIN, 0}};
+        NEED(poll(p, 2, SOON_MS) == 1);
+        int which = p[1].revents != 0;
+        close(accept(which ? two : one, 0, 0));
+        seen[which]++;
+    }
+    /* The chance that one gets fewer than four of forty is one in ten million. */
+    out("both get some: %d", seen[0] >= 4 && seen[1] >= 4);
+    close(one);
+    tell("connect z %s %d", own, port_of(two));
+    NEED(accept(two, 0, 0) >= 0);
+}
+
+/* Clients from one port (active FTP), which Linux lets share it until somebody listens. */
+CASE(clients_share_a_port) {
+    int one = bound(-1), two = socket(AF_INET, SOCK_STREAM, 0), three = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = name_of(own, port_of(one));
+    struct sockaddr_in first = name_of(peer, atoi(tell("listen l"))), second = name_of(peer, atoi(tell("listen m")));
+    T(bind(two, ADDRESS(at)));
+    T(set_option(two, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(two, ADDRESS(at)));
+    T(set_option(three, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(three, ADDRESS(at)));
+    T(connect(one, ADDRESS(first)));
+    T(connect(two, ADDRESS(first)));
+    T(connect(two, ADDRESS(second)));
+    T(listen(three, 4));
+    int four = socket(AF_INET, SOCK_STREAM, 0);
+    T(set_option(four, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(four, ADDRESS(at)));
+    T(close(three));
+    int five = socket(AF_INET, SOCK_STREAM, 0);
+    T(set_option(five, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(five, ADDRESS(at)));
+    T(listen(five, 4));
+}
+
+CASE(errors_of_connections) {
+    int value = -1, fd = accepted("a");
+    socklen_t len = sizeof value;
+    char room[8];
+    tell("reset a");
+    struct pollfd p = {fd, POLLIN, 0};
+    T(poll(&p, 1, SOON_MS));
+    T(getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len));
+    out("SO_ERROR %d", value);
+    T(getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len));
+    out("SO_ERROR %d", value);
+    T(recv(fd, room, 8, 0));
+    show_poll(fd);
+    signal(SIGPIPE, SIG_IGN);
+    T(send(fd, "x", 1, 0));
+    T(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value));
+    T(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &len));
+}
+
+CASE(lingering_close) {
+    int fd = accepted("a");
+    struct linger linger = {1, 0};
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+    T(send(fd, "x", 1, 0));
+    tell("read a 1");
+    T(close(fd));
+    tell("drain a");
+    fd = accepted("b");
+    linger.l_linger = 2;
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+    T(send(fd, "yz", 2, 0));
+    T(close(fd));
+    tell("drain b");
+    fd = accepted("c");
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+    T(send(fd, "yz", 2, 0));
+    T(shutdown(fd, SHUT_WR));
+    tell("drain c");
+    tell("close c");
+    T(close(fd));
+}
+
+static int started(const char *role) { return role == NULL; }

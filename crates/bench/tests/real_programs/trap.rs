@@ -1,0 +1,199 @@
+//! `scoutline run --trap`: programs that no library can be preloaded under, whose calls are trapped: Go's own network
+//! code, a static busybox, a static program that checks what it gets. And direct system calls under the library.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddrV4, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use scoutline_bench::process::Process;
+
+use crate::fixture::{
+    Arm, Fixture, SOON, assert_same, find, finish, script, twins, wait_for_line, write_file,
+};
+
+twins!(go_server_serves, go_client_asks, busybox_serves_and_asks, static_program_gets_what_it_expects);
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// On paths, by trap.
+fn start(fixture: &Fixture, program: &Path, arguments: &[&str]) -> Process {
+    fixture.start_with(&["--trap"], &program.display().to_string(), arguments)
+}
+
+/// The sockets at `port` are on paths, under the program's own name.
+fn assert_on_paths(fixture: &Fixture, arm: Arm, program: &str, port: u16) {
+    if arm == Arm::Kernel {
+        return;
+    }
+    let paths = fixture.paths_now();
+    let suffix = format!(":{port}");
+    let ours = |path: &&serde_json::Value| {
+        ["local", "peer"].iter().any(|side| path[side].as_str().is_some_and(|name| name.ends_with(&suffix)))
+    };
+    // What has been closed belongs to nobody.
+    let names = paths.iter().filter(ours).filter_map(|path| path["program"].as_str());
+    let names: Vec<_> = names.filter_map(|name| name.split('/').next()).collect();
+    assert!(!names.is_empty(), "no path with port {port} among {paths:?}");
+    assert!(names.iter().all(|name| *name == program), "{names:?}");
+}
+
+/// `web.go`, built; `None`, said loudly, where there is no Go.
+fn web(fixture: &Fixture) -> Option<PathBuf> {
+    let places = ["/usr/local/go/bin/go", "/usr/bin/go", "/usr/lib/go/bin/go"];
+    let Some(go) = places.iter().map(Path::new).find(|path| path.exists()) else {
+        let text = "SKIPPED: a Go program by `run --trap`: no go at /usr/local/go/bin or /usr/bin; \
+                    install it from https://go.dev/dl or with: apt-get install golang-go\n";
+        // Past what the harness captures: this must be seen.
+        std::io::stderr().write_all(text.as_bytes()).unwrap();
+        return None;
+    };
+    let program = fixture.file("web");
+    // Beside the build's other products: the standard library is compiled once.
+    let test = std::env::current_exe().unwrap();
+    let cache = test.parent().expect("a directory").join("go-cache");
+    let output = Command::new(go)
+        .args(["build", "-o"])
+        .args([program.as_os_str(), script("web.go").as_ref()])
+        .envs([("CGO_ENABLED", "0"), ("GO111MODULE", "off"), ("GOTOOLCHAIN", "local")])
+        .env("GOCACHE", cache)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(program)
+}
+
+fn go_server_serves(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let Some(web) = web(&fixture) else { return };
+    let mut server = start(&fixture, &web, &["serve", "0.0.0.0:8000"]);
+    wait_for_line(&mut server, "ready");
+    let address = format!("{}:8000", fixture.address());
+    let curl = |arguments: &[&str]| {
+        fixture.run_peer("curl", &[&["-sS", "--fail", "--max-time", "15"], arguments].concat(), SOON)
+    };
+    let from = curl(&[&format!("http://{address}/from")]);
+    assert!(from.starts_with(&format!("{}:", fixture.peer_address())), "{from}");
+    let (file, got) = (fixture.file("file"), fixture.file("got"));
+    write_file(&file, 8);
+    let (upload, got_name) = (format!("@{}", file.display()), got.display().to_string());
+    curl(&["-o", &got_name, "--data-binary", &upload, &format!("http://{address}/echo")]);
+    assert_same(&file, &got);
+    let asked = fixture.run_peer(&web.display().to_string(), &["ask", &address], LIMIT);
+    assert!(asked.contains("all right"), "{asked}");
+    assert_on_paths(&fixture, arm, "web", 8000);
+    server.check().unwrap();
+
+    // Killed, it leaves its port to the next one.
+    server.kill();
+    let mut server = start(&fixture, &web, &["serve", "0.0.0.0:8000"]);
+    wait_for_line(&mut server, "ready");
+    curl(&[&format!("http://{address}/from")]);
+    server.check().unwrap();
+}
+
+fn go_client_asks(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let Some(web) = web(&fixture) else { return };
+    let address = format!("{}:8000", fixture.peer_address());
+    let mut server = fixture.start_peer(&web.display().to_string(), &["serve", &address]);
+    wait_for_line(&mut server, "ready");
+    let mut client = start(&fixture, &web, &["ask", &address]);
+    let asked = finish(&mut client, LIMIT);
+    assert!(asked.contains("all right") && asked.contains("connection refused"), "{asked}");
+    if arm == Arm::Paths {
+        let closed = fixture.ask("stat")["classes"].to_string();
+        assert!(closed.contains("default"), "{closed}");
+    }
+    server.check().unwrap();
+}
+
+fn busybox_serves_and_asks(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let busybox = find("busybox");
+    let files = fixture.file("files");
+    fs::create_dir(&files).unwrap();
+    write_file(&files.join("file"), 8);
+    let directory = files.display().to_string();
+    let mut server = start(&fixture, &busybox, &["httpd", "-f", "-p", "80", "-h", &directory]);
+    fixture.wait_for_port(SocketAddrV4::new(fixture.address(), 80), &mut server);
+    let (url, got) = (format!("http://{}/file", fixture.address()), fixture.file("got"));
+    let got_name = got.display().to_string();
+    for _ in 0..10 {
+        fixture.run_peer("curl", &["-sS", "--fail", "--max-time", "15", "-o", &got_name, &url], SOON);
+        assert_same(&files.join("file"), &got);
+    }
+    assert_on_paths(&fixture, arm, "busybox", 80);
+
+    let mut peer =
+        fixture.start_peer("python3", &["-u", "-m", "http.server", "8000", "--directory", &directory]);
+    wait_for_line(&mut peer, "Serving HTTP");
+    let url = format!("http://{}:8000/file", fixture.peer_address());
+    fs::remove_file(&got).unwrap();
+    finish(&mut start(&fixture, &busybox, &["wget", "-q", "-O", &got_name, &url]), SOON);
+    assert_same(&files.join("file"), &got);
+    server.check().unwrap();
+}
+
+fn static_program_gets_what_it_expects(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let program = fixture.file("sockets");
+    let built = Command::new(find("gcc"))
+        .args(["-static", "-O1", "-Wall", "-o"])
+        .args([program.as_os_str(), script("sockets.c").as_ref()])
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let mut echo = fixture.start_peer("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut echo, "ready");
+    let peer = fixture.peer_address().to_string();
+    let mut program = start(&fixture, &program, &[&peer, "7000", "7100"]);
+    wait_for_line(&mut program, "ready");
+    assert_on_paths(&fixture, arm, "sockets", 7100);
+    let address = SocketAddrV4::new(fixture.address(), 7100);
+    let connect = || {
+        let connect = || TcpStream::connect_timeout(&address.into(), SOON);
+        let stream = fixture.testbed().client().enter(connect).unwrap().unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    };
+    connect().write_all(b"poll").unwrap();
+    let mut forked = connect();
+    forked.write_all(b"fork").unwrap();
+    let mut answer = Vec::new();
+    forked.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, b"fork");
+    // Who closes without reading resets.
+    let reset = connect();
+    assert_eq!(reset.peek(&mut [0; 1]).unwrap(), 1);
+    drop(reset);
+    let said = finish(&mut program, SOON);
+    assert!(said.contains("all right"), "{said}");
+}
+
+#[test]
+fn calls_by_number_are_served_and_rings_refused() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = fixture.file("direct");
+    let built = Command::new(find("gcc"))
+        .args(["-O1", "-Wall", "-o"])
+        .args([program.as_os_str(), script("direct.c").as_ref()])
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let mut echo = fixture.start_peer("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut echo, "ready");
+    let peer = fixture.peer_address().to_string();
+    let mut program = fixture.start(&program.display().to_string(), &[&peer, "7000"]);
+    wait_for_line(&mut program, "ready");
+    assert_on_paths(&fixture, Arm::Paths, "direct", 7000);
+    let stat = fixture.ask("stat");
+    let programs = stat["programs"].as_array().expect("programs");
+    let row = programs.iter().find(|row| row["name"] == "direct").expect("our program");
+    // The fourth was refused by the kernel's filter.
+    assert_eq!(row["rings_refused"], 3, "{row}");
+    let log = program.log_tail();
+    assert_eq!(log.matches("io_uring is refused").count(), 1, "{log}");
+}

@@ -1,0 +1,13 @@
+//! Replays the inputs kept from fuzzing (`fuzz/corpus-kept`) of the control API.
+
+#[path = "../../../fuzz/src/bytes.rs"]
+pub mod bytes;
+#[path = "../../../fuzz/src/control.rs"]
+pub mod control;
+
+#[test]
+fn kept_requests_pass() {
+    for target in control::TARGETS {
+        bytes::replay(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz"), target);
+    }
+}

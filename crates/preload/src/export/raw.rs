@@ -1,0 +1,81 @@
+//! System calls that a program makes by number (`syscall(2)`), and io_uring.
+//!
+//! By number, the calls about sockets are those of the functions here. `io_uring_setup` is refused as kernels without
+//! it do (ENOSYS), so that programs fall back to calls that can be served: a ring would work on the kernel's socket
+//! behind ours, which is not connected. `scoutline run` refuses it for who calls without the C library as well, where
+//! its privileges allow (`scoutline_trap::refuse_io_uring`); those refusals are the kernel's, and not counted.
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ptr::with_exposed_provenance as at;
+use std::ptr::with_exposed_provenance_mut as at_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{data, life, many};
+use crate::{attach, real};
+
+/// Whether this process has said that it refused a ring.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+fn refuse_ring() -> c_long {
+    if let Some(region) = attach::region() {
+        region.header().engine.rings_refused.fetch_add(1, Ordering::Relaxed);
+    }
+    if !SAID.swap(true, Ordering::Relaxed) {
+        real::say(&[b"io_uring is refused: this program's sockets are on paths, and it can do without"]);
+    }
+    real::set_errno(libc::ENOSYS);
+    -1
+}
+
+/// `syscall`, variadic in C: who gives fewer arguments leaves garbage that is not looked at.
+#[unsafe(no_mangle)]
+extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    if attach::region().is_none() {
+        return real::syscall(number, a, b, c, d, e, f);
+    }
+    let (fd, int) = (a as c_int, |value: usize| value as c_int);
+    match number {
+        libc::SYS_io_uring_setup => refuse_ring(),
+        libc::SYS_read => data::read(fd, at_mut::<c_void>(b), c) as c_long,
+        libc::SYS_write => data::write(fd, at::<c_void>(b), c) as c_long,
+        libc::SYS_readv => data::readv(fd, at(b), int(c)) as c_long,
+        libc::SYS_writev => data::writev(fd, at(b), int(c)) as c_long,
+        libc::SYS_recvfrom => data::recvfrom(fd, at_mut(b), c, int(d), at_mut(e), at_mut(f)) as c_long,
+        libc::SYS_sendto => data::sendto(fd, at(b), c, int(d), at(e), f as c_uint) as c_long,
+        libc::SYS_recvmsg => data::recvmsg(fd, at_mut(b), int(c)) as c_long,
+        libc::SYS_sendmsg => data::sendmsg(fd, at(b), int(c)) as c_long,
+        libc::SYS_recvmmsg => data::recvmmsg(fd, at_mut(b), c as c_uint, int(d), at_mut(e)).into(),
+        libc::SYS_sendmmsg => data::sendmmsg(fd, at_mut(b), c as c_uint, int(d)).into(),
+        libc::SYS_sendfile => data::sendfile64(fd, int(b), at_mut(c), d) as c_long,
+        libc::SYS_splice => data::splice(fd, at_mut(b), int(c), at_mut(d), e, f as c_uint) as c_long,
+        libc::SYS_socket => life::socket(fd, int(b), int(c)).into(),
+        libc::SYS_bind => life::bind(fd, at(b), c as c_uint).into(),
+        libc::SYS_listen => life::listen(fd, int(b)).into(),
+        libc::SYS_connect => life::connect(fd, at(b), c as c_uint).into(),
+        libc::SYS_accept => life::accept(fd, at_mut(b), at_mut(c)).into(),
+        libc::SYS_accept4 => life::accept4(fd, at_mut(b), at_mut(c), int(d)).into(),
+        libc::SYS_shutdown => life::shutdown(fd, int(b)).into(),
+        libc::SYS_getsockname => life::getsockname(fd, at_mut(b), at_mut(c)).into(),
+        libc::SYS_getpeername => life::getpeername(fd, at_mut(b), at_mut(c)).into(),
+        libc::SYS_getsockopt => life::getsockopt(fd, int(b), int(c), at_mut(d), at_mut(e)).into(),
+        libc::SYS_setsockopt => life::setsockopt(fd, int(b), int(c), at(d), e as c_uint).into(),
+        libc::SYS_close => life::close(fd).into(),
+        libc::SYS_close_range => life::close_range(a as c_uint, b as c_uint, int(c)).into(),
+        libc::SYS_dup => life::dup(fd).into(),
+        libc::SYS_dup3 => life::dup3(fd, int(b), int(c)).into(),
+        libc::SYS_fcntl => life::fcntl(fd, int(b), c).into(),
+        libc::SYS_ioctl => life::ioctl(fd, b as _, c).into(),
+        libc::SYS_epoll_create1 => many::epoll_create1(fd).into(),
+        libc::SYS_epoll_ctl => many::epoll_ctl(fd, int(b), int(c), at_mut(d)).into(),
+        libc::SYS_epoll_pwait => many::epoll_pwait(fd, at_mut(b), int(c), int(d), at(e)).into(),
+        libc::SYS_epoll_pwait2 => many::epoll_pwait2(fd, at_mut(b), int(c), at(d), at(e)).into(),
+        libc::SYS_ppoll => many::ppoll(at_mut(a), b as _, at(c), at(d)).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => many::epoll_wait(fd, at_mut(b), int(c), int(d)).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll => many::poll_plain(at_mut(a), b as _, int(c)).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => life::dup2(fd, int(b)).into(),
+        _ => real::syscall(number, a, b, c, d, e, f),
+    }
+}

@@ -1,0 +1,274 @@
+//! What each trapped call does.
+
+mod message;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::listener::{Answer, Call, Flags};
+use crate::socket::{Socket, State, fill};
+use crate::supervisor::{Supervisor, time_limit};
+use crate::target::{self, Descriptor};
+use crate::{sys, target::read_u32};
+
+/// The longest value of an option that is passed on.
+const MAX_OPTION: usize = 4096;
+
+/// What a call comes to.
+pub(crate) enum Reply {
+    Now(Answer),
+    /// The call waits for this socket; `errno` when the time is over.
+    Later {
+        socket: u64,
+        limit: Option<Duration>,
+        errno: i32,
+    },
+    /// A new socket; accepted from another one.
+    Give {
+        socket: Box<Socket>,
+        outer: OwnedFd,
+        flags: Flags,
+        from: Option<u64>,
+    },
+}
+
+impl Reply {
+    pub(crate) fn error(errno: i32) -> Reply {
+        Reply::Now(Answer::error(errno))
+    }
+}
+
+/// A step's failure is the call's.
+impl From<io::Error> for Reply {
+    fn from(error: io::Error) -> Reply {
+        Reply::error(sys::errno(&error))
+    }
+}
+
+/// A call on a socket of ours.
+#[derive(Clone, Copy)]
+pub(crate) struct On<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) id: u64,
+    /// The program's descriptor has O_NONBLOCK.
+    pub(crate) non_blocking: bool,
+    /// It has waited before.
+    pub(crate) again: bool,
+}
+
+impl Supervisor {
+    /// Does a call. `again`: it has waited for its socket.
+    pub(crate) fn handle(&mut self, call: &Call, again: bool) -> Reply {
+        if call.number == libc::SYS_socket {
+            return create(call).unwrap_or_else(Reply::from);
+        }
+        let Some(found) = target::descriptor(call.thread, call.fd()) else {
+            return Reply::Now(Answer::Native);
+        };
+        if !self.listener.is_valid(call) {
+            // Whoever has the thread's number now is somebody else. Nobody hears this.
+            return Reply::error(libc::EINTR);
+        }
+        let Descriptor { inode, non_blocking } = found;
+        let Some(&id) = self.by_inode.get(&inode) else { return self.on_other(call, inode) };
+        if let Some(socket) = self.sockets.get_mut(&id) {
+            socket.seen = (call.thread, call.fd());
+        }
+        let reply = self.dispatch(On { call, id, non_blocking, again }).unwrap_or_else(|reply| reply);
+        self.watch(id);
+        reply
+    }
+
+    fn dispatch(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        match on.call.number {
+            libc::SYS_bind => self.bind(on),
+            libc::SYS_listen => self.listen(on),
+            libc::SYS_connect => self.connect(on),
+            libc::SYS_accept | libc::SYS_accept4 => self.accept(on),
+            libc::SYS_getsockname => self.name(on, libc::getsockname),
+            libc::SYS_getpeername => self.name(on, libc::getpeername),
+            libc::SYS_getsockopt => self.option(on),
+            libc::SYS_setsockopt => self.set_option(on),
+            _ => self.message(on),
+        }
+    }
+
+    /// Not a socket of ours, or one whose connection has ended.
+    fn on_other(&self, call: &Call, inode: u64) -> Reply {
+        let Some((_, name)) = self.ended.iter().rev().find(|(ended, _)| *ended == inode) else {
+            return Reply::Now(Answer::Native);
+        };
+        let [_, at, len_at, ..] = call.arguments;
+        match call.number {
+            libc::SYS_getsockname => {
+                Reply::Now(Answer::of(target::write_sized(call.thread, at, len_at, name)))
+            }
+            libc::SYS_getpeername => Reply::error(libc::ENOTCONN),
+            libc::SYS_connect => Reply::error(libc::EISCONN),
+            libc::SYS_setsockopt => Reply::Now(Answer::Value(0)),
+            _ => Reply::Now(Answer::Native),
+        }
+    }
+
+    fn socket(&mut self, on: On<'_>) -> Result<&mut Socket, Reply> {
+        self.sockets.get_mut(&on.id).ok_or_else(|| Reply::error(libc::EBADF))
+    }
+
+    fn bind(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let [_, at, len, ..] = on.call.arguments;
+        let address = target::read_address(on.call.thread, at, len)?;
+        sys::with_address(libc::bind, &self.socket(on)?.inner, &address)?;
+        Ok(Reply::Now(Answer::Value(0)))
+    }
+
+    fn listen(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let socket = self.socket(on)?;
+        sys::listen(&socket.inner, on.call.arguments[1] as i32)?;
+        if let State::Fresh = socket.state {
+            socket.state = State::Listening { signalled: false, ready: VecDeque::new() };
+        }
+        Ok(Reply::Now(Answer::Value(0)))
+    }
+
+    fn connect(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let [_, at, len, ..] = on.call.arguments;
+        let address = target::read_address(on.call.thread, at, len)?;
+        let socket = self.socket(on)?;
+        match &socket.state {
+            State::Connecting { .. } if on.non_blocking && !on.again => Err(Reply::error(libc::EALREADY)),
+            State::Connecting { .. } => Ok(wait_for_connection(on.id, socket)),
+            State::Stream(_) if on.again => Ok(Reply::Now(Answer::Value(0))),
+            State::Failed if socket.error != 0 => Err(Reply::error(std::mem::take(&mut socket.error))),
+            _ if on.again => Err(Reply::error(std::mem::take(&mut socket.error))),
+            State::Fresh | State::Failed => start_connecting(on, socket, &address),
+            State::Stream(_) | State::Listening { .. } | State::Datagram(_) => {
+                sys::with_address(libc::connect, &socket.inner, &address)?;
+                Ok(Reply::Now(Answer::Value(0)))
+            }
+        }
+    }
+
+    fn accept(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let [_, at, len_at, flags, ..] = on.call.arguments;
+        let flags = if on.call.number == libc::SYS_accept4 { flags as i32 } else { 0 };
+        if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+            return Err(Reply::error(libc::EINVAL));
+        }
+        let socket = self.socket(on)?;
+        let State::Listening { signalled, ready } = &mut socket.state else {
+            return Err(Reply::error(libc::EINVAL));
+        };
+        let accepted = match ready.pop_front() {
+            Some(accepted) => accepted,
+            None => match sys::accept(&socket.inner) {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if *signalled {
+                        // Nothing waits any more: the descriptor is not readable.
+                        let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
+                        let _ = sys::receive(&outer, &mut [0; 1], 0);
+                        *signalled = false;
+                    }
+                    if on.non_blocking && !on.again {
+                        return Err(Reply::error(libc::EAGAIN));
+                    }
+                    let limit = time_limit(&socket.inner, libc::SO_RCVTIMEO);
+                    return Ok(Reply::Later { socket: on.id, limit, errno: libc::EAGAIN });
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        if at != 0
+            && let Ok(name) = sys::name(libc::getpeername, &accepted)
+        {
+            target::write_sized(on.call.thread, at, len_at, &name)?;
+        }
+        let (accepted, outer) = Socket::accepted(accepted, flags & libc::SOCK_NONBLOCK != 0)?;
+        let flags = Flags { close_on_exec: flags & libc::SOCK_CLOEXEC != 0 };
+        Ok(Reply::Give { socket: Box::new(accepted), outer, flags, from: Some(on.id) })
+    }
+
+    fn name(
+        &mut self,
+        on: On<'_>,
+        call: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32,
+    ) -> Result<Reply, Reply> {
+        let [_, at, len_at, ..] = on.call.arguments;
+        let name = sys::name(call, &self.socket(on)?.inner)?;
+        target::write_sized(on.call.thread, at, len_at, &name)?;
+        Ok(Reply::Now(Answer::Value(0)))
+    }
+
+    fn option(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let [_, level, name, at, len_at, _] = on.call.arguments;
+        let (level, name) = (level as i32, name as i32);
+        let room = read_u32(on.call.thread, len_at)?;
+        if room.cast_signed() < 0 {
+            return Err(Reply::error(libc::EINVAL));
+        }
+        let socket = self.socket(on)?;
+        let mut value = [0; MAX_OPTION];
+        let value = &mut value[..MAX_OPTION.min(room as usize)];
+        let mut len = sys::option(&socket.inner, level, name, value)?;
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.error != 0 {
+            let error = std::mem::take(&mut socket.error).to_ne_bytes();
+            len = error.len().min(value.len());
+            value[..len].copy_from_slice(&error[..len]);
+        }
+        sys::write_memory(on.call.thread, at, &value[..len])?;
+        sys::write_memory(on.call.thread, len_at, &(len as u32).to_ne_bytes())?;
+        Ok(Reply::Now(Answer::Value(0)))
+    }
+
+    fn set_option(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let [_, level, name, at, len, _] = on.call.arguments;
+        let (level, name, len) = (level as i32, name as i32, len as u32 as usize);
+        if len > MAX_OPTION {
+            return Err(Reply::error(libc::EINVAL));
+        }
+        let mut value = vec![0; len];
+        if len > 0 {
+            sys::read_memory(on.call.thread, at, &mut value)?;
+        }
+        sys::set_option(&self.socket(on)?.inner, level, name, &value)?;
+        // Reading and writing happen on the program's end: it has these as well.
+        let both = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_RCVLOWAT];
+        let native = level == libc::SOL_SOCKET && both.contains(&name);
+        Ok(Reply::Now(if native { Answer::Native } else { Answer::Value(0) }))
+    }
+}
+
+fn create(call: &Call) -> io::Result<Reply> {
+    let (socket, outer) = Socket::create(call)?;
+    let flags = Flags { close_on_exec: call.arguments[1] as i32 & libc::SOCK_CLOEXEC != 0 };
+    Ok(Reply::Give { socket: Box::new(socket), outer, flags, from: None })
+}
+
+fn start_connecting(on: On<'_>, socket: &mut Socket, address: &[u8]) -> Result<Reply, Reply> {
+    let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
+    if let State::Failed = socket.state {
+        fill(&outer)?;
+        socket.state = State::Fresh;
+    }
+    match sys::with_address(libc::connect, &socket.inner, address) {
+        Ok(()) => {
+            socket.establish(&outer);
+            Ok(Reply::Now(Answer::Value(0)))
+        }
+        Err(error) if sys::errno(&error) == libc::EINPROGRESS => {
+            socket.state = State::Connecting { outer, address: address.to_vec() };
+            if on.non_blocking {
+                return Err(error.into());
+            }
+            Ok(wait_for_connection(on.id, socket))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn wait_for_connection(id: u64, socket: &Socket) -> Reply {
+    let limit = time_limit(&socket.inner, libc::SO_SNDTIMEO);
+    Reply::Later { socket: id, limit, errno: libc::EINPROGRESS }
+}

@@ -1,0 +1,251 @@
+//! Data calls with addresses, and those with a message header, of datagram sockets. On a stream they are the
+//! kernel's own: the pair carries its bytes.
+
+use crate::calls::{On, Reply};
+use crate::listener::Answer;
+use crate::socket::{Socket, State};
+use crate::supervisor::{Supervisor, time_limit};
+use crate::sys::{self, Facts};
+use crate::target;
+
+/// Most bytes of a datagram.
+const MAX_DATAGRAM: usize = 65_535;
+/// Most control bytes of a message that are passed on.
+const MAX_CONTROL: u64 = 512;
+/// Messages of one `sendmmsg` or `recvmmsg` that are done; who gives more is told how many were.
+const MAX_MESSAGES: u64 = 64;
+/// `struct mmsghdr` and where its length is.
+const MESSAGE_STRIDE: u64 = 64;
+const MESSAGE_LENGTH: u64 = 56;
+
+/// A `struct msghdr` of the program; the offsets are those of 64-bit Linux.
+struct Header {
+    at: u64,
+    name: (u64, u32),
+    pieces: Vec<(u64, usize)>,
+    control: (u64, u64),
+}
+
+impl Header {
+    fn read(thread: u32, at: u64) -> Result<Header, Reply> {
+        let mut bytes = [0; 56];
+        sys::read_memory(thread, at, &mut bytes)?;
+        let word =
+            |from: usize| bytes[from..from + 8].iter().rev().fold(0, |sum, &b| sum << 8 | u64::from(b));
+        let (vector, count) = (word(16), word(24));
+        if count > libc::UIO_MAXIOV as u64 {
+            return Err(Reply::error(libc::EMSGSIZE));
+        }
+        let mut raw = vec![0; count as usize * 16];
+        if count > 0 {
+            sys::read_memory(thread, vector, &mut raw)?;
+        }
+        let half = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, &b| sum << 8 | u64::from(b));
+        let pieces = raw.chunks_exact(16).map(|piece| (half(&piece[..8]), half(&piece[8..]) as usize));
+        Ok(Header {
+            at,
+            name: (word(0), word(8) as u32),
+            pieces: pieces.collect(),
+            control: (word(32), word(40)),
+        })
+    }
+
+    /// Tells what was received beside the data.
+    fn write(&self, thread: u32, facts: &Facts, cut: bool) -> Result<(), Reply> {
+        let mut flags = if cut { libc::MSG_TRUNC } else { 0 };
+        if self.name.0 != 0 {
+            let room = facts.address.len().min(self.name.1 as usize);
+            sys::write_memory(thread, self.name.0, &facts.address[..room])?;
+            sys::write_memory(thread, self.at + 8, &(facts.address.len() as u32).to_ne_bytes())?;
+        }
+        let mut control = facts.control.len();
+        if control as u64 > self.control.1 {
+            flags |= libc::MSG_CTRUNC;
+            control = 0;
+        }
+        sys::write_memory(thread, self.control.0, &facts.control[..control])?;
+        sys::write_memory(thread, self.at + 40, &(control as u64).to_ne_bytes())?;
+        sys::write_memory(thread, self.at + 48, &flags.to_ne_bytes())?;
+        Ok(())
+    }
+}
+
+impl Supervisor {
+    pub(super) fn message(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        if !matches!(self.socket(on)?.state, State::Datagram(_)) {
+            return Ok(Reply::Now(Answer::Native));
+        }
+        let [_, first, second, third, ..] = on.call.arguments;
+        match on.call.number {
+            libc::SYS_sendto => self.send_to(on),
+            libc::SYS_recvfrom => self.receive_from(on),
+            libc::SYS_sendmsg => self.send_message(on, first, second as i32).map(done),
+            libc::SYS_recvmsg => self.receive_message(on, first, second as i32).map(done),
+            number => {
+                let one = if number == libc::SYS_sendmmsg {
+                    Supervisor::send_message
+                } else {
+                    Supervisor::receive_message
+                };
+                self.many(on, (first, u64::from(second as u32), third as i32), one)
+            }
+        }
+    }
+
+    fn many(
+        &mut self,
+        on: On<'_>,
+        (vector, count, flags): (u64, u64, i32),
+        one: fn(&mut Supervisor, On<'_>, u64, i32) -> Result<usize, Reply>,
+    ) -> Result<Reply, Reply> {
+        let mut did = 0;
+        while did < count.min(MAX_MESSAGES) {
+            let at = vector + did * MESSAGE_STRIDE;
+            match one(self, on, at, flags & !libc::MSG_WAITFORONE) {
+                Ok(len) => {
+                    sys::write_memory(on.call.thread, at + MESSAGE_LENGTH, &(len as u32).to_ne_bytes())?;
+                    did += 1;
+                }
+                Err(_) if did > 0 => break,
+                Err(reply) => return Err(reply),
+            }
+        }
+        Ok(done(did as usize))
+    }
+
+    fn send_to(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let [_, at, len, flags, address_at, address_len] = on.call.arguments;
+        let address = target::read_address(on.call.thread, address_at, address_len)?;
+        let bytes = gather(on.call.thread, &[(at, len as usize)])?;
+        let facts = Facts { address, control: Vec::new() };
+        self.send_datagram(on, &bytes, &facts, flags as i32).map(done)
+    }
+
+    fn send_message(&mut self, on: On<'_>, at: u64, flags: i32) -> Result<usize, Reply> {
+        let thread = on.call.thread;
+        let header = Header::read(thread, at)?;
+        let bytes = gather(thread, &header.pieces)?;
+        if header.control.1 > MAX_CONTROL {
+            return Err(Reply::error(libc::ENOBUFS));
+        }
+        let mut control = vec![0; header.control.1 as usize];
+        if !control.is_empty() {
+            sys::read_memory(thread, header.control.0, &mut control)?;
+        }
+        let address = match header.name {
+            (0, _) => Vec::new(),
+            (at, len) => target::read_address(thread, at, len.into())?,
+        };
+        self.send_datagram(on, &bytes, &Facts { address, control }, flags)
+    }
+
+    fn send_datagram(&mut self, on: On<'_>, bytes: &[u8], facts: &Facts, flags: i32) -> Result<usize, Reply> {
+        let mut space = std::mem::take(&mut self.space);
+        let sent = self.socket(on).and_then(|socket| {
+            let Socket { state: State::Datagram(datagram), peer, inner, .. } = socket else {
+                return Err(Reply::error(libc::EINVAL));
+            };
+            // What was written before goes before.
+            datagram.drain(peer, inner, &mut space)?;
+            match sys::send_message(inner, bytes, facts, flags) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    Err(wait(on, flags, inner, libc::SO_SNDTIMEO))
+                }
+                sent => Ok(sent?),
+            }
+        });
+        self.space = space;
+        sent
+    }
+
+    fn receive_from(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let [_, at, len, flags, address_at, address_len_at] = on.call.arguments;
+        let (full, facts) = self.take_datagram(on, flags as i32)?;
+        let len = scatter(on.call.thread, &[(at, len as usize)], &self.space[..full])?;
+        target::write_sized(on.call.thread, address_at, address_len_at, &facts.address)?;
+        self.next_datagram(on);
+        Ok(done(if flags as i32 & libc::MSG_TRUNC != 0 { full } else { len }))
+    }
+
+    fn receive_message(&mut self, on: On<'_>, at: u64, flags: i32) -> Result<usize, Reply> {
+        let header = Header::read(on.call.thread, at)?;
+        let (full, facts) = self.take_datagram(on, flags)?;
+        let len = scatter(on.call.thread, &header.pieces, &self.space[..full])?;
+        header.write(on.call.thread, &facts, len < full)?;
+        self.next_datagram(on);
+        Ok(if flags & libc::MSG_TRUNC != 0 { full } else { len })
+    }
+
+    /// Takes a datagram into the space.
+    fn take_datagram(&mut self, on: On<'_>, flags: i32) -> Result<(usize, Facts), Reply> {
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return Err(Reply::error(libc::EAGAIN));
+        }
+        let mut space = std::mem::take(&mut self.space);
+        let taken = self.socket(on).and_then(|socket| {
+            if socket.error != 0 {
+                return Err(Reply::error(std::mem::take(&mut socket.error)));
+            }
+            let Socket { state: State::Datagram(datagram), peer, inner, inode, .. } = socket else {
+                return Err(Reply::error(libc::EINVAL));
+            };
+            let outer = target::duplicate(on.call.thread, on.call.fd(), *inode)?;
+            let peek = flags & libc::MSG_PEEK != 0;
+            match datagram.take((peer, inner), &outer, peek, &mut space) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    Err(wait(on, flags, inner, libc::SO_RCVTIMEO))
+                }
+                taken => Ok(taken?),
+            }
+        });
+        self.space = space;
+        taken
+    }
+
+    /// The next one takes the place of the one that was taken, so that the descriptor stays readable.
+    fn next_datagram(&mut self, on: On<'_>) {
+        let mut space = std::mem::take(&mut self.space);
+        if let Ok(Socket { state: State::Datagram(datagram), peer, inner, error, .. }) = self.socket(on)
+            && let Err(failed) = datagram.refill(peer, inner, &mut space)
+        {
+            *error = sys::errno(&failed);
+        }
+        self.space = space;
+    }
+}
+
+fn done(value: usize) -> Reply {
+    Reply::Now(Answer::Value(value as i64))
+}
+
+fn wait(on: On<'_>, flags: i32, inner: &std::os::fd::OwnedFd, limit: i32) -> Reply {
+    if (on.non_blocking && !on.again) || flags & libc::MSG_DONTWAIT != 0 {
+        return Reply::error(libc::EAGAIN);
+    }
+    Reply::Later { socket: on.id, limit: time_limit(inner, limit), errno: libc::EAGAIN }
+}
+
+/// The bytes of a datagram to send.
+fn gather(thread: u32, pieces: &[(u64, usize)]) -> Result<Vec<u8>, Reply> {
+    let mut bytes = Vec::new();
+    for &(at, len) in pieces.iter().filter(|piece| piece.1 > 0) {
+        let from = bytes.len();
+        if len > MAX_DATAGRAM - from {
+            return Err(Reply::error(libc::EMSGSIZE));
+        }
+        bytes.resize(from + len, 0);
+        sys::read_memory(thread, at, &mut bytes[from..])?;
+    }
+    Ok(bytes)
+}
+
+/// Writes as much of a datagram as fits: how much that is.
+fn scatter(thread: u32, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<usize, Reply> {
+    let mut did = 0;
+    for &(at, room) in pieces {
+        let len = room.min(bytes.len() - did);
+        sys::write_memory(thread, at, &bytes[did..did + len])?;
+        did += len;
+    }
+    Ok(did)
+}

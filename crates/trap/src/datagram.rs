@@ -1,0 +1,179 @@
+//! Datagrams between the program's pair (SOCK_SEQPACKET, which keeps their borders and has an end) and the path.
+//!
+//! The pair carries bytes only, so that `read` gets what it should. Where a datagram came from is kept here, for one
+//! source at a time: a datagram of another source is held back until the program has taken all that lie in the pair.
+//! So the answer to "from whom is the next one" is always known, whether the program takes it by `read` (no trap) or
+//! by `recvfrom`.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::sys::{self, Facts};
+
+/// Datagrams moved before others have their turn.
+const ROUNDS: usize = 64;
+
+/// What is on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Datagram {
+    /// What belongs to those that lie in the pair.
+    front: Option<Facts>,
+    /// The next one, which does not fit beside them.
+    held: Option<(Vec<u8>, Facts)>,
+    /// Written by the program; the path has no room.
+    unsent: Option<Vec<u8>>,
+}
+
+impl Datagram {
+    /// What to wait for at the inner socket.
+    pub(crate) fn inner_interest(&self) -> u32 {
+        let input = if self.held.is_none() { libc::EPOLLIN as u32 } else { 0 };
+        let output = if self.unsent.is_some() { libc::EPOLLOUT as u32 } else { 0 };
+        input | output
+    }
+
+    /// Sends what the program has written without a trap. True: its last descriptor is closed.
+    ///
+    /// # Errors
+    /// What the path said of a datagram, which is lost.
+    pub(crate) fn drain(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<bool> {
+        loop {
+            if let Some(bytes) = self.unsent.take() {
+                match sys::send(inner, &bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.unsent = Some(bytes);
+                        return Ok(false);
+                    }
+                    sent => drop(sent?),
+                }
+            }
+            match sys::receive(peer, space, 0) {
+                Ok(0) if sys::hung_up(peer) => return Ok(true),
+                Ok(len) => self.unsent = Some(space[..len].to_vec()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(_) => return Ok(true),
+            }
+        }
+    }
+
+    /// Puts into the pair what may lie there.
+    ///
+    /// # Errors
+    /// An error that waited at the path.
+    pub(crate) fn refill(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<()> {
+        for _ in 0..ROUNDS {
+            let (bytes, facts) = match self.held.take() {
+                Some(held) => held,
+                None => match sys::receive_message(inner, space) {
+                    Ok((len, facts)) => (space[..len].to_vec(), facts),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                    Err(error) => return Err(error),
+                },
+            };
+            let alike = self.front.as_ref().is_none_or(|front| *front == facts && facts.control.is_empty());
+            if !alike && sys::untaken(peer) > 0 {
+                self.held = Some((bytes, facts));
+                return Ok(());
+            }
+            match sys::send(peer, &bytes) {
+                Ok(_) => self.front = Some(facts),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.held = Some((bytes, facts));
+                    return Ok(());
+                }
+                // The program is closing.
+                Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next datagram, for a call that asks from whom it is, into `space`: its own length and what belongs to it.
+    /// `outer` is the program's end.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is none.
+    pub(crate) fn take(
+        &mut self,
+        (peer, inner): (&OwnedFd, &OwnedFd),
+        outer: &OwnedFd,
+        peek: bool,
+        space: &mut [u8],
+    ) -> io::Result<(usize, Facts)> {
+        self.refill(peer, inner, space)?;
+        let facts = self.front.clone().unwrap_or_default();
+        let flags = libc::MSG_TRUNC | if peek { libc::MSG_PEEK } else { 0 };
+        sys::receive(outer, space, flags).map(|len| (len.min(space.len()), facts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    struct Bed {
+        datagram: Datagram,
+        peer: OwnedFd,
+        outer: OwnedFd,
+        inner: OwnedFd,
+        address: std::net::SocketAddr,
+        space: Vec<u8>,
+    }
+
+    impl Bed {
+        fn new() -> Bed {
+            let (peer, outer) = sys::pair(libc::SOCK_SEQPACKET).unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let address = socket.local_addr().unwrap();
+            let inner = socket.as_fd().try_clone_to_owned().unwrap();
+            Bed { datagram: Datagram::default(), peer, outer, inner, address, space: vec![0; 65536] }
+        }
+
+        fn take(&mut self, peek: bool) -> Option<(Vec<u8>, Facts)> {
+            let ends = (&self.peer, &self.inner);
+            let taken = self.datagram.take(ends, &self.outer, peek, &mut self.space);
+            taken.ok().map(|(len, facts)| (self.space[..len].to_vec(), facts))
+        }
+    }
+
+    #[test]
+    fn sources_are_told_apart_whoever_takes_the_datagram() {
+        let mut bed = Bed::new();
+        let senders = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let port = |at: usize| senders[at].local_addr().unwrap().port().to_be_bytes();
+        for (at, text) in [(0, "a"), (0, "b"), (1, "c"), (0, "")] {
+            senders[at].send_to(text.as_bytes(), bed.address).unwrap();
+        }
+        let (bytes, facts) = bed.take(true).unwrap();
+        assert_eq!((bytes.as_slice(), &facts.address[2..4]), (&b"a"[..], &port(0)[..]));
+        let (bytes, facts) = bed.take(false).unwrap();
+        assert_eq!((bytes.as_slice(), &facts.address[2..4]), (&b"a"[..], &port(0)[..]));
+        // The second one by `read`, which nobody sees.
+        let mut space = [0; 16];
+        assert_eq!(sys::receive(&bed.outer, &mut space, 0).unwrap(), 1);
+        let (bytes, facts) = bed.take(false).unwrap();
+        assert_eq!((bytes.as_slice(), &facts.address[2..4]), (&b"c"[..], &port(1)[..]));
+        let (bytes, facts) = bed.take(false).unwrap();
+        assert_eq!((bytes.as_slice(), &facts.address[2..4]), (&b""[..], &port(0)[..]));
+        assert!(bed.take(false).is_none());
+    }
+
+    #[test]
+    fn what_is_written_without_a_trap_is_sent_and_the_end_is_seen() {
+        let Bed { mut datagram, peer, outer, inner, mut space, .. } = Bed::new();
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let name = sys::name(libc::getsockname, &receiver.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        sys::with_address(libc::connect, &inner, &name).unwrap();
+        sys::send(&outer, b"one").unwrap();
+        sys::send(&outer, b"").unwrap();
+        assert!(!datagram.drain(&peer, &inner, &mut space).unwrap());
+        let mut bytes = [0; 16];
+        assert_eq!(receiver.recv(&mut bytes).unwrap(), 3);
+        assert_eq!(receiver.recv(&mut bytes).unwrap(), 0);
+        drop(outer);
+        assert!(datagram.drain(&peer, &inner, &mut space).unwrap());
+    }
+}

@@ -1,0 +1,170 @@
+//! One socket of the program, as the supervisor has it.
+//!
+//! ```text
+//!            bind            listen                    accept
+//! Fresh ───────────▶ Fresh ─────────▶ Listening ──────────────────▶ Stream (another socket)
+//!   ├── connect ──▶ Connecting ── established ──▶ Stream ── both ends closed, or reset ──▶ gone
+//!   │                    └── failed ──▶ Failed (Fresh, if the call waited for it)
+//! Datagram ─── bind, connect, data ───▶ Datagram
+//! ```
+//!
+//! Until it is connected, *filler* stands in the program's way out: one message that leaves no room, so that the
+//! descriptor becomes writable when the connection stands, and not before. In front of a listening socket's program
+//! lies one byte, the *token*, while connections wait: so its descriptor is readable.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::datagram::Datagram;
+use crate::listener::Call;
+use crate::stream::Stream;
+use crate::sys;
+
+/// What the pair may hold in each direction, as far as the system lets us.
+const BUFFER: i32 = 1 << 20;
+/// With the smallest send buffer (SOCK_MIN_SNDBUF, about 4.5 KiB) a socket counts as writable while less than a
+/// quarter of it is in use (`unix_writable`); this is more.
+const FILLER: [u8; 2048] = [0; 2048];
+
+/// See the module.
+pub(crate) struct Socket {
+    /// The program's end, as `/proc` names it.
+    pub(crate) inode: u64,
+    /// Our end.
+    pub(crate) peer: OwnedFd,
+    /// The socket on a path.
+    pub(crate) inner: OwnedFd,
+    /// A thread and a descriptor that the program's end had when a call named it last.
+    pub(crate) seen: (u32, i32),
+    /// For SO_ERROR; 0: none.
+    pub(crate) error: i32,
+    pub(crate) state: State,
+    /// What the loop waits for at `peer`, if at all, and at `inner`, if not 0.
+    pub(crate) watched: (Option<u32>, u32),
+}
+
+pub(crate) enum State {
+    /// A stream socket that is not connected.
+    Fresh,
+    Connecting {
+        /// The program's end, to make room in it. While we hold it we do not see that the program closes it.
+        outer: OwnedFd,
+        /// To where.
+        address: Vec<u8>,
+    },
+    Listening {
+        /// The token lies there.
+        signalled: bool,
+        /// Accepted for a call that has been interrupted.
+        ready: VecDeque<OwnedFd>,
+    },
+    Stream(Stream),
+    /// A connection has failed, and the program does not know yet.
+    Failed,
+    Datagram(Datagram),
+}
+
+impl Socket {
+    /// For `socket`: with the program's end.
+    pub(crate) fn create(call: &Call) -> io::Result<(Socket, OwnedFd)> {
+        let [family, kind, protocol] = [0, 1, 2].map(|at| call.arguments[at] as i32);
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let stream = kind & !flags == libc::SOCK_STREAM;
+        let inner = sys::socket(family, kind | flags, protocol)?;
+        let (peer, outer) = sys::pair(if stream { libc::SOCK_STREAM } else { libc::SOCK_SEQPACKET })?;
+        if kind & libc::SOCK_NONBLOCK != 0 {
+            sys::set_non_blocking(&outer);
+        }
+        set_buffer(&peer, BUFFER)?;
+        let state = if stream {
+            fill(&outer)?;
+            State::Fresh
+        } else {
+            set_buffer(&outer, BUFFER)?;
+            State::Datagram(Datagram::default())
+        };
+        Ok((Socket::new(inner, peer, sys::inode(&outer)?, state), outer))
+    }
+
+    /// For `accept`: with the program's end.
+    pub(crate) fn accepted(inner: OwnedFd, non_blocking: bool) -> io::Result<(Socket, OwnedFd)> {
+        let (peer, outer) = sys::pair(libc::SOCK_STREAM)?;
+        if non_blocking {
+            sys::set_non_blocking(&outer);
+        }
+        set_buffer(&peer, BUFFER)?;
+        set_buffer(&outer, BUFFER)?;
+        Ok((Socket::new(inner, peer, sys::inode(&outer)?, State::Stream(Stream::default())), outer))
+    }
+
+    fn new(inner: OwnedFd, peer: OwnedFd, inode: u64, state: State) -> Socket {
+        Socket { inode, peer, inner, seen: (0, -1), error: 0, state, watched: (None, 0) }
+    }
+
+    /// What to wait for at `peer`, if at all, and at `inner`, if not 0.
+    pub(crate) fn interest(&self) -> (Option<u32>, u32) {
+        let (input, output) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
+        match &self.state {
+            State::Fresh => (Some(0), 0),
+            State::Connecting { .. } => (Some(0), output),
+            State::Listening { signalled, .. } => (Some(0), if *signalled { 0 } else { input }),
+            State::Stream(stream) => stream.interest(),
+            State::Failed => (Some(input), 0),
+            // Each datagram that the program takes is an edge.
+            State::Datagram(datagram) => {
+                (Some(input | output | libc::EPOLLET as u32), datagram.inner_interest())
+            }
+        }
+    }
+
+    /// The connection stands: the program may write.
+    pub(crate) fn establish(&mut self, outer: &OwnedFd) {
+        let _ = set_buffer(outer, BUFFER);
+        self.remove_filler();
+        self.state = State::Stream(Stream::default());
+    }
+
+    /// Makes the program's end writable.
+    pub(crate) fn remove_filler(&self) {
+        let mut space = [0; FILLER.len()];
+        while sys::receive(&self.peer, &mut space, 0).is_ok_and(|len| len > 0) {}
+    }
+}
+
+/// Makes the program's end unwritable.
+pub(crate) fn fill(outer: &OwnedFd) -> io::Result<()> {
+    set_buffer(outer, 1)?;
+    sys::send(outer, &FILLER).map(drop)
+}
+
+fn set_buffer(fd: &OwnedFd, len: i32) -> io::Result<()> {
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &len.to_ne_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writable(fd: &OwnedFd) -> bool {
+        let poll = sys::Poll::new().unwrap();
+        poll.add(fd, libc::EPOLLOUT as u32, 0).unwrap();
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1];
+        poll.wait(&mut events, 0).unwrap() == 1
+    }
+
+    #[test]
+    fn a_stream_is_writable_once_it_is_established() {
+        let arguments = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0];
+        let call = Call { id: 0, thread: 0, number: libc::SYS_socket, arguments };
+        let (mut socket, outer) = Socket::create(&call).unwrap();
+        assert!(!writable(&outer));
+        socket.establish(&outer);
+        assert!(writable(&outer));
+        // Nothing of the filler is left for the path.
+        let mut space = [0; 16];
+        assert!(sys::receive(&socket.peer, &mut space, 0).is_err());
+        fill(&outer).unwrap();
+        assert!(!writable(&outer));
+    }
+}

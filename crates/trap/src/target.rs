@@ -1,0 +1,91 @@
+//! The program seen from outside: its memory and its descriptors.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::sys;
+
+/// Longest address that a program may give (`struct sockaddr_storage`).
+const MAX_ADDRESS: u32 = 128;
+
+/// What `/proc` says of a descriptor (`proc_pid_fdinfo(5)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    /// The file behind it.
+    pub(crate) inode: u64,
+    /// O_NONBLOCK is set.
+    pub(crate) non_blocking: bool,
+}
+
+/// Looks a descriptor of a thread up.
+pub(crate) fn descriptor(thread: u32, fd: i32) -> Option<Descriptor> {
+    parse(&std::fs::read_to_string(format!("/proc/{thread}/fdinfo/{fd}")).ok()?)
+}
+
+fn parse(text: &str) -> Option<Descriptor> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
+    Some(Descriptor { inode: field("ino:")?.parse().ok()?, non_blocking: flags & libc::O_NONBLOCK != 0 })
+}
+
+/// A duplicate of a thread's descriptor, if it still is the file that it was.
+pub(crate) fn duplicate(thread: u32, fd: i32, inode: u64) -> io::Result<OwnedFd> {
+    let taken = sys::take(&sys::pidfd(thread)?, fd)?;
+    if sys::inode(&taken)? == inode { Ok(taken) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// An address argument.
+pub(crate) fn read_address(thread: u32, at: u64, len: u64) -> io::Result<Vec<u8>> {
+    // Calls take the length as an int.
+    let len = len as u32;
+    if len > MAX_ADDRESS {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut address = vec![0; len as usize];
+    if len > 0 {
+        sys::read_memory(thread, at, &mut address)?;
+    }
+    Ok(address)
+}
+
+/// A number of 32 bits.
+pub(crate) fn read_u32(thread: u32, at: u64) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    sys::read_memory(thread, at, &mut bytes)?;
+    Ok(u32::from_ne_bytes(bytes))
+}
+
+/// A result with a length that goes both ways: cut to the room that there is, told in full.
+pub(crate) fn write_sized(thread: u32, at: u64, len_at: u64, value: &[u8]) -> io::Result<()> {
+    let room = read_u32(thread, len_at)?;
+    if room.cast_signed() < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    sys::write_memory(thread, at, &value[..value.len().min(room as usize)])?;
+    sys::write_memory(thread, len_at, &(value.len() as u32).to_ne_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_read_as_the_kernel_writes_them() {
+        let text = "pos:\t0\nflags:\t02004002\nmnt_id:\t10\nino:\t5123\n";
+        assert_eq!(parse(text), Some(Descriptor { inode: 5123, non_blocking: true }));
+        let text = "pos:\t0\nflags:\t02000002\nmnt_id:\t10\nino:\t7\n";
+        assert_eq!(parse(text), Some(Descriptor { inode: 7, non_blocking: false }));
+        assert_eq!(parse("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn our_own_memory_is_read_and_written() {
+        let pid = std::process::id();
+        let value = 7u32;
+        assert_eq!(read_u32(pid, &raw const value as u64).unwrap(), 7);
+        assert!(read_u32(pid, 8).is_err());
+        let (mut space, mut len) = ([0u8; 4], 4u32);
+        write_sized(pid, &raw mut space as u64, &raw mut len as u64, b"abcdef").unwrap();
+        assert_eq!((&space, len), (b"abcd", 6));
+    }
+}
