@@ -147,7 +147,7 @@ impl Link {
         let prefixes = (0..bytes.u8() & 7)
             .map(|_| Prefix {
                 network: Ipv6Addr::new(0x2001, 0xdb8, u16::from(bytes.u8()), 0, 0, 0, 0, 0),
-                prefix_len: if bytes.u8() & 3 == 0 { bytes.u8() % 129 } else { 64 },
+                prefix_len: if bytes.u8().is_multiple_of(4) { bytes.u8() % 129 } else { 64 },
                 on_link: bytes.u8() & 1 == 0,
                 autonomous: bytes.u8() & 1 == 0,
                 valid: Some(seconds(bytes.u32() >> (bytes.u8() & 31))),

@@ -34,7 +34,7 @@ impl Told {
         };
         // Longer is too long for IPv4 alone.
         let len = len.min(65_515usize.saturating_sub(usize::from(offset)));
-        let payload = (0..len).map(|at| (at * 31 >> 3) as u8 ^ which ^ (what & 16)).collect();
+        let payload = (0..len).map(|at| ((at * 31) >> 3) as u8 ^ which ^ (what & 16)).collect();
         Told { which, offset, more: what & 1 == 0, payload }
     }
 

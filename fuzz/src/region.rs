@@ -181,11 +181,11 @@ impl World {
         match what % 12 {
             0 => self.pass(Duration::from_millis(u64::from(bytes.u8()))),
             1 => self.pass(Duration::from_millis(u64::from(bytes.u16()))),
-            2 | 3 => self.scribble(words(region.slot(which).expect("a slot")), bytes),
-            4 => self.scribble(words(region.call(which).expect("a call")), bytes),
-            5 => self.scribble(words(region.set(which).expect("a set")), bytes),
-            6 => self.scribble(words(region.process(0).expect("a record")), bytes),
-            7 => self.scribble(words(region.header()), bytes),
+            2 | 3 => scribble(words(region.slot(which).expect("a slot")), bytes),
+            4 => scribble(words(region.call(which).expect("a call")), bytes),
+            5 => scribble(words(region.set(which).expect("a set")), bytes),
+            6 => scribble(words(region.process(0).expect("a record")), bytes),
+            7 => scribble(words(region.header()), bytes),
             8 => {
                 for _ in 0..bytes.u8() & 15 {
                     region.dirty().set(usize::from(bytes.u16()) % 70);
@@ -230,20 +230,6 @@ impl World {
         call.state.store(call_state::POSTED, Ordering::Release);
         self.hostile.header().calls_pending.0[0].fetch_or(1, Ordering::SeqCst);
     }
-
-    /// Puts a number somewhere: near what stands there, near a limit, or any.
-    fn scribble(&self, words: &[AtomicU32], bytes: &mut Bytes<'_>) {
-        let word = &words[usize::from(bytes.u16()) % words.len()];
-        let value = match bytes.u8() % 6 {
-            0 => word.load(Ordering::Relaxed).wrapping_add_signed(bytes.near()),
-            1 => RING.wrapping_add_signed(bytes.near()),
-            2 => 1 << (bytes.u8() & 31),
-            3 => u32::MAX,
-            4 => u32::from(bytes.u8()),
-            _ => bytes.u32(),
-        };
-        word.store(value, Ordering::SeqCst);
-    }
 }
 
 /// A part of a region as words.
@@ -251,4 +237,18 @@ fn words<T>(part: &T) -> &[AtomicU32] {
     // SAFETY: the parts of a region consist of atomics, for which any bytes are valid; they are aligned to 4 at least,
     // and the slice covers the part and no more.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(part).cast(), size_of::<T>() / 4) }
+}
+
+/// Puts a number somewhere: near what stands there, near a limit, or any.
+fn scribble(words: &[AtomicU32], bytes: &mut Bytes<'_>) {
+    let word = &words[usize::from(bytes.u16()) % words.len()];
+    let value = match bytes.u8() % 6 {
+        0 => word.load(Ordering::Relaxed).wrapping_add_signed(bytes.near()),
+        1 => RING.wrapping_add_signed(bytes.near()),
+        2 => 1 << (bytes.u8() & 31),
+        3 => u32::MAX,
+        4 => u32::from(bytes.u8()),
+        _ => bytes.u32(),
+    };
+    word.store(value, Ordering::SeqCst);
 }

@@ -255,9 +255,13 @@ impl Settings {
     pub(crate) fn following(&self, file: &Config) -> Result<(Settings, Vec<String>), String> {
         let mut document = self.document.clone();
         for place in self.places() {
-            let name = self.config.device[place.device].name.get_ref();
-            let device = file.device.iter().position(|device| device.name.get_ref() == name);
-            let theirs = device.map(|device| Place { device, ..place });
+            let theirs = if place.setting.section == "device" {
+                let name = self.config.device[place.device].name.get_ref();
+                let device = file.device.iter().position(|device| device.name.get_ref() == name);
+                device.map(|device| Place { device, ..place })
+            } else {
+                Some(place)
+            };
             let value = theirs.and_then(|theirs| theirs.of(&file.origin.document));
             place.set(&mut document, value);
         }

@@ -47,6 +47,8 @@ const BELIEVED_NS: u64 = 500_000;
 const TRUSTED: Duration = Duration::from_millis(100);
 /// Threads in the books at a time; more keep their own priority until some have ended.
 const MAX_THREADS: usize = 1024;
+/// How often those that have ended are looked for when the books are full.
+const DROP_ENDED_EVERY: Duration = Duration::from_secs(1);
 
 /// How priorities of paths become those of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +133,8 @@ pub(crate) struct Extension {
     /// Ids of threads that are raised, or were when last looked at.
     raised: RefCell<Vec<u32>>,
     refused: Cell<bool>,
+    /// When those that have ended were looked for last.
+    dropped_ended: Cell<Time>,
     /// Threads that have had SCHED_DEADLINE, by id and start: never twice, see [`Share::Deadline`].
     had_deadline: RefCell<HashSet<(u32, u64)>>,
     /// Started by the first thread that has a weight; `None`: this machine has no such groups.
@@ -191,6 +195,7 @@ impl Extension {
             threads: RefCell::default(),
             raised: RefCell::default(),
             refused: Cell::new(false),
+            dropped_ended: Cell::new(Time::ZERO),
             had_deadline: RefCell::default(),
             weights: OnceCell::new(),
             special: Cell::new(0),
@@ -313,6 +318,12 @@ impl Extension {
             let same = |known: &Touched| known.process == process && known.before.started == started;
             match threads.get_mut(&thread) {
                 Some(known) if same(known) => known.verified = now,
+                // It is still the one in the books, and another program's: this one has no say about it.
+                Some(known)
+                    if known.before.started == started && sys::is_thread_of(thread, known.process) =>
+                {
+                    return false;
+                }
                 Some(_) => {
                     if let Some(gone) = threads.remove(&thread) {
                         self.forget(undo.as_ref(), &gone);
@@ -325,13 +336,32 @@ impl Extension {
             return true;
         }
         if threads.len() >= MAX_THREADS {
-            return false;
+            self.drop_ended(threads, undo.as_ref(), now);
+            if threads.len() >= MAX_THREADS {
+                return false;
+            }
         }
         let touched = touch(undo.as_ref(), region, set, (thread, process), now);
         if let (None, Some(shared)) = (&touched, region.set(set)) {
             shared.level.store(0, Ordering::SeqCst);
         }
         touched.map(|touched| threads.insert(thread, touched)).is_some()
+    }
+
+    /// Makes room in the books, now and then: each look costs a few microseconds.
+    #[cold]
+    fn drop_ended(&self, threads: &mut HashMap<u32, Touched>, undo: &dyn UndoLog, now: Time) {
+        if now.since(self.dropped_ended.get()) < DROP_ENDED_EVERY {
+            return;
+        }
+        self.dropped_ended.set(now);
+        threads.retain(|thread, touched| {
+            let lives = sys::is_thread_of(*thread, touched.process);
+            if !lives {
+                self.forget(undo, touched);
+            }
+            lives
+        });
     }
 
     /// A thread is as it was, or gone.
@@ -426,10 +456,7 @@ impl Extension {
     /// A process of this program is gone, and its threads with it; or it has called `exec`, and goes on as another
     /// program.
     pub(crate) fn forget_process(&self, region: &Arc<Region>, process: u32) {
-        self.forget_if(|touched| {
-            Arc::ptr_eq(&touched.region, region) && touched.process == process
-                || !sys::is_thread_of(touched.before.thread, touched.process)
-        });
+        self.forget_if(|touched| Arc::ptr_eq(&touched.region, region) && touched.process == process);
     }
 
     /// A program is gone or lets go of its region: its threads get back what they had.
@@ -530,3 +557,6 @@ fn touch(
         seat: Seat::default(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -273,6 +273,7 @@ impl Epoll {
         let Some(region) = attach::region() else { return 0 };
         if attach::dead() && !self.dead_told {
             self.dead_told = true;
+            serve::orphaned();
             self.each_slot(|socket| region.ready(set.shared).set(socket.index as usize));
         }
         let bits = region.ready(set.shared);

@@ -94,6 +94,13 @@ pub(crate) fn serve(importance: u32) {
     }
 }
 
+/// The daemon is gone, and its guard perhaps with it (a control group that is killed): nobody else lowers the calling
+/// thread any more.
+#[cold]
+pub(crate) fn orphaned() {
+    serve(ORDINARY);
+}
+
 /// Whether the calling thread is raised, as far as it knows.
 #[inline]
 pub(crate) fn is_raised() -> bool {

@@ -377,11 +377,7 @@ impl Socket {
 pub(crate) fn wake_engine(region: &Region, urgent: bool) {
     let bell = EngineBell(&region.header().engine.state);
     match bell.look_after_mark() {
-        engine_state::SLEEPING => {
-            if bell.claim(engine_state::SLEEPING, engine_state::POLLING) {
-                attach::ring();
-            }
-        }
+        engine_state::SLEEPING if bell.claim(engine_state::SLEEPING, engine_state::POLLING) => attach::ring(),
         // Behind a raised thread it would look, see that one go on running, and leave it the core: `ring_before_sleep`.
         engine_state::AWAY if urgent && !(wait::is_at_home(region) && serve::is_raised()) => attach::ring(),
         _ => {}

@@ -320,6 +320,7 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
         return Ok(());
     }
     if attach::dead() {
+        serve::orphaned();
         return Err(libc::ECONNRESET);
     }
     let Some(set) = thread_set() else { return poll_slowly(deadline, ready) };
@@ -351,7 +352,9 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
         };
     };
     leave(socket, set);
-    if socket.state() & slot_state::LISTENING == 0 {
+    if result == Err(libc::ECONNRESET) {
+        serve::orphaned();
+    } else if socket.state() & slot_state::LISTENING == 0 {
         serve::serve(socket.importance());
     } else if set.shared.signalled.load(Ordering::SeqCst) != 0 {
         socket.tell();

@@ -66,6 +66,6 @@ fn spans_copy_what_they_name() {
     unsafe { spans[0].copy_to(&mut out) };
     assert_eq!(&out, b"line\0\0");
     let mut many = Spans::default();
-    let pushed = (0..MAX_SPANS + 1).filter(|_| many.push(at(0, 1))).count();
+    let pushed = (0..=MAX_SPANS).filter(|_| many.push(at(0, 1))).count();
     assert_eq!((pushed, many.len()), (MAX_SPANS, MAX_SPANS));
 }

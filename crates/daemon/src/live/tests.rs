@@ -102,3 +102,12 @@ fn a_file_that_is_read_again_is_followed() {
     assert_eq!(row(&followed, "extension.base").0, json!(10));
     assert_eq!(followed.config.engine.realtime_priority.get_ref(), &60, "only a restart changes that");
 }
+
+#[test]
+fn what_belongs_to_no_device_is_followed_though_the_first_one_is_gone() {
+    let file = FILE.replace("eth1", "eth9").replace("base = 20", "base = 21");
+    let (followed, changed) = of(FILE).following(&Config::parse(&file, Path::new("test")).unwrap()).unwrap();
+    assert!(changed.contains(&"extension.base".to_owned()), "{changed:?}");
+    assert_eq!(row(&followed, "extension.base").0, json!(21));
+    assert_eq!(followed.config.engine.realtime_priority.get_ref(), &60);
+}

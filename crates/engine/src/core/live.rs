@@ -3,7 +3,8 @@
 use std::sync::mpsc::Sender;
 
 use scoutline_abi::api::Answer;
-use scoutline_sched::Quantum;
+use scoutline_sched::schedule::Configuration;
+use scoutline_sched::{Quantum, Schedule};
 
 use super::Core;
 use crate::settings::LiveSettings;
@@ -60,6 +61,7 @@ impl Core {
         self.settings.linux_quantum = live.linux_quantum;
         self.settings.linux_interval = live.linux_interval;
         self.schedule.configure(configuration);
-        self.promises.follow(&self.schedule);
+        // What is promised does not depend on where Linux stands for the moment.
+        self.promises.follow(&Schedule::new(Configuration { linux: live.linux, ..configuration }));
     }
 }
