@@ -12,6 +12,7 @@ mod calls;
 mod classes;
 mod floods;
 mod forward;
+mod groups;
 mod information;
 mod live;
 mod micro;
@@ -263,6 +264,7 @@ impl Core {
                 }
                 None => self.on_stray(net, &key, message, now),
             },
+            Verdict::Group => self.offer_to_group(net, &key, message, now),
             Verdict::Up(_) => self.drop_unowned(net, DropReason::UnknownProtocol),
             Verdict::Drop(DropReason::NotForUs) if self.forwards(net) => {
                 let key = flow_of_frame(message.bytes(), device).unwrap_or(key);

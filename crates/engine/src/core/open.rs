@@ -84,8 +84,13 @@ impl Core {
             let interface = interface_of(id, device, partner.as_ref())?;
             routing.add(Rc::clone(&interface), facts.index);
             let kernel_sends = device.device.sends_by_kernel();
-            let socket =
-                socket_module(settings.linux_level, &listeners, &pool, &policy, (&routing, id, kernel_sends));
+            let socket = socket_module(
+                settings.linux_level,
+                &listeners,
+                &pool,
+                &policy,
+                Outlet { routing: Rc::clone(&routing), device: id, number: facts.index, kernel_sends },
+            );
             let transmit = TransmitSide::new(device.rate, device.preemption, facts.mtu);
             nets.push(make_net(interface, (partner, transmit), &settings, &policy, socket, &mut source)?);
         }
@@ -96,8 +101,18 @@ impl Core {
             let seed = source.number() as u32;
             let interface = Interface::own_link(id, machine, seed, offload_of(partner.facts()));
             routing.add(Rc::clone(&interface), 0);
-            let socket =
-                socket_module(settings.linux_level, &listeners, &pool, &policy, (&routing, id, false));
+            let socket = socket_module(
+                settings.linux_level,
+                &listeners,
+                &pool,
+                &policy,
+                Outlet {
+                    routing: Rc::clone(&routing),
+                    device: id,
+                    number: partner.facts().index,
+                    kernel_sends: false,
+                },
+            );
             let transmit = TransmitSide::new(None, Preemption::default(), partner.facts().mtu);
             let partner = Box::new(partner);
             nets.push(make_net(interface, (partner, transmit), &settings, &policy, socket, &mut source)?);
@@ -406,15 +421,9 @@ fn socket_module(
     listeners: &Listeners,
     pool: &Rc<Pool>,
     policy: &Rc<ClassPolicy>,
-    (routing, device, kernel_sends): (&Rc<Routing>, DeviceId, bool),
+    outlet: Outlet,
 ) -> SocketModule {
-    SocketModule::new(
-        Rc::clone(listeners),
-        Rc::clone(pool),
-        linux_level,
-        Rc::clone(policy),
-        Outlet { routing: Rc::clone(routing), device, kernel_sends },
-    )
+    SocketModule::new(Rc::clone(listeners), Rc::clone(pool), linux_level, Rc::clone(policy), outlet)
 }
 
 fn make_net(
