@@ -390,7 +390,6 @@ impl Core {
     fn stop_listening(&mut self, end: &Rc<SocketEnd>, now: Time) {
         let shared = end.shared();
         shared.state.fetch_and(!slot_state::LISTENING, Ordering::AcqRel);
-        shared.receive_head.store(shared.receive_tail.load(Ordering::Acquire), Ordering::Release);
         for id in end.listen_paths.take() {
             self.destroy(id);
         }
@@ -417,6 +416,8 @@ impl Core {
                 self.abort_end(&orphan, now);
             }
         }
+        // Not before: who waits is known by the queue.
+        shared.receive_head.store(shared.receive_tail.load(Ordering::Acquire), Ordering::Release);
     }
 
     /// Ends a socket as if its program had died: the peer gets a reset.
