@@ -218,11 +218,7 @@ impl Host {
         // SAFETY: as in `write`; four bytes never wrap in a ring of such entries.
         unsafe { spans.unwrap()[0].copy_to(&mut bytes) };
         slot.receive_head.store(head + 1, Ordering::Release);
-        let accepted = u32::from_le_bytes(bytes);
-        self.slot(accepted).references.fetch_add(1, Ordering::AcqRel);
-        let record = self.region.process(0).unwrap();
-        record.holds[accepted as usize / 64].fetch_or(1 << (accepted % 64), Ordering::AcqRel);
-        Some(accepted)
+        Some(u32::from_le_bytes(bytes))
     }
 
     /// Paths beside those that serve the interface.
@@ -417,7 +413,8 @@ fn refused_reset_and_killed() {
     assert_eq!(pair.client.slot(refused).error.load(Ordering::Relaxed), libc::ECONNREFUSED);
     pair.client.request(refused, slot_request::CLOSE);
 
-    let (_, client, _) = pair.established(80);
+    let (_, client, server) = pair.established(80);
+    ends::hold(&pair, server);
     let now = pair.now;
     let program = pair.server.core.programs.values().next().unwrap().clone();
     let record = pair.server.region.process(0).unwrap();
