@@ -6,7 +6,7 @@ use std::process::Command;
 
 use scoutline_bench::testbed::Host;
 use scoutline_bpf::{Hook, attached};
-use scoutline_device::SegmentLimit;
+use scoutline_device::{SegmentLimit, Steering};
 
 use crate::fixture::find;
 
@@ -24,16 +24,21 @@ pub(crate) fn networking(host: &Host) -> String {
         let _ = write!(text, "# {program} {}\n{}", arguments.join(" "), ask(host, program, arguments));
     }
     let index = interface_index(host, "eth0");
-    let (limit, hooks, sockets) = host
+    let (limit, steering, hooks, sockets) = host
         .enter(|| {
             let hooks = [Hook::Ingress, Hook::Egress].map(|hook| attached(index, hook).unwrap());
             let limit = SegmentLimit::of(index).unwrap();
             // Of the thread's namespace, not of the process's.
-            (limit, hooks, fs::read_to_string("/proc/thread-self/net/packet").unwrap())
+            (
+                limit,
+                Steering::named("eth0").unwrap(),
+                hooks,
+                fs::read_to_string("/proc/thread-self/net/packet").unwrap(),
+            )
         })
         .unwrap();
     text + &format!(
-        "# {limit:?}\n# tcx programs, in and out: {hooks:?}\n# packet sockets: {}\n",
+        "# {limit:?} {steering:?}\n# tcx programs, in and out: {hooks:?}\n# packet sockets: {}\n",
         sockets.lines().count() - 1
     )
 }
