@@ -169,7 +169,8 @@ pub struct PollSet {
     /// The priority to which the engine has raised that thread; 0: it has its own. Set by the engine after raising,
     /// cleared by the thread after lowering itself.
     pub level: AtomicU32,
-    /// What its own is: SCHED_ policy, real-time priority << 8. Written by the engine before `level`.
+    /// What its own is: SCHED_ policy, real-time priority << 8, perhaps [`HAS_DEADLINE`]. Written by the engine before
+    /// `level`.
     pub own_policy: AtomicU32,
     /// Summary of `words`.
     pub ready_summary: [AtomicU64; SLOT_SUMMARY],
@@ -180,6 +181,9 @@ pub struct PollSet {
 /// In [`PollSet::sleepers`]: the sleeper is a single blocking call, which takes what it is woken for. Of several
 /// such sets one is woken per event: a hundred processes in `accept` do not all run for one connection.
 pub const EXCLUSIVE: u32 = 1 << 31;
+
+/// In [`PollSet::own_policy`]: what the engine has given the thread is SCHED_DEADLINE, without a `level`.
+pub const HAS_DEADLINE: u32 = 1 << 31;
 
 /// A request to the engine that wants an answer.
 #[repr(C, align(64))]

@@ -9,15 +9,24 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 
 use crate::Options;
-use crate::harness::{Lab, Load, Measurement, clock, order};
+use crate::harness::{Arm, Lab, Load, Measurement, clock, order};
 use crate::load::Progress;
 use crate::plot::{Figure, Panel, Series, draw};
-use crate::prefer::{ARMS, EQUAL, KERNEL, PRIORITIES, STEER};
 use crate::report::{Table, median, number};
-use crate::server::Kind;
+use crate::server::{Kind, Priorities};
 
 const SIZES_KB: [u32; 2] = [1, 50];
 const STANDARD: usize = 96;
+const ARMS: [Arm; 3] = [
+    Arm { name: "paths priorities", paths: Some(Priorities::Preferred) },
+    Arm { name: "kernel", paths: None },
+    Arm { name: "paths equal", paths: Some(Priorities::Equal) },
+];
+const PRIORITIES: usize = 0;
+const KERNEL: usize = 1;
+const EQUAL: usize = 2;
+/// See [`crate::preferred`].
+const STEER: bool = true;
 /// The order of tables.
 const SHOWN: [usize; 3] = [KERNEL, EQUAL, PRIORITIES];
 const FIGURE: &str = "scoutline-demo.svg";

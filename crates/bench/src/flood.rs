@@ -1,5 +1,5 @@
 //! `flood`: a preferred client of nginx (1 KB, a class of its own) while minimum-size datagrams from another address
-//! arrive as fast as the clients' core can send them. Three arms in turn: paths with priorities, paths with equal
+//! arrive as fast as the clients' core can send them beside it. Three arms in turn: paths with priorities, paths with equal
 //! priorities, the kernel.
 //!
 //! ```text
@@ -13,6 +13,9 @@
 //! a network card. Without it (`--steer false`) the sender's own core does that work, and the flood slows itself.
 //! What arrives beyond the room of the core's backlog (`net.core.netdev_max_backlog`) the kernel drops before
 //! anybody can tell whose it was; the rows show how much that is.
+//!
+//! Every arm has the same flood. The faster a client is served the less of its core it leaves to the sender: so what the
+//! sender can do beside it is measured on every arm first, and then it sends at nine tenths of the least of that on all.
 //!
 //! Every arm is its own measure: the request rate without the flood comes from the same round. A client that thinks
 //! hides delays in its rate, so each case is there with the usual pause between requests and without any.
@@ -29,6 +32,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::harness::{Arm, Lab, Load, Measurement, Meter, describe, order};
+use crate::load::flood::Sent;
 use crate::plot::{Figure, Panel, Series};
 use crate::process::{Place, Process};
 use crate::report::{Better, Report, Row, median};
@@ -49,6 +53,13 @@ const SIZE_KB: u32 = 1;
 /// Where the slow program listens, and where nobody does.
 const SINK_PORT: u16 = 9000;
 const CLOSED_PORT: u16 = 9001;
+/// How much of what it can do the sender does, so that it keeps to it.
+const OFFERED: f64 = 0.9;
+/// For how long what it can do is measured, at most.
+const CALIBRATED_SECONDS: f64 = 0.5;
+/// In the rates: what the sender was told to send a second, and what it has sent.
+const FLOOD_OFFERED: &str = "flood offered";
+const FLOOD_SENT: &str = "flood sent";
 /// Until a sender sends, and a daemon under a flood answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -83,6 +94,8 @@ type Rates = BTreeMap<String, f64>;
 struct Case {
     target: Target,
     think_us: u64,
+    /// Datagrams a second; `None` before they are known.
+    offered: Option<f64>,
     /// Per arm, one of each round.
     alone: [Vec<Measurement>; 3],
     flooded: [Vec<Measurement>; 3],
@@ -119,17 +132,23 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     lab.serve(Kind::NGINX)?;
     let sinks: Result<Vec<Process>> = (0..ARMS.len()).map(|arm| start_sink(&lab, options, arm)).collect();
     let mut sinks = sinks?;
-    let mut meter = Meter::new(options, 2 * cases.len() * ARMS.len() * rounds as usize);
+    let mut meter = Meter::new(options, (2 * rounds as usize + 1) * cases.len() * ARMS.len());
     let load = Load { size_kb: SIZE_KB, standard: 0, preferred: true, seconds, warmup };
     for round in 0..rounds {
         for case in &mut cases {
             lab.think(case.think_us);
+            let offered = match case.offered {
+                Some(offered) => offered,
+                None => calibrate(&mut lab, options, case, &load, &mut meter)?,
+            };
+            case.offered = Some(offered);
             for arm in order(ARMS.len(), round) {
                 let what = format!("{} · {} · round {}", case.text(), ARMS[arm].name, round + 1);
                 let alone = lab.measure(arm, &load, None)?;
                 meter.step(&format!("{what} · without the flood"), &alone);
                 case.alone[arm].push(alone);
-                let (flooded, rates) = measure_flooded(&mut lab, options, arm, case.target, &load)?;
+                let (flooded, rates) =
+                    measure_flooded(&mut lab, options, arm, (case.target, Some(offered)), &load)?;
                 meter.step(&what, &flooded);
                 case.flooded[arm].push(flooded);
                 case.rates[arm].push(rates);
@@ -158,6 +177,7 @@ fn cases(options: &Options) -> Vec<Case> {
             let case = Case {
                 target,
                 think_us,
+                offered: None,
                 alone: Default::default(),
                 flooded: Default::default(),
                 rates: Default::default(),
@@ -168,6 +188,24 @@ fn cases(options: &Options) -> Vec<Case> {
         }
     }
     cases
+}
+
+/// What is offered to every arm of this case.
+fn calibrate(
+    lab: &mut Lab<'_>,
+    options: &Options,
+    case: &Case,
+    load: &Load,
+    meter: &mut Meter,
+) -> Result<f64> {
+    let load = Load { seconds: load.seconds.min(CALIBRATED_SECONDS), ..*load };
+    let mut least = f64::INFINITY;
+    for (arm, Arm { name, .. }) in ARMS.iter().enumerate() {
+        let (measurement, rates) = measure_flooded(lab, options, arm, (case.target, None), &load)?;
+        meter.step(&format!("{} · {name} · how much can be sent", case.text()), &measurement);
+        least = least.min(rates[FLOOD_SENT]);
+    }
+    Ok(least * OFFERED)
 }
 
 /// The program that the flood is for, on the server host and on its core; on paths in those arms.
@@ -187,12 +225,17 @@ fn start_sink(lab: &Lab<'_>, options: &Options, arm: usize) -> Result<Process> {
     Ok(sink)
 }
 
-fn start_flood(lab: &Lab<'_>, options: &Options, arm: usize, target: Target) -> Result<Process> {
+fn start_flood(
+    lab: &Lab<'_>,
+    options: &Options,
+    arm: usize,
+    (target, offered): (Target, Option<f64>),
+) -> Result<Process> {
     let testbed = lab.testbed();
     let address = SocketAddrV4::new(*testbed.server_address(arm).ip(), target.port());
     let mac = testbed.server(arm).enter(|| sys::link_address("eth0"))?.context("no link address of eth0")?;
     let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
-    let arguments = [
+    let mut arguments = vec![
         "load".to_owned(),
         "flood".to_owned(),
         format!("--device=eth{arm}"),
@@ -201,6 +244,7 @@ fn start_flood(lab: &Lab<'_>, options: &Options, arm: usize, target: Target) -> 
         format!("--target={address}"),
         format!("--cpu={}", options.load_core),
     ];
+    arguments.extend(offered.map(|rate| format!("--rate={rate}")));
     let place = Place { namespace: Some(testbed.client().namespace()?), core: None };
     let log = testbed.directory().join("flood.log");
     let mut flood = Process::spawn("flood", &options.load, arguments, place, &log)?;
@@ -219,15 +263,32 @@ fn measure_flooded(
     lab: &mut Lab<'_>,
     options: &Options,
     arm: usize,
-    target: Target,
+    flood: (Target, Option<f64>),
     load: &Load,
 ) -> Result<(Measurement, Rates)> {
-    let mut flood = start_flood(lab, options, arm, target)?;
+    let offered = flood.1;
+    let mut flood = start_flood(lab, options, arm, flood)?;
     let control = lab.daemon(arm).map(|daemon| daemon.control().to_owned());
     let watch = |testbed: &Testbed| Snapshot::take(testbed, arm, options.server_core, control.as_deref());
     let (measurement, first, last) = lab.measure_watched(arm, load, watch)?;
     flood.check()?;
-    Ok((measurement, last?.since(&first?)))
+    let (first, last) = (first?, last?);
+    let mut rates = last.since(&first);
+    let sent = std::iter::from_fn(|| flood.line_if(|line| serde_json::from_str(line).ok()));
+    let sent =
+        sent_between(sent, first.kernel_s, last.kernel_s).context("the sender does not say what it sends")?;
+    rates.insert(FLOOD_SENT.to_owned(), sent);
+    rates.extend(offered.map(|offered| (FLOOD_OFFERED.to_owned(), offered)));
+    Ok((measurement, rates))
+}
+
+/// Datagrams a second, by what the sender said between two times.
+fn sent_between(said: impl Iterator<Item = Sent>, from_s: f64, to_s: f64) -> Option<f64> {
+    let within = said.filter(|sent| (from_s..=to_s).contains(&(sent.at_ns as f64 / 1e9)));
+    let within: Vec<Sent> = within.collect();
+    let (first, last) = within.first().zip(within.last())?;
+    let seconds = (last.at_ns - first.at_ns) as f64 / 1e9;
+    (seconds > 0.0).then(|| (last.count - first.count) as f64 / seconds)
 }
 
 /// What was counted up to a moment, by the kernel and by our daemon; each has its own moment, because a daemon under
@@ -339,8 +400,9 @@ fn methods(report: &mut Report) {
     );
     report.method(
         "flood",
-        "one sender on the load core, in the time that the preferred client leaves: frames of 64 bytes (UDP) from \
-         another address over AF_PACKET, 64 a system call; for port 9000, where a program (on paths in those arms) \
+        "one sender on the load core, in the time that the preferred client leaves; in every arm at the rate \
+         `flood offered`, nine tenths of the most that it could send on each of them; what it was held up by it makes \
+         up for (`flood sent`): frames of 64 bytes (UDP) from another address over AF_PACKET, 64 a system call; for port 9000, where a program (on paths in those arms) \
          takes one datagram a millisecond, or for port 9001, where nobody listens",
     );
     report.method(
@@ -441,7 +503,8 @@ fn figure(cases: &[Case]) -> Figure {
 
 #[cfg(test)]
 mod tests {
-    use super::{Snapshot, device, protocol_counter};
+    use super::{Snapshot, device, protocol_counter, sent_between};
+    use crate::load::flood::Sent;
 
     #[test]
     fn counters_are_found_by_their_names() {
@@ -452,6 +515,14 @@ mod tests {
         let text = "Udp: InDatagrams NoPorts\nUdp: 5 17\nUdpLite: InDatagrams NoPorts\nUdpLite: 0 1\n";
         assert_eq!(protocol_counter(text, "Udp:", "NoPorts"), 17);
         assert_eq!(protocol_counter(text, "Udp:", "RcvbufErrors"), 0);
+    }
+
+    #[test]
+    fn what_was_sent_is_counted_within_the_window() {
+        let sent = |count, at_ms: u64| Sent { count, at_ns: at_ms * 1_000_000 };
+        let said = [sent(0, 900), sent(100, 1000), sent(300, 1500), sent(400, 2000), sent(9000, 2100)];
+        assert_eq!(sent_between(said.into_iter(), 0.95, 2.05), Some(300.0));
+        assert_eq!(sent_between(said.into_iter(), 0.95, 1.05), None, "one line says nothing");
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod harness;
 mod idle;
 mod micro;
 mod prefer;
+mod preferred;
 mod sched;
 mod share;
 #[allow(unsafe_code)] // the system calls that the standard library has no safe form for

@@ -221,8 +221,9 @@ impl FrameSender {
         Ok(FrameSender { fd })
     }
 
-    /// Sends the frame up to `N` times with one system call. A receiver that is full is no error.
-    pub(crate) fn send_copies<const N: usize>(&self, frame: &[u8]) -> io::Result<()> {
+    /// Sends the frame up to `N` times with one system call; how often. One that the receiver has no room for is no error,
+    /// and counts: it ends the call, and is told by the next one if others went before it.
+    pub(crate) fn send_copies<const N: usize>(&self, frame: &[u8]) -> io::Result<u64> {
         let mut part = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
         // SAFETY: `mmsghdr` is plain data for which zeros are valid: no address, no control data.
         let mut messages: [libc::mmsghdr; N] = unsafe { mem::zeroed() };
@@ -232,8 +233,8 @@ impl FrameSender {
         // SAFETY: all N messages point to `part`, which points to `frame`; sending only reads them.
         let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), N as u32, 0) };
         match check(sent) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => Ok(()),
-            other => other.map(drop),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => Ok(1),
+            other => other.map(|count| count as u64),
         }
     }
 }

@@ -14,6 +14,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rustix::pipe::PIPE_BUF;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -175,12 +176,16 @@ impl From<&ThreadBefore> for Undo {
     }
 }
 
-/// Writes one line, whole or not at all (pipe(7), PIPE_BUF), and never waits: the engine may not.
+/// Writes one line, whole or not at all, and never waits: the engine may not. Of up to `PIPE_BUF` bytes the kernel promises
+/// that (pipe(7)); a longer line (a control group's path has no bound) might be cut, and mixed with another's.
 fn write(pipe: impl AsFd, note: &Note) -> io::Result<()> {
     let mut line = serde_json::to_vec(note)?;
     line.push(b'\n');
-    rustix::io::write(pipe, &line)?;
-    Ok(())
+    if line.len() > PIPE_BUF {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "longer than the guard can be told"));
+    }
+    let written = rustix::io::write(pipe, &line)?;
+    if written < line.len() { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
 }
 
 impl Drop for Guard {
@@ -193,35 +198,45 @@ impl Drop for Guard {
     }
 }
 
-/// What the child does: reads until the daemon is gone, then undoes.
+/// What the child does: reads until the daemon is gone, then undoes. A line that says nothing to it (cut off by the daemon's
+/// death, say) is passed over: what it was about has not been done.
 ///
 /// # Errors
-/// The input cannot be read. What came before is undone all the same.
+/// The input cannot be read, or a line not be understood. All else is undone all the same.
 pub fn serve(input: impl BufRead) -> io::Result<()> {
     // A service manager signals the whole group of processes: we end when the daemon has.
     let signalled = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&signalled))?;
     }
-    let mut all: Vec<Undo> = Vec::new();
-    let mut result = Ok(());
-    for line in input.lines() {
-        match line.and_then(|line| serde_json::from_str(&line).map_err(io::Error::from)) {
-            Ok(Note::Undo(undo)) => all.push(undo),
-            Ok(Note::Done(undo)) => {
-                if let Some(at) = all.iter().rposition(|known| *known == undo) {
-                    all.swap_remove(at);
-                }
-            }
-            // Cut off by the daemon's death: it was not done yet.
-            Err(error) => {
-                result = Err(error);
-                break;
-            }
-        }
-    }
+    let (all, result) = read(input);
     undo_all(all);
     result
+}
+
+/// Reads to the end: what is to be undone then, oldest first, and what went wrong first.
+fn read(mut input: impl BufRead) -> (Vec<Undo>, io::Result<()>) {
+    let mut all: Vec<Undo> = Vec::new();
+    let mut result = Ok(());
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match input.read_until(b'\n', &mut line) {
+            Ok(0) => return (all, result),
+            Ok(_) => {}
+            Err(error) => return (all, Err(error)),
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Note::Undo(undo)) => all.push(undo),
+            Ok(Note::Done(undo)) => {
+                // In their order: the newest is undone first.
+                if let Some(at) = all.iter().rposition(|known| *known == undo) {
+                    all.remove(at);
+                }
+            }
+            Err(error) => result = result.and(Err(error.into())),
+        }
+    }
 }
 
 /// The newest first.
@@ -230,5 +245,45 @@ fn undo_all(all: Vec<Undo>) {
         if let Err(error) = undo.clone().carry_out() {
             eprintln!("scoutline: warn: cannot undo {undo:?}: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    fn thread(thread: u32) -> Undo {
+        Undo::Thread { thread, started: 7, policy: 0, priority: 0 }
+    }
+
+    fn lines(notes: &[Note]) -> Vec<u8> {
+        notes.iter().flat_map(|note| [serde_json::to_vec(note).unwrap(), b"\n".to_vec()].concat()).collect()
+    }
+
+    #[test]
+    fn a_bad_line_ends_nothing() {
+        let first = lines(&[Note::Undo(thread(1)), Note::Undo(thread(2)), Note::Undo(thread(3))]);
+        let then = lines(&[Note::Done(thread(1)), Note::Undo(thread(4))]);
+        for bad in [&b"{\"undo\":{\"thr\n"[..], b"\xff\xfe\n", b"\n", b"null\n"] {
+            let (all, result) = read(&[&first, bad, &then].concat()[..]);
+            assert_eq!(all, [2, 3, 4].map(thread));
+            assert!(result.is_err(), "it is said");
+        }
+        let cut = [&first[..], &then[..then.len() - 3]].concat();
+        assert_eq!(read(&cut[..]).0, [2, 3].map(thread));
+    }
+
+    #[test]
+    fn a_line_is_written_whole_or_not_at_all() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let group = |len| Note::Undo(Undo::Group { directory: "d".repeat(len).into(), enabled: false });
+        write(&writer, &group(PIPE_BUF - 100)).unwrap();
+        assert_eq!(write(&writer, &group(PIPE_BUF)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        drop(writer);
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        assert_eq!(read, lines(&[group(PIPE_BUF - 100)]));
     }
 }

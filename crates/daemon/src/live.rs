@@ -243,7 +243,7 @@ impl Settings {
         let mut document = self.document.clone();
         for (key, word) in keys {
             let place = self.find(key)?;
-            place.set(&mut document, value(place.setting, word.trim())?);
+            place.set(&mut document, value(place.setting, key, word.trim())?);
         }
         Settings::checked(document)
     }
@@ -387,9 +387,9 @@ impl Place {
     }
 }
 
-/// The value of a setting from a word; `None`: an empty one.
-fn value(setting: &Setting, word: &str) -> Result<Option<Value>, String> {
-    let Setting { key, range, .. } = setting;
+/// The value of a setting, which was called `key`, from a word; `None`: an empty one.
+fn value(setting: &Setting, key: &str, word: &str) -> Result<Option<Value>, String> {
+    let Setting { range, .. } = setting;
     if word.is_empty() {
         return Ok(None);
     }

@@ -7,6 +7,7 @@
 //! ```
 
 mod addresses;
+mod apart;
 mod background;
 mod calls;
 mod classes;
@@ -44,7 +45,7 @@ use scoutline_sched::{Decision, Entry, Level, Parameters, Policy, Schedule, Shar
 use crate::admission::{Promise, Promises};
 use crate::clock;
 use crate::command::RegionId;
-use crate::extend::Extension;
+use crate::extend::{Extension, TakenBack};
 use crate::flood::Detector;
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
@@ -54,8 +55,10 @@ use crate::settings::{EngineSettings, ProgramFacts};
 use crate::socket::{Listeners, StreamStage};
 use crate::start::Served;
 use crate::wheel::Wheel;
+use apart::Apart;
 use classes::Sweep;
 use forward::Direction;
+use report::Counters;
 use transmit::TransmitSide;
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
@@ -90,6 +93,8 @@ impl Net {
 struct Extra {
     /// What it counts as.
     level: Level,
+    /// The same, if it is counted among those that stand apart.
+    apart: Option<Level>,
     /// What it asks of the schedule.
     asks: Asks,
     /// What of the CPU it is promised.
@@ -120,22 +125,6 @@ struct Extra {
     program: Option<Rc<ProgramFacts>>,
 }
 
-/// What an engine did, for `stat`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) pulls: u64,
-    pub(crate) packets: u64,
-    pub(crate) flow_hits: u64,
-    pub(crate) pushes: u64,
-    pub(crate) pushed: u64,
-    pub(crate) runs: u64,
-    pub(crate) doorbells: u64,
-    pub(crate) calls: u64,
-    pub(crate) timers: u64,
-    pub(crate) paths_made: u64,
-    pub(crate) paths_refused: u64,
-}
-
 /// The engine.
 pub struct Core {
     pub(crate) settings: EngineSettings,
@@ -154,8 +143,8 @@ pub struct Core {
     routing: Rc<Routing>,
     promises: Rc<Promises>,
     policy_memory: PolicyMemory,
-    /// By a change of the classes a path no longer raises its threads as far as before.
-    lowered: bool,
+    /// What the sweep under way takes back from threads.
+    taken_back: TakenBack,
     /// What is told to the control thread, and which addresses it was made from.
     served: Served,
     served_of: Vec<u32>,
@@ -167,6 +156,7 @@ pub struct Core {
     sweep: Option<Sweep>,
     /// See [`Core::all_important_ring`].
     all_ring: bool,
+    apart: Apart,
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
     /// Threads raised with their paths.
@@ -251,7 +241,7 @@ impl Core {
             Verdict::Path(id) => match self.refuses_connection(id, &message) {
                 Some(reason) => {
                     self.nets[net].unwanted += 1;
-                    self.count_drop(Some(id), reason);
+                    self.count_refusal(Some(id), reason);
                 }
                 None => {
                     self.offer(id, message, now);

@@ -17,6 +17,8 @@
 
 mod deadline;
 mod duty;
+mod refusal;
+mod undo;
 mod weights;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -32,11 +34,13 @@ use scoutline_base::Time;
 use scoutline_sched::Level;
 
 use crate::clock;
-use crate::sys::{self, Reservation, ThreadPolicy};
+use crate::sys::{self, ThreadPolicy};
 use deadline::Reserved;
 pub use deadline::deadlines_of_threads;
-pub(crate) use duty::{Duty, Share};
+pub(crate) use duty::{Duty, Share, TakenBack};
 use duty::{Seat, Step};
+use refusal::Refusal;
+pub use undo::{ThreadBefore, UndoLog};
 use weights::{Notices, Weights, say};
 pub use weights::{ThreadGroup, weights_of_threads};
 
@@ -66,65 +70,6 @@ impl Default for ExtensionSettings {
     }
 }
 
-/// A thread as it was before it was touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThreadBefore {
-    /// Its id.
-    pub thread: u32,
-    /// When it started, in clock ticks since boot: ids are used again.
-    pub started: u64,
-    /// `SCHED_OTHER` and so on.
-    pub policy: i32,
-    /// Real-time priority.
-    pub priority: i32,
-}
-
-impl ThreadBefore {
-    /// What the kernel says of a thread now.
-    ///
-    /// # Errors
-    /// It is gone.
-    pub fn of(thread: u32) -> io::Result<ThreadBefore> {
-        let ThreadPolicy { policy, priority } = ThreadPolicy::of(thread)?;
-        Ok(ThreadBefore { thread, started: sys::thread_stat(thread)?.started, policy, priority })
-    }
-
-    /// Gives the thread back what it had, if it is still the same one.
-    ///
-    /// # Errors
-    /// As the kernel says; a thread that is gone is none.
-    pub fn restore(&self) -> io::Result<()> {
-        match sys::thread_stat(self.thread) {
-            Ok(stat) if stat.started == self.started => {
-                Reservation::take_from_holder(self.thread);
-                ThreadPolicy { policy: self.policy, priority: self.priority }.give(self.thread, false)
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Who remembers what threads were, beyond the life of this process.
-pub trait UndoLog: Send + Sync {
-    /// A thread is about to be touched. On an error it is not.
-    ///
-    /// # Errors
-    /// Nobody would remember.
-    fn note(&self, before: &ThreadBefore) -> io::Result<()>;
-
-    /// The thread is as it was before.
-    fn forget(&self, before: &ThreadBefore);
-
-    /// A control group is about to be made. On an error it is not.
-    ///
-    /// # Errors
-    /// Nobody would remember.
-    fn note_group(&self, group: &ThreadGroup) -> io::Result<()>;
-
-    /// The group is gone.
-    fn forget_group(&self, group: &ThreadGroup);
-}
-
 /// All threads that the engine has touched.
 pub(crate) struct Extension {
     settings: Cell<Option<ExtensionSettings>>,
@@ -132,7 +77,6 @@ pub(crate) struct Extension {
     threads: RefCell<HashMap<u32, Touched>>,
     /// Ids of threads that are raised, or were when last looked at.
     raised: RefCell<Vec<u32>>,
-    refused: Cell<bool>,
     /// When those that have ended were looked for last.
     dropped_ended: Cell<Time>,
     /// Threads that have had SCHED_DEADLINE, by id and start: never twice, see [`Share::Deadline`].
@@ -159,6 +103,7 @@ struct Touched {
     verified: Time,
     /// It sleeps for something else, or runs on another core, for all that we know.
     elsewhere: bool,
+    refusal: Refusal,
     reserved: Reserved,
     seat: Seat,
 }
@@ -194,7 +139,6 @@ impl Extension {
             undo: undo.map(Arc::from),
             threads: RefCell::default(),
             raised: RefCell::default(),
-            refused: Cell::new(false),
             dropped_ended: Cell::new(Time::ZERO),
             had_deadline: RefCell::default(),
             weights: OnceCell::new(),
@@ -208,8 +152,6 @@ impl Extension {
     pub(crate) fn configure(&self, settings: Option<ExtensionSettings>, then: Box<dyn FnOnce() + Send>) {
         self.restore_all();
         self.settings.set(settings);
-        // Who may not raise threads now may have come to be allowed to.
-        self.refused.set(false);
         match self.weights.get() {
             Some(Some(weights)) => weights.dissolve(then),
             _ => then(),
@@ -234,6 +176,10 @@ impl Extension {
 
     /// The thread that waits on this set, of this process, has something to do for a path that asks this of it.
     pub(crate) fn raise(&self, region: &Arc<Region>, set: u32, process: u32, duty: Duty) {
+        self.raise_at(clock::now(), (region, set), process, duty);
+    }
+
+    fn raise_at(&self, now: Time, (region, set): (&Arc<Region>, u32), process: u32, duty: Duty) {
         let (Some(undo), Some(settings)) = (&self.undo, self.settings.get()) else { return };
         let priority = match duty.level {
             Level::Priority(priority) => priority,
@@ -244,7 +190,6 @@ impl Extension {
         if thread == 0 {
             return;
         }
-        let now = clock::now();
         let mut threads = self.threads.borrow_mut();
         if let Some(touched) = threads.get_mut(&thread).filter(|touched| touched.process == process) {
             touched.elsewhere = false;
@@ -267,13 +212,14 @@ impl Extension {
         self.seat(touched, duty.share, now);
         let reserved = self.reserve(touched, shared, duty.share, now);
         self.count_special(was_special, touched.is_special());
-        if reserved || priority == 0 || touched.priority() >= priority || self.refused.get() {
+        if reserved || priority == 0 || touched.priority() >= priority || touched.refusal.holds(now) {
             return;
         }
         let raised = raise_to(touched, shared, settings, priority);
         match raised {
             Ok(()) => {
                 self.raises.set(self.raises.get() + 1);
+                touched.refusal = Refusal::default();
                 (touched.priority, touched.raised_at, touched.set) = (priority, now, set);
                 touched.region = Arc::clone(region);
                 let mut raised = self.raised.borrow_mut();
@@ -289,11 +235,11 @@ impl Extension {
             // On its way home from a group, which in version 1 has no time for SCHED_FIFO.
             Err(_) if touched.seat != Seat::Home => {}
             Err(error) => {
-                self.refused.set(true);
+                touched.refusal.again(now);
                 say(
                     &self.notices,
                     format!(
-                        "threads of programs cannot be raised with their paths ({error}): it needs CAP_SYS_NICE, and \
+                        "there are threads that cannot be raised with their paths ({error}): it needs CAP_SYS_NICE, and \
                          in a cgroup of version 1 cpu.rt_runtime_us; they keep their own priority"
                     ),
                 );
@@ -317,10 +263,12 @@ impl Extension {
             let started = sys::thread_stat(thread).map_or(0, |stat| stat.started);
             let same = |known: &Touched| known.process == process && known.before.started == started;
             match threads.get_mut(&thread) {
-                Some(known) if same(known) => known.verified = now,
+                Some(known) if same(known) && !known.before.is_changed_by_others() => known.verified = now,
                 // It is still the one in the books, and another program's: this one has no say about it.
                 Some(known)
-                    if known.before.started == started && sys::is_thread_of(thread, known.process) =>
+                    if known.process != process
+                        && known.before.started == started
+                        && sys::is_thread_of(thread, known.process) =>
                 {
                     return false;
                 }
@@ -370,7 +318,7 @@ impl Extension {
         if touched.seat != Seat::Home
             && let Some(Some(weights)) = self.weights.get()
         {
-            weights.leave(touched.before.thread);
+            weights.leave(&touched.before);
         }
         undo.forget(&touched.before);
     }
@@ -382,14 +330,26 @@ impl Extension {
     /// Puts a thread into the control group of the class that it serves, or back.
     fn seat(&self, touched: &mut Touched, share: Share, now: Time) {
         let (seat, step) = touched.seat.serve(share, now);
-        touched.seat = seat;
-        let (Some(step), Some(undo)) = (step, &self.undo) else { return };
-        let weights = self.weights.get_or_init(|| Weights::start(Arc::clone(undo), &self.notices));
-        let thread = touched.before.thread;
-        match (weights, step) {
-            (Some(weights), Step::Enter { class, weight }) => weights.enter(thread, class, weight),
-            (Some(weights), Step::Leave) => weights.leave(thread),
-            (None, _) => {}
+        let weights = || {
+            let undo = self.undo.as_ref()?;
+            self.weights.get_or_init(|| Weights::start(Arc::clone(undo), &self.notices)).as_ref()
+        };
+        let thread = &touched.before;
+        let taken = match step {
+            Some(Step::Enter { class, weight }) => {
+                weights().is_none_or(|weights| weights.enter(thread, class, weight))
+            }
+            Some(Step::Leave) => {
+                if let Some(weights) = weights() {
+                    weights.leave(thread);
+                }
+                true
+            }
+            None => true,
+        };
+        // Else it is tried again with the thread's next event.
+        if taken {
+            touched.seat = seat;
         }
     }
 
@@ -462,6 +422,19 @@ impl Extension {
     /// A program is gone or lets go of its region: its threads get back what they had.
     pub(crate) fn forget_region(&self, region: &Arc<Region>) {
         self.forget_if(|touched| Arc::ptr_eq(&touched.region, region));
+    }
+
+    /// The classes have changed: who has something by what they were gets back what it had. Whoever serves something that
+    /// is still important is raised again with the next event.
+    pub(crate) fn take_back(&self, taken: &TakenBack) {
+        if taken.is_empty() {
+            return;
+        }
+        self.forget_if(|touched| match (touched.reserved, touched.seat) {
+            (Reserved::Has(has), _) => taken.lasting().any(|share| deadline::wanted(share) == Some(has)),
+            (_, Seat::Group { class, .. }) => taken.group(class),
+            _ => taken.levels() && touched.priority() > 0,
+        });
     }
 
     /// Everybody gets back what they had.
@@ -553,6 +526,7 @@ fn touch(
         raised_at: now,
         verified: now,
         elsewhere: false,
+        refusal: Refusal::default(),
         reserved: Reserved::default(),
         seat: Seat::default(),
     })

@@ -38,6 +38,8 @@ pub struct ClassPolicy {
     permissions: RefCell<Vec<PermissionSettings>>,
     /// Where Linux stands.
     linux_level: Cell<Level>,
+    /// Packets that may wait at a path of a class which does not say.
+    queue_packets: Cell<u32>,
 }
 
 /// What the sockets of each policy of the schedule may hold together.
@@ -181,6 +183,7 @@ impl ClassPolicy {
             table: RefCell::new(table),
             permissions: RefCell::default(),
             linux_level: Cell::default(),
+            queue_packets: Cell::new(u32::MAX),
         };
         policy.replace(classes);
         policy
@@ -222,6 +225,16 @@ impl ClassPolicy {
 
     pub(crate) fn linux_level(&self) -> Level {
         self.linux_level.get()
+    }
+
+    /// Packets that may wait at a path of a class which does not say.
+    pub(crate) fn set_queue_packets(&self, packets: u32) {
+        self.queue_packets.set(packets);
+    }
+
+    /// Packets that may wait at a path of this class.
+    pub(crate) fn queue_packets(&self, class: &ClassSettings) -> u32 {
+        class.queue_packets.unwrap_or(self.queue_packets.get())
     }
 
     /// Puts these permissions in the place of all.

@@ -6,10 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::{EXCLUSIVE, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
-use scoutline_base::Address;
+use scoutline_base::{Address, Time};
 use scoutline_ring::SleeperBell;
 use scoutline_sched::Level;
 
@@ -19,6 +20,10 @@ use crate::extend::{Duty, Extension};
 use crate::file::FileMap;
 use crate::settings::ProgramFacts;
 use crate::socket::SocketEnd;
+
+/// Threads of a program of which none runs for so long, while Linux has turns, are stopped. The queue that is held back keeps
+/// below a millisecond (see [`crate::thread`]).
+const STOPPED_AFTER: Duration = Duration::from_millis(2);
 
 /// A program: one region, and everything about it that the engine keeps for itself. Nothing here is believed
 /// because the region says so.
@@ -41,6 +46,8 @@ pub(crate) struct Program {
     ends: RefCell<Vec<Option<Rc<SocketEnd>>>>,
     /// Poll sets that were woken and whose threads have not run since, as far as we have looked.
     woken: RefCell<Vec<u32>>,
+    /// Since when none of those has; `None` when there are none.
+    waits_since: Cell<Option<Time>>,
     /// Somebody asks for that.
     tracks_woken: bool,
     /// Threads woken since the Linux thread last ran; shared by all programs of the engine.
@@ -79,6 +86,7 @@ impl Program {
             files: RefCell::default(),
             ends: RefCell::new(Vec::new()),
             woken: RefCell::default(),
+            waits_since: Cell::new(None),
             tracks_woken,
             wakes,
             extension,
@@ -278,14 +286,22 @@ impl Program {
         }
     }
 
-    /// Threads that were woken and have not run yet: they wait in Linux's run queue.
-    pub(crate) fn backlog(&self) -> usize {
+    /// Threads that were woken and have not run yet: they wait in Linux's run queue. `linux_ran` is when Linux last had the
+    /// core: a program of which none runs while it has is stopped (SIGSTOP, a debugger, a frozen control group), and its
+    /// threads do not count until they are woken once more.
+    pub(crate) fn backlog(&self, linux_ran: Time) -> usize {
         let mut woken = self.woken.borrow_mut();
+        let before = woken.len();
         woken.retain(|&set| {
             self.region.set(set).is_some_and(|shared| {
                 shared.signalled.load(Ordering::Relaxed) != 0 && shared.sleepers.load(Ordering::Relaxed) != 0
             })
         });
+        let since = self.waits_since.get().filter(|_| woken.len() == before).unwrap_or(linux_ran);
+        if linux_ran.since(since) > STOPPED_AFTER {
+            woken.clear();
+        }
+        self.waits_since.set((!woken.is_empty()).then_some(since));
         woken.len()
     }
 }
@@ -369,3 +385,6 @@ fn reset(slot: &Slot) {
         word.store(0, relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

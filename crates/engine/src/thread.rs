@@ -12,6 +12,7 @@
 //!                          or quantum over  ──┘
 //! ```
 
+use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::clock;
 use crate::command::Command;
 use crate::core::Core;
 use crate::linux::Sentinel;
+use crate::program::Program;
 use crate::spin::Spin;
 use crate::sys::{self, Sleeper};
 
@@ -206,8 +208,8 @@ impl Loop {
             return;
         }
         let configured = self.core.settings.linux_interval;
-        let pressed =
-            self.core.programs.values().map(|program| program.backlog()).sum::<usize>() >= LINUX_BACKLOG;
+        let backlog = |program: &Rc<Program>| program.backlog(self.last_linux);
+        let pressed = self.core.programs.values().map(backlog).sum::<usize>() >= LINUX_BACKLOG;
         if pressed != self.pressed {
             self.pressed = pressed;
             let mut configuration = *self.core.schedule.configuration();
@@ -248,26 +250,8 @@ impl Loop {
         let start = clock::now();
         // What a raised thread is in the way of stays until it sleeps.
         self.core.flush_above(if decision.level > ordinary { decision.level } else { Level::Idle }, start);
-        self.core.wakes.set(0);
-        self.core.publish(engine_state::AWAY);
-        fence(Ordering::SeqCst);
-        // What rang before is in the ring now; what comes from here on rings again.
-        self.core.silence_bells();
-        self.core.pull(start);
-        // Who marked before it saw that we are away has not rung.
-        self.core.listen_to_programs(start);
-        if self.core.schedule.preempts(&decision, start) {
-            self.core.publish(engine_state::POLLING);
-            self.core.wakes.set(1);
-            // Linux has had its turn, if in vain. Were it free, Linux would be chosen again before a policy that is
-            // owed its share, and give way to it again, for ever.
-            let now = clock::now();
-            self.core.schedule.charge(Entry::Linux, now.since(start), now);
+        if !self.leave_core(&decision, start) {
             return;
-        }
-        match &self.sentinel {
-            Some(sentinel) => sentinel.arm(),
-            None => return,
         }
         self.times.slices += 1;
         let mut now = start;
@@ -276,17 +260,7 @@ impl Loop {
         let mut booked = (start, sys::thread_time());
         while now.since(start) < quantum_at(decision.level) {
             let left = quantum_at(decision.level).saturating_sub(now.since(start));
-            let look = if self.core.all_important_ring() { LINUX_LOOK_RUNG } else { LINUX_LOOK };
-            // What is no more important than the thread that runs waits until that sleeps, which it tells us.
-            let bells = if decision.level < self.core.policy.highest_level() {
-                self.bells.fd()
-            } else {
-                self.bells.without_devices()
-            };
-            let paced = self.core.next_paced(now).map_or(left, |due| due.since(now).max(PACED_LOOK));
-            sys::sleep_on(bells, look.min(left).min(paced));
-            self.bells.silence();
-            self.core.silence_bells();
+            self.sleep_beside_linux(decision.level, left, now);
             now = clock::now();
             // Before anybody else becomes ready: what Linux had alone is not to be made up for.
             self.charge_linux(&mut booked, now);
@@ -317,6 +291,44 @@ impl Loop {
             // It had more to run.
             self.core.wakes.set(self.core.wakes.get().max(1));
         }
+    }
+
+    /// Says that the engine is away from now on, unless something has come meanwhile that is more important than Linux
+    /// (false: it stays), and has the sentinel tell when Linux is idle.
+    fn leave_core(&mut self, decision: &Decision, start: Time) -> bool {
+        self.core.wakes.set(0);
+        self.core.publish(engine_state::AWAY);
+        fence(Ordering::SeqCst);
+        // What rang before is in the ring now; what comes from here on rings again.
+        self.core.silence_bells();
+        self.core.pull(start);
+        // Who marked before it saw that we are away has not rung.
+        self.core.listen_to_programs(start);
+        if self.core.schedule.preempts(decision, start) {
+            self.core.publish(engine_state::POLLING);
+            self.core.wakes.set(1);
+            // Linux has had its turn, if in vain. Were it free, Linux would be chosen again before a policy that is
+            // owed its share, and give way to it again, for ever.
+            let now = clock::now();
+            self.core.schedule.charge(Entry::Linux, now.since(start), now);
+            return false;
+        }
+        if let Some(sentinel) = &self.sentinel {
+            sentinel.arm();
+        }
+        self.sentinel.is_some()
+    }
+
+    /// Sleeps for as long as nobody needs the engine before Linux at this level is through, and `left` at most.
+    fn sleep_beside_linux(&mut self, level: Level, left: Duration, now: Time) {
+        let look = if self.core.all_important_ring() { LINUX_LOOK_RUNG } else { LINUX_LOOK };
+        // What is no more important than the thread that runs waits until that sleeps, which it tells us.
+        let bells =
+            if level < self.core.highest_level() { self.bells.fd() } else { self.bells.without_devices() };
+        let paced = self.core.next_paced(now).map_or(left, |due| due.since(now).max(PACED_LOOK));
+        sys::sleep_on(bells, look.min(left).min(paced));
+        self.bells.silence();
+        self.core.silence_bells();
     }
 
     /// Charges Linux with the time since it was charged last. Going to sleep and looking up is our own: 20 µs and more on

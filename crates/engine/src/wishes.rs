@@ -103,10 +103,23 @@ impl ClassPolicy {
     /// A class is more than its level: limits, marks. So an equal one needs permission, too.
     fn may_join(&self, class: &Class, ruled: &Class, program: &ProgramFacts) -> bool {
         class.number == ruled.number
-            || lowers(&class.settings, &ruled.settings)
+            || self.lowers(&class.settings, &ruled.settings)
             || self.permissions().iter().any(|permission| {
                 permission.classes.contains(&class.settings.name) && is_for(permission, program)
             })
+    }
+
+    /// Whether paths that go from one class to another get no more of anything there.
+    fn lowers(&self, to: &ClassSettings, from: &ClassSettings) -> bool {
+        to.level < from.level
+            && to.listen_level <= from.listen_level
+            && (to.asks, to.listen_asks) == (Asks::Level, Asks::Level)
+            && (from.extend || !to.extend)
+            && is_marked_no_higher(to, from)
+            && self.queue_packets(to) <= self.queue_packets(from)
+            && within(to.rate.map(BitRate::get), from.rate.map(BitRate::get))
+            && within(to.memory, from.memory)
+            && within(to.connections, from.connections)
     }
 
     fn permitted(&self, program: &ProgramFacts) -> Permitted {
@@ -160,18 +173,6 @@ impl Permitted {
     fn up_to(&self, own: Level) -> Level {
         self.priority.map_or(own, |priority| own.max(Level::Priority(priority)))
     }
-}
-
-/// Whether paths that go from one class to another get no more of anything there.
-fn lowers(to: &ClassSettings, from: &ClassSettings) -> bool {
-    to.level < from.level
-        && to.listen_level <= from.listen_level
-        && (to.asks, to.listen_asks) == (Asks::Level, Asks::Level)
-        && (from.extend || !to.extend)
-        && is_marked_no_higher(to, from)
-        && within(to.rate.map(BitRate::get), from.rate.map(BitRate::get))
-        && within(to.memory, from.memory)
-        && within(to.connections, from.connections)
 }
 
 /// Whether a network cannot take the packets of one class for better than those of another. Of two marks that differ
@@ -290,6 +291,28 @@ mod tests {
         ] {
             let ruled = policy.named(from).unwrap();
             for to in ["lower", "lower-ef", "lower-le", "backup", "backup-ef"] {
+                let allows = policy.allows(&ruled, &named(to), &program("nginx"));
+                assert_eq!(allows, allowed.contains(&to), "{from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn longer_queues_are_no_way_down() {
+        let queue = |name, level, queue_packets| ClassSettings { queue_packets, ..class(name, level) };
+        let (high, low) = (Level::Priority(2), Level::Priority(1));
+        let classes = [
+            queue("web", high, None),
+            queue("short", high, Some(64)),
+            queue("low", low, None),
+            queue("low-short", low, Some(64)),
+            queue("low-long", low, Some(1000)),
+        ];
+        let policy = ClassPolicy::new(classes.to_vec());
+        policy.set_queue_packets(256);
+        for (from, allowed) in [("web", &["low", "low-short"][..]), ("short", &["low-short"])] {
+            let ruled = policy.named(from).unwrap();
+            for to in ["low", "low-short", "low-long"] {
                 let allows = policy.allows(&ruled, &named(to), &program("nginx"));
                 assert_eq!(allows, allowed.contains(&to), "{from} to {to}");
             }

@@ -1,8 +1,7 @@
 //! epoll: the program's descriptor stays the kernel's and carries the kernel's descriptors; ours stand beside it.
 //!
-//! Per epoll descriptor (and process) there is a table of our sockets by slot, and a poll set. The set's ready bits
-//! say where to look; whether a socket is ready is then read from its slot. A level-triggered bit stays while its
-//! socket is ready; an edge-triggered or one-shot one is cleared before looking.
+//! Per epoll descriptor (and process) there is a table of our sockets by slot, and a poll set whose ready bits say where to
+//! look (see [`ready`]).
 //!
 //! - A thread that sleeps sleeps in `ppoll` on both the kernel's descriptor and the set's pipe.
 //! - Another thread that adds something ready wakes it through an eventfd inside the kernel's epoll, whose events
@@ -13,6 +12,7 @@
 //!   first, and moves over when it becomes ours.
 
 mod control;
+mod ready;
 mod waiting;
 
 use std::ffi::c_int;
@@ -238,152 +238,9 @@ impl Epoll {
         true
     }
 
-    /// What an event must have to be given now; 0: nothing. Less important ones wait behind more important ones, for
-    /// a bounded time.
-    fn least_importance(&mut self, set: Set, region: &scoutline_abi::Region) -> u32 {
-        let (mut most, mut others) = (0, false);
-        let items = self.items;
-        region.ready(set.shared).visit(0, |slot| {
-            let Some(socket) = Socket::at(slot as u32) else { return true };
-            let importance = socket.importance();
-            if importance <= serve::ORDINARY {
-                others = true;
-            } else if importance > most && !items.is_null() {
-                // SAFETY: as in `collect`.
-                let item = unsafe { &*items.add(slot) };
-                let interest = item.events | ALWAYS;
-                if item.fd_plus_one != 0 && !item.spent && socket.readiness(interest) & interest != 0 {
-                    others |= most > 0;
-                    most = importance;
-                }
-            }
-            true
-        });
-        if most == 0 {
-            // Nothing is held back, nor was it until now.
-            self.hold = Hold::NONE;
-            return 0;
-        }
-        if self.hold.holds(others, real::now_ns()) { most } else { 0 }
-    }
-
-    /// Our events that are there now.
-    fn collect(&mut self, out: &mut [epoll_event]) -> usize {
-        let Some(set) = self.ready_set() else { return 0 };
-        let Some(region) = attach::region() else { return 0 };
-        if attach::dead() && !self.dead_told {
-            self.dead_told = true;
-            serve::orphaned();
-            self.each_slot(|socket| region.ready(set.shared).set(socket.index as usize));
-        }
-        let bits = region.ready(set.shared);
-        let mut n = 0;
-        let least = self.least_importance(set, region);
-        self.given = 0;
-        let out = if serve::has_important() && least == 0 {
-            let most = out.len().min(serve::BATCH);
-            &mut out[..most]
-        } else {
-            out
-        };
-        let from = self.rotate as usize;
-        let (items, extra) = (self.items, &mut self.extra);
-        let mut next = None;
-        bits.visit(from, |slot| {
-            if n == out.len() {
-                next = Some(slot as u32);
-                return false;
-            }
-            // SAFETY: `slot` is below SLOT_COUNT and `items`, when there, has that many; nobody else holds it.
-            let Some(item) = (!items.is_null()).then(|| unsafe { &mut *items.add(slot) }) else {
-                bits.clear(slot);
-                return true;
-            };
-            let Some(socket) = Socket::at(slot as u32).filter(|_| item.fd_plus_one != 0) else {
-                bits.clear(slot);
-                return true;
-            };
-            if least > 0 && socket.importance() < least {
-                return true; // stays for later
-            }
-            // Cleared first, set again if level-triggered and still ready: an event in between is not lost.
-            bits.clear(slot);
-            let mut again = false;
-            let others = extra.iter_mut().filter(|(s, _)| *s == slot as u32).map(|(_, item)| item);
-            for item in std::iter::once(item).chain(others) {
-                let interest = item.events | ALWAYS;
-                if item.spent {
-                    continue;
-                }
-                let ready = socket.readiness(interest) & interest;
-                if ready == 0 {
-                    continue;
-                }
-                if n == out.len() {
-                    again = true;
-                    break;
-                }
-                out[n] = epoll_event { events: ready, u64: item.data };
-                n += 1;
-                self.given = self.given.max(socket.importance());
-                if item.events & ONCE != 0 {
-                    item.spent = true;
-                } else if item.events & EDGE == 0 {
-                    again = true;
-                }
-            }
-            if again {
-                bits.set(slot);
-            }
-            next = Some(slot as u32 + 1);
-            true
-        });
-        if let Some(next) = next {
-            self.rotate = next % SLOT_COUNT as u32;
-        }
-        for (number, item) in &mut self.nested {
-            if n == out.len() {
-                break;
-            }
-            let ready =
-                !item.spent && item.events & EPOLLIN as u32 != 0 && EPOLLS[*number as usize].lock().peek();
-            let edge = ready && !item.was_ready;
-            item.was_ready = ready;
-            if ready && (edge || item.events & EDGE == 0) {
-                out[n] = epoll_event { events: EPOLLIN as u32, u64: item.data };
-                n += 1;
-                item.spent = item.events & ONCE != 0;
-            }
-        }
-        n
-    }
-
     /// The calling thread goes on with `n` events.
     fn go_on(&mut self, n: usize) {
         serve::serve(if n > 0 { self.given } else { 0 });
-    }
-
-    /// True when `collect` would find something; takes nothing.
-    fn peek(&mut self) -> bool {
-        let (Some(set), Some(region)) = (self.ready_set(), attach::region()) else { return false };
-        let mut found = attach::dead() && !self.dead_told && self.count > 0;
-        let (items, extra) = (self.items, &self.extra);
-        region.ready(set.shared).visit(0, |slot| {
-            if items.is_null() {
-                return false;
-            }
-            // SAFETY: as in `collect`.
-            let item = unsafe { *items.add(slot) };
-            let others = extra.iter().filter(|(s, _)| *s == slot as u32).map(|(_, item)| *item);
-            if let Some(socket) = Socket::at(slot as u32).filter(|_| item.fd_plus_one != 0) {
-                found |= std::iter::once(item).chain(others).any(|item| {
-                    let interest = item.events | ALWAYS;
-                    !item.spent && socket.readiness(interest) & interest != 0
-                });
-            }
-            !found
-        });
-        found || self.nested.iter().any(|(number, _)| EPOLLS[*number as usize].lock().peek())
     }
 
     /// Wakes the threads that sleep in it: something was added.
@@ -406,12 +263,6 @@ impl Epoll {
             let one = 1u64;
             real::uncancelled(|| real::write(fd, (&raw const one).cast(), 8));
         }
-    }
-
-    /// True when there may be more events than were just taken.
-    fn has_more(&self) -> bool {
-        let (Some(set), Some(region)) = (self.set, attach::region()) else { return false };
-        !region.ready(set.shared).is_empty() || !self.nested.is_empty()
     }
 
     /// Who leaves with `n` of at most `most` events wakes the next sleeper for the rest, unless the set's pipe does.

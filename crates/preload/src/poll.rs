@@ -22,6 +22,8 @@ use crate::{attach, epoll, real, table};
 
 /// Descriptors that need no memory from the heap.
 const SMALL: usize = 128;
+/// Words of a set that need none: the shim's own descriptors are below 8192.
+const SMALL_WORDS: usize = 8192 / 64;
 const POLLRDNORM: i16 = 0x40;
 const POLLRDBAND: i16 = 0x80;
 const POLLWRNORM: i16 = 0x100;
@@ -121,7 +123,7 @@ fn hold_back(fds: &mut [pollfd], most: u32) -> usize {
     let mut count = 0;
     if most > ORDINARY {
         let now = real::now_ns();
-        serve::saw_important(now);
+        serve::saw_important();
         if let Some(first) = fds.iter().find(|entry| is_less(entry)) {
             if held.since_ns == 0 {
                 held = Held { since_ns: now, fd: first.fd };
@@ -142,6 +144,7 @@ fn hold_back(fds: &mut [pollfd], most: u32) -> usize {
 
 /// The kernel's part, merged in. `extra` is polled too and answers in its own `revents`.
 fn look_at_kernel(
+    call: Call,
     fds: &mut [pollfd],
     extra: Option<&mut pollfd>,
     deadline: Option<u64>,
@@ -162,13 +165,53 @@ fn look_at_kernel(
     kernel[fds.len()].write(extra.as_ref().map_or(pollfd { fd: -1, events: 0, revents: 0 }, |extra| **extra));
     // SAFETY: every element was written above.
     let kernel = unsafe { &mut *(std::ptr::from_mut(kernel) as *mut [pollfd]) };
-    let result = wait::ppoll_until(kernel, deadline, mask);
+    let blind = |entry: &pollfd| entry.fd >= 0 && entry.events & POLLIN == 0;
+    let result = if call == Call::Select && kernel.iter().any(blind) {
+        select_until(kernel, deadline, mask)
+    } else {
+        wait::ppoll_until(kernel, deadline, mask)
+    };
     if result >= 0 {
         for (to, from) in fds.iter_mut().zip(kernel.iter()) {
             to.revents |= from.revents;
         }
         if let Some(extra) = extra {
             extra.revents = kernel[fds.len()].revents;
+        }
+    }
+    result
+}
+
+/// As [`wait::ppoll_until`], for `select`: hang-ups and errors, which `poll` always reports, end it only where its sets show
+/// them. Those read by nobody (POLLIN) may not.
+#[cold]
+fn select_until(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> isize {
+    let n = fds.iter().map(|entry| entry.fd + 1).max().unwrap_or(0).max(0);
+    let words = (n as usize).div_ceil(64);
+    let mut small = [0u64; 3 * SMALL_WORDS];
+    let mut large = Vec::new();
+    let all = if words <= SMALL_WORDS {
+        &mut small[..3 * words]
+    } else {
+        large.resize(3 * words, 0u64);
+        &mut large[..]
+    };
+    let (read, others) = all.split_at_mut(words);
+    let (write, except) = others.split_at_mut(words);
+    let [read, write, except] = [read, write, except].map(|set| set.as_mut_ptr().cast::<fd_set>());
+    let asked = [(read, POLLIN), (write, POLLOUT), (except, POLLPRI)];
+    for entry in fds.iter().filter(|entry| entry.fd >= 0) {
+        for (set, _) in asked.iter().filter(|(_, event)| entry.events & event != 0) {
+            put(*set, entry.fd, true);
+        }
+    }
+    let timeout = deadline.map(wait::left);
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let result = real::ours(real::pselect(n, read, write, except, timeout, mask) as isize);
+    if result >= 0 {
+        for entry in fds.iter_mut().filter(|entry| entry.fd >= 0) {
+            let events = asked.iter().filter(|(set, _)| has(*set, entry.fd)).map(|(_, event)| event);
+            entry.revents = events.fold(0, |all, event| all | event);
         }
     }
     result
@@ -220,7 +263,7 @@ fn await_ready(
     let mut spun = false;
     loop {
         if look(fds) > 0 || zero {
-            let result = look_at_kernel(fds, None, Some(0), std::ptr::null());
+            let result = look_at_kernel(call, fds, None, Some(0), std::ptr::null());
             return if result < 0 { result } else { ready(fds) };
         }
         if !spun && let Some(region) = attach::region() {
@@ -231,7 +274,7 @@ fn await_ready(
         }
         let Some(set) = wait::thread_set() else {
             real::nap(1000);
-            let result = look_at_kernel(fds, None, Some(0), std::ptr::null());
+            let result = look_at_kernel(call, fds, None, Some(0), std::ptr::null());
             let late = deadline.is_some_and(|at| real::now_ns() >= at);
             if result != 0 || late {
                 return result;
@@ -250,7 +293,7 @@ fn await_ready(
             ring_before_sleep();
             let mut leaving = Leaving { fds: ptr::from_ref(fds), set };
             result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
-                look_at_kernel(fds, Some(&mut pipe), deadline, mask)
+                look_at_kernel(call, fds, Some(&mut pipe), deadline, mask)
             });
             if result == 0 {
                 woken = Woken::TimedOut;
@@ -269,7 +312,7 @@ fn await_ready(
         if kernel > 0 && result > 0 {
             // The kernel's are ready; ours may have become so.
             look(fds);
-            let result = look_at_kernel(fds, None, Some(0), std::ptr::null());
+            let result = look_at_kernel(call, fds, None, Some(0), std::ptr::null());
             let n = ready(fds);
             if result < 0 || n > 0 {
                 return if result < 0 { result } else { n };
@@ -383,10 +426,6 @@ impl Sets {
                     total += isize::from(on);
                 }
             }
-        }
-        if total == 0 && result > 0 {
-            // Only a hang-up of a descriptor of the kernel's that no set asks about.
-            return 0;
         }
         total
     }

@@ -6,9 +6,9 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use scoutline_abi::layout::slot_state;
+use scoutline_abi::layout::{HAS_DEADLINE, slot_state};
 
 use crate::real;
 use crate::slot::{Socket, ring_if_away};
@@ -32,8 +32,8 @@ thread_local! {
     static ASKED_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// When something important was last seen by this process; 0: never.
-static IMPORTANT_SEEN_NS: AtomicU64 = AtomicU64::new(0);
+/// Something important has been seen by this process.
+static IMPORTANT_SEEN: AtomicBool = AtomicBool::new(false);
 
 /// The calling thread's id.
 pub(crate) fn thread() -> u32 {
@@ -99,6 +99,13 @@ pub(crate) fn serve(importance: u32) {
 #[cold]
 pub(crate) fn orphaned() {
     serve(ORDINARY);
+    for set in [LAST.get(), wait::own_set()].into_iter().flatten() {
+        let own = set.shared.own_policy.load(Ordering::Relaxed);
+        let is_ours = set.shared.thread.load(Ordering::Relaxed) == thread();
+        if is_ours && own & HAS_DEADLINE != 0 && policy() == Some(libc::SCHED_DEADLINE) {
+            return_to(own);
+        }
+    }
 }
 
 /// Whether the calling thread is raised, as far as it knows.
@@ -114,23 +121,36 @@ pub(crate) fn is_raised() -> bool {
 #[cold]
 fn lower(set: Set, level: u32) {
     let own = set.shared.own_policy.load(Ordering::Relaxed);
-    let parameters = libc::sched_param { sched_priority: (own >> 8) as c_int };
-    let policy = (own & 0xff) as c_int | libc::SCHED_RESET_ON_FORK;
     let cleared = set.shared.level.compare_exchange(level, 0, Ordering::SeqCst, Ordering::Relaxed);
-    // SAFETY: the structure outlives the call. It concerns the calling thread alone.
-    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    // What somebody else has given it meanwhile (`chrt`) stays.
+    if policy().is_some() {
+        return_to(own);
+    }
     let again = set.shared.level.load(Ordering::SeqCst);
     if cleared.is_err() || again != 0 {
         // The engine has raised it once more meanwhile: before our call, or after it?
-        // SAFETY: no pointers.
-        let now = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
-        if now != libc::SCHED_FIFO {
+        if policy() != Some(libc::SCHED_FIFO) {
             let _ = set.shared.level.compare_exchange(again, 0, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
     // Not before: the engine takes the core at once, and a raise that it means for what comes next must not be undone by us
     // when we go on.
     ring_if_away();
+}
+
+/// The policy of the calling thread, if it is the engine's or we have lowered it: then it has the flag.
+fn policy() -> Option<c_int> {
+    // SAFETY: no pointers.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    (policy & libc::SCHED_RESET_ON_FORK != 0).then_some(policy & !libc::SCHED_RESET_ON_FORK)
+}
+
+/// Gives the calling thread the policy that it had by itself. The flag stays: without privilege it cannot be taken away.
+fn return_to(own: u32) {
+    let parameters = libc::sched_param { sched_priority: (own >> 8 & 0xff) as c_int };
+    let policy = (own & 0xff) as c_int | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the structure outlives the call. It concerns the calling thread alone.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
 }
 
 /// The calling thread has taken a connection that it was perhaps not woken for.
@@ -202,7 +222,7 @@ impl Hold {
 
     /// Important events are ready, and `others` are too: whether the others stay back for now.
     pub(crate) fn holds(&mut self, others: bool, now: u64) -> bool {
-        saw_important(now);
+        saw_important();
         if !others {
             self.since_ns = 0;
             return true;
@@ -220,12 +240,12 @@ impl Hold {
 
 /// Something important is ready.
 #[inline]
-pub(crate) fn saw_important(now: u64) {
-    IMPORTANT_SEEN_NS.store(now, Ordering::Relaxed);
+pub(crate) fn saw_important() {
+    IMPORTANT_SEEN.store(true, Ordering::Relaxed);
 }
 
 /// Whether something important has come to this process at all.
 #[inline]
 pub(crate) fn has_important() -> bool {
-    IMPORTANT_SEEN_NS.load(Ordering::Relaxed) != 0
+    IMPORTANT_SEEN.load(Ordering::Relaxed)
 }

@@ -247,12 +247,15 @@ impl Set {
     }
 }
 
+/// How long it is until then.
+pub(crate) fn left(deadline: u64) -> timespec {
+    let left = deadline.saturating_sub(real::now_ns());
+    timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
+}
+
 /// `ppoll` with a deadline. Result as the real one's, errno negated.
 pub(crate) fn ppoll_until(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> isize {
-    let timeout = deadline.map(|at| {
-        let left = at.saturating_sub(real::now_ns());
-        timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
-    });
+    let timeout = deadline.map(left);
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     real::ours(real::ppoll(fds.as_mut_ptr(), fds.len() as u64, timeout, mask) as isize)
 }

@@ -2,11 +2,31 @@
 //! address that it is given, in a class of priority 0 and without permission to rise.
 
 use std::net::TcpStream;
+use std::process::ExitCode;
 
-fn main() {
-    let peer = std::env::args().nth(1).expect("the address of a peer");
+const USAGE: &str = "usage: scoutline run -- scoutline-wishes ADDRESS:PORT\n\
+    connects there and asks for places in the schedule, of which a program without permission gets some";
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1) {
+        Some(word) if word == "--help" || word == "-h" => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        Some(peer) if !peer.starts_with('-') => {
+            ask(&peer);
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn ask(peer: &str) {
     let errno = |result: std::io::Result<()>| result.err().and_then(|error| error.raw_os_error());
-    let stream = TcpStream::connect(&peer).unwrap();
+    let stream = TcpStream::connect(peer).unwrap();
     assert_eq!(scoutline_scout::class(&stream).unwrap(), "default");
     assert_eq!(scoutline_scout::priority(&stream).unwrap(), Some(0));
     assert_eq!(errno(scoutline_scout::set_priority(&stream, Some(1))), Some(libc::EPERM));

@@ -1,5 +1,5 @@
-//! The flood's two ends: a sender of minimum-size datagrams, as fast as its core can, and a program that takes
-//! datagrams slower than they come.
+//! The flood's two ends: a sender of minimum-size datagrams, at a rate or as fast as its core can, and a program that
+//! takes datagrams slower than they come.
 //!
 //! The sender writes whole Ethernet frames to a packet socket, many a system call, past the queueing discipline: it
 //! is not held up by a socket of its own, by routes or by neighbours. Both run until they are stopped, as
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use scoutline_wire::{ethernet, ipv4, udp};
+use serde::{Deserialize, Serialize};
 
 use crate::sys;
 
@@ -22,7 +23,7 @@ const BATCH: usize = 64;
 
 /// What `scoutline load flood` is told.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "load flood", about = "Datagrams of minimum size, as fast as can be")]
+#[command(name = "load flood", about = "Datagrams of minimum size, at a rate or as fast as can be")]
 pub struct FloodArguments {
     /// The interface to send from.
     #[arg(long)]
@@ -36,6 +37,9 @@ pub struct FloodArguments {
     /// To whom.
     #[arg(long)]
     pub target: SocketAddrV4,
+    /// Datagrams a second; what a delay has kept back is made up for.
+    #[arg(long)]
+    pub rate: Option<f64>,
     /// Run on this core only.
     #[arg(long)]
     pub cpu: Option<usize>,
@@ -56,7 +60,17 @@ pub struct SinkArguments {
     pub every: u64,
 }
 
-/// Sends until the time is over. Prints `sending` once it does.
+/// How many the sender has sent by then, on CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sent {
+    pub(crate) count: u64,
+    pub(crate) at_ns: u64,
+}
+
+/// Between two lines with a [`Sent`].
+const TELL_EVERY: Duration = Duration::from_millis(20);
+
+/// Sends until the time is over. Prints `sending` once it does, and then, now and then, how many it has sent.
 pub fn flood(arguments: &FloodArguments) -> Result<()> {
     if let Some(core) = arguments.cpu {
         sys::set_core(core).with_context(|| format!("cannot use core {core}"))?;
@@ -65,12 +79,25 @@ pub fn flood(arguments: &FloodArguments) -> Result<()> {
     let own = sys::link_address(device).with_context(|| format!("no link address of {device}"))?;
     let frame = frame(own, parse_mac(&arguments.mac)?, arguments.source, arguments.target);
     let sender = sys::FrameSender::open(device).with_context(|| format!("cannot send frames at {device}"))?;
-    let end = Instant::now() + Duration::from_secs_f64(arguments.seconds);
     println!("sending");
-    while Instant::now() < end {
-        sender.send_copies::<BATCH>(&frame).with_context(|| format!("cannot send at {device}"))?;
+    let begin = Instant::now();
+    let (mut count, mut tell_at) = (0, Duration::ZERO);
+    loop {
+        let now = begin.elapsed();
+        if now.as_secs_f64() >= arguments.seconds {
+            return Ok(());
+        }
+        if now >= tell_at {
+            println!("{}", serde_json::to_string(&Sent { count, at_ns: sys::monotonic_ns() })?);
+            tell_at = now + TELL_EVERY;
+        }
+        if arguments.rate.is_some_and(|rate| count as f64 >= rate * now.as_secs_f64()) {
+            // To sleep would take longer than a batch is worth of time.
+            std::hint::spin_loop();
+            continue;
+        }
+        count += sender.send_copies::<BATCH>(&frame).with_context(|| format!("cannot send at {device}"))?;
     }
-    Ok(())
 }
 
 /// Takes a datagram, rests, takes the next. Prints `ready` once it listens.

@@ -30,28 +30,35 @@ fn row<'a>(report: &'a Report, metric: &str, peer: &str) -> &'a Row {
 }
 
 #[test]
-fn extend_measures_four_arms_and_traces_their_threads() {
-    let report = experiment("extend", "nginx 1 worker 50 KB, 96", 0.3);
+fn prefer_and_extend_measure_four_arms_and_trace_their_threads() {
+    for name in ["prefer", "extend"] {
+        has_four_arms(&experiment(name, "nginx 1 worker 50 KB, 96", 0.3));
+    }
+}
+
+fn has_four_arms(report: &Report) {
     assert!(!report.machine.method.contains_key("errors"), "{:?}", report.machine.method);
     for peer in ["paths equal", "kernel", "kernel administered"] {
         for metric in
             ["preferred mean", "preferred p99", "preferred mean over unloaded mean", "throughput of the rest"]
         {
-            let row = row(&report, metric, peer);
+            let row = row(report, metric, peer);
             assert!(row.ours > 0.0 && row.peer.is_some_and(|figure| figure > 0.0), "{row:?}");
         }
+        row(report, "preferred p99 over unloaded mean", peer);
+        row(report, "server side is the bottleneck", peer);
     }
     let traces = Path::new("/sys/kernel/tracing/instances");
     if traces.exists() {
         for peer in ["kernel", "kernel administered"] {
-            let row = row(&report, "preferred requests traced", peer);
+            let row = row(report, "preferred requests traced", peer);
             assert!(row.ours > 0.0 && row.peer.is_some_and(|figure| figure > 0.0), "{row:?}");
         }
         let ours = format!("scl-{}-trace", std::process::id());
         assert!(!traces.join(ours).exists(), "a trace buffer was left behind");
     } else {
         let metric = "unblock to run (not measured: this machine does not let us trace)";
-        assert!(row(&report, metric, "").peer.is_none());
+        assert!(row(report, metric, "").peer.is_none());
     }
 }
 
@@ -90,11 +97,12 @@ fn flood_arrives_and_is_accounted_for() {
     for peer in ["paths equal", "kernel"] {
         // How much of its rate the client keeps is a figure; that the flood was one is the test's matter.
         for (metric, least) in
-            [("request rate without the flood", 10.0), ("flood and requests sent", 10_000.0)]
+            [("request rate without the flood", 10.0), ("flood sent", 10_000.0), ("flood offered", 10_000.0)]
         {
             let row = row(&report, metric, peer);
             assert!(row.ours > least && row.peer.is_some_and(|figure| figure > least), "{row:?}");
         }
+        assert_eq!(row(&report, "flood offered", peer).ratio, Some(1.0), "every arm has the same flood");
     }
     assert!(row(&report, "dropped, no-path", "paths equal").ours > 1_000.0, "{report}");
     let held_back = row(&report, "held back at the interface", "kernel");

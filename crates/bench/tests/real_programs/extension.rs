@@ -2,11 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpStream};
+use std::process::Command;
 
 use scoutline_bench::process::Process;
 
 use crate::classes::tool;
-use crate::fixture::{Arm, Fixture, SOON, script, wait_for_line, wait_until};
+use crate::fixture::{Arm, Fixture, SOON, find, script, wait_for_line, wait_until};
 use crate::machine::stat_field;
 
 /// Connections to this port are important.
@@ -98,6 +99,22 @@ fn an_event_driven_thread_stays_raised_from_accepting_to_answering() {
         peer.read_to_string(&mut answer).unwrap();
         assert_eq!(answer, format!("{0} {0}\n", RAISED.0));
     }
+}
+
+#[test]
+fn a_policy_that_is_given_from_outside_stays() {
+    let fixture = fixture();
+    let (server, mut peer) = serving(&fixture);
+    let id = server.id().to_string();
+    assert!(Command::new(find("chrt")).args(["--rr", "--pid", "5", &id]).status().unwrap().success());
+    let given = (2, 5);
+    echo(&mut peer);
+    drop(peer);
+    let peer = serve(&fixture);
+    assert_eq!(policy(&server), given, "it has gone on to something else, and served once more");
+    drop(peer);
+    tool(&fixture, &["set", "extend=off"]);
+    assert_eq!(policy(&server), given);
 }
 
 #[test]

@@ -4,12 +4,14 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpStream};
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use scoutline_bench::process::Process;
 
+use crate::background::children;
 use crate::classes::tool;
-use crate::fixture::{Arm, Fixture, SOON, script, wait_for_line, wait_until};
+use crate::fixture::{Arm, Fixture, SOON, find, script, wait_for_line, wait_until};
 use crate::machine::stat_field;
 
 const MORE: &str = "
@@ -150,6 +152,21 @@ fn a_killed_daemon_leaves_no_deadline() {
     echo(&mut connect(&fixture, 7000));
     wait_until("it has SCHED_DEADLINE", SOON, || policy(&server) == DEADLINE);
     fixture.daemon().process().kill();
+    wait_until("it has its own policy", SOON, || policy(&server) == OTHER);
+}
+
+/// As when a control group is killed whole.
+#[test]
+fn a_daemon_that_is_killed_with_its_guard_leaves_no_deadline() {
+    let mut fixture = fixture();
+    let server = server(&fixture, "7000");
+    echo(&mut connect(&fixture, 7000));
+    wait_until("it has SCHED_DEADLINE", SOON, || policy(&server) == DEADLINE);
+    let daemon = fixture.daemon().process();
+    for guard in children(daemon.id()) {
+        assert!(Command::new(find("kill")).args(["-9", &guard.to_string()]).status().unwrap().success());
+    }
+    daemon.kill();
     wait_until("it has its own policy", SOON, || policy(&server) == OTHER);
 }
 

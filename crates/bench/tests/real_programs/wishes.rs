@@ -178,3 +178,17 @@ fn a_program_in_rust_asks_by_the_crate() {
     assert!(said.contains("all of it"), "{said}");
     drop(listener);
 }
+
+#[test]
+fn the_example_program_says_how_it_is_used() {
+    let run = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_scoutline-wishes")).args(words).output().unwrap();
+        (output.status.code(), [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()))
+    };
+    let (code, [said, errors]) = run(&["--help"]);
+    assert!(code == Some(0) && said.starts_with("usage: ") && errors.is_empty(), "{code:?} {said} {errors}");
+    for wrong in [&[][..], &["--hepl"]] {
+        let (code, [said, errors]) = run(wrong);
+        assert!(code == Some(2) && said.is_empty() && errors.starts_with("usage: "), "{code:?} {errors}");
+    }
+}

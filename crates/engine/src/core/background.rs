@@ -212,6 +212,7 @@ impl Core {
         if let Some(to) = to {
             self.count_background(usize::from(to), before, level);
         }
+        self.note_apart(id);
     }
 
     /// A path of a device that stood at one level stands at another.

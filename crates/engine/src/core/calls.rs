@@ -499,6 +499,7 @@ impl Core {
     /// What a program is told when its path was not admitted; counted in the class.
     pub(super) fn refuse(&mut self, admitted: Result<(), DropReason>, class: u32) -> Result<(), Errno> {
         admitted.map_err(|reason| {
+            self.counters.paths_refused += 1;
             self.finished.on_drop(class as u16, reason);
             libc::ENOBUFS
         })

@@ -26,6 +26,7 @@ use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 use super::Core;
 use super::paths::{flow_key, note_level, socket_of};
 use crate::admission::Booked;
+use crate::extend::Duty;
 use crate::policy::{Class, Origin, mark_of};
 use crate::scheduling::Stands;
 use crate::settings::ClassSettings;
@@ -40,6 +41,13 @@ const MAKE: u32 = 40;
 /// Removed classes whose numbers may wait for the end of a sweep. More only come when changes are asked for faster
 /// than sweeps end; then one sweep is finished in one go.
 const MOST_LEAVING: usize = 4096;
+
+/// What a path asked of the threads that serve it before it was moved, and asks now.
+#[derive(Clone, Copy)]
+pub(super) struct Moved {
+    before: Duty,
+    now: Duty,
+}
 
 /// How far the paths have been looked at since the classes changed.
 #[derive(Default)]
@@ -94,10 +102,7 @@ impl Core {
             // What its paths have cost is not lost: it is the last class's now.
             self.finished.merge(number as u16, last as u16);
         }
-        if std::mem::take(&mut self.lowered) {
-            // Whoever serves something that is still important is raised again with the next event.
-            self.extension.restore_all();
-        }
+        self.extension.take_back(&std::mem::take(&mut self.taken_back));
         for waiting in sweep.waiting {
             // Whoever asked may be gone.
             let _ = waiting.send(Answer::Done);
@@ -133,14 +138,23 @@ impl Core {
         };
         let class = self.policy.class(self.policy.class_for(&key, extra.tos, Some(program)));
         let class = self.look_into_requests(id).unwrap_or(class);
-        self.place_path(id, class, now);
+        let moved = self.place_path(id, class, now);
+        self.take_back(moved);
         CLASSIFY
     }
 
+    /// The rules have changed what a path asks of threads. What they had by the old ones they give back at the end of the
+    /// sweep. Where a request or the program itself moves a path, they go by what they serve next: nothing is taken back.
+    fn take_back(&mut self, moved: Option<Moved>) {
+        if let Some(Moved { before, now }) = moved {
+            self.taken_back.note(before, now);
+        }
+    }
+
     /// Puts a path where it belongs which the rules put into this class: its program may have asked for something.
-    pub(super) fn place_path(&mut self, id: PathId, ruled: Rc<Class>, now: Time) {
-        let Some(granted) = self.rule_path(id, ruled) else { return };
-        self.move_path(id, &granted.class, granted.stands, granted.extended, now);
+    pub(super) fn place_path(&mut self, id: PathId, ruled: Rc<Class>, now: Time) -> Option<Moved> {
+        let granted = self.rule_path(id, ruled)?;
+        self.move_path(id, &granted.class, granted.stands, granted.extended, now)
     }
 
     /// Notes that the rules put a path into this class; what it gets there.
@@ -206,11 +220,19 @@ impl Core {
     }
 
     /// The one place where a path that exists changes its class.
-    fn move_path(&mut self, id: PathId, class: &Class, stands: Stands, extended: bool, now: Time) {
-        let queue_packets = self.queue_packets(class);
+    fn move_path(
+        &mut self,
+        id: PathId,
+        class: &Class,
+        stands: Stands,
+        extended: bool,
+        now: Time,
+    ) -> Option<Moved> {
+        let queue_packets = self.policy.queue_packets(&class.settings);
         let standing = Standing::of(class, stands, extended, self.settings.linux_level);
-        let duty = self.paths.get(id).and_then(socket_of).map(|end| end.duty.get());
-        let Some(path) = self.paths.get_mut(id) else { return };
+        let asks = |core: &Core| Some(socket_of(core.paths.get(id)?)?.duty.get());
+        let before = asks(self);
+        let path = self.paths.get_mut(id)?;
         let extra = &mut self.extras[id.index as usize];
         path.set_class(class.number as u16, queue_packets);
         note_level(path, stands.level, now);
@@ -228,9 +250,9 @@ impl Core {
             }
             self.nets[extra.net as usize].udp.set_class(id, class.number);
         }
-        let now_asks = self.paths.get(id).and_then(socket_of).map(|end| end.duty.get());
-        self.lowered |= now_asks.zip(duty).is_some_and(|(now, before)| now.takes_back(before));
+        let after = asks(self);
         self.reschedule(id, stands, now);
+        Some(Moved { before: before?, now: after? })
     }
 
     /// What a path asks of the schedule from now on, in whichever policy; if it is ready it takes its place there.
@@ -296,7 +318,8 @@ impl Core {
             };
             if let Some(at) = missing.iter().position(same) {
                 missing.swap_remove(at);
-                self.place_listen_path(end, id, serves.1, now);
+                let moved = self.place_listen_path(end, id, serves.1, now);
+                self.take_back(moved);
             } else {
                 surplus.push(id);
             }
@@ -312,7 +335,8 @@ impl Core {
                 let last = self.policy.last();
                 let net = self.extras[id.index as usize].net as usize;
                 self.nets[net].tcp.set_class(id, last.number);
-                self.place_listen_path(end, id, last.number, now);
+                let moved = self.place_listen_path(end, id, last.number, now);
+                self.take_back(moved);
             }
             return spent;
         }
@@ -323,10 +347,16 @@ impl Core {
     }
 
     /// Puts a listen path of a socket where it belongs: in its class, at the level that the socket gets there.
-    pub(super) fn place_listen_path(&mut self, end: &SocketEnd, id: PathId, class: ClassIndex, now: Time) {
+    pub(super) fn place_listen_path(
+        &mut self,
+        end: &SocketEnd,
+        id: PathId,
+        class: ClassIndex,
+        now: Time,
+    ) -> Option<Moved> {
         let class = self.policy.class(class);
         let granted = self.granted(Rc::clone(&class), end);
-        self.move_path(id, &class, granted.listen_stands, granted.extended, now);
+        self.move_path(id, &class, granted.listen_stands, granted.extended, now)
     }
 
     /// What a path of a socket gets which the rules put into this class.

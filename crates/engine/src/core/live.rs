@@ -24,6 +24,7 @@ impl Core {
         self.check_direct();
         let mut sweeps =
             std::mem::replace(&mut self.settings.queue_packets, live.queue_packets) != live.queue_packets;
+        self.policy.set_queue_packets(live.queue_packets);
         if self.settings.host != live.host {
             self.settings.host.clone_from(&live.host);
             self.apply_host();

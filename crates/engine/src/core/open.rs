@@ -23,11 +23,11 @@ use scoutline_sched::{Level, Policy, Quantum, Schedule, priority, schedule};
 use scoutline_wire::ethernet;
 
 use super::transmit::TransmitSide;
-use super::{Core, Counters, Net};
+use super::{Apart, Core, Counters, Net};
 use crate::admission::Promises;
 use crate::clock;
 use crate::command::Command;
-use crate::extend::{Extension, UndoLog};
+use crate::extend::{Extension, TakenBack, UndoLog};
 use crate::flood::Detector;
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
@@ -74,6 +74,7 @@ impl Core {
         let policy_memory = PolicyMemory::new(settings.policy_memory);
         let policy = Rc::new(ClassPolicy::within(classes, &policy_memory));
         policy.set_linux_level(settings.linux_level);
+        policy.set_queue_packets(settings.queue_packets);
         policy.set_permissions(settings.permissions.clone());
         let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));
         let pool = Rc::new(Pool::new(POOL_BLOCK, POOL_LIMIT));
@@ -144,13 +145,14 @@ impl Core {
             policy,
             listeners,
             routing,
-            lowered: false,
+            taken_back: TakenBack::default(),
             served: Served::default(),
             served_of: Vec::new(),
             vlans: BTreeMap::new(),
             forwarders: BTreeMap::new(),
             sweep: None,
             all_ring: false,
+            apart: Apart::default(),
             wakes: Rc::new(Cell::new(0)),
             extension: Rc::new(Extension::new(None, None)),
             counters: Counters::default(),
@@ -218,9 +220,10 @@ impl Core {
         }
     }
 
-    /// Whether every packet that is more important than Linux rings.
+    /// Whether every packet that is more important than Linux rings. What programs have made important does not: the
+    /// devices know classes.
     pub(crate) fn all_important_ring(&self) -> bool {
-        self.all_ring
+        self.all_ring && self.apart.highest() <= self.settings.linux_level
     }
 
     /// Takes what rang for important packets.

@@ -73,13 +73,8 @@ impl Core {
     }
 
     pub(super) fn limits_of(&self, class: ClassIndex) -> Limits {
-        let queue_packets = self.queue_packets(&self.policy.class(class));
+        let queue_packets = self.policy.queue_packets(&self.policy.class(class).settings);
         Limits { queue_packets, ..Limits::default() }
-    }
-
-    /// Packets that may wait at a path of this class.
-    pub(super) fn queue_packets(&self, class: &Class) -> u32 {
-        class.settings.queue_packets.unwrap_or(self.settings.queue_packets)
     }
 
     /// What the rules of classes look at beside the flow, for when the classes change. With that the path is one of
@@ -92,6 +87,7 @@ impl Core {
             let class = self.policy.class(u32::from(path.class()));
             path.set_mark(mark_of(class.settings.mark, extra.level));
         }
+        self.note_apart(id);
     }
 
     /// Our end of flows to a socket that is bound to `local` on a net, as classes' rules look at it.
@@ -180,7 +176,10 @@ impl Core {
                         self.follow_request(id, u32::from(class), requests, now);
                     }
                 }
-                Effect::NotAdmitted { class, reason } => self.finished.on_drop(class, reason),
+                Effect::NotAdmitted { class, reason } => {
+                    self.counters.paths_refused += 1;
+                    self.finished.on_drop(class, reason);
+                }
                 Effect::Reclassify(message) => self.classify(net, message, now),
                 Effect::Loop(message) => self.loop_back(net, &message),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
@@ -241,7 +240,7 @@ impl Core {
         };
         // SYNs of one burst have all passed the look at the limit before the first of them counts.
         if let Err(reason) = self.admit_connection(&class, stands.asks) {
-            self.count_drop(from, reason);
+            self.count_refusal(from, reason);
             return;
         }
         match self.make_path(net, module, attributes, (class.number, stands)) {
@@ -260,6 +259,12 @@ impl Core {
             }
             Err(_) => self.count_drop(from, DropReason::Refused),
         }
+    }
+
+    /// A connection is not admitted: counted where it would have begun.
+    pub(super) fn count_refusal(&mut self, at: Option<PathId>, reason: DropReason) {
+        self.counters.paths_refused += 1;
+        self.count_drop(at, reason);
     }
 
     pub(super) fn count_drop(&mut self, id: Option<PathId>, reason: DropReason) {
@@ -319,6 +324,7 @@ impl Core {
         self.wheel.disarm(id);
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
         self.count_background(extra.net as usize, extra.level, Level::default());
+        self.count_apart(extra.apart, None);
         if let Some(to) = extra.to {
             self.count_background(usize::from(to), extra.level, Level::default());
             self.forwarders.retain(|_, other| *other != id);

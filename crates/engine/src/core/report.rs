@@ -18,6 +18,23 @@ use crate::clock;
 use crate::policy::Class;
 use crate::scheduling::{Asks, Stands};
 
+/// What an engine did, for `stat`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) pulls: u64,
+    pub(crate) packets: u64,
+    pub(crate) flow_hits: u64,
+    pub(crate) pushes: u64,
+    pub(crate) pushed: u64,
+    pub(crate) runs: u64,
+    pub(crate) doorbells: u64,
+    pub(crate) calls: u64,
+    pub(crate) timers: u64,
+    pub(crate) paths_made: u64,
+    /// For want of room, CPU or memory: paths, connections, and moves to another class.
+    pub(crate) paths_refused: u64,
+}
+
 impl Core {
     /// Answers a question.
     pub(crate) fn answer_query(&self, request: &Request, now: Time) -> Answer {

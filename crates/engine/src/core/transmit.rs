@@ -413,8 +413,10 @@ impl Core {
     pub(super) fn check_direct(&mut self) {
         let classes = self.policy.classes();
         let first = classes.first().map(|class| class.settings.level);
-        let alike =
-            classes.iter().all(|class| Some(class.settings.level) == first && class.settings.rate.is_none());
+        let alike = self.apart.is_empty()
+            && classes
+                .iter()
+                .all(|class| Some(class.settings.level) == first && class.settings.rate.is_none());
         for net in &mut self.nets {
             let side = &mut net.transmit;
             side.direct = alike && side.rate().is_none() && side.background.paths() == 0;

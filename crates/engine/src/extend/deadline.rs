@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::PollSet;
+use scoutline_abi::layout::{HAS_DEADLINE, PollSet};
 use scoutline_base::Time;
 
 use super::duty::Share;
@@ -27,15 +27,10 @@ impl Extension {
     /// Gives a thread SCHED_DEADLINE, or takes it; whether it has it now.
     pub(super) fn reserve(&self, touched: &mut Touched, shared: &PollSet, share: Share, now: Time) -> bool {
         let thread = touched.before.thread;
-        let wanted = match share {
-            Share::Deadline { within_us, budget_us } => Some(Reservation {
-                run_time_ns: u64::from(budget_us) * 1000,
-                period_ns: u64::from(within_us) * 1000,
-            }),
-            Share::Unsaid => return matches!(touched.reserved, Reserved::Has(_)),
-            Share::Own | Share::Group { .. } => None,
-        };
-        match (touched.reserved, wanted) {
+        if share == Share::Unsaid {
+            return matches!(touched.reserved, Reserved::Has(_));
+        }
+        match (touched.reserved, wanted(share)) {
             // Somebody else may have given it another policy.
             (Reserved::Has(has), Some(wanted)) if has == wanted && now.since(touched.raised_at) > TRUSTED => {
                 touched.raised_at = now;
@@ -50,9 +45,9 @@ impl Extension {
             }
             // One that is raised is about to lower itself, and would take the other policy for that.
             (Reserved::NotYet, Some(wanted)) if shared.level.load(Ordering::Acquire) == 0 => {
-                self.give_reservation(touched, wanted, now);
+                self.give_reservation(touched, shared, wanted, now);
             }
-            (Reserved::Has(_), Some(wanted)) => self.give_reservation(touched, wanted, now),
+            (Reserved::Has(_), Some(wanted)) => self.give_reservation(touched, shared, wanted, now),
             _ => {}
         }
         matches!(touched.reserved, Reserved::Has(_))
@@ -67,12 +62,15 @@ impl Extension {
         had.len() < MAX_THREADS && had.insert(thread)
     }
 
-    fn give_reservation(&self, touched: &mut Touched, wanted: Reservation, now: Time) {
+    fn give_reservation(&self, touched: &mut Touched, shared: &PollSet, wanted: Reservation, now: Time) {
         let ThreadBefore { thread, started, .. } = touched.before;
         if touched.reserved == Reserved::NotYet && !self.is_first_deadline((thread, started)) {
             touched.reserved = Reserved::Never;
             return;
         }
+        // For the thread itself, should nobody else be left to take it back.
+        let own = ThreadPolicy { policy: touched.before.policy, priority: touched.before.priority };
+        shared.own_policy.store(own.packed() | HAS_DEADLINE, Ordering::Relaxed);
         match wanted.give(thread) {
             Ok(()) => {
                 touched.reserved = Reserved::Has(wanted);
@@ -96,6 +94,17 @@ impl Extension {
                 say(&self.notices, line);
             }
         }
+    }
+}
+
+/// What a share asks for.
+pub(super) fn wanted(share: Share) -> Option<Reservation> {
+    match share {
+        Share::Deadline { within_us, budget_us } => Some(Reservation {
+            run_time_ns: u64::from(budget_us) * 1000,
+            period_ns: u64::from(within_us) * 1000,
+        }),
+        Share::Unsaid | Share::Own | Share::Group { .. } => None,
     }
 }
 

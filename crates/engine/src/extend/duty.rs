@@ -73,15 +73,54 @@ impl Duty {
     /// That of a path whose class does not extend paths.
     pub(crate) const OWN: Duty = Duty { level: Level::Priority(0), share: Share::Own };
 
-    /// Whether threads that have done what `before` asked for have something to give back now.
-    pub(crate) fn takes_back(self, before: Duty) -> bool {
-        let lasting = |share| matches!(share, Share::Deadline { .. } | Share::Group { .. });
-        let same = match (before.share, self.share) {
-            // Its weight changes where it is.
-            (Share::Group { class, .. }, Share::Group { class: now, .. }) => class == now,
-            (before, now) => before == now,
-        };
-        self.level < before.level || lasting(before.share) && !same
+    /// Whether threads that have done what `before` asked for have something lasting to give back now.
+    fn ends(self, before: Share) -> bool {
+        match (before, self.share) {
+            (Share::Unsaid | Share::Own, _) => false,
+            // Its weight changes where it is, and so does a deadline, with the thread's next event.
+            (Share::Group { class, .. }, Share::Group { class: now, .. }) => class != now,
+            (Share::Deadline { .. }, now) => !matches!(now, Share::Deadline { .. }),
+            (Share::Group { .. }, _) => true,
+        }
+    }
+}
+
+/// What a change of the classes takes back from threads. Nobody knows which path a thread serves next: so it is told by what
+/// the threads have.
+#[derive(Debug, Default)]
+pub(crate) struct TakenBack {
+    levels: bool,
+    /// At most one for each class, and for each deadline that programs have asked for.
+    lasting: Vec<Share>,
+}
+
+impl TakenBack {
+    /// A path that asked for one thing asks for another.
+    pub(crate) fn note(&mut self, before: Duty, now: Duty) {
+        self.levels |= now.level < before.level;
+        if now.ends(before.share) && !self.lasting.contains(&before.share) {
+            self.lasting.push(before.share);
+        }
+    }
+
+    /// Nothing at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.levels && self.lasting.is_empty()
+    }
+
+    /// Of threads that are raised.
+    pub(super) fn levels(&self) -> bool {
+        self.levels
+    }
+
+    /// Of threads that have a deadline or a weight.
+    pub(super) fn lasting(&self) -> impl Iterator<Item = Share> {
+        self.lasting.iter().copied()
+    }
+
+    /// Of those in the group of this class.
+    pub(super) fn group(&self, class: u32) -> bool {
+        self.lasting().any(|share| matches!(share, Share::Group { class: its, .. } if its == class))
     }
 }
 
@@ -197,18 +236,27 @@ mod tests {
     #[test]
     fn what_a_change_of_classes_takes_back() {
         let duty = |priority, share| Duty { level: Level::Priority(priority), share };
-        let deadline = Share::Deadline { within_us: 2000, budget_us: 100 };
-        for (before, now, back) in [
-            (duty(2, Share::Own), duty(1, Share::Own), true),
-            (duty(2, Share::Own), duty(3, Share::Own), false),
-            (duty(0, group(1, 100)), duty(0, group(1, 300)), false),
-            (duty(0, group(1, 100)), duty(0, group(2, 100)), true),
-            (duty(0, group(1, 100)), duty(2, Share::Own), true),
-            (duty(1, deadline), duty(1, Share::Own), true),
-            (duty(1, deadline), duty(1, deadline), false),
-            (duty(0, Share::Own), duty(0, group(1, 100)), false),
+        let deadline = |within_us| Share::Deadline { within_us, budget_us: 100 };
+        for (before, now, levels, lasting) in [
+            (duty(2, Share::Own), duty(1, Share::Own), true, None),
+            (duty(2, Share::Own), duty(3, Share::Own), false, None),
+            (duty(0, group(1, 100)), duty(0, group(1, 300)), false, None),
+            (duty(0, group(1, 100)), duty(0, group(2, 100)), false, Some(group(1, 100))),
+            (duty(0, group(1, 100)), duty(2, Share::Own), false, Some(group(1, 100))),
+            (duty(1, deadline(2000)), duty(1, Share::Own), false, Some(deadline(2000))),
+            (duty(1, deadline(2000)), duty(1, deadline(2000)), false, None),
+            (duty(1, deadline(2000)), duty(1, deadline(3000)), false, None),
+            (duty(1, deadline(2000)), duty(0, group(1, 100)), true, Some(deadline(2000))),
+            (duty(0, Share::Own), duty(0, group(1, 100)), false, None),
         ] {
-            assert_eq!(now.takes_back(before), back, "{before:?} to {now:?}");
+            let mut taken = TakenBack::default();
+            taken.note(before, now);
+            taken.note(before, now);
+            assert_eq!(
+                (taken.levels(), taken.lasting().collect::<Vec<_>>()),
+                (levels, lasting.into_iter().collect()),
+                "{before:?} to {now:?}"
+            );
         }
     }
 }

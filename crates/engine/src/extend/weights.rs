@@ -13,7 +13,9 @@
 //! of one ordinary thread.
 //!
 //! The move of one thread takes up to 20 ms (measured; a grace period of all processors), so a thread of its own does
-//! it, and the engine only says what it wants. What is made is noted with the [`UndoLog`] first.
+//! it, and the engine only says what it wants, [`MAX_WISHES`] things ahead at most. By the time that it comes to one the
+//! thread may have ended and its id be another's: so threads are known by their start, too. What is made is noted with the
+//! [`UndoLog`] first.
 //!
 //! Kernel documents: admin-guide/cgroup-v1/cgroups.rst and scheduler/sched-design-CFS.rst (version 1),
 //! admin-guide/cgroup-v2.rst "Threads" and "CPU" (version 2).
@@ -22,17 +24,21 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use scoutline_sched::Weight;
 
-use super::UndoLog;
+use super::{ThreadBefore, UndoLog};
 use crate::sys;
 
 /// Every group of ours is called so.
 const PREFIX: &str = "scoutline-wfq-";
+/// Entries that may wait for the worker. Who has entered may always leave: as many again, and one for each thread in the
+/// books.
+const MAX_WISHES: usize = 1024;
 /// Members that are there when a group is removed may start others meanwhile.
 const ROUNDS: usize = 64;
 
@@ -208,15 +214,18 @@ fn parse(line: &str) -> Option<(Hierarchy, &str, &str)> {
     Some((Hierarchy { version: Version::One, mount: mount.into(), root: root.to_owned() }, kind, options))
 }
 
+/// A thread by its id and its start, see [`ThreadBefore`].
+type ThreadKey = (u32, u64);
+
 /// What the engine wants.
 enum Wish {
     Enter {
-        thread: u32,
+        thread: ThreadKey,
         class: u32,
         weight: Weight,
     },
     Leave {
-        thread: u32,
+        thread: ThreadKey,
     },
     /// Everybody goes home, and no group stays; then somebody is told.
     Dissolve(Box<dyn FnOnce() + Send>),
@@ -228,6 +237,8 @@ pub(crate) type Notices = Arc<Mutex<Vec<String>>>;
 /// The engine's end. Dropping it brings everybody home.
 pub(crate) struct Weights {
     wishes: Option<Sender<Wish>>,
+    /// Wishes that the worker has not taken yet.
+    waiting: Arc<AtomicUsize>,
     worker: Option<JoinHandle<()>>,
 }
 
@@ -240,21 +251,26 @@ impl Weights {
             return None;
         };
         let (wishes, received) = channel();
-        let notices = Arc::clone(notices);
-        let worker = Worker { hierarchy, undo, notices, groups: HashMap::new(), threads: HashMap::new() };
-        let worker =
-            std::thread::Builder::new().name("scl-weights".into()).spawn(move || worker.serve(&received));
-        Some(Weights { wishes: Some(wishes), worker: Some(worker.ok()?) })
+        let worker = Worker::new(hierarchy, undo, Arc::clone(notices));
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let taken = Arc::clone(&waiting);
+        let serve = move || worker.serve(&received, &taken);
+        let worker = std::thread::Builder::new().name("scl-weights".into()).spawn(serve);
+        Some(Weights { wishes: Some(wishes), waiting, worker: Some(worker.ok()?) })
     }
 
-    /// A thread serves this class alone.
-    pub(crate) fn enter(&self, thread: u32, class: u32, weight: Weight) {
-        self.wish(Wish::Enter { thread, class, weight });
+    /// A thread serves this class alone. False: too much waits to be done; to be tried again.
+    pub(crate) fn enter(&self, thread: &ThreadBefore, class: u32, weight: Weight) -> bool {
+        let has_room = self.waiting.load(Ordering::Relaxed) < MAX_WISHES;
+        if has_room {
+            self.wish(Wish::Enter { thread: (thread.thread, thread.started), class, weight });
+        }
+        has_room
     }
 
     /// It does not any more, or is gone.
-    pub(crate) fn leave(&self, thread: u32) {
-        self.wish(Wish::Leave { thread });
+    pub(crate) fn leave(&self, thread: &ThreadBefore) {
+        self.wish(Wish::Leave { thread: (thread.thread, thread.started) });
     }
 
     /// Nobody does; `then` is called when all are back.
@@ -264,6 +280,7 @@ impl Weights {
 
     fn wish(&self, wish: Wish) {
         if let Some(wishes) = &self.wishes {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
             // It ends only with us.
             let _ = wishes.send(wish);
         }
@@ -296,14 +313,19 @@ struct Worker {
     /// Each with its weight.
     groups: HashMap<PathBuf, (ThreadGroup, Weight)>,
     /// In which group a thread was put.
-    threads: HashMap<u32, PathBuf>,
+    threads: HashMap<ThreadKey, PathBuf>,
 }
 
 impl Worker {
-    fn serve(mut self, wishes: &Receiver<Wish>) {
+    fn new(hierarchy: Hierarchy, undo: Arc<dyn UndoLog>, notices: Notices) -> Worker {
+        Worker { hierarchy, undo, notices, groups: HashMap::new(), threads: HashMap::new() }
+    }
+
+    fn serve(mut self, wishes: &Receiver<Wish>, waiting: &AtomicUsize) {
         // The engine's thread, which has started this one, has a core of its own.
         sys::run_anywhere();
         while let Ok(wish) = wishes.recv() {
+            waiting.fetch_sub(1, Ordering::Relaxed);
             match wish {
                 Wish::Enter { thread, class, weight } => {
                     if let Err(error) = self.enter(thread, class, weight) {
@@ -320,47 +342,76 @@ impl Worker {
         self.dissolve();
     }
 
-    fn enter(&mut self, thread: u32, class: u32, weight: Weight) -> io::Result<()> {
-        let groups = fs::read_to_string(format!("/proc/{thread}/cgroup"))?;
+    fn enter(&mut self, thread: ThreadKey, class: u32, weight: Weight) -> io::Result<()> {
+        let groups = fs::read_to_string(format!("/proc/{}/cgroup", thread.0))?;
+        check(thread)?;
         let outside = || io::Error::other("its control group is outside of what this process sees");
         let home = self.hierarchy.home(&groups).ok_or_else(outside)?;
         let directory = home.join(format!("{PREFIX}{}-{class}", std::process::id()));
-        if !self.groups.contains_key(&directory) {
+        let entered =
+            self.make(&home, &directory, weight).and_then(|()| self.move_in(thread, &home, &directory));
+        if entered.is_ok()
+            && let Some(left) = self.threads.insert(thread, directory.clone())
+        {
+            self.remove_if_empty(&left);
+        }
+        self.remove_if_empty(&directory);
+        entered
+    }
+
+    /// Sees that there is a group with this weight.
+    fn make(&mut self, home: &Path, directory: &Path, weight: Weight) -> io::Result<()> {
+        if !self.groups.contains_key(directory) {
             let ours =
-                |(group, _): &(ThreadGroup, Weight)| group.enabled && group.directory.parent() == Some(&home);
-            let enabled = self.hierarchy.lacks_controller(&home)? || self.groups.values().any(ours);
-            let group = ThreadGroup { directory: directory.clone(), enabled };
+                |(group, _): &(ThreadGroup, Weight)| group.enabled && group.directory.parent() == Some(home);
+            let enabled = self.hierarchy.lacks_controller(home)? || self.groups.values().any(ours);
+            let group = ThreadGroup { directory: directory.to_owned(), enabled };
             self.undo.note_group(&group)?;
-            let made = self.hierarchy.make(&group).and_then(|()| self.hierarchy.weigh(&directory, weight));
+            let made = self.hierarchy.make(&group).and_then(|()| self.hierarchy.weigh(directory, weight));
             if let Err(error) = made {
                 self.remove(&group);
                 return Err(error);
             }
-            self.groups.insert(directory.clone(), (group, weight));
+            self.groups.insert(directory.to_owned(), (group, weight));
         }
-        if let Some((_, known)) = self.groups.get_mut(&directory)
+        if let Some((_, known)) = self.groups.get_mut(directory)
             && *known != weight
         {
-            self.hierarchy.weigh(&directory, weight)?;
+            self.hierarchy.weigh(directory, weight)?;
             *known = weight;
         }
-        fs::write(directory.join(self.hierarchy.members()), thread.to_string())?;
-        self.threads.insert(thread, directory);
         Ok(())
     }
 
-    fn leave(&mut self, thread: u32) {
+    /// Moves a thread into a group; back, if its id has become another's meanwhile.
+    fn move_in(&self, thread: ThreadKey, home: &Path, directory: &Path) -> io::Result<()> {
+        let id = thread.0.to_string();
+        fs::write(directory.join(self.hierarchy.members()), &id)?;
+        check(thread).inspect_err(|_| {
+            // That one may have ended too.
+            let _ = fs::write(home.join(self.hierarchy.members()), &id);
+        })
+    }
+
+    fn leave(&mut self, thread: ThreadKey) {
         let Some(directory) = self.threads.remove(&thread) else { return };
-        let still_in = |members: String| members.lines().any(|member| member == thread.to_string());
+        let id = thread.0.to_string();
+        let still_in = |members: String| members.lines().any(|member| member == id);
         let members = fs::read_to_string(directory.join(self.hierarchy.members()));
-        // Its id may be another's by now.
+        // Whoever else is there, by a fork, goes with the group.
         if members.is_ok_and(still_in)
+            && check(thread).is_ok()
             && let Some(home) = directory.parent()
         {
-            let _ = fs::write(home.join(self.hierarchy.members()), thread.to_string());
+            let _ = fs::write(home.join(self.hierarchy.members()), &id);
         }
-        if !self.threads.values().any(|other| *other == directory)
-            && let Some((group, _)) = self.groups.remove(&directory)
+        self.remove_if_empty(&directory);
+    }
+
+    /// A group goes once nobody is in it whom we have put there.
+    fn remove_if_empty(&mut self, directory: &Path) {
+        if !self.threads.values().any(|other| other == directory)
+            && let Some((group, _)) = self.groups.remove(directory)
         {
             self.remove(&group);
         }
@@ -401,49 +452,13 @@ impl Worker {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{Hierarchy, Version};
-    use std::path::{Path, PathBuf};
-
-    const ONE: &str = "\
-30 23 0:26 / /sys/fs/cgroup ro shared:9 - tmpfs tmpfs ro,mode=755
-31 30 0:27 / /sys/fs/cgroup/unified rw shared:10 - cgroup2 cgroup2 rw
-33 30 0:29 / /sys/fs/cgroup/cpuset rw shared:15 - cgroup cgroup rw,cpuset
-34 30 0:30 / /sys/fs/cgroup/cpu,cpuacct rw shared:16 - cgroup cgroup rw,cpu,cpuacct
-";
-    const TWO: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-    const IN_CONTAINER: &str = "30 23 0:26 /docker/ab /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n";
-
-    #[test]
-    fn the_hierarchy_with_the_processor_is_found() {
-        let one = Hierarchy::find(ONE, |_| true).unwrap();
-        assert_eq!((one.version, one.mount), (Version::One, PathBuf::from("/sys/fs/cgroup/cpu,cpuacct")));
-        let two = Hierarchy::find(TWO, |mount| mount == Path::new("/sys/fs/cgroup")).unwrap();
-        assert_eq!(two.version, Version::Two);
-        assert_eq!(Hierarchy::find(TWO, |_| false), None, "without the controller");
-        let hybrid = ONE.lines().filter(|line| !line.contains("cpuacct")).collect::<Vec<_>>().join("\n");
-        assert_eq!(Hierarchy::find(&hybrid, |_| false), None, "cpuset is not cpu");
-    }
-
-    #[test]
-    fn a_thread_is_found_where_it_is() {
-        let one = Hierarchy::find(ONE, |_| false).unwrap();
-        let mount = "/sys/fs/cgroup/cpu,cpuacct";
-        for (groups, home) in [
-            ("4:cpu,cpuacct:/system.slice/a\n0::/b\n", Some(format!("{mount}/system.slice/a"))),
-            ("4:cpu,cpuacct:/\n", Some(format!("{mount}/"))),
-            ("4:cpu,cpuacct:/a/scoutline-wfq-12-3\n", Some(format!("{mount}/a"))),
-            ("4:cpu,cpuacct:/scoutline-wfq-12-3\n", Some(mount.to_owned())),
-            ("4:cpu,cpuacct:/../a\n", None),
-            ("3:cpuset:/a\n0::/b\n", None),
-        ] {
-            assert_eq!(one.home(groups), home.map(PathBuf::from), "{groups}");
-        }
-        let two = Hierarchy::find(TWO, |_| true).unwrap();
-        assert_eq!(two.home("1:name=x:/c\n0::/user.slice/a\n"), Some("/sys/fs/cgroup/user.slice/a".into()));
-        let inside = Hierarchy::find(IN_CONTAINER, |_| false).unwrap();
-        assert_eq!(inside.home("4:cpu:/docker/ab/c\n"), Some("/sys/fs/cgroup/cpu/c".into()));
-        assert_eq!(inside.home("4:cpu:/other\n"), None);
-    }
+/// Whether this thread is still that one.
+///
+/// # Errors
+/// It has ended.
+fn check((thread, started): ThreadKey) -> io::Result<()> {
+    if sys::thread_stat(thread)?.started == started { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
+
+#[cfg(test)]
+mod tests;

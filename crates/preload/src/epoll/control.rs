@@ -8,7 +8,8 @@ use libc::{
     EPOLLOUT, EPOLLWAKEUP, epoll_event,
 };
 
-use super::{ALWAYS, EPOLLS, Item, created, each_socket, watch_above};
+use super::{ALWAYS, EPOLLS, Epoll, Item, created, each_socket, watch_above};
+use crate::lock::Guard;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
@@ -64,37 +65,44 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         EPOLL_CTL_DEL => epoll.kernel = epoll.kernel.saturating_sub(1),
         _ => {}
     }
+    let item = item.filter(|_| op != EPOLL_CTL_DEL);
     match target {
         Fd::Candidate { .. } => {
             epoll.candidates.retain(|item| item.fd_plus_one != fd + 1);
-            if let Some(item) = item.filter(|_| op != EPOLL_CTL_DEL) {
+            if let Some(item) = item {
                 epoll.candidates.push(item);
                 table::put(fd, Fd::Candidate { watched: true });
             }
         }
-        Fd::Epoll(inner) => {
-            epoll.nested.retain(|(number, old)| *number != inner || old.fd_plus_one != fd + 1);
-            let set = if let Some(item) = item.filter(|_| op != EPOLL_CTL_DEL) {
-                epoll.nested.push((inner, item));
-                epoll.kick(epfd);
-                epoll.ready_set()
-            } else {
-                None
-            };
-            drop(epoll);
-            let mut within = EPOLLS[inner as usize].lock();
-            within.parents.retain(|parent| *parent != number);
-            if set.is_some() {
-                within.parents.push(number);
-            }
-            drop(within);
-            if let Some(set) = set {
-                each_socket(inner, &mut |socket| wait::watch(socket, set.number));
-            }
-        }
+        Fd::Epoll(inner) => nest(epoll, (epfd, number), (fd, inner), item),
         _ => {}
     }
     0
+}
+
+/// An epoll is in another one from now on with this registration, or no more.
+fn nest(
+    mut epoll: Guard<'_, Epoll>,
+    (epfd, number): (c_int, u32),
+    (fd, inner): (c_int, u32),
+    item: Option<Item>,
+) {
+    epoll.nested.retain(|(number, old)| *number != inner || old.fd_plus_one != fd + 1);
+    let set = item.and_then(|item| {
+        epoll.nested.push((inner, item));
+        epoll.kick(epfd);
+        epoll.ready_set()
+    });
+    drop(epoll);
+    let mut within = EPOLLS[inner as usize].lock();
+    within.parents.retain(|parent| *parent != number);
+    if set.is_some() {
+        within.parents.push(number);
+    }
+    drop(within);
+    if let Some(set) = set {
+        each_socket(inner, &mut |socket| wait::watch(socket, set.number));
+    }
 }
 
 /// Whether this is an epoll descriptor at all: it says that it does not know `fd`, whose socket here is not in it.

@@ -51,21 +51,9 @@ pub(crate) fn await_events(
             }
             return Answer::Done(n);
         }
-        let now = if epoll.kernel > 0 || epoll.kick.is_some() { real::now_ns() } else { 0 };
-        let due = now != 0 && now.wrapping_sub(epoll.kernel_seen_ns) >= KERNEL_LOOK_NS;
-        let mut n = 0;
-        if due {
-            let room = out.len().div_ceil(2);
-            n = epoll.look_at_kernel(epfd, &mut out[..room], now);
-        }
-        n += epoll.collect(&mut out[n..]);
-        if n == 0 && now != 0 && !due {
-            n = epoll.look_at_kernel(epfd, out, now);
-        }
+        let n = epoll.look(epfd, out);
         if n > 0 || zero {
-            epoll.go_on(n);
-            epoll.pass_on(epfd, n, out.len());
-            return Answer::Done(n as isize);
+            return Answer::Done(epoll.leave(epfd, n, out.len()));
         }
         let Some(set) = epoll.set else { return Answer::Done(err(libc::ENOMEM)) };
         if !spun && let Some(region) = attach::region() {
@@ -76,52 +64,84 @@ pub(crate) fn await_events(
             }
             epoll = lock.lock();
         }
-        epoll.waiters += 1;
-        serve::enter(set);
-        set.bell().enter(1);
-        set.bell().before_look();
-        n = epoll.collect(out);
-        let (mut woken, mut by_pipe) = (Woken::Event, false);
-        if n == 0 {
-            drop(epoll);
-            ring_before_sleep();
-            let mut leaving = Leaving { lock, set: Some(set) };
-            (woken, by_pipe) =
-                real::cancellable(cancelled, (&raw mut leaving).cast(), || sleep(epfd, set, deadline, mask));
-            epoll = lock.lock();
-        }
-        epoll.waiters = epoll.waiters.saturating_sub(1);
-        set.bell().leave(1);
-        epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
-        if by_pipe {
-            // What is in the pipe is for all who sleep: who leaves more than it takes leaves that too.
-            if epoll.waiters > 0 {
-                n = epoll.collect(out);
-            }
-            if n == 0 || !epoll.has_more() {
-                set.drain();
-            }
-        }
-        if n > 0 {
-            epoll.go_on(n);
-            epoll.pass_on(epfd, n, out.len());
-            return Answer::Done(n as isize);
-        }
-        match woken {
-            Woken::Event | Woken::Dead => {}
-            Woken::Interrupted => {
-                epoll.go_on(0);
-                return Answer::Done(err(libc::EINTR));
-            }
-            Woken::TimedOut => {
-                n = epoll.collect(out);
-                epoll.go_on(n);
-                epoll.pass_on(epfd, n, out.len());
-                return Answer::Done(n as isize);
-            }
+        if let Some(result) = sleep_once(epoll, lock, (epfd, set), out, deadline, mask) {
+            return Answer::Done(result);
         }
         spun = true;
     }
+}
+
+impl Epoll {
+    /// What is there now, of both kinds.
+    fn look(&mut self, epfd: c_int, out: &mut [epoll_event]) -> usize {
+        let now = if self.kernel > 0 || self.kick.is_some() { real::now_ns() } else { 0 };
+        let due = now != 0 && now.wrapping_sub(self.kernel_seen_ns) >= KERNEL_LOOK_NS;
+        let mut n = 0;
+        if due {
+            let room = out.len().div_ceil(2);
+            n = self.look_at_kernel(epfd, &mut out[..room], now);
+        }
+        n += self.collect(&mut out[n..]);
+        if n == 0 && now != 0 && !due {
+            n = self.look_at_kernel(epfd, out, now);
+        }
+        n
+    }
+
+    /// The calling thread goes on with `n` events of at most `most`.
+    fn leave(&mut self, epfd: c_int, n: usize, most: usize) -> isize {
+        self.go_on(n);
+        self.pass_on(epfd, n, most);
+        n as isize
+    }
+}
+
+/// Sleeps, unless there is something by now. `None`: nothing came of it, and the time is not over.
+fn sleep_once(
+    mut epoll: Guard<'_, Epoll>,
+    lock: &'static Lock<Epoll>,
+    (epfd, set): (c_int, Set),
+    out: &mut [epoll_event],
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<isize> {
+    epoll.waiters += 1;
+    serve::enter(set);
+    set.bell().enter(1);
+    set.bell().before_look();
+    let mut n = epoll.collect(out);
+    let (mut woken, mut by_pipe) = (Woken::Event, false);
+    if n == 0 {
+        drop(epoll);
+        ring_before_sleep();
+        let mut leaving = Leaving { lock, set: Some(set) };
+        (woken, by_pipe) =
+            real::cancellable(cancelled, (&raw mut leaving).cast(), || sleep(epfd, set, deadline, mask));
+        epoll = lock.lock();
+    }
+    epoll.waiters = epoll.waiters.saturating_sub(1);
+    set.bell().leave(1);
+    epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
+    if by_pipe {
+        // What is in the pipe is for all who sleep: who leaves more than it takes leaves that too.
+        if epoll.waiters > 0 {
+            n = epoll.collect(out);
+        }
+        if n == 0 || !epoll.has_more() {
+            set.drain();
+        }
+    }
+    if n == 0 {
+        match woken {
+            Woken::Event | Woken::Dead => return None,
+            Woken::Interrupted => {
+                epoll.go_on(0);
+                return Some(err(libc::EINTR));
+            }
+            Woken::TimedOut => n = epoll.collect(out),
+        }
+    }
+    Some(epoll.leave(epfd, n, out.len()))
 }
 
 /// What a thread takes back that no longer sleeps in an epoll; without a set it slept in the kernel's.

@@ -108,3 +108,18 @@ signal.signal(signal.SIGALRM, lambda *a: got.append(1))
 signal.setitimer(signal.ITIMER_REAL, 0.05)
 t = time.monotonic()
 say(poll((c, select.POLLIN), ms=150), got, 0.14 < time.monotonic() - t < 0.6)
+
+# A hang-up that no set shows ends nothing.
+c, s = pair()
+r, w = os.pipe()
+os.close(w)
+
+
+def waited(*sets):
+    t = time.monotonic()
+    return [len(x) for x in select.select(*sets, 0.1)], time.monotonic() - t >= 0.09
+
+
+say(waited([s], [], [r]), waited([s, r], [], [r]))
+threading.Timer(0.08, lambda: c.send(b"y")).start()
+say([len(x) for x in select.select([s], [], [r], 2)])

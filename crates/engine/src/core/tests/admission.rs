@@ -11,10 +11,13 @@ use crate::scheduling::Asks;
 /// A connection to port 80 that is not admitted at the server.
 fn refused(pair: &mut Pair, reason: &str) -> u32 {
     let before = pair.server.class_row("web", pair.now).drops.get(reason).copied().unwrap_or(0);
+    let all_before = pair.server.counter("paths-refused", pair.now);
     let slot = pair.connect(80);
     pair.until("a refusal", |pair| {
         pair.server.class_row("web", pair.now).drops.get(reason).is_some_and(|&count| count > before)
     });
+    let more = pair.server.class_row("web", pair.now).drops[reason] - before;
+    assert_eq!(pair.server.counter("paths-refused", pair.now) - all_before, more);
     assert_eq!(pair.client.state(slot) & slot_state::CONNECTED, 0);
     slot
 }
@@ -93,6 +96,7 @@ fn programs_are_told_and_refusals_counted() {
     assert_eq!(pair.client.call(call_op::BIND, datagrams, [0, 5000, 0, 0], now), 0);
     assert_eq!(pair.client.call(call_op::CONNECT, datagrams, connect, now), -libc::ENOBUFS);
     assert_eq!(pair.client.class_row("out", now).drops["cpu-limit"], 2);
+    assert_eq!(pair.client.counter("paths-refused", now), 2);
     let paths = pair.client.socket_paths();
     assert_eq!(pair.client.call(call_op::CONNECT, datagrams, connect, now), -libc::ENOBUFS);
     assert_eq!(pair.client.socket_paths(), paths, "who is refused keeps the path that it has");

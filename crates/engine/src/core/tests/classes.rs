@@ -55,6 +55,12 @@ impl Host {
         stat.classes.into_iter().find(|class| class.name == name).unwrap_or_else(|| panic!("no class {name}"))
     }
 
+    /// What `stat` says of the engine under this name.
+    pub(super) fn counter(&self, name: &str, now: Time) -> u64 {
+        let Answer::Stat(stat) = self.core.answer_query(&Request::Stat, now) else { panic!("no stat") };
+        stat.engine[name]
+    }
+
     /// Names of classes that have a listen path.
     fn listened(&self, now: Time) -> Vec<String> {
         let mut names: Vec<String> =

@@ -262,11 +262,13 @@ fn a_request_for_a_class_that_cannot_carry_it_leaves_the_connection_where_it_beg
     assert_eq!(pair.server.slot(all[2].1).importance.load(Ordering::Relaxed), 2);
     answered(&mut pair, all[2]);
     assert_eq!(refusals(&pair, "video", "cpu-limit"), 1, "counted once for a request");
+    assert_eq!(pair.server.counter("paths-refused", pair.now), 1);
     ask(&mut pair, all[2], "/video/");
     assert_eq!((class_of(&pair, all[2]), refusals(&pair, "video", "cpu-limit")), ("web".into(), 2));
     // One leaves; the next request finds room.
     answered(&mut pair, all[0]);
     ask(&mut pair, all[0], "/");
+    assert!(pair.server.core.taken_back.is_empty(), "only a change of the rules takes from threads");
     answered(&mut pair, all[2]);
     ask(&mut pair, all[2], "/video/");
     assert_eq!((class_of(&pair, all[0]), class_of(&pair, all[2])), ("web".into(), "video".into()));

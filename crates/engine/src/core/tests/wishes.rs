@@ -341,3 +341,37 @@ fn deadlines_and_weights_are_asked_for() {
     assert_eq!(server.wish(socket, PRIORITY, 0, now), 0);
     assert_eq!(has(server), ("priority".into(), 0, 0), "the last one counts");
 }
+
+/// With classes that are all alike, a device has nothing to decide, until a program asks for something else.
+#[test]
+fn levels_that_programs_ask_for_count_at_devices_and_doorbells() {
+    let mut pair = Pair::new(9, WireConfig::default());
+    let now = pair.now;
+    let permission = PermissionSettings { priority: Some(5), ..Default::default() };
+    pair.server.rule(Vec::new(), vec![permission], now);
+    let (_, client, socket) = pair.established(80);
+    let now = pair.now;
+    let server = &mut pair.server;
+    let seen = |server: &Host| {
+        let core = &server.core;
+        (core.nets[0].transmit.is_direct(), core.highest_level(), core.apart.highest())
+    };
+    let alike = (true, Level::Priority(0), Level::Idle);
+    assert_eq!(seen(server), alike);
+    assert_eq!(server.wish(socket, PRIORITY, 5, now), 0);
+    assert_eq!(seen(server), (false, Level::Priority(5), Level::Priority(5)));
+    assert!(!server.core.all_important_ring(), "the device knows nothing of it");
+    assert_eq!(server.wish(socket, PRIORITY, AS_CLASS, now), 0);
+    assert_eq!(seen(server), alike);
+    assert_eq!(server.wish(socket, PRIORITY, 2, now), 0);
+    assert_eq!(seen(server), (false, Level::Priority(2), Level::Priority(2)));
+    // Where the class itself stands so, there is nothing apart.
+    server.rule(vec![class("web", Level::Priority(2), 80)], Vec::new(), now);
+    assert_eq!(server.core.apart.highest(), Level::Idle);
+    let permission = PermissionSettings { priority: Some(5), ..Default::default() };
+    server.rule(Vec::new(), vec![permission], now);
+    assert_eq!(seen(server), (false, Level::Priority(2), Level::Priority(2)));
+    server.request(socket, slot_request::ABORT);
+    pair.client.request(client, slot_request::CLOSE);
+    pair.until("it is gone", |pair| seen(&pair.server) == alike);
+}

@@ -1,0 +1,190 @@
+//! Which of our sockets in an epoll are ready, in the order of importance.
+//!
+//! The set's ready bits say where to look; whether a socket is ready is then read from its slot. A level-triggered bit
+//! stays while its socket is ready; an edge-triggered or one-shot one is cleared before looking.
+
+use libc::{EPOLLIN, epoll_event};
+use scoutline_abi::Region;
+use scoutline_abi::layout::SLOT_COUNT;
+
+use super::{ALWAYS, EDGE, EPOLLS, Epoll, Item, ONCE};
+use crate::serve::{self, Hold};
+use crate::slot::Socket;
+use crate::wait::Set;
+use crate::{attach, real};
+
+impl Epoll {
+    /// What an event must have to be given now; 0: nothing. Less important ones wait behind more important ones, for
+    /// a bounded time.
+    fn least_importance(&mut self, set: Set, region: &Region) -> u32 {
+        let (mut most, mut others) = (0, false);
+        let items = self.items;
+        region.ready(set.shared).visit(0, |slot| {
+            let Some(socket) = Socket::at(slot as u32) else { return true };
+            let importance = socket.importance();
+            if importance <= serve::ORDINARY {
+                others = true;
+            } else if importance > most && !items.is_null() {
+                // SAFETY: as in `take_sockets`.
+                let item = unsafe { &*items.add(slot) };
+                let interest = item.events | ALWAYS;
+                if item.fd_plus_one != 0 && !item.spent && socket.readiness(interest) & interest != 0 {
+                    others |= most > 0;
+                    most = importance;
+                }
+            }
+            true
+        });
+        if most == 0 {
+            // Nothing is held back, nor was it until now.
+            self.hold = Hold::NONE;
+            return 0;
+        }
+        if self.hold.holds(others, real::now_ns()) { most } else { 0 }
+    }
+
+    /// Our events that are there now.
+    pub(super) fn collect(&mut self, out: &mut [epoll_event]) -> usize {
+        let (Some(set), Some(region)) = (self.ready_set(), attach::region()) else { return 0 };
+        if attach::dead() && !self.dead_told {
+            self.dead_told = true;
+            serve::orphaned();
+            self.each_slot(|socket| region.ready(set.shared).set(socket.index as usize));
+        }
+        let least = self.least_importance(set, region);
+        self.given = 0;
+        let most = if serve::has_important() && least == 0 { serve::BATCH } else { usize::MAX };
+        let most = most.min(out.len());
+        let out = &mut out[..most];
+        let mut n = self.take_sockets(set, region, least, out);
+        if n == 0 && least > 0 {
+            // What the others were held back for has been taken by another thread since that look. They may be all that there
+            // is, and nobody tells of them again.
+            n = self.take_sockets(set, region, 0, out);
+        }
+        n + self.take_nested(&mut out[n..])
+    }
+
+    /// Events of sockets of at least this importance, from where the last look ended.
+    fn take_sockets(&mut self, set: Set, region: &Region, least: u32, out: &mut [epoll_event]) -> usize {
+        let bits = region.ready(set.shared);
+        let mut n = 0;
+        let from = self.rotate as usize;
+        let (items, extra) = (self.items, &mut self.extra);
+        let given = &mut self.given;
+        let mut next = None;
+        bits.visit(from, |slot| {
+            if n == out.len() {
+                next = Some(slot as u32);
+                return false;
+            }
+            // SAFETY: `slot` is below SLOT_COUNT and `items`, when there, has that many; nobody else holds it.
+            let item = (!items.is_null()).then(|| unsafe { &mut *items.add(slot) });
+            let Some((item, socket)) = item.filter(|item| item.fd_plus_one != 0).zip(Socket::at(slot as u32))
+            else {
+                bits.clear(slot);
+                return true;
+            };
+            if least > 0 && socket.importance() < least {
+                return true; // stays for later
+            }
+            // Cleared first, set again if level-triggered and still ready: an event in between is not lost.
+            bits.clear(slot);
+            let others = extra.iter_mut().filter(|(s, _)| *s == slot as u32).map(|(_, item)| item);
+            let (taken, again) = take(socket, std::iter::once(item).chain(others), &mut out[n..]);
+            if taken > 0 {
+                n += taken;
+                *given = (*given).max(socket.importance());
+            }
+            if again {
+                bits.set(slot);
+            }
+            next = Some(slot as u32 + 1);
+            true
+        });
+        if let Some(next) = next {
+            self.rotate = next % SLOT_COUNT as u32;
+        }
+        n
+    }
+
+    /// Events of epolls within this one.
+    fn take_nested(&mut self, out: &mut [epoll_event]) -> usize {
+        let mut n = 0;
+        for (number, item) in &mut self.nested {
+            if n == out.len() {
+                break;
+            }
+            let ready =
+                !item.spent && item.events & EPOLLIN as u32 != 0 && EPOLLS[*number as usize].lock().peek();
+            let edge = ready && !item.was_ready;
+            item.was_ready = ready;
+            if ready && (edge || item.events & EDGE == 0) {
+                out[n] = epoll_event { events: EPOLLIN as u32, u64: item.data };
+                n += 1;
+                item.spent = item.events & ONCE != 0;
+            }
+        }
+        n
+    }
+
+    /// True when `collect` would find something; takes nothing.
+    pub(super) fn peek(&mut self) -> bool {
+        let (Some(set), Some(region)) = (self.ready_set(), attach::region()) else { return false };
+        let mut found = attach::dead() && !self.dead_told && self.count > 0;
+        let (items, extra) = (self.items, &self.extra);
+        region.ready(set.shared).visit(0, |slot| {
+            if items.is_null() {
+                return false;
+            }
+            // SAFETY: as in `take_sockets`.
+            let item = unsafe { *items.add(slot) };
+            let others = extra.iter().filter(|(s, _)| *s == slot as u32).map(|(_, item)| *item);
+            if let Some(socket) = Socket::at(slot as u32).filter(|_| item.fd_plus_one != 0) {
+                found |= std::iter::once(item).chain(others).any(|item| {
+                    let interest = item.events | ALWAYS;
+                    !item.spent && socket.readiness(interest) & interest != 0
+                });
+            }
+            !found
+        });
+        found || self.nested.iter().any(|(number, _)| EPOLLS[*number as usize].lock().peek())
+    }
+
+    /// True when there may be more events than were just taken.
+    pub(super) fn has_more(&self) -> bool {
+        let (Some(set), Some(region)) = (self.set, attach::region()) else { return false };
+        !region.ready(set.shared).is_empty() || !self.nested.is_empty()
+    }
+}
+
+/// The events of one socket, by each descriptor that names it: how many, and whether it is to be looked at again.
+fn take<'a>(
+    socket: Socket,
+    items: impl Iterator<Item = &'a mut Item>,
+    out: &mut [epoll_event],
+) -> (usize, bool) {
+    let (mut n, mut again) = (0, false);
+    for item in items {
+        let interest = item.events | ALWAYS;
+        if item.spent {
+            continue;
+        }
+        let ready = socket.readiness(interest) & interest;
+        if ready == 0 {
+            continue;
+        }
+        if n == out.len() {
+            again = true;
+            break;
+        }
+        out[n] = epoll_event { events: ready, u64: item.data };
+        n += 1;
+        if item.events & ONCE != 0 {
+            item.spent = true;
+        } else if item.events & EDGE == 0 {
+            again = true;
+        }
+    }
+    (n, again)
+}
