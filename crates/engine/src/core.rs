@@ -11,6 +11,7 @@ mod apart;
 mod background;
 mod calls;
 mod classes;
+mod datagrams;
 mod floods;
 mod forward;
 mod groups;
@@ -20,6 +21,7 @@ mod micro;
 mod open;
 mod paths;
 mod report;
+mod spare;
 mod transmit;
 mod vlan;
 mod wishes;
@@ -27,7 +29,7 @@ mod wishes;
 pub use micro::{PathCost, path_cost};
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -173,6 +175,8 @@ pub struct Core {
     due: Vec<PathId>,
     /// Paths that have more to send than their device takes now.
     stalled: Vec<PathId>,
+    /// Paths in TIME-WAIT, and some that have gone.
+    spare: VecDeque<PathId>,
 }
 
 impl Core {

@@ -11,7 +11,7 @@ mod stream;
 
 pub(crate) use asked::Asked;
 pub(crate) use datagram::DatagramStage;
-pub(crate) use end::SocketEnd;
+pub(crate) use end::{ACCEPT_RING, SocketEnd};
 pub(crate) use growth::Sizes;
 pub(crate) use module::{Listeners, Outlet, SIDE, SocketModule, Standing};
-pub(crate) use stream::StreamStage;
+pub(crate) use stream::{StreamStage, set_addresses};

@@ -111,6 +111,8 @@ pub enum Effect {
     },
     /// This path is finished.
     Destroy,
+    /// This path has nothing left to do but to wait (TIME-WAIT): it may go when its place is needed.
+    Spare,
     /// By the rules, what was asked on this path puts it into another class: what is spent on it next is charged there.
     SetClass {
         /// Its number.

@@ -14,7 +14,7 @@ use scoutline_abi::layout::ProcessRecord;
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
-use crate::{accept, epoll, exec, own, real, serve, slot, table, wait};
+use crate::{accept, epoll, exec, own, real, serve, slot, table, urgent, wait};
 
 /// Exit code when a path was required and there is none.
 const REQUIRED_EXIT: c_int = 126;
@@ -442,14 +442,18 @@ pub(crate) fn for_image() -> Option<ForImage> {
 /// Nobody may be in the shim's tables while the process is copied.
 fn lock_for_fork() {
     accept::before_fork();
+    urgent::before_fork();
     wait::before_fork();
     exec::before_fork();
+    slot::before_fork();
 }
 
 /// See [`lock_for_fork`].
 fn unlock_after_fork() {
+    slot::after_fork();
     exec::after_fork();
     wait::after_fork();
+    urgent::after_fork();
     accept::after_fork();
 }
 
@@ -507,6 +511,7 @@ extern "C" fn in_child() {
     });
     serve::in_child();
     wait::in_child();
+    urgent::in_child();
     epoll::in_child();
     slot::in_child();
     if let Some(child) = child {
@@ -516,6 +521,8 @@ extern "C" fn in_child() {
             // SAFETY: no arguments.
             record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
         }
+        // Another thread of the parent was closing it, and has closed its descriptor already; or it was only waited for.
+        slot::drop_unheld(region);
     } else {
         CONNECTION.store(-1, Ordering::Relaxed);
         if !dead() {

@@ -384,6 +384,19 @@ pub(crate) fn forget(socket: Socket) {
     }
 }
 
+/// `fd` names another slot from now on (a further attempt to connect): its registrations stay.
+pub(crate) fn exchanged(fd: c_int, before: Socket, now: Socket) {
+    if WATCHED[before.index as usize].load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
+        let mut epoll = lock.lock();
+        let Some(item) = epoll.find(before.index, fd).copied() else { continue };
+        epoll.remove(before, fd);
+        epoll.insert(now, item);
+    }
+}
+
 /// A candidate became ours: what the kernel's epolls knew of it moves over.
 pub(crate) fn adopt(fd: c_int, socket: Socket) {
     for number in 0..USED.load(Ordering::Acquire) {

@@ -331,6 +331,7 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
         fresh.set_non_blocking(socket.non_blocking());
         let old = socket;
         table::put(fd, Entry::Socket(fresh.index));
+        epoll::exchanged(fd, old, fresh);
         old.release();
         socket = fresh;
     }

@@ -54,8 +54,11 @@ fn each_descriptor(message: &msghdr, mut visit: impl FnMut(&mut c_int)) {
         while !head.is_null() {
             if (*head).cmsg_level == libc::SOL_SOCKET && (*head).cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(head);
+                // A length beyond the data is the kernel's to refuse.
+                let room =
+                    (message.msg_control as usize + message.msg_controllen).saturating_sub(data as usize);
                 let len = ((*head).cmsg_len as usize).saturating_sub(data as usize - head as usize);
-                for at in 0..len / size_of::<c_int>() {
+                for at in 0..len.min(room) / size_of::<c_int>() {
                     let place: *mut c_int = data.add(at * size_of::<c_int>()).cast();
                     let mut fd = place.read_unaligned();
                     visit(&mut fd);

@@ -12,7 +12,7 @@ use scoutline_abi::layout::{
 };
 use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
 
-use crate::lock::back_off;
+use crate::lock::{Lock, back_off};
 use crate::{accept, attach, epoll, real, serve, urgent, wait};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
@@ -46,6 +46,8 @@ static DEFERRED_WORDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS]
 static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SUMMARY];
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// A record's `holds` and a socket's `references` fall together, or a fork would count a hold that is just given up.
+static RELEASING: Lock<()> = Lock::new(());
 /// What a write puts at once where TCP_NOTSENT_LOWAT bounds what is unsent: Linux fills a packet of at most 64 KiB.
 const UNSENT_STEP: u64 = 64 << 10;
 /// A blocking call on such a socket takes so long, in microseconds.
@@ -359,12 +361,15 @@ impl Socket {
             return;
         }
         let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
+        let abort = self.slot.linger_plus_one.load(Ordering::Relaxed) == 1;
+        let releasing = RELEASING.lock();
         if let Some(record) = attach::record(self.region) {
             record.holds[word].fetch_and(!bit, Ordering::AcqRel);
         }
-        let abort = self.slot.linger_plus_one.load(Ordering::Relaxed) == 1;
         // Both are read before the count falls: afterwards the slot may be somebody else's.
-        if self.slot.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let last = self.slot.references.fetch_sub(1, Ordering::AcqRel) == 1;
+        drop(releasing);
+        if last {
             let how = if abort { ask::CLOSE | ask::ABORT } else { ask::CLOSE };
             self.slot.requests.fetch_or(how, Ordering::AcqRel);
             self.tell();
@@ -417,6 +422,16 @@ pub(crate) fn tell_deferred() {
             }
         });
     }
+}
+
+/// Nobody may be giving up a hold while the process is copied.
+pub(crate) fn before_fork() {
+    RELEASING.take_over_fork();
+}
+
+/// See [`before_fork`].
+pub(crate) fn after_fork() {
+    RELEASING.give_back();
 }
 
 /// The child will hold what this process holds.

@@ -28,6 +28,21 @@ pub(crate) const F_SETOWN_EX: c_int = 15;
 /// The pipes of sockets that have an owner, by slot. Few programs have any.
 static OWNED: Lock<Vec<(u32, Set)>> = Lock::new(Vec::new());
 
+/// Nobody may be among the owners while the process is copied.
+pub(crate) fn before_fork() {
+    OWNED.take_over_fork();
+}
+
+/// See [`before_fork`].
+pub(crate) fn after_fork() {
+    OWNED.give_back();
+}
+
+/// The pipes are the parent's, which goes on to be told: as in Linux the owner is the socket's, whoever has it.
+pub(crate) fn in_child() {
+    OWNED.lock().clear();
+}
+
 /// How far the urgent byte is from `head`, unless reading has passed it or there is none.
 fn distance(socket: Socket, head: u64) -> Option<u64> {
     if socket.state() & is::URGENT == 0 {

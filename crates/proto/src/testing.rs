@@ -230,7 +230,8 @@ impl Host {
                 }
                 Effect::Destroy => self.destroy(path),
                 // There is one class, one device, and there are no sockets.
-                Effect::SetClass { .. }
+                Effect::Spare
+                | Effect::SetClass { .. }
                 | Effect::NotAdmitted { .. }
                 | Effect::Elsewhere(_)
                 | Effect::Loop(_) => {}

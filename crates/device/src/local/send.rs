@@ -56,6 +56,10 @@ fn assemble(link: &LocalPartner, message: &Message, len: usize) -> Option<Block>
                 unsafe { span.copy_to(part) };
                 rest = behind;
             }
+            // What stood in the block before was for somebody else.
+            if !rest.is_empty() {
+                return None;
+            }
         }
         Body::Stream { memory: None, .. } | Body::Control(_) => return None,
     }

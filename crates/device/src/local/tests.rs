@@ -23,6 +23,14 @@ impl StreamMemory for Ring {
     }
 }
 
+struct Nothing;
+
+impl StreamMemory for Nothing {
+    fn spans(&self, _range: Range<u64>) -> Spans {
+        Spans::default()
+    }
+}
+
 fn block(bytes: &[u8]) -> Message {
     let body = Body::Block { block: Block::from_bytes(bytes.into()), range: 0..bytes.len() as u32 };
     Message { body, ..Message::default() }
@@ -77,9 +85,13 @@ fn it_is_bounded_in_packets_and_bytes_and_goes_on() {
 #[test]
 fn what_cannot_be_sent_is_counted_and_goes() {
     let mut link = open(DeviceId(0));
-    let mut burst = vec![block(&vec![0; MAX_FRAME + 1]), Message::control(Control::Close), block(b"fine")];
-    assert_eq!(link.push(&mut burst).unwrap(), 3);
+    // A stream without its bytes: those that its block had before must not be seen.
+    let memory: Rc<dyn StreamMemory> = Rc::new(Nothing);
+    let empty = Message { body: Body::Stream { range: 0..9, memory: Some(memory) }, ..Message::default() };
+    let mut burst =
+        vec![block(&vec![0; MAX_FRAME + 1]), Message::control(Control::Close), empty, block(b"fine")];
+    assert_eq!(link.push(&mut burst).unwrap(), 4);
     let counters = link.counters();
-    assert_eq!((counters.tx_too_large, counters.tx_malformed, counters.tx_packets), (1, 1, 1));
+    assert_eq!((counters.tx_too_large, counters.tx_malformed, counters.tx_packets), (1, 2, 1));
     assert_eq!(pulled(&mut link, Time::ZERO).len(), 1);
 }

@@ -10,10 +10,9 @@ use scoutline_abi::layout::{
     CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option, slot_request,
     slot_state,
 };
-use scoutline_base::{Address, Endpoint, PathId, Time};
+use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
-use scoutline_proto::bindings::{ClassIndex, EPHEMERAL, Sharing};
-use scoutline_proto::ip6::DUAL;
+use scoutline_proto::bindings::{EPHEMERAL, Sharing};
 use scoutline_proto::tcp::module::MAX_SEGMENT;
 use scoutline_proto::tcp::{Algorithm, ListenStage};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
@@ -23,12 +22,9 @@ use super::paths::flow_key;
 use super::wishes::name_in;
 use crate::extend::Duty;
 use crate::program::Program;
-use crate::scheduling::{Asks, Stands};
-use crate::socket::{SIDE, Sizes, SocketEnd, StreamStage};
+use crate::socket::{ACCEPT_RING, Sizes, SocketEnd, StreamStage};
 use crate::wishes::Granted;
 
-/// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
-const ACCEPT_RING: u32 = 4096 * 4;
 /// TCP_DEFER_ACCEPT counts up to this, in seconds: longer than anybody waits for a request.
 const MAX_DEFER_S: u64 = 3600;
 /// SO_REUSEADDR, SO_REUSEPORT and IPV6_V6ONLY among the bits of BIND's third argument.
@@ -37,7 +33,7 @@ const REUSE_PORT: u64 = 2;
 const V6_ONLY: u64 = 4;
 
 /// An errno as a result.
-type Errno = i32;
+pub(super) type Errno = i32;
 
 impl Core {
     /// Answers all calls that a program has posted.
@@ -168,8 +164,12 @@ impl Core {
         slot.local_address.store(local.address);
         slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
         end.add_state(slot_state::BOUND);
-        if protocol == UDP {
-            self.connect_datagram(end, None, 0, now)?;
+        if protocol == UDP
+            && let Err(errno) = self.connect_datagram(end, None, 0, now)
+        {
+            end.release_port();
+            end.clear_state(slot_state::BOUND);
+            return Err(errno);
         }
         Ok(0)
     }
@@ -340,121 +340,6 @@ impl Core {
         Ok(0)
     }
 
-    /// Gives a bound datagram socket the path for this peer, or for all.
-    fn connect_datagram(
-        &mut self,
-        end: &Rc<SocketEnd>,
-        remote: Option<Endpoint>,
-        scope: u32,
-        now: Time,
-    ) -> Result<(), Errno> {
-        let Some((_, bound)) = end.bound.get() else { return Err(libc::EINVAL) };
-        let net = match remote {
-            Some(remote) => self.routing.towards(remote.address, scope)?,
-            None => self.places_of(end, bound).first().ok_or(libc::EADDRNOTAVAIL)?.0,
-        };
-        end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
-        end.set_mtu(self.mtu_towards(net, remote.map(|remote| remote.address), now));
-        let address = match remote {
-            Some(remote) => self.source_towards(net, bound.address, remote.address),
-            // Without IPv6 on that net there is only IPv4.
-            None if !self.covers(net, bound) => Some(Address::UNSPECIFIED_V4),
-            None if self.is_for_many(bound.address) => Some(bound.address.unspecified()),
-            None => Some(bound.address),
-        };
-        let address = address.ok_or(libc::EADDRNOTAVAIL)?;
-        if remote.is_some_and(|remote| remote.address.is_v4() != address.is_v4()) {
-            return Err(libc::ENETUNREACH);
-        }
-        let local = Endpoint::new(address, bound.port);
-        let key = remote.map(|remote| flow_key(net, UDP, local, remote));
-        if key.is_some_and(|key| self.flows.lookup(&key).is_some()) {
-            return Err(libc::EADDRINUSE);
-        }
-        let about = key.unwrap_or_else(|| self.place_key(net, UDP, bound));
-        let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
-        let Granted { class, stands, .. } = self.granted(ruled, end);
-        // What it was promised for the path that it has stands against the one that it asks for.
-        let has = end.path.get().and_then(|old| self.booked(old));
-        let admitted = if end.receive_size() == 0 {
-            self.admit(&class, stands.asks)
-        } else if end.fits(&class.memory) {
-            self.promises.admit(&class, stands.asks, has)
-        } else {
-            Err(DropReason::MemoryLimit)
-        };
-        self.refuse(admitted, class.number)?;
-        if !end.ensure_rings(Sizes::configured(&self.settings).datagram(), &class.memory) {
-            return Err(libc::ENOBUFS);
-        }
-        end.move_charge(&class.memory);
-        if let Some(old) = end.path.take() {
-            self.destroy(old);
-        }
-        end.clear_state(slot_state::CONNECTED);
-        let mut attributes = socket_attributes(end, UDP, local, remote);
-        if remote.is_none() && end.places(local).count() > 1 {
-            attributes.set(Name::Other(DUAL), Value::Number(1));
-        }
-        let id = self
-            .make_path(net, "SOCKET", attributes, (class.number, stands))
-            .map_err(|error| errno_of(&error))?;
-        end.path.set(Some(id));
-        self.note_origin(id, None, &end.program.facts);
-        if let Some(key) = key {
-            self.bind_flow(id, key);
-            return Ok(());
-        }
-        // What it is bound to may be a group, which its path cannot send from.
-        end.shared().local_address.store(bound.address);
-        self.listen_for_datagrams(end, net, bound, (class.number, id));
-        self.make_side_paths(end, net, bound)
-    }
-
-    fn listen_for_datagrams(
-        &self,
-        end: &SocketEnd,
-        net: usize,
-        bound: Endpoint,
-        (class, id): (ClassIndex, PathId),
-    ) {
-        for (_, place) in self.places_of(end, bound).into_iter().filter(|(at, _)| *at == net) {
-            self.nets[net].udp.listen(place, class, id);
-        }
-    }
-
-    /// A datagram socket without a peer has a path on every net that its address is on; `first` has one already, which
-    /// reads the socket's ring and hands on what leaves elsewhere.
-    fn make_side_paths(&mut self, end: &Rc<SocketEnd>, first: usize, bound: Endpoint) -> Result<(), Errno> {
-        let mut nets: Vec<usize> = self.places_of(end, bound).into_iter().map(|(net, _)| net).collect();
-        nets.dedup();
-        for net in nets.into_iter().filter(|&net| net != first) {
-            let about = self.place_key(net, UDP, bound);
-            let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
-            let Granted { class, stands, .. } = self.granted(ruled, end);
-            // What is promised is promised to the first.
-            let stands = Stands { asks: Asks::Level, ..stands };
-            let local = if self.is_for_many(bound.address) {
-                Endpoint::new(bound.address.unspecified(), bound.port)
-            } else if self.covers(net, bound) {
-                bound
-            } else {
-                Endpoint::new(Address::UNSPECIFIED_V4, bound.port)
-            };
-            let mut attributes =
-                socket_attributes(end, UDP, local, None).with(Name::Other(SIDE), Value::Number(1));
-            if end.places(local).count() > 1 {
-                attributes.set(Name::Other(DUAL), Value::Number(1));
-            }
-            let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
-            let id = made.map_err(|error| errno_of(&error))?;
-            end.side_paths.borrow_mut().push(id);
-            self.note_origin(id, None, &end.program.facts);
-            self.listen_for_datagrams(end, net, bound, (class.number, id));
-        }
-        Ok(())
-    }
-
     fn set_option(&mut self, end: &Rc<SocketEnd>, option: u64, value: u64, now: Time) -> Result<i32, Errno> {
         match option {
             slot_option::NO_DELAY => end.no_delay.set(value != 0),
@@ -516,7 +401,9 @@ impl Core {
             // It died between taking a connection from the queue and holding it, or just before taking it.
             let held = record.holds[claimed as usize / 64].load(Ordering::Acquire) >> (claimed % 64) & 1;
             let listener = record.claiming_from.load(Ordering::Acquire).checked_sub(1);
-            let queued = listener.and_then(|slot| program.end(slot)).is_some_and(|l| l.has_queued(claimed));
+            let queued = listener
+                .and_then(|slot| program.end(slot))
+                .is_some_and(|listener| listener.queued().any(|slot| slot == claimed));
             if held == 0 && !queued {
                 self.abort_end(&end, now);
             }
@@ -585,7 +472,7 @@ fn protocol_of(end: &SocketEnd) -> u8 {
     if end.kind == slot_kind::STREAM { TCP } else { UDP }
 }
 
-fn socket_attributes(
+pub(super) fn socket_attributes(
     end: &Rc<SocketEnd>,
     protocol: u8,
     local: Endpoint,
@@ -638,7 +525,7 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
 }
 
 /// What a program is told when a path cannot be made.
-fn errno_of(error: &CreateError) -> Errno {
+pub(super) fn errno_of(error: &CreateError) -> Errno {
     match error {
         CreateError::InUse => libc::EADDRINUSE,
         CreateError::Unreachable => libc::ENETUNREACH,

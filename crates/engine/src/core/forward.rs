@@ -97,6 +97,7 @@ impl Core {
         if let Some(rate) = self.nets[to].transmit.rate() {
             limits.queue_bytes = rate.bytes_in(QUEUE_TIME).max(QUEUE_LEAST).min(limits.queue_bytes);
         }
+        self.make_place();
         let admitted = self.paths.budget().admit();
         let made = admitted.and_then(|()| self.paths.insert(NewPath { stages, attributes }, limits));
         let Ok(id) = made else {

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -164,6 +164,7 @@ impl Core {
             touched: Vec::new(),
             due: Vec::new(),
             stalled: Vec::new(),
+            spare: VecDeque::new(),
             settings,
         };
         core.vlans = core.settings.vlans();

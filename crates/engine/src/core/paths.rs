@@ -9,7 +9,7 @@ use scoutline_path::{
     Attributes, Control, CreateError, DropReason, Effect, FlowKey, Grant, Limits, Message, Name, Path, Value,
 };
 use scoutline_proto::bindings::ClassIndex;
-use scoutline_proto::tcp::TcpStage;
+use scoutline_proto::tcp::{ListenStage, TcpStage};
 use scoutline_sched::{Entry, Level, Policy};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 use scoutline_wire::{ethernet, ipv6};
@@ -43,6 +43,7 @@ impl Core {
             attributes.remove(Name::Priority);
         }
         attributes.set(Name::Device, Value::Device(DeviceId(net as u16)));
+        self.make_place();
         let made = self.paths.budget().admit().and_then(|()| {
             let new = self.nets[net].graph.path_create(module, attributes)?;
             self.paths.insert(new, self.limits_of(class))
@@ -169,6 +170,11 @@ impl Core {
                 Effect::Destroy => {
                     if let Some(id) = from {
                         self.destroy(id);
+                    }
+                }
+                Effect::Spare => {
+                    if let Some(id) = from {
+                        self.note_spare(id);
                     }
                 }
                 Effect::SetClass { class, requests } => {
@@ -397,27 +403,31 @@ impl Core {
     fn stop_listening(&mut self, end: &Rc<SocketEnd>, now: Time) {
         let shared = end.shared();
         shared.state.fetch_and(!slot_state::LISTENING, Ordering::AcqRel);
+        let begun = |id: &PathId| {
+            let stage = self.paths.get(*id).and_then(Path::stage::<ListenStage>);
+            stage.is_some_and(|stage| stage.backlog().half_open.get() > 0)
+        };
+        let has_begun = end.deferring.get() > 0 || end.listen_paths.borrow().iter().any(begun);
         for id in end.listen_paths.take() {
             self.destroy(id);
         }
-        // As Linux: who has not finished the handshake hears of the end by the reset of its next segment.
-        let half_open = |path: &&scoutline_path::Path| {
-            path.stage::<crate::socket::StreamStage>().is_some_and(|stage| stage.is_half_open_of(end))
-        };
+        // As Linux: who has not finished the handshake hears of the end by the reset of its next segment. To look for
+        // them among all paths costs too much where there is none: a program may have thousands of listening sockets.
+        let half_open =
+            |path: &&Path| path.stage::<StreamStage>().is_some_and(|stage| stage.is_half_open_of(end));
         let orphans: Vec<PathId> =
-            self.paths.iter().filter(half_open).map(scoutline_path::Path::id).collect();
+            if has_begun { self.paths.iter().filter(half_open).map(Path::id).collect() } else { Vec::new() };
         for id in orphans {
             self.destroy(id);
         }
-        for orphan in end.program.ends() {
+        // One that is not in the queue any more has been accepted, and maybe closed since.
+        for orphan in end.queued().filter_map(|slot| end.program.end(slot)) {
             let slot = orphan.shared();
-            // One that is not in the queue any more has been accepted, and maybe closed since.
             let waiting = slot.references.load(Ordering::Acquire) == 0
                 && slot.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
                 && orphan.listener.get() == Some(end.slot)
                 // Accepted and closed: its listener was another one, with the same slot, or it goes in the same turn.
                 && slot.requests.load(Ordering::Acquire) & slot_request::CLOSE == 0
-                && end.has_queued(orphan.slot)
                 && !orphan.closed.get();
             if waiting && !Rc::ptr_eq(&orphan, end) {
                 self.abort_end(&orphan, now);

@@ -2,7 +2,7 @@
 //! the shim does. Everything repeats from the seed.
 
 use std::io::Write as _;
-use std::os::fd::{AsFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -534,9 +534,13 @@ fn pieces_of_files_in_the_stream() {
     }
 }
 
+/// A file where programs have theirs, which goes with its descriptor.
 fn tempfile() -> std::fs::File {
-    // SAFETY: a constant, terminated name; the descriptor is fresh and ours.
-    unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC)) }
+    let name = format!("scoutline-{}-{:?}", std::process::id(), std::thread::current().id());
+    let path = std::env::temp_dir().join(name);
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
 }
 
 #[test]

@@ -32,6 +32,9 @@ use crate::wishes::{Granted, Wishes};
 /// Bytes of a ring that are copied to be shown, at a time: nearly every head fits.
 const PIECE: usize = 2048;
 
+/// What is shown of a program's bytes in one run: it may write nothing but heads and framing, megabytes of them.
+const SHOWN_AT_ONCE: u64 = 64 << 10;
+
 /// What a connection is asked.
 pub(crate) struct Asked {
     policy: Rc<ClassPolicy>,
@@ -281,32 +284,31 @@ impl Asked {
         }
     }
 
-    /// The program has written from one position of the outgoing stream to another.
-    pub(crate) fn on_written(&mut self, end: &SocketEnd, from: u64, to: u64) {
+    /// The program has written from one position of the outgoing stream to another. How far of that may be sent: what
+    /// follows has to be shown first, in another run.
+    pub(crate) fn on_written(&mut self, end: &SocketEnd, from: u64, to: u64) -> u64 {
         if self.look == Look::Waiting && self.origin.outgoing {
             self.join_outgoing(end, from);
         }
         let mut piece = [0; PIECE];
-        let mut at = from;
-        // A ring holds no more, but a program can say anything of what it has written behind a file.
-        let mut most = u64::from(end.send_size());
-        while self.look == Look::On && at < to {
+        let (mut at, mut shown) = (from, 0);
+        while self.look == Look::On && at < to && shown < SHOWN_AT_ONCE {
             let unread = self.unread(self.program()).min(to - at);
             let in_file = end.in_file(at).min(to - at);
-            let beyond = if most == 0 { to - at } else { 0 };
-            let skipped = unread.max(in_file).max(beyond);
+            let skipped = unread.max(in_file);
             if skipped > 0 {
                 self.skip(self.program(), skipped);
                 at += skipped;
             } else {
-                let len = end.until_file(at).min(to - at).min(PIECE as u64).min(most);
-                most -= len;
+                let len = end.until_file(at).min(to - at).min(PIECE as u64);
                 let piece = &mut piece[..len as usize];
                 end.load(at, piece);
                 self.show(self.program(), piece);
                 at += len;
+                shown += len;
             }
         }
+        if self.look == Look::On { at } else { to }
     }
 
     /// What the peer does on this connection.

@@ -27,6 +27,9 @@ use crate::wishes::Wishes;
 /// Extents that one socket may have outstanding.
 const MAX_EXTENTS: usize = (2 * MAX_AHEAD / MIN_EXTENT) as usize;
 
+/// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
+pub(crate) const ACCEPT_RING: u32 = 4096 * 4;
+
 /// A socket. Its slot and rings return to the program when the last reference goes: the program's list, the path's
 /// stage, and messages on their way to the device hold one each.
 pub(crate) struct SocketEnd {
@@ -403,21 +406,20 @@ impl SocketEnd {
         true
     }
 
-    /// True while this slot number waits in the accept queue.
-    pub(crate) fn has_queued(&self, slot: u32) -> bool {
+    /// The slots that wait in the accept queue, as the program has it: any numbers.
+    pub(crate) fn queued(&self) -> impl Iterator<Item = u32> {
         let tail = self.received.get();
-        let entries = u64::from(self.receive_size() / 4);
+        // A socket that does not listen has other things in its ring, and more of them.
+        let entries = u64::from(ACCEPT_RING.min(self.receive_size()) / 4);
         let head =
             self.shared().receive_head.load(Ordering::Acquire).clamp(tail.saturating_sub(entries), tail);
-        (head..tail).any(|entry| {
+        (head..tail).filter_map(move |entry| {
             let ring = self.receive.get();
-            let Some(spans) = self.program.region.ring_spans(ring.offset, ring.size, entry * 4, 4) else {
-                return false;
-            };
+            let spans = self.program.region.ring_spans(ring.offset, ring.size, entry * 4, 4)?;
             let mut bytes = [0; 4];
             // SAFETY: four bytes of our mapping; entries never wrap.
             unsafe { spans[0].copy_to(&mut bytes) };
-            u32::from_le_bytes(bytes) == slot
+            Some(u32::from_le_bytes(bytes))
         })
     }
 

@@ -483,11 +483,17 @@ impl Stage for StreamStage {
             end.signal();
         }
         if written > self.told_written {
-            if let Some(asked) = &mut self.asked {
-                asked.on_written(end, self.told_written, written);
+            let to = match &mut self.asked {
+                Some(asked) => asked.on_written(end, self.told_written, written),
+                None => written,
+            };
+            self.told_written = to;
+            burst.push(Message::control(Control::Written(to)));
+            if to < written {
+                // Nor must the end overtake it.
+                context.more = true;
+                requests &= slot_request::ABORT;
             }
-            self.told_written = written;
-            burst.push(Message::control(Control::Written(written)));
         }
         let consumed = end.read_consumed();
         if consumed > self.told_consumed {
@@ -559,7 +565,7 @@ impl Stage for StreamStage {
 }
 
 /// Tells the shim the addresses of a socket.
-pub(super) fn set_addresses(end: &SocketEnd, local: Endpoint, remote: Endpoint) {
+pub(crate) fn set_addresses(end: &SocketEnd, local: Endpoint, remote: Endpoint) {
     let slot = end.shared();
     slot.local_address.store(local.address);
     slot.local_port.store(u32::from(local.port), Ordering::Relaxed);

@@ -249,11 +249,11 @@ pub(super) extern "C" fn recvmmsg(
     // SAFETY: the program vouches for `n` messages, and for its timeout, or passes null.
     let (messages, timeout) =
         unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_ref()) };
-    if timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
+    // As Linux: the time is looked at between messages only.
+    let end = timeout.and_then(deadline_ns);
+    if timeout.is_some() && end.is_none() {
         return finish_int(err(libc::EINVAL));
     }
-    // As Linux: the time is looked at between messages only.
-    let end = timeout.map(|t| real::now_ns() + t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
     let mut done = 0;
     let mut flags_now = flags & !MSG_WAITFORONE;
     for message in messages {

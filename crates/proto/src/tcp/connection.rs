@@ -587,8 +587,14 @@ impl Connection {
         }
     }
 
-    /// `SO_KEEPALIVE` and its times.
+    /// `SO_KEEPALIVE` and its times. A program may have said them without any check: none is less than a second
+    /// (tcp(7)), or the timer would be due again as soon as it has expired.
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Time) {
+        let keepalive = keepalive.map(|times| Keepalive {
+            idle: times.idle.max(LEAST_KEEPALIVE),
+            interval: times.interval.max(LEAST_KEEPALIVE),
+            ..times
+        });
         Arc::make_mut(&mut self.config).keepalive = keepalive;
         self.timers.disarm(Timer::KeepAlive);
         self.arm_keepalive(now);
@@ -789,6 +795,9 @@ const MAX_SIZE: usize = 960;
 /// Echoes have a tick of 1 ms and the peer's delays in them: below this they tell little, beyond it the peer had nothing
 /// to send.
 const LONG_ROUND_TRIPS: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(2);
+
+/// The least of TCP_KEEPIDLE and TCP_KEEPINTVL.
+const LEAST_KEEPALIVE: Duration = Duration::from_secs(1);
 
 /// The least round trip of a path where connections are paced for its length: ten bursts.
 const LONG_PATH: Duration = Duration::from_millis(10);

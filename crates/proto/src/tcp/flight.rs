@@ -18,6 +18,9 @@ use scoutline_base::Time;
 /// More pieces than this are not told apart: what is sent then joins the last one, and counts as sent with it. A window
 /// of 6 MB in segments of 1,448 bytes that were each sent alone has about half as many.
 const MAX_PIECES: usize = 8192;
+/// So many pieces may be as short as they like; more have to hold so many bytes each, on the average.
+const FEW_PIECES: usize = 256;
+const LEAST_AVERAGE: u64 = 512;
 /// An idle connection keeps no more room than this for pieces.
 const IDLE_PIECES: usize = 8;
 
@@ -109,7 +112,7 @@ impl Flight {
     #[inline]
     pub fn on_sent(&mut self, range: Range<u64>, now: Time) {
         self.total += range.end - range.start;
-        let is_full = self.pieces.len() >= MAX_PIECES;
+        let is_full = self.is_full();
         if let Some(last) = self.pieces.back_mut()
             && last.end == range.start
             && !last.lost
@@ -121,6 +124,13 @@ impl Flight {
         }
         let piece = Piece { start: range.start, end: range.end, at: now, again: false, lost: false };
         self.pieces.push_back(piece);
+    }
+
+    /// Who writes single bytes must not have more of our memory than of his ring.
+    #[inline]
+    fn is_full(&self) -> bool {
+        let count = self.pieces.len();
+        count >= MAX_PIECES || count >= FEW_PIECES && self.total < count as u64 * LEAST_AVERAGE
     }
 
     /// All below `una` is acknowledged, and nothing is lost or was selectively acknowledged: when the last of it was

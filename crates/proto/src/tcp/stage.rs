@@ -399,6 +399,9 @@ impl Stage for TcpStage {
         if tally.events.contains(Events::CONNECTED) {
             burst.insert(0, Message::control(Control::Connected));
         }
+        if tally.events.contains(Events::TIME_WAIT) {
+            context.effects.push(Effect::Spare);
+        }
         self.report(&tally, burst, context.now);
         self.transmit(turned, burst, context);
     }

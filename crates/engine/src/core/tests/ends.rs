@@ -65,6 +65,39 @@ fn a_listener_in_the_place_of_another_resets_none_of_its_connections() {
     pair.until("the end", |pair| got_and_ended(pair, client, &mut got, expected));
 }
 
+/// Who opens connections and has them closed takes no place from others.
+#[test]
+fn connections_in_time_wait_make_room() {
+    let (client, server) = wire(15, WireConfig::default());
+    let mut pair = Pair {
+        client: Host::new([10, 0, 0, 2], client, RINGS),
+        server: Host::with([10, 0, 0, 1], server, RINGS, |settings| settings.max_paths = 30),
+        now: Time::from_millis(1),
+    };
+    // Going to the next event would end TIME-WAIT.
+    let settle = |pair: &mut Pair| {
+        for _ in 0..10 {
+            pair.client.settle(pair.now);
+            pair.server.settle(pair.now);
+            pair.now += Duration::from_micros(10);
+        }
+    };
+    let listener = pair.listen(80);
+    for round in 0..60 {
+        let client = pair.connect(80);
+        settle(&mut pair);
+        let server = pair.server.accept(listener);
+        pair.server
+            .request(server.unwrap_or_else(|| panic!("refused in round {round}")), slot_request::CLOSE);
+        settle(&mut pair);
+        pair.client.request(client, slot_request::CLOSE);
+        settle(&mut pair);
+        assert_eq!(pair.client.socket_paths(), 0);
+    }
+    assert_eq!(pair.server.core.counters.paths_refused, 0);
+    assert!(pair.server.socket_paths() > 10, "they wait as long as there is room");
+}
+
 #[test]
 fn a_listener_that_is_shut_down_refuses_and_may_listen_again() {
     let mut pair = Pair::new(14, WireConfig::default());

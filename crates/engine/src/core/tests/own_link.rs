@@ -201,6 +201,45 @@ fn datagrams_among_sockets_of_the_host_and_others() {
     assert_eq!(alone.host.core.paths.iter().filter(|path| sockets(path)).count(), 0, "side paths go too");
 }
 
+/// The paths of a socket without a peer go when it has one, and come back.
+#[test]
+fn a_datagram_socket_with_a_peer_hears_nobody_else() {
+    let mut alone = Alone::new(64 << 10, |_| {});
+    let server = alone.bound(slot_kind::DATAGRAM, 0, 53);
+    let client = alone.bound(slot_kind::DATAGRAM, 0, 54);
+    let paths = |alone: &Alone| alone.host.socket_paths();
+    let before = paths(&alone);
+    // Its peer is beyond the device.
+    assert_eq!(alone.call(call_op::CONNECT, client, [SERVER + 1, 99, 0, 0]), 0);
+    alone.datagram(server, "10.0.0.1", 54, b"from somebody else");
+    alone.host.settle(alone.now);
+    assert_eq!(alone.host.slot(client).receive_tail.load(Ordering::Acquire), 0);
+    for _ in 0..3 {
+        assert_eq!(alone.call(call_op::DISCONNECT, client, [0; 4]), 0);
+        assert_eq!(paths(&alone), before);
+        assert_eq!(alone.call(call_op::CONNECT, client, [SERVER + 1, 99, 0, 0]), 0);
+        assert_eq!(alone.call(call_op::CONNECT, client, [SERVER + 1, 99, 0, 0]), 0, "again, the same");
+    }
+    assert_eq!(alone.call(call_op::DISCONNECT, client, [0; 4]), 0);
+    alone.datagram(server, "10.0.0.1", 54, b"hello");
+    assert_eq!(alone.received(client).1, b"hello");
+}
+
+/// `connect` that is refused changes nothing.
+#[test]
+fn a_datagram_socket_that_is_refused_a_peer_stays_as_it_was() {
+    let mut alone = Alone::new(64 << 10, |_| {});
+    let server = alone.bound(slot_kind::DATAGRAM, 0, 53);
+    let client = alone.bound(slot_kind::DATAGRAM, 0, 54);
+    let full = alone.host.core.paths.len() as u32;
+    alone.host.core.paths.budget().set_limits(full, u64::MAX);
+    assert_eq!(alone.call(call_op::CONNECT, client, [SERVER, 53, 0, 0]), -libc::ENOBUFS);
+    assert_eq!(alone.host.state(client) & slot_state::CONNECTED, 0);
+    assert_eq!(alone.host.slot(client).remote_port.load(Ordering::Relaxed), 0);
+    alone.datagram(server, "10.0.0.1", 54, b"hello");
+    assert_eq!(alone.received(client).1, b"hello");
+}
+
 /// What a hostile program would need: the engine itself reads what is sent here, so a file that shrinks would be a fault
 /// of the daemon.
 #[test]

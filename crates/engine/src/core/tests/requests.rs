@@ -4,6 +4,7 @@ use std::sync::mpsc::channel;
 
 use scoutline_abi::api::{Answer, PathRow};
 use scoutline_proto::request::matcher::{CookieCondition, HeaderCondition, HeaderValue};
+use scoutline_proto::tcp::TcpStage;
 use scoutline_sched::Level;
 
 use super::*;
@@ -525,6 +526,43 @@ fn nobody_pays_who_has_no_such_class() {
         panic!("ps")
     };
     assert!(paths.iter().all(|row| row.class == "default"));
+}
+
+/// A program can write nothing but framing; an answer goes on all the same, and so does its end.
+#[test]
+fn framing_is_read_a_part_at_a_time() {
+    let (client, server) = wire(33, WireConfig::default());
+    let large = |settings: &mut EngineSettings| settings.buffers_grow = false;
+    let mut pair = Pair {
+        client: Host::with([10, 0, 0, 2], client, 4 * RINGS, large),
+        server: Host::with([10, 0, 0, 1], server, 4 * RINGS, large),
+        now: Time::from_millis(1),
+    };
+    change(&mut pair, vec![url("fast", 3, "/fast")]);
+    let (_, client, server) = pair.established(80);
+    let mut asking = Asking { pair, client, server };
+    asking.send(&get("/fast"));
+    let mut answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    answer.extend(b"1\r\nx\r\n".repeat(30_000));
+    answer.extend(b"0\r\n\r\n");
+    let Asking { pair, .. } = &mut asking;
+    assert_eq!(pair.server.write(server, &answer), answer.len());
+    pair.server.request(server, slot_request::CLOSE);
+    let now = pair.now;
+    let core = &mut pair.server.core;
+    core.listen_to_programs(now);
+    let decision = core.schedule.dequeue(now).unwrap();
+    let Entry::Path(id) = decision.entry else { panic!("{decision:?}") };
+    core.run_path(id, &decision, now);
+    let stage = core.paths.get(id).and_then(|path| path.stage::<TcpStage>()).unwrap();
+    let info = stage.connection().unwrap().info();
+    assert!((10_000..70_000).contains(&(info.unsent + info.unacked)), "{info:?}");
+    let mut got = Vec::new();
+    pair.until("the answer and its end", |pair| {
+        got.extend(pair.client.read(client, usize::MAX));
+        pair.client.state(client) & slot_state::PEER_FINISHED != 0
+    });
+    assert!(got == answer, "{} bytes", got.len());
 }
 
 #[test]

@@ -74,7 +74,9 @@ impl HyStart {
         }
         if self.samples >= N_RTT_SAMPLE {
             match self.baseline {
-                None if self.last != u32::MAX && self.current >= self.last + threshold(self.last) => {
+                None if self.last != u32::MAX
+                    && self.current >= self.last.saturating_add(threshold(self.last)) =>
+                {
                     self.baseline = Some(self.current);
                     self.rounds = 0;
                 }
@@ -140,6 +142,14 @@ mod tests {
         round(&mut hystart, &mut una, 10, 40);
         assert_eq!(round(&mut hystart, &mut una, 10, 60), Growth::By(250));
         assert_eq!(round(&mut hystart, &mut una, 10, 40), Growth::By(1_000));
+    }
+
+    /// A peer's echo can tell of any round trip.
+    #[test]
+    fn a_round_trip_of_an_hour_is_only_long() {
+        let (mut hystart, mut una) = (HyStart::default(), 0);
+        round(&mut hystart, &mut una, 10, 4_294_966);
+        assert_eq!(round(&mut hystart, &mut una, 10, 4_294_966), Growth::By(1_000));
     }
 
     #[test]

@@ -399,6 +399,43 @@ fn user_timeout_and_keepalive_end_a_silent_connection() {
     assert_eq!((events, probes), (Events::TIMED_OUT | Events::CLOSED, 2));
 }
 
+/// What a program says is not what the shim would have let through.
+#[test]
+fn keepalive_without_a_pause_ends_its_timer() {
+    let mut connection = established();
+    connection.on_written(10);
+    connection.poll_transmit(ms(10)).unwrap();
+    let none = Duration::ZERO;
+    connection.set_keepalive(Some(Keepalive { idle: none, interval: none, count: 3 }), ms(10));
+    let now = ms(1_010);
+    connection.on_timeout(now);
+    assert!(connection.next_timeout().unwrap() > now);
+}
+
+#[test]
+fn a_closed_connection_gives_up_on_a_window_that_stays_closed() {
+    let mut connection = established();
+    connection.on_written(10);
+    connection.poll_transmit(ms(10)).unwrap();
+    let closed = Header { window: 0, ..segment(1, 11, Flags::ACK) };
+    connection.on_segment(&closed, 0, ms(20));
+    connection.on_written(20);
+    connection.close(ms(20));
+    assert_eq!(connection.poll_transmit(ms(20)), None);
+    let mut probes = 0;
+    while connection.state() != State::Closed {
+        assert!(probes < 20, "for ever");
+        let now = connection.next_timeout().unwrap();
+        connection.on_timeout(now);
+        while connection.poll_transmit(now).is_some() {
+            probes += 1;
+        }
+        // It is there, and answers.
+        connection.on_segment(&closed, 0, now);
+    }
+    assert_eq!(probes, 8 + 1, "and a reset");
+}
+
 #[test]
 fn resets_and_syns_in_the_window_are_challenged_within_a_limit() {
     let mut connection = established();

@@ -16,7 +16,7 @@ const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(120);
 const MIN_TAIL_PROBE: Duration = Duration::from_millis(10);
 
 impl Connection {
-    /// Handles all that is due at `now`; then call `poll_transmit`.
+    /// Handles all that is due at `now`; then call `poll_transmit`. No timer is armed again for `now`.
     pub fn on_timeout(&mut self, now: Time) -> Events {
         let mut events = Events::empty();
         while let Some(timer) = self.timers.take_due(now) {
@@ -117,6 +117,10 @@ impl Connection {
         self.attempts = self.attempts.saturating_add(1);
         if self.attempts > self.attempt_limit() {
             return self.give_up(false);
+        }
+        if self.orphan && self.probes >= self.config.max_orphan_retransmits {
+            // As Linux's tcp_probe_timer: however well the peer answers, nobody here would end it.
+            return self.give_up(true);
         }
         self.probes = self.probes.saturating_add(1);
         self.probe_now = true;

@@ -182,6 +182,21 @@ static int now_has(int fd, int events) {
     return one.revents;
 }
 
+static int sleeps(pid_t thread) {
+    char name[64], text[512] = "";
+    snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+    int file = open(name, O_RDONLY | O_CLOEXEC);
+    long n = read(file, text, sizeof text - 1);
+    close(file);
+    char *state = n > 0 ? strrchr(text, ')') : NULL;
+    return state && state[2] == 'S';
+}
+
+/* Waits until a thread sleeps in a call. A bounded spin comes before the sleep, so it must sleep again and again. */
+static void await_sleep(pid_t thread) {
+    for (int in_a_row = 0; in_a_row < 5; usleep(10000)) in_a_row = sleeps(thread) ? in_a_row + 1 : 0;
+}
+
 static int option(int fd, int level, int name) {
     int value = -12345;
     socklen_t len = sizeof value;

@@ -460,3 +460,34 @@ CASE(fork_while_others_open_and_close) {
     T(close(fd));
     tell("drain A");
 }
+
+static volatile pid_t reading;
+static void *read_twice(void *given) {
+    int fd = *(int *)given;
+    char byte;
+    NEED(recv(fd, &byte, 1, 0) == 1);
+    reading = gettid();
+    T(recv(fd, &byte, 1, 0));
+    return NULL;
+}
+
+/* What only a call of a thread still holds is no child's: it ends with the call. */
+CASE(closed_while_a_thread_reads) {
+    int fd = accepted("a");
+    pthread_t reader;
+    pthread_create(&reader, NULL, read_twice, &fd);
+    tell("send a w");
+    while (!reading) usleep(1000);
+    await_sleep(reading);
+    T(close(fd));
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    tell("send a x");
+    pthread_join(reader, NULL);
+    tell("read a 1");
+    NEED(kill(child, SIGKILL) == 0);
+    wait_for(child);
+}

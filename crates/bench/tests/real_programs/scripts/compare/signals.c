@@ -18,20 +18,9 @@ struct disturber {
     const char *then;
 };
 
-static int sleeps(pid_t thread) {
-    char name[64], text[512] = "";
-    snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
-    int file = open(name, O_RDONLY | O_CLOEXEC);
-    long n = read(file, text, sizeof text - 1);
-    close(file);
-    char *state = n > 0 ? strrchr(text, ')') : NULL;
-    return state && state[2] == 'S';
-}
-
 static void *disturb(void *given) {
     struct disturber *one = given;
-    /* A bounded spin comes before the sleep, so it must sleep twice running. */
-    for (int in_a_row = 0; in_a_row < 5; usleep(10000)) in_a_row = sleeps(one->id) ? in_a_row + 1 : 0;
+    await_sleep(one->id);
     pthread_kill(one->sleeper, SIGUSR1);
     if (one->then) {
         usleep(50000);

@@ -184,6 +184,24 @@ CASE(connect_refused_without_blocking) {
     T(connect(fd, ADDRESS(to)));
 }
 
+CASE(connect_again_in_an_epoll) {
+    int port = closed_port(), fd = T(stream()), set = T(epoll_create1(0));
+    nonblock(fd);
+    struct sockaddr_in to = name_of(peer, port);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.u32 = 7}, got = {0};
+    T(connect(fd, ADDRESS(to)));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    T(epoll_wait(set, &got, 1, SOON_MS));
+    out("%#x %u", got.events, got.data.u32);
+    T(connect(fd, ADDRESS(to)));
+    struct sockaddr_in other = name_of(peer, atoi(tell("listen L")));
+    T(connect(fd, ADDRESS(other)));
+    got = (struct epoll_event){0};
+    while (!(got.events & EPOLLOUT) || got.events & EPOLLHUP) NEED(epoll_wait(set, &got, 1, SOON_MS) == 1);
+    out("%#x %u", got.events, got.data.u32);
+    T(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+}
+
 CASE(connect_without_blocking) {
     struct sockaddr_in to = name_of(peer, atoi(tell("listen L"))), name;
     socklen_t len = sizeof name;

@@ -159,4 +159,29 @@ CASE(urgent_signals_the_owner) {
     out("signals %d", signals);
 }
 
+/* A child that has the socket, uses it and closes it takes the owner from nobody. */
+CASE(urgent_signals_the_owner_when_a_child_has_closed) {
+    int fd = accepted("a");
+    struct sigaction action = {.sa_handler = on_urgent, .sa_flags = SA_RESTART};
+    sigaction(SIGURG, &action, 0);
+    T(fcntl(fd, F_SETOWN, getpid()));
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        char room;
+        close(fd);
+        /* It sleeps as well as anybody. */
+        int other = accepted("b");
+        tell("send b x");
+        _exit(recv(other, &room, 1, 0) == 1 && room == 'x' ? 0 : 1);
+    }
+    NEED(waitpid(child, &status, 0) == child);
+    out("child %d", status);
+    signals = 0;
+    tell("urgent a X");
+    await_urgent(fd);
+    for (int n = 0; !signals && n < 1000; n++) usleep(1000);
+    out("signals %d", signals);
+}
+
 static int started(const char *role) { return role == NULL; }

@@ -1,0 +1,160 @@
+//! The paths of a datagram socket: one with a peer, or for all peers one on each device (ARCHITECTURE.md, "A path has one
+//! family").
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::layout::slot_state;
+use scoutline_base::{Address, Endpoint, PathId, Time};
+use scoutline_path::{Attributes, DropReason, Name, Value};
+use scoutline_proto::bindings::ClassIndex;
+use scoutline_proto::ip6::DUAL;
+use scoutline_wire::ipv4::PROTOCOL_UDP as UDP;
+
+use super::Core;
+use super::calls::{Errno, errno_of, socket_attributes};
+use super::paths::flow_key;
+use crate::scheduling::{Asks, Stands};
+use crate::socket::{SIDE, Sizes, SocketEnd, set_addresses};
+use crate::wishes::Granted;
+
+impl Core {
+    /// Gives a bound datagram socket the path for this peer, or for all.
+    pub(super) fn connect_datagram(
+        &mut self,
+        end: &Rc<SocketEnd>,
+        remote: Option<Endpoint>,
+        scope: u32,
+        now: Time,
+    ) -> Result<(), Errno> {
+        let Some((_, bound)) = end.bound.get() else { return Err(libc::EINVAL) };
+        let net = match remote {
+            Some(remote) => self.routing.towards(remote.address, scope)?,
+            None => self.places_of(end, bound).first().ok_or(libc::EADDRNOTAVAIL)?.0,
+        };
+        let address = match remote {
+            Some(remote) => self.source_towards(net, bound.address, remote.address),
+            // Without IPv6 on that net there is only IPv4.
+            None if !self.covers(net, bound) => Some(Address::UNSPECIFIED_V4),
+            None if self.is_for_many(bound.address) => Some(bound.address.unspecified()),
+            None => Some(bound.address),
+        };
+        let address = address.ok_or(libc::EADDRNOTAVAIL)?;
+        if remote.is_some_and(|remote| remote.address.is_v4() != address.is_v4()) {
+            return Err(libc::ENETUNREACH);
+        }
+        let local = Endpoint::new(address, bound.port);
+        let key = remote.map(|remote| flow_key(net, UDP, local, remote));
+        let taken = key.and_then(|key| self.flows.lookup(&key));
+        if taken.is_some_and(|by| Some(by) != end.path.get()) {
+            return Err(libc::EADDRINUSE);
+        }
+        let about = key.unwrap_or_else(|| self.place_key(net, UDP, bound));
+        let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
+        let Granted { class, stands, .. } = self.granted(ruled, end);
+        // What it was promised for the path that it has stands against the one that it asks for.
+        let has = end.path.get().and_then(|old| self.booked(old));
+        let admitted = if end.receive_size() == 0 {
+            self.admit(&class, stands.asks)
+        } else if end.fits(&class.memory) {
+            self.promises.admit(&class, stands.asks, has)
+        } else {
+            Err(DropReason::MemoryLimit)
+        };
+        self.refuse(admitted, class.number)?;
+        if !end.ensure_rings(Sizes::configured(&self.settings).datagram(), &class.memory) {
+            return Err(libc::ENOBUFS);
+        }
+        let mut attributes = socket_attributes(end, UDP, local, remote);
+        if remote.is_none() && end.places(local).count() > 1 {
+            attributes.set(Name::Other(DUAL), Value::Number(1));
+        }
+        let id = self.exchange_datagram_path(end, net, attributes, (class.number, stands))?;
+        end.move_charge(&class.memory);
+        end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
+        end.set_mtu(self.mtu_towards(net, remote.map(|remote| remote.address), now));
+        self.note_origin(id, None, &end.program.facts);
+        if let Some(key) = key {
+            self.bind_flow(id, key);
+            return Ok(());
+        }
+        // What it is bound to may be a group, which its path cannot send from.
+        end.shared().local_address.store(bound.address);
+        self.listen_for_datagrams(end, net, bound, (class.number, id));
+        self.make_side_paths(end, net, bound)
+    }
+
+    /// Makes a path in the place of those that a datagram socket has. If it cannot be made, they and what the program
+    /// is told of them stay.
+    fn exchange_datagram_path(
+        &mut self,
+        end: &Rc<SocketEnd>,
+        net: usize,
+        attributes: Attributes,
+        place: (ClassIndex, Stands),
+    ) -> Result<PathId, Errno> {
+        let slot = end.shared();
+        let was_connected = slot.state.load(Ordering::Relaxed) & slot_state::CONNECTED;
+        let [local, remote] =
+            [(&slot.local_address, &slot.local_port), (&slot.remote_address, &slot.remote_port)]
+                .map(|(address, port)| Endpoint::new(address.load(), port.load(Ordering::Relaxed) as u16));
+        end.clear_state(slot_state::CONNECTED);
+        let made = self.make_path(net, "SOCKET", attributes, place);
+        let id = made.map_err(|error| {
+            set_addresses(end, local, remote);
+            end.clear_state(slot_state::CONNECTED);
+            end.add_state(was_connected);
+            errno_of(&error)
+        })?;
+        // With it go those on the other devices.
+        if let Some(old) = end.path.get() {
+            self.destroy(old);
+        }
+        end.path.set(Some(id));
+        Ok(id)
+    }
+
+    fn listen_for_datagrams(
+        &self,
+        end: &SocketEnd,
+        net: usize,
+        bound: Endpoint,
+        (class, id): (ClassIndex, PathId),
+    ) {
+        for (_, place) in self.places_of(end, bound).into_iter().filter(|(at, _)| *at == net) {
+            self.nets[net].udp.listen(place, class, id);
+        }
+    }
+
+    /// A datagram socket without a peer has a path on every net that its address is on; `first` has one already, which
+    /// reads the socket's ring and hands on what leaves elsewhere.
+    fn make_side_paths(&mut self, end: &Rc<SocketEnd>, first: usize, bound: Endpoint) -> Result<(), Errno> {
+        let mut nets: Vec<usize> = self.places_of(end, bound).into_iter().map(|(net, _)| net).collect();
+        nets.dedup();
+        for net in nets.into_iter().filter(|&net| net != first) {
+            let about = self.place_key(net, UDP, bound);
+            let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
+            let Granted { class, stands, .. } = self.granted(ruled, end);
+            // What is promised is promised to the first.
+            let stands = Stands { asks: Asks::Level, ..stands };
+            let local = if self.is_for_many(bound.address) {
+                Endpoint::new(bound.address.unspecified(), bound.port)
+            } else if self.covers(net, bound) {
+                bound
+            } else {
+                Endpoint::new(Address::UNSPECIFIED_V4, bound.port)
+            };
+            let mut attributes =
+                socket_attributes(end, UDP, local, None).with(Name::Other(SIDE), Value::Number(1));
+            if end.places(local).count() > 1 {
+                attributes.set(Name::Other(DUAL), Value::Number(1));
+            }
+            let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
+            let id = made.map_err(|error| errno_of(&error))?;
+            end.side_paths.borrow_mut().push(id);
+            self.note_origin(id, None, &end.program.facts);
+            self.listen_for_datagrams(end, net, bound, (class.number, id));
+        }
+        Ok(())
+    }
+}
