@@ -5,9 +5,15 @@
 //!
 //!   important by source and port ──────────────────────────────────────────► pass
 //!   else: its flow had `flow_limit` packets in this window ────────────────► drop
-//!         all of these together had `total_limit`; SYNs have their own ────► drop
+//!         all of these together had `total_limit` ────────────────────────► drop
+//!         a SYN, and SYNs had as much, and it did not come before ────────► drop
 //!         else ────────────────────────────────────────────────────────────► pass
 //! ```
+//! SYNs are counted apart, or a flood of them would take from connections that stand. And one that was dropped passes when
+//! it comes again, as those of real clients do after a second (RFC 6298 §2), within the same limit: forged ones are
+//! drawn anew. What is remembered of a SYN is 32 bits in one of two million places; at a million a second three in five
+//! are there after a second.
+//!
 //! A flow is a source with both ports, or rather one of 4,096 buckets that these fall into: memory and time are the same
 //! whatever comes. Limits hold for each core that receives. A window is 2^20 ns (1.05 ms); counting anew in each
 //! needs no division. What is not IP is one flow; so are later fragments of one source, and of IPv6 all from one source
@@ -39,7 +45,15 @@ const TOTAL: u32 = BUCKETS;
 const DROPPED: u32 = BUCKETS + 1;
 /// SYNs are counted in place of [`TOTAL`] here: a flood of them takes nothing from connections that stand.
 const SYNS: u32 = BUCKETS + 2;
-const ENTRIES: u32 = BUCKETS + 3;
+/// And here those of them that come again.
+const AGAIN: u32 = BUCKETS + 3;
+const ENTRIES: u32 = BUCKETS + 4;
+/// Places where SYNs that were dropped are remembered, a power of two: 16 MiB while a flood lasts.
+const REMEMBERED: u32 = 1 << 21;
+/// Where on the stack: the key of a look-up, the flow's whole hash, and a SYN's sequence number.
+const KEY_AT: i16 = -4;
+const HASH_AT: i16 = -8;
+const SEQUENCE_AT: i16 = -12;
 /// log2 of a window in nanoseconds.
 const WINDOW_SHIFT: i32 = 20;
 /// More rules than this are not compared: a program has to stay short. The rest counts as ordinary.
@@ -86,8 +100,23 @@ pub enum Mode {
 pub struct Policer {
     /// The link keeps the program; closing it detaches.
     link: OwnedFd,
-    buckets: OwnedFd,
+    maps: Maps,
     mode: Mode,
+}
+
+/// What a program remembers.
+#[derive(Debug)]
+struct Maps {
+    /// Counts in the windows, by core.
+    buckets: OwnedFd,
+    /// SYNs that were dropped.
+    seen: OwnedFd,
+}
+
+impl Maps {
+    fn new() -> io::Result<Maps> {
+        Ok(Maps { buckets: sys::per_core_array(ENTRIES)?, seen: sys::array(REMEMBERED)? })
+    }
 }
 
 impl Policer {
@@ -97,15 +126,15 @@ impl Policer {
     /// # Errors
     /// What is missing, or somebody else's XDP program is there: see [`AttachError`].
     pub fn attach(ifindex: u32, exempt: &[Exempt], limits: Limits) -> Result<Policer, AttachError> {
-        let buckets = sys::per_core_array(ENTRIES).map_err(|error| AttachError::at("load", error))?;
+        let maps = Maps::new().map_err(|error| AttachError::at("load", error))?;
         let program =
-            load(&program(&buckets, exempt, limits)).map_err(|error| AttachError::at("load", error))?;
+            load(&program(&maps, exempt, limits)).map_err(|error| AttachError::at("load", error))?;
         let attach = |flags| sys::link(program.as_fd(), ifindex, sys::BPF_XDP, flags);
         let (link, mode) = match attach(DRIVER_MODE) {
             Ok(link) => (link, Mode::Native),
             Err(_) => (attach(SKB_MODE).map_err(|error| AttachError::at("attach", error))?, Mode::Generic),
         };
-        Ok(Policer { link, buckets, mode })
+        Ok(Policer { link, maps, mode })
     }
 
     /// Where it hangs.
@@ -117,7 +146,7 @@ impl Policer {
     /// its receive side to come to rest.
     pub fn detach(self) -> u64 {
         drop(self.link);
-        count(&self.buckets).unwrap_or(0)
+        count(&self.maps.buckets).unwrap_or(0)
     }
 
     /// Packets that it has dropped.
@@ -125,7 +154,7 @@ impl Policer {
     /// # Errors
     /// As the kernel says.
     pub fn dropped(&self) -> io::Result<u64> {
-        count(&self.buckets)
+        count(&self.maps.buckets)
     }
 }
 
@@ -160,15 +189,18 @@ const TCP: i32 = 6;
 
 /// Registers: r3 source, or what is made of it, r4 the entry that counts all of its kind, r5 ports, r6 packet, r7 its end
 /// and then r4, r8 transport header and then the window, r9 the flow's hash.
-fn program(buckets: &OwnedFd, exempt: &[Exempt], limits: Limits) -> Vec<Instruction> {
+fn program(maps: &Maps, exempt: &[Exempt], limits: Limits) -> Vec<Instruction> {
+    let buckets = &maps.buckets;
     let mut program = Program::default();
     let (pass, drop, count) = (program.label(), program.label(), program.label());
-    let (v6, known) = (program.label(), program.label());
+    let (v6, known, over) = (program.label(), program.label(), program.label());
     program
         .load(Word, 6, 1, 0)
         .load(Word, 7, 1, 4)
         .double(Move, 9, K(0))
         .double(Move, 4, K(TOTAL as i32))
+        .store(Word, 10, HASH_AT, 9)
+        .store(Word, 10, SEQUENCE_AT, 9)
         .double(Move, 2, R(6))
         .double(Add, 2, K(ETHERNET_LEN))
         .jump_if(2, Above, R(7), count)
@@ -206,6 +238,7 @@ fn program(buckets: &OwnedFd, exempt: &[Exempt], limits: Limits) -> Vec<Instruct
         .word(Move, 2, R(9))
         .word(ShiftRight, 2, K(15))
         .word(Xor, 9, R(2))
+        .store(Word, 10, HASH_AT, 9)
         .word(And, 9, K(BUCKETS as i32 - 1))
         .place(count)
         .double(Move, 7, R(4))
@@ -213,7 +246,10 @@ fn program(buckets: &OwnedFd, exempt: &[Exempt], limits: Limits) -> Vec<Instruct
         .double(ShiftRight, 0, K(WINDOW_SHIFT))
         .double(Move, 8, R(0));
     police(&mut program, buckets, R(9), limits.flow, (pass, drop));
-    police(&mut program, buckets, R(7), limits.total, (pass, drop));
+    police(&mut program, buckets, R(7), limits.total, (pass, over));
+    program.jump(pass).place(over).jump_if(7, NotEqual, K(SYNS as i32), drop);
+    look_again(&mut program, &maps.seen, drop);
+    police(&mut program, buckets, K(AGAIN as i32), limits.total, (pass, drop));
     program.place(pass).word(Move, 0, K(XDP_PASS)).exit().place(drop);
     let out = program.label();
     find(&mut program, buckets, K(DROPPED as i32))
@@ -269,6 +305,8 @@ fn read_syn(program: &mut Program, known: Label) {
         .load(Byte, 2, 8, FLAGS_AT)
         .double(And, 2, K(FIN_SYN_RST_ACK))
         .jump_if(2, NotEqual, K(SYN), known)
+        .load(Word, 2, 8, 4)
+        .store(Word, 10, SEQUENCE_AT, 2)
         .double(Move, 4, K(SYNS as i32));
 }
 
@@ -354,14 +392,29 @@ fn pass_ports(program: &mut Program, rule: &Exempt, (pass, next): (Label, Label)
     program.jump(pass).place(next);
 }
 
+/// Goes on with a SYN that came before; else remembers it and goes to `drop`.
+fn look_again(program: &mut Program, seen: &OwnedFd, drop: Label) {
+    let again = program.label();
+    program.load(Word, 9, 10, HASH_AT).word(Move, 3, R(9)).word(And, 3, K(REMEMBERED as i32 - 1));
+    find(program, seen, R(3))
+        .jump_if(0, Equal, K(0), drop)
+        .load(Word, 1, 10, SEQUENCE_AT)
+        .word(Xor, 1, R(9))
+        .load(Word, 2, 0, 0)
+        .jump_if(2, Equal, R(1), again)
+        .store(Word, 0, 0, 1)
+        .jump(drop)
+        .place(again);
+}
+
 /// r0 = the entry of this number.
-fn find<'a>(program: &'a mut Program, buckets: &OwnedFd, entry: Operand) -> &'a mut Program {
+fn find<'a>(program: &'a mut Program, map: &OwnedFd, entry: Operand) -> &'a mut Program {
     program
         .word(Move, 2, entry)
-        .store(Word, 10, -4, 2)
+        .store(Word, 10, KEY_AT, 2)
         .double(Move, 2, R(10))
-        .double(Add, 2, K(-4))
-        .map(1, buckets.as_raw_fd())
+        .double(Add, 2, K(i32::from(KEY_AT)))
+        .map(1, map.as_raw_fd())
         .call(sys::BPF_FUNC_MAP_LOOKUP_ELEM)
 }
 

@@ -1,7 +1,6 @@
 //! The kernel itself runs the program on packets that are made here (`BPF_PROG_TEST_RUN`).
 
-use super::{ENTRIES, Exempt, Limits, XDP_DROP, XDP_PASS, count, load, program};
-use crate::sys;
+use super::{Exempt, Limits, Maps, XDP_DROP, XDP_PASS, count, load, program};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
@@ -21,7 +20,7 @@ struct TestRun {
 
 struct Bench {
     program: OwnedFd,
-    buckets: OwnedFd,
+    maps: Maps,
     started: Instant,
 }
 
@@ -35,15 +34,15 @@ impl Bench {
             libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
             assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
         }
-        let buckets = match sys::per_core_array(ENTRIES) {
+        let maps = match Maps::new() {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 eprintln!("not run: no permission to load eBPF programs");
                 return None;
             }
             made => made.unwrap(),
         };
-        let program = load(&program(&buckets, exempt, limits)).expect("the verifier takes it");
-        Some(Bench { program, buckets, started: Instant::now() })
+        let program = load(&program(&maps, exempt, limits)).expect("the verifier takes it");
+        Some(Bench { program, maps, started: Instant::now() })
     }
 
     fn verdict(&self, packet: &[u8]) -> i32 {
@@ -110,7 +109,7 @@ fn a_flow_has_its_limit_and_others_go_on() {
     let flood = 3000;
     let passed = bench.passed((0..flood).map(|_| udp([10, 0, 0, 2], 7, 9)));
     assert!((20..=20 * bench.windows()).contains(&passed), "{passed} of {} windows", bench.windows());
-    assert_eq!(count(&bench.buckets).unwrap(), flood - passed, "what was dropped is counted");
+    assert_eq!(count(&bench.maps.buckets).unwrap(), flood - passed, "what was dropped is counted");
     // Another flow is held back by the limit of all alone, of which the first could take a fifth.
     assert_eq!(bench.verdict(&udp([10, 0, 0, 3], 7, 9)), XDP_PASS);
 }
@@ -150,6 +149,26 @@ fn syns_have_a_limit_of_their_own() {
             let passed = bench.passed((5000..5050u16).map(|port| tcp(v6, port, others)));
             assert_eq!(passed, 50, "flags {others:#x} beside a flood of {flood:#x}, IPv6: {v6}");
         }
+    }
+}
+
+/// What a real client does: it sends the same SYN again.
+#[test]
+fn a_syn_that_comes_again_passes() {
+    for v6 in [false, true] {
+        let Some(bench) = Bench::new(&[], LIMITS) else { return };
+        let syn = |port: u16, sequence: u8| {
+            let mut frame = tcp(v6, port, 0x02);
+            frame[if v6 { 54 } else { 34 } + 7] = sequence;
+            frame
+        };
+        let dropped: Vec<u16> = (0..4000).filter(|&port| bench.verdict(&syn(port, 1)) == XDP_DROP).collect();
+        assert!(dropped.len() > 500, "{}", dropped.len());
+        let again = bench.passed(dropped[..50].iter().map(|&port| syn(port, 1)));
+        assert_eq!(again, 50, "IPv6: {v6}");
+        // Within a limit of their own.
+        let many = bench.passed((0..40).flat_map(|_| dropped[50..100].iter().map(|&port| syn(port, 1))));
+        assert!((50..=208 * bench.windows()).contains(&many), "{many}");
     }
 }
 
