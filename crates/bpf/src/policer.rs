@@ -395,7 +395,12 @@ fn pass_ports(program: &mut Program, rule: &Exempt, (pass, next): (Label, Label)
 /// Goes on with a SYN that came before; else remembers it and goes to `drop`.
 fn look_again(program: &mut Program, seen: &OwnedFd, drop: Label) {
     let again = program.label();
-    program.load(Word, 9, 10, HASH_AT).word(Move, 3, R(9)).word(And, 3, K(REMEMBERED as i32 - 1));
+    // The upper bits of a product depend on all of the hash.
+    program.load(Word, 9, 10, HASH_AT).word(Move, 3, R(9)).word(Multiply, 3, K(0x9e37_79b1_u32 as i32)).word(
+        ShiftRight,
+        3,
+        K((u32::BITS - REMEMBERED.ilog2()) as i32),
+    );
     find(program, seen, R(3))
         .jump_if(0, Equal, K(0), drop)
         .load(Word, 1, 10, SEQUENCE_AT)

