@@ -5,7 +5,8 @@
 //! long, is the neighbour cache's matter ([`crate::neighbour`]); what a host knows beside its neighbours is
 //! [`crate::ip6::Host6`].
 //!
-//! Left out on purpose: no nonces in probes (RFC 7527), and no advertisements as a router (RFC 4861 §6.2).
+//! Left out on purpose: the groups of our own addresses' solicitations are reported in version 2 alone, once, and to
+//! queries at once; no nonces in probes (RFC 7527); no advertisements as a router (RFC 4861 §6.2).
 
 mod module;
 mod stage;

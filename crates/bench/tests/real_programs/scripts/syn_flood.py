@@ -1,6 +1,6 @@
 # A connection that stands, and new ones, while SYNs from forged addresses come as fast as can be.
 # Arguments: address, port, the command that floods. Prints what it saw as JSON.
-import json, socket, struct, subprocess, sys, time
+import json, socket, subprocess, sys, threading, time
 
 address, port, flood = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 TIMESTAMPS, SACK, WINDOW_SCALE = 1, 2, 4
@@ -42,8 +42,9 @@ ask(standing)
 alone = rate(standing, 1)
 flooder = subprocess.Popen(flood, stdout=subprocess.PIPE)
 assert flooder.stdout.readline() == b"sending\n"
+# What else it says would fill the pipe in the end.
+threading.Thread(target=flooder.stdout.read, daemon=True).start()
 rate(standing, 1)  # until it is known for a flood
-before = time.monotonic()
 flooded = rate(standing, 3)
 took, options = [], []
 for _ in range(4):
