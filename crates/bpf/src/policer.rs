@@ -208,27 +208,10 @@ fn program(maps: &Maps, exempt: &[Exempt], limits: Limits) -> Vec<Instruction> {
         .jump_if(2, Equal, K(i32::from(0x86dd_u16.to_be())), v6)
         .jump_if(2, NotEqual, K(i32::from(0x0800_u16.to_be())), count);
     read_flow4(&mut program, count);
-    let rules = exempt.iter().take(MAX_RULES);
-    for rule in rules.clone() {
-        match rule.source {
-            IpAddr::V4(source) => pass_exempt4(&mut program, (source, rule.prefix_len), rule, pass),
-            IpAddr::V6(_) if rule.prefix_len == 0 => {
-                pass_exempt4(&mut program, (Ipv4Addr::UNSPECIFIED, 0), rule, pass);
-            }
-            IpAddr::V6(_) => {}
-        }
-    }
+    pass_exempt(&mut program, exempt, true, pass);
     program.jump(known).place(v6);
     read_flow6(&mut program, count);
-    for rule in rules {
-        match rule.source {
-            IpAddr::V6(source) => pass_exempt6(&mut program, (source, rule.prefix_len), rule, pass),
-            IpAddr::V4(_) if rule.prefix_len == 0 => {
-                pass_exempt6(&mut program, (Ipv6Addr::UNSPECIFIED, 0), rule, pass);
-            }
-            IpAddr::V4(_) => {}
-        }
-    }
+    pass_exempt(&mut program, exempt, false, pass);
     program
         .place(known)
         .word(Move, 9, R(3))
@@ -346,6 +329,19 @@ fn read_flow6(program: &mut Program, other: Label) {
         .double(Add, 8, K(PORTS_AT));
     read_syn(program, known);
     program.place(known);
+}
+
+/// The rules of one family, and those of both.
+fn pass_exempt(program: &mut Program, exempt: &[Exempt], v4: bool, pass: Label) {
+    for rule in exempt.iter().take(MAX_RULES) {
+        match rule.source {
+            IpAddr::V4(source) if v4 => pass_exempt4(program, (source, rule.prefix_len), rule, pass),
+            IpAddr::V6(source) if !v4 => pass_exempt6(program, (source, rule.prefix_len), rule, pass),
+            _ if rule.prefix_len > 0 => {}
+            _ if v4 => pass_exempt4(program, (Ipv4Addr::UNSPECIFIED, 0), rule, pass),
+            _ => pass_exempt6(program, (Ipv6Addr::UNSPECIFIED, 0), rule, pass),
+        }
+    }
 }
 
 fn pass_exempt4(program: &mut Program, (source, prefix_len): (Ipv4Addr, u8), rule: &Exempt, pass: Label) {
