@@ -7,9 +7,9 @@ use std::time::Duration;
 use scoutline_base::Time;
 use scoutline_path::{Body, Facts, Message};
 use scoutline_proto::ip6::{Host6, Host6Config};
-use scoutline_proto::{arp, nd};
+use scoutline_proto::neighbour::{Cache, Claim, Found};
 use scoutline_ring::Block;
-use scoutline_wire::nd::{Advertisement, Prefix, RouterAdvertisement};
+use scoutline_wire::nd::{Prefix, RouterAdvertisement};
 
 use crate::bytes::{Bytes, Target};
 
@@ -25,8 +25,8 @@ const MAX_ADDRESSES: usize = 16;
 
 /// Both caches, and the messages that wait in each.
 struct Link {
-    arp: arp::Cache,
-    nd: nd::Cache,
+    arp: Cache,
+    nd: Cache,
     host: Host6,
     now: Time,
     next: u16,
@@ -50,8 +50,8 @@ pub fn run(data: &[u8]) {
     let mut bytes = Bytes::new(data);
     let config = Host6Config { autoconfigure: bytes.u8() & 1 == 0, ..Host6Config::default() };
     let mut link = Link {
-        arp: arp::Cache::default(),
-        nd: nd::Cache::default(),
+        arp: Cache::default(),
+        nd: Cache::default(),
         host: Host6::new(Some(&config), [2, 0, 0, 0, 0, 1], 1500, 7),
         now: Time::from_millis(1),
         next: 0,
@@ -99,7 +99,7 @@ impl Link {
         match what % 10 {
             0 => self.pass(Duration::from_millis(u64::from(bytes.u16()))),
             1 | 2 => {
-                if let arp::Found::Unknown { .. } = self.arp.find(v4(which), self.now) {
+                if let Found::Unknown { .. } = self.arp.find(v4(which), self.now) {
                     let message = self.message();
                     self.waiting[0].push(number(&message));
                     let back = self.arp.hold(v4(which), message);
@@ -107,7 +107,7 @@ impl Link {
                 }
             }
             3 | 4 => {
-                if let nd::Found::Unknown { .. } = self.nd.find(v6(which), self.now) {
+                if let Found::Unknown { .. } = self.nd.find(v6(which), self.now) {
                     let message = self.message();
                     self.waiting[1].push(number(&message));
                     let back = self.nd.hold(v6(which), message);
@@ -124,14 +124,12 @@ impl Link {
             }
             7 => {
                 let flags = bytes.u8();
-                let said = Advertisement {
-                    router: flags & 1 != 0,
+                let claim = Claim {
+                    link: (flags & 8 != 0).then_some(link),
                     solicited: flags & 2 != 0,
                     overrides: flags & 4 != 0,
-                    target: v6(which),
-                    target_link: (flags & 8 != 0).then_some(link),
                 };
-                let back = self.nd.on_advertisement(&said, self.now);
+                let back = self.nd.on_claim(v6(which), claim, self.now);
                 self.back(1, back);
             }
             8 => self.advertise(which, bytes),

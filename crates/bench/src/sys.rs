@@ -221,16 +221,17 @@ impl FrameSender {
         Ok(FrameSender { fd })
     }
 
-    /// Sends the frame up to `N` times with one system call; how often. One that the receiver has no room for is no error,
-    /// and counts: it ends the call, and is told by the next one if others went before it.
-    pub(crate) fn send_copies<const N: usize>(&self, frame: &[u8]) -> io::Result<u64> {
-        let mut part = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+    /// Sends the frames, or the first of them, with one system call; how many. One that the receiver has no room for is no
+    /// error, and counts: it ends the call, and is told by the next one if others went before it.
+    pub(crate) fn send<const N: usize>(&self, frames: [&[u8]; N]) -> io::Result<u64> {
+        let mut parts = frames
+            .map(|frame| libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() });
         // SAFETY: `mmsghdr` is plain data for which zeros are valid: no address, no control data.
         let mut messages: [libc::mmsghdr; N] = unsafe { mem::zeroed() };
-        for message in &mut messages {
-            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (&raw mut part, 1);
+        for (message, part) in messages.iter_mut().zip(&mut parts) {
+            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
         }
-        // SAFETY: all N messages point to `part`, which points to `frame`; sending only reads them.
+        // SAFETY: each of the N messages points to its part, which points to its frame; sending only reads them.
         let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), N as u32, 0) };
         match check(sent) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => Ok(1),

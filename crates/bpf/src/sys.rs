@@ -28,6 +28,7 @@ pub(crate) const BPF_XDP: u32 = 37;
 /// `BPF_F_XDP_HAS_FRAGS`: the program takes packets of several buffers; Linux 5.18 and later.
 pub(crate) const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 /// `enum bpf_map_type`.
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 /// `bpf_map_lookup_elem` (`__BPF_FUNC_MAPPER`).
 pub(crate) const BPF_FUNC_MAP_LOOKUP_ELEM: i32 = 1;
@@ -156,6 +157,19 @@ pub(crate) fn per_core_array(entries: u32) -> io::Result<OwnedFd> {
         map_type: BPF_MAP_TYPE_PERCPU_ARRAY,
         key_size: 4,
         value_size: 16,
+        max_entries: entries,
+        ..MapCreate::default()
+    };
+    // SAFETY: `attr` is laid out as the command demands and holds no pointer.
+    unsafe { bpf(BPF_MAP_CREATE, &attr) }
+}
+
+/// An array of `entries` values of 4 bytes, which begin as zeros; each takes 8 bytes of memory.
+pub(crate) fn array(entries: u32) -> io::Result<OwnedFd> {
+    let attr = MapCreate {
+        map_type: BPF_MAP_TYPE_ARRAY,
+        key_size: 4,
+        value_size: 4,
         max_entries: entries,
         ..MapCreate::default()
     };

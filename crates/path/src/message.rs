@@ -12,6 +12,17 @@ pub const HEAD_ROOM: usize = 128;
 /// A burst of messages moving one way along a path.
 pub type Burst = Vec<Message>;
 
+/// Hands each packet to `each` and leaves the controls: for a stage at which packets end.
+pub fn take_packets(burst: &mut Burst, mut each: impl FnMut(Message)) {
+    burst.retain_mut(|message| {
+        if let Body::Control(_) = message.body {
+            return true;
+        }
+        each(std::mem::take(message));
+        false
+    });
+}
+
 /// One unit of data on a path.
 ///
 /// Inward (device to program) the packet is `body` and stages move its start past the header that they own.

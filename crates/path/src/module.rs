@@ -18,6 +18,18 @@ pub struct Service {
     pub initialise_first: bool,
 }
 
+impl Service {
+    /// Offers messages to whoever is above, any number of them.
+    pub const fn upper(name: &'static str, kind: ServiceKind) -> Service {
+        Service { name, kind, side: Side::Upper, arity: Arity::Many, initialise_first: false }
+    }
+
+    /// Needs one module below, which is initialised before.
+    pub const fn lower(name: &'static str, kind: ServiceKind) -> Service {
+        Service { name, kind, side: Side::Lower, arity: Arity::One, initialise_first: true }
+    }
+}
+
 /// The types of services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceKind {

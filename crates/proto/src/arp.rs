@@ -1,36 +1,22 @@
 //! ARP (RFC 826): who on the link has which address.
 //!
-//! [`Cache`] is pure. Stages of any path ask it on their way out and leave a message with it when the answer is
-//! not there yet; the ARP path hears the answer and sends what waited. A path that waits drives the cache's
-//! timers itself, so no path depends on another's being run.
+//! The wording of its packets, and the path that hears them. What is known of stations, and for how long, is the
+//! neighbour cache's matter ([`crate::neighbour`]).
 
-mod cache;
 mod module;
 mod stage;
 
-pub use cache::{Cache, Found, Question};
 pub use module::ArpModule;
 pub use stage::ArpStage;
 
 use scoutline_base::Address;
-use scoutline_path::{Account, Checksum, DropReason, Effect, Facts, FlowKey, Message};
+use scoutline_path::{Checksum, Facts, Message};
 use scoutline_wire::arp::{Operation, PACKET_LEN, Packet};
-use scoutline_wire::{ethernet, icmp};
+use scoutline_wire::ethernet;
 use std::net::Ipv4Addr;
 
 use crate::Interface;
-
-/// Puts the Ethernet header in front of a message that leaves, and moves on what counts from the frame's start.
-#[inline]
-pub(crate) fn encapsulate(
-    message: &mut Message,
-    destination: ethernet::Address,
-    source: ethernet::Address,
-    ethertype: u16,
-) {
-    ethernet::Header { destination, source, ethertype }.emit(message.head.prepend(ethernet::HEADER_LEN));
-    crate::eth::grow_offsets(&mut message.facts, ethernet::HEADER_LEN);
-}
+use crate::eth::encapsulate;
 
 /// A whole frame that carries an ARP packet.
 pub fn frame(interface: &Interface, packet: &Packet, destination: ethernet::Address) -> Message {
@@ -62,28 +48,6 @@ fn question(
     let sender_link = interface.link_address.get();
     let packet = Packet { operation: Operation::Request, sender_link, sender, target_link: [0; 6], target };
     frame(interface, &packet, last.unwrap_or(ethernet::BROADCAST))
-}
-
-/// Drops a message whose neighbour never answered, and tells its path.
-pub(crate) fn on_given_up(
-    interface: &Interface,
-    message: &Message,
-    account: &mut Account,
-    effects: &mut Vec<Effect>,
-) {
-    account.on_drop(DropReason::NoNeighbour);
-    // The head holds what an ICMP error would quote: the IP header and the transport's first bytes.
-    if let Some(quoted) = icmp::Quoted::parse(message.head.as_slice()) {
-        let key = FlowKey {
-            remote: quoted.destination.into(),
-            local: quoted.source.into(),
-            remote_port: quoted.ports.1,
-            local_port: quoted.ports.0,
-            device: interface.device,
-            protocol: quoted.protocol,
-        };
-        effects.push(Effect::Notify(key, crate::icmp::neighbour_missing(&key, message)));
-    }
 }
 
 #[cfg(test)]

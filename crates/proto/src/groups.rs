@@ -9,8 +9,8 @@
 //! queries ─ a random delay ─► current-state report
 //! ```
 //!
-//! Left out on purpose: older routers' state is kept for an interface, not per group, and what remains to be told of a
-//! change is told as the difference to what was told last, which is the sum of the records that §5.1 merges.
+//! Left out on purpose: what is pending stays when the last older router has been silent for long enough (RFC 3376 §7.2.1
+//! would have it cancelled): it is told in the newer words then, and is true.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -143,13 +143,13 @@ struct Group {
     asked: Option<(Time, BTreeSet<Address>)>,
 }
 
-#[derive(Debug)]
+/// What of a change is still to be told (§5.1), so often that one loss does not matter.
+#[derive(Debug, Default)]
 struct Change {
-    /// What was told last before it.
-    excluded: bool,
-    /// The sources that came or went since.
-    touched: BTreeSet<Address>,
-    left: u8,
+    /// Reports that say the mode with all sources.
+    mode_left: u8,
+    /// For each source that came or went, the reports that say so: after those of the mode.
+    sources_left: BTreeMap<Address, u8>,
     due: Time,
 }
 
@@ -210,16 +210,15 @@ impl Groups {
             return;
         }
         let now = &group_state.filter;
-        let moved: Vec<Address> = before.sources.symmetric_difference(&now.sources).copied().collect();
-        let change = group_state.change.get_or_insert_with(|| Change {
-            excluded: before.excludes,
-            touched: BTreeSet::new(),
-            left: 0,
-            due: Time::ZERO,
-        });
-        change.touched.extend(moved);
-        change.left = robustness;
+        let change = group_state.change.get_or_insert_default();
         change.due = Time::ZERO;
+        let moved = before.sources.symmetric_difference(&now.sources);
+        change.sources_left.extend(moved.map(|&source| (source, robustness)));
+        // What says the mode says the sources too. More of them than are told apart are told so.
+        if before.excludes != now.excludes || change.sources_left.len() > MAX_SOURCES {
+            change.mode_left = robustness;
+            change.sources_left.clear();
+        }
     }
 
     /// §3.2: what the interface has to take for all holders together.
@@ -245,10 +244,17 @@ impl Groups {
         if query.robustness != 0 {
             self.robustness = query.robustness.min(MAX_ROBUSTNESS);
         }
+        let age_before = self.age(now);
         if let Some(until) =
             usize::from(query.age).checked_sub(1).and_then(|age| self.older_until.get_mut(age))
         {
             *until = Some(now + QUERY_INTERVAL * u32::from(self.robustness) + query.within);
+        }
+        if self.age(now) != age_before {
+            self.cancel();
+        }
+        if self.age(now) > 0 && query.group.is_none() {
+            return self.on_general_of_old(query.within, now);
         }
         let due = now + self.delay(query.within);
         // 1: it will be answered with the general one that is due earlier.
@@ -277,6 +283,28 @@ impl Groups {
         group.asked = Some((at, sources));
     }
 
+    /// RFC 3376 §7.2.1: other words are spoken from now on, and what was to be said in the former is not.
+    fn cancel(&mut self) {
+        self.general = None;
+        self.groups.retain(|_, group| {
+            (group.change, group.asked) = (None, None);
+            !group.filter.is_none()
+        });
+    }
+
+    /// RFC 2236 §3: each group has a delay of its own, so that one host's answer spares the others theirs.
+    fn on_general_of_old(&mut self, within: Duration, now: Time) {
+        let most = millis(within);
+        for (&address, group) in &mut self.groups {
+            if is_unreported(address) || group.filter.is_none() {
+                continue;
+            }
+            let due = now + Duration::from_millis(u64::from(self.random.below(most)));
+            let earlier = group.asked.as_ref().map_or(due, |(at, _)| due.min(*at));
+            group.asked = Some((earlier, BTreeSet::new()));
+        }
+    }
+
     /// RFC 2236 §3: another host has told an old router of the group, which is enough for both.
     pub fn on_report(&mut self, group: Address, now: Time) {
         if self.age(now) > 0
@@ -293,8 +321,7 @@ impl Groups {
     }
 
     fn delay(&mut self, within: Duration) -> Duration {
-        let most = u32::try_from(within.as_millis()).unwrap_or(u32::MAX).max(1);
-        Duration::from_millis(u64::from(self.random.below(most)))
+        Duration::from_millis(u64::from(self.random.below(millis(within))))
     }
 
     /// When [`Groups::on_timeout`] has work.
@@ -320,11 +347,11 @@ impl Groups {
         self.groups.retain(|&address, group| {
             let mut ends = false;
             if let Some(change) = group.change.as_mut().filter(|change| change.due <= now) {
-                let told = change.records(address, &group.filter);
+                let told = change.next(address, &group.filter);
                 tell(age, address, &group.filter, told, &mut records, &mut reports);
-                change.left = change.left.saturating_sub(1);
                 change.due = now + delay;
-                if change.left == 0 {
+                // RFC 2236 §3: that we have left is said once.
+                if change.is_told() || age > 0 && group.filter.is_none() {
                     group.change = None;
                     ends = group.filter.is_none();
                 }
@@ -346,18 +373,31 @@ impl Groups {
 }
 
 impl Change {
-    /// §5.1: the new mode, or the sources that came and went.
-    fn records(&self, group: Address, now: &Filter) -> Vec<Record> {
+    /// The records of the next report, which counts as sent.
+    fn next(&mut self, group: Address, now: &Filter) -> Vec<Record> {
         let record = |kind, sources: Vec<Address>| Record { kind, group, sources };
-        if now.excludes != self.excluded {
+        if self.mode_left > 0 {
+            self.mode_left -= 1;
             let kind = if now.excludes { RecordKind::ToExclude } else { RecordKind::ToInclude };
             return vec![record(kind, now.sources.iter().copied().collect())];
         }
         let (wanted, others): (Vec<Address>, Vec<Address>) =
-            self.touched.iter().copied().partition(|&source| now.takes(source));
+            self.sources_left.keys().copied().partition(|&source| now.takes(source));
+        self.sources_left.retain(|_, left| {
+            *left = left.saturating_sub(1);
+            *left > 0
+        });
         let records = [record(RecordKind::Allow, wanted), record(RecordKind::Block, others)];
         records.into_iter().filter(|record| !record.sources.is_empty()).collect()
     }
+
+    fn is_told(&self) -> bool {
+        self.mode_left == 0 && self.sources_left.is_empty()
+    }
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1)
 }
 
 /// §5.2: what is so now; asked about some sources, those of them that are wanted.

@@ -6,7 +6,7 @@ mod stage;
 pub use module::{IcmpModule, UNREACHABLE_PATH};
 pub use stage::{IcmpStage, UnreachableStage};
 
-use scoutline_base::Endpoint;
+use scoutline_base::{DeviceId, Endpoint};
 use scoutline_path::{Control, FlowKey, Message, Told};
 use scoutline_wire::{icmp, icmpv6, ipv4};
 
@@ -14,6 +14,18 @@ use crate::errno;
 
 /// The most of a datagram's data that is told to its program when it could not be sent.
 const MAX_TOLD: usize = 512;
+
+/// The flow of ours that an error is about.
+pub(crate) fn flow_of(device: DeviceId, quoted: &icmp::Quoted) -> FlowKey {
+    FlowKey {
+        remote: quoted.destination.into(),
+        local: quoted.source.into(),
+        remote_port: quoted.ports.1,
+        local_port: quoted.ports.0,
+        device,
+        protocol: quoted.protocol,
+    }
+}
 
 /// What a path hears of a message for which no neighbour was found: as if we had sent ourselves the ICMP message, as
 /// Linux does.

@@ -9,9 +9,23 @@ mod stage;
 pub use module::{Icmp6Module, UNREACHABLE_PATH};
 pub use stage::{Icmp6Stage, UnreachableStage};
 
-pub(crate) use stage::{error_message, parse, take_packets};
+pub(crate) use stage::{error_message, parse};
 
+use scoutline_base::DeviceId;
+use scoutline_path::FlowKey;
 use scoutline_wire::{icmp, icmpv6};
+
+/// The flow of ours that an error is about.
+pub(crate) fn flow_of(device: DeviceId, quoted: &icmpv6::Quoted) -> FlowKey {
+    FlowKey {
+        remote: quoted.destination.into(),
+        local: quoted.source.into(),
+        remote_port: quoted.ports.1,
+        local_port: quoted.ports.0,
+        device,
+        protocol: quoted.protocol,
+    }
+}
 
 /// What an error is in the words of ICMP for IPv4: type and code. `None` for those that concern no flow.
 pub(crate) fn as_icmp4(kind: u8, code: u8) -> Option<(u8, u8)> {

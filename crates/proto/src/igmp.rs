@@ -14,7 +14,7 @@ use scoutline_ring::Block;
 use scoutline_wire::{checksum, ethernet, igmp, ipv4};
 
 use crate::Interface;
-use crate::arp::encapsulate;
+use crate::eth::encapsulate;
 use crate::groups::{Record, Report};
 
 /// Records are split among reports of this length, which every link carries.

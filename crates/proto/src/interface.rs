@@ -8,10 +8,10 @@ use scoutline_base::{Address, DeviceId, PathId, Time, V4_PREFIX_LEN};
 use scoutline_path::{Account, Burst, Effect, FlowKey};
 use scoutline_wire::{ethernet, ipv4, ipv6};
 
-use crate::arp::Cache;
 use crate::groups::{self, Groups};
 use crate::ip6::{Host6, Host6Config};
 use crate::limit::TokenBucket;
+use crate::neighbour::{self, Cache};
 use crate::route::{Rank, Route, Routes, Way};
 use crate::{igmp, mld, nd};
 
@@ -21,6 +21,8 @@ const ICMP_ERRORS: (u32, u32) = (1_000, 50);
 const RESETS: (u32, u32) = (1_000, 200);
 /// What the machine's link with itself carries: as much as a datagram's length can tell.
 pub const OWN_LINK_MTU: u16 = u16::MAX;
+/// Bits of an address.
+const ADDRESS_LEN: u8 = 128;
 /// A network without any address: how an interface without IPv4 has its own.
 const NO_ADDRESS: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
@@ -39,8 +41,8 @@ pub struct InterfaceConfig {
     pub gateway: Option<Ipv4Addr>,
     /// IPv6; `None`: there is none here.
     pub ip6: Option<Host6Config>,
-    /// Random: fragments are numbered from there.
-    pub seed: u32,
+    /// Random and secret: what the link may not guess comes from it.
+    pub seed: u64,
     /// Bytes of an IP datagram that the link carries.
     pub mtu: u16,
     /// The device's frames come from this machine (veth, TAP, the memory wire), and their partial checksums with
@@ -128,7 +130,7 @@ pub struct Interface {
     /// Addresses, routers and path MTUs of IPv6.
     pub ip6: Host6,
     /// Link addresses of neighbours that speak IPv6.
-    pub neighbours6: RefCell<nd::Cache>,
+    pub neighbours6: RefCell<Cache>,
     /// The groups of IPv4 that sockets are in here.
     pub groups: RefCell<Groups>,
     /// Those of IPv6.
@@ -156,7 +158,7 @@ impl Interface {
     pub fn own_link(
         device: DeviceId,
         machine: Vec<Rc<Interface>>,
-        seed: u32,
+        seed: u64,
         offload: Offload,
     ) -> Rc<Interface> {
         let config = InterfaceConfig {
@@ -191,8 +193,8 @@ impl Interface {
             neighbours: RefCell::default(),
             ip6,
             neighbours6: RefCell::default(),
-            groups: RefCell::new(Groups::new(u64::from(config.seed) | 1 << 32)),
-            groups6: RefCell::new(Groups::new(u64::from(config.seed) | 2 << 32)),
+            groups: RefCell::new(Groups::new(config.seed ^ 4)),
+            groups6: RefCell::new(Groups::new(config.seed ^ 6)),
             service_paths: ServicePaths::default(),
             address_conflicts: Cell::new(0),
             icmp_errors: RefCell::new(TokenBucket::new(ICMP_ERRORS.0, ICMP_ERRORS.1)),
@@ -216,6 +218,7 @@ impl Interface {
     /// The ways to networks that are not on the link.
     pub fn set_routes(&self, routes: Vec<Route>) {
         *self.routes.borrow_mut() = Routes::new(routes);
+        self.ip6.forget_redirects();
         self.changed();
     }
 
@@ -270,6 +273,12 @@ impl Interface {
         let nowhere = destination.is_unspecified() || destination.is_loopback() || destination.is_multicast();
         if nowhere || !destination.is_v4() && !self.ip6.enabled {
             return None;
+        }
+        // RFC 4861 §8.3: what a router said of this destination goes before what is said of many.
+        if let Some(next_hop) = destination.as_v6().and_then(|destination| self.ip6.redirected(destination)) {
+            let next_hop = Address::from(next_hop);
+            let way = if next_hop == destination { Way::Link } else { Way::Via(next_hop) };
+            return Some((way, (ADDRESS_LEN, u32::MAX)));
         }
         let routes = self.routes.borrow();
         let routed = routes.find(destination).map(|route| (route.way, route.rank()));
@@ -436,6 +445,12 @@ impl Interface {
         }
     }
 
+    /// The neighbours of the family of `address`.
+    #[inline]
+    pub fn neighbours_of(&self, address: Address) -> &RefCell<Cache> {
+        if address.is_v4() { &self.neighbours } else { &self.neighbours6 }
+    }
+
     /// The groups of the family of `group`.
     pub fn groups_of(&self, group: Address) -> &RefCell<Groups> {
         if group.is_v4() { &self.groups } else { &self.groups6 }
@@ -492,8 +507,7 @@ impl Interface {
         self.neighbours.borrow().next_timeout().or(self.neighbours6.borrow().next_timeout()).is_some()
     }
 
-    /// Tells routers of groups, asks again for neighbours that did not answer, and gives up those who never do: what waited for them is
-    /// dropped as `NoNeighbour`, and the paths it came from are told that the host is unreachable.
+    /// Asks again for neighbours that did not answer, probes addresses, asks for routers, and tells them of groups.
     pub fn on_neighbour_timeout(
         &self,
         now: Time,
@@ -501,18 +515,7 @@ impl Interface {
         account: &mut Account,
         effects: &mut Vec<Effect>,
     ) {
-        let given_up = self.neighbours.borrow_mut().on_timeout(now, |question| {
-            out.push(crate::arp::request_frame(self, question.address, question.link));
-        });
-        for message in given_up {
-            crate::arp::on_given_up(self, &message, account, effects);
-        }
-        let given_up = self.neighbours6.borrow_mut().on_timeout(now, |question| {
-            out.push(nd::solicitation_frame(self, question.address, question.link));
-        });
-        for message in given_up {
-            nd::on_given_up(self, &message, account, effects);
-        }
+        neighbour::on_timeout(self, now, out, account, effects);
         self.ip6.on_timeout(now, |task| match task {
             crate::ip6::Task::Probe(address) => {
                 out.push(nd::report_frame(self, address, nd::Report::ToExclude));

@@ -47,9 +47,11 @@ pub mod ip6;
 pub mod limit;
 pub mod mld;
 pub mod nd;
+pub mod neighbour;
 pub mod net;
 pub mod request;
 pub mod route;
+mod siphash;
 pub mod tcp;
 pub mod udp;
 

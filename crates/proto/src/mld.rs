@@ -13,7 +13,7 @@ use scoutline_wire::ipv6::{self, Header, PROTOCOL_ICMPV6};
 use scoutline_wire::{ethernet, icmpv6};
 
 use crate::Interface;
-use crate::arp::encapsulate;
+use crate::eth::encapsulate;
 use crate::groups::{Query, Record, Report};
 use crate::igmp::split;
 
@@ -21,15 +21,17 @@ use crate::igmp::split;
 const ALL_ROUTERS_V2: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 /// Types of version 1 (RFC 2710 §3).
-const REPORT_V1: u8 = 131;
+pub(crate) const REPORT_V1: u8 = 131;
 const DONE_V1: u8 = 132;
-/// A hop-by-hop header with a router alert (RFC 2711), padded.
+/// RFC 2711 §2.1: the packet holds a message of multicast listener discovery.
+const ROUTER_ALERT_MLD: u16 = 0;
+/// A hop-by-hop header with that router alert, padded.
 const ROUTER_ALERT: [u8; 8] = [PROTOCOL_ICMPV6, 0, 5, 2, 0, 0, 1, 0];
 /// Lengths of the queries of version 1, and of version 2 without sources (RFC 3810 §8.1).
-pub(crate) const QUERY_LEN: usize = 24;
+const QUERY_LEN: usize = 24;
 const QUERY_V2_LEN: usize = 28;
 
-/// Reads a query: an ICMPv6 message whose checksum was verified. `None` when it is cut short.
+/// Reads a query: an ICMPv6 message whose checksum was verified. `None` when it is cut short, or of no version (§8.1).
 pub(crate) fn query(bytes: &[u8]) -> Option<Query> {
     let address = |at: usize| -> Option<Address> {
         let octets: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
@@ -37,7 +39,10 @@ pub(crate) fn query(bytes: &[u8]) -> Option<Query> {
     };
     let code = u32::from(u16::from_be_bytes([*bytes.get(4)?, *bytes.get(5)?]));
     let group = Some(address(8)?).filter(|group| !group.is_unspecified());
-    if bytes.len() < QUERY_V2_LEN {
+    if (QUERY_LEN + 1..QUERY_V2_LEN).contains(&bytes.len()) {
+        return None;
+    }
+    if bytes.len() == QUERY_LEN {
         let within = Duration::from_millis(code.into());
         return Some(Query { group, sources: Vec::new(), within, robustness: 0, age: 1 });
     }
@@ -47,6 +52,25 @@ pub(crate) fn query(bytes: &[u8]) -> Option<Query> {
     let sources: Option<Vec<Address>> = (0..count).map(|n| address(QUERY_V2_LEN + 16 * n)).collect();
     let within = Duration::from_millis(millis.into());
     Some(Query { group, sources: sources?, within, robustness: bytes[24] & 7, age: 0 })
+}
+
+/// The group that a listener of version 1 reports (RFC 2710 §3).
+pub(crate) fn reported(bytes: &[u8]) -> Option<Address> {
+    let octets: [u8; 16] = bytes.get(8..QUERY_LEN)?.try_into().ok()?;
+    Some(Ipv6Addr::from(octets).into())
+}
+
+/// Whether a message is one that routers and listeners of this link send (RFC 3810 §6.2, RFC 2710 §3): from a link-local
+/// address, with one hop to go, and with a router alert in `packet`, which is the whole of it.
+pub(crate) fn is_of_link(facts: &Facts, packet: &[u8]) -> bool {
+    let is_local = facts.source.is_some_and(Address::is_link_local);
+    is_local && facts.hop_limit == 1 && ipv6::router_alert(packet) == Some(ROUTER_ALERT_MLD)
+}
+
+/// Where reports come from (RFC 3810 §5.2.13): a link-local address, or none until there is one (RFC 3590).
+pub(crate) fn source(interface: &Interface) -> Ipv6Addr {
+    let source = interface.ip6.source_for(ALL_ROUTERS_V2.into());
+    source.filter(|&source| Address::from(source).is_link_local()).unwrap_or(Ipv6Addr::UNSPECIFIED)
 }
 
 /// The frames that say it.
@@ -84,8 +108,7 @@ fn report_v2(records: &[Record]) -> Vec<u8> {
 }
 
 fn frame(interface: &Interface, kind: u8, rest: [u8; 4], mut bytes: Vec<u8>, to: Ipv6Addr) -> Message {
-    // RFC 3590: from the unspecified address until there is one.
-    let source = interface.ip6.source_for(ALL_ROUTERS_V2.into()).unwrap_or(Ipv6Addr::UNSPECIFIED);
+    let source = source(interface);
     icmpv6::Header { kind, code: 0, rest }.emit(&mut bytes, source, to);
     let facts = Facts { device: interface.device, checksum: Checksum::Complete, ..Facts::default() };
     let len = bytes.len();
@@ -117,7 +140,9 @@ mod tests {
         let first =
             Query { group: None, sources: Vec::new(), within: Duration::from_secs(1), robustness: 0, age: 1 };
         assert_eq!(query(&bytes), Some(first.clone()));
-        bytes.extend([2, 125, 0, 1]);
+        bytes.extend([2, 125]);
+        assert_eq!(query(&bytes), None, "of no version");
+        bytes.extend([0, 1]);
         assert_eq!(query(&bytes), None, "its source is missing");
         let source: Ipv6Addr = "2001:db8::9".parse().unwrap();
         bytes.extend(source.octets());

@@ -1,41 +1,39 @@
 //! Neighbour discovery (RFC 4861) and the addresses that follow from it (RFC 4862): who on the link has which
 //! address, which routers there are, and whether an address of ours is in use already.
 //!
-//! The sibling of ARP: [`Cache`] is pure; stages of any path ask it on their way out and leave a message with it when
-//! the answer is not there yet; the ND path hears the answer and sends what waited. What a host knows beside its
-//! neighbours is [`crate::ip6::Host6`].
+//! The sibling of ARP: the wording of messages, and the path that hears them. What is known of stations, and for how
+//! long, is the neighbour cache's matter ([`crate::neighbour`]); what a host knows beside its neighbours is
+//! [`crate::ip6::Host6`].
 //!
-//! Left out on purpose: redirects are ignored; multicast listener reports are of version 2 alone, and queries are
-//! answered at once; no nonces in probes (RFC 7527).
+//! Left out on purpose: the groups of our own addresses' solicitations are reported in version 2 alone, once, and to
+//! queries at once; no nonces in probes (RFC 7527); no advertisements as a router (RFC 4861 §6.2).
 
-mod cache;
 mod module;
 mod stage;
 
-pub use cache::{Cache, Found, Question};
 pub use module::NdModule;
 pub use stage::NdStage;
 
 use std::net::Ipv6Addr;
 
-use scoutline_path::{Account, Checksum, DropReason, Effect, Facts, FlowKey, Message};
+use scoutline_path::{Checksum, Facts, Message};
 use scoutline_wire::ipv6::{self, HEADER_LEN, Header, PROTOCOL_ICMPV6};
 use scoutline_wire::nd::{self, Advertisement, Solicitation};
 use scoutline_wire::{ethernet, icmpv6};
 
 use crate::Interface;
-use crate::arp::encapsulate;
+use crate::eth::encapsulate;
 
 /// Where a message goes, and as whose.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Course {
     source: Ipv6Addr,
     destination: Ipv6Addr,
     link: ethernet::Address,
 }
 
 /// A whole frame that carries a message of neighbour discovery.
-fn frame(interface: &Interface, way: Way, header: icmpv6::Header, body: &[u8]) -> Message {
+fn frame(interface: &Interface, way: Course, header: icmpv6::Header, body: &[u8]) -> Message {
     let facts = Facts { device: interface.device, checksum: Checksum::Complete, ..Facts::default() };
     let mut message = Message { facts, ..Message::default() };
     let out = message.head.prepend(icmpv6::HEADER_LEN + body.len());
@@ -46,7 +44,7 @@ fn frame(interface: &Interface, way: Way, header: icmpv6::Header, body: &[u8]) -
 }
 
 /// Puts IPv6's and Ethernet's headers in front.
-fn put_header(interface: &Interface, message: &mut Message, way: Way, next_header: u8, hop_limit: u8) {
+fn put_header(interface: &Interface, message: &mut Message, way: Course, next_header: u8, hop_limit: u8) {
     let header = Header {
         traffic_class: 0,
         flow_label: 0,
@@ -60,8 +58,8 @@ fn put_header(interface: &Interface, message: &mut Message, way: Way, next_heade
     encapsulate(message, way.link, interface.link_address.get(), ethernet::TYPE_IPV6);
 }
 
-fn to_group(source: Ipv6Addr, group: Ipv6Addr) -> Way {
-    Way { source, destination: group, link: ethernet::multicast6(group) }
+fn to_group(source: Ipv6Addr, group: Ipv6Addr) -> Course {
+    Course { source, destination: group, link: ethernet::multicast6(group) }
 }
 
 /// The frame that asks for `address`: the group of those who may have it, or the station that had it last (§7.2.2,
@@ -74,7 +72,7 @@ pub fn solicitation_frame(
     let source = interface.ip6.source_for(address.into());
     let source = source.unwrap_or(Ipv6Addr::UNSPECIFIED);
     let way = match last {
-        Some(link) => Way { source, destination: address, link },
+        Some(link) => Course { source, destination: address, link },
         None => to_group(source, nd::solicited_node(address)),
     };
     // §4.3: without an address of our own there is no link address to be told.
@@ -88,7 +86,7 @@ pub fn probe_frame(interface: &Interface, address: Ipv6Addr) -> Message {
     solicit(interface, way, Solicitation { target: address, source_link: None })
 }
 
-fn solicit(interface: &Interface, way: Way, solicitation: Solicitation) -> Message {
+fn solicit(interface: &Interface, way: Course, solicitation: Solicitation) -> Message {
     let mut body = [0; 24];
     let len = solicitation.emit(&mut body);
     let header = icmpv6::Header { kind: nd::NEIGHBOUR_SOLICITATION, code: 0, rest: [0; 4] };
@@ -108,9 +106,9 @@ pub fn router_solicitation_frame(interface: &Interface) -> Message {
 }
 
 /// The frame that says that an address is ours: to who asked, or to all.
-fn advertisement_frame(interface: &Interface, address: Ipv6Addr, way: Way, solicited: bool) -> Message {
+fn advertisement_frame(interface: &Interface, address: Ipv6Addr, way: Course, solicited: bool) -> Message {
     let advertisement = Advertisement {
-        router: false,
+        router: interface.ip6.is_router(),
         solicited,
         overrides: true,
         target: address,
@@ -137,7 +135,7 @@ pub fn report_frame(interface: &Interface, address: Ipv6Addr, why: Report) -> Me
     const ALL_ROUTERS_V2: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
     // RFC 3810 §5: a router alert (RFC 2711), padded.
     const ROUTER_ALERT: [u8; 8] = [PROTOCOL_ICMPV6, 0, 5, 2, 0, 0, 1, 0];
-    let source = interface.ip6.source_for(ALL_ROUTERS_V2.into()).unwrap_or(Ipv6Addr::UNSPECIFIED);
+    let source = crate::mld::source(interface);
     let facts = Facts { device: interface.device, checksum: Checksum::Complete, ..Facts::default() };
     let mut message = Message { facts, ..Message::default() };
     let out = message.head.prepend(icmpv6::HEADER_LEN + 20);
@@ -148,28 +146,6 @@ pub fn report_frame(interface: &Interface, address: Ipv6Addr, why: Report) -> Me
     message.head.prepend(8).copy_from_slice(&ROUTER_ALERT);
     put_header(interface, &mut message, to_group(source, ALL_ROUTERS_V2), ipv6::HOP_BY_HOP, 1);
     message
-}
-
-/// Drops a message whose neighbour never answered, and tells its path.
-pub(crate) fn on_given_up(
-    interface: &Interface,
-    message: &Message,
-    account: &mut Account,
-    effects: &mut Vec<Effect>,
-) {
-    account.on_drop(DropReason::NoNeighbour);
-    // The head holds what an ICMP error would quote: the IP header and the transport's first bytes.
-    if let Some(quoted) = icmpv6::Quoted::parse(message.head.as_slice()) {
-        let key = FlowKey {
-            remote: quoted.destination.into(),
-            local: quoted.source.into(),
-            remote_port: quoted.ports.1,
-            local_port: quoted.ports.0,
-            device: interface.device,
-            protocol: quoted.protocol,
-        };
-        effects.push(Effect::Notify(key, crate::icmp::neighbour_missing(&key, message)));
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use scoutline_path::{
     Service, ServiceKind, Side, Stage, Step, Value, Verdict, View,
 };
 use scoutline_ring::Block;
-use scoutline_wire::nd::Advertisement;
 use scoutline_wire::{checksum, ethernet, icmp, icmpv6, ipv4, ipv6, udp};
 
 use crate::ip6::{AddressState, Host6Config};
@@ -324,16 +323,7 @@ impl Host {
     }
 
     pub(crate) fn know_peer6(&self, address: Ipv6Addr, link: ethernet::Address) {
-        let mut neighbours = self.interface.neighbours6.borrow_mut();
-        neighbours.on_source(address, link, self.now);
-        let said = Advertisement {
-            router: false,
-            solicited: true,
-            overrides: true,
-            target: address,
-            target_link: None,
-        };
-        neighbours.on_advertisement(&said, self.now);
+        self.interface.neighbours6.borrow_mut().learn(address, link, true, self.now);
     }
 
     pub(crate) fn received(&self) -> Vec<Message> {

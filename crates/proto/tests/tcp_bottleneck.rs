@@ -362,11 +362,24 @@ fn ledbat_leaves_the_bottleneck_to_cubic_and_takes_it_back() {
 }
 
 /// What delay cannot tell: CUBIC keeps at least 64 of the 100 ms full, and a flow that has never seen the queue drain
-/// takes those for the path. It still gets far less than its half.
+/// takes those for the path. It still gets far less than its half. How much depends on where in CUBIC's cycle it comes:
+/// with windows that leave in bursts, 0.16 to 0.27 (0.21 on average); paced, as connections on such paths are, 0.18 at most.
 #[test]
-fn behind_a_queue_that_never_drains_ledbat_takes_more_but_less_than_a_third() {
-    let shares = Simulation::new(ACCESS, &[(CUBIC, 0), (LEDBAT, 20)]).shares(40, 140);
-    assert!(shares[1] < 0.33 && shares[0] > 0.67, "{shares:?}");
+fn behind_a_queue_that_never_drains_ledbat_takes_more_but_less_than_a_fourth() {
+    for pacing in [Pacing::Never, Pacing::default()] {
+        let starts = [10, 13, 17, 20, 22, 25, 31];
+        let shares = starts.map(|start_s| {
+            let flows = [(CUBIC, 0), (LEDBAT, start_s)];
+            let mut simulation = Simulation::with(ACCESS, &flows, &Config { pacing, ..config() });
+            let shares = simulation.shares(start_s + 20, start_s + 120);
+            assert!(shares[0] + shares[1] > 0.95, "{pacing:?} from {start_s} s: {shares:?}");
+            shares[1]
+        });
+        let mean = shares.iter().sum::<f64>() / starts.len() as f64;
+        assert!(mean < 0.25, "{pacing:?}: {shares:?}");
+        let most = shares.iter().copied().fold(0.0, f64::max);
+        assert!(pacing == Pacing::Never || most < 0.25, "{pacing:?}: {shares:?}");
+    }
 }
 
 /// The newcomer's fault of RFC 6817: it takes the queue of the first for part of the path.

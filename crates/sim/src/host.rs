@@ -13,7 +13,8 @@ use scoutline_abi::api::{Answer, Request, Stat};
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::Partner;
 use scoutline_engine::{
-    ClassSettings, Command, Driven, EngineSettings, Forward, Host6Config, Pacing, RegionId, TcpSettings,
+    ClassSettings, Command, DeviceSettings, Driven, EngineSettings, Forward, Host6Config, Pacing, RegionId,
+    TcpSettings,
 };
 use scoutline_path::Burst;
 use scoutline_sched::Level;
@@ -63,8 +64,18 @@ pub(crate) fn address4(host: usize, routed: bool) -> Ipv4Addr {
 }
 
 /// And in IPv6.
-pub(crate) fn address6(host: usize) -> Ipv6Addr {
-    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host as u16 + 1)
+pub(crate) fn address6(host: usize, routed: bool) -> Ipv6Addr {
+    let network = if routed { host as u16 } else { 0 };
+    Ipv6Addr::new(0x2001, 0xdb8, network, 0, 0, 0, 0, host as u16 + 1)
+}
+
+/// The router's on the link of this host.
+fn gateway6(host: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0x2001, 0xdb8, host as u16, 0, 0, 0, 0, 0xfe)
+}
+
+fn ip6(address: Ipv6Addr, gateway: Option<Ipv6Addr>) -> Option<Host6Config> {
+    Some(Host6Config { addresses: vec![(address, 64)], gateway, autoconfigure: false })
 }
 
 /// Sets of classes to change between.
@@ -130,17 +141,18 @@ impl Host {
             ..EngineSettings::default()
         };
         let Some(plan) = &self.plan else {
-            let at = |id: u16| model::device(id, Ipv4Addr::new(10, 0, id as u8, 254), PREFIX, None);
+            let at = |id: u16| DeviceSettings {
+                ip6: ip6(gateway6(usize::from(id)), None),
+                ..model::device(id, Ipv4Addr::new(10, 0, id as u8, 254), PREFIX, None)
+            };
             settings.devices = vec![at(0), at(1)];
             let way = |from, to| Forward { from: DeviceId(from), to: DeviceId(to) };
             settings.forwards = vec![way(0, 1), way(1, 0)];
             return settings;
         };
         let mut device = model::device(0, address4(self.number, self.routed), PREFIX, gateway);
-        if !self.routed {
-            let addresses = vec![(address6(self.number), 64)];
-            device.ip6 = Some(Host6Config { addresses, gateway: None, autoconfigure: false });
-        }
+        let gateway = self.routed.then(|| gateway6(self.number));
+        device.ip6 = ip6(address6(self.number, self.routed), gateway);
         device.rate = plan.rate_kbit.map(|rate| BitRate::new(rate * 1000));
         settings.devices = vec![device];
         settings.receive_buffer = plan.receive_buffer;

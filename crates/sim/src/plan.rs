@@ -22,7 +22,7 @@ pub const ECHO_PORT: u16 = 90;
 pub struct Plan {
     /// Everything random that is not in the plan follows from it.
     pub seed: u64,
-    /// A third host between the two passes packets on (IPv4 only).
+    /// A third host between the two passes packets on.
     pub router: bool,
     /// Super-segments cross the wires whole, as between veths.
     pub whole: bool,

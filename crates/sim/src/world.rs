@@ -245,7 +245,7 @@ impl World {
     }
 
     fn address(&self, host: usize, ip6: bool) -> Address {
-        if ip6 { address6(host).into() } else { address4(host, self.routed).into() }
+        if ip6 { address6(host, self.routed).into() } else { address4(host, self.routed).into() }
     }
 
     /// Opens something at a host; while that is off, when it is on again.

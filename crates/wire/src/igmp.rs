@@ -87,7 +87,10 @@ impl Message {
             kind => return Err(ParseError::Kind(kind)),
         }
         // RFC 3376 §7.1: versions are told by length and code.
-        if bytes.len() < QUERY_V3_LEN {
+        if (HEADER_LEN + 1..QUERY_V3_LEN).contains(&bytes.len()) {
+            return Err(need(QUERY_V3_LEN));
+        }
+        if bytes.len() == HEADER_LEN {
             let version = if fixed[1] == 0 { 1 } else { 2 };
             let within =
                 if fixed[1] == 0 { WITHIN_V1 } else { Duration::from_millis(100) * u32::from(fixed[1]) };
@@ -151,6 +154,11 @@ mod tests {
             Message::parse(&message(&third[..12])),
             Err(ParseError::Truncated { got: 12, need: 16 }),
             "its source is missing"
+        );
+        assert_eq!(
+            Message::parse(&message(&third[..10])),
+            Err(ParseError::Truncated { got: 10, need: 12 }),
+            "of no version"
         );
         assert_eq!(parsed(&[0x16, 0, 0, 0, 239, 1, 2, 3]), Message::Report(group));
         let mut bad = message(&third);

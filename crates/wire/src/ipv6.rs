@@ -352,6 +352,23 @@ fn look_at_options(header: &[u8], at: usize) -> Result<(), ExtensionError> {
     Ok(())
 }
 
+/// The value of the router alert (RFC 2711) in the hop-by-hop options of `packet`, if there is one.
+pub fn router_alert(packet: &[u8]) -> Option<u16> {
+    if *packet.get(NEXT_HEADER_AT)? != HOP_BY_HOP {
+        return None;
+    }
+    let len = 8 * (usize::from(*packet.get(HEADER_LEN + 1)?) + 1);
+    let mut options = packet.get(HEADER_LEN + 2..HEADER_LEN + len)?;
+    loop {
+        match options {
+            [OPTION_PAD1, rest @ ..] => options = rest,
+            [OPTION_ROUTER_ALERT, 2, high, low, ..] => return Some(u16::from_be_bytes([*high, *low])),
+            [_, len, rest @ ..] => options = rest.get(usize::from(*len)..)?,
+            _ => return None,
+        }
+    }
+}
+
 /// The address in `bytes` at `at`.
 #[inline]
 pub(crate) fn address_at(bytes: &[u8], at: usize) -> Ipv6Addr {

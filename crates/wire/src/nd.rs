@@ -1,7 +1,6 @@
 //! The messages of neighbour discovery (RFC 4861 §4) and their options, behind the ICMPv6 header.
 //!
-//! Redirects are not read: they are ignored, as RFC 4861 §8.3 lets a host that is configured so. Options that are
-//! not known here are passed over (§4.6).
+//! Options that are not known here are passed over (§4.6).
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -241,6 +240,36 @@ impl RouterAdvertisement {
     }
 }
 
+/// A redirect (§4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The better first hop: a router's address, or the destination itself.
+    pub target: Ipv6Addr,
+    /// For packets that go there.
+    pub destination: Ipv6Addr,
+    /// The target's link address.
+    pub target_link: Option<ethernet::Address>,
+}
+
+impl Redirect {
+    /// Reads a whole ICMPv6 message.
+    ///
+    /// # Errors
+    /// What RFC 4861 §8.1 has a host drop it for, addresses and hop limit apart.
+    pub fn parse(message: &[u8]) -> Result<Redirect, ParseError> {
+        const LEN: usize = HEADER_LEN + 32;
+        let fixed = first::<LEN>(message)?;
+        let target = target_of(message)?;
+        let mut target_link = None;
+        each_option(&message[LEN..], |kind, body| {
+            if kind == OPTION_TARGET_LINK {
+                target_link = link_of(body);
+            }
+        })?;
+        Ok(Redirect { target, destination: address_at(fixed, HEADER_LEN + 16), target_link })
+    }
+}
+
 fn prefix_of(body: &[u8]) -> Prefix {
     let seconds = |at| {
         let s = be32(body, at);
@@ -378,6 +407,24 @@ mod tests {
     }
 
     #[test]
+    fn a_redirect_names_the_better_hop() {
+        let destination = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
+        let mut body = [TARGET.octets(), destination.octets()].concat();
+        let plain = message(REDIRECT, [0; 4], &body);
+        assert_eq!(Redirect::parse(&plain), Ok(Redirect { target: TARGET, destination, target_link: None }));
+        assert_eq!(Redirect::parse(&plain[..39]), Err(ParseError::Truncated { got: 39, need: 40 }));
+        body.extend_from_slice(&[2, 1, 2, 0, 0, 0, 0, 9]);
+        body.extend_from_slice(&[4, 1, 0, 0, 0, 0, 0, 0]); // the packet that went the longer way: passed over
+        let told = Redirect::parse(&message(REDIRECT, [0; 4], &body)).unwrap();
+        assert_eq!(told.target_link, Some(LINK));
+        body.truncate(36);
+        assert_eq!(
+            Redirect::parse(&message(REDIRECT, [0; 4], &[&body[..32], &[2, 0]].concat())),
+            Err(ParseError::Option)
+        );
+    }
+
+    #[test]
     fn prefixes_beyond_the_limit_are_left() {
         let mut body = vec![0; 8];
         for _ in 0..40 {
@@ -395,6 +442,7 @@ mod tests {
             let _ = Solicitation::parse(&bytes);
             let _ = Advertisement::parse(&bytes);
             let _ = RouterAdvertisement::parse(&bytes);
+            let _ = Redirect::parse(&bytes);
         }
     }
 }

@@ -41,6 +41,7 @@ mod requests;
 mod restored;
 mod shares;
 mod successors;
+mod syn_flood;
 mod trap;
 mod web;
 mod wishes;

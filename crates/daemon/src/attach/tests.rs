@@ -2,10 +2,12 @@
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::process::{self, Stdio};
 use std::sync::atomic::Ordering;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -133,6 +135,59 @@ fn a_program_attaches_waits_and_goes() {
     assert!(matches!(bed.engine.next(), Some(Command::RemoveRegion(_))));
     assert!(bed.engine.next().is_none());
     assert_eq!(bed.server.connections().count(), 0);
+}
+
+/// Set for the process that [`what_another_program_calls_itself_is_not_believed`] starts: where it attaches.
+const ATTACH_AT: &str = "SCOUTLINE_TEST_ATTACH_AT";
+
+/// Policy must not rest on what a program says of itself. The other program is this very test, started through the
+/// dynamic loader, whose executable the kernel then shows.
+#[test]
+fn what_another_program_calls_itself_is_not_believed() {
+    let claim = Message::new(kind::ATTACH, scoutline_abi::VERSION).named(b"claims-to-be-nginx");
+    if let Some(path) = std::env::var_os(ATTACH_AT) {
+        let kind = SocketType::SEQPACKET;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_os_str()).unwrap()).unwrap();
+        rustix::net::send(&socket, &claim.to_bytes(), SendFlags::empty()).unwrap();
+        // Until the daemon has looked at us.
+        rustix::net::recv(&socket, &mut [0; MESSAGE_LEN][..], RecvFlags::empty()).unwrap();
+        return;
+    }
+    let mut bed = Bed::new("claim");
+    let loader = loader();
+    let mut other = process::Command::new(&loader)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "attach::tests::what_another_program_calls_itself_is_not_believed"])
+        .env(ATTACH_AT, &bed.path)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for(bed.server.listener().as_fd());
+    bed.server.on_connect();
+    for (_, connection) in bed.server.connections() {
+        wait_for(connection);
+    }
+    bed.turn();
+    let Some(Command::AddRegion { program, pid, .. }) = bed.engine.next() else { panic!("no region") };
+    assert_eq!(pid, other.id());
+    assert_eq!(Some(program.name.as_ref()), loader.file_name().and_then(|name| name.to_str()));
+    assert!(other.wait().unwrap().success());
+}
+
+/// The dynamic loader of this process.
+fn loader() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut files = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).map(PathBuf::from);
+    let is_loader = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("ld-"))
+    };
+    files.find(is_loader).expect("a program that is linked dynamically")
+}
+
+fn wait_for(fd: BorrowedFd<'_>) {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    rustix::event::poll(&mut fds, None).unwrap();
 }
 
 #[test]

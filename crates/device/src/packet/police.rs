@@ -213,7 +213,11 @@ mod tests {
 
     #[test]
     fn a_thread_that_fails_is_not_the_end_of_it() {
-        let exempt = || Exempt { source: [10, 0, 0, 1].into(), prefix_len: 32, local_port: None };
+        let exempt = || Exempt {
+            source: std::net::Ipv4Addr::new(10, 0, 0, 1).into(),
+            prefix_len: 32,
+            local_port: None,
+        };
         let mut police = Police::with(1, faulty);
         police.want(Some(vec![exempt()]));
         // The rules change meanwhile.

@@ -12,7 +12,7 @@
 use scoutline_base::{DeviceId, PathId, Time};
 use scoutline_path::{Attributes, Body, Burst, DropReason, FlowKey, Message, Name, NewPath, Value};
 use scoutline_proto::bindings::ClassIndex;
-use scoutline_proto::eth::EthStage;
+use scoutline_proto::eth::{ANY_IP, EthStage};
 use scoutline_proto::forward::{ForwardStage, OutStage};
 use scoutline_sched::Level;
 use scoutline_sched::transmit::Flow;
@@ -25,9 +25,6 @@ use super::Core;
 const QUEUE_TIME: std::time::Duration = std::time::Duration::from_millis(50);
 /// And at least so many bytes: some super-segments.
 const QUEUE_LEAST: u64 = 256 << 10;
-/// The type-of-service octet within a frame.
-const TOS_AT: usize = ethernet::HEADER_LEN + 1;
-
 /// Which path passes packets of a class from one device to another.
 pub(super) type Direction = (u16, u16, ClassIndex);
 
@@ -51,10 +48,10 @@ impl Core {
     ) -> Result<(), Message> {
         let bytes = message.bytes();
         let link = self.nets[net].interface().link_address.get();
-        // Only what the link brought to us alone (RFC 1812 §5.3.4), and only IPv4.
-        let ours = bytes.get(..6) == Some(&link[..]) && key.protocol != 0 && key.local.is_v4();
+        // Only what the link brought to us alone (RFC 1812 §5.3.4), and only IP.
+        let ours = bytes.get(..6) == Some(&link[..]) && key.protocol != 0;
         let Some(to) = self.way(net, key).filter(|_| ours) else { return Err(message) };
-        let tos = bytes.get(TOS_AT).copied();
+        let tos = tos_of(bytes);
         let class = self.policy.class_for(key, tos, None);
         match self.forward_path(net, to, class) {
             Some(id) => _ = self.offer(id, message, now),
@@ -89,7 +86,7 @@ impl Core {
             .with(Name::Class, Value::Number(u64::from(class)))
             .with(Name::Device, Value::Device(DeviceId(from as u16)));
         let stages: Vec<Box<dyn scoutline_path::Stage>> = vec![
-            Box::new(EthStage::new(interface(from), ethernet::TYPE_IPV4)),
+            Box::new(EthStage::new(interface(from), ANY_IP as u16)),
             Box::new(ForwardStage::new(interface(from), interface(to))),
             Box::new(OutStage::new(interface(to))),
         ];
@@ -144,4 +141,10 @@ impl Core {
     pub(super) fn fitting(&self, id: PathId, bytes: u64) -> usize {
         self.paths.get(id).map_or(0, |path| path.queue().fitting(bytes)).max(1)
     }
+}
+
+/// Type of service, or traffic class, of the packet in a frame.
+fn tos_of(frame: &[u8]) -> Option<u8> {
+    let &[first, second, ..] = frame.get(ethernet::HEADER_LEN..)? else { return None };
+    Some(if first >> 4 == 6 { first << 4 | second >> 4 } else { second })
 }

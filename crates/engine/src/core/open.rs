@@ -82,7 +82,11 @@ impl Core {
         let mut nets = Vec::new();
         for (index, (device, partner)) in settings.devices.iter().zip(devices).enumerate() {
             let (facts, id) = (partner.facts().clone(), DeviceId(index as u16));
-            let interface = interface_of(id, device, partner.as_ref())?;
+            let secret = seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let interface = interface_of(id, device, partner.as_ref(), secret)?;
+            if settings.forwards.iter().any(|forward| forward.from == id) {
+                interface.ip6.become_router();
+            }
             routing.add(Rc::clone(&interface), facts.index);
             let kernel_sends = device.device.sends_by_kernel();
             let socket = socket_module(
@@ -99,7 +103,7 @@ impl Core {
             let id = DeviceId(nets.len() as u16);
             let partner = scoutline_device::local::open(id);
             let machine = nets.iter().map(|net: &Net| Rc::clone(net.interface())).collect();
-            let seed = source.number() as u32;
+            let seed = source.number();
             let interface = Interface::own_link(id, machine, seed, offload_of(partner.facts()));
             routing.add(Rc::clone(&interface), 0);
             let socket = socket_module(
@@ -394,6 +398,7 @@ fn interface_of(
     id: DeviceId,
     device: &DeviceSettings,
     partner: &dyn Partner,
+    seed: u64,
 ) -> Result<Rc<Interface>, StartError> {
     let facts = partner.facts();
     let interface = Interface::new(&InterfaceConfig {
@@ -403,7 +408,7 @@ fn interface_of(
         prefix_len: device.prefix,
         gateway: device.gateway,
         ip6: device.ip6.clone(),
-        seed: u32::from_le_bytes(sys::random_bytes()),
+        seed,
         mtu: facts.mtu.min(u32::from(u16::MAX)) as u16,
         trusted_checksums: facts.trusted_checksums,
         offload: offload_of(facts),

@@ -6,8 +6,7 @@ use std::rc::Rc;
 
 use scoutline_base::{DeviceId, PathId};
 use scoutline_path::{
-    Arity, Attributes, CreateError, Module, Name, Next, Service, ServiceKind, Side, Stage, Step, Verdict,
-    View,
+    Attributes, CreateError, Module, Name, Next, Service, ServiceKind, Stage, Step, Verdict, View,
 };
 use scoutline_ring::Pool;
 use scoutline_sched::Level;
@@ -129,13 +128,7 @@ impl Module for SocketModule {
     }
 
     fn services(&self) -> &'static [Service] {
-        const DOWN: Service = Service {
-            name: "tcp",
-            kind: ServiceKind::Socket,
-            side: Side::Lower,
-            arity: Arity::One,
-            initialise_first: true,
-        };
+        const DOWN: Service = Service::lower("tcp", ServiceKind::Socket);
         const SERVICES: &[Service] = &[DOWN, Service { name: "udp", ..DOWN }];
         SERVICES
     }

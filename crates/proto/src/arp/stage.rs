@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use scoutline_base::Time;
-use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Facts, Message, Stage};
+use scoutline_path::{Burst, Checksum, Context, DropReason, Facts, Message, Stage, take_packets};
 use scoutline_wire::arp::{Operation, PACKET_LEN, Packet, ParseError};
 use scoutline_wire::ethernet;
 
-use crate::Interface;
+use crate::{Interface, neighbour};
 
 /// RFC 5227 §2.4 (b): an address is defended at most once in this time.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
@@ -60,11 +60,8 @@ impl ArpStage {
                 create,
                 context.now,
             );
-            let source = interface.link_address.get();
-            for mut message in waited {
-                super::encapsulate(&mut message, packet.sender_link, source, ethernet::TYPE_IPV4);
-                context.out.push(message);
-            }
+            let sender = (packet.sender.into(), packet.sender_link);
+            neighbour::release(&interface, sender, waited, context.out);
         }
         if ours && packet.operation == Operation::Request {
             turned.push(self.reply(&packet));
@@ -110,13 +107,7 @@ impl Stage for ArpStage {
     }
 
     fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
-        burst.retain(|message| {
-            if let Body::Control(_) = message.body {
-                return true;
-            }
-            self.on_message(message, turned, context);
-            false
-        });
+        take_packets(burst, |message| self.on_message(&message, turned, context));
     }
 
     fn outward(&mut self, _burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {}

@@ -1,13 +1,11 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use proptest::prelude::*;
-use scoutline_base::Time;
-use scoutline_path::{Body, Control, DropReason, Effect, Message, Verdict};
+use scoutline_path::{Control, DropReason, Effect, Message, Verdict};
 use scoutline_wire::arp::{Operation, Packet};
 use scoutline_wire::{ethernet, icmp};
 
-use super::{Cache, Found};
+use crate::neighbour::Found;
 use crate::testing::{self, Host, OUR_LINK, OURS, PEER, PEER_LINK};
 
 fn packet(operation: Operation, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
@@ -38,7 +36,7 @@ fn a_request_for_us_is_answered_and_learnt_from() {
     assert_eq!((reply.sender_link, reply.sender), (OUR_LINK, OURS));
     assert_eq!((reply.target_link, reply.target), (PEER_LINK, PEER));
     let found = host.interface.neighbours.borrow_mut().find(PEER, host.now);
-    assert!(matches!(found, Found::Known { link: PEER_LINK, probe: false, .. }));
+    assert!(matches!(found, Found::Known { link: PEER_LINK, .. }));
 }
 
 #[test]
@@ -94,37 +92,6 @@ fn waiting(last: u8) -> Message {
 }
 
 #[test]
-fn the_latest_wait_and_leave_when_the_answer_comes() {
-    let mut cache = Cache::default();
-    let now = Time::from_millis(5);
-    assert_eq!(cache.find(PEER, now), Found::Unknown { request: true });
-    assert_eq!(cache.find(PEER, now), Found::Unknown { request: false });
-    for last in 0..6 {
-        assert_eq!(cache.hold(PEER, waiting(last)).is_some(), last >= 4);
-    }
-    let stream = Message { body: Body::Stream { range: 0..9, memory: None }, ..Message::default() };
-    assert!(cache.hold(PEER, stream).is_some());
-    let waited = cache.learn(PEER, PEER_LINK, false, now);
-    assert_eq!(waited.iter().map(|message| message.bytes()[0]).collect::<Vec<_>>(), [2, 3, 4, 5]);
-    assert_eq!(cache.next_timeout(), None);
-    // Old answers are used, and asked for again from the station alone.
-    let later = now + Duration::from_secs(31);
-    assert!(matches!(cache.find(PEER, later), Found::Known { link: PEER_LINK, probe: true, .. }));
-    assert!(matches!(cache.find(PEER, later), Found::Known { probe: false, .. }));
-    let generation = cache.generation();
-    let mut asked = Vec::new();
-    let mut at = later;
-    while let Some(due) = cache.next_timeout() {
-        at = due;
-        cache.on_timeout(at, |question| asked.push(question.link.is_some()));
-    }
-    assert_eq!(asked, [true, true, false, false, false]);
-    assert_ne!(cache.generation(), generation);
-    assert_eq!(cache.find(PEER, at), Found::Failed);
-    assert_eq!(cache.find(PEER, at + Duration::from_secs(1)), Found::Unknown { request: true });
-}
-
-#[test]
 fn a_silent_neighbour_is_reported_to_the_paths_that_waited() {
     let mut host = Host::new();
     let arp = arp_path(&host);
@@ -144,34 +111,4 @@ fn a_silent_neighbour_is_reported_to_the_paths_that_waited() {
     };
     assert_eq!((key.remote, key.remote_port, key.local, key.local_port), (PEER.into(), 9, OURS.into(), 7));
     assert_eq!((told.errno, told.kind, told.code), (crate::errno::EHOSTUNREACH, icmp::UNREACHABLE, 1));
-}
-
-proptest! {
-    #[test]
-    fn the_cache_stays_bounded_and_consistent(operations in proptest::collection::vec((0u8..4, any::<u16>(), 0u64..3), 0..400)) {
-        let mut cache = Cache::default();
-        let mut now = Time::ZERO;
-        for (operation, address, seconds) in operations {
-            let address = Ipv4Addr::from(0x0a00_0000 | u32::from(address % 50));
-            now += Duration::from_secs(seconds);
-            match operation {
-                0 => { cache.find(address, now); }
-                1 => { cache.learn(address, PEER_LINK, true, now); }
-                2 => { cache.hold(address, waiting(0)); }
-                _ => { cache.on_timeout(now, |_| ()); }
-            }
-            cache.on_timeout(now, |_| ());
-            prop_assert!(cache.next_timeout().is_none_or(|due| due > now));
-        }
-    }
-
-    #[test]
-    fn many_addresses_evict_the_old(start in any::<u16>()) {
-        let mut cache = Cache::default();
-        for index in 0..5000u32 {
-            let address = Ipv4Addr::from(u32::from(start).wrapping_add(index) | 0x0a00_0000);
-            cache.learn(address, PEER_LINK, true, Time::from_millis(u64::from(index)));
-        }
-        prop_assert!(cache.entries().count() <= 4096);
-    }
 }

@@ -3,8 +3,7 @@
 use std::rc::Rc;
 
 use scoutline_path::{
-    Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Step,
-    Verdict, View,
+    Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Step, Verdict, View,
 };
 use scoutline_wire::ethernet;
 
@@ -24,33 +23,17 @@ impl EthModule {
 }
 
 const SERVICES: &[Service] = &[
+    Service::upper("up", ServiceKind::Net),
+    Service { arity: Arity::Optional, ..Service::lower("down", ServiceKind::Frame) },
     Service {
-        name: "up",
-        kind: ServiceKind::Net,
-        side: Side::Upper,
-        arity: Arity::Many,
-        initialise_first: false,
-    },
-    Service {
-        name: "down",
-        kind: ServiceKind::Frame,
-        side: Side::Lower,
-        arity: Arity::Optional,
-        initialise_first: true,
-    },
-    Service {
-        name: "resolver",
-        kind: ServiceKind::Resolve,
-        side: Side::Lower,
         arity: Arity::Optional,
         initialise_first: false,
+        ..Service::lower("resolver", ServiceKind::Resolve)
     },
     Service {
-        name: "resolver6",
-        kind: ServiceKind::Resolve,
-        side: Side::Lower,
         arity: Arity::Optional,
         initialise_first: false,
+        ..Service::lower("resolver6", ServiceKind::Resolve)
     },
 ];
 

@@ -1,14 +1,14 @@
 //! The link stage: strips the header inward, finds the neighbour and prepends it outward.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use scoutline_base::{Address, Time};
 use scoutline_path::{Body, Burst, Context, DropReason, Message, Stage};
 use scoutline_wire::ethernet;
 
-use crate::arp::{Found, encapsulate, request_frame};
-use crate::{Interface, NextHop, arp, nd};
+use super::encapsulate;
+use crate::neighbour::{self, Resolved};
+use crate::{Interface, NextHop};
 
 /// The link stage of one path.
 ///
@@ -94,11 +94,7 @@ impl EthStage {
     /// What a remembered answer is compared with.
     #[inline]
     fn generation(&self, destination: Address) -> u32 {
-        let neighbours = if destination.is_v4() {
-            self.interface.neighbours.borrow().generation()
-        } else {
-            self.interface.neighbours6.borrow().generation()
-        };
+        let neighbours = self.interface.neighbours_of(destination).borrow().generation();
         neighbours.wrapping_add(self.interface.generation())
     }
 
@@ -130,84 +126,22 @@ impl EthStage {
                 return None;
             }
         };
-        match next_hop.as_v4() {
-            Some(next_hop) => self.ask_arp(destination, next_hop, message, context),
-            None => self.ask_nd(destination, next_hop.as_v6()?, message, context),
+        match neighbour::resolve(&self.interface, next_hop, message, context) {
+            Resolved::Known(link, until) => {
+                self.remember(destination, link, until);
+                Some(link)
+            }
+            Resolved::Waits => {
+                self.waits = true;
+                None
+            }
+            Resolved::Dropped => None,
         }
     }
 
     fn remember(&mut self, destination: Address, link: ethernet::Address, until: Time) {
         let generation = self.generation(destination);
         self.recent = Some(Recent { destination, link, until, generation });
-    }
-
-    fn ask_nd(
-        &mut self,
-        destination: Address,
-        next_hop: Ipv6Addr,
-        message: &mut Message,
-        context: &mut Context<'_>,
-    ) -> Option<ethernet::Address> {
-        let found = self.interface.neighbours6.borrow_mut().find(next_hop, context.now);
-        match found {
-            nd::Found::Known { link, until } => {
-                self.remember(destination, link, until);
-                Some(link)
-            }
-            nd::Found::Unknown { request } => {
-                if request {
-                    context.out.push(nd::solicitation_frame(&self.interface, next_hop, None));
-                }
-                self.waits = true;
-                let held = self.interface.neighbours6.borrow_mut().hold(next_hop, std::mem::take(message));
-                if let Some(refused) = held {
-                    context.drop_message(refused, DropReason::NoNeighbour);
-                }
-                None
-            }
-            nd::Found::Failed => {
-                self.interface.ip6.on_unreachable(next_hop);
-                let message = std::mem::take(message);
-                nd::on_given_up(&self.interface, &message, context.account, context.effects);
-                None
-            }
-        }
-    }
-
-    fn ask_arp(
-        &mut self,
-        destination: Address,
-        next_hop: Ipv4Addr,
-        message: &mut Message,
-        context: &mut Context<'_>,
-    ) -> Option<ethernet::Address> {
-        let found = self.interface.neighbours.borrow_mut().find(next_hop, context.now);
-        match found {
-            Found::Known { link, until, probe } => {
-                if probe {
-                    context.out.push(request_frame(&self.interface, next_hop, Some(link)));
-                    self.waits = true;
-                }
-                self.remember(destination, link, until);
-                Some(link)
-            }
-            Found::Unknown { request } => {
-                if request {
-                    context.out.push(request_frame(&self.interface, next_hop, None));
-                }
-                self.waits = true;
-                let held = self.interface.neighbours.borrow_mut().hold(next_hop, std::mem::take(message));
-                if let Some(refused) = held {
-                    context.drop_message(refused, DropReason::NoNeighbour);
-                }
-                None
-            }
-            Found::Failed => {
-                let message = std::mem::take(message);
-                arp::on_given_up(&self.interface, &message, context.account, context.effects);
-                None
-            }
-        }
     }
 }
 

@@ -1,85 +1,53 @@
 //! Packets that are passed on in pieces: super-segments cut to what a link is given at a time, and fragments.
 
-use scoutline_path::{Body, Burst, Checksum, Facts, Head, Message, Segmentation, SegmentationKind};
+use scoutline_path::{
+    Body, Burst, Checksum, DropReason, Facts, Head, Message, Segmentation, SegmentationKind,
+};
 use scoutline_ring::Block;
-use scoutline_wire::{checksum, ipv4, tcp, udp};
+use scoutline_wire::{checksum, ipv4, ipv6, udp};
 
-/// Where the transport checksum stands, and how long the transport header is; `None` for other protocols, and when the
-/// packet ends before.
-pub(super) fn transport(packet: &[u8], header: &ipv4::Header) -> Option<(u16, usize)> {
-    let payload = &packet[usize::from(header.header_len)..];
-    match header.protocol {
-        ipv4::PROTOCOL_TCP => {
-            let len = usize::from(*payload.get(12)? >> 4) * 4;
-            (len >= 20 && len <= payload.len()).then_some((tcp::CHECKSUM_OFFSET as u16, len))
-        }
-        ipv4::PROTOCOL_UDP => {
-            (payload.len() >= udp::HEADER_LEN).then_some((udp::CHECKSUM_OFFSET as u16, udp::HEADER_LEN))
-        }
-        _ => None,
-    }
-}
-
-/// Leaves the transport checksum to the device: the field gets the pseudo-header's sum.
-pub(super) fn make_partial(packet: &mut [u8], header: &ipv4::Header, field: u16) -> Checksum {
-    let start = usize::from(header.header_len);
-    let sum =
-        checksum::pseudo_header(header.source, header.destination, header.protocol, packet.len() - start);
-    let at = start + usize::from(field);
-    packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-    Checksum::Partial { start: start as u16, offset: field }
-}
+use super::packet::Packet;
 
 /// Cuts a super-segment into super-segments of at most `packets` packets each, as Linux's `tcp_gso_segment` and
 /// `__udp_gso_segment` do. False, and nothing pushed, for what is none.
 pub(super) fn segments(
-    packet: &[u8],
-    header: &ipv4::Header,
+    bytes: &[u8],
+    packet: &Packet,
     how: Segmentation,
     packets: usize,
     facts: &Facts,
     into: &mut Burst,
 ) -> bool {
-    const FIN_PSH: u8 = 0x09;
-    const CWR: u8 = 0x80;
-    let Some((field, transport_len)) = transport(packet, header) else { return false };
+    let v4 = packet.source.is_v4();
     let expected = match how.kind {
-        SegmentationKind::Tcp4 => ipv4::PROTOCOL_TCP,
-        SegmentationKind::Tcp6 => return false,
+        SegmentationKind::Tcp4 if v4 => ipv4::PROTOCOL_TCP,
+        SegmentationKind::Tcp6 if !v4 => ipv4::PROTOCOL_TCP,
         SegmentationKind::Udp => ipv4::PROTOCOL_UDP,
+        _ => return false,
     };
-    if header.protocol != expected || how.size == 0 {
+    if packet.transport.is_none() || packet.protocol != expected || how.size == 0 {
         return false;
     }
-    let ip_len = usize::from(header.header_len);
-    let (headers, payload) = packet.split_at(ip_len + transport_len);
+    let (headers, payload) = bytes.split_at(packet.headers_len());
     let size = packets.max(1) * usize::from(how.size);
     let count = payload.len().div_ceil(size);
     for (index, chunk) in payload.chunks(size).enumerate() {
         let mut piece = [headers, chunk].concat();
-        let identification = header.identification.wrapping_add((index * packets.max(1)) as u16);
-        let total_len = piece.len() as u16;
-        set_lengths(&mut piece[..ip_len], total_len, identification, None);
-        match how.kind {
-            SegmentationKind::Tcp4 | SegmentationKind::Tcp6 => {
-                let at = ip_len + 4;
-                let sequence = u32::from_be_bytes([piece[at], piece[at + 1], piece[at + 2], piece[at + 3]]);
-                let sequence = sequence.wrapping_add((index * size) as u32);
-                piece[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
-                let flags = &mut piece[ip_len + 13];
-                if index + 1 < count {
-                    *flags &= !FIN_PSH;
-                }
-                if index > 0 {
-                    *flags &= !CWR; // RFC 3168 §6.1.2: once per window
-                }
-            }
-            SegmentationKind::Udp => {
-                let len = (udp::HEADER_LEN + chunk.len()) as u16;
-                piece[ip_len + 4..ip_len + 6].copy_from_slice(&len.to_be_bytes());
-            }
+        let len = piece.len();
+        let (network, upper) = piece.split_at_mut(packet.upper_at);
+        if v4 {
+            let first = u16::from_be_bytes([network[4], network[5]]);
+            let identification = first.wrapping_add((index * packets.max(1)) as u16);
+            set_lengths(network, len as u16, identification, None);
+        } else {
+            network[4..6].copy_from_slice(&((len - ipv6::HEADER_LEN) as u16).to_be_bytes());
         }
-        let checksum = make_partial(&mut piece, header, field);
+        if packet.protocol == ipv4::PROTOCOL_TCP {
+            move_tcp(upper, index * size, index + 1 == count);
+        } else {
+            upper[4..6].copy_from_slice(&((udp::HEADER_LEN + chunk.len()) as u16).to_be_bytes());
+        }
+        let checksum = packet.make_partial(&mut piece);
         let whole = Segmentation { header_len: headers.len() as u16, ..how };
         let segmentation = (chunk.len() > usize::from(how.size)).then_some(whole);
         into.push(message(piece, Facts { checksum, segmentation, ..facts.clone() }));
@@ -87,8 +55,26 @@ pub(super) fn segments(
     true
 }
 
-/// Cuts a packet without options into fragments that fit `mtu` (RFC 791 §3.2); it may be a fragment itself.
-pub(super) fn fragments(packet: &[u8], header: &ipv4::Header, mtu: u16, facts: &Facts, into: &mut Burst) {
+/// Makes a TCP header true for the piece that begins `offset` bytes into the super-segment.
+fn move_tcp(header: &mut [u8], offset: usize, is_last: bool) {
+    const SEQUENCE_AT: usize = 4;
+    const FLAGS_AT: usize = 13;
+    const FIN_PSH: u8 = 0x09;
+    const CWR: u8 = 0x80;
+    let [a, b, c, d] = [0, 1, 2, 3].map(|at| header[SEQUENCE_AT + at]);
+    let sequence = u32::from_be_bytes([a, b, c, d]).wrapping_add(offset as u32);
+    header[SEQUENCE_AT..SEQUENCE_AT + 4].copy_from_slice(&sequence.to_be_bytes());
+    if !is_last {
+        header[FLAGS_AT] &= !FIN_PSH;
+    }
+    if offset > 0 {
+        header[FLAGS_AT] &= !CWR; // RFC 3168 §6.1.2: once per window
+    }
+}
+
+/// Cuts an IPv4 packet without options into fragments that fit `mtu` (RFC 791 §3.2); it may be a fragment itself.
+pub(super) fn fragments(packet: &[u8], mtu: u16, facts: &Facts, into: &mut Burst) -> Result<(), DropReason> {
+    let header = ipv4::Header::parse(packet).map_err(crate::ip4::reason)?;
     let piece_len = (usize::from(mtu).saturating_sub(ipv4::MIN_HEADER_LEN) & !7).max(8);
     let payload = &packet[ipv4::MIN_HEADER_LEN..];
     let count = payload.len().div_ceil(piece_len);
@@ -108,9 +94,10 @@ pub(super) fn fragments(packet: &[u8], header: &ipv4::Header, mtu: u16, facts: &
             Facts { checksum: Checksum::Complete, segmentation: None, ..facts.clone() },
         ));
     }
+    Ok(())
 }
 
-/// Makes an IP header true for a piece.
+/// Makes an IPv4 header true for a piece.
 fn set_lengths(header: &mut [u8], total_len: u16, identification: u16, fragment: Option<(u16, bool)>) {
     header[2..4].copy_from_slice(&total_len.to_be_bytes());
     header[4..6].copy_from_slice(&identification.to_be_bytes());

@@ -2,18 +2,15 @@
 
 use std::rc::Rc;
 
-use scoutline_base::Time;
-use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Facts, Head, Message, Stage};
-use scoutline_ring::Block;
-use scoutline_wire::{checksum, ethernet, icmp, ipv4};
+use scoutline_base::{Address, Time};
+use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Facts, Message, Segmentation, Stage};
+use scoutline_wire::{checksum, ethernet};
 
 use super::cut;
-use crate::eth::EthStage;
-use crate::ip4::Ip4Stage;
+use super::packet::Packet;
+use super::refusal::{Refusal, Told, report};
+use crate::eth::{ANY_IP, EthStage};
 use crate::{Interface, NextHop};
-
-/// The most that an error quotes of its cause, so that it never exceeds 576 bytes (RFC 1812 §4.3.2.3).
-const MAX_QUOTE: usize = 576 - ipv4::MIN_HEADER_LEN - icmp::HEADER_LEN;
 
 /// The network stage: decides whether a packet goes on, and changes what changes on each hop.
 pub struct ForwardStage {
@@ -23,28 +20,13 @@ pub struct ForwardStage {
     errors: u64,
 }
 
-/// Why a packet does not go on, and what its sender is told: type, code, and the rest of the ICMP header.
-struct Refusal(DropReason, Option<(u8, u8, [u8; 4])>);
-
-impl From<DropReason> for Refusal {
-    fn from(reason: DropReason) -> Refusal {
-        Refusal(reason, None)
-    }
-}
-
-impl Refusal {
-    fn told(reason: DropReason, kind: u8, code: u8) -> Refusal {
-        Refusal(reason, Some((kind, code, [0; 4])))
-    }
-}
-
 impl ForwardStage {
     /// A stage for packets that come in at one interface and leave by another.
     pub fn new(from: Rc<Interface>, to: Rc<Interface>) -> ForwardStage {
         ForwardStage { from, to, forwarded: 0, errors: 0 }
     }
 
-    /// RFC 1812 §5.2: a packet whose link header has been stripped goes to `onward`, in one piece or several.
+    /// RFC 1812 §5.2, RFC 8200 §3: a packet whose link header has been stripped goes to `onward`, in one piece or several.
     #[allow(clippy::result_large_err)] // what does not go on comes back, and nothing is allocated for that
     fn pass(
         &mut self,
@@ -56,52 +38,40 @@ impl ForwardStage {
             Ok(header) => header,
             Err(refusal) => return Err((message, refusal)),
         };
-        message.truncate(usize::from(header.total_len));
+        message.truncate(header.total_len);
         message.facts = Facts {
             device: self.to.device,
             arrival: message.facts.arrival,
             checksum: message.facts.checksum,
             segmentation: message.facts.segmentation,
-            destination: Some(header.destination.into()),
+            destination: Some(header.destination),
             tos: header.tos,
             ..Facts::default()
         };
         let Body::Block { block, range } = &mut message.body else { return Ok(()) };
         let packet = &mut block[range.start as usize..range.end as usize];
-        age(packet);
-        let whole = !header.is_fragment();
-        let transport = cut::transport(packet, &header).filter(|_| whole);
+        header.age(packet);
         // What is known to be right may be partial as it stands: whoever sends it completes it.
-        message.facts.checksum = match (message.facts.checksum, transport) {
-            (Checksum::Verified, Some((field, _))) if !has_no_checksum(packet, &header) => {
-                cut::make_partial(packet, &header, field)
-            }
+        message.facts.checksum = match message.facts.checksum {
+            Checksum::Verified => header.make_partial(packet),
             _ => Checksum::Complete,
         };
         let Some(how) = message.facts.segmentation else {
-            if packet.len() <= usize::from(self.to.mtu.get()) {
+            let mtu = self.mtu(header.destination);
+            if packet.len() <= usize::from(mtu) {
                 onward.push(message);
-            } else {
-                if let Checksum::Partial { start, offset } = message.facts.checksum {
-                    // Nobody can complete it who sends a piece.
-                    let (start, offset) = (usize::from(start), usize::from(offset));
-                    let sum = match checksum::finish(checksum::sum(&packet[start..])) {
-                        0 => 0xffff, // RFC 768
-                        sum => sum,
-                    };
-                    packet[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
-                }
-                cut::fragments(packet, &header, self.to.mtu.get(), &message.facts, onward);
+                return Ok(());
             }
-            return Ok(());
+            complete(packet, message.facts.checksum);
+            let cut = cut::fragments(packet, mtu, &message.facts, onward);
+            return cut.map_err(|reason| (message, reason.into()));
         };
-        let headers = usize::from(header.header_len) + transport.map_or(0, |(_, len)| len);
+        let headers = header.headers_len();
         let frame = ethernet::HEADER_LEN + headers + usize::from(how.size);
         let packets = context.segment_len as usize / frame;
         let has = packet.len().saturating_sub(headers).div_ceil(usize::from(how.size.max(1)));
         if has <= packets {
-            message.facts.segmentation =
-                Some(scoutline_path::Segmentation { header_len: headers as u16, ..how });
+            message.facts.segmentation = Some(Segmentation { header_len: headers as u16, ..how });
             onward.push(message);
         } else if !cut::segments(packet, &header, how, packets, &message.facts, onward) {
             return Err((message, DropReason::Malformed.into()));
@@ -110,115 +80,58 @@ impl ForwardStage {
     }
 
     /// Everything that can be wrong with it, before anything is changed.
-    fn examine(&self, message: &Message, now: Time) -> Result<ipv4::Header, Refusal> {
-        let packet = message.bytes();
-        let header = ipv4::Header::parse(packet).map_err(crate::ip4::reason)?;
-        if !ipv4::checksum_is_valid(&packet[..usize::from(header.header_len)]) {
-            return Err(DropReason::BadChecksum.into());
-        }
-        // A fragment that ends behind the longest datagram.
-        if usize::from(header.fragment_offset) + usize::from(header.total_len) > usize::from(u16::MAX) {
-            return Err(DropReason::Malformed.into());
-        }
+    fn examine(&self, message: &Message, now: Time) -> Result<Packet, Refusal> {
+        let packet = Packet::parse(message.bytes())?;
+        let Packet { source, destination, .. } = packet;
         // RFC 1812 §5.3.7: martian addresses.
-        let source = header.source;
-        if source.is_unspecified()
-            || !self.from.is_valid_source(source.into())
-            || self.to.is_ours(source.into())
-        {
+        if source.is_unspecified() || !self.from.is_valid_source(source) || self.to.is_ours(source) {
             return Err(DropReason::Malformed.into());
         }
-        if self.to.is_ours(header.destination.into()) {
+        // RFC 4291 §2.5.6: what is of one link stays there; RFC 4443 §3.1 says so.
+        if destination.is_link_local() || self.to.is_ours(destination) {
             return Err(DropReason::NotForUs.into());
         }
-        // RFC 1812 §5.3.1
-        if header.ttl <= 1 {
-            return Err(Refusal::told(DropReason::TtlExceeded, icmp::TIME_EXCEEDED, icmp::TTL_EXCEEDED));
+        if source.is_link_local() {
+            return Err(Refusal::told(DropReason::NotForUs, Told::OutOfScope));
         }
-        let next_hop = match self.to.route(header.destination.into()) {
+        // RFC 1812 §5.3.1, RFC 4443 §3.3.
+        if packet.hops <= 1 {
+            return Err(Refusal::told(DropReason::TtlExceeded, Told::HopsExceeded));
+        }
+        let next_hop = match self.to.route(destination) {
             Some(NextHop::Neighbour(next_hop)) => next_hop,
             Some(NextHop::Group(_)) => return Err(DropReason::NotForUs.into()),
-            None => {
-                return Err(Refusal::told(
-                    DropReason::NoRoute,
-                    icmp::UNREACHABLE,
-                    icmp::unreachable::NETWORK,
-                ));
-            }
+            None => return Err(Refusal::told(DropReason::NoRoute, Told::NoRoute)),
         };
-        let failed = |next_hop| self.to.neighbours.borrow().has_failed(next_hop, now);
-        if next_hop.as_v4().is_some_and(failed) {
-            let host = icmp::unreachable::HOST;
-            return Err(Refusal::told(DropReason::NoNeighbour, icmp::UNREACHABLE, host));
+        if self.to.neighbours_of(next_hop).borrow().has_failed(next_hop, now) {
+            return Err(Refusal::told(DropReason::NoNeighbour, Told::NoNeighbour));
         }
-        let mtu = self.to.mtu.get();
-        let longest = match message.facts.segmentation {
-            Some(how) => {
-                let transport = cut::transport(packet, &header).map_or(0, |(_, len)| len);
-                usize::from(header.header_len) + transport + usize::from(how.size)
-            }
-            None => usize::from(header.total_len),
-        };
-        let divisible = !header.dont_fragment
-            && message.facts.segmentation.is_none()
-            && usize::from(header.header_len) == ipv4::MIN_HEADER_LEN;
-        if longest > usize::from(mtu) && !divisible {
-            // RFC 1191 §4: with the MTU of the next hop.
-            let [high, low] = mtu.to_be_bytes();
-            let error = (icmp::UNREACHABLE, icmp::unreachable::FRAGMENTATION_NEEDED, [0, 0, high, low]);
-            return Err(Refusal(DropReason::NeedsFragmentation, Some(error)));
+        let segmentation = message.facts.segmentation;
+        let longest =
+            segmentation.map_or(packet.total_len, |how| packet.headers_len() + usize::from(how.size));
+        let mtu = self.mtu(destination);
+        if longest > usize::from(mtu) && !(packet.divisible && segmentation.is_none()) {
+            return Err(Refusal::told(DropReason::NeedsFragmentation, Told::TooLong(mtu)));
         }
-        Ok(header)
+        Ok(packet)
     }
 
-    /// Tells the sender, where that is allowed (RFC 1812 §4.3.2.7), at a limited rate (§4.3.2.8).
-    fn report(
-        &mut self,
-        message: &Message,
-        (kind, code, rest): (u8, u8, [u8; 4]),
-        turned: &mut Burst,
-        context: &mut Context<'_>,
-    ) {
-        let packet = message.bytes();
-        let Ok(header) = ipv4::Header::parse(packet) else { return };
-        let payload = &packet[usize::from(header.header_len)..];
-        let about_error = header.protocol == ipv4::PROTOCOL_ICMP
-            && !matches!(payload.first(), Some(&(icmp::ECHO_REQUEST | icmp::ECHO_REPLY)));
-        if about_error || header.fragment_offset != 0 {
-            return;
-        }
-        if !self.from.icmp_errors.borrow_mut().take(context.now) {
-            return context.account.on_drop(DropReason::RateLimited);
-        }
-        let quote = &packet[..usize::from(header.total_len).min(packet.len()).min(MAX_QUOTE)];
-        let mut bytes = vec![0; icmp::HEADER_LEN + quote.len()];
-        bytes[icmp::HEADER_LEN..].copy_from_slice(quote);
-        icmp::Header { kind, code, rest }.emit(&mut bytes);
-        let len = bytes.len() as u32;
-        let facts = Facts { device: self.from.device, checksum: Checksum::Complete, ..Facts::default() };
-        let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len };
-        let mut message = Message { head: Head::default(), body, facts };
-        let mut ip4 = Ip4Stage::new(Rc::clone(&self.from), ipv4::PROTOCOL_ICMP, None, Some(header.source));
-        if ip4.outward_one(&mut message, context) {
-            self.errors += 1;
-            turned.push(message);
-        }
+    /// Bytes of a packet that the outgoing link carries.
+    fn mtu(&self, destination: Address) -> u16 {
+        // Routers there may ask for less IPv6 than the link could carry.
+        if destination.is_v4() { self.to.mtu.get() } else { self.to.ip6.mtu() }
     }
 }
 
-/// RFC 1812 §5.3.1, RFC 1624: one hop less, and the header's checksum with it.
-fn age(packet: &mut [u8]) {
-    let word = |packet: &[u8], at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
-    let old = word(packet, 8);
-    packet[8] -= 1;
-    let sum = checksum::update(word(packet, 10), old, word(packet, 8));
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-}
-
-/// RFC 768: a datagram whose sender made no checksum.
-fn has_no_checksum(packet: &[u8], header: &ipv4::Header) -> bool {
-    let at = usize::from(header.header_len) + scoutline_wire::udp::CHECKSUM_OFFSET;
-    header.protocol == ipv4::PROTOCOL_UDP && packet.get(at..at + 2) == Some(&[0, 0])
+/// Makes a partial checksum whole: nobody can complete it who sends a piece.
+fn complete(packet: &mut [u8], partial: Checksum) {
+    let Checksum::Partial { start, offset } = partial else { return };
+    let (start, at) = (usize::from(start), usize::from(start + offset));
+    let sum = match checksum::finish(checksum::sum(&packet[start..])) {
+        0 => 0xffff, // RFC 768
+        sum => sum,
+    };
+    packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 impl Stage for ForwardStage {
@@ -234,10 +147,12 @@ impl Stage for ForwardStage {
             }
             match self.pass(message, burst, context) {
                 Ok(()) => self.forwarded += 1,
-                Err((message, Refusal(reason, error))) => {
+                Err((message, Refusal(reason, told))) => {
                     context.account.on_drop(reason);
-                    if let Some(error) = error {
-                        self.report(&message, error, turned, context);
+                    if let Some(told) = told
+                        && report(&self.from, message.bytes(), told, turned, context)
+                    {
+                        self.errors += 1;
                     }
                 }
             }
@@ -260,9 +175,9 @@ pub struct OutStage {
 }
 
 impl OutStage {
-    /// A stage for IPv4 packets that leave by this interface.
+    /// A stage for packets of both versions of IP that leave by this interface.
     pub fn new(to: Rc<Interface>) -> OutStage {
-        OutStage { eth: EthStage::new(to, ethernet::TYPE_IPV4) }
+        OutStage { eth: EthStage::new(to, ANY_IP as u16) }
     }
 }
 

@@ -1,3 +1,5 @@
+mod ip6;
+
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
@@ -10,7 +12,7 @@ use scoutline_path::{
 use scoutline_wire::{checksum, ethernet, icmp, ipv4};
 
 use super::{ForwardStage, OutStage};
-use crate::eth::EthStage;
+use crate::eth::{ANY_IP, EthStage};
 use crate::testing::{self, OUR_LINK, OURS, PEER, PEER_LINK, bytes_of, completed, ip_frame};
 use crate::{Interface, InterfaceConfig, Offload};
 
@@ -43,10 +45,14 @@ impl Router {
             trusted_checksums: true,
             offload: Offload::default(),
         });
+        Router::between(from, to)
+    }
+
+    fn between(from: Rc<Interface>, to: Rc<Interface>) -> Router {
         from.neighbours.borrow_mut().learn(PEER, PEER_LINK, true, Time::from_millis(1));
         to.neighbours.borrow_mut().learn(FAR, FAR_LINK, true, Time::from_millis(1));
         let stages: Vec<Box<dyn Stage>> = vec![
-            Box::new(EthStage::new(Rc::clone(&from), ethernet::TYPE_IPV4)),
+            Box::new(EthStage::new(Rc::clone(&from), ANY_IP as u16)),
             Box::new(ForwardStage::new(Rc::clone(&from), Rc::clone(&to))),
             Box::new(OutStage::new(Rc::clone(&to))),
         ];
@@ -57,7 +63,10 @@ impl Router {
     }
 
     fn pass(&mut self, message: Message) -> Vec<Message> {
-        let now = Time::from_millis(2);
+        self.pass_at(message, Time::from_millis(2))
+    }
+
+    fn pass_at(&mut self, message: Message, now: Time) -> Vec<Message> {
         let grant = Grant { segment_len: self.segment_len, ..Grant::new(now, 64, 64) };
         self.path.run_inward_with(&mut self.runner, grant, &mut vec![message]);
         std::mem::take(&mut self.runner.out)

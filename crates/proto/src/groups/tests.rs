@@ -86,13 +86,45 @@ fn sources_that_come_and_go_are_told_as_such() {
         records(groups.on_timeout(now)),
         [record(RecordKind::Allow, G, &[2]), record(RecordKind::Block, G, &[1])]
     );
-    // A change in the midst of telling: what was told meanwhile is taken back.
+    // A change in the midst of telling: what was told meanwhile is taken back, and each source is told of twice.
     groups.set(holder, G, filter(false, &[3]));
     let (told, _) = run(&mut groups, now);
-    assert_eq!(
-        records(told)[..2],
-        [record(RecordKind::Allow, G, &[3]), record(RecordKind::Block, G, &[1, 2])]
-    );
+    let told = records(told);
+    assert_eq!(told[..2], [record(RecordKind::Allow, G, &[3]), record(RecordKind::Block, G, &[1, 2])]);
+    assert_eq!(told[2..], [record(RecordKind::Allow, G, &[3]), record(RecordKind::Block, G, &[2])]);
+}
+
+/// RFC 3376 §5.1: the record of the mode goes out as often after its last change, whatever was told before.
+#[test]
+fn who_joins_and_leaves_at_once_says_both() {
+    let mut groups = Groups::new(1);
+    let holder = groups.new_holder();
+    groups.set(holder, G, Filter::all());
+    assert_eq!(records(groups.on_timeout(START)), [record(RecordKind::ToExclude, G, &[])]);
+    groups.set(holder, G, Filter::none());
+    let (told, _) = run(&mut groups, START);
+    assert_eq!(records(told), [record(RecordKind::ToInclude, G, &[]), record(RecordKind::ToInclude, G, &[])]);
+    assert!(groups.groups.is_empty());
+}
+
+/// RFC 3376 §5.1: after the mode the sources that changed meanwhile.
+#[test]
+fn sources_wait_for_the_mode() {
+    let mut groups = Groups::new(1);
+    let holder = groups.new_holder();
+    groups.set(holder, G, Filter::all());
+    groups.on_timeout(START);
+    groups.set(holder, G, filter(true, &[1]));
+    let (told, _) = run(&mut groups, START);
+    let block = record(RecordKind::Block, G, &[1]);
+    assert_eq!(records(told), [record(RecordKind::ToExclude, G, &[1]), block.clone(), block]);
+    // A program that changes its mind faster than that is told of as a whole.
+    for first in 0..100 {
+        groups.set(holder, G, filter(true, &[first, first + 100]));
+    }
+    let (told, _) = run(&mut groups, START);
+    let whole = record(RecordKind::ToExclude, G, &[99, 199]);
+    assert_eq!(records(told)[0], whole);
 }
 
 #[test]
@@ -133,15 +165,17 @@ fn older_routers_are_told_in_their_words() {
     groups.on_query(&query(None, &[], 1), now);
     let (told, end) = run(&mut groups, now);
     assert_eq!(told, [Report::Old(G)]);
-    // Another host was faster.
+    // Another host was faster, for one group.
+    groups.set(holder, H, Filter::all());
+    let (_, end) = run(&mut groups, end);
     groups.on_query(&query(None, &[], 1), end);
-    groups.general = None;
-    groups.on_query(&query(Some(G), &[], 1), end);
     groups.on_report(G, end);
-    assert_eq!(run(&mut groups, end).0, []);
+    let (told, end) = run(&mut groups, end);
+    assert_eq!(told, [Report::Old(H)]);
+    groups.set(holder, H, Filter::none());
     groups.set(holder, G, Filter::none());
     let (told, end) = run(&mut groups, end);
-    assert_eq!(told, [Report::Left(G), Report::Left(G)]);
+    assert_eq!(told, [Report::Left(G), Report::Left(H)], "once");
     groups.on_query(&query(None, &[], 2), end);
     groups.set(holder, H, Filter::all());
     let (told, end) = run(&mut groups, end);
@@ -150,4 +184,19 @@ fn older_routers_are_told_in_their_words() {
     let later = end + Duration::from_secs(600);
     groups.on_query(&query(None, &[], 0), later);
     assert_eq!(records(run(&mut groups, later).0), [record(RecordKind::IsExclude, H, &[])]);
+}
+
+/// RFC 3376 §7.2.1.
+#[test]
+fn what_was_to_be_said_in_other_words_is_not() {
+    let mut groups = Groups::new(7);
+    let holder = groups.new_holder();
+    groups.set(holder, G, Filter::all());
+    groups.set(holder, H, Filter::all());
+    groups.on_timeout(START);
+    groups.set(holder, H, Filter::none());
+    groups.on_query(&query(None, &[], 0), START);
+    groups.on_query(&query(Some(H), &[], 1), START);
+    assert_eq!(run(&mut groups, START).0, []);
+    assert!(groups.contains(G) && groups.groups.len() == 1);
 }

@@ -4,11 +4,13 @@ use std::rc::Rc;
 
 use scoutline_base::Endpoint;
 use scoutline_path::{
-    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Head, Message, Stage, Told,
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, Head, Message, Stage, Told,
+    take_packets,
 };
 use scoutline_ring::Block;
 use scoutline_wire::{checksum, icmp, ipv4};
 
+use super::flow_of;
 use crate::eth::frame_start;
 use crate::{Interface, errno};
 
@@ -80,14 +82,7 @@ impl IcmpStage {
             return context.account.on_drop(DropReason::NotForUs);
         }
         self.errors += 1;
-        let key = FlowKey {
-            remote: quoted.destination.into(),
-            local: quoted.source.into(),
-            remote_port: quoted.ports.1,
-            local_port: quoted.ports.0,
-            device: self.interface.device,
-            protocol: quoted.protocol,
-        };
+        let key = flow_of(self.interface.device, &quoted);
         let icmp::Header { kind, code, rest } = header;
         // RFC 1191 §4: the next-hop MTU in the low half of the unused word.
         let mtu = u16::from_be_bytes([rest[2], rest[3]]);
@@ -214,17 +209,6 @@ fn original(message: &Message) -> Option<(ipv4::Header, &[u8])> {
     let datagram = block.get(start..range.end as usize)?;
     let header = ipv4::Header::parse_header(datagram).ok()?;
     Some((header, datagram))
-}
-
-/// Hands each packet to `each` and leaves the controls.
-fn take_packets(burst: &mut Burst, mut each: impl FnMut(Message)) {
-    burst.retain_mut(|message| {
-        if let Body::Control(_) = message.body {
-            return true;
-        }
-        each(std::mem::take(message));
-        false
-    });
 }
 
 fn reason(error: &icmp::ParseError) -> DropReason {

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use scoutline_path::{
-    Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Stage, Step,
-    Value, Verdict, View,
+    Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Stage, Step, Value,
+    Verdict, View,
 };
 use scoutline_wire::{icmpv6, ipv6, nd};
 
@@ -26,13 +26,7 @@ impl Icmp6Module {
     }
 }
 
-const SERVICES: &[Service] = &[Service {
-    name: "down",
-    kind: ServiceKind::Net,
-    side: Side::Lower,
-    arity: Arity::One,
-    initialise_first: true,
-}];
+const SERVICES: &[Service] = &[Service::lower("down", ServiceKind::Net)];
 
 impl Module for Icmp6Module {
     fn name(&self) -> &'static str {

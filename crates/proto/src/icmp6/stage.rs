@@ -4,13 +4,15 @@ use std::rc::Rc;
 
 use scoutline_base::{Address, Endpoint};
 use scoutline_path::{
-    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Head, Message, Stage, Told,
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, Head, Message, Stage, Told,
+    take_packets,
 };
 use scoutline_ring::Block;
 use scoutline_wire::ipv6::{self, ExtensionError};
+use scoutline_wire::nd::REDIRECT;
 use scoutline_wire::{checksum, icmpv6, ipv4};
 
-use super::as_icmp4;
+use super::{as_icmp4, flow_of};
 use crate::eth::frame_start;
 use crate::{Interface, errno, mld, nd};
 
@@ -38,6 +40,7 @@ impl Icmp6Stage {
         match header.kind {
             icmpv6::ECHO_REQUEST => self.on_echo(message, turned, context),
             icmpv6::LISTENER_QUERY => self.on_query(&message, context),
+            mld::REPORT_V1 => self.on_report(&message, context),
             icmpv6::ECHO_REPLY => context.account.on_drop(DropReason::NoPath),
             _ if header.is_error() => {
                 self.on_error(header, &message, context);
@@ -85,9 +88,7 @@ impl Icmp6Stage {
     /// RFC 3810 §6.2: a router asks which groups have listeners, so that switches go on passing them. Those of neighbour
     /// discovery are told at once, those of sockets when the time has come.
     fn on_query(&mut self, message: &Message, context: &mut Context<'_>) {
-        let from_link =
-            message.facts.source.is_some_and(Address::is_link_local) && message.facts.hop_limit == 1;
-        if !from_link || message.bytes().len() < mld::QUERY_LEN {
+        if !is_of_link(message) {
             return context.account.on_drop(DropReason::Malformed);
         }
         if !self.interface.icmp_errors.borrow_mut().take(context.now) {
@@ -99,6 +100,14 @@ impl Icmp6Stage {
         }
         for own in self.interface.ip6.addresses() {
             context.out.push(nd::report_frame(&self.interface, own.address, nd::Report::IsExclude));
+        }
+    }
+
+    /// RFC 2710 §4: another listener has told an old router of a group.
+    fn on_report(&mut self, message: &Message, context: &mut Context<'_>) {
+        match mld::reported(message.bytes()).filter(|_| is_of_link(message)) {
+            Some(group) => self.interface.groups6.borrow_mut().on_report(group, context.now),
+            None => context.account.on_drop(DropReason::Malformed),
         }
     }
 
@@ -119,14 +128,7 @@ impl Icmp6Stage {
             let mtu = u32::from_be_bytes(header.rest);
             self.interface.ip6.on_too_big(quoted.destination, mtu, context.now);
         }
-        let key = FlowKey {
-            remote: quoted.destination.into(),
-            local: quoted.source.into(),
-            remote_port: quoted.ports.1,
-            local_port: quoted.ports.0,
-            device: self.interface.device,
-            protocol: quoted.protocol,
-        };
+        let key = flow_of(self.interface.device, &quoted);
         let told = match header.kind {
             _ if quoted.protocol == ipv4::PROTOCOL_UDP => {
                 let Some((errno, fatal)) = errno::of_datagram6(header.kind, header.code) else { return };
@@ -264,7 +266,7 @@ pub(crate) fn error_message(
     let source = Address::from(header.source);
     let about_error = match ipv6::skip(packet) {
         Ok(upper) if upper.protocol == ipv6::PROTOCOL_ICMPV6 => {
-            packet.get(upper.offset).is_none_or(|&kind| kind < 128)
+            packet.get(upper.offset).is_none_or(|&kind| kind < 128 || kind == REDIRECT)
         }
         _ => false,
     };
@@ -302,6 +304,11 @@ fn original(message: &Message) -> Option<(ipv6::Header, &[u8])> {
     Some((header, packet))
 }
 
+/// True for a message of multicast listener discovery that may be one.
+fn is_of_link(message: &Message) -> bool {
+    original(message).is_some_and(|(_, packet)| mld::is_of_link(&message.facts, packet))
+}
+
 /// Reads an ICMPv6 message whose IPv6 header was stripped.
 pub(crate) fn parse(message: &Message) -> Result<icmpv6::Header, DropReason> {
     let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else {
@@ -312,15 +319,4 @@ pub(crate) fn parse(message: &Message) -> Result<icmpv6::Header, DropReason> {
         icmpv6::ParseError::Checksum => DropReason::BadChecksum,
         _ => DropReason::Malformed,
     })
-}
-
-/// Hands each packet to `each` and leaves the controls.
-pub(crate) fn take_packets(burst: &mut Burst, mut each: impl FnMut(Message)) {
-    burst.retain_mut(|message| {
-        if let Body::Control(_) = message.body {
-            return true;
-        }
-        each(std::mem::take(message));
-        false
-    });
 }

@@ -4,9 +4,10 @@ use scoutline_path::{Control, DropReason, Effect, Verdict};
 use scoutline_wire::nd::{self, ALL_NODES};
 use scoutline_wire::{icmpv6, ipv6};
 
+use crate::groups::Filter;
 use crate::testing::{
-    Host, OURS6, PEER_LINK, PEER_LOCAL, PEER6, icmp6_frame, ip6_frame, ip6_header, tcp_frame_plain,
-    udp6_datagram,
+    Host, OUR_LOCAL, OURS6, PEER_LINK, PEER_LOCAL, PEER6, icmp6_frame, ip6_frame, ip6_header,
+    tcp_frame_plain, udp6_datagram,
 };
 
 fn quote(source: Ipv6Addr) -> Vec<u8> {
@@ -125,25 +126,81 @@ fn an_error_fits_every_link_and_is_never_about_an_error() {
     assert!(host.receive(path, &ip6_frame(&to_group, &[0, 9, 0, 7, 0, 8, 0, 0])).is_empty());
 }
 
+/// A message of multicast listener discovery behind this hop-by-hop header.
+fn mld_frame(source: Ipv6Addr, hop_limit: u8, alert: [u8; 8], kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; 8];
+    message.extend_from_slice(body);
+    icmpv6::Header { kind, code: 0, rest: [0; 4] }.emit(&mut message, source, ALL_NODES);
+    let payload = [&alert[..], &message].concat();
+    let header = ip6_header(ipv6::HOP_BY_HOP, payload.len());
+    ip6_frame(&ipv6::Header { source, destination: ALL_NODES, hop_limit, ..header }, &payload)
+}
+
+const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
+
 #[test]
 fn a_query_hears_of_our_groups() {
     let mut host = Host::with_ip6();
     let path = host.interface.service_paths.icmp6.get().unwrap();
-    let query = |hop_limit: u8| {
-        let mut frame = icmp6_frame((PEER_LOCAL, ALL_NODES), icmpv6::LISTENER_QUERY, [0; 4], &[0; 16]);
-        frame[21] = hop_limit;
-        frame
-    };
-    let sent = host.receive(path, &query(1));
+    let query =
+        |source, hop_limit, alert| mld_frame(source, hop_limit, alert, icmpv6::LISTENER_QUERY, &[0; 16]);
+    let frame = query(PEER_LOCAL, 1, ALERT);
+    assert_eq!(host.demux(&frame).0, Verdict::Path(path));
+    let sent = host.receive(path, &frame);
     assert_eq!(sent.len(), 2, "a report for each address");
     let upper = ipv6::walk(&sent[1][14..]).unwrap();
     assert_eq!((upper.protocol, upper.offset), (58, 48), "behind a router alert");
     let message = &sent[1][14 + upper.offset..];
     let groups = "ff02::16".parse::<Ipv6Addr>().unwrap();
     let source = ipv6::Header::parse(&sent[1][14..]).unwrap().source;
+    assert_eq!(source, OUR_LOCAL, "RFC 3810 §5.2.13");
     assert!(icmpv6::Header::parse(message, source.into(), groups.into()).is_ok());
     assert_eq!(message[12..28], nd::solicited_node(OURS6).octets());
-    assert!(host.receive(path, &query(2)).is_empty(), "from beyond the link");
+    // RFC 3810 §6.2: what a router of the link would not send.
+    let padded = [58, 0, 1, 4, 0, 0, 0, 0];
+    let other_alert = [58, 0, 5, 2, 0, 1, 1, 0];
+    for (what, frame) in [
+        ("from beyond the link", query(PEER_LOCAL, 2, ALERT)),
+        ("from a global address", query(PEER6, 1, ALERT)),
+        ("without a router alert", query(PEER_LOCAL, 1, padded)),
+        ("with another's router alert", query(PEER_LOCAL, 1, other_alert)),
+        ("of no version", mld_frame(PEER_LOCAL, 1, ALERT, icmpv6::LISTENER_QUERY, &[0; 18])),
+    ] {
+        assert!(host.receive(path, &frame).is_empty(), "{what}");
+    }
+    assert_eq!(host.drops(path), [(DropReason::Malformed, 5)]);
+}
+
+/// RFC 2710 §4: who hears another's report says nothing itself.
+#[test]
+fn an_old_router_hears_of_a_group_once() {
+    let group: Ipv6Addr = "ff05::77".parse().unwrap();
+    for other_reports in [false, true] {
+        let mut host = Host::with_ip6();
+        let path = host.interface.service_paths.icmp6.get().unwrap();
+        let mut groups = host.interface.groups6.borrow_mut();
+        let holder = groups.new_holder();
+        groups.set(holder, group.into(), Filter::all());
+        while let Some(due) = groups.next_timeout() {
+            host.now = host.now.max(due);
+            groups.on_timeout(due);
+        }
+        drop(groups);
+        // Within ten seconds.
+        let mut query = mld_frame(PEER_LOCAL, 1, ALERT, icmpv6::LISTENER_QUERY, &[0; 16]);
+        let code = 14 + 48 + 4;
+        query[code..code + 2].copy_from_slice(&10_000u16.to_be_bytes());
+        let sum = u16::from_be_bytes([query[code - 2], query[code - 1]]);
+        let sum = scoutline_wire::checksum::update(sum, 0, 10_000);
+        query[code - 2..code].copy_from_slice(&sum.to_be_bytes());
+        host.receive(path, &query);
+        if other_reports {
+            host.receive(path, &mld_frame(PEER_LOCAL, 1, ALERT, 131, &group.octets()));
+        }
+        let waits = host.interface.groups6.borrow().next_timeout().is_some();
+        assert_eq!(waits, !other_reports);
+        assert_eq!(host.drops(path), []);
+    }
 }
 
 #[test]

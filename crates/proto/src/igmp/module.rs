@@ -3,8 +3,7 @@
 use std::rc::Rc;
 
 use scoutline_path::{
-    Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Step, Value,
-    Verdict, View,
+    Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Step, Value, Verdict, View,
 };
 use scoutline_wire::igmp;
 
@@ -23,13 +22,7 @@ impl IgmpModule {
     }
 }
 
-const SERVICES: &[Service] = &[Service {
-    name: "down",
-    kind: ServiceKind::Net,
-    side: Side::Lower,
-    arity: Arity::One,
-    initialise_first: true,
-}];
+const SERVICES: &[Service] = &[Service::lower("down", ServiceKind::Net)];
 
 impl Module for IgmpModule {
     fn name(&self) -> &'static str {

@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use scoutline_base::Address;
-use scoutline_path::{Body, Burst, Context, DropReason, Message, Stage};
+use scoutline_path::{Burst, Context, DropReason, Message, Stage, take_packets};
 use scoutline_wire::igmp;
 
 use crate::Interface;
-use crate::groups::Query;
+use crate::groups::{ALL_HOSTS, Query};
 
 /// The stage of the IGMP path.
 pub struct IgmpStage {
@@ -34,9 +34,17 @@ impl IgmpStage {
         match heard {
             igmp::Message::Report(group) => groups.on_report(group.into(), context.now),
             igmp::Message::Query { group, sources, within, robustness, version } => {
+                let group = Some(Address::from(group)).filter(|group| !group.is_unspecified());
+                // RFC 3376 §9.1: general queries go to all systems, or to one. That there is a router alert is not
+                // asked for: not all switches that ask put one, and the TTL keeps others out.
+                let elsewhere = |to: Address| to.is_multicast() && to != ALL_HOSTS.into();
+                if group.is_none() && message.facts.destination.is_some_and(elsewhere) {
+                    drop(groups);
+                    return context.account.on_drop(DropReason::Malformed);
+                }
                 self.queries += 1;
                 let query = Query {
-                    group: Some(Address::from(group)).filter(|group| !group.is_unspecified()),
+                    group,
                     sources: sources.into_iter().map(Address::from).collect(),
                     within,
                     robustness,
@@ -54,13 +62,7 @@ impl Stage for IgmpStage {
     }
 
     fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
-        burst.retain(|message| {
-            if let Body::Control(_) = message.body {
-                return true;
-            }
-            self.on_message(message, context);
-            false
-        });
+        take_packets(burst, |message| self.on_message(&message, context));
     }
 
     fn outward(&mut self, _burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {}

@@ -74,6 +74,12 @@ fn queries_are_heard_and_answered() {
     host.receive(path, &query(64, &[0x11, 10, 0, 0, 0, 0, 0, 0]));
     host.receive(path, &query(1, &[0x11, 10, 0, 0, 0, 0, 0, 0, 2, 125, 0, 9]));
     assert_eq!(host.drops(path), [(DropReason::Truncated, 1), (DropReason::Malformed, 1)]);
+    // To a group that general queries do not go to.
+    let mut elsewhere = vec![0x11, 10, 0, 0, 0, 0, 0, 0, 2, 125, 0, 0];
+    igmp::emit(igmp::QUERY, &mut elsewhere);
+    let header = ipv4::Header { ttl: 1, destination: GROUP, ..ip_header(igmp::PROTOCOL, elsewhere.len()) };
+    host.receive(path, &ip_frame(&header, &elsewhere));
+    assert_eq!(host.drops(path)[1], (DropReason::Malformed, 2));
     // A router of version 2: its own words.
     host.receive(path, &query(1, &[0x11, 10, 0, 0, 0, 0, 0, 0]));
     let frames = sent(&host, now + Duration::from_secs(2));

@@ -3,8 +3,7 @@
 use std::rc::Rc;
 
 use scoutline_path::{
-    Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Step,
-    Verdict, View,
+    Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Step, Verdict, View,
 };
 use scoutline_wire::{ethernet, ipv4};
 
@@ -26,22 +25,8 @@ impl Ip4Module {
     }
 }
 
-const SERVICES: &[Service] = &[
-    Service {
-        name: "up",
-        kind: ServiceKind::Net,
-        side: Side::Upper,
-        arity: Arity::Many,
-        initialise_first: false,
-    },
-    Service {
-        name: "down",
-        kind: ServiceKind::Net,
-        side: Side::Lower,
-        arity: Arity::One,
-        initialise_first: true,
-    },
-];
+const SERVICES: &[Service] =
+    &[Service::upper("up", ServiceKind::Net), Service::lower("down", ServiceKind::Net)];
 
 impl Module for Ip4Module {
     fn name(&self) -> &'static str {

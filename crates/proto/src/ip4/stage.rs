@@ -4,13 +4,14 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 use scoutline_base::{Address, Time};
-use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Effect, Facts, Message, Stage};
-use scoutline_ring::Block;
+use scoutline_path::{
+    Body, Burst, Checksum, Context, DropReason, Effect, Facts, Message, Stage, take_packets,
+};
 use scoutline_wire::{ethernet, icmp, ipv4};
 
 use super::{Limits, Offered, Reassembler, TTL, fragment, total_len_field, validate};
 use crate::Interface;
-use crate::eth::grow_offsets;
+use crate::eth::{grow_offsets, rebuilt};
 
 /// The network stage of one path.
 ///
@@ -243,25 +244,8 @@ impl ReassemblyStage {
 
     /// A frame as if the datagram had come in one piece, without IP options.
     fn rebuild(&self, last: &Message, header: &ipv4::Header, payload: &[u8]) -> Message {
-        let headers = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN;
-        let mut frame = Vec::with_capacity(headers + payload.len());
-        frame.resize(headers, 0);
-        let link = ethernet::Header {
-            destination: self.interface.link_address.get(),
-            source: last.facts.link_source,
-            ethertype: ethernet::TYPE_IPV4,
-        };
-        link.emit(&mut frame);
-        header.emit(&mut frame[ethernet::HEADER_LEN..]);
-        frame.extend_from_slice(payload);
-        let facts = Facts {
-            device: last.facts.device,
-            arrival: last.facts.arrival,
-            checksum: Checksum::Unverified,
-            ..Facts::default()
-        };
-        let len = frame.len() as u32;
-        Message::received(Block::from_bytes(frame.into_boxed_slice()), 0..len, facts)
+        let as_one = (ethernet::TYPE_IPV4, ipv4::MIN_HEADER_LEN);
+        rebuilt(&self.interface, last, as_one, |out| header.emit(out), payload)
     }
 }
 
@@ -271,13 +255,7 @@ impl Stage for ReassemblyStage {
     }
 
     fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
-        burst.retain(|message| {
-            if let Body::Control(_) = message.body {
-                return true;
-            }
-            self.on_message(message, context);
-            false
-        });
+        take_packets(burst, |message| self.on_message(&message, context));
     }
 
     fn outward(&mut self, _burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {}

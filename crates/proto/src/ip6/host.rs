@@ -17,6 +17,8 @@ use scoutline_wire::nd::{self, Prefix, RouterAdvertisement};
 use scoutline_wire::{ethernet, ipv6};
 
 use super::HOP_LIMIT;
+use super::destinations::Destinations;
+use super::identification::Identifications;
 
 /// Bits of a network in which addresses are made (RFC 4291 §2.5.1, RFC 4862 §5.5.3 (d)).
 const AUTONOMOUS_LEN: u8 = 64;
@@ -25,10 +27,6 @@ const MAX_ADDRESSES: usize = 16;
 /// Prefixes and routers that are remembered.
 const MAX_PREFIXES: usize = 16;
 const MAX_ROUTERS: usize = 8;
-/// Destinations with a path MTU of their own.
-const MAX_PATH_MTUS: usize = 1024;
-/// RFC 8201 §4: how long a path MTU is believed before a larger one is tried.
-const PATH_MTU_TIME: Duration = Duration::from_secs(600);
 /// RFC 4861 §10: MAX_RTR_SOLICITATIONS and RTR_SOLICITATION_INTERVAL.
 const MAX_ROUTER_SOLICITATIONS: u8 = 3;
 const ROUTER_SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
@@ -104,13 +102,6 @@ struct Router {
     until: Time,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct PathMtu {
-    destination: Ipv6Addr,
-    mtu: u16,
-    until: Time,
-}
-
 /// What is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
@@ -131,21 +122,23 @@ pub struct Host6 {
     addresses: RefCell<Vec<OwnAddress>>,
     on_link: RefCell<Vec<OnLink>>,
     routers: RefCell<Vec<Router>>,
-    path_mtus: RefCell<Vec<PathMtu>>,
+    destinations: RefCell<Destinations>,
     hop_limit: Cell<u8>,
     mtu: Cell<u16>,
     /// What the link itself carries: routers may ask for less.
     link_mtu: u16,
     /// Solicitations that were sent, and when the next is due.
     solicited: Cell<(u8, Option<Time>)>,
-    identification: Cell<u32>,
+    identifications: Identifications,
+    /// Packets that come here may be for others.
+    router: Cell<bool>,
     generation: Cell<u32>,
 }
 
 impl Host6 {
-    /// A host whose addresses are still to be probed; `None` has no IPv6. `seed` begins the identifications of
-    /// fragments.
-    pub fn new(config: Option<&Host6Config>, link_address: ethernet::Address, mtu: u16, seed: u32) -> Host6 {
+    /// A host whose addresses are still to be probed; `None` has no IPv6. `seed` is the secret of the
+    /// identifications of fragments.
+    pub fn new(config: Option<&Host6Config>, link_address: ethernet::Address, mtu: u16, seed: u64) -> Host6 {
         // RFC 8200 §5: a link that carries less than 1280 bytes carries no IPv6.
         let Some(config) = config.filter(|_| mtu >= ipv6::MIN_MTU) else { return Host6::default() };
         let host = Host6 {
@@ -156,7 +149,7 @@ impl Host6 {
             hop_limit: Cell::new(HOP_LIMIT),
             mtu: Cell::new(mtu),
             link_mtu: mtu,
-            identification: Cell::new(seed),
+            identifications: Identifications::new(seed),
             solicited: Cell::new((0, config.autoconfigure.then_some(Time::ZERO))),
             ..Host6::default()
         };
@@ -169,13 +162,13 @@ impl Host6 {
     }
 
     /// The machine's link with itself, whose addresses are those of other links.
-    pub(crate) fn own_link(mtu: u16, seed: u32) -> Host6 {
+    pub(crate) fn own_link(mtu: u16, seed: u64) -> Host6 {
         Host6 {
             enabled: true,
             hop_limit: Cell::new(HOP_LIMIT),
             mtu: Cell::new(mtu),
             link_mtu: mtu,
-            identification: Cell::new(seed),
+            identifications: Identifications::new(seed),
             ..Host6::default()
         }
     }
@@ -232,9 +225,11 @@ impl Host6 {
         self.addresses.borrow().iter().any(of)
     }
 
-    /// True for the groups that we are in: all nodes, and those of our addresses' solicitations.
+    /// True for the groups that we are in: all nodes, all routers if we are one (RFC 4291 §2.8), and those of our
+    /// addresses' solicitations.
     pub fn is_in_group(&self, group: Ipv6Addr) -> bool {
         group == nd::ALL_NODES
+            || group == nd::ALL_ROUTERS && self.is_router()
             || self.addresses.borrow().iter().any(|own| nd::solicited_node(own.address) == group)
     }
 
@@ -278,18 +273,25 @@ impl Host6 {
         let mut routers = self.routers.borrow_mut();
         let before = routers.len();
         routers.retain(|router| router.address != address);
-        if routers.len() != before {
-            drop(routers);
+        let was_router = routers.len() != before;
+        drop(routers);
+        if was_router {
+            self.destinations.borrow_mut().leave(Some(address));
             self.changed();
         }
     }
 
-    /// RFC 4861 §6.3.6: a router does not answer; another goes before it from now on.
-    pub fn on_unreachable(&self, router: Ipv6Addr) {
+    /// RFC 4861 §6.3.6, §7.3.3: a neighbour does not answer. What was redirected to it goes to the router again, and if
+    /// it was that, another goes before it from now on.
+    pub fn on_unreachable(&self, neighbour: Ipv6Addr) {
+        let mut changed = self.destinations.borrow_mut().leave(Some(neighbour));
         let mut routers = self.routers.borrow_mut();
-        if routers.len() > 1 && routers[0].address == router {
+        if routers.len() > 1 && routers[0].address == neighbour {
             routers.rotate_left(1);
-            drop(routers);
+            changed = true;
+        }
+        drop(routers);
+        if changed {
             self.changed();
         }
     }
@@ -334,9 +336,8 @@ impl Host6 {
 
     /// Bytes of a packet that arrive at `destination`, as far as is known.
     pub fn path_mtu(&self, destination: Ipv6Addr, now: Time) -> u16 {
-        let known = self.path_mtus.borrow();
-        let path = known.iter().find(|path| path.destination == destination && now < path.until);
-        path.map_or(self.mtu(), |path| path.mtu.min(self.mtu()))
+        let known = self.destinations.borrow().mtu(destination, now);
+        known.map_or(self.mtu(), |mtu| mtu.min(self.mtu()))
     }
 
     /// RFC 8201 §4: a router carries no more than `mtu` bytes on the way to `destination`. False when that says nothing
@@ -346,20 +347,47 @@ impl Host6 {
         if mtu >= self.path_mtu(destination, now) {
             return false;
         }
-        let mut known = self.path_mtus.borrow_mut();
-        known.retain(|path| path.destination != destination && now < path.until);
-        if known.len() == MAX_PATH_MTUS {
-            known.remove(0);
-        }
-        known.push(PathMtu { destination, mtu, until: now + PATH_MTU_TIME });
+        self.destinations.borrow_mut().set_mtu(destination, mtu, now);
         true
     }
 
-    /// The identification of the next packet that is cut into fragments.
-    pub fn next_identification(&self) -> u32 {
-        let identification = self.identification.get();
-        self.identification.set(identification.wrapping_add(1));
-        identification
+    /// The identification of the next packet between these two that is cut into fragments.
+    pub fn next_identification(&self, source: Ipv6Addr, destination: Ipv6Addr) -> u32 {
+        self.identifications.next(source, destination)
+    }
+
+    /// The neighbour to which a router has redirected packets for `destination`: the destination itself, or another
+    /// router.
+    pub(crate) fn redirected(&self, destination: Ipv6Addr) -> Option<Ipv6Addr> {
+        self.destinations.borrow().next_hop(destination)
+    }
+
+    /// RFC 4861 §8.3: the router on the way to `destination` says that `target` is the better first hop. Routers decide
+    /// for themselves (§8.2): false.
+    pub(crate) fn on_redirect(&self, destination: Ipv6Addr, target: Ipv6Addr) -> bool {
+        if self.is_router() {
+            return false;
+        }
+        self.destinations.borrow_mut().set_next_hop(destination, target);
+        self.changed();
+        true
+    }
+
+    /// Ways have changed that redirects were said about.
+    pub(crate) fn forget_redirects(&self) {
+        if self.destinations.borrow_mut().leave(None) {
+            self.changed();
+        }
+    }
+
+    /// Packets that come here may be for others from now on (RFC 4861 §2.1).
+    pub fn become_router(&self) {
+        self.router.set(true);
+    }
+
+    /// True when packets that come here may be for others.
+    pub fn is_router(&self) -> bool {
+        self.router.get()
     }
 
     /// Another station has, or asks for, an address that we probe (RFC 4862 §5.4.3, §5.4.4): true when that ends it.

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use scoutline_base::Address;
 use scoutline_path::{
-    Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Stage, Step,
-    Value, Verdict, View,
+    Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Stage, Step, Value,
+    Verdict, View,
 };
 use scoutline_wire::ipv6::{self, ExtensionError};
 use scoutline_wire::{ethernet, ipv4};
@@ -34,22 +34,8 @@ impl Ip6Module {
     }
 }
 
-const SERVICES: &[Service] = &[
-    Service {
-        name: "up",
-        kind: ServiceKind::Net,
-        side: Side::Upper,
-        arity: Arity::Many,
-        initialise_first: false,
-    },
-    Service {
-        name: "down",
-        kind: ServiceKind::Net,
-        side: Side::Lower,
-        arity: Arity::One,
-        initialise_first: true,
-    },
-];
+const SERVICES: &[Service] =
+    &[Service::upper("up", ServiceKind::Net), Service::lower("down", ServiceKind::Net)];
 
 impl Module for Ip6Module {
     fn name(&self) -> &'static str {
@@ -113,6 +99,9 @@ impl Module for Ip6Module {
         view.key.local = destination;
         view.tos = header.traffic_class;
         if !self.interface.accepts(destination) {
+            // Whoever passes it on wants to know what it is.
+            let upper = ipv6::skip(&bytes[..header.total_len()]);
+            view.key.protocol = upper.map_or(ipv6::NO_NEXT_HEADER, |upper| upper.protocol);
             return Verdict::Drop(DropReason::NotForUs);
         }
         let paths = &self.interface.service_paths;

@@ -4,14 +4,13 @@ use std::net::Ipv6Addr;
 use std::rc::Rc;
 
 use scoutline_base::{Address, Time};
-use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Effect, Facts, Message, Stage};
-use scoutline_ring::Block;
+use scoutline_path::{Body, Burst, Context, DropReason, Effect, Facts, Message, Stage, take_packets};
 use scoutline_wire::ipv6::{self, ExtensionError, FRAGMENT_LEN, HEADER_LEN, Header};
 use scoutline_wire::{ethernet, icmpv6, ipv4, nd};
 
 use super::{Piece, extension_reason, fragment, validate, whole};
 use crate::Interface;
-use crate::eth::grow_offsets;
+use crate::eth::{grow_offsets, rebuilt};
 use crate::icmp6::error_message;
 use crate::ip4::{Limits, Offered, Reassembler};
 
@@ -168,7 +167,7 @@ impl Ip6Stage {
         let tos = context.marked(message.facts.tos);
         let header = self.header(source, destination, 0, tos, message.facts.hop_limit);
         let facts = Facts { destination: Some(destination.into()), ..message.facts.clone() };
-        let identification = self.interface.ip6.next_identification();
+        let identification = self.interface.ip6.next_identification(source, destination);
         if fragment::cut(message, &header, &facts, (mtu, identification), into).is_err() {
             context.account.on_drop(DropReason::Malformed);
         }
@@ -302,25 +301,8 @@ impl ReassemblyStage {
         if header.next_header == ipv6::FRAGMENT {
             return Err(DropReason::Malformed);
         }
-        let headers = ethernet::HEADER_LEN + HEADER_LEN;
-        let mut frame = Vec::with_capacity(headers + payload.len());
-        frame.resize(headers, 0);
-        let link = ethernet::Header {
-            destination: self.interface.link_address.get(),
-            source: last.facts.link_source,
-            ethertype: ethernet::TYPE_IPV6,
-        };
-        link.emit(&mut frame);
-        header.emit(&mut frame[ethernet::HEADER_LEN..]);
-        frame.extend_from_slice(payload);
-        let facts = Facts {
-            device: last.facts.device,
-            arrival: last.facts.arrival,
-            checksum: Checksum::Unverified,
-            ..Facts::default()
-        };
-        let len = frame.len() as u32;
-        Ok(Message::received(Block::from_bytes(frame.into_boxed_slice()), 0..len, facts))
+        let as_one = (ethernet::TYPE_IPV6, HEADER_LEN);
+        Ok(rebuilt(&self.interface, last, as_one, |out| header.emit(out), payload))
     }
 
     /// RFC 8200 §4.5: tells the sender, when the first fragment had come.
@@ -384,13 +366,7 @@ impl Stage for ReassemblyStage {
     }
 
     fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
-        burst.retain(|message| {
-            if let Body::Control(_) = message.body {
-                return true;
-            }
-            self.on_message(message, turned, context);
-            false
-        });
+        take_packets(burst, |message| self.on_message(&message, turned, context));
     }
 
     fn outward(&mut self, _burst: &mut Burst, _turned: &mut Burst, _context: &mut Context<'_>) {}

@@ -3,8 +3,7 @@
 use std::rc::Rc;
 
 use scoutline_path::{
-    Arity, Attributes, CreateError, Module, Name, Next, Service, ServiceKind, Side, Step, Value, Verdict,
-    View,
+    Attributes, CreateError, Module, Name, Next, Service, ServiceKind, Step, Value, Verdict, View,
 };
 use scoutline_wire::ipv6;
 
@@ -23,22 +22,8 @@ impl NdModule {
     }
 }
 
-const SERVICES: &[Service] = &[
-    Service {
-        name: "resolver",
-        kind: ServiceKind::Resolve,
-        side: Side::Upper,
-        arity: Arity::Many,
-        initialise_first: false,
-    },
-    Service {
-        name: "down",
-        kind: ServiceKind::Net,
-        side: Side::Lower,
-        arity: Arity::One,
-        initialise_first: true,
-    },
-];
+const SERVICES: &[Service] =
+    &[Service::upper("resolver", ServiceKind::Resolve), Service::lower("down", ServiceKind::Net)];
 
 impl Module for NdModule {
     fn name(&self) -> &'static str {

@@ -4,25 +4,27 @@ use std::net::Ipv6Addr;
 use std::rc::Rc;
 
 use scoutline_base::{Address, Time};
-use scoutline_path::{Burst, Context, DropReason, Message, Stage};
+use scoutline_path::{Burst, Context, DropReason, Message, Stage, take_packets};
 use scoutline_wire::ethernet;
-use scoutline_wire::nd::{self, Advertisement, ParseError, RouterAdvertisement, Solicitation};
+use scoutline_wire::nd::{self, Advertisement, ParseError, Redirect, RouterAdvertisement, Solicitation};
 
-use super::{Way, advertisement_frame, to_group};
+use super::{Course, advertisement_frame, to_group};
 use crate::Interface;
-use crate::arp::encapsulate;
-use crate::icmp6::{parse, take_packets};
+use crate::icmp6::parse;
+use crate::neighbour::{self, Claim};
+use crate::route::Way;
 
 /// The stage of the one path of neighbour discovery of an interface.
 pub struct NdStage {
     interface: Rc<Interface>,
     routers_heard: u64,
+    redirects: u64,
 }
 
 impl NdStage {
     /// A stage for this interface.
     pub fn new(interface: Rc<Interface>) -> NdStage {
-        NdStage { interface, routers_heard: 0 }
+        NdStage { interface, routers_heard: 0, redirects: 0 }
     }
 
     fn on_message(&mut self, message: &Message, context: &mut Context<'_>) {
@@ -47,7 +49,8 @@ impl NdStage {
             nd::NEIGHBOUR_SOLICITATION => self.on_solicitation(message, (source, destination), context),
             nd::NEIGHBOUR_ADVERTISEMENT => self.on_advertisement(message, destination, context),
             nd::ROUTER_ADVERTISEMENT => self.on_router_advertisement(message, source, context),
-            // We are no router (§6.2.6), and redirects are ignored.
+            nd::REDIRECT => self.on_redirect(message, source, context),
+            // Routers that advertise themselves are asked to (§6.2.6); we do not.
             _ => Err(DropReason::UnknownProtocol),
         }
     }
@@ -79,14 +82,14 @@ impl NdStage {
         }
         if let Some(link) = solicitation.source_link.filter(|&link| !is_probe && !ethernet::is_group(link)) {
             let waited = self.interface.neighbours6.borrow_mut().on_source(source, link, context.now);
-            self.release(waited, link, context);
+            neighbour::release(&self.interface, (source.into(), link), waited, context.out);
         }
         // §7.2.4: to the asker, or to all when it has no address.
         let way = if is_probe {
             to_group(target, nd::ALL_NODES)
         } else {
             let link = solicitation.source_link.unwrap_or(message.facts.link_source);
-            Way { source: target, destination: source, link }
+            Course { source: target, destination: source, link }
         };
         context.out.push(advertisement_frame(&self.interface, target, way, !is_probe));
         Ok(())
@@ -114,9 +117,11 @@ impl NdStage {
         if !said.router {
             self.interface.ip6.on_no_router(said.target);
         }
-        let waited = self.interface.neighbours6.borrow_mut().on_advertisement(&said, context.now);
-        if let Some(link) = said.target_link {
-            self.release(waited, link, context);
+        let Advertisement { solicited, overrides, target, target_link: link, .. } = said;
+        let claim = Claim { link, solicited, overrides };
+        let waited = self.interface.neighbours6.borrow_mut().on_claim(target, claim, context.now);
+        if let Some(link) = link {
+            neighbour::release(&self.interface, (target.into(), link), waited, context.out);
         }
         Ok(())
     }
@@ -136,9 +141,42 @@ impl NdStage {
         self.routers_heard += 1;
         if let Some(link) = said.source_link.filter(|&link| !ethernet::is_group(link)) {
             let waited = self.interface.neighbours6.borrow_mut().on_source(source, link, context.now);
-            self.release(waited, link, context);
+            neighbour::release(&self.interface, (source.into(), link), waited, context.out);
         }
         self.interface.ip6.on_router_advertisement(source, &said, context.now);
+        Ok(())
+    }
+
+    /// §8.
+    fn on_redirect(
+        &mut self,
+        message: &Message,
+        source: Ipv6Addr,
+        context: &mut Context<'_>,
+    ) -> Result<(), DropReason> {
+        let said = Redirect::parse(message.bytes()).map_err(reason)?;
+        let Redirect { target, destination, target_link } = said;
+        // §8.1: routers speak from their link-local address, of a router by its own, and of single destinations.
+        let is_router = Address::from(source).is_link_local();
+        let is_next_hop = target == destination || Address::from(target).is_link_local();
+        if !is_router || !is_next_hop || destination.is_multicast() || Address::from(destination).is_v4() {
+            return Err(DropReason::Malformed);
+        }
+        // §8.1: from the first hop for this destination, or anybody could draw our packets.
+        let interface = &self.interface;
+        let from_first_hop = match interface.way(destination.into()) {
+            Some((Way::Via(router), _)) => router == source.into(),
+            _ => false,
+        };
+        let to_ourselves = interface.is_ours(target.into()) || interface.ip6.is_tentative(target);
+        if !from_first_hop || to_ourselves || !interface.ip6.on_redirect(destination, target) {
+            return Err(DropReason::NotForUs);
+        }
+        self.redirects += 1;
+        if let Some(link) = target_link.filter(|&link| !ethernet::is_group(link)) {
+            let waited = interface.neighbours6.borrow_mut().on_source(target, link, context.now);
+            neighbour::release(interface, (target.into(), link), waited, context.out);
+        }
         Ok(())
     }
 
@@ -146,14 +184,6 @@ impl NdStage {
     fn on_duplicate(&self, address: Ipv6Addr) {
         self.interface.ip6.on_duplicate(address);
         self.interface.address_conflicts.set(self.interface.address_conflicts.get() + 1);
-    }
-
-    fn release(&self, waited: Vec<Message>, link: ethernet::Address, context: &mut Context<'_>) {
-        let source = self.interface.link_address.get();
-        for mut message in waited {
-            encapsulate(&mut message, link, source, ethernet::TYPE_IPV6);
-            context.out.push(message);
-        }
     }
 }
 
@@ -195,6 +225,7 @@ impl Stage for NdStage {
             facts.push(("router", router.to_string()));
         }
         facts.push(("routers-heard", self.routers_heard.to_string()));
+        facts.push(("redirects", self.redirects.to_string()));
     }
 
     any_stage!();

@@ -2,13 +2,13 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use scoutline_base::Time;
-use scoutline_path::{Attributes, Control, DropReason, Effect, Message, Name, Value, Verdict};
+use scoutline_path::{Attributes, Control, DropReason, Effect, Name, Value, Verdict};
 use scoutline_wire::ipv6;
 use scoutline_wire::nd::{self, Advertisement, Solicitation};
 
-use super::cache::{Cache, Found};
+use crate::NextHop;
 use crate::ip6::AddressState;
+use crate::neighbour::Found;
 use crate::testing::{
     self, Host, OUR_LINK, OUR_LOCAL, OURS6, PEER_LINK, PEER_LOCAL, PEER6, address, icmp6_frame, interface6,
 };
@@ -131,8 +131,9 @@ fn what_did_not_come_from_the_link_is_dropped() {
     let mut own = solicitation(PEER_LOCAL, OURS6, true);
     own[6..12].copy_from_slice(&OUR_LINK);
     host.receive(path, &own);
-    let redirect = icmp6_frame((PEER_LOCAL, OURS6), nd::REDIRECT, [0; 4], &[0; 32]);
-    host.receive(path, &redirect);
+    // We advertise nothing, so nobody's question for routers is answered.
+    let question = icmp6_frame((PEER_LOCAL, nd::ALL_NODES), nd::ROUTER_SOLICITATION, [0; 4], &[]);
+    host.receive(path, &question);
     let drops = |reason| host.path(path).account.drops(reason);
     assert_eq!(drops(DropReason::Malformed), 4);
     assert_eq!((drops(DropReason::BadChecksum), drops(DropReason::NotForUs)), (1, 1));
@@ -155,15 +156,99 @@ fn a_message_waits_for_its_neighbour() {
     assert_eq!(host.send(path, testing::block(b"second")).len(), 1);
 }
 
-/// RFC 4861 §7.2.5: the flag goes from true to false.
-#[test]
-fn a_router_that_says_it_is_none_is_left() {
+/// A destination that is not on the link.
+const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 9);
+/// Another router, and its link address.
+const OTHER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
+const OTHER_LINK: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
+
+fn redirect(from: Ipv6Addr, target: Ipv6Addr, destination: Ipv6Addr) -> Vec<u8> {
+    let mut body = [target.octets(), destination.octets()].concat();
+    body.extend_from_slice(&[2, 1]);
+    body.extend_from_slice(&OTHER_LINK);
+    icmp6_frame((from, OURS6), nd::REDIRECT, [0; 4], &body)
+}
+
+/// A host with a router at `PEER_LOCAL`.
+fn host_with_router() -> (Host, scoutline_base::PathId) {
     let mut host = Host::with(&interface6(OUR_LINK, OURS6, true), false);
     host.settle_ip6();
     let path = nd_path(&host);
     let router = icmp6_frame((PEER_LOCAL, nd::ALL_NODES), nd::ROUTER_ADVERTISEMENT, [64, 0, 7, 8], &[0; 8]);
     host.receive(path, &router);
     assert_eq!(host.interface.ip6.router(), Some(PEER_LOCAL));
+    (host, path)
+}
+
+/// RFC 4861 §8.3.
+#[test]
+fn a_router_tells_of_a_better_way() {
+    let (mut host, path) = host_with_router();
+    let interface = std::rc::Rc::clone(&host.interface);
+    let hop = |destination: Ipv6Addr| interface.route(destination.into());
+    let neighbour = |address: Ipv6Addr| Some(NextHop::Neighbour(address.into()));
+    assert_eq!(hop(FAR), neighbour(PEER_LOCAL));
+    let generation = interface.generation();
+    host.receive(path, &redirect(PEER_LOCAL, OTHER, FAR));
+    assert_eq!(hop(FAR), neighbour(OTHER));
+    assert_ne!(interface.generation(), generation, "who remembers the old way asks again");
+    let known = interface.neighbours6.borrow_mut().find(OTHER, host.now);
+    assert!(matches!(known, Found::Known { link: OTHER_LINK, .. }), "{known:?}");
+    // The destination itself is on the link.
+    let near = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 10);
+    host.receive(path, &redirect(PEER_LOCAL, near, near));
+    assert_eq!(hop(near), neighbour(near));
+    // §7.3.3: the better way is none any more.
+    interface.ip6.on_unreachable(OTHER);
+    assert_eq!((hop(FAR), hop(near)), (neighbour(PEER_LOCAL), neighbour(near)));
+    interface.set_routes(Vec::new());
+    assert_eq!(hop(near), neighbour(PEER_LOCAL));
+}
+
+/// RFC 4861 §8.1: each check, and §8.2: routers decide for themselves.
+#[test]
+fn redirects_of_others_than_the_first_hop_are_refused() {
+    let (mut host, path) = host_with_router();
+    let mut far_away = redirect(PEER_LOCAL, OTHER, FAR);
+    far_away[21] = 254;
+    let global = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xfe);
+    for (what, frame) in [
+        ("from beyond the link", far_away),
+        ("from a router that is not the first hop", redirect(OTHER, OTHER, FAR)),
+        ("from a global address", redirect(PEER6, OTHER, FAR)),
+        ("to a router by its global address", redirect(PEER_LOCAL, global, FAR)),
+        ("of a group", redirect(PEER_LOCAL, OTHER, nd::ALL_NODES)),
+        ("of what is on the link", redirect(PEER_LOCAL, OTHER, PEER6)),
+        ("to ourselves", redirect(PEER_LOCAL, OUR_LOCAL, FAR)),
+        ("too short", icmp6_frame((PEER_LOCAL, OURS6), nd::REDIRECT, [0; 4], &[0; 31])),
+    ] {
+        host.receive(path, &frame);
+        let hop = host.interface.route(FAR.into());
+        assert_eq!(hop, Some(NextHop::Neighbour(PEER_LOCAL.into())), "{what}");
+    }
+    let drops: u32 = host.drops(path).iter().map(|(_, count)| count).sum();
+    assert_eq!(drops, 8);
+    host.interface.ip6.become_router();
+    host.receive(path, &redirect(PEER_LOCAL, OTHER, FAR));
+    assert_eq!(host.interface.route(FAR.into()), Some(NextHop::Neighbour(PEER_LOCAL.into())));
+}
+
+/// RFC 4861 §7.2.4, RFC 4291 §2.8.
+#[test]
+fn who_forwards_says_so() {
+    let mut host = Host::with_ip6();
+    let path = nd_path(&host);
+    assert!(!host.interface.accepts(nd::ALL_ROUTERS.into()));
+    host.interface.ip6.become_router();
+    let sent = host.receive(path, &solicitation(PEER_LOCAL, OURS6, true));
+    assert!(Advertisement::parse(&sent[0][54..]).unwrap().router);
+    assert!(host.interface.accepts(nd::ALL_ROUTERS.into()));
+}
+
+/// RFC 4861 §7.2.5: the flag goes from true to false.
+#[test]
+fn a_router_that_says_it_is_none_is_left() {
+    let (mut host, path) = host_with_router();
     host.receive(path, &advertisement(PEER_LOCAL, OUR_LOCAL, true, true));
     assert_eq!(host.interface.ip6.router(), None);
 }
@@ -183,94 +268,7 @@ fn a_neighbour_that_never_answers_is_given_up() {
     assert_eq!((told.errno, told.kind, told.code), (crate::errno::EHOSTUNREACH, 1, 3));
 }
 
-#[test]
-fn the_states_of_a_neighbour() {
-    let mut cache = Cache::default();
-    let mut now = Time::from_millis(1000);
-    let said = |solicited, overrides, link| Advertisement {
-        router: false,
-        solicited,
-        overrides,
-        target: PEER6,
-        target_link: link,
-    };
-    let state = |cache: &Cache| cache.entries().next().unwrap().2;
-    assert!(cache.on_advertisement(&said(true, true, Some(PEER_LINK)), now).is_empty());
-    assert_eq!(cache.entries().count(), 0, "nobody asked");
-    assert_eq!(cache.find(PEER6, now), Found::Unknown { request: true });
-    cache.hold(PEER6, Message::default());
-    cache.on_advertisement(&said(true, true, None), now);
-    assert_eq!(state(&cache), "incomplete", "without a link address it is no answer");
-    assert_eq!(cache.on_advertisement(&said(true, false, Some(PEER_LINK)), now).len(), 1);
-    assert_eq!(state(&cache), "reachable");
-    now += Duration::from_secs(31);
-    assert!(matches!(cache.find(PEER6, now), Found::Known { .. }));
-    assert_eq!(state(&cache), "delay");
-    let mut asked = Vec::new();
-    cache.on_timeout(now + Duration::from_secs(4), |question| asked.push(question));
-    assert!(asked.is_empty());
-    now += Duration::from_secs(5);
-    cache.on_timeout(now, |question| asked.push(question));
-    assert_eq!((state(&cache), asked[0].link), ("probe", Some(PEER_LINK)));
-    cache.on_advertisement(&said(true, false, None), now);
-    assert_eq!(state(&cache), "reachable");
-    // Another link address without the override flag: not believed, but asked about (RFC 4861 §7.2.5).
-    cache.on_advertisement(&said(true, false, Some([2, 9, 9, 9, 9, 9])), now);
-    assert_eq!(state(&cache), "stale");
-    assert_eq!(cache.entries().next().unwrap().1, Some(PEER_LINK));
-    let generation = cache.generation();
-    cache.on_advertisement(&said(true, true, Some([2, 9, 9, 9, 9, 9])), now);
-    assert_eq!((state(&cache), cache.entries().next().unwrap().1), ("reachable", Some([2, 9, 9, 9, 9, 9])));
-    assert_ne!(cache.generation(), generation, "who remembers the old one asks again");
-    // Silence ends it.
-    now += Duration::from_secs(31);
-    cache.find(PEER6, now);
-    for _ in 0..4 {
-        now += Duration::from_secs(5);
-        cache.on_timeout(now, |_| ());
-    }
-    assert_eq!(state(&cache), "failed");
-}
-
 proptest! {
-    #[test]
-    fn the_cache_stays_bounded_and_consistent(operations in proptest::collection::vec((0u8..6, any::<u16>(), 0u64..3), 0..400)) {
-        let mut cache = Cache::default();
-        let mut now = Time::ZERO;
-        for (operation, number, seconds) in operations {
-            let address = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number % 50);
-            now += Duration::from_secs(seconds);
-            let said = Advertisement {
-                router: false,
-                solicited: number & 64 != 0,
-                overrides: number & 128 != 0,
-                target: address,
-                target_link: (number & 256 != 0).then_some([2, 0, 0, 0, 0, number as u8]),
-            };
-            match operation {
-                0 | 1 => { cache.find(address, now); }
-                2 => { cache.on_source(address, PEER_LINK, now); }
-                3 => { cache.hold(address, Message::default()); }
-                4 => { cache.on_advertisement(&said, now); }
-                _ => { cache.on_timeout(now, |_| ()); }
-            }
-            cache.on_timeout(now, |_| ());
-            prop_assert!(cache.next_timeout().is_none_or(|due| due > now));
-            prop_assert!(cache.entries().count() <= 50);
-        }
-    }
-
-    #[test]
-    fn many_addresses_evict_the_old(start in any::<u16>()) {
-        let mut cache = Cache::default();
-        for index in 0..5000u32 {
-            let low = u32::from(start).wrapping_add(index);
-            let address = Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(low));
-            cache.on_source(address, PEER_LINK, Time::from_millis(u64::from(index)));
-        }
-        prop_assert!(cache.entries().count() <= 4096);
-    }
-
     #[test]
     fn any_message_is_taken_or_dropped(kind in 130u8..140, rest in any::<[u8; 4]>(), body in proptest::collection::vec(any::<u8>(), 0..120)) {
         let mut host = Host::with(&interface6(OUR_LINK, OURS6, true), false);

@@ -4,8 +4,7 @@ use std::rc::Rc;
 
 use scoutline_base::Address;
 use scoutline_path::{
-    Arity, Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Side, Step, Value,
-    Verdict, View,
+    Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Step, Value, Verdict, View,
 };
 use scoutline_wire::{ipv4, udp};
 
@@ -27,27 +26,9 @@ impl UdpModule {
 
 /// The services of a transport module.
 pub(crate) const SERVICES: &[Service] = &[
-    Service {
-        name: "up",
-        kind: ServiceKind::Socket,
-        side: Side::Upper,
-        arity: Arity::Many,
-        initialise_first: false,
-    },
-    Service {
-        name: "down",
-        kind: ServiceKind::Net,
-        side: Side::Lower,
-        arity: Arity::One,
-        initialise_first: true,
-    },
-    Service {
-        name: "down6",
-        kind: ServiceKind::Net,
-        side: Side::Lower,
-        arity: Arity::One,
-        initialise_first: true,
-    },
+    Service::upper("up", ServiceKind::Socket),
+    Service::lower("down", ServiceKind::Net),
+    Service::lower("down6", ServiceKind::Net),
 ];
 
 /// Which of them leads on for addresses of this family.

@@ -26,8 +26,8 @@ impl Plan {
         let links = if router { 2 } else { 1 };
         let hosts = [draw.host(), draw.host()];
         let weather = (0..links).flat_map(|link| draw.weathers(link)).collect();
-        let flows = (0..draw.between(1, 8)).map(|_| draw.flow(router)).collect();
-        let chats = (0..draw.between(0, 2)).map(|_| draw.chat(router)).collect();
+        let flows = (0..draw.between(1, 8)).map(|_| draw.flow()).collect();
+        let chats = (0..draw.between(0, 2)).map(|_| draw.chat()).collect();
         let events = (0..draw.between(0, 3)).map(|_| draw.event()).collect();
         Plan { seed, router, whole, hosts, weather, flows, chats, events }
     }
@@ -111,8 +111,8 @@ impl Draw {
         weather
     }
 
-    fn flow(&mut self, router: bool) -> FlowPlan {
-        let ip6 = !router && self.one_in(2);
+    fn flow(&mut self) -> FlowPlan {
+        let ip6 = self.one_in(2);
         let port = match self.0.below(8) {
             0 => NOBODY_PORT,
             1..=3 if !ip6 => V4_PORT,
@@ -154,11 +154,11 @@ impl Draw {
         self.between(1, 300_000).min(LONGEST_PAUSES_US / times)
     }
 
-    fn chat(&mut self, router: bool) -> ChatPlan {
+    fn chat(&mut self) -> ChatPlan {
         ChatPlan {
             at_ms: self.between(0, 6_000),
             from: self.0.below(2) as usize,
-            ip6: !router && self.one_in(2),
+            ip6: self.one_in(2),
             count: self.between(1, 30) as u32,
             size: 12 + self.size(13) as u32,
             gap_us: self.between(0, 100_000),

@@ -55,6 +55,21 @@ fn parses_and_emits() {
 }
 
 #[test]
+fn a_router_alert_is_found_among_options() {
+    let alert = |body: &[u8]| router_alert(&packet(&[(HOP_BY_HOP, body)]));
+    assert_eq!(alert(&[0, 5, 2, 0, 0, 1, 0]), Some(0));
+    assert_eq!(alert(&[0, 0, 0, 5, 2, 1, 2]), Some(0x102), "behind padding");
+    assert_eq!(alert(&[1, 1, 4, 0, 0, 0, 0, 5, 2, 0, 1, 1, 2, 0, 0]), Some(1));
+    assert_eq!(alert(&[0, 1, 4, 5, 2, 0, 0]), None, "within another option");
+    assert_eq!(alert(&[0, 1, 9, 0, 0, 0, 0]), None, "an option that reaches out");
+    assert_eq!(alert(&[9, 0, 0, 0, 0, 0, 0]), None, "a header that reaches out");
+    assert_eq!(router_alert(&packet(&[(DESTINATION_OPTIONS, &[0, 5, 2, 0, 0, 1, 0])])), None);
+    for len in 0..60 {
+        router_alert(&packet(&[(HOP_BY_HOP, &[0, 5, 2, 0, 0, 1, 0])])[..len]);
+    }
+}
+
+#[test]
 fn known_headers_are_passed_over() {
     let alert: &[u8] = &[0, 5, 2, 0, 0, 1, 0];
     let routing: &[u8] = &[0, 253, 0, 0, 0, 0, 0];

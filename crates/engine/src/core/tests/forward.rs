@@ -1,6 +1,11 @@
 //! A forwarding host in the middle: two wires, and its own engine that honours classes for others.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use scoutline_abi::layout::slot_flag;
+use scoutline_base::Address;
 use scoutline_path::DropReason;
+use scoutline_proto::ip6::Host6Config;
 use scoutline_sched::Level;
 use scoutline_sched::transmit::BitRate;
 
@@ -10,8 +15,18 @@ use crate::settings::{ClassSettings, Forward};
 const RATE: u64 = 100_000_000;
 const BACKGROUND: u64 = 873;
 const RINGS: u32 = 1 << 20;
-/// The server's address, on the far side.
-const FAR: u64 = 0xffff_0a01_0002;
+/// The server's addresses, on the far side.
+const FAR: Address = Address::from_v4(Ipv4Addr::new(10, 1, 0, 2));
+const FAR6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2);
+/// The client's, and the router's on both sides.
+const CLIENT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+const ROUTER6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1)];
+
+/// An address in a network of 64 bits, with the router there.
+fn ip6(address: Ipv6Addr, gateway: Option<Ipv6Addr>) -> Host6Config {
+    Host6Config { addresses: vec![(address, 64)], gateway, autoconfigure: false }
+}
 
 struct Chain {
     client: Host,
@@ -23,6 +38,31 @@ struct Chain {
 impl Chain {
     /// The router's link to the server has the rate; everything else is fast.
     fn new(seed: u64, config: WireConfig, change: impl FnOnce(&mut EngineSettings)) -> Chain {
+        Chain::with_hosts(seed, config, change, |_, _| {})
+    }
+
+    /// All three speak IPv6 too, and have their addresses.
+    fn with_ip6(seed: u64, config: WireConfig) -> Chain {
+        let router = |settings: &mut EngineSettings| {
+            for (device, address) in settings.devices.iter_mut().zip(ROUTER6) {
+                device.ip6 = Some(ip6(address, None));
+            }
+        };
+        let mut chain = Chain::with_hosts(seed, config, router, |settings, is_client| {
+            let (ours, gateway) = if is_client { (CLIENT6, ROUTER6[0]) } else { (FAR6, ROUTER6[1]) };
+            settings.devices[0].ip6 = Some(ip6(ours, Some(gateway)));
+        });
+        chain.run(Duration::from_secs(3), |_| {});
+        assert!(chain.server.core.nets[0].interface().is_ours(FAR6.into()));
+        chain
+    }
+
+    fn with_hosts(
+        seed: u64,
+        config: WireConfig,
+        change: impl FnOnce(&mut EngineSettings),
+        change_host: impl Fn(&mut EngineSettings, bool),
+    ) -> Chain {
         let (a, near) = wire(seed, config.clone());
         let (far, b) = wire(seed + 1, config);
         let mut settings = EngineSettings {
@@ -37,13 +77,17 @@ impl Chain {
         change(&mut settings);
         let devices: Vec<Box<dyn Partner>> =
             vec![Box::new(Polled(near)), Box::new(Polled(far.with_id(DeviceId(1))))];
-        let gateway = |address: [u8; 4]| {
-            move |settings: &mut EngineSettings| settings.devices[0].gateway = Some(address.into())
+        let gateway = |address: [u8; 4], is_client| {
+            let change_host = &change_host;
+            move |settings: &mut EngineSettings| {
+                settings.devices[0].gateway = Some(address.into());
+                change_host(settings, is_client);
+            }
         };
         Chain {
-            client: Host::with([10, 0, 0, 2], a, RINGS, gateway([10, 0, 0, 1])),
+            client: Host::with([10, 0, 0, 2], a, RINGS, gateway([10, 0, 0, 1], true)),
             router: Core::with_devices(settings, devices, Time::ZERO).unwrap(),
-            server: Host::with([10, 1, 0, 2], b, RINGS, gateway([10, 1, 0, 1])),
+            server: Host::with([10, 1, 0, 2], b, RINGS, gateway([10, 1, 0, 1], false)),
             now: Time::from_millis(1),
         }
     }
@@ -66,12 +110,27 @@ impl Chain {
     }
 
     fn established(&mut self, port: u64) -> (u32, u32) {
+        self.established_at(FAR, port)
+    }
+
+    fn established_at(&mut self, far: Address, port: u64) -> (u32, u32) {
         let now = self.now;
-        let listener = self.server.open(slot_kind::STREAM, now);
-        assert_eq!(self.server.call(call_op::BIND, listener, [0, port, 0, 0], now), 0);
+        let open = |host: &mut Host| {
+            let slot = host.open(slot_kind::STREAM, now);
+            if !far.is_v4() {
+                host.slot(slot).flags.store(slot_flag::INET6, Ordering::Release);
+            }
+            slot
+        };
+        let arguments = |address: Address| {
+            let [high, low] = address.words();
+            [low, port, 0, high]
+        };
+        let listener = open(&mut self.server);
+        assert_eq!(self.server.call(call_op::BIND, listener, arguments(far), now), 0);
         assert_eq!(self.server.call(call_op::LISTEN, listener, [16, 0, 0, 0], now), 0);
-        let client = self.client.open(slot_kind::STREAM, now);
-        assert_eq!(self.client.call(call_op::CONNECT, client, [FAR, port, 0, 0], now), 0);
+        let client = open(&mut self.client);
+        assert_eq!(self.client.call(call_op::CONNECT, client, arguments(far), now), 0);
         let mut accepted = None;
         for _ in 0..100 {
             self.run(Duration::from_millis(10), |chain| {
@@ -97,8 +156,12 @@ fn background(settings: &mut EngineSettings) {
 }
 
 fn transfer(config: WireConfig, len: usize) {
-    let mut chain = Chain::new(21, config, |_| {});
-    let (client, server) = chain.established(80);
+    let chain = Chain::new(21, config, |_| {});
+    transfer_to(FAR, chain, len);
+}
+
+fn transfer_to(far: Address, mut chain: Chain, len: usize) {
+    let (client, server) = chain.established_at(far, 80);
     let (up, down) = (pattern(len, 1), pattern(len, 2));
     let (mut sent_up, mut sent_down, mut got_up, mut got_down) = (0, 0, Vec::new(), Vec::new());
     for _ in 0..10_000 {
@@ -135,6 +198,15 @@ fn streams_pass_both_ways() {
 #[test]
 fn super_segments_stay_whole() {
     transfer(WireConfig { whole: true, ..WireConfig::default() }, 2_000_000);
+}
+
+/// IPv6 goes by the same paths.
+#[test]
+fn streams_pass_over_ip6() {
+    transfer_to(FAR6.into(), Chain::with_ip6(31, WireConfig::default()), 1_000_000);
+    transfer_to(FAR6.into(), Chain::with_ip6(32, hard_wire()), 100_000);
+    let whole = WireConfig { whole: true, ..WireConfig::default() };
+    transfer_to(FAR6.into(), Chain::with_ip6(33, whole), 2_000_000);
 }
 
 /// Two levels for others' traffic, on a link whose rate only the router knows.

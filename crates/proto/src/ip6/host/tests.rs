@@ -161,7 +161,6 @@ fn what_anybody_on_the_link_says_stays_bounded() {
     }
     assert!(host.addresses().len() <= MAX_ADDRESSES);
     assert!(host.routers.borrow().len() <= MAX_ROUTERS && host.on_link.borrow().len() <= MAX_PREFIXES);
-    assert!(host.path_mtus.borrow().len() <= MAX_PATH_MTUS);
     // Prefixes that make no address, and a link that says less than every link carries.
     let mut said = advertisement(7200, 9000);
     said.mtu = Some(500);

@@ -1,0 +1,61 @@
+# A connection that stands, and new ones, while SYNs from forged addresses come as fast as can be.
+# Arguments: address, port, the command that floods. Prints what it saw as JSON.
+import json, socket, subprocess, sys, threading, time
+
+address, port, flood = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+TIMESTAMPS, SACK, WINDOW_SCALE = 1, 2, 4
+
+def connect():
+    began = time.monotonic()
+    s = socket.create_connection((address, port), timeout=60)
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return s, time.monotonic() - began
+
+def ask(s):
+    s.sendall(b"GET /file HTTP/1.1\r\nHost: x\r\n\r\n")
+    text = b""
+    while b"\r\n\r\n" not in text:
+        part = s.recv(65536)
+        assert part, "the server closed a connection that stood"
+        text += part
+    head, body = text.split(b"\r\n\r\n", 1)
+    length = int([l for l in head.split(b"\r\n") if l.lower().startswith(b"content-length:")][0].split(b":")[1])
+    while len(body) < length:
+        part = s.recv(65536)
+        assert part, "the server closed a connection that stood"
+        body += part
+    return body
+
+def rate(s, seconds):
+    count, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert ask(s) == b"here\n"
+        count += 1
+    return count / seconds
+
+def options_of(s):
+    info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    return info[5], info[6] >> 4
+
+standing, _ = connect()
+ask(standing)
+alone = rate(standing, 1)
+flooder = subprocess.Popen(flood, stdout=subprocess.PIPE)
+assert flooder.stdout.readline() == b"sending\n"
+# What else it says would fill the pipe in the end.
+threading.Thread(target=flooder.stdout.read, daemon=True).start()
+rate(standing, 1)  # until it is known for a flood
+flooded = rate(standing, 3)
+took, options = [], []
+for _ in range(4):
+    s, time_s = connect()
+    assert ask(s) == b"here\n"
+    took.append(round(time_s, 3))
+    options.append(options_of(s))
+    s.close()
+assert flooder.poll() is None, "the flood ended early"
+flooder.terminate()
+flooder.wait()
+wanted = TIMESTAMPS | SACK | WINDOW_SCALE
+assert all(flags & wanted == wanted and scale > 0 for flags, scale in options), f"options were lost: {options}"
+print(json.dumps({"alone": alone, "flooded": flooded, "connect_s": took, "options": options}))

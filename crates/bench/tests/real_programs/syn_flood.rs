@@ -1,0 +1,69 @@
+//! A flood of SYNs from forged addresses at a server on paths: connections that stand are served, real clients connect
+//! with all of their options, and memory stays bounded.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::fixture::{Arm, Fixture, scoutline, script};
+use crate::machine;
+use crate::nginx::{self, Side};
+
+/// Connecting may take several of the client's own attempts.
+const PATIENCE: Duration = Duration::from_secs(150);
+/// What the daemon may grow by: its packet ring is touched, nothing is kept for a SYN.
+const GROWTH_KB: u64 = 64 << 10;
+
+#[test]
+fn a_flood_of_syns_leaves_connections_and_options() {
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    // What answers forged addresses goes by the peer.
+    fixture.start_daemon_with(&format!("gateway = \"{}\"\n", fixture.peer_address()));
+    let files = fixture.file("files");
+    fs::create_dir_all(&files).unwrap();
+    fs::write(files.join("file"), "here\n").unwrap();
+    let server = format!("listen 80; root {}; keepalive_requests 1000000;", files.display());
+    let mut nginx = nginx::start_with(&fixture, Side::UnderTest, &server, 80);
+    let resident = |fixture: &mut Fixture| {
+        let status = fs::read_to_string(format!("/proc/{}/status", fixture.daemon().process().id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = resident(&mut fixture);
+    let arrived = |fixture: &Fixture| fixture.ask("stat")["devices"]["eth0"].clone();
+    let first = arrived(&fixture);
+    let mac = machine::link(fixture.testbed().server(0), "eth0", "address");
+    let address = fixture.address().to_string();
+    let tool = scoutline().display().to_string();
+    let flood = [
+        &tool,
+        "load",
+        "flood",
+        "--syn",
+        "--device=eth0",
+        &format!("--mac={}", mac.as_str().unwrap()),
+        "--source=198.18.0.1",
+        &format!("--target={address}:80"),
+        "--seconds=120",
+    ]
+    .map(str::to_owned);
+    let script = script("syn_flood.py");
+    let own = [script.as_str(), &address, "80"];
+    let arguments: Vec<&str> = own.into_iter().chain(flood.iter().map(String::as_str)).collect();
+    let said = fixture.run_peer("python3", &arguments, PATIENCE);
+    let seen: serde_json::Value =
+        serde_json::from_str(said.trim()).unwrap_or_else(|error| panic!("{error} in {said}"));
+    let last = arrived(&fixture);
+    let since = |counter: &str| last[counter].as_u64().unwrap_or(0) - first[counter].as_u64().unwrap_or(0);
+    let grown = resident(&mut fixture).saturating_sub(before);
+    println!(
+        "{seen}; SYNs taken {}, held back {}, ring full {}; grown by {grown} KB",
+        since("rx-packets"),
+        since("rx-policed"),
+        since("rx-ring-drops")
+    );
+    assert!(since("rx-packets") + since("rx-policed") + since("rx-ring-drops") > 100_000, "no flood: {last}");
+    assert!(grown < GROWTH_KB, "it grew by {grown} KB");
+    let paths = fixture.paths_now().len();
+    assert!(paths < 5_000, "{paths} paths: a backlog at most");
+    nginx.check().unwrap();
+}
