@@ -17,6 +17,7 @@ mod information;
 mod live;
 mod micro;
 mod open;
+mod passing;
 mod paths;
 mod report;
 mod transmit;

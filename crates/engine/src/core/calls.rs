@@ -76,6 +76,11 @@ impl Core {
         if op == call_op::IS_LISTENED_AT {
             return Ok(i32::from(self.is_listened_at(argument(2) as u32, address())));
         }
+        match op {
+            call_op::TAKE => return self.take_passed(program, call, argument(0), now),
+            call_op::IS_ON_PATHS => return Ok(i32::from(self.is_on_paths(argument(0) as u32))),
+            _ => {}
+        }
         let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
         match op {
             call_op::BIND => {

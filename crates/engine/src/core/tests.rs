@@ -614,6 +614,7 @@ mod forward;
 mod growth;
 mod ip6;
 mod own_link;
+mod passing;
 mod policies;
 mod requests;
 mod transmit;
