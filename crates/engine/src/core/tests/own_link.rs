@@ -165,7 +165,9 @@ fn the_same_connection_again() {
     let mut alone = Alone::new(RINGS, |_| {});
     let listener = alone.listen(0, 80);
     let again = |alone: &mut Alone| {
-        let client = alone.bound(slot_kind::STREAM, SERVER, 40_000);
+        // With SO_REUSEADDR.
+        let client = alone.host.open(slot_kind::STREAM, alone.now);
+        assert_eq!(alone.call(call_op::BIND, client, [SERVER, 40_000, 1, 0]), 0);
         (client, alone.call(call_op::CONNECT, client, [SERVER, 80, 0, 0]))
     };
     let (client, made) = again(&mut alone);
