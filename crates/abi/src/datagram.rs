@@ -139,7 +139,7 @@ pub const MAX_QUOTED: usize = ERROR_LEN - ERROR_HEADER_LEN;
 pub struct ErrorRecord {
     /// An errno.
     pub errno: u32,
-    /// Who found it: 1 this machine, 2 ICMP, 3 ICMPv6 (SO_EE_ORIGIN_).
+    /// Who found it ([`origin`]).
     pub origin: u8,
     /// Type and code of the ICMP message.
     pub kind: u8,
@@ -167,6 +167,8 @@ pub mod origin {
     pub const ICMP: u8 = 2;
     /// ICMPv6.
     pub const ICMP6: u8 = 3;
+    /// No error: sends with MSG_ZEROCOPY are complete. Never in the ring.
+    pub const ZERO_COPY: u8 = 5;
 }
 
 impl ErrorRecord {

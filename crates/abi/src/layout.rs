@@ -57,6 +57,8 @@ pub struct Header {
     pub served_count: AtomicU32,
     /// Odd while the networks are being written; who finds it changed reads again.
     pub served_sequence: AtomicU32,
+    /// By which the program's sockets are known when they are passed ([`crate::stand_in`]). Written by the engine.
+    pub stand_in_key: AtomicU64,
     /// The networks: our address, prefix length, gateway.
     pub served: [Served; SERVED_COUNT],
     /// Written by the engine: see [`engine_state`]. The shim may change SLEEPING to POLLING when it rings.
@@ -244,6 +246,11 @@ pub mod call_op {
     /// Queue an error of this machine's: a datagram was too long. Arguments: its destination (second word), port | the
     /// MTU << 16, nothing, its destination (first word).
     pub const TOO_LONG: u32 = 16;
+    /// Take a socket that another program has passed: argument the word of its stand-in ([`crate::stand_in`]). It moves.
+    /// Result: its slot, held by the caller; EAGAIN: a thread is copying from or to it.
+    pub const TAKE: u32 = 18;
+    /// Whether a process is on paths: argument its id. Result: 0 or 1.
+    pub const IS_ON_PATHS: u32 = 19;
     /// Change what groups a datagram socket is in. Arguments: the group and the source (both words of each, the first
     /// first); `more`: [`super::membership`] | Linux's number of the interface << 32.
     pub const MEMBERSHIP: u32 = 17;
@@ -366,6 +373,9 @@ pub mod slot_request {
     pub const SHUTDOWN_READ: u32 = 1 << 3;
     /// What is written up to `urgent_to` is urgent (MSG_OOB). Set before it is written; taken by the engine.
     pub const URGENT: u32 = 1 << 4;
+    /// The program has been put a notice that a send with MSG_ZEROCOPY is complete: who waits for events is woken. Taken
+    /// by the engine.
+    pub const COMPLETED: u32 = 1 << 5;
 }
 
 /// Bits of [`Slot::flags`], of the open file description, set by shims.
@@ -500,8 +510,8 @@ pub struct Slot {
     pub extents_tail: AtomicU32,
     /// Extents ever taken; written by the engine.
     pub extents_head: AtomicU32,
-    /// Spare.
-    pub spare2: AtomicU32,
+    /// Sends with MSG_ZEROCOPY ever done, see [`slot_request::COMPLETED`]. Written by shims.
+    pub zero_copy_done: AtomicU32,
     /// The ring of extents: entry `n` stands at `n % EXTENT_COUNT`.
     pub extents: [Extent; EXTENT_COUNT],
     /// Poll sets that watch this socket. Written by shims.
@@ -522,8 +532,8 @@ pub struct Slot {
     /// The poll set whose pipe tells the socket's owner (F_SETOWN) of urgent data, by SIGURG, plus one; 0: none. Written by
     /// shims.
     pub owner_set: AtomicU32,
-    /// Spare.
-    pub spare4: AtomicU32,
+    /// As many of them as the program has been told of. Written by shims.
+    pub zero_copy_told: AtomicU32,
 
     // Line 7: datagrams. Written by the engine:
     /// Where the ring of errors lies in the arena: [`crate::datagram::ERROR_COUNT`] of

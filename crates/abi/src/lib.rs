@@ -11,8 +11,9 @@ pub mod datagram;
 pub mod layout;
 mod region;
 pub mod served;
+pub mod stand_in;
 
 pub use region::{MapError, Region, Span2};
 
 /// Version of layout and messages; daemon and shim must agree exactly.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;

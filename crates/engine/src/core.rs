@@ -19,6 +19,7 @@ mod information;
 mod live;
 mod micro;
 mod open;
+mod passing;
 mod paths;
 mod report;
 mod spare;

@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use scoutline_abi::Region;
-use scoutline_abi::layout::{EXCLUSIVE, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
+use scoutline_abi::layout::{EXCLUSIVE, PROCESS_COUNT, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
 use scoutline_base::{Address, Time};
 use scoutline_ring::SleeperBell;
 use scoutline_sched::Level;
@@ -34,6 +34,8 @@ pub(crate) struct Program {
     pub(crate) facts: Rc<ProgramFacts>,
     /// Process id of its first process.
     pub(crate) pid: u32,
+    /// By which its sockets are known when they are passed.
+    pub(crate) key: Cell<u64>,
     /// Its shared memory.
     pub(crate) region: Arc<Region>,
     arena: RefCell<Arena>,
@@ -79,6 +81,7 @@ impl Program {
             id,
             facts: Rc::new(facts),
             pid,
+            key: Cell::new(0),
             region,
             arena: RefCell::default(),
             free_slots: RefCell::new((0..SLOT_COUNT as u32).rev().collect()),
@@ -91,6 +94,20 @@ impl Program {
             wakes,
             extension,
         }
+    }
+
+    /// Its sockets are known by this key from now on when they are passed; the program is told.
+    pub(crate) fn set_key(&self, key: u64) {
+        self.key.set(key);
+        self.region.header().stand_in_key.store(key, Ordering::Release);
+    }
+
+    /// One of its processes says that it has this id.
+    pub(crate) fn has_process(&self, pid: u32) -> bool {
+        let records = (0..PROCESS_COUNT as u32).filter_map(|number| self.region.process(number));
+        records
+            .filter(|record| record.alive.load(Ordering::Acquire) != 0)
+            .any(|record| record.pid.load(Ordering::Relaxed) == pid)
     }
 
     /// A free slot, reset; `None` when all are in use.
@@ -372,6 +389,9 @@ fn reset(slot: &Slot) {
     slot.extents_tail.store(0, relaxed);
     slot.extents_head.store(0, relaxed);
     for word in [&slot.errors_tail, &slot.errors_queued, &slot.mtu, &slot.errors_head, &slot.datagram_flags] {
+        word.store(0, relaxed);
+    }
+    for word in [&slot.zero_copy_done, &slot.zero_copy_told] {
         word.store(0, relaxed);
     }
     for word in [&slot.segment, &slot.group_interface[0], &slot.group_interface[1]] {

@@ -7,6 +7,7 @@ mod end;
 mod growth;
 mod membership;
 mod module;
+mod passing;
 mod stream;
 
 pub(crate) use asked::Asked;

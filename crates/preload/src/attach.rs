@@ -68,11 +68,6 @@ pub(crate) fn set_dead() {
     DEAD.store(true, Ordering::Release);
 }
 
-/// The region's own descriptor.
-pub(crate) fn memory() -> c_int {
-    MEMORY.load(Ordering::Relaxed)
-}
-
 /// A descriptor of ours was moved.
 pub(crate) fn relocated(from: c_int, to: c_int) {
     for known in [&CONNECTION, &DOORBELL, &MEMORY] {

@@ -384,34 +384,47 @@ pub(crate) fn forget(socket: Socket) {
     }
 }
 
-/// `fd` names another slot from now on (a further attempt to connect): its registrations stay.
-pub(crate) fn exchanged(fd: c_int, before: Socket, now: Socket) {
-    if WATCHED[before.index as usize].load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
-        let mut epoll = lock.lock();
-        let Some(item) = epoll.find(before.index, fd).copied() else { continue };
-        epoll.remove(before, fd);
-        epoll.insert(now, item);
-    }
-}
-
 /// A candidate became ours: what the kernel's epolls knew of it moves over.
 pub(crate) fn adopt(fd: c_int, socket: Socket) {
     for number in 0..USED.load(Ordering::Acquire) {
         let mut epoll = EPOLLS[number as usize].lock();
         let Some(at) = epoll.candidates.iter().position(|item| item.fd_plus_one == fd + 1) else { continue };
         let item = epoll.candidates.swap_remove(at);
-        let Some(epfd) = (0..=table::highest()).find(|&fd| table::look(fd) == Fd::Epoll(number)) else {
-            continue;
-        };
+        let Some(epfd) = descriptor_of(number) else { continue };
         real::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, ptr::null_mut());
         epoll.kernel = epoll.kernel.saturating_sub(1);
         epoll.insert(socket, item);
         epoll.kick(epfd);
         drop(epoll);
         watch_above(number, socket);
+    }
+}
+
+/// A descriptor of an epoll.
+fn descriptor_of(number: u32) -> Option<c_int> {
+    (0..=table::highest()).find(|&fd| table::look(fd) == Fd::Epoll(number))
+}
+
+/// A socket goes on in another slot: its registrations go along.
+pub(crate) fn renewed(old: Socket, new: Socket) {
+    if WATCHED[old.index as usize].load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for number in 0..USED.load(Ordering::Acquire) {
+        let mut epoll = EPOLLS[number as usize].lock();
+        let mut moved = false;
+        while let Some(item) = epoll.item(old.index).copied().filter(|item| item.fd_plus_one != 0) {
+            epoll.remove(old, item.fd_plus_one - 1);
+            moved |= epoll.insert(new, item);
+        }
+        if !moved {
+            continue;
+        }
+        if let Some(epfd) = descriptor_of(number) {
+            epoll.kick(epfd);
+        }
+        drop(epoll);
+        watch_above(number, new);
     }
 }
 

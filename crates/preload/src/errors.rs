@@ -1,4 +1,5 @@
-//! The queue of errors about datagrams (MSG_ERRQUEUE; ip(7), IP_RECVERR; recv(2)).
+//! The queue of errors about datagrams (MSG_ERRQUEUE; ip(7), IP_RECVERR; recv(2)), in which notices of
+//! [`zero_copy`] stand, too.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use crate::address::{self, Name};
 use crate::control::{Extended, Writer};
 use crate::slot::Socket;
 use crate::stream::{scatter, total};
-use crate::{call, options};
+use crate::{call, options, zero_copy};
 
 impl Socket {
     /// Errors that wait. Garbage from the other side counts as nothing.
@@ -62,37 +63,40 @@ fn take(socket: Socket, iov: &[iovec]) -> Option<ErrorRecord> {
 }
 
 /// A receiving call with MSG_ERRQUEUE: what the error quotes, and into `message`, where its datagram was to go and the
-/// error beside it. How many bytes were copied.
+/// error, or notice, beside it. How many bytes were copied.
 pub(crate) fn receive(socket: Socket, iov: &[iovec], message: Option<&mut msghdr>) -> Result<usize, c_int> {
-    let error = take(socket, iov).ok_or(libc::EAGAIN)?;
+    let taken = take(socket, iov).map(|error| (error, 0)).or_else(|| zero_copy::take(socket));
+    let (error, data) = taken.ok_or(libc::EAGAIN)?;
     let quoted_len = error.quoted_len as usize;
     let copied = quoted_len.min(total(iov));
     let Some(message) = message else { return Ok(copied) };
     let inet6 = socket.is_inet6();
-    if message.msg_name.is_null() {
+    let is_notice = error.origin == origin::ZERO_COPY;
+    if message.msg_name.is_null() || is_notice {
         message.msg_namelen = 0;
+    } else {
+        let to = Name { address: error.address, port: error.port, scope: error.interface };
+        address::write(to, inet6, message.msg_name.cast(), &raw mut message.msg_namelen);
     }
-    let to = Name { address: error.address, port: error.port, scope: error.interface };
-    address::write(to, inet6, message.msg_name.cast(), &raw mut message.msg_namelen);
     message.msg_flags = MSG_ERRQUEUE | if copied < quoted_len { MSG_TRUNC } else { 0 };
     let mut writer = Writer::new(message);
-    // This machine's own errors have no offender: an address of no family.
+    // What this machine says itself has no offender: an address of no family.
     let offender = Name { address: error.offender, port: 0, scope: error.interface };
-    let offender = Some(offender).filter(|_| error.origin != origin::LOCAL);
+    let offender = Some(offender).filter(|_| error.origin != origin::LOCAL && !is_notice);
     if inet6 {
         let none = libc::sockaddr_in6 { sin6_family: 0, ..address::sockaddr_v6(Name::default()) };
         let offender = offender.map_or(none, address::sockaddr_v6);
-        writer.put(IPPROTO_IPV6, libc::IPV6_RECVERR, &extended(&error, offender));
+        writer.put(IPPROTO_IPV6, libc::IPV6_RECVERR, &extended(&error, data, offender));
     } else {
         let none = libc::sockaddr_in { sin_family: 0, ..address::sockaddr_v4(Name::default()) };
         let offender = offender.map_or(none, address::sockaddr_v4);
-        writer.put(IPPROTO_IP, libc::IP_RECVERR, &extended(&error, offender));
+        writer.put(IPPROTO_IP, libc::IP_RECVERR, &extended(&error, data, offender));
     }
     writer.finish(message);
     Ok(copied)
 }
 
-fn extended<A: Copy>(error: &ErrorRecord, offender: A) -> Extended<A> {
+fn extended<A: Copy>(error: &ErrorRecord, data: u32, offender: A) -> Extended<A> {
     Extended {
         errno: error.errno,
         origin: error.origin,
@@ -100,7 +104,7 @@ fn extended<A: Copy>(error: &ErrorRecord, offender: A) -> Extended<A> {
         code: error.code,
         pad: 0,
         info: error.info,
-        data: 0,
+        data,
         offender,
     }
 }

@@ -14,6 +14,7 @@
 //! passing  sockets that go to another process through a Unix socket
 //! stream, datagram, sendfile   bytes between user memory and rings
 //! control, errors, ip_options, groups   what stands beside datagrams, errors about them
+//! zero_copy   notices that a send is complete
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
 //! wait     sleeping on a poll set's pipe; a bounded spin before
@@ -56,3 +57,4 @@ mod stream;
 mod table;
 mod urgent;
 mod wait;
+mod zero_copy;

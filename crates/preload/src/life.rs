@@ -293,6 +293,25 @@ fn back_to_kernel(fd: c_int, socket: Socket) {
     }
 }
 
+/// A fresh slot for a socket that connects again, under all descriptors that it has in this process, and where its epolls
+/// watch it.
+fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
+    let family = if old.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
+    let fresh = open(fd, slot_kind::STREAM, family)?;
+    options::inherit(old, fresh);
+    fresh.set_non_blocking(old.non_blocking());
+    epoll::renewed(old, fresh);
+    for other in 0..=table::highest() {
+        if table::look(other) == Entry::Socket(old.index) {
+            fresh.hold(false);
+            table::put(other, Entry::Socket(fresh.index));
+            old.release();
+        }
+    }
+    fresh.release(); // the descriptors hold it now
+    Ok(fresh)
+}
+
 fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
     let bits = &socket.slot.kept_options;
     let pending = bits.load(Ordering::Acquire) & kept::CONNECT_PENDING != 0;
@@ -318,22 +337,14 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
     }
     let mut socket = socket;
     if state & is::FAILED != 0 {
-        // Linux lets a socket try again: ours does with a fresh slot.
+        // Linux lets a socket try again.
         if state & is::CONNECTED != 0 && socket.requests() & ask::SHUTDOWN == 0 && socket.received() > 0 {
             return err(libc::EISCONN);
         }
-        let family = if socket.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
-        let fresh = match open(fd, slot_kind::STREAM, family) {
+        socket = match renew(fd, socket) {
             Ok(fresh) => fresh,
             Err(result) => return result,
         };
-        options::inherit(socket, fresh);
-        fresh.set_non_blocking(socket.non_blocking());
-        let old = socket;
-        table::put(fd, Entry::Socket(fresh.index));
-        epoll::exchanged(fd, old, fresh);
-        old.release();
-        socket = fresh;
     }
     if !leads_to(to, slot_kind::STREAM) {
         back_to_kernel(fd, socket);

@@ -12,6 +12,7 @@ use scoutline_scout::SOL_SCOUT;
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
+use crate::zero_copy::SO_ZEROCOPY;
 use crate::{call, ip_options, real, scout, stream, urgent};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
@@ -171,6 +172,13 @@ fn set_inner(
         (SOL_SOCKET, libc::SO_REUSEADDR) => keep(socket, kept::REUSE_ADDRESS, int()? != 0),
         (SOL_SOCKET, libc::SO_REUSEPORT) => keep(socket, kept::REUSE_PORT, int()? != 0),
         (SOL_SOCKET, libc::SO_OOBINLINE) => keep(socket, kept::OOB_INLINE, int()? != 0),
+        (SOL_SOCKET, SO_ZEROCOPY) => {
+            let on = int()?;
+            if !(0..=1).contains(&on) {
+                return Err(err(libc::EINVAL));
+            }
+            keep(socket, kept::ZERO_COPY, on != 0);
+        }
         (SOL_SOCKET, libc::SO_BROADCAST) => {
             let on = int()? != 0;
             keep(socket, kept::BROADCAST, on);
@@ -361,6 +369,7 @@ pub(crate) fn get(
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(c_int::from(socket.state() & is::LISTENING != 0)),
         (SOL_SOCKET, libc::SO_REUSEADDR) => int(kept_bit(socket, kept::REUSE_ADDRESS)),
         (SOL_SOCKET, libc::SO_REUSEPORT) => int(kept_bit(socket, kept::REUSE_PORT)),
+        (SOL_SOCKET, SO_ZEROCOPY) => int(kept_bit(socket, kept::ZERO_COPY)),
         (SOL_SOCKET, libc::SO_OOBINLINE) => int(kept_bit(socket, kept::OOB_INLINE)),
         (SOL_SOCKET, libc::SO_BROADCAST) => int(kept_bit(socket, kept::BROADCAST)),
         (SOL_SOCKET, libc::SO_KEEPALIVE) => int(kept_bit(socket, kept::KEEP_ALIVE)),
@@ -495,6 +504,7 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
         (libc::SO_BROADCAST, kept::BROADCAST),
         (libc::SO_OOBINLINE, kept::OOB_INLINE),
         (libc::SO_KEEPALIVE, kept::KEEP_ALIVE),
+        (SO_ZEROCOPY, kept::ZERO_COPY),
     ] {
         keep(socket, bit, of_kernel(fd, name) != 0);
     }
@@ -605,7 +615,7 @@ pub(crate) fn on_listen(socket: Socket) {
 /// What Linux lets an accepted socket inherit. (The engine inherits what it was told by `OPTION`.)
 pub(crate) fn inherit(from: Socket, to: Socket) {
     let (old, new) = (from.slot, to.slot);
-    let shared = !kept::CONNECT_PENDING;
+    let shared = !(kept::CONNECT_PENDING | kept::COMPLETES);
     new.kept_options.store(old.kept_options.load(Ordering::Relaxed) & shared, Ordering::Relaxed);
     new.receive_timeout_us.store(old.receive_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
     new.send_timeout_us.store(old.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -1,50 +1,41 @@
-//! Sockets of ours that one process of a program passes to another (SCM_RIGHTS, unix(7)).
+//! Sockets of ours that one process passes to another (SCM_RIGHTS, unix(7)).
 //!
 //! Accepted sockets are duplicates of their listener's kernel socket, so a descriptor alone does not say which socket of
-//! ours it is. What is passed instead is a *stand-in*, a fresh kernel socket that carries the slot's number in an
-//! option that the kernel keeps for it and nobody needs, the pacing rate:
+//! ours it is. What is passed instead is a *stand-in*, a fresh kernel socket that carries the program's key and the
+//! slot's number ([`scoutline_abi::stand_in`]).
 //!
-//! ```text
-//! bits 48..  a mark    bits 16..48  the region's inode    bits 0..16  the slot
-//! ```
 //! The sender counts the socket as held (`references`) and as under way (`in_flight`); the receiver takes that hold
 //! over. So a socket lives that is closed at one end before it comes out at the other.
 //!
 //! Processes of one program are those that share a region: forked ones, and those that an `exec` with sockets made.
-//! To any other, the kernel has nothing to give: `sendmsg` fails with EOPNOTSUPP where the other end (SO_PEERCRED) is
-//! known to be one, with a line on standard error; where it turns out later, its socket was never connected.
+//! They go on sharing the socket. A process of another program on paths has the engine *move* it into its own region,
+//! when it receives it: then the sender's descriptor is one where nothing comes any more and that takes nothing, as if
+//! it had been shut down. To a process that is not on paths the kernel has nothing to give: `sendmsg` fails with
+//! EOPNOTSUPP where the other end (SO_PEERCRED) is known to be one, with a line on standard error; where it turns out
+//! later, its socket was never connected.
 //!
-//! Left out: `sendmmsg` and `recvmmsg` on Unix sockets. A message that nobody ever receives keeps its socket open until
-//! the program ends.
+//! Left out: `sendmmsg` and `recvmmsg` on Unix sockets, and MSG_PEEK of what comes from another program. A message that
+//! nobody ever receives keeps its socket open until the program ends, and ends with it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{cmsghdr, msghdr};
-use scoutline_abi::layout::PROCESS_COUNT;
+use scoutline_abi::layout::{PROCESS_COUNT, call_op};
+use scoutline_abi::stand_in;
 
-use crate::attach;
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::table::{self, Entry};
+use crate::{attach, call};
 
-const MARK: u64 = 0x5c07;
 /// Stand-ins in one message: Linux's own limit of descriptors (SCM_MAX_FD).
 const MOST: usize = 253;
-
-/// The region as stand-ins name it.
-fn region_number() -> u32 {
-    static NUMBER: OnceLock<u32> = OnceLock::new();
-    *NUMBER.get_or_init(|| {
-        // SAFETY: zeros are a valid structure, and the call fills it.
-        unsafe {
-            let mut facts: libc::stat = std::mem::zeroed();
-            if libc::fstat(attach::memory(), &raw mut facts) == 0 { facts.st_ino as u32 } else { 0 }
-        }
-    })
-}
+/// How long a socket is tried to be taken whose ring a thread of its old program is copying to or from.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// Between two tries, in microseconds.
+const PAUSE_US: u64 = 50;
 
 /// Calls `visit` with each descriptor in the control data, by reference.
 fn each_descriptor(message: &msghdr, mut visit: impl FnMut(&mut c_int)) {
@@ -89,9 +80,9 @@ pub(crate) fn send(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     if !ours {
         return real::ours(real::sendmsg(fd, message, flags));
     }
-    if !is_of_program(fd) {
+    if !is_on_paths(fd) {
         static SAID: AtomicBool = AtomicBool::new(false);
-        say_once(&SAID, b"a socket on paths cannot be passed to another program (EOPNOTSUPP)");
+        say_once(&SAID, b"a socket on paths cannot be passed to a program that is not (EOPNOTSUPP)");
         return err(libc::EOPNOTSUPP);
     }
     send_stand_ins(fd, given, flags)
@@ -118,7 +109,7 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
     let mut failed = 0;
     each_descriptor(&message, |fd| {
         let Some(socket) = table::socket(*fd).and_then(Socket::at) else { return };
-        match stand_in(socket) {
+        match make_stand_in(socket) {
             Ok(made) if sent.len() < MOST => {
                 sent.push((made, socket));
                 *fd = made;
@@ -146,14 +137,15 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
 }
 
 /// A kernel socket of the same kind that says which of ours it stands for.
-fn stand_in(socket: Socket) -> Result<c_int, c_int> {
+fn make_stand_in(socket: Socket) -> Result<c_int, c_int> {
     let family = if socket.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
     let kind = if socket.is_stream() { libc::SOCK_STREAM } else { libc::SOCK_DGRAM };
     let made = real::socket(family, kind | libc::SOCK_CLOEXEC, 0);
     if made < 0 {
         return Err(real::errno());
     }
-    let word = MARK << 48 | u64::from(region_number()) << 16 | u64::from(socket.index);
+    let key = socket.region.header().stand_in_key.load(Ordering::Acquire);
+    let word = stand_in::word(key, socket.index);
     let len = size_of::<u64>() as libc::socklen_t;
     let value = (&raw const word).cast();
     if real::setsockopt(made, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, len) < 0 {
@@ -164,8 +156,8 @@ fn stand_in(socket: Socket) -> Result<c_int, c_int> {
     Ok(made)
 }
 
-/// False when the other end of a Unix socket is known to be another program's.
-fn is_of_program(fd: c_int) -> bool {
+/// False when the other end of a Unix socket is known to be a process that is not on paths.
+fn is_on_paths(fd: c_int) -> bool {
     let Some(region) = attach::region() else { return false };
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -173,10 +165,11 @@ fn is_of_program(fd: c_int) -> bool {
     if real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut len) < 0 || peer.pid <= 0 {
         return true; // not connected: nobody knows
     }
-    (0..PROCESS_COUNT as u32).filter_map(|number| region.process(number)).any(|record| {
-        record.alive.load(Ordering::Acquire) != 0
-            && record.pid.load(Ordering::Relaxed) == peer.pid.cast_unsigned()
-    })
+    let pid = peer.pid.cast_unsigned();
+    let is_ours = (0..PROCESS_COUNT as u32)
+        .filter_map(|number| region.process(number))
+        .any(|record| record.alive.load(Ordering::Acquire) != 0 && record.pid.load(Ordering::Relaxed) == pid);
+    is_ours || call::call(call_op::IS_ON_PATHS, 0, [pid.into(), 0, 0, 0]) == 1
 }
 
 /// `recvmsg` on a socket of the kernel's.
@@ -198,17 +191,36 @@ fn came(fd: c_int, peeked: bool) {
     let mut len = size_of::<u64>() as libc::socklen_t;
     let value = (&raw mut word).cast();
     let got = real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, &raw mut len);
-    if got < 0 || word >> 48 != MARK || word == u64::MAX {
+    let Some((key, slot)) = stand_in::read(word).filter(|_| got >= 0) else { return };
+    let own = attach::region().map(|region| region.header().stand_in_key.load(Ordering::Acquire));
+    let socket = if own == Some(key) {
+        Socket::at(slot).filter(|socket| socket.slot.in_flight.load(Ordering::Acquire) > 0).inspect(
+            |socket| {
+                socket.take_from_flight(peeked);
+            },
+        )
+    } else if peeked {
         return;
-    }
-    let socket = Socket::at(u32::from(word as u16)).filter(|socket| {
-        (word >> 16) as u32 == region_number() && socket.slot.in_flight.load(Ordering::Acquire) > 0
-    });
+    } else {
+        take(word).and_then(Socket::at).inspect(|socket| socket.hold(true))
+    };
     if let Some(socket) = socket {
-        socket.take_from_flight(peeked);
         table::put(fd, Entry::Socket(socket.index));
     } else {
         static SAID: AtomicBool = AtomicBool::new(false);
-        say_once(&SAID, b"a socket on paths came from another program: it is not connected here");
+        say_once(&SAID, b"a socket came whose program is gone, or on other paths: it is not connected here");
+    }
+}
+
+/// Has the engine move a socket of another program here: its slot.
+fn take(word: u64) -> Option<u32> {
+    let begun = real::now_ns();
+    loop {
+        let result = call::call(call_op::TAKE, 0, [word, 0, 0, 0]);
+        // A thread is within its rings, and may have been interrupted there.
+        if result != -libc::EAGAIN || real::now_ns() - begun > PATIENCE_NS {
+            return u32::try_from(result).ok();
+        }
+        real::nap(PAUSE_US);
     }
 }

@@ -13,7 +13,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
 
 use crate::lock::{Lock, back_off};
-use crate::{accept, attach, epoll, real, serve, urgent, wait};
+use crate::{accept, attach, epoll, real, serve, urgent, wait, zero_copy};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -34,6 +34,9 @@ pub(crate) mod kept {
     pub(crate) const CONNECT_PENDING: u32 = 1 << 7;
     pub(crate) const QUICK_ACK_OFF: u32 = 1 << 8;
     pub(crate) const OOB_INLINE: u32 = 1 << 9;
+    pub(crate) const ZERO_COPY: u32 = 1 << 10;
+    /// It was sent from with MSG_ZEROCOPY: there may be notices.
+    pub(crate) const COMPLETES: u32 = 1 << 11;
 }
 
 /// Descriptors of this process per slot, threads asleep on it included.
@@ -182,6 +185,9 @@ impl Socket {
         }
         let state = self.state();
         let mut ready = if self.slot.error.load(Ordering::Acquire) == 0 { 0 } else { ERR };
+        if zero_copy::is_waiting(self) {
+            ready |= ERR;
+        }
         let requests = self.requests();
         if !self.is_stream() {
             if self.errors_waiting() > 0 {

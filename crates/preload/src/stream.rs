@@ -4,9 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
-use libc::{
-    MSG_DONTWAIT, MSG_ERRQUEUE, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec,
-};
+use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec};
 use scoutline_abi::Span2;
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
@@ -125,9 +123,6 @@ pub(crate) fn consume(socket: Socket, head: u64, held: u64, len: u64) {
 pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
     if flags & MSG_OOB != 0 {
         return urgent::receive(socket, iov, flags);
-    }
-    if flags & MSG_ERRQUEUE != 0 {
-        return err(libc::EAGAIN);
     }
     let want = total(iov);
     let peek = flags & MSG_PEEK != 0;

@@ -64,6 +64,11 @@ fn urgent() {
     compare("urgent");
 }
 
+#[test]
+fn zero_copy() {
+    compare("zero_copy");
+}
+
 /// The lines of each case, and of what it started.
 type Transcript = BTreeMap<String, Vec<String>>;
 

@@ -122,6 +122,13 @@ impl Fixture {
         self.daemon.as_mut().expect("a daemon, in tests on paths")
     }
 
+    /// Loopback on the server host: without paths it is the kernel's, and of paths Linux must know that it is up.
+    pub(crate) fn raise_loopback(&self) {
+        let up = || std::process::Command::new(find("ip")).args(["link", "set", "lo", "up"]).status();
+        let done = self.testbed.server(0).enter(up).unwrap().unwrap();
+        assert!(done.success(), "ip link set lo up");
+    }
+
     /// The hosts.
     pub(crate) fn testbed(&self) -> &Testbed {
         &self.testbed
@@ -270,6 +277,20 @@ pub(crate) fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> 
 /// Whether the long form of the tests is asked for.
 pub(crate) fn long() -> bool {
     std::env::var_os("SCOUTLINE_LONG").is_some_and(|value| value != "0")
+}
+
+/// The names of other people's tests that are left out, one a line, for their runners. The list is a script of ours with
+/// a reason behind each name: `name: reason`.
+pub(crate) fn left_out(list: &str) -> String {
+    let list = fs::read_to_string(script(list)).unwrap();
+    let lines = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (name, reason) = line.split_once(": ").unwrap_or_else(|| panic!("no reason in `{line}`"));
+            assert!(!reason.is_empty());
+            format!("{name}\n")
+        })
+        .collect()
 }
 
 /// How many MiB a bulk transfer has.

@@ -7,8 +7,8 @@
 //!
 //! Needs root, iproute2, a built `scoutline` (`make build`; `SCOUTLINE_BIN` names another one) and the programs
 //! themselves, and fails with a hint where one is missing. Two variables:
-//! `SCOUTLINE_LONG=1` makes the transfers over the bad line 8 MiB; `SCOUTLINE_LOGS=DIR` keeps the logs of
-//! each test there.
+//! `SCOUTLINE_LONG=1` makes the transfers over the bad line 8 MiB and runs all of CPython's asyncio; `SCOUTLINE_LOGS=DIR`
+//! keeps the logs of each test there.
 //!
 //! Most tests have a twin that runs the same programs on the kernel alone: it shows that the test itself is right.
 //! `cargo test -p scoutline-bench --test real_programs -- --ignored on_kernel` runs them. Tests take turns
@@ -18,6 +18,7 @@ mod background;
 mod bind;
 mod classes;
 mod compare;
+mod cpython;
 mod death;
 mod experiments;
 mod extension;
@@ -37,6 +38,7 @@ mod policies;
 mod python;
 mod readiness;
 mod redis;
+mod redis_suite;
 mod requests;
 mod restored;
 mod shares;

@@ -4,17 +4,18 @@
 use std::any::Any;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use scoutline_abi::datagram::{ErrorRecord, origin};
 use scoutline_abi::layout::{
     CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option, slot_request,
     slot_state,
 };
-use scoutline_base::{Address, Endpoint, Time};
+use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::{EPHEMERAL, Sharing};
 use scoutline_proto::tcp::module::MAX_SEGMENT;
-use scoutline_proto::tcp::{Algorithm, ListenStage};
+use scoutline_proto::tcp::{Algorithm, ListenStage, TcpStage};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
@@ -27,6 +28,8 @@ use crate::wishes::Granted;
 
 /// TCP_DEFER_ACCEPT counts up to this, in seconds: longer than anybody waits for a request.
 const MAX_DEFER_S: u64 = 3600;
+/// See [`Core::may_follow`]: the step of Linux's clock for that.
+const FOLLOWS_AFTER: Duration = Duration::from_secs(1);
 /// SO_REUSEADDR, SO_REUSEPORT and IPV6_V6ONLY among the bits of BIND's third argument.
 const REUSE_ADDRESS: u64 = 1;
 const REUSE_PORT: u64 = 2;
@@ -71,6 +74,11 @@ impl Core {
         };
         if op == call_op::IS_LISTENED_AT {
             return Ok(i32::from(self.is_listened_at(argument(2) as u32, address())));
+        }
+        match op {
+            call_op::TAKE => return self.take_passed(program, call, argument(0), now),
+            call_op::IS_ON_PATHS => return Ok(i32::from(self.is_on_paths(argument(0) as u32))),
+            _ => {}
         }
         let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
         match op {
@@ -308,9 +316,12 @@ impl Core {
         let local = Endpoint::new(address, port);
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
         let key = flow_key(net, TCP, local, remote);
-        if self.flows.lookup(&key).is_some() {
+        if let Some(before) = self.flows.lookup(&key) {
             // It is there, or in TIME-WAIT (`__inet_check_established` of Linux).
-            return Err(libc::EADDRNOTAVAIL);
+            if !self.may_follow(net, before, now) {
+                return Err(libc::EADDRNOTAVAIL);
+            }
+            self.destroy(before);
         }
         let ruled = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
         let by_rules = ruled.number;
@@ -338,6 +349,16 @@ impl Core {
         self.look_into_requests(id);
         self.kick(id, now);
         Ok(0)
+    }
+
+    /// Within the machine a connection may follow one that has been in TIME-WAIT for a second, as on Linux
+    /// (`tcp_tw_reuse` 2): no segment of that one can be on its way any more. So clients that bind to any port, which is
+    /// chosen before their peer is known, do not run into their own past.
+    fn may_follow(&self, net: usize, before: PathId, now: Time) -> bool {
+        let connection =
+            self.paths.get(before).and_then(Path::stage::<TcpStage>).and_then(TcpStage::connection);
+        self.nets[net].interface().is_own_link()
+            && connection.and_then(|it| it.in_time_wait_for(now)).is_some_and(|time| time >= FOLLOWS_AFTER)
     }
 
     fn set_option(&mut self, end: &Rc<SocketEnd>, option: u64, value: u64, now: Time) -> Result<i32, Errno> {

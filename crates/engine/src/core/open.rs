@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::MAX_AHEAD;
+use scoutline_abi::stand_in;
 use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::{DeviceFacts, Driver, OpenError, Partner, vlan};
 use scoutline_path::{
@@ -250,6 +251,8 @@ impl Core {
                 let program =
                     Program::new(id, program, pid, region, wakes, tracks_woken, Rc::clone(&self.extension));
                 let program = Rc::new(program);
+                let mut source = Source::of(self.settings.seed.map(|seed| seed ^ u64::from(id.0)));
+                program.set_key(stand_in::key(source.number()));
                 program.region.header().write_served(&self.networks());
                 self.programs.insert(id, program);
             }

@@ -618,6 +618,7 @@ mod forward;
 mod growth;
 mod ip6;
 mod own_link;
+mod passing;
 mod policies;
 mod requests;
 mod transmit;

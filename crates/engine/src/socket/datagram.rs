@@ -89,6 +89,11 @@ impl DatagramStage {
         &self.end
     }
 
+    /// The socket is another one from now on, in the same state.
+    pub(crate) fn set_end(&mut self, end: Rc<SocketEnd>) {
+        self.end = end;
+    }
+
     /// RFC 3376 §3.1: what goes to a group is for who is in it, or takes what others on this machine are in.
     fn wants(&self, facts: &Facts) -> bool {
         let (Some(group), Some(source)) = (facts.destination, facts.source) else { return true };
@@ -351,6 +356,10 @@ impl Stage for DatagramStage {
         }
         let end = &self.end;
         let requests = end.shared().requests.load(Ordering::Acquire);
+        if requests & slot_request::COMPLETED != 0 {
+            end.shared().requests.fetch_and(!slot_request::COMPLETED, Ordering::AcqRel);
+            end.signal();
+        }
         let Written::To(written) = end.read_written() else {
             // Datagrams have no extents: a program that claims some has lost this socket.
             end.closed.set(true);

@@ -54,13 +54,13 @@ pub(crate) struct SocketEnd {
     /// What it is bound to: protocol and address.
     pub(crate) bound: Cell<Option<(u8, Endpoint)>>,
     /// The port that it has reserved for that, one entry per net.
-    reserved: RefCell<Vec<(Rc<Bindings>, Endpoint)>>,
+    pub(super) reserved: RefCell<Vec<(Rc<Bindings>, Endpoint)>>,
     /// It takes IPv6 only (IPV6_V6ONLY).
     pub(crate) v6_only: Cell<bool>,
     /// With whom it shares its port.
     pub(crate) sharing: Cell<Sharing>,
     /// How many of `reserved` it listens at: all, none, or some while that is being arranged.
-    listening: Cell<usize>,
+    pub(super) listening: Cell<usize>,
     /// Listen paths, one per class (only for a listening socket).
     pub(crate) listen_paths: RefCell<Vec<PathId>>,
     /// TCP_NODELAY; accepted connections have their listener's.
@@ -90,10 +90,10 @@ pub(crate) struct SocketEnd {
     /// Whose memory its rings are, and how much.
     pub(super) charged: RefCell<Option<(Budget, u64)>>,
     /// Pieces of the outgoing stream that lie in files, in order.
-    extents: RefCell<VecDeque<FileRange>>,
+    pub(super) extents: RefCell<VecDeque<FileRange>>,
     pub(super) extents_taken: Cell<u32>,
     /// What it sends is read by this process, so none of it may lie in a file.
-    copies: Cell<bool>,
+    pub(super) copies: Cell<bool>,
     /// Freed in the send ring.
     pub(crate) freed: Cell<u64>,
     /// What its path asks of threads; of a listening socket, the most important connection that waits.
@@ -107,8 +107,8 @@ pub(crate) struct SocketEnd {
     /// What the way to the peer, or the link, carries: our own copy.
     pub(crate) mtu: Cell<u32>,
     /// The ring of errors about datagrams, and how many were ever put there.
-    errors: Cell<Ring>,
-    errors_put: Cell<u32>,
+    pub(super) errors: Cell<Ring>,
+    pub(super) errors_put: Cell<u32>,
     /// Times that threads were woken for it, not yet charged.
     pub(crate) wakeups: Cell<u64>,
 }
@@ -631,7 +631,7 @@ pub(crate) enum Written {
 }
 
 /// A piece of the outgoing stream that lies in a file.
-struct FileRange {
+pub(super) struct FileRange {
     range: Range<u64>,
     offset: u64,
     file: Arc<FileMap>,

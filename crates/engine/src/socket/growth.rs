@@ -222,10 +222,10 @@ impl SocketEnd {
 }
 
 /// A direction's lock, held by the engine. Given back on drop.
-struct Held<'a>(&'a AtomicU32);
+pub(super) struct Held<'a>(&'a AtomicU32);
 
 impl Held<'_> {
-    fn try_take(word: &AtomicU32) -> Option<Held<'_>> {
+    pub(super) fn try_take(word: &AtomicU32) -> Option<Held<'_>> {
         word.compare_exchange(0, ENGINE_HOLDS, Ordering::Acquire, Ordering::Relaxed).ok()?;
         Some(Held(word))
     }

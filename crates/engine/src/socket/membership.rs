@@ -41,6 +41,11 @@ impl Memberships {
         own.map_or(all, |it| it.filter.takes(source))
     }
 
+    /// Those of another socket are this one's from now on.
+    pub(super) fn take_from(&self, other: &Memberships) {
+        self.0.replace(other.0.take());
+    }
+
     /// Carries out one of [`membership`].
     pub(crate) fn change(
         &self,

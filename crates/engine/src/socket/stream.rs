@@ -139,6 +139,22 @@ impl StreamStage {
         self.parent.as_ref().is_some_and(|parent| Rc::ptr_eq(parent, listener))
     }
 
+    /// Its socket is another one from now on, in the same state.
+    pub(crate) fn set_end(&mut self, end: Rc<SocketEnd>) {
+        self.end = Some(end);
+    }
+
+    /// Its listening socket is another one from now on.
+    pub(crate) fn set_listener(&mut self, listener: &Rc<SocketEnd>) {
+        self.parent = Some(Rc::clone(listener));
+        self.deferred = self.deferred.take().map(|deferred| Deferred::new(deferred.until, listener));
+    }
+
+    /// Puts its socket into the queue of a listening one; false when that is full.
+    pub(crate) fn wait_at(&self, listener: &SocketEnd) -> bool {
+        self.end.as_ref().is_some_and(|end| accept_queue_push(listener, end.slot, self.standing))
+    }
+
     /// A connection that a peer began.
     pub(crate) fn is_passive(&self) -> bool {
         self.is_passive
@@ -475,9 +491,15 @@ impl Stage for StreamStage {
             burst.push(Message::control(Control::Held(held)));
         }
         // As well: the request is older than the position.
-        if slot.requests.load(Ordering::Acquire) & slot_request::URGENT != 0 {
-            slot.requests.fetch_and(!slot_request::URGENT, Ordering::AcqRel);
-            burst.push(Message::control(Control::Urge(slot.urgent_to.load(Ordering::Acquire))));
+        let once = slot.requests.load(Ordering::Acquire) & (slot_request::URGENT | slot_request::COMPLETED);
+        if once != 0 {
+            slot.requests.fetch_and(!once, Ordering::AcqRel);
+            if once & slot_request::URGENT != 0 {
+                burst.push(Message::control(Control::Urge(slot.urgent_to.load(Ordering::Acquire))));
+            }
+            if once & slot_request::COMPLETED != 0 {
+                end.signal();
+            }
         }
         if end.fit_send(self.needs.1) && end.is_writer_to_wake() {
             end.signal();

@@ -13,7 +13,7 @@ use crate::address::{self, Given, Name};
 use crate::control::{Said, Writer};
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
-use crate::{control, datagram, errors, life, passing, sendfile, stream, table};
+use crate::{control, datagram, errors, life, passing, sendfile, stream, table, zero_copy};
 
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
 
@@ -23,6 +23,9 @@ fn one(buf: *const c_void, n: size_t) -> [iovec; 1] {
 
 /// Receives; fills in the sender where asked.
 fn receive(socket: Socket, iov: &[iovec], flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> isize {
+    if flags & MSG_ERRQUEUE != 0 {
+        return errors::receive(socket, iov, None).map_or_else(err, |copied| copied as isize);
+    }
     if socket.is_stream() {
         let result = stream::receive(socket, iov, flags);
         if result >= 0 && !from.is_null() && !len.is_null() {
@@ -30,9 +33,6 @@ fn receive(socket: Socket, iov: &[iovec], flags: c_int, from: *mut sockaddr, len
             unsafe { ptr::write_unaligned(len, 0) };
         }
         return result;
-    }
-    if flags & MSG_ERRQUEUE != 0 {
-        return errors::receive(socket, iov, None).map_or_else(err, |copied| copied as isize);
     }
     match datagram::receive(socket, iov, flags) {
         Err(errno) => err(errno),
@@ -45,10 +45,10 @@ fn receive(socket: Socket, iov: &[iovec], flags: c_int, from: *mut sockaddr, len
 
 fn send(socket: Socket, iov: &[iovec], flags: c_int, to: *const sockaddr, len: socklen_t) -> isize {
     if socket.is_stream() {
-        return stream::send(socket, iov, flags);
+        return zero_copy::sent(socket, flags, stream::send(socket, iov, flags));
     }
     match destination(to, len) {
-        Ok(to) => datagram::send(socket, iov, to, &Said::default(), flags),
+        Ok(to) => zero_copy::sent(socket, flags, datagram::send(socket, iov, to, &Said::default(), flags)),
         Err(errno) => err(errno),
     }
 }
@@ -82,6 +82,9 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
         Ok(iov) => iov,
         Err(result) => return result,
     };
+    if flags & MSG_ERRQUEUE != 0 {
+        return errors::receive(socket, iov, Some(message)).map_or_else(err, |copied| copied as isize);
+    }
     if socket.is_stream() {
         let result = stream::receive(socket, iov, flags);
         if result >= 0 {
@@ -90,9 +93,6 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
             message.msg_controllen = 0;
         }
         return result;
-    }
-    if flags & MSG_ERRQUEUE != 0 {
-        return errors::receive(socket, iov, Some(message)).map_or_else(err, |copied| copied as isize);
     }
     match datagram::receive(socket, iov, flags) {
         Err(errno) => err(errno),
@@ -117,7 +117,7 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
         Err(result) => return result,
     };
     if socket.is_stream() {
-        return stream::send(socket, iov, flags);
+        return zero_copy::sent(socket, flags, stream::send(socket, iov, flags));
     }
     let inet6 = socket.is_inet6();
     let said = destination(message.msg_name.cast(), message.msg_namelen).and_then(|to| {
@@ -125,7 +125,7 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
         Ok((to, control::read(message, inet6, towards.is_v4())?))
     });
     match said {
-        Ok((to, said)) => datagram::send(socket, iov, to, &said, flags),
+        Ok((to, said)) => zero_copy::sent(socket, flags, datagram::send(socket, iov, to, &said, flags)),
         Err(errno) => err(errno),
     }
 }

@@ -612,6 +612,12 @@ impl Connection {
         self.state
     }
 
+    /// How long it has been in TIME-WAIT; `None` in any other state.
+    pub fn in_time_wait_for(&self, now: Time) -> Option<Duration> {
+        let ends = self.timers.deadline(Timer::Linger).filter(|_| self.state == State::TimeWait)?;
+        Some((now + self.config.time_wait).since(ends))
+    }
+
     /// When `on_timeout` wants to be called.
     #[inline]
     pub fn next_timeout(&self) -> Option<Time> {

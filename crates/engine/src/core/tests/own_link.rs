@@ -159,6 +159,48 @@ fn nobody_listens() {
     assert!(alone.host.accept(listener).is_none());
 }
 
+/// The port of a client that binds is chosen before its peer is known: on this link a second is enough.
+#[test]
+fn the_same_connection_again() {
+    let mut alone = Alone::new(RINGS, |_| {});
+    let listener = alone.listen(0, 80);
+    let again = |alone: &mut Alone| {
+        // With SO_REUSEADDR.
+        let client = alone.host.open(slot_kind::STREAM, alone.now);
+        assert_eq!(alone.call(call_op::BIND, client, [SERVER, 40_000, 1, 0]), 0);
+        (client, alone.call(call_op::CONNECT, client, [SERVER, 80, 0, 0]))
+    };
+    let (client, made) = again(&mut alone);
+    assert_eq!(made, 0);
+    let mut accepted = None;
+    alone.until("accepted", |alone| {
+        accepted = alone.host.accept(listener);
+        accepted.is_some()
+    });
+    let accepted = accepted.unwrap();
+    // The client closes first: TIME-WAIT is its.
+    alone.host.request(client, slot_request::CLOSE);
+    alone.until("its end", |alone| alone.host.state(accepted) & slot_state::PEER_FINISHED != 0);
+    let (refused, made) = again(&mut alone);
+    assert_eq!(made, -libc::EADDRNOTAVAIL, "it is there");
+    alone.host.request(refused, slot_request::CLOSE);
+    alone.host.request(accepted, slot_request::CLOSE);
+    let closed = alone.now;
+    alone.until("a moment", |alone| alone.now.since(closed) > Duration::from_millis(500));
+    let (refused, made) = again(&mut alone);
+    assert_eq!(made, -libc::EADDRNOTAVAIL, "it is in TIME-WAIT");
+    alone.host.request(refused, slot_request::CLOSE);
+    alone.until("a second", |alone| alone.now.since(closed) > Duration::from_millis(1500));
+    let (client, made) = again(&mut alone);
+    assert_eq!(made, 0);
+    let mut accepted = None;
+    alone.until("accepted again", |alone| {
+        accepted = alone.host.accept(listener);
+        accepted.is_some()
+    });
+    alone.carry(client, accepted.unwrap(), b"once more");
+}
+
 #[test]
 fn loopback_addresses_belong_to_paths_where_it_is_said() {
     let mut alone = Alone::new(64 << 10, |settings| settings.own_link = Some(OwnLink { loopback: true }));

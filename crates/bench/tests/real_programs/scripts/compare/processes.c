@@ -9,6 +9,26 @@ static void wait_for(pid_t child) {
     out("child ended with %x", status);
 }
 
+static int pass(int through, int fd) {
+    char byte = 'p', space[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    return sendmsg(through, &message, 0);
+}
+
+static int take(int through, int flags) {
+    char byte, space[CMSG_SPACE(sizeof(int))];
+    int fd;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    if (recvmsg(through, &message, flags) < 0) return -1;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
 /* Roles of a program that was started: what it finds under which number. */
 static int started(const char *role) {
     case_name = role;
@@ -51,12 +71,20 @@ static int started(const char *role) {
         execl(program, program, "started", "say-5", NULL);
         return 9;
     } else if (!strncmp(role, "receive", 7)) {
-        struct iovec part = {bytes, 1};
-        char space[CMSG_SPACE(sizeof(int))];
-        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-        T(recvmsg(fd, &message, 0));
-        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-        T(send(fd, "passed", 6, 0));
+        int stream = T(take(fd, 0)), listening = T(take(fd, 0)), datagrams = T(take(fd, MSG_CMSG_CLOEXEC));
+        T(fcntl(datagrams, F_GETFD));
+        T((fcntl(stream, F_GETFL) & O_NONBLOCK) != 0);
+        T(option(stream, IPPROTO_TCP, TCP_NODELAY));
+        T(recv(stream, bytes, 16, 0));
+        T(send(stream, "passed", 6, 0));
+        for (int i = 0; i < 2; i++) {
+            int new = T(accept(listening, NULL, NULL));
+            T(recv(new, bytes, 3, MSG_WAITALL));
+            T(send(new, bytes, 3, 0));
+            T(close(new));
+        }
+        T(recv(datagrams, bytes, 16, 0));
+        T(send(datagrams, "there", 5, 0));
     }
     return 0;
 }
@@ -343,26 +371,6 @@ CASE(spawned) {
     tell("drain B");
 }
 
-static int pass(int through, int fd) {
-    char byte = 'p', space[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    *head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    return sendmsg(through, &message, 0);
-}
-
-static int take(int through, int flags) {
-    char byte, space[CMSG_SPACE(sizeof(int))];
-    int fd;
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    if (recvmsg(through, &message, flags) < 0) return -1;
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-    return fd;
-}
-
 CASE(passed_to_a_child) {
     int ends[2];
     T(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
@@ -415,11 +423,24 @@ CASE(passed_to_itself) {
 
 /* A program of its own: it has inherited no socket. */
 CASE(passed_to_another_program) {
-    int ends[2], fd = accepted("A");
+    int ends[2], fd = accepted("A"), listening = listener(), port = port_of(listening);
+    int there = atoi(tell("bind D")), datagrams = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in to = name_of(peer, there);
+    NEED(connect(datagrams, ADDRESS(to)) == 0 && set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1) == 0);
+    nonblock(fd);
+    tell("send A abc");
+    NEED(await(fd, POLLIN) & POLLIN);
+    tell("connect B %s %d", own, port);
+    tell("send B def");
+    NEED(await(listening, POLLIN) & POLLIN);
+    tell("sendto D %s %d waits", own, port_of(datagrams));
+    NEED(await(datagrams, POLLIN) & POLLIN);
     T(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
     pid_t child = fork();
     if (child == 0) {
         close(fd);
+        close(listening);
+        close(datagrams);
         fcntl(control, F_SETFD, FD_CLOEXEC);
         char role[16];
         snprintf(role, sizeof role, "receive-%d", ends[1]);
@@ -427,7 +448,20 @@ CASE(passed_to_another_program) {
     }
     T(pass(ends[0], fd));
     T(close(fd));
+    T(pass(ends[0], listening));
+    T(pass(ends[0], datagrams));
+    tell("read A 6");
+    T(close(listening));
+    T(close(datagrams));
+    tell("drain B");
+    tell("connect C %s %d", own, port);
+    tell("send C ghi");
+    tell("drain C");
+    tell("recvfrom D");
     wait_for(child);
+    tell("drain A");
+    tell("connect E %s %d", own, port);
+    out("%s", answer);
 }
 
 static int open_close_stop;

@@ -374,3 +374,28 @@ CASE(shut_while_another_thread_reads) {
     T(accept(listening, NULL, NULL));
     pthread_join(thread, NULL);
 }
+
+CASE(tried_again) {
+    int closed = atoi(tell("listen L")), open = atoi(tell("listen M"));
+    tell("close L");
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), set = epoll_create1(0);
+    struct sockaddr_in to = name_of(peer, closed);
+    T(connect(fd, ADDRESS(to)));
+    int other = T(dup(fd));
+    T(add(set, fd, EPOLLOUT, 1));
+    T(add(set, other, EPOLLIN, 2));
+    events_of("refused", set, SOON_MS);
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(connect(fd, ADDRESS(to)));
+    to = name_of(peer, open);
+    T(connect(fd, ADDRESS(to)));
+    events_of("connected", set, SOON_MS);
+    T(connect(other, ADDRESS(to)));
+    tell("accept M A");
+    T(send(other, "x", 1, 0));
+    tell("read A 1");
+    tell("send A y");
+    T(await(other, POLLIN));
+    events_of("data", set, SOON_MS);
+    take(fd);
+}
