@@ -198,6 +198,8 @@ pub struct Call {
     pub result: AtomicI32,
     /// Arguments, by `op`.
     pub arguments: [AtomicU64; 4],
+    /// One more, where `op` has one.
+    pub more: AtomicU64,
 }
 
 /// States of a call.
@@ -235,6 +237,28 @@ pub mod call_op {
     /// Whether somebody on paths takes what is sent to an address of this machine: arguments as for CONNECT, but for
     /// the third, the kind of socket. The slot does not matter. Result: 0 or 1.
     pub const IS_LISTENED_AT: u32 = 9;
+    /// Queue an error of this machine's: a datagram was too long. Arguments: its destination (second word), port | the
+    /// MTU << 16, nothing, its destination (first word).
+    pub const TOO_LONG: u32 = 16;
+    /// Change what groups a datagram socket is in. Arguments: the group and the source (both words of each, the first
+    /// first); `more`: [`super::membership`] | Linux's number of the interface << 32.
+    pub const MEMBERSHIP: u32 = 17;
+}
+
+/// What MEMBERSHIP does.
+pub mod membership {
+    /// Every source (IP_ADD_MEMBERSHIP).
+    pub const JOIN: u64 = 1;
+    /// No more.
+    pub const LEAVE: u64 = 2;
+    /// This source (IP_ADD_SOURCE_MEMBERSHIP).
+    pub const JOIN_SOURCE: u64 = 3;
+    /// Not this source any more.
+    pub const LEAVE_SOURCE: u64 = 4;
+    /// Every source but this one.
+    pub const BLOCK_SOURCE: u64 = 5;
+    /// This source again.
+    pub const UNBLOCK_SOURCE: u64 = 6;
 }
 
 /// Bytes of a class's name in a call: all its arguments.
@@ -277,6 +301,9 @@ pub mod slot_option {
     pub const INFO: u64 = 37;
     /// TCP_NOTSENT_LOWAT in bytes; 0: not set.
     pub const UNSENT_LOW_WATER: u64 = 38;
+
+    /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
+    pub const QUEUE_ERRORS: u64 = 64;
 
     /// The names of congestion controls, from 1 on.
     pub const CONGESTION_NAMES: [&str; 4] = ["cubic", "reno", "bbr", "ledbat++"];
@@ -481,7 +508,6 @@ pub struct Slot {
     pub local_address: AtomicAddress,
     /// The peer's.
     pub remote_address: AtomicAddress,
-
     // Line 6 as well: what few sockets have.
     /// Position of the urgent byte of the incoming stream plus one; 0: there never was one. Written by the engine.
     pub urgent_mark: AtomicU64,
@@ -492,6 +518,66 @@ pub struct Slot {
     /// The poll set whose pipe tells the socket's owner (F_SETOWN) of urgent data, by SIGURG, plus one; 0: none. Written by
     /// shims.
     pub owner_set: AtomicU32,
+    /// Spare.
+    pub spare4: AtomicU32,
+
+    // Line 7: datagrams. Written by the engine:
+    /// Where the ring of errors lies in the arena: [`crate::datagram::ERROR_COUNT`] of
+    /// [`crate::datagram::ERROR_LEN`] bytes. Only while `errors_queued`.
+    pub errors_offset: AtomicU64,
+    /// Errors ever put there.
+    pub errors_tail: AtomicU32,
+    /// 1: there is a ring of errors.
+    pub errors_queued: AtomicU32,
+    /// Bytes of an IP packet that the way to the peer, or without one the link, carries.
+    pub mtu: AtomicU32,
+    // Written by shims:
+    /// Errors ever taken.
+    pub errors_head: AtomicU32,
+    /// See [`datagram_flag`].
+    pub datagram_flags: AtomicU32,
+    /// UDP_SEGMENT; 0: off.
+    pub segment: AtomicU32,
+    /// How it sends, IPv4 and IPv6: [`crate::datagram::SendOptions`] as words.
+    pub send_options: [AtomicU64; 2],
+    /// IP_MULTICAST_IF and IPV6_MULTICAST_IF: Linux's number of the interface; 0: not said.
+    pub group_interface: [AtomicU32; 2],
+}
+
+/// Bits of [`Slot::datagram_flags`]: what a program wants to be told with each datagram. The engine looks at the first.
+pub mod datagram_flag {
+    /// UDP_GRO: datagrams of one length from one sender may come together.
+    pub const GATHER: u32 = 1 << 0;
+    /// IP_RECVERR.
+    pub const ERRORS: u32 = 1 << 1;
+    /// IPV6_RECVERR.
+    pub const ERRORS6: u32 = 1 << 2;
+    /// IP_PKTINFO.
+    pub const INFO: u32 = 1 << 3;
+    /// IPV6_RECVPKTINFO.
+    pub const INFO6: u32 = 1 << 4;
+    /// IP_RECVTTL.
+    pub const HOPS: u32 = 1 << 5;
+    /// IPV6_RECVHOPLIMIT.
+    pub const HOPS6: u32 = 1 << 6;
+    /// IP_RECVTOS.
+    pub const TOS: u32 = 1 << 7;
+    /// IPV6_RECVTCLASS.
+    pub const TOS6: u32 = 1 << 8;
+    /// IP_RECVORIGDSTADDR.
+    pub const DESTINATION: u32 = 1 << 9;
+    /// IPV6_RECVORIGDSTADDR.
+    pub const DESTINATION6: u32 = 1 << 10;
+    /// SO_TIMESTAMP or SO_TIMESTAMPNS.
+    pub const TIME: u32 = 1 << 11;
+    /// The latter.
+    pub const TIME_NS: u32 = 1 << 12;
+    /// SO_RXQ_OVFL.
+    pub const LOST: u32 = 1 << 13;
+    /// IP_MULTICAST_ALL is off: only groups that the socket itself is in.
+    pub const OWN_GROUPS: u32 = 1 << 14;
+    /// IPV6_MULTICAST_ALL is off.
+    pub const OWN_GROUPS6: u32 = 1 << 15;
 }
 
 /// Byte offset of each part.
@@ -521,7 +607,7 @@ pub mod offset {
 
 const _: () = {
     assert!(size_of::<Call>() == 64);
-    assert!(size_of::<Slot>() == 448);
+    assert!(size_of::<Slot>() == 512);
     assert!(SLOT_COUNT.is_multiple_of(64) && SET_COUNT.is_multiple_of(64) && CALL_COUNT.is_multiple_of(64));
     assert!(SET_WORDS <= 32, "sets_summary has one bit per word");
 };

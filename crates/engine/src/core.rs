@@ -12,6 +12,7 @@ mod calls;
 mod classes;
 mod floods;
 mod forward;
+mod groups;
 mod information;
 mod live;
 mod micro;
@@ -34,7 +35,7 @@ use scoutline_base::{DeviceId, PathId, Random, Time};
 use scoutline_device::{Partner, vlan::tag_of};
 use scoutline_path::{
     Account, Body, Burst, ClassAccounts, DropReason, FlowKey, FlowTable, Grant, Graph, Message, ModuleId,
-    PathTable, Ran, Runner, Verdict, flow_of_frame,
+    PathTable, Ran, Runner, StageTotals, Verdict, flow_of_frame,
 };
 use scoutline_proto::{Bindings, Interface};
 use scoutline_ring::StreamMemory;
@@ -65,6 +66,8 @@ pub(crate) struct Net {
     pub(crate) device: Box<dyn Partner>,
     pub(crate) modules: scoutline_proto::net::Net,
     pub(crate) graph: Graph,
+    /// What its stages have cost, while that is measured.
+    stage_totals: Rc<StageTotals>,
     entry: ModuleId,
     pub(crate) tcp: Rc<Bindings>,
     pub(crate) udp: Rc<Bindings>,
@@ -263,6 +266,7 @@ impl Core {
                 }
                 None => self.on_stray(net, &key, message, now),
             },
+            Verdict::Group => self.offer_to_group(net, &key, message, now),
             Verdict::Up(_) => self.drop_unowned(net, DropReason::UnknownProtocol),
             Verdict::Drop(DropReason::NotForUs) if self.forwards(net) => {
                 let key = flow_of_frame(message.bytes(), device).unwrap_or(key);

@@ -355,6 +355,13 @@ fn reset(slot: &Slot) {
     }
     slot.extents_tail.store(0, relaxed);
     slot.extents_head.store(0, relaxed);
+    for word in [&slot.errors_tail, &slot.errors_queued, &slot.mtu, &slot.errors_head, &slot.datagram_flags] {
+        word.store(0, relaxed);
+    }
+    for word in [&slot.segment, &slot.group_interface[0], &slot.group_interface[1]] {
+        word.store(0, relaxed);
+    }
+    slot.send_options.iter().for_each(|word| word.store(0, relaxed));
     slot.importance.store(0, relaxed);
     slot.server.store(0, relaxed);
     slot.sets_summary.store(0, relaxed);

@@ -45,7 +45,7 @@ impl Routing {
         *self.refusals.borrow_mut() = Routes::new(routes);
     }
 
-    /// The net that reaches an address; a link-local one in this scope, if it has one.
+    /// The net that reaches an address; one that is link-local, a group's or everybody's in this scope, if it has one.
     ///
     /// # Errors
     /// The errno that Linux has for it.
@@ -56,8 +56,9 @@ impl Routing {
         {
             return Ok(own);
         }
-        if remote.is_link_local() && scope != 0 {
-            let there = nets.iter().position(|(net, index)| *index == scope && net.ip6.enabled);
+        let everybody = || nets.iter().any(|(net, _)| net.is_everybody(remote));
+        if scope != 0 && (remote.is_link_local() || remote.is_multicast() || everybody()) {
+            let there = nets.iter().position(|(net, index)| *index == scope && net.speaks(remote));
             return there.ok_or(ENETUNREACH);
         }
         let mut best = None;

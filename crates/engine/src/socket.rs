@@ -5,6 +5,7 @@ mod asked;
 mod datagram;
 mod end;
 mod growth;
+mod membership;
 mod module;
 mod stream;
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use scoutline_base::{Address, DeviceId, Time};
+use scoutline_base::{Address, DeviceId, Endpoint, Time};
 use scoutline_ring::{Block, StreamMemory};
 
 /// Room for every header that the outward stages put in front: Ethernet with a VLAN tag, IPv6 and TCP fit.
@@ -109,6 +109,8 @@ pub enum Control {
     Failed(i32),
     /// An ICMP error concerns this flow: type and code as ICMP for IPv4 has them (RFC 792), also where ICMPv6 told. The transport stage decides what it means.
     Unreachable(u8, u8),
+    /// An ICMP message about a datagram that went out on this path, with all that a program may ask of it.
+    Told(Box<Told>),
     /// As `Unreachable`, about the segment with this sequence number (RFC 5927 §4.1: a guess will not know one).
     UnreachableSegment(u8, u8, u32),
     /// A packet of this flow was dropped as too long for a link: its MTU (0: not told), and the sequence number that is
@@ -116,6 +118,27 @@ pub enum Control {
     TooLong(u16, u32),
     /// The protocol needs this path no longer.
     Closed,
+}
+
+/// What an ICMP message, or the lack of a neighbour, says of a datagram.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// What it means to a program: a Linux errno.
+    pub errno: i32,
+    /// A program that asks for no details is told, too.
+    pub fatal: bool,
+    /// Type and code as they stood in the message.
+    pub kind: u8,
+    /// See `kind`.
+    pub code: u8,
+    /// The MTU of the next link, for a datagram that was too long; 0 else.
+    pub mtu: u32,
+    /// Who sent the message.
+    pub from: Address,
+    /// Where the datagram was to go.
+    pub to: Endpoint,
+    /// What the message quotes of the datagram's data.
+    pub quoted: Vec<u8>,
 }
 
 /// Settings of the transport that a program may change; the default leaves all as configured.
@@ -197,10 +220,28 @@ pub struct Facts {
     pub ports: Option<(u16, u16)>,
     /// Type of service octet: DSCP and ECN.
     pub tos: u8,
-    /// Set inward by IPv6's network stage: the hops that it has left.
+    /// The hops that it has left (TTL). Outward 0: as many as the host gives.
     pub hop_limit: u8,
+    /// Outward, IPv4: no router may fragment it.
+    pub dont_fragment: bool,
+    /// Outward: Linux's number of the interface by which it is to leave, where its destination does not say; 0: any.
+    pub scope: u32,
+    /// Outward, to a group or to everybody: who gets it.
+    pub reach: Reach,
     /// For stream data moving inward: the position in the stream of the first byte of the body.
     pub stream_position: u64,
+}
+
+/// Who gets a datagram to a group or to everybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Who is on the link, and members on this machine.
+    #[default]
+    All,
+    /// Who is on the link (IP_MULTICAST_LOOP off).
+    Link,
+    /// Members on this machine (IP_MULTICAST_TTL 0).
+    Machine,
 }
 
 /// What is known of the transport checksum.

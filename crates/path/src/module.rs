@@ -117,6 +117,8 @@ pub enum Verdict {
     Up(u32),
     /// It belongs to this path.
     Path(PathId),
+    /// It goes to a group or to everybody: to every path that takes that, a copy each.
+    Group,
     /// No path of ours: in shared mode it goes on to Linux, in dedicated mode it is dropped as `NoPath`.
     NoPath,
     /// It is malformed or unwanted.

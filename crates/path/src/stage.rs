@@ -127,6 +127,9 @@ pub enum Effect {
     },
     /// Classify this whole datagram afresh (its fragments have been put together).
     Reclassify(Message),
+    /// This datagram went out to a group or to everybody: sockets of this machine that want it get it, too. Its data, with
+    /// who sent it to whom.
+    Loop(Message),
     /// This message, as the program gave it, leaves by another device: by the path of the same socket there.
     Elsewhere(Message),
     /// Tell the path of this flow something (an ICMP error found its cause): queued inward on it, if it exists.

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use scoutline_abi::api::{AddressRow, RouteRow};
 use scoutline_abi::layout::{served_flag, slot_kind};
 use scoutline_abi::served::Network;
-use scoutline_base::{Address, Endpoint, V4_PREFIX_LEN};
+use scoutline_base::{Address, Endpoint, Time, V4_PREFIX_LEN};
 use scoutline_proto::ip6::AddressState;
 use scoutline_proto::route::{Route, Way};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
@@ -97,6 +97,9 @@ impl Core {
     /// True when a socket bound to `local` takes packets that come on a net.
     pub(super) fn covers(&self, net: usize, local: Endpoint) -> bool {
         let interface = self.nets[net].interface();
+        if self.is_for_many(local.address) {
+            return interface.takes_for_many(local.address);
+        }
         if local.address.is_unspecified() {
             return interface.speaks(local.address);
         }
@@ -104,6 +107,11 @@ impl Core {
             return interface.is_own_link() && self.settings.own_link.is_some_and(|own| own.loopback);
         }
         interface.may_be_ours(local.address)
+    }
+
+    /// True for addresses of groups and of everybody, which sockets are bound to and do not send from.
+    pub(super) fn is_for_many(&self, address: Address) -> bool {
+        address.is_multicast() || self.nets.iter().any(|net| net.interface().is_everybody(address))
     }
 
     /// Whether somebody on paths takes what is sent to an address of this machine.
@@ -117,9 +125,19 @@ impl Core {
         bindings.listener(&key, 0).is_some()
     }
 
+    /// Bytes of an IP packet that the way to a peer carries, as far as is known; without a peer the link.
+    pub(super) fn mtu_towards(&self, net: usize, remote: Option<Address>, now: Time) -> u32 {
+        let interface = self.nets[net].interface();
+        let mtu = match remote.map(Address::as_v6) {
+            Some(Some(remote)) => interface.ip6.path_mtu(remote, now),
+            _ => interface.mtu.get(),
+        };
+        u32::from(mtu)
+    }
+
     /// The address that a socket bound to `local` has towards a peer.
     pub(super) fn source_towards(&self, net: usize, local: Address, remote: Address) -> Option<Address> {
-        if !local.is_unspecified() {
+        if !local.is_unspecified() && !self.is_for_many(local) {
             return Some(local);
         }
         self.nets[net].interface().source_for(remote)

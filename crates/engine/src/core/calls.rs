@@ -5,6 +5,7 @@ use std::any::Any;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use scoutline_abi::datagram::{ErrorRecord, origin};
 use scoutline_abi::layout::{
     CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option, slot_request,
     slot_state,
@@ -84,9 +85,9 @@ impl Core {
                 // For datagrams either option shares the port.
                 let either = end.kind == slot_kind::DATAGRAM && (port || address_too);
                 let sharing = Sharing { port: port || either, address: address_too || either };
-                self.bind(&end, address(), sharing)
+                self.bind(&end, address(), sharing, now)
             }
-            call_op::LISTEN => self.listen(&end, argument(0)),
+            call_op::LISTEN => self.listen(&end, argument(0), now),
             call_op::CONNECT => self.connect(&end, address(), argument(2) as u32, now),
             call_op::OPTION => self.set_option(&end, argument(0), argument(1), now),
             call_op::SET_CLASS => self.wish_class(&end, &name_in(call), now),
@@ -94,8 +95,21 @@ impl Core {
                 self.tell_transport(&end, argument(0), call, now)
             }
             call_op::GET_OPTION => self.tell_option(&end, argument(0), call),
+            call_op::MEMBERSHIP => self.change_membership(&end, call),
+            call_op::TOO_LONG => {
+                let error = ErrorRecord {
+                    errno: libc::EMSGSIZE as u32,
+                    origin: origin::LOCAL,
+                    info: (argument(1) >> 16) as u32,
+                    address: address().address,
+                    port: address().port,
+                    ..ErrorRecord::default()
+                };
+                end.queue_error(error, &[]);
+                Ok(0)
+            }
             call_op::DISCONNECT if end.kind != slot_kind::DATAGRAM => Err(libc::EOPNOTSUPP),
-            call_op::DISCONNECT => self.connect_datagram(&end, None, 0).map(|()| 0),
+            call_op::DISCONNECT => self.connect_datagram(&end, None, 0, now).map(|()| 0),
             _ => Err(libc::EOPNOTSUPP),
         }
     }
@@ -120,11 +134,15 @@ impl Core {
         end: &Rc<SocketEnd>,
         mut local: Endpoint,
         sharing: Sharing,
+        now: Time,
     ) -> Result<i32, Errno> {
         if end.bound.get().is_some() {
             return Err(libc::EINVAL);
         }
         let protocol = protocol_of(end);
+        if protocol == TCP && self.is_for_many(local.address) {
+            return Err(libc::EADDRNOTAVAIL);
+        }
         let nets: Vec<usize> = self.places_of(end, local).into_iter().map(|(net, _)| net).collect();
         if nets.is_empty() {
             return Err(libc::EADDRNOTAVAIL);
@@ -151,7 +169,7 @@ impl Core {
         slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
         end.add_state(slot_state::BOUND);
         if protocol == UDP {
-            self.connect_datagram(end, None, 0)?;
+            self.connect_datagram(end, None, 0, now)?;
         }
         Ok(0)
     }
@@ -192,7 +210,7 @@ impl Core {
     }
 
     /// Makes the listen paths: one per net and class that connections can come to be in.
-    pub(super) fn listen(&mut self, end: &Rc<SocketEnd>, backlog: u64) -> Result<i32, Errno> {
+    pub(super) fn listen(&mut self, end: &Rc<SocketEnd>, backlog: u64, now: Time) -> Result<i32, Errno> {
         if end.kind != slot_kind::STREAM {
             return Err(libc::EOPNOTSUPP);
         }
@@ -205,7 +223,7 @@ impl Core {
             return Ok(0);
         }
         if end.bound.get().is_none() {
-            self.bind(end, anywhere(end), Sharing::default())?;
+            self.bind(end, anywhere(end), Sharing::default(), now)?;
         }
         let Some((_, local)) = end.bound.get() else { return Err(libc::EINVAL) };
         if !end.begin_listening() {
@@ -267,9 +285,9 @@ impl Core {
     ) -> Result<i32, Errno> {
         if end.kind == slot_kind::DATAGRAM {
             if end.bound.get().is_none() {
-                self.bind(end, anywhere(end), Sharing::default())?;
+                self.bind(end, anywhere(end), Sharing::default(), now)?;
             }
-            return self.connect_datagram(end, Some(remote), scope).map(|()| 0);
+            return self.connect_datagram(end, Some(remote), scope, now).map(|()| 0);
         }
         if end.path.get().is_some() {
             return Err(libc::EISCONN);
@@ -328,6 +346,7 @@ impl Core {
         end: &Rc<SocketEnd>,
         remote: Option<Endpoint>,
         scope: u32,
+        now: Time,
     ) -> Result<(), Errno> {
         let Some((_, bound)) = end.bound.get() else { return Err(libc::EINVAL) };
         let net = match remote {
@@ -335,10 +354,12 @@ impl Core {
             None => self.places_of(end, bound).first().ok_or(libc::EADDRNOTAVAIL)?.0,
         };
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
+        end.set_mtu(self.mtu_towards(net, remote.map(|remote| remote.address), now));
         let address = match remote {
             Some(remote) => self.source_towards(net, bound.address, remote.address),
             // Without IPv6 on that net there is only IPv4.
             None if !self.covers(net, bound) => Some(Address::UNSPECIFIED_V4),
+            None if self.is_for_many(bound.address) => Some(bound.address.unspecified()),
             None => Some(bound.address),
         };
         let address = address.ok_or(libc::EADDRNOTAVAIL)?;
@@ -384,6 +405,8 @@ impl Core {
             self.bind_flow(id, key);
             return Ok(());
         }
+        // What it is bound to may be a group, which its path cannot send from.
+        end.shared().local_address.store(bound.address);
         self.listen_for_datagrams(end, net, bound, (class.number, id));
         self.make_side_paths(end, net, bound)
     }
@@ -411,7 +434,9 @@ impl Core {
             let Granted { class, stands, .. } = self.granted(ruled, end);
             // What is promised is promised to the first.
             let stands = Stands { asks: Asks::Level, ..stands };
-            let local = if self.covers(net, bound) {
+            let local = if self.is_for_many(bound.address) {
+                Endpoint::new(bound.address.unspecified(), bound.port)
+            } else if self.covers(net, bound) {
                 bound
             } else {
                 Endpoint::new(Address::UNSPECIFIED_V4, bound.port)
@@ -435,7 +460,8 @@ impl Core {
             slot_option::NO_DELAY => end.no_delay.set(value != 0),
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
-            slot_option::BROADCAST => {}
+            slot_option::QUEUE_ERRORS if value != 0 && !end.ensure_errors() => return Err(libc::ENOBUFS),
+            slot_option::BROADCAST | slot_option::QUEUE_ERRORS => {}
             slot_option::CONGESTION..=slot_option::MAX_PACING_RATE | slot_option::UNSENT_LOW_WATER => {
                 tune(end, option, value)?;
                 if option == slot_option::MAX_SEGMENT {

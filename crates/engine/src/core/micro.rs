@@ -91,7 +91,9 @@ fn listening(core: &mut Core) -> Result<Rc<SocketEnd>, StartError> {
     let program = core.programs.get(&id).cloned().ok_or_else(fault)?;
     let end = SocketEnd::open(&program, slot_kind::STREAM).ok_or_else(fault)?;
     let local = Endpoint::new(Ipv4Addr::UNSPECIFIED, 80);
-    core.bind(&end, local, Sharing::default()).and_then(|_| core.listen(&end, 128)).map_err(|_| fault())?;
+    core.bind(&end, local, Sharing::default(), Time::ZERO)
+        .and_then(|_| core.listen(&end, 128, Time::ZERO))
+        .map_err(|_| fault())?;
     Ok(end)
 }
 

@@ -11,7 +11,8 @@ use scoutline_abi::layout::MAX_AHEAD;
 use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::{DeviceFacts, Driver, OpenError, Partner, vlan};
 use scoutline_path::{
-    Account, Attributes, Budget, Burst, ClassAccounts, FlowTable, MeasureRule, Name, PathTable, Runner, Value,
+    Account, Attributes, Budget, Burst, ClassAccounts, FlowTable, MeasureRule, Name, PathTable, Runner,
+    StageTotals, Value,
 };
 use scoutline_proto::interface::InterfaceConfig;
 use scoutline_proto::tcp::isn::Secret;
@@ -84,8 +85,13 @@ impl Core {
             let interface = interface_of(id, device, partner.as_ref())?;
             routing.add(Rc::clone(&interface), facts.index);
             let kernel_sends = device.device.sends_by_kernel();
-            let socket =
-                socket_module(settings.linux_level, &listeners, &pool, &policy, (&routing, id, kernel_sends));
+            let socket = socket_module(
+                settings.linux_level,
+                &listeners,
+                &pool,
+                &policy,
+                Outlet { routing: Rc::clone(&routing), device: id, number: facts.index, kernel_sends },
+            );
             let transmit = TransmitSide::new(device.rate, device.preemption, facts.mtu);
             nets.push(make_net(interface, (partner, transmit), &settings, &policy, socket, &mut source)?);
         }
@@ -96,8 +102,18 @@ impl Core {
             let seed = source.number() as u32;
             let interface = Interface::own_link(id, machine, seed, offload_of(partner.facts()));
             routing.add(Rc::clone(&interface), 0);
-            let socket =
-                socket_module(settings.linux_level, &listeners, &pool, &policy, (&routing, id, false));
+            let socket = socket_module(
+                settings.linux_level,
+                &listeners,
+                &pool,
+                &policy,
+                Outlet {
+                    routing: Rc::clone(&routing),
+                    device: id,
+                    number: partner.facts().index,
+                    kernel_sends: false,
+                },
+            );
             let transmit = TransmitSide::new(None, Preemption::default(), partner.facts().mtu);
             let partner = Box::new(partner);
             nets.push(make_net(interface, (partner, transmit), &settings, &policy, socket, &mut source)?);
@@ -406,15 +422,9 @@ fn socket_module(
     listeners: &Listeners,
     pool: &Rc<Pool>,
     policy: &Rc<ClassPolicy>,
-    (routing, device, kernel_sends): (&Rc<Routing>, DeviceId, bool),
+    outlet: Outlet,
 ) -> SocketModule {
-    SocketModule::new(
-        Rc::clone(listeners),
-        Rc::clone(pool),
-        linux_level,
-        Rc::clone(policy),
-        Outlet { routing: Rc::clone(routing), device, kernel_sends },
-    )
+    SocketModule::new(Rc::clone(listeners), Rc::clone(pool), linux_level, Rc::clone(policy), outlet)
 }
 
 fn make_net(
@@ -450,8 +460,9 @@ fn make_net(
     for rule in net.rules() {
         builder = builder.rule(rule);
     }
+    let stage_totals = Rc::new(StageTotals::default());
     if settings.measure {
-        builder = builder.rule(Box::new(MeasureRule::new(Rc::new(clock::now))));
+        builder = builder.rule(Box::new(MeasureRule::new(Rc::new(clock::now), Rc::clone(&stage_totals))));
     }
     let graph = builder.build().map_err(|error| StartError::Graph(error.to_string()))?;
     let entry = graph
@@ -461,6 +472,7 @@ fn make_net(
         device: partner,
         modules: net,
         graph,
+        stage_totals,
         entry,
         tcp,
         udp,

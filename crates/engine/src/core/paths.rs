@@ -182,6 +182,7 @@ impl Core {
                 }
                 Effect::NotAdmitted { class, reason } => self.finished.on_drop(class, reason),
                 Effect::Reclassify(message) => self.classify(net, message, now),
+                Effect::Loop(message) => self.loop_back(net, &message),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
                 Effect::Elsewhere(message) => {
                     if let Some(id) = from {
@@ -271,7 +272,7 @@ impl Core {
     /// A datagram of a socket leaves by another device than that of the path which made it: by the socket's path there.
     fn send_elsewhere(&mut self, from: PathId, message: Message, now: Time) {
         let end = self.paths.get(from).and_then(socket_of);
-        let net = message.facts.destination.and_then(|to| self.routing.towards(to, 0).ok());
+        let net = message.facts.destination.and_then(|to| self.routing.towards(to, message.facts.scope).ok());
         let of = |(end, net): (Rc<SocketEnd>, usize)| {
             let paths = end.side_paths.borrow();
             let there = |id: &&PathId| usize::from(self.extras[id.index as usize].net) == net;

@@ -574,7 +574,12 @@ fn datagrams_there_and_back() {
         send(
             &pair.client,
             client,
-            Record { len: len as u32, address: scoutline_base::Address::default(), port: 0 },
+            Record {
+                len: len as u32,
+                address: scoutline_base::Address::default(),
+                port: 0,
+                ..Record::default()
+            },
             &question,
         );
         let mut asked = Vec::new();
@@ -601,6 +606,7 @@ fn datagrams_there_and_back() {
 
 mod admission;
 mod classes;
+mod datagrams;
 mod defer;
 mod ends;
 mod floods;

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use scoutline_abi::datagram::{ERROR_COUNT, ERROR_LEN, ErrorRecord, MAX_QUOTED};
 use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind, slot_request, slot_state};
 use scoutline_base::{Address, Endpoint, PathId};
 use scoutline_path::{Budget, Tuning};
@@ -19,6 +20,7 @@ use crate::extend::Duty;
 use crate::file::FileMap;
 use crate::program::Program;
 use crate::socket::growth::Sizes;
+use crate::socket::membership::Memberships;
 use crate::socket::module::Standing;
 use crate::wishes::Wishes;
 
@@ -95,6 +97,15 @@ pub(crate) struct SocketEnd {
     pub(crate) duty: Cell<Duty>,
     /// The program has closed it.
     pub(crate) closed: Cell<bool>,
+    /// The groups that it is in.
+    pub(crate) memberships: Memberships,
+    /// Datagrams that found no room.
+    pub(crate) lost: Cell<u32>,
+    /// What the way to the peer, or the link, carries: our own copy.
+    pub(crate) mtu: Cell<u32>,
+    /// The ring of errors about datagrams, and how many were ever put there.
+    errors: Cell<Ring>,
+    errors_put: Cell<u32>,
     /// Times that threads were woken for it, not yet charged.
     pub(crate) wakeups: Cell<u64>,
 }
@@ -139,6 +150,11 @@ impl SocketEnd {
             freed: Cell::new(0),
             duty: Cell::default(),
             closed: Cell::new(false),
+            memberships: Memberships::default(),
+            lost: Cell::new(0),
+            mtu: Cell::new(0),
+            errors: Cell::default(),
+            errors_put: Cell::new(0),
             wakeups: Cell::new(0),
         });
         program.keep_end(slot, Rc::clone(&end));
@@ -172,6 +188,49 @@ impl SocketEnd {
             slot.send_size.store(ring.size, Ordering::Release);
         }
         true
+    }
+
+    /// Makes room for errors about datagrams; false when the arena has none.
+    pub(crate) fn ensure_errors(&self) -> bool {
+        if self.errors.get().size == 0 {
+            let Some(ring) = self.program.take_ring((ERROR_COUNT * ERROR_LEN) as u32) else { return false };
+            self.errors.set(ring);
+            let slot = self.shared();
+            slot.errors_offset.store(ring.offset, Ordering::Relaxed);
+            slot.errors_queued.store(1, Ordering::Release);
+        }
+        true
+    }
+
+    /// Queues an error about a datagram, with what is quoted of it, for the program. One too many is lost, and so is one
+    /// without a queue.
+    pub(crate) fn queue_error(&self, error: ErrorRecord, quoted: &[u8]) {
+        let (ring, put) = (self.errors.get(), self.errors_put.get());
+        let slot = self.shared();
+        let waiting = put.wrapping_sub(slot.errors_head.load(Ordering::Acquire));
+        if ring.size == 0 || waiting >= ERROR_COUNT as u32 {
+            return;
+        }
+        let at = u64::from(put) % ERROR_COUNT as u64 * ERROR_LEN as u64;
+        let Some(spans) = self.program.region.ring_spans(ring.offset, ring.size, at, ERROR_LEN) else {
+            return;
+        };
+        let quoted = &quoted[..quoted.len().min(MAX_QUOTED)];
+        let header = ErrorRecord { quoted_len: quoted.len() as u32, ..error }.to_bytes();
+        let to = spans[0].memory.as_ptr();
+        // SAFETY: the span lies in our mapping, has ERROR_LEN bytes, which header and quotation fit, and does not wrap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(header.as_ptr(), to, header.len());
+            std::ptr::copy_nonoverlapping(quoted.as_ptr(), to.add(header.len()), quoted.len());
+        }
+        self.errors_put.set(put.wrapping_add(1));
+        slot.errors_tail.store(put.wrapping_add(1), Ordering::Release);
+    }
+
+    /// What the way to the peer, or without one the link, carries; the program is told.
+    pub(crate) fn set_mtu(&self, mtu: u32) {
+        self.mtu.set(mtu);
+        self.shared().mtu.store(mtu, Ordering::Relaxed);
     }
 
     /// Where packets come in for a socket that is bound to `local`: at `::` those of IPv4 as well (RFC 3493 §3.7, §5.3).
@@ -582,6 +641,7 @@ impl Drop for SocketEnd {
         self.refund();
         self.program.give_ring(self.receive.get());
         self.program.give_ring(self.send.get());
+        self.program.give_ring(self.errors.get());
         self.program.give_ring(self.send_before.get().map_or_else(Ring::default, |(before, _)| before));
         self.program.give_slot(self.slot);
     }

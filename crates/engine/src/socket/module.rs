@@ -77,6 +77,8 @@ pub(crate) struct Outlet {
     pub(crate) routing: Rc<Routing>,
     /// This one.
     pub(crate) device: DeviceId,
+    /// Linux's number of its interface.
+    pub(crate) number: u32,
     /// The kernel reads what is sent, and not this process.
     pub(crate) kernel_sends: bool,
 }
@@ -98,7 +100,7 @@ impl SocketModule {
     }
 
     fn datagram_stage(&self, end: Rc<SocketEnd>, attributes: &Attributes) -> DatagramStage {
-        let stage = DatagramStage::new(end, Rc::clone(&self.pool));
+        let stage = DatagramStage::new(end, Rc::clone(&self.pool), self.outlet.number);
         if attributes.value(Name::Other(SIDE)).is_some() {
             return stage.beside();
         }

@@ -80,7 +80,8 @@ impl Alone {
     }
 
     fn datagram(&self, slot: u32, to: &str, port: u16, payload: &[u8]) {
-        let record = Record { len: payload.len() as u32, address: to.parse().unwrap(), port };
+        let record =
+            Record { len: payload.len() as u32, address: to.parse().unwrap(), port, ..Record::default() };
         let mut bytes = record.to_bytes().to_vec();
         bytes.extend(payload);
         bytes.resize(Record::ring_len(payload.len()) as usize, 0);
@@ -188,7 +189,7 @@ fn datagrams_among_sockets_of_the_host_and_others() {
     // And an error of the own link finds its socket.
     let connected = alone.host.open(slot_kind::DATAGRAM, alone.now);
     assert_eq!(alone.call(call_op::CONNECT, connected, [SERVER, 99, 0, 0]), 0);
-    let record = Record { len: 0, address: Address::default(), port: 0 };
+    let record = Record::default();
     assert!(alone.host.write(connected, &record.to_bytes()) > 0);
     alone.until("refused", |alone| alone.host.slot(connected).error.load(Ordering::Relaxed) != 0);
     assert_eq!(alone.host.slot(connected).error.load(Ordering::Relaxed), libc::ECONNREFUSED);

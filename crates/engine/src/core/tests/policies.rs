@@ -57,7 +57,9 @@ impl Pair {
 /// A small datagram to the connected peer; false when the ring has no room for it.
 fn send(host: &Host, slot: u32) -> bool {
     let mut bytes =
-        Record { len: 16, address: scoutline_base::Address::default(), port: 0 }.to_bytes().to_vec();
+        Record { len: 16, address: scoutline_base::Address::default(), port: 0, ..Record::default() }
+            .to_bytes()
+            .to_vec();
     bytes.extend([7; 16]);
     bytes.resize(Record::ring_len(16) as usize, 0);
     let shared = host.slot(slot);

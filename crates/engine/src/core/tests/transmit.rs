@@ -337,10 +337,14 @@ impl Datagrams {
         if ahead + needed > u64::from(slot.send_size.load(Ordering::Acquire)) {
             return false;
         }
-        let mut bytes =
-            Record { len: payload.len() as u32, address: scoutline_base::Address::default(), port: 0 }
-                .to_bytes()
-                .to_vec();
+        let mut bytes = Record {
+            len: payload.len() as u32,
+            address: scoutline_base::Address::default(),
+            port: 0,
+            ..Record::default()
+        }
+        .to_bytes()
+        .to_vec();
         bytes.extend(payload);
         bytes.resize(needed as usize, 0);
         assert_eq!(host.write(self.slot, &bytes), bytes.len());

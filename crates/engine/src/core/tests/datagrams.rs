@@ -1,0 +1,201 @@
+//! What stands beside datagrams, errors about them, and groups.
+
+use scoutline_abi::datagram::{ERROR_HEADER_LEN, ErrorRecord, origin, record_flag};
+use scoutline_abi::layout::{datagram_flag, membership, slot_option};
+use scoutline_base::Address;
+
+use super::*;
+
+const GROUP: u64 = 0xffff_ef01_0203;
+
+fn address(low: u64) -> Address {
+    Address::from_words([0, low])
+}
+
+fn send(host: &Host, slot: u32, record: Record, payload: &[u8]) {
+    let record = Record { len: payload.len() as u32, ..record };
+    let mut bytes = record.to_bytes().to_vec();
+    bytes.extend(payload);
+    bytes.resize(Record::ring_len(payload.len()) as usize, 0);
+    assert_eq!(host.write(slot, &bytes), bytes.len());
+}
+
+/// Lets what was sent arrive.
+fn settle_all(pair: &mut Pair) {
+    let end = pair.now + Duration::from_millis(100);
+    while pair.now < end && pair.step() {}
+}
+
+/// All datagrams that wait.
+fn received(host: &Host, slot: u32) -> Vec<(Record, Vec<u8>)> {
+    let bytes = host.read(slot, usize::MAX);
+    let (mut at, mut all) = (0, Vec::new());
+    while at < bytes.len() {
+        let record = Record::from_bytes(bytes[at..at + HEADER_LEN].try_into().unwrap());
+        let payload = bytes[at + HEADER_LEN..][..record.len as usize].to_vec();
+        at += Record::ring_len(payload.len()) as usize;
+        all.push((record, payload));
+    }
+    all
+}
+
+fn bound(host: &mut Host, port: u64, now: Time) -> u32 {
+    let slot = host.open(slot_kind::DATAGRAM, now);
+    assert_eq!(host.call(call_op::BIND, slot, [0xffff_0000_0000, port, 1, 0], now), 0);
+    slot
+}
+
+fn change(host: &mut Host, slot: u32, what: u64, now: Time) -> i32 {
+    host.region.call(0).unwrap().more.store(what, Ordering::Relaxed);
+    host.call(call_op::MEMBERSHIP, slot, [0, GROUP, 0, 0xffff_0a00_0002], now)
+}
+
+#[test]
+fn what_is_said_of_a_datagram_is_told_of_it() {
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let (client, server) = (bound(&mut pair.client, 1000, now), bound(&mut pair.server, 53, now));
+    let said = Record {
+        address: address(SERVER),
+        port: 53,
+        tos: 0xb8,
+        hop_limit: 9,
+        flags: record_flag::HOP_LIMIT,
+        own: "10.0.0.2".parse().unwrap(),
+        ..Record::default()
+    };
+    send(&pair.client, client, said, b"said");
+    // An address that is not ours is not sent from.
+    send(&pair.client, client, Record { own: "10.0.0.77".parse().unwrap(), ..said }, b"lie");
+    let mut got = Vec::new();
+    pair.until("it", |pair| {
+        got.extend(received(&pair.server, server));
+        !got.is_empty()
+    });
+    pair.step();
+    let (record, payload) = &got[0];
+    assert_eq!((payload.as_slice(), record.tos, record.hop_limit), (&b"said"[..], 0xb8, 9));
+    assert_eq!((record.address, record.own), (said.own, said.address));
+    assert!(received(&pair.server, server).is_empty());
+}
+
+#[test]
+fn several_together_come_apart_unless_the_program_gathers_them() {
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let (client, server) = (bound(&mut pair.client, 1000, now), bound(&mut pair.server, 53, now));
+    let to = Record { address: address(SERVER), port: 53, segment: 100, ..Record::default() };
+    let payload = pattern(250, 1);
+    for (gathers, expected) in [(false, vec![(100, 0), (100, 0), (50, 0)]), (true, vec![(250, 100)])] {
+        let flags = if gathers { datagram_flag::GATHER } else { 0 };
+        pair.server.slot(server).datagram_flags.store(flags, Ordering::Relaxed);
+        send(&pair.client, client, to, &payload);
+        let mut got = Vec::new();
+        pair.until("all", |pair| {
+            got.extend(received(&pair.server, server));
+            got.iter().map(|(record, _)| record.len).sum::<u32>() >= 250
+        });
+        let shape: Vec<_> = got.iter().map(|(record, _)| (record.len, record.segment)).collect();
+        assert_eq!(shape, expected);
+        assert_eq!(got.into_iter().flat_map(|(_, payload)| payload).collect::<Vec<u8>>(), payload);
+    }
+    // More than anybody may cut one into: the program scribbled.
+    send(&pair.client, client, Record { segment: 1, ..to }, &payload);
+    pair.step();
+    assert!(received(&pair.server, server).is_empty());
+}
+
+#[test]
+fn errors_go_to_who_sent_the_datagram() {
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let [asking, other] = [1000, 1001].map(|port| bound(&mut pair.client, port, now));
+    let option = [slot_option::QUEUE_ERRORS, 1, 0, 0];
+    assert_eq!(pair.client.call(call_op::OPTION, asking, option, now), 0);
+    let slot = pair.client.slot(asking);
+    slot.datagram_flags.store(datagram_flag::ERRORS, Ordering::Relaxed);
+    let nobody = Record { address: address(SERVER), port: 9, ..Record::default() };
+    // One that did not ask hears nothing.
+    send(&pair.client, other, nobody, b"lost");
+    for _ in 0..40 {
+        send(&pair.client, asking, nobody, b"nobody");
+        pair.step();
+    }
+    pair.until("an error", |pair| pair.client.slot(asking).errors_tail.load(Ordering::Acquire) >= 16);
+    let slot = pair.client.slot(asking);
+    assert_eq!(slot.errors_tail.load(Ordering::Acquire), 16, "and no more than there is room for");
+    assert_eq!(slot.error.load(Ordering::Acquire), libc::ECONNREFUSED);
+    assert_eq!(pair.client.slot(other).error.load(Ordering::Acquire), 0);
+    let (at, len) = (slot.errors_offset.load(Ordering::Relaxed), ERROR_HEADER_LEN + 6);
+    let spans = pair.client.region.ring_spans(at, 16 * 1024, 0, len).unwrap();
+    let mut bytes = vec![0; len];
+    // SAFETY: the span lies in the mapping that the region keeps.
+    unsafe { spans[0].copy_to(&mut bytes) };
+    let error = ErrorRecord::from_bytes(bytes[..ERROR_HEADER_LEN].try_into().unwrap());
+    assert_eq!((error.errno, error.origin), (libc::ECONNREFUSED as u32, origin::ICMP));
+    assert_eq!((error.kind, error.code, error.address, error.port), (3, 3, address(SERVER), 9));
+    assert_eq!((error.offender, &bytes[ERROR_HEADER_LEN..]), (address(SERVER), &b"nobody"[..]));
+}
+
+#[test]
+fn groups_reach_every_member_and_nobody_else() {
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let servers = [0; 3].map(|_| bound(&mut pair.server, 53, now));
+    let (sender, member) = (bound(&mut pair.client, 1000, now), bound(&mut pair.client, 53, now));
+    pair.server.slot(servers[2]).datagram_flags.store(datagram_flag::OWN_GROUPS, Ordering::Relaxed);
+    let to = Record { address: address(GROUP), port: 53, ..Record::default() };
+    send(&pair.client, sender, to, b"too early");
+    settle_all(&mut pair);
+    assert_eq!(change(&mut pair.server, servers[0], membership::JOIN, now), 0);
+    assert_eq!(change(&mut pair.server, servers[0], membership::JOIN, now), -libc::EADDRINUSE);
+    assert_eq!(change(&mut pair.server, servers[1], membership::LEAVE, now), -libc::EADDRNOTAVAIL);
+    assert_eq!(change(&mut pair.client, member, membership::JOIN, now), 0);
+    send(&pair.client, sender, to, b"all");
+    send(&pair.client, sender, Record { flags: record_flag::NO_LOOP, ..to }, b"others");
+    send(&pair.client, sender, Record { flags: record_flag::HOP_LIMIT, ..to }, b"here");
+    let mut got = Vec::new();
+    pair.until("them", |pair| {
+        got.extend(received(&pair.server, servers[0]));
+        got.len() >= 2
+    });
+    settle_all(&mut pair);
+    let texts =
+        |got: Vec<(Record, Vec<u8>)>| -> Vec<Vec<u8>> { got.into_iter().map(|(_, text)| text).collect() };
+    assert_eq!(got[0].0.own, address(GROUP));
+    assert_eq!(texts(got), [b"all".to_vec(), b"others".to_vec()]);
+    // Linux: who is bound to every address takes what others on the machine are in, unless it says otherwise.
+    assert_eq!(texts(received(&pair.server, servers[1])).len(), 2);
+    assert!(received(&pair.server, servers[2]).is_empty());
+    assert_eq!(texts(received(&pair.client, member)), [b"all".to_vec(), b"here".to_vec()]);
+    // This sender only, then not this sender.
+    assert_eq!(change(&mut pair.server, servers[0], membership::LEAVE, now), 0);
+    assert_eq!(change(&mut pair.server, servers[2], membership::JOIN_SOURCE, now), 0);
+    send(&pair.client, sender, to, b"wanted");
+    pair.until("it", |pair| !received(&pair.server, servers[2]).is_empty());
+    assert_eq!(change(&mut pair.server, servers[2], membership::LEAVE_SOURCE, now), 0);
+    assert_eq!(change(&mut pair.server, servers[1], membership::JOIN, now), 0);
+    assert_eq!(change(&mut pair.server, servers[1], membership::BLOCK_SOURCE, now), 0);
+    received(&pair.server, servers[1]);
+    send(&pair.client, sender, to, b"blocked");
+    settle_all(&mut pair);
+    assert!(received(&pair.server, servers[1]).is_empty());
+    // With the socket goes the membership.
+    pair.server.request(servers[1], slot_request::CLOSE);
+    pair.step();
+    let groups = &pair.server.core.nets[0].interface().groups;
+    assert!(!groups.borrow().contains(address(GROUP)));
+}
+
+#[test]
+fn everybody_means_every_socket() {
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let servers = [0; 2].map(|_| bound(&mut pair.server, 53, now));
+    let sender = bound(&mut pair.client, 1000, now);
+    let to = Record { address: address(0xffff_0a00_00ff), port: 53, ..Record::default() };
+    send(&pair.client, sender, to, b"all");
+    for server in servers {
+        pair.until("it", |pair| !received(&pair.server, server).is_empty());
+    }
+}
