@@ -289,7 +289,7 @@ impl Host {
                 self.flows.get(&key).copied().or(Some(id))
             }
             Verdict::NoPath => self.flows.get(&key).copied().or_else(|| self.net.interface.stray_path(&key)),
-            Verdict::Drop(_) => None,
+            Verdict::Drop(_) | Verdict::Group => None,
             Verdict::Up(_) => panic!("the graph resolves these"),
         };
         if let Some(id) = id {
@@ -360,6 +360,8 @@ impl Host {
             }
             Effect::SetClass { .. } | Effect::NotAdmitted { .. } => panic!("nobody here looks into requests"),
             Effect::Elsewhere(_) => panic!("there is one device"),
+            // There are no sockets.
+            Effect::Loop(_) => {}
             Effect::Destroy => {
                 assert!(!self.services.contains(&id) && !self.listeners.contains(&id), "it serves all");
                 self.flows.retain(|_, path| *path != id);

@@ -67,6 +67,31 @@ pub(crate) fn parse(address: *const sockaddr, len: socklen_t) -> Given {
     }
 }
 
+/// A name as AF_INET has it.
+pub(crate) fn sockaddr_v4(name: Name) -> sockaddr_in {
+    // SAFETY: zeros are a valid address.
+    let mut v4: sockaddr_in = unsafe { zeroed() };
+    v4.sin_family = AF_INET as u16;
+    v4.sin_port = name.port.to_be();
+    v4.sin_addr.s_addr = name.address.as_v4().map_or(0, |address| address.to_bits().to_be());
+    v4
+}
+
+/// A name as AF_INET6 has it: IPv4 v4-mapped, but its unspecified address as `::`; link-local ones with their scope.
+pub(crate) fn sockaddr_v6(name: Name) -> sockaddr_in6 {
+    // SAFETY: zeros are a valid address.
+    let mut v6: sockaddr_in6 = unsafe { zeroed() };
+    v6.sin6_family = AF_INET6 as u16;
+    v6.sin6_port = name.port.to_be();
+    if !name.address.is_unspecified() {
+        v6.sin6_addr.s6_addr = name.address.octets();
+    }
+    if name.address.is_link_local() {
+        v6.sin6_scope_id = name.scope;
+    }
+    v6
+}
+
 /// Writes an address for the program, cut to the room that it has, as Linux does; `inet6` shows IPv4 v4-mapped, but
 /// its unspecified address as `::`.
 pub(crate) fn write(from: Name, inet6: bool, address: *mut sockaddr, len: *mut socklen_t) {
@@ -77,23 +102,12 @@ pub(crate) fn write(from: Name, inet6: bool, address: *mut sockaddr, len: *mut s
     unsafe {
         let room = ptr::read_unaligned(len) as usize;
         if inet6 {
-            let mut v6: sockaddr_in6 = zeroed();
-            v6.sin6_family = AF_INET6 as u16;
-            v6.sin6_port = from.port.to_be();
-            if !from.address.is_unspecified() {
-                v6.sin6_addr.s6_addr = from.address.octets();
-            }
-            if from.address.is_link_local() {
-                v6.sin6_scope_id = from.scope;
-            }
+            let v6 = sockaddr_v6(from);
             let full = size_of::<sockaddr_in6>();
             ptr::copy_nonoverlapping((&raw const v6).cast::<u8>(), address.cast(), full.min(room));
             ptr::write_unaligned(len, full as socklen_t);
         } else {
-            let mut v4: sockaddr_in = zeroed();
-            v4.sin_family = AF_INET as u16;
-            v4.sin_port = from.port.to_be();
-            v4.sin_addr.s_addr = from.address.as_v4().map_or(0, |address| address.to_bits().to_be());
+            let v4 = sockaddr_v4(from);
             let full = size_of::<sockaddr_in>();
             ptr::copy_nonoverlapping((&raw const v4).cast::<u8>(), address.cast(), full.min(room));
             ptr::write_unaligned(len, full as socklen_t);

@@ -19,16 +19,21 @@ pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
 
 /// The same for a call that is answered with words, too.
 pub(crate) fn call_for(op: u32, slot: u32, arguments: [u64; 4]) -> (i32, [u64; 4]) {
+    call_with(op, slot, arguments, 0)
+}
+
+/// The same for a call that has one argument more.
+pub(crate) fn call_with(op: u32, slot: u32, arguments: [u64; 4], more: u64) -> (i32, [u64; 4]) {
     let gone = (-libc::ECONNRESET, [0; 4]);
     let Some(region) = attach::region() else { return gone };
     if attach::dead() {
         return gone;
     }
-    real::uncancelled(|| ask(region, op, slot, arguments)).unwrap_or(gone)
+    real::uncancelled(|| ask(region, op, slot, arguments, more)).unwrap_or(gone)
 }
 
 /// `None`: the engine is gone.
-fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4]) -> Option<(i32, [u64; 4])> {
+fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4], more: u64) -> Option<(i32, [u64; 4])> {
     let set = wait::thread_set();
     let (index, call) = take();
     call.op.store(op, Ordering::Relaxed);
@@ -38,6 +43,7 @@ fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4]) -> Option<(
     for (to, from) in call.arguments.iter().zip(arguments) {
         to.store(from, Ordering::Relaxed);
     }
+    call.more.store(more, Ordering::Relaxed);
     call.state.store(call_state::POSTED, Ordering::Release);
     region.header().calls_pending.0[index / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
     let bell = EngineBell(&region.header().engine.state);

@@ -1,23 +1,29 @@
 //! UDP's datagrams between the program's memory and the rings ([`scoutline_abi::datagram`]).
 
 use std::ffi::c_int;
-use std::net::Ipv4Addr;
 use std::sync::atomic::{Ordering, fence};
 
-use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, iovec};
-use scoutline_abi::datagram::{HEADER_LEN, Record};
+use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, iovec};
+use scoutline_abi::datagram::{HEADER_LEN, Record, SendOptions, record_flag};
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 use scoutline_base::Address;
 
 use crate::address::Name;
+use crate::control::Said;
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::stream::{gather, scatter, total};
-use crate::{attach, wait};
+use crate::{attach, errors, ip_options, reach, wait};
 
 /// The largest payload of UDP over IPv4, and over IPv6.
 const MAX_PAYLOAD: usize = 65_507;
 const MAX_PAYLOAD6: usize = 65_527;
+
+/// What Linux cuts one send into at most (UDP_MAX_SEGMENTS).
+const MAX_SEGMENTS: usize = 128;
+/// The headers of UDP and IPv4, and of UDP and IPv6.
+const HEADERS: usize = 28;
+const HEADERS6: usize = 48;
 
 /// A datagram taken.
 #[derive(Clone, Copy)]
@@ -28,10 +34,13 @@ pub(crate) struct Taken {
     pub(crate) len: usize,
     /// Who sent it.
     pub(crate) from: Name,
+    /// What else is known of it.
+    pub(crate) record: Record,
 }
 
 fn name_of(socket: Socket, record: &Record) -> Name {
-    let scope = socket.slot.scope.load(Ordering::Relaxed);
+    let scope =
+        if record.interface == 0 { socket.slot.scope.load(Ordering::Relaxed) } else { record.interface };
     Name { address: record.address, port: record.port, scope }
 }
 
@@ -68,17 +77,11 @@ fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_
     if flags & MSG_PEEK == 0 {
         slot.receive_head.store(head.wrapping_add(step), Ordering::Release);
     }
-    Ok(Some(Taken { copied, len, from: name_of(socket, &record) }))
+    Ok(Some(Taken { copied, len, from: name_of(socket, &record), record }))
 }
 
 /// Takes one datagram, waiting for it if the socket blocks.
 pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Taken, c_int> {
-    if flags & MSG_OOB != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
-    if flags & MSG_ERRQUEUE != 0 {
-        return Err(libc::EAGAIN);
-    }
     let mut deadline = None;
     loop {
         let errno = socket.take_error();
@@ -92,7 +95,7 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Tak
             return Err(socket.tell_dead(blocked(socket, flags)));
         }
         if socket.requests() & ask::SHUTDOWN_READ != 0 {
-            return Ok(Taken { copied: 0, len: 0, from: Name::default() });
+            return Ok(Taken { copied: 0, len: 0, from: Name::default(), record: Record::default() });
         }
         if blocked(socket, flags) {
             return Err(libc::EAGAIN);
@@ -112,30 +115,95 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Tak
     }
 }
 
-/// Sends one datagram, to `to` or to the connected peer.
-pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, flags: c_int) -> isize {
+/// What a datagram is to be: the record that stands before it.
+fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Result<Record, c_int> {
+    let towards = to.unwrap_or_else(|| {
+        let port = socket.slot.remote_port.load(Ordering::Relaxed) as u16;
+        Name { address: socket.slot.remote_address.load(), port, scope: 0 }
+    });
+    let v4 = towards.address.is_v4();
+    if len > if v4 { MAX_PAYLOAD } else { MAX_PAYLOAD6 } {
+        return Err(libc::EMSGSIZE);
+    }
+    let address = match to {
+        Some(Name { port: 0, .. }) => return Err(libc::EINVAL),
+        Some(to) if !socket.is_inet6() && !to.address.is_v4() => return Err(libc::EAFNOSUPPORT),
+        Some(to) => to.address,
+        None if socket.state() & is::CONNECTED == 0 => return Err(libc::EDESTADDRREQ),
+        None => Address::default(),
+    };
+    let broadcasts = socket.slot.kept_options.load(Ordering::Relaxed) & kept::BROADCAST != 0;
+    if !broadcasts && to.is_some() && reach::is_broadcast(address) {
+        return Err(libc::EACCES);
+    }
+    let options = ip_options::sending(socket, towards.address);
+    let segment = said.segment.unwrap_or_else(|| socket.slot.segment.load(Ordering::Relaxed) as u16);
+    check_len(socket, len, towards, segment, options)?;
+    let group = towards.address.is_multicast();
+    let usual = if group { options.group_hop_limit } else { options.hop_limit };
+    let hop_limit = said.hop_limit.or(usual);
+    let flag = |on: bool, flag| if on { flag } else { 0 };
+    let group_interface = || socket.slot.group_interface[usize::from(!v4)].load(Ordering::Relaxed);
+    let interface = match (said.interface, to) {
+        (0, Some(to)) if to.address.is_link_local() && to.scope != 0 => to.scope,
+        (0, _) if group => group_interface(),
+        (interface, _) => interface,
+    };
+    Ok(Record {
+        len: len as u32,
+        address,
+        port: to.map_or(0, |to| to.port),
+        tos: said.tos.unwrap_or(options.tos),
+        hop_limit: hop_limit.unwrap_or(0),
+        interface,
+        segment: if len > usize::from(segment) { segment } else { 0 },
+        flags: flag(hop_limit.is_some(), record_flag::HOP_LIMIT)
+            | flag(ip_options::forbids_fragments(options), record_flag::DONT_FRAGMENT)
+            | flag(options.no_loop, record_flag::NO_LOOP),
+        own: said.own.unwrap_or_default(),
+        ..Record::default()
+    })
+}
+
+/// What is too long for one packet may have to be refused: `ip_append_data` and `udp_send_skb` of Linux.
+fn check_len(
+    socket: Socket,
+    len: usize,
+    towards: Name,
+    segment: u16,
+    options: SendOptions,
+) -> Result<(), c_int> {
+    let mtu = socket.slot.mtu.load(Ordering::Relaxed);
+    let room = (mtu as usize).saturating_sub(if towards.address.is_v4() { HEADERS } else { HEADERS6 });
+    if segment != 0 {
+        if len.min(segment.into()) > room {
+            return Err(libc::EMSGSIZE);
+        }
+        return if len > usize::from(segment) * MAX_SEGMENTS { Err(libc::EINVAL) } else { Ok(()) };
+    }
+    if len > room && ip_options::never_cuts(options) {
+        errors::too_long(socket, towards, mtu);
+        return Err(libc::EMSGSIZE);
+    }
+    Ok(())
+}
+
+/// Sends one datagram, to `to` or to the connected peer, with what is said beside it.
+pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said, flags: c_int) -> isize {
     if flags & MSG_OOB != 0 {
         return err(libc::EOPNOTSUPP);
     }
-    let len = total(iov);
-    let towards = to.map_or_else(|| socket.slot.remote_address.load(), |to| to.address);
-    if len > if towards.is_v4() { MAX_PAYLOAD } else { MAX_PAYLOAD6 } {
-        return err(libc::EMSGSIZE);
-    }
-    let to = match to {
-        Some(Name { port: 0, .. }) => return err(libc::EINVAL),
-        Some(to) if !socket.is_inet6() && !to.address.is_v4() => return err(libc::EAFNOSUPPORT),
-        Some(to)
-            if to.address == Address::from_v4(Ipv4Addr::BROADCAST)
-                && socket.slot.kept_options.load(Ordering::Relaxed) & kept::BROADCAST == 0 =>
-        {
-            return err(libc::EACCES);
+    if socket.state() & is::BOUND == 0 {
+        let bound = crate::life::bind_anywhere(socket);
+        if bound < 0 {
+            return bound;
         }
-        Some(to) => to,
-        None if socket.state() & is::CONNECTED == 0 => return err(libc::EDESTADDRREQ),
-        None => Name::default(),
+    }
+    let len = total(iov);
+    let header = match record_for(socket, len, to, said) {
+        Ok(record) => record.to_bytes(),
+        Err(errno) => return err(errno),
     };
-    let header = Record { len: len as u32, address: to.address, port: to.port }.to_bytes();
     let step = Record::ring_len(len);
     let mut deadline = None;
     loop {

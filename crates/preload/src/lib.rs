@@ -13,6 +13,7 @@
 //! exec     sockets that go on in a new program image
 //! passing  sockets that go to another process through a Unix socket
 //! stream, datagram, sendfile   bytes between user memory and rings
+//! control, errors, ip_options, groups   what stands beside datagrams, errors about them
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
 //! wait     sleeping on a poll set's pipe; a bounded spin before
@@ -30,11 +31,15 @@ mod accept;
 mod address;
 mod attach;
 mod call;
+mod control;
 mod datagram;
 mod epoll;
+mod errors;
 mod exec;
 mod export;
 mod extent;
+mod groups;
+mod ip_options;
 mod life;
 mod lock;
 mod options;

@@ -13,7 +13,8 @@ use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
 use crate::reach::{
-    is_reached, kernel_name, kernel_port, leads_to, may_bind, may_lead_to, serves_any, speaks, suitable,
+    is_broadcast, is_reached, kernel_name, kernel_port, leads_to, may_bind, may_lead_to, serves_any, speaks,
+    suitable,
 };
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
@@ -102,6 +103,22 @@ pub(crate) fn adopt_for_options(fd: c_int) -> Option<Socket> {
     adopt(fd, slot_kind::STREAM, family, name).ok()
 }
 
+/// `fd` for a group of ours: a datagram socket that may become ours does so now, bound or not.
+pub(crate) fn adopt_for_groups(fd: c_int) -> Option<Socket> {
+    if !matches!(table::look(fd), Entry::Candidate { .. }) {
+        return None;
+    }
+    let Some((slot_kind::DATAGRAM, family)) = suitable(fd) else { return None };
+    let name = kernel_name(fd).filter(|name| name.port != 0);
+    adopt(fd, slot_kind::DATAGRAM, family, name.map(Name::anywhere)).ok()
+}
+
+/// A datagram socket of ours that nobody has bound gets a port.
+pub(crate) fn bind_anywhere(socket: Socket) -> isize {
+    let [high, low] = unbound(socket.is_inet6()).address.words();
+    call::call(call_op::BIND, socket.index, [low, 0, 0, high]).min(0) as isize
+}
+
 /// The descriptor goes back to the kernel's socket behind it.
 fn give_up(fd: c_int, socket: Socket) {
     table::put(fd, Entry::Candidate { watched: false });
@@ -158,6 +175,7 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
         && let Some((kind, family)) = suitable(fd)
         && (to.address.is_unspecified() || speaks(fd, family, to.address))
         && (family == libc::AF_INET6 || to.address.is_v4())
+        && (kind == slot_kind::DATAGRAM || !to.address.is_multicast())
     {
         return match adopt(fd, kind, family, Some(to)) {
             Ok(_) => 0,
@@ -211,6 +229,12 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
 pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
     let given = address::parse(address, len);
     let kernel = || real::ours(real::connect(fd, address, len) as isize);
+    if let Given::Inet(to) = given
+        && !options::may_broadcast(fd)
+        && is_broadcast(to.address)
+    {
+        return err(libc::EACCES);
+    }
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),

@@ -12,7 +12,7 @@ use scoutline_scout::SOL_SCOUT;
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{call, real, scout, stream, urgent};
+use crate::{call, ip_options, real, scout, stream, urgent};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -158,6 +158,9 @@ fn set_inner(
     from: *const c_void,
     len: socklen_t,
 ) -> Result<isize, isize> {
+    if let Some(result) = ip_options::set(fd, socket, level, name, from, len) {
+        return Ok(result);
+    }
     let slot = socket.slot;
     let int = || value::<c_int>(from, len);
     if len.cast_signed() < 0 {
@@ -419,7 +422,11 @@ pub(crate) fn get(
         (IPPROTO_TCP, libc::TCP_INFO) => {
             tcp_info(socket).map_or_else(|failed| failed, |info| give(info, to, len))
         }
-        _ => real::ours(real::getsockopt(fd, level, name, to, len) as isize),
+        _ => match ip_options::get(socket, level, name) {
+            Some(Ok(value)) => int(value),
+            Some(Err(errno)) => err(errno),
+            None => real::ours(real::getsockopt(fd, level, name, to, len) as isize),
+        },
     }
 }
 
@@ -449,7 +456,7 @@ fn tcp_info(socket: Socket) -> Result<[u64; TCP_INFO_WORDS], isize> {
     Ok(info)
 }
 
-fn kernel_int(fd: c_int, level: c_int, name: c_int) -> c_int {
+pub(crate) fn kernel_int(fd: c_int, level: c_int, name: c_int) -> c_int {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as socklen_t;
     if real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) < 0 { 0 } else { value }
@@ -459,6 +466,14 @@ fn kernel_value<T: Copy>(fd: c_int, name: c_int, mut value: T) -> T {
     let mut len = size_of::<T>() as socklen_t;
     real::getsockopt(fd, SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len);
     value
+}
+
+/// True when SO_BROADCAST is on.
+pub(crate) fn may_broadcast(fd: c_int) -> bool {
+    match crate::table::socket(fd).and_then(Socket::at) {
+        Some(socket) => kept_bit(socket, kept::BROADCAST) != 0,
+        None => of_kernel(fd, libc::SO_BROADCAST) != 0,
+    }
 }
 
 /// An option of the kernel's socket, 0 when it has none.
@@ -509,6 +524,7 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
     if kept_bit(socket, kept::BROADCAST) != 0 {
         tell(socket, slot_option::BROADCAST, 1);
     }
+    ip_options::carry_over(fd, socket);
     if socket.is_stream() {
         keep(socket, kept::CORK, kernel_int(fd, IPPROTO_TCP, libc::TCP_CORK) != 0);
         if kernel_int(fd, IPPROTO_TCP, libc::TCP_NODELAY) != 0 {

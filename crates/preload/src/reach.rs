@@ -41,16 +41,77 @@ pub(crate) fn is_served_address(name: Name) -> bool {
     })
 }
 
+/// The address from which an answer goes to what came to `own` on an interface: that, unless it is a group's or
+/// everybody's; then ours of IPv4 there.
+pub(crate) fn address_for(own: Address, interface: u32) -> Address {
+    let networks = served();
+    let networks = networks.as_ref().map_or(&[][..], |networks| networks.as_slice());
+    if networks.iter().any(|network| network.address == own && network.is_ours()) {
+        return own;
+    }
+    let on = |network: &&Network| network.scope == interface && network.address.is_v4() && network.is_ours();
+    let there = networks.iter().find(on);
+    there.map_or(own, |network| network.address)
+}
+
+/// True for the address of everybody on a network of ours, or of everybody (RFC 1122 §3.2.1.3): what needs SO_BROADCAST.
+pub(crate) fn is_broadcast(address: Address) -> bool {
+    address == Address::from_v4(std::net::Ipv4Addr::BROADCAST)
+        || any_served(|network| {
+            // RFC 3021: networks of 31 bits and hosts have none.
+            let host_bits = 128 - u32::from(network.prefix_len);
+            network.is_ours()
+                && address.is_v4()
+                && network.address.is_v4()
+                && (2..=32).contains(&host_bits)
+                && network.contains(address)
+                && address.to_bits() | u128::MAX << host_bits == u128::MAX
+        })
+}
+
 /// True for an address of ours or an unspecified one that paths have part in.
 pub(crate) fn may_bind(name: Name) -> bool {
-    if name.address.is_unspecified() { serves_any() } else { is_served_address(name) }
+    let address = name.address;
+    if address.is_unspecified() || is_broadcast(address) {
+        return serves_any();
+    }
+    is_served_address(name) || address.is_multicast() && leads_to_group(name)
+}
+
+/// True when datagrams to a group go by paths unless a program says by which interface: the kernel does not know any way
+/// for them, or paths have a gateway.
+pub(crate) fn leads_to_group(name: Name) -> bool {
+    let v4 = name.address.is_v4();
+    if name.scope != 0 {
+        return is_served_interface(name.scope);
+    }
+    any_served(|network| network.address.is_v4() == v4 && network.has_gateway())
+        || any_served(|network| network.address.is_v4() == v4) && source_of_host(name.address).is_none()
+}
+
+/// True for the number of an interface of ours.
+pub(crate) fn is_served_interface(number: u32) -> bool {
+    any_served(|network| network.scope == number && network.is_ours())
+}
+
+/// The interface that has an address of ours.
+pub(crate) fn interface_of(address: Address) -> Option<u32> {
+    let networks = served()?;
+    networks
+        .as_slice()
+        .iter()
+        .find(|network| network.address == address && network.is_ours())
+        .map(|network| network.scope)
 }
 
 /// True when paths lead to an address.
 pub(crate) fn is_reached(name: Name) -> bool {
     let address = name.address;
-    if address.is_unspecified() || !address.is_v4() && address.is_multicast() {
+    if address.is_unspecified() {
         return false;
+    }
+    if address.is_multicast() {
+        return leads_to_group(name);
     }
     if address.is_loopback() {
         return is_served_address(name);
@@ -85,20 +146,25 @@ pub(crate) fn may_lead_to(name: Name) -> bool {
 
 /// True for an address of the host's own: the kernel would send to it from itself.
 fn is_host_address(address: Address) -> bool {
+    source_of_host(address) == Some(address)
+}
+
+/// The address from which the kernel would send to this one; `None` when it knows no way.
+fn source_of_host(address: Address) -> Option<Address> {
     let inet6 = !address.is_v4();
     let family = if inet6 { libc::AF_INET6 } else { libc::AF_INET };
     let fd = real::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
     if fd < 0 {
-        return false;
+        return None;
     }
     // SAFETY: zeros are a valid address.
     let mut to: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
     address::write(Name { address, port: 9, scope: 0 }, inet6, (&raw mut to).cast(), &raw mut len);
-    let same = real::connect(fd, (&raw const to).cast(), len) == 0
-        && kernel_name(fd).is_some_and(|name| name.address == address);
+    let connected = real::connect(fd, (&raw const to).cast(), len) == 0;
+    let source = if connected { kernel_name(fd).map(|name| name.address) } else { None };
     real::close(fd);
-    same
+    source
 }
 
 /// The local name of a kernel socket.

@@ -238,6 +238,14 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Nanoseconds of the wall clock.
+pub(crate) fn wall_ns() -> u64 {
+    let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the structure that we give.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Waits a moment with nothing to wait for.
 pub(crate) fn nap(us: u64) {
     let pause = timespec { tv_sec: 0, tv_nsec: us as c_long * 1000 };

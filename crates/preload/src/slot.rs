@@ -182,6 +182,9 @@ impl Socket {
         let mut ready = if self.slot.error.load(Ordering::Acquire) == 0 { 0 } else { ERR };
         let requests = self.requests();
         if !self.is_stream() {
+            if self.errors_waiting() > 0 {
+                ready |= ERR;
+            }
             let read_shut = requests & ask::SHUTDOWN_READ != 0;
             if self.received() > 0 || read_shut {
                 ready |= IN;

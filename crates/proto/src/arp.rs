@@ -13,7 +13,7 @@ pub use module::ArpModule;
 pub use stage::ArpStage;
 
 use scoutline_base::Address;
-use scoutline_path::{Account, Checksum, Control, DropReason, Effect, Facts, FlowKey, Message};
+use scoutline_path::{Account, Checksum, DropReason, Effect, Facts, FlowKey, Message};
 use scoutline_wire::arp::{Operation, PACKET_LEN, Packet};
 use scoutline_wire::{ethernet, icmp};
 use std::net::Ipv4Addr;
@@ -82,8 +82,7 @@ pub(crate) fn on_given_up(
             device: interface.device,
             protocol: quoted.protocol,
         };
-        let unreachable = Control::Unreachable(icmp::UNREACHABLE, icmp::unreachable::HOST);
-        effects.push(Effect::Notify(key, unreachable));
+        effects.push(Effect::Notify(key, crate::icmp::neighbour_missing(&key, message)));
     }
 }
 

@@ -261,6 +261,16 @@ impl Bindings {
     }
 }
 
+impl Bindings {
+    /// The paths of all who take datagrams of this flow, which goes to a group or to everybody (RFC 1122 §4.1.3.2,
+    /// §3.3.7; Linux's `__udp4_lib_mcast_deliver`): bound to that, or to every address.
+    pub fn group_listeners(&self, key: &FlowKey) -> Vec<PathId> {
+        let state = self.state.borrow();
+        let at = |address| state.listeners.get(&(key.local_port, address)).into_iter().flatten();
+        at(key.local).chain(at(key.local.unspecified())).map(|&(_, path)| path).collect()
+    }
+}
+
 /// Every address of this port.
 fn all_of(port: u16) -> std::ops::RangeInclusive<(u16, Address)> {
     (port, Address::from_bits(0))..=(port, Address::from_bits(u128::MAX))

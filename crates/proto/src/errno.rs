@@ -20,7 +20,51 @@ pub const EHOSTUNREACH: i32 = 113;
 /// Message too long.
 pub const EMSGSIZE: i32 = 90;
 
-use scoutline_wire::icmp;
+/// Machine is not on the network.
+pub const ENONET: i32 = 64;
+/// Protocol error: an ICMP parameter problem.
+pub const EPROTO: i32 = 71;
+/// Operation not supported: a source route failed.
+pub const EOPNOTSUPP: i32 = 95;
+/// Host is down.
+pub const EHOSTDOWN: i32 = 112;
+
+use scoutline_wire::{icmp, icmpv6};
+
+/// What an ICMP error about a datagram means, and whether a program that asks for no details hears of it: Linux's
+/// `icmp_err_convert`, `__udp4_lib_err`. `None`: nothing.
+pub fn of_datagram(kind: u8, code: u8) -> Option<(i32, bool)> {
+    use icmp::unreachable as code_of;
+    Some(match (kind, code) {
+        (icmp::UNREACHABLE, code_of::NETWORK | 11) => (ENETUNREACH, false),
+        (icmp::UNREACHABLE, code_of::HOST | 12) => (EHOSTUNREACH, false),
+        (icmp::UNREACHABLE, code_of::PROTOCOL) => (ENOPROTOOPT, true),
+        (icmp::UNREACHABLE, code_of::PORT) => (ECONNREFUSED, true),
+        (icmp::UNREACHABLE, code_of::FRAGMENTATION_NEEDED) => (EMSGSIZE, true),
+        (icmp::UNREACHABLE, code_of::SOURCE_ROUTE) => (EOPNOTSUPP, false),
+        (icmp::UNREACHABLE, 6 | 9) => (ENETUNREACH, true),
+        (icmp::UNREACHABLE, 7) => (EHOSTDOWN, true),
+        (icmp::UNREACHABLE, 8) => (ENONET, true),
+        (icmp::UNREACHABLE, 10 | 13..=15) => (EHOSTUNREACH, true),
+        (icmp::UNREACHABLE | icmp::TIME_EXCEEDED, _) => (EHOSTUNREACH, false),
+        (icmp::PARAMETER_PROBLEM, _) => (EPROTO, true),
+        _ => return None,
+    })
+}
+
+/// The same for ICMPv6: Linux's `icmpv6_err_convert`, `__udp6_lib_err`.
+pub fn of_datagram6(kind: u8, code: u8) -> Option<(i32, bool)> {
+    use icmpv6::unreachable as code_of;
+    Some(match (kind, code) {
+        (icmpv6::UNREACHABLE, code_of::NO_ROUTE) => (ENETUNREACH, false),
+        (icmpv6::UNREACHABLE, code_of::PORT) => (ECONNREFUSED, true),
+        (icmpv6::UNREACHABLE, code_of::ADMINISTRATIVE | code_of::POLICY | code_of::REJECT) => (EACCES, true),
+        (icmpv6::UNREACHABLE | icmpv6::TIME_EXCEEDED, _) => (EHOSTUNREACH, false),
+        (icmpv6::PACKET_TOO_BIG, _) => (EMSGSIZE, true),
+        (icmpv6::PARAMETER_PROBLEM, _) => (EPROTO, true),
+        _ => return None,
+    })
+}
 
 /// What an ICMP error means to a program, as Linux translates it (`icmp_err_convert`); `None` when nothing.
 pub fn of_icmp(kind: u8, code: u8) -> Option<i32> {

@@ -9,10 +9,11 @@ use scoutline_path::{Account, Burst, Effect, FlowKey};
 use scoutline_wire::{ethernet, ipv4, ipv6};
 
 use crate::arp::Cache;
+use crate::groups::{self, Groups};
 use crate::ip6::{Host6, Host6Config};
 use crate::limit::TokenBucket;
-use crate::nd;
 use crate::route::{Rank, Route, Routes, Way};
+use crate::{igmp, mld, nd};
 
 /// ICMP errors that one interface sends, per second and at once: Linux' `icmp_msgs_per_sec` and `_burst`.
 const ICMP_ERRORS: (u32, u32) = (1_000, 50);
@@ -78,6 +79,8 @@ pub struct ServicePaths {
     pub icmp: Cell<Option<PathId>>,
     /// Made at module `ICMP` with `Other("unreachable")`: answers datagrams that no path takes.
     pub unreachable: Cell<Option<PathId>>,
+    /// Made at module `IGMP`.
+    pub igmp: Cell<Option<PathId>>,
     /// Made at module `IP4` with `Other("reassembly")`.
     pub reassembly: Cell<Option<PathId>>,
     /// Made at module `TCP` with `Other("reset")`: answers segments that no path takes.
@@ -126,6 +129,10 @@ pub struct Interface {
     pub ip6: Host6,
     /// Link addresses of neighbours that speak IPv6.
     pub neighbours6: RefCell<nd::Cache>,
+    /// The groups of IPv4 that sockets are in here.
+    pub groups: RefCell<Groups>,
+    /// Those of IPv6.
+    pub groups6: RefCell<Groups>,
     /// The paths that serve the interface as a whole.
     pub service_paths: ServicePaths,
     /// Times that another station claimed our network address (RFC 5227 §2.4).
@@ -184,6 +191,8 @@ impl Interface {
             neighbours: RefCell::default(),
             ip6,
             neighbours6: RefCell::default(),
+            groups: RefCell::new(Groups::new(u64::from(config.seed) | 1 << 32)),
+            groups6: RefCell::new(Groups::new(u64::from(config.seed) | 2 << 32)),
             service_paths: ServicePaths::default(),
             address_conflicts: Cell::new(0),
             icmp_errors: RefCell::new(TokenBucket::new(ICMP_ERRORS.0, ICMP_ERRORS.1)),
@@ -339,6 +348,16 @@ impl Interface {
             || self.others.borrow().iter().any(|&(ours, len)| of(ours, len))
     }
 
+    /// True for the address of everybody, or of everybody on a network of ours.
+    pub fn is_everybody(&self, address: Address) -> bool {
+        address.as_v4().is_some_and(|v4| v4.is_broadcast() || self.is_directed_broadcast(v4))
+    }
+
+    /// True when sockets may take here what goes to this group, or to everybody.
+    pub fn takes_for_many(&self, address: Address) -> bool {
+        !self.is_own_link() && (address.is_multicast() && self.speaks(address) || self.is_everybody(address))
+    }
+
     /// True for an address of our own that is in use.
     #[inline]
     pub fn is_ours(&self, address: Address) -> bool {
@@ -405,9 +424,21 @@ impl Interface {
             return false;
         }
         match destination.as_v4() {
-            Some(destination) => destination.is_broadcast() || self.is_directed_broadcast(destination),
-            None => destination.as_v6().is_some_and(|group| self.ip6.is_in_group(group)),
+            Some(v4) if v4.is_multicast() => {
+                v4 == groups::ALL_HOSTS || self.groups.borrow().contains(destination)
+            }
+            Some(v4) => v4.is_broadcast() || self.is_directed_broadcast(v4),
+            None => {
+                destination.is_multicast()
+                    && (destination.as_v6().is_some_and(|group| self.ip6.is_in_group(group))
+                        || self.groups6.borrow().contains(destination))
+            }
         }
+    }
+
+    /// The groups of the family of `group`.
+    pub fn groups_of(&self, group: Address) -> &RefCell<Groups> {
+        if group.is_v4() { &self.groups } else { &self.groups6 }
     }
 
     /// False for source addresses that no honest packet from the link has (RFC 1122 §3.2.1.3).
@@ -451,7 +482,9 @@ impl Interface {
     pub fn next_neighbour_timeout(&self) -> Option<Time> {
         let neighbours = self.neighbours.borrow().next_timeout();
         let neighbours6 = self.neighbours6.borrow().next_timeout();
-        [neighbours, neighbours6, self.ip6.next_timeout()].into_iter().flatten().min()
+        let groups = self.groups.borrow().next_timeout();
+        let groups6 = self.groups6.borrow().next_timeout();
+        [neighbours, neighbours6, self.ip6.next_timeout(), groups, groups6].into_iter().flatten().min()
     }
 
     /// True while an answer of some neighbour is awaited.
@@ -459,7 +492,7 @@ impl Interface {
         self.neighbours.borrow().next_timeout().or(self.neighbours6.borrow().next_timeout()).is_some()
     }
 
-    /// Asks again for neighbours that did not answer, and gives up those who never do: what waited for them is
+    /// Tells routers of groups, asks again for neighbours that did not answer, and gives up those who never do: what waited for them is
     /// dropped as `NoNeighbour`, and the paths it came from are told that the host is unreachable.
     pub fn on_neighbour_timeout(
         &self,
@@ -487,6 +520,12 @@ impl Interface {
             }
             crate::ip6::Task::SolicitRouters => out.push(nd::router_solicitation_frame(self)),
         });
+        for report in self.groups.borrow_mut().on_timeout(now) {
+            igmp::frames(self, &report, |frame| out.push(frame));
+        }
+        for report in self.groups6.borrow_mut().on_timeout(now) {
+            mld::frames(self, &report, |frame| out.push(frame));
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Ethernet, ARP, IPv4, ICMP, IPv6, ND, ICMPv6, UDP, TCP as modules and stages. Pure: time and randomness are handed in.
+//! Ethernet, ARP, IPv4, ICMP, IGMP, IPv6, ND, ICMPv6, MLD, UDP, TCP as modules and stages. Pure: time and randomness are handed in.
 //!
 //! Each protocol has a folder with the same file names: `module` (makes stages, classifies packets), `stage` (the
 //! two directions of one path), the logic that the stage drives, and `tests`. What the modules of one device
@@ -37,12 +37,15 @@ pub mod bindings;
 pub mod errno;
 pub mod eth;
 pub mod forward;
+pub mod groups;
 pub mod icmp;
 pub mod icmp6;
+pub mod igmp;
 pub mod interface;
 pub mod ip4;
 pub mod ip6;
 pub mod limit;
+pub mod mld;
 pub mod nd;
 pub mod net;
 pub mod request;

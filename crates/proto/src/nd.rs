@@ -18,10 +18,10 @@ pub use stage::NdStage;
 
 use std::net::Ipv6Addr;
 
-use scoutline_path::{Account, Checksum, Control, DropReason, Effect, Facts, FlowKey, Message};
+use scoutline_path::{Account, Checksum, DropReason, Effect, Facts, FlowKey, Message};
 use scoutline_wire::ipv6::{self, HEADER_LEN, Header, PROTOCOL_ICMPV6};
 use scoutline_wire::nd::{self, Advertisement, Solicitation};
-use scoutline_wire::{ethernet, icmp, icmpv6};
+use scoutline_wire::{ethernet, icmpv6};
 
 use crate::Interface;
 use crate::arp::encapsulate;
@@ -168,8 +168,7 @@ pub(crate) fn on_given_up(
             device: interface.device,
             protocol: quoted.protocol,
         };
-        let unreachable = Control::Unreachable(icmp::UNREACHABLE, icmp::unreachable::HOST);
-        effects.push(Effect::Notify(key, unreachable));
+        effects.push(Effect::Notify(key, crate::icmp::neighbour_missing(&key, message)));
     }
 }
 

@@ -23,6 +23,7 @@ use crate::arp::ArpModule;
 use crate::eth::EthModule;
 use crate::icmp::IcmpModule;
 use crate::icmp6::Icmp6Module;
+use crate::igmp::IgmpModule;
 use crate::ip4::Ip4Module;
 use crate::ip6::Ip6Module;
 use crate::nd::NdModule;
@@ -42,7 +43,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// The modules ETH, ARP, IP4, ICMP, IP6, ND, ICMP6, TCP and UDP, linked, without rules. The caller adds SOCKET, whose `Lower`
+    /// The modules ETH, ARP, IP4, ICMP, IGMP, IP6, ND, ICMP6, TCP and UDP, linked, without rules. The caller adds SOCKET, whose `Lower`
     /// services join `TCP.up` and `UDP.up`, and builds. Frames enter at [`ENTRY`].
     pub fn graph(&self) -> GraphBuilder {
         let interface = || Rc::clone(&self.interface);
@@ -51,6 +52,7 @@ impl Net {
             .module(Box::new(ArpModule::new(interface())))
             .module(Box::new(Ip4Module::new(interface())))
             .module(Box::new(IcmpModule::new(interface())))
+            .module(Box::new(IgmpModule::new(interface())))
             .module(Box::new(Ip6Module::new(interface())))
             .module(Box::new(NdModule::new(interface())))
             .module(Box::new(Icmp6Module::new(interface())))
@@ -60,6 +62,7 @@ impl Net {
             .link("ARP.down", "ETH.up")
             .link("IP4.down", "ETH.up")
             .link("ICMP.down", "IP4.up")
+            .link("IGMP.down", "IP4.up")
             .link("TCP.down", "IP4.up")
             .link("UDP.down", "IP4.up")
             .link("ETH.resolver6", "ND.resolver")
@@ -87,6 +90,7 @@ impl Net {
             ("ARP", Attributes::new(), &paths.arp),
             ("ICMP", Attributes::new(), &paths.icmp),
             ("ICMP", flag(crate::icmp::UNREACHABLE_PATH), &paths.unreachable),
+            ("IGMP", Attributes::new(), &paths.igmp),
             ("IP4", flag(crate::ip4::REASSEMBLY), &paths.reassembly),
             ("TCP", flag(crate::tcp::module::RESET), &paths.reset),
         ];

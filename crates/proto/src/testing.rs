@@ -229,8 +229,11 @@ impl Host {
                     }
                 }
                 Effect::Destroy => self.destroy(path),
-                // There is one class, and one device.
-                Effect::SetClass { .. } | Effect::NotAdmitted { .. } | Effect::Elsewhere(_) => {}
+                // There is one class, one device, and there are no sockets.
+                Effect::SetClass { .. }
+                | Effect::NotAdmitted { .. }
+                | Effect::Elsewhere(_)
+                | Effect::Loop(_) => {}
                 Effect::Reclassify(message) => out.append(&mut self.on_received(message)),
                 Effect::Notify(key, control) => {
                     if let Some(&id) = self.flows.get(&key) {

@@ -107,7 +107,8 @@ fn datagrams_that_nobody_reads_stay_within_the_ring() {
     let sender = pair.client.open(slot_kind::DATAGRAM, now);
     pair.client.call(call_op::CONNECT, sender, at(SERVER, 53), now);
     let payload = [7; 1000];
-    let mut record = Record { len: 1000, address: Address::UNSPECIFIED_V4, port: 0 }.to_bytes().to_vec();
+    let mut record =
+        Record { len: 1000, address: Address::UNSPECIFIED_V4, ..Record::default() }.to_bytes().to_vec();
     record.extend(payload);
     record.resize(Record::ring_len(payload.len()) as usize, 0);
     for _ in 0..200 {

@@ -126,6 +126,8 @@ pub struct Quoted {
     pub ports: (u16, u16),
     /// The four bytes after the ports: TCP's sequence number (RFC 5927 §4.1 checks it).
     pub sequence: u32,
+    /// Where, in the quotation, that follows which stands behind these eight bytes: a datagram's data.
+    pub data: usize,
 }
 
 impl Quoted {
@@ -146,6 +148,7 @@ impl Quoted {
             protocol: header.protocol,
             ports: if has_ports { (be16(data, 0), be16(data, 2)) } else { (0, 0) },
             sequence: u32::from_be_bytes([data[4], data[5], data[6], data[7]]),
+            data: usize::from(header.header_len) + data.len(),
         })
     }
 }

@@ -135,6 +135,8 @@ pub struct Quoted {
     pub ports: (u16, u16),
     /// The four bytes after the ports: TCP's sequence number (RFC 5927 §4.1 checks it); 0 where there are no ports.
     pub sequence: u32,
+    /// Where, in the quotation, that follows which stands behind these eight bytes: a datagram's data.
+    pub data: usize,
 }
 
 impl Quoted {
@@ -154,7 +156,8 @@ impl Quoted {
             _ => ((0, 0), 0),
         };
         let ipv6::Header { source, destination, .. } = header;
-        Some(Quoted { source, destination, protocol: upper.protocol, ports, sequence })
+        let data = (upper.offset + 8).min(bytes.len());
+        Some(Quoted { source, destination, protocol: upper.protocol, ports, sequence, data })
     }
 }
 

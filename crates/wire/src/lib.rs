@@ -10,6 +10,7 @@ pub mod checksum;
 pub mod ethernet;
 pub mod icmp;
 pub mod icmpv6;
+pub mod igmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod nd;

@@ -35,6 +35,11 @@ fn data() {
 }
 
 #[test]
+fn datagrams() {
+    compare("datagrams");
+}
+
+#[test]
 fn readiness() {
     compare("readiness");
 }

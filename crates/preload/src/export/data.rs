@@ -4,15 +4,16 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use libc::{
-    MSG_CTRUNC, MSG_DONTWAIT, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec,
+    MSG_DONTWAIT, MSG_ERRQUEUE, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec,
 };
 
 use super::{ours, vector};
 use crate::address::{self, Given, Name};
+use crate::control::{Said, Writer};
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
-use crate::{datagram, life, passing, sendfile, stream, table};
+use crate::{control, datagram, errors, life, passing, sendfile, stream, table};
 
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
 
@@ -30,6 +31,9 @@ fn receive(socket: Socket, iov: &[iovec], flags: c_int, from: *mut sockaddr, len
         }
         return result;
     }
+    if flags & MSG_ERRQUEUE != 0 {
+        return errors::receive(socket, iov, None).map_or_else(err, |copied| copied as isize);
+    }
     match datagram::receive(socket, iov, flags) {
         Err(errno) => err(errno),
         Ok(taken) => {
@@ -43,16 +47,22 @@ fn send(socket: Socket, iov: &[iovec], flags: c_int, to: *const sockaddr, len: s
     if socket.is_stream() {
         return stream::send(socket, iov, flags);
     }
-    let to = if to.is_null() {
-        None
-    } else {
-        match address::parse(to, len) {
-            Given::Inet(to) => Some(to),
-            Given::Unspecified => None,
-            Given::Other => return err(libc::EAFNOSUPPORT),
-        }
-    };
-    datagram::send(socket, iov, to, flags)
+    match destination(to, len) {
+        Ok(to) => datagram::send(socket, iov, to, &Said::default(), flags),
+        Err(errno) => err(errno),
+    }
+}
+
+/// Where a program wants to send; `None`: to the connected peer.
+fn destination(to: *const sockaddr, len: socklen_t) -> Result<Option<Name>, c_int> {
+    if to.is_null() {
+        return Ok(None);
+    }
+    match address::parse(to, len) {
+        Given::Inet(to) => Ok(Some(to)),
+        Given::Unspecified => Ok(None),
+        Given::Other => Err(libc::EAFNOSUPPORT),
+    }
 }
 
 /// A kernel socket that sends to where paths lead becomes ours first.
@@ -72,39 +82,51 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
         Ok(iov) => iov,
         Err(result) => return result,
     };
-    let had = message.msg_controllen;
-    let result = if socket.is_stream() {
+    if socket.is_stream() {
         let result = stream::receive(socket, iov, flags);
-        message.msg_namelen = 0;
-        message.msg_flags = flags & libc::MSG_OOB;
-        result
-    } else {
-        match datagram::receive(socket, iov, flags) {
-            Err(errno) => return err(errno),
-            Ok(taken) => {
-                if message.msg_name.is_null() {
-                    message.msg_namelen = 0;
-                }
-                let len = &raw mut message.msg_namelen;
-                address::write(taken.from, socket.is_inet6(), message.msg_name.cast(), len);
-                message.msg_flags = if taken.copied < taken.len { MSG_TRUNC } else { 0 };
-                if flags & MSG_TRUNC != 0 { taken.len as isize } else { taken.copied as isize }
-            }
+        if result >= 0 {
+            message.msg_namelen = 0;
+            message.msg_flags = flags & libc::MSG_OOB;
+            message.msg_controllen = 0;
         }
-    };
-    if result >= 0 {
-        message.msg_controllen = 0;
-        message.msg_flags &= !MSG_CTRUNC;
-    } else {
-        message.msg_controllen = had;
+        return result;
     }
-    result
+    if flags & MSG_ERRQUEUE != 0 {
+        return errors::receive(socket, iov, Some(message)).map_or_else(err, |copied| copied as isize);
+    }
+    match datagram::receive(socket, iov, flags) {
+        Err(errno) => err(errno),
+        Ok(taken) => {
+            if message.msg_name.is_null() {
+                message.msg_namelen = 0;
+            }
+            let len = &raw mut message.msg_namelen;
+            address::write(taken.from, socket.is_inet6(), message.msg_name.cast(), len);
+            message.msg_flags = if taken.copied < taken.len { MSG_TRUNC } else { 0 };
+            let mut writer = Writer::new(message);
+            control::tell(socket, &taken.record, &mut writer);
+            writer.finish(message);
+            if flags & MSG_TRUNC != 0 { taken.len as isize } else { taken.copied as isize }
+        }
+    }
 }
 
 fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
-    match vector(message.msg_iov, message.msg_iovlen) {
-        Ok(iov) => send(socket, iov, flags, message.msg_name.cast(), message.msg_namelen),
-        Err(result) => result,
+    let iov = match vector(message.msg_iov, message.msg_iovlen) {
+        Ok(iov) => iov,
+        Err(result) => return result,
+    };
+    if socket.is_stream() {
+        return stream::send(socket, iov, flags);
+    }
+    let inet6 = socket.is_inet6();
+    let said = destination(message.msg_name.cast(), message.msg_namelen).and_then(|to| {
+        let towards = to.map_or_else(|| socket.slot.remote_address.load(), |to| to.address);
+        Ok((to, control::read(message, inet6, towards.is_v4())?))
+    });
+    match said {
+        Ok((to, said)) => datagram::send(socket, iov, to, &said, flags),
+        Err(errno) => err(errno),
     }
 }
 
@@ -227,6 +249,9 @@ pub(super) extern "C" fn recvmmsg(
     // SAFETY: the program vouches for `n` messages, and for its timeout, or passes null.
     let (messages, timeout) =
         unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_ref()) };
+    if timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
+        return finish_int(err(libc::EINVAL));
+    }
     // As Linux: the time is looked at between messages only.
     let end = timeout.map(|t| real::now_ns() + t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
     let mut done = 0;

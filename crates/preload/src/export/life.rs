@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{accept, life, options, table, urgent};
+use crate::{accept, groups, ip_options, life, options, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -87,11 +87,20 @@ pub(super) extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    let socket = if level == SOL_SCOUT { life::adopt_for_options(fd) } else { ours(fd) };
-    match socket {
-        Some(socket) => finish_int(options::set(fd, socket, level, name, value, len)),
-        None => not_on_paths(level, real::setsockopt(fd, level, name, value, len)),
+    if let Some(result) = groups::set(fd, level, name, value, len) {
+        return finish_int(result);
     }
+    let translated = groups::outgoing(level, name, value, len);
+    let (value, len) = match &translated {
+        Some(by_number) => (std::ptr::from_ref(by_number).cast(), size_of_val(by_number) as socklen_t),
+        None => (value, len),
+    };
+    let socket = if level == SOL_SCOUT { life::adopt_for_options(fd) } else { ours(fd) };
+    if let Some(socket) = socket {
+        return finish_int(options::set(fd, socket, level, name, value, len));
+    }
+    ip_options::note(level, name);
+    not_on_paths(level, real::setsockopt(fd, level, name, value, len))
 }
 
 /// Kernels differ in what they say to a level that they do not know.

@@ -647,8 +647,12 @@ impl World {
             if u64::from(RING) - (at - to.receive_head.load(Acquire)) < need {
                 continue;
             }
-            let from =
-                Record { len: len as u32, address: self.address, port: slot.local_port.load(Relaxed) as u16 };
+            let from = Record {
+                len: len as u32,
+                address: self.address,
+                port: slot.local_port.load(Relaxed) as u16,
+                ..Record::default()
+            };
             let ring = to.receive_offset.load(Relaxed);
             let memory = &self.regions[target.0];
             copy_in(&from.to_bytes(), &memory.ring_spans(ring, RING, at, HEADER_LEN).unwrap());

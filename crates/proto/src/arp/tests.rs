@@ -139,10 +139,11 @@ fn a_silent_neighbour_is_reported_to_the_paths_that_waited() {
     assert!(host.expire(arp, Duration::from_secs(1)).is_empty());
     assert_eq!(host.drops(arp), [(DropReason::NoNeighbour, 1)]);
     let effects = host.effects();
-    let [Effect::Notify(key, Control::Unreachable(icmp::UNREACHABLE, 1))] = &effects[..] else {
+    let [Effect::Notify(key, Control::Told(told))] = &effects[..] else {
         panic!("{effects:?}");
     };
     assert_eq!((key.remote, key.remote_port, key.local, key.local_port), (PEER.into(), 9, OURS.into(), 7));
+    assert_eq!((told.errno, told.kind, told.code), (crate::errno::EHOSTUNREACH, icmp::UNREACHABLE, 1));
 }
 
 proptest! {

@@ -2,14 +2,15 @@
 
 use std::rc::Rc;
 
+use scoutline_base::Endpoint;
 use scoutline_path::{
-    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Head, Message, Stage,
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Head, Message, Stage, Told,
 };
 use scoutline_ring::Block;
 use scoutline_wire::{checksum, icmp, ipv4};
 
-use crate::Interface;
 use crate::eth::frame_start;
+use crate::{Interface, errno};
 
 /// The most that an error quotes of its cause, so that it never exceeds 576 bytes (RFC 1812 §4.3.2.3).
 const MAX_QUOTE: usize = 576 - ipv4::MIN_HEADER_LEN - icmp::HEADER_LEN;
@@ -36,7 +37,7 @@ impl IcmpStage {
             icmp::ECHO_REQUEST => self.on_echo(message, turned, context),
             // RFC 6633 §3: source quench is ignored. Redirects are too: routes are configuration.
             icmp::UNREACHABLE | icmp::TIME_EXCEEDED | icmp::PARAMETER_PROBLEM => {
-                self.on_error(header, &message.bytes()[icmp::HEADER_LEN..], context);
+                self.on_error(header, &message, context);
             }
             icmp::ECHO_REPLY => context.account.on_drop(DropReason::NoPath),
             // RFC 1122 §3.2.2: an unknown type is discarded in silence.
@@ -70,7 +71,8 @@ impl IcmpStage {
     }
 
     /// RFC 1122 §3.2.2.1: errors are passed to the transport that caused them.
-    fn on_error(&mut self, header: icmp::Header, quote: &[u8], context: &mut Context<'_>) {
+    fn on_error(&mut self, header: icmp::Header, message: &Message, context: &mut Context<'_>) {
+        let quote = &message.bytes()[icmp::HEADER_LEN..];
         let Some(quoted) = icmp::Quoted::parse(quote) else {
             return context.account.on_drop(DropReason::Malformed);
         };
@@ -87,12 +89,25 @@ impl IcmpStage {
             protocol: quoted.protocol,
         };
         let icmp::Header { kind, code, rest } = header;
+        // RFC 1191 §4: the next-hop MTU in the low half of the unused word.
+        let mtu = u16::from_be_bytes([rest[2], rest[3]]);
+        let too_long = (kind, code) == (icmp::UNREACHABLE, icmp::unreachable::FRAGMENTATION_NEEDED);
         let told = match (kind, code) {
-            _ if quoted.protocol != ipv4::PROTOCOL_TCP => Control::Unreachable(kind, code),
-            // RFC 1191 §4: the next-hop MTU in the low half of the unused word.
-            (icmp::UNREACHABLE, icmp::unreachable::FRAGMENTATION_NEEDED) => {
-                Control::TooLong(u16::from_be_bytes([rest[2], rest[3]]), quoted.sequence)
+            _ if quoted.protocol == ipv4::PROTOCOL_UDP => {
+                let Some((errno, fatal)) = errno::of_datagram(kind, code) else { return };
+                Control::Told(Box::new(Told {
+                    errno,
+                    fatal,
+                    kind,
+                    code,
+                    mtu: if too_long { mtu.into() } else { 0 },
+                    from: message.facts.source.unwrap_or_default(),
+                    to: Endpoint::new(quoted.destination, quoted.ports.1),
+                    quoted: quote[quoted.data..].to_vec(),
+                }))
             }
+            _ if quoted.protocol != ipv4::PROTOCOL_TCP => Control::Unreachable(kind, code),
+            _ if too_long => Control::TooLong(mtu, quoted.sequence),
             _ => Control::UnreachableSegment(kind, code, quoted.sequence),
         };
         context.effects.push(Effect::Notify(key, told));

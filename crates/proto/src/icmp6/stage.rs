@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use scoutline_base::Address;
+use scoutline_base::{Address, Endpoint};
 use scoutline_path::{
-    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Head, Message, Stage,
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Head, Message, Stage, Told,
 };
 use scoutline_ring::Block;
 use scoutline_wire::ipv6::{self, ExtensionError};
@@ -12,13 +12,10 @@ use scoutline_wire::{checksum, icmpv6, ipv4};
 
 use super::as_icmp4;
 use crate::eth::frame_start;
-use crate::{Interface, nd};
+use crate::{Interface, errno, mld, nd};
 
 /// The most that an error quotes of its cause, so that it fits every link (RFC 4443 §2.4 (c)).
 const MAX_QUOTE: usize = ipv6::MIN_MTU as usize - ipv6::HEADER_LEN - icmpv6::HEADER_LEN;
-
-/// The shortest query: that of version 1 (RFC 2710 §3).
-const QUERY_LEN: usize = 24;
 
 /// The stage of the ICMPv6 path.
 pub struct Icmp6Stage {
@@ -43,7 +40,7 @@ impl Icmp6Stage {
             icmpv6::LISTENER_QUERY => self.on_query(&message, context),
             icmpv6::ECHO_REPLY => context.account.on_drop(DropReason::NoPath),
             _ if header.is_error() => {
-                self.on_error(header, &message.bytes()[icmpv6::HEADER_LEN..], context);
+                self.on_error(header, &message, context);
             }
             // RFC 4443 §2.4 (b): an unknown informational message is discarded in silence.
             _ => context.account.on_drop(DropReason::UnknownProtocol),
@@ -85,16 +82,20 @@ impl Icmp6Stage {
         turned.push(Message { head: Head::default(), body: message.body, facts });
     }
 
-    /// RFC 3810 §6.2: a router asks which groups have listeners, so that switches go on passing them. Ours are those of
-    /// neighbour discovery.
+    /// RFC 3810 §6.2: a router asks which groups have listeners, so that switches go on passing them. Those of neighbour
+    /// discovery are told at once, those of sockets when the time has come.
     fn on_query(&mut self, message: &Message, context: &mut Context<'_>) {
         let from_link =
             message.facts.source.is_some_and(Address::is_link_local) && message.facts.hop_limit == 1;
-        if !from_link || message.bytes().len() < QUERY_LEN {
+        if !from_link || message.bytes().len() < mld::QUERY_LEN {
             return context.account.on_drop(DropReason::Malformed);
         }
         if !self.interface.icmp_errors.borrow_mut().take(context.now) {
             return context.account.on_drop(DropReason::RateLimited);
+        }
+        match mld::query(message.bytes()) {
+            Some(query) => self.interface.groups6.borrow_mut().on_query(&query, context.now),
+            None => return context.account.on_drop(DropReason::Malformed),
         }
         for own in self.interface.ip6.addresses() {
             context.out.push(nd::report_frame(&self.interface, own.address, nd::Report::IsExclude));
@@ -102,7 +103,8 @@ impl Icmp6Stage {
     }
 
     /// RFC 4443 §2.4 (d): errors are passed to the transport that caused them.
-    fn on_error(&mut self, header: icmpv6::Header, quote: &[u8], context: &mut Context<'_>) {
+    fn on_error(&mut self, header: icmpv6::Header, message: &Message, context: &mut Context<'_>) {
+        let quote = &message.bytes()[icmpv6::HEADER_LEN..];
         let Some(quoted) = icmpv6::Quoted::parse(quote) else {
             return context.account.on_drop(DropReason::Malformed);
         };
@@ -126,6 +128,20 @@ impl Icmp6Stage {
             protocol: quoted.protocol,
         };
         let told = match header.kind {
+            _ if quoted.protocol == ipv4::PROTOCOL_UDP => {
+                let Some((errno, fatal)) = errno::of_datagram6(header.kind, header.code) else { return };
+                let too_big = header.kind == icmpv6::PACKET_TOO_BIG;
+                Control::Told(Box::new(Told {
+                    errno,
+                    fatal,
+                    kind: header.kind,
+                    code: header.code,
+                    mtu: if too_big { u32::from_be_bytes(header.rest) } else { 0 },
+                    from: message.facts.source.unwrap_or_default(),
+                    to: Endpoint::new(quoted.destination, quoted.ports.1),
+                    quoted: quote[quoted.data..].to_vec(),
+                }))
+            }
             _ if quoted.protocol != ipv4::PROTOCOL_TCP => Control::Unreachable(kind, code),
             icmpv6::PACKET_TOO_BIG => {
                 // RFC 8200 §5: no link takes less. TCP counts as if the headers were IPv4's.

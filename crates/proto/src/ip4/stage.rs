@@ -14,8 +14,8 @@ use crate::eth::grow_offsets;
 
 /// The network stage of one path.
 ///
-/// Inward it sets `facts.source`, `destination` and `tos`. Outward it takes the destination from the path, or from
-/// `facts.destination` where the path has none, and always leaves it there for the link stage.
+/// Inward it sets `facts.source`, `destination`, `tos` and `hop_limit`. Outward it takes the destination from
+/// `facts.destination`, or from the path where the message has none, and always leaves it there for the link stage.
 pub struct Ip4Stage {
     interface: Rc<Interface>,
     protocol: u8,
@@ -58,6 +58,7 @@ impl Ip4Stage {
         message.facts.source = Some(header.source.into());
         message.facts.destination = Some(header.destination.into());
         message.facts.tos = header.tos;
+        message.facts.hop_limit = header.ttl;
         true
     }
 
@@ -77,7 +78,8 @@ impl Ip4Stage {
             return false;
         };
         message.facts.destination = Some(destination.into());
-        let header = self.header((source, destination), total_len, context.marked(message.facts.tos));
+        let tos = context.marked(message.facts.tos);
+        let header = self.header((source, destination), total_len, tos, &message.facts);
         header.emit(message.head.prepend(ipv4::MIN_HEADER_LEN));
         grow_offsets(&mut message.facts, ipv4::MIN_HEADER_LEN);
         true
@@ -87,22 +89,30 @@ impl Ip4Stage {
     #[inline]
     fn addresses(&self, message: &Message) -> Option<(Ipv4Addr, Ipv4Addr)> {
         let facts = &message.facts;
-        let destination = self.remote.or_else(|| facts.destination.and_then(Address::as_v4))?;
-        let source = self.local.or_else(|| facts.source.and_then(Address::as_v4));
+        let destination = facts.destination.and_then(Address::as_v4).or(self.remote)?;
+        let source = facts.source.and_then(Address::as_v4).or(self.local);
         Some((source.or_else(|| self.interface.source_for(destination.into())?.as_v4())?, destination))
     }
 
-    fn header(&self, (source, destination): (Ipv4Addr, Ipv4Addr), total_len: u16, tos: u8) -> ipv4::Header {
+    fn header(
+        &self,
+        (source, destination): (Ipv4Addr, Ipv4Addr),
+        total_len: u16,
+        tos: u8,
+        facts: &Facts,
+    ) -> ipv4::Header {
+        // RFC 1112 §6.1: what goes to a group stays on the link unless a program says otherwise.
+        let usual = if destination.is_multicast() { 1 } else { TTL };
         ipv4::Header {
             header_len: ipv4::MIN_HEADER_LEN as u8,
             tos,
             total_len,
             identification: self.interface.next_identification(),
             // TCP fits its segments to the path; what may grow beyond it must stay divisible on the way.
-            dont_fragment: self.protocol == ipv4::PROTOCOL_TCP,
+            dont_fragment: self.protocol == ipv4::PROTOCOL_TCP || facts.dont_fragment,
             more_fragments: false,
             fragment_offset: 0,
-            ttl: TTL,
+            ttl: if facts.hop_limit == 0 { usual } else { facts.hop_limit },
             protocol: self.protocol,
             source,
             destination,
@@ -123,7 +133,8 @@ impl Ip4Stage {
         let Some((source, destination)) = self.addresses(message) else {
             return context.account.on_drop(DropReason::NoRoute);
         };
-        let header = self.header((source, destination), 0, context.marked(message.facts.tos));
+        let tos = context.marked(message.facts.tos);
+        let header = self.header((source, destination), 0, tos, &message.facts);
         let facts = Facts { destination: Some(destination.into()), ..message.facts.clone() };
         if fragment::cut(message, &header, &facts, self.interface.mtu.get(), into).is_err() {
             context.account.on_drop(DropReason::Malformed);

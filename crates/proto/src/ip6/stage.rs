@@ -88,9 +88,9 @@ impl Ip6Stage {
     /// The addresses of a message that leaves, or why it cannot.
     #[inline]
     fn addresses(&self, message: &Message) -> Result<(Ipv6Addr, Ipv6Addr), DropReason> {
-        let destination = self.remote.or_else(|| message.facts.destination.and_then(Address::as_v6));
+        let destination = message.facts.destination.and_then(Address::as_v6).or(self.remote);
         let destination = destination.ok_or(DropReason::NoRoute)?;
-        let source = self.local.or_else(|| message.facts.source.and_then(Address::as_v6));
+        let source = message.facts.source.and_then(Address::as_v6).or(self.local);
         let source = source.or_else(|| self.interface.source_for(destination.into())?.as_v6());
         Ok((source.ok_or(DropReason::NoRoute)?, destination))
     }
@@ -105,7 +105,7 @@ impl Ip6Stage {
         let made = self.addresses(message).and_then(|(source, destination)| {
             let payload_len = u16::try_from(payload_len).map_err(|_| DropReason::Malformed)?;
             let tos = context.marked(message.facts.tos);
-            Ok(self.header(source, destination, payload_len, tos))
+            Ok(self.header(source, destination, payload_len, tos, message.facts.hop_limit))
         });
         let header = match made {
             Ok(header) => header,
@@ -120,14 +120,22 @@ impl Ip6Stage {
         true
     }
 
-    fn header(&self, source: Ipv6Addr, destination: Ipv6Addr, payload_len: u16, tos: u8) -> Header {
+    fn header(
+        &self,
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+        payload_len: u16,
+        tos: u8,
+        hop_limit: u8,
+    ) -> Header {
+        // RFC 3493 §5.2: what goes to a group stays on the link unless a program says otherwise.
+        let usual = if destination.is_multicast() { 1 } else { self.interface.ip6.hop_limit() };
         Header {
             traffic_class: tos,
             flow_label: 0,
             payload_len,
             next_header: self.protocol,
-            // RFC 3493 §5.2: what goes to a group stays on the link unless a program says otherwise.
-            hop_limit: if destination.is_multicast() { 1 } else { self.interface.ip6.hop_limit() },
+            hop_limit: if hop_limit == 0 { usual } else { hop_limit },
             source,
             destination,
         }
@@ -143,7 +151,7 @@ impl Ip6Stage {
             return None;
         }
         let len = message.head.as_slice().len() + message.body_len() + HEADER_LEN;
-        let destination = self.remote.or_else(|| message.facts.destination.and_then(Address::as_v6))?;
+        let destination = message.facts.destination.and_then(Address::as_v6).or(self.remote)?;
         // What fits the smallest path needs no look at what is known.
         if len <= usize::from(ipv6::MIN_MTU) {
             return None;
@@ -157,7 +165,8 @@ impl Ip6Stage {
             Ok(addresses) => addresses,
             Err(reason) => return context.account.on_drop(reason),
         };
-        let header = self.header(source, destination, 0, context.marked(message.facts.tos));
+        let tos = context.marked(message.facts.tos);
+        let header = self.header(source, destination, 0, tos, message.facts.hop_limit);
         let facts = Facts { destination: Some(destination.into()), ..message.facts.clone() };
         let identification = self.interface.ip6.next_identification();
         if fragment::cut(message, &header, &facts, (mtu, identification), into).is_err() {

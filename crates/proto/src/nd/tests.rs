@@ -178,8 +178,9 @@ fn a_neighbour_that_never_answers_is_given_up() {
     assert!(host.expire(path, Duration::from_secs(1)).is_empty());
     assert_eq!(host.drops(path), [(DropReason::NoNeighbour, 1)]);
     let effects = host.effects();
-    let [Effect::Notify(key, Control::Unreachable(3, 1))] = &effects[..] else { panic!("{effects:?}") };
+    let [Effect::Notify(key, Control::Told(told))] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!((key.remote, key.remote_port, key.local, key.local_port), (PEER6.into(), 9, OURS6.into(), 7));
+    assert_eq!((told.errno, told.kind, told.code), (crate::errno::EHOSTUNREACH, 1, 3));
 }
 
 #[test]

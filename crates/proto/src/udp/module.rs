@@ -91,6 +91,10 @@ impl Module for UdpModule {
         if header.destination_port == 0 {
             return Verdict::Drop(DropReason::Malformed);
         }
+        // What we take and is not ours is a group's or everybody's.
+        if !self.interface.is_ours(view.key.local) {
+            return Verdict::Group;
+        }
         self.bindings.listener(&view.key, view.tos).map_or(Verdict::NoPath, Verdict::Path)
     }
 }

@@ -2,11 +2,14 @@
 
 use std::rc::Rc;
 
-use scoutline_base::{Endpoint, Time};
-use scoutline_path::{Body, Burst, Checksum, Context, Control, DropReason, Facts, Message, Stage};
+use scoutline_base::{Address, Endpoint};
+use scoutline_path::{
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, Message, Reach, Stage,
+};
+use scoutline_ring::Block;
 use scoutline_wire::{checksum, ipv4, ipv6, udp};
 
-use crate::{Interface, errno};
+use crate::Interface;
 
 /// The most data of one datagram over IPv4: 65,535 less the headers of IP and UDP. Above it a send is EMSGSIZE.
 pub const MAX_PAYLOAD: usize = 65_535 - ipv4::MIN_HEADER_LEN - udp::HEADER_LEN;
@@ -16,9 +19,9 @@ pub const MAX_PAYLOAD6: usize = 65_535 - udp::HEADER_LEN;
 /// The UDP stage.
 ///
 /// Inward a datagram's body becomes its payload; `facts.source`, `facts.destination` and `facts.ports` say between
-/// whom. Outward the payload goes to the path's remote, or without one to `facts.destination` and the second of
-/// `facts.ports`. For a connected path an ICMP error becomes `Control::Failed`: an error that the socket reports
-/// once (SO_ERROR), not its end. `Control::Close` is answered by `Control::Closed`.
+/// whom. Outward the payload goes to `facts.destination` and the second of `facts.ports`, or without them to the path's
+/// remote; from `facts.source`, if that is given and ours. ICMP errors (`Control::Told`) go up as they are.
+/// `Control::Close` is answered by `Control::Closed`.
 pub struct UdpStage {
     interface: Rc<Interface>,
     local: Endpoint,
@@ -34,7 +37,7 @@ impl UdpStage {
     fn inward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
         match &mut message.body {
             Body::Block { .. } => {}
-            Body::Control(control) => return self.on_control(control),
+            // RFC 1122 §4.1.3.3: ICMP errors go up to the program, which says whether it wants them.
             _ => return true,
         }
         match self.take(message) {
@@ -73,18 +76,6 @@ impl UdpStage {
         Ok(())
     }
 
-    /// RFC 1122 §4.1.3.3: ICMP errors go up to the program, when it can know what they are about.
-    fn on_control(&self, control: &mut Control) -> bool {
-        let Control::Unreachable(kind, code) = *control else { return true };
-        match (self.remote, errno::of_icmp(kind, code)) {
-            (Some(_), Some(errno)) => {
-                *control = Control::Failed(errno);
-                true
-            }
-            _ => false,
-        }
-    }
-
     fn outward_one(&mut self, message: &mut Message, turned: &mut Burst, context: &mut Context<'_>) -> bool {
         if let Body::Control(control) = &message.body {
             if matches!(control, Control::Close | Control::Abort) {
@@ -92,8 +83,8 @@ impl UdpStage {
             }
             return false;
         }
-        match self.give(message, context.now) {
-            Ok(()) => true,
+        match self.give(message, context) {
+            Ok(leaves) => leaves,
             Err(reason) => {
                 context.account.on_drop(reason);
                 false
@@ -101,12 +92,13 @@ impl UdpStage {
         }
     }
 
-    fn give(&self, message: &mut Message, now: Time) -> Result<(), DropReason> {
+    /// Makes a datagram; false when it stays on this machine.
+    fn give(&self, message: &mut Message, context: &mut Context<'_>) -> Result<bool, DropReason> {
         let len = message.body_len();
-        let remote = match (self.remote, message.facts.destination, message.facts.ports) {
-            (Some(remote), _, _) => remote,
-            (None, Some(address), Some((_, port))) => Endpoint::new(address, port),
-            _ => return Err(DropReason::NoRoute),
+        // A connected socket may still send to somebody else (RFC 1122 §4.1.4, connect(2)).
+        let remote = match (message.facts.destination, message.facts.ports) {
+            (Some(address), Some((_, port))) => Endpoint::new(address, port),
+            _ => self.remote.ok_or(DropReason::NoRoute)?,
         };
         let (most, ip_len) = if remote.address.is_v4() {
             (MAX_PAYLOAD, ipv4::MIN_HEADER_LEN)
@@ -116,9 +108,13 @@ impl UdpStage {
         if len > most {
             return Err(DropReason::Malformed);
         }
-        let source = Some(self.local.address).filter(|local| !local.is_unspecified());
-        let source = source.or_else(|| self.interface.source_for(remote.address));
-        let source = source.ok_or(DropReason::NoRoute)?;
+        let source = self.source(message, remote.address).ok_or(DropReason::NoRoute)?;
+        if remote.address.is_multicast() || self.interface.is_everybody(remote.address) {
+            self.loop_back(message, (source, remote), context);
+            if message.facts.reach == Reach::Machine {
+                return Ok(false);
+            }
+        }
         let len = len + udp::HEADER_LEN;
         let header = udp::Header {
             source_port: self.local.port,
@@ -131,10 +127,17 @@ impl UdpStage {
         let pseudo = checksum::pseudo_header(source, remote.address, ipv4::PROTOCOL_UDP, len);
         // Fragments cannot be completed by a device: the sum runs over all of them.
         let mtu = match remote.address.as_v6() {
-            Some(remote) => self.interface.ip6.path_mtu(remote, now),
+            Some(remote) => self.interface.ip6.path_mtu(remote, context.now),
             None => self.interface.mtu.get(),
         };
         let fragmented = len + ip_len > usize::from(mtu);
+        if message
+            .facts
+            .segmentation
+            .is_some_and(|how| usize::from(how.size) + udp::HEADER_LEN + ip_len > usize::from(mtu))
+        {
+            return Err(DropReason::Malformed);
+        }
         let leave =
             self.interface.offload.get().checksum && (!fragmented || message.facts.segmentation.is_some());
         let body_sum = if leave { 0 } else { checksum::sum(message.bytes()) };
@@ -156,8 +159,46 @@ impl UdpStage {
         if let Some(segmentation) = &mut message.facts.segmentation {
             segmentation.header_len = udp::HEADER_LEN as u16;
         }
-        Ok(())
+        Ok(true)
     }
+}
+
+impl UdpStage {
+    /// The address that a datagram comes from: what its program said, if that is ours; what its socket is bound to; else
+    /// what fits the destination.
+    fn source(&self, message: &Message, remote: Address) -> Option<Address> {
+        if let Some(said) = message.facts.source {
+            return Some(said).filter(|said| self.interface.is_ours(*said) && said.is_v4() == remote.is_v4());
+        }
+        let bound = Some(self.local.address).filter(|local| !local.is_unspecified() && !is_group(*local));
+        bound.or_else(|| self.interface.source_for(remote))
+    }
+}
+
+impl UdpStage {
+    /// RFC 1112 §7.1, RFC 1122 §3.3.6: sockets of this machine get what goes to their groups, and to everybody, too.
+    fn loop_back(&self, message: &Message, (source, to): (Address, Endpoint), context: &mut Context<'_>) {
+        if message.facts.reach == Reach::Link || !self.interface.accepts(to.address) {
+            return;
+        }
+        let bytes = message.bytes();
+        let body = Body::Block { block: Block::from_bytes(bytes.into()), range: 0..bytes.len() as u32 };
+        let facts = Facts {
+            device: self.interface.device,
+            arrival: context.now,
+            source: Some(source),
+            destination: Some(to.address),
+            ports: Some((self.local.port, to.port)),
+            hop_limit: if message.facts.hop_limit == 0 { 1 } else { message.facts.hop_limit },
+            ..message.facts.clone()
+        };
+        context.effects.push(Effect::Loop(Message { body, facts, ..Message::default() }));
+    }
+}
+
+/// True for addresses that a socket may be bound to and cannot send from (RFC 1122 §3.2.1.3).
+fn is_group(address: Address) -> bool {
+    address.is_multicast() || address == Address::from_v4(std::net::Ipv4Addr::BROADCAST)
 }
 
 impl Stage for UdpStage {

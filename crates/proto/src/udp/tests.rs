@@ -134,13 +134,11 @@ fn a_device_completes_the_checksum() {
 }
 
 #[test]
-fn errors_reach_connected_paths() {
+fn errors_go_up_and_a_close_is_answered() {
     let (mut host, path) = host(true);
-    host.receive_message(path, control(Control::Unreachable(3, 3)));
-    assert_eq!(controls(&host.received()), [Control::Failed(crate::errno::ECONNREFUSED)]);
-    let wildcard = host.create("SOCKET", attributes(false));
-    host.receive_message(wildcard, control(Control::Unreachable(3, 3)));
-    assert!(host.received().is_empty());
+    let told = Control::Told(Box::default());
+    host.receive_message(path, control(told.clone()));
+    assert_eq!(controls(&host.received()), [told]);
     host.send(path, control(Control::Close));
     assert_eq!(controls(&host.received()), [Control::Closed]);
 }

@@ -106,7 +106,8 @@ fn receive(socket: Socket<'_>) -> Result<Option<(Record, Vec<u8>)>, String> {
 
 /// Puts a datagram into the send ring, if there is room.
 fn send(socket: Socket<'_>, address: Address, port: u16, payload: &[u8]) -> bool {
-    let mut bytes = Record { len: payload.len() as u32, address, port }.to_bytes().to_vec();
+    let mut bytes =
+        Record { len: payload.len() as u32, address, port, ..Record::default() }.to_bytes().to_vec();
     bytes.extend(payload);
     bytes.resize(Record::ring_len(payload.len()) as usize, 0);
     let fits = socket.sendable() >= bytes.len() as u64;

@@ -370,7 +370,8 @@ impl Caller<'_> {
         if errno != 0 {
             return fails(errno);
         }
-        let mut bytes = Record { len: data.len() as u32, address, port }.to_bytes().to_vec();
+        let mut bytes =
+            Record { len: data.len() as u32, address, port, ..Record::default() }.to_bytes().to_vec();
         bytes.extend(data);
         bytes.resize(Record::ring_len(data.len()) as usize, 0);
         if bytes.len() as u64 > u64::from(socket.slot.send_size.load(Relaxed)) {

@@ -4,7 +4,8 @@
 
 A case connects to PORT and says, for sockets that it names by a letter:
 listen L | accept L C | connect C HOST PORT | send C TEXT | fill C BYTES | urgent C BYTE | read C BYTES | drain C |
-shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D
+shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
+option S LEVEL NAME VALUE | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT | join D GROUP
 All sockets of a case are closed when its connection ends.
 """
 import errno, socket, struct, sys
@@ -97,6 +98,44 @@ class Case:
     def recvfrom(self, name):
         return self.sockets[name].recv(1 << 16).decode()
 
+    def sendto_empty(self, name, host, port):
+        self.sockets[name].sendto(b"", (host, int(port)))
+        return "ok"
+
+    def option(self, name, level, option, value):
+        self.sockets[name].setsockopt(int(level), int(option), int(value))
+        return "ok"
+
+    def sendto_long(self, name, host, port, count):
+        data = bytes(ord("a") + i % 26 for i in range(int(count)))
+        self.sockets[name].sendto(data, (host, int(port)))
+        return "ok"
+
+    def recvmsg(self, name):
+        """A datagram with its TTL and type of service; long ones are only counted."""
+        s = self.sockets[name]
+        data, beside, _, sender = s.recvmsg(1 << 16, 256)
+        facts = {kind: value[0] for level, kind, value in beside if level == socket.IPPROTO_IP}
+        text = data.decode() if len(data) < 40 else f"{len(data)} bytes"
+        ttl, tos = facts.get(socket.IP_TTL), facts.get(socket.IP_TOS)
+        return f"{text}, ttl {ttl}, tos {tos}, from {sender[0]}"
+
+    def join(self, name, group):
+        """A socket of its own at a port that the host's sockets may share, in a group."""
+        s = self.sockets[name]
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + socket.inet_aton(HOST))
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(HOST))
+        return "ok"
+
+    def bind_any(self, name, port):
+        """A socket that takes what comes to every address."""
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        s.bind(("", int(port)))
+        self.add(name, s)
+        return str(s.getsockname()[1])
+
     def end(self):
         for s in self.sockets.values():
             s.close()
@@ -118,6 +157,10 @@ def serve(control):
     case.end()
 
 
+# Several errors in a row are a part of what cases ask for.
+for limit in "ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit":
+    with open(f"/proc/sys/net/{limit}", "w") as file:
+        file.write("0")
 listener = socket.create_server((HOST, int(sys.argv[2])), backlog=8)
 print("ready", flush=True)
 while True:

@@ -1,0 +1,316 @@
+//! Control messages of datagrams (cmsg(3), ip(7), ipv6(7), udp(7), RFC 3542 §4, §6): what a program says beside a
+//! datagram, and what it is told.
+//!
+//! Checks, order and cutting are Linux's (`ip_cmsg_send`, `ip6_datagram_send_ctl`, `udp_cmsg_send`; `put_cmsg`,
+//! `ip_cmsg_recv_offset`, `ip6_datagram_recv_ctl`), so that a program cannot tell the difference. Extension headers of
+//! IPv6 cannot be sent.
+
+use std::ffi::c_int;
+use std::mem::size_of;
+use std::ptr;
+
+use libc::{
+    IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP, MSG_CTRUNC, SOL_SOCKET, cmsghdr, in_pktinfo, in6_pktinfo, msghdr,
+    timespec, timeval,
+};
+use scoutline_abi::datagram::Record;
+use scoutline_abi::layout::datagram_flag as want;
+use scoutline_base::Address;
+
+use crate::address::Name;
+use crate::slot::Socket;
+use crate::{address, reach, real};
+
+/// UDP_SEGMENT and UDP_GRO of `linux/udp.h`.
+pub(crate) const UDP_SEGMENT: c_int = 103;
+pub(crate) const UDP_GRO: c_int = 104;
+
+/// What a program says beside a datagram.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Said {
+    /// Type of service or traffic class.
+    pub(crate) tos: Option<u8>,
+    /// TTL or hop limit.
+    pub(crate) hop_limit: Option<u8>,
+    /// Our address.
+    pub(crate) own: Option<Address>,
+    /// Linux's number of the interface; 0: not said.
+    pub(crate) interface: u32,
+    /// UDP_SEGMENT.
+    pub(crate) segment: Option<u16>,
+}
+
+/// The program's control messages, each with level, type and data.
+struct Given<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Given<'a> {
+    type Item = Result<(c_int, c_int, &'a [u8]), c_int>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        const HEAD: usize = size_of::<cmsghdr>();
+        if self.rest.len() < HEAD {
+            return None;
+        }
+        // SAFETY: as many bytes are there; any are valid.
+        let head: cmsghdr = unsafe { ptr::read_unaligned(self.rest.as_ptr().cast()) };
+        let len = head.cmsg_len as usize;
+        if len < HEAD || len > self.rest.len() {
+            self.rest = &[];
+            return Some(Err(libc::EINVAL));
+        }
+        let data = &self.rest[HEAD..len];
+        self.rest = &self.rest[align(len).min(self.rest.len())..];
+        Some(Ok((head.cmsg_level, head.cmsg_type, data)))
+    }
+}
+
+fn align(len: usize) -> usize {
+    len.next_multiple_of(size_of::<usize>())
+}
+
+/// Reads what `message` says beside a datagram to an address of IPv4 or IPv6 from a socket of that family.
+pub(crate) fn read(message: &msghdr, inet6: bool, to_v4: bool) -> Result<Said, c_int> {
+    let mut said = Said::default();
+    if message.msg_control.is_null() || message.msg_controllen == 0 {
+        return Ok(said);
+    }
+    // SAFETY: the program vouches for its control buffer.
+    let rest =
+        unsafe { std::slice::from_raw_parts(message.msg_control.cast::<u8>(), message.msg_controllen) };
+    for given in (Given { rest }) {
+        let (level, kind, data) = given?;
+        match level {
+            SOL_SOCKET if matches!(kind, libc::SCM_RIGHTS | libc::SCM_CREDENTIALS) => {}
+            SOL_SOCKET if kind == libc::SO_MARK => {}
+            IPPROTO_UDP if kind == UDP_SEGMENT => said.segment = Some(exactly(data)?),
+            SOL_SOCKET | IPPROTO_UDP => return Err(libc::EINVAL),
+            IPPROTO_IP if to_v4 => read_v4(kind, data, &mut said)?,
+            IPPROTO_IPV6 if to_v4 && inet6 && kind == libc::IPV6_PKTINFO => {
+                let info: in6_pktinfo = exactly(data)?;
+                let own = Address::from_octets(info.ipi6_addr.s6_addr);
+                if !own.is_v4() && !own.is_unspecified() {
+                    return Err(libc::EINVAL);
+                }
+                said.interface = info.ipi6_ifindex;
+                said.own = Some(own).filter(|own| !own.is_unspecified());
+            }
+            IPPROTO_IPV6 if !to_v4 => read_v6(kind, data, &mut said)?,
+            _ => {}
+        }
+    }
+    if said
+        .own
+        .is_some_and(|own| !reach::is_served_address(Name { address: own, port: 0, scope: said.interface }))
+    {
+        return Err(if to_v4 { libc::ENETUNREACH } else { libc::EINVAL });
+    }
+    Ok(said)
+}
+
+fn read_v4(kind: c_int, data: &[u8], said: &mut Said) -> Result<(), c_int> {
+    match kind {
+        libc::IP_PKTINFO => {
+            let info: in_pktinfo = exactly(data)?;
+            said.interface = info.ipi_ifindex.unsigned_abs();
+            let own = std::net::Ipv4Addr::from_bits(u32::from_be(info.ipi_spec_dst.s_addr));
+            said.own = Some(Address::from(own)).filter(|own| !own.is_unspecified());
+        }
+        libc::IP_TTL => {
+            let hops: c_int = exactly(data)?;
+            said.hop_limit = Some(u8::try_from(hops).ok().filter(|hops| *hops > 0).ok_or(libc::EINVAL)?);
+        }
+        libc::IP_TOS => {
+            let tos = if let [tos] = data { c_int::from(*tos) } else { exactly(data)? };
+            said.tos = Some(u8::try_from(tos).map_err(|_| libc::EINVAL)?);
+        }
+        _ => return Err(libc::EINVAL),
+    }
+    Ok(())
+}
+
+fn read_v6(kind: c_int, data: &[u8], said: &mut Said) -> Result<(), c_int> {
+    // -1 stands for the socket's own.
+    let octet = || match exactly::<c_int>(data)? {
+        -1 => Ok(None),
+        value => u8::try_from(value).map(Some).map_err(|_| libc::EINVAL),
+    };
+    match kind {
+        libc::IPV6_PKTINFO => {
+            let info: in6_pktinfo = at_least(data)?;
+            said.interface = info.ipi6_ifindex;
+            let own = Address::from_octets(info.ipi6_addr.s6_addr);
+            said.own = Some(own).filter(|own| !own.is_unspecified());
+        }
+        libc::IPV6_HOPLIMIT => said.hop_limit = octet()?,
+        libc::IPV6_TCLASS => said.tos = octet()?,
+        libc::IPV6_DONTFRAG => {
+            if !(0..=1).contains(&exactly::<c_int>(data)?) {
+                return Err(libc::EINVAL);
+            }
+        }
+        _ => return Err(libc::EINVAL),
+    }
+    Ok(())
+}
+
+/// A C value of just this size.
+fn exactly<T: Copy>(data: &[u8]) -> Result<T, c_int> {
+    if data.len() == size_of::<T>() { at_least(data) } else { Err(libc::EINVAL) }
+}
+
+/// A C value of integers, and perhaps more behind it.
+fn at_least<T: Copy>(data: &[u8]) -> Result<T, c_int> {
+    if data.len() < size_of::<T>() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: so many bytes are there; the types here are made of integers, for which any bytes are valid.
+    Ok(unsafe { ptr::read_unaligned(data.as_ptr().cast()) })
+}
+
+/// Where a program gets control messages.
+pub(crate) struct Writer {
+    at: *mut u8,
+    room: usize,
+    written: usize,
+    flags: c_int,
+}
+
+impl Writer {
+    /// Into the control buffer of `message`.
+    pub(crate) fn new(message: &msghdr) -> Writer {
+        let at: *mut u8 = message.msg_control.cast();
+        let room = if at.is_null() { 0 } else { message.msg_controllen };
+        Writer { at, room, written: 0, flags: 0 }
+    }
+
+    /// Puts one; cut to the room that is left, as Linux does.
+    pub(crate) fn put<T: Copy>(&mut self, level: c_int, kind: c_int, value: &T) {
+        const HEAD: usize = size_of::<cmsghdr>();
+        let left = self.room - self.written;
+        if left < HEAD {
+            self.flags |= MSG_CTRUNC;
+            return;
+        }
+        let whole = HEAD + size_of::<T>();
+        let len = whole.min(left);
+        if len < whole {
+            self.flags |= MSG_CTRUNC;
+        }
+        // SAFETY: zeros are a valid header.
+        let mut head: cmsghdr = unsafe { std::mem::zeroed() };
+        head.cmsg_len = len as _;
+        head.cmsg_level = level;
+        head.cmsg_type = kind;
+        // SAFETY: `len` bytes are left in the program's buffer.
+        unsafe {
+            let to = self.at.add(self.written);
+            ptr::copy_nonoverlapping((&raw const head).cast::<u8>(), to, HEAD);
+            ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), to.add(HEAD), len - HEAD);
+        }
+        self.written += align(whole).min(left);
+    }
+
+    /// Tells the program how much there is.
+    pub(crate) fn finish(self, message: &mut msghdr) {
+        message.msg_controllen = self.written as _;
+        message.msg_flags |= self.flags;
+    }
+}
+
+/// Tells the program about a datagram what it asked for.
+pub(crate) fn tell(socket: Socket, record: &Record, to: &mut Writer) {
+    let wants = socket.slot.datagram_flags.load(std::sync::atomic::Ordering::Relaxed);
+    let wants_of_program = wants & !(want::GATHER | want::ERRORS | want::ERRORS6);
+    if wants_of_program == 0 && record.segment == 0 {
+        return;
+    }
+    if wants & want::TIME != 0 {
+        tell_time(record.arrival_ns, wants & want::TIME_NS != 0, to);
+    }
+    if wants & want::LOST != 0 && record.lost != 0 {
+        to.put(SOL_SOCKET, libc::SO_RXQ_OVFL, &record.lost);
+    }
+    if record.segment != 0 && wants & want::GATHER != 0 {
+        to.put(IPPROTO_UDP, UDP_GRO, &c_int::from(record.segment));
+    }
+    if socket.is_inet6() && wants & want::INFO6 != 0 {
+        let mut info =
+            in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: record.own.octets() }, ipi6_ifindex: 0 };
+        info.ipi6_ifindex = record.interface;
+        to.put(IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+    }
+    if record.address.is_v4() {
+        tell_v4(socket, record, wants, to);
+    } else {
+        tell_v6(socket, record, wants, to);
+    }
+}
+
+fn tell_v4(socket: Socket, record: &Record, wants: u32, to: &mut Writer) {
+    let bits = |address: Address| address.as_v4().map_or(0, |v4| v4.to_bits().to_be());
+    if wants & want::INFO != 0 {
+        // What came to a group or to all, an answer is sent from our address on that link.
+        let local = reach::address_for(record.own, record.interface);
+        let info = in_pktinfo {
+            ipi_ifindex: record.interface.cast_signed(),
+            ipi_spec_dst: libc::in_addr { s_addr: bits(local) },
+            ipi_addr: libc::in_addr { s_addr: bits(record.own) },
+        };
+        to.put(IPPROTO_IP, libc::IP_PKTINFO, &info);
+    }
+    if wants & want::HOPS != 0 {
+        to.put(IPPROTO_IP, libc::IP_TTL, &c_int::from(record.hop_limit));
+    }
+    if wants & want::TOS != 0 {
+        to.put(IPPROTO_IP, libc::IP_TOS, &record.tos);
+    }
+    if wants & want::DESTINATION != 0 {
+        to.put(IPPROTO_IP, libc::IP_RECVORIGDSTADDR, &address::sockaddr_v4(destination(socket, record)));
+    }
+}
+
+fn tell_v6(socket: Socket, record: &Record, wants: u32, to: &mut Writer) {
+    if wants & want::HOPS6 != 0 {
+        to.put(IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &c_int::from(record.hop_limit));
+    }
+    if wants & want::TOS6 != 0 {
+        to.put(IPPROTO_IPV6, libc::IPV6_TCLASS, &c_int::from(record.tos));
+    }
+    if wants & want::DESTINATION6 != 0 {
+        to.put(IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR, &address::sockaddr_v6(destination(socket, record)));
+    }
+}
+
+fn destination(socket: Socket, record: &Record) -> Name {
+    let port = socket.slot.local_port.load(std::sync::atomic::Ordering::Relaxed) as u16;
+    Name { address: record.own, port, scope: record.interface }
+}
+
+/// The engine tells times of CLOCK_MONOTONIC; programs are told CLOCK_REALTIME.
+fn tell_time(arrival_ns: u64, as_ns: bool, to: &mut Writer) {
+    let time = real::wall_ns().saturating_sub(real::now_ns().saturating_sub(arrival_ns));
+    let (s, ns) = ((time / 1_000_000_000) as i64, (time % 1_000_000_000) as i64);
+    if as_ns {
+        to.put(SOL_SOCKET, libc::SO_TIMESTAMPNS, &timespec { tv_sec: s, tv_nsec: ns });
+    } else {
+        to.put(SOL_SOCKET, libc::SO_TIMESTAMP, &timeval { tv_sec: s, tv_usec: ns / 1000 });
+    }
+}
+
+/// The error beside what it quotes: `struct sock_extended_err` and the offender's address behind it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Extended<A: Copy> {
+    pub(crate) errno: u32,
+    pub(crate) origin: u8,
+    pub(crate) kind: u8,
+    pub(crate) code: u8,
+    pub(crate) pad: u8,
+    pub(crate) info: u32,
+    pub(crate) data: u32,
+    pub(crate) offender: A,
+}
+
+const _: () = assert!(size_of::<Extended<libc::sockaddr_in>>() == 32);
