@@ -5,6 +5,9 @@
 //!   load core                       server core                             load core
 //!   sender of frames ── veth ─►  router: our daemon, or the kernel ── veth ─►  counts, drops
 //! ```
+//! The sender offers more than either router carries. Ours would take what it has to drop for a flood and hold it back
+//! at the interface, so that is switched off (`police_floods`).
+//!
 //! Receive steering is on: what a router does it does, and pays for, on its own core. The figure that counts is packets
 //! per second of that core's time: a router that is not given all that it could carry is not to look worse for it.
 

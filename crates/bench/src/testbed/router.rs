@@ -62,10 +62,14 @@ impl Testbed {
         &self.forwarders[index]
     }
 
-    /// The `[[device]]` and `[[forward]]` parts of its daemon's configuration; each device is driven by `driver`.
+    /// The `[[device]]` and `[[forward]]` parts of its daemon's configuration; each device is driven by `driver`, and
+    /// nothing is held back in front of it as a flood.
     pub fn router_configuration(&self, index: usize, driver: &str) -> String {
         let device = |name: &str, address| {
-            format!("[[device]]\nname = \"{name}\"\naddress = \"{address}/24\"\ndriver = \"{driver}\"\n")
+            format!(
+                "[[device]]\nname = \"{name}\"\naddress = \"{address}/24\"\ndriver = \"{driver}\"\n\
+                 [device.{driver}]\npolice_floods = false\n"
+            )
         };
         let forward = |from: &str, to: &str| format!("[[forward]]\nfrom = \"{from}\"\nto = \"{to}\"\n");
         [
