@@ -552,7 +552,8 @@ pub(crate) fn describe_conditions(
     others: f64,
 ) {
     let steered = if options.steer.unwrap_or(steer) {
-        "receive steering on: each host's protocol work is done on its own core"
+        "receive steering on: each host's protocol work is done on its own core (the daemon takes its own interface \
+         out of it: the core that sends puts packets into its ring)"
     } else {
         "receive steering off: a veth pair does the receiver's work on the sender's core"
     };

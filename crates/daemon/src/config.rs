@@ -188,6 +188,8 @@ pub struct PacketKnobs {
     pub offload: Option<bool>,
     /// The interface is set to take super-segments beyond 64 KiB while we have it; default: yes, if dedicated.
     pub long_segments: Option<bool>,
+    /// The interface hands packets to other cores (receive packet steering) as it did before; default: no, if dedicated.
+    pub steering: Option<bool>,
     /// Sent packets skip the interface's queueing discipline; default: no.
     pub qdisc_bypass: Option<bool>,
     /// A flood of unwanted packets is held back at the interface while it lasts; default: yes.

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
 use rustix::process::{Resource, Rlimit};
-use scoutline_device::SegmentLimit;
+use scoutline_device::{SegmentLimit, Steering};
 use scoutline_engine::{Engine, EngineHandle, StartError};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -59,6 +59,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         let mut undo = None;
         if let Some(guard) = &mut guard {
             lengthen_segments(config, guard);
+            end_steering(config, guard);
             undo = guard.log().map_err(|error| log::warn!("threads keep their own priority: {error}")).ok();
         }
         Engine::start(config.settings(), undo).map_err(DaemonError::Engine)
@@ -82,6 +83,26 @@ fn lengthen_segments(config: &Config, guard: &mut Guard) {
         // That there is no such interface, say, the engine tells better.
         if let Err(error) = lengthen() {
             log::debug!("{name} keeps its limit of super-segments: {error}");
+        }
+    }
+}
+
+/// Has the interfaces that are ours alone hand their packets to no other core than the one that was interrupted.
+fn end_steering(config: &Config, guard: &mut Guard) {
+    for name in config.unsteered() {
+        let mut end = || {
+            for Steering { interface, queue, cores } in
+                Steering::named(name)?.into_iter().filter(Steering::is_on)
+            {
+                let undo = Undo::Steering { interface, queue: queue.clone(), cores };
+                guard.note(undo.clone())?;
+                Steering::set(interface, &queue, Steering::NONE)
+                    .or_else(|error| guard.take_back(undo).and(Err(error)))?;
+            }
+            Ok::<(), std::io::Error>(())
+        };
+        if let Err(error) = end() {
+            log::debug!("{name} keeps its receive steering: {error}");
         }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use scoutline_device::SegmentLimit;
+use scoutline_device::{SegmentLimit, Steering};
 use scoutline_engine::{ThreadBefore, ThreadGroup, UndoLog};
 
 /// The subcommand of `scoutline` that is the guard.
@@ -33,6 +33,15 @@ pub(crate) enum Undo {
         interface: u32,
         /// What it was, in bytes.
         len: u32,
+    },
+    /// The cores to which one receive queue of the interface with this index hands packets.
+    Steering {
+        /// Which interface.
+        interface: u32,
+        /// Which queue.
+        queue: String,
+        /// What they were.
+        cores: String,
     },
     /// A thread's scheduling.
     Thread {
@@ -69,6 +78,7 @@ impl Undo {
         match self {
             // It may be gone, or another's by now; then the kernel says so.
             Undo::SegmentLimit { interface, len } => SegmentLimit::set(interface, len),
+            Undo::Steering { interface, queue, cores } => Steering::set(interface, &queue, &cores),
             Undo::Thread { thread, started, policy, priority } => {
                 ThreadBefore { thread, started, policy, priority }.restore()
             }

@@ -13,6 +13,7 @@ pub mod packet;
 mod partner;
 pub mod pcap;
 pub mod software;
+mod steering;
 mod sys;
 pub mod tap;
 pub mod vlan;
@@ -24,3 +25,4 @@ pub use link::SegmentLimit;
 pub use partner::{
     DeviceCounters, DeviceError, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload, Partner,
 };
+pub use steering::Steering;

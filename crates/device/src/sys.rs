@@ -34,6 +34,17 @@ impl Interface {
         Ok(Interface { name: name.to_owned(), index, socket })
     }
 
+    /// The name of the interface with this index.
+    pub(crate) fn name_of(index: u32) -> io::Result<String> {
+        let mut name = [0; libc::IF_NAMESIZE];
+        // SAFETY: `name` has the room that if_indextoname(3) asks for.
+        if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it has written a C string there.
+        Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
     fn request(&self) -> libc::ifreq {
         // SAFETY: `ifreq` is plain data for which zeros are valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

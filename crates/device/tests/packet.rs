@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_device::{DeviceError, MAX_LONG_FRAME, OpenError, Partner, SegmentLimit, packet};
+use scoutline_device::{DeviceError, MAX_LONG_FRAME, OpenError, Partner, SegmentLimit, Steering, packet};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::Block;
 use support::{Namespace, veth};
@@ -446,5 +446,24 @@ fn the_limit_of_super_segments_is_the_interfaces() {
         assert_eq!(SegmentLimit::of(before.interface).expect("asks"), Some(before));
         assert!(SegmentLimit::of(9_999).is_err());
         assert!(SegmentLimit::named("none").is_err());
+    });
+}
+
+/// Which cores get an interface's packets can be read, set and put back, in the namespace of whoever asks.
+#[test]
+fn steering_is_the_interfaces() {
+    let (first, _second) = veth();
+    first.enter(|| {
+        let queues = Steering::named("left").expect("asks");
+        let [queue] = &queues[..] else { panic!("one receive queue: {queues:?}") };
+        assert!(!queue.is_on(), "{queue:?}");
+        Steering::set(queue.interface, &queue.queue, "1").expect("sets");
+        let set = Steering::named("left").expect("asks").remove(0);
+        assert!(set.is_on(), "{set:?}");
+        Steering::set(queue.interface, &queue.queue, &queue.cores).expect("puts back");
+        assert_eq!(Steering::named("left").expect("asks"), queues);
+        assert!(Steering::set(9_999, &queue.queue, "0").is_err());
+        assert!(Steering::set(queue.interface, "rx-99", "0").is_err());
+        assert!(Steering::named("none").is_err());
     });
 }

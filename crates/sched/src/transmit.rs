@@ -54,6 +54,9 @@ const AHEAD_IDLE: Duration = Duration::from_millis(2);
 /// Bytes that a class queue takes when nothing says how fast the device is: what the kernel copies in some 20 µs, and
 /// so what one push brings.
 const UNPACED_LEN: u64 = 256 << 10;
+/// What it may exceed that by: who has room makes whole super-segments. Cut to the rest of the room, twice as many would
+/// be pushed.
+const UNPACED_SEGMENT: u64 = 192 << 10;
 /// Of background then.
 const UNPACED_IDLE_LEN: u64 = 64 << 10;
 /// A tag's unit: bytes of weight 1, times this, so that little is lost to rounding.
@@ -314,7 +317,9 @@ impl<T> Transmit<T> {
         let rate = self.settings.rate.into_iter().chain(flow.rate).min();
         let Some(rate) = rate else {
             let most = if idle { UNPACED_IDLE_LEN } else { UNPACED_LEN };
-            let bytes = most.saturating_sub(queued);
+            let left = most.saturating_sub(queued);
+            let overshoot = if idle || left == 0 { 0 } else { UNPACED_SEGMENT };
+            let bytes = left + overshoot;
             return (waiting, Room { bytes, segment: if idle { most as u32 } else { u32::MAX } });
         };
         let segment = self.segment(rate, idle);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use scoutline_bench::server::{Kind, Server};
 
 use crate::fixture::{Arm, Fixture, SOON, finish, script, wait_for_line, wait_until};
-use crate::machine::networking;
+use crate::machine::{asleep, networking};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -80,9 +80,7 @@ fn a_killed_daemon_resets_its_programs_and_leaves_the_machine_as_it_was() {
     let mut blocked: Vec<_> = blocked.collect();
     for process in &mut blocked {
         wait_for_line(process, "ready");
-        let status = format!("/proc/{}/status", process.id());
-        let asleep = || std::fs::read_to_string(&status).unwrap_or_default().contains("State:\tS");
-        wait_until("the program is blocked", SOON, asleep);
+        asleep(process);
     }
 
     fixture.daemon().process().kill();

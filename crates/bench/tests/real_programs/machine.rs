@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
+use scoutline_bench::process::Process;
 use scoutline_bench::testbed::Host;
 use scoutline_bpf::{Hook, attached};
-use scoutline_device::SegmentLimit;
+use scoutline_device::{SegmentLimit, Steering};
 
-use crate::fixture::find;
+use crate::fixture::{SOON, find, wait_until};
 
 /// Interfaces, addresses, routes, queueing disciplines, filters, tcx programs and packet sockets of a host, as text.
 pub(crate) fn networking(host: &Host) -> String {
@@ -24,16 +25,21 @@ pub(crate) fn networking(host: &Host) -> String {
         let _ = write!(text, "# {program} {}\n{}", arguments.join(" "), ask(host, program, arguments));
     }
     let index = interface_index(host, "eth0");
-    let (limit, hooks, sockets) = host
+    let (limit, steering, hooks, sockets) = host
         .enter(|| {
             let hooks = [Hook::Ingress, Hook::Egress].map(|hook| attached(index, hook).unwrap());
             let limit = SegmentLimit::of(index).unwrap();
             // Of the thread's namespace, not of the process's.
-            (limit, hooks, fs::read_to_string("/proc/thread-self/net/packet").unwrap())
+            (
+                limit,
+                Steering::named("eth0").unwrap(),
+                hooks,
+                fs::read_to_string("/proc/thread-self/net/packet").unwrap(),
+            )
         })
         .unwrap();
     text + &format!(
-        "# {limit:?}\n# tcx programs, in and out: {hooks:?}\n# packet sockets: {}\n",
+        "# {limit:?} {steering:?}\n# tcx programs, in and out: {hooks:?}\n# packet sockets: {}\n",
         sockets.lines().count() - 1
     )
 }
@@ -62,4 +68,11 @@ pub(crate) fn stat_field(task: &str, field: usize) -> u32 {
     let stat = std::fs::read_to_string(format!("{task}/stat")).unwrap();
     // The name may hold anything; behind it stands the third field.
     stat.rsplit_once(')').unwrap().1.split_whitespace().nth(field - 3).unwrap().parse().unwrap()
+}
+
+/// Waits until a program's first thread sleeps.
+pub(crate) fn asleep(process: &Process) {
+    let status = format!("/proc/{}/status", process.id());
+    let sleeps = || fs::read_to_string(&status).unwrap_or_default().contains("State:\tS");
+    wait_until("the program sleeps", SOON, sleeps);
 }

@@ -6,6 +6,7 @@ use std::net::{SocketAddrV4, TcpStream};
 
 use crate::extension::{OWN, becomes};
 use crate::fixture::{Arm, Fixture, SOON, finish, script, twins, wait_for_line};
+use crate::machine::asleep;
 
 twins!(equals_are_reported_together, servers_that_poll_and_select_echo);
 
@@ -102,6 +103,8 @@ fn the_thread_runs_as_what_poll_and_select_give_it() {
         let mut peers = [7000, 7001].map(|port| connect(&fixture, port));
         for round in 0..3 {
             for (peer, policy) in peers.iter_mut().zip([RAISED, OWN]) {
+                // One that is awake is not woken, and who is not woken is not raised.
+                asleep(&server);
                 peer.write_all(b"hello").unwrap();
                 let mut answer = [0; 5];
                 peer.read_exact(&mut answer).unwrap();

@@ -59,11 +59,12 @@ impl Config {
         ];
         let values = values.into_iter().map(|(key, value)| (key.to_owned(), value));
         let long: Vec<(&str, u32)> = self.long_segments().collect();
+        let unsteered: Vec<&str> = self.unsteered().collect();
         let devices = self.device.iter().zip(&settings.devices).map(|(device, opened)| {
             let name = device.name.get_ref().as_str();
             let long = long.iter().find(|(other, _)| *other == name);
             let lasting = DeviceSettings { rate: None, preemption: Preemption::Auto, ..opened.clone() };
-            (format!("[[device]] {name}"), format!("{lasting:?} {long:?}"))
+            (format!("[[device]] {name}"), format!("{lasting:?} {long:?} {}", unsteered.contains(&name)))
         });
         values.chain(devices).collect()
     }

@@ -15,7 +15,7 @@ use toml::Spanned;
 
 use super::{
     AnyNetwork, Class, Config, DEFAULT_CLASS, Device, DeviceMode, Driver, Extension, Interval, Ip6Mode,
-    Network, Permission, Ports, Rate, Realtime,
+    Network, PacketKnobs, Permission, Ports, Rate, Realtime,
 };
 use super::{check, request};
 
@@ -88,16 +88,27 @@ impl Config {
 
     /// The interfaces that are to take super-segments of so many bytes.
     pub(crate) fn long_segments(&self) -> impl Iterator<Item = (&str, u32)> {
-        let wanted = |device: &&Device| {
-            let knobs = device.packet.as_ref();
+        let wanted =
+            |knobs: &PacketKnobs| knobs.offload.unwrap_or(true) && knobs.long_segments.unwrap_or(true);
+        // The limit must not be reached.
+        self.own_interfaces(wanted).map(|name| (name, MAX_LONG_FRAME + 1))
+    }
+
+    /// The interfaces that are to hand packets to no other core.
+    pub(crate) fn unsteered(&self) -> impl Iterator<Item = &str> {
+        self.own_interfaces(|knobs| !knobs.steering.unwrap_or(false))
+    }
+
+    /// The names of interfaces that are ours alone, and whose knobs say so.
+    fn own_interfaces(&self, wanted: impl Fn(&PacketKnobs) -> bool) -> impl Iterator<Item = &str> {
+        let default = PacketKnobs::default();
+        let own = move |device: &&Device| {
             device.driver == Driver::Packet
                 && device.vlan.is_none()
                 && device.mode == DeviceMode::Dedicated
-                && knobs.and_then(|knobs| knobs.offload).unwrap_or(true)
-                && knobs.and_then(|knobs| knobs.long_segments).unwrap_or(true)
+                && wanted(device.packet.as_ref().unwrap_or(&default))
         };
-        // The limit must not be reached.
-        self.device.iter().filter(wanted).map(|device| (device.name.get_ref().as_str(), MAX_LONG_FRAME + 1))
+        self.device.iter().filter(own).map(|device| device.name.get_ref().as_str())
     }
 }
 

@@ -121,7 +121,8 @@ impl TransmitSide {
             least = least.max(FOREGROUND);
         }
         self.blocked = false;
-        while self.out.len() < MIXED_BURST && self.out_len < PUSH_LEN {
+        // Nobody looks at what has arrived between two pushes: all that waits goes in one, or the rest would be pushed alone.
+        while self.out.len() < PUSH_BURST && self.out_len < 2 * PUSH_LEN {
             if !paced && below >= STANDING_LEN {
                 break;
             }

@@ -100,7 +100,7 @@ proptest! {
         let mut got = vec![0u128; weights.len()];
         for _ in 0..turns {
             let busy = |queues: &Transmit<u32>| {
-                (0..weights.len()).all(|class| queues.room(&flow(Level::Priority(0), class as u32, 1)).1.bytes < UNPACED_LEN)
+                (0..weights.len()).all(|class| queues.room(&flow(Level::Priority(0), class as u32, 1)).1.bytes < UNPACED_LEN + UNPACED_SEGMENT)
             };
             if !busy(&queues) {
                 break;
@@ -236,7 +236,8 @@ fn segments_fit_the_rate() {
     };
     let at = |bits| Some(BitRate::new(bits));
     let foreground = Level::Priority(0);
-    assert_eq!(room(None, None, foreground), Room { bytes: 256 << 10, segment: u32::MAX });
+    let unpaced = Room { bytes: UNPACED_LEN + UNPACED_SEGMENT, segment: u32::MAX };
+    assert_eq!(room(None, None, foreground), unpaced);
     assert_eq!(room(at(100_000_000), None, foreground), Room { bytes: 12_500, segment: 6_250 });
     assert_eq!(room(at(1_000_000), None, foreground).segment, FRAME);
     assert_eq!(room(at(100_000_000), at(50_000_000), foreground).segment, 3_125);
@@ -247,6 +248,17 @@ fn segments_fit_the_rate() {
     let flow = flow(foreground, 0, 100);
     queues.enqueue(flow, 12_000, 0);
     assert_eq!(queues.room(&flow).1.bytes, 500);
+}
+
+/// Nearly full, a queue still takes a whole super-segment; full, nothing.
+#[test]
+fn without_a_rate_no_segment_is_cut_to_what_is_left() {
+    let mut queues = Transmit::new(Settings::default());
+    let flow = flow(Level::Priority(0), 0, 100);
+    queues.enqueue(flow, UNPACED_LEN as u32 - 1, 0);
+    assert_eq!(queues.room(&flow).1.bytes, 1 + UNPACED_SEGMENT);
+    queues.enqueue(flow, 1, 0);
+    assert_eq!(queues.room(&flow).1.bytes, 0);
 }
 
 /// Where a rate gets slower or faster, what stands below is counted on.
