@@ -18,7 +18,7 @@ const METRICS: [Metric; 1] =
 /// How many connections, and whether the server sends.
 const CASES: [(u32, bool); 4] = [(1, true), (1, false), (8, true), (8, false)];
 
-/// Where and how long both ends run iperf3; `local` does so too.
+/// Rounds, seconds and warm-up, full and quick; also those of `local`.
 pub(crate) const TIMING: [(u32, f64, f64); 2] = [(7, 3.0, 1.0), (3, 1.0, 1.0)];
 
 pub(crate) fn run(options: &Options) -> Result<Report> {

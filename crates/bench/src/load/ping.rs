@@ -49,7 +49,7 @@ pub struct PingArguments {
     pub json: bool,
 }
 
-/// The socket, and how often it was looked at in vain before it counts as lost.
+/// One connection, or one connected socket.
 enum Socket {
     Tcp(TcpStream),
     Udp(UdpSocket),
