@@ -198,6 +198,33 @@ pub struct Stat {
     /// The ways to networks, the best first.
     #[serde(default)]
     pub routes: Vec<RouteRow>,
+    /// What the stages of each module have cost on all paths, while `measure` is on.
+    #[serde(default)]
+    pub stages: Vec<StageRow>,
+}
+
+/// What the stages of one module have cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageRow {
+    /// The module.
+    pub module: String,
+    /// From the device to the program.
+    pub inward: StageCost,
+    /// From the program to the device.
+    pub outward: StageCost,
+    /// Time-outs; a "packet" is one that was due.
+    pub timeouts: StageCost,
+}
+
+/// What stages cost in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageCost {
+    /// Nanoseconds in all.
+    pub ns: u64,
+    /// Packets that came.
+    pub packets: u64,
+    /// Bursts in which they came.
+    pub bursts: u64,
 }
 
 /// One of our addresses.

@@ -17,7 +17,7 @@ use crate::report::{Report, number};
 use crate::server::{Daemon, Instance, Kind, Priorities, Server};
 use crate::testbed::{Client, Owner, Steer, Testbed};
 use crate::trace::{Trace, Waits};
-use crate::{Options, pattern, sys};
+use crate::{Options, pattern, profile, sys};
 
 /// From starting the load generators to their common beginning.
 const LEAD: Duration = Duration::from_millis(80);
@@ -249,7 +249,7 @@ impl<'a> Lab<'a> {
         let deadline = Instant::now() + Duration::from_secs_f64(load.warmup + load.seconds) + SLACK;
         let (name, testbed) = (self.arms[arm].name, &self.testbed);
         thread::scope(|scope| -> Result<()> {
-            let sampler = scope.spawn(move || busy_between(from, to, &ours, || watch(testbed)));
+            let sampler = scope.spawn(move || busy_between(name, (from, to), &ours, || watch(testbed)));
             let mut last = None;
             if let Some(process) = &mut standard {
                 measurement.standard = follow(process, deadline, |seen| {
@@ -353,15 +353,37 @@ fn latest(process: &mut Process) -> Option<Progress> {
 }
 
 /// How busy each core is from one time of the monotonic clock to another, in percent, and what processes of others,
-/// outside these groups and our own, take of one. `watch` is called at both ends.
-pub(crate) fn busy_between(from: u64, to: u64, ours: &[u32], watch: impl Fn()) -> (Vec<f64>, f64) {
+/// outside these groups and our own, take of one. `watch` is called at both ends. A profile of the arm is recorded if
+/// profiles are asked for.
+pub(crate) fn busy_between(
+    arm: &str,
+    (from, to): (u64, u64),
+    ours: &[u32],
+    watch: impl Fn(),
+) -> (Vec<f64>, f64) {
     sleep_until(from);
+    let recording = profile::record(arm);
     let before = Sample::read();
     watch();
     sleep_until(to);
     let seen = Sample::read().since(&before, ours);
     watch();
+    if let Some(recording) = recording {
+        recording.finish();
+    }
     seen
+}
+
+/// As [`busy_between`], while `work` is done.
+pub(crate) fn busy_while<T>(arm: &str, work: impl FnOnce() -> T) -> (T, Vec<f64>, f64) {
+    let recording = profile::record(arm);
+    let before = Sample::read();
+    let done = work();
+    let (busy, others) = Sample::read().since(&before, &[]);
+    if let Some(recording) = recording {
+        recording.finish();
+    }
+    (done, busy, others)
 }
 
 fn sleep_until(time_ns: u64) {

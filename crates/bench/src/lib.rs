@@ -19,24 +19,35 @@ pub mod load;
 pub mod pattern;
 pub mod plot;
 pub mod process;
+pub mod profile;
 pub mod report;
 pub mod server;
 pub mod testbed;
 
 mod cleanup;
+mod conn;
 mod demo;
+mod dns;
 mod extend;
 mod flood;
+mod forward;
 mod harness;
 mod idle;
+mod local;
 mod micro;
+mod placed;
 mod prefer;
 mod preferred;
+mod redis;
+mod rr;
+mod scale;
 mod sched;
 mod share;
+mod stream;
 #[allow(unsafe_code)] // the system calls that the standard library has no safe form for
 mod sys;
 mod trace;
+mod udp;
 mod wan;
 mod web;
 
@@ -74,6 +85,10 @@ pub struct Options {
     pub only: Option<String>,
     /// The kernel in our place too: whatever then differs is the harness's own bias.
     pub baseline: bool,
+    /// Sample the server's core while it is measured, and tell where it spent its time.
+    pub perf: bool,
+    /// The same, drawn as a flame graph.
+    pub flame: Option<PathBuf>,
     /// A line on standard error for each measurement.
     pub progress: bool,
 }
@@ -95,6 +110,8 @@ impl Default for Options {
             seconds: None,
             only: None,
             baseline: false,
+            perf: false,
+            flame: None,
             progress: true,
         }
     }
@@ -109,7 +126,7 @@ impl Options {
 
 type Experiment = fn(&Options) -> Result<Report>;
 
-const EXPERIMENTS: [(&str, &str, Experiment); 9] = [
+const EXPERIMENTS: [(&str, &str, Experiment); 18] = [
     ("micro", "demultiplexing and copies: what the primitives cost", micro::run),
     ("web", "throughput and response time against clients and file size", web::run),
     ("prefer", "a preferred client among standard ones", prefer::run),
@@ -123,6 +140,15 @@ const EXPERIMENTS: [(&str, &str, Experiment); 9] = [
         wan::run,
     ),
     ("sched", "the policies in virtual time, against the ideal", sched::run),
+    ("stream", "bulk TCP each way, one connection and eight, in each placement", stream::run),
+    ("rr", "one byte to and fro over TCP and UDP, in each placement", rr::run),
+    ("conn", "connect, one request, close, in each placement", conn::run),
+    ("udp", "questions and answers of 32 bytes over UDP, in each placement", udp::run),
+    ("dns", "named asked by dnsperf, in each placement", dns::run),
+    ("redis", "redis-server asked by redis-benchmark, in each placement", redis::run),
+    ("forward", "small packets from one device to another, against ip_forward", forward::run),
+    ("scale", "a hundred thousand idle connections, and tables of a million flows", scale::run),
+    ("local", "two programs of one machine, against the kernel's loopback", local::run),
 ];
 
 /// The names of the experiments, each with one line on what it measures.
@@ -133,14 +159,18 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Runs one experiment, and draws its figure where `options.plot` says.
 ///
 /// # Errors
-/// An unknown name, missing privileges or programs, a server or daemon that does not start or dies.
+/// An unknown name, missing privileges or programs (perf, where a profile is asked for), a server or daemon that does not start or dies.
 /// Bad figures are no error.
 pub fn run(name: &str, options: &Options) -> Result<Report> {
     let Some((_, _, experiment)) = EXPERIMENTS.iter().find(|(known, _, _)| *known == name) else {
         let known: Vec<&str> = names().map(|(name, _)| name).collect();
         bail!("there is no experiment `{name}`; there are: {}", known.join(", "));
     };
-    let mut report = experiment(options)?;
+    profile::begin(options)?;
+    let done = experiment(options);
+    let profiles = profile::end(options);
+    let mut report = done?;
+    report.profiles = profiles?;
     if let Some(figure) = report.figure.as_mut().filter(|_| options.baseline) {
         figure.title += " (baseline: the kernel in our place too)";
     }

@@ -11,11 +11,17 @@
 //!
 //! It runs as the hidden subcommand `scoutline load …`, started by the harness inside the client host. The further
 //! words `flood` and `sink` make it the ends of a flood, see [`flood`]; `send` and `receive` those of bulk traffic, see
-//! [`bulk`]; `pour` sends datagrams from a socket, see [`pour`].
+//! [`bulk`]; `pour` sends datagrams from a socket, see [`pour`]; [`ping`] and [`query`] ask [`echo`]; [`hold`] keeps
+//! connections; [`answer`] is a server for this generator.
 
+pub mod answer;
 pub mod bulk;
+pub mod echo;
 pub mod flood;
+pub mod hold;
+pub mod ping;
 pub mod pour;
+pub mod query;
 
 mod client;
 
@@ -154,6 +160,11 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = impl Into<OsString> + 
         Some("send") => return bulk::send(&parse(&arguments[1..])),
         Some("receive") => return bulk::receive(&parse(&arguments[1..])),
         Some("sink") => return flood::sink(&parse(&arguments[1..])),
+        Some("hold") => return hold::hold(&parse(&arguments[1..])),
+        Some("ping") => return ping::ping(&parse(&arguments[1..])),
+        Some("query") => return query::query(&parse(&arguments[1..])),
+        Some("echo") => return echo::echo(&parse(&arguments[1..])),
+        Some("answer") => return answer::answer(&parse(&arguments[1..])),
         Some("pour") => return pour::pour(&parse(&arguments[1..])),
         _ => {}
     }
@@ -243,6 +254,10 @@ pub fn run(arguments: &Arguments) -> Result<LoadReport> {
 fn cpu_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+fn sleep_until(time_ns: u64) {
+    thread::sleep(Duration::from_nanos(time_ns.saturating_sub(sys::monotonic_ns())));
 }
 
 /// Prints progress.

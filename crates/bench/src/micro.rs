@@ -80,7 +80,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
 }
 
 /// Nanoseconds for one frame: its key, and its path.
-fn demux(table: &FlowTable, frames: &[u8], hit: bool) -> f64 {
+pub(crate) fn demux(table: &FlowTable, frames: &[u8], hit: bool) -> f64 {
+    let count = frames.len() / FRAME;
     let begin = Instant::now();
     let mut found = 0_usize;
     for frame in frames.chunks_exact(FRAME) {
@@ -88,8 +89,8 @@ fn demux(table: &FlowTable, frames: &[u8], hit: bool) -> f64 {
         found += usize::from(table.lookup(&key).is_some());
     }
     let elapsed = begin.elapsed();
-    assert_eq!(found, if hit { FLOWS as usize } else { 0 }, "the table is wrong");
-    elapsed.as_nanos() as f64 / f64::from(FLOWS)
+    assert_eq!(found, if hit { count } else { 0 }, "the table is wrong");
+    elapsed.as_nanos() as f64 / count as f64
 }
 
 /// Gigabytes per second.
@@ -105,7 +106,8 @@ fn copy(size: usize) -> f64 {
     (times * size) as f64 / begin.elapsed().as_nanos() as f64
 }
 
-fn key(flow: u32) -> FlowKey {
+/// One of as many flows as there may be.
+pub(crate) fn key(flow: u32) -> FlowKey {
     FlowKey {
         remote: Ipv4Addr::from(0x0a4d_0002 + flow / 50_000).into(),
         local: SERVER.into(),
@@ -116,13 +118,18 @@ fn key(flow: u32) -> FlowKey {
     }
 }
 
-fn path(flow: u32) -> PathId {
+/// The path of a flow.
+pub(crate) fn path(flow: u32) -> PathId {
     PathId { index: flow, generation: 1 }
 }
 
-/// One TCP frame of each of [`FLOWS`] flows from `first` on, shuffled.
 fn frames(random: &mut Random, first: u32) -> Vec<u8> {
-    let mut flows: Vec<u32> = (first..first + FLOWS).collect();
+    frames_of(random, first, FLOWS)
+}
+
+/// One TCP frame of each of `count` flows from `first` on, shuffled.
+pub(crate) fn frames_of(random: &mut Random, first: u32, count: u32) -> Vec<u8> {
+    let mut flows: Vec<u32> = (first..first + count).collect();
     for index in (1..flows.len()).rev() {
         flows.swap(index, random.below(index as u32 + 1) as usize);
     }

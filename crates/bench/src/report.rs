@@ -12,6 +12,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::plot::Figure;
+use crate::profile::Profile;
 
 /// Which direction of a metric is the good one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,6 +22,16 @@ pub enum Better {
     Higher,
     /// Less is better.
     Lower,
+}
+
+/// What a figure ought to be, in its metric's good direction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// Of the ratio.
+    Ratio(f64),
+    /// Of our own figure.
+    Ours(f64),
 }
 
 /// One figure of one case: ours, the peer's, and the ratio.
@@ -44,6 +55,12 @@ pub struct Row {
     pub ratio: Option<f64>,
     /// The lowest and the highest of ours over the rounds.
     pub spread: [f64; 2],
+    /// The same of the peer's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_spread: Option<[f64; 2]>,
+    /// What it ought to be, where that is laid down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
 }
 
 impl Row {
@@ -56,8 +73,6 @@ impl Row {
     ) -> Row {
         let middle = median(ours);
         let peer_middle = peer.map(|(_, figures)| median(figures));
-        let low = ours.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = ours.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Row {
             case: case.into(),
             metric: metric.to_owned(),
@@ -67,12 +82,12 @@ impl Row {
             peer: peer_middle.map(rounded),
             peer_name: peer.map(|(name, _)| name.to_owned()).unwrap_or_default(),
             ratio: peer_middle.filter(|peer| *peer != 0.0).map(|peer| rounded(middle / peer)),
-            spread: if ours.is_empty() { [0.0; 2] } else { [rounded(low), rounded(high)] },
+            spread: spread(ours),
+            peer_spread: peer.map(|(_, figures)| spread(figures)),
+            target: None,
         }
     }
-}
 
-impl Row {
     /// As [`Row::new`], with means in the place of medians and the 95 % confidence interval of ours in that of its
     /// lowest and highest.
     pub fn with_confidence(
@@ -86,8 +101,41 @@ impl Row {
             Row::new(case, metric, &[mean(ours)], middle.as_ref().map(|(name, middle)| (*name, &middle[..])));
         let half = half_interval(ours);
         let spread = if ours.is_empty() { [0.0; 2] } else { [mean(ours) - half, mean(ours) + half] };
-        Row { spread: spread.map(rounded), ..row }
+        Row { spread: spread.map(rounded), peer_spread: None, ..row }
     }
+
+    /// The same row with a target.
+    #[must_use]
+    pub fn aiming_at(self, target: impl Into<Option<Target>>) -> Row {
+        Row { target: target.into(), ..self }
+    }
+
+    /// Whether the target is met; `None` without one, or without a ratio to compare with it.
+    pub fn meets_target(&self) -> Option<bool> {
+        let (figure, target) = match self.target? {
+            Target::Ratio(target) => (self.ratio?, target),
+            Target::Ours(target) => (self.ours, target),
+        };
+        Some(if self.better == Better::Higher { figure >= target } else { figure <= target })
+    }
+
+    /// The target for people: `≥ 1.50 ×`, and whether it was missed.
+    fn target_text(&self) -> String {
+        let sign = if self.better == Better::Higher { '≥' } else { '≤' };
+        let text = match self.target {
+            None => return String::new(),
+            Some(Target::Ratio(ratio)) => format!("{sign} {ratio:.2} ×"),
+            Some(Target::Ours(figure)) => format!("{sign} {}", number(figure)),
+        };
+        if self.meets_target() == Some(false) { format!("{text} MISSED") } else { text }
+    }
+}
+
+/// The lowest and the highest; 0 of none.
+fn spread(figures: &[f64]) -> [f64; 2] {
+    let low = figures.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = figures.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if figures.is_empty() { [0.0; 2] } else { [rounded(low), rounded(high)] }
 }
 
 /// The mean; 0 of none.
@@ -195,6 +243,9 @@ pub struct Report {
     pub commit: String,
     /// The figures.
     pub rows: Vec<Row>,
+    /// Where each arm spent the server core's time, where that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<Profile>,
     /// What `--plot` draws.
     #[serde(skip)]
     pub figure: Option<Figure>,
@@ -208,6 +259,7 @@ impl Report {
             machine: Machine::read(),
             commit: commit(),
             rows: Vec::new(),
+            profiles: Vec::new(),
             figure: None,
         }
     }
@@ -235,7 +287,19 @@ impl fmt::Display for Report {
         for (what, how) in &machine.method {
             writeln!(f, "  {what}: {how}")?;
         }
-        let mut table = Table::new(&["case", "metric", "ours", "peer", "ratio", "spread of ours", "peer is"]);
+        let head = [
+            "case",
+            "metric",
+            "ours",
+            "peer",
+            "ratio",
+            "target",
+            "spread of ours",
+            "spread of peer",
+            "peer is",
+        ];
+        let mut table = Table::new(&head);
+        let from_to = |[low, high]: [f64; 2]| format!("{} – {}", number(low), number(high));
         for row in &self.rows {
             let good = if row.better == Better::Higher { "↑" } else { "↓" };
             table.row(&[
@@ -244,11 +308,14 @@ impl fmt::Display for Report {
                 number(row.ours),
                 row.peer.map(number).unwrap_or_default(),
                 row.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
-                format!("{} – {}", number(row.spread[0]), number(row.spread[1])),
+                row.target_text(),
+                from_to(row.spread),
+                row.peer_spread.map(from_to).unwrap_or_default(),
                 row.peer_name.clone(),
             ]);
         }
-        write!(f, "\n{table}")
+        write!(f, "\n{table}")?;
+        self.profiles.iter().try_for_each(|profile| write!(f, "{profile}"))
     }
 }
 
@@ -313,7 +380,7 @@ pub fn number(figure: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Better, Row, half_interval, median, number, rounded};
+    use super::{Better, Row, Target, half_interval, median, number, rounded};
 
     #[test]
     fn median_of_even_and_odd_numbers() {
@@ -344,11 +411,23 @@ mod tests {
     }
 
     #[test]
+    fn targets_are_met_in_the_good_direction() {
+        let metric = ("throughput", "req/s", Better::Higher);
+        let row = Row::new("x", metric, &[3.0], Some(("kernel", &[2.0])));
+        assert_eq!(row.clone().meets_target(), None);
+        assert_eq!(row.clone().aiming_at(Target::Ratio(1.5)).meets_target(), Some(true));
+        let missed = row.aiming_at(Target::Ratio(1.6));
+        assert_eq!((missed.meets_target(), missed.target_text().as_str()), (Some(false), "≥ 1.60 × MISSED"));
+        let memory = Row::new("x", ("memory", "MiB", Better::Lower), &[310.0], None);
+        assert_eq!(memory.aiming_at(Target::Ours(300.0)).target_text(), "≤ 300 MISSED");
+    }
+
+    #[test]
     fn json_of_a_row_is_as_the_design_fixes_it() {
         let metric = ("throughput", "req/s", Better::Higher);
         let row = Row::new("nginx 1 KB", metric, &[2.0, 4.0, 3.0], Some(("kernel", &[6.0])));
         let json = serde_json::to_string(&row).unwrap();
-        let expected = r#"{"case":"nginx 1 KB","metric":"throughput","unit":"req/s","better":"higher","ours":3.0,"peer":6.0,"peer_name":"kernel","ratio":0.5,"spread":[2.0,4.0]}"#;
+        let expected = r#"{"case":"nginx 1 KB","metric":"throughput","unit":"req/s","better":"higher","ours":3.0,"peer":6.0,"peer_name":"kernel","ratio":0.5,"spread":[2.0,4.0],"peer_spread":[6.0,6.0]}"#;
         assert_eq!(json, expected);
         let alone = Row::new("x", metric, &[1.0], None);
         assert!(

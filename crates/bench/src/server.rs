@@ -213,13 +213,25 @@ source = [\"0.0.0.0/0\"]
         core: Option<usize>,
         configuration: &str,
     ) -> Result<Daemon> {
-        let control = testbed.directory().join(format!("control{index}"));
-        let file = testbed.directory().join(format!("scoutline{index}.toml"));
+        Daemon::start_on(testbed, testbed.server(index), &index.to_string(), scoutline, core, configuration)
+    }
+
+    /// As [`Daemon::start_with`], on any host of the test bed; `name` tells its files from those of other daemons.
+    pub fn start_on(
+        testbed: &Testbed,
+        host: &Host,
+        name: &str,
+        scoutline: &Path,
+        core: Option<usize>,
+        configuration: &str,
+    ) -> Result<Daemon> {
+        let control = testbed.directory().join(format!("control{name}"));
+        let file = testbed.directory().join(format!("scoutline{name}.toml"));
         fs::write(&file, configuration).with_context(|| format!("cannot write {}", file.display()))?;
         let arguments =
             ["up".as_ref(), "--config".as_ref(), file.as_os_str(), "--control".as_ref(), control.as_os_str()];
-        let place = Place { namespace: Some(testbed.server(index).namespace()?), core };
-        let log = testbed.directory().join(format!("scoutline{index}.log"));
+        let place = Place { namespace: Some(host.namespace()?), core };
+        let log = testbed.directory().join(format!("scoutline{name}.log"));
         let mut process = Process::spawn("scoutline up", scoutline, arguments, place, &log)?;
         let deadline = Instant::now() + START;
         loop {
@@ -238,6 +250,11 @@ source = [\"0.0.0.0/0\"]
     /// Its control socket.
     pub fn control(&self) -> &Path {
         &self.control
+    }
+
+    /// Its process's number.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
     }
 
     /// An error when it no longer runs.

@@ -14,6 +14,10 @@ use std::time::Duration;
 
 use libc::c_int;
 
+mod batch;
+
+pub(crate) use batch::Batch;
+
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -50,6 +54,16 @@ pub(crate) fn set_realtime(priority: i32) -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: priority };
     // SAFETY: `parameter` is a valid sched_param; 0 names the calling thread.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) }).map(drop)
+}
+
+/// Lets this process have as many open files as it may ask for.
+pub(crate) fn raise_file_limit() -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit to write to.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is a valid rlimit.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(drop)
 }
 
 /// How late timers of the calling thread may be, in nanoseconds. Ordinary threads have 50 µs (prctl(2)).
@@ -338,7 +352,7 @@ impl Poll {
 
     /// Watches a socket for readability, the peer's close and, if asked, writability. Closing it
     /// removes it.
-    pub(crate) fn add(&self, socket: &TcpStream, token: usize, write: bool) -> io::Result<()> {
+    pub(crate) fn add(&self, socket: &impl AsRawFd, token: usize, write: bool) -> io::Result<()> {
         let write = if write { libc::EPOLLOUT } else { 0 };
         let interest = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | write;
         let mut event = libc::epoll_event { events: interest as u32, u64: token as u64 };

@@ -38,6 +38,7 @@ use crate::cleanup::{self, ip};
 use crate::sys;
 
 mod link;
+mod router;
 
 pub use link::Link;
 
@@ -155,7 +156,7 @@ pub struct Testbed {
     bridge: Option<Bridge>,
     client: Host,
     servers: Vec<Host>,
-    /// By server host, in a test bed made by [`Testbed::over_links`].
+    /// By server host, in a test bed made by [`Testbed::over_links`] or [`Testbed::through_routers`].
     forwarders: Vec<Host>,
     directory: Directory,
 }

@@ -293,8 +293,9 @@ impl<'a> Bed<'a> {
         sender.await_ready(deadline)?;
         let ours = [sender.id(), receiver.id()];
         let passed = || self.passed(way);
+        let arm = ARMS[usize::from(self.daemon.is_none())];
         let before = std::cell::RefCell::new(Vec::new());
-        let (busy, others) = busy_between(from, to, &ours, || before.borrow_mut().push(passed()));
+        let (busy, others) = busy_between(arm, (from, to), &ours, || before.borrow_mut().push(passed()));
         let passed: Result<Vec<(WireCounters, u64)>> = before.into_inner().into_iter().collect();
         let passed = passed?;
         let [(first, mishaps_before), (last, mishaps)] = passed[..] else {

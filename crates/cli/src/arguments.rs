@@ -392,13 +392,20 @@ Examples:
   scoutline bench                                  what there is
   scoutline bench prefer --quick --plot prefer.svg
   scoutline bench extend --only '96 clients' --seconds 2
-  scoutline bench web --json > web.json")]
+  scoutline bench web --json > web.json
+  scoutline bench udp --only 'recvmmsg, pinned apart' --flame udp.svg")]
 pub(crate) struct Bench {
     /// Which experiment; without it they are listed
     pub(crate) name: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+    /// Sample the server's core while it is measured and list the functions that it was in (needs perf)
+    #[arg(long)]
+    pub(crate) perf: bool,
+    /// The same, drawn as a flame graph (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) flame: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Experiment,
 }

@@ -19,12 +19,26 @@ fn text(stat: &Stat) -> String {
     for notice in &stat.notices {
         let _ = writeln!(text, "notice: {notice}");
     }
+    text += &summary(stat);
     let mut engine = Table::new(&["ENGINE", ">VALUE"]);
     for (name, value) in &stat.engine {
         engine.row(match output::nanoseconds(name) {
             Some(name) => vec![name.to_owned(), output::time(*value)],
             None => vec![name.clone(), output::count(*value)],
         });
+    }
+    let mut stages = Table::new(&["STAGES OF", "DIRECTION", ">TIME", ">PACKETS", ">BURSTS", ">NS/PACKET"]);
+    for row in &stat.stages {
+        for (direction, cost) in [("in", row.inward), ("out", row.outward), ("time-outs", row.timeouts)] {
+            stages.row(vec![
+                row.module.clone(),
+                direction.to_owned(),
+                output::time(cost.ns),
+                output::count(cost.packets),
+                output::count(cost.bursts),
+                cost.ns.checked_div(cost.packets).map(|ns| ns.to_string()).unwrap_or_default(),
+            ]);
+        }
     }
     let mut classes = Table::new(&[
         "CLASS", ">PRI", ">PATHS", ">CONN", ">CPU", ">PKT-IN", ">PKT-OUT", ">IN", ">OUT", "DROPS",
@@ -76,20 +90,51 @@ fn text(stat: &Stat) -> String {
         programs
             .row([vec![program.name.clone()], numbers.map(|number| number.to_string()).to_vec()].concat());
     }
-    let _ = write!(text, "\n{engine}\n{classes}\n{policies}\n{devices}\n{addresses}\n{routes}\n{programs}");
+    let _ = writeln!(text, "\n{engine}");
+    if !stat.stages.is_empty() {
+        let _ = writeln!(text, "{stages}");
+    }
+    let _ = write!(text, "{classes}\n{policies}\n{devices}\n{addresses}\n{routes}\n{programs}");
     let _ = writeln!(text, "\ndrops without a path: {}", output::counts(&stat.drops));
     text
+}
+
+/// Where the engine's time went since its start, and how well its work comes in bursts.
+fn summary(stat: &Stat) -> String {
+    let value = |name: &str| stat.engine.get(name).copied().unwrap_or(0) as f64;
+    let percent = |name: &str| 100.0 * value(name) / (stat.uptime_s * 1e9).max(1.0);
+    let each = |what: &str, of: &str| if value(of) > 0.0 { value(what) / value(of) } else { 0.0 };
+    format!(
+        "engine: busy {:.1} %, spinning {:.1} %, asleep {:.1} %, away {:.1} %; {:.1} packets in a burst in, {:.1} out; \
+         {:.2} wake-ups of programs and {:.2} doorbells for each packet in\n",
+        percent("busy-ns"),
+        percent("spin-ns"),
+        percent("sleep-ns"),
+        percent("away-ns"),
+        each("packets-pulled", "pulls"),
+        each("packets-pushed", "pushes"),
+        each("wake-ups", "packets-pulled"),
+        each("doorbells", "packets-pulled"),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::text;
-    use scoutline_abi::api::{AddressRow, ClassRow, RouteRow, Scheduling, Stat};
+    use scoutline_abi::api::{AddressRow, ClassRow, RouteRow, Scheduling, StageCost, StageRow, Stat};
 
     #[test]
     fn all_parts_are_told() {
         let stat = Stat {
-            engine: [("busy-ns".to_owned(), 1_500_000)].into(),
+            uptime_s: 0.01,
+            engine: [("busy-ns", 1_500_000), ("pulls", 4), ("packets-pulled", 10), ("wake-ups", 5)]
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
+            stages: vec![StageRow {
+                module: "TCP".into(),
+                inward: StageCost { ns: 700, packets: 7, bursts: 2 },
+                ..StageRow::default()
+            }],
             classes: vec![ClassRow {
                 name: "standard".into(),
                 scheduling: Scheduling { policy: "idle".into(), ..Scheduling::default() },
@@ -119,6 +164,11 @@ mod tests {
             "notice: no real-time priority",
             "10.0.0.5/24",
             "blackhole",
+            "busy 15.0 %",
+            "2.5 packets in a burst in",
+            "0.50 wake-ups",
+            "STAGES OF",
+            "700ns",
         ];
         for part in parts {
             assert!(text.contains(part), "{part} in {text}");

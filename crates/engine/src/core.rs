@@ -39,7 +39,7 @@ use scoutline_base::{DeviceId, PathId, Random, Time};
 use scoutline_device::{Partner, vlan::tag_of};
 use scoutline_path::{
     Account, Body, Burst, ClassAccounts, DropReason, FlowKey, FlowTable, Grant, Graph, Message, ModuleId,
-    PathTable, Ran, Runner, Verdict, flow_of_frame,
+    PathTable, Ran, Runner, StageTotals, Verdict, flow_of_frame,
 };
 use scoutline_proto::{Bindings, Interface};
 use scoutline_ring::StreamMemory;
@@ -72,6 +72,8 @@ pub(crate) struct Net {
     pub(crate) device: Box<dyn Partner>,
     pub(crate) modules: scoutline_proto::net::Net,
     pub(crate) graph: Graph,
+    /// What its stages have cost, while that is measured.
+    stage_totals: Rc<StageTotals>,
     entry: ModuleId,
     pub(crate) tcp: Rc<Bindings>,
     pub(crate) udp: Rc<Bindings>,

@@ -29,7 +29,7 @@ pub use error::CreateError;
 pub use flow::{FlowKey, FlowTable, flow_of_frame};
 pub use graph::{Graph, GraphBuilder, GraphError, Link, ModuleId};
 pub use limits::{Budget, Limits};
-pub use measure::{Clock, Cost, MeasureRule, Measured, Measurements};
+pub use measure::{Clock, Cost, MeasureRule, Measured, Measurements, StageTotals};
 pub use message::{
     Body, Burst, Checksum, Control, Facts, HEAD_ROOM, Head, Message, Reach, Segmentation, SegmentationKind,
     Told, Tuning, take_packets,

@@ -4,6 +4,8 @@
 //! a run of one packet pays two readings per stage, a full burst a fraction of that.
 
 use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use scoutline_base::Time;
@@ -56,18 +58,53 @@ impl Cost {
         self.packets += packets as u64;
         self.bursts += 1;
     }
+
+    fn add(&mut self, other: Cost) {
+        self.ns += other.ns;
+        self.packets += other.packets;
+        self.bursts += other.bursts;
+    }
+}
+
+impl Measurements {
+    /// Both together.
+    #[must_use]
+    pub fn and(mut self, other: Measurements) -> Measurements {
+        self.inward.add(other.inward);
+        self.outward.add(other.outward);
+        self.timeouts.add(other.timeouts);
+        self
+    }
+}
+
+/// What all stages of each module have cost, those of finished paths included.
+#[derive(Debug, Default)]
+pub struct StageTotals {
+    modules: RefCell<BTreeMap<&'static str, Rc<Cell<Measurements>>>>,
+}
+
+impl StageTotals {
+    /// By module.
+    pub fn all(&self) -> Vec<(&'static str, Measurements)> {
+        self.modules.borrow().iter().map(|(module, total)| (*module, total.get())).collect()
+    }
+
+    fn of(&self, module: &'static str) -> Rc<Cell<Measurements>> {
+        Rc::clone(self.modules.borrow_mut().entry(module).or_default())
+    }
 }
 
 /// Wraps every stage in one that measures it. Put it after the rules that look for certain stages: they see the
 /// wrapper, not what is in it.
 pub struct MeasureRule {
     clock: Rc<dyn Clock>,
+    totals: Rc<StageTotals>,
 }
 
 impl MeasureRule {
-    /// A rule that reads this clock.
-    pub fn new(clock: Rc<dyn Clock>) -> MeasureRule {
-        MeasureRule { clock }
+    /// A rule that reads this clock and adds to these totals.
+    pub fn new(clock: Rc<dyn Clock>, totals: Rc<StageTotals>) -> MeasureRule {
+        MeasureRule { clock, totals }
     }
 }
 
@@ -85,8 +122,14 @@ impl Rule for MeasureRule {
             return Err(matched);
         }
         let clock = &self.clock;
-        let wrap = |inner| -> Box<dyn Stage> {
-            Box::new(Measured { inner, clock: Rc::clone(clock), measurements: Measurements::default() })
+        let wrap = |inner: Box<dyn Stage>| -> Box<dyn Stage> {
+            let total = self.totals.of(inner.module());
+            Box::new(Measured {
+                inner,
+                clock: Rc::clone(clock),
+                total,
+                measurements: Measurements::default(),
+            })
         };
         Ok(matched.into_iter().map(wrap).collect())
     }
@@ -96,6 +139,8 @@ impl Rule for MeasureRule {
 pub struct Measured {
     inner: Box<dyn Stage>,
     clock: Rc<dyn Clock>,
+    /// Of all stages of its module.
+    total: Rc<Cell<Measurements>>,
     measurements: Measurements,
 }
 
@@ -103,6 +148,15 @@ impl Measured {
     /// The stage inside, without the stopwatch.
     pub fn into_inner(self) -> Box<dyn Stage> {
         self.inner
+    }
+
+    fn charge(&mut self, which: fn(&mut Measurements) -> &mut Cost, from: Time, packets: usize) {
+        let to = self.clock.now();
+        let mut total = self.total.get();
+        for measurements in [&mut self.measurements, &mut total] {
+            which(measurements).charge(from, to, packets);
+        }
+        self.total.set(total);
     }
 }
 
@@ -118,13 +172,13 @@ impl Stage for Measured {
     fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
         let (packets, start) = (burst.len(), self.clock.now());
         self.inner.inward(burst, turned, context);
-        self.measurements.inward.charge(start, self.clock.now(), packets);
+        self.charge(|measurements| &mut measurements.inward, start, packets);
     }
 
     fn outward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
         let (packets, start) = (burst.len(), self.clock.now());
         self.inner.outward(burst, turned, context);
-        self.measurements.outward.charge(start, self.clock.now(), packets);
+        self.charge(|measurements| &mut measurements.outward, start, packets);
     }
 
     fn next_timeout(&self) -> Option<Time> {
@@ -134,7 +188,7 @@ impl Stage for Measured {
     fn on_timeout(&mut self, inward: &mut Burst, outward: &mut Burst, context: &mut Context<'_>) {
         let start = self.clock.now();
         self.inner.on_timeout(inward, outward, context);
-        self.measurements.timeouts.charge(start, self.clock.now(), 1);
+        self.charge(|measurements| &mut measurements.timeouts, start, 1);
     }
 
     fn describe(&self, facts: &mut Vec<(&'static str, String)>) {

@@ -68,6 +68,12 @@ struct Common {
     /// The kernel in our place too
     #[arg(long)]
     baseline: bool,
+    /// Where the server's core spends its time
+    #[arg(long)]
+    perf: bool,
+    /// The same as a flame graph
+    #[arg(long)]
+    flame: Option<PathBuf>,
 }
 
 impl Common {
@@ -83,6 +89,8 @@ impl Common {
             rounds: self.rounds,
             seconds: self.seconds,
             baseline: self.baseline,
+            perf: self.perf,
+            flame: self.flame,
             ..Options::default()
         }
     }

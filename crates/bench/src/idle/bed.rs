@@ -191,7 +191,7 @@ source = [\"{background}/32\"]
             sender.await_ready(window.deadline)?;
         }
         let ours: Vec<u32> = senders.iter().chain([&receiver]).map(Process::id).collect();
-        let (busy, others) = busy_between(window.from(), window.to(), &ours, || {});
+        let (busy, others) = busy_between(self.arms[arm].name, (window.from(), window.to()), &ours, || {});
         for sender in &mut senders {
             let _: SendReport = sender.report(window.deadline)?;
         }
@@ -297,7 +297,7 @@ source = [\"{background}/32\"]
             loads.push((client, self.start_clients(arm, client, &window)?));
         }
         let ours: Vec<u32> = loads.iter().map(|(_, process)| process.id()).collect();
-        let (busy, others) = busy_between(window.from(), window.to(), &ours, || {});
+        let (busy, others) = busy_between(self.arms[arm].name, (window.from(), window.to()), &ours, || {});
         let mut seen = Seen { busy, others, ..Seen::default() };
         for (client, process) in &mut loads {
             let report: LoadReport = process.report(window.deadline)?;

@@ -112,7 +112,7 @@ impl Testbed {
     }
 }
 
-fn gateway(index: usize) -> Ipv4Addr {
+pub(super) fn gateway(index: usize) -> Ipv4Addr {
     address(index, 254)
 }
 
@@ -125,10 +125,15 @@ impl Host {
         let far = far_address(index, 1);
         self.ip(&format!("addr add {far}/24 dev out noprefixroute"))?;
         self.ip(&format!("route add {}/24 dev out src {far}", far_address(index, 0)))?;
+        self.passes_on()?;
+        self.shape(link)
+    }
+
+    /// Has the kernel forward here.
+    pub(super) fn passes_on(&self) -> Result<()> {
         let script = "echo 1 > /proc/sys/net/ipv4/ip_forward";
         cleanup::with(|_| ip(&["netns", "exec", &self.name, "sh", "-c", script]))
-            .with_context(|| format!("{} cannot be made to forward", self.name))?;
-        self.shape(link)
+            .with_context(|| format!("{} cannot be made to forward", self.name))
     }
 
     fn shape(&self, link: Link) -> Result<()> {

@@ -8,7 +8,11 @@ use crate::fixture::{scoutline, turn};
 
 fn experiment(name: &str, only: &str, seconds: f64) -> Report {
     let _turn = turn();
-    let options = Options {
+    run(name, &options(only, seconds)).unwrap_or_else(|error| panic!("{name}: {error:#}"))
+}
+
+fn options(only: &str, seconds: f64) -> Options {
+    Options {
         quick: true,
         scoutline: scoutline(),
         load: env!("CARGO_BIN_EXE_scoutline-bench").into(),
@@ -17,8 +21,7 @@ fn experiment(name: &str, only: &str, seconds: f64) -> Report {
         only: Some(only.to_owned()),
         progress: false,
         ..Options::default()
-    };
-    run(name, &options).unwrap_or_else(|error| panic!("{name}: {error:#}"))
+    }
 }
 
 /// The one row with this metric and this peer.
@@ -109,6 +112,84 @@ fn flood_arrives_and_is_accounted_for() {
     assert!(held_back.ours > 1_000.0, "{held_back:?}");
     let kernel = row(&report, "dropped, kernel: no port", "kernel");
     assert!(kernel.peer.is_some_and(|figure| figure > 1_000.0), "{kernel:?}");
+}
+
+/// Both arms did what the experiment measures; how well is a figure.
+fn measures_both_arms(name: &str, only: &str, seconds: f64, metrics: &[&str]) {
+    let report = experiment(name, only, seconds);
+    assert!(!report.machine.method.contains_key("errors"), "{:?}", report.machine.method);
+    for metric in metrics {
+        let row = row(&report, metric, "kernel");
+        assert!(row.ours > 0.0 && row.peer.is_some_and(|figure| figure > 0.0), "{row:?}");
+    }
+}
+
+#[test]
+fn stream_sends_and_receives() {
+    measures_both_arms("stream", "8 connections, sending, one core", 1.0, &["throughput"]);
+    measures_both_arms("stream", "1 connection, receiving, pinned apart", 1.0, &["throughput"]);
+}
+
+#[test]
+fn rr_measures_requests_one_by_one() {
+    let metrics = ["p50", "p99", "mean", "rate"];
+    measures_both_arms("rr", "TCP, engine alone", 0.2, &metrics);
+    measures_both_arms("rr", "UDP, free", 0.2, &metrics);
+    measures_both_arms("rr", "TCP spinning", 0.2, &metrics);
+}
+
+#[test]
+fn conn_opens_and_closes_connections() {
+    measures_both_arms("conn", "16 clients, pinned apart", 0.3, &["rate", "p50", "p99"]);
+}
+
+#[test]
+fn udp_asks_by_single_calls_and_by_batches() {
+    for only in ["recvfrom, one core", "recvmmsg, pinned apart"] {
+        measures_both_arms("udp", only, 0.3, &["rate", "p50", "p99"]);
+    }
+}
+
+#[test]
+fn dns_asks_named() {
+    measures_both_arms("dns", "pinned apart", 1.0, &["rate", "mean"]);
+}
+
+#[test]
+fn redis_is_asked_with_a_pipeline() {
+    measures_both_arms("redis", "get, 16 in a pipeline, pinned apart", 0.3, &["rate", "p50", "p99"]);
+}
+
+#[test]
+fn local_has_both_ends_on_paths() {
+    measures_both_arms("local", "stream, 1 connection, pinned apart", 1.0, &["throughput"]);
+    measures_both_arms("local", "to and fro, UDP, one core", 0.2, &["p50", "p99", "rate"]);
+}
+
+#[test]
+fn forward_passes_packets_on() {
+    let metrics = ["forwarded, per core", "forwarded", "offered"];
+    measures_both_arms("forward", "packet", 0.3, &metrics);
+}
+
+#[test]
+fn scale_holds_idle_connections() {
+    let metrics = ["throughput beside them", "p99 beside them"];
+    measures_both_arms("scale", "100 idle connections", 0.3, &metrics);
+}
+
+#[test]
+fn a_profile_names_functions_of_both_arms() {
+    let _turn = turn();
+    let flame = std::env::temp_dir().join(format!("scoutline-flame-{}.svg", std::process::id()));
+    let options = Options { flame: Some(flame.clone()), ..options("recvmmsg, one core", 0.5) };
+    let report = run("udp", &options).unwrap_or_else(|error| panic!("{error:#}"));
+    let arms: Vec<&str> = report.profiles.iter().map(|profile| profile.arm.as_str()).collect();
+    assert_eq!(arms, ["kernel", "paths"], "{report}");
+    assert!(report.profiles.iter().all(|profile| profile.samples > 0 && !profile.top.is_empty()), "{report}");
+    let drawn = std::fs::read_to_string(&flame).unwrap();
+    std::fs::remove_file(&flame).unwrap();
+    assert!(drawn.contains("scl-engine") && drawn.contains("<svg"), "the engine is not in the flame graph");
 }
 
 #[test]

@@ -12,7 +12,8 @@ use scoutline_abi::stand_in;
 use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::{DeviceFacts, Driver, OpenError, Partner, vlan};
 use scoutline_path::{
-    Account, Attributes, Budget, Burst, ClassAccounts, FlowTable, MeasureRule, Name, PathTable, Runner, Value,
+    Account, Attributes, Budget, Burst, ClassAccounts, FlowTable, MeasureRule, Name, PathTable, Runner,
+    StageTotals, Value,
 };
 use scoutline_proto::interface::InterfaceConfig;
 use scoutline_proto::tcp::isn::Secret;
@@ -471,8 +472,9 @@ fn make_net(
     for rule in net.rules() {
         builder = builder.rule(rule);
     }
+    let stage_totals = Rc::new(StageTotals::default());
     if settings.measure {
-        builder = builder.rule(Box::new(MeasureRule::new(Rc::new(clock::now))));
+        builder = builder.rule(Box::new(MeasureRule::new(Rc::new(clock::now), Rc::clone(&stage_totals))));
     }
     let graph = builder.build().map_err(|error| StartError::Graph(error.to_string()))?;
     let entry = graph
@@ -482,6 +484,7 @@ fn make_net(
         device: partner,
         modules: net,
         graph,
+        stage_totals,
         entry,
         tcp,
         udp,

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::api::{
-    Answer, ClassRow, Graph, PathRow, PolicyRow, ProgramRow, Request, Scheduling, Stat,
+    Answer, ClassRow, Graph, PathRow, PolicyRow, ProgramRow, Request, Scheduling, StageCost, StageRow, Stat,
 };
 use scoutline_base::Time;
-use scoutline_path::{Account, Name, Path, Value};
+use scoutline_path::{Account, Cost, Measurements, Name, Path, Value};
 use scoutline_sched::{Level, Policy};
 
 use super::paths::socket_of;
@@ -108,7 +108,10 @@ impl Core {
     fn stat(&self, now: Time) -> Stat {
         let counters = &self.counters;
         let charged = self.schedule.charged();
+        let finished: u64 = self.finished.iter().map(|finished| finished.account.wakeups).sum();
+        let living: u64 = self.paths.iter().map(|path| path.account_in_class().wakeups).sum();
         let engine = [
+            ("wake-ups", finished + living),
             ("pulls", counters.pulls),
             ("packets-pulled", counters.packets),
             ("flow-table-hits", counters.flow_hits),
@@ -139,7 +142,24 @@ impl Core {
             notices: self.extension.notices(),
             addresses: self.address_rows(),
             routes: self.route_rows(),
+            stages: self.stage_rows(),
         }
+    }
+
+    fn stage_rows(&self) -> Vec<StageRow> {
+        let mut sums: BTreeMap<&'static str, Measurements> = BTreeMap::new();
+        for (module, measurements) in self.nets.iter().flat_map(|net| net.stage_totals.all()) {
+            let sum = sums.entry(module).or_default();
+            *sum = sum.and(measurements);
+        }
+        let cost = |cost: Cost| StageCost { ns: cost.ns, packets: cost.packets, bursts: cost.bursts };
+        let row = |(module, measurements): (&str, Measurements)| StageRow {
+            module: module.to_owned(),
+            inward: cost(measurements.inward),
+            outward: cost(measurements.outward),
+            timeouts: cost(measurements.timeouts),
+        };
+        sums.into_iter().map(row).collect()
     }
 
     fn policy_rows(&self) -> Vec<PolicyRow> {

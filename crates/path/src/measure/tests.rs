@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use scoutline_base::Time;
 
-use super::{Cost, MeasureRule, Measured};
+use super::{Cost, MeasureRule, Measured, Measurements, StageTotals};
 use crate::testing::{Layer, Log, grant, packet, path_of, three_layers};
 use crate::{Burst, RuleSet, Runner};
 
@@ -19,7 +19,8 @@ fn times_each_stage_in_each_direction() {
         Time::from_nanos(ticks.get())
     };
     let mut rules = RuleSet::new();
-    rules.push(Box::new(MeasureRule::new(Rc::new(clock))));
+    let totals = Rc::new(StageTotals::default());
+    rules.push(Box::new(MeasureRule::new(Rc::new(clock), Rc::clone(&totals))));
     let stages = rules.transform(three_layers(&log, |layers| layers[1].timeout = Some(Time::ZERO)));
     assert_eq!(stages.len(), 3);
     let mut path = path_of(stages);
@@ -41,6 +42,10 @@ fn times_each_stage_in_each_direction() {
     assert_eq!(middle.inward.ns_per_packet(), 25);
     assert_eq!(middle.outward, Cost { ns: 100, packets: 0, bursts: 1 });
     assert_eq!(middle.timeouts, Cost { ns: 100, packets: 1, bursts: 1 });
+    let both = middle.and(*middle);
+    assert_eq!(both.inward, Cost { ns: 200, packets: 8, bursts: 2 });
+    let of_module: Vec<(&str, Measurements)> = totals.all();
+    assert_eq!(of_module[1], ("B", *middle), "the one path so far");
     assert_eq!(path.describe()[1].module, "B");
     let expected = [("header", "B"), ("inward-ns-per-packet", "25"), ("outward-ns-per-packet", "0")];
     assert_eq!(path.describe()[1].facts, expected.map(|(name, value)| (name, value.to_owned())));
@@ -53,4 +58,5 @@ fn times_each_stage_in_each_direction() {
         stages.into_iter().map(unwrap).collect()
     });
     assert!(path.stages().iter().all(|stage| stage.measurements().is_none()));
+    assert_eq!(totals.all(), of_module, "what finished paths have cost stays");
 }

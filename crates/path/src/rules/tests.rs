@@ -146,7 +146,10 @@ proptest! {
     fn a_transformed_path_does_byte_for_byte_what_the_plain_one_does(frames in frames()) {
         let mut rules = RuleSet::new();
         rules.push(Box::new(Fuse));
-        rules.push(Box::new(crate::MeasureRule::new(std::rc::Rc::new(|| scoutline_base::Time::ZERO))));
+        rules.push(Box::new(crate::MeasureRule::new(
+            std::rc::Rc::new(|| scoutline_base::Time::ZERO),
+            std::rc::Rc::default(),
+        )));
         prop_assert_eq!(run(&RuleSet::new(), &frames), run(&rules, &frames));
     }
 }

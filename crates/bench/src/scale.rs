@@ -1,0 +1,266 @@
+//! `scale`: what a hundred thousand idle connections cost, in memory and to those that are active beside them; and the
+//! engine's own tables with a million flows.
+//!
+//! ```text
+//!   client host, load core                            server host, server core
+//!   8 × `load hold`: 100 to 100,000 connections ────►  8 × `load answer`, each at a port of its own
+//!   16 clients, keep-alive ────────────────────────►  the first of them
+//! ```
+//! There are eight programs because one on paths has 16,384 sockets at most, and one anywhere often 20,000 files. Memory is what the server host's processes
+//! have (PSS, the daemon included) and the kernel's slabs; these hold both ends of each connection, which are alike in the
+//! kernel's arm: half of what they grow by there is the client's, and is taken off in both arms.
+//!
+//! A million flows are in a table and on an engine in this process, as in `micro`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use scoutline_base::Random;
+use scoutline_engine::path_cost;
+use scoutline_path::FlowTable;
+
+use crate::harness::{Measurement, Meter, describe_conditions, order};
+use crate::placed::{ARMS, Bed, KERNEL, Load, PATHS, Placement, Seen, Sides, Timing};
+use crate::plot::{Figure, Panel, Series};
+use crate::process::Process;
+use crate::report::{Better, Report, Row, Target, median, number};
+use crate::server::Daemon;
+use crate::{Options, micro};
+
+/// Idle connections.
+const IDLE: [usize; 3] = [100, 10_000, 100_000];
+const PROGRAMS: u16 = 8;
+const PORT: u16 = 8000;
+const CLIENTS: usize = 16;
+/// How long the connections may take to open.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const FLOWS: u32 = 1_000_000;
+const PATHS_AT_ONCE: u32 = 20_000;
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// One arm beside a number of idle connections.
+#[derive(Default)]
+struct Level {
+    idle: usize,
+    /// Bytes that opening them took: of the server's processes, and of slabs.
+    processes: [f64; 2],
+    slabs: [f64; 2],
+    /// Figures: requests per second, p99.
+    seen: [Vec<Seen>; 2],
+}
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let (rounds, seconds, warmup) = if options.quick { (2, 0.7, 0.2) } else { (5, 3.0, 0.5) };
+    let timing = Timing {
+        rounds: options.rounds.unwrap_or(rounds),
+        seconds: options.seconds.unwrap_or(seconds),
+        warmup,
+    };
+    let mut report = Report::new("scale");
+    let idle: Vec<usize> = IDLE.into_iter().filter(|idle| options.wants(&idle_text(*idle))).collect();
+    let mut levels = Vec::new();
+    if !idle.is_empty() {
+        levels = connections(options, &idle, timing)?;
+        for level in &levels {
+            rows(options, level, levels.first(), &mut report.rows);
+        }
+        report.figure = Some(figure(&levels));
+    }
+    tables(options, &mut report)?;
+    ensure!(
+        !report.rows.is_empty(),
+        "no case of `scale` contains {:?}",
+        options.only.as_deref().unwrap_or_default()
+    );
+    report.method(
+        "timing",
+        format!("{} rounds, arms in turn; {} s each; medians", timing.rounds, timing.seconds),
+    );
+    report.method(
+        "placement",
+        format!("servers and engine on core {}, clients on core {}", options.server_core, options.load_core),
+    );
+    let all = || levels.iter().flat_map(|level| level.seen.iter().flatten());
+    let errors = all().map(|seen| seen.errors).sum();
+    let others = all().map(|seen| seen.others).fold(0.0, f64::max);
+    describe_conditions(&mut report, options, false, (errors, "requests"), others);
+    Ok(report)
+}
+
+fn idle_text(idle: usize) -> String {
+    format!("{} idle connections", number(idle as f64))
+}
+
+/// Measures both arms beside more and more idle connections.
+fn connections(options: &Options, idle: &[usize], timing: Timing) -> Result<Vec<Level>> {
+    let mut meter = Meter::new(options, idle.len() * ARMS.len() * timing.rounds as usize);
+    let mut bed = Bed::new(options, Placement::Apart, Sides::TwoHosts)?;
+    for arm in [PATHS, KERNEL] {
+        for program in 0..PROGRAMS {
+            let port = format!("--port={}", PORT + program);
+            bed.serve_load(arm, &server_name(program), &["answer", &port])?;
+        }
+    }
+    let mut held: [Vec<Process>; 2] = [Vec::new(), Vec::new()];
+    let mut levels: Vec<Level> = Vec::new();
+    for &count in idle {
+        let mut level = Level { idle: count, ..Level::default() };
+        let before = levels.last();
+        for arm in [PATHS, KERNEL] {
+            let more = count - before.map_or(0, |level| level.idle);
+            let (processes, slabs) = (memory_of_processes(&bed, arm)?, slabs()?);
+            held[arm].extend(hold(&bed, arm, more).with_context(|| format!("arm `{}`", ARMS[arm]))?);
+            level.processes[arm] = memory_of_processes(&bed, arm)? - processes
+                + before.map_or(0.0, |level| level.processes[arm]);
+            level.slabs[arm] = self::slabs()? - slabs + before.map_or(0.0, |level| level.slabs[arm]);
+        }
+        for round in 0..timing.rounds {
+            for arm in order(ARMS.len(), round) {
+                let words = [format!("--clients={CLIENTS}"), "--keepalive".to_owned()];
+                let (load, mut seen) = bed.load(arm, &Load { words: &words, port: PORT }, timing)?;
+                bed.check(arm).with_context(|| format!("arm `{}`", ARMS[arm]))?;
+                seen.figures = vec![load.throughput(), load.p99_us];
+                let busy = Measurement {
+                    busy: seen.busy.clone(),
+                    others: seen.others,
+                    standard: load,
+                    ..Measurement::default()
+                };
+                meter.step(&format!("{} · {} · round {}", idle_text(count), ARMS[arm], round + 1), &busy);
+                level.seen[arm].push(seen);
+            }
+        }
+        levels.push(level);
+    }
+    for process in held.iter_mut().flatten() {
+        process.check()?;
+    }
+    Ok(levels)
+}
+
+fn server_name(program: u16) -> String {
+    format!("answer{program}-")
+}
+
+/// Opens so many connections more, evenly over the programs.
+fn hold(bed: &Bed<'_>, arm: usize, count: usize) -> Result<Vec<Process>> {
+    let programs = usize::from(PROGRAMS);
+    let start = |program: u16| {
+        // What does not divide goes to the first programs.
+        let count = count / programs + usize::from(usize::from(program) < count % programs);
+        let address = SocketAddrV4::new(bed.address(arm), PORT + program);
+        let mut command: Vec<OsString> = bed.load_command();
+        command.extend(["hold".into(), format!("--connect={address}").into()]);
+        command.push(format!("--count={count}").into());
+        bed.client(arm, &format!("hold{program}-"), &command)
+    };
+    let started: Result<Vec<Process>> = (0..PROGRAMS).map(start).collect();
+    let mut started = started?;
+    let deadline = Instant::now() + PATIENCE;
+    for process in &mut started {
+        match process.line(deadline)? {
+            Some(line) if line == "holding" => {}
+            _ => bail!("the connections do not all open{}", process.log_tail()),
+        }
+    }
+    Ok(started)
+}
+
+/// Memory of an arm's servers and of its daemon, in bytes, with each shared page divided among those who have it.
+fn memory_of_processes(bed: &Bed<'_>, arm: usize) -> Result<f64> {
+    let servers = (0..PROGRAMS).filter_map(|program| bed.server(arm, &server_name(program))).map(Process::id);
+    let daemon = bed.daemon().filter(|_| arm == PATHS).map(Daemon::process_id);
+    servers.chain(daemon).map(|process| value_of(&format!("/proc/{process}/smaps_rollup"), "Pss:")).sum()
+}
+
+/// All slabs of the kernel, in bytes.
+fn slabs() -> Result<f64> {
+    value_of("/proc/meminfo", "Slab:")
+}
+
+/// A value that a file of the kernel's gives in kB.
+fn value_of(file: &str, key: &str) -> Result<f64> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    let value: Option<f64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    value.map(|kib| kib * 1024.0).with_context(|| format!("{file} has no {key}"))
+}
+
+fn rows(options: &Options, level: &Level, first: Option<&Level>, rows: &mut Vec<Row>) {
+    let case = idle_text(level.idle);
+    // Few connections are less than what else happens on the machine.
+    if level.idle >= 10_000 {
+        let client = level.slabs[KERNEL] / 2.0;
+        let memory = |arm: usize| [(level.processes[arm] + level.slabs[arm] - client).max(0.0) / MIB];
+        let metric = ("memory", "MiB", Better::Lower);
+        let row = Row::new(case.clone(), metric, &memory(PATHS), Some((ARMS[KERNEL], &memory(KERNEL))));
+        rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(300.0))));
+    }
+    let mut add = |metric, target: Option<Target>, figure: &dyn Fn(&Seen) -> f64| {
+        let of = |arm: usize| level.seen[arm].iter().map(figure).collect::<Vec<f64>>();
+        let row = Row::new(case.clone(), metric, &of(PATHS), Some((ARMS[KERNEL], &of(KERNEL))));
+        rows.push(row.aiming_at(target));
+    };
+    add(("throughput beside them", "req/s", Better::Higher), None, &|seen| seen.figures[0]);
+    add(("p99 beside them", "µs", Better::Lower), None, &|seen| seen.figures[1]);
+    for (name, core) in [("server core busy", options.server_core), ("load core busy", options.load_core)] {
+        add((name, "%", Better::Lower), None, &|seen| seen.busy.get(core).copied().unwrap_or(0.0));
+    }
+    let Some(first) = first.filter(|first| first.idle < level.idle) else { return };
+    let kept = |arm: usize| [100.0 * throughput(level, arm) / throughput(first, arm).max(1e-9)];
+    let name = format!("kept of that beside {}", first.idle);
+    let metric = (name.as_str(), "%", Better::Higher);
+    let row = Row::new(case.clone(), metric, &kept(PATHS), Some((ARMS[KERNEL], &kept(KERNEL))));
+    rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(90.0))));
+}
+
+fn throughput(level: &Level, arm: usize) -> f64 {
+    median(&level.seen[arm].iter().map(|seen| seen.figures[0]).collect::<Vec<_>>())
+}
+
+fn figure(levels: &[Level]) -> Figure {
+    let series = |arm: usize| Series {
+        name: ARMS[arm].into(),
+        points: levels.iter().map(|level| (level.idle as f64, throughput(level, arm))).collect(),
+    };
+    let panel = Panel {
+        title: format!("{CLIENTS} clients, keep-alive"),
+        x_label: "idle connections".into(),
+        y_label: "requests/s".into(),
+        series: vec![series(KERNEL), series(PATHS)],
+        ..Panel::default()
+    };
+    Figure { title: "Active connections beside idle ones".into(), panels: vec![panel] }
+}
+
+/// The flow table and the engine with a million flows. There is no peer.
+fn tables(options: &Options, report: &mut Report) -> Result<()> {
+    let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 3 });
+    let flows = number(f64::from(FLOWS));
+    let case = format!("demux hit, {flows} flows");
+    if options.wants(&case) {
+        let mut random = Random::new(1);
+        let frames = micro::frames_of(&mut random, 0, FLOWS);
+        let mut table = FlowTable::new(random.next_u64());
+        for flow in 0..FLOWS {
+            table.insert(&micro::key(flow), micro::path(flow));
+        }
+        let times: Vec<f64> = (0..rounds).map(|_| micro::demux(&table, &frames, true)).collect();
+        let row = Row::new(case, ("time", "ns", Better::Lower), &times, None);
+        report.rows.push(row.aiming_at(Target::Ours(30.0)));
+    }
+    let case = format!("path create and destroy, {flows} others");
+    if options.wants(&case) {
+        let cost = |_| path_cost(FLOWS, PATHS_AT_ONCE).context("the engine does not fit together");
+        let costs: Result<Vec<_>> = (0..rounds).map(cost).collect();
+        let times: Vec<f64> =
+            costs?.iter().map(|cost| (cost.create + cost.destroy).as_nanos() as f64).collect();
+        let row = Row::new(case, ("time", "ns", Better::Lower), &times, None);
+        report.rows.push(row.aiming_at(Target::Ours(2000.0)));
+    }
+    Ok(())
+}
