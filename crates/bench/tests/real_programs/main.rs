@@ -44,3 +44,4 @@ mod successors;
 mod trap;
 mod web;
 mod wishes;
+mod xdp;

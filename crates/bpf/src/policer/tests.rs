@@ -1,7 +1,7 @@
 //! The kernel itself runs the program on packets that are made here (`BPF_PROG_TEST_RUN`).
 
-use super::{BUCKETS, Exempt, Limits, XDP_DROP, XDP_PASS, count, load, program};
-use crate::sys;
+use super::{BUCKETS, Exempt, Limits, XDP_DROP, XDP_PASS, count, program};
+use crate::{sys, xdp};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
@@ -41,7 +41,8 @@ impl Bench {
             }
             made => made.unwrap(),
         };
-        let program = load(&program(&buckets, exempt, limits)).expect("the verifier takes it");
+        let program =
+            xdp::load("scoutline_guard", &program(&buckets, exempt, limits)).expect("the verifier takes it");
         Some(Bench { program, buckets, started: Instant::now() })
     }
 
