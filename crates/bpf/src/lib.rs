@@ -8,9 +8,13 @@
 mod instruction;
 mod loss;
 mod policer;
+mod steer;
 mod sys;
 mod tcx;
+mod xdp;
 
 pub use loss::RandomDrop;
-pub use policer::{Exempt, Limits, Mode, Policer};
+pub use policer::{Exempt, Limits, Policer};
+pub use steer::Steer;
 pub use tcx::{AttachError, Hook, IngressDrop, attached};
+pub use xdp::Mode;

@@ -31,6 +31,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use crate::instruction::{Condition, Instruction, Label, Operand, Operation, Program, Width};
 use crate::sys;
 use crate::tcx::AttachError;
+use crate::xdp::{self, Mode, XDP_DROP, XDP_PASS};
 
 use Condition::{Above, Below, Equal, NotEqual};
 use Operand::{K, R};
@@ -59,13 +60,6 @@ const WINDOW_SHIFT: i32 = 20;
 /// More rules than this are not compared: a program has to stay short. The rest counts as ordinary.
 const MAX_RULES: usize = 64;
 
-/// XDP_DROP and XDP_PASS (enum xdp_action, include/uapi/linux/bpf.h).
-const XDP_DROP: i32 = 1;
-const XDP_PASS: i32 = 2;
-/// XDP_FLAGS_SKB_MODE and XDP_FLAGS_DRV_MODE (include/uapi/linux/if_link.h).
-const SKB_MODE: u32 = 1 << 1;
-const DRIVER_MODE: u32 = 1 << 2;
-
 /// Packets that are never dropped: from a network, and to certain ports where that is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exempt {
@@ -84,15 +78,6 @@ pub struct Limits {
     pub flow: u32,
     /// Of all flows together; of their SYNs as many again.
     pub total: u32,
-}
-
-/// Where a program hangs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// In the driver.
-    Native,
-    /// In front of the packet taps.
-    Generic,
 }
 
 /// The policer of one interface, for as long as this lives.
@@ -127,13 +112,9 @@ impl Policer {
     /// What is missing, or somebody else's XDP program is there: see [`AttachError`].
     pub fn attach(ifindex: u32, exempt: &[Exempt], limits: Limits) -> Result<Policer, AttachError> {
         let maps = Maps::new().map_err(|error| AttachError::at("load", error))?;
-        let program =
-            load(&program(&maps, exempt, limits)).map_err(|error| AttachError::at("load", error))?;
-        let attach = |flags| sys::link(program.as_fd(), ifindex, sys::BPF_XDP, flags);
-        let (link, mode) = match attach(DRIVER_MODE) {
-            Ok(link) => (link, Mode::Native),
-            Err(_) => (attach(SKB_MODE).map_err(|error| AttachError::at("attach", error))?, Mode::Generic),
-        };
+        let program = xdp::load("scoutline_guard", &program(&maps, exempt, limits))
+            .map_err(|error| AttachError::at("load", error))?;
+        let (link, mode) = xdp::attach(&program, ifindex)?;
         Ok(Policer { link, maps, mode })
     }
 
@@ -162,12 +143,6 @@ fn count(buckets: &OwnedFd) -> io::Result<u64> {
     let mut values = vec![[0; 2]; possible_cores()];
     sys::lookup(buckets.as_fd(), DROPPED, &mut values)?;
     Ok(values.iter().map(|value| value[1]).sum())
-}
-
-fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
-    let load = |flags| sys::load("scoutline_guard", sys::BPF_PROG_TYPE_XDP, flags, program);
-    // Before Linux 5.18 there is no such flag, and there are no such packets.
-    load(sys::BPF_F_XDP_HAS_FRAGS).or_else(|_| load(0))
 }
 
 /// Cores that there could be: the kernel writes a value for each.

@@ -1,4 +1,4 @@
-//! The system call and the two of its argument structures that we use (`include/uapi/linux/bpf.h`).
+//! The system call and those of its argument structures that we use (`include/uapi/linux/bpf.h`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,6 +9,8 @@ use crate::instruction::Instruction;
 const BPF_MAP_CREATE: libc::c_long = 0;
 /// `enum bpf_cmd`.
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
+/// `enum bpf_cmd`.
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 /// `enum bpf_cmd`.
 const BPF_PROG_LOAD: libc::c_long = 5;
 /// `enum bpf_cmd`.
@@ -30,12 +32,16 @@ pub(crate) const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 /// `enum bpf_map_type`.
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
+/// `enum bpf_map_type`: AF_XDP sockets by number.
+const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 /// `bpf_map_lookup_elem` (`__BPF_FUNC_MAPPER`).
 pub(crate) const BPF_FUNC_MAP_LOOKUP_ELEM: i32 = 1;
 /// `bpf_ktime_get_ns` (`__BPF_FUNC_MAPPER`).
 pub(crate) const BPF_FUNC_KTIME_GET_NS: i32 = 5;
 /// `bpf_get_prandom_u32` (`__BPF_FUNC_MAPPER`).
 pub(crate) const BPF_FUNC_GET_PRANDOM_U32: i32 = 7;
+/// `bpf_redirect_map` (`__BPF_FUNC_MAPPER`).
+pub(crate) const BPF_FUNC_REDIRECT_MAP: i32 = 51;
 
 /// `union bpf_attr` for `BPF_PROG_LOAD`, as far as Linux 4.17 knew it: a shorter structure means zeros behind.
 #[repr(C)]
@@ -66,7 +72,7 @@ struct MapCreate {
     map_flags: u32,
 }
 
-/// `union bpf_attr` for `BPF_MAP_LOOKUP_ELEM`.
+/// `union bpf_attr` for `BPF_MAP_LOOKUP_ELEM` and `BPF_MAP_UPDATE_ELEM`.
 #[repr(C)]
 #[derive(Default)]
 struct MapElement {
@@ -175,6 +181,34 @@ pub(crate) fn array(entries: u32) -> io::Result<OwnedFd> {
     };
     // SAFETY: `attr` is laid out as the command demands and holds no pointer.
     unsafe { bpf(BPF_MAP_CREATE, &attr) }
+}
+
+/// An array of `entries` AF_XDP sockets, empty so far.
+pub(crate) fn socket_array(entries: u32) -> io::Result<OwnedFd> {
+    let attr = MapCreate {
+        map_type: BPF_MAP_TYPE_XSKMAP,
+        key_size: 4,
+        value_size: 4,
+        max_entries: entries,
+        ..MapCreate::default()
+    };
+    // SAFETY: `attr` is laid out as the command demands and holds no pointer.
+    unsafe { bpf(BPF_MAP_CREATE, &attr) }
+}
+
+/// Puts a socket into a [`socket_array`].
+pub(crate) fn set_socket(map: BorrowedFd<'_>, key: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let value = socket.as_raw_fd();
+    let attr = MapElement {
+        map_fd: map.as_raw_fd() as u32,
+        key: std::ptr::from_ref(&key) as u64,
+        value: std::ptr::from_ref(&value) as u64,
+        ..MapElement::default()
+    };
+    let size = size_of::<MapElement>() as libc::c_long;
+    // SAFETY: `attr` is laid out as the command demands; key and value are 4 bytes each and outlive the call.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_ELEM, &raw const attr, size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// The values of one entry of a [`per_core_array`]: `values` has room for all cores that there could be.

@@ -77,6 +77,9 @@ pub enum AttachError {
     /// The kernel is older than tcx, or was built without it.
     #[error("this kernel has no tcx hook (Linux 6.6 and later have)")]
     Unsupported,
+    /// The hook has one place, and somebody else's program is there.
+    #[error("another XDP program is attached to the interface: `ip link set dev NAME xdp off` takes it away")]
+    Occupied,
     /// The interface has gone.
     #[error("the interface does not exist any more")]
     NoInterface,

@@ -97,7 +97,7 @@ pub(crate) struct Origin {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// The interface (packet, tap) or the file's stem (pcap).
+    /// The interface (packet, xdp, tap) or the file's stem (pcap).
     pub name: Spanned<String>,
     /// How it is driven.
     #[serde(default)]
@@ -126,6 +126,8 @@ pub struct Device {
     pub mtu: Option<Spanned<u32>>,
     /// Knobs of the packet driver.
     pub packet: Option<PacketKnobs>,
+    /// Knobs of the xdp driver.
+    pub xdp: Option<XdpKnobs>,
     /// Knobs of the tap driver.
     pub tap: Option<TapKnobs>,
     /// Files of the pcap driver.
@@ -153,6 +155,8 @@ pub enum Driver {
     /// AF_PACKET with 64 KiB super-segments.
     #[default]
     Packet,
+    /// AF_XDP: small packets at high rates.
+    Xdp,
     /// A tap interface, made by the daemon.
     Tap,
     /// Packets from a file, packets to a file.
@@ -196,6 +200,16 @@ pub struct PacketKnobs {
     pub qdisc_bypass: Option<bool>,
     /// A flood of unwanted packets is held back at the interface while it lasts; default: yes.
     pub police_floods: Option<bool>,
+}
+
+/// `[device.xdp]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct XdpKnobs {
+    /// Packets in the receive ring of each queue.
+    pub ring_frames: Option<Spanned<u32>>,
+    /// The interface's driver puts packets into our memory itself, where it can; default: yes.
+    pub zero_copy: Option<bool>,
 }
 
 /// `[device.background]`.
@@ -496,6 +510,7 @@ impl Config {
             gateway6: None,
             mtu: None,
             packet: None,
+            xdp: None,
             tap: None,
             pcap: None,
             rate: None,

@@ -4,7 +4,7 @@ use scoutline_base::DeviceId;
 
 use crate::error::OpenError;
 use crate::partner::{Notice, Partner};
-use crate::{packet, pcap, tap, vlan};
+use crate::{packet, pcap, tap, vlan, xdp};
 
 /// Which device to open. (`memory` has two ends: [`crate::memory::wire`].)
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl DeviceConfig {
         match &self.driver {
             Driver::Packet(options) => options.offload,
             Driver::Tap(_) => true,
-            Driver::Pcap(_) => false,
+            Driver::Pcap(_) | Driver::Xdp(_) => false,
             Driver::Vlan(options) => options.by_kernel,
         }
     }
@@ -34,6 +34,8 @@ impl DeviceConfig {
 pub enum Driver {
     /// An ordinary interface.
     Packet(packet::Config),
+    /// An ordinary interface, for small packets.
+    Xdp(xdp::Config),
     /// A cable into Linux.
     Tap(tap::Config),
     /// Capture files.
@@ -52,6 +54,7 @@ pub fn open(config: &DeviceConfig) -> Result<(Box<dyn Partner>, Vec<Notice>), Op
     }
     match &config.driver {
         Driver::Packet(options) => packet::open(config.id, options).map(boxed),
+        Driver::Xdp(options) => xdp::open(config.id, options).map(boxed),
         Driver::Tap(options) => tap::open(config.id, options).map(boxed),
         Driver::Pcap(options) => pcap::open(config.id, options).map(boxed),
         Driver::Vlan(options) => Err(OpenError::NoParent { name: options.name.clone() }),

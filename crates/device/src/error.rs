@@ -50,6 +50,33 @@ pub enum OpenError {
         /// The capability that is missing.
         capability: &'static str,
     },
+    /// The kernel was built without AF_XDP.
+    #[error("{name}: this kernel has no AF_XDP (CONFIG_XDP_SOCKETS): use driver \"packet\"")]
+    NoXdp {
+        /// The interface.
+        name: String,
+    },
+    /// The kernel cannot give us packets in several parts.
+    #[error(
+        "{name}: its MTU of {mtu} is too large for AF_XDP on this kernel: `ip link set {name} mtu {most}`, or use driver \
+         \"packet\""
+    )]
+    LongFrames {
+        /// The interface.
+        name: String,
+        /// Its MTU.
+        mtu: u32,
+        /// The largest that would do.
+        most: u32,
+    },
+    /// The program that gives us the interface's packets cannot be there.
+    #[error("{name}: its packets cannot be taken by XDP: {source}; or use driver \"packet\"")]
+    Hook {
+        /// The interface.
+        name: String,
+        /// Why.
+        source: scoutline_bpf::AttachError,
+    },
     /// The interface is in use by another program.
     #[error("{name} is in use by another program: stop it or choose another name")]
     Busy {

@@ -1,4 +1,4 @@
-//! Partners at the edge of the machine: packet, tap, pcap, vlan, memory; and the machine's link with itself, local.
+//! Partners at the edge of the machine: packet, xdp, tap, pcap, vlan, memory; and the machine's link with itself, local.
 //!
 //! All system calls about packets are here; the crates inside know none. Each driver folder has the same files:
 //! `open` (options and opening), `receive`, `send`. What a device cannot do itself, [`software`] does.
@@ -6,6 +6,7 @@
 
 mod config;
 mod error;
+mod ethernet;
 mod link;
 pub mod local;
 pub mod memory;
@@ -18,6 +19,7 @@ mod sys;
 pub mod tap;
 pub mod vlan;
 mod vnet;
+pub mod xdp;
 
 pub use config::{DeviceConfig, Driver, open};
 pub use error::OpenError;

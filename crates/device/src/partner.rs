@@ -96,7 +96,7 @@ pub trait Partner {
 /// What a device is and can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// The driver: `packet`, `tap`, `memory`, `pcap`.
+    /// The driver: `packet`, `xdp`, `tap`, `memory`, `pcap`.
     pub kind: &'static str,
     /// Our link address on it.
     pub link_address: [u8; 6],

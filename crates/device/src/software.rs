@@ -83,13 +83,55 @@ pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> Result<(), Unsenda
     if field + 2 > frame.len() {
         return Err(Unsendable::Checksum);
     }
-    // RFC 768: zero means "no checksum", so a sum of zero is sent as its other form.
-    let checksum = match !fold(sum(&frame[start..])) {
-        0 => 0xffff,
-        checksum => checksum,
-    };
+    let checksum = checksum_of(sum(&frame[start..]));
     frame[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
     Ok(())
+}
+
+/// The checksum for such a sum. RFC 768: zero means "no checksum", so a sum of zero is sent as its other form.
+pub(crate) fn checksum_of(sum: u64) -> u16 {
+    match !fold(sum) {
+        0 => 0xffff,
+        checksum => checksum,
+    }
+}
+
+/// What the headers of a received TCP or UDP packet say about its checksum and cutting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Transport {
+    /// Its field holds the sum of the pseudo-header alone: a sender on this machine has left the rest to its device.
+    pub(crate) is_partial: bool,
+    /// Which cut would make such a packet.
+    pub(crate) kind: SegmentationKind,
+    /// Length of all headers.
+    pub(crate) headers: usize,
+}
+
+/// Reads the headers of a whole TCP or UDP packet that was received, without extension headers; `None`: it is another.
+pub(crate) fn transport(frame: &[u8]) -> Option<Transport> {
+    let mut ip = 14;
+    while matches!(read16(frame, ip - 2)?, 0x8100 | 0x88a8) {
+        ip += 4;
+    }
+    let v6 = *frame.get(ip)? >> 4 == 6;
+    let kind = match (v6, *frame.get(ip + if v6 { 6 } else { 9 })?) {
+        (false, 6) => SegmentationKind::Tcp4,
+        (true, 6) => SegmentationKind::Tcp6,
+        (_, 17) => SegmentationKind::Udp,
+        _ => return None,
+    };
+    let layout = Layout::of(frame, kind)?;
+    let transport = layout.transport;
+    let (field, protocol) = if kind == SegmentationKind::Udp { (6, 17) } else { (16, 6) };
+    let len = if v6 {
+        u64::from(read16(frame, ip + 4)?)
+    } else {
+        u64::from(read16(frame, ip + 2)?).checked_sub((transport - ip) as u64)?
+    };
+    let addresses = if v6 { ip + 8..ip + 40 } else { ip + 12..ip + 20 };
+    let pseudo = fold(sum(frame.get(addresses)?) + protocol + len);
+    let is_partial = read16(frame, transport + field)? == pseudo;
+    Some(Transport { is_partial, kind, headers: layout.payload })
 }
 
 /// Cuts a super-segment of TCP or UDP over IPv4 or IPv6 into packets with `size` bytes of payload each, checksums complete,
@@ -127,16 +169,21 @@ pub fn can_segment(frame: &[u8], segmentation: Segmentation) -> bool {
 }
 
 /// Where the headers of a super-segment stand, from the first byte of the frame.
-struct Layout {
+pub(crate) struct Layout {
     kind: SegmentationKind,
     v6: bool,
     ip: usize,
     transport: usize,
-    payload: usize,
+    /// Length of all headers.
+    pub(crate) payload: usize,
 }
 
+/// Longest headers that [`Layout::of`] understands: Ethernet, two tags, IPv4 and TCP with all options.
+pub(crate) const MAX_HEADERS: usize = 14 + 8 + 60 + 60;
+
 impl Layout {
-    fn of(frame: &[u8], kind: SegmentationKind) -> Option<Layout> {
+    /// Reads the headers at the start of a frame.
+    pub(crate) fn of(frame: &[u8], kind: SegmentationKind) -> Option<Layout> {
         let mut ip = 14;
         while matches!(read16(frame, ip - 2)?, 0x8100 | 0x88a8) {
             ip += 4;
@@ -170,51 +217,64 @@ impl Layout {
         })
     }
 
-    /// Makes the headers of packet number `index` true (as Linux's `inet_gso_segment` and `tcp_gso_segment` do).
+    /// Makes packet number `index` true, checksums included (as Linux's `inet_gso_segment` and `tcp_gso_segment` do).
     fn rewrite(&self, packet: &mut [u8], index: usize, size: usize, last: bool) {
+        let len = packet.len();
+        let (start, field) = self.rewrite_headers(packet, len, index, size, last);
+        // The field was just found inside the packet.
+        let _ = complete(packet, start, field);
+    }
+
+    /// The same for its headers alone, of a packet of `len` bytes; its transport checksum becomes partial: where summing
+    /// begins, and where the field stands from there.
+    pub(crate) fn rewrite_headers(
+        &self,
+        headers: &mut [u8],
+        len: usize,
+        index: usize,
+        size: usize,
+        last: bool,
+    ) -> (u16, u16) {
         let (ip, transport) = (self.ip, self.transport);
         if self.v6 {
-            let payload = (packet.len() - transport) as u16;
-            write16(packet, ip + 4, payload);
+            write16(headers, ip + 4, (len - transport) as u16);
         } else {
-            let total = (packet.len() - ip) as u16;
-            write16(packet, ip + 2, total);
-            let id = read16(packet, ip + 4).unwrap_or(0).wrapping_add(index as u16);
-            write16(packet, ip + 4, id);
-            write16(packet, ip + 10, 0);
-            let header_sum = !fold(sum(&packet[ip..transport]));
-            write16(packet, ip + 10, header_sum);
+            write16(headers, ip + 2, (len - ip) as u16);
+            let id = read16(headers, ip + 4).unwrap_or(0).wrapping_add(index as u16);
+            write16(headers, ip + 4, id);
+            write16(headers, ip + 10, 0);
+            let header_sum = !fold(sum(&headers[ip..transport]));
+            write16(headers, ip + 10, header_sum);
         }
 
-        let transport_len = (packet.len() - transport) as u64;
+        let transport_len = (len - transport) as u64;
         let field = match self.kind {
             SegmentationKind::Tcp4 | SegmentationKind::Tcp6 => {
                 const FIN_PSH: u8 = 0x09;
                 const CWR: u8 = 0x80;
                 let at = transport + 4;
                 let sequence =
-                    u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]]);
+                    u32::from_be_bytes([headers[at], headers[at + 1], headers[at + 2], headers[at + 3]]);
                 let sequence = sequence.wrapping_add((index * size) as u32);
-                packet[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
+                headers[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
                 if !last {
-                    packet[transport + 13] &= !FIN_PSH;
+                    headers[transport + 13] &= !FIN_PSH;
                 }
                 if index > 0 {
-                    packet[transport + 13] &= !CWR; // RFC 3168 §6.1.2: once per window
+                    headers[transport + 13] &= !CWR; // RFC 3168 §6.1.2: once per window
                 }
                 16
             }
             SegmentationKind::Udp => {
-                write16(packet, transport + 4, transport_len as u16);
+                write16(headers, transport + 4, transport_len as u16);
                 6
             }
         };
         let (protocol, addresses) =
-            if self.v6 { (packet[ip + 6], ip + 8..ip + 40) } else { (packet[ip + 9], ip + 12..ip + 20) };
-        let pseudo = fold(sum(&packet[addresses]) + u64::from(protocol) + transport_len);
-        write16(packet, transport + field, pseudo);
-        // The field was just found inside the packet.
-        let _ = complete(packet, transport as u16, field as u16);
+            if self.v6 { (headers[ip + 6], ip + 8..ip + 40) } else { (headers[ip + 9], ip + 12..ip + 20) };
+        let pseudo = fold(sum(&headers[addresses]) + u64::from(protocol) + transport_len);
+        write16(headers, transport + field, pseudo);
+        (transport as u16, field as u16)
     }
 }
 
@@ -229,7 +289,7 @@ fn write16(bytes: &mut [u8], at: usize, value: u16) {
 /// The sum of the 16-bit big-endian words of `bytes`, an odd last byte padded with zero (RFC 1071), unfolded.
 ///
 /// Words are taken four at a time in any order: ones' complement addition is associative (RFC 1071 §2).
-fn sum(bytes: &[u8]) -> u64 {
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (chunks, rest) = bytes.as_chunks::<8>();
     let mut total: u64 = 0;
     for chunk in chunks {
@@ -244,7 +304,7 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// Folds a sum to 16 bits.
-fn fold(mut sum: u64) -> u16 {
+pub(crate) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

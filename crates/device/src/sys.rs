@@ -11,6 +11,8 @@ use crate::error::OpenError;
 pub(crate) const ARPHRD_ETHER: u16 = 1;
 /// ETHTOOL_GDRVINFO (include/uapi/linux/ethtool.h).
 const ETHTOOL_GDRVINFO: u32 = 3;
+/// ETHTOOL_GCHANNELS (the same).
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// A network interface of the caller's network namespace, and a socket to ask about it.
 pub(crate) struct Interface {
@@ -135,6 +137,28 @@ impl Interface {
         request.ifr_ifru.ifru_data = std::ptr::from_mut(&mut info).cast();
         self.ioctl(libc::SIOCETHTOOL as _, &mut request, "read its driver").ok()?;
         Some(CStr::from_bytes_until_nul(&info.driver).ok()?.to_str().ok()?.to_owned())
+    }
+
+    /// How many receive queues it uses; 1 where its driver does not tell.
+    pub(crate) fn receive_queues(&self) -> u32 {
+        // struct ethtool_channels (include/uapi/linux/ethtool.h): the most of each kind, then how many are used.
+        #[repr(C)]
+        #[derive(Default)]
+        struct Channels {
+            command: u32,
+            most: [u32; 4],
+            receive: u32,
+            transmit: u32,
+            other: u32,
+            combined: u32,
+        }
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        let mut request = self.request();
+        request.ifr_ifru.ifru_data = std::ptr::from_mut(&mut channels).cast();
+        match self.ioctl(libc::SIOCETHTOOL as _, &mut request, "read its queues") {
+            Ok(()) => (channels.receive + channels.combined).max(1),
+            Err(_) => 1,
+        }
     }
 
     /// The addresses that Linux itself has on it.

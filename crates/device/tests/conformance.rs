@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::memory::{self, WhenFull, WireConfig};
-use scoutline_device::{Partner, packet, pcap, tap};
+use scoutline_device::{Partner, packet, pcap, tap, xdp};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::{Block, Span, Spans, StreamMemory};
 use support::{Namespace, veth};
@@ -37,6 +37,22 @@ fn packet_pair(offload: bool, frames: u32) -> Pair {
     };
     let (one, two) = (Box::new(open(&first, "left")), Box::new(open(&second, "right")));
     Pair { one, two, whole: offload, now: Time::ZERO, namespaces: vec![first, second] }
+}
+
+/// Both ends through AF_XDP; `mtu` makes frames of one or several chunks.
+fn xdp_pair(mtu: &str) -> Pair {
+    let (first, second) = veth();
+    for (namespace, interface) in [(&first, "left"), (&second, "right")] {
+        namespace.ip(&["link", "set", interface, "mtu", mtu]);
+    }
+    let open = |namespace: &Namespace, interface: &str| {
+        let config = xdp::Config { zero_copy: false, ..xdp::Config::new(interface) };
+        let (partner, notices) = namespace.enter(|| xdp::open(DeviceId(7), &config)).expect("opens");
+        assert!(notices.is_empty(), "{notices:?}");
+        partner
+    };
+    let (one, two) = (Box::new(open(&first, "left")), Box::new(open(&second, "right")));
+    Pair { one, two, whole: false, now: Time::ZERO, namespaces: vec![first, second] }
 }
 
 /// Linux's side of a tap, taken by a packet partner, and the tap.
@@ -330,6 +346,12 @@ fn packet_conforms() {
 #[test]
 fn packet_without_offload_conforms() {
     conforms(packet_pair(false, 64));
+}
+
+#[test]
+fn xdp_conforms() {
+    conforms(xdp_pair("1500"));
+    conforms(xdp_pair("9000"));
 }
 
 #[test]

@@ -47,3 +47,4 @@ mod syn_flood;
 mod trap;
 mod web;
 mod wishes;
+mod xdp;

@@ -1,6 +1,7 @@
 //! The kernel itself runs the program on packets that are made here (`BPF_PROG_TEST_RUN`).
 
-use super::{Exempt, Limits, Maps, XDP_DROP, XDP_PASS, count, load, program};
+use super::{Exempt, Limits, Maps, XDP_DROP, XDP_PASS, count, program};
+use crate::xdp;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
@@ -41,7 +42,8 @@ impl Bench {
             }
             made => made.unwrap(),
         };
-        let program = load(&program(&maps, exempt, limits)).expect("the verifier takes it");
+        let program =
+            xdp::load("scoutline_guard", &program(&maps, exempt, limits)).expect("the verifier takes it");
         Some(Bench { program, maps, started: Instant::now() })
     }
 

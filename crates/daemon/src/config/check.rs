@@ -121,14 +121,21 @@ fn check_vlan(device: &Device, devices: &[Device]) -> Checked {
         within("vlan_priority", priority, 0..=7)?;
     }
     let on = devices.iter().find(|other| other.name.get_ref() == parent.get_ref());
-    let Some(on) = on.filter(|on| on.vlan.is_none() && on.driver != Driver::Pcap) else {
+    let Some(on) = on.filter(|on| on.vlan.is_none() && matches!(on.driver, Driver::Packet | Driver::Tap))
+    else {
         let message = format!(
             "parent = \"{}\" must be the name of another [[device]] with driver \"packet\" or \"tap\" and without vlan",
             parent.get_ref()
         );
         return fault(parent, message);
     };
-    let own = [device.packet.is_some(), device.tap.is_some(), device.pcap.is_some(), device.mtu.is_some()];
+    let own = [
+        device.packet.is_some(),
+        device.xdp.is_some(),
+        device.tap.is_some(),
+        device.pcap.is_some(),
+        device.mtu.is_some(),
+    ];
     if device.driver != Driver::Packet || own.contains(&true) {
         let message =
             format!("`{name}` is driven by `{}`; take out driver, its table and mtu", on.name.get_ref());
@@ -187,13 +194,14 @@ fn check_device(device: &Device, is_parent: bool) -> Checked {
     if let Some(rate) = &device.rate {
         within("rate", rate, RATES)?;
     }
-    if device.driver == Driver::Packet && device.mtu.is_some() {
+    if matches!(device.driver, Driver::Packet | Driver::Xdp) && device.mtu.is_some() {
         let message =
             format!("an ordinary interface has its own mtu; set it with `ip link set {name} mtu N` instead");
         return fault(&device.name, message);
     }
     let tables = [
         (device.packet.is_some(), Driver::Packet, "packet"),
+        (device.xdp.is_some(), Driver::Xdp, "xdp"),
         (device.tap.is_some(), Driver::Tap, "tap"),
         (device.pcap.is_some(), Driver::Pcap, "pcap"),
     ];
@@ -205,6 +213,9 @@ fn check_device(device: &Device, is_parent: bool) -> Checked {
     }
     if let Some(frames) = device.packet.as_ref().and_then(|knobs| knobs.ring_frames.as_ref()) {
         within("ring_frames", frames, 8..=16_384)?;
+    }
+    if let Some(frames) = device.xdp.as_ref().and_then(|knobs| knobs.ring_frames.as_ref()) {
+        within("ring_frames", frames, 64..=65_536)?;
     }
     let has_file = device.pcap.as_ref().is_some_and(|files| files.input.is_some() || files.output.is_some());
     if device.driver == Driver::Pcap && !has_file {

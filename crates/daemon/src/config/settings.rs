@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
-use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap, vlan};
+use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap, vlan, xdp};
 use scoutline_engine::{
     Asks, ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward, Host6Config,
     PermissionSettings,
@@ -122,6 +122,7 @@ impl Config {
         let mtu = device.mtu.as_ref().map(|mtu| *mtu.get_ref());
         match device.driver {
             Driver::Packet => OpenDriver::Packet(self.packet(device)),
+            Driver::Xdp => OpenDriver::Xdp(self.xdp(device)),
             Driver::Tap => {
                 let mut options = tap::Config::new(name);
                 options.mtu = mtu;
@@ -145,10 +146,7 @@ impl Config {
     fn packet(&self, device: &Device) -> packet::Config {
         let mut options = packet::Config::new(device.name.get_ref().clone());
         options.address = device.networks().first().map(|network| network.address);
-        let on_it =
-            |other: &&Device| other.parent.as_ref().map(Spanned::get_ref) == Some(device.name.get_ref());
-        let mut here = self.device.iter().filter(on_it).chain([device]);
-        options.groups = here.any(|one| one.ip6_mode() != Ip6Mode::Off);
+        options.groups = self.wants_groups(device);
         options.addresses6 = device.address6.iter().map(|network| network.get_ref().address).collect();
         options.dedicated = device.mode == DeviceMode::Dedicated;
         if let Some(knobs) = &device.packet {
@@ -161,6 +159,27 @@ impl Config {
         // Only a pinned engine gives its core to others.
         options.bell = self.engine.cpu.is_some();
         options
+    }
+
+    fn xdp(&self, device: &Device) -> xdp::Config {
+        let mut options = xdp::Config::new(device.name.get_ref().clone());
+        options.address = device.networks().first().map(|network| network.address);
+        options.addresses6 = device.address6.iter().map(|network| network.get_ref().address).collect();
+        options.groups = self.wants_groups(device);
+        if let Some(knobs) = &device.xdp {
+            options.zero_copy = knobs.zero_copy.unwrap_or(options.zero_copy);
+            options.ring_frames =
+                knobs.ring_frames.as_ref().map_or(options.ring_frames, |frames| *frames.get_ref());
+        }
+        options
+    }
+
+    /// Whether a device, or a network on it, speaks IPv6, which lives on frames to groups.
+    fn wants_groups(&self, device: &Device) -> bool {
+        let on_it =
+            |other: &&Device| other.parent.as_ref().map(Spanned::get_ref) == Some(device.name.get_ref());
+        let mut here = self.device.iter().filter(on_it).chain([device]);
+        here.any(|one| one.ip6_mode() != Ip6Mode::Off)
     }
 
     /// What a network on another device is.

@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::error::OpenError;
-use crate::packet::open::{bind, raw_socket};
+use crate::ethernet::{bind, raw_socket};
 use crate::sys::{self, Interface};
 
 /// Packets that ring: from a network, and to certain ports where that is said.

@@ -1,17 +1,16 @@
 //! Opening a `packet` partner: checks first, each with its remedy, then sockets, ring and the drop for Linux.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use scoutline_base::DeviceId;
 use scoutline_bpf::IngressDrop;
 
 use crate::error::OpenError;
+use crate::ethernet;
 use crate::link::SegmentLimit;
 use crate::packet::{PacketPartner, bell, police, receive, send};
 use crate::partner::{DeviceCounters, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
-use crate::sys::{self, Interface};
+use crate::sys::Interface;
 
 /// How to open an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,48 +59,15 @@ impl Config {
     }
 }
 
-/// Kernel drivers whose partial checksums come from a local sender or a hypervisor that vouches for them.
-const TRUSTED_DRIVERS: [&str; 12] = [
-    "veth",
-    "tun",
-    "virtio_net",
-    "loopback",
-    "bridge",
-    "dummy",
-    "macvlan",
-    "ipvlan",
-    "ifb",
-    "802.1Q VLAN Support",
-    "vmxnet3",
-    "xen_netfront",
-];
-
 /// Opens an interface.
 ///
 /// # Errors
 /// See [`OpenError`]; each names the remedy.
 pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>), OpenError> {
     let name = &config.interface;
-    let interface = Interface::find(name)?;
-    let (kind, link_address) = interface.link_address()?;
-    if kind != sys::ARPHRD_ETHER {
-        return Err(OpenError::NotEthernet { name: name.clone(), kind });
-    }
-    if !interface.is_up()? {
-        return Err(OpenError::Down { name: name.clone() });
-    }
-    let mut notices = Vec::new();
-    let ours = config.address.into_iter().map(IpAddr::V4);
-    let ours = ours.chain(config.addresses6.iter().copied().map(IpAddr::V6));
-    let theirs = interface.linux_addresses();
-    for address in ours.filter(|address| theirs.contains(address)) {
-        notices.push(Notice(format!(
-            "{name}: Linux has our address {address} too and may answer for it: remove it with \
-             `ip address del {address} dev {name}` or choose another"
-        )));
-    }
-    let driver = interface.driver();
-    let trusted = driver.as_deref().is_some_and(|driver| TRUSTED_DRIVERS.contains(&driver));
+    let (interface, link_address) = ethernet::find(name)?;
+    let mut notices = ethernet::clashes(&interface, config.address, &config.addresses6);
+    let trusted = ethernet::is_trusted(&interface);
     let facts = DeviceFacts {
         kind: "packet",
         link_address,
@@ -121,8 +87,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
     // First deaf, then with its ring, then bound: no packet meets a socket that is not ready.
     let receiver = receive::Receiver::open(&interface, config, trusted)?;
     if config.groups {
-        receive_groups(receiver.socket(), interface.index)
-            .map_err(|error| OpenError::system(name, "receive its multicast frames", error))?;
+        ethernet::receive_groups(receiver.socket(), &interface)?;
     }
     let ingress_drop = if config.dedicated {
         match IngressDrop::attach(interface.index) {
@@ -158,34 +123,4 @@ fn max_segment_len(interface: &Interface) -> u32 {
         Ok(Some(limit)) => limit.now.saturating_sub(1).clamp(MAX_SUPER_FRAME, MAX_LONG_FRAME),
         Ok(None) | Err(_) => MAX_SUPER_FRAME,
     }
-}
-
-/// Frames to all groups come until the socket is closed (packet(7)).
-fn receive_groups(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
-    let request = libc::packet_mreq {
-        mr_ifindex: ifindex as i32,
-        mr_type: libc::PACKET_MR_ALLMULTI as u16,
-        mr_alen: 0,
-        mr_address: [0; 8],
-    };
-    sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
-}
-
-/// An AF_PACKET socket that receives nothing until it is bound.
-pub(super) fn raw_socket(name: &str) -> Result<OwnedFd, OpenError> {
-    sys::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)
-        .map_err(|error| OpenError::system(name, "open a raw packet socket", error))
-}
-
-/// Binds a packet socket to an interface; it receives packets of `protocol` from then on (0: none).
-pub(super) fn bind(socket: &OwnedFd, ifindex: u32, protocol: u16) -> io::Result<()> {
-    // SAFETY: plain data for which zeros are valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = protocol.to_be();
-    address.sll_ifindex = ifindex as i32;
-    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: `address` is a `sockaddr_ll` of `len` bytes.
-    let status = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
-    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use scoutline_ring::{Block, BlockOwner};
 
 use crate::error::OpenError;
+use crate::ethernet::{bind, raw_socket};
 use crate::packet::long::MAX_HONEST_LEN;
-use crate::packet::open::{bind, raw_socket};
 use crate::sys;
 use crate::vnet::{VNET_LEN, VnetHeader};
 

@@ -11,8 +11,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use scoutline_path::Burst;
 
 use crate::error::OpenError;
+use crate::ethernet::{bind, raw_socket};
 use crate::packet::Config;
-use crate::packet::open::{bind, raw_socket};
 use crate::partner::DeviceCounters;
 use crate::software;
 use crate::sys::{self, Interface};

@@ -1,0 +1,247 @@
+//! Opening an `xdp` partner: checks first, each with its remedy, then memory, a socket for each queue, and the program
+//! that fills them.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
+
+use scoutline_base::{DeviceId, Time};
+use scoutline_bpf::{Mode, Steer};
+
+use crate::error::OpenError;
+use crate::ethernet;
+use crate::partner::{DeviceCounters, DeviceFacts, MAX_SUPER_FRAME, Notice, Offload};
+use crate::sys::{self, Interface};
+use crate::xdp::XdpPartner;
+use crate::xdp::receive::{Queue, Receiver};
+use crate::xdp::ring::{Consumer, Producer};
+use crate::xdp::send::{METADATA_LEN, Sender};
+use crate::xdp::socket::{self, Shares};
+use crate::xdp::umem::Umem;
+
+/// How to open an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Its name, in the caller's network namespace.
+    pub interface: String,
+    /// Our own address on it, to warn when Linux has it too.
+    pub address: Option<Ipv4Addr>,
+    /// The same for IPv6.
+    pub addresses6: Vec<Ipv6Addr>,
+    /// Frames to groups of stations come too, whichever the interface's hardware would keep: IPv6 lives on them.
+    pub groups: bool,
+    /// Packets that the receive ring of a queue holds; rounded up to a power of two. There are twice as many chunks of
+    /// 2 KiB (4 KiB with a large MTU).
+    pub ring_frames: u32,
+    /// The driver puts packets into our memory itself, where it can.
+    pub zero_copy: bool,
+}
+
+impl Config {
+    /// The defaults for an interface.
+    pub fn new(interface: impl Into<String>) -> Config {
+        Config {
+            interface: interface.into(),
+            address: None,
+            addresses6: Vec::new(),
+            groups: false,
+            ring_frames: 2048,
+            zero_copy: true,
+        }
+    }
+}
+
+/// Packets that may be on their way out. The kernel's copies of them, 4 KiB each, are what [`SEND_BUFFER_LEN`] allows.
+const SEND_FRAMES: u32 = 1024;
+const SEND_BUFFER_LEN: libc::c_int = 8 << 20;
+/// XDP_PACKET_HEADROOM (include/uapi/linux/bpf.h): the kernel keeps it free in front of what it receives.
+const HEADROOM: u32 = 256;
+/// The shortest chunk that the kernel takes, and the longest: a page.
+const SHORT_CHUNK: u32 = 2048;
+const LONG_CHUNK: u32 = 4096;
+/// Ethernet header and a tag.
+const LINK_LEN: u32 = 18;
+
+/// How a socket is bound.
+#[derive(Clone, Copy)]
+struct Binding {
+    zero_copy: bool,
+    /// Packets may be in several chunks.
+    long: bool,
+}
+
+/// Opens an interface.
+///
+/// # Errors
+/// See [`OpenError`]; each names the remedy.
+pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), OpenError> {
+    let name = &config.interface;
+    let (interface, link_address) = ethernet::find(name)?;
+    let mut notices = ethernet::clashes(&interface, config.address, &config.addresses6);
+    let trusted = ethernet::is_trusted(&interface);
+    let mtu = interface.mtu()?;
+    let ring = config.ring_frames.clamp(64, 1 << 16).next_power_of_two();
+    let queues = interface.receive_queues();
+    let chunk = if mtu + LINK_LEN + HEADROOM <= SHORT_CHUNK { SHORT_CHUNK } else { LONG_CHUNK };
+    let umem = Rc::new(Umem::new(name, chunk, 2 * ring * queues, SEND_FRAMES)?);
+    let opened = open_sockets(&interface, &umem, queues, ring, config.zero_copy)?;
+    if !opened.binding.long && mtu + LINK_LEN + HEADROOM > chunk {
+        return Err(OpenError::LongFrames { name: name.clone(), mtu, most: chunk - HEADROOM - LINK_LEN });
+    }
+    let hook = |source| OpenError::Hook { name: name.clone(), source };
+    let steer = Steer::attach(interface.index, queues).map_err(hook)?;
+    let metadata = opened.metadata && !opened.binding.zero_copy;
+    notices.extend(shortfalls(name, opened.binding, steer.mode(), config.zero_copy));
+    let sender = Sender::new(Rc::clone(&umem), opened.transmit, opened.completion, metadata, mtu);
+    // Filled before the first packet may come.
+    let receiver = Receiver::new(umem, opened.queues, trusted, mtu);
+    for (queue, socket) in receiver.sockets().enumerate() {
+        steer
+            .connect(queue as u32, socket)
+            .map_err(|error| OpenError::system(name, "give its packets to an AF_XDP socket", error))?;
+    }
+    let groups = if config.groups {
+        let socket = ethernet::raw_socket(name)?;
+        ethernet::receive_groups(&socket, &interface)?;
+        Some(socket)
+    } else {
+        None
+    };
+    let facts = DeviceFacts {
+        kind: "xdp",
+        link_address,
+        mtu,
+        offload: Offload { checksum: metadata, segmentation: false, max_segment_len: MAX_SUPER_FRAME },
+        trusted_checksums: trusted,
+        index: interface.index,
+    };
+    let all_queues = if queues > 1 { Some(watch_all(name, &receiver)?) } else { None };
+    let partner = XdpPartner {
+        interface,
+        device: id,
+        facts,
+        receiver,
+        sender,
+        counters: DeviceCounters::default(),
+        asked: Time::ZERO,
+        all_queues,
+        _groups: groups,
+        _steer: steer,
+    };
+    Ok((partner, notices))
+}
+
+/// What could be better, and what it costs.
+fn shortfalls(name: &str, binding: Binding, mode: Mode, zero_copy: bool) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    if mode == Mode::Generic {
+        notices.push(Notice(format!(
+            "{name}: its driver has no XDP, so packets take the kernel's longer way first: driver \"packet\" is faster \
+             here"
+        )));
+    } else if zero_copy && !binding.zero_copy {
+        notices.push(Notice(format!(
+            "{name}: its driver cannot put packets into our memory (no zero-copy), so the kernel copies each"
+        )));
+    }
+    notices
+}
+
+/// The sockets of an interface, bound, and the rings to send by.
+struct Opened {
+    queues: Vec<Queue>,
+    transmit: Producer<libc::xdp_desc>,
+    completion: Consumer<u64>,
+    /// The kernel takes requests to complete checksums.
+    metadata: bool,
+    binding: Binding,
+}
+
+fn open_sockets(
+    interface: &Interface,
+    umem: &Umem,
+    queues: u32,
+    ring: u32,
+    zero_copy: bool,
+) -> Result<Opened, OpenError> {
+    let name = &interface.name;
+    let system = |action| move |error| OpenError::system(name, action, error);
+    let first = socket::open(name)?;
+    let register =
+        |metadata| sys::set_option(&first, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration(metadata));
+    let metadata = match register(METADATA_LEN) {
+        Ok(()) => true,
+        // Before Linux 6.8.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            register(0).map_err(system("register memory for its packets"))?;
+            false
+        }
+        Err(error) => return Err(system("register memory for its packets (`ulimit -l`)")(error)),
+    };
+    let make = system("make an AF_XDP ring");
+    let fill = socket::fill_ring(&first, ring).map_err(make)?;
+    let completion = socket::completion_ring(&first, SEND_FRAMES).map_err(make)?;
+    let receive = socket::receive_ring(&first, ring).map_err(make)?;
+    let transmit = socket::transmit_ring(&first, SEND_FRAMES).map_err(make)?;
+    // Without the privilege to exceed the system's limit, take what there is.
+    if sys::set_option(&first, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_LEN).is_err() {
+        let _ = sys::set_option(&first, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER_LEN);
+    }
+    let binding = bind_first(&first, interface.index, zero_copy)
+        .map_err(system("bind a raw AF_XDP socket to its first queue"))?;
+    let mut all = vec![Queue { socket: first, fill, ring: receive }];
+    for queue in 1..queues {
+        let socket = socket::open(name)?;
+        let fill = socket::fill_ring(&socket, ring).map_err(make)?;
+        // It sends nothing, but the kernel wants the ring.
+        let unused = socket::completion_ring(&socket, 1).map_err(make)?;
+        drop(unused);
+        let receive = socket::receive_ring(&socket, ring).map_err(make)?;
+        socket::bind(&socket, interface.index, queue, Shares::Memory(&all[0].socket))
+            .map_err(system("bind a raw AF_XDP socket to one of its queues"))?;
+        all.push(Queue { socket, fill, ring: receive });
+    }
+    Ok(Opened { queues: all, transmit, completion, metadata, binding })
+}
+
+/// Binds the first socket in the best mode that the driver and the kernel have.
+fn bind_first(socket: &OwnedFd, ifindex: u32, zero_copy: bool) -> io::Result<Binding> {
+    let modes = [(true, true), (true, false), (false, true), (false, false)];
+    let mut last = None;
+    for (zero_copy, long) in modes.into_iter().filter(|(zero, _)| zero_copy || !zero) {
+        let flags = libc::XDP_USE_NEED_WAKEUP
+            | if zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY }
+            | if long { libc::XDP_USE_SG } else { 0 };
+        match socket::bind(socket, ifindex, 0, Shares::Nothing(flags)) {
+            Ok(()) => return Ok(Binding { zero_copy, long }),
+            Err(error) => match error.raw_os_error() {
+                // The driver has no zero-copy, or not for long packets; the kernel is older than XDP_USE_SG (6.6).
+                Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPROTONOSUPPORT) => last = Some(error),
+                _ => return Err(error),
+            },
+        }
+    }
+    Err(last.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
+}
+
+/// One descriptor for all queues.
+fn watch_all(name: &str, receiver: &Receiver) -> Result<OwnedFd, OpenError> {
+    let system = |error| OpenError::system(name, "watch its queues", error);
+    // SAFETY: no pointers; the result is checked.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if fd < 0 {
+        return Err(system(io::Error::last_os_error()));
+    }
+    // SAFETY: just made, owned by nobody else.
+    let all = unsafe { OwnedFd::from_raw_fd(fd) };
+    for socket in receiver.sockets() {
+        let fd = socket.as_fd().as_raw_fd();
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: the structure outlives the call.
+        if unsafe { libc::epoll_ctl(all.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) } < 0 {
+            return Err(system(io::Error::last_os_error()));
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,224 @@
+//! Receiving: whole packets are lent in the chunk that the kernel has put them into, long ones put together.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use scoutline_base::{DeviceId, Time};
+use scoutline_path::{Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
+use scoutline_ring::{Block, Pool};
+
+use crate::partner::DeviceCounters;
+use crate::software;
+use crate::xdp::ring::{Consumer, Producer};
+use crate::xdp::socket;
+use crate::xdp::umem::Umem;
+
+/// Packets up to this length are copied out when many chunks are lent.
+const SMALL_LEN: u32 = 2048;
+/// What a burst plus all path queues may hold then.
+const SMALL_LIMIT: u32 = 16_384;
+/// A packet in several chunks: 64 KiB with its link header and tags.
+const LARGE_LEN: u32 = 65_664;
+const LARGE_LIMIT: u32 = 512;
+/// Chunks that one packet can be in: MAX_SKB_FRAGS and its linear part.
+const MAX_PARTS: u32 = 18;
+/// Ethernet header and a tag.
+const LINK_LEN: u32 = 18;
+
+/// One receive queue of the interface.
+pub(super) struct Queue {
+    pub(super) socket: OwnedFd,
+    pub(super) fill: Producer<u64>,
+    pub(super) ring: Consumer<libc::xdp_desc>,
+}
+
+/// The receiving half.
+pub(super) struct Receiver {
+    umem: Rc<Umem>,
+    queues: Vec<Queue>,
+    /// The queue that is looked at first.
+    first: usize,
+    small: Pool,
+    large: Pool,
+    trusted: bool,
+    /// Largest network-layer packet: what is longer was put together on its way.
+    mtu: u32,
+}
+
+impl Receiver {
+    pub(super) fn new(umem: Rc<Umem>, queues: Vec<Queue>, trusted: bool, mtu: u32) -> Receiver {
+        let (small, large) = (Pool::new(SMALL_LEN, SMALL_LIMIT), Pool::new(LARGE_LEN, LARGE_LIMIT));
+        let mut receiver = Receiver { umem, queues, first: 0, small, large, trusted, mtu };
+        receiver.refill();
+        receiver
+    }
+
+    /// The sockets of the queues, in order.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.socket.as_fd())
+    }
+
+    /// That of the first queue, by which we send too.
+    pub(super) fn first_socket(&self) -> &OwnedFd {
+        &self.queues[0].socket
+    }
+
+    #[inline]
+    pub(super) fn has_input(&self) -> bool {
+        self.queues.iter().any(|queue| queue.ring.is_ready())
+    }
+
+    /// True when so many chunks are lent that packets are copied, or few buffers are left to copy to.
+    pub(super) fn pressed(&self) -> bool {
+        let few = |pool: &Pool, limit: u32| pool.in_use() >= (limit - limit / 8) as usize;
+        !self.umem.may_lend() || few(&self.small, SMALL_LIMIT) || few(&self.large, LARGE_LIMIT)
+    }
+
+    pub(super) fn pull(
+        &mut self,
+        burst: &mut Burst,
+        limit: usize,
+        now: Time,
+        device: DeviceId,
+        counters: &mut DeviceCounters,
+    ) -> usize {
+        let before = burst.len();
+        // Each queue comes first in turn, or a full one would keep the others waiting.
+        self.first = (self.first + 1) % self.queues.len();
+        for turn in 0..self.queues.len() {
+            let queue = (self.first + turn) % self.queues.len();
+            while burst.len() - before < limit {
+                let Some(taken) = self.next(queue) else { break };
+                let Some(Taken { block, len, copied }) = taken else {
+                    counters.rx_malformed += 1;
+                    continue;
+                };
+                let Some((checksum, segmentation)) = self.facts_of(&block[..len as usize]) else {
+                    counters.rx_malformed += 1;
+                    continue;
+                };
+                counters.rx_relief_copies += u64::from(copied);
+                let facts = Facts { device, arrival: now, checksum, segmentation, ..Facts::default() };
+                counters.rx_packets += 1;
+                counters.rx_bytes += u64::from(len);
+                burst.push(Message::received(block, 0..len, facts));
+            }
+            self.queues[queue].ring.release();
+        }
+        self.refill();
+        burst.len() - before
+    }
+
+    /// The next packet of a queue; outer `None`: there is none, or no buffer for it; inner: it is none that can be taken.
+    #[inline]
+    fn next(&mut self, queue: usize) -> Option<Option<Taken>> {
+        let ring = &mut self.queues[queue].ring;
+        let first = ring.peek(0)?;
+        if first.options & libc::XDP_PKT_CONTD != 0 {
+            return self.put_together(queue);
+        }
+        let Some(bytes) = self.umem.received(&first) else {
+            ring.take(1);
+            return Some(None);
+        };
+        if bytes.len() < 14 {
+            ring.take(1);
+            self.umem.give_back(self.umem.chunk(first.addr));
+            return Some(None);
+        }
+        if self.umem.may_lend() {
+            ring.take(1);
+            return Some(Some(Taken { block: self.umem.lend(&first), len: first.len, copied: false }));
+        }
+        let mut copy = if first.len <= SMALL_LEN { self.small.take()? } else { self.large.take()? };
+        copy[..bytes.len()].copy_from_slice(bytes);
+        ring.take(1);
+        self.umem.give_back(self.umem.chunk(first.addr));
+        Some(Some(Taken { block: copy, len: first.len, copied: true }))
+    }
+
+    /// The next packet, which is in several chunks.
+    #[cold]
+    fn put_together(&mut self, queue: usize) -> Option<Option<Taken>> {
+        let ring = &mut self.queues[queue].ring;
+        let mut count = 0;
+        while ring.peek(count)?.options & libc::XDP_PKT_CONTD != 0 {
+            count += 1;
+        }
+        count += 1;
+        let mut block = self.large.take()?;
+        let (mut len, mut whole) = (0, count <= MAX_PARTS);
+        for _ in 0..count {
+            let part = ring.peek(0)?;
+            ring.take(1);
+            let Some(bytes) = self.umem.received(&part) else {
+                whole = false;
+                continue;
+            };
+            match block.get_mut(len..len + bytes.len()) {
+                Some(to) => to.copy_from_slice(bytes),
+                None => whole = false,
+            }
+            len += bytes.len();
+            self.umem.give_back(self.umem.chunk(part.addr));
+        }
+        Some((whole && len >= 14).then_some(Taken { block, len: len as u32, copied: false }))
+    }
+
+    /// AF_XDP tells neither checksums nor cuts: they are seen in the packet itself. `None`: it cannot be taken.
+    #[inline]
+    fn facts_of(&self, frame: &[u8]) -> Option<(Checksum, Option<Segmentation>)> {
+        let long = frame.len() as u32 > self.mtu + LINK_LEN;
+        if !self.trusted && !long {
+            return Some((Checksum::Unverified, None));
+        }
+        let Some(transport) = software::transport(frame) else {
+            return (!long).then_some((Checksum::Unverified, None));
+        };
+        let vouched = transport.is_partial && self.trusted;
+        let checksum = if vouched { Checksum::Verified } else { Checksum::Unverified };
+        if !long {
+            return Some((checksum, None));
+        }
+        // Where one datagram ended and the next began is lost; of a stream nothing is.
+        let size = (self.mtu + 14).checked_sub(transport.headers as u32)? as u16;
+        let segmentation = Segmentation { kind: transport.kind, size, header_len: transport.headers as u16 };
+        (transport.kind != SegmentationKind::Udp).then_some((checksum, Some(segmentation)))
+    }
+
+    /// Gives free chunks to the kernel, as many as the fill rings take.
+    fn refill(&mut self) {
+        for queue in &mut self.queues {
+            let mut put = 0;
+            for _ in 0..queue.fill.room() {
+                let Some(chunk) = self.umem.take() else { break };
+                queue.fill.put(self.umem.address(chunk));
+                put += 1;
+            }
+            if put > 0 {
+                queue.fill.publish();
+            }
+            if queue.fill.needs_wakeup() {
+                socket::kick_fill(&queue.socket);
+            }
+        }
+    }
+
+    /// Packets that the kernel dropped because there was no chunk or the ring was full.
+    pub(super) fn drops(&self) -> u64 {
+        let drops = |queue: &Queue| {
+            let statistics = socket::statistics(&queue.socket);
+            statistics.map_or(0, |statistics| statistics.rx_dropped + statistics.rx_ring_full)
+        };
+        self.queues.iter().map(drops).sum()
+    }
+}
+
+/// A packet that was taken off a ring.
+struct Taken {
+    block: Block,
+    /// The block may be longer.
+    len: u32,
+    /// Out of a chunk, to give that back.
+    copied: bool,
+}

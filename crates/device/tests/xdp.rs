@@ -1,0 +1,217 @@
+//! What only `xdp` does: chunks that are lent and come back, frames in several of them, several queues, Linux as the
+//! peer, and what is left when it goes.
+
+#![allow(unsafe_code)] // setns for the tests
+
+mod support;
+
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use scoutline_base::{DeviceId, Time};
+use scoutline_device::{DeviceError, OpenError, Partner, packet, xdp};
+use scoutline_path::{Burst, Checksum, Facts, Message};
+use scoutline_ring::Block;
+use support::{Namespace, veth};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn config(name: &str) -> xdp::Config {
+    // A veth has no zero-copy, and says so when asked for it.
+    xdp::Config { zero_copy: false, ..xdp::Config::new(name) }
+}
+
+fn open(namespace: &Namespace, config: &xdp::Config) -> xdp::XdpPartner {
+    let (partner, notices) = namespace.enter(|| xdp::open(DeviceId(1), config)).expect("opens");
+    assert!(notices.is_empty(), "{notices:?}");
+    partner
+}
+
+/// Two hosts, `left` driven by `packet`, for it counts nothing and cuts nothing, and `right` by `xdp`.
+fn pair(mtu: u32, config: &xdp::Config) -> (Namespace, Namespace, packet::PacketPartner, xdp::XdpPartner) {
+    let (first, second) = veth();
+    for (namespace, interface) in [(&first, "left"), (&second, "right")] {
+        namespace.ip(&["link", "set", interface, "mtu", &mtu.to_string()]);
+    }
+    let two = open(&second, config);
+    let (one, _) = first
+        .enter(|| {
+            packet::open(DeviceId(1), &packet::Config { ring_frames: 60, ..packet::Config::new("left") })
+        })
+        .expect("opens");
+    (first, second, one, two)
+}
+
+fn frame(len: usize, fill: u8) -> Message {
+    let mut bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+    bytes.extend((bytes.len()..len).map(|at| (at / 3) as u8 ^ fill));
+    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into()), 0..len as u32, facts)
+}
+
+fn send(partner: &mut impl Partner, message: Message) {
+    assert_eq!(partner.push(&mut vec![message]).expect("pushes"), 1);
+}
+
+fn pull(partner: &mut impl Partner, count: usize) -> Burst {
+    let mut burst = Burst::new();
+    let start = Instant::now();
+    while burst.len() < count {
+        partner.pull(&mut burst, count, Time::ZERO).expect("pulls");
+        assert!(start.elapsed() < SOON, "{} of {count}: {:?}", burst.len(), partner.counters());
+    }
+    burst
+}
+
+/// What `ip link` says of the interface.
+fn link(namespace: &Namespace, interface: &str) -> String {
+    let output = Command::new("ip").args(["-n", &namespace.name, "-d", "link", "show", interface]).output();
+    String::from_utf8(output.expect("iproute2 is installed").stdout).expect("text")
+}
+
+/// Frames are held, more than the rings have places: nothing is lost, nothing changes under a holder, and everything
+/// returns.
+#[test]
+fn held_frames_never_stop_the_ring() {
+    for (mtu, len) in [(1500, 1200), (9000, 9000)] {
+        let (_first, _second, mut one, mut two) =
+            pair(mtu, &xdp::Config { ring_frames: 64, ..config("right") });
+        let mut held = Vec::new();
+        for round in 0..400u32 {
+            send(&mut one, frame(len, round as u8));
+            held.push((round as u8, pull(&mut two, 1).pop().expect("one")));
+        }
+        for (fill, message) in &held {
+            assert_eq!(message.bytes(), frame(len, *fill).bytes(), "held frame {fill} of {len} bytes");
+        }
+        let counters = two.counters();
+        assert_eq!((counters.rx_packets, counters.rx_ring_drops), (400, 0), "{counters:?}");
+        while !held.is_empty() {
+            held.swap_remove(held.len() / 2);
+        }
+        assert!(!two.pressed());
+        send(&mut one, frame(len, 3));
+        let last = pull(&mut two, 1);
+        // A block outlives its partner.
+        drop(two);
+        assert_eq!(last[0].bytes(), frame(len, 3).bytes());
+    }
+}
+
+/// A ring that nobody empties drops, counts, and works again.
+#[test]
+fn a_full_ring_drops_and_recovers() {
+    let (_first, _second, mut one, mut two) = pair(1500, &xdp::Config { ring_frames: 64, ..config("right") });
+    for _ in 0..200 {
+        send(&mut one, frame(100, 1));
+    }
+    let start = Instant::now();
+    while two.counters().rx_ring_drops < 200 - 64 {
+        assert!(start.elapsed() < SOON, "{:?}", two.counters());
+        std::thread::yield_now();
+    }
+    assert_eq!(pull(&mut two, 64).len(), 64);
+    assert_eq!(two.counters().rx_ring_drops, 200 - 64);
+    send(&mut one, frame(100, 2));
+    assert_eq!(pull(&mut two, 1)[0].bytes(), frame(100, 2).bytes());
+}
+
+/// Frames of every length near the borders of chunks, in both directions.
+#[test]
+fn long_frames_are_whole() {
+    let (_first, _second, mut one, mut two) = pair(9000, &config("right"));
+    for len in [60, 1514, 1984, 2048, 3839, 3840, 3841, 4032, 4033, 4096, 7680, 8064, 8065, 9014] {
+        send(&mut one, frame(len, 7));
+        assert_eq!(pull(&mut two, 1)[0].bytes(), frame(len, 7).bytes(), "{len} bytes received");
+        send(&mut two, frame(len, 9));
+        assert_eq!(pull(&mut one, 1)[0].bytes(), frame(len, 9).bytes(), "{len} bytes sent");
+    }
+    send(&mut two, frame(9100, 1));
+    assert_eq!(two.counters().tx_too_large, 1, "longer than the interface takes");
+}
+
+/// The kernel spreads flows over the queues, and all of them come; what is slept on is told by each.
+#[test]
+fn several_queues_are_one_device() {
+    let (first, second) = (Namespace::new(), Namespace::new());
+    let peer = second.name.clone();
+    let queues = ["numtxqueues", "4", "numrxqueues", "4"];
+    let ends = ["type", "veth", "peer", "name", "right"];
+    first.ip(&[&["link", "add", "left"], &queues[..], &ends, &queues, &["netns", &peer]].concat());
+    first.ip(&["link", "set", "left", "up"]);
+    second.ip(&["link", "set", "right", "up"]);
+    first.ip(&["addr", "add", "10.9.0.1/24", "dev", "left"]);
+    first.ip(&["neigh", "add", "10.9.0.2", "lladdr", "02:00:00:00:00:02", "dev", "left"]);
+    let mut two = open(&second, &config("right"));
+    let socket = first.enter(|| UdpSocket::bind("10.9.0.1:0")).expect("binds");
+    let mut got = Vec::new();
+    for port in 1000..1200u16 {
+        socket.send_to(&port.to_be_bytes(), ("10.9.0.2", port)).expect("sends");
+        got.extend(pull(&mut two, 1));
+    }
+    let mut ports: Vec<u16> =
+        got.iter().map(|message| u16::from_be_bytes(message.bytes()[36..38].try_into().unwrap())).collect();
+    ports.sort_unstable();
+    assert_eq!(ports, (1000..1200).collect::<Vec<_>>());
+    let vouched = got.iter().filter(|message| message.facts.checksum == Checksum::Verified).count();
+    assert_eq!(vouched, got.len(), "a veth's sender leaves checksums to its device");
+    assert!(!two.has_input());
+    socket.send_to(b"wake", ("10.9.0.2", 5)).expect("sends");
+    let mut poll = libc::pollfd { fd: two.poll_fd().expect("one"), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which outlives the call.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 5000) }, 1);
+}
+
+/// A queue that another has is told after a moment; when that has just gone, it is waited for.
+#[test]
+fn a_busy_interface_is_told_and_one_that_was_left_is_taken() {
+    let (_first, second) = veth();
+    let one = open(&second, &config("right"));
+    let error = second.enter(|| xdp::open(DeviceId(2), &config("right"))).map(|_| ()).expect_err("is in use");
+    assert!(matches!(error, OpenError::Busy { .. }), "{error}");
+    drop(one);
+    for _ in 0..5 {
+        drop(open(&second, &config("right")));
+    }
+    assert!(!link(&second, "right").contains("xdp"), "nothing is left: {}", link(&second, "right"));
+}
+
+/// While it is open Linux sees nothing; then it is as it was. With zero-copy asked for, a veth says that it has none.
+#[test]
+fn linux_is_kept_silent_and_gets_all_back() {
+    let (first, second) = veth();
+    first.ip(&["addr", "add", "10.9.0.1/24", "dev", "left"]);
+    second.ip(&["addr", "add", "10.9.0.2/24", "dev", "right"]);
+    let (mut partner, notices) =
+        first.enter(|| xdp::open(DeviceId(1), &xdp::Config::new("left"))).expect("opens");
+    assert!(notices[0].0.contains("no zero-copy"), "{notices:?}");
+    let left = partner.facts().link_address.map(|byte| format!("{byte:02x}")).join(":");
+    second.ip(&["neigh", "add", "10.9.0.1", "lladdr", &left, "dev", "right"]);
+    let socket = second.enter(|| UdpSocket::bind("10.9.0.2:0")).expect("binds");
+    socket.connect("10.9.0.1:9").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    socket.send(b"is anybody there?").unwrap();
+    assert_eq!(socket.recv(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert!(pull(&mut partner, 1)[0].bytes().ends_with(b"is anybody there?"));
+    drop(partner);
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    socket.send(b"and now?").unwrap();
+    assert_eq!(socket.recv(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+/// An interface that goes down is said to be, and comes back; one that goes for good is said to have gone.
+#[test]
+fn down_and_gone_are_told_apart() {
+    let (_first, second, mut one, mut two) = pair(1500, &config("right"));
+    second.ip(&["link", "set", "right", "down"]);
+    let later = |tick: u64| Time::from_millis(tick * 20);
+    assert!(matches!(two.pull(&mut Burst::new(), 8, later(1)), Err(DeviceError::Down { .. })));
+    assert!(matches!(two.push(&mut vec![frame(60, 1)]), Err(DeviceError::Down { .. })));
+    second.ip(&["link", "set", "right", "up"]);
+    send(&mut one, frame(60, 9));
+    assert_eq!(pull(&mut two, 1)[0].bytes(), frame(60, 9).bytes());
+    second.ip(&["link", "del", "right"]);
+    assert!(matches!(two.pull(&mut Burst::new(), 8, later(2)), Err(DeviceError::Gone { .. })));
+    assert!(matches!(two.push(&mut vec![frame(60, 1)]), Err(DeviceError::Gone { .. })));
+}
