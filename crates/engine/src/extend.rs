@@ -215,6 +215,13 @@ impl Extension {
         if reserved || priority == 0 || touched.priority() >= priority || touched.refusal.holds(now) {
             return;
         }
+        // What somebody else has given it since it lowered itself stays: with its next event it is taken as it is by then.
+        if touched.before.is_changed_by_others() {
+            if let Some(changed) = threads.remove(&thread) {
+                self.forget(undo.as_ref(), &changed);
+            }
+            return;
+        }
         let raised = raise_to(touched, shared, settings, priority);
         match raised {
             Ok(()) => {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddrV4, TcpStream, UdpSocket};
+use std::net::{SocketAddrV4, TcpStream};
 
 use scoutline_bench::process::Process;
 
@@ -160,38 +160,4 @@ fn without_a_daemon_threads_and_disk_are_lowered_all_the_same_and_it_says_so() {
     assert!(output.status.success(), "{err}");
     assert!(out.contains("idle") && out.contains("SCHED_IDLE"), "{out}");
     assert!(err.contains("its sockets are the kernel's") && err.contains("no daemon at"), "{err}");
-}
-
-/// While foreground is active, background waits in the queue of its path. Once that holds all that the engine may hold, each
-/// foreground packet takes the place of such a one; none of the foreground is lost.
-#[test]
-fn background_that_waits_makes_room_for_foreground() {
-    let mut fixture = Fixture::without_daemon(Arm::Paths);
-    fixture.start_daemon_with(
-        "[device.background]\npreemption_us = 500000\n\
-         [engine]\nqueue_packets = 65536\nmax_buffer_memory = \"2MiB\"\n\
-         [[class]]\nname = \"backup\"\nidle = true\nlocal_port = [7001]\n",
-    );
-    let mut program = fixture.start("python3", &[&script("two_ports.py"), "7000", "7001"]);
-    wait_for_line(&mut program, "ready");
-    let to = |port: u16| {
-        let own = fixture.peer_address();
-        let socket = fixture.testbed().client().enter(|| UdpSocket::bind((own, 0)));
-        let socket = socket.unwrap().unwrap();
-        socket.connect((fixture.address(), port)).unwrap();
-        socket
-    };
-    let (foreground, background) = (to(7000), to(7001));
-    let displaced = || fixture.ask("stat")["devices"]["eth0"]["displaced"].as_u64().unwrap();
-    let mut sent = 0;
-    wait_until("background is displaced", SOON, || {
-        foreground.send(&[1; 100]).unwrap();
-        sent += 1;
-        for _ in 0..64 {
-            background.send(&[2; 1400]).unwrap();
-        }
-        displaced() > 0
-    });
-    foreground.send(b"end").unwrap();
-    assert_eq!(wait_for_line(&mut program, "taken"), format!("taken {sent}"));
 }
