@@ -15,4 +15,4 @@ pub mod served;
 pub use region::{MapError, Region, Span2};
 
 /// Version of layout and messages; daemon and shim must agree exactly.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
