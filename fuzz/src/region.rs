@@ -167,7 +167,7 @@ impl World {
             let slots = [ours, theirs];
             let writer = Socket::at(&regions[from], slots[from]);
             assert_eq!(writer.state() & slot_state::FAILED, 0, "the honest connection failed");
-            assert_eq!(writer.put(b"as if nothing had happened", false), 26);
+            assert_eq!(writer.put(b"as if nothing had happened", None), 26);
             writer.tell();
             self.pass(Duration::from_secs(3));
             let read = Socket::at(&regions[to], slots[to]).take(100, false);

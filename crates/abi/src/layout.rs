@@ -26,6 +26,9 @@ pub const PROCESS_COUNT: usize = 512;
 pub const SET_COUNT: usize = 1_024;
 /// Calls in flight per region.
 pub const CALL_COUNT: usize = 256;
+/// In [`Slot::held_from`]: calls say that more follows (MSG_MORE), not the socket (TCP_CORK). It binds until the peer
+/// acknowledges something, as in Linux.
+pub const HELD_BY_CALL: u64 = 1 << 63;
 /// Addresses served, at most.
 pub const SERVED_COUNT: usize = 64;
 /// Bytes of arena: address space only; pages exist once touched.
@@ -468,8 +471,9 @@ pub struct Slot {
     /// TCP_KEEPIDLE in seconds; then TCP_KEEPINTVL in seconds << 16 | TCP_KEEPCNT. 0: not set. The shim's own: the
     /// engine hears of them by `OPTION`.
     pub keep_alive_times: [AtomicU32; 2],
-    /// From where on in the outgoing stream the program holds back what fills no segment (TCP_CORK, MSG_MORE), plus one; 0:
-    /// nowhere. Set before what is held back is written, cleared after what follows it.
+    /// From where on in the outgoing stream the program holds back what fills no segment (TCP_CORK), plus one; 0: nowhere.
+    /// With [`HELD_BY_CALL`] where only calls have said so (MSG_MORE). Set before what is held back is written, cleared
+    /// after what follows it.
     pub held_from: AtomicU64,
 
     // Line 2: ports (engine), timeouts (shim).

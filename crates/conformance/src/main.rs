@@ -60,7 +60,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let manner = if arguments.foreign { Manner::Foreign } else { Manner::Strict };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = arguments.jobs.unwrap_or(if arguments.kernel { 8 } else { cores });
-    let choice = Choice { arm, how: How { manner, seed: arguments.seed, trace: arguments.trace } };
+    let choice =
+        Choice { arm, how: How { manner, seed: arguments.seed, trace: arguments.trace }, differs: false };
     let tell = |verdict: &Verdict| tell(verdict, arguments.json, arguments.verbose);
     let verdicts = run_all(&paths, &root, choice, jobs, &tell);
     let count = |what: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| what(verdict)).count();

@@ -206,6 +206,9 @@ pub struct Setting {
     pub sysctls: Vec<String>,
     /// The kernel knows the gateway's link address beforehand.
     pub static_neighbour: bool,
+    /// Kernel only: a machine that is late makes for patience. Not where a difference of times is what is expected: a
+    /// delayed acknowledgment must not pass for one at once.
+    pub allows_for_load: bool,
     /// What everything random follows from.
     pub seed: u64,
 }
@@ -222,6 +225,7 @@ impl Default for Setting {
             send_buffer: 256 << 10,
             sysctls: Vec::new(),
             static_neighbour: true,
+            allows_for_load: true,
             seed: 1,
         }
     }

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::run::{Failure, How, run, setting};
 use crate::script::{Script, load};
+use crate::stack::Setting;
 use crate::stack::kernel::Kernel;
 use crate::stack::ours::Ours;
 
@@ -123,6 +124,8 @@ pub struct Choice {
     pub arm: Arm,
     /// And how.
     pub how: How,
+    /// It is known to do otherwise there: a late machine is no excuse for what comes late.
+    pub differs: bool,
 }
 
 /// Runs one script.
@@ -136,7 +139,8 @@ pub fn run_one(path: &Path, root: &Path, choice: Choice) -> Outcome {
 
 /// Runs a script that was read.
 pub fn run_script(script: &Script, choice: Choice) -> Outcome {
-    let setting = setting(script, choice.how);
+    let allows_for_load = !choice.differs;
+    let setting = Setting { allows_for_load, ..setting(script, choice.how) };
     let result = match choice.arm {
         Arm::Ours => {
             let run = || run(script, &mut Ours::new(&setting), choice.how);
@@ -177,8 +181,8 @@ pub fn run_all(
             scope.spawn(|| {
                 while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let name = path.strip_prefix(root).unwrap_or(path).display().to_string();
-                    let outcome = run_one(path, root, choice);
                     let known = known.get(&name).cloned();
+                    let outcome = run_one(path, root, Choice { differs: known.is_some(), ..choice });
                     let verdict = Verdict { script: name, arm: choice.arm, outcome, known };
                     done(&verdict);
                     verdicts.lock().unwrap_or_else(PoisonError::into_inner).push(verdict);

@@ -41,7 +41,7 @@ fn every_script_passes_or_is_listed() {
     let paths = all();
     assert!(paths.len() >= 250, "{} scripts", paths.len());
     for seed in 1..=8 {
-        let choice = Choice { arm: Arm::Ours, how: how(seed) };
+        let choice = Choice { arm: Arm::Ours, how: how(seed), differs: false };
         let wrong = unexpected(&run_all(&paths, &root(), choice, cores(), &|_| {}));
         assert!(wrong.is_empty(), "seed {seed}:\n{wrong}");
     }
@@ -69,7 +69,7 @@ fn scripts_cite_and_lists_are_true() {
 #[test]
 fn scripts_can_fail() {
     let listed = known(Arm::Ours, &root()).unwrap();
-    let choice = Choice { arm: Arm::Ours, how: how(1) };
+    let choice = Choice { arm: Arm::Ours, how: how(1), differs: false };
     let (mut count, mut survivors) = (0, Vec::new());
     for path in all() {
         if listed.contains_key(&path.strip_prefix(root()).unwrap().display().to_string()) {
@@ -91,7 +91,7 @@ fn scripts_can_fail() {
 fn the_kernel_differs_only_where_listed() {
     let mut paths = all();
     paths.retain(|path| is_within(path, &root(), KERNEL_SECONDS));
-    let choice = Choice { arm: Arm::Kernel, how: how(1) };
+    let choice = Choice { arm: Arm::Kernel, how: how(1), differs: false };
     let verdicts = run_all(&paths, &root(), choice, NAMESPACES, &|_| {});
     if let Some(Verdict { outcome: Outcome::Unsupported(why), .. }) =
         verdicts.iter().find(|verdict| verdict.known.is_none() && is_unable(verdict))

@@ -183,6 +183,12 @@ pub struct TcpSettings {
     pub pacing: Pacing,
     /// Timestamps (RFC 7323) are not offered.
     pub no_timestamps: bool,
+    /// A window that was not used for long stays as it is, other than RFC 5681 §4.1 says (Linux:
+    /// `tcp_slow_start_after_idle`).
+    pub keeps_idle_window: bool,
+    /// So many segments may leave as one however slow the path, if that is not what TCP takes by itself (Linux:
+    /// `tcp_min_tso_segs`).
+    pub min_burst_segments: Option<u8>,
 }
 
 /// Packets that come on one device, and are for others, leave by another.

@@ -15,7 +15,7 @@ const SETTLING: i64 = 5_000_000;
 const PATIENCE: i64 = 300_000_000;
 /// Receive and send buffers, in bytes. Linux's, as packetdrill's scripts have it: a window scale of 8 is offered.
 const RECEIVE_BUFFER: u32 = 8 << 20;
-const SEND_BUFFER: u32 = 256 << 10;
+const SEND_BUFFER: u32 = 1 << 20;
 
 /// What came of waiting.
 #[derive(Debug)]

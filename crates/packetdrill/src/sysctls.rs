@@ -26,6 +26,8 @@ fn apply_from(mut setting: Setting, read: impl Fn(&str) -> Option<String>) -> Se
         _ => setting.tcp.ecn,
     };
     setting.tcp.no_timestamps = word("tcp_timestamps").as_deref() == Some("0");
+    setting.tcp.keeps_idle_window = word("tcp_slow_start_after_idle").as_deref() == Some("0");
+    setting.tcp.min_burst_segments = word("tcp_min_tso_segs").and_then(|segments| segments.parse().ok());
     setting
 }
 
@@ -38,11 +40,13 @@ mod tests {
         let setting = apply_from(Setting::default(), |name| match name {
             "tcp_congestion_control" => Some("reno\n".into()),
             "tcp_ecn" => Some("1\n".into()),
-            "tcp_timestamps" => Some("0\n".into()),
+            "tcp_timestamps" | "tcp_slow_start_after_idle" => Some("0\n".into()),
+            "tcp_min_tso_segs" => Some("4\n".into()),
             _ => None,
         });
         assert_eq!(setting.tcp.congestion, Algorithm::NewReno);
         assert_eq!(setting.tcp.ecn, ecn::Policy::Offer);
-        assert!(setting.tcp.no_timestamps);
+        assert!(setting.tcp.no_timestamps && setting.tcp.keeps_idle_window);
+        assert_eq!(setting.tcp.min_burst_segments, Some(4));
     }
 }

@@ -80,8 +80,13 @@ pub enum Control {
     Consumed(u64),
     /// The program has put the outgoing stream in place up to this position.
     Written(u64),
-    /// From this position on the program holds back what fills no segment; `None`: nothing any more.
-    Held(Option<u64>),
+    /// The program holds back what fills no segment (TCP_CORK, MSG_MORE).
+    Held {
+        /// From this position on; `None`: nothing any more.
+        from: Option<u64>,
+        /// Calls have said so, not the socket: until something is acknowledged.
+        by_call: bool,
+    },
     /// What the program has written up to this position is urgent (MSG_OOB).
     Urge(u64),
     /// The receive ring has grown to so many bytes.

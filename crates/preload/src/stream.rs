@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec};
 use scoutline_abi::Span2;
-use scoutline_abi::layout::{slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{HELD_BY_CALL, slot_request as ask, slot_state as is};
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
@@ -269,12 +269,14 @@ fn more_follows(socket: Socket, flags: c_int) -> bool {
 pub(crate) fn publish(socket: Socket, tail: u64, len: u64, flags: c_int) {
     let slot = socket.slot;
     let more = more_follows(socket, flags);
-    let held = slot.held_from.load(Ordering::Relaxed) != 0;
-    if more && !held {
-        slot.held_from.store(tail.wrapping_add(1), Ordering::Release);
+    let held = slot.held_from.load(Ordering::Relaxed);
+    if more {
+        let is_corked = slot.kept_options.load(Ordering::Relaxed) & kept::CORK != 0;
+        let from = if held == 0 { tail.wrapping_add(1) } else { held & !HELD_BY_CALL };
+        slot.held_from.store(if is_corked { from } else { from | HELD_BY_CALL }, Ordering::Release);
     }
     slot.send_tail.store(tail.wrapping_add(len), Ordering::Release);
-    if held && !more {
+    if held != 0 && !more {
         slot.held_from.store(0, Ordering::Release);
     }
 }

@@ -12,11 +12,13 @@
 //! to 64 KiB at once: devices cut and merge (GSO, GRO).
 //!
 //! One file per mechanism: [`sequence`], [`isn`], [`cookie`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
-//! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`pacing`], [`timers`]; `connection` joins them.
+//! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`pacing`], [`timers`],
+//! [`chronograph`]; `connection` joins them.
 //!
 //! Left out on purpose: TCP Fast Open, raising
 //! the path MTU again (RFC 1191 §6.3) and probing for it (RFC 8899), authentication.
 
+pub mod chronograph;
 pub mod config;
 pub mod congestion;
 pub mod connection;
@@ -41,6 +43,7 @@ mod sizing;
 pub mod stage;
 pub mod timers;
 
+pub use chronograph::Chronograph;
 pub use config::{Config, Keepalive, Pacing};
 pub use congestion::Algorithm;
 pub use connection::{Connection, Info, State};

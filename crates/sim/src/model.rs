@@ -16,7 +16,7 @@ use scoutline_engine::{Command, DeviceSettings, Driven, ProgramFacts, RegionId};
 use scoutline_sched::transmit::Preemption;
 
 pub use end::End;
-pub use socket::Socket;
+pub use socket::{More, Socket};
 
 /// A device of which only the addresses matter: the partner behind it is given to [`Driven::new`].
 pub fn device(id: u16, address: Ipv4Addr, prefix: u8, gateway: Option<Ipv4Addr>) -> DeviceSettings {

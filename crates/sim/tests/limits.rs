@@ -112,7 +112,7 @@ fn datagrams_that_nobody_reads_stay_within_the_ring() {
     record.extend(payload);
     record.resize(Record::ring_len(payload.len()) as usize, 0);
     for _ in 0..200 {
-        assert_eq!(pair.client.socket(sender).put(&record, false), record.len());
+        assert_eq!(pair.client.socket(sender).put(&record, None), record.len());
         pair.client.socket(sender).tell();
         pair.pass(Duration::from_millis(1));
     }

@@ -35,6 +35,8 @@ pub struct Kernel {
     answered: Option<(i64, Answer)>,
     /// By how much waiting has overslept at most: a busy machine measures worse.
     overslept: i64,
+    /// And is allowed to.
+    allows_for_load: bool,
 }
 
 impl Kernel {
@@ -48,6 +50,7 @@ impl Kernel {
         let (ready, made) = channel();
         let (bell, rings) = pipe()?;
         let fds = LiveFds::default();
+        let allows_for_load = setting.allows_for_load;
         let (setting, theirs) = (setting.clone(), fds.clone());
         let thread =
             std::thread::Builder::new().name("script".into()).spawn(move || match prepare(&setting) {
@@ -72,6 +75,7 @@ impl Kernel {
             captured: Vec::new(),
             answered: None,
             overslept: 0,
+            allows_for_load,
         })
     }
 
@@ -137,7 +141,7 @@ impl Stack for Kernel {
         let limit = libc::timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         // SAFETY: both structures outlive the call.
         let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const limit, std::ptr::null()) };
-        if ready == 0 {
+        if ready == 0 && self.allows_for_load {
             self.overslept = self.overslept.max(self.now() - until);
         }
         self.drain();

@@ -65,7 +65,7 @@ impl Tcp {
                 Some(true) => Pacing::Always,
                 Some(false) => Pacing::Never,
             },
-            no_timestamps: false,
+            ..TcpSettings::default()
         }
     }
 }

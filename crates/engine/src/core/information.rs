@@ -45,6 +45,11 @@ impl Core {
                     Some(info) => image.connection(info, now),
                     None => image.without_connection(end),
                 }
+                if let Some(connection) = connection {
+                    let chronograph = connection.chronograph();
+                    image.put64(168, chronograph.busy(now).as_micros() as u64); // busy_time
+                    image.put64(176, chronograph.window_limited(now).as_micros() as u64); // rwnd_limited
+                }
                 if let Some(path) = path {
                     let account = &path.account;
                     image.put32(136, account.packets_out as u32); // segs_out
@@ -104,6 +109,7 @@ impl Image {
         self.put32(24, segments(info.unacked));
         self.put32(28, segments(info.sacked));
         self.put32(32, segments(info.lost));
+        self.put32(36, segments(info.again)); // retrans
         self.put32(44, age(info.last_sent));
         self.put32(52, age(info.last_heard)); // last_data_recv: nearly so
         self.put32(56, age(info.last_heard));

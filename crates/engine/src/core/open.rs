@@ -460,6 +460,8 @@ fn make_net(
         ecn: settings.tcp.ecn,
         pacing: settings.tcp.pacing,
         timestamps: !settings.tcp.no_timestamps,
+        keeps_idle_window: settings.tcp.keeps_idle_window,
+        min_burst_segments: settings.tcp.min_burst_segments.unwrap_or(Config::default().min_burst_segments),
         ..Config::default()
     };
     let net = scoutline_proto::net::Net {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
+use scoutline_abi::layout::{HELD_BY_CALL, slot_kind, slot_request, slot_state};
 use scoutline_base::{Endpoint, Time};
 use scoutline_path::{
     Account, Attributes, Body, Budget, Burst, Context, Control, CreateError, DropReason, Effect, Message,
@@ -49,7 +49,7 @@ pub(crate) struct StreamStage {
     told_written: u64,
     told_consumed: u64,
     told_requests: u32,
-    told_held: Option<u64>,
+    told_held: u64,
     told_options: (bool, u64, Tuning),
     /// Times in a row that the program's position could not be understood yet.
     looked_again: u32,
@@ -121,7 +121,7 @@ impl StreamStage {
             told_written: 0,
             told_consumed: 0,
             told_requests: 0,
-            told_held: None,
+            told_held: 0,
             told_options: (false, 0, Tuning::default()),
             looked_again: 0,
             finished: false,
@@ -485,10 +485,11 @@ impl Stage for StreamStage {
         };
         self.looked_again = 0;
         // After the position: what is held back of it was said before it was written.
-        let held = slot.held_from.load(Ordering::Acquire).checked_sub(1);
+        let held = slot.held_from.load(Ordering::Acquire);
         if held != self.told_held {
             self.told_held = held;
-            burst.push(Message::control(Control::Held(held)));
+            let from = (held & !HELD_BY_CALL).checked_sub(1);
+            burst.push(Message::control(Control::Held { from, by_call: held & HELD_BY_CALL != 0 }));
         }
         // As well: the request is older than the position.
         let once = slot.requests.load(Ordering::Acquire) & (slot_request::URGENT | slot_request::COMPLETED);

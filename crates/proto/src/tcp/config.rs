@@ -76,6 +76,12 @@ pub struct Config {
     pub syn_cookies: bool,
     /// Give up when data stays unacknowledged for so long (RFC 5482).
     pub user_timeout: Option<Duration>,
+    /// So many segments may leave as one on a long path, however slow it is; more, if they stand for a millisecond. Linux
+    /// has 2 (`tcp_min_tso_segs`), so that routers see small bursts; with the default here what fits into the initial
+    /// window costs no more of our time than it must.
+    pub min_burst_segments: u8,
+    /// A window that was not used for longer than a time-out stays as it is, other than RFC 5681 §4.1 says.
+    pub keeps_idle_window: bool,
     /// Most payload of one `Transmit`, in bytes; [`Tcp`](super::Tcp) takes less where the device takes less.
     pub max_transmit_len: u32,
     /// The least that variation adds to the retransmission time-out.
@@ -108,6 +114,8 @@ impl Default for Config {
             ecn: ecn::Policy::default(),
             syn_cookies: true,
             user_timeout: None,
+            min_burst_segments: 10,
+            keeps_idle_window: false,
             max_transmit_len: 65_160,
             min_rto: Duration::from_millis(200),
             max_retransmits: 15,

@@ -6,10 +6,12 @@
 //! connection/input.rs      segments in synchronised states: prediction, checks, payload, FIN
 //! connection/acknowledge.rs  the acknowledgment field and the send window
 //! connection/output.rs     what to send next
+//! connection/probe.rs      probes of a tail, of a closed window, of a silent peer
 //! connection/timeout.rs    what expired
 //! connection/urgent.rs     urgent data
 //! connection/mtu.rs        the size of segments on the path
 //! connection/close.rs      shutdown, close, abort, TIME-WAIT, ICMP
+//! connection/info.rs       what is told of it
 //! ```
 //!
 //! Sending counts *units*: unit 0 is the SYN, unit p + 1 the byte at stream position p, the FIN comes after the
@@ -18,9 +20,11 @@
 mod acknowledge;
 mod close;
 mod handshake;
+mod info;
 mod input;
 mod mtu;
 mod output;
+mod probe;
 mod timeout;
 mod urgent;
 
@@ -33,18 +37,21 @@ use scoutline_path::Tuning;
 use scoutline_wire::tcp::Header;
 
 use self::mtu::PathMtu;
+use crate::tcp::chronograph::Chronograph;
 use crate::tcp::config::{Config, Keepalive, Pacing};
-use crate::tcp::congestion::{Algorithm, Congestion, Controller};
+use crate::tcp::congestion::{Algorithm, Congestion};
 use crate::tcp::ecn::Ecn;
 use crate::tcp::options::Negotiated;
 use crate::tcp::pacing::Pacer;
 use crate::tcp::reassembly::Ranges;
-use crate::tcp::recovery::{Phase, Recovery};
+use crate::tcp::recovery::Recovery;
 use crate::tcp::rtt::RttEstimator;
 use crate::tcp::segment::Input;
 use crate::tcp::sequence::SeqNumber;
 use crate::tcp::timers::{Timer, Timers};
 use urgent::Urgent;
+
+pub use info::Info;
 
 /// The states of RFC 9293 §3.3.2, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,10 +136,17 @@ struct Send {
     buffer: u32,
     /// From this unit on the program holds back what fills no segment (TCP_CORK, MSG_MORE); `u64::MAX`: nothing.
     held: u64,
+    /// Calls say so (MSG_MORE), not the socket.
+    held_by_call: bool,
+    /// What ends here was written with the word that more follows.
+    unfinished: u64,
     /// End of the last segment sent that was less than full (Minshall's SND.SML).
     small_end: u64,
     /// Data up to here was sent while the congestion window was the limit.
     limited_to: u64,
+    /// The most that was outstanding since what ends here (its low half) was sent: how much of the window is in use.
+    most_out: u32,
+    most_out_to: u32,
     /// When data was last sent.
     last: Time,
     /// End and time of the segment being timed (Karn).
@@ -225,6 +239,8 @@ pub struct Connection {
     soft_error: bool,
     /// Data leaves at a rate.
     paced: bool,
+    /// The round trip is long.
+    is_long: bool,
     negotiated: Negotiated,
     send: Send,
     receive: Receive,
@@ -233,6 +249,7 @@ pub struct Connection {
     path_mtu: PathMtu,
     ecn: Ecn,
     pacer: Pacer,
+    chronograph: Chronograph,
     congestion: Congestion,
     rtt: RttEstimator,
     /// Added to the millisecond clock (RFC 7323 §7.1).
@@ -261,87 +278,6 @@ pub struct Connection {
     config: Arc<Config>,
 }
 
-/// A snapshot for `TCP_INFO` and listings.
-#[derive(Clone, Copy, Debug)]
-pub struct Info {
-    /// State.
-    pub state: State,
-    /// Smoothed round-trip time, once measured.
-    pub srtt: Option<Duration>,
-    /// Its mean deviation.
-    pub rttvar: Duration,
-    /// The least round-trip time seen.
-    pub min_rtt: Option<Duration>,
-    /// Retransmission time-out, back-off included.
-    pub rto: Duration,
-    /// Times the time-out has doubled.
-    pub backoff: u8,
-    /// The congestion control of now.
-    pub congestion: Algorithm,
-    /// Congestion window in bytes.
-    pub cwnd: u32,
-    /// Slow-start threshold in bytes; `u32::MAX` before the first loss.
-    pub ssthresh: u32,
-    /// The rate at which data leaves, in bytes a second, if it is paced.
-    pub pacing_rate: Option<u64>,
-    /// Recovery phase.
-    pub phase: Phase,
-    /// Duplicates that mean loss: grows with the reordering seen.
-    pub reordering: u32,
-    /// Segments (or super-segments) sent again, in total.
-    pub retransmits: u32,
-    /// Of them, bytes.
-    pub retransmitted: u64,
-    /// How often the peer told of something that came twice.
-    pub duplicates: u32,
-    /// Reordering was seen (with SACK).
-    pub is_reordering: bool,
-    /// Time-outs in a row.
-    pub attempts: u8,
-    /// Probes since the window closed.
-    pub probes: u8,
-    /// When data was last sent.
-    pub last_sent: Time,
-    /// When the peer was last heard.
-    pub last_heard: Time,
-    /// Bytes that the peer has acknowledged.
-    pub acknowledged: u64,
-    /// Bytes that have come in order.
-    pub received: u64,
-    /// The largest segment that we told the peer of, in bytes with options.
-    pub advertised_mss: u16,
-    /// Bytes sent and not acknowledged.
-    pub unacked: u64,
-    /// Bytes that the peer holds out of order.
-    pub sacked: u64,
-    /// Bytes that are lost and not sent again yet.
-    pub lost: u64,
-    /// Bytes written and not sent yet.
-    pub unsent: u64,
-    /// Payload of a full segment that we send, in bytes.
-    pub snd_mss: u16,
-    /// The largest packet of the network layer that we send, in bytes.
-    pub path_mtu: u16,
-    /// Payload of a full segment that the peer sends, as seen, in bytes.
-    pub rcv_mss: u16,
-    /// Window that the peer gave, in bytes.
-    pub snd_wnd: u32,
-    /// Window that we gave, in bytes.
-    pub rcv_wnd: u32,
-    /// Shift of the windows that we receive.
-    pub snd_wscale: u8,
-    /// Shift of the windows that we send.
-    pub rcv_wscale: u8,
-    /// Timestamps are on.
-    pub timestamps: bool,
-    /// SACK is on.
-    pub sack: bool,
-    /// ECN is on.
-    pub ecn: bool,
-    /// An ICMP error came that did not end the connection.
-    pub soft_error: bool,
-}
-
 impl Connection {
     fn new(config: Arc<Config>, state: State, iss: u32, timestamp_offset: u32, now: Time) -> Connection {
         let negotiated = Negotiated::offer(&config);
@@ -360,6 +296,7 @@ impl Connection {
             keepalive_now: false,
             soft_error: false,
             paced: config.pacing == Pacing::Always || config.congestion == Algorithm::Bbr,
+            is_long: false,
             negotiated,
             send: Send {
                 iss,
@@ -373,8 +310,12 @@ impl Connection {
                 written: 0,
                 buffer: config.send_buffer,
                 held: u64::MAX,
+                held_by_call: false,
+                unfinished: 0,
                 small_end: 0,
                 limited_to: 0,
+                most_out: 0,
+                most_out_to: 0,
                 last: now,
                 timed: None,
                 tail_probe: None,
@@ -404,6 +345,7 @@ impl Connection {
             path_mtu: PathMtu::default(),
             ecn: Ecn::default(),
             pacer: Pacer::default(),
+            chronograph: Chronograph::default(),
             congestion: Congestion::new(config.congestion, negotiated.segment_payload()),
             rtt: RttEstimator::new(config.min_rto),
             timestamp_offset,
@@ -486,9 +428,24 @@ impl Connection {
     }
 
     /// The program says that more follows what stands from this stream position on: what fills no segment may wait
-    /// (TCP_CORK, MSG_MORE). `None`: nothing waits any more.
-    pub fn set_held(&mut self, from: Option<u64>) {
+    /// (TCP_CORK, MSG_MORE). `None`: nothing waits any more. Said before what it is about is written.
+    ///
+    /// `by_call`: it was said of calls only (MSG_MORE). As in Linux that holds until the next acknowledgment, for what was
+    /// written before it.
+    pub fn set_held(&mut self, from: Option<u64>, by_call: bool) {
+        if self.send.held_by_call {
+            self.send.unfinished = self.data_end();
+        }
         self.send.held = from.map_or(u64::MAX, |position| position.saturating_add(1));
+        self.send.held_by_call = by_call;
+    }
+
+    /// An acknowledgment came: what calls have held back goes.
+    #[inline]
+    fn release_held(&mut self) {
+        if self.send.held_by_call {
+            self.send.held = self.send.held.max(self.data_end());
+        }
     }
 
     /// The program has taken `position` bytes from the receive ring so far. Clamped to what was delivered in order.
@@ -549,9 +506,8 @@ impl Connection {
     }
 
     fn set_paced(&mut self) {
-        let is_long = self.config.pacing == Pacing::LongPaths
-            && self.rtt.least().is_some_and(|least| least >= LONG_PATH);
-        self.paced = is_long || self.must_pace();
+        self.is_long = self.rtt.least().is_some_and(|least| least >= LONG_PATH);
+        self.paced = (self.is_long && self.config.pacing == Pacing::LongPaths) || self.must_pace();
     }
 
     /// Paced whatever the path and the window.
@@ -669,48 +625,9 @@ impl Connection {
         self.send.una >= self.end_unit()
     }
 
-    /// A snapshot.
-    pub fn info(&self) -> Info {
-        Info {
-            state: self.state,
-            srtt: self.rtt.smoothed(),
-            rttvar: self.rtt.variation(),
-            min_rtt: self.rtt.least(),
-            rto: self.rtt.rto(),
-            backoff: self.rtt.backoff(),
-            congestion: self.congestion.algorithm(),
-            cwnd: self.congestion.window(),
-            ssthresh: self.congestion.threshold(),
-            pacing_rate: self.pacing_rate(),
-            phase: self.recovery.phase(),
-            reordering: self.recovery.threshold(),
-            retransmits: self.retransmits,
-            retransmitted: self.retransmitted,
-            duplicates: self.duplicates,
-            is_reordering: self.recovery.is_reordering(),
-            attempts: self.attempts,
-            probes: self.probes,
-            last_sent: self.send.last,
-            last_heard: self.last_heard,
-            acknowledged: self.acknowledged(),
-            received: self.receive.next,
-            advertised_mss: self.config.mss,
-            unacked: self.send.max - self.send.una,
-            sacked: self.recovery.sacked(),
-            lost: self.recovery.lost(),
-            unsent: self.end_unit().saturating_sub(self.send.max.max(1)),
-            snd_mss: self.negotiated.segment_payload(),
-            path_mtu: self.negotiated.mss.saturating_add(HEADERS),
-            rcv_mss: self.receive.segment,
-            snd_wnd: self.send.window,
-            rcv_wnd: self.window_left() as u32,
-            snd_wscale: self.negotiated.send_scale,
-            rcv_wscale: self.negotiated.receive_scale,
-            timestamps: self.negotiated.timestamps,
-            sack: self.negotiated.sack,
-            ecn: self.ecn.is_on(),
-            soft_error: self.soft_error,
-        }
+    /// For how long it has been busy, and why.
+    pub fn chronograph(&self) -> &Chronograph {
+        &self.chronograph
     }
 
     /// The unit after the last that there is to send.

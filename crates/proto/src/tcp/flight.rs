@@ -108,6 +108,16 @@ impl Flight {
         self.pieces.iter().any(|piece| piece.again)
     }
 
+    /// Units that were sent more than once, and are not lost again.
+    pub fn again(&self) -> u64 {
+        self.pieces.iter().filter(|piece| piece.again && !piece.lost).map(Piece::len).sum()
+    }
+
+    /// The last of the stream.
+    pub fn last(&self) -> Option<&Piece> {
+        self.pieces.back()
+    }
+
     /// These units, which follow all others, were sent at `now` for the first time.
     #[inline]
     pub fn on_sent(&mut self, range: Range<u64>, now: Time) {

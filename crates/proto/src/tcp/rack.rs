@@ -40,6 +40,8 @@ pub struct Rack {
     highest: u64,
     /// RACK.reordering_seen
     reordering: bool,
+    /// By how many units, at most.
+    degree: u32,
     /// RACK.reo_wnd_mult less one.
     more: u8,
     /// RACK.reo_wnd_persist
@@ -49,6 +51,11 @@ pub struct Rack {
 }
 
 impl Rack {
+    /// By how many units something has arrived late, at most.
+    pub fn degree(&self) -> u32 {
+        self.degree
+    }
+
     /// Reordering was seen on this connection.
     pub fn is_reordering(&self) -> bool {
         self.reordering
@@ -75,7 +82,10 @@ impl Rack {
 
     /// RFC 8985 §6.2, steps 2 and 3.
     pub fn on_delivered(&mut self, delivered: &Delivered, times: &Times, now: Time) {
-        for piece in [delivered.newest, delivered.newest_again].into_iter().flatten() {
+        // In the order of the stream, for the round trip is that of the last.
+        let mut newest = [delivered.newest, delivered.newest_again];
+        newest.sort_unstable_by_key(|piece| piece.map(|piece| piece.end));
+        for piece in newest.into_iter().flatten() {
             if piece.again && is_answer_to_an_earlier_copy(&piece, times, now) {
                 continue;
             }
@@ -85,8 +95,9 @@ impl Rack {
                 self.end = piece.end;
             }
         }
-        if delivered.first.is_some_and(|(_, end)| end < self.highest) {
+        if let Some((start, _)) = delivered.first.filter(|&(_, end)| end < self.highest) {
             self.reordering = true;
+            self.degree = self.degree.max((self.highest - start).min(u64::from(u32::MAX)) as u32);
         }
         let highest =
             [delivered.newest, delivered.newest_again].into_iter().flatten().map(|piece| piece.end).max();

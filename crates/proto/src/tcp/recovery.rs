@@ -135,6 +135,18 @@ impl Recovery {
         self.threshold
     }
 
+    /// By how many segments something was late, as far as seen; at least the duplicates that mean loss.
+    pub fn reordering(&self, segment: u32) -> u32 {
+        self.threshold.max(self.rack.degree().div_ceil(segment.max(1)).min(MAX_DUPLICATE_THRESHOLD))
+    }
+
+    /// Of `delta` units that are acknowledged now, those that duplicates have not told of before (without SACK): each
+    /// stands for one segment. Something is news, or it would not be acknowledged.
+    pub fn unheard_of(&self, delta: u64, segment: u32) -> u64 {
+        let heard = u64::from(self.duplicates) * u64::from(segment);
+        delta.saturating_sub(heard).max(delta.min(u64::from(segment)))
+    }
+
     /// Reordering was seen (with SACK).
     pub fn is_reordering(&self) -> bool {
         self.rack.is_reordering()
@@ -154,6 +166,16 @@ impl Recovery {
     /// Bytes that are lost and were not sent again (with SACK).
     pub fn lost(&self) -> u64 {
         self.flight.lost()
+    }
+
+    /// Bytes that were lost and are under way again (with SACK).
+    pub fn again(&self) -> u64 {
+        if self.phase == Phase::Open { 0 } else { self.flight.again() }
+    }
+
+    /// What was sent last of all that is outstanding, at one time (with SACK).
+    pub fn last_sent(&self) -> Option<Range<u64>> {
+        self.flight.last().map(|piece| piece.start..piece.end)
     }
 
     /// All of these units are taken for lost (with SACK).

@@ -274,7 +274,7 @@ impl TcpStage {
             Control::ReceiveBuffer(size) => connection.set_receive_buffer(size),
             Control::Written(position) => connection.on_written(position),
             Control::Urge(position) => connection.set_urgent(position),
-            Control::Held(from) => connection.set_held(from),
+            Control::Held { from, by_call } => connection.set_held(from, by_call),
             Control::Shutdown => connection.shutdown(),
             Control::Close => return connection.close(now),
             Control::Abort => return connection.abort(),

@@ -25,12 +25,12 @@ pub enum Timer {
 }
 
 impl Timer {
-    /// All of them, in the order in which they fire.
+    /// All of them, in the order in which they fire: a tail loss probe goes before the time-out in whose place it stands.
     pub const ALL: [Timer; 8] = [
         Timer::User,
         Timer::Linger,
-        Timer::Retransmit,
         Timer::LossDetection,
+        Timer::Retransmit,
         Timer::Persist,
         Timer::Pace,
         Timer::DelayedAck,

@@ -4,7 +4,16 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use scoutline_abi::Region;
-use scoutline_abi::layout::{Slot, slot_kind, slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{HELD_BY_CALL, Slot, slot_kind, slot_request as ask, slot_state as is};
+
+/// Who says that more follows what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    /// The socket: TCP_CORK.
+    Corked,
+    /// The call: MSG_MORE.
+    ByCall,
+}
 
 /// A slot with its region.
 #[derive(Clone, Copy)]
@@ -207,8 +216,8 @@ impl<'a> Socket<'a> {
         }
     }
 
-    /// Puts what fits into the send ring. `more` follows: what fills no segment is held back.
-    pub fn put(self, bytes: &[u8], more: bool) -> usize {
+    /// Puts what fits into the send ring. More may follow: then what fills no segment is held back.
+    pub fn put(self, bytes: &[u8], more: Option<More>) -> usize {
         let tail = self.slot.send_tail.load(Relaxed);
         let size = self.slot.send_size.load(Relaxed);
         let len = self.sendable().min(bytes.len() as u64) as usize;
@@ -223,12 +232,14 @@ impl<'a> Socket<'a> {
             std::ptr::copy_nonoverlapping(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
             std::ptr::copy_nonoverlapping(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
         }
-        let held = self.slot.held_from.load(Relaxed) != 0;
-        if more && !held {
-            self.slot.held_from.store(tail + 1, Release);
+        let held = self.slot.held_from.load(Relaxed);
+        if let Some(more) = more {
+            let from = if held == 0 { tail + 1 } else { held & !HELD_BY_CALL };
+            let bit = if more == More::Corked { 0 } else { HELD_BY_CALL };
+            self.slot.held_from.store(from | bit, Release);
         }
         self.slot.send_tail.store(tail + len as u64, Release);
-        if held && !more {
+        if held != 0 && more.is_none() {
             self.slot.held_from.store(0, Release);
         }
         len

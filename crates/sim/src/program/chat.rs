@@ -112,7 +112,7 @@ fn send(socket: Socket<'_>, address: Address, port: u16, payload: &[u8]) -> bool
     bytes.resize(Record::ring_len(payload.len()) as usize, 0);
     let fits = socket.sendable() >= bytes.len() as u64;
     if fits {
-        socket.put(&bytes, false);
+        socket.put(&bytes, None);
         socket.tell();
     }
     fits

@@ -174,7 +174,7 @@ impl Talk {
         let Some(flow) = self.flow else { return };
         while self.written < plan.bytes && now >= self.may_write {
             let bytes = oracle.to_write(flow, self.side, self.written, plan.write as usize);
-            let put = socket.put(&bytes, false);
+            let put = socket.put(&bytes, None);
             if put == 0 {
                 return;
             }

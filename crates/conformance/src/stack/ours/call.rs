@@ -1,24 +1,22 @@
 //! The calls of the model program, each tried until it is done: what the shim does before it sleeps, and again when it
 //! is woken.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+mod options;
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use scoutline_abi::datagram::{HEADER_LEN, Record};
-use scoutline_abi::layout::{call_op, slot_kind, slot_option, slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{call_op, slot_kind, slot_request as ask, slot_state as is};
 use scoutline_base::{Address, Time};
 use scoutline_engine::Driven;
-use scoutline_sim::model::{self, Socket};
+use scoutline_sim::model::{self, More, Socket};
 
 use super::Program;
 use super::descriptor::Fd;
 use super::epoll::Epoll;
 use crate::stack::{Answer, Op};
 
-/// Linux, linux/tcp.h.
-const TCP_NOTSENT_LOWAT: i32 = 25;
-/// Linux, linux/tcp.h.
-const TCP_CC_INFO: i32 = 26;
 /// Linux, asm/sockios.h.
 const SIOCATMARK: u64 = 0x8905;
 
@@ -294,7 +292,11 @@ impl Caller<'_> {
             return self.blocks(within(fd.send_timeout_us));
         }
         let fits = data.len() - sent <= socket.sendable() as usize;
-        let more = fd.cork || (fits && flags & libc::MSG_MORE != 0);
+        let more = match (fd.cork, fits && flags & libc::MSG_MORE != 0) {
+            (true, _) => Some(More::Corked),
+            (false, true) => Some(More::ByCall),
+            (false, false) => None,
+        };
         if flags & libc::MSG_OOB != 0 {
             socket.announce_urgent(data.len() - sent);
         }
@@ -381,7 +383,7 @@ impl Caller<'_> {
             let non_blocking = fd.non_blocking || flags & libc::MSG_DONTWAIT != 0 || self.overdue;
             return if non_blocking { fails(libc::EAGAIN) } else { self.blocks(within(fd.send_timeout_us)) };
         }
-        socket.put(&bytes, false);
+        socket.put(&bytes, None);
         socket.tell();
         done(data.len() as i64)
     }
@@ -526,150 +528,6 @@ impl Caller<'_> {
         };
         Tried::Done(Answer { address: Some(address), ..Answer::of(0) })
     }
-
-    fn tell_option(&mut self, fd: &Fd, option: u64, value: u64) -> Result<Answer, i32> {
-        match self.call(call_op::OPTION, fd.slot, [option, value, 0, 0]) {
-            result if result < 0 => Err(-result),
-            _ => Ok(Answer::of(0)),
-        }
-    }
-
-    fn tell_keep_alive(&mut self, fd: &Fd) -> Result<Answer, i32> {
-        let or = |value, default: u32| u64::from(if value == 0 { default } else { value });
-        let (idle, interval, count) = fd.keep_alive_times;
-        let value = or(idle, 7200) | or(interval, 75) << 20 | or(count, 9) << 40;
-        self.tell_option(fd, slot_option::KEEP_ALIVE, if fd.keep_alive { value } else { 0 })
-    }
-
-    fn set_option(&mut self, fd: &mut Fd, option: (i32, i32), value: &[u8]) -> Result<Answer, i32> {
-        let word = |index: usize| {
-            let bytes = value.get(index * 4..index * 4 + 4)?.try_into().ok()?;
-            Some(i32::from_ne_bytes(bytes))
-        };
-        let number = word(0).ok_or(libc::EINVAL)?;
-        let count = number.max(0).unsigned_abs();
-        match option {
-            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => fd.reuse |= u64::from(number != 0),
-            (libc::SOL_SOCKET, libc::SO_REUSEPORT) => fd.reuse |= u64::from(number != 0) << 1,
-            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
-                fd.keep_alive = number != 0;
-                return self.tell_keep_alive(fd);
-            }
-            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => fd.oob_inline = number != 0,
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => fd.low_water = count,
-            (libc::SOL_SOCKET, libc::SO_LINGER) => {
-                fd.linger_plus_one =
-                    if number == 0 { 0 } else { word(1).ok_or(libc::EINVAL)?.unsigned_abs() + 1 };
-            }
-            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => fd.receive_timeout_us = timeval(value)?,
-            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => fd.send_timeout_us = timeval(value)?,
-            // The rings are the engine's, and so is when acknowledgments go. Zero copy is the kernel's to promise.
-            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_ZEROCOPY)
-            | (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {}
-            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
-                fd.no_delay = number != 0;
-                if fd.no_delay {
-                    self.at(fd).slot.held_from.store(0, Release);
-                }
-                return self.tell_option(fd, slot_option::NO_DELAY, u64::from(number != 0));
-            }
-            (libc::IPPROTO_TCP, libc::TCP_CORK) => {
-                fd.cork = number != 0;
-                if !fd.cork && self.at(fd).slot.held_from.swap(0, AcqRel) != 0 {
-                    self.at(fd).tell();
-                }
-            }
-            (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
-                self.at(fd).slot.unsent_low_water.store(count, Release);
-                return self.tell_option(fd, slot_option::UNSENT_LOW_WATER, u64::from(count));
-            }
-            (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
-                return self.tell_option(fd, slot_option::DEFER_ACCEPT, u64::from(count));
-            }
-            (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
-                return self.tell_option(fd, slot_option::USER_TIMEOUT, u64::from(count));
-            }
-            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
-                fd.max_segment = count;
-                return self.tell_option(fd, slot_option::MAX_SEGMENT, u64::from(count));
-            }
-            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
-                fd.keep_alive_times.0 = count;
-                return self.tell_keep_alive(fd);
-            }
-            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
-                fd.keep_alive_times.1 = count;
-                return self.tell_keep_alive(fd);
-            }
-            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => {
-                fd.keep_alive_times.2 = count;
-                return self.tell_keep_alive(fd);
-            }
-            _ => return Err(libc::ENOPROTOOPT),
-        }
-        Ok(Answer::of(0))
-    }
-
-    /// What the engine says to GET_OPTION.
-    fn asked_option(&mut self, fd: &Fd, option: u64, page: u64) -> (i32, [u64; 4]) {
-        let result = self.call(call_op::GET_OPTION, fd.slot, [option, page, 0, 0]);
-        let call = self.program.region.call(0).expect("a region has calls");
-        (result, std::array::from_fn(|index| call.arguments[index].load(Relaxed)))
-    }
-
-    /// `struct tcp_info`, a page at a time.
-    fn tcp_info(&mut self, fd: &Fd) -> Result<Answer, i32> {
-        let mut bytes = Vec::new();
-        while bytes.len() < slot_option::INFO_LEN {
-            let page = (bytes.len() / 32) as u64;
-            match self.asked_option(fd, slot_option::INFO, page) {
-                (result, _) if result < 0 => return Err(-result),
-                (_, words) => bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes())),
-            }
-        }
-        Ok(Answer { bytes, ..Answer::of(0) })
-    }
-
-    fn option(&mut self, fd: &Fd, option: (i32, i32)) -> Result<Answer, i32> {
-        let socket = self.at(fd);
-        let value = match option {
-            (libc::IPPROTO_TCP, libc::TCP_INFO) => return self.tcp_info(fd),
-            // As Linux answers where the congestion control has nothing to tell.
-            (libc::IPPROTO_TCP, TCP_CC_INFO) => return Ok(Answer::of(0)),
-            (libc::SOL_SOCKET, libc::SO_SNDBUF) => socket.slot.send_size.load(Relaxed) as i32,
-            (libc::SOL_SOCKET, libc::SO_RCVBUF) => socket.slot.receive_size.load(Relaxed) as i32,
-            (libc::IPPROTO_TCP, libc::TCP_MAXSEG)
-                if fd.max_segment == 0 || socket.state() & is::CONNECTED != 0 =>
-            {
-                match self.asked_option(fd, slot_option::MAX_SEGMENT, 0) {
-                    (result, _) if result < 0 => return Err(-result),
-                    (bytes, _) => bytes,
-                }
-            }
-            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => fd.max_segment as i32,
-            (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
-            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => i32::from(socket.state() & is::LISTENING != 0),
-            (libc::SOL_SOCKET, libc::SO_TYPE) => {
-                if socket.is_stream() {
-                    libc::SOCK_STREAM
-                } else {
-                    libc::SOCK_DGRAM
-                }
-            }
-            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => i32::from(fd.no_delay),
-            (libc::IPPROTO_TCP, libc::TCP_CORK) => i32::from(fd.cork),
-            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => i32::from(fd.keep_alive),
-            _ => return Err(libc::ENOPROTOOPT),
-        };
-        Ok(Answer { bytes: value.to_ne_bytes().to_vec(), ..Answer::of(0) })
-    }
-}
-
-fn timeval(value: &[u8]) -> Result<u64, i32> {
-    let part =
-        |at: usize| -> Option<i64> { Some(i64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?)) };
-    let (seconds, micros) = part(0).zip(part(8)).ok_or(libc::EINVAL)?;
-    u64::try_from(seconds * 1_000_000 + micros).map_err(|_| libc::EDOM)
 }
 
 /// The arguments of CONNECT.

@@ -77,6 +77,12 @@ impl Cubic {
         self.base.window = (next as u32).clamp(self.base.window, MAX_WINDOW);
     }
 
+    /// What a loss leaves of the window: of all of it, as RFC 9438 §4.6 allows where a window that is not used does not
+    /// grow, and as Linux does. One segment lost of a connection that had little to say costs it no more than that.
+    fn reduced(&self) -> u32 {
+        (f64::from(self.base.window) * CUBIC_BETA) as u32
+    }
+
     fn remember(&mut self) {
         self.w_max_before = self.w_max;
         self.w_prior = self.base.window;
@@ -122,15 +128,14 @@ impl Controller for Cubic {
         }
     }
 
-    fn on_loss(&mut self, flight: u32) {
+    fn on_loss(&mut self, _flight: u32) {
         self.remember();
-        self.base.on_loss((f64::from(self.base.used(flight)) * CUBIC_BETA) as u32);
+        self.base.on_loss(self.reduced());
     }
 
-    fn on_timeout(&mut self, flight: u32) {
+    fn on_timeout(&mut self, _flight: u32) {
         self.remember();
-        self.base
-            .reduce((f64::from(self.base.used(flight)) * CUBIC_BETA) as u32, u32::from(self.base.segment));
+        self.base.reduce(self.reduced(), u32::from(self.base.segment));
     }
 
     fn undo(&mut self) {

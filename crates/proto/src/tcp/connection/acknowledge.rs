@@ -59,6 +59,7 @@ impl Connection {
             // A sender that has just reduced its window waits for each acknowledgment.
             self.owed = Owed::Now;
         }
+        self.release_held();
         let acknowledged = self.send.una + delta.max(0) as u64;
         if self.ecn.on_flags(header.flags, acknowledged, self.send.max)
             && self.recovery.phase() == Phase::Open
@@ -180,9 +181,11 @@ impl Connection {
         let before = self.acknowledged();
         let segment = self.segment();
         let quiet = self.recovery.is_quiet();
-        // RFC 7661 §4: a window that was not used is not validated. In slow start half of it counts as used, for
-        // acknowledgments of merged segments come in lumps.
-        let window_limited = self.send.una < self.send.limited_to || self.uses_half_of_slow_start(quiet);
+        // RFC 7661 §4: a window that was not used is not validated. In slow start one counts as used of which more than
+        // half was, in this round trip, as in Linux: acknowledgments of merged segments come in lumps.
+        let window = self.congestion.window();
+        let window_limited = self.send.una < self.send.limited_to
+            || (window < self.congestion.threshold() && window / 2 < self.send.most_out);
         self.send.una += delta;
         self.send.next = self.send.next.max(self.send.una);
         self.attempts = 0;
@@ -201,15 +204,14 @@ impl Connection {
             self.tell_model(delta, newest, now);
         }
         let mut bytes = delta;
-        if self.recovery.phase() != Phase::Open {
-            if self.recovery.is_spurious(now, echo, self.rtt.least()) {
-                self.undo();
-                // It was the original that arrived.
-                delivered.newest_again = None;
-            } else if self.negotiated.sack {
-                // Of what was selectively acknowledged before, the window has grown already or shall not.
-                bytes = delivered.units;
-            }
+        if self.recovery.phase() != Phase::Open && self.recovery.is_spurious(now, echo, self.rtt.least()) {
+            self.undo();
+            // It was the original that arrived.
+            delivered.newest_again = None;
+        } else if !quiet {
+            // What was known to have arrived before is no news: the window has grown of it already, or shall not.
+            bytes =
+                if self.negotiated.sack { delivered.units } else { self.recovery.unheard_of(delta, segment) };
         }
         match self.recovery.on_acknowledged(self.send.una, delta, segment) {
             Progress::Normal => self.congestion.on_acknowledged(&Acknowledged {
@@ -238,18 +240,6 @@ impl Connection {
         }
     }
 
-    /// Half of a window that doubles each round trip is in use.
-    #[inline]
-    fn uses_half_of_slow_start(&self, quiet: bool) -> bool {
-        let window = self.congestion.window();
-        if window >= self.congestion.threshold() {
-            return false;
-        }
-        let (una, next) = (self.send.una, self.send.next);
-        let flight = if quiet { next - una } else { self.recovery.in_flight(una, next, self.segment()) };
-        2 * flight >= u64::from(window)
-    }
-
     /// Takes a sample of the round-trip time if this acknowledgment gives one. The answer is the round trip that it
     /// tells, however coarse, and never less than the true one: two flows whose base delays differ by a part of a
     /// tick would share a bottleneck very unevenly (LEDBAT++).
@@ -263,7 +253,7 @@ impl Connection {
                 let sample = now.since(at);
                 self.rtt.on_sample(sample);
                 self.send.timed = None;
-                if self.paced {
+                if self.paced || self.is_long {
                     // It may prove shorter than its first round trip.
                     self.set_paced();
                 }
@@ -281,8 +271,11 @@ impl Connection {
 
     #[inline]
     fn rearm_after_progress(&mut self, now: Time) {
-        self.arm_tail_probe(now);
         if self.send.una == self.send.max {
+            if self.send.una >= self.end_unit() {
+                self.chronograph.on_idle(now);
+            }
+            self.arm_tail_probe(now);
             // RFC 6298 §5.2
             self.timers.disarm(Timer::Retransmit);
             self.timers.disarm(Timer::User);
@@ -294,6 +287,7 @@ impl Connection {
             // lost, and a window that has opened gives no other reason to send.
             self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         }
+        self.arm_tail_probe(now);
         if let Some(timeout) = self.config.user_timeout {
             self.timers.arm(Timer::User, now + timeout);
         }

@@ -125,9 +125,11 @@ impl Connection {
         }
     }
 
-    /// Data for a program that has closed.
-    pub(super) fn refuse_data(&mut self, mut input: Input) -> Input {
+    /// Data for a program that has closed. The reset has the number that its sender awaits (RFC 9293 §3.5.2, group 3), so
+    /// that it is taken without a challenge, whatever of ours is still under way.
+    pub(super) fn refuse_data(&mut self, header: &Header, mut input: Input) -> Input {
         input.events |= self.abort();
+        self.reset = Some((header.acknowledgment, None));
         input.drop = Some(Drop::NoReceiver);
         input
     }

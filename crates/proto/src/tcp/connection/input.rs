@@ -73,6 +73,7 @@ impl Connection {
         let mut input = Input::default();
         self.heard(now);
         self.attempts = 0;
+        self.release_held();
         self.take_window(header);
         if delta > 0 {
             self.on_new_acknowledgment(delta as u64, header, now, &mut input, &mut Delivered::default());
@@ -146,7 +147,7 @@ impl Connection {
             }
             if len > 0 {
                 if self.orphan && end > self.receive.next {
-                    return self.refuse_data(input);
+                    return self.refuse_data(header, input);
                 }
                 self.accept_payload(offset, len, now, &mut input);
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header, MAX_SACK_BLOCKS, Options, SackBlocks};
 
-use super::{Connection, Owed, State, TailProbe};
-use crate::tcp::congestion::Controller;
+use super::{Connection, Owed, State};
+use crate::tcp::congestion::{Algorithm, Controller};
 use crate::tcp::pacing;
 use crate::tcp::recovery::Phase;
 use crate::tcp::segment::Transmit;
@@ -200,15 +200,17 @@ impl Connection {
         {
             return Some(transmit);
         }
-        if self.send.una == self.send.max && now.since(self.send.last) > self.rtt.rto() {
-            // RFC 5681 §4.1
-            self.congestion.on_idle();
+        if self.send.una == self.send.max {
+            self.chronograph.on_busy(now);
+            if now.since(self.send.last) > self.rtt.rto() && !self.config.keeps_idle_window {
+                // RFC 5681 §4.1
+                self.congestion.on_idle();
+            }
         }
-        let Some(len) = self.sendable(burst, now) else {
-            self.override_now = false;
-            return None;
-        };
+        let overridden = self.override_now;
+        let sendable = self.sendable(burst, now);
         self.override_now = false;
+        let len = sendable?;
         let data_end = self.data_end();
         let window_end = self.send.una + u64::from(self.send.window);
         let mut stop = next + len;
@@ -222,7 +224,11 @@ impl Connection {
         }
         let again = next < self.send.max;
         self.book_sent(next..stop, len, now);
-        Some(self.range_transmit(next..stop, again, now))
+        let mut transmit = self.range_transmit(next..stop, again, now);
+        if overridden && transmit.payload.is_some() {
+            transmit.header.flags |= Flags::PSH;
+        }
+        Some(transmit)
     }
 
     /// How much data may go now; `None` when it must wait. 0 when only a FIN is left.
@@ -256,6 +262,9 @@ impl Connection {
             return Some(whole);
         }
         if by_window < segment.min(available) {
+            if by_congestion >= segment {
+                self.chronograph.on_window_closed(now);
+            }
             self.block_on_window(now);
         }
         None
@@ -344,8 +353,15 @@ impl Connection {
         self.recovery.on_sent(range.clone(), now);
         self.send.next = range.end;
         self.send.max = self.send.max.max(range.end);
+        let out = (range.end - self.send.una).min(u64::from(u32::MAX)) as u32;
+        let is_answered = (self.send.una as u32).wrapping_sub(self.send.most_out_to) as i32 >= 0;
+        if out > self.send.most_out || is_answered {
+            self.send.most_out = out;
+            self.send.most_out_to = range.end as u32;
+        }
         self.send.last = now;
         self.probes = 0;
+        self.chronograph.on_sent(now);
         self.timers.disarm(Timer::Persist);
         if !self.timers.is_armed(Timer::Retransmit) {
             // RFC 6298 §5.1
@@ -353,57 +369,6 @@ impl Connection {
         }
         self.arm_tail_probe(now);
         self.arm_user_timeout(now);
-    }
-
-    /// RFC 8985 §7.3: a segment of new data if there is one, else the last one again, whatever the congestion
-    /// window. Its selective acknowledgment tells that what came before is lost.
-    fn poll_tail_probe(&mut self, now: Time) -> Option<Transmit> {
-        if !std::mem::take(&mut self.tail_probe_now)
-            || !self.recovery.is_quiet()
-            || self.send.una == self.send.max
-            || self.send.next != self.send.max
-        {
-            return None;
-        }
-        let segment = u64::from(self.segment());
-        let next = self.send.next;
-        let window_end = self.send.una + u64::from(self.send.window);
-        let fresh = next..self.data_end().min(next + segment);
-        let again = fresh.is_empty() || fresh.end > window_end;
-        let range = if again { self.send.una.max(next - segment.min(next))..next } else { fresh };
-        if again {
-            self.send.timed = None;
-            let timestamp = self.timestamp(now);
-            self.recovery.on_retransmitted(range.clone(), now, timestamp);
-        } else {
-            self.book_sent(range.clone(), range.end - range.start, now);
-        }
-        self.send.tail_probe = Some(TailProbe { end: range.end, again });
-        self.timers.disarm(Timer::LossDetection);
-        // RFC 8985 §7.3: the time-out counts from the probe.
-        self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
-        Some(self.range_transmit(range, again, now))
-    }
-
-    /// A zero-window or keepalive probe.
-    fn poll_probe(&mut self, now: Time) -> Option<Transmit> {
-        if std::mem::take(&mut self.probe_now) && self.send.una < self.end_unit() {
-            // RFC 9293 §3.8.6.1: one octet of new data, or the FIN. `next` stays, so that all of it goes again once
-            // the window opens.
-            let range = self.send.una..self.send.una + 1;
-            let again = self.send.max > self.send.una;
-            self.send.max = self.send.max.max(range.end);
-            self.send.timed = None;
-            self.arm_user_timeout(now);
-            let probe = self.range_transmit(range, again, now);
-            // RFC 3168 §6.1.6
-            return Some(Transmit { ecn_capable: false, ..probe });
-        }
-        if std::mem::take(&mut self.keepalive_now) {
-            // RFC 9293 §3.8.4: SEG.SEQ = SND.NXT - 1, which the peer must answer.
-            return Some(self.bare_transmit(self.send.una - 1, now));
-        }
-        None
     }
 
     pub(super) fn poll_acknowledgment(&mut self, now: Time) -> Option<Transmit> {
@@ -420,7 +385,7 @@ impl Connection {
         self.send.max.min(self.send.una + u64::from(self.send.window))
     }
 
-    fn bare_transmit(&mut self, unit: u64, now: Time) -> Transmit {
+    pub(super) fn bare_transmit(&mut self, unit: u64, now: Time) -> Transmit {
         let header = self.header(unit, Flags::ACK, now);
         Transmit {
             header,
@@ -439,9 +404,14 @@ impl Connection {
             flags |= Flags::FIN;
         }
         let payload = (range.start < stop).then(|| range.start - 1..stop - 1);
-        if payload.is_some() && (stop == data_end || stop - range.start > u64::from(self.segment())) {
-            // RFC 9293 §3.9.1.2: the last of what was written. And the last of a super-segment, as Linux does: a
-            // receiver that merges segments need not wait for more.
+        let is_last = stop == data_end
+            && stop != self.send.unfinished
+            && !(self.send.held_by_call && self.send.held <= stop);
+        let is_burst = !retransmission && stop - range.start > u64::from(self.segment());
+        if payload.is_some() && (is_last || is_burst) {
+            // RFC 9293 §3.9.1.2: the last of what was written, unless the program said that more follows. And the last
+            // of a super-segment, as Linux does: a receiver that merges segments need not wait for more. What goes
+            // again fills a hole, and is delivered at once.
             flags |= Flags::PSH;
         }
         if retransmission {
@@ -580,6 +550,23 @@ impl Connection {
         if self.is_urgent() {
             return segment; // an urgent pointer of its own for each
         }
-        (self.config.max_transmit_len.min(self.transmit_limit) / segment * segment).max(segment)
+        let mut most = self.config.max_transmit_len.min(self.transmit_limit);
+        if self.is_long {
+            most = most.min(self.long_path_len());
+        }
+        (most / segment * segment).max(segment)
+    }
+
+    /// The same on a long path, as Linux has it: a window makes at least two acknowledgments, which clock out what
+    /// follows, and a burst stands for a millisecond.
+    #[inline(never)]
+    fn long_path_len(&self) -> u32 {
+        if self.congestion.algorithm() == Algorithm::LedbatPlusPlus {
+            return u32::MAX; // finds its fair share by the queue that whole windows make (`tests/tcp_bottleneck.rs`)
+        }
+        let segment = self.segment();
+        let burst = self.controlled_rate().map_or(u64::MAX, |rate| pacing::burst(rate, segment));
+        let least = u64::from(segment) * u64::from(self.config.min_burst_segments);
+        u64::from(self.congestion.window() / 2).min(burst.max(least)) as u32
     }
 }

@@ -13,7 +13,9 @@ use crate::tcp::timers::Timer;
 /// RFC 9293 §3.8.6.1: probes back off exponentially; Linux: `TCP_RTO_MAX`.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(120);
 /// Peers are scheduled in milliseconds: an earlier probe would mostly be in vain.
-const MIN_TAIL_PROBE: Duration = Duration::from_millis(10);
+const MIN_TAIL_PROBE: Duration = Duration::from_millis(5);
+/// RFC 8985 §7.2 TLP.max_ack_delay: so long a peer may delay the acknowledgment of a single segment. Linux: TCP_RTO_MIN.
+const MAX_ACK_DELAY: Duration = Duration::from_millis(200);
 
 impl Connection {
     /// Handles all that is due at `now`; then call `poll_transmit`. No timer is armed again for `now`.
@@ -38,7 +40,8 @@ impl Connection {
                     self.enter_closed();
                     Events::CLOSED
                 }
-                Timer::User => self.give_up(true),
+                // RFC 9293 §3.10.8: nothing is sent. The peer has not answered for long.
+                Timer::User => self.give_up(false),
             };
         }
         events
@@ -99,6 +102,8 @@ impl Connection {
     fn on_loss_detection_timeout(&mut self, now: Time) {
         if self.recovery.is_quiet() {
             self.tail_probe_now = true;
+            // RFC 8985 §7.3: the time-out counts from the probe, which may stand in its place.
+            self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
             return;
         }
         let times = self.round_trips();
@@ -165,8 +170,8 @@ impl Connection {
         interval.min(MAX_PROBE_INTERVAL)
     }
 
-    /// RFC 8985 §7.2. A single segment waits for the time-out: the peer's delayed acknowledgment takes about as
-    /// long.
+    /// RFC 8985 §7.2. A single segment's probe waits for the peer's delayed acknowledgment, and so mostly stands in the
+    /// place of the time-out.
     #[inline]
     pub(super) fn arm_tail_probe(&mut self, now: Time) {
         if !self.recovery.is_quiet() {
@@ -175,10 +180,14 @@ impl Connection {
         let worth = self.negotiated.sack
             && self.send.tail_probe.is_none()
             && self.send.next == self.send.max
-            && self.send.next - self.send.una > u64::from(self.segment());
+            && self.send.next > self.send.una;
         match self.rtt.smoothed() {
             Some(smoothed) if worth => {
-                self.timers.arm(Timer::LossDetection, now + (2 * smoothed).max(MIN_TAIL_PROBE));
+                let is_single = self.send.next - self.send.una <= u64::from(self.segment());
+                let wait = (2 * smoothed).max(MIN_TAIL_PROBE);
+                let at = now + if is_single { wait + MAX_ACK_DELAY } else { wait };
+                let timeout = self.timers.deadline(Timer::Retransmit).unwrap_or(Time::MAX);
+                self.timers.arm(Timer::LossDetection, at.min(timeout));
             }
             _ => self.timers.disarm(Timer::LossDetection),
         }

@@ -113,3 +113,26 @@ fn a_time_out_loses_what_is_older_than_a_round_trip() {
     rack.on_timeout(&mut flight, &times(), ms(241));
     assert_eq!((flight.lost(), flight.in_network()), (10_000, 2_000));
 }
+
+/// RFC 8985 §6.2 step 2 goes through what has arrived in the order of the stream.
+#[test]
+fn the_round_trip_is_that_of_the_last_in_the_stream() {
+    let (mut rack, mut flight) = (Rack::default(), flight());
+    flight.on_sent_again(1..1_001, ms(44));
+    let mut delivered = Delivered::default();
+    flight.deliver(1..2_001, &mut delivered);
+    rack.on_delivered(&delivered, &times(), ms(90));
+    assert_eq!(rack.rtt, Duration::from_millis(88), "the second was sent at 2");
+    assert_eq!((rack.at, rack.end), (ms(44), 1_001), "though the first was sent last");
+}
+
+#[test]
+fn the_degree_of_reordering_is_the_greatest_distance_seen() {
+    let (mut rack, mut flight) = (Rack::default(), flight());
+    sack(&mut rack, &mut flight, 5_001..6_001, ms(45));
+    assert_eq!(rack.degree(), 0);
+    sack(&mut rack, &mut flight, 2_001..3_001, ms(46));
+    assert_eq!(rack.degree(), 4_000);
+    sack(&mut rack, &mut flight, 3_001..4_001, ms(47));
+    assert_eq!(rack.degree(), 4_000);
+}

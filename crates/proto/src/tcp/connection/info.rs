@@ -1,0 +1,140 @@
+//! What is told of a connection.
+
+use std::time::Duration;
+
+use scoutline_base::Time;
+
+use super::{Connection, HEADERS, State};
+use crate::tcp::congestion::{Algorithm, Controller};
+use crate::tcp::recovery::Phase;
+
+/// A snapshot for `TCP_INFO` and listings.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// State.
+    pub state: State,
+    /// Smoothed round-trip time, once measured.
+    pub srtt: Option<Duration>,
+    /// Its mean deviation.
+    pub rttvar: Duration,
+    /// The least round-trip time seen.
+    pub min_rtt: Option<Duration>,
+    /// Retransmission time-out, back-off included.
+    pub rto: Duration,
+    /// Times the time-out has doubled.
+    pub backoff: u8,
+    /// The congestion control of now.
+    pub congestion: Algorithm,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow-start threshold in bytes; `u32::MAX` before the first loss.
+    pub ssthresh: u32,
+    /// The rate at which data leaves, in bytes a second, if it is paced.
+    pub pacing_rate: Option<u64>,
+    /// Recovery phase.
+    pub phase: Phase,
+    /// Duplicates that mean loss: grows with the reordering seen.
+    pub reordering: u32,
+    /// Segments (or super-segments) sent again, in total.
+    pub retransmits: u32,
+    /// Of them, bytes.
+    pub retransmitted: u64,
+    /// How often the peer told of something that came twice.
+    pub duplicates: u32,
+    /// Reordering was seen (with SACK).
+    pub is_reordering: bool,
+    /// Time-outs in a row.
+    pub attempts: u8,
+    /// Probes since the window closed.
+    pub probes: u8,
+    /// When data was last sent.
+    pub last_sent: Time,
+    /// When the peer was last heard.
+    pub last_heard: Time,
+    /// Bytes that the peer has acknowledged.
+    pub acknowledged: u64,
+    /// Bytes that have come in order.
+    pub received: u64,
+    /// The largest segment that we told the peer of, in bytes with options.
+    pub advertised_mss: u16,
+    /// Bytes sent and not acknowledged.
+    pub unacked: u64,
+    /// Bytes that the peer holds out of order.
+    pub sacked: u64,
+    /// Bytes that were taken for lost, and are not acknowledged.
+    pub lost: u64,
+    /// Of them, those that are under way once more.
+    pub again: u64,
+    /// Bytes written and not sent yet.
+    pub unsent: u64,
+    /// Payload of a full segment that we send, in bytes.
+    pub snd_mss: u16,
+    /// The largest packet of the network layer that we send, in bytes.
+    pub path_mtu: u16,
+    /// Payload of a full segment that the peer sends, as seen, in bytes.
+    pub rcv_mss: u16,
+    /// Window that the peer gave, in bytes.
+    pub snd_wnd: u32,
+    /// Window that we gave, in bytes.
+    pub rcv_wnd: u32,
+    /// Shift of the windows that we receive.
+    pub snd_wscale: u8,
+    /// Shift of the windows that we send.
+    pub rcv_wscale: u8,
+    /// Timestamps are on.
+    pub timestamps: bool,
+    /// SACK is on.
+    pub sack: bool,
+    /// ECN is on.
+    pub ecn: bool,
+    /// An ICMP error came that did not end the connection.
+    pub soft_error: bool,
+}
+
+impl Connection {
+    /// A snapshot.
+    pub fn info(&self) -> Info {
+        let again = self.recovery.again();
+        Info {
+            state: self.state,
+            srtt: self.rtt.smoothed(),
+            rttvar: self.rtt.variation(),
+            min_rtt: self.rtt.least(),
+            rto: self.rtt.rto(),
+            backoff: self.rtt.backoff(),
+            congestion: self.congestion.algorithm(),
+            cwnd: self.congestion.window(),
+            ssthresh: self.congestion.threshold(),
+            pacing_rate: self.pacing_rate(),
+            phase: self.recovery.phase(),
+            reordering: self.recovery.reordering(self.segment()),
+            retransmits: self.retransmits,
+            retransmitted: self.retransmitted,
+            duplicates: self.duplicates,
+            is_reordering: self.recovery.is_reordering(),
+            attempts: self.attempts,
+            probes: self.probes,
+            last_sent: self.send.last,
+            last_heard: self.last_heard,
+            acknowledged: self.acknowledged(),
+            received: self.receive.next,
+            advertised_mss: self.config.mss,
+            unacked: self.send.max - self.send.una,
+            sacked: self.recovery.sacked(),
+            lost: self.recovery.lost() + again,
+            again,
+            unsent: self.end_unit().saturating_sub(self.send.max.max(1)),
+            snd_mss: self.negotiated.segment_payload(),
+            path_mtu: self.negotiated.mss.saturating_add(HEADERS),
+            rcv_mss: self.receive.segment,
+            snd_wnd: self.send.window,
+            rcv_wnd: self.window_left() as u32,
+            snd_wscale: self.negotiated.send_scale,
+            rcv_wscale: self.negotiated.receive_scale,
+            timestamps: self.negotiated.timestamps,
+            sack: self.negotiated.sack,
+            ecn: self.ecn.is_on(),
+            soft_error: self.soft_error,
+        }
+    }
+}
