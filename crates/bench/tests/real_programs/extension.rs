@@ -57,7 +57,7 @@ fn serve(fixture: &Fixture) -> TcpStream {
     peer
 }
 
-fn echo(peer: &mut TcpStream) {
+pub(crate) fn echo(peer: &mut TcpStream) {
     peer.write_all(b"hello").unwrap();
     let mut answer = [0; 5];
     peer.read_exact(&mut answer).unwrap();

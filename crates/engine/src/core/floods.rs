@@ -27,14 +27,19 @@ impl Core {
 
     /// Begins and ends to hold floods back at the interfaces.
     pub(super) fn look_for_floods(&mut self, now: Time) {
-        for net in &mut self.nets {
+        for index in 0..self.nets.len() {
+            let forwards = self.forwards(index);
+            let net = &mut self.nets[index];
             if !net.flood.is_due(now) {
                 continue;
             }
             let counters = net.device.counters();
+            // What was lost for want of room in the ring says nothing of a host that forwards: more can always come than it
+            // can pass on, and to hold that back would leave a hundredth of it.
+            let lost = if forwards { 0 } else { counters.rx_ring_drops };
             let seen = Seen {
-                arrived: counters.rx_packets + counters.rx_ring_drops,
-                unwanted: net.unwanted + counters.rx_ring_drops,
+                arrived: counters.rx_packets + lost,
+                unwanted: net.unwanted + lost,
                 held_back: counters.rx_policed,
             };
             match net.flood.look(seen, now) {

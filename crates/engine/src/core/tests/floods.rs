@@ -8,6 +8,7 @@ use scoutline_sched::Level;
 
 use super::classes::class;
 use super::*;
+use crate::settings::Forward;
 
 /// Rules that a device was told, one entry for each time.
 type Told = Rc<RefCell<Vec<Option<Vec<Important>>>>>;
@@ -16,6 +17,7 @@ type Told = Rc<RefCell<Vec<Option<Vec<Important>>>>>;
 struct Noting {
     facts: DeviceFacts,
     arrived: Rc<Cell<u64>>,
+    lost: Rc<Cell<u64>>,
     told: Told,
 }
 
@@ -45,7 +47,8 @@ impl Partner for Noting {
         self.told.borrow_mut().push(rules.map(<[Important]>::to_vec));
     }
     fn counters(&self) -> DeviceCounters {
-        DeviceCounters { rx_packets: self.arrived.get(), ..DeviceCounters::default() }
+        let (rx_packets, rx_ring_drops) = (self.arrived.get(), self.lost.get());
+        DeviceCounters { rx_packets, rx_ring_drops, ..DeviceCounters::default() }
     }
 }
 
@@ -63,7 +66,8 @@ fn classes_that_change_during_a_flood_change_what_passes() {
     let mut now = pair.now;
     server.change(vec![important("one", 80)], now);
     let facts = server.core.nets[0].device.facts().clone();
-    let noting = Noting { facts, arrived: Rc::clone(&arrived), told: Rc::clone(&told) };
+    let (lost, its) = (Rc::default(), Rc::clone(&told));
+    let noting = Noting { facts, arrived: Rc::clone(&arrived), lost, told: its };
     server.core.nets[0].device = Box::new(noting);
     let mut look = |server: &mut Host, packets: u64| {
         now += Duration::from_millis(10);
@@ -85,4 +89,28 @@ fn classes_that_change_during_a_flood_change_what_passes() {
         look(server, 0);
     }
     assert_eq!((told.borrow().len(), ports(3)), (4, None), "it is over");
+}
+
+/// A host that forwards gets more than it can pass on, and goes on passing on what it can.
+#[test]
+fn what_a_router_has_no_room_for_is_no_flood() {
+    for forwards in [false, true] {
+        let mut pair = Pair::new(62, WireConfig::default());
+        let core = &mut pair.server.core;
+        if forwards {
+            core.settings.forwards.push(Forward { from: DeviceId(0), to: DeviceId(0) });
+        }
+        let (arrived, lost, told) = (Rc::default(), Rc::<Cell<u64>>::default(), Told::default());
+        let facts = core.nets[0].device.facts().clone();
+        let noting = Noting { facts, arrived, lost: Rc::clone(&lost), told: Rc::clone(&told) };
+        core.nets[0].device = Box::new(noting);
+        lost.set(10_000);
+        core.look_for_floods(pair.now + Duration::from_millis(10));
+        assert_eq!(told.borrow().is_empty(), forwards, "at a million packets a second");
+        if forwards {
+            core.nets[0].unwanted += 10_000;
+            core.look_for_floods(pair.now + Duration::from_millis(20));
+            assert!(!told.borrow().is_empty(), "what it has no path for is one there, too");
+        }
+    }
 }
