@@ -412,10 +412,8 @@ impl Stage for TcpStage {
         {
             self.begin(context.now);
         }
-        let mut closes = false;
         burst.retain(|message| {
             match &message.body {
-                Body::Control(Control::Close) => closes = true,
                 Body::Control(control) => {
                     tally.events |= self.on_control(control, context.now);
                     if let Control::Consumed(position) = control {
@@ -427,13 +425,6 @@ impl Stage for TcpStage {
             }
             false
         });
-        if closes {
-            if self.connection().is_some_and(Connection::resets_on_close) {
-                // Linux has sent it by the time of the close, as far as the windows allow: the reset comes behind.
-                self.transmit(burst, turned, context);
-            }
-            tally.events |= self.on_control(&Control::Close, context.now);
-        }
         self.report(&tally, turned, context.now);
         self.transmit(burst, turned, context);
     }

@@ -119,18 +119,3 @@ fn a_listener_that_is_shut_down_refuses_and_may_listen_again() {
     pair.until("accept", |pair| pair.server.accept(listener).is_some());
     assert_eq!(pair.client.state(client) & slot_state::FAILED, 0);
 }
-
-/// RFC 2525 §2.17: the close is a reset, and what was written before it goes first.
-#[test]
-fn an_answer_goes_before_the_reset_of_a_question_that_nobody_read() {
-    let mut pair = Pair::new(14, WireConfig::default());
-    let (_, client, server) = pair.established(80);
-    hold(&pair, server);
-    pair.client.write(client, b"question");
-    pair.until("unread", |pair| pair.server.slot(server).receive_tail.load(Ordering::Acquire) == 8);
-    // One look of the engine at both.
-    pair.server.write(server, b"answer");
-    pair.server.request(server, slot_request::CLOSE);
-    pair.until("a reset", |pair| pair.client.state(client) & slot_state::FAILED != 0);
-    assert_eq!(pair.client.read(client, usize::MAX), b"answer");
-}

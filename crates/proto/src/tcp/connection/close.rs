@@ -38,7 +38,8 @@ impl Connection {
             }
             _ => {}
         }
-        if self.resets_on_close() {
+        let unread = self.receive.consumed < self.receive.next;
+        if unread && !matches!(self.state, State::Closing | State::LastAck | State::TimeWait) {
             return self.abort();
         }
         self.orphan = true;
@@ -47,12 +48,6 @@ impl Connection {
             self.timers.arm(Timer::Linger, now + self.config.orphan_timeout);
         }
         Events::empty()
-    }
-
-    /// [`Connection::close`] would answer data that nobody has read, by a reset.
-    pub fn resets_on_close(&self) -> bool {
-        let unread = self.receive.consumed < self.receive.next;
-        unread && !matches!(self.state, State::Closing | State::LastAck | State::TimeWait)
     }
 
     /// Ends at once: a reset goes to the peer where RFC 9293 §3.10.5 asks for one, by `poll_transmit`. The
