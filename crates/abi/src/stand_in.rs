@@ -22,7 +22,7 @@ pub const fn key(random: u64) -> u64 {
 
 /// The word for a slot of the program with this key.
 pub const fn word(key: u64, slot: u32) -> u64 {
-    MARK | (key & KEY_MASK) << SLOT_BITS | slot as u64 % SLOT_COUNT as u64
+    MARK | ((key & KEY_MASK) << SLOT_BITS) | (slot as u64 % SLOT_COUNT as u64)
 }
 
 /// Key and slot; `None` for what is no such word.

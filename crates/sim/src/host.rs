@@ -74,8 +74,8 @@ fn gateway6(host: usize) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, host as u16, 0, 0, 0, 0, 0xfe)
 }
 
-fn ip6(address: Ipv6Addr, gateway: Option<Ipv6Addr>) -> Option<Host6Config> {
-    Some(Host6Config { addresses: vec![(address, 64)], gateway, autoconfigure: false })
+fn ip6(address: Ipv6Addr, gateway: Option<Ipv6Addr>) -> Host6Config {
+    Host6Config { addresses: vec![(address, 64)], gateway, autoconfigure: false }
 }
 
 /// Sets of classes to change between.
@@ -142,7 +142,7 @@ impl Host {
         };
         let Some(plan) = &self.plan else {
             let at = |id: u16| DeviceSettings {
-                ip6: ip6(gateway6(usize::from(id)), None),
+                ip6: Some(ip6(gateway6(usize::from(id)), None)),
                 ..model::device(id, Ipv4Addr::new(10, 0, id as u8, 254), PREFIX, None)
             };
             settings.devices = vec![at(0), at(1)];
@@ -152,7 +152,7 @@ impl Host {
         };
         let mut device = model::device(0, address4(self.number, self.routed), PREFIX, gateway);
         let gateway = self.routed.then(|| gateway6(self.number));
-        device.ip6 = ip6(address6(self.number, self.routed), gateway);
+        device.ip6 = Some(ip6(address6(self.number, self.routed), gateway));
         device.rate = plan.rate_kbit.map(|rate| BitRate::new(rate * 1000));
         settings.devices = vec![device];
         settings.receive_buffer = plan.receive_buffer;

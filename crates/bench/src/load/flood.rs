@@ -106,7 +106,9 @@ pub fn flood(arguments: &FloodArguments) -> Result<()> {
             continue;
         }
         let frames: [&[u8]; BATCH] = if arguments.syn {
-            syns.iter_mut().for_each(|syn| forge(syn, &mut random));
+            for syn in &mut syns {
+                forge(syn, &mut random);
+            }
             syns.each_ref().map(<[u8; SYN_BYTES]>::as_slice)
         } else {
             [&frame; BATCH]

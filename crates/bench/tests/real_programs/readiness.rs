@@ -1,7 +1,6 @@
 //! `poll` and `select`: what is important is reported first, the rest a moment later, and the thread runs as what it
 //! serves.
 
-use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpStream};
 
 use crate::extension::{OWN, becomes, echo};
@@ -103,7 +102,7 @@ fn the_thread_runs_as_what_poll_and_select_give_it() {
         let mut peers = [7000, 7001].map(|port| connect(&fixture, port));
         // Both are accepted; else that may follow what is asked first, and lower the thread.
         peers.iter_mut().for_each(echo);
-        for round in 0..3 {
+        for _ in 0..3 {
             for (peer, policy) in peers.iter_mut().zip([RAISED, OWN]) {
                 // One that is awake is not woken, and who is not woken is not raised.
                 asleep(&server);

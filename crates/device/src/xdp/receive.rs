@@ -89,7 +89,7 @@ impl Receiver {
             let queue = (self.first + turn) % self.queues.len();
             while burst.len() - before < limit {
                 let Some(taken) = self.next(queue) else { break };
-                let Some(Taken { block, len, copied }) = taken else {
+                let Ok(Taken { block, len, copied }) = taken else {
                     counters.rx_malformed += 1;
                     continue;
                 };
@@ -109,9 +109,9 @@ impl Receiver {
         burst.len() - before
     }
 
-    /// The next packet of a queue; outer `None`: there is none, or no buffer for it; inner: it is none that can be taken.
+    /// The next packet of a queue; `None`: there is none, or no buffer for it.
     #[inline]
-    fn next(&mut self, queue: usize) -> Option<Option<Taken>> {
+    fn next(&mut self, queue: usize) -> Option<Result<Taken, Unusable>> {
         let ring = &mut self.queues[queue].ring;
         let first = ring.peek(0)?;
         if first.options & libc::XDP_PKT_CONTD != 0 {
@@ -119,27 +119,27 @@ impl Receiver {
         }
         let Some(bytes) = self.umem.received(&first) else {
             ring.take(1);
-            return Some(None);
+            return Some(Err(Unusable));
         };
         if bytes.len() < 14 {
             ring.take(1);
             self.umem.give_back(self.umem.chunk(first.addr));
-            return Some(None);
+            return Some(Err(Unusable));
         }
         if self.umem.may_lend() {
             ring.take(1);
-            return Some(Some(Taken { block: self.umem.lend(&first), len: first.len, copied: false }));
+            return Some(Ok(Taken { block: self.umem.lend(&first), len: first.len, copied: false }));
         }
         let mut copy = if first.len <= SMALL_LEN { self.small.take()? } else { self.large.take()? };
         copy[..bytes.len()].copy_from_slice(bytes);
         ring.take(1);
         self.umem.give_back(self.umem.chunk(first.addr));
-        Some(Some(Taken { block: copy, len: first.len, copied: true }))
+        Some(Ok(Taken { block: copy, len: first.len, copied: true }))
     }
 
     /// The next packet, which is in several chunks.
     #[cold]
-    fn put_together(&mut self, queue: usize) -> Option<Option<Taken>> {
+    fn put_together(&mut self, queue: usize) -> Option<Result<Taken, Unusable>> {
         let ring = &mut self.queues[queue].ring;
         let mut count = 0;
         while ring.peek(count)?.options & libc::XDP_PKT_CONTD != 0 {
@@ -162,7 +162,8 @@ impl Receiver {
             len += bytes.len();
             self.umem.give_back(self.umem.chunk(part.addr));
         }
-        Some((whole && len >= 14).then_some(Taken { block, len: len as u32, copied: false }))
+        let usable = whole && len >= 14;
+        Some(if usable { Ok(Taken { block, len: len as u32, copied: false }) } else { Err(Unusable) })
     }
 
     /// AF_XDP tells neither checksums nor cuts: they are seen in the packet itself. `None`: it cannot be taken.
@@ -213,6 +214,9 @@ impl Receiver {
         self.queues.iter().map(drops).sum()
     }
 }
+
+/// What was taken off a ring is no packet that could be used.
+struct Unusable;
 
 /// A packet that was taken off a ring.
 struct Taken {

@@ -25,7 +25,7 @@ use crate::xdp::umem::Umem;
 pub(super) const FRAME_AT: u32 = 64;
 /// `struct xsk_tx_metadata` (include/uapi/linux/if_xdp.h of Linux 6.8): flags, and a union of 16 bytes.
 pub(super) const METADATA_LEN: u32 = 24;
-const _: () = assert!(METADATA_LEN <= FRAME_AT && METADATA_LEN % 8 == 0);
+const _: () = assert!(METADATA_LEN <= FRAME_AT && METADATA_LEN.is_multiple_of(8));
 /// Ethernet header and a tag.
 const LINK_LEN: usize = 18;
 /// Packets after which the kernel is told, so that it and the receiver begin while we make more.
@@ -167,22 +167,21 @@ impl Sender {
         let mut parts = [NO_PART; PARTS];
         let (count, len) = gather(message, &mut parts).ok_or(Unsent::Never)?;
         let mut from = Parts { parts: &parts[..count], at: 0 };
-        let packets = match message.facts.segmentation {
-            Some(segmentation) => self.put_cut(&mut from, len, segmentation)?,
-            None => {
-                let checksum = match message.facts.checksum {
-                    Checksum::Partial { start, offset } => Some((start, offset)),
-                    _ => None,
-                };
-                // Headers stand in the first chunk.
-                let most = len.min(self.capacity());
-                if checksum.is_some_and(|(start, field)| start as usize + field as usize + 2 > most) {
-                    return Err(Unsent::Never);
-                }
-                self.ask(1, len)?;
-                self.put_packet(&mut from, &[], len, checksum);
-                1
+        let packets = if let Some(segmentation) = message.facts.segmentation {
+            self.put_cut(&mut from, len, segmentation)?
+        } else {
+            let checksum = match message.facts.checksum {
+                Checksum::Partial { start, offset } => Some((start, offset)),
+                _ => None,
+            };
+            // Headers stand in the first chunk.
+            let most = len.min(self.capacity());
+            if checksum.is_some_and(|(start, field)| start as usize + field as usize + 2 > most) {
+                return Err(Unsent::Never);
             }
+            self.ask(1, len)?;
+            self.put_packet(&mut from, &[], len, checksum);
+            1
         };
         counters.tx_packets += 1;
         counters.tx_bytes += len as u64;

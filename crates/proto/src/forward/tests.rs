@@ -45,15 +45,15 @@ impl Router {
             trusted_checksums: true,
             offload: Offload::default(),
         });
-        Router::between(from, to)
+        Router::between(&from, to)
     }
 
-    fn between(from: Rc<Interface>, to: Rc<Interface>) -> Router {
+    fn between(from: &Rc<Interface>, to: Rc<Interface>) -> Router {
         from.neighbours.borrow_mut().learn(PEER, PEER_LINK, true, Time::from_millis(1));
         to.neighbours.borrow_mut().learn(FAR, FAR_LINK, true, Time::from_millis(1));
         let stages: Vec<Box<dyn Stage>> = vec![
-            Box::new(EthStage::new(Rc::clone(&from), ANY_IP as u16)),
-            Box::new(ForwardStage::new(Rc::clone(&from), Rc::clone(&to))),
+            Box::new(EthStage::new(Rc::clone(from), ANY_IP as u16)),
+            Box::new(ForwardStage::new(Rc::clone(from), Rc::clone(&to))),
             Box::new(OutStage::new(Rc::clone(&to))),
         ];
         let new = NewPath { stages, attributes: Attributes::new() };

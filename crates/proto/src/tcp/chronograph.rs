@@ -40,14 +40,14 @@ impl Stopwatch {
     }
 
     #[inline]
-    fn total(&self, now: Time) -> u32 {
+    fn total(self, now: Time) -> u32 {
         if self.since == STANDS {
             return self.total;
         }
         self.total.saturating_add(tick(now).wrapping_sub(self.since))
     }
 
-    fn elapsed(&self, now: Time) -> Duration {
+    fn elapsed(self, now: Time) -> Duration {
         Duration::from_nanos(u64::from(self.total(now)) << TICK_SHIFT)
     }
 }

@@ -33,7 +33,7 @@ fn router6(mtu: u16) -> Router {
     }
     from.neighbours6.borrow_mut().learn(PEER6, PEER_LINK, true, Time::from_millis(1));
     to.neighbours6.borrow_mut().learn(FAR6, FAR_LINK, true, Time::from_millis(1));
-    Router::between(from, to)
+    Router::between(&from, to)
 }
 
 fn header6(protocol: u8, payload_len: usize) -> ipv6::Header {
