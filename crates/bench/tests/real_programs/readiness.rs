@@ -1,6 +1,7 @@
 //! `poll` and `select`: what is important is reported first, the rest a moment later, and the thread runs as what it
 //! serves.
 
+use std::io::Write as _;
 use std::net::{SocketAddrV4, TcpStream};
 
 use crate::extension::{OWN, becomes, echo};
