@@ -14,6 +14,9 @@ const NAME: u64 = 0x5c07_711e << 32;
 /// Least bytes of a datagram: which one it is.
 pub(crate) const DATAGRAM_NAME_LEN: usize = 12;
 
+/// The fourth repetition of a FIN is waited for so long, in seconds: 3, twice as long each time (RFC 6298 §5.5, §5.7).
+const LATE_FIN_S: u64 = 24;
+
 /// How one end of a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -57,6 +60,8 @@ pub(crate) struct Oracle {
     duplicates: bool,
     /// Questions may remain without an answer.
     silences: bool,
+    /// How long TIME-WAIT lasts on each host, in seconds.
+    time_waits: [u64; 2],
 }
 
 /// Spreads bits (the finaliser of MurmurHash3).
@@ -112,6 +117,7 @@ impl Oracle {
             chats: plan.chats.iter().map(chat).collect(),
             duplicates: plan.duplicates(),
             silences: plan.is_silent_at_times(),
+            time_waits: plan.hosts.each_ref().map(|host| host.time_wait_s),
         }
     }
 
@@ -217,6 +223,18 @@ impl Oracle {
         flow.is_none_or(|flow| self.flows[flow].disturbed)
     }
 
+    /// RFC 9293 §3.6.1: a FIN that comes again after TIME-WAIT is answered by a reset. So who repeats one finds its
+    /// connection reset, with all bytes across, where the peer's TIME-WAIT is shorter than the wait for a repetition.
+    fn outlived_time_wait(&self, flow: &Flow) -> bool {
+        let reset = Some(Outcome::Failed(libc::ECONNRESET));
+        let hosts = [flow.plan.from, 1 - flow.plan.from];
+        [(CLIENT, SERVER), (SERVER, CLIENT)].iter().any(|&(gone, repeats)| {
+            flow.outcome[gone] == Some(Outcome::Complete)
+                && flow.outcome[repeats] == reset
+                && self.time_waits[hosts[gone]] < LATE_FIN_S
+        })
+    }
+
     /// Whether every connection ended as it had to.
     pub(crate) fn verdict(&self) -> Result<(), String> {
         for (index, flow) in self.flows.iter().enumerate() {
@@ -237,7 +255,7 @@ impl Oracle {
                     return Err(wrong());
                 }
             } else if [plan.client.stop, plan.server.stop] == [Stop::Finish; 2]
-                && (flow.outcome != [Some(Outcome::Complete); 2]
+                && (flow.outcome != [Some(Outcome::Complete); 2] && !self.outlived_time_wait(flow)
                     || flow.read != [plan.server.bytes, plan.client.bytes])
             {
                 return Err(wrong());

@@ -23,7 +23,8 @@ use super::{Core, Net};
 
 /// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
 pub(super) const PUSH_BURST: usize = 32;
-/// The same, where there are several levels: nothing interrupts it, and a message costs up to 10 µs on a virtual machine.
+/// So many are waited for where there are several levels: nothing interrupts a push, and a message costs up to 10 µs on a
+/// virtual machine.
 const MIXED_BURST: usize = 16;
 /// What is not background.
 const FOREGROUND: Level = Level::Priority(0);

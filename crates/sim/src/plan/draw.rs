@@ -60,8 +60,7 @@ impl Draw {
             rate_kbit: self.one_in(4).then(|| self.between(2_000, 100_000)),
             pacing: self.one_in(6),
             ecn: self.one_in(3),
-            // Longer than the fourth repetition of a FIN is waited for (24 s): else a reset is the right answer to it.
-            time_wait_s: self.between(25, 60),
+            time_wait_s: self.between(1, 60),
         }
     }
 
