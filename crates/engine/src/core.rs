@@ -516,6 +516,7 @@ impl Core {
         if level > Level::Idle {
             self.on_foreground_run(leaves, id, !made.is_empty(), now);
         }
+        let awaited = urgent && made.iter().any(|message| !message.facts.can_wait);
         match to {
             None => self.emit(net, flow.as_ref(), &mut made),
             Some(_) => self.emit_forwarded(leaves, flow.as_ref(), &mut made),
@@ -534,7 +535,7 @@ impl Core {
             path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
         }
         self.schedule.charge(Entry::Path(id), spent, after);
-        if urgent && !self.nets[leaves].transmit.is_direct() {
+        if awaited && !self.nets[leaves].transmit.is_direct() {
             // Before what is less important is worked on. Without levels there is nothing that it would wait for.
             self.flush_net(leaves, level, now);
         } else if self.is_burst_full(leaves) {

@@ -244,6 +244,8 @@ pub struct Facts {
     pub scope: u32,
     /// Outward, to a group or to everybody: who gets it.
     pub reach: Reach,
+    /// Outward: nobody waits for it. However important its path, it leaves with what leaves next.
+    pub can_wait: bool,
     /// For stream data moving inward: the position in the stream of the first byte of the body.
     pub stream_position: u64,
 }

@@ -23,9 +23,6 @@ use super::{Core, Net};
 
 /// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
 pub(super) const PUSH_BURST: usize = 32;
-/// So many are waited for where there are several levels: nothing interrupts a push, and a message costs up to 10 µs on a
-/// virtual machine.
-const MIXED_BURST: usize = 16;
 /// What is not background.
 const FOREGROUND: Level = Level::Priority(0);
 /// Bytes that are sent together at most: the kernel copies them in some 20 µs, and nothing interrupts it.
@@ -250,7 +247,7 @@ impl Core {
     pub(super) fn is_burst_full(&self, net: usize) -> bool {
         let side = &self.nets[net].transmit;
         let messages = side.out.len() + side.queues.len();
-        messages >= if side.direct { PUSH_BURST } else { MIXED_BURST }
+        messages >= PUSH_BURST
             || side.out_len >= PUSH_LEN
             || !side.direct && side.queues.bytes() >= PUSH_LEN as u64
     }

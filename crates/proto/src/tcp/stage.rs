@@ -374,7 +374,11 @@ impl TcpStage {
                 context.transmit_room = context.transmit_room.saturating_sub(cost);
                 let wire = payload.div_ceil(frame - headers).max(1) * headers + payload;
                 context.transmit_len = context.transmit_len.saturating_sub(wire);
-                outward.push(emitter.segment(&transmit));
+                let mut message = emitter.segment(&transmit);
+                // Whoever has sent all that he will send does nothing when that is acknowledged.
+                message.facts.can_wait = connection.is_peer_finished() && transmit.header.flags == Flags::ACK;
+                message.facts.can_wait &= matches!(message.body, Body::Empty);
+                outward.push(message);
             }
             if connection.tells_sent() && connection.sent() != self.told_sent {
                 self.told_sent = connection.sent();
