@@ -535,10 +535,9 @@ impl Core {
             path.account.cpu_ns = path.account.cpu_ns.saturating_add(spent.as_nanos() as u64);
         }
         self.schedule.charge(Entry::Path(id), spent, after);
-        if awaited && !self.nets[leaves].transmit.is_direct() {
-            // Before what is less important is worked on. Without levels there is nothing that it would wait for.
-            self.flush_net(leaves, level, now);
-        } else if self.is_burst_full(leaves) {
+        // Before what is less important is worked on; what waits goes with it, since the push is paid for. Without levels
+        // there is nothing that it would wait for.
+        if awaited && !self.nets[leaves].transmit.is_direct() || self.is_burst_full(leaves) {
             self.flush(leaves, now);
         }
         after

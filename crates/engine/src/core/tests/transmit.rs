@@ -511,3 +511,45 @@ fn a_device_that_is_full_takes_the_important_first() {
     let waited = heard.unwrap().since(asked);
     assert!(waited < Duration::from_millis(10), "{waited:?}");
 }
+
+/// Two hosts with a connection of each kind, ordinary and important to the client.
+fn ordinary_and_important() -> (Pair, Stream, Stream) {
+    let mut pair = pair(WireConfig::default(), |settings| {
+        settings.classes = vec![to_port("first", FOREGROUND, |class| class.level = Level::Priority(5))];
+    });
+    let ordinary = Stream::open(&mut pair, OTHER);
+    let important = Stream::open(&mut pair, FOREGROUND);
+    (pair, ordinary, important)
+}
+
+/// The client's pushes while it does what is to be done now, and its program writes to this connection.
+fn pushes(pair: &mut Pair, ordinary: &Stream) -> u64 {
+    let before = pair.client.core.counters.pushes;
+    pair.client.write(ordinary.client, b"later");
+    pair.client.settle(pair.now);
+    pair.client.core.counters.pushes - before
+}
+
+/// What somebody waits for is sent before anything less important is worked on.
+#[test]
+fn what_is_awaited_is_sent_at_once() {
+    let (mut pair, ordinary, important) = ordinary_and_important();
+    pair.client.write(important.client, b"now");
+    assert_eq!(pushes(&mut pair, &ordinary), 2);
+}
+
+/// Nobody waits for the acknowledgment of a FIN: it is not worth a push of its own.
+#[test]
+fn what_nobody_waits_for_goes_with_what_goes_next() {
+    let (mut pair, ordinary, important) = ordinary_and_important();
+    pair.server.request(important.server, slot_request::SHUTDOWN);
+    pair.server.settle(pair.now);
+    pair.now = pair.now + WireConfig::default().delay;
+    assert_eq!(pushes(&mut pair, &ordinary), 1);
+    assert_ne!(pair.client.state(important.client) & slot_state::PEER_FINISHED, 0);
+    let acknowledged = |pair: &mut Pair| {
+        pair.client.request(important.client, slot_request::SHUTDOWN);
+        pair.server.state(important.server) & slot_state::PEER_FINISHED != 0
+    };
+    pair.until("the other end", acknowledged);
+}
