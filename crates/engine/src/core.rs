@@ -287,19 +287,16 @@ impl Core {
             self.make_room(net, bytes);
         }
         let Some(path) = self.paths.get_mut(id) else { return false };
-        let refused = path.offer(message).err();
-        match &refused {
-            None => {
-                self.on_offered(net, id, level, now);
-                self.make_ready(id, now);
-            }
+        let Err(refused) = path.offer(message) else {
+            self.on_offered(net, id, level, now);
+            self.make_ready(id, now);
+            return true;
+        };
+        if level > Level::Idle && to.is_none() {
             // What background loses while it waits is no flood, nor is what a full link cannot take.
-            Some(message) if level > Level::Idle && to.is_none() => {
-                self.nets[net].unwanted.count(is_syn(message.bytes()));
-            }
-            Some(_) => {}
+            self.nets[net].unwanted.count(is_syn(refused.bytes()));
         }
-        refused.is_none()
+        false
     }
 
     fn make_ready(&mut self, id: PathId, now: Time) {
