@@ -4,13 +4,14 @@
 //!   driver → native XDP: this → receive steering → generic XDP → packet taps (ours) → …
 //!
 //!   important by source and port ──────────────────────────────────────────► pass
-//!   else: its flow had `flow_limit` packets in this window ────────────────► drop
-//!         all of these together had `total_limit` ────────────────────────► drop
-//!         a SYN, and SYNs had as much, and it did not come before ────────► drop
+//!   else: no SYN, and the flood is one of SYNs ────────────────────────────► pass
+//!         its flow had `flow` packets in this window ──────────────────────► drop
+//!         no SYN, and all of these together had `total` ───────────────────► drop
+//!         a SYN, SYNs had `syns`, and it did not come before ──────────────► drop
 //!         else ────────────────────────────────────────────────────────────► pass
 //! ```
 //! SYNs are counted apart, or a flood of them would take from connections that stand. And one that was dropped passes when
-//! it comes again, as those of real clients do after a second (RFC 6298 §2), within the same limit: forged ones are
+//! it comes again, as those of real clients do after a second (RFC 6298 §2), up to `total` of them: forged ones are
 //! drawn anew. What is remembered of a SYN is 32 bits in one of two million places; at a million a second three in five
 //! are there after a second.
 //!
@@ -76,8 +77,12 @@ pub struct Exempt {
 pub struct Limits {
     /// Of each flow.
     pub flow: u32,
-    /// Of all flows together; of their SYNs as many again.
+    /// Of all flows together; of their SYNs that come again as many.
     pub total: u32,
+    /// Of SYNs that did not come before.
+    pub syns: u32,
+    /// Nothing but SYNs is limited.
+    pub only_syns: bool,
 }
 
 /// The policer of one interface, for as long as this lives.
@@ -168,7 +173,8 @@ fn program(maps: &Maps, exempt: &[Exempt], limits: Limits) -> Vec<Instruction> {
     let buckets = &maps.buckets;
     let mut program = Program::default();
     let (pass, drop, count) = (program.label(), program.label(), program.label());
-    let (v6, known, over) = (program.label(), program.label(), program.label());
+    let (v6, known) = (program.label(), program.label());
+    let (syn, over) = (program.label(), program.label());
     program
         .load(Word, 6, 1, 0)
         .load(Word, 7, 1, 4)
@@ -199,13 +205,17 @@ fn program(maps: &Maps, exempt: &[Exempt], limits: Limits) -> Vec<Instruction> {
         .store(Word, 10, HASH_AT, 9)
         .word(And, 9, K(BUCKETS as i32 - 1))
         .place(count)
-        .double(Move, 7, R(4))
-        .call(sys::BPF_FUNC_KTIME_GET_NS)
-        .double(ShiftRight, 0, K(WINDOW_SHIFT))
-        .double(Move, 8, R(0));
+        .double(Move, 7, R(4));
+    if limits.only_syns {
+        program.jump_if(7, NotEqual, K(SYNS as i32), pass);
+    }
+    program.call(sys::BPF_FUNC_KTIME_GET_NS).double(ShiftRight, 0, K(WINDOW_SHIFT)).double(Move, 8, R(0));
     police(&mut program, buckets, R(9), limits.flow, (pass, drop));
-    police(&mut program, buckets, R(7), limits.total, (pass, over));
-    program.jump(pass).place(over).jump_if(7, NotEqual, K(SYNS as i32), drop);
+    program.jump_if(7, Equal, K(SYNS as i32), syn);
+    police(&mut program, buckets, R(7), limits.total, (pass, drop));
+    program.jump(pass).place(syn);
+    police(&mut program, buckets, R(7), limits.syns, (pass, over));
+    program.jump(pass).place(over);
     look_again(&mut program, &maps.seen, drop);
     police(&mut program, buckets, K(AGAIN as i32), limits.total, (pass, drop));
     program.place(pass).word(Move, 0, K(XDP_PASS)).exit().place(drop);

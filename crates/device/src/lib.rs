@@ -26,5 +26,6 @@ pub use error::OpenError;
 pub use link::SegmentLimit;
 pub use partner::{
     DeviceCounters, DeviceError, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload, Partner,
+    Policing,
 };
 pub use steering::Steering;

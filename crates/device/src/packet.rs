@@ -34,7 +34,7 @@ use scoutline_base::{DeviceId, Time};
 use scoutline_bpf::{Exempt, IngressDrop};
 use scoutline_path::Burst;
 
-use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner};
+use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 
 pub use bell::Important;
 pub use open::{Config, open};
@@ -114,14 +114,17 @@ impl Partner for PacketPartner {
         }
     }
 
-    fn police(&mut self, rules: Option<&[Important]>) {
+    fn police(&mut self, policing: Option<Policing<'_>>) {
         let Some(police) = &mut self.police else { return };
         let exempt = |rule: &Important| Exempt {
             source: rule.source,
             prefix_len: rule.prefix_len,
             local_port: rule.local_port.clone(),
         };
-        police.want(rules.map(|rules| rules.iter().map(exempt).collect()));
+        police.want(policing.map(|policing| {
+            let exempt = policing.exempt.iter().map(exempt).collect();
+            police::What { exempt, only_syns: policing.only_syns }
+        }));
     }
 
     fn news(&mut self) -> Option<Notice> {

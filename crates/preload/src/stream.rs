@@ -79,7 +79,7 @@ fn take(
     flags: c_int,
 ) -> Result<(usize, bool), c_int> {
     let slot = socket.slot;
-    let _held = socket.lock_receive();
+    let _held = socket.lock_receive()?;
     let head = slot.receive_head.load(Ordering::Relaxed);
     let held = socket.received();
     let mut step = urgent::Step { skip: 0, len: held.min(want as u64), ends: false };
@@ -324,9 +324,15 @@ pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
 }
 
 /// Puts what fits of `iov`, `skip` bytes into it.
-fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Result<usize, c_int> {
+pub(crate) fn put(
+    socket: Socket,
+    iov: &[iovec],
+    skip: usize,
+    want: usize,
+    flags: c_int,
+) -> Result<usize, c_int> {
     let slot = socket.slot;
-    let _held = socket.lock_send();
+    let _held = socket.lock_send()?;
     let len = socket.sendable().min(want as u64) as usize;
     if len == 0 {
         return Ok(0);
