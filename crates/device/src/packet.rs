@@ -28,17 +28,17 @@ mod ring;
 mod send;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::{Exempt, IngressDrop};
+use scoutline_bpf::IngressDrop;
 use scoutline_path::Burst;
 
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner};
 
 pub use bell::Important;
 pub use open::{Config, open};
+pub(crate) use police::LIMITS;
 
 /// One interface, ours as long as this lives.
 pub struct PacketPartner {
@@ -117,16 +117,7 @@ impl Partner for PacketPartner {
 
     fn police(&mut self, rules: Option<&[Important]>) {
         let Some(police) = &mut self.police else { return };
-        // The policer looks at IPv4 only; of all else only so much passes in all.
-        let exempt = |rule: &Important| {
-            let source = match rule.source {
-                IpAddr::V4(source) => source,
-                IpAddr::V6(_) if rule.prefix_len == 0 => Ipv4Addr::UNSPECIFIED,
-                IpAddr::V6(_) => return None,
-            };
-            Some(Exempt { source, prefix_len: rule.prefix_len, local_port: rule.local_port.clone() })
-        };
-        police.want(rules.map(|rules| rules.iter().filter_map(exempt).collect()));
+        police.want(rules.map(|rules| rules.iter().map(Important::exempt).collect()));
     }
 
     fn news(&mut self) -> Option<Notice> {

@@ -84,6 +84,10 @@ pub trait Partner {
     /// Returns at once and takes effect soon.
     fn police(&mut self, _rules: Option<&[Important]>) {}
 
+    /// The path of this frame has no room: until then the device drops what comes of the same flow, as far as it can, so
+    /// that it costs less. It need not.
+    fn hold_back(&mut self, _frame: &[u8], _until: Time) {}
+
     /// Something that people should know of what happened since.
     fn news(&mut self) -> Option<Notice> {
         None

@@ -1,7 +1,9 @@
 //! The kernel itself runs the program on packets that are made here (`BPF_PROG_TEST_RUN`).
 
-use super::{BUCKETS, Exempt, Limits, XDP_DROP, XDP_PASS, count, program};
-use crate::{sys, xdp};
+use super::program;
+use crate::flow::{Buckets, Exempt, Limits, WINDOW_SHIFT};
+use crate::xdp::{self, XDP_DROP, XDP_PASS};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
@@ -20,7 +22,7 @@ struct TestRun {
 
 struct Bench {
     program: OwnedFd,
-    buckets: OwnedFd,
+    buckets: Buckets,
     started: Instant,
 }
 
@@ -34,7 +36,7 @@ impl Bench {
             libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
             assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
         }
-        let buckets = match sys::per_core_array(BUCKETS + 2) {
+        let buckets = match Buckets::new() {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 eprintln!("not run: no permission to load eBPF programs");
                 return None;
@@ -71,7 +73,7 @@ impl Bench {
 
     /// Windows that have begun since the start, and perhaps one more.
     fn windows(&self) -> u64 {
-        (self.started.elapsed().as_nanos() >> super::WINDOW_SHIFT) as u64 + 2
+        (self.started.elapsed().as_nanos() >> WINDOW_SHIFT) as u64 + 2
     }
 }
 
@@ -95,7 +97,7 @@ fn a_flow_has_its_limit_and_others_go_on() {
     let flood = 3000;
     let passed = bench.passed((0..flood).map(|_| udp([10, 0, 0, 2], 7, 9)));
     assert!((20..=20 * bench.windows()).contains(&passed), "{passed} of {} windows", bench.windows());
-    assert_eq!(count(&bench.buckets).unwrap(), flood - passed, "what was dropped is counted");
+    assert_eq!(bench.buckets.dropped().unwrap(), flood - passed, "what was dropped is counted");
     // Another flow is held back by the limit of all alone, of which the first could take a fifth.
     assert_eq!(bench.verdict(&udp([10, 0, 0, 3], 7, 9)), XDP_PASS);
 }
@@ -111,8 +113,8 @@ fn all_flows_together_have_a_limit() {
 #[test]
 fn what_is_exempt_always_passes() {
     let rules = [
-        Exempt { source: [10, 1, 0, 0].into(), prefix_len: 16, local_port: None },
-        Exempt { source: [0, 0, 0, 0].into(), prefix_len: 0, local_port: Some(443..=444) },
+        Exempt { source: Ipv4Addr::from([10, 1, 0, 0]).into(), prefix_len: 16, local_port: None },
+        Exempt { source: Ipv4Addr::from([0, 0, 0, 0]).into(), prefix_len: 0, local_port: Some(443..=444) },
     ];
     let Some(bench) = Bench::new(&rules, LIMITS) else { return };
     for (source, port, exempt) in [

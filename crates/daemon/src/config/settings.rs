@@ -110,7 +110,8 @@ impl Config {
         }
         let mtu = device.mtu.as_ref().map(|mtu| *mtu.get_ref());
         match device.driver {
-            Driver::Packet => OpenDriver::Packet(self.packet(device)),
+            // What "auto" means is settled before anything is opened.
+            Driver::Packet | Driver::Auto => OpenDriver::Packet(self.packet(device)),
             Driver::Xdp => OpenDriver::Xdp(self.xdp(device)),
             Driver::Tap => {
                 let mut options = tap::Config::new(name);
@@ -157,9 +158,12 @@ impl Config {
         options.groups = self.wants_groups(device);
         if let Some(knobs) = &device.xdp {
             options.zero_copy = knobs.zero_copy.unwrap_or(options.zero_copy);
+            options.police = knobs.police_floods.unwrap_or(options.police);
             options.ring_frames =
                 knobs.ring_frames.as_ref().map_or(options.ring_frames, |frames| *frames.get_ref());
         }
+        // As with `packet`.
+        options.bell = self.engine.cpu.is_some();
         options
     }
 

@@ -13,7 +13,7 @@ use crate::partner::Notice;
 
 /// While a flood lasts: a flow is a client's, or the flood's; together they cost a receiving core some 7 % of its time
 /// (0.7 µs a packet).
-const LIMITS: Limits = Limits { flow: 10_000, total: 100_000 };
+pub(crate) const LIMITS: Limits = Limits { flow: 10_000, total: 100_000 };
 
 /// Looks for news after a failure before it is tried again; twice as many after each further one.
 const PAUSE_LOOKS: u32 = 8;
@@ -213,7 +213,11 @@ mod tests {
 
     #[test]
     fn a_thread_that_fails_is_not_the_end_of_it() {
-        let exempt = || Exempt { source: [10, 0, 0, 1].into(), prefix_len: 32, local_port: None };
+        let exempt = || Exempt {
+            source: std::net::Ipv4Addr::new(10, 0, 0, 1).into(),
+            prefix_len: 32,
+            local_port: None,
+        };
         let mut police = Police::with(1, faulty);
         police.want(Some(vec![exempt()]));
         // The rules change meanwhile.
