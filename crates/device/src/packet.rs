@@ -31,13 +31,14 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::{Exempt, IngressDrop};
+use scoutline_bpf::IngressDrop;
 use scoutline_path::Burst;
 
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner};
 
 pub use bell::Important;
 pub use open::{Config, open};
+pub(crate) use police::LIMITS;
 
 /// One interface, ours as long as this lives.
 pub struct PacketPartner {
@@ -116,12 +117,7 @@ impl Partner for PacketPartner {
 
     fn police(&mut self, rules: Option<&[Important]>) {
         let Some(police) = &mut self.police else { return };
-        let exempt = |rule: &Important| Exempt {
-            source: rule.source,
-            prefix_len: rule.prefix_len,
-            local_port: rule.local_port.clone(),
-        };
-        police.want(rules.map(|rules| rules.iter().map(exempt).collect()));
+        police.want(rules.map(|rules| rules.iter().map(Important::exempt).collect()));
     }
 
     fn news(&mut self) -> Option<Notice> {

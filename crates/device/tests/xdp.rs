@@ -215,3 +215,174 @@ fn down_and_gone_are_told_apart() {
     assert!(matches!(two.pull(&mut Burst::new(), 8, later(2)), Err(DeviceError::Gone { .. })));
     assert!(matches!(two.push(&mut vec![frame(60, 1)]), Err(DeviceError::Gone { .. })));
 }
+
+/// A datagram to this port; its flow is another for each source port.
+fn datagram(source_port: u16, port: u16) -> Message {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    bytes.extend([0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
+    bytes.extend(source_port.to_be_bytes());
+    bytes.extend(port.to_be_bytes());
+    bytes.extend([0, 26, 0, 0]);
+    bytes.resize(60, 7);
+    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into()), 0..60, facts)
+}
+
+/// The same over IPv6.
+fn datagram6(source_port: u16, port: u16) -> Message {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64];
+    bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    bytes.extend(source_port.to_be_bytes());
+    bytes.extend(port.to_be_bytes());
+    bytes.extend([0, 8, 0, 0]);
+    let len = bytes.len() as u32;
+    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into()), 0..len, facts)
+}
+
+fn important(source: std::net::IpAddr, port: u16) -> packet::Important {
+    packet::Important {
+        source,
+        prefix_len: if source.is_ipv4() { 32 } else { 128 },
+        local_port: Some(port..=port),
+    }
+}
+
+/// Sends so many and says how many arrive; all others have to be counted as dropped at the hook.
+fn arriving(
+    from: &mut impl Partner,
+    to: &mut impl Partner,
+    count: u64,
+    message: impl Fn(u64) -> Message,
+) -> u64 {
+    let known = |to: &dyn Partner| {
+        let counters = to.counters();
+        (counters.rx_packets, counters.rx_policed + counters.rx_held_back)
+    };
+    let before = known(to);
+    let start = Instant::now();
+    for number in 0..count {
+        send(from, message(number));
+        to.pull(&mut Burst::new(), 64, Time::ZERO).expect("pulls");
+    }
+    loop {
+        to.pull(&mut Burst::new(), 64, Time::ZERO).expect("pulls");
+        let now = known(to);
+        if now.0 + now.1 - before.0 - before.1 >= count {
+            return now.0 - before.0;
+        }
+        assert!(start.elapsed() < SOON, "{:?}", to.counters());
+    }
+}
+
+/// What is important is not lost when the ring of all else is full, comes first, and rings.
+#[test]
+fn what_is_important_has_a_ring_of_its_own() {
+    let (_first, _second, mut one, mut two) =
+        pair(1500, &xdp::Config { ring_frames: 64, bell: true, ..config("right") });
+    two.ring_for(&[important([10, 9, 0, 1].into(), 443), important("fd00::1".parse().unwrap(), 444)])
+        .expect("takes the rules");
+    for number in 0..200 {
+        send(&mut one, datagram(number, 80));
+    }
+    send(&mut one, datagram(1, 443));
+    send(&mut one, datagram6(1, 444));
+    let mut poll = libc::pollfd { fd: two.bell_fd().expect("one"), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which outlives the call.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 5000) }, 1, "it rings");
+    let start = Instant::now();
+    while two.counters().rx_ring_drops < 200 - 64 {
+        assert!(start.elapsed() < SOON, "{:?}", two.counters());
+        std::thread::yield_now();
+    }
+    let burst = pull(&mut two, 2 + 64);
+    let ports = |message: &Message| message.bytes()[if message.bytes()[12] == 8 { 37 } else { 57 }];
+    let first: Vec<u8> = burst.iter().take(3).map(ports).collect();
+    assert_eq!(first, [443_u16 as u8, 444_u16 as u8, 80]);
+    assert_eq!(two.counters().rx_important, 2);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0, "what rang was taken");
+    two.ring_for(&[]).expect("takes the rules");
+    send(&mut one, datagram(1, 443));
+    pull(&mut two, 1);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0, "nothing is important now");
+}
+
+/// While a flood is held back, what is important all comes, of all else a few.
+#[test]
+fn a_flood_is_held_back_at_the_interface() {
+    let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
+    two.police(Some(&[important([10, 9, 0, 1].into(), 443)]));
+    let news = two.news().expect("says so").0;
+    assert!(news.contains("is held back"), "{news}");
+    let passed = arriving(&mut one, &mut two, 2000, |_| datagram(1, 80));
+    assert!(passed < 2000, "all came");
+    assert_eq!(arriving(&mut one, &mut two, 2000, |_| datagram(1, 443)), 2000);
+    two.police(None);
+    assert!(two.news().expect("says so").0.contains("over"));
+    assert_eq!(arriving(&mut one, &mut two, 2000, |_| datagram(1, 80)), 2000);
+}
+
+fn monotonic() -> Time {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the structure; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Time::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// A flow whose path has no room is dropped at the hook for a moment, and no other.
+#[test]
+fn one_flow_is_held_back_and_comes_again() {
+    let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
+    type Make = fn(u16, u16) -> Message;
+    for make in [datagram as Make, datagram6 as Make] {
+        let start = Instant::now();
+        // On a busy machine the moment may be over before the packet is there.
+        loop {
+            two.hold_back(make(5, 80).bytes(), monotonic() + Duration::from_millis(100), 7);
+            if arriving(&mut one, &mut two, 1, |_| make(5, 80)) == 0 {
+                break;
+            }
+            assert!(start.elapsed() < SOON, "never held back");
+        }
+        two.hold_back(make(5, 80).bytes(), monotonic() + Duration::from_millis(100), 7);
+        let others = arriving(&mut one, &mut two, 1000, |number| make(1000 + number as u16, 80));
+        assert_eq!(others, 1000, "no other flow is touched");
+        two.hold_back(make(5, 80).bytes(), monotonic(), 7);
+        assert_eq!(arriving(&mut one, &mut two, 10, |_| make(5, 80)), 10, "the moment is over");
+        two.hold_back(make(5, 80).bytes(), monotonic() + Duration::from_secs(60), 7);
+        assert_eq!(arriving(&mut one, &mut two, 10, |_| make(5, 80)), 10, "clocks that differ stop nobody");
+    }
+    two.hold_back(&[0; 20], monotonic(), 7);
+    let counters = two.counters();
+    assert!(counters.rx_held_back >= 2 && counters.rx_policed == 0, "{counters:?}");
+}
+
+/// Each owner is told what was dropped for it, once, though its flow has lost its place since.
+#[test]
+fn what_is_held_back_is_told_by_owner() {
+    let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
+    let told = |two: &mut xdp::XdpPartner| {
+        let mut told = Vec::new();
+        two.tell_held_back(monotonic(), &mut |owner, dropped| told.push((owner, dropped)));
+        told
+    };
+    let start = Instant::now();
+    let mut dropped = [0, 0];
+    while dropped.contains(&0) {
+        for (owner, dropped) in (0..).zip(&mut dropped) {
+            // The same flow: the second owner takes the place of the first.
+            two.hold_back(datagram(5, 80).bytes(), monotonic() + Duration::from_millis(100), owner);
+            *dropped += 10 - arriving(&mut one, &mut two, 10, |_| datagram(5, 80));
+        }
+        assert!(start.elapsed() < SOON, "never held back");
+    }
+    let mut sums = [0, 0];
+    for (owner, dropped) in told(&mut two) {
+        sums[owner as usize] += dropped;
+    }
+    assert_eq!(sums, dropped);
+    assert_eq!(told(&mut two), [], "it is told once");
+}

@@ -60,12 +60,18 @@ use crate::start::Served;
 use crate::wheel::Wheel;
 use apart::Apart;
 use classes::Sweep;
+use floods::owner_of;
 use forward::Direction;
 use report::Counters;
 use transmit::TransmitSide;
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
 const PULL_BURST: usize = 64;
+
+/// What a path without room holds back at its device: its queue takes longer than this for each packet in it, so it does
+/// not run empty meanwhile. A long queue is looked at again before that.
+const SERVED_IN: Duration = Duration::from_nanos(200);
+const LONGEST_QUEUE: u32 = 256;
 
 /// One device with its addresses and module graph.
 pub(crate) struct Net {
@@ -286,15 +292,21 @@ impl Core {
             self.make_room(net, bytes);
         }
         let Some(path) = self.paths.get_mut(id) else { return false };
-        let taken = path.offer(message).is_ok();
-        if taken {
-            self.on_offered(net, id, level, now);
-            self.make_ready(id, now);
-        } else if level > Level::Idle && to.is_none() {
+        let message = match path.offer(message) {
+            Ok(()) => {
+                self.on_offered(net, id, level, now);
+                self.make_ready(id, now);
+                return true;
+            }
+            Err(message) => message,
+        };
+        if level > Level::Idle && to.is_none() {
             // What background loses while it waits is no flood, nor is what a full link cannot take.
+            let until = now + SERVED_IN * path.queue().limit_packets().min(LONGEST_QUEUE);
             self.nets[net].unwanted += 1;
+            self.nets[net].device.hold_back(message.bytes(), until, owner_of(id));
         }
-        taken
+        false
     }
 
     fn make_ready(&mut self, id: PathId, now: Time) {

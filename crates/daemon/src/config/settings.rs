@@ -121,7 +121,8 @@ impl Config {
         }
         let mtu = device.mtu.as_ref().map(|mtu| *mtu.get_ref());
         match device.driver {
-            Driver::Packet => OpenDriver::Packet(self.packet(device)),
+            // What "auto" means is settled before anything is opened.
+            Driver::Packet | Driver::Auto => OpenDriver::Packet(self.packet(device)),
             Driver::Xdp => OpenDriver::Xdp(self.xdp(device)),
             Driver::Tap => {
                 let mut options = tap::Config::new(name);
@@ -168,9 +169,12 @@ impl Config {
         options.groups = self.wants_groups(device);
         if let Some(knobs) = &device.xdp {
             options.zero_copy = knobs.zero_copy.unwrap_or(options.zero_copy);
+            options.police = knobs.police_floods.unwrap_or(options.police);
             options.ring_frames =
                 knobs.ring_frames.as_ref().map_or(options.ring_frames, |frames| *frames.get_ref());
         }
+        // Rings by class serve an engine without a core of its own too; classes may come later.
+        options.bell = true;
         options
     }
 

@@ -13,7 +13,7 @@ use crate::partner::Notice;
 
 /// While a flood lasts: a flow is a client's, or the flood's; together they cost a receiving core some 7 % of its time
 /// (0.7 µs a packet).
-const LIMITS: Limits = Limits { flow: 10_000, total: 100_000 };
+pub(crate) const LIMITS: Limits = Limits { flow: 10_000, total: 100_000 };
 
 /// Looks for news after a failure before it is tried again; twice as many after each further one.
 const PAUSE_LOOKS: u32 = 8;

@@ -1,6 +1,6 @@
 //! Packets that nobody wants, and what is done when they are too many (see [`crate::flood`]).
 
-use scoutline_base::Time;
+use scoutline_base::{PathId, Time};
 use scoutline_path::{DropReason, FlowKey, Message};
 
 use super::Core;
@@ -25,14 +25,28 @@ impl Core {
         self.unowned.on_drop(reason);
     }
 
+    /// Accounts what devices dropped for paths without room.
+    pub(crate) fn count_held_back(&mut self, now: Time) {
+        let Core { nets, paths, unowned, .. } = self;
+        for net in nets {
+            net.device.tell_held_back(now, &mut |owner, dropped| {
+                // What came for a path that has gone since belongs to nobody.
+                let account = paths.get_mut(path_of(owner)).map_or(&mut *unowned, |path| &mut path.account);
+                account.on_drops(DropReason::HeldBack, dropped);
+            });
+        }
+    }
+
     /// Begins and ends to hold floods back at the interfaces.
     pub(super) fn look_for_floods(&mut self, now: Time) {
+        let mut due = false;
         for index in 0..self.nets.len() {
             let forwards = self.forwards(index);
             let net = &mut self.nets[index];
             if !net.flood.is_due(now) {
                 continue;
             }
+            due = true;
             let counters = net.device.counters();
             // What was lost for want of room in the ring says nothing of a host that forwards: more can always come than it
             // can pass on, and to hold that back would leave a hundredth of it.
@@ -54,5 +68,17 @@ impl Core {
                 eprintln!("scoutline: {}", news.0);
             }
         }
+        if due {
+            self.count_held_back(now);
+        }
     }
+}
+
+/// The number by which a device knows a path.
+pub(super) fn owner_of(id: PathId) -> u64 {
+    u64::from(id.index) << 32 | u64::from(id.generation)
+}
+
+fn path_of(owner: u64) -> PathId {
+    PathId { index: (owner >> 32) as u32, generation: owner as u32 }
 }
