@@ -25,6 +25,7 @@ pub mod xdp;
 pub use choose::{Suited, choose, free_interface};
 pub use config::{DeviceConfig, Driver, open};
 pub use error::OpenError;
+pub use ethernet::Station;
 pub use link::SegmentLimit;
 pub use partner::{
     DeviceCounters, DeviceError, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload, Partner,

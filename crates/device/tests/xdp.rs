@@ -1,5 +1,5 @@
-//! What only `xdp` does: chunks that are lent and come back, frames in several of them, several queues, Linux as the
-//! peer, and what is left when it goes.
+//! What only `xdp` does: frames in several chunks, several queues, rings by class, what it drops at the hook, and what is
+//! left when it goes.
 
 #![allow(unsafe_code)] // setns for the tests
 
@@ -13,9 +13,7 @@ use scoutline_base::{DeviceId, Time};
 use scoutline_device::{DeviceError, OpenError, Partner, packet, xdp};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
-use support::{Namespace, veth};
-
-const SOON: Duration = Duration::from_secs(5);
+use support::{Namespace, SOON, arriving, frame, pull, send, veth};
 
 fn config(name: &str) -> xdp::Config {
     // A veth has no zero-copy, and says so when asked for it.
@@ -43,78 +41,10 @@ fn pair(mtu: u32, config: &xdp::Config) -> (Namespace, Namespace, packet::Packet
     (first, second, one, two)
 }
 
-fn frame(len: usize, fill: u8) -> Message {
-    let mut bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
-    bytes.extend((bytes.len()..len).map(|at| (at / 3) as u8 ^ fill));
-    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
-    Message::received(Block::from_bytes(bytes.into()), 0..len as u32, facts)
-}
-
-fn send(partner: &mut impl Partner, message: Message) {
-    assert_eq!(partner.push(&mut vec![message]).expect("pushes"), 1);
-}
-
-fn pull(partner: &mut impl Partner, count: usize) -> Burst {
-    let mut burst = Burst::new();
-    let start = Instant::now();
-    while burst.len() < count {
-        partner.pull(&mut burst, count, Time::ZERO).expect("pulls");
-        assert!(start.elapsed() < SOON, "{} of {count}: {:?}", burst.len(), partner.counters());
-    }
-    burst
-}
-
 /// What `ip link` says of the interface.
 fn link(namespace: &Namespace, interface: &str) -> String {
     let output = Command::new("ip").args(["-n", &namespace.name, "-d", "link", "show", interface]).output();
     String::from_utf8(output.expect("iproute2 is installed").stdout).expect("text")
-}
-
-/// Frames are held, more than the rings have places: nothing is lost, nothing changes under a holder, and everything
-/// returns.
-#[test]
-fn held_frames_never_stop_the_ring() {
-    for (mtu, len) in [(1500, 1200), (9000, 9000)] {
-        let (_first, _second, mut one, mut two) =
-            pair(mtu, &xdp::Config { ring_frames: 64, ..config("right") });
-        let mut held = Vec::new();
-        for round in 0..400u32 {
-            send(&mut one, frame(len, round as u8));
-            held.push((round as u8, pull(&mut two, 1).pop().expect("one")));
-        }
-        for (fill, message) in &held {
-            assert_eq!(message.bytes(), frame(len, *fill).bytes(), "held frame {fill} of {len} bytes");
-        }
-        let counters = two.counters();
-        assert_eq!((counters.rx_packets, counters.rx_ring_drops), (400, 0), "{counters:?}");
-        while !held.is_empty() {
-            held.swap_remove(held.len() / 2);
-        }
-        assert!(!two.pressed());
-        send(&mut one, frame(len, 3));
-        let last = pull(&mut two, 1);
-        // A block outlives its partner.
-        drop(two);
-        assert_eq!(last[0].bytes(), frame(len, 3).bytes());
-    }
-}
-
-/// A ring that nobody empties drops, counts, and works again.
-#[test]
-fn a_full_ring_drops_and_recovers() {
-    let (_first, _second, mut one, mut two) = pair(1500, &xdp::Config { ring_frames: 64, ..config("right") });
-    for _ in 0..200 {
-        send(&mut one, frame(100, 1));
-    }
-    let start = Instant::now();
-    while two.counters().rx_ring_drops < 200 - 64 {
-        assert!(start.elapsed() < SOON, "{:?}", two.counters());
-        std::thread::yield_now();
-    }
-    assert_eq!(pull(&mut two, 64).len(), 64);
-    assert_eq!(two.counters().rx_ring_drops, 200 - 64);
-    send(&mut one, frame(100, 2));
-    assert_eq!(pull(&mut two, 1)[0].bytes(), frame(100, 2).bytes());
 }
 
 /// Frames of every length near the borders of chunks, in both directions.
@@ -163,6 +93,15 @@ fn several_queues_are_one_device() {
     assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 5000) }, 1);
 }
 
+/// With zero-copy asked for, a veth says that it has none.
+#[test]
+fn an_interface_without_zero_copy_says_so() {
+    let (first, _second) = veth();
+    let (_partner, notices) =
+        first.enter(|| xdp::open(DeviceId(1), &xdp::Config::new("left"))).expect("opens");
+    assert!(notices[0].0.contains("no zero-copy"), "{notices:?}");
+}
+
 /// A queue that another has is told after a moment; when that has just gone, it is waited for.
 #[test]
 fn a_busy_interface_is_told_and_one_that_was_left_is_taken() {
@@ -175,29 +114,6 @@ fn a_busy_interface_is_told_and_one_that_was_left_is_taken() {
         drop(open(&second, &config("right")));
     }
     assert!(!link(&second, "right").contains("xdp"), "nothing is left: {}", link(&second, "right"));
-}
-
-/// While it is open Linux sees nothing; then it is as it was. With zero-copy asked for, a veth says that it has none.
-#[test]
-fn linux_is_kept_silent_and_gets_all_back() {
-    let (first, second) = veth();
-    first.ip(&["addr", "add", "10.9.0.1/24", "dev", "left"]);
-    second.ip(&["addr", "add", "10.9.0.2/24", "dev", "right"]);
-    let (mut partner, notices) =
-        first.enter(|| xdp::open(DeviceId(1), &xdp::Config::new("left"))).expect("opens");
-    assert!(notices[0].0.contains("no zero-copy"), "{notices:?}");
-    let left = partner.facts().link_address.map(|byte| format!("{byte:02x}")).join(":");
-    second.ip(&["neigh", "add", "10.9.0.1", "lladdr", &left, "dev", "right"]);
-    let socket = second.enter(|| UdpSocket::bind("10.9.0.2:0")).expect("binds");
-    socket.connect("10.9.0.1:9").unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    socket.send(b"is anybody there?").unwrap();
-    assert_eq!(socket.recv(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    assert!(pull(&mut partner, 1)[0].bytes().ends_with(b"is anybody there?"));
-    drop(partner);
-    socket.set_read_timeout(Some(SOON)).unwrap();
-    socket.send(b"and now?").unwrap();
-    assert_eq!(socket.recv(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
 /// An interface that goes down is said to be, and comes back; one that goes for good is said to have gone.
@@ -246,33 +162,6 @@ fn important(source: std::net::IpAddr, port: u16) -> packet::Important {
         source,
         prefix_len: if source.is_ipv4() { 32 } else { 128 },
         local_port: Some(port..=port),
-    }
-}
-
-/// Sends so many and says how many arrive; all others have to be counted as dropped at the hook.
-fn arriving(
-    from: &mut impl Partner,
-    to: &mut impl Partner,
-    count: u64,
-    message: impl Fn(u64) -> Message,
-) -> u64 {
-    let known = |to: &dyn Partner| {
-        let counters = to.counters();
-        (counters.rx_packets, counters.rx_policed + counters.rx_held_back)
-    };
-    let before = known(to);
-    let start = Instant::now();
-    for number in 0..count {
-        send(from, message(number));
-        to.pull(&mut Burst::new(), 64, Time::ZERO).expect("pulls");
-    }
-    loop {
-        to.pull(&mut Burst::new(), 64, Time::ZERO).expect("pulls");
-        let now = known(to);
-        if now.0 + now.1 - before.0 - before.1 >= count {
-            return now.0 - before.0;
-        }
-        assert!(start.elapsed() < SOON, "{:?}", to.counters());
     }
 }
 

@@ -60,18 +60,12 @@ use crate::start::Served;
 use crate::wheel::Wheel;
 use apart::Apart;
 use classes::Sweep;
-use floods::owner_of;
 use forward::Direction;
 use report::Counters;
 use transmit::TransmitSide;
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
 const PULL_BURST: usize = 64;
-
-/// What a path without room holds back at its device: its queue takes longer than this for each packet in it, so it does
-/// not run empty meanwhile. A long queue is looked at again before that.
-const SERVED_IN: Duration = Duration::from_nanos(200);
-const LONGEST_QUEUE: u32 = 256;
 
 /// One device with its addresses and module graph.
 pub(crate) struct Net {
@@ -124,6 +118,8 @@ struct Extra {
     listed: bool,
     /// There was room for it: its turn to make something.
     turn: bool,
+    /// Its end had no room for what came last.
+    full: bool,
     /// When the wheel will call, if it will.
     armed: Option<Time>,
     flow: Option<FlowKey>,
@@ -286,25 +282,26 @@ impl Core {
             return false;
         }
         self.touched.push(id);
-        let Extra { level, net, to, .. } = self.extras[id.index as usize];
+        let Extra { level, net, to, full, .. } = self.extras[id.index as usize];
         let (net, bytes) = (net as usize, message.body_len() as u64);
         if level > Level::Idle {
             self.make_room(net, bytes);
         }
+        // What background loses while it waits is no flood, nor is what a full link cannot take.
+        let holds = level > Level::Idle && to.is_none();
+        if full && holds {
+            self.extras[id.index as usize].full = false;
+            self.hold_back(net, id, &message, now);
+        }
         let Some(path) = self.paths.get_mut(id) else { return false };
-        let message = match path.offer(message) {
-            Ok(()) => {
-                self.on_offered(net, id, level, now);
-                self.make_ready(id, now);
-                return true;
-            }
-            Err(message) => message,
+        let Err(message) = path.offer(message) else {
+            self.on_offered(net, id, level, now);
+            self.make_ready(id, now);
+            return true;
         };
-        if level > Level::Idle && to.is_none() {
-            // What background loses while it waits is no flood, nor is what a full link cannot take.
-            let until = now + SERVED_IN * path.queue().limit_packets().min(LONGEST_QUEUE);
+        if holds {
             self.nets[net].unwanted += 1;
-            self.nets[net].device.hold_back(message.bytes(), until, owner_of(id));
+            self.hold_back(net, id, &message, now);
         }
         false
     }

@@ -113,6 +113,8 @@ pub enum Effect {
     Destroy,
     /// This path has nothing left to do but to wait (TIME-WAIT): it may go when its place is needed.
     Spare,
+    /// The end of this path had no room for what came: its device may drop the next packets.
+    Full,
     /// By the rules, what was asked on this path puts it into another class: what is spent on it next is charged there.
     SetClass {
         /// Its number.

@@ -2,7 +2,6 @@
 //! that fills them.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
@@ -10,8 +9,8 @@ use scoutline_base::{DeviceId, Time};
 use scoutline_bpf::{Mode, Steer};
 
 use crate::error::OpenError;
-use crate::ethernet;
-use crate::partner::{DeviceCounters, DeviceFacts, MAX_SUPER_FRAME, Notice, Offload};
+use crate::ethernet::{self, Station};
+use crate::partner::{DeviceCounters, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::{self, Interface};
 use crate::xdp::XdpPartner;
 use crate::xdp::receive::{Inlet, Queue, Receiver};
@@ -23,14 +22,8 @@ use crate::xdp::umem::Umem;
 /// How to open an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Its name, in the caller's network namespace.
-    pub interface: String,
-    /// Our own address on it, to warn when Linux has it too.
-    pub address: Option<Ipv4Addr>,
-    /// The same for IPv6.
-    pub addresses6: Vec<Ipv6Addr>,
-    /// Frames to groups of stations come too, whichever the interface's hardware would keep: IPv6 lives on them.
-    pub groups: bool,
+    /// The interface, and who we are on it.
+    pub station: Station,
     /// Packets that the receive ring of a queue holds; rounded up to a power of two. There are twice as many chunks of
     /// 2 KiB (4 KiB with a large MTU).
     pub ring_frames: u32,
@@ -45,16 +38,12 @@ pub struct Config {
 impl Config {
     /// The defaults for an interface.
     pub fn new(interface: impl Into<String>) -> Config {
-        Config {
-            interface: interface.into(),
-            address: None,
-            addresses6: Vec::new(),
-            groups: false,
-            ring_frames: 2048,
-            zero_copy: true,
-            police: true,
-            bell: false,
-        }
+        Config::of(Station::new(interface))
+    }
+
+    /// The defaults for a station.
+    pub fn of(station: Station) -> Config {
+        Config { station, ring_frames: 2048, zero_copy: true, police: true, bell: false }
     }
 }
 
@@ -82,56 +71,46 @@ struct Binding {
 /// # Errors
 /// See [`OpenError`]; each names the remedy.
 pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), OpenError> {
-    let name = &config.interface;
-    let (interface, link_address) = ethernet::find(name)?;
-    let mut notices = ethernet::clashes(&interface, config.address, &config.addresses6);
-    let trusted = ethernet::is_trusted(&interface);
-    let mtu = interface.mtu()?;
+    let name = &config.station.interface;
+    let mut found = ethernet::look_at(&config.station)?;
+    let (interface, mtu) = (&found.interface, found.mtu);
     let ring = config.ring_frames.clamp(64, 1 << 16).next_power_of_two();
     let queues = interface.receive_queues();
     let chunk = if mtu + LINK_LEN + HEADROOM <= SHORT_CHUNK { SHORT_CHUNK } else { LONG_CHUNK };
     // Half of the chunks may be lent.
     let umem = Rc::new(Umem::new(name, chunk, 2 * fill_len(ring, config) * queues, SEND_FRAMES)?);
-    let opened = open_sockets(&interface, &umem, queues, ring, config)?;
+    let opened = open_sockets(interface, &umem, queues, ring, config)?;
     if !opened.binding.long && mtu + LINK_LEN + HEADROOM > chunk {
         return Err(OpenError::LongFrames { name: name.clone(), mtu, most: chunk - HEADROOM - LINK_LEN });
     }
     let hook = |source| OpenError::Hook { name: name.clone(), source };
     let steer = Steer::attach(interface.index, queues).map_err(hook)?;
     let metadata = opened.metadata && !opened.binding.zero_copy;
-    notices.extend(shortfalls(name, opened.binding, steer.mode(), config.zero_copy));
+    let facts = found
+        .facts("xdp", Offload { checksum: metadata, segmentation: false, max_segment_len: MAX_SUPER_FRAME });
+    let notices = shortfalls(name, opened.binding, steer.mode(), config.zero_copy);
     let sender = Sender::new(Rc::clone(&umem), opened.transmit, opened.completion, metadata, mtu);
     // Filled before the first packet may come.
-    let receiver = Receiver::new(umem, opened.queues, trusted, mtu);
-    for (queue, socket) in receiver.sockets().enumerate() {
+    let receiver = Receiver::new(umem, opened.queues, found.trusted, mtu);
+    let ordinary = receiver.sockets().enumerate().map(|(queue, socket)| (queue, false, socket));
+    let important = receiver.important_sockets().enumerate().map(|(queue, socket)| (queue, true, socket));
+    for (queue, important, socket) in ordinary.chain(important) {
         steer
-            .connect(queue as u32, false, socket)
+            .connect(queue as u32, important, socket)
             .map_err(|error| OpenError::system(name, "give its packets to an AF_XDP socket", error))?;
     }
-    for (queue, socket) in receiver.important_sockets().enumerate() {
-        steer
-            .connect(queue as u32, true, socket)
-            .map_err(|error| OpenError::system(name, "give its packets to an AF_XDP socket", error))?;
-    }
-    let groups = if config.groups {
+    let groups = if config.station.groups {
         let socket = ethernet::raw_socket(name)?;
-        ethernet::receive_groups(&socket, &interface)?;
+        ethernet::receive_groups(&socket, interface)?;
         Some(socket)
     } else {
         None
     };
-    let facts = DeviceFacts {
-        kind: "xdp",
-        link_address,
-        mtu,
-        offload: Offload { checksum: metadata, segmentation: false, max_segment_len: MAX_SUPER_FRAME },
-        trusted_checksums: trusted,
-        index: interface.index,
-    };
     let all_queues = if queues > 1 { Some(watch_all(name, receiver.sockets())?) } else { None };
     let bell = if config.bell { Some(watch_all(name, receiver.important_sockets())?) } else { None };
+    found.notices.extend(notices);
     let partner = XdpPartner {
-        interface,
+        interface: found.interface,
         device: id,
         facts,
         receiver,
@@ -148,7 +127,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), 
         _groups: groups,
         steer,
     };
-    Ok((partner, notices))
+    Ok((partner, found.notices))
 }
 
 /// Entries of a fill ring: as many as the receive rings over it have, so that a full one does not starve the other.

@@ -1,10 +1,17 @@
 //! Packets that nobody wants, and what is done when they are too many (see [`crate::flood`]).
 
+use std::time::Duration;
+
 use scoutline_base::{PathId, Time};
 use scoutline_path::{DropReason, FlowKey, Message};
 
 use super::Core;
 use crate::flood::{Change, Seen};
+
+/// How long a path without room holds its flow back at the device: its queue takes longer than this for each packet in it,
+/// so it does not run empty meanwhile. A long queue is looked at again before that.
+const SERVED_IN: Duration = Duration::from_nanos(200);
+const LONGEST_QUEUE: u32 = 256;
 
 impl Core {
     /// A packet of no flow that we know: perhaps it is to be answered (a reset, port unreachable).
@@ -23,6 +30,13 @@ impl Core {
     pub(super) fn drop_unowned(&mut self, net: usize, reason: DropReason) {
         self.nets[net].unwanted += 1;
         self.unowned.on_drop(reason);
+    }
+
+    /// The path has no room: what comes of this message's flow next is dropped by the device, if it can.
+    pub(super) fn hold_back(&mut self, net: usize, id: PathId, message: &Message, now: Time) {
+        let Some(path) = self.paths.get(id) else { return };
+        let until = now + SERVED_IN * path.queue().limit_packets().min(LONGEST_QUEUE);
+        self.nets[net].device.hold_back(message.bytes(), until, owner_of(id));
     }
 
     /// Accounts what devices dropped for paths without room.
@@ -75,7 +89,7 @@ impl Core {
 }
 
 /// The number by which a device knows a path.
-pub(super) fn owner_of(id: PathId) -> u64 {
+fn owner_of(id: PathId) -> u64 {
     u64::from(id.index) << 32 | u64::from(id.generation)
 }
 

@@ -177,6 +177,11 @@ impl Core {
                         self.note_spare(id);
                     }
                 }
+                Effect::Full => {
+                    if let Some(id) = from {
+                        self.extras[id.index as usize].full = true;
+                    }
+                }
                 Effect::SetClass { class, requests } => {
                     if let Some(id) = from {
                         self.follow_request(id, u32::from(class), requests, now);

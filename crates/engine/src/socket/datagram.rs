@@ -323,7 +323,7 @@ impl Stage for DatagramStage {
     }
 
     fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
-        let mut arrived = false;
+        let (mut arrived, mut full) = (false, false);
         let mut open = None;
         let gathers = self.gathers();
         for message in burst.drain(..) {
@@ -336,6 +336,7 @@ impl Stage for DatagramStage {
                     let before = self.end.received.get();
                     if !self.receive(&message, gathers, &mut open) {
                         context.drop_message(message, DropReason::ReceiveBufferFull);
+                        full = true;
                     }
                     arrived |= open.is_some() || self.end.received.get() != before;
                 }
@@ -344,6 +345,9 @@ impl Stage for DatagramStage {
             }
         }
         self.close_record(&mut open);
+        if full {
+            context.effects.push(Effect::Full);
+        }
         if arrived {
             self.end.signal();
             context.account.wakeups += self.end.wakeups.take();
