@@ -1,13 +1,17 @@
-//! `flood`: a preferred client of nginx (1 KB, a class of its own) while minimum-size datagrams from another address
-//! arrive as fast as the clients' core can send them beside it. Three arms in turn: paths with priorities, paths with equal
-//! priorities, the kernel.
+//! `flood`: a preferred client of nginx (1 KB, a class of its own) while minimum-size datagrams from another address, or
+//! SYNs from forged ones, arrive as fast as the clients' core can send them beside it. Three arms in turn: paths with
+//! priorities, paths with equal priorities, the kernel.
 //!
 //! ```text
 //!   load core                                     server core
 //!   preferred client, SCHED_FIFO ──────────────►  nginx
 //!   sender, in what time that leaves ──┬───────►  :9000 a program that takes one datagram a millisecond
-//!                                      └───────►  :9001 nobody
+//!                                      ├───────►  :9001 nobody
+//!                                      └───────►  :80   SYNs for nginx itself
 //! ```
+//!
+//! Under the flood of SYNs the client is once on a connection that stands, and once makes one for each request. With
+//! equal priorities it is nobody important, so nothing but the stack's own care keeps it going.
 //!
 //! Receive steering is on: what the server host does with a packet it does, and pays for, on its own core, as behind
 //! a network card. Without it (`--steer false`) the sender's own core does that work, and the flood slows itself.
@@ -53,10 +57,13 @@ const SIZE_KB: u32 = 1;
 /// Where the slow program listens, and where nobody does.
 const SINK_PORT: u16 = 9000;
 const CLOSED_PORT: u16 = 9001;
+const SERVER_PORT: u16 = 80;
 /// How much of what it can do the sender does, so that it keeps to it.
 const OFFERED: f64 = 0.9;
 /// For how long what it can do is measured, at most.
 const CALIBRATED_SECONDS: f64 = 0.5;
+/// A connection that is to stand under a flood is made under it: its SYN may have to come thrice (RFC 6298 §2).
+const UNTIL_IT_STANDS: f64 = 3.5;
 /// In the rates: what the sender was told to send a second, and what it has sent.
 const FLOOD_OFFERED: &str = "flood offered";
 const FLOOD_SENT: &str = "flood sent";
@@ -70,6 +77,11 @@ enum Target {
     SlowReader,
     /// No path.
     ClosedPort,
+    /// The client's own server, by SYNs from forged addresses.
+    Server {
+        /// The client's connection stands.
+        kept: bool,
+    },
 }
 
 impl Target {
@@ -77,6 +89,8 @@ impl Target {
         match self {
             Target::SlowReader => "another path",
             Target::ClosedPort => "no path",
+            Target::Server { kept: true } => "the server, SYNs, a connection that stands",
+            Target::Server { kept: false } => "the server, SYNs, connections anew",
         }
     }
 
@@ -84,6 +98,7 @@ impl Target {
         match self {
             Target::SlowReader => SINK_PORT,
             Target::ClosedPort => CLOSED_PORT,
+            Target::Server { .. } => SERVER_PORT,
         }
     }
 }
@@ -129,7 +144,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         options.only.as_deref().unwrap_or_default()
     );
     let mut lab = Lab::new(options, &ARMS, STEER)?;
-    lab.serve(Kind::NGINX)?;
+    // Whether a connection is kept is the client's choice.
+    lab.serve(Kind::Nginx { workers: 2, keepalive: true })?;
     let sinks: Result<Vec<Process>> = (0..ARMS.len()).map(|arm| start_sink(&lab, options, arm)).collect();
     let mut sinks = sinks?;
     let mut meter = Meter::new(options, (2 * rounds as usize + 1) * cases.len() * ARMS.len());
@@ -137,6 +153,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     for round in 0..rounds {
         for case in &mut cases {
             lab.think(case.think_us);
+            lab.keep_connections(case.target == Target::Server { kept: true });
             let offered = match case.offered {
                 Some(offered) => offered,
                 None => calibrate(&mut lab, options, case, &load, &mut meter)?,
@@ -172,7 +189,8 @@ fn cases(options: &Options) -> Vec<Case> {
     let mut pauses = vec![options.think_us, 0];
     pauses.dedup();
     let mut cases = Vec::new();
-    for target in [Target::SlowReader, Target::ClosedPort] {
+    let server = [true, false].map(|kept| Target::Server { kept });
+    for target in [Target::SlowReader, Target::ClosedPort].into_iter().chain(server) {
         for &think_us in &pauses {
             let case = Case {
                 target,
@@ -244,6 +262,9 @@ fn start_flood(
         format!("--target={address}"),
         format!("--cpu={}", options.load_core),
     ];
+    if matches!(target, Target::Server { .. }) {
+        arguments.push("--syn".to_owned());
+    }
     arguments.extend(offered.map(|rate| format!("--rate={rate}")));
     let place = Place { namespace: Some(testbed.client().namespace()?), core: None };
     let log = testbed.directory().join("flood.log");
@@ -267,10 +288,14 @@ fn measure_flooded(
     load: &Load,
 ) -> Result<(Measurement, Rates)> {
     let offered = flood.1;
+    let mut load = *load;
+    if flood.0 == (Target::Server { kept: true }) {
+        load.warmup = load.warmup.max(UNTIL_IT_STANDS);
+    }
     let mut flood = start_flood(lab, options, arm, flood)?;
     let control = lab.daemon(arm).map(|daemon| daemon.control().to_owned());
     let watch = |testbed: &Testbed| Snapshot::take(testbed, arm, options.server_core, control.as_deref());
-    let (measurement, first, last) = lab.measure_watched(arm, load, watch)?;
+    let (measurement, first, last) = lab.measure_watched(arm, &load, watch)?;
     flood.check()?;
     let (first, last) = (first?, last?);
     let mut rates = last.since(&first);
@@ -403,7 +428,9 @@ fn methods(report: &mut Report) {
         "one sender on the load core, in the time that the preferred client leaves; in every arm at the rate \
          `flood offered`, nine tenths of the most that it could send on each of them; what it was held up by it makes \
          up for (`flood sent`): frames of 64 bytes (UDP) from another address over AF_PACKET, 64 a system call; for port 9000, where a program (on paths in those arms) \
-         takes one datagram a millisecond, or for port 9001, where nobody listens",
+         takes one datagram a millisecond, or for port 9001, where nobody listens; or SYNs with all of Linux's options to \
+         the server's own port, each from an address and port drawn anew (RFC 2544's network, to which the server's \
+         answers have a way)",
     );
     report.method(
         "response times",

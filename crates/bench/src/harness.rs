@@ -78,6 +78,7 @@ pub(crate) struct Lab<'a> {
     administered: Vec<usize>,
     discard: bool,
     think_us: u64,
+    keepalive: bool,
     daemons: Vec<Option<Daemon>>,
     testbed: Testbed,
 }
@@ -108,6 +109,7 @@ impl<'a> Lab<'a> {
             administered: Vec::new(),
             discard: false,
             think_us: options.think_us,
+            keepalive: false,
             daemons,
             testbed,
         })
@@ -130,6 +132,11 @@ impl<'a> Lab<'a> {
     /// How long the preferred client thinks from now on.
     pub(crate) fn think(&mut self, think_us: u64) {
         self.think_us = think_us;
+    }
+
+    /// Whether clients keep their connections from now on.
+    pub(crate) fn keep_connections(&mut self, keep: bool) {
+        self.keepalive = keep;
     }
 
     /// The hosts.
@@ -312,6 +319,9 @@ impl<'a> Lab<'a> {
         }
         if traced {
             arguments.push("--spans".to_owned());
+        }
+        if self.keepalive {
+            arguments.push("--keepalive".to_owned());
         }
         if self.discard {
             arguments.push("--discard".to_owned());

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::pattern;
 use crate::process::{Place, Process};
-use crate::testbed::{Host, Testbed};
+use crate::testbed::{FORGED, Host, Testbed};
 
 /// How long a daemon or a server may take until it serves.
 const START: Duration = Duration::from_secs(15);
@@ -172,6 +172,7 @@ impl Daemon {
     ) -> Result<Daemon> {
         let address = *testbed.server_address(index).ip();
         let preferred = testbed.client_address(index, crate::testbed::Client::Preferred);
+        let beyond = testbed.client_address(index, crate::testbed::Client::Standard);
         let (high, high_listen) = if priorities == Priorities::Equal { (0, 1) } else { (2, 2) };
         let extended = priorities == Priorities::Extended;
         let text = format!(
@@ -179,6 +180,10 @@ impl Daemon {
 name = \"eth0\"
 driver = \"packet\"
 address = \"{address}/24\"
+
+[[route]]
+to = \"{FORGED}\"
+via = \"{beyond}\"
 
 [engine]
 cpu = {core}

@@ -51,6 +51,10 @@ pub enum Owner {
     Daemon,
 }
 
+/// Where a server host's answers to forged addresses (RFC 2544's, see `load::flood`) go: to the client host, which drops
+/// them, as somebody's router would.
+pub(crate) const FORGED: &str = "198.18.0.0/15";
+
 /// Which of the client host's two addresses a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
@@ -299,6 +303,7 @@ fn assign(client: &Host, server: &Host, index: usize, owner: Owner) -> Result<()
     if owner == Owner::Kernel {
         assign(server, "eth0", 1)?;
         server.ip(&format!("route add {network} dev eth0 src {} congctl cubic", address(index, 1)))?;
+        server.ip(&format!("route add {FORGED} via {}", address(index, 2)))?;
     }
     Ok(())
 }

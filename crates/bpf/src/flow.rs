@@ -13,7 +13,7 @@
 //! stands behind extension headers.
 //!
 //! SYNs are counted apart, or a flood of them would take from connections that stand. And one that was dropped passes when
-//! it comes again, as those of real clients do after a second (RFC 6298 §2), within the same limit: forged ones are
+//! it comes again, as those of real clients do after a second (RFC 6298 §2), up to `total` of them: forged ones are
 //! drawn anew. What is remembered of a SYN is 32 bits in one of two million places; at a million a second three in five
 //! are there after a second.
 
@@ -94,8 +94,12 @@ pub struct Exempt {
 pub struct Limits {
     /// Of each flow.
     pub flow: u32,
-    /// Of all flows together; of their SYNs as many again.
+    /// Of all flows together; of their SYNs that come again as many.
     pub total: u32,
+    /// Of SYNs that did not come before.
+    pub syns: u32,
+    /// Nothing but SYNs is limited.
+    pub only_syns: bool,
 }
 
 /// The counters of a program, by core.
@@ -322,17 +326,21 @@ fn pass_port(program: &mut Program, rule: &Exempt, next: Label) {
     }
 }
 
-/// Counts a packet that was sorted for it: to `drop` when its flow, or all of its kind, have had their limit in this window.
+/// Counts a packet that was sorted for it: to `drop` when its flow, or all of its kind, have had their limit in this
+/// window.
 pub(crate) fn police(program: &mut Program, buckets: &Buckets, seen: &Seen, limits: Limits, drop: Label) {
-    let (over, pass) = (program.label(), program.label());
-    program
-        .call(sys::BPF_FUNC_KTIME_GET_NS)
-        .double(ShiftRight, 0, K(WINDOW_SHIFT))
-        .double(Move, 8, R(0))
-        .load(Word, 7, 10, KIND_AT);
+    let (syn, over, pass) = (program.label(), program.label(), program.label());
+    program.load(Word, 7, 10, KIND_AT);
+    if limits.only_syns {
+        program.jump_if(7, NotEqual, K(SYNS as i32), pass);
+    }
+    program.call(sys::BPF_FUNC_KTIME_GET_NS).double(ShiftRight, 0, K(WINDOW_SHIFT)).double(Move, 8, R(0));
     count(program, buckets, R(9), limits.flow, drop);
-    count(program, buckets, R(7), limits.total, over);
-    program.jump(pass).place(over).jump_if(7, NotEqual, K(SYNS as i32), drop);
+    program.jump_if(7, Equal, K(SYNS as i32), syn);
+    count(program, buckets, R(7), limits.total, drop);
+    program.jump(pass).place(syn);
+    count(program, buckets, R(7), limits.syns, over);
+    program.jump(pass).place(over);
     look_again(program, seen, drop);
     count(program, buckets, K(AGAIN as i32), limits.total, drop);
     program.place(pass);

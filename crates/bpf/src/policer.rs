@@ -4,9 +4,10 @@
 //!   driver → native XDP: this → receive steering → generic XDP → packet taps (ours) → …
 //!
 //!   important by source and port ──────────────────────────────────────────► pass
-//!   else: its flow had `flow_limit` packets in this window ────────────────► drop
-//!         all of these together had `total_limit` ────────────────────────► drop
-//!         a SYN, and SYNs had as much, and it did not come before ────────► drop
+//!   else: no SYN, and the flood is one of SYNs ────────────────────────────► pass
+//!         its flow had `flow` packets in this window ──────────────────────► drop
+//!         no SYN, and all of these together had `total` ───────────────────► drop
+//!         a SYN, SYNs had `syns`, and it did not come before ──────────────► drop
 //!         else ────────────────────────────────────────────────────────────► pass
 //! ```
 //! What a flow is, and what is remembered of SYNs: see `flow.rs`. Limits hold for each core that receives. A window is

@@ -29,5 +29,6 @@ pub use ethernet::Station;
 pub use link::SegmentLimit;
 pub use partner::{
     DeviceCounters, DeviceError, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload, Partner,
+    Policing,
 };
 pub use steering::Steering;

@@ -34,11 +34,11 @@ use scoutline_base::{DeviceId, Time};
 use scoutline_bpf::IngressDrop;
 use scoutline_path::Burst;
 
-use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner};
+use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 
 pub use bell::Important;
 pub use open::{Config, open};
-pub(crate) use police::LIMITS;
+pub(crate) use police::{LIMITS, begun};
 
 /// One interface, ours as long as this lives.
 pub struct PacketPartner {
@@ -115,9 +115,12 @@ impl Partner for PacketPartner {
         }
     }
 
-    fn police(&mut self, rules: Option<&[Important]>) {
+    fn police(&mut self, policing: Option<Policing<'_>>) {
         let Some(police) = &mut self.police else { return };
-        police.want(rules.map(|rules| rules.iter().map(Important::exempt).collect()));
+        police.want(policing.map(|policing| {
+            let exempt = policing.exempt.iter().map(Important::exempt).collect();
+            police::What { exempt, only_syns: policing.only_syns }
+        }));
     }
 
     fn news(&mut self) -> Option<Notice> {

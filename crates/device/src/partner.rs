@@ -80,9 +80,9 @@ pub trait Partner {
     fn silence_bell(&mut self) {}
 
     /// Packets come that nobody wants, more than can be sorted (see [`Partner::counters`] for how many). From now on
-    /// what these rules do not name is held back at the interface, as far as the device can; without rules, no more.
+    /// what [`Policing`] does not except is held back at the interface, as far as the device can; without it, no more.
     /// Returns at once and takes effect soon.
-    fn police(&mut self, _rules: Option<&[Important]>) {}
+    fn police(&mut self, _policing: Option<Policing<'_>>) {}
 
     /// The path of this frame has no room: until then the device drops what comes of the same flow, as far as it can, so
     /// that it costs less. It need not. `owner` is anything that the caller knows the path by.
@@ -98,6 +98,15 @@ pub trait Partner {
 
     /// What has happened so far. May be a system call.
     fn counters(&self) -> DeviceCounters;
+}
+
+/// What is held back while a flood lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policing<'a> {
+    /// Never these.
+    pub exempt: &'a [Important],
+    /// Nothing but SYNs: the flood is one of them.
+    pub only_syns: bool,
 }
 
 /// What a device is and can do.

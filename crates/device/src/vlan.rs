@@ -26,7 +26,7 @@ use scoutline_base::Time;
 use scoutline_path::Burst;
 
 use crate::packet::Important;
-use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner};
+use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 
 pub use open::{Config, Shared, open, share};
 pub use receive::{Tag, tag_of, untag};
@@ -141,8 +141,8 @@ impl Partner for Shared {
         self.parent.borrow_mut().silence_bell();
     }
 
-    fn police(&mut self, rules: Option<&[Important]>) {
-        self.parent.borrow_mut().police(rules);
+    fn police(&mut self, policing: Option<Policing<'_>>) {
+        self.parent.borrow_mut().police(policing);
     }
 
     fn news(&mut self) -> Option<Notice> {

@@ -28,11 +28,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::{Exempt, Rules, Steer};
+use scoutline_bpf::{Exempt, Limits, Rules, Steer};
 use scoutline_path::Burst;
 
-use crate::packet::{Important, LIMITS};
-use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner};
+use crate::packet::{Important, LIMITS, begun};
+use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 use crate::sys::Interface;
 
 pub use open::{Config, open};
@@ -55,8 +55,8 @@ pub struct XdpPartner {
     police: bool,
     /// What is important.
     rules: Vec<Exempt>,
-    /// A flood is held back.
-    policed: bool,
+    /// A flood is held back, to this.
+    policed: Option<Limits>,
     /// Single flows have been held back.
     holds: bool,
     /// What people should know.
@@ -79,7 +79,7 @@ impl XdpPartner {
         self.steer.change(&Rules {
             important: &self.rules,
             apart: self.bell.is_some(),
-            limits: self.policed.then_some(LIMITS),
+            limits: self.policed,
             hold: self.holds,
         })
     }
@@ -164,27 +164,26 @@ impl Partner for XdpPartner {
         self.change()
     }
 
-    fn police(&mut self, rules: Option<&[Important]>) {
+    fn police(&mut self, policing: Option<Policing<'_>>) {
         if !self.police {
             return;
         }
-        if let Some(rules) = rules {
-            self.rules = rules.iter().map(Important::exempt).collect();
+        if let Some(policing) = policing {
+            self.rules = policing.exempt.iter().map(Important::exempt).collect();
         }
-        let was = std::mem::replace(&mut self.policed, rules.is_some());
+        let limits = policing.map(|policing| Limits { only_syns: policing.only_syns, ..LIMITS });
+        let was = std::mem::replace(&mut self.policed, limits);
         let name = &self.interface.name;
-        self.news = match self.change() {
-            Err(error) => {
+        self.news = match (self.change(), self.policed) {
+            (Err(error), _) => {
                 self.policed = was;
                 Some(Notice(format!("{name}: what is held back at the interface cannot be changed: {error}")))
             }
-            Ok(()) if was == self.policed => None,
-            Ok(()) if self.policed => Some(Notice(format!(
-                "{name}: a flood of packets that nobody wants is held back where they come in: beside important \
-                 classes, {} packets/s of a flow and {} in all pass",
-                LIMITS.flow, LIMITS.total
-            ))),
-            Ok(()) => Some(Notice(format!("{name}: the flood is over, and nothing is held back any more"))),
+            (Ok(()), now) if was == now => None,
+            (Ok(()), Some(limits)) => Some(Notice(begun(name, "where they come in", limits.only_syns))),
+            (Ok(()), None) => {
+                Some(Notice(format!("{name}: the flood is over, and nothing is held back any more")))
+            }
         };
     }
 

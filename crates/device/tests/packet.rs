@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_device::{DeviceError, MAX_LONG_FRAME, Partner, SegmentLimit, Steering, packet};
+use scoutline_device::{DeviceError, MAX_LONG_FRAME, Partner, Policing, SegmentLimit, Steering, packet};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::Block;
 use support::{Namespace, arriving, frame, pull, send, veth};
@@ -31,7 +31,7 @@ fn a_flood_is_held_back_at_the_interface() {
         prefix_len: 32,
         local_port: Some(0x2000..=0x2000),
     };
-    second.enter(|| two.police(Some(&[important])));
+    second.enter(|| two.police(Some(Policing { exempt: &[important], only_syns: false })));
     let start = Instant::now();
     let news = loop {
         if let Some(news) = two.news() {

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_device::{DeviceError, OpenError, Partner, packet, xdp};
+use scoutline_device::{DeviceError, OpenError, Partner, Policing, packet, xdp};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
 use support::{Namespace, SOON, arriving, frame, pull, send, veth};
@@ -203,7 +203,8 @@ fn what_is_important_has_a_ring_of_its_own() {
 #[test]
 fn a_flood_is_held_back_at_the_interface() {
     let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
-    two.police(Some(&[important([10, 9, 0, 1].into(), 443)]));
+    let exempt = [important([10, 9, 0, 1].into(), 443)];
+    two.police(Some(Policing { exempt: &exempt, only_syns: false }));
     let news = two.news().expect("says so").0;
     assert!(news.contains("is held back"), "{news}");
     let passed = arriving(&mut one, &mut two, 2000, |_| datagram(1, 80));

@@ -49,7 +49,7 @@ use crate::admission::{Promise, Promises};
 use crate::clock;
 use crate::command::RegionId;
 use crate::extend::{Extension, TakenBack};
-use crate::flood::Detector;
+use crate::flood::{Detector, Unwanted};
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
 use crate::routing::Routing;
@@ -61,6 +61,7 @@ use crate::wheel::Wheel;
 use apart::Apart;
 use classes::Sweep;
 use forward::Direction;
+use paths::is_syn;
 use report::Counters;
 use transmit::TransmitSide;
 
@@ -82,7 +83,7 @@ pub(crate) struct Net {
     /// The device failed when last used; said once until it works again.
     failed: bool,
     /// Packets for nobody, or for a path without room.
-    unwanted: u64,
+    unwanted: Unwanted,
     flood: Detector,
 }
 
@@ -249,7 +250,7 @@ impl Core {
         match verdict {
             Verdict::Path(id) => match self.refuses_connection(id, &message) {
                 Some(reason) => {
-                    self.nets[net].unwanted += 1;
+                    self.nets[net].unwanted.count(is_syn(message.bytes()));
                     self.count_refusal(Some(id), reason);
                 }
                 None => {
@@ -300,7 +301,7 @@ impl Core {
             return true;
         };
         if holds {
-            self.nets[net].unwanted += 1;
+            self.nets[net].unwanted.count(is_syn(message.bytes()));
             self.hold_back(net, id, &message, now);
         }
         false

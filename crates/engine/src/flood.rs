@@ -1,15 +1,23 @@
 //! When a device is flooded: much more comes than anybody wants, and it is better held back at the interface.
 //!
 //! ```text
-//!   off ──► on     in a look of 10 ms, 100,000 packets/s and more were unwanted, and three in four of all
+//!   off ──► on     in a look of 10 ms, 100,000 packets/s and more were unwanted, and three in four of all; where seven
+//!                  in eight of those that were looked at are SYNs, nothing but SYNs
+//!   off ──► SYNs   100,000 SYNs/s and more were unwanted, whatever else came
+//!   SYNs ─► all    as from off, and it is not SYNs
 //!   on  ──► off    for a second, less than half of that was held back
 //! ```
-//! Unwanted is what found the receive ring full, the queue of its path full, or no path. A program that cannot quite keep
+//! In a flood of SYNs everything else is somebody's who has a connection, and is not to be limited at all.
+//!
+//! Unwanted is what found the receive ring full, the queue of its path full, or no path, and SYNs that found the backlog
+//! full, though they are answered with cookies: to answer half a million a second takes all of a core. A program that cannot quite keep
 //! up with its peer is not flooded: it takes more than a quarter.
 
 use std::time::Duration;
 
 use scoutline_base::Time;
+use scoutline_device::Policing;
+use scoutline_device::packet::Important;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
@@ -23,17 +31,49 @@ const CALM: Duration = Duration::from_secs(1);
 pub(crate) struct Seen {
     /// Arrived, dropped ones included.
     pub(crate) arrived: u64,
+    /// Of these, lost for want of room in the ring: nobody knows what they were.
+    pub(crate) lost: u64,
     /// Of these, for nobody, or for somebody who had no room.
-    pub(crate) unwanted: u64,
+    pub(crate) unwanted: Unwanted,
     /// Held back at the interface: not among the others.
     pub(crate) held_back: u64,
+}
+
+/// Packets that were looked at and that nobody wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unwanted {
+    pub(crate) all: u64,
+    /// Of these, SYNs.
+    pub(crate) syns: u64,
+}
+
+impl Unwanted {
+    /// One more.
+    pub(crate) fn count(&mut self, is_syn: bool) {
+        self.all += 1;
+        self.syns += u64::from(is_syn);
+    }
+}
+
+/// What a flood is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flood {
+    Syns,
+    Anything,
+}
+
+impl Flood {
+    /// How it is held back beside what these rules name.
+    pub(crate) fn policing(self, exempt: &[Important]) -> Policing<'_> {
+        Policing { exempt, only_syns: self == Flood::Syns }
+    }
 }
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Hold back.
-    Begin,
+    /// Hold this back.
+    Begin(Flood),
     /// Let all pass.
     End,
 }
@@ -44,7 +84,7 @@ pub(crate) struct Detector {
     looked: Time,
     seen: Seen,
     /// While it is on: the last look that was not calm.
-    flooded: Option<Time>,
+    flooded: Option<(Time, Flood)>,
 }
 
 impl Detector {
@@ -59,9 +99,9 @@ impl Detector {
         self.flooded.map(|_| self.looked + LOOK)
     }
 
-    /// True while a flood is held back.
-    pub(crate) fn is_on(&self) -> bool {
-        self.flooded.is_some()
+    /// The flood that is held back.
+    pub(crate) fn is_on(&self) -> Option<Flood> {
+        self.flooded.map(|(_, flood)| flood)
     }
 
     /// Looks at what was seen until now.
@@ -69,19 +109,29 @@ impl Detector {
         let window = now.since(self.looked).as_micros().max(1) as u64;
         let rate = |now: u64, then: u64| now.saturating_sub(then).saturating_mul(1_000_000) / window;
         let arrived = rate(seen.arrived, self.seen.arrived);
-        let unwanted = rate(seen.unwanted, self.seen.unwanted);
+        let looked_at = rate(seen.unwanted.all, self.seen.unwanted.all);
+        let syns = rate(seen.unwanted.syns, self.seen.unwanted.syns);
+        let unwanted = looked_at + rate(seen.lost, self.seen.lost);
         let held_back = rate(seen.held_back, self.seen.held_back);
         (self.looked, self.seen) = (now, seen);
+        let is_flood = unwanted >= FLOOD_RATE && unwanted / 3 >= arrived.saturating_sub(unwanted);
+        // What was lost is taken for what was not.
+        let flood = if syns > looked_at / 8 * 7 { Flood::Syns } else { Flood::Anything };
         match self.flooded {
-            None if unwanted >= FLOOD_RATE && unwanted / 3 >= arrived.saturating_sub(unwanted) => {
-                self.flooded = Some(now);
-                Some(Change::Begin)
+            None if is_flood || syns >= FLOOD_RATE => {
+                let flood = if is_flood { flood } else { Flood::Syns };
+                self.flooded = Some((now, flood));
+                Some(Change::Begin(flood))
             }
-            Some(_) if held_back.max(unwanted) >= FLOOD_RATE / 2 => {
-                self.flooded = Some(now);
+            Some((_, Flood::Syns)) if is_flood && flood == Flood::Anything => {
+                self.flooded = Some((now, flood));
+                Some(Change::Begin(flood))
+            }
+            Some((_, held)) if held_back.max(unwanted) >= FLOOD_RATE / 2 => {
+                self.flooded = Some((now, held));
                 None
             }
-            Some(last) if now.since(last) >= CALM => {
+            Some((last, _)) if now.since(last) >= CALM => {
                 self.flooded = None;
                 Some(Change::End)
             }
@@ -92,7 +142,7 @@ impl Detector {
 
 #[cfg(test)]
 mod tests {
-    use super::{CALM, Change, Detector, LOOK, Seen};
+    use super::{CALM, Change, Detector, Flood, LOOK, Seen};
     use scoutline_base::Time;
 
     struct Device {
@@ -110,7 +160,7 @@ mod tests {
         fn look(&mut self, arrived: u64, unwanted: u64, held_back: u64) -> Option<Change> {
             self.now += LOOK;
             self.seen.arrived += arrived / 100;
-            self.seen.unwanted += unwanted / 100;
+            self.seen.unwanted.all += unwanted / 100;
             self.seen.held_back += held_back / 100;
             assert!(self.detector.is_due(self.now));
             self.detector.look(self.seen, self.now)
@@ -121,7 +171,7 @@ mod tests {
     fn a_flood_begins_at_once_and_ends_after_a_calm() {
         let mut device = Device::new();
         assert_eq!(device.look(50_000, 0, 0), None);
-        assert_eq!(device.look(1_200_000, 1_150_000, 0), Some(Change::Begin));
+        assert_eq!(device.look(1_200_000, 1_150_000, 0), Some(Change::Begin(Flood::Anything)));
         assert!(device.detector.next_look().is_some(), "it looks although nothing comes");
         for _ in 0..500 {
             assert_eq!(device.look(100_000, 90_000, 1_000_000), None, "held back, it is still there");
@@ -143,9 +193,38 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_of_syns_is_told_from_others_until_others_come() {
+        let mut device = Device::new();
+        // Most of it finds the ring full, and nobody sees what it is.
+        let lose = |device: &mut Device, syns: u64, others: u64, lost: u64| {
+            device.seen.lost += lost / 100;
+            device.seen.unwanted.syns += syns / 100;
+            device.look(syns + others + lost + 50_000, syns + others, 0)
+        };
+        assert_eq!(lose(&mut device, 90_000, 1_000, 900_000), Some(Change::Begin(Flood::Syns)));
+        assert_eq!(lose(&mut device, 90_000, 1_000, 900_000), None, "it takes a while to be held back");
+        assert_eq!(lose(&mut device, 10_000, 20_000, 0), None, "then little comes through");
+        assert_eq!(lose(&mut device, 10_000, 90_000, 800_000), Some(Change::Begin(Flood::Anything)));
+        assert_eq!(
+            lose(&mut device, 90_000, 0, 900_000),
+            None,
+            "all that there was is held back until it is over"
+        );
+        assert_eq!(device.detector.is_on(), Some(Flood::Anything));
+    }
+
+    #[test]
+    fn a_flood_of_syns_is_one_beside_much_else() {
+        let mut device = Device::new();
+        device.seen.unwanted.syns += 1_500;
+        assert_eq!(device.look(900_000, 150_000, 0), Some(Change::Begin(Flood::Syns)));
+        assert_eq!(device.look(900_000, 100, 150_000), None);
+    }
+
+    #[test]
     fn a_pause_of_a_flood_is_not_its_end() {
         let mut device = Device::new();
-        assert_eq!(device.look(1_000_000, 1_000_000, 0), Some(Change::Begin));
+        assert_eq!(device.look(1_000_000, 1_000_000, 0), Some(Change::Begin(Flood::Anything)));
         for look in 0..1000 {
             let rate = if look % 50 == 0 { 1_000_000 } else { 0 };
             assert_eq!(device.look(0, 0, rate), None);

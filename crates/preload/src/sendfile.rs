@@ -1,4 +1,8 @@
 //! `sendfile` and `splice`: files and pipes straight into and out of the rings, without memory between.
+//!
+//! A ring is locked meanwhile, and nobody shall wait for a disk or for another's pipe while others wait for him. So what is
+//! read or written under a lock is what can be at once (RWF_NOWAIT); of a file, what has to be waited for is read
+//! into memory of ours first.
 
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
@@ -9,10 +13,12 @@ use scoutline_abi::Span2;
 use crate::extent;
 use crate::real::{self, err};
 use crate::slot::Socket;
-use crate::stream::{await_room, consume, publish, receive, send_end, tell_sent};
+use crate::stream::{await_room, consume, publish, put, receive, send_end, tell_sent};
 
 /// Bytes read under the send lock at once.
 const CHUNK: usize = 1 << 20;
+/// And without it.
+const STEP: usize = 64 << 10;
 
 fn vector(spans: &Span2) -> [iovec; 2] {
     spans.map(|span| iovec { iov_base: span.memory.as_ptr().cast(), iov_len: span.len })
@@ -35,6 +41,39 @@ fn fill(socket: Socket, want: usize, flags: c_int, read: impl FnOnce(&[iovec; 2]
         publish(socket, tail, (got as u64).min(len as u64), flags);
     }
     got
+}
+
+/// Reads at `at`, or where the file stands, without waiting for anything. EAGAIN, or EOPNOTSUPP of a file that cannot say.
+fn read_now(from: c_int, spans: &[iovec; 2], at: Option<off_t>) -> isize {
+    // SAFETY: both parts lie in our mapping; -1 is the file's own position.
+    real::ours(unsafe { libc::preadv2(from, spans.as_ptr(), 2, at.unwrap_or(-1), libc::RWF_NOWAIT) })
+}
+
+/// Sends what a file has at `at`, or where it stands, however long that takes to read.
+fn send_read(socket: Socket, from: c_int, at: Option<off_t>, want: usize) -> isize {
+    // SAFETY: plain system calls, about a descriptor of the program's and memory of ours.
+    let position = at.unwrap_or_else(|| unsafe { libc::lseek(from, 0, libc::SEEK_CUR) });
+    if position < 0 {
+        return real::ours(-1);
+    }
+    let mut bytes = vec![0u8; want.min(STEP)];
+    // SAFETY: as above.
+    let got = real::ours(unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), bytes.len(), position) });
+    if got <= 0 {
+        return got;
+    }
+    let part = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: got as usize }];
+    match put(socket, &part, 0, got as usize, 0) {
+        Err(errno) => err(errno),
+        Ok(0) => err(libc::EAGAIN),
+        Ok(sent) => {
+            if at.is_none() {
+                // SAFETY: as above.
+                unsafe { libc::lseek(from, position + sent as off_t, libc::SEEK_SET) };
+            }
+            sent as isize
+        }
+    }
 }
 
 /// `sendfile` to a socket of ours.
@@ -64,12 +103,10 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
             tell_sent(socket, 0);
             continue;
         }
-        let got = fill(socket, want - done, 0, |spans| {
-            real::ours(match at {
-                Some(at) => real::preadv(from, spans.as_ptr(), 2, at),
-                None => real::readv(from, spans.as_ptr(), 2),
-            })
-        });
+        let mut got = fill(socket, want - done, 0, |spans| read_now(from, spans, at));
+        if got == err(libc::EOPNOTSUPP) || got == err(libc::EAGAIN) && socket.sendable() > 0 {
+            got = send_read(socket, from, at, want - done);
+        }
         if got == err(libc::EAGAIN) && socket.sendable() == 0 {
             continue;
         }
@@ -106,20 +143,29 @@ fn await_pipe(fd: c_int, events: i16, flags: c_uint) -> Result<(), isize> {
 pub(crate) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint) -> isize {
     let mut deadline = None;
     let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
-    if let Err(result) = await_pipe(from, libc::POLLIN, flags) {
-        return result;
-    }
-    match await_room(socket, wait, &mut deadline) {
-        Err(errno) => return err(errno),
-        Ok(false) => return send_end(socket, 0),
-        Ok(true) => {}
-    }
     let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
-    let got = fill(socket, want, more, |spans| real::ours(real::readv(from, spans.as_ptr(), 2)));
-    if got > 0 {
-        tell_sent(socket, more);
+    loop {
+        if let Err(result) = await_pipe(from, libc::POLLIN, flags) {
+            return result;
+        }
+        match await_room(socket, wait, &mut deadline) {
+            Err(errno) => return err(errno),
+            Ok(false) => return send_end(socket, 0),
+            Ok(true) => {}
+        }
+        let got = fill(socket, want, more, |spans| match read_now(from, spans, None) {
+            // Before Linux 6.5 a pipe cannot say.
+            unsaid if unsaid == err(libc::EOPNOTSUPP) => real::ours(real::readv(from, spans.as_ptr(), 2)),
+            got => got,
+        });
+        if got > 0 {
+            tell_sent(socket, more);
+        }
+        // Another thread has taken what was there, or the room; who does not wait is told so by the looks above.
+        if got != err(libc::EAGAIN) {
+            return got;
+        }
     }
-    got
 }
 
 /// `splice` from a socket of ours to a pipe.
@@ -127,35 +173,48 @@ pub(crate) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
     if want == 0 {
         return 0;
     }
-    if let Err(result) = await_pipe(to, libc::POLLOUT, flags) {
-        return result;
+    loop {
+        if let Err(result) = await_pipe(to, libc::POLLOUT, flags) {
+            return result;
+        }
+        let mut byte = 0u8;
+        let peek = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+        // SPLICE_F_NONBLOCK is about the pipe only (splice(2)).
+        let there = receive(socket, &peek, libc::MSG_PEEK);
+        if there <= 0 {
+            return there;
+        }
+        // Another thread may have filled the pipe or taken the bytes; who does not wait is told so by the looks above.
+        let put = empty(socket, to, want);
+        if put != err(libc::EAGAIN) {
+            return put;
+        }
     }
-    let mut byte = 0u8;
-    let peek = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-    // SPLICE_F_NONBLOCK is about the pipe only (splice(2)).
-    let there = receive(socket, &peek, libc::MSG_PEEK);
-    if there <= 0 {
-        return there;
-    }
+}
+
+/// Writes a page at most of what was received to a pipe that has room for that.
+fn empty(socket: Socket, to: c_int, want: usize) -> isize {
     let slot = socket.slot;
     let _held = socket.lock_receive();
     let head = slot.receive_head.load(Ordering::Relaxed);
     let held = socket.received();
-    // What a pipe takes without blocking for the rest: its default size.
-    let len = held.min(want.min(65_536) as u64) as usize;
+    // What is ready for POLLOUT has room for a page.
+    let len = held.min(want.min(4096) as u64) as usize;
+    if len == 0 {
+        return err(libc::EAGAIN);
+    }
     let size = slot.receive_size.load(Ordering::Relaxed);
     let Some(spans) = socket.region.ring_spans(slot.receive_offset.load(Ordering::Relaxed), size, head, len)
     else {
         return err(libc::EIO);
     };
-    // A page at a time never blocks after POLLOUT.
-    let page = vector(&spans).map(|part| iovec { iov_len: part.iov_len.min(4096), ..part });
-    let count = if page[0].iov_len == spans[0].len && spans[0].len < 4096 { 2 } else { 1 };
-    let mut parts = page;
-    if count == 2 {
-        parts[1].iov_len = parts[1].iov_len.min(4096 - parts[0].iov_len);
-    }
-    let put = real::ours(real::writev(to, parts.as_ptr(), count));
+    let parts = vector(&spans);
+    // SAFETY: both parts lie in our mapping; -1 is the position of what has none.
+    let put = match real::ours(unsafe { libc::pwritev2(to, parts.as_ptr(), 2, -1, libc::RWF_NOWAIT) }) {
+        // Before Linux 6.5 a pipe cannot say.
+        unsaid if unsaid == err(libc::EOPNOTSUPP) => real::ours(real::writev(to, parts.as_ptr(), 2)),
+        put => put,
+    };
     if put > 0 {
         consume(socket, head, held, put as u64);
     }

@@ -324,7 +324,13 @@ pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
 }
 
 /// Puts what fits of `iov`, `skip` bytes into it.
-fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Result<usize, c_int> {
+pub(crate) fn put(
+    socket: Socket,
+    iov: &[iovec],
+    skip: usize,
+    want: usize,
+    flags: c_int,
+) -> Result<usize, c_int> {
     let slot = socket.slot;
     let _held = socket.lock_send();
     let len = socket.sendable().min(want as u64) as usize;

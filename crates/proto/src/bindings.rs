@@ -44,11 +44,17 @@ pub struct Bindings {
 
 struct State {
     reserved: BTreeMap<(u16, Address), Reservation>,
-    listeners: BTreeMap<(u16, Address), Vec<(ClassIndex, PathId)>>,
+    listeners: BTreeMap<(u16, Address), Vec<Listeners>>,
     /// Where each path listens: most paths that end never did, and must not cost a search.
     places: BTreeMap<PathId, Vec<(u16, Address)>>,
     /// RFC 6056 §3.3.3: counts the selections.
     next_ephemeral: u16,
+}
+
+/// The paths that listen at one place for one class: a packet is compared with each class once, however many share it.
+struct Listeners {
+    class: ClassIndex,
+    paths: Vec<PathId>,
 }
 
 /// With whom who holds a port shares it, as Linux has it (`inet_csk_bind_conflict`).
@@ -200,7 +206,7 @@ impl Bindings {
     pub fn listen(&self, local: Endpoint, class: ClassIndex, path: PathId) {
         let mut state = self.state.borrow_mut();
         let place = (local.port, local.address);
-        state.listeners.entry(place).or_default().push((class, path));
+        add(state.listeners.entry(place).or_default(), class, path);
         state.places.entry(path).or_default().push(place);
     }
 
@@ -208,9 +214,9 @@ impl Bindings {
     pub fn unlisten(&self, path: PathId) {
         let mut state = self.state.borrow_mut();
         for place in state.places.remove(&path).unwrap_or_default() {
-            if let Some(paths) = state.listeners.get_mut(&place) {
-                paths.retain(|&(_, other)| other != path);
-                if paths.is_empty() {
+            if let Some(classes) = state.listeners.get_mut(&place) {
+                take(classes, path);
+                if classes.is_empty() {
                     state.listeners.remove(&place);
                 }
             }
@@ -221,29 +227,32 @@ impl Bindings {
     pub fn set_class(&self, path: PathId, class: ClassIndex) {
         let state = &mut *self.state.borrow_mut();
         for place in state.places.get(&path).into_iter().flatten() {
-            let paths = state.listeners.get_mut(place).into_iter().flatten();
-            paths.filter(|(_, other)| *other == path).for_each(|entry| entry.0 = class);
+            if let Some(classes) = state.listeners.get_mut(place) {
+                take(classes, path);
+                add(classes, class, path);
+            }
         }
     }
 
     /// The path that takes packets of this flow (with this type-of-service octet) when no exact one does: that of
-    /// the first class that the packet fits, else of the class of the first path that was made. Of several paths that
+    /// the first class that the packet fits, else of the class that was listened for first. Of several paths that
     /// listen for that class (SO_REUSEPORT) the flow's hash chooses. A listener at the address goes before one at the
     /// unspecified address.
     pub fn listener(&self, key: &FlowKey, tos: u8) -> Option<PathId> {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address));
-        let paths = at(key.local).or_else(|| at(key.local.unspecified()))?;
-        if let [(_, only)] = paths[..] {
-            return Some(only);
-        }
-        let ranked =
-            paths.iter().filter_map(|&(class, _)| Some((self.classifier.rank(class, key, tos)?, class)));
-        let class = ranked.min_by_key(|&(rank, _)| rank).map_or(paths.first()?.0, |(_, class)| class);
-        let mut sharing = paths.iter().filter(|&&(other, _)| other == class).map(|&(_, path)| path);
-        match sharing.clone().count() as u64 {
-            1 => sharing.next(),
-            count => sharing.nth((self.hash(key) % count) as usize),
+        let classes = at(key.local).or_else(|| at(key.local.unspecified()))?;
+        let listeners = match &classes[..] {
+            [only] => only,
+            _ => {
+                let ranked =
+                    classes.iter().filter_map(|at| Some((self.classifier.rank(at.class, key, tos)?, at)));
+                ranked.min_by_key(|&(rank, _)| rank).map_or(classes.first()?, |(_, at)| at)
+            }
+        };
+        match &listeners.paths[..] {
+            [only] => Some(*only),
+            paths => paths.get((self.hash(key) % paths.len().max(1) as u64) as usize).copied(),
         }
     }
 
@@ -267,8 +276,22 @@ impl Bindings {
     pub fn group_listeners(&self, key: &FlowKey) -> Vec<PathId> {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address)).into_iter().flatten();
-        at(key.local).chain(at(key.local.unspecified())).map(|&(_, path)| path).collect()
+        at(key.local).chain(at(key.local.unspecified())).flat_map(|at| at.paths.iter().copied()).collect()
     }
+}
+
+fn add(classes: &mut Vec<Listeners>, class: ClassIndex, path: PathId) {
+    match classes.iter_mut().find(|at| at.class == class) {
+        Some(at) => at.paths.push(path),
+        None => classes.push(Listeners { class, paths: vec![path] }),
+    }
+}
+
+fn take(classes: &mut Vec<Listeners>, path: PathId) {
+    for at in &mut *classes {
+        at.paths.retain(|&other| other != path);
+    }
+    classes.retain(|at| !at.paths.is_empty());
 }
 
 /// Every address of this port.
@@ -371,6 +394,29 @@ mod tests {
         bindings.unlisten(path(1));
         bindings.unlisten(path(2));
         assert!((0..100).all(|port| bindings.listener(&key(port, 2), 0) == Some(path(3))));
+    }
+
+    /// Counts what it is asked.
+    #[derive(Default)]
+    struct Counting(std::cell::Cell<u32>);
+
+    impl Classifier for Counting {
+        fn rank(&self, class: ClassIndex, _key: &FlowKey, _tos: u8) -> Option<u32> {
+            self.0.set(self.0.get() + 1);
+            Some(class)
+        }
+    }
+
+    #[test]
+    fn a_thousand_who_share_a_port_cost_a_packet_no_more_than_one() {
+        let counting = Rc::new(Counting::default());
+        let bindings = Bindings::new(Rc::<Counting>::clone(&counting), 1);
+        for index in 0..2000 {
+            bindings.listen(Endpoint::new(ANY, 80), index % 2, path(index));
+        }
+        let key = FlowKey { local: A, local_port: 80, ..FlowKey::default() };
+        assert!(bindings.listener(&key, 0).is_some_and(|path| path.index % 2 == 0));
+        assert_eq!(counting.0.get(), 2, "once for each class");
     }
 
     #[test]

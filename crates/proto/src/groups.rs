@@ -131,6 +131,8 @@ pub struct Groups {
     older_until: [Option<Time>; 2],
     /// A general query waits to be answered.
     general: Option<Time>,
+    /// Nothing is due before: the engine asks in each turn, and the groups may be many.
+    next: Option<Time>,
     random: Random,
 }
 
@@ -163,6 +165,7 @@ impl Groups {
             robustness: ROBUSTNESS,
             older_until: [None; 2],
             general: None,
+            next: None,
             random: Random::new(seed),
         }
     }
@@ -219,11 +222,16 @@ impl Groups {
             change.mode_left = robustness;
             change.sources_left.clear();
         }
+        self.note(Time::ZERO);
     }
 
     /// §3.2: what the interface has to take for all holders together.
     fn merged(&self, group: Address) -> Filter {
         let holders = || self.wanted.range((group, 0)..=(group, u64::MAX)).map(|(_, filter)| filter);
+        // Most want all of a group, and then the first of them says so.
+        if holders().any(|filter| *filter == Filter::all()) {
+            return Filter::all();
+        }
         let included: BTreeSet<Address> =
             holders().filter(|f| !f.excludes).flat_map(|f| f.sources.iter().copied()).collect();
         let mut excluding = holders().filter(|f| f.excludes);
@@ -263,7 +271,7 @@ impl Groups {
         }
         let Some(group) = query.group else {
             self.general = Some(due);
-            return;
+            return self.note(due);
         };
         let Some(group) = self.groups.get_mut(&group).filter(|group| !group.filter.is_none()) else { return };
         let mut sources: BTreeSet<Address> = query.sources.iter().copied().collect();
@@ -281,6 +289,7 @@ impl Groups {
             sources.clear();
         }
         group.asked = Some((at, sources));
+        self.note(at);
     }
 
     /// RFC 3376 §7.2.1: other words are spoken from now on, and what was to be said in the former is not.
@@ -295,6 +304,7 @@ impl Groups {
     /// RFC 2236 §3: each group has a delay of its own, so that one host's answer spares the others theirs.
     fn on_general_of_old(&mut self, within: Duration, now: Time) {
         let most = millis(within);
+        let mut earliest = None;
         for (&address, group) in &mut self.groups {
             if is_unreported(address) || group.filter.is_none() {
                 continue;
@@ -302,7 +312,9 @@ impl Groups {
             let due = now + Duration::from_millis(u64::from(self.random.below(most)));
             let earlier = group.asked.as_ref().map_or(due, |(at, _)| due.min(*at));
             group.asked = Some((earlier, BTreeSet::new()));
+            earliest = Some(earliest.map_or(earlier, |other: Time| other.min(earlier)));
         }
+        earliest.into_iter().for_each(|due| self.note(due));
     }
 
     /// RFC 2236 §3: another host has told an old router of the group, which is enough for both.
@@ -324,9 +336,19 @@ impl Groups {
         Duration::from_millis(u64::from(self.random.below(millis(within))))
     }
 
-    /// When [`Groups::on_timeout`] has work.
+    /// When to call [`Groups::on_timeout`]: at times there is nothing to be done then.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Time> {
-        // In no group nothing is asked of the clock.
+        self.next
+    }
+
+    /// Something is due by then.
+    fn note(&mut self, due: Time) {
+        self.next = Some(self.next.map_or(due, |next| next.min(due)));
+    }
+
+    /// When something is due, exactly.
+    fn earliest(&self) -> Option<Time> {
         let groups = self.groups.values();
         let changes = groups.clone().filter_map(|group| group.change.as_ref().map(|change| change.due));
         let asked = groups.filter_map(|group| group.asked.as_ref().map(|(due, _)| *due));
@@ -335,7 +357,11 @@ impl Groups {
 
     /// What is due.
     pub fn on_timeout(&mut self, now: Time) -> Vec<Report> {
-        if self.next_timeout().is_none_or(|due| due > now) {
+        if self.next.is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        self.next = self.earliest();
+        if self.next.is_none_or(|due| due > now) {
             return Vec::new();
         }
         let age = self.age(now);
@@ -368,6 +394,7 @@ impl Groups {
         if !records.is_empty() {
             reports.push(Report::Records(records));
         }
+        self.next = self.earliest();
         reports
     }
 }

@@ -18,7 +18,7 @@
 //! path of ARP or of neighbour discovery hears the answer and sends what waited. A path that waits drives the timers
 //! itself, so no path depends on another's being run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -53,8 +53,9 @@ pub struct Cache {
     index: BTreeMap<Address, u32>,
     /// Where eviction looks next.
     hand: usize,
-    /// Slots in `Incomplete`, `Delay` or `Probe`: those with a timer.
-    asking: Vec<u32>,
+    /// Slots in `Incomplete`, `Delay` or `Probe`, by when that ends: the engine asks for the first in each turn, and anybody
+    /// on the link can make the others many.
+    asking: BTreeSet<(Time, u32)>,
     /// Grows with each change of a known address: who remembers an answer compares it.
     generation: u32,
 }
@@ -244,6 +245,7 @@ impl Cache {
 
     fn set(&mut self, slot: u32, link: ethernet::Address, state: State, now: Time) -> Vec<Message> {
         let entry = &mut self.slots[slot as usize];
+        self.asking.remove(&(entry.deadline, slot));
         if entry.link != link {
             self.generation = self.generation.wrapping_add(1);
         }
@@ -251,25 +253,20 @@ impl Cache {
         entry.state = state;
         entry.deadline = now + REACHABLE_TIME;
         entry.tries = 0;
-        self.asking.retain(|&other| other != slot);
         std::mem::take(&mut entry.waiting)
     }
 
     /// When [`Cache::on_timeout`] has work.
     pub fn next_timeout(&self) -> Option<Time> {
-        self.asking.iter().map(|&slot| self.slots[slot as usize].deadline).min()
+        self.asking.first().map(|&(due, _)| due)
     }
 
     /// Says what is to be done where no answer came, and gives back what waited for neighbours that are given up.
     pub fn on_timeout(&mut self, now: Time, mut due: impl FnMut(Due)) -> Vec<Message> {
         let mut given_up = Vec::new();
-        let slots = &mut self.slots;
-        let generation = &mut self.generation;
-        self.asking.retain(|&slot| {
-            let entry = &mut slots[slot as usize];
-            if entry.deadline > now {
-                return true;
-            }
+        while let Some(&(at, slot)) = self.asking.first().filter(|(at, _)| *at <= now) {
+            self.asking.remove(&(at, slot));
+            let entry = &mut self.slots[slot as usize];
             if entry.state == State::Delay {
                 entry.state = State::Probe;
                 entry.tries = 0;
@@ -280,16 +277,16 @@ impl Cache {
                 let rest = if entry.state == State::Probe { Duration::ZERO } else { FAILED_TIME };
                 entry.state = State::Failed;
                 entry.deadline = now + rest;
-                *generation = generation.wrapping_add(1);
+                self.generation = self.generation.wrapping_add(1);
                 given_up.append(&mut entry.waiting);
                 due(Due::Lost(entry.address));
-                return false;
+                continue;
             }
             entry.tries += 1;
             entry.deadline = now + REQUEST_INTERVAL;
+            self.asking.insert((entry.deadline, slot));
             due(Due::Ask(entry.address, (entry.state == State::Probe).then_some(entry.link)));
-            true
-        });
+        }
         given_up
     }
 
@@ -319,7 +316,7 @@ impl Cache {
         entry.state = state;
         entry.tries = tries;
         entry.deadline = deadline;
-        self.asking.push(slot);
+        self.asking.insert((deadline, slot));
     }
 
     /// A fresh entry, of which nothing is known.
@@ -339,7 +336,7 @@ impl Cache {
         } else {
             let slot = self.victim();
             self.index.remove(&self.slots[slot].address);
-            self.asking.retain(|&other| other as usize != slot);
+            self.asking.remove(&(self.slots[slot].deadline, slot as u32));
             self.generation = self.generation.wrapping_add(1);
             self.slots[slot] = entry;
             slot

@@ -105,7 +105,7 @@ fn udp6(source: Ipv6Addr, next_header: u8, source_port: u16, port: u16) -> Vec<u
 
 const PEER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 7, 0, 0, 0, 2);
 
-const LIMITS: Limits = Limits { flow: 20_000, total: 100_000 };
+const LIMITS: Limits = Limits { flow: 20_000, total: 100_000, syns: 100_000, only_syns: false };
 
 #[test]
 fn a_flow_has_its_limit_and_others_go_on() {
@@ -153,6 +153,19 @@ fn syns_have_a_limit_of_their_own() {
             let passed = bench.passed((5000..5050u16).map(|port| tcp(v6, port, others)));
             assert_eq!(passed, 50, "flags {others:#x} beside a flood of {flood:#x}, IPv6: {v6}");
         }
+    }
+}
+
+/// Who has a connection may send on it what it likes: in a flood of SYNs nothing else is anybody's attack.
+#[test]
+fn a_flood_of_syns_limits_nothing_else() {
+    for v6 in [false, true] {
+        let limits = Limits { syns: 10_000, only_syns: true, ..LIMITS };
+        let Some(bench) = Bench::new(&[], limits) else { return };
+        let flooded = bench.passed((0..4000u16).map(|port| tcp(v6, port, 0x02)));
+        assert!((10..=12 * bench.windows()).contains(&flooded), "{flooded}");
+        assert_eq!(bench.passed((0..3000).map(|_| tcp(v6, 7, 0x10))), 3000, "one connection, IPv6: {v6}");
+        assert_eq!(bench.passed((0..3000).map(|_| udp([10, 0, 0, 2], 7, 9))), 3000);
     }
 }
 

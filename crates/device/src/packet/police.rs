@@ -12,15 +12,25 @@ use scoutline_bpf::{AttachError, Exempt, Limits, Mode, Policer};
 use crate::partner::Notice;
 
 /// While a flood lasts: a flow is a client's, or the flood's; together they cost a receiving core some 7 % of its time
-/// (0.7 µs a packet).
-pub(crate) const LIMITS: Limits = Limits { flow: 10_000, total: 100_000 };
+/// (0.7 µs a packet). A SYN costs an answer besides, which may take four times that, and as good as all of those that
+/// did not come before are forged: with a tenth of them passing, a server was half busy with answering nobody.
+pub(crate) const LIMITS: Limits = Limits { flow: 10_000, total: 100_000, syns: 10_000, only_syns: false };
 
 /// Looks for news after a failure before it is tried again; twice as many after each further one.
 const PAUSE_LOOKS: u32 = 8;
 const LONGEST_PAUSE_LOOKS: u32 = 1024;
 
 /// What attaches: another one in tests.
-type Attach = fn(u32, &[Exempt]) -> Result<Policer, AttachError>;
+type Attach = fn(u32, &What) -> Result<Policer, AttachError>;
+
+/// What a policer is made for.
+#[derive(Clone, Debug)]
+pub(super) struct What {
+    /// It lets these pass.
+    pub(super) exempt: Vec<Exempt>,
+    /// And all but SYNs.
+    pub(super) only_syns: bool,
+}
 
 /// The policer of one interface, there or not.
 pub(super) struct Police {
@@ -42,8 +52,8 @@ pub(super) struct Police {
 
 #[derive(Clone)]
 enum Wanted {
-    /// A policer that lets these pass.
-    On(Vec<Exempt>),
+    /// This policer.
+    On(What),
     /// None.
     Off,
 }
@@ -58,7 +68,9 @@ struct Changed {
 
 impl Police {
     pub(super) fn new(ifindex: u32) -> Police {
-        Police::with(ifindex, |ifindex, exempt| Policer::attach(ifindex, exempt, LIMITS))
+        Police::with(ifindex, |ifindex, what| {
+            Policer::attach(ifindex, &what.exempt, Limits { only_syns: what.only_syns, ..LIMITS })
+        })
     }
 
     fn with(ifindex: u32, attach: Attach) -> Police {
@@ -75,9 +87,9 @@ impl Police {
         }
     }
 
-    /// From now on what is not exempt is held back, or nothing any more. Takes effect soon.
-    pub(super) fn want(&mut self, exempt: Option<Vec<Exempt>>) {
-        self.wanted = exempt.map_or(Wanted::Off, Wanted::On);
+    /// From now on this is held back, or nothing any more. Takes effect soon.
+    pub(super) fn want(&mut self, what: Option<What>) {
+        self.wanted = what.map_or(Wanted::Off, Wanted::On);
         self.begun = false;
         self.go_on();
     }
@@ -93,7 +105,7 @@ impl Police {
         let work = move || {
             let dropped = before.map_or(0, Policer::detach);
             let attached = match wanted {
-                Wanted::On(exempt) => Some(attach(ifindex, &exempt)),
+                Wanted::On(what) => Some(attach(ifindex, &what)),
                 Wanted::Off => None,
             };
             // Nobody listens when the device was closed in the meantime: then it goes at once.
@@ -136,11 +148,8 @@ impl Police {
                 };
                 self.policer = Some(policer);
                 self.failures = 0;
-                Some(format!(
-                    "{name}: a flood of packets that nobody wants is held back {place}: beside important classes, {} \
-                     packets/s of a flow and {} in all pass",
-                    LIMITS.flow, LIMITS.total
-                ))
+                let only_syns = matches!(&self.wanted, Wanted::On(what) if what.only_syns);
+                Some(begun(name, place, only_syns))
             }
             Some(Err(error)) => self.on_failure(name, &error.to_string()),
         }
@@ -182,6 +191,20 @@ fn in_the_background(work: impl FnOnce() + Send + 'static) {
     let _ = thread::Builder::new().name("scoutline-police".into()).spawn(run);
 }
 
+/// What people are told when a flood is held back from now on.
+pub(crate) fn begun(name: &str, place: &str, only_syns: bool) -> String {
+    let Limits { flow, total, syns, .. } = LIMITS;
+    if only_syns {
+        return format!(
+            "{name}: a flood of SYNs is held back {place}: {syns}/s pass, and those that come again"
+        );
+    }
+    format!(
+        "{name}: a flood of packets that nobody wants is held back {place}: beside important classes, {flow} packets/s of \
+         a flow and {total} in all pass"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -192,10 +215,10 @@ mod tests {
     static CALLS: AtomicU32 = AtomicU32::new(0);
 
     /// Panics, then is refused.
-    fn faulty(_: u32, exempt: &[Exempt]) -> Result<Policer, AttachError> {
+    fn faulty(_: u32, what: &What) -> Result<Policer, AttachError> {
         let call = CALLS.fetch_add(1, Ordering::SeqCst);
         assert!(call > 0, "a fault of the first call, as the test wants it");
-        assert_eq!(exempt.len(), 2, "what is wanted by now, not what was at first");
+        assert_eq!(what.exempt.len(), 2, "what is wanted by now, not what was at first");
         Err(AttachError::NoInterface)
     }
 
@@ -219,9 +242,9 @@ mod tests {
             local_port: None,
         };
         let mut police = Police::with(1, faulty);
-        police.want(Some(vec![exempt()]));
+        police.want(Some(What { exempt: vec![exempt()], only_syns: true }));
         // The rules change meanwhile.
-        police.want(Some(vec![exempt(), exempt()]));
+        police.want(Some(What { exempt: vec![exempt(), exempt()], only_syns: true }));
         let said = look(&mut police, 4);
         assert_eq!(said.len(), 1, "said once: {said:?}");
         assert!(said[0].starts_with("eth9: a flood cannot be held back at the interface now"), "{}", said[0]);

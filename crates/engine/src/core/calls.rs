@@ -12,7 +12,7 @@ use scoutline_abi::layout::{
     slot_state,
 };
 use scoutline_base::{Address, Endpoint, PathId, Time};
-use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
+use scoutline_path::{Attributes, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::{EPHEMERAL, Sharing};
 use scoutline_proto::tcp::module::MAX_SEGMENT;
 use scoutline_proto::tcp::{Algorithm, ListenStage, TcpStage};
@@ -238,7 +238,8 @@ impl Core {
             return Err(libc::EADDRINUSE);
         }
         end.first_of_accepted.set(end.begin_with(Sizes::configured(&self.settings)));
-        if !end.ensure_rings((ACCEPT_RING, 0), &Budget::default()) {
+        // Of no class: its connections may be of several.
+        if !end.ensure_rings((ACCEPT_RING, 0), self.paths.budget()) {
             return Err(libc::ENOBUFS);
         }
         end.backlog.set(waiting_at_most(backlog));
@@ -366,7 +367,9 @@ impl Core {
             slot_option::NO_DELAY => end.no_delay.set(value != 0),
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
-            slot_option::QUEUE_ERRORS if value != 0 && !end.ensure_errors() => return Err(libc::ENOBUFS),
+            slot_option::QUEUE_ERRORS if value != 0 && !end.ensure_errors(self.paths.budget()) => {
+                return Err(libc::ENOBUFS);
+            }
             slot_option::BROADCAST | slot_option::QUEUE_ERRORS => {}
             slot_option::CONGESTION..=slot_option::MAX_PACING_RATE | slot_option::UNSENT_LOW_WATER => {
                 tune(end, option, value)?;

@@ -6,7 +6,8 @@ use scoutline_base::{PathId, Time};
 use scoutline_path::{DropReason, FlowKey, Message};
 
 use super::Core;
-use crate::flood::{Change, Seen};
+use super::paths::is_syn;
+use crate::flood::{Change, Seen, Unwanted};
 
 /// How long a path without room holds its flow back at the device: its queue takes longer than this for each packet in it,
 /// so it does not run empty meanwhile. A long queue is looked at again before that.
@@ -18,8 +19,9 @@ impl Core {
     pub(super) fn on_stray(&mut self, net: usize, key: &FlowKey, message: Message, now: Time) {
         match self.nets[net].interface().stray_path(key) {
             Some(id) => {
+                let is_syn = is_syn(message.bytes());
                 if self.offer(id, message, now) {
-                    self.nets[net].unwanted += 1;
+                    self.nets[net].unwanted.count(is_syn);
                 }
             }
             None => self.drop_unowned(net, DropReason::NoPath),
@@ -28,7 +30,7 @@ impl Core {
 
     /// Drops a packet that belongs to no path.
     pub(super) fn drop_unowned(&mut self, net: usize, reason: DropReason) {
-        self.nets[net].unwanted += 1;
+        self.nets[net].unwanted.count(false);
         self.unowned.on_drop(reason);
     }
 
@@ -65,15 +67,20 @@ impl Core {
             // What was lost for want of room in the ring says nothing of a host that forwards: more can always come than it
             // can pass on, and to hold that back would leave a hundredth of it.
             let lost = if forwards { 0 } else { counters.rx_ring_drops };
+            // Nearly all of them are forged, and whose is not comes again.
+            let crowded_out = net.modules.tcp.crowded_out();
+            let Unwanted { all, syns } = net.unwanted;
             let seen = Seen {
                 arrived: counters.rx_packets + lost,
-                unwanted: net.unwanted + lost,
+                lost,
+                unwanted: Unwanted { all: all + crowded_out, syns: syns + crowded_out },
                 held_back: counters.rx_policed,
             };
             match net.flood.look(seen, now) {
                 // What is no more important than Linux has to share what is let through.
-                Some(Change::Begin) => {
-                    net.device.police(Some(&self.policy.important(self.settings.linux_level)));
+                Some(Change::Begin(flood)) => {
+                    let exempt = self.policy.important(self.settings.linux_level);
+                    net.device.police(Some(flood.policing(&exempt)));
                 }
                 Some(Change::End) => net.device.police(None),
                 None => {}

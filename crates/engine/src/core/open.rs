@@ -30,7 +30,7 @@ use crate::admission::Promises;
 use crate::clock;
 use crate::command::Command;
 use crate::extend::{Extension, TakenBack, UndoLog};
-use crate::flood::Detector;
+use crate::flood::{Detector, Unwanted};
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
 use crate::routing::Routing;
@@ -221,8 +221,8 @@ impl Core {
                 eprintln!("scoutline: warn: {}: important packets do not ring: {error}", net.device.name());
             }
             self.all_ring &= net.device.bell_fd().is_some();
-            if net.flood.is_on() {
-                net.device.police(Some(&rules));
+            if let Some(flood) = net.flood.is_on() {
+                net.device.police(Some(flood.policing(&rules)));
             }
         }
     }
@@ -492,7 +492,7 @@ fn make_net(
         udp,
         transmit,
         failed: false,
-        unwanted: 0,
+        unwanted: Unwanted::default(),
         flood: Detector::default(),
     })
 }

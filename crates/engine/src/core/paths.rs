@@ -476,7 +476,7 @@ pub(super) fn socket_of(path: &scoutline_path::Path) -> Option<Rc<SocketEnd>> {
 }
 
 /// True for a TCP segment that asks for a connection. The frame has been looked at by demultiplexing.
-fn is_syn(frame: &[u8]) -> bool {
+pub(super) fn is_syn(frame: &[u8]) -> bool {
     let Some(ip) = frame.get(ethernet::HEADER_LEN..) else { return false };
     let (protocol_at, header_len) = match ip.first() {
         Some(first) if first >> 4 == 4 => (9, usize::from(first & 0x0f) * 4),

@@ -1,6 +1,6 @@
 //! A socket as the engine keeps it: its slot, its rings, and our own idea of every cursor.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
@@ -29,6 +29,8 @@ const MAX_EXTENTS: usize = (2 * MAX_AHEAD / MIN_EXTENT) as usize;
 
 /// Bytes of a listening socket's queue: 4,096 accepted connections, Linux's default SOMAXCONN.
 pub(crate) const ACCEPT_RING: u32 = 4096 * 4;
+/// Bytes of a ring of errors about datagrams.
+const ERROR_RING: u32 = (ERROR_COUNT * ERROR_LEN) as u32;
 
 /// A socket. Its slot and rings return to the program when the last reference goes: the program's list, the path's
 /// stage, and messages on their way to the device hold one each.
@@ -109,6 +111,8 @@ pub(crate) struct SocketEnd {
     /// The ring of errors about datagrams, and how many were ever put there.
     pub(super) errors: Cell<Ring>,
     pub(super) errors_put: Cell<u32>,
+    /// Whose memory that ring is.
+    errors_charged: OnceCell<Budget>,
     /// Times that threads were woken for it, not yet charged.
     pub(crate) wakeups: Cell<u64>,
 }
@@ -158,6 +162,7 @@ impl SocketEnd {
             mtu: Cell::new(0),
             errors: Cell::default(),
             errors_put: Cell::new(0),
+            errors_charged: OnceCell::new(),
             wakeups: Cell::new(0),
         });
         program.keep_end(slot, Rc::clone(&end));
@@ -193,16 +198,28 @@ impl SocketEnd {
         true
     }
 
-    /// Makes room for errors about datagrams; false when the arena has none.
-    pub(crate) fn ensure_errors(&self) -> bool {
+    /// Makes room for errors about datagrams and charges it to `memory`; false when that, or the arena, has none.
+    pub(crate) fn ensure_errors(&self, memory: &Budget) -> bool {
         if self.errors.get().size == 0 {
-            let Some(ring) = self.program.take_ring((ERROR_COUNT * ERROR_LEN) as u32) else { return false };
+            if !memory.charge(ERROR_RING.into()) {
+                return false;
+            }
+            let Some(ring) = self.program.take_ring(ERROR_RING) else {
+                memory.refund(ERROR_RING.into());
+                return false;
+            };
             self.errors.set(ring);
+            self.errors_charged.get_or_init(|| memory.clone());
             let slot = self.shared();
             slot.errors_offset.store(ring.offset, Ordering::Relaxed);
             slot.errors_queued.store(1, Ordering::Release);
         }
         true
+    }
+
+    /// Whose memory its ring of errors is, if it has one.
+    pub(super) fn errors_charged(&self) -> Option<&Budget> {
+        self.errors_charged.get()
     }
 
     /// Queues an error about a datagram, with what is quoted of it, for the program. One too many is lost, and so is one
@@ -641,6 +658,9 @@ impl Drop for SocketEnd {
     fn drop(&mut self) {
         self.release_port();
         self.refund();
+        if let Some(memory) = self.errors_charged.get() {
+            memory.refund(ERROR_RING.into());
+        }
         self.program.give_ring(self.receive.get());
         self.program.give_ring(self.send.get());
         self.program.give_ring(self.errors.get());

@@ -57,7 +57,7 @@ impl SocketEnd {
         let memory = self.charged.borrow().as_ref().map(|(memory, _)| memory.clone()).unwrap_or_default();
         let sizes = (self.receive_size(), self.send_size());
         let has_room = sizes == (0, 0) || new.ensure_rings(sizes, &memory);
-        has_room && (!self.has_errors() || new.ensure_errors())
+        has_room && self.errors_charged().is_none_or(|memory| new.ensure_errors(memory))
     }
 
     /// What the engine keeps.
@@ -116,14 +116,10 @@ impl SocketEnd {
             at += part.len() as u64;
         }
         let mut errors = [0; ERROR_COUNT * ERROR_LEN];
-        if self.has_errors() {
+        if self.errors_charged().is_some() {
             take(&self.program, self.errors.get(), &mut errors);
             put(&new.program, new.errors.get(), 0, &errors);
         }
-    }
-
-    fn has_errors(&self) -> bool {
-        self.errors.get().size != 0
     }
 
     /// The ports that it holds, and that it listens there.

@@ -53,8 +53,6 @@ pub(crate) struct StreamStage {
     told_options: (bool, u64, Tuning),
     /// Times in a row that the program's position could not be understood yet.
     looked_again: u32,
-    /// The protocol needs this path no longer.
-    finished: bool,
     /// Connected, and kept from `accept` until data comes or this is over (TCP_DEFER_ACCEPT, tcp(7)).
     deferred: Option<Deferred>,
 }
@@ -124,7 +122,6 @@ impl StreamStage {
             told_held: 0,
             told_options: (false, 0, Tuning::default()),
             looked_again: 0,
-            finished: false,
             deferred: None,
         }
     }
@@ -298,7 +295,6 @@ impl StreamStage {
             }
         }
         if let Control::Closed = control {
-            self.finished = true;
             context.effects.push(Effect::Destroy);
         }
         if let (Control::Readable(position), Some(end), Some(asked)) = (control, &self.end, &mut self.asked) {
@@ -368,12 +364,11 @@ impl StreamStage {
         self.told_options = (no_delay, keep_alive, tuning);
     }
 
-    /// A closed socket whose data the peer has is needed no longer, though the path may linger in TIME-WAIT.
+    /// A closed socket whose data the peer has is needed no longer, though the path may linger in TIME-WAIT. One that ends
+    /// before goes with the path: what this run has made may name its memory.
     fn release_if_done(&mut self, account: &mut Account) {
-        let done = self
-            .end
-            .as_ref()
-            .is_some_and(|end| end.closed.get() && (self.finished || end.freed.get() == end.written.get()));
+        let done =
+            self.end.as_ref().is_some_and(|end| end.closed.get() && end.freed.get() == end.written.get());
         if done && let Some(end) = self.end.take() {
             end.path.set(None);
             end.program.forget_end(end.slot);

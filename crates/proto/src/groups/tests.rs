@@ -200,3 +200,30 @@ fn what_was_to_be_said_in_other_words_is_not() {
     assert_eq!(run(&mut groups, START).0, []);
     assert!(groups.contains(G) && groups.groups.len() == 1);
 }
+
+proptest::proptest! {
+    /// What the engine is told in each turn is never later than what is due, and exact once that was looked at.
+    #[test]
+    fn nothing_due_is_missed(
+        operations in proptest::collection::vec((0u8..6, 0u8..8, 0u8..3, 0u64..20), 0..200),
+    ) {
+        let mut groups = Groups::new(3);
+        let holders: Vec<u64> = (0..3).map(|_| groups.new_holder()).collect();
+        let mut now = START;
+        for (operation, group, age, seconds) in operations {
+            let at: Address = std::net::Ipv4Addr::new(239, 1, 2, group).into();
+            match operation {
+                0 => groups.set(holders[usize::from(age)], at, Filter::all()),
+                1 => groups.set(holders[usize::from(age)], at, filter(age == 1, &[1, 2])),
+                2 => groups.set(holders[usize::from(age)], at, Filter::none()),
+                3 => groups.on_query(&query((group > 0).then_some(at), &[], age), now),
+                4 => groups.on_report(at, now),
+                _ => now += Duration::from_secs(seconds),
+            }
+            let due = groups.earliest();
+            proptest::prop_assert!(due.is_none_or(|due| groups.next_timeout().is_some_and(|next| next <= due)));
+            groups.on_timeout(now);
+            proptest::prop_assert!(groups.next_timeout().is_none_or(|next| next > now));
+        }
+    }
+}

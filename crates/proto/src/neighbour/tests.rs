@@ -145,6 +145,10 @@ proptest! {
             }
             cache.on_timeout(now, |_| ());
             prop_assert!(cache.next_timeout().is_none_or(|due| due > now));
+            let asks = |entry: &&Entry| matches!(entry.state, State::Incomplete | State::Delay | State::Probe);
+            let deadlines = cache.slots.iter().filter(asks).map(|entry| entry.deadline);
+            prop_assert_eq!(cache.next_timeout(), deadlines.clone().min(), "none is forgotten, none left behind");
+            prop_assert_eq!(cache.asking.len(), deadlines.count());
             prop_assert!(cache.entries().count() <= 50);
         }
     }

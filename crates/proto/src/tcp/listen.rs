@@ -227,6 +227,7 @@ impl ListenStage {
             return context.account.on_drop(DropReason::BadFlags);
         }
         if self.backlog.is_full() {
+            self.tcp.crowd_out();
             return self.send_cookie(&message, header, turned, context);
         }
         self.create(message, header, remote, None, context);

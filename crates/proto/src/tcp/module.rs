@@ -108,6 +108,8 @@ pub struct Tcp {
     ready: RefCell<Vec<Arc<Config>>>,
     /// With which number the next connections of these flows begin: those before them are barely over.
     successors: RefCell<Vec<(FlowKey, u32)>>,
+    /// SYNs that met a full backlog.
+    crowded_out: Cell<u64>,
 }
 
 impl Tcp {
@@ -120,7 +122,18 @@ impl Tcp {
             config: RefCell::new(config),
             ready: RefCell::default(),
             successors: RefCell::default(),
+            crowded_out: Cell::new(0),
         })
+    }
+
+    /// How many SYNs have met a full backlog, and at most got a cookie.
+    pub fn crowded_out(&self) -> u64 {
+        self.crowded_out.get()
+    }
+
+    /// One more SYN meets a full backlog.
+    pub(super) fn crowd_out(&self) {
+        self.crowded_out.set(self.crowded_out.get() + 1);
     }
 
     /// Changes the settings of connections that are made from now on.

@@ -74,10 +74,12 @@ enum Machine {
     Running(Box<Connection>),
 }
 
-/// How far the end of the connection was reported.
+/// How far the end of the connection has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
+    /// The program wants a reset. What windows let go of its data goes first, as soon as the device has room.
+    Reset,
     /// `Closed` follows once nothing is left to send.
     Due,
     Reported,
@@ -276,8 +278,9 @@ impl TcpStage {
             Control::Urge(position) => connection.set_urgent(position),
             Control::Held { from, by_call } => connection.set_held(from, by_call),
             Control::Shutdown => connection.shutdown(),
-            Control::Close => return connection.close(now),
-            Control::Abort => return connection.abort(),
+            Control::Close if !connection.resets_on_close() => return connection.close(now),
+            // Linux has sent by now what was written; here it may be told of in the same look of the engine.
+            Control::Close | Control::Abort if self.end == End::Open => self.end = End::Reset,
             Control::NoDelay(nodelay) => connection.set_nodelay(nodelay),
             Control::Tune(ref tuning) => connection.tune(tuning, now),
             Control::KeepAlive(times) => {
@@ -330,7 +333,7 @@ impl TcpStage {
         if let Some(errno) = self.failure(events) {
             tell(Control::Failed(errno));
         }
-        if events.contains(Events::CLOSED) && self.end == End::Open {
+        if events.contains(Events::CLOSED) && self.end != End::Reported {
             self.end = End::Due;
         }
         if events.intersects(Events::CONNECTED | Events::CLOSED) {
@@ -352,39 +355,54 @@ impl TcpStage {
 
     /// Makes segments while the device has room, and then reports the end if it was reached.
     fn transmit(&mut self, outward: &mut Burst, inward: &mut Burst, context: &mut Context<'_>) {
-        let emitter = Emitter { interface: &self.interface, key: &self.key };
-        let ip_len = if self.key.remote.is_v4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN } as u64;
-        if let Machine::Running(connection) = &mut self.machine {
-            loop {
-                if context.transmit_room == 0 {
-                    context.more = true;
-                    return;
-                }
-                let headers = FRAME_HEADERS + ip_len + connection.options_len();
-                let frame = u64::from(connection.segment_payload()) + headers;
-                let segments = u64::from(context.segment_len).min(context.transmit_len) / frame;
-                let Some(transmit) = connection.poll_transmit_within(segments, context.now) else {
-                    // Acknowledgments never wait for room, data does.
-                    context.more |= segments == 0 && connection.has_data();
-                    break;
-                };
-                let payload = transmit.payload.as_ref().map_or(0, |range| range.end - range.start);
-                // A long super-segment takes the device's time of several packets.
-                let cost = 1 + (payload / ROOM_UNIT_LEN) as usize;
-                context.transmit_room = context.transmit_room.saturating_sub(cost);
-                let wire = payload.div_ceil(frame - headers).max(1) * headers + payload;
-                context.transmit_len = context.transmit_len.saturating_sub(wire);
-                outward.push(emitter.segment(&transmit));
-            }
-            if connection.tells_sent() && connection.sent() != self.told_sent {
-                self.told_sent = connection.sent();
-                inward.push(Message::control(Control::Sent(self.told_sent)));
+        if !self.make_segments(outward, inward, context) {
+            return;
+        }
+        if self.end == End::Reset {
+            let ended = self.connection_mut().map_or(Events::CLOSED, Connection::abort);
+            self.report(&Tally { events: ended, ..Tally::default() }, inward, context.now);
+            if !self.make_segments(outward, inward, context) {
+                return;
             }
         }
         if self.end == End::Due {
             self.end = End::Reported;
             inward.push(Message::control(Control::Closed));
         }
+    }
+
+    /// False when the device had room for less than there is.
+    fn make_segments(&mut self, outward: &mut Burst, inward: &mut Burst, context: &mut Context<'_>) -> bool {
+        let emitter = Emitter { interface: &self.interface, key: &self.key };
+        let ip_len = if self.key.remote.is_v4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN } as u64;
+        let Machine::Running(connection) = &mut self.machine else { return true };
+        let all = loop {
+            if context.transmit_room == 0 {
+                context.more = true;
+                return false;
+            }
+            let headers = FRAME_HEADERS + ip_len + connection.options_len();
+            let frame = u64::from(connection.segment_payload()) + headers;
+            let segments = u64::from(context.segment_len).min(context.transmit_len) / frame;
+            let Some(transmit) = connection.poll_transmit_within(segments, context.now) else {
+                // Acknowledgments never wait for room, data does.
+                let waits = segments == 0 && connection.has_data();
+                context.more |= waits;
+                break !waits;
+            };
+            let payload = transmit.payload.as_ref().map_or(0, |range| range.end - range.start);
+            // A long super-segment takes the device's time of several packets.
+            let cost = 1 + (payload / ROOM_UNIT_LEN) as usize;
+            context.transmit_room = context.transmit_room.saturating_sub(cost);
+            let wire = payload.div_ceil(frame - headers).max(1) * headers + payload;
+            context.transmit_len = context.transmit_len.saturating_sub(wire);
+            outward.push(emitter.segment(&transmit));
+        };
+        if connection.tells_sent() && connection.sent() != self.told_sent {
+            self.told_sent = connection.sent();
+            inward.push(Message::control(Control::Sent(self.told_sent)));
+        }
+        all
     }
 }
 

@@ -548,6 +548,31 @@ fn a_full_device_holds_segments_back() {
     assert_eq!(controls(&client.received()), [Control::Closed]);
 }
 
+/// As Linux: a reset by the program comes behind what it has written.
+#[test]
+fn what_was_written_has_room_before_a_reset() {
+    for unread in [0, 1] {
+        let Connected { mut server, mut client, child, path, .. } = connected();
+        server.send(child, control(Control::Written(unread)));
+        let question = server.expire(child, Duration::from_secs(1));
+        let question = wire(&server, question);
+        exchange(&mut client, &mut server, question);
+        client.received();
+        client.transmit_room = 0;
+        client.send(path, control(Control::Written(10)));
+        client.send(path, control(if unread > 0 { Control::Close } else { Control::Abort }));
+        assert!(client.more && client.received().is_empty(), "the end waits as well");
+        client.transmit_room = 8;
+        let sent = client.send(path, control(Control::Consumed(0)));
+        let sent = wire(&client, sent);
+        let [data, reset] = &sent[..] else { panic!("{} segments", sent.len()) };
+        let (data, reset) = (header_of(data), header_of(reset));
+        assert!(!data.flags.contains(Flags::RST) && reset.flags.contains(Flags::RST));
+        assert_eq!(reset.sequence, data.sequence.wrapping_add(10));
+        assert_eq!(controls(&client.received()).last(), Some(&Control::Closed));
+    }
+}
+
 #[test]
 fn bad_segments_are_counted_under_their_reasons() {
     let Connected { mut server, child, .. } = connected();

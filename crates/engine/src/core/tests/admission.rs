@@ -1,6 +1,7 @@
 //! What cannot be carried is refused, counted, and comes in when there is room again.
 
 use scoutline_abi::api::Answer;
+use scoutline_abi::layout::slot_option;
 use scoutline_sched::Weight;
 
 use super::classes::class;
@@ -127,4 +128,37 @@ fn memory_of_a_policy_is_that_of_its_classes_together() {
     assert_eq!((held(&pair, 0), held(&pair, 2)), (2 * rings, 0));
     pair.until("the third, by asking again", |pair| held(pair, 0) == 3 * rings);
     assert_ne!(pair.client.state(third) & slot_state::CONNECTED, 0);
+}
+
+/// Queues of connections and of errors are memory as other rings are.
+#[test]
+fn queues_are_charged_too() {
+    const QUEUE: u64 = 16 << 10;
+    let mut pair = Pair::new(47, WireConfig::default());
+    let now = pair.now;
+    let host = &mut pair.server;
+    let held = |host: &Host| host.core.paths.budget().buffer_bytes();
+    assert_eq!(held(host), 0);
+    host.core.paths.budget().set_limits(u32::MAX, 2 * QUEUE);
+    let listen = |host: &mut Host, port| {
+        let slot = host.open(slot_kind::STREAM, now);
+        assert_eq!(host.call(call_op::BIND, slot, [0, port, 0, 0], now), 0);
+        (slot, host.call(call_op::LISTEN, slot, [16, 0, 0, 0], now))
+    };
+    let (first, listens) = listen(host, 80);
+    assert_eq!((listens, held(host)), (0, QUEUE));
+    let errors = host.open(slot_kind::DATAGRAM, now);
+    let queue_errors =
+        |host: &mut Host, slot| host.call(call_op::OPTION, slot, [slot_option::QUEUE_ERRORS, 1, 0, 0], now);
+    assert_eq!(queue_errors(host, errors), 0);
+    assert_eq!((queue_errors(host, errors), held(host)), (0, 2 * QUEUE), "once");
+    let other = host.open(slot_kind::DATAGRAM, now);
+    assert_eq!(queue_errors(host, other), -libc::ENOBUFS);
+    let (_, refused) = listen(host, 81);
+    assert_eq!(refused, -libc::ENOBUFS);
+    for slot in [first, errors] {
+        host.request(slot, slot_request::CLOSE);
+    }
+    host.settle(now);
+    assert_eq!(held(host), 0, "and come back");
 }

@@ -119,3 +119,26 @@ fn a_listener_that_is_shut_down_refuses_and_may_listen_again() {
     pair.until("accept", |pair| pair.server.accept(listener).is_some());
     assert_eq!(pair.client.state(client) & slot_state::FAILED, 0);
 }
+
+/// RFC 2525 §2.17, SO_LINGER: the close is a reset, and what was written before it goes first.
+#[test]
+fn an_answer_goes_before_the_reset_of_a_question_that_nobody_read() {
+    for how in [slot_request::CLOSE, slot_request::ABORT] {
+        let mut pair = Pair::new(14, WireConfig::default());
+        let (_, client, server) = pair.established(80);
+        hold(&pair, server);
+        pair.client.write(client, b"question");
+        let arrived = |pair: &mut Pair| pair.server.slot(server).receive_tail.load(Ordering::Acquire) == 8;
+        pair.until("unread", arrived);
+        // One look of the engine at both.
+        pair.server.write(server, b"answer");
+        pair.server.slot(server).references.store(0, Ordering::Release);
+        pair.server.request(server, how);
+        pair.until("a reset", |pair| pair.client.state(client) & slot_state::FAILED != 0);
+        assert_eq!(pair.client.read(client, usize::MAX), b"answer");
+        assert!(
+            pair.server.core.programs.values().next().unwrap().end(server).is_none(),
+            "its memory comes back"
+        );
+    }
+}

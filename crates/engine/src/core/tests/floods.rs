@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use scoutline_device::Policing;
 use scoutline_device::packet::Important;
 use scoutline_path::{DropReason, Facts, Message};
 use scoutline_ring::Block;
@@ -50,8 +51,8 @@ impl Partner for Noting {
     fn poll_fd(&self) -> Option<RawFd> {
         None
     }
-    fn police(&mut self, rules: Option<&[Important]>) {
-        self.told.borrow_mut().push(rules.map(<[Important]>::to_vec));
+    fn police(&mut self, policing: Option<Policing<'_>>) {
+        self.told.borrow_mut().push(policing.map(|policing| policing.exempt.to_vec()));
     }
     fn hold_back(&mut self, frame: &[u8], until: Time, owner: u64) {
         self.held.borrow_mut().push((frame.to_vec(), until, owner));
@@ -87,7 +88,7 @@ fn classes_that_change_during_a_flood_change_what_passes() {
     let mut look = |server: &mut Host, packets: u64| {
         now += Duration::from_millis(10);
         arrived.set(arrived.get() + packets);
-        server.core.nets[0].unwanted += packets;
+        server.core.nets[0].unwanted.all += packets;
         server.core.look_for_floods(now);
         now
     };
@@ -124,7 +125,7 @@ fn what_a_router_has_no_room_for_is_no_flood() {
         core.look_for_floods(pair.now + Duration::from_millis(10));
         assert_eq!(told.borrow().is_empty(), forwards, "at a million packets a second");
         if forwards {
-            core.nets[0].unwanted += 10_000;
+            core.nets[0].unwanted.all += 10_000;
             core.look_for_floods(pair.now + Duration::from_millis(20));
             assert!(!told.borrow().is_empty(), "what it has no path for is one there, too");
         }

@@ -38,8 +38,7 @@ impl Connection {
             }
             _ => {}
         }
-        let unread = self.receive.consumed < self.receive.next;
-        if unread && !matches!(self.state, State::Closing | State::LastAck | State::TimeWait) {
+        if self.resets_on_close() {
             return self.abort();
         }
         self.orphan = true;
@@ -48,6 +47,12 @@ impl Connection {
             self.timers.arm(Timer::Linger, now + self.config.orphan_timeout);
         }
         Events::empty()
+    }
+
+    /// [`Connection::close`] would be a reset, for data that nobody has read.
+    pub fn resets_on_close(&self) -> bool {
+        let unread = self.receive.consumed < self.receive.next;
+        unread && !matches!(self.state, State::Closing | State::LastAck | State::TimeWait)
     }
 
     /// Ends at once: a reset goes to the peer where RFC 9293 §3.10.5 asks for one, by `poll_transmit`. The

@@ -445,3 +445,12 @@ CASE(reuse_port) {
     T(listen(one, 1));
     T(listen(other, 1));
 }
+
+CASE(closed_after_an_answer_with_data_unread) {
+    int fd = accepted("A");
+    tell("send A question");
+    NEED(await(fd, POLLIN) & POLLIN);
+    T(send(fd, "answer", 6, 0));
+    T(close(fd));
+    tell("drain A");
+}
