@@ -60,6 +60,7 @@ use crate::start::Served;
 use crate::wheel::Wheel;
 use apart::Apart;
 use classes::Sweep;
+use floods::LONGEST_QUEUE;
 use forward::Direction;
 use paths::is_syn;
 use report::Counters;
@@ -119,8 +120,6 @@ struct Extra {
     listed: bool,
     /// There was room for it: its turn to make something.
     turn: bool,
-    /// Its end had no room for what came last.
-    full: bool,
     /// When the wheel will call, if it will.
     armed: Option<Time>,
     flow: Option<FlowKey>,
@@ -283,16 +282,10 @@ impl Core {
             return false;
         }
         self.touched.push(id);
-        let Extra { level, net, to, full, .. } = self.extras[id.index as usize];
+        let Extra { level, net, to, .. } = self.extras[id.index as usize];
         let (net, bytes) = (net as usize, message.body_len() as u64);
         if level > Level::Idle {
             self.make_room(net, bytes);
-        }
-        // What background loses while it waits is no flood, nor is what a full link cannot take.
-        let holds = level > Level::Idle && to.is_none();
-        if full && holds {
-            self.extras[id.index as usize].full = false;
-            self.hold_back(net, id, &message, now);
         }
         let Some(path) = self.paths.get_mut(id) else { return false };
         let Err(message) = path.offer(message) else {
@@ -300,9 +293,11 @@ impl Core {
             self.make_ready(id, now);
             return true;
         };
-        if holds {
+        if level > Level::Idle && to.is_none() {
+            // What background loses while it waits is no flood, nor is what a full link cannot take.
+            let waiting = path.queue().limit_packets().min(LONGEST_QUEUE);
             self.nets[net].unwanted.count(is_syn(message.bytes()));
-            self.hold_back(net, id, &message, now);
+            self.hold_back(net, id, message.bytes(), (waiting, now));
         }
         false
     }

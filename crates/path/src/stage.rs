@@ -113,8 +113,9 @@ pub enum Effect {
     Destroy,
     /// This path has nothing left to do but to wait (TIME-WAIT): it may go when its place is needed.
     Spare,
-    /// The end of this path had no room for what came: its device may drop the next packets.
-    Full,
+    /// The end of this path had no room for this message, which is counted already: its device may drop the next ones of
+    /// the same flow. Its headers stand in front of its body, if it came whole.
+    Full(Message),
     /// By the rules, what was asked on this path puts it into another class: what is spent on it next is charged there.
     SetClass {
         /// Its number.

@@ -115,8 +115,8 @@ fn count(row: &Value, name: &str) -> u64 {
     row[name].as_u64().unwrap_or_else(|| panic!("no {name} in {row}"))
 }
 
-/// While a program takes one datagram a second of the many that come, its path is full: they are dropped in the hook and
-/// counted for it. What is important has a ring of its own, and is served.
+/// While a program takes one datagram a second of the flood that comes, its path is full: it is dropped in the hook
+/// and counted for it. What is important has a ring of its own, and is served.
 #[test]
 fn what_has_no_room_is_dropped_in_the_hook_and_what_is_important_is_served() {
     let mut fixture = Fixture::without_daemon(Arm::Paths);
@@ -131,11 +131,11 @@ fn what_has_no_room_is_dropped_in_the_hook_and_what_is_important_is_served() {
     let mac = format!("--mac={}", mac.as_str().unwrap());
     let source = format!("--source={}", fixture.peer_address());
     let target = format!("--target={}:7000", fixture.address());
-    let arguments = ["load", "flood", "--device=eth0", "--rate=50000", &mac, &source, &target];
+    let arguments = ["load", "flood", "--device=eth0", &mac, &source, &target];
     let mut flood = fixture.start_peer(&tool, &arguments);
     wait_for_line(&mut flood, "sending");
     wait_until("the path is full", SOON, || {
-        count(&fixture.ask("stat")["devices"]["eth0"], "rx-held-back") > 0
+        count(&fixture.ask("stat")["devices"]["eth0"], "rx-held-back") > 10_000
     });
     let url = format!("http://{}/small?[1-200]", fixture.address());
     let said = fixture.run_peer("curl", &["-sS", "--fail", &url], SOON);
@@ -146,7 +146,7 @@ fn what_has_no_room_is_dropped_in_the_hook_and_what_is_important_is_served() {
     let paths = fixture.paths_now();
     let held = paths.iter().find(full).unwrap_or_else(|| panic!("none of these was held back: {paths:?}"));
     assert!(held["local"].as_str().is_some_and(|local| local.ends_with(":7000")), "{held}");
-    assert!(count(&held["drops"], "held-back") > count(&held["drops"], "receive-buffer-full"), "{held}");
+    assert!(count(&held["drops"], "held-back") > 2 * count(&held["drops"], "receive-buffer-full"), "{held}");
     let (preferred, ordinary) = (class(&fixture, "preferred"), class(&fixture, "ordinary"));
     assert!(count(&ordinary["drops"], "held-back") > 0, "{ordinary}");
     assert!(preferred["drops"]["held-back"].is_null(), "{preferred}");

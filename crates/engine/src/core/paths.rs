@@ -177,9 +177,9 @@ impl Core {
                         self.note_spare(id);
                     }
                 }
-                Effect::Full => {
+                Effect::Full(message) => {
                     if let Some(id) = from {
-                        self.extras[id.index as usize].full = true;
+                        self.hold_back_unread(net, id, &message, now);
                     }
                 }
                 Effect::SetClass { class, requests } => {

@@ -323,7 +323,7 @@ impl Stage for DatagramStage {
     }
 
     fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
-        let (mut arrived, mut full) = (false, false);
+        let (mut arrived, mut refused) = (false, None);
         let mut open = None;
         let gathers = self.gathers();
         for message in burst.drain(..) {
@@ -334,19 +334,20 @@ impl Stage for DatagramStage {
                 Body::Block { .. } => {
                     // Of several together the first may have found room.
                     let before = self.end.received.get();
-                    if !self.receive(&message, gathers, &mut open) {
-                        context.drop_message(message, DropReason::ReceiveBufferFull);
-                        full = true;
-                    }
+                    let room = self.receive(&message, gathers, &mut open);
                     arrived |= open.is_some() || self.end.received.get() != before;
+                    if !room {
+                        context.account.on_drop(DropReason::ReceiveBufferFull);
+                        refused = Some(message);
+                    }
                 }
                 Body::Control(Control::Told(told)) => arrived |= self.on_told(told),
                 Body::Control(_) | Body::Empty | Body::Stream { .. } => {}
             }
         }
         self.close_record(&mut open);
-        if full {
-            context.effects.push(Effect::Full);
+        if let Some(message) = refused {
+            context.effects.push(Effect::Full(message));
         }
         if arrived {
             self.end.signal();

@@ -172,13 +172,12 @@ fn a_path_without_room_is_held_back_at_its_device() {
     };
     assert_eq!(drops(server, DropReason::HeldBack), 10);
     // The program reads nothing.
-    while drops(server, DropReason::ReceiveBufferFull) == 0 {
-        server.settle(now);
+    while held.borrow().is_empty() {
         server.core.classify(0, datagram(link, 53), now);
+        server.settle(now);
     }
-    // The last one came before it was known, and the next tells of it.
-    held.borrow_mut().clear();
-    server.settle(now);
-    server.core.classify(0, datagram(link, 53), now);
-    assert_eq!(held.borrow().iter().map(|(_, _, owner)| *owner).collect::<Vec<_>>(), [owner]);
+    let (frame, until, its) = held.borrow()[0].clone();
+    assert_eq!((frame.as_slice(), its), (datagram(link, 53).bytes(), owner));
+    assert!(until > now && until <= now + Duration::from_millis(1), "{until:?}");
+    assert_eq!(drops(server, DropReason::ReceiveBufferFull), 1);
 }
