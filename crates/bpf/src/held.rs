@@ -187,8 +187,9 @@ fn flow_of(frame: &[u8]) -> Option<(u32, [u64; FLOW_WORDS])> {
     let (source, ports, kind) = match frame[12..14] {
         [0x08, 0x00] => {
             let transport = 14 + 4 * (frame[14] as usize & 15);
-            let first = u16::from_be_bytes([frame[20], frame[21]]) & 0x1fff == 0;
-            let ports = if first { word(transport).unwrap_or(0) } else { 0 };
+            // Only the first fragment has ports.
+            let offset = u16::from_be_bytes([frame[20], frame[21]]) & 0x1fff;
+            let ports = if offset == 0 { word(transport).unwrap_or(0) } else { 0 };
             (word(26)?, ports, 0x400 | u32::from(frame[23]))
         }
         [0x86, 0xdd] => {

@@ -60,7 +60,7 @@ use crate::start::Served;
 use crate::wheel::Wheel;
 use apart::Apart;
 use classes::Sweep;
-use floods::LONGEST_QUEUE;
+use floods::{LONGEST_QUEUE, SERVED_IN};
 use forward::Direction;
 use paths::is_syn;
 use report::Counters;
@@ -295,9 +295,9 @@ impl Core {
         };
         if level > Level::Idle && to.is_none() {
             // What background loses while it waits is no flood, nor is what a full link cannot take.
-            let waiting = path.queue().limit_packets().min(LONGEST_QUEUE);
+            let until = now + SERVED_IN * path.queue().limit_packets().min(LONGEST_QUEUE);
             self.nets[net].unwanted.count(is_syn(message.bytes()));
-            self.hold_back(net, id, message.bytes(), (waiting, now));
+            self.hold_back(net, id, message.bytes(), until);
         }
         false
     }

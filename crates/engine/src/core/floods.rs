@@ -3,18 +3,16 @@
 use std::time::Duration;
 
 use scoutline_base::{PathId, Time};
-use scoutline_path::{Body, DropReason, FlowKey, Message};
+use scoutline_path::{DropReason, FlowKey, Message};
 
 use super::Core;
-use super::paths::{is_syn, socket_of};
+use super::paths::is_syn;
 use crate::flood::{Change, Seen, Unwanted};
 
-/// How long a path without room holds its flow back at the device: what waits takes longer than this a packet, so it does
-/// not run out meanwhile. A long queue is looked at again before that.
-const SERVED_IN: Duration = Duration::from_nanos(200);
+/// How long a path without room holds its flow back at the device: its queue takes longer than this for each packet in it,
+/// so it does not run empty meanwhile. A long queue is looked at again before that.
+pub(super) const SERVED_IN: Duration = Duration::from_nanos(200);
 pub(super) const LONGEST_QUEUE: u32 = 256;
-/// What a small datagram takes of its program's buffer.
-const SMALL_RECORD: u32 = 128;
 
 impl Core {
     /// A packet of no flow that we know: perhaps it is to be answered (a reset, port unreachable).
@@ -36,19 +34,9 @@ impl Core {
         self.unowned.on_drop(reason);
     }
 
-    /// The path has no room behind so many packets that wait: what comes of this frame's flow next is dropped by the
-    /// device, if it can.
-    pub(super) fn hold_back(&mut self, net: usize, id: PathId, frame: &[u8], (waiting, now): (u32, Time)) {
-        self.nets[net].device.hold_back(frame, now + SERVED_IN * waiting, owner_of(id));
-    }
-
-    /// The same when its program has no room for a message, which stands behind its headers.
-    pub(super) fn hold_back_unread(&mut self, net: usize, id: PathId, message: &Message, now: Time) {
-        let Some(end) = self.paths.get(id).and_then(socket_of) else { return };
-        if let Body::Block { block, range } = &message.body {
-            let waiting = end.receive_size() / SMALL_RECORD;
-            self.hold_back(net, id, &block[..range.end as usize], (waiting, now));
-        }
+    /// The path has no room: what comes of this frame's flow until then is dropped by the device, if it can.
+    pub(super) fn hold_back(&mut self, net: usize, id: PathId, frame: &[u8], until: Time) {
+        self.nets[net].device.hold_back(frame, until, owner_of(id));
     }
 
     /// Accounts what devices dropped for paths without room.

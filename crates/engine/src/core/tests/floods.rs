@@ -171,6 +171,7 @@ fn a_path_without_room_is_held_back_at_its_device() {
         paths.find(|path| path.account.drops(DropReason::QueueFull) > 0).unwrap().account.drops(reason)
     };
     assert_eq!(drops(server, DropReason::HeldBack), 10);
+    server.settle(now);
     // The program reads nothing.
     while held.borrow().is_empty() {
         server.core.classify(0, datagram(link, 53), now);
