@@ -415,6 +415,9 @@ pub struct Extent {
 /// Holder of a direction's lock: the engine, which has tried to take it and exchanges the ring for a larger one. It
 /// waits for nothing meanwhile.
 pub const ENGINE_HOLDS: u32 = u32::MAX;
+/// The part of another holder that is its process record plus one. Above stands which of its threads it is, for itself.
+pub const HOLDER_PROCESS: u32 = 0x3ff;
+const _: () = assert!(PROCESS_COUNT < HOLDER_PROCESS as usize);
 
 /// A socket.
 #[repr(C, align(64))]
@@ -455,7 +458,7 @@ pub struct Slot {
     pub requests: AtomicU32,
     /// See [`slot_flag`].
     pub flags: AtomicU32,
-    /// Holder of the receive side: process record plus one, or [`ENGINE_HOLDS`]; 0 free. Offset, size and contents of
+    /// Holder of the receive side: see [`HOLDER_PROCESS`], or [`ENGINE_HOLDS`]; 0 free. Offset, size and contents of
     /// a stream's ring change under it only, but for the bytes that the cursors hand over.
     pub receive_lock: AtomicU32,
     /// Holder of the send side.

@@ -10,8 +10,8 @@
 //! In a flood of SYNs everything else is somebody's who has a connection, and is not to be limited at all.
 //!
 //! Unwanted is what found the receive ring full, the queue of its path full, or no path, and SYNs that found the backlog
-//! full, though they are answered with cookies: to answer half a million a second takes all of a core. A program that cannot quite keep
-//! up with its peer is not flooded: it takes more than a quarter.
+//! full, though they are answered with cookies: to answer half a million a second takes all of a core. A program that
+//! cannot quite keep up with its peer is not flooded: it takes more than a quarter.
 
 use std::time::Duration;
 

@@ -100,7 +100,7 @@ fn claim(listener: Socket) -> Option<Socket> {
     let slot = listener.slot;
     let _alone = CLAIM.lock();
     // Other processes take from the same queue, and entries change places.
-    let _held = listener.lock_receive();
+    let _held = listener.lock_receive().ok()?;
     loop {
         let head = slot.receive_head.load(Ordering::Acquire);
         let waiting = slot.receive_tail.load(Ordering::Acquire).wrapping_sub(head);

@@ -50,7 +50,7 @@ fn blocked(socket: Socket, flags: c_int) -> bool {
 
 fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_int> {
     let slot = socket.slot;
-    let _held = socket.lock_receive();
+    let _held = socket.lock_receive()?;
     let head = slot.receive_head.load(Ordering::Relaxed);
     let held = socket.received();
     if held < HEADER_LEN as u64 {
@@ -223,7 +223,10 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
             return err(libc::EMSGSIZE);
         }
         {
-            let held = socket.lock_send();
+            let held = match socket.lock_send() {
+                Ok(held) => held,
+                Err(errno) => return err(errno),
+            };
             if socket.sendable() >= step {
                 let tail = slot.send_tail.load(Ordering::Relaxed);
                 let offset = slot.send_offset.load(Ordering::Relaxed);

@@ -44,7 +44,7 @@ impl Socket {
 /// Takes the oldest error, with what it quotes; never waits. With it the pending error (SO_ERROR) becomes that of the
 /// next, as Linux's `sock_dequeue_err_skb` has it.
 fn take(socket: Socket, iov: &[iovec]) -> Option<ErrorRecord> {
-    let _held = socket.lock_receive();
+    let _held = socket.lock_receive().ok()?;
     if socket.errors_waiting() == 0 {
         return None;
     }

@@ -27,7 +27,8 @@ fn vector(spans: &Span2) -> [iovec; 2] {
 /// Fills the send ring by `read`, which gets the spans and answers bytes or an errno negated. Answers the same.
 fn fill(socket: Socket, want: usize, flags: c_int, read: impl FnOnce(&[iovec; 2]) -> isize) -> isize {
     let slot = socket.slot;
-    let _held = socket.lock_send();
+    // Not EAGAIN: to wait for readiness would not help.
+    let Ok(_held) = socket.lock_send() else { return err(libc::EINTR) };
     let len = socket.sendable().min(want.min(CHUNK) as u64) as usize;
     let tail = slot.send_tail.load(Ordering::Relaxed);
     let size = slot.send_size.load(Ordering::Relaxed);
@@ -47,6 +48,13 @@ fn fill(socket: Socket, want: usize, flags: c_int, read: impl FnOnce(&[iovec; 2]
 fn read_now(from: c_int, spans: &[iovec; 2], at: Option<off_t>) -> isize {
     // SAFETY: both parts lie in our mapping; -1 is the file's own position.
     real::ours(unsafe { libc::preadv2(from, spans.as_ptr(), 2, at.unwrap_or(-1), libc::RWF_NOWAIT) })
+}
+
+/// Bad descriptors count too: what is done with them says so.
+fn is_seekable(fd: c_int) -> bool {
+    // SAFETY: plain system call.
+    let result = real::ours(unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) } as isize);
+    result != err(libc::ESPIPE)
 }
 
 /// Sends what a file has at `at`, or where it stands, however long that takes to read.
@@ -83,6 +91,10 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
     }
     // SAFETY: the program vouches for its offset.
     let mut at = (!offset.is_null()).then(|| unsafe { offset.read_unaligned() });
+    // sendfile(2): of a file that can be read anywhere.
+    if at.is_some_and(|at| at < 0) || at.is_none() && !is_seekable(from) {
+        return err(libc::EINVAL);
+    }
     let mut deadline = None;
     let mut done = 0;
     // Linux moves at most 2 GiB at once.
@@ -195,7 +207,7 @@ pub(crate) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
 /// Writes a page at most of what was received to a pipe that has room for that.
 fn empty(socket: Socket, to: c_int, want: usize) -> isize {
     let slot = socket.slot;
-    let _held = socket.lock_receive();
+    let Ok(_held) = socket.lock_receive() else { return err(libc::EINTR) };
     let head = slot.receive_head.load(Ordering::Relaxed);
     let held = socket.received();
     // What is ready for POLLOUT has room for a page.

@@ -1,14 +1,16 @@
 //! One socket in shared memory: who holds it, whether it is ready, its two locks, and telling the engine.
 //!
 //! `receive_lock` and `send_lock` admit one thread of all processes to a direction; the holder is a process record
-//! plus one, so that a dead holder's lock can be taken over. They are held for one copy, never while sleeping.
+//! plus one, so that a dead holder's lock can be taken over, and a mark of its thread, so that a signal handler does not
+//! wait for the very thread that it has interrupted. They are held for one copy, never while sleeping.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{
-    ENGINE_HOLDS, SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
+    ENGINE_HOLDS, HOLDER_PROCESS, SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask,
+    slot_state as is,
 };
 use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
 
@@ -295,15 +297,16 @@ impl Socket {
         deferred().set(self.index as usize);
     }
 
-    /// The receive side, alone.
+    /// The receive side, alone. EAGAIN in a signal handler that has interrupted its own thread there: that goes on only
+    /// when the handler returns.
     #[inline]
-    pub(crate) fn lock_receive(self) -> Held {
+    pub(crate) fn lock_receive(self) -> Result<Held, i32> {
         Held::take(self.region, &self.slot.receive_lock)
     }
 
-    /// The send side, alone.
+    /// The send side, alone; EAGAIN as for the other.
     #[inline]
-    pub(crate) fn lock_send(self) -> Held {
+    pub(crate) fn lock_send(self) -> Result<Held, i32> {
         Held::take(self.region, &self.slot.send_lock)
     }
 
@@ -502,33 +505,46 @@ pub(crate) struct Held(&'static AtomicU32, u32);
 
 impl Held {
     #[inline]
-    fn take(region: &'static Region, word: &'static AtomicU32) -> Held {
-        let me = attach::process() + 1;
+    fn take(region: &'static Region, word: &'static AtomicU32) -> Result<Held, i32> {
+        let me = (attach::process() + 1) | this_thread() << HOLDER_PROCESS.count_ones();
         if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            Held::wait(region, word, me);
+            Held::wait(region, word, me)?;
         }
-        Held(word, me)
+        Ok(Held(word, me))
     }
 
     #[cold]
-    fn wait(region: &'static Region, word: &'static AtomicU32, me: u32) {
+    fn wait(region: &'static Region, word: &'static AtomicU32, me: u32) -> Result<(), i32> {
         let mut tries = 0u32;
         loop {
             let holder = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).err();
-            let Some(holder) = holder else { return };
+            let Some(holder) = holder else { return Ok(()) };
+            if holder == me {
+                return Err(libc::EAGAIN);
+            }
             if tries.is_multiple_of(256) && holder != 0 {
                 let alive = match holder {
                     ENGINE_HOLDS => !attach::dead(),
-                    _ => region.process(holder - 1).is_some_and(|p| p.alive.load(Ordering::Acquire) != 0),
+                    _ => region
+                        .process((holder & HOLDER_PROCESS).wrapping_sub(1))
+                        .is_some_and(|process| process.alive.load(Ordering::Acquire) != 0),
                 };
                 if !alive && word.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return;
+                    return Ok(());
                 }
             }
             back_off(tries);
             tries += 1;
         }
     }
+}
+
+/// Tells the threads of a process apart: their descriptors stand on their stacks, so on pages of their own, and two
+/// that live are alike only where these lie a multiple of 16 GiB apart.
+#[inline]
+fn this_thread() -> u32 {
+    // SAFETY: no arguments.
+    (unsafe { libc::pthread_self() } as u64 >> 12) as u32
 }
 
 impl Drop for Held {

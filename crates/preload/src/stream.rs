@@ -79,7 +79,7 @@ fn take(
     flags: c_int,
 ) -> Result<(usize, bool), c_int> {
     let slot = socket.slot;
-    let _held = socket.lock_receive();
+    let _held = socket.lock_receive()?;
     let head = slot.receive_head.load(Ordering::Relaxed);
     let held = socket.received();
     let mut step = urgent::Step { skip: 0, len: held.min(want as u64), ends: false };
@@ -332,7 +332,7 @@ pub(crate) fn put(
     flags: c_int,
 ) -> Result<usize, c_int> {
     let slot = socket.slot;
-    let _held = socket.lock_send();
+    let _held = socket.lock_send()?;
     let len = socket.sendable().min(want as u64) as usize;
     if len == 0 {
         return Ok(0);

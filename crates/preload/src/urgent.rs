@@ -112,7 +112,10 @@ pub(crate) fn readable(socket: Socket) -> u64 {
 /// `recv` with MSG_OOB.
 pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
     let slot = socket.slot;
-    let _held = socket.lock_receive();
+    let _held = match socket.lock_receive() {
+        Ok(held) => held,
+        Err(errno) => return err(errno),
+    };
     let head = slot.receive_head.load(Ordering::Relaxed);
     let mark = slot.urgent_mark.load(Ordering::Acquire);
     let taken = slot.urgent_taken.load(Ordering::Relaxed) == mark;

@@ -60,7 +60,7 @@ pub(crate) fn take(socket: Socket) -> Option<(ErrorRecord, u32)> {
     if !is_waiting(socket) {
         return None;
     }
-    let _held = socket.lock_receive();
+    let _held = socket.lock_receive().ok()?;
     let done = slot.zero_copy_done.load(Ordering::Acquire);
     let first = slot.zero_copy_told.swap(done, Ordering::AcqRel);
     let notice =

@@ -242,13 +242,12 @@ impl Bindings {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address));
         let classes = at(key.local).or_else(|| at(key.local.unspecified()))?;
-        let listeners = match &classes[..] {
-            [only] => only,
-            _ => {
-                let ranked =
-                    classes.iter().filter_map(|at| Some((self.classifier.rank(at.class, key, tos)?, at)));
-                ranked.min_by_key(|&(rank, _)| rank).map_or(classes.first()?, |(_, at)| at)
-            }
+        let listeners = if let [only] = &classes[..] {
+            only
+        } else {
+            let ranked =
+                classes.iter().filter_map(|at| Some((self.classifier.rank(at.class, key, tos)?, at)));
+            ranked.min_by_key(|&(rank, _)| rank).map_or(classes.first()?, |(_, at)| at)
         };
         match &listeners.paths[..] {
             [only] => Some(*only),

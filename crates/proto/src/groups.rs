@@ -314,7 +314,9 @@ impl Groups {
             group.asked = Some((earlier, BTreeSet::new()));
             earliest = Some(earliest.map_or(earlier, |other: Time| other.min(earlier)));
         }
-        earliest.into_iter().for_each(|due| self.note(due));
+        if let Some(due) = earliest {
+            self.note(due);
+        }
     }
 
     /// RFC 2236 §3: another host has told an old router of the group, which is enough for both.

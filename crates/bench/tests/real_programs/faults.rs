@@ -1,5 +1,7 @@
 //! What goes wrong in everyday use: the errors are Linux's own.
 
+use std::process::Command;
+
 use crate::fixture::{Arm, Fixture, SOON, script, twins, wait_for_line};
 
 twins!(errors_are_those_of_linux, a_second_server_says_that_the_port_is_in_use);
@@ -29,6 +31,22 @@ fn errors_are_those_of_linux(arm: Arm) {
         "datagram that is too long: EMSGSIZE",
     ];
     assert_eq!(told, expected);
+}
+
+/// On Linux a signal comes before the copy or after it, so this has no twin.
+#[test]
+fn a_handler_that_sends_in_the_midst_of_a_send_is_refused_and_nobody_waits() {
+    let fixture = Fixture::new(Arm::Paths);
+    let mut echo = fixture.start_peer("python3", &[&script("echo_server.py"), "7100"]);
+    wait_for_line(&mut echo, "ready");
+    let program = fixture.file("nested").display().to_string();
+    let built = Command::new("cc")
+        .args(["-Wall", "-Werror", "-D_GNU_SOURCE", "-o", &program, &script("nested.c")])
+        .output()
+        .expect("a C compiler: apt-get install gcc libc6-dev");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let text = fixture.run(&program, &[&fixture.peer_address().to_string(), "7100"], SOON);
+    assert_eq!(text, "within: EAGAIN\nthen: 200\nnext: 1\nback: 201\n");
 }
 
 /// A real server's own message, and its exit.

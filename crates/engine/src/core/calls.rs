@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use scoutline_abi::datagram::{ErrorRecord, origin};
 use scoutline_abi::layout::{
-    CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option, slot_request,
-    slot_state,
+    CALL_COUNT, Call, HOLDER_PROCESS, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option,
+    slot_request, slot_state,
 };
 use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, CreateError, DropReason, Name, Path, Value};
@@ -440,7 +440,10 @@ impl Core {
                 let Some(end) = program.end(slot) else { continue };
                 let shared = end.shared();
                 for lock in [&shared.receive_lock, &shared.send_lock] {
-                    let _ = lock.compare_exchange(process + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+                    let holder = lock.load(Ordering::Acquire);
+                    if holder & HOLDER_PROCESS == process + 1 {
+                        let _ = lock.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+                    }
                 }
                 // Living processes count at the same time.
                 let before = shared

@@ -1,5 +1,7 @@
 //! The glue around the machine: two hosts on a wire, the server's paths fused and the client's plain.
 
+mod ends;
+
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -233,36 +235,6 @@ fn without_offload_segments_fit_the_link_and_empty_ones_are_complete() {
 }
 
 #[test]
-fn closing_is_told_in_order() {
-    let Connected { mut server, mut client, child, path, .. } = connected();
-    server.received();
-    client.received();
-    client.send(path, control(Control::Written(3)));
-    let sent = client.send(path, control(Control::Close));
-    assert_eq!(state(&client, path), State::FinWait1);
-    let sent = wire(&client, sent);
-    // The data went with the first run; send it again by its timer.
-    exchange(&mut server, &mut client, sent);
-    let sent = client.expire(path, Duration::from_secs(1));
-    let sent = wire(&client, sent);
-    exchange(&mut server, &mut client, sent);
-    let received = server.received();
-    assert_eq!(check_pieces(&received), 3);
-    assert_eq!(controls(&received), [Control::Readable(3), Control::PeerFinished]);
-    let sent = server.send(child, control(Control::Consumed(3)));
-    assert!(sent.is_empty());
-    let sent = server.send(child, control(Control::Close));
-    let sent = wire(&server, sent);
-    exchange(&mut client, &mut server, sent);
-    assert_eq!(state(&client, path), State::TimeWait);
-    assert_eq!(controls(&server.received()), [Control::Closed]);
-    client.received();
-    client.expire(path, Duration::from_secs(61));
-    assert_eq!(controls(&client.received()), [Control::Closed]);
-    assert_eq!(client.path(path).next_timeout(), None);
-}
-
-#[test]
 fn a_newer_syn_takes_over_from_time_wait() {
     let Connected { mut server, mut client, child, path, .. } = connected();
     let sent = server.send(child, control(Control::Close));
@@ -371,6 +343,7 @@ fn in_a_flood_a_cookie_makes_the_connection_with_all_that_was_offered() {
     let syn = wire(&client, sent);
     let answer = server.on_frame(&syn[0]);
     assert_eq!((server.created.len(), backlog.cookies.get()), (1, 1), "nothing is kept");
+    assert_eq!(server.net.tcp.crowded_out(), 1, "and the engine is told");
     let answer = wire(&server, answer);
     exchange(&mut client, &mut server, answer);
     let child = server.created[1];
@@ -526,51 +499,6 @@ fn an_established_connection_outlives_icmp_errors_and_dies_of_resets() {
     assert_eq!(controls(&client.received()), [Control::Closed]);
     server.on_frame(&wire(&client, sent)[0]);
     assert_eq!(controls(&server.received()), [Control::Failed(errno::ECONNRESET), Control::Closed]);
-}
-
-#[test]
-fn a_full_device_holds_segments_back() {
-    let Connected { mut client, path, .. } = connected();
-    client.transmit_room = 0;
-    assert!(client.send(path, control(Control::Written(10))).is_empty());
-    assert!(client.more);
-    client.transmit_room = 8;
-    let sent = client.send(path, control(Control::Consumed(0)));
-    assert_eq!(sent.len(), 1);
-    assert!(!client.more);
-    // The end is told once the reset has left.
-    client.received();
-    client.transmit_room = 0;
-    client.send(path, control(Control::Abort));
-    assert!(client.received().is_empty());
-    client.transmit_room = 8;
-    assert_eq!(client.send(path, control(Control::Consumed(0))).len(), 1);
-    assert_eq!(controls(&client.received()), [Control::Closed]);
-}
-
-/// As Linux: a reset by the program comes behind what it has written.
-#[test]
-fn what_was_written_has_room_before_a_reset() {
-    for unread in [0, 1] {
-        let Connected { mut server, mut client, child, path, .. } = connected();
-        server.send(child, control(Control::Written(unread)));
-        let question = server.expire(child, Duration::from_secs(1));
-        let question = wire(&server, question);
-        exchange(&mut client, &mut server, question);
-        client.received();
-        client.transmit_room = 0;
-        client.send(path, control(Control::Written(10)));
-        client.send(path, control(if unread > 0 { Control::Close } else { Control::Abort }));
-        assert!(client.more && client.received().is_empty(), "the end waits as well");
-        client.transmit_room = 8;
-        let sent = client.send(path, control(Control::Consumed(0)));
-        let sent = wire(&client, sent);
-        let [data, reset] = &sent[..] else { panic!("{} segments", sent.len()) };
-        let (data, reset) = (header_of(data), header_of(reset));
-        assert!(!data.flags.contains(Flags::RST) && reset.flags.contains(Flags::RST));
-        assert_eq!(reset.sequence, data.sequence.wrapping_add(10));
-        assert_eq!(controls(&client.received()).last(), Some(&Control::Closed));
-    }
 }
 
 #[test]

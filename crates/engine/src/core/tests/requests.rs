@@ -579,7 +579,7 @@ fn everything_returns() {
     asking.pair.server.request(server, slot_request::CLOSE);
     asking.pair.until("the end", |pair| pair.server.socket_paths() == 1);
     let left = asking.pair.server.core.paths.budget().buffer_bytes();
-    assert_eq!(left, crate::socket::ACCEPT_RING.into(), "the queue of who still listens");
+    assert_eq!(left, u64::from(crate::socket::ACCEPT_RING), "the queue of who still listens");
 }
 
 #[test]

@@ -148,6 +148,12 @@ CASE(files_to_sockets) {
     T(sendfile(fd, 900, NULL, 10));
     at = -1;
     T(sendfile(fd, file, &at, 10));
+    // Others shall not wait for a pipe.
+    int ends[2];
+    T(pipe(ends));
+    T(sendfile(fd, ends[0], NULL, 10));
+    T(write(ends[1], "through", 7));
+    T(sendfile(fd, ends[0], NULL, 10));
 }
 
 CASE(pipes_and_sockets) {
