@@ -24,6 +24,7 @@ pub mod pour;
 pub mod query;
 
 mod client;
+mod window;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -25,6 +25,7 @@ pub(crate) enum Width {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     Add = 0x00,
+    Subtract = 0x10,
     Multiply = 0x20,
     And = 0x50,
     ShiftLeft = 0x60,

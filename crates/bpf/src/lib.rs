@@ -5,6 +5,8 @@
 //! their source.
 #![allow(unsafe_code)] // bpf(2) takes pointers to user memory; each block says why they hold
 
+mod flow;
+mod held;
 mod instruction;
 mod loss;
 mod policer;
@@ -13,8 +15,9 @@ mod sys;
 mod tcx;
 mod xdp;
 
+pub use flow::{Exempt, Limits};
 pub use loss::RandomDrop;
-pub use policer::{Exempt, Limits, Policer};
-pub use steer::Steer;
+pub use policer::Policer;
+pub use steer::{Rules, Steer};
 pub use tcx::{AttachError, Hook, IngressDrop, attached};
 pub use xdp::Mode;

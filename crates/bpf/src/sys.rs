@@ -17,6 +17,8 @@ const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_QUERY: libc::c_long = 16;
 /// `enum bpf_cmd`.
 const BPF_LINK_CREATE: libc::c_long = 28;
+/// `enum bpf_cmd`.
+const BPF_LINK_UPDATE: libc::c_long = 29;
 /// `enum bpf_prog_type`.
 pub(crate) const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 /// `enum bpf_attach_type`, Linux 6.6 and later (commit e420bed02507).
@@ -31,6 +33,9 @@ pub(crate) const BPF_XDP: u32 = 37;
 pub(crate) const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 /// `enum bpf_map_type`.
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
+/// The array can be mapped; Linux 5.5 and later.
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+/// `enum bpf_map_type`.
 const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 /// `enum bpf_map_type`: AF_XDP sockets by number.
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
@@ -94,6 +99,16 @@ struct LinkCreate {
     relative_fd: u32,
     padding: u32,
     expected_revision: u64,
+}
+
+/// `union bpf_attr` for `BPF_LINK_UPDATE`.
+#[repr(C)]
+#[derive(Default)]
+struct LinkUpdate {
+    link_fd: u32,
+    new_prog_fd: u32,
+    flags: u32,
+    old_prog_fd: u32,
 }
 
 /// `union bpf_attr` for `BPF_PROG_QUERY`.
@@ -178,6 +193,32 @@ pub(crate) fn array(entries: u32) -> io::Result<OwnedFd> {
         value_size: 4,
         max_entries: entries,
         ..MapCreate::default()
+    };
+    // SAFETY: `attr` is laid out as the command demands and holds no pointer.
+    unsafe { bpf(BPF_MAP_CREATE, &attr) }
+}
+
+/// Puts another program in the place of the one that a link holds.
+pub(crate) fn exchange(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let attr = LinkUpdate {
+        link_fd: link.as_raw_fd() as u32,
+        new_prog_fd: program.as_raw_fd() as u32,
+        ..LinkUpdate::default()
+    };
+    let size = size_of::<LinkUpdate>() as libc::c_long;
+    // SAFETY: `attr` is laid out as the command demands and holds no pointer.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_UPDATE, &raw const attr, size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// An array of `entries` values of `value_len` bytes that can be mapped.
+pub(crate) fn shared_array(entries: u32, value_len: u32) -> io::Result<OwnedFd> {
+    let attr = MapCreate {
+        map_type: BPF_MAP_TYPE_ARRAY,
+        key_size: 4,
+        value_size: value_len,
+        max_entries: entries,
+        map_flags: BPF_F_MMAPABLE,
     };
     // SAFETY: `attr` is laid out as the command demands and holds no pointer.
     unsafe { bpf(BPF_MAP_CREATE, &attr) }

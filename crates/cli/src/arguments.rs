@@ -131,7 +131,8 @@ pub(crate) struct Up {
     /// The control socket, whatever the configuration says
     #[arg(long, value_name = "PATH", env = "SCOUTLINE_CONTROL")]
     pub(crate) control: Option<PathBuf>,
-    /// Serve this interface with all other settings at their defaults
+    /// Serve this interface with all other settings at their defaults; `auto`: the one that is up and free, with the
+    /// driver that suits it
     #[arg(long, value_name = "NAME", requires = "address")]
     pub(crate) device: Option<String>,
     /// Our address on it and the length of the network's prefix

@@ -26,6 +26,7 @@ pub(crate) fn guard() -> Result<(), Failure> {
 
 fn configuration(arguments: &Up) -> Result<Config, ConfigError> {
     let mut config = match (&arguments.device, arguments.address) {
+        (Some(device), Some(address)) if device == "auto" => Config::automatic(address, arguments.gateway)?,
         (Some(device), Some(address)) => Config::quick(device, address, arguments.gateway)?,
         _ => Config::load(arguments.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE)))?,
     };

@@ -157,6 +157,8 @@ pub enum Driver {
     Packet,
     /// AF_XDP: small packets at high rates.
     Xdp,
+    /// Whichever of the two suits the interface.
+    Auto,
     /// A tap interface, made by the daemon.
     Tap,
     /// Packets from a file, packets to a file.
@@ -210,6 +212,8 @@ pub struct XdpKnobs {
     pub ring_frames: Option<Spanned<u32>>,
     /// The interface's driver puts packets into our memory itself, where it can; default: yes.
     pub zero_copy: Option<bool>,
+    /// A flood of unwanted packets is held back at the interface while it lasts; default: yes.
+    pub police_floods: Option<bool>,
 }
 
 /// `[device.background]`.
@@ -489,8 +493,29 @@ impl Config {
     /// # Errors
     /// The address cannot be ours.
     pub fn quick(device: &str, address: Network, gateway: Option<Ipv4Addr>) -> Result<Config, ConfigError> {
+        Config::of_device(device, Driver::Packet, address, gateway)
+    }
+
+    /// The same of the one interface that is free, with the driver that suits it: `--device auto`.
+    ///
+    /// # Errors
+    /// There is no such interface, or there are several; the address cannot be ours.
+    pub fn automatic(address: Network, gateway: Option<Ipv4Addr>) -> Result<Config, ConfigError> {
+        let device = scoutline_device::free_interface().map_err(ConfigError::of_machine)?;
+        Config::of_device(&device, Driver::Auto, address, gateway)
+    }
+
+    fn of_device(
+        device: &str,
+        driver: Driver,
+        address: Network,
+        gateway: Option<Ipv4Addr>,
+    ) -> Result<Config, ConfigError> {
         let mut table = Table::new();
         table.insert("name".into(), device.into());
+        if driver == Driver::Auto {
+            table.insert("driver".into(), "auto".into());
+        }
         table.insert("address".into(), address.to_string().into());
         if let Some(gateway) = gateway {
             table.insert("gateway".into(), gateway.to_string().into());
@@ -498,7 +523,7 @@ impl Config {
         let document = Table::from_iter([("device".to_owned(), toml::Value::Array(vec![table.into()]))]);
         let device = Device {
             name: values::unplaced(device.to_owned()),
-            driver: Driver::Packet,
+            driver,
             parent: None,
             vlan: None,
             vlan_priority: None,

@@ -7,14 +7,14 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
 use rustix::process::{Resource, Rlimit};
-use scoutline_device::{SegmentLimit, Steering};
+use scoutline_device::{SegmentLimit, Steering, Suited};
 use scoutline_engine::{Engine, EngineHandle, StartError};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::attach::Owners;
 use crate::classes::Classes;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Device, Driver};
 use crate::engine::EngineLink;
 use crate::guard::{Guard, Undo};
 use crate::plane::{Ended, Plane, PlaneSettings, Told};
@@ -55,6 +55,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     // Until the engine has let go of the devices.
     let mut guard = None;
     let start = || {
+        let config = &with_drivers_chosen(config);
         guard = Guard::start().map_err(|error| log::warn!("{error}")).ok();
         let mut undo = None;
         if let Some(guard) = &mut guard {
@@ -65,6 +66,33 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         Engine::start(config.settings(), undo).map_err(DaemonError::Engine)
     };
     run_with(config, start, || announce(config), EngineHandle::stop)
+}
+
+/// Settles what `driver = "auto"` means, and says why.
+fn with_drivers_chosen(config: &Config) -> Config {
+    let mut chosen = config.clone();
+    for device in chosen.device.iter_mut().filter(|device| device.driver == Driver::Auto) {
+        let name = device.name.get_ref();
+        let is_parent = |other: &Device| other.parent.as_ref().is_some_and(|parent| parent.get_ref() == name);
+        device.driver = if config.device.iter().any(is_parent) {
+            log::info!("{name}: driver \"packet\", because networks with tags are on it");
+            Driver::Packet
+        } else {
+            match scoutline_device::choose(name) {
+                Ok((Suited::Packet, why)) => {
+                    log::info!("{why}");
+                    Driver::Packet
+                }
+                Ok((Suited::Xdp, why)) => {
+                    log::info!("{why}");
+                    Driver::Xdp
+                }
+                // What is wrong with the interface is said when it is opened.
+                Err(_) => Driver::Packet,
+            }
+        };
+    }
+    chosen
 }
 
 /// Has the interfaces that are ours alone take super-segments as long as we can make use of.

@@ -1,7 +1,8 @@
 //! How fast a device is, on a veth pair of its own, one core each side:
 //! `cargo run --release -p scoutline-device --example blast [seconds] [ring frames] [pair]`.
 //!
-//! Each case runs for a second. "to Linux" is received and dropped by Linux's IP; "to packet" by another partner.
+//! Each case runs for a second. "to Linux" is received and dropped by Linux's IP; "to packet" by another partner. With
+//! `pair` only pairs of partners run: `packet` and `xdp` in all combinations.
 
 #![allow(unsafe_code)] // setns and core affinity
 
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_device::{DeviceCounters, Partner, packet, tap};
+use scoutline_device::{DeviceCounters, Partner, packet, tap, xdp};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::{Span, Spans, StreamMemory};
 use support::{Namespace, veth};
@@ -54,10 +55,11 @@ fn main() {
             );
         }
         let (first, second) = veth();
-        let (sent, got) = both(&first, &second, frames, payload, size, time);
-        print(&format!("{name}: sent to packet"), sent.tx_packets, sent.tx_bytes, time);
-        print(&format!("{name}: received by packet"), got.rx_packets, got.rx_bytes, time);
-        println!("    {got:?}");
+        for (from, to) in [("packet", "packet"), ("packet", "xdp"), ("xdp", "packet"), ("xdp", "xdp")] {
+            let (sent, got) = both((&first, from), (&second, to), frames, (payload, size), time);
+            print(&format!("{name}: sent by {from} to {to}"), sent.tx_packets, sent.tx_bytes, time);
+            print(&format!("{name}: received by {to} from {from}"), got.rx_packets, got.rx_bytes, time);
+        }
         if only == "pair" {
             continue;
         }
@@ -90,7 +92,17 @@ fn blast(
     push_for(&mut partner, payload, size, time)
 }
 
-fn push_for(partner: &mut impl Partner, payload: usize, size: Option<u16>, time: Duration) -> DeviceCounters {
+/// An interface by this driver.
+fn open(namespace: &Namespace, driver: &str, name: &str, frames: u32) -> Box<dyn Partner> {
+    namespace.enter(|| match driver {
+        "xdp" => {
+            Box::new(xdp::open(DeviceId(1), &xdp::Config::new(name)).expect("opens").0) as Box<dyn Partner>
+        }
+        _ => Box::new(packet::open(DeviceId(1), &config(name, true, false, frames)).expect("opens").0),
+    })
+}
+
+fn push_for(partner: &mut dyn Partner, payload: usize, size: Option<u16>, time: Duration) -> DeviceCounters {
     pin(0);
     let source: Rc<dyn StreamMemory> = Rc::new(Source(vec![7; 2 << 20].into()));
     let headers = headers(payload);
@@ -116,19 +128,17 @@ fn push_for(partner: &mut impl Partner, payload: usize, size: Option<u16>, time:
 }
 
 fn both(
-    first: &Namespace,
-    second: &Namespace,
+    (first, from): (&Namespace, &str),
+    (second, to): (&Namespace, &str),
     frames: u32,
-    payload: usize,
-    size: Option<u16>,
+    (payload, size): (usize, Option<u16>),
     time: Duration,
 ) -> (DeviceCounters, DeviceCounters) {
     let (done, ready) = (AtomicBool::new(false), Barrier::new(2));
     std::thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             pin(1);
-            let config = config("right", true, false, frames);
-            let (mut partner, _) = second.enter(|| packet::open(DeviceId(2), &config)).expect("opens");
+            let mut partner = open(second, to, "right", frames);
             let mut burst = Burst::new();
             ready.wait();
             while !done.load(Ordering::Relaxed) {
@@ -137,10 +147,9 @@ fn both(
             }
             partner.counters()
         });
-        let config = config("left", true, false, frames);
-        let (mut partner, _) = first.enter(|| packet::open(DeviceId(1), &config)).expect("opens");
+        let mut partner = open(first, from, "left", frames);
         ready.wait();
-        let sent = push_for(&mut partner, payload, size, time);
+        let sent = push_for(partner.as_mut(), payload, size, time);
         done.store(true, Ordering::Relaxed);
         (sent, receiver.join().expect("receives"))
     })

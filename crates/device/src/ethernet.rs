@@ -1,12 +1,68 @@
-//! What the drivers of ordinary interfaces have in common: the checks before one is opened, each with its remedy.
+//! What the drivers of ordinary interfaces have in common: who we are there, the checks before one is opened, each with
+//! its remedy, and what it tells of itself.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::error::OpenError;
-use crate::partner::Notice;
+use crate::partner::{DeviceFacts, Notice, Offload};
 use crate::sys::{self, Interface};
+
+/// An ordinary interface, and who we are on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Station {
+    /// Its name, in the caller's network namespace.
+    pub interface: String,
+    /// Our own address on it, to warn when Linux has it too.
+    pub address: Option<Ipv4Addr>,
+    /// The same for IPv6.
+    pub addresses6: Vec<Ipv6Addr>,
+    /// Frames to groups of stations come too, whichever the interface's hardware would keep: IPv6 lives on them.
+    pub groups: bool,
+}
+
+impl Station {
+    /// Nobody yet, on this interface.
+    pub fn new(interface: impl Into<String>) -> Station {
+        Station { interface: interface.into(), ..Station::default() }
+    }
+}
+
+/// An interface that can be used.
+pub(crate) struct Found {
+    pub(crate) interface: Interface,
+    link_address: [u8; 6],
+    pub(crate) mtu: u32,
+    /// Its driver vouches for partial checksums.
+    pub(crate) trusted: bool,
+    /// What people should know.
+    pub(crate) notices: Vec<Notice>,
+}
+
+impl Found {
+    /// What the device that is made of it tells of itself.
+    pub(crate) fn facts(&self, kind: &'static str, offload: Offload) -> DeviceFacts {
+        DeviceFacts {
+            kind,
+            link_address: self.link_address,
+            mtu: self.mtu,
+            offload,
+            trusted_checksums: self.trusted,
+            index: self.interface.index,
+        }
+    }
+}
+
+/// Looks at the interface of a station.
+///
+/// # Errors
+/// It cannot be used.
+pub(crate) fn look_at(station: &Station) -> Result<Found, OpenError> {
+    let (interface, link_address) = find(&station.interface)?;
+    let notices = clashes(&interface, station.address, &station.addresses6);
+    Ok(Found { mtu: interface.mtu()?, trusted: is_trusted(&interface), interface, link_address, notices })
+}
 
 /// Kernel drivers whose partial checksums come from a local sender or a hypervisor that vouches for them.
 const TRUSTED_DRIVERS: [&str; 12] = [
@@ -38,16 +94,12 @@ pub(crate) fn find(name: &str) -> Result<(Interface, [u8; 6]), OpenError> {
 }
 
 /// True when the interface's driver vouches for partial checksums.
-pub(crate) fn is_trusted(interface: &Interface) -> bool {
+fn is_trusted(interface: &Interface) -> bool {
     interface.driver().is_some_and(|driver| TRUSTED_DRIVERS.contains(&driver.as_str()))
 }
 
 /// Says of which of our addresses Linux believes that they are its own.
-pub(crate) fn clashes(
-    interface: &Interface,
-    address: Option<Ipv4Addr>,
-    addresses6: &[Ipv6Addr],
-) -> Vec<Notice> {
+fn clashes(interface: &Interface, address: Option<Ipv4Addr>, addresses6: &[Ipv6Addr]) -> Vec<Notice> {
     let ours = address.into_iter().map(IpAddr::V4);
     let ours = ours.chain(addresses6.iter().copied().map(IpAddr::V6));
     let (theirs, name) = (interface.linux_addresses(), &interface.name);

@@ -4,6 +4,7 @@
 //! `open` (options and opening), `receive`, `send`. What a device cannot do itself, [`software`] does.
 #![allow(unsafe_code)] // mapped rings, iovecs and ioctls: the edge to the kernel; each block says why it holds
 
+mod choose;
 mod config;
 mod error;
 mod ethernet;
@@ -21,8 +22,10 @@ pub mod vlan;
 mod vnet;
 pub mod xdp;
 
+pub use choose::{Suited, choose, free_interface};
 pub use config::{DeviceConfig, Driver, open};
 pub use error::OpenError;
+pub use ethernet::Station;
 pub use link::SegmentLimit;
 pub use partner::{
     DeviceCounters, DeviceError, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload, Partner,

@@ -31,13 +31,14 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::{Exempt, IngressDrop};
+use scoutline_bpf::IngressDrop;
 use scoutline_path::Burst;
 
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 
 pub use bell::Important;
 pub use open::{Config, open};
+pub(crate) use police::{LIMITS, begun};
 
 /// One interface, ours as long as this lives.
 pub struct PacketPartner {
@@ -116,13 +117,8 @@ impl Partner for PacketPartner {
 
     fn police(&mut self, policing: Option<Policing<'_>>) {
         let Some(police) = &mut self.police else { return };
-        let exempt = |rule: &Important| Exempt {
-            source: rule.source,
-            prefix_len: rule.prefix_len,
-            local_port: rule.local_port.clone(),
-        };
         police.want(policing.map(|policing| {
-            let exempt = policing.exempt.iter().map(exempt).collect();
+            let exempt = policing.exempt.iter().map(Important::exempt).collect();
             police::What { exempt, only_syns: policing.only_syns }
         }));
     }

@@ -84,6 +84,13 @@ pub trait Partner {
     /// Returns at once and takes effect soon.
     fn police(&mut self, _policing: Option<Policing<'_>>) {}
 
+    /// The path of this frame has no room: until then the device drops what comes of the same flow, as far as it can, so
+    /// that it costs less. It need not. `owner` is anything that the caller knows the path by.
+    fn hold_back(&mut self, _frame: &[u8], _until: Time, _owner: u64) {}
+
+    /// How many packets were [held back](Partner::hold_back) for each owner since this was last asked.
+    fn tell_held_back(&mut self, _now: Time, _each: &mut dyn FnMut(u64, u64)) {}
+
     /// Something that people should know of what happened since.
     fn news(&mut self) -> Option<Notice> {
         None
@@ -154,6 +161,10 @@ pub struct DeviceCounters {
     pub rx_ring_drops: u64,
     /// Packets held back at the interface, see [`Partner::police`]. They are in no other count.
     pub rx_policed: u64,
+    /// Packets held back at the interface because their paths had no room, see [`Partner::hold_back`]. In no other count.
+    pub rx_held_back: u64,
+    /// Packets received by rings of their own, see [`Partner::ring_for`]; among the others too.
+    pub rx_important: u64,
     /// Packets that came truncated or could not be understood by the driver, and were dropped.
     pub rx_malformed: u64,
     /// Packets copied out of the receive ring to give its frame back.

@@ -259,7 +259,7 @@ pub(crate) fn take_error(socket: &OwnedFd) -> Option<i32> {
 }
 
 /// The names of all interfaces here.
-fn names() -> Vec<String> {
+pub(crate) fn names() -> Vec<String> {
     let mut found = Vec::new();
     // SAFETY: returns a list that ends with a zero index, freed below.
     let list = unsafe { libc::if_nameindex() };

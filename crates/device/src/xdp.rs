@@ -2,7 +2,8 @@
 //!
 //! - **Synopsis**: `xdp(interface)`.
 //! - **Options** ([`Config`]): `interface`; `address` (ours, to warn of a clash); `ring_frames` (2,048 for each receive
-//!   queue); `zero_copy` (true: where the interface's driver has it).
+//!   queue); `zero_copy` (true: where the interface's driver has it); `police` (true: a flood is held
+//!   back); `bell` (false: what is important has a receive ring of its own, and rings).
 //! - **Counters**: see [`DeviceCounters`].
 //! - **Example**: `xdp::open(id, &Config::new("eth1"))`.
 //! - **See also**: `packet`, which keeps super-segments whole; MEASURED.md for what each driver can do.
@@ -27,10 +28,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::Steer;
+use scoutline_bpf::{Exempt, Limits, Rules, Steer};
 use scoutline_path::Burst;
 
-use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Partner};
+use crate::packet::{Important, LIMITS, begun};
+use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 use crate::sys::Interface;
 
 pub use open::{Config, open};
@@ -47,16 +49,41 @@ pub struct XdpPartner {
     asked: Time,
     /// What is slept on when there are several queues.
     all_queues: Option<OwnedFd>,
+    /// Readable while something important is there.
+    bell: Option<OwnedFd>,
+    /// Floods may be held back.
+    police: bool,
+    /// What is important.
+    rules: Vec<Exempt>,
+    /// A flood is held back, to this.
+    policed: Option<Limits>,
+    /// Single flows have been held back.
+    holds: bool,
+    /// What people should know.
+    news: Option<Notice>,
     /// Frames to groups come as long as it is open.
     _groups: Option<OwnedFd>,
     /// Gives us what arrives; detached with us.
-    _steer: Steer,
+    steer: Steer,
 }
 
 /// How often an interface that brings nothing is asked whether it is up.
 const ASK_INTERVAL: Duration = Duration::from_millis(10);
 
+/// More rules than this are not compared by a program.
+const MAX_RULES: usize = 64;
+
 impl XdpPartner {
+    /// Has the program follow what is wanted now. Takes some tenths of a millisecond.
+    fn change(&self) -> io::Result<()> {
+        self.steer.change(&Rules {
+            important: &self.rules,
+            apart: self.bell.is_some(),
+            limits: self.policed,
+            hold: self.holds,
+        })
+    }
+
     /// The error behind a refusal: a socket says the same of an interface that is down and one that has gone.
     fn error(&self, action: &'static str, error: io::Error) -> DeviceError {
         let name = self.interface.name.clone();
@@ -119,7 +146,71 @@ impl Partner for XdpPartner {
         self.receiver.pressed()
     }
 
+    fn bell_fd(&self) -> Option<RawFd> {
+        self.bell.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    fn ring_for(&mut self, rules: &[Important]) -> io::Result<()> {
+        if self.bell.is_none() {
+            return Ok(());
+        }
+        if rules.len() > MAX_RULES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "there are too many rules for one program",
+            ));
+        }
+        self.rules = rules.iter().map(Important::exempt).collect();
+        self.change()
+    }
+
+    fn police(&mut self, policing: Option<Policing<'_>>) {
+        if !self.police {
+            return;
+        }
+        if let Some(policing) = policing {
+            self.rules = policing.exempt.iter().map(Important::exempt).collect();
+        }
+        let limits = policing.map(|policing| Limits { only_syns: policing.only_syns, ..LIMITS });
+        let was = std::mem::replace(&mut self.policed, limits);
+        let name = &self.interface.name;
+        self.news = match (self.change(), self.policed) {
+            (Err(error), _) => {
+                self.policed = was;
+                Some(Notice(format!("{name}: what is held back at the interface cannot be changed: {error}")))
+            }
+            (Ok(()), now) if was == now => None,
+            (Ok(()), Some(limits)) => Some(Notice(begun(name, "where they come in", limits.only_syns))),
+            (Ok(()), None) => {
+                Some(Notice(format!("{name}: the flood is over, and nothing is held back any more")))
+            }
+        };
+    }
+
+    fn hold_back(&mut self, frame: &[u8], until: Time, owner: u64) {
+        if !std::mem::replace(&mut self.holds, true)
+            && let Err(error) = self.change()
+        {
+            let name = &self.interface.name;
+            self.news = Some(Notice(format!("{name}: flows without room cannot be held back: {error}")));
+        }
+        self.steer.hold(frame, until.as_nanos(), owner);
+    }
+
+    fn tell_held_back(&mut self, now: Time, each: &mut dyn FnMut(u64, u64)) {
+        self.steer.tell_held(now.as_nanos(), each);
+    }
+
+    fn news(&mut self) -> Option<Notice> {
+        self.news.take()
+    }
+
     fn counters(&self) -> DeviceCounters {
-        DeviceCounters { rx_ring_drops: self.receiver.drops(), ..self.counters }
+        DeviceCounters {
+            rx_ring_drops: self.receiver.drops(),
+            rx_policed: self.steer.policed().unwrap_or(0),
+            rx_held_back: if self.holds { self.steer.held().unwrap_or(0) } else { 0 },
+            ..self.counters
+        }
     }
 }

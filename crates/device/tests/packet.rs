@@ -1,4 +1,4 @@
-//! What only `packet` does: its ring under held blocks, Linux kept silent, open errors, Linux as the peer.
+//! What only `packet` does: Linux as the peer, long super-segments, tags, what it holds back, and the interface's settings.
 
 #![allow(unsafe_code)] // setns for the tests
 
@@ -8,99 +8,15 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_device::{
-    DeviceError, MAX_LONG_FRAME, OpenError, Partner, Policing, SegmentLimit, Steering, packet,
-};
+use scoutline_device::{DeviceError, MAX_LONG_FRAME, Partner, Policing, SegmentLimit, Steering, packet};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::Block;
-use support::{Namespace, veth};
+use support::{Namespace, arriving, frame, pull, send, veth};
 
 fn open(namespace: &Namespace, config: &packet::Config) -> packet::PacketPartner {
     let (partner, notices) = namespace.enter(|| packet::open(DeviceId(1), config)).expect("opens");
     assert!(notices.is_empty(), "{notices:?}");
     partner
-}
-
-fn frame(len: usize, fill: u8) -> Message {
-    let mut bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
-    bytes.resize(len, fill);
-    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
-    Message::received(Block::from_bytes(bytes.into()), 0..len as u32, facts)
-}
-
-fn send(partner: &mut impl Partner, message: Message) {
-    assert_eq!(partner.push(&mut vec![message]).expect("pushes"), 1);
-}
-
-fn pull(partner: &mut impl Partner, count: usize) -> Burst {
-    let mut burst = Burst::new();
-    let start = Instant::now();
-    while burst.len() < count && start.elapsed() < Duration::from_secs(2) {
-        partner.pull(&mut burst, count, Time::ZERO).expect("pulls");
-    }
-    assert_eq!(burst.len(), count, "{:?}", partner.counters());
-    burst
-}
-
-/// Large frames are held while the ring goes round many times: nothing is lost, nothing changes under a holder,
-/// and everything returns.
-#[test]
-fn held_frames_never_stop_the_ring() {
-    let (first, second) = veth();
-    first.ip(&["link", "set", "left", "mtu", "9000"]);
-    second.ip(&["link", "set", "right", "mtu", "9000"]);
-    let config = |name: &str| packet::Config { ring_frames: 60, ..packet::Config::new(name) };
-    let (mut one, mut two) = (open(&first, &config("left")), open(&second, &config("right")));
-    let mut held: Vec<(u8, Message)> = Vec::new();
-    for round in 0..600u32 {
-        let fill = round as u8;
-        send(&mut one, frame(5000, fill));
-        let message = pull(&mut two, 1).pop().expect("one");
-        if round % 5 == 0 {
-            held.push((fill, message)); // 120 in all, twice as many as the ring has
-        }
-    }
-    for (fill, message) in &held {
-        assert_eq!(message.bytes().len(), 5000);
-        assert!(message.bytes()[14..].iter().all(|byte| byte == fill));
-    }
-    let counters = two.counters();
-    assert_eq!((counters.rx_packets, counters.rx_ring_drops), (600, 0), "{counters:?}");
-    // Return them in no particular order, and go round again.
-    while !held.is_empty() {
-        held.swap_remove(held.len() / 2);
-    }
-    assert!(!two.pressed());
-    for round in 0..200u32 {
-        send(&mut one, frame(5000, round as u8));
-        let message = pull(&mut two, 1);
-        assert!(message[0].bytes()[14..].iter().all(|byte| *byte == round as u8));
-    }
-    // A block outlives its partner.
-    send(&mut one, frame(5000, 3));
-    let last = pull(&mut two, 1);
-    drop(two);
-    assert!(last[0].bytes()[14..].iter().all(|byte| *byte == 3));
-}
-
-/// A ring that nobody empties drops, counts, and works again.
-#[test]
-fn a_full_ring_drops_and_recovers() {
-    let (first, second) = veth();
-    let config = |name: &str| packet::Config { ring_frames: 30, ..packet::Config::new(name) };
-    let (mut one, mut two) = (open(&first, &config("left")), open(&second, &config("right")));
-    for _ in 0..100 {
-        send(&mut one, frame(100, 1));
-    }
-    // Softirqs bring them: all have come when the ring is full and the rest is counted.
-    let start = Instant::now();
-    while two.counters().rx_ring_drops < 70 && start.elapsed() < Duration::from_secs(2) {
-        std::thread::yield_now();
-    }
-    assert_eq!(pull(&mut two, 30).len(), 30);
-    assert_eq!(two.counters().rx_ring_drops, 70);
-    send(&mut one, frame(100, 2));
-    assert_eq!(pull(&mut two, 1)[0].bytes()[50], 2);
 }
 
 /// While a flood is held back, important packets all come, of others a few, and what does not come is counted. Then all
@@ -115,8 +31,7 @@ fn a_flood_is_held_back_at_the_interface() {
         prefix_len: 32,
         local_port: Some(0x2000..=0x2000),
     };
-    let policing = Policing { exempt: &[important], only_syns: false };
-    second.enter(|| two.police(Some(policing)));
+    second.enter(|| two.police(Some(Policing { exempt: &[important], only_syns: false })));
     let start = Instant::now();
     let news = loop {
         if let Some(news) = two.news() {
@@ -127,11 +42,11 @@ fn a_flood_is_held_back_at_the_interface() {
     };
     assert!(news.contains("held back in its driver"), "{news}");
     let flood = 2000;
-    let passed = flood_with(&mut one, &mut two, flood, || frame(100, 1));
+    let passed = arriving(&mut one, &mut two, flood, |_| frame(100, 1));
     let policed = two.counters().rx_policed;
     assert!(policed > 0 && passed + policed == flood, "{passed} came, {policed} were held back");
-    let important = || udp_message([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], b"important", None);
-    assert_eq!(flood_with(&mut one, &mut two, flood, important), flood);
+    let important = |_| udp_message([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], b"important", None);
+    assert_eq!(arriving(&mut one, &mut two, flood, important), flood);
     assert_eq!(two.counters().rx_policed, policed, "none of those");
     second.enter(|| two.police(None));
     let start = Instant::now();
@@ -139,41 +54,8 @@ fn a_flood_is_held_back_at_the_interface() {
         assert!(start.elapsed() < Duration::from_secs(5), "nothing came of it");
         std::thread::yield_now();
     }
-    assert_eq!(flood_with(&mut one, &mut two, flood, || frame(100, 1)), flood);
+    assert_eq!(arriving(&mut one, &mut two, flood, |_| frame(100, 1)), flood);
     assert_eq!(two.counters().rx_policed, policed, "what was counted stays so");
-}
-
-/// Sends so many and says how many arrive; all others have to be counted as lost.
-fn flood_with(
-    from: &mut impl Partner,
-    to: &mut impl Partner,
-    count: u64,
-    message: impl Fn() -> Message,
-) -> u64 {
-    let arrived = |to: &dyn Partner| {
-        let counters = to.counters();
-        (counters.rx_packets, counters.rx_ring_drops + counters.rx_policed)
-    };
-    let before = arrived(to);
-    for _ in 0..count {
-        send(from, message());
-        pull_all(to);
-    }
-    let start = Instant::now();
-    loop {
-        pull_all(to);
-        let now = arrived(to);
-        if now.0 + now.1 - before.0 - before.1 >= count {
-            return now.0 - before.0;
-        }
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", to.counters());
-    }
-}
-
-fn pull_all(partner: &mut impl Partner) {
-    while partner.has_input() {
-        partner.pull(&mut Burst::new(), 64, Time::ZERO).expect("pulls");
-    }
 }
 
 fn udp_message(left: [u8; 6], right: [u8; 6], payload: &[u8], size: Option<u16>) -> Message {
@@ -240,35 +122,6 @@ fn linux_accepts_what_we_send() {
     }
 }
 
-/// In dedicated mode Linux does not see what arrives; without, it answers for us.
-#[test]
-fn linux_is_kept_silent() {
-    for dedicated in [false, true] {
-        let (first, second) = veth();
-        first.ip(&["addr", "add", "10.9.0.1/24", "dev", "left"]);
-        second.ip(&["addr", "add", "10.9.0.2/24", "dev", "right"]);
-        let config = packet::Config { dedicated, ..packet::Config::new("left") };
-        let mut partner = open(&first, &config);
-        let left = partner.facts().link_address.map(|byte| format!("{byte:02x}")).join(":");
-        second.ip(&["neigh", "add", "10.9.0.1", "lladdr", &left, "dev", "right"]);
-        let socket = second.enter(|| UdpSocket::bind("10.9.0.2:0")).expect("binds");
-        socket.connect("10.9.0.1:9").unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        socket.send(b"is anybody there?").unwrap();
-        let answer = socket.recv(&mut [0; 10]).unwrap_err().kind();
-        let refused = answer == std::io::ErrorKind::ConnectionRefused; // ICMP port unreachable
-        assert_eq!(refused, !dedicated, "{answer}");
-        // Either way the packet came to us.
-        let mut burst = Burst::new();
-        partner.pull(&mut burst, 64, Time::ZERO).unwrap();
-        assert!(burst.iter().any(|message| message.bytes().ends_with(b"is anybody there?")));
-        // With us the program goes, and Linux is as it was.
-        drop(partner);
-        socket.send(b"and now?").unwrap();
-        assert_eq!(socket.recv(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
-    }
-}
-
 /// A tag, which the kernel takes out and keeps beside the packet, stands in the packet again.
 #[test]
 fn vlan_tags_are_restored() {
@@ -282,32 +135,6 @@ fn vlan_tags_are_restored() {
         send(&mut one, Message::received(Block::from_bytes(bytes.clone().into()), 0..len as u32, facts));
         assert_eq!(pull(&mut two, 1)[0].bytes(), bytes);
     }
-}
-
-#[test]
-fn open_errors_name_the_remedy() {
-    let namespace = Namespace::new();
-    let open = |name: &str| {
-        let config = packet::Config::new(name);
-        namespace.enter(|| packet::open(DeviceId(1), &config)).map(|_| ()).expect_err("must fail")
-    };
-    assert_eq!(open("lp").to_string(), "no interface lp here; did you mean lo?");
-    assert!(matches!(open("a-name-of-more-than-15"), OpenError::BadName { .. }));
-    assert!(matches!(open("lo"), OpenError::NotEthernet { kind: 772, .. }), "{}", open("lo"));
-    namespace.ip(&["link", "add", "down0", "type", "veth", "peer", "name", "down1"]);
-    let down = open("down0");
-    assert_eq!(down.to_string(), "down0 is down: bring it up with `ip link set down0 up`");
-}
-
-#[test]
-fn an_address_that_linux_has_too_is_noticed() {
-    let (first, _second) = veth();
-    first.ip(&["addr", "add", "10.9.0.1/24", "dev", "left"]);
-    let address = Some(Ipv4Addr::new(10, 9, 0, 1));
-    let config = packet::Config { address, ..packet::Config::new("left") };
-    let (_partner, notices) = first.enter(|| packet::open(DeviceId(1), &config)).unwrap();
-    assert_eq!(notices.len(), 1);
-    assert!(notices[0].to_string().contains("ip address del 10.9.0.1 dev left"), "{}", notices[0]);
 }
 
 /// An interface that goes down is said to be, and comes back.
@@ -329,7 +156,7 @@ fn down_is_reported_and_passes() {
     assert!(matches!(two.push(&mut vec![frame(60, 1)]), Err(DeviceError::Down { .. })));
     second.ip(&["link", "set", "right", "up"]);
     send(&mut one, frame(60, 9));
-    assert_eq!(pull(&mut two, 1)[0].bytes()[20], 9);
+    assert_eq!(pull(&mut two, 1)[0].bytes(), frame(60, 9).bytes());
 }
 
 /// Sleeping as `Partner::poll_fd` advises: edge-triggered. A held newest frame, which leaves the socket readable

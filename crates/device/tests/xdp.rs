@@ -1,5 +1,5 @@
-//! What only `xdp` does: chunks that are lent and come back, frames in several of them, several queues, Linux as the
-//! peer, and what is left when it goes.
+//! What only `xdp` does: frames in several chunks, several queues, rings by class, what it drops at the hook, and what is
+//! left when it goes.
 
 #![allow(unsafe_code)] // setns for the tests
 
@@ -10,12 +10,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_device::{DeviceError, OpenError, Partner, packet, xdp};
+use scoutline_device::{DeviceError, OpenError, Partner, Policing, packet, xdp};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
-use support::{Namespace, veth};
-
-const SOON: Duration = Duration::from_secs(5);
+use support::{Namespace, SOON, arriving, frame, pull, send, veth};
 
 fn config(name: &str) -> xdp::Config {
     // A veth has no zero-copy, and says so when asked for it.
@@ -43,78 +41,10 @@ fn pair(mtu: u32, config: &xdp::Config) -> (Namespace, Namespace, packet::Packet
     (first, second, one, two)
 }
 
-fn frame(len: usize, fill: u8) -> Message {
-    let mut bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
-    bytes.extend((bytes.len()..len).map(|at| (at / 3) as u8 ^ fill));
-    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
-    Message::received(Block::from_bytes(bytes.into()), 0..len as u32, facts)
-}
-
-fn send(partner: &mut impl Partner, message: Message) {
-    assert_eq!(partner.push(&mut vec![message]).expect("pushes"), 1);
-}
-
-fn pull(partner: &mut impl Partner, count: usize) -> Burst {
-    let mut burst = Burst::new();
-    let start = Instant::now();
-    while burst.len() < count {
-        partner.pull(&mut burst, count, Time::ZERO).expect("pulls");
-        assert!(start.elapsed() < SOON, "{} of {count}: {:?}", burst.len(), partner.counters());
-    }
-    burst
-}
-
 /// What `ip link` says of the interface.
 fn link(namespace: &Namespace, interface: &str) -> String {
     let output = Command::new("ip").args(["-n", &namespace.name, "-d", "link", "show", interface]).output();
     String::from_utf8(output.expect("iproute2 is installed").stdout).expect("text")
-}
-
-/// Frames are held, more than the rings have places: nothing is lost, nothing changes under a holder, and everything
-/// returns.
-#[test]
-fn held_frames_never_stop_the_ring() {
-    for (mtu, len) in [(1500, 1200), (9000, 9000)] {
-        let (_first, _second, mut one, mut two) =
-            pair(mtu, &xdp::Config { ring_frames: 64, ..config("right") });
-        let mut held = Vec::new();
-        for round in 0..400u32 {
-            send(&mut one, frame(len, round as u8));
-            held.push((round as u8, pull(&mut two, 1).pop().expect("one")));
-        }
-        for (fill, message) in &held {
-            assert_eq!(message.bytes(), frame(len, *fill).bytes(), "held frame {fill} of {len} bytes");
-        }
-        let counters = two.counters();
-        assert_eq!((counters.rx_packets, counters.rx_ring_drops), (400, 0), "{counters:?}");
-        while !held.is_empty() {
-            held.swap_remove(held.len() / 2);
-        }
-        assert!(!two.pressed());
-        send(&mut one, frame(len, 3));
-        let last = pull(&mut two, 1);
-        // A block outlives its partner.
-        drop(two);
-        assert_eq!(last[0].bytes(), frame(len, 3).bytes());
-    }
-}
-
-/// A ring that nobody empties drops, counts, and works again.
-#[test]
-fn a_full_ring_drops_and_recovers() {
-    let (_first, _second, mut one, mut two) = pair(1500, &xdp::Config { ring_frames: 64, ..config("right") });
-    for _ in 0..200 {
-        send(&mut one, frame(100, 1));
-    }
-    let start = Instant::now();
-    while two.counters().rx_ring_drops < 200 - 64 {
-        assert!(start.elapsed() < SOON, "{:?}", two.counters());
-        std::thread::yield_now();
-    }
-    assert_eq!(pull(&mut two, 64).len(), 64);
-    assert_eq!(two.counters().rx_ring_drops, 200 - 64);
-    send(&mut one, frame(100, 2));
-    assert_eq!(pull(&mut two, 1)[0].bytes(), frame(100, 2).bytes());
 }
 
 /// Frames of every length near the borders of chunks, in both directions.
@@ -163,6 +93,15 @@ fn several_queues_are_one_device() {
     assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 5000) }, 1);
 }
 
+/// With zero-copy asked for, a veth says that it has none.
+#[test]
+fn an_interface_without_zero_copy_says_so() {
+    let (first, _second) = veth();
+    let (_partner, notices) =
+        first.enter(|| xdp::open(DeviceId(1), &xdp::Config::new("left"))).expect("opens");
+    assert!(notices[0].0.contains("no zero-copy"), "{notices:?}");
+}
+
 /// A queue that another has is told after a moment; when that has just gone, it is waited for.
 #[test]
 fn a_busy_interface_is_told_and_one_that_was_left_is_taken() {
@@ -175,29 +114,6 @@ fn a_busy_interface_is_told_and_one_that_was_left_is_taken() {
         drop(open(&second, &config("right")));
     }
     assert!(!link(&second, "right").contains("xdp"), "nothing is left: {}", link(&second, "right"));
-}
-
-/// While it is open Linux sees nothing; then it is as it was. With zero-copy asked for, a veth says that it has none.
-#[test]
-fn linux_is_kept_silent_and_gets_all_back() {
-    let (first, second) = veth();
-    first.ip(&["addr", "add", "10.9.0.1/24", "dev", "left"]);
-    second.ip(&["addr", "add", "10.9.0.2/24", "dev", "right"]);
-    let (mut partner, notices) =
-        first.enter(|| xdp::open(DeviceId(1), &xdp::Config::new("left"))).expect("opens");
-    assert!(notices[0].0.contains("no zero-copy"), "{notices:?}");
-    let left = partner.facts().link_address.map(|byte| format!("{byte:02x}")).join(":");
-    second.ip(&["neigh", "add", "10.9.0.1", "lladdr", &left, "dev", "right"]);
-    let socket = second.enter(|| UdpSocket::bind("10.9.0.2:0")).expect("binds");
-    socket.connect("10.9.0.1:9").unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    socket.send(b"is anybody there?").unwrap();
-    assert_eq!(socket.recv(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    assert!(pull(&mut partner, 1)[0].bytes().ends_with(b"is anybody there?"));
-    drop(partner);
-    socket.set_read_timeout(Some(SOON)).unwrap();
-    socket.send(b"and now?").unwrap();
-    assert_eq!(socket.recv(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
 /// An interface that goes down is said to be, and comes back; one that goes for good is said to have gone.
@@ -214,4 +130,149 @@ fn down_and_gone_are_told_apart() {
     second.ip(&["link", "del", "right"]);
     assert!(matches!(two.pull(&mut Burst::new(), 8, later(2)), Err(DeviceError::Gone { .. })));
     assert!(matches!(two.push(&mut vec![frame(60, 1)]), Err(DeviceError::Gone { .. })));
+}
+
+/// A datagram to this port; its flow is another for each source port.
+fn datagram(source_port: u16, port: u16) -> Message {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    bytes.extend([0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
+    bytes.extend(source_port.to_be_bytes());
+    bytes.extend(port.to_be_bytes());
+    bytes.extend([0, 26, 0, 0]);
+    bytes.resize(60, 7);
+    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into()), 0..60, facts)
+}
+
+/// The same over IPv6.
+fn datagram6(source_port: u16, port: u16) -> Message {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64];
+    bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    bytes.extend(source_port.to_be_bytes());
+    bytes.extend(port.to_be_bytes());
+    bytes.extend([0, 8, 0, 0]);
+    let len = bytes.len() as u32;
+    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into()), 0..len, facts)
+}
+
+fn important(source: std::net::IpAddr, port: u16) -> packet::Important {
+    packet::Important {
+        source,
+        prefix_len: if source.is_ipv4() { 32 } else { 128 },
+        local_port: Some(port..=port),
+    }
+}
+
+/// What is important is not lost when the ring of all else is full, comes first, and rings.
+#[test]
+fn what_is_important_has_a_ring_of_its_own() {
+    let (_first, _second, mut one, mut two) =
+        pair(1500, &xdp::Config { ring_frames: 64, bell: true, ..config("right") });
+    two.ring_for(&[important([10, 9, 0, 1].into(), 443), important("fd00::1".parse().unwrap(), 444)])
+        .expect("takes the rules");
+    for number in 0..200 {
+        send(&mut one, datagram(number, 80));
+    }
+    send(&mut one, datagram(1, 443));
+    send(&mut one, datagram6(1, 444));
+    let mut poll = libc::pollfd { fd: two.bell_fd().expect("one"), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which outlives the call.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 5000) }, 1, "it rings");
+    let start = Instant::now();
+    while two.counters().rx_ring_drops < 200 - 64 {
+        assert!(start.elapsed() < SOON, "{:?}", two.counters());
+        std::thread::yield_now();
+    }
+    let burst = pull(&mut two, 2 + 64);
+    let ports = |message: &Message| message.bytes()[if message.bytes()[12] == 8 { 37 } else { 57 }];
+    let first: Vec<u8> = burst.iter().take(3).map(ports).collect();
+    assert_eq!(first, [443_u16 as u8, 444_u16 as u8, 80]);
+    assert_eq!(two.counters().rx_important, 2);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0, "what rang was taken");
+    two.ring_for(&[]).expect("takes the rules");
+    send(&mut one, datagram(1, 443));
+    pull(&mut two, 1);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0, "nothing is important now");
+}
+
+/// While a flood is held back, what is important all comes, of all else a few.
+#[test]
+fn a_flood_is_held_back_at_the_interface() {
+    let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
+    let exempt = [important([10, 9, 0, 1].into(), 443)];
+    two.police(Some(Policing { exempt: &exempt, only_syns: false }));
+    let news = two.news().expect("says so").0;
+    assert!(news.contains("is held back"), "{news}");
+    let passed = arriving(&mut one, &mut two, 2000, |_| datagram(1, 80));
+    assert!(passed < 2000, "all came");
+    assert_eq!(arriving(&mut one, &mut two, 2000, |_| datagram(1, 443)), 2000);
+    two.police(None);
+    assert!(two.news().expect("says so").0.contains("over"));
+    assert_eq!(arriving(&mut one, &mut two, 2000, |_| datagram(1, 80)), 2000);
+}
+
+fn monotonic() -> Time {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the structure; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Time::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// A flow whose path has no room is dropped at the hook for a moment, and no other.
+#[test]
+fn one_flow_is_held_back_and_comes_again() {
+    let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
+    type Make = fn(u16, u16) -> Message;
+    for make in [datagram as Make, datagram6 as Make] {
+        let start = Instant::now();
+        // On a busy machine the moment may be over before the packet is there.
+        loop {
+            two.hold_back(make(5, 80).bytes(), monotonic() + Duration::from_millis(100), 7);
+            if arriving(&mut one, &mut two, 1, |_| make(5, 80)) == 0 {
+                break;
+            }
+            assert!(start.elapsed() < SOON, "never held back");
+        }
+        two.hold_back(make(5, 80).bytes(), monotonic() + Duration::from_millis(100), 7);
+        let others = arriving(&mut one, &mut two, 1000, |number| make(1000 + number as u16, 80));
+        assert_eq!(others, 1000, "no other flow is touched");
+        two.hold_back(make(5, 80).bytes(), monotonic(), 7);
+        assert_eq!(arriving(&mut one, &mut two, 10, |_| make(5, 80)), 10, "the moment is over");
+        two.hold_back(make(5, 80).bytes(), monotonic() + Duration::from_secs(60), 7);
+        assert_eq!(arriving(&mut one, &mut two, 10, |_| make(5, 80)), 10, "clocks that differ stop nobody");
+    }
+    two.hold_back(&[0; 20], monotonic(), 7);
+    let counters = two.counters();
+    assert!(counters.rx_held_back >= 2 && counters.rx_policed == 0, "{counters:?}");
+}
+
+/// Each owner is told what was dropped for it, once, though its flow has lost its place since.
+#[test]
+fn what_is_held_back_is_told_by_owner() {
+    let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
+    let told = |two: &mut xdp::XdpPartner| {
+        let mut told = Vec::new();
+        two.tell_held_back(monotonic(), &mut |owner, dropped| told.push((owner, dropped)));
+        told
+    };
+    let start = Instant::now();
+    let mut dropped = [0, 0];
+    while dropped.contains(&0) {
+        for (owner, dropped) in (0..).zip(&mut dropped) {
+            // The same flow: the second owner takes the place of the first.
+            two.hold_back(datagram(5, 80).bytes(), monotonic() + Duration::from_millis(100), owner);
+            *dropped += 10 - arriving(&mut one, &mut two, 10, |_| datagram(5, 80));
+        }
+        assert!(start.elapsed() < SOON, "never held back");
+    }
+    let mut sums = [0, 0];
+    for (owner, dropped) in told(&mut two) {
+        sums[owner as usize] += dropped;
+    }
+    assert_eq!(sums, dropped);
+    assert_eq!(told(&mut two), [], "it is told once");
 }

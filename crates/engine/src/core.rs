@@ -60,6 +60,7 @@ use crate::start::Served;
 use crate::wheel::Wheel;
 use apart::Apart;
 use classes::Sweep;
+use floods::{LONGEST_QUEUE, SERVED_IN};
 use forward::Direction;
 use paths::is_syn;
 use report::Counters;
@@ -287,14 +288,16 @@ impl Core {
             self.make_room(net, bytes);
         }
         let Some(path) = self.paths.get_mut(id) else { return false };
-        let Err(refused) = path.offer(message) else {
+        let Err(message) = path.offer(message) else {
             self.on_offered(net, id, level, now);
             self.make_ready(id, now);
             return true;
         };
         if level > Level::Idle && to.is_none() {
             // What background loses while it waits is no flood, nor is what a full link cannot take.
-            self.nets[net].unwanted.count(is_syn(refused.bytes()));
+            let until = now + SERVED_IN * path.queue().limit_packets().min(LONGEST_QUEUE);
+            self.nets[net].unwanted.count(is_syn(message.bytes()));
+            self.hold_back(net, id, message.bytes(), until);
         }
         false
     }

@@ -369,6 +369,7 @@ impl Loop {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Query(request, reply)) => {
+                    self.core.count_held_back(now);
                     let mut answer = self.core.answer_query(&request, now);
                     if let scoutline_abi::api::Answer::Stat(stat) = &mut answer {
                         let (deadlines, weights) = self.core.extension.shared_now();

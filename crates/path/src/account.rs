@@ -82,6 +82,8 @@ drop_reasons! {
     NeedsFragmentation => "needs-fragmentation",
     /// Background that made room for foreground.
     Displaced => "displaced",
+    /// The path had no room a moment ago, so its device dropped what came for it.
+    HeldBack => "held-back",
 }
 
 /// What was spent on a path. Counters only grow, except the `_held` ones.
@@ -124,6 +126,12 @@ impl Account {
     pub fn on_drop(&mut self, reason: DropReason) {
         let count = &mut self.drops.0[reason as usize];
         *count = count.saturating_add(1);
+    }
+
+    /// Counts so many drops at once.
+    pub fn on_drops(&mut self, reason: DropReason, more: u64) {
+        let count = &mut self.drops.0[reason as usize];
+        *count = count.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
     }
 
     /// Drops under `reason` so far.

@@ -113,6 +113,13 @@ pub enum Effect {
     Destroy,
     /// This path has nothing left to do but to wait (TIME-WAIT): it may go when its place is needed.
     Spare,
+    /// The end of this path has no room: its device may drop what comes of a flow.
+    Full {
+        /// What there was no room for, counted already. If it came whole, its headers stand in front of its body.
+        message: Message,
+        /// Until then.
+        until: Time,
+    },
     /// By the rules, what was asked on this path puts it into another class: what is spent on it next is charged there.
     SetClass {
         /// Its number.

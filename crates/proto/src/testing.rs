@@ -230,6 +230,7 @@ impl Host {
                 Effect::Destroy => self.destroy(path),
                 // There is one class, one device, and there are no sockets.
                 Effect::Spare
+                | Effect::Full { .. }
                 | Effect::SetClass { .. }
                 | Effect::NotAdmitted { .. }
                 | Effect::Elsewhere(_)

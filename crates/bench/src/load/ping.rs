@@ -3,17 +3,16 @@
 //! Over TCP on one connection, over UDP from one connected socket. It blocks in its calls, or, with `--spin`, asks
 //! again and again. A datagram that does not come back in time is counted as lost and sent anew.
 
-use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use hdrhistogram::Histogram;
 
 use super::bulk::Protocol;
-use super::{LoadReport, cpu_ns, microseconds, sleep_until};
+use super::sleep_until;
+use super::window::{Times, Window};
 use crate::sys;
 
 /// When a datagram counts as lost.
@@ -35,15 +34,9 @@ pub struct PingArguments {
     /// Never sleep.
     #[arg(long)]
     pub spin: bool,
-    /// Begin at this time of CLOCK_MONOTONIC, in nanoseconds.
-    #[arg(long)]
-    pub at: u64,
-    /// How long to run before measuring.
-    #[arg(long)]
-    pub warmup: f64,
-    /// How long to measure.
-    #[arg(long)]
-    pub seconds: f64,
+    /// When.
+    #[command(flatten)]
+    pub window: Window,
     /// Print one JSON object (it always does).
     #[arg(long)]
     pub json: bool,
@@ -110,24 +103,21 @@ impl Socket {
     }
 }
 
-/// Asks until the time is over, and prints a [`LoadReport`].
+/// Asks until the time is over, and prints a [`LoadReport`](super::LoadReport).
 pub fn ping(arguments: &PingArguments) -> Result<()> {
     let mut socket = Socket::open(arguments)?;
     let message = vec![0x5c; arguments.bytes];
     let mut room = vec![0; arguments.bytes];
-    // 10 ns to 100 s with three digits.
-    let mut times = Histogram::<u64>::new_with_bounds(10, 100_000_000_000, 3)?;
-    let from = arguments.at + (arguments.warmup * 1e9) as u64;
-    let end = from + (arguments.seconds * 1e9) as u64;
-    let (mut total_ns, mut lost, mut cpu_before) = (0, 0_u64, None);
-    sleep_until(arguments.at);
+    let (mut times, mut lost) = (Times::new()?, 0);
+    let (from, end) = arguments.window.bounds();
+    sleep_until(arguments.window.at);
     loop {
         let begin = sys::monotonic_ns();
         if begin >= end {
             break;
         }
-        if begin >= from && cpu_before.is_none() {
-            cpu_before = Some(cpu_ns());
+        if begin >= from {
+            times.begin();
         }
         socket.send(&message)?;
         let answered = socket.receive(&mut room, begin)?;
@@ -136,26 +126,12 @@ pub fn ping(arguments: &PingArguments) -> Result<()> {
             continue;
         }
         if answered {
-            times.saturating_record(passed);
-            total_ns += passed;
+            times.record(passed);
         } else {
             lost += 1;
         }
     }
-    let cpu = cpu_ns() - cpu_before.unwrap_or_default();
-    let report = LoadReport {
-        requests: times.len(),
-        errors: (lost > 0).then(|| ("lost".to_owned(), lost)).into_iter().collect::<BTreeMap<_, _>>(),
-        bytes: times.len() * arguments.bytes as u64,
-        seconds: arguments.seconds,
-        cpu_seconds: cpu as f64 / 1e9,
-        mean_us: total_ns as f64 / 1e3 / times.len().max(1) as f64,
-        p50_us: microseconds(&times, 0.5),
-        p90_us: microseconds(&times, 0.9),
-        p99_us: microseconds(&times, 0.99),
-        max_us: times.max() as f64 / 1e3,
-        ..LoadReport::default()
-    };
+    let report = times.report(&arguments.window, arguments.bytes, &[("lost", lost)]);
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
 }

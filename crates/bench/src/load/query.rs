@@ -5,7 +5,6 @@
 //! has a number and its time in front; one that comes back with others is counted as corrupt. When a socket has heard
 //! nothing for a while, what it waits for is counted as lost and asked anew.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -13,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use hdrhistogram::Histogram;
 
-use super::{LoadReport, cpu_ns, microseconds, sleep_until};
+use super::sleep_until;
+use super::window::{Times, Window};
 use crate::sys::{self, Batch};
 
 /// When what a socket waits for counts as lost.
@@ -39,15 +38,9 @@ pub struct QueryArguments {
     /// Datagrams of each socket on their way.
     #[arg(long, default_value_t = 32)]
     pub window: usize,
-    /// Begin at this time of CLOCK_MONOTONIC, in nanoseconds.
-    #[arg(long)]
-    pub at: u64,
-    /// How long to run before measuring.
-    #[arg(long)]
-    pub warmup: f64,
-    /// How long to measure.
-    #[arg(long)]
-    pub seconds: f64,
+    /// When.
+    #[command(flatten)]
+    pub measured: Window,
     /// Print one JSON object (it always does).
     #[arg(long)]
     pub json: bool,
@@ -63,13 +56,12 @@ struct Asker {
 
 struct Tally {
     from: u64,
-    times: Histogram<u64>,
-    total_ns: u64,
+    times: Times,
     lost: u64,
     corrupt: u64,
 }
 
-/// Asks until the time is over, and prints a [`LoadReport`].
+/// Asks until the time is over, and prints a [`LoadReport`](super::LoadReport).
 pub fn query(arguments: &QueryArguments) -> Result<()> {
     ensure!(arguments.bytes >= STAMP, "a datagram has at least {STAMP} bytes");
     let open = |_| -> Result<Asker> {
@@ -77,25 +69,22 @@ pub fn query(arguments: &QueryArguments) -> Result<()> {
         socket.connect(arguments.connect).with_context(|| format!("no way to {}", arguments.connect))?;
         sys::set_receive_buffer(&socket, 4 << 20)?;
         socket.set_nonblocking(true)?;
-        Ok(Asker { socket, next: 0, outstanding: 0, heard_at: arguments.at })
+        Ok(Asker { socket, next: 0, outstanding: 0, heard_at: arguments.measured.at })
     };
     let askers: Result<Vec<Asker>> = (0..arguments.sockets).map(open).collect();
     let mut askers = askers?;
     let descriptors: Vec<RawFd> = askers.iter().map(|asker| asker.socket.as_raw_fd()).collect();
     let mut batch = Batch::new(arguments.window, arguments.bytes);
-    let from = arguments.at + (arguments.warmup * 1e9) as u64;
-    let end = from + (arguments.seconds * 1e9) as u64;
-    let times = Histogram::new_with_bounds(10, 100_000_000_000, 3)?;
-    let mut tally = Tally { from, times, total_ns: 0, lost: 0, corrupt: 0 };
-    let mut cpu_before = None;
-    sleep_until(arguments.at);
+    let (from, end) = arguments.measured.bounds();
+    let mut tally = Tally { from, times: Times::new()?, lost: 0, corrupt: 0 };
+    sleep_until(arguments.measured.at);
     loop {
         let now = sys::monotonic_ns();
         if now >= end {
             break;
         }
-        if now >= from && cpu_before.is_none() {
-            cpu_before = Some(cpu_ns());
+        if now >= from {
+            tally.times.begin();
         }
         for asker in &mut askers {
             asker.turn(&mut batch, arguments, now, &mut tally)?;
@@ -103,22 +92,8 @@ pub fn query(arguments: &QueryArguments) -> Result<()> {
         let left = Duration::from_nanos((end - now).min(LOST_NS));
         sys::poll(&descriptors, sys::For::Input, left)?;
     }
-    let cpu = cpu_ns() - cpu_before.unwrap_or_default();
-    let Tally { times, total_ns, lost, corrupt, .. } = tally;
-    let errors = [("lost", lost), ("corrupt", corrupt)].into_iter().filter(|(_, count)| *count > 0);
-    let report = LoadReport {
-        requests: times.len(),
-        errors: errors.map(|(kind, count)| (kind.to_owned(), count)).collect::<BTreeMap<_, _>>(),
-        bytes: times.len() * arguments.bytes as u64,
-        seconds: arguments.seconds,
-        cpu_seconds: cpu as f64 / 1e9,
-        mean_us: total_ns as f64 / 1e3 / times.len().max(1) as f64,
-        p50_us: microseconds(&times, 0.5),
-        p90_us: microseconds(&times, 0.9),
-        p99_us: microseconds(&times, 0.99),
-        max_us: times.max() as f64 / 1e3,
-        ..LoadReport::default()
-    };
+    let errors = [("lost", tally.lost), ("corrupt", tally.corrupt)];
+    let report = tally.times.report(&arguments.measured, arguments.bytes, &errors);
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
 }
@@ -176,8 +151,7 @@ impl Tally {
         match (word(0), word(8)) {
             (Some(number), Some(sent)) if number < next && sent <= now => {
                 if sent >= self.from {
-                    self.times.saturating_record(now - sent);
-                    self.total_ns += now - sent;
+                    self.times.record(now - sent);
                 }
             }
             _ => self.corrupt += 1,

@@ -175,7 +175,7 @@ fn a_forwarding_host_says_when_a_packet_cannot_go_on() {
 fn a_forwarding_host_says_so_in_ip6() {
     let _turn = turn();
     let router = Router::with_ip6();
-    let said = router.client("python3", &[&script("hops6.py"), FAR6, MIDDLE6, FAR_MTU6]);
+    let said = router.client("python3", &[&script("hops.py"), FAR6, MIDDLE6, FAR_MTU6]);
     assert!(said.contains("done"), "{said}");
 }
 

@@ -3,12 +3,33 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::fixture::{Arm, Fixture, SOON, assert_same, finish, wait_for_line, wait_until, write_file};
+use serde_json::Value;
+
+use crate::fixture::{
+    Arm, Fixture, SOON, assert_same, finish, scoutline, wait_for_line, wait_until, write_file,
+};
+use crate::machine;
 use crate::nginx::{self, Side};
 
 /// How long a large transfer may take.
 const LONG: Duration = Duration::from_secs(120);
 const MIB: usize = 256;
+/// Whoever asks nginx is important; who sends datagrams to the other port is not.
+const CLASSES: &str = "
+driver = \"xdp\"
+
+[device.xdp]
+police_floods = false
+
+[[class]]
+name = \"preferred\"
+priority = 2
+local_port = [80]
+
+[[class]]
+name = \"ordinary\"
+local_port = [7000]
+";
 
 fn over_xdp() -> Fixture {
     let mut fixture = Fixture::without_daemon(Arm::Paths);
@@ -77,4 +98,86 @@ fn a_killed_daemon_leaves_nothing_behind() {
     fs::write(files.join("small"), "hello").unwrap();
     let url = format!("http://{}/small", fixture.address());
     assert_eq!(fixture.run_peer("curl", &["-sS", "--fail", &url], SOON).trim(), "hello");
+}
+
+/// What is told of a class.
+fn class(fixture: &Fixture, name: &str) -> Value {
+    let stat = fixture.ask("stat");
+    let classes = stat["classes"].as_array().unwrap_or_else(|| panic!("no classes in {stat}"));
+    classes
+        .iter()
+        .find(|class| class["name"] == name)
+        .unwrap_or_else(|| panic!("no {name} in {stat}"))
+        .clone()
+}
+
+fn count(row: &Value, name: &str) -> u64 {
+    row[name].as_u64().unwrap_or_else(|| panic!("no {name} in {row}"))
+}
+
+/// While a program takes one datagram a second of the flood that comes, its path is full: it is dropped in the hook
+/// and counted for it. What is important has a ring of its own, and is served.
+#[test]
+fn what_has_no_room_is_dropped_in_the_hook_and_what_is_important_is_served() {
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    fixture.start_daemon_with(CLASSES);
+    let files = fixture.file("files");
+    let _nginx = nginx::start(&fixture, Side::UnderTest, &files);
+    fs::write(files.join("small"), "hello").unwrap();
+    let tool = scoutline().display().to_string();
+    let mut sink = fixture.start(&tool, &["load", "sink", "--port=7000", "--every=1000000"]);
+    wait_for_line(&mut sink, "ready");
+    let mac = machine::link(fixture.testbed().server(0), "eth0", "address");
+    let mac = format!("--mac={}", mac.as_str().unwrap());
+    let source = format!("--source={}", fixture.peer_address());
+    let target = format!("--target={}:7000", fixture.address());
+    let arguments = ["load", "flood", "--device=eth0", &mac, &source, &target];
+    let mut flood = fixture.start_peer(&tool, &arguments);
+    wait_for_line(&mut flood, "sending");
+    wait_until("the path is full", SOON, || {
+        count(&fixture.ask("stat")["devices"]["eth0"], "rx-held-back") > 10_000
+    });
+    let url = format!("http://{}/small?[1-200]", fixture.address());
+    let said = fixture.run_peer("curl", &["-sS", "--fail", &url], SOON);
+    assert_eq!(said.matches("hello").count(), 200, "{said}");
+    flood.check().unwrap();
+    drop(flood);
+    let full = |path: &&Value| path["drops"]["held-back"].as_u64().is_some_and(|dropped| dropped > 0);
+    let paths = fixture.paths_now();
+    let held = paths.iter().find(full).unwrap_or_else(|| panic!("none of these was held back: {paths:?}"));
+    assert!(held["local"].as_str().is_some_and(|local| local.ends_with(":7000")), "{held}");
+    assert!(count(&held["drops"], "held-back") > 2 * count(&held["drops"], "receive-buffer-full"), "{held}");
+    let (preferred, ordinary) = (class(&fixture, "preferred"), class(&fixture, "ordinary"));
+    assert!(count(&ordinary["drops"], "held-back") > 0, "{ordinary}");
+    assert!(preferred["drops"]["held-back"].is_null(), "{preferred}");
+    let device = fixture.ask("stat")["devices"]["eth0"].clone();
+    assert!(count(&preferred, "packets_in") >= 200, "{preferred}");
+    // The SYNs of two connections count for the path that listens and for those that it makes.
+    assert!(count(&device, "rx-important") + 2 >= count(&preferred, "packets_in"), "{device} {preferred}");
+    assert_eq!(count(&device, "rx-policed"), 0, "{device}");
+}
+
+/// The driver is chosen, and said why: by `driver = "auto"`, with an engine that has a core and one that has none, and by
+/// `--device auto`, which finds the interface too.
+#[test]
+fn auto_takes_the_driver_that_suits_and_says_why() {
+    const WHY: &str = "eth0: driver \"packet\", because its driver (veth) has no zero-copy";
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    let log = fixture.file("scoutline0.log");
+    for engine in ["", "\n[engine]\ncpu = 0\n"] {
+        fs::remove_file(&log).ok();
+        fixture.start_daemon_with(&format!("driver = \"auto\"\n{engine}"));
+        let said = fs::read_to_string(&log).unwrap();
+        assert!(said.contains(WHY), "{said}");
+        assert!(!link(&fixture).contains("xdp"), "{}", link(&fixture));
+    }
+    fixture.daemon().process().kill();
+    let host = fixture.testbed().server(0).name().to_owned();
+    let (tool, control) =
+        (scoutline().display().to_string(), fixture.file("automatic").display().to_string());
+    let address = format!("{}/24", fixture.address());
+    let own = ["up", "--device", "auto", "--address", &address, "--control", &control];
+    let mut daemon = fixture.start_peer("ip", &[&["netns", "exec", &host, &tool][..], &own].concat());
+    wait_for_line(&mut daemon, "ready: eth0");
+    assert!(daemon.log_tail().contains(WHY), "{}", daemon.log_tail());
 }

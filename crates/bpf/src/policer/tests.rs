@@ -1,7 +1,8 @@
 //! The kernel itself runs the program on packets that are made here (`BPF_PROG_TEST_RUN`).
 
-use super::{Exempt, Limits, Maps, XDP_DROP, XDP_PASS, count, program};
-use crate::xdp;
+use super::program;
+use crate::flow::{Buckets, Exempt, Limits, POLICED, Seen, WINDOW_SHIFT};
+use crate::xdp::{self, XDP_DROP, XDP_PASS};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
@@ -21,7 +22,7 @@ struct TestRun {
 
 struct Bench {
     program: OwnedFd,
-    maps: Maps,
+    buckets: Buckets,
     started: Instant,
 }
 
@@ -35,16 +36,17 @@ impl Bench {
             libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
             assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
         }
-        let maps = match Maps::new() {
+        let buckets = match Buckets::new() {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 eprintln!("not run: no permission to load eBPF programs");
                 return None;
             }
             made => made.unwrap(),
         };
-        let program =
-            xdp::load("scoutline_guard", &program(&maps, exempt, limits)).expect("the verifier takes it");
-        Some(Bench { program, maps, started: Instant::now() })
+        let seen = Seen::new().unwrap();
+        let program = xdp::load("scoutline_guard", &program(&buckets, &seen, exempt, limits))
+            .expect("the verifier takes it");
+        Some(Bench { program, buckets, started: Instant::now() })
     }
 
     fn verdict(&self, packet: &[u8]) -> i32 {
@@ -72,7 +74,7 @@ impl Bench {
 
     /// Windows that have begun since the start, and perhaps one more.
     fn windows(&self) -> u64 {
-        (self.started.elapsed().as_nanos() >> super::WINDOW_SHIFT) as u64 + 2
+        (self.started.elapsed().as_nanos() >> WINDOW_SHIFT) as u64 + 2
     }
 }
 
@@ -111,7 +113,7 @@ fn a_flow_has_its_limit_and_others_go_on() {
     let flood = 3000;
     let passed = bench.passed((0..flood).map(|_| udp([10, 0, 0, 2], 7, 9)));
     assert!((20..=20 * bench.windows()).contains(&passed), "{passed} of {} windows", bench.windows());
-    assert_eq!(count(&bench.maps.buckets).unwrap(), flood - passed, "what was dropped is counted");
+    assert_eq!(bench.buckets.dropped(POLICED).unwrap(), flood - passed, "what was dropped is counted");
     // Another flow is held back by the limit of all alone, of which the first could take a fifth.
     assert_eq!(bench.verdict(&udp([10, 0, 0, 3], 7, 9)), XDP_PASS);
 }

@@ -121,7 +121,8 @@ fn check_vlan(device: &Device, devices: &[Device]) -> Checked {
         within("vlan_priority", priority, 0..=7)?;
     }
     let on = devices.iter().find(|other| other.name.get_ref() == parent.get_ref());
-    let Some(on) = on.filter(|on| on.vlan.is_none() && matches!(on.driver, Driver::Packet | Driver::Tap))
+    let Some(on) =
+        on.filter(|on| on.vlan.is_none() && matches!(on.driver, Driver::Packet | Driver::Tap | Driver::Auto))
     else {
         let message = format!(
             "parent = \"{}\" must be the name of another [[device]] with driver \"packet\" or \"tap\" and without vlan",
@@ -194,7 +195,7 @@ fn check_device(device: &Device, is_parent: bool) -> Checked {
     if let Some(rate) = &device.rate {
         within("rate", rate, RATES)?;
     }
-    if matches!(device.driver, Driver::Packet | Driver::Xdp) && device.mtu.is_some() {
+    if matches!(device.driver, Driver::Packet | Driver::Xdp | Driver::Auto) && device.mtu.is_some() {
         let message =
             format!("an ordinary interface has its own mtu; set it with `ip link set {name} mtu N` instead");
         return fault(&device.name, message);
@@ -205,7 +206,11 @@ fn check_device(device: &Device, is_parent: bool) -> Checked {
         (device.tap.is_some(), Driver::Tap, "tap"),
         (device.pcap.is_some(), Driver::Pcap, "pcap"),
     ];
-    if let Some((_, _, table)) = tables.iter().find(|(there, driver, _)| *there && *driver != device.driver) {
+    let fits = |driver: Driver| match device.driver {
+        Driver::Auto => matches!(driver, Driver::Packet | Driver::Xdp),
+        own => driver == own,
+    };
+    if let Some((_, _, table)) = tables.iter().find(|(there, driver, _)| *there && !fits(*driver)) {
         let message = format!(
             "`{name}` has [device.{table}] but another driver; remove it or set driver = \"{table}\""
         );

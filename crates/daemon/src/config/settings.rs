@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
-use scoutline_device::{DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, packet, pcap, tap, vlan, xdp};
+use scoutline_device::{
+    DeviceConfig, Driver as OpenDriver, MAX_LONG_FRAME, Station, packet, pcap, tap, vlan, xdp,
+};
 use scoutline_engine::{
     Asks, ClassSettings, DeviceSettings, EngineSettings, ExtensionSettings, Forward, Host6Config,
     PermissionSettings,
@@ -121,7 +123,8 @@ impl Config {
         }
         let mtu = device.mtu.as_ref().map(|mtu| *mtu.get_ref());
         match device.driver {
-            Driver::Packet => OpenDriver::Packet(self.packet(device)),
+            // What "auto" means is settled before anything is opened.
+            Driver::Packet | Driver::Auto => OpenDriver::Packet(self.packet(device)),
             Driver::Xdp => OpenDriver::Xdp(self.xdp(device)),
             Driver::Tap => {
                 let mut options = tap::Config::new(name);
@@ -144,10 +147,7 @@ impl Config {
     }
 
     fn packet(&self, device: &Device) -> packet::Config {
-        let mut options = packet::Config::new(device.name.get_ref().clone());
-        options.address = device.networks().first().map(|network| network.address);
-        options.groups = self.wants_groups(device);
-        options.addresses6 = device.address6.iter().map(|network| network.get_ref().address).collect();
+        let mut options = packet::Config::of(self.station(device));
         options.dedicated = device.mode == DeviceMode::Dedicated;
         if let Some(knobs) = &device.packet {
             options.offload = knobs.offload.unwrap_or(options.offload);
@@ -162,16 +162,26 @@ impl Config {
     }
 
     fn xdp(&self, device: &Device) -> xdp::Config {
-        let mut options = xdp::Config::new(device.name.get_ref().clone());
-        options.address = device.networks().first().map(|network| network.address);
-        options.addresses6 = device.address6.iter().map(|network| network.get_ref().address).collect();
-        options.groups = self.wants_groups(device);
+        let mut options = xdp::Config::of(self.station(device));
         if let Some(knobs) = &device.xdp {
             options.zero_copy = knobs.zero_copy.unwrap_or(options.zero_copy);
+            options.police = knobs.police_floods.unwrap_or(options.police);
             options.ring_frames =
                 knobs.ring_frames.as_ref().map_or(options.ring_frames, |frames| *frames.get_ref());
         }
+        // Rings by class serve an engine without a core of its own too; classes may come later.
+        options.bell = true;
         options
+    }
+
+    /// An ordinary interface, and who we are on it.
+    fn station(&self, device: &Device) -> Station {
+        Station {
+            interface: device.name.get_ref().clone(),
+            address: device.networks().first().map(|network| network.address),
+            addresses6: device.address6.iter().map(|network| network.get_ref().address).collect(),
+            groups: self.wants_groups(device),
+        }
     }
 
     /// Whether a device, or a network on it, speaks IPv6, which lives on frames to groups.

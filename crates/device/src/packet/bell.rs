@@ -11,6 +11,8 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use scoutline_bpf::Exempt;
+
 use crate::error::OpenError;
 use crate::ethernet::{bind, raw_socket};
 use crate::sys::{self, Interface};
@@ -24,6 +26,14 @@ pub struct Important {
     pub prefix_len: u8,
     /// Our port.
     pub local_port: Option<RangeInclusive<u16>>,
+}
+
+impl Important {
+    /// As our programs at XDP have it.
+    pub(crate) fn exempt(&self) -> Exempt {
+        let Important { source, prefix_len, local_port } = self.clone();
+        Exempt { source, prefix_len, local_port }
+    }
 }
 
 /// More rules than this make every packet ring: a filter has 4,096 instructions at most, and each costs time.

@@ -1,28 +1,20 @@
 //! Opening a `packet` partner: checks first, each with its remedy, then sockets, ring and the drop for Linux.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-
 use scoutline_base::DeviceId;
 use scoutline_bpf::IngressDrop;
 
 use crate::error::OpenError;
-use crate::ethernet;
+use crate::ethernet::{self, Station};
 use crate::link::SegmentLimit;
 use crate::packet::{PacketPartner, bell, police, receive, send};
-use crate::partner::{DeviceCounters, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
+use crate::partner::{DeviceCounters, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::Interface;
 
 /// How to open an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Its name, in the caller's network namespace.
-    pub interface: String,
-    /// Our own address on it, to warn when Linux has it too.
-    pub address: Option<Ipv4Addr>,
-    /// The same for IPv6.
-    pub addresses6: Vec<Ipv6Addr>,
-    /// Frames to groups of stations come too, whichever the interface's hardware would keep: IPv6 lives on them.
-    pub groups: bool,
+    /// The interface, and who we are on it.
+    pub station: Station,
     /// Linux's own protocols do not see what arrives.
     pub dedicated: bool,
     /// The kernel cuts super-segments and completes checksums. Off: software does.
@@ -44,11 +36,13 @@ pub struct Config {
 impl Config {
     /// The defaults for an interface.
     pub fn new(interface: impl Into<String>) -> Config {
+        Config::of(Station::new(interface))
+    }
+
+    /// The defaults for a station.
+    pub fn of(station: Station) -> Config {
         Config {
-            interface: interface.into(),
-            address: None,
-            addresses6: Vec::new(),
-            groups: false,
+            station,
             dedicated: true,
             offload: true,
             ring_frames: 512,
@@ -64,36 +58,31 @@ impl Config {
 /// # Errors
 /// See [`OpenError`]; each names the remedy.
 pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>), OpenError> {
-    let name = &config.interface;
-    let (interface, link_address) = ethernet::find(name)?;
-    let mut notices = ethernet::clashes(&interface, config.address, &config.addresses6);
-    let trusted = ethernet::is_trusted(&interface);
-    let facts = DeviceFacts {
-        kind: "packet",
-        link_address,
-        mtu: interface.mtu()?,
-        offload: Offload {
+    let name = &config.station.interface;
+    let mut found = ethernet::look_at(&config.station)?;
+    let interface = &found.interface;
+    let facts = found.facts(
+        "packet",
+        Offload {
             checksum: config.offload,
             segmentation: config.offload,
-            max_segment_len: if config.offload { max_segment_len(&interface) } else { MAX_SUPER_FRAME },
+            max_segment_len: if config.offload { max_segment_len(interface) } else { MAX_SUPER_FRAME },
         },
-        trusted_checksums: trusted,
-        index: interface.index,
-    };
+    );
 
-    let sender = send::Sender::open(&interface, config)?;
+    let sender = send::Sender::open(interface, config)?;
     // Before the ring: see there.
-    let bell = if config.bell { Some(bell::open(&interface)?) } else { None };
+    let bell = if config.bell { Some(bell::open(interface)?) } else { None };
     // First deaf, then with its ring, then bound: no packet meets a socket that is not ready.
-    let receiver = receive::Receiver::open(&interface, config, trusted)?;
-    if config.groups {
-        ethernet::receive_groups(receiver.socket(), &interface)?;
+    let receiver = receive::Receiver::open(interface, config, found.trusted)?;
+    if config.station.groups {
+        ethernet::receive_groups(receiver.socket(), interface)?;
     }
     let ingress_drop = if config.dedicated {
         match IngressDrop::attach(interface.index) {
             Ok(drop) => Some(drop),
             Err(error) => {
-                notices.push(Notice(format!(
+                found.notices.push(Notice(format!(
                     "{name}: Linux cannot be kept from seeing our packets: {error}; as long as it has no address \
                      on {name} it stays silent, else it answers too (resets, port unreachable)"
                 )));
@@ -111,10 +100,10 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
         sender,
         counters: DeviceCounters::default(),
         bell,
-        police: config.police.then(|| police::Police::new(interface.index)),
+        police: config.police.then(|| police::Police::new(found.interface.index)),
         _ingress_drop: ingress_drop,
     };
-    Ok((partner, notices))
+    Ok((partner, found.notices))
 }
 
 /// The longest frame that the interface cuts for us: its `gso_ipv4_max_size` must not be reached.

@@ -14,7 +14,7 @@ use crate::partner::Notice;
 /// While a flood lasts: a flow is a client's, or the flood's; together they cost a receiving core some 7 % of its time
 /// (0.7 µs a packet). A SYN costs an answer besides, which may take four times that, and as good as all of those that
 /// did not come before are forged: with a tenth of them passing, a server was half busy with answering nobody.
-const LIMITS: Limits = Limits { flow: 10_000, total: 100_000, syns: 10_000, only_syns: false };
+pub(crate) const LIMITS: Limits = Limits { flow: 10_000, total: 100_000, syns: 10_000, only_syns: false };
 
 /// Looks for news after a failure before it is tried again; twice as many after each further one.
 const PAUSE_LOOKS: u32 = 8;
@@ -148,18 +148,8 @@ impl Police {
                 };
                 self.policer = Some(policer);
                 self.failures = 0;
-                let Limits { flow, total, syns, .. } = LIMITS;
                 let only_syns = matches!(&self.wanted, Wanted::On(what) if what.only_syns);
-                Some(if only_syns {
-                    format!(
-                        "{name}: a flood of SYNs is held back {place}: {syns}/s pass, and those that come again"
-                    )
-                } else {
-                    format!(
-                        "{name}: a flood of packets that nobody wants is held back {place}: beside important classes, \
-                         {flow} packets/s of a flow and {total} in all pass"
-                    )
-                })
+                Some(begun(name, place, only_syns))
             }
             Some(Err(error)) => self.on_failure(name, &error.to_string()),
         }
@@ -199,6 +189,20 @@ fn in_the_background(work: impl FnOnce() + Send + 'static) {
         work();
     };
     let _ = thread::Builder::new().name("scoutline-police".into()).spawn(run);
+}
+
+/// What people are told when a flood is held back from now on.
+pub(crate) fn begun(name: &str, place: &str, only_syns: bool) -> String {
+    let Limits { flow, total, syns, .. } = LIMITS;
+    if only_syns {
+        return format!(
+            "{name}: a flood of SYNs is held back {place}: {syns}/s pass, and those that come again"
+        );
+    }
+    format!(
+        "{name}: a flood of packets that nobody wants is held back {place}: beside important classes, {flow} packets/s of \
+         a flow and {total} in all pass"
+    )
 }
 
 #[cfg(test)]

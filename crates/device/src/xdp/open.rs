@@ -2,19 +2,18 @@
 //! that fills them.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_bpf::{Mode, Steer};
 
 use crate::error::OpenError;
-use crate::ethernet;
-use crate::partner::{DeviceCounters, DeviceFacts, MAX_SUPER_FRAME, Notice, Offload};
+use crate::ethernet::{self, Station};
+use crate::partner::{DeviceCounters, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::{self, Interface};
 use crate::xdp::XdpPartner;
-use crate::xdp::receive::{Queue, Receiver};
+use crate::xdp::receive::{Inlet, Queue, Receiver};
 use crate::xdp::ring::{Consumer, Producer};
 use crate::xdp::send::{METADATA_LEN, Sender};
 use crate::xdp::socket::{self, Shares};
@@ -23,32 +22,28 @@ use crate::xdp::umem::Umem;
 /// How to open an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Its name, in the caller's network namespace.
-    pub interface: String,
-    /// Our own address on it, to warn when Linux has it too.
-    pub address: Option<Ipv4Addr>,
-    /// The same for IPv6.
-    pub addresses6: Vec<Ipv6Addr>,
-    /// Frames to groups of stations come too, whichever the interface's hardware would keep: IPv6 lives on them.
-    pub groups: bool,
+    /// The interface, and who we are on it.
+    pub station: Station,
     /// Packets that the receive ring of a queue holds; rounded up to a power of two. There are twice as many chunks of
     /// 2 KiB (4 KiB with a large MTU).
     pub ring_frames: u32,
     /// The driver puts packets into our memory itself, where it can.
     pub zero_copy: bool,
+    /// Floods are held back at the interface while they last (see [`Partner::police`](crate::Partner::police)).
+    pub police: bool,
+    /// What is important has receive rings of its own, and can ring.
+    pub bell: bool,
 }
 
 impl Config {
     /// The defaults for an interface.
     pub fn new(interface: impl Into<String>) -> Config {
-        Config {
-            interface: interface.into(),
-            address: None,
-            addresses6: Vec::new(),
-            groups: false,
-            ring_frames: 2048,
-            zero_copy: true,
-        }
+        Config::of(Station::new(interface))
+    }
+
+    /// The defaults for a station.
+    pub fn of(station: Station) -> Config {
+        Config { station, ring_frames: 2048, zero_copy: true, police: true, bell: false }
     }
 }
 
@@ -76,49 +71,46 @@ struct Binding {
 /// # Errors
 /// See [`OpenError`]; each names the remedy.
 pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), OpenError> {
-    let name = &config.interface;
-    let (interface, link_address) = ethernet::find(name)?;
-    let mut notices = ethernet::clashes(&interface, config.address, &config.addresses6);
-    let trusted = ethernet::is_trusted(&interface);
-    let mtu = interface.mtu()?;
+    let name = &config.station.interface;
+    let mut found = ethernet::look_at(&config.station)?;
+    let (interface, mtu) = (&found.interface, found.mtu);
     let ring = config.ring_frames.clamp(64, 1 << 16).next_power_of_two();
     let queues = interface.receive_queues();
     let chunk = if mtu + LINK_LEN + HEADROOM <= SHORT_CHUNK { SHORT_CHUNK } else { LONG_CHUNK };
-    let umem = Rc::new(Umem::new(name, chunk, 2 * ring * queues, SEND_FRAMES)?);
-    let opened = open_sockets(&interface, &umem, queues, ring, config.zero_copy)?;
+    // Half of the chunks may be lent.
+    let umem = Rc::new(Umem::new(name, chunk, 2 * fill_len(ring, config) * queues, SEND_FRAMES)?);
+    let opened = open_sockets(interface, &umem, queues, ring, config)?;
     if !opened.binding.long && mtu + LINK_LEN + HEADROOM > chunk {
         return Err(OpenError::LongFrames { name: name.clone(), mtu, most: chunk - HEADROOM - LINK_LEN });
     }
     let hook = |source| OpenError::Hook { name: name.clone(), source };
     let steer = Steer::attach(interface.index, queues).map_err(hook)?;
     let metadata = opened.metadata && !opened.binding.zero_copy;
-    notices.extend(shortfalls(name, opened.binding, steer.mode(), config.zero_copy));
+    let facts = found
+        .facts("xdp", Offload { checksum: metadata, segmentation: false, max_segment_len: MAX_SUPER_FRAME });
+    let notices = shortfalls(name, opened.binding, steer.mode(), config.zero_copy);
     let sender = Sender::new(Rc::clone(&umem), opened.transmit, opened.completion, metadata, mtu);
     // Filled before the first packet may come.
-    let receiver = Receiver::new(umem, opened.queues, trusted, mtu);
-    for (queue, socket) in receiver.sockets().enumerate() {
+    let receiver = Receiver::new(umem, opened.queues, found.trusted, mtu);
+    let ordinary = receiver.sockets().enumerate().map(|(queue, socket)| (queue, false, socket));
+    let important = receiver.important_sockets().enumerate().map(|(queue, socket)| (queue, true, socket));
+    for (queue, important, socket) in ordinary.chain(important) {
         steer
-            .connect(queue as u32, socket)
+            .connect(queue as u32, important, socket)
             .map_err(|error| OpenError::system(name, "give its packets to an AF_XDP socket", error))?;
     }
-    let groups = if config.groups {
+    let groups = if config.station.groups {
         let socket = ethernet::raw_socket(name)?;
-        ethernet::receive_groups(&socket, &interface)?;
+        ethernet::receive_groups(&socket, interface)?;
         Some(socket)
     } else {
         None
     };
-    let facts = DeviceFacts {
-        kind: "xdp",
-        link_address,
-        mtu,
-        offload: Offload { checksum: metadata, segmentation: false, max_segment_len: MAX_SUPER_FRAME },
-        trusted_checksums: trusted,
-        index: interface.index,
-    };
-    let all_queues = if queues > 1 { Some(watch_all(name, &receiver)?) } else { None };
+    let all_queues = if queues > 1 { Some(watch_all(name, receiver.sockets())?) } else { None };
+    let bell = if config.bell { Some(watch_all(name, receiver.important_sockets())?) } else { None };
+    found.notices.extend(notices);
     let partner = XdpPartner {
-        interface,
+        interface: found.interface,
         device: id,
         facts,
         receiver,
@@ -126,10 +118,21 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), 
         counters: DeviceCounters::default(),
         asked: Time::ZERO,
         all_queues,
+        bell,
+        police: config.police,
+        rules: Vec::new(),
+        policed: None,
+        holds: false,
+        news: None,
         _groups: groups,
-        _steer: steer,
+        steer,
     };
-    Ok((partner, notices))
+    Ok((partner, found.notices))
+}
+
+/// Entries of a fill ring: as many as the receive rings over it have, so that a full one does not starve the other.
+fn fill_len(ring: u32, config: &Config) -> u32 {
+    if config.bell { 2 * ring } else { ring }
 }
 
 /// What could be better, and what it costs.
@@ -163,7 +166,7 @@ fn open_sockets(
     umem: &Umem,
     queues: u32,
     ring: u32,
-    zero_copy: bool,
+    config: &Config,
 ) -> Result<Opened, OpenError> {
     let name = &interface.name;
     let system = |action| move |error| OpenError::system(name, action, error);
@@ -180,7 +183,7 @@ fn open_sockets(
         Err(error) => return Err(system("register memory for its packets (`ulimit -l`)")(error)),
     };
     let make = system("make an AF_XDP ring");
-    let fill = socket::fill_ring(&first, ring).map_err(make)?;
+    let fill = socket::fill_ring(&first, fill_len(ring, config)).map_err(make)?;
     let completion = socket::completion_ring(&first, SEND_FRAMES).map_err(make)?;
     let receive = socket::receive_ring(&first, ring).map_err(make)?;
     let transmit = socket::transmit_ring(&first, SEND_FRAMES).map_err(make)?;
@@ -188,19 +191,27 @@ fn open_sockets(
     if sys::set_option(&first, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_LEN).is_err() {
         let _ = sys::set_option(&first, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER_LEN);
     }
-    let binding = bind_first(&first, interface.index, zero_copy)
+    let binding = bind_first(&first, interface.index, config.zero_copy)
         .map_err(system("bind a raw AF_XDP socket to its first queue"))?;
-    let mut all = vec![Queue { socket: first, fill, ring: receive }];
+    let inlet = Inlet { socket: first, ring: receive };
+    let mut all = vec![Queue { fill, inlet, important: None }];
     for queue in 1..queues {
         let socket = socket::open(name)?;
-        let fill = socket::fill_ring(&socket, ring).map_err(make)?;
+        let fill = socket::fill_ring(&socket, fill_len(ring, config)).map_err(make)?;
         // It sends nothing, but the kernel wants the ring.
         let unused = socket::completion_ring(&socket, 1).map_err(make)?;
         drop(unused);
         let receive = socket::receive_ring(&socket, ring).map_err(make)?;
-        socket::bind(&socket, interface.index, queue, Shares::Memory(&all[0].socket))
+        socket::bind(&socket, interface.index, queue, Shares::Memory(&all[0].inlet.socket))
             .map_err(system("bind a raw AF_XDP socket to one of its queues"))?;
-        all.push(Queue { socket, fill, ring: receive });
+        all.push(Queue { fill, inlet: Inlet { socket, ring: receive }, important: None });
+    }
+    for (number, queue) in (0..).zip(all.iter_mut()).filter(|_| config.bell) {
+        let socket = socket::open(name)?;
+        let receive = socket::receive_ring(&socket, ring).map_err(make)?;
+        socket::bind(&socket, interface.index, number, Shares::Memory(&queue.inlet.socket))
+            .map_err(system("bind a second AF_XDP socket to one of its queues"))?;
+        queue.important = Some(Inlet { socket, ring: receive });
     }
     Ok(Opened { queues: all, transmit, completion, metadata, binding })
 }
@@ -225,8 +236,8 @@ fn bind_first(socket: &OwnedFd, ifindex: u32, zero_copy: bool) -> io::Result<Bin
     Err(last.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
 }
 
-/// One descriptor for all queues.
-fn watch_all(name: &str, receiver: &Receiver) -> Result<OwnedFd, OpenError> {
+/// One descriptor for several sockets.
+fn watch_all<'a>(name: &str, sockets: impl Iterator<Item = BorrowedFd<'a>>) -> Result<OwnedFd, OpenError> {
     let system = |error| OpenError::system(name, "watch its queues", error);
     // SAFETY: no pointers; the result is checked.
     let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -235,8 +246,8 @@ fn watch_all(name: &str, receiver: &Receiver) -> Result<OwnedFd, OpenError> {
     }
     // SAFETY: just made, owned by nobody else.
     let all = unsafe { OwnedFd::from_raw_fd(fd) };
-    for socket in receiver.sockets() {
-        let fd = socket.as_fd().as_raw_fd();
+    for socket in sockets {
+        let fd = socket.as_raw_fd();
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         // SAFETY: the structure outlives the call.
         if unsafe { libc::epoll_ctl(all.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) } < 0 {

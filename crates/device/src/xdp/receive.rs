@@ -1,4 +1,7 @@
 //! Receiving: whole packets are lent in the chunk that the kernel has put them into, long ones put together.
+//!
+//! Where the engine wants a bell, each queue has two receive rings over one fill ring: what is important goes to one of
+//! its own (scoutline-bpf, `steer.rs`), is taken first, is not lost when the other is full, and its socket is the bell.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -25,11 +28,18 @@ const MAX_PARTS: u32 = 18;
 /// Ethernet header and a tag.
 const LINK_LEN: u32 = 18;
 
+/// A socket that packets come to.
+pub(super) struct Inlet {
+    pub(super) socket: OwnedFd,
+    pub(super) ring: Consumer<libc::xdp_desc>,
+}
+
 /// One receive queue of the interface.
 pub(super) struct Queue {
-    pub(super) socket: OwnedFd,
     pub(super) fill: Producer<u64>,
-    pub(super) ring: Consumer<libc::xdp_desc>,
+    pub(super) inlet: Inlet,
+    /// For what is important.
+    pub(super) important: Option<Inlet>,
 }
 
 /// The receiving half.
@@ -55,17 +65,25 @@ impl Receiver {
 
     /// The sockets of the queues, in order.
     pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.queues.iter().map(|queue| queue.socket.as_fd())
+        self.queues.iter().map(|queue| queue.inlet.socket.as_fd())
+    }
+
+    /// Those for what is important.
+    pub(super) fn important_sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.iter().filter_map(|queue| Some(queue.important.as_ref()?.socket.as_fd()))
     }
 
     /// That of the first queue, by which we send too.
     pub(super) fn first_socket(&self) -> &OwnedFd {
-        &self.queues[0].socket
+        &self.queues[0].inlet.socket
     }
 
     #[inline]
     pub(super) fn has_input(&self) -> bool {
-        self.queues.iter().any(|queue| queue.ring.is_ready())
+        let is_ready = |inlet: &Inlet| inlet.ring.is_ready();
+        self.queues
+            .iter()
+            .any(|queue| is_ready(&queue.inlet) || queue.important.as_ref().is_some_and(is_ready))
     }
 
     /// True when so many chunks are lent that packets are copied, or few buffers are left to copy to.
@@ -83,39 +101,57 @@ impl Receiver {
         counters: &mut DeviceCounters,
     ) -> usize {
         let before = burst.len();
+        for queue in 0..self.queues.len() {
+            if self.queues[queue].important.is_some() {
+                self.pull_from((queue, true), burst, before + limit, (now, device), counters);
+            }
+        }
+        counters.rx_important += (burst.len() - before) as u64;
         // Each queue comes first in turn, or a full one would keep the others waiting.
         self.first = (self.first + 1) % self.queues.len();
         for turn in 0..self.queues.len() {
             let queue = (self.first + turn) % self.queues.len();
-            while burst.len() - before < limit {
-                let Some(taken) = self.next(queue) else { break };
-                let Ok(Taken { block, len, copied }) = taken else {
-                    counters.rx_malformed += 1;
-                    continue;
-                };
-                let Some((checksum, segmentation)) = self.facts_of(&block[..len as usize]) else {
-                    counters.rx_malformed += 1;
-                    continue;
-                };
-                counters.rx_relief_copies += u64::from(copied);
-                let facts = Facts { device, arrival: now, checksum, segmentation, ..Facts::default() };
-                counters.rx_packets += 1;
-                counters.rx_bytes += u64::from(len);
-                burst.push(Message::received(block, 0..len, facts));
-            }
-            self.queues[queue].ring.release();
+            self.pull_from((queue, false), burst, before + limit, (now, device), counters);
         }
         self.refill();
         burst.len() - before
     }
 
-    /// The next packet of a queue; `None`: there is none, or no buffer for it.
+    /// Takes packets off one ring of a queue, the important or the other one, until the burst is so long.
+    fn pull_from(
+        &mut self,
+        from: (usize, bool),
+        burst: &mut Burst,
+        until: usize,
+        (now, device): (Time, DeviceId),
+        counters: &mut DeviceCounters,
+    ) {
+        while burst.len() < until {
+            let Some(taken) = self.next(from) else { break };
+            let Ok(Taken { block, len, copied }) = taken else {
+                counters.rx_malformed += 1;
+                continue;
+            };
+            let Some((checksum, segmentation)) = self.facts_of(&block[..len as usize]) else {
+                counters.rx_malformed += 1;
+                continue;
+            };
+            counters.rx_relief_copies += u64::from(copied);
+            let facts = Facts { device, arrival: now, checksum, segmentation, ..Facts::default() };
+            counters.rx_packets += 1;
+            counters.rx_bytes += u64::from(len);
+            burst.push(Message::received(block, 0..len, facts));
+        }
+        ring(&mut self.queues, from).release();
+    }
+
+    /// The next packet of a ring; `None`: there is none, or no buffer for it.
     #[inline]
-    fn next(&mut self, queue: usize) -> Option<Result<Taken, Unusable>> {
-        let ring = &mut self.queues[queue].ring;
+    fn next(&mut self, from: (usize, bool)) -> Option<Result<Taken, Unusable>> {
+        let ring = ring(&mut self.queues, from);
         let first = ring.peek(0)?;
         if first.options & libc::XDP_PKT_CONTD != 0 {
-            return self.put_together(queue);
+            return self.put_together(from);
         }
         let Some(bytes) = self.umem.received(&first) else {
             ring.take(1);
@@ -139,8 +175,8 @@ impl Receiver {
 
     /// The next packet, which is in several chunks.
     #[cold]
-    fn put_together(&mut self, queue: usize) -> Option<Result<Taken, Unusable>> {
-        let ring = &mut self.queues[queue].ring;
+    fn put_together(&mut self, from: (usize, bool)) -> Option<Result<Taken, Unusable>> {
+        let ring = ring(&mut self.queues, from);
         let mut count = 0;
         while ring.peek(count)?.options & libc::XDP_PKT_CONTD != 0 {
             count += 1;
@@ -200,18 +236,28 @@ impl Receiver {
                 queue.fill.publish();
             }
             if queue.fill.needs_wakeup() {
-                socket::kick_fill(&queue.socket);
+                socket::kick_fill(&queue.inlet.socket);
             }
         }
     }
 
     /// Packets that the kernel dropped because there was no chunk or the ring was full.
     pub(super) fn drops(&self) -> u64 {
-        let drops = |queue: &Queue| {
-            let statistics = socket::statistics(&queue.socket);
+        let drops = |inlet: &Inlet| {
+            let statistics = socket::statistics(&inlet.socket);
             statistics.map_or(0, |statistics| statistics.rx_dropped + statistics.rx_ring_full)
         };
-        self.queues.iter().map(drops).sum()
+        self.queues.iter().map(|queue| drops(&queue.inlet) + queue.important.as_ref().map_or(0, drops)).sum()
+    }
+}
+
+/// One ring of a queue; the important one is only asked for where it is.
+#[inline]
+fn ring(queues: &mut [Queue], (queue, important): (usize, bool)) -> &mut Consumer<libc::xdp_desc> {
+    let queue = &mut queues[queue];
+    match &mut queue.important {
+        Some(inlet) if important => &mut inlet.ring,
+        _ => &mut queue.inlet.ring,
     }
 }
 

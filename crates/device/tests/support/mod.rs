@@ -1,10 +1,19 @@
-//! Network namespaces for tests, packets as literals, and a source of stream memory.
+//! Network namespaces for tests, frames to send through them, and what comes of those.
 #![allow(dead_code)] // each test file uses its part
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use scoutline_base::Time;
+use scoutline_device::Partner;
+use scoutline_path::{Burst, Checksum, Facts, Message};
+use scoutline_ring::Block;
+
+/// How long what comes may take.
+pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 /// A network namespace of its own, removed on drop.
 pub(crate) struct Namespace {
@@ -77,4 +86,60 @@ pub(crate) fn veth() -> (Namespace, Namespace) {
         namespace.ip(&["link", "set", interface, "up"]);
     }
     (first, second)
+}
+
+/// A frame of a protocol that nobody serves, to all, whose content tells this number.
+pub(crate) fn frame(len: usize, fill: u8) -> Message {
+    let mut bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+    bytes.extend((bytes.len()..len).map(|at| (at / 3) as u8 ^ fill));
+    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into()), 0..len as u32, facts)
+}
+
+pub(crate) fn send(partner: &mut dyn Partner, message: Message) {
+    assert_eq!(partner.push(&mut vec![message]).expect("pushes"), 1);
+}
+
+/// Pulls until so many have come.
+pub(crate) fn pull(partner: &mut dyn Partner, count: usize) -> Burst {
+    let mut burst = Burst::new();
+    let start = Instant::now();
+    while burst.len() < count {
+        partner.pull(&mut burst, count, Time::ZERO).expect("pulls");
+        assert!(start.elapsed() < SOON, "{} of {count}: {:?}", burst.len(), partner.counters());
+    }
+    burst
+}
+
+/// Sends so many and says how many arrive; all others have to be counted as dropped.
+pub(crate) fn arriving(
+    from: &mut dyn Partner,
+    to: &mut dyn Partner,
+    count: u64,
+    message: impl Fn(u64) -> Message,
+) -> u64 {
+    let known = |to: &dyn Partner| {
+        let counters = to.counters();
+        (counters.rx_packets, counters.rx_ring_drops + counters.rx_policed + counters.rx_held_back)
+    };
+    let before = known(to);
+    for number in 0..count {
+        send(from, message(number));
+        pull_all(to);
+    }
+    let start = Instant::now();
+    loop {
+        pull_all(to);
+        let now = known(to);
+        if now.0 + now.1 - before.0 - before.1 >= count {
+            return now.0 - before.0;
+        }
+        assert!(start.elapsed() < SOON, "{:?}", to.counters());
+    }
+}
+
+fn pull_all(partner: &mut dyn Partner) {
+    while partner.has_input() {
+        partner.pull(&mut Burst::new(), 64, Time::ZERO).expect("pulls");
+    }
 }

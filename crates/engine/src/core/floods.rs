@@ -1,11 +1,18 @@
 //! Packets that nobody wants, and what is done when they are too many (see [`crate::flood`]).
 
-use scoutline_base::Time;
+use std::time::Duration;
+
+use scoutline_base::{PathId, Time};
 use scoutline_path::{DropReason, FlowKey, Message};
 
 use super::Core;
 use super::paths::is_syn;
 use crate::flood::{Change, Seen, Unwanted};
+
+/// How long a path without room holds its flow back at the device: its queue takes longer than this for each packet in it,
+/// so it does not run empty meanwhile. A long queue is looked at again before that.
+pub(super) const SERVED_IN: Duration = Duration::from_nanos(200);
+pub(super) const LONGEST_QUEUE: u32 = 256;
 
 impl Core {
     /// A packet of no flow that we know: perhaps it is to be answered (a reset, port unreachable).
@@ -27,14 +34,33 @@ impl Core {
         self.unowned.on_drop(reason);
     }
 
+    /// The path has no room: what comes of this frame's flow until then is dropped by the device, if it can.
+    pub(super) fn hold_back(&mut self, net: usize, id: PathId, frame: &[u8], until: Time) {
+        self.nets[net].device.hold_back(frame, until, owner_of(id));
+    }
+
+    /// Accounts what devices dropped for paths without room.
+    pub(crate) fn count_held_back(&mut self, now: Time) {
+        let Core { nets, paths, unowned, .. } = self;
+        for net in nets {
+            net.device.tell_held_back(now, &mut |owner, dropped| {
+                // What came for a path that has gone since belongs to nobody.
+                let account = paths.get_mut(path_of(owner)).map_or(&mut *unowned, |path| &mut path.account);
+                account.on_drops(DropReason::HeldBack, dropped);
+            });
+        }
+    }
+
     /// Begins and ends to hold floods back at the interfaces.
     pub(super) fn look_for_floods(&mut self, now: Time) {
+        let mut due = false;
         for index in 0..self.nets.len() {
             let forwards = self.forwards(index);
             let net = &mut self.nets[index];
             if !net.flood.is_due(now) {
                 continue;
             }
+            due = true;
             let counters = net.device.counters();
             // What was lost for want of room in the ring says nothing of a host that forwards: more can always come than it
             // can pass on, and to hold that back would leave a hundredth of it.
@@ -61,5 +87,17 @@ impl Core {
                 eprintln!("scoutline: {}", news.0);
             }
         }
+        if due {
+            self.count_held_back(now);
+        }
     }
+}
+
+/// The number by which a device knows a path.
+fn owner_of(id: PathId) -> u64 {
+    u64::from(id.index) << 32 | u64::from(id.generation)
+}
+
+fn path_of(owner: u64) -> PathId {
+    PathId { index: (owner >> 32) as u32, generation: owner as u32 }
 }

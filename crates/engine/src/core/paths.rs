@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use scoutline_abi::layout::{slot_kind, slot_request, slot_state};
 use scoutline_base::{DeviceId, Endpoint, PathId, Time};
 use scoutline_path::{
-    Attributes, Control, CreateError, DropReason, Effect, FlowKey, Grant, Limits, Message, Name, Path, Value,
+    Attributes, Body, Control, CreateError, DropReason, Effect, FlowKey, Grant, Limits, Message, Name, Path,
+    Value,
 };
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_proto::tcp::{ListenStage, TcpStage};
@@ -175,6 +176,11 @@ impl Core {
                 Effect::Spare => {
                     if let Some(id) = from {
                         self.note_spare(id);
+                    }
+                }
+                Effect::Full { message, until } => {
+                    if let (Some(id), Body::Block { block, range }) = (from, &message.body) {
+                        self.hold_back(net, id, &block[..range.end as usize], until);
                     }
                 }
                 Effect::SetClass { class, requests } => {

@@ -286,6 +286,8 @@ fn device_counters(net: &super::Net, now: Time) -> (String, BTreeMap<String, u64
         ("tx-bytes", c.tx_bytes),
         ("rx-ring-drops", c.rx_ring_drops),
         ("rx-policed", c.rx_policed),
+        ("rx-held-back", c.rx_held_back),
+        ("rx-important", c.rx_important),
         ("rx-malformed", c.rx_malformed),
         ("rx-relief-copies", c.rx_relief_copies),
         ("tx-full", c.tx_full),

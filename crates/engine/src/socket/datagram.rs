@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use scoutline_abi::datagram::{ErrorRecord, HEADER_LEN, Record, origin, record_flag};
 use scoutline_abi::layout::{datagram_flag, slot_request, slot_state};
-use scoutline_base::DeviceId;
+use scoutline_base::{DeviceId, Time};
 use scoutline_path::{
     Attributes, Body, Burst, Context, Control, CreateError, DropReason, Effect, Facts, Message, Name, Reach,
     Segmentation, SegmentationKind, Stage, Told,
@@ -39,7 +40,25 @@ pub(crate) struct DatagramStage {
     /// Linux's number of the interface.
     interface: u32,
     sends: Sends,
+    unread: Unread,
 }
+
+/// How long its program has left a full receive ring unread.
+#[derive(Default)]
+struct Unread {
+    /// How far it had read.
+    consumed: u64,
+    /// The device was asked to drop what comes, for so long, until then.
+    span: Duration,
+    until: Time,
+}
+
+/// A program takes longer than this to read a full ring, for each small datagram that it may hold.
+const READ_IN: Duration = Duration::from_nanos(200);
+const SMALL_RECORD: u32 = 128;
+/// As long as nothing at all is read the device drops for twice as long each time, but no longer than this: who reads
+/// again soon hears of his peer again.
+const LONGEST_UNREAD: Duration = Duration::from_millis(10);
 
 /// What of a socket's datagrams a path sends.
 enum Sends {
@@ -64,7 +83,7 @@ struct Open {
 impl DatagramStage {
     /// The stage of a UDP path with one peer, on the interface with this number.
     pub(crate) fn new(end: Rc<SocketEnd>, pool: Rc<Pool>, interface: u32) -> DatagramStage {
-        DatagramStage { end, pool, interface, sends: Sends::All }
+        DatagramStage { end, pool, interface, sends: Sends::All, unread: Unread::default() }
     }
 
     /// The stage of a path for many peers: datagrams go by whichever device leads to theirs.
@@ -302,6 +321,23 @@ impl DatagramStage {
     }
 }
 
+impl DatagramStage {
+    /// Until when the device is to drop what finds the receive ring full.
+    fn hold_until(&mut self, now: Time) -> Time {
+        let Unread { consumed: before, span, until } = self.unread;
+        if now < until {
+            // Another flow, or what was on its way.
+            return until;
+        }
+        let consumed = self.end.read_consumed();
+        let again = consumed == before && !span.is_zero();
+        let span = if again { 2 * span } else { READ_IN * (self.end.receive_size() / SMALL_RECORD) };
+        let span = span.min(LONGEST_UNREAD);
+        self.unread = Unread { consumed, span, until: now + span };
+        self.unread.until
+    }
+}
+
 impl Stage for DatagramStage {
     fn module(&self) -> &'static str {
         "SOCKET"
@@ -323,7 +359,7 @@ impl Stage for DatagramStage {
     }
 
     fn inward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
-        let mut arrived = false;
+        let (mut arrived, mut refused) = (false, None);
         let mut open = None;
         let gathers = self.gathers();
         for message in burst.drain(..) {
@@ -334,16 +370,22 @@ impl Stage for DatagramStage {
                 Body::Block { .. } => {
                     // Of several together the first may have found room.
                     let before = self.end.received.get();
-                    if !self.receive(&message, gathers, &mut open) {
-                        context.drop_message(message, DropReason::ReceiveBufferFull);
-                    }
+                    let room = self.receive(&message, gathers, &mut open);
                     arrived |= open.is_some() || self.end.received.get() != before;
+                    if !room {
+                        context.account.on_drop(DropReason::ReceiveBufferFull);
+                        refused = Some(message);
+                    }
                 }
                 Body::Control(Control::Told(told)) => arrived |= self.on_told(told),
                 Body::Control(_) | Body::Empty | Body::Stream { .. } => {}
             }
         }
         self.close_record(&mut open);
+        if let Some(message) = refused {
+            let until = self.hold_until(context.now);
+            context.effects.push(Effect::Full { message, until });
+        }
         if arrived {
             self.end.signal();
             context.account.wakeups += self.end.wakeups.take();

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NAP_NS, PERIOD_NS, Protocol, Stamp};
 use crate::load::microseconds;
+use crate::load::window::Window;
 use crate::sys;
 
 /// Room for datagrams that arrive while we do not run.
@@ -33,15 +34,9 @@ pub struct ReceiveArguments {
     /// Where background arrives.
     #[arg(long)]
     pub background: u16,
-    /// The senders begin at this time of CLOCK_MONOTONIC, in nanoseconds.
-    #[arg(long)]
-    pub at: u64,
-    /// How long to run before measuring.
-    #[arg(long)]
-    pub warmup: f64,
-    /// How long to measure.
-    #[arg(long)]
-    pub seconds: f64,
+    /// When the senders begin, and what is measured.
+    #[command(flatten)]
+    pub window: Window,
     /// Run as SCHED_FIFO with this priority.
     #[arg(long)]
     pub realtime: Option<i32>,
@@ -345,14 +340,13 @@ pub fn receive(arguments: &ReceiveArguments) -> Result<()> {
     if let Some(priority) = arguments.realtime {
         sys::set_realtime(priority).with_context(|| format!("real-time priority {priority} is refused"))?;
     }
-    let from = arguments.at + (arguments.warmup * 1e9) as u64;
-    let to = from + (arguments.seconds * 1e9) as u64;
+    let (from, to) = arguments.window.bounds();
     let mut measured = Measured {
         from,
         to,
         foreground: Tally::new()?,
         background: Tally::new()?,
-        bursts: Bursts::new(arguments.at, from)?,
+        bursts: Bursts::new(arguments.window.at, from)?,
     };
     let mut sockets = Sockets::open(arguments)?;
     println!("ready");
@@ -369,7 +363,7 @@ pub fn receive(arguments: &ReceiveArguments) -> Result<()> {
     }
     let bursts = &measured.bursts;
     let report = BulkReport {
-        seconds: arguments.seconds,
+        seconds: arguments.window.seconds,
         foreground: measured.foreground.report(),
         background: measured.background.report(),
         bursts: bursts.count,

@@ -39,7 +39,7 @@ fn received(host: &Host, slot: u32) -> Vec<(Record, Vec<u8>)> {
     all
 }
 
-fn bound(host: &mut Host, port: u64, now: Time) -> u32 {
+pub(super) fn bound(host: &mut Host, port: u64, now: Time) -> u32 {
     let slot = host.open(slot_kind::DATAGRAM, now);
     assert_eq!(host.call(call_op::BIND, slot, [0xffff_0000_0000, port, 1, 0], now), 0);
     slot
