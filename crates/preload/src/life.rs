@@ -19,7 +19,7 @@ use crate::reach::{
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
-use crate::{attach, call, epoll, options, own, real, stream, table, wait};
+use crate::{attach, call, epoll, fast_open, options, own, real, stream, table, wait};
 
 /// A fresh slot for `fd`, not yet entered in the table.
 fn open(fd: c_int, kind: u32, family: c_int) -> Result<Socket, isize> {
@@ -63,11 +63,12 @@ fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
     call::call(call_op::BIND, socket.index, [low, u64::from(to.port), bits, high]).min(0) as isize
 }
 
-/// Asks the engine to connect.
-fn connect_slot(socket: Socket, to: Name) -> isize {
+/// Asks the engine to connect, in a way of [`scoutline_abi::layout::fast_open`]; 0: it is under way, more: the SYN waits
+/// for data.
+pub(crate) fn connect_slot(socket: Socket, to: Name, how: u64) -> isize {
     let [high, low] = to.address.words();
-    let arguments = [low, u64::from(to.port), u64::from(to.scope), high];
-    call::call(call_op::CONNECT, socket.index, arguments).min(0) as isize
+    let arguments = [low, u64::from(to.port), u64::from(to.scope) | how << 32, high];
+    call::call(call_op::CONNECT, socket.index, arguments) as isize
 }
 
 /// Makes `fd` ours and binds it; on failure it stays the kernel's.
@@ -101,6 +102,28 @@ pub(crate) fn adopt_for_options(fd: c_int) -> Option<Socket> {
         return None;
     }
     adopt(fd, slot_kind::STREAM, family, name).ok()
+}
+
+/// `fd` for a call with MSG_FASTOPEN, which connects to where paths lead; `None`: it is the kernel's, or no stream.
+pub(crate) fn for_fast_open(fd: c_int, given: &Given) -> Option<Socket> {
+    let Given::Inet(to) = *given else { return table::socket(fd).and_then(Socket::at).filter(|it| it.is_stream()) };
+    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+        let is_new = socket.state() & (is::CONNECTED | is::CONNECTING | is::LISTENING | is::FAILED) == 0;
+        if is_new && socket.is_stream() && !leads_to(to, slot_kind::STREAM) {
+            back_to_kernel(fd, socket);
+            return None;
+        }
+        return Some(socket).filter(|socket| socket.is_stream());
+    }
+    if attach::region().is_none() || to.port == 0 || !may_lead_to(to) {
+        return None;
+    }
+    let (kind, family) = suitable(fd)?;
+    if kind != slot_kind::STREAM || !speaks(fd, family, to.address) || !leads_to(to, kind) {
+        return None;
+    }
+    let name = kernel_name(fd).filter(|name| name.port != 0);
+    adopt(fd, kind, family, name.map(Name::anywhere)).ok()
 }
 
 /// `fd` for a group of ours: a datagram socket that may become ours does so now, bound or not.
@@ -239,7 +262,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
             Given::Inet(to) if socket.is_stream() => connect_stream(fd, socket, to),
-            Given::Inet(to) if leads_to(to, slot_kind::DATAGRAM) => connect_slot(socket, to),
+            Given::Inet(to) if leads_to(to, slot_kind::DATAGRAM) => connect_slot(socket, to, 0),
             Given::Inet(_) => {
                 back_to_kernel(fd, socket);
                 kernel()
@@ -269,7 +292,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     let name = kernel_name(fd).filter(|name| name.port != 0);
     match adopt(fd, kind, family, name.map(Name::anywhere)) {
         Ok(socket) if kind == slot_kind::STREAM => connect_stream(fd, socket, to),
-        Ok(socket) => connect_slot(socket, to),
+        Ok(socket) => connect_slot(socket, to, 0),
         Err(result) => result,
     }
 }
@@ -358,9 +381,12 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
     if to.port == 0 {
         return err(libc::ECONNREFUSED); // nobody can listen there
     }
-    let result = connect_slot(socket, to);
+    let result = connect_slot(socket, to, fast_open::how_to_connect(socket));
     if result < 0 {
         return result;
+    }
+    if result > 0 {
+        return 0; // with TCP_FASTOPEN_CONNECT the SYN goes with what is written first
     }
     socket.slot.kept_options.fetch_or(kept::CONNECT_PENDING, Ordering::AcqRel);
     if socket.non_blocking() {
@@ -370,7 +396,7 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
     await_connection(socket)
 }
 
-fn await_connection(socket: Socket) -> isize {
+pub(crate) fn await_connection(socket: Socket) -> isize {
     let deadline = wait::deadline_us(socket.slot.send_timeout_us.load(Ordering::Relaxed));
     let settled = || socket.state() & (is::CONNECTED | is::FAILED) != 0;
     if !settled()

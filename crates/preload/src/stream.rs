@@ -10,7 +10,7 @@ use scoutline_abi::layout::{HELD_BY_CALL, slot_request as ask, slot_state as is}
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{attach, urgent, wait};
+use crate::{attach, fast_open, urgent, wait};
 
 /// Bytes of an io vector.
 pub(crate) fn total(iov: &[iovec]) -> usize {
@@ -228,7 +228,11 @@ pub(crate) fn send_end(socket: Socket, flags: c_int) -> isize {
 /// # Errors
 /// EAGAIN when that would block, or as [`wait::wait_for`].
 pub(crate) fn await_room(socket: Socket, flags: c_int, deadline: &mut Option<u64>) -> Result<bool, c_int> {
-    let connecting = |state| state & is::CONNECTING != 0 && state & (is::CONNECTED | is::FAILED) == 0;
+    let connecting = |state| {
+        state & is::CONNECTING != 0
+            && state & (is::CONNECTED | is::FAILED) == 0
+            && fast_open::room(socket).is_none()
+    };
     if attach::dead() {
         return Err(libc::ECONNRESET);
     }
@@ -327,7 +331,9 @@ pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
 fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Result<usize, c_int> {
     let slot = socket.slot;
     let _held = socket.lock_send();
-    let len = socket.sendable().min(want as u64) as usize;
+    let room = socket.sendable();
+    let room = fast_open::room(socket).map_or(room, |with_syn| room.min(with_syn));
+    let len = room.min(want as u64) as usize;
     if len == 0 {
         return Ok(0);
     }

@@ -151,6 +151,7 @@ impl Subject {
                         mss: syn.then_some(window),
                         window_scale: syn.then_some(7),
                         sack_permitted: syn,
+                        fast_open: None,
                     },
                     ..Header::default()
                 };

@@ -51,6 +51,7 @@ fn everything_can_be_said() {
         congestion = "bbr"
         ecn = "offer"
         pacing = true
+        fast_open = "both"
         [linux]
         priority = 1
         quantum_us = 1000

@@ -100,6 +100,7 @@ pub(super) extern "C" fn setsockopt(
         return finish_int(options::set(fd, socket, level, name, value, len));
     }
     ip_options::note(level, name);
+    fast_open::note(level, name);
     not_on_paths(level, real::setsockopt(fd, level, name, value, len))
 }
 

@@ -9,6 +9,7 @@
 //! A checksum over stream bytes is always left partial: nobody but the device that gathers them sees them all, so
 //! every device completes partial checksums itself, in software if need be.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,10 @@ use scoutline_path::{
 use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
 use scoutline_wire::{checksum, icmp, ipv4, ipv6};
 
+use super::fast_open::{Offer, Pending, Start};
 use super::module::{HalfOpen, Recalled, Tcp};
 use super::sizing::Sizing;
-use super::{Config, Connection, Drop, Events, Keepalive, State, Transmit};
+use super::{Config, Connection, Drop, Events, Input, Keepalive, State, Transmit};
 use crate::eth::frame_start;
 use crate::udp::checksum_vouched;
 use crate::{Interface, errno};
@@ -41,6 +43,8 @@ pub struct TcpStage {
     key: FlowKey,
     machine: Machine,
     half_open: Option<Rc<HalfOpen>>,
+    /// It began on the word of a cookie (RFC 7413), and the peer has not acknowledged our SYN.
+    pending: Option<Pending>,
     /// The errno of the last ICMP error: what a time-out is reported as.
     unreachable: Option<i32>,
     /// The path is served in idle time only, and its packets yield to all else beyond us too.
@@ -56,9 +60,9 @@ pub struct TcpStage {
 /// How a connection begins.
 pub(super) enum Begins {
     /// With our SYN.
-    Active,
+    Active(Option<Rc<Start>>),
     /// With a SYN, which is the first message.
-    Passive,
+    Passive(Option<Rc<Cell<Offer>>>),
     /// With the acknowledgment of a cookie, which is the first message.
     Recalled(Rc<Recalled>),
 }
@@ -66,9 +70,9 @@ pub(super) enum Begins {
 /// The connection, once it began.
 enum Machine {
     /// Sends its SYN at the first opportunity.
-    Active(Arc<Config>),
+    Active(Arc<Config>, Option<Rc<Start>>),
     /// Awaits the SYN that caused the path, its first message.
-    Passive(Arc<Config>),
+    Passive(Arc<Config>, Option<Rc<Cell<Offer>>>),
     /// Awaits the acknowledgment of a cookie, its first message.
     Recalled(Arc<Config>, Rc<Recalled>),
     Running(Box<Connection>),
@@ -101,8 +105,8 @@ impl TcpStage {
         half_open: Option<Rc<HalfOpen>>,
     ) -> TcpStage {
         let machine = match begins {
-            Begins::Active => Machine::Active(config),
-            Begins::Passive => Machine::Passive(config),
+            Begins::Active(start) => Machine::Active(config, start),
+            Begins::Passive(offer) => Machine::Passive(config, offer),
             Begins::Recalled(recalled) => Machine::Recalled(config, recalled),
         };
         TcpStage {
@@ -111,6 +115,7 @@ impl TcpStage {
             key,
             machine,
             half_open,
+            pending: None,
             unreachable: None,
             background: false,
             told_sent: 0,
@@ -162,9 +167,13 @@ impl TcpStage {
 
     /// Begins an active open.
     fn begin(&mut self, now: Time) {
-        if let Machine::Active(config) = &self.machine {
+        if let Machine::Active(config, start) = &self.machine {
             let (iss, offset) = self.tcp.initial(&self.key, now);
-            let mut connection = Connection::connect(Arc::clone(config), iss, offset, now);
+            let config = Arc::clone(config);
+            let mut connection = match start {
+                Some(start) => Connection::connect_fast(config, iss, offset, start, now),
+                None => Connection::connect(config, iss, offset, now),
+            };
             connection.set_background(self.background, now);
             self.machine = Machine::Running(Box::new(connection));
         }
@@ -213,19 +222,15 @@ impl TcpStage {
         self.recall(now);
         let connection = match &mut self.machine {
             Machine::Running(connection) => connection,
-            Machine::Passive(config) => {
+            Machine::Passive(..) => {
                 if header.flags & (Flags::SYN | Flags::ACK | Flags::RST) != Flags::SYN {
                     tally.events |= Events::CLOSED;
                     return Err(DropReason::BadFlags);
                 }
-                // Data on a SYN is left to be sent again (RFC 9293 §3.10.7.2 lets it be queued or not).
-                let (iss, offset) = self.tcp.initial(&self.key, now);
-                let mut connection = Connection::accept(Arc::clone(config), iss, offset, &header, now);
-                connection.set_background(self.background, now);
-                self.machine = Machine::Running(Box::new(connection));
-                return Ok(false);
+                let input = self.accept(&header, payload_len, now);
+                return Ok(deliver(message, &input, header_len, tally));
             }
-            Machine::Active(_) | Machine::Recalled(..) => {
+            Machine::Active(..) | Machine::Recalled(..) => {
                 self.begin(now);
                 return Err(DropReason::BadFlags);
             }
@@ -234,22 +239,47 @@ impl TcpStage {
         if message.facts.tos & ipv4::ECN_MASK == ipv4::ECN_CE && input.drop.is_none() {
             connection.on_congestion_experienced();
         }
-        tally.events |= input.events;
         if input.events.contains(Events::NEW_SYN) {
             self.tcp.succeed(self.key, connection.next_initial());
-            tally.events |= Events::CLOSED;
+            tally.events |= input.events | Events::CLOSED;
             yield_to(message, context);
             return Ok(false);
         }
         if let Some(drop) = input.drop {
             context.account.on_drop(reason(drop));
         }
-        let Some(deliver) = input.deliver else { return Ok(false) };
-        tally.readable_to = tally.readable_to.max(deliver.in_order_to);
-        message.advance(header_len + deliver.skip as usize);
-        message.truncate(deliver.len as usize);
-        message.facts.stream_position = deliver.position;
-        Ok(true)
+        Ok(deliver(message, &input, header_len, tally))
+    }
+
+    /// The SYN that caused the path has come. Data on it is left to be sent again (RFC 9293 §3.10.7.2 lets it be queued
+    /// or not), but for a fast open.
+    fn accept(&mut self, syn: &Header, payload_len: u32, now: Time) -> Input {
+        let Machine::Passive(config, offer) = &self.machine else { return Input::default() };
+        let (iss, offset) = self.tcp.initial(&self.key, now);
+        let Offer { answer, accepted } = offer.as_ref().map(|offer| offer.take()).unwrap_or_default();
+        let config = Arc::clone(config);
+        let mut connection = Connection::accept_answering(config, iss, offset, syn, answer, now);
+        connection.set_background(self.background, now);
+        let input = if accepted.is_some() { connection.begin_fast(payload_len) } else { Input::default() };
+        self.pending = accepted;
+        self.machine = Machine::Running(Box::new(connection));
+        input
+    }
+
+    /// The peer has acknowledged our SYN, or will not: a fast open is over.
+    fn settle_fast_open(&mut self, events: Events, now: Time) {
+        let is_open = self.connection().is_some_and(|connection| connection.state() == State::SynReceived);
+        if !is_open
+            && let Some(pending) = self.pending.take()
+            && events.contains(Events::RESET)
+        {
+            pending.on_reset(now);
+        }
+        if let Machine::Running(connection) = &mut self.machine
+            && let Some(outcome) = connection.take_fast_open_outcome()
+        {
+            self.tcp.learn_fast_open(&self.key, &outcome, now);
+        }
     }
 
     fn on_unreachable(&mut self, kind: u8, code: u8, now: Time) -> Events {
@@ -335,6 +365,9 @@ impl TcpStage {
         }
         if events.intersects(Events::CONNECTED | Events::CLOSED) {
             self.half_open = None;
+        }
+        if self.pending.is_some() || events.contains(Events::CONNECTED) {
+            self.settle_fast_open(events, now);
         }
     }
 
@@ -433,8 +466,8 @@ impl Stage for TcpStage {
         match &self.machine {
             Machine::Running(connection) => connection.next_timeout(),
             // At once: the first run of an active path begins it, however it comes about.
-            Machine::Active(_) => Some(Time::ZERO),
-            Machine::Passive(_) | Machine::Recalled(..) => None,
+            Machine::Active(..) => Some(Time::ZERO),
+            Machine::Passive(..) | Machine::Recalled(..) => None,
         }
     }
 
@@ -453,7 +486,7 @@ impl Stage for TcpStage {
         facts.push(("local", Endpoint::new(key.local, key.local_port).to_string()));
         facts.push(("remote", Endpoint::new(key.remote, key.remote_port).to_string()));
         let Machine::Running(connection) = &self.machine else {
-            let state = if matches!(self.machine, Machine::Passive(_) | Machine::Recalled(..)) {
+            let state = if matches!(self.machine, Machine::Passive(..) | Machine::Recalled(..)) {
                 State::Listen
             } else {
                 State::Closed
@@ -483,6 +516,17 @@ impl Stage for TcpStage {
     }
 
     any_stage!();
+}
+
+/// Books what came of a segment. True when the message goes on, cut to its piece of the stream.
+fn deliver(message: &mut Message, input: &Input, header_len: usize, tally: &mut Tally) -> bool {
+    tally.events |= input.events;
+    let Some(deliver) = input.deliver else { return false };
+    tally.readable_to = tally.readable_to.max(deliver.in_order_to);
+    message.advance(header_len + deliver.skip as usize);
+    message.truncate(deliver.len as usize);
+    message.facts.stream_position = deliver.position;
+    true
 }
 
 /// RFC 9293 §3.10.7.4 and RFC 6191: in TIME-WAIT a newer SYN may begin the next connection of the same flow: this

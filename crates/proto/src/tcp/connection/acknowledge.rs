@@ -40,8 +40,10 @@ impl Connection {
                 input.drop = Some(Drop::BadAck);
                 return false;
             }
+            if !self.is_fast() {
+                input.events |= Events::CONNECTED;
+            }
             self.establish(now);
-            input.events |= Events::CONNECTED;
             // RFC 9293: SND.WND, SND.WL1 and SND.WL2 from this segment.
             self.send.window = u32::from(header.window) << self.negotiated.send_scale;
             self.send.max_window = self.send.max_window.max(self.send.window);

@@ -61,7 +61,8 @@ impl Connection {
 
     /// True when it may have data to send, now or when acknowledgments come.
     pub fn has_data(&self) -> bool {
-        self.recovery.phase() != Phase::Open || self.state.may_send() && self.send.next < self.data_end()
+        let may_send = self.state.may_send() || self.is_fast();
+        self.recovery.phase() != Phase::Open || may_send && self.send.next < self.data_end()
     }
 
     /// Nothing is left to send: what is outstanding must have a timer, whatever order of windows opening and closing
@@ -182,8 +183,8 @@ impl Connection {
     }
 
     /// New data, or all again after a time-out.
-    fn poll_data(&mut self, now: Time) -> Option<Transmit> {
-        if !self.state.may_send() {
+    pub(super) fn poll_data(&mut self, now: Time) -> Option<Transmit> {
+        if !self.state.may_send() && !self.is_fast() {
             return None;
         }
         let end = self.end_unit();
