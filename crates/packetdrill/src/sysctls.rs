@@ -53,7 +53,8 @@ mod tests {
         assert_eq!(setting.tcp.ecn, ecn::Policy::Offer);
         assert!(setting.tcp.no_timestamps && setting.tcp.keeps_idle_window);
         assert_eq!(setting.tcp.min_burst_segments, Some(4));
-        let policy = fast_open::Policy::CLIENT | fast_open::Policy::SERVER | fast_open::Policy::EVERY_LISTENER;
+        let policy =
+            fast_open::Policy::CLIENT | fast_open::Policy::SERVER | fast_open::Policy::EVERY_LISTENER;
         assert_eq!(setting.tcp.fast_open, policy);
     }
 }

@@ -7,7 +7,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libc::{IPPROTO_TCP, MSG_DONTWAIT, MSG_FASTOPEN, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT, iovec, sockaddr, socklen_t};
+use libc::{
+    IPPROTO_TCP, MSG_DONTWAIT, MSG_FASTOPEN, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT, iovec, sockaddr, socklen_t,
+};
 use scoutline_abi::layout::{call_op, fast_open, slot_option, slot_state as is};
 
 use crate::address::{self, Given};

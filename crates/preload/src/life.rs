@@ -106,7 +106,9 @@ pub(crate) fn adopt_for_options(fd: c_int) -> Option<Socket> {
 
 /// `fd` for a call with MSG_FASTOPEN, which connects to where paths lead; `None`: it is the kernel's, or no stream.
 pub(crate) fn for_fast_open(fd: c_int, given: &Given) -> Option<Socket> {
-    let Given::Inet(to) = *given else { return table::socket(fd).and_then(Socket::at).filter(|it| it.is_stream()) };
+    let Given::Inet(to) = *given else {
+        return table::socket(fd).and_then(Socket::at).filter(|it| it.is_stream());
+    };
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
         let is_new = socket.state() & (is::CONNECTED | is::CONNECTING | is::LISTENING | is::FAILED) == 0;
         if is_new && socket.is_stream() && !leads_to(to, slot_kind::STREAM) {

@@ -126,7 +126,8 @@ impl FastOpen {
 
     /// A cookie; `None` when it has not 4 to 16 bytes, or an odd number of them.
     pub fn cookie(cookie: &[u8]) -> Option<FastOpen> {
-        let valid = (MIN_COOKIE_LEN..=MAX_COOKIE_LEN).contains(&cookie.len()) && cookie.len().is_multiple_of(2);
+        let valid =
+            (MIN_COOKIE_LEN..=MAX_COOKIE_LEN).contains(&cookie.len()) && cookie.len().is_multiple_of(2);
         valid.then(|| {
             let mut bytes = [0; MAX_COOKIE_LEN];
             bytes[..cookie.len()].copy_from_slice(cookie);

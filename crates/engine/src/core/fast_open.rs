@@ -30,12 +30,7 @@ impl Core {
         Ok(Some(Start { waits: asked == fast_open::DATA && start.room > 0, ..start }))
     }
 
-    pub(super) fn set_fast_open(
-        &self,
-        end: &Rc<SocketEnd>,
-        option: u64,
-        value: u64,
-    ) -> Result<i32, Errno> {
+    pub(super) fn set_fast_open(&self, end: &Rc<SocketEnd>, option: u64, value: u64) -> Result<i32, Errno> {
         if end.kind != slot_kind::STREAM {
             return Err(libc::ENOPROTOOPT);
         }

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use libc::{
-    MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t,
-    ssize_t, timespec,
+    MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec,
 };
 
 use super::{ours, vector};

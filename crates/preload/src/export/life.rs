@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{accept, groups, ip_options, life, options, table, urgent};
+use crate::{accept, fast_open, groups, ip_options, life, options, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {

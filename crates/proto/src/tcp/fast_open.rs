@@ -218,14 +218,7 @@ pub struct Syn {
 
 /// Decides on a SYN to a listening socket with this queue (RFC 7413 §4.2.2), in the order of Linux's
 /// `tcp_try_fast_open`.
-pub fn consider(
-    queue: &Rc<Queue>,
-    policy: Policy,
-    backlog: u32,
-    keys: &Keys,
-    syn: &Syn,
-    now: Time,
-) -> Offer {
+pub fn consider(queue: &Rc<Queue>, policy: Policy, backlog: u32, keys: &Keys, syn: &Syn, now: Time) -> Offer {
     let limit = match queue.limit.get() {
         0 if policy.contains(Policy::EVERY_LISTENER) => backlog,
         limit => limit,

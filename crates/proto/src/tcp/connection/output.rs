@@ -213,7 +213,7 @@ impl Connection {
         self.override_now = false;
         let len = sendable?;
         let data_end = self.data_end();
-        let window_end = self.send.una + u64::from(self.send.window);
+        let window_end = self.window_end();
         let mut stop = next + len;
         // The FIN rides on the last data if the window has room for its unit.
         if stop == data_end && self.fin_queued && stop < window_end {
@@ -244,7 +244,7 @@ impl Connection {
         if by_congestion < segment && self.recovery.in_flight(self.send.una, next, segment as u32) == 0 {
             by_congestion = segment;
         }
-        let window_end = self.send.una + u64::from(self.send.window);
+        let window_end = self.window_end();
         let by_window = window_end.saturating_sub(next);
         let most = available.min(u64::from(self.max_len())).min(burst);
         let len = most.min(by_window).min(by_congestion);
@@ -269,6 +269,12 @@ impl Connection {
             self.block_on_window(now);
         }
         None
+    }
+
+    /// The unit after the last that the peer's window takes. Our SYN takes no room there.
+    #[inline]
+    fn window_end(&self) -> u64 {
+        self.send.una.max(1) + u64::from(self.send.window)
     }
 
     fn is_held_back(&self) -> bool {
