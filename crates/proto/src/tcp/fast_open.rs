@@ -282,6 +282,8 @@ pub struct Outcome {
     pub mss: u16,
     /// The cookie that it told.
     pub cookie: Option<FastOpen>,
+    /// The server took data with the SYN.
+    pub is_taken: bool,
     /// The SYN with data, or its answer, was lost.
     pub is_lost: bool,
 }
@@ -333,7 +335,7 @@ impl Cache {
         if outcome.is_lost {
             server.not_before = now + HOLD_OFF * (1 << server.losses.min(MAX_DOUBLINGS));
             server.losses = server.losses.saturating_add(1);
-        } else {
+        } else if outcome.is_taken {
             server.losses = 0;
         }
     }

@@ -124,7 +124,8 @@ impl ListenStage {
         if context.effects.iter().any(|effect| is_creation_for(effect, remote)) {
             return context.account.on_drop(DropReason::BadFlags);
         }
-        self.create(message, header, remote, (Name::Other(COOKIE), Value::Any(Rc::new(recalled))), context);
+        let begins = Some((Name::Other(COOKIE), Value::Any(Rc::new(recalled))));
+        self.create(message, header, remote, begins, context);
     }
 
     /// Cookies may be about.
@@ -221,18 +222,16 @@ impl ListenStage {
     }
 
     /// What is done with the fast open of a SYN (RFC 7413).
-    fn fast_offer(&self, message: &Message, header: &Header, header_len: usize, now: Time) -> Offer {
+    fn fast_offer(&self, message: &Message, header: &Header, header_len: usize, now: Time) -> Option<Offer> {
         let has_data = message.body_len() > header_len;
         let option = header.options.fast_open;
-        let (Some(client), Some(server)) = (message.facts.source, message.facts.destination) else {
-            return Offer::default();
-        };
         if option.is_none() && !has_data {
-            return Offer::default();
+            return None;
         }
+        let (client, server) = (message.facts.source?, message.facts.destination?);
         let (policy, keys) = (self.tcp.fast_open_policy(), self.tcp.fast_open_keys());
         let syn = fast_open::Syn { option, has_data, client, server };
-        fast_open::consider(&self.fast_open, policy, self.backlog.limit.get(), &keys, &syn, now)
+        Some(fast_open::consider(&self.fast_open, policy, self.backlog.limit.get(), &keys, &syn, now))
     }
 
     fn on_syn(
@@ -258,17 +257,17 @@ impl ListenStage {
             return self.send_cookie(&message, header, turned, context);
         }
         let offer = self.fast_offer(&message, header, header_len, context.now);
-        let offer = Value::Any(Rc::new(Cell::new(offer)));
-        self.create(message, header, remote, (Name::Other(OFFER), offer), context);
+        let begins = offer.map(|offer| (Name::Other(OFFER), Value::Any(Rc::new(Cell::new(offer)))));
+        self.create(message, header, remote, begins, context);
     }
 
-    /// The path of a connection, with its first message, and the attribute that says how it begins.
+    /// The path of a connection, with its first message, and the attribute that says how it begins if not as ever.
     fn create(
         &mut self,
         message: Message,
         header: &Header,
         remote: Endpoint,
-        (begins, how): (Name, Value),
+        begins: Option<(Name, Value)>,
         context: &mut Context<'_>,
     ) {
         let Some(destination) = message.facts.destination else {
@@ -277,7 +276,7 @@ impl ListenStage {
         self.accepted += 1;
         let local = Endpoint::new(destination, header.destination_port);
         let half_open = Rc::new(HalfOpen::take(&self.backlog));
-        let attributes = self
+        let mut attributes = self
             .inherited
             .clone()
             .with(Name::Protocol, Value::Number(u64::from(ipv4::PROTOCOL_TCP)))
@@ -286,8 +285,10 @@ impl ListenStage {
             .with(Name::Device, Value::Device(self.interface.device))
             .with(Name::Parent, Value::Path(context.path))
             .with(Name::Other(PASSIVE), Value::Number(1))
-            .with(Name::Other(HALF_OPEN), Value::Any(half_open))
-            .with(begins, how);
+            .with(Name::Other(HALF_OPEN), Value::Any(half_open));
+        if let Some((begins, how)) = begins {
+            attributes.set(begins, how);
+        }
         let first = Some(restored(message));
         context.effects.push(Effect::Create { module: "SOCKET", attributes, first });
     }

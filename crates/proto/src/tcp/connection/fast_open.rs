@@ -125,6 +125,7 @@ impl Connection {
         opening.outcome = Some(Outcome {
             mss: header.options.mss.unwrap_or(DEFAULT_MSS),
             cookie,
+            is_taken: taken > 0,
             is_lost: is_again && sent > 0 && taken == 0 && cookie.is_none(),
         });
         self.syn_data = sent > 0 && taken == sent;

@@ -62,7 +62,8 @@ fn a_cookie_is_of_one_client_and_one_server_and_survives_one_change_of_keys() {
 #[test]
 fn a_request_or_a_wrong_cookie_gets_a_cookie_in_the_form_of_the_request() {
     let (queue, now) = (queue(2), Time::ZERO);
-    let request = FastOpen { is_experimental: true, ..FastOpen::request() };
+    let mut request = FastOpen::request();
+    request.is_experimental = true;
     let offer = considered(&queue, Some(request), now);
     assert!(offer.accepted.is_none());
     let answer = offer.answer.unwrap();
@@ -124,7 +125,7 @@ fn the_queue_bounds_what_is_pending_and_what_was_reset_counts_for_a_minute() {
 }
 
 fn outcome(cookie: Option<FastOpen>, is_lost: bool) -> Outcome {
-    Outcome { mss: 1460, cookie, is_lost }
+    Outcome { mss: 1460, cookie, is_taken: false, is_lost }
 }
 
 #[test]
@@ -151,9 +152,14 @@ fn a_lost_syn_holds_data_back_for_twice_as_long_each_time() {
     assert!(!has_cookie(&mut cache, 59) && has_cookie(&mut cache, 60));
     cache.learn(address(2), address(1), &outcome(None, true), Time::from_millis(60_000));
     assert!(!has_cookie(&mut cache, 179) && has_cookie(&mut cache, 180));
+    // A connection without data proves nothing, one whose data were taken does.
     cache.learn(address(2), address(1), &outcome(None, false), Time::from_millis(180_000));
     cache.learn(address(2), address(1), &outcome(None, true), Time::from_millis(180_000));
-    assert!(!has_cookie(&mut cache, 239) && has_cookie(&mut cache, 240));
+    assert!(!has_cookie(&mut cache, 419) && has_cookie(&mut cache, 420));
+    let taken = Outcome { is_taken: true, ..outcome(None, false) };
+    cache.learn(address(2), address(1), &taken, Time::from_millis(420_000));
+    cache.learn(address(2), address(1), &outcome(None, true), Time::from_millis(420_000));
+    assert!(!has_cookie(&mut cache, 479) && has_cookie(&mut cache, 480));
 }
 
 #[test]
