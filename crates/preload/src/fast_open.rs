@@ -1,8 +1,8 @@
 //! TCP Fast Open (RFC 7413) as programs ask for it on Linux: options of listening sockets, TCP_FASTOPEN_CONNECT,
 //! MSG_FASTOPEN.
 //!
-//! A socket whose SYN waits for data is CONNECTING with FAST_OPEN; what is written first, as much as fits the SYN, needs
-//! no connection. What was written before that is the SYN's tells the send ring: nothing.
+//! A socket whose SYN waits for data is CONNECTING with FAST_OPEN, and its send ring has never held anything: what is
+//! written first, as much as fits the SYN, needs no connection.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,11 +168,11 @@ fn send(socket: Socket, iov: &[iovec], flags: c_int, given: &Given) -> isize {
             return if failed < 0 { failed } else { stream::send(socket, iov, flags) };
         }
     }
-    let sent = stream::send(socket, iov, flags);
-    if sent < 0 || !blocks {
-        return sent;
-    }
-    // As Linux: a call that blocks returns when the connection stands.
+    stream::send(socket, iov, flags)
+}
+
+/// So much went with the SYN: as on Linux, a call that blocks returns when the connection stands.
+pub(crate) fn await_answer(socket: Socket, sent: usize) -> isize {
     let failed = life::await_connection(socket);
-    if failed < 0 { failed } else { sent }
+    if failed < 0 { failed } else { sent as isize }
 }

@@ -354,6 +354,7 @@ fn put(socket: Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) ->
 /// `send` and its kin.
 pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
     let want = total(iov);
+    let with_syn = fast_open::room(socket).is_some();
     let mut deadline = None;
     let mut done = 0;
     loop {
@@ -373,7 +374,8 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
                 done += put;
                 tell_sent(socket, if done < want { flags & !MSG_MORE } else { flags });
                 if done == want {
-                    return done as isize;
+                    let waits = with_syn && !blocked(socket, flags);
+                    return if waits { fast_open::await_answer(socket, done) } else { done as isize };
                 }
             }
         }
