@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{
     IPPROTO_TCP, MSG_DONTWAIT, MSG_FASTOPEN, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT, iovec, sockaddr, socklen_t,
 };
-use scoutline_abi::layout::{call_op, fast_open, slot_option, slot_state as is};
+use scoutline_abi::layout::{call_op, fast_open, slot_kind, slot_option, slot_state as is};
 
-use crate::address::{self, Given};
+use crate::address::{self, Given, Name};
 use crate::options::{ask, give, keep, kept_bit, kernel_int, tell, value};
+use crate::reach::{kernel_name, leads_to, may_lead_to, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{call, life, stream};
+use crate::{attach, call, life, stream, table};
 
 /// Not in `libc`: linux/tcp.h.
 pub(crate) const TCP_FASTOPEN_KEY: c_int = 33;
@@ -128,8 +129,32 @@ pub(crate) fn send_to(
     len: socklen_t,
 ) -> Option<isize> {
     let given = address::parse(to, len);
-    let socket = life::for_fast_open(fd, &given)?;
+    let socket = socket_for(fd, &given)?;
     Some(send(socket, iov, flags & !MSG_FASTOPEN, &given))
+}
+
+/// `fd` for a call with MSG_FASTOPEN, which connects to where paths lead; `None`: it is the kernel's, or no stream.
+fn socket_for(fd: c_int, given: &Given) -> Option<Socket> {
+    let Given::Inet(to) = *given else {
+        return table::socket(fd).and_then(Socket::at).filter(|it| it.is_stream());
+    };
+    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+        let is_new = socket.state() & (is::CONNECTED | is::CONNECTING | is::LISTENING | is::FAILED) == 0;
+        if is_new && socket.is_stream() && !leads_to(to, slot_kind::STREAM) {
+            life::back_to_kernel(fd, socket);
+            return None;
+        }
+        return Some(socket).filter(|socket| socket.is_stream());
+    }
+    if attach::region().is_none() || to.port == 0 || !may_lead_to(to) {
+        return None;
+    }
+    let (kind, family) = suitable(fd)?;
+    if kind != slot_kind::STREAM || !speaks(fd, family, to.address) || !leads_to(to, kind) {
+        return None;
+    }
+    let name = kernel_name(fd).filter(|name| name.port != 0);
+    life::adopt(fd, kind, family, name.map(Name::anywhere)).ok()
 }
 
 fn send(socket: Socket, iov: &[iovec], flags: c_int, given: &Given) -> isize {

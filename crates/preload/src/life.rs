@@ -72,7 +72,7 @@ pub(crate) fn connect_slot(socket: Socket, to: Name, how: u64) -> isize {
 }
 
 /// Makes `fd` ours and binds it; on failure it stays the kernel's.
-fn adopt(fd: c_int, kind: u32, family: c_int, name: Option<Name>) -> Result<Socket, isize> {
+pub(crate) fn adopt(fd: c_int, kind: u32, family: c_int, name: Option<Name>) -> Result<Socket, isize> {
     let socket = open(fd, kind, family)?;
     if let Some(name) = name {
         let result = bind_slot(fd, socket, name);
@@ -102,30 +102,6 @@ pub(crate) fn adopt_for_options(fd: c_int) -> Option<Socket> {
         return None;
     }
     adopt(fd, slot_kind::STREAM, family, name).ok()
-}
-
-/// `fd` for a call with MSG_FASTOPEN, which connects to where paths lead; `None`: it is the kernel's, or no stream.
-pub(crate) fn for_fast_open(fd: c_int, given: &Given) -> Option<Socket> {
-    let Given::Inet(to) = *given else {
-        return table::socket(fd).and_then(Socket::at).filter(|it| it.is_stream());
-    };
-    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
-        let is_new = socket.state() & (is::CONNECTED | is::CONNECTING | is::LISTENING | is::FAILED) == 0;
-        if is_new && socket.is_stream() && !leads_to(to, slot_kind::STREAM) {
-            back_to_kernel(fd, socket);
-            return None;
-        }
-        return Some(socket).filter(|socket| socket.is_stream());
-    }
-    if attach::region().is_none() || to.port == 0 || !may_lead_to(to) {
-        return None;
-    }
-    let (kind, family) = suitable(fd)?;
-    if kind != slot_kind::STREAM || !speaks(fd, family, to.address) || !leads_to(to, kind) {
-        return None;
-    }
-    let name = kernel_name(fd).filter(|name| name.port != 0);
-    adopt(fd, kind, family, name.map(Name::anywhere)).ok()
 }
 
 /// `fd` for a group of ours: a datagram socket that may become ours does so now, bound or not.
@@ -300,7 +276,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
 }
 
 /// A socket that was only bound turns out to go where paths do not lead.
-fn back_to_kernel(fd: c_int, socket: Socket) {
+pub(crate) fn back_to_kernel(fd: c_int, socket: Socket) {
     let port = socket.slot.local_port.load(Ordering::Relaxed) as u16;
     let address = socket.slot.local_address.load();
     let inet6 = socket.is_inet6();

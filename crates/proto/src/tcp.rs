@@ -29,6 +29,7 @@ pub mod frto;
 pub mod fused;
 pub mod isn;
 pub mod listen;
+mod message;
 pub mod module;
 pub mod options;
 pub mod pacing;

@@ -14,11 +14,12 @@ use scoutline_abi::layout::{
 use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, Budget, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::{EPHEMERAL, Sharing};
-use scoutline_proto::tcp::module::{FAST_OPEN, FAST_OPEN_QUEUE, MAX_SEGMENT};
+use scoutline_proto::tcp::module::{FAST_OPEN_QUEUE, MAX_SEGMENT};
 use scoutline_proto::tcp::{Algorithm, ListenStage, TcpStage};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
+use super::fast_open::begin_fast;
 use super::paths::flow_key;
 use super::wishes::name_in;
 use crate::extend::Duty;
@@ -345,14 +346,7 @@ impl Core {
         // Before the first packet: an answer may come in the same turn of the loop.
         end.add_state(slot_state::CONNECTING | slot_state::BOUND);
         let mut attributes = socket_attributes(end, TCP, local, Some(remote));
-        let room = start.filter(|start| start.waits).map_or(0, |start| start.room);
-        if let Some(start) = start {
-            attributes.set(Name::Other(FAST_OPEN), Value::Any(Rc::new(start)));
-        }
-        if room > 0 {
-            end.shared().mtu.store(room, Ordering::Relaxed);
-            end.add_state(slot_state::FAST_OPEN);
-        }
+        let room = start.map_or(0, |start| begin_fast(end, start, &mut attributes));
         let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
         let id = made.map_err(|error| {
             end.clear_state(slot_state::CONNECTING | slot_state::FAST_OPEN);

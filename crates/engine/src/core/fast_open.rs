@@ -3,9 +3,11 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::{Call, fast_open, slot_kind, slot_option};
+use scoutline_abi::layout::{Call, fast_open, slot_kind, slot_option, slot_state};
 use scoutline_base::{Endpoint, Time};
+use scoutline_path::{Attributes, Name, Value};
 use scoutline_proto::tcp::fast_open::{Keys, Policy, Start};
+use scoutline_proto::tcp::module::FAST_OPEN;
 
 use super::Core;
 use super::calls::Errno;
@@ -72,6 +74,17 @@ impl Core {
             _ => Err(libc::ENOPROTOOPT),
         }
     }
+}
+
+/// An active connection is to begin so; how much its SYN takes of what is written first, if it waits for that.
+pub(super) fn begin_fast(end: &SocketEnd, start: Start, attributes: &mut Attributes) -> u32 {
+    attributes.set(Name::Other(FAST_OPEN), Value::Any(Rc::new(start)));
+    if !start.waits {
+        return 0;
+    }
+    end.shared().mtu.store(start.room, Ordering::Relaxed);
+    end.add_state(slot_state::FAST_OPEN);
+    start.room
 }
 
 fn key(first: u64, second: u64) -> [u8; 16] {

@@ -14,11 +14,11 @@ use scoutline_wire::tcp::{Flags, Header, Options};
 
 use super::cookie::{self, Flow, Offered};
 use super::fast_open::{self, Offer, Queue};
+use super::message::{Emitter, parse, restored};
 use super::module::{
     Backlog, COOKIE, FAST_OPEN_QUEUE, HALF_OPEN, HalfOpen, MAX_SEGMENT, OFFER, PASSIVE, Recalled, Tcp,
 };
 use super::options::{DEFAULT_MSS as DEFAULT_SEGMENT, Negotiated};
-use super::stage::{Emitter, parse, restored};
 use super::{Config, ecn, reset_for};
 use crate::Interface;
 

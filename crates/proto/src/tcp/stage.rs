@@ -5,9 +5,6 @@
 //! position. Controls follow the data: `Connected` before all, then `Readable`, `Acknowledged`, `PeerFinished`,
 //! `Failed`, `Closed`. Outward, controls tell what the program did, and segments go out whose payload is named by
 //! stream positions ([`Body::Stream`]).
-//!
-//! A checksum over stream bytes is always left partial: nobody but the device that gathers them sees them all, so
-//! every device completes partial checksums itself, in software if need be.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,19 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_base::{Endpoint, Time};
-use scoutline_path::{
-    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Message, Segmentation,
-    SegmentationKind, Stage,
-};
-use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
-use scoutline_wire::{checksum, icmp, ipv4, ipv6};
+use scoutline_path::{Body, Burst, Context, Control, DropReason, Effect, FlowKey, Message, Stage};
+use scoutline_wire::tcp::{Flags, Header};
+use scoutline_wire::{icmp, ipv4, ipv6};
 
 use super::fast_open::{Offer, Pending, Start};
+use super::message::{Emitter, parse, restored};
 use super::module::{HalfOpen, Recalled, Tcp};
 use super::sizing::Sizing;
-use super::{Config, Connection, Drop, Events, Input, Keepalive, State, Transmit};
-use crate::eth::frame_start;
-use crate::udp::checksum_vouched;
+use super::{Config, Connection, Drop, Events, Input, Keepalive, State};
 use crate::{Interface, errno};
 
 /// Payload that counts as one message more of the device's room: a super-segment of 192 KiB as 13.
@@ -535,98 +528,6 @@ fn yield_to(message: &mut Message, context: &mut Context<'_>) {
     let message = restored(std::mem::take(message));
     context.effects.push(Effect::Destroy);
     context.effects.push(Effect::Reclassify(message));
-}
-
-/// Reads the header of an incoming segment and verifies the checksum: the header, and its length.
-pub(super) fn parse(interface: &Interface, message: &Message) -> Result<(Header, usize), DropReason> {
-    let bytes = message.bytes();
-    let parsed = Header::parse(bytes).map_err(|error| match error {
-        ParseError::Truncated { .. } => DropReason::Truncated,
-        _ => DropReason::Malformed,
-    })?;
-    if !checksum_vouched(interface, &message.facts) {
-        let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else {
-            return Err(DropReason::Malformed);
-        };
-        let pseudo = checksum::pseudo_header(source, destination, ipv4::PROTOCOL_TCP, bytes.len());
-        // RFC 9293 §3.1 (MUST-3)
-        if !checksum::is_valid(checksum::add(pseudo, checksum::sum(bytes))) {
-            return Err(DropReason::BadChecksum);
-        }
-    }
-    Ok(parsed)
-}
-
-/// The message as it came from the device, to be run through another path from the link stage on. The transport
-/// checksum was verified.
-pub(super) fn restored(mut message: Message) -> Message {
-    let start = frame_start(&message.facts);
-    if let Body::Block { range, .. } = &mut message.body {
-        range.start = start.min(range.start);
-    }
-    let Facts { device, arrival, segmentation, tos, .. } = message.facts;
-    let checksum = Checksum::Verified;
-    message.facts = Facts { device, arrival, segmentation, tos, checksum, ..Facts::default() };
-    message
-}
-
-/// Turns what TCP wants to send into messages.
-pub(super) struct Emitter<'a> {
-    pub(super) interface: &'a Interface,
-    pub(super) key: &'a FlowKey,
-}
-
-impl Emitter<'_> {
-    /// A segment of the connection.
-    #[inline]
-    fn segment(&self, transmit: &Transmit) -> Message {
-        let header = Header {
-            source_port: self.key.local_port,
-            destination_port: self.key.remote_port,
-            ..transmit.header
-        };
-        let payload = transmit.payload.clone().filter(|range| !range.is_empty());
-        let payload_len = payload.as_ref().map_or(0, |range| (range.end - range.start) as usize);
-        let body = payload.map_or(Body::Empty, |range| Body::Stream { range, memory: None });
-        let mut message = self.message(&header, payload_len, body);
-        if transmit.ecn_capable {
-            message.facts.tos = ipv4::ECN_CAPABLE;
-        }
-        if payload_len > usize::from(transmit.segment_size) {
-            message.facts.segmentation = Some(Segmentation {
-                kind: if self.key.remote.is_v4() { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 },
-                size: transmit.segment_size,
-                header_len: header.emitted_len() as u16,
-            });
-        }
-        message
-    }
-
-    /// A message with this header in front of `body`.
-    #[inline]
-    pub(super) fn message(&self, header: &Header, payload_len: usize, body: Body) -> Message {
-        let key = self.key;
-        let mut message = Message { body, ..Message::default() };
-        let header_len = header.emitted_len();
-        let out = message.head.prepend(header_len);
-        header.emit(out);
-        let mut sum =
-            checksum::pseudo_header(key.local, key.remote, ipv4::PROTOCOL_TCP, header_len + payload_len);
-        let partial = payload_len > 0 || self.interface.offload.get().checksum;
-        if !partial {
-            sum = checksum::finish(checksum::add(sum, checksum::sum(out)));
-        }
-        out[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_be_bytes());
-        message.facts.device = self.interface.device;
-        message.facts.source = Some(key.local);
-        message.facts.destination = Some(key.remote);
-        message.facts.checksum = if partial {
-            Checksum::Partial { start: 0, offset: CHECKSUM_OFFSET as u16 }
-        } else {
-            Checksum::Complete
-        };
-        message
-    }
 }
 
 /// The reason under which a segment that TCP refused is counted.
