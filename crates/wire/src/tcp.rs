@@ -146,6 +146,7 @@ impl FastOpen {
     }
 
     /// The same in the form that an option had which it answers.
+    #[must_use]
     pub fn in_form_of(self, other: FastOpen) -> FastOpen {
         FastOpen { is_experimental: other.is_experimental, ..self }
     }
