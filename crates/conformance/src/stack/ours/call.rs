@@ -311,7 +311,7 @@ impl Caller<'_> {
                 }
                 Tried::Blocks { again, patience }
             }
-            tried => tried,
+            tried @ Tried::Done(_) => tried,
         }
     }
 
