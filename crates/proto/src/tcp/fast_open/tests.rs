@@ -21,7 +21,7 @@ fn queue(limit: u32) -> Rc<Queue> {
 }
 
 fn cookie() -> Option<FastOpen> {
-    Some(keys().cookie(address(2), address(1)))
+    FastOpen::cookie(keys().cookie(address(2), address(1)).as_slice())
 }
 
 fn considered(queue: &Rc<Queue>, option: Option<FastOpen>, now: Time) -> Offer {
