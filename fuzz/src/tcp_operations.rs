@@ -8,8 +8,9 @@
 use std::time::Duration;
 
 use scoutline_base::Time;
+use scoutline_proto::tcp::fast_open::Start;
 use scoutline_proto::tcp::{Algorithm, Config, Connection, Events, Input, Keepalive, State, Transmit};
-use scoutline_wire::tcp::{Flags, Header, Options};
+use scoutline_wire::tcp::{FastOpen, Flags, Header, Options};
 
 use crate::bytes::{Bytes, Target};
 
@@ -90,10 +91,21 @@ pub fn run(data: &[u8]) {
     };
     let passive = opening & 1 != 0;
     let (receive_ring, send_ring) = (u64::from(config.receive_buffer), u64::from(config.send_buffer));
-    let connection = if passive {
-        Connection::accept(config, iss, 9, &syn, now)
-    } else {
-        Connection::connect(config, iss, 9, now)
+    // Data with the SYN (RFC 7413).
+    let is_fast = opening & 6 == 2;
+    let connection = match (passive, is_fast) {
+        (true, false) => Connection::accept(config, iss, 9, &syn, now),
+        (false, false) => Connection::connect(config, iss, 9, now),
+        (true, true) => {
+            let cookie = FastOpen::cookie(&[7; 8]);
+            let mut connection = Connection::accept_answering(config, iss, 9, &syn, cookie, now);
+            connection.begin_fast(700);
+            connection
+        }
+        (false, true) => {
+            let start = Start { option: FastOpen::cookie(&[7; 8]), room: 700, waits: false };
+            Connection::connect_fast(config, iss, 9, &start, now)
+        }
     };
     let state = connection.state();
     let mut subject = Subject {
@@ -114,7 +126,7 @@ pub fn run(data: &[u8]) {
         last: (0, 0),
         state,
     };
-    if opening & 6 != 6 {
+    if opening & 6 != 6 && !is_fast {
         subject.open(passive, &syn, iss);
     }
     for _ in 0..MAX_OPERATIONS {

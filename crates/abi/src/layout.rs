@@ -230,8 +230,9 @@ pub mod call_op {
     pub const BIND: u32 = 2;
     /// Listen: argument backlog.
     pub const LISTEN: u32 = 3;
-    /// Connect: arguments address (its second word), port, scope of a link-local one (0: not said), address (its
-    /// first word). Result 0: under way (stream) or done (datagram).
+    /// Connect: arguments address (its second word), port, scope of a link-local one (0: not said) | [`super::fast_open`]
+    /// << 32, address (its first word). Result 0: under way (stream) or done (datagram); more: the SYN waits for data, of
+    /// which so many bytes may go with it.
     pub const CONNECT: u32 = 4;
     /// Change an option: argument [`super::slot_option`] number, value.
     pub const OPTION: u32 = 5;
@@ -257,6 +258,15 @@ pub mod call_op {
     /// Change what groups a datagram socket is in. Arguments: the group and the source (both words of each, the first
     /// first); `more`: [`super::membership`] | Linux's number of the interface << 32.
     pub const MEMBERSHIP: u32 = 17;
+}
+
+/// How CONNECT opens (RFC 7413).
+pub mod fast_open {
+    /// What is written first goes with the SYN, if there is a cookie for the server; else the SYN asks for one at once
+    /// (TCP_FASTOPEN_CONNECT, and MSG_FASTOPEN with data). EOPNOTSUPP where fast open is off.
+    pub const DATA: u64 = 1;
+    /// The SYN goes at once, with the cookie or the request for one (MSG_FASTOPEN without data).
+    pub const NO_DATA: u64 = 2;
 }
 
 /// What MEMBERSHIP does.
@@ -316,6 +326,17 @@ pub mod slot_option {
     /// TCP_NOTSENT_LOWAT in bytes; 0: not set.
     pub const UNSENT_LOW_WATER: u64 = 38;
 
+    /// TCP_FASTOPEN of a listening socket: how many connections may have begun with data whose handshake is not complete.
+    pub const FAST_OPEN: u64 = 39;
+    /// TCP_FASTOPEN_CONNECT: only whether it is allowed.
+    pub const FAST_OPEN_CONNECT: u64 = 40;
+    /// TCP_FASTOPEN_NO_COOKIE of a listening socket: 0 or 1.
+    pub const FAST_OPEN_NO_COOKIE: u64 = 41;
+    /// TCP_FASTOPEN_KEY of a listening socket. The value is 0 or the first half of the key before, whose second half is
+    /// `more`; the key is in the arguments behind, 16 bytes in memory order. A key before of zeros is none. Asked for: its
+    /// length is the result, the arguments are the key and the one before.
+    pub const FAST_OPEN_KEY: u64 = 42;
+
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;
 
@@ -362,6 +383,9 @@ pub mod slot_state {
     pub const COPIES: u32 = 1 << 6;
     /// Its peer has sent urgent data: `urgent_mark` counts.
     pub const URGENT: u32 = 1 << 7;
+    /// Its SYN waits, or waited, for what is written first: `mtu` bytes of it at most go with it (RFC 7413). Until then
+    /// it is writable.
+    pub const FAST_OPEN: u32 = 1 << 8;
 }
 
 /// Bits of [`Slot::requests`], set by shims.
@@ -550,7 +574,8 @@ pub struct Slot {
     pub errors_tail: AtomicU32,
     /// 1: there is a ring of errors.
     pub errors_queued: AtomicU32,
-    /// Bytes of an IP packet that the way to the peer, or without one the link, carries.
+    /// Bytes of an IP packet that the way to the peer, or without one the link, carries. Of a stream: see
+    /// [`slot_state::FAST_OPEN`].
     pub mtu: AtomicU32,
     // Written by shims:
     /// Errors ever taken.

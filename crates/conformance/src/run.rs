@@ -15,6 +15,8 @@ mod options;
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 
+use scoutline_engine::{FastOpen, FastOpenKeys, TcpSettings};
+
 use crate::packet::{Content, GATEWAY, LOCAL, Reassembly, Seen, arp_frame, take};
 use crate::script::{Event, Packet, Place, Script, What};
 use crate::stack::{Answer, Setting, Stack};
@@ -63,9 +65,26 @@ pub fn setting(script: &Script, how: How) -> Setting {
             .filter(|(name, _)| name == "sysctl")
             .map(|(_, value)| value.clone())
             .collect(),
+        tcp: tcp_of(script),
         static_neighbour: script.option("arp") != Some("script"),
         seed: how.seed,
         ..Setting::default()
+    }
+}
+
+/// What a script sets in the kernel, as far as ours has it and scripts need it.
+fn tcp_of(script: &Script) -> TcpSettings {
+    let sysctl = |name: &str| {
+        let of = |value: &str| {
+            value.strip_prefix("net.ipv4.")?.strip_prefix(name)?.strip_prefix('=').map(str::to_owned)
+        };
+        script.options.iter().filter(|(option, _)| option == "sysctl").find_map(|(_, value)| of(value))
+    };
+    let bits = sysctl("tcp_fastopen").and_then(|bits| bits.parse().ok()).unwrap_or(0);
+    TcpSettings {
+        fast_open: FastOpen::from_bits_truncate(bits),
+        fast_open_keys: sysctl("tcp_fastopen_key").and_then(|text| FastOpenKeys::parse(&text)),
+        ..TcpSettings::default()
     }
 }
 

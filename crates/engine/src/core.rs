@@ -12,6 +12,7 @@ mod background;
 mod calls;
 mod classes;
 mod datagrams;
+mod fast_open;
 mod floods;
 mod forward;
 mod groups;

@@ -48,5 +48,6 @@ pub use scoutline_proto::ip6::Host6Config;
 pub use scoutline_proto::route::{Refusal, Route, Way};
 pub use scoutline_proto::tcp::Pacing;
 pub use scoutline_proto::tcp::ecn::Policy as Ecn;
+pub use scoutline_proto::tcp::fast_open::{Keys as FastOpenKeys, Policy as FastOpen};
 
 pub use crate::start::{Engine, EngineHandle, StartError};

@@ -10,7 +10,7 @@ use scoutline_device::Driver;
 use scoutline_proto::ip6::Host6Config;
 use scoutline_proto::request::matcher::Conditions;
 use scoutline_proto::route::Route;
-use scoutline_proto::tcp::{Algorithm, Pacing, ecn};
+use scoutline_proto::tcp::{Algorithm, Pacing, ecn, fast_open};
 use scoutline_sched::schedule::{Linux, Shares};
 use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
@@ -189,6 +189,10 @@ pub struct TcpSettings {
     /// So many segments may leave as one however slow the path, if that is not what TCP takes by itself (Linux:
     /// `tcp_min_tso_segs`).
     pub min_burst_segments: Option<u8>,
+    /// What is allowed of fast open (RFC 7413); nothing by default (Linux: `tcp_fastopen`).
+    pub fast_open: fast_open::Policy,
+    /// What makes cookies of fast open where no program says; else it is made at the start (Linux: `tcp_fastopen_key`).
+    pub fast_open_keys: Option<fast_open::Keys>,
 }
 
 /// Packets that come on one device, and are for others, leave by another.

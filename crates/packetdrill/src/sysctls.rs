@@ -3,7 +3,7 @@
 use std::fs;
 
 use scoutline_conformance::stack::Setting;
-use scoutline_proto::tcp::{Algorithm, ecn};
+use scoutline_proto::tcp::{Algorithm, ecn, fast_open};
 
 /// Where the kernel has them, for this network namespace.
 const FOLDER: &str = "/proc/sys/net/ipv4";
@@ -28,6 +28,10 @@ fn apply_from(mut setting: Setting, read: impl Fn(&str) -> Option<String>) -> Se
     setting.tcp.no_timestamps = word("tcp_timestamps").as_deref() == Some("0");
     setting.tcp.keeps_idle_window = word("tcp_slow_start_after_idle").as_deref() == Some("0");
     setting.tcp.min_burst_segments = word("tcp_min_tso_segs").and_then(|segments| segments.parse().ok());
+    if let Some(bits) = word("tcp_fastopen").and_then(|bits| bits.parse().ok()) {
+        setting.tcp.fast_open = fast_open::Policy::from_bits_truncate(bits);
+    }
+    setting.tcp.fast_open_keys = word("tcp_fastopen_key").and_then(|text| fast_open::Keys::parse(&text));
     setting
 }
 
@@ -42,11 +46,15 @@ mod tests {
             "tcp_ecn" => Some("1\n".into()),
             "tcp_timestamps" | "tcp_slow_start_after_idle" => Some("0\n".into()),
             "tcp_min_tso_segs" => Some("4\n".into()),
+            "tcp_fastopen" => Some("1027\n".into()),
             _ => None,
         });
         assert_eq!(setting.tcp.congestion, Algorithm::NewReno);
         assert_eq!(setting.tcp.ecn, ecn::Policy::Offer);
         assert!(setting.tcp.no_timestamps && setting.tcp.keeps_idle_window);
         assert_eq!(setting.tcp.min_burst_segments, Some(4));
+        let policy =
+            fast_open::Policy::CLIENT | fast_open::Policy::SERVER | fast_open::Policy::EVERY_LISTENER;
+        assert_eq!(setting.tcp.fast_open, policy);
     }
 }

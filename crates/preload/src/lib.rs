@@ -39,6 +39,7 @@ mod errors;
 mod exec;
 mod export;
 mod extent;
+mod fast_open;
 mod groups;
 mod ip_options;
 mod life;

@@ -19,7 +19,7 @@ use crate::reach::{
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
-use crate::{attach, call, epoll, options, own, real, stream, table, wait};
+use crate::{attach, call, epoll, fast_open, options, own, real, stream, table, wait};
 
 /// A fresh slot for `fd`, not yet entered in the table.
 fn open(fd: c_int, kind: u32, family: c_int) -> Result<Socket, isize> {
@@ -63,15 +63,16 @@ fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
     call::call(call_op::BIND, socket.index, [low, u64::from(to.port), bits, high]).min(0) as isize
 }
 
-/// Asks the engine to connect.
-fn connect_slot(socket: Socket, to: Name) -> isize {
+/// Asks the engine to connect, in a way of [`scoutline_abi::layout::fast_open`]; 0: it is under way, more: the SYN waits
+/// for data.
+pub(crate) fn connect_slot(socket: Socket, to: Name, how: u64) -> isize {
     let [high, low] = to.address.words();
-    let arguments = [low, u64::from(to.port), u64::from(to.scope), high];
-    call::call(call_op::CONNECT, socket.index, arguments).min(0) as isize
+    let arguments = [low, u64::from(to.port), u64::from(to.scope) | how << 32, high];
+    call::call(call_op::CONNECT, socket.index, arguments) as isize
 }
 
 /// Makes `fd` ours and binds it; on failure it stays the kernel's.
-fn adopt(fd: c_int, kind: u32, family: c_int, name: Option<Name>) -> Result<Socket, isize> {
+pub(crate) fn adopt(fd: c_int, kind: u32, family: c_int, name: Option<Name>) -> Result<Socket, isize> {
     let socket = open(fd, kind, family)?;
     if let Some(name) = name {
         let result = bind_slot(fd, socket, name);
@@ -239,7 +240,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
             Given::Inet(to) if socket.is_stream() => connect_stream(fd, socket, to),
-            Given::Inet(to) if leads_to(to, slot_kind::DATAGRAM) => connect_slot(socket, to),
+            Given::Inet(to) if leads_to(to, slot_kind::DATAGRAM) => connect_slot(socket, to, 0),
             Given::Inet(_) => {
                 back_to_kernel(fd, socket);
                 kernel()
@@ -269,13 +270,13 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     let name = kernel_name(fd).filter(|name| name.port != 0);
     match adopt(fd, kind, family, name.map(Name::anywhere)) {
         Ok(socket) if kind == slot_kind::STREAM => connect_stream(fd, socket, to),
-        Ok(socket) => connect_slot(socket, to),
+        Ok(socket) => connect_slot(socket, to, 0),
         Err(result) => result,
     }
 }
 
 /// A socket that was only bound turns out to go where paths do not lead.
-fn back_to_kernel(fd: c_int, socket: Socket) {
+pub(crate) fn back_to_kernel(fd: c_int, socket: Socket) {
     let port = socket.slot.local_port.load(Ordering::Relaxed) as u16;
     let address = socket.slot.local_address.load();
     let inet6 = socket.is_inet6();
@@ -358,9 +359,12 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
     if to.port == 0 {
         return err(libc::ECONNREFUSED); // nobody can listen there
     }
-    let result = connect_slot(socket, to);
+    let result = connect_slot(socket, to, fast_open::how_to_connect(socket));
     if result < 0 {
         return result;
+    }
+    if result > 0 {
+        return 0; // with TCP_FASTOPEN_CONNECT the SYN goes with what is written first
     }
     socket.slot.kept_options.fetch_or(kept::CONNECT_PENDING, Ordering::AcqRel);
     if socket.non_blocking() {
@@ -370,7 +374,7 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
     await_connection(socket)
 }
 
-fn await_connection(socket: Socket) -> isize {
+pub(crate) fn await_connection(socket: Socket) -> isize {
     let deadline = wait::deadline_us(socket.slot.send_timeout_us.load(Ordering::Relaxed));
     let settled = || socket.state() & (is::CONNECTED | is::FAILED) != 0;
     if !settled()

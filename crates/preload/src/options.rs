@@ -13,7 +13,7 @@ use scoutline_scout::SOL_SCOUT;
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::zero_copy::SO_ZEROCOPY;
-use crate::{call, ip_options, real, scout, stream, urgent};
+use crate::{call, fast_open, ip_options, real, scout, stream, urgent};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -70,7 +70,7 @@ pub(crate) fn give<T: Copy>(from: T, to: *mut c_void, len: *mut socklen_t) -> is
     0
 }
 
-fn keep(socket: Socket, bit: u32, on: bool) {
+pub(crate) fn keep(socket: Socket, bit: u32, on: bool) {
     if on {
         socket.slot.kept_options.fetch_or(bit, Ordering::AcqRel);
     } else {
@@ -78,7 +78,7 @@ fn keep(socket: Socket, bit: u32, on: bool) {
     }
 }
 
-fn kept_bit(socket: Socket, bit: u32) -> c_int {
+pub(crate) fn kept_bit(socket: Socket, bit: u32) -> c_int {
     c_int::from(socket.slot.kept_options.load(Ordering::Acquire) & bit != 0)
 }
 
@@ -219,6 +219,7 @@ fn set_inner(
             field.store(of_kernel(fd, of).unsigned_abs() / 2, Ordering::Relaxed);
         }
         (IPPROTO_TCP, _) if !socket.is_stream() => return Err(err(libc::ENOPROTOOPT)),
+        (IPPROTO_TCP, _) if fast_open::is_option(name) => return fast_open::set(socket, name, from, len),
         (IPPROTO_TCP, libc::TCP_NODELAY) => {
             let on = int()? != 0;
             let had = kept_bit(socket, kept::NO_DELAY) != 0;
@@ -397,6 +398,7 @@ pub(crate) fn get(
             buffer(slot.asked_send_buffer.load(Ordering::Relaxed), DEFAULT_SEND_BUFFER)
         }
         (IPPROTO_TCP, _) if !socket.is_stream() => err(libc::ENOPROTOOPT),
+        (IPPROTO_TCP, _) if fast_open::is_option(name) => fast_open::get(socket, name, to, len),
         (IPPROTO_TCP, libc::TCP_NODELAY) => int(kept_bit(socket, kept::NO_DELAY)),
         (IPPROTO_TCP, libc::TCP_CORK) => int(kept_bit(socket, kept::CORK)),
         (IPPROTO_TCP, libc::TCP_QUICKACK) => int(1 - kept_bit(socket, kept::QUICK_ACK_OFF)),
@@ -448,7 +450,7 @@ pub(crate) fn unsent(socket: Socket) -> u64 {
 }
 
 /// What the engine says to GET_OPTION.
-fn ask(socket: Socket, option: u64, page: u64) -> (i32, [u64; 4]) {
+pub(crate) fn ask(socket: Socket, option: u64, page: u64) -> (i32, [u64; 4]) {
     call::call_for(call_op::GET_OPTION, socket.index, [option, page, 0, 0])
 }
 
@@ -547,6 +549,7 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
             tell(socket, slot_option::DEFER_ACCEPT, u64::from(deferred.unsigned_abs()));
         }
         carry_over_transport(fd, socket);
+        fast_open::carry_over(fd, socket);
         if kept_bit(socket, kept::KEEP_ALIVE) != 0 {
             let of = |name| kernel_int(fd, IPPROTO_TCP, name).unsigned_abs();
             slot.keep_alive_times[0].store(of(libc::TCP_KEEPIDLE), Ordering::Relaxed);

@@ -15,7 +15,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
 
 use crate::lock::{Lock, back_off};
-use crate::{accept, attach, epoll, real, serve, urgent, wait, zero_copy};
+use crate::{accept, attach, epoll, fast_open, real, serve, urgent, wait, zero_copy};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -39,6 +39,8 @@ pub(crate) mod kept {
     pub(crate) const ZERO_COPY: u32 = 1 << 10;
     /// It was sent from with MSG_ZEROCOPY: there may be notices.
     pub(crate) const COMPLETES: u32 = 1 << 11;
+    /// TCP_FASTOPEN_CONNECT.
+    pub(crate) const FAST_OPEN_CONNECT: u32 = 1 << 12;
 }
 
 /// Descriptors of this process per slot, threads asleep on it included.
@@ -220,6 +222,9 @@ impl Socket {
             return ready | IN | OUT | RDHUP | HUP;
         }
         if state & is::CONNECTED == 0 {
+            if fast_open::room(self).is_some() {
+                return ready | OUT; // the SYN waits for what is written
+            }
             // SYN-SENT says nothing; a socket that was never connected is Linux's OUT and HUP.
             return if state & is::CONNECTING == 0 { ready | OUT | HUP } else { ready };
         }

@@ -10,7 +10,7 @@ use scoutline_abi::layout::{HELD_BY_CALL, slot_request as ask, slot_state as is}
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{attach, urgent, wait};
+use crate::{attach, fast_open, urgent, wait};
 
 /// Bytes of an io vector.
 pub(crate) fn total(iov: &[iovec]) -> usize {
@@ -228,7 +228,11 @@ pub(crate) fn send_end(socket: Socket, flags: c_int) -> isize {
 /// # Errors
 /// EAGAIN when that would block, or as [`wait::wait_for`].
 pub(crate) fn await_room(socket: Socket, flags: c_int, deadline: &mut Option<u64>) -> Result<bool, c_int> {
-    let connecting = |state| state & is::CONNECTING != 0 && state & (is::CONNECTED | is::FAILED) == 0;
+    let connecting = |state| {
+        state & is::CONNECTING != 0
+            && state & (is::CONNECTED | is::FAILED) == 0
+            && fast_open::room(socket).is_none()
+    };
     if attach::dead() {
         return Err(libc::ECONNRESET);
     }
@@ -333,7 +337,9 @@ pub(crate) fn put(
 ) -> Result<usize, c_int> {
     let slot = socket.slot;
     let _held = socket.lock_send()?;
-    let len = socket.sendable().min(want as u64) as usize;
+    let room = socket.sendable();
+    let room = fast_open::room(socket).map_or(room, |with_syn| room.min(with_syn));
+    let len = room.min(want as u64) as usize;
     if len == 0 {
         return Ok(0);
     }
@@ -354,6 +360,7 @@ pub(crate) fn put(
 /// `send` and its kin.
 pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
     let want = total(iov);
+    let with_syn = fast_open::room(socket).is_some();
     let mut deadline = None;
     let mut done = 0;
     loop {
@@ -373,7 +380,8 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
                 done += put;
                 tell_sent(socket, if done < want { flags & !MSG_MORE } else { flags });
                 if done == want {
-                    return done as isize;
+                    let waits = with_syn && !blocked(socket, flags);
+                    return if waits { fast_open::await_answer(socket, done) } else { done as isize };
                 }
             }
         }

@@ -5,6 +5,12 @@
 /// A secret.
 pub(crate) type Key = (u64, u64);
 
+/// A secret of 16 bytes, as two words in little endian.
+pub(crate) fn key(bytes: [u8; 16]) -> Key {
+    let (low, high) = bytes.split_at(8);
+    (little_endian(low), little_endian(high))
+}
+
 /// SipHash with `C` rounds per word and `D` at the end.
 pub(crate) fn siphash<const C: usize, const D: usize>(key: Key, bytes: &[u8]) -> u64 {
     let mut v = [

@@ -11,12 +11,11 @@
 //! caller holds a ring per direction and moves the bytes that [`Deliver`] and [`Transmit`] name. Both may name up
 //! to 64 KiB at once: devices cut and merge (GSO, GRO).
 //!
-//! One file per mechanism: [`sequence`], [`isn`], [`cookie`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
+//! One file per mechanism: [`sequence`], [`isn`], [`cookie`], [`fast_open`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
 //! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`pacing`], [`timers`],
 //! [`chronograph`]; `connection` joins them.
 //!
-//! Left out on purpose: TCP Fast Open, raising
-//! the path MTU again (RFC 1191 §6.3) and probing for it (RFC 8899), authentication.
+//! Left out on purpose: authentication.
 
 pub mod chronograph;
 pub mod config;
@@ -24,11 +23,13 @@ pub mod congestion;
 pub mod connection;
 pub mod cookie;
 pub mod ecn;
+pub mod fast_open;
 pub mod flight;
 pub mod frto;
 pub mod fused;
 pub mod isn;
 pub mod listen;
+mod message;
 pub mod module;
 pub mod options;
 pub mod pacing;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use scoutline_base::Time;
 use scoutline_proto::tcp::ecn::Policy;
+use scoutline_proto::tcp::fast_open::Start;
 use scoutline_proto::tcp::{Algorithm, Config, Connection, Keepalive, Pacing, State};
-use scoutline_wire::tcp::{Flags, Header, Options, SackBlocks};
+use scoutline_wire::tcp::{FastOpen, Flags, Header, Options, SackBlocks};
 
 const RECEIVE: u32 = 20_000;
 const SEND: u32 = 50_000;
@@ -151,6 +152,7 @@ impl Subject {
                         mss: syn.then_some(window),
                         window_scale: syn.then_some(7),
                         sack_permitted: syn,
+                        fast_open: None,
                     },
                     ..Header::default()
                 };
@@ -245,7 +247,8 @@ proptest! {
     #[test]
     fn survives_anything(
         choice in any::<u8>(), iss in any::<u32>(), irs in any::<u32>(), passive in any::<bool>(),
-        open in proptest::bool::weighted(0.8), operations in proptest::collection::vec(operation(), 1..120),
+        open in proptest::bool::weighted(0.8), fast in proptest::option::of(0u32..3000),
+        operations in proptest::collection::vec(operation(), 1..120),
     ) {
         let now = Time::from_millis(5);
         let syn = Header {
@@ -256,14 +259,25 @@ proptest! {
             },
             ..Header::default()
         };
-        let connection = if passive {
-            Connection::accept(config(choice), iss, 9, &syn, now)
-        } else {
-            Connection::connect(config(choice), iss, 9, now)
+        let connection = match (passive, fast) {
+            (true, None) => Connection::accept(config(choice), iss, 9, &syn, now),
+            (false, None) => Connection::connect(config(choice), iss, 9, now),
+            (true, Some(len)) => {
+                let mut connection = Connection::accept(config(choice), iss, 9, &syn, now);
+                connection.begin_fast(len);
+                connection
+            }
+            (false, Some(room)) => {
+                let start = Start { option: Some(FastOpen::request()), room, waits: room % 2 == 1 };
+                let mut connection = Connection::connect_fast(config(choice), iss, 9, &start, now);
+                connection.on_written(u64::from(room));
+                connection
+            }
         };
+        let begun = connection.receive_position();
         let mut subject = Subject {
             connection, now, expected: irs, ours: iss, timestamp: 1000, echo: 0, consumed: 0,
-            ring: u64::from(RECEIVE), last: (0, 0),
+            ring: u64::from(RECEIVE), last: (0, begun),
         };
         if open {
             subject.poll(1);
@@ -271,7 +285,7 @@ proptest! {
             answer.flags = Flags::ACK;
             answer.acknowledgment = iss.wrapping_add(1);
             if passive {
-                answer.sequence = irs.wrapping_add(1);
+                answer.sequence = irs.wrapping_add(1 + begun as u32);
                 answer.options = Options { timestamps: Some((1000, subject.echo)), ..Options::default() };
             } else {
                 answer.flags |= Flags::SYN;
@@ -279,7 +293,7 @@ proptest! {
             subject.segment(&answer, 0);
             prop_assert_eq!(subject.connection.state(), State::Established);
             subject.ours = iss.wrapping_add(1);
-            subject.expected = irs.wrapping_add(1);
+            subject.expected = irs.wrapping_add(1 + begun as u32);
         }
         for operation in operations {
             subject.apply(operation);

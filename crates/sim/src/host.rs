@@ -160,6 +160,7 @@ impl Host {
         settings.time_wait = Duration::from_secs(plan.time_wait_s);
         settings.tcp = TcpSettings {
             pacing: if plan.pacing { Pacing::Always } else { Pacing::default() },
+            fast_open: scoutline_engine::FastOpen::CLIENT | scoutline_engine::FastOpen::SERVER,
             ..TcpSettings::default()
         };
         if plan.ecn {

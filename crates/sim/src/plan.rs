@@ -97,6 +97,11 @@ pub struct FlowPlan {
     pub no_delay: bool,
     /// TCP_CONGESTION, as `slot_option::CONGESTION` has it; 0: not set.
     pub congestion: u8,
+    /// The client opens with MSG_FASTOPEN. Only where nothing on the wire comes twice and no program or host stops
+    /// ([`Plan::may_fast_open`]): there data with a SYN may reach a program twice, and programs have to bear that (RFC
+    /// 7413 §6.1).
+    #[serde(default)]
+    pub fast_open: bool,
     /// Priority that the client asks for, if it does.
     pub priority: Option<u8>,
     /// What the client does.
@@ -229,6 +234,11 @@ impl Plan {
         let is_off = |event: &Event| matches!(event.what, What::Restart { .. });
         self.weather.iter().any(|weather| weather.loss > 0.0 || weather.corrupt > 0.0)
             || self.events.iter().any(is_off)
+    }
+
+    /// Data with a SYN come to one program once at most.
+    pub fn may_fast_open(&self) -> bool {
+        !self.duplicates() && self.events.iter().all(|event| matches!(event.what, What::Classes(_)))
     }
 
     /// Whether packets may arrive twice.

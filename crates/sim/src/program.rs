@@ -16,7 +16,7 @@ use std::cell::RefCell;
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::{
-    call_op, slot_flag, slot_kind, slot_option, slot_request as ask, slot_state as is,
+    call_op, fast_open, slot_flag, slot_kind, slot_option, slot_request as ask, slot_state as is,
 };
 use scoutline_base::{Address, Endpoint, Time};
 use scoutline_engine::{Driven, RegionId};
@@ -31,6 +31,8 @@ use talk::Talk;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u64 = 8;
+/// Of them, those that may have begun with data in a SYN.
+const FAST_OPEN_LIMIT: u64 = 2;
 /// A call that fails because an address is not in use yet is made again.
 const AGAIN: Duration = Duration::from_millis(500);
 /// A swallowed wake-up, with the canary: one in so many.
@@ -176,8 +178,15 @@ impl Program {
                     // Refused where it would rise: that is its right.
                     option(engine, slot_option::PRIORITY, u64::from(priority));
                 }
-                call(engine, call_op::CONNECT, slot, arguments(to, plan.port))
-                    .map(|_| Role::Talk(Talk::client(flow, plan.client)))
+                let mut to = arguments(to, plan.port);
+                to[2] |= if plan.fast_open { fast_open::DATA << 32 } else { 0 };
+                call(engine, call_op::CONNECT, slot, to).map(|room| {
+                    let mut talk = Talk::client(flow, plan.client);
+                    if room > 0 {
+                        talk.write_with_syn(socket, &mut self.oracle.borrow_mut());
+                    }
+                    Role::Talk(talk)
+                })
             }
             Opening::Chat(chat, to) => Chat::open(chat, to, &self.oracle.borrow(), |connected| {
                 if connected {
@@ -188,6 +197,7 @@ impl Program {
             })
             .map(Role::Chat),
             Opening::Listener(port) => call(engine, call_op::BIND, slot, arguments(any, port))
+                .inspect(|_| option(engine, slot_option::FAST_OPEN, FAST_OPEN_LIMIT))
                 .and_then(|_| call(engine, call_op::LISTEN, slot, [BACKLOG, 0, 0, 0]))
                 .map(|_| Role::Listener),
             Opening::Echo => call(engine, call_op::BIND, slot, arguments(any, ECHO_PORT)).map(|_| Role::Echo),

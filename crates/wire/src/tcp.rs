@@ -1,5 +1,5 @@
 //! The TCP header (RFC 9293 §3.1) with the options that a stack acts on: maximum segment size (§3.7.1), window
-//! scale and timestamps (RFC 7323), selective acknowledgment (RFC 2018).
+//! scale and timestamps (RFC 7323), selective acknowledgment (RFC 2018), fast open (RFC 7413).
 //!
 //! The checksum is neither verified nor computed here: devices and stages know how much of it is left to do.
 //!
@@ -33,6 +33,11 @@ const OPTION_WINDOW_SCALE: u8 = 3;
 const OPTION_SACK_PERMITTED: u8 = 4;
 const OPTION_SACK: u8 = 5;
 const OPTION_TIMESTAMPS: u8 = 8;
+const OPTION_FAST_OPEN: u8 = 34;
+/// Shared by experiments (RFC 6994), which say by a magic number which one they are.
+const OPTION_EXPERIMENT: u8 = 254;
+/// Of fast open, before it had a number of its own (RFC 7413 §4.1.1).
+const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
 /// The layout nearly every segment of an established connection has: NOP NOP TS(10).
 const ALIGNED_TIMESTAMPS: [u8; 4] = [OPTION_NOP, OPTION_NOP, OPTION_TIMESTAMPS, 10];
 
@@ -99,6 +104,63 @@ impl SackBlocks {
     }
 }
 
+/// The longest cookie, in bytes (RFC 7413 §4.1.1).
+pub const MAX_COOKIE_LEN: usize = 16;
+/// The shortest that is not a request for one.
+const MIN_COOKIE_LEN: usize = 4;
+
+/// The Fast Open option of a SYN or SYN-ACK (RFC 7413 §4.1.1): a cookie, or without any bytes the request for one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpen {
+    bytes: [u8; MAX_COOKIE_LEN],
+    len: u8,
+    /// As the experimental option, which older stacks still send.
+    pub is_experimental: bool,
+}
+
+impl FastOpen {
+    /// The request for a cookie.
+    pub fn request() -> FastOpen {
+        FastOpen::default()
+    }
+
+    /// A cookie; `None` when it has not 4 to 16 bytes, or an odd number of them.
+    pub fn cookie(cookie: &[u8]) -> Option<FastOpen> {
+        let valid =
+            (MIN_COOKIE_LEN..=MAX_COOKIE_LEN).contains(&cookie.len()) && cookie.len().is_multiple_of(2);
+        valid.then(|| {
+            let mut bytes = [0; MAX_COOKIE_LEN];
+            bytes[..cookie.len()].copy_from_slice(cookie);
+            FastOpen { bytes, len: cookie.len() as u8, is_experimental: false }
+        })
+    }
+
+    /// The cookie; empty for a request.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// True for a request.
+    pub fn is_request(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The same in the form that an option had which it answers.
+    #[must_use]
+    pub fn in_form_of(self, other: FastOpen) -> FastOpen {
+        FastOpen { is_experimental: other.is_experimental, ..self }
+    }
+
+    fn parse(body: &[u8]) -> Option<FastOpen> {
+        if body.is_empty() { Some(FastOpen::request()) } else { FastOpen::cookie(body) }
+    }
+
+    /// Length on the wire before padding, in bytes.
+    fn option_len(&self) -> usize {
+        usize::from(self.len) + if self.is_experimental { 4 } else { 2 }
+    }
+}
+
 /// The options of one header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -112,6 +174,8 @@ pub struct Options {
     pub timestamps: Option<(u32, u32)>,
     /// What the sender holds beyond its acknowledgment.
     pub sack: SackBlocks,
+    /// Fast open; only on a SYN or SYN-ACK.
+    pub fast_open: Option<FastOpen>,
 }
 
 impl Options {
@@ -129,6 +193,9 @@ impl Options {
             len += TIMESTAMPS_LEN;
         } else if self.sack_permitted {
             len += 4;
+        }
+        if let Some(fast_open) = &self.fast_open {
+            len += fast_open.option_len().next_multiple_of(4);
         }
         len + self.sack_len(MAX_HEADER_LEN - MIN_HEADER_LEN - len)
     }
@@ -176,6 +243,12 @@ impl Options {
                     self.sack.push(be32(block, 0), be32(block, 4));
                 }
             }
+            (OPTION_FAST_OPEN, body) => self.fast_open = FastOpen::parse(body).or(self.fast_open),
+            (OPTION_EXPERIMENT, body) if body.starts_with(&FAST_OPEN_MAGIC) => {
+                let parsed = FastOpen::parse(&body[FAST_OPEN_MAGIC.len()..]);
+                let parsed = parsed.map(|option| FastOpen { is_experimental: true, ..option });
+                self.fast_open = self.fast_open.or(parsed);
+            }
             _ => {}
         }
     }
@@ -211,6 +284,19 @@ impl Options {
         if let Some(shift) = self.window_scale {
             put(&[OPTION_NOP, OPTION_WINDOW_SCALE, 3, shift]);
             used += 4;
+        }
+        if let Some(fast_open) = &self.fast_open {
+            let len = fast_open.option_len();
+            if fast_open.is_experimental {
+                put(&[OPTION_EXPERIMENT, len as u8]);
+                put(&FAST_OPEN_MAGIC);
+            } else {
+                put(&[OPTION_FAST_OPEN, len as u8]);
+            }
+            put(fast_open.as_slice());
+            // Of even length: nothing or two bytes are missing.
+            put(&[OPTION_NOP; 2][..len.next_multiple_of(4) - len]);
+            used += len.next_multiple_of(4);
         }
         if room > used {
             let count = (room - used - 4) / 8;
@@ -365,6 +451,7 @@ mod tests {
             sack_permitted: true,
             timestamps: Some((9, 0)),
             sack: SackBlocks::default(),
+            fast_open: None,
         };
         assert_eq!(header.options, expected);
         let mut out = [0; 60];
@@ -392,6 +479,30 @@ mod tests {
     }
 
     #[test]
+    fn fast_open_is_read_in_both_forms_and_bad_lengths_are_none() {
+        let read = |bytes: &[u8]| Options::parse(bytes).fast_open;
+        assert_eq!(read(&[34, 2]), Some(FastOpen::request()));
+        assert_eq!(read(&[34, 6, 1, 2, 3, 4]), FastOpen::cookie(&[1, 2, 3, 4]));
+        let experimental = read(&[254, 8, 0xf9, 0x89, 1, 2, 3, 4]).unwrap();
+        assert!(experimental.is_experimental && experimental.as_slice() == [1, 2, 3, 4]);
+        assert_eq!(read(&[254, 8, 0xf9, 0x88, 1, 2, 3, 4]), None, "another experiment");
+        // RFC 7413 §4.1.1: 4 to 16 bytes, an even number.
+        assert_eq!(read(&[34, 4, 1, 2]), None);
+        assert_eq!(read(&[34, 7, 1, 2, 3, 4, 5]), None);
+        assert_eq!(read(&[[34, 20].as_slice(), &[1; 18]].concat()), None);
+        // Beside everything that a SYN carries the longest cookie fits.
+        let options = Options {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: Some((1, 0)),
+            fast_open: FastOpen::cookie(&[7; 16]),
+            ..Options::default()
+        };
+        assert_eq!(options.emitted_len(), 40);
+    }
+
+    #[test]
     fn sack_blocks_that_do_not_fit_are_left_out() {
         let mut options = Options { timestamps: Some((1, 2)), ..Options::default() };
         for block in 0..4 {
@@ -413,8 +524,9 @@ mod tests {
             any::<bool>(),
             any::<Option<(u32, u32)>>(),
             proptest::collection::vec(any::<(u32, u32)>(), 0..=2),
+            proptest::option::of(fast_open()),
         )
-            .prop_map(|(mss, window_scale, sack_permitted, timestamps, blocks)| {
+            .prop_map(|(mss, window_scale, sack_permitted, timestamps, blocks, fast_open)| {
                 let mut sack = SackBlocks::default();
                 for (left, right) in blocks {
                     sack.push(left, right);
@@ -423,8 +535,21 @@ mod tests {
                 if mss.is_some() || window_scale.is_some() {
                     sack.truncate(1);
                 }
-                Options { mss, window_scale, sack_permitted, timestamps, sack }
+                if fast_open.is_some() {
+                    sack.truncate(0);
+                }
+                Options { mss, window_scale, sack_permitted, timestamps, sack, fast_open }
             })
+    }
+
+    fn fast_open() -> impl Strategy<Value = FastOpen> {
+        (proptest::collection::vec(any::<u8>(), 4..=16), any::<bool>(), any::<bool>()).prop_map(
+            |(bytes, is_request, is_experimental)| {
+                let even = &bytes[..bytes.len() & !1];
+                let option = if is_request { FastOpen::request() } else { FastOpen::cookie(even).unwrap() };
+                FastOpen { is_experimental, ..option }
+            },
+        )
     }
 
     proptest! {

@@ -69,6 +69,24 @@ fn zero_copy() {
     compare("zero_copy");
 }
 
+#[test]
+fn fast_open() {
+    compare_in("fast_open", with_fast_open);
+}
+
+/// Both ends may use fast open, whoever has the server host.
+fn with_fast_open(arm: Arm) -> Fixture {
+    let mut fixture = Fixture::without_daemon(arm);
+    let allow = || fs::write("/proc/sys/net/ipv4/tcp_fastopen", "3");
+    for host in [fixture.testbed().server(0), fixture.testbed().client()] {
+        host.enter(allow).unwrap().unwrap();
+    }
+    if arm == Arm::Paths {
+        fixture.start_daemon_with("[tcp]\nfast_open = \"both\"\n");
+    }
+    fixture
+}
+
 /// The lines of each case, and of what it started.
 type Transcript = BTreeMap<String, Vec<String>>;
 
@@ -80,7 +98,11 @@ struct Known<'a> {
 }
 
 fn compare(name: &str) {
-    let [kernel, paths] = [Arm::Kernel, Arm::Paths].map(|arm| transcript(name, arm));
+    compare_in(name, Fixture::new);
+}
+
+fn compare_in(name: &str, hosts: fn(Arm) -> Fixture) {
+    let [kernel, paths] = [Arm::Kernel, Arm::Paths].map(|arm| transcript(name, arm, hosts));
     let text = fs::read_to_string(script("compare/differences.txt")).unwrap();
     let known = known_differences(&text, name);
     let mut met = vec![false; known.len()];
@@ -132,8 +154,8 @@ fn known_differences<'a>(text: &'a str, program: &str) -> Vec<Known<'a>> {
 }
 
 /// Runs a program; what it printed.
-fn transcript(name: &str, arm: Arm) -> Transcript {
-    let fixture = Fixture::new(arm);
+fn transcript(name: &str, arm: Arm, hosts: fn(Arm) -> Fixture) -> Transcript {
+    let fixture = hosts(arm);
     let (own, peer) = (fixture.address().to_string(), fixture.peer_address().to_string());
     let mut other = fixture.start_peer("python3", &[&script("compare/peer.py"), &peer, PORT]);
     wait_for_line(&mut other, "ready");

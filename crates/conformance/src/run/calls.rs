@@ -150,12 +150,16 @@ impl Runner<'_> {
                 asked.kind = Kind::Makes { datagram: false };
                 Op::Accept { fd, non_blocking: flags(3)? as i32 & libc::SOCK_NONBLOCK != 0 }
             }
-            "connect" => self.connect(fd, given)?,
+            "connect" => Op::Connect { fd, to: self.connects(fd, given.get(1))? },
             "write" | "send" | "sendto" => {
                 asked.kind = Kind::Sends;
-                let to = if call.name == "sendto" { self.address(given.get(4)) } else { None };
-                let len = number(2)?.max(0) as usize;
-                Op::Send { fd, data: self.data(fd, len), flags: flags(3)? as i32, to, sent: 0 }
+                let (len, flags) = (number(2)?.max(0) as usize, flags(3)? as i32);
+                let to = match call.name.as_str() {
+                    "sendto" if flags & libc::MSG_FASTOPEN != 0 => self.connects(fd, given.get(4))?,
+                    "sendto" => self.address(given.get(4)),
+                    _ => None,
+                };
+                Op::Send { fd, data: self.data(fd, len), flags, to, sent: 0 }
             }
             "writev" => {
                 asked.kind = Kind::Sends;
@@ -229,11 +233,16 @@ impl Runner<'_> {
         Ok(port)
     }
 
-    fn connect(&mut self, fd: i32, given: &[Value]) -> std::result::Result<Op, String> {
-        if matches!(given.get(1), Some(Value::Names(names)) if names == &["AF_UNSPEC"]) {
-            return Ok(Op::Connect { fd, to: None });
+    /// Where a call connects to; `None`: to AF_UNSPEC.
+    fn connects(
+        &mut self,
+        fd: i32,
+        to: Option<&Value>,
+    ) -> std::result::Result<Option<(Address, u16)>, String> {
+        if matches!(to, Some(Value::Names(names)) if names == &["AF_UNSPEC"]) {
+            return Ok(None);
         }
-        let to = match given.get(1) {
+        let to = match to {
             None | Some(Value::Any) => (REMOTE.into(), LOCAL_PORT),
             value => self.address(value).ok_or("this address")?,
         };
@@ -245,7 +254,7 @@ impl Runner<'_> {
         } else {
             self.ports.1 = to.1;
         }
-        Ok(Op::Connect { fd, to: Some(to) })
+        Ok(Some(to))
     }
 
     /// `"192.0.2.1:80"`, or packetdrill's structure.

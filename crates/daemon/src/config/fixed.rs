@@ -30,7 +30,7 @@ impl Config {
     fn fixed(&self) -> Vec<(String, String)> {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
-        let values: [(&str, String); 25] = [
+        let values: [(&str, String); 26] = [
             ("[engine] cpu", text(&settings.cpu)),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
@@ -45,6 +45,7 @@ impl Config {
             ("[tcp] congestion", text(&settings.tcp.congestion)),
             ("[tcp] ecn", text(&settings.tcp.ecn)),
             ("[tcp] pacing", text(&settings.tcp.pacing)),
+            ("[tcp] fast_open", text(&settings.tcp.fast_open)),
             ("[linux] priority", text(&settings.linux_level)),
             ("[scheduler] priority_memory", text(&settings.policy_memory[0])),
             ("[scheduler] edf_memory", text(&settings.policy_memory[1])),

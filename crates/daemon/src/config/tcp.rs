@@ -1,7 +1,7 @@
 //! `[tcp]`: how connections behave, unless their program says otherwise.
 
 use scoutline_engine::TcpSettings;
-use scoutline_proto::tcp::{Algorithm, Pacing, ecn};
+use scoutline_proto::tcp::{Algorithm, Pacing, ecn, fast_open};
 use serde::Deserialize;
 
 /// `[tcp]`.
@@ -14,6 +14,8 @@ pub struct Tcp {
     pub ecn: Ecn,
     /// Data leaves at a rate, in bursts of a millisecond, whatever the congestion control; not said: on long paths.
     pub pacing: Option<bool>,
+    /// Data with a SYN (RFC 7413).
+    pub fast_open: FastOpen,
 }
 
 /// `congestion = "…"`.
@@ -45,6 +47,21 @@ pub enum Ecn {
     Offer,
 }
 
+/// `fast_open = "…"`, as Linux's `tcp_fastopen` 0, 1, 2 and 3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FastOpen {
+    /// Never.
+    #[default]
+    Off,
+    /// Programs may send data with their SYN.
+    Client,
+    /// Listening sockets may take data with a SYN.
+    Server,
+    /// Both.
+    Both,
+}
+
 impl Tcp {
     /// The same in the engine's words.
     pub(crate) fn settings(self) -> TcpSettings {
@@ -64,6 +81,12 @@ impl Tcp {
                 None => Pacing::LongPaths,
                 Some(true) => Pacing::Always,
                 Some(false) => Pacing::Never,
+            },
+            fast_open: match self.fast_open {
+                FastOpen::Off => fast_open::Policy::empty(),
+                FastOpen::Client => fast_open::Policy::CLIENT,
+                FastOpen::Server => fast_open::Policy::SERVER,
+                FastOpen::Both => fast_open::Policy::CLIENT | fast_open::Policy::SERVER,
             },
             ..TcpSettings::default()
         }

@@ -51,6 +51,7 @@ fn everything_can_be_said() {
         congestion = "bbr"
         ecn = "offer"
         pacing = true
+        fast_open = "both"
         [linux]
         priority = 1
         quantum_us = 1000
@@ -107,6 +108,7 @@ fn everything_can_be_said() {
     assert_eq!(class.local_port[1].0, 8000..=8100);
     assert_eq!(class.source[2], AnyNetwork { address: [10, 0, 0, 9].into(), prefix: 32 });
     assert!(config.class[3].matches_everything() && !config.class[1].matches_everything());
+    assert_eq!(config.tcp.fast_open, super::tcp::FastOpen::Both);
     assert_eq!(config.control.mode.0, 0o600);
     assert_eq!(config.control.group_id().unwrap(), Some(0));
 }

@@ -14,11 +14,12 @@ use scoutline_abi::layout::{
 use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::{EPHEMERAL, Sharing};
-use scoutline_proto::tcp::module::MAX_SEGMENT;
+use scoutline_proto::tcp::module::{FAST_OPEN_QUEUE, MAX_SEGMENT};
 use scoutline_proto::tcp::{Algorithm, ListenStage, TcpStage};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
+use super::fast_open::begin_fast;
 use super::paths::flow_key;
 use super::wishes::name_in;
 use crate::extend::Duty;
@@ -92,7 +93,14 @@ impl Core {
                 self.bind(&end, address(), sharing, now)
             }
             call_op::LISTEN => self.listen(&end, argument(0), now),
-            call_op::CONNECT => self.connect(&end, address(), argument(2) as u32, now),
+            call_op::CONNECT => {
+                let (scope, fast) = (argument(2) as u32, argument(2) >> 32);
+                self.connect(&end, address(), scope, fast, now)
+            }
+            call_op::OPTION if argument(0) == slot_option::FAST_OPEN_KEY => {
+                Self::set_fast_open_key(&end, call);
+                Ok(0)
+            }
             call_op::OPTION => self.set_option(&end, argument(0), argument(1), now),
             call_op::SET_CLASS => self.wish_class(&end, &name_in(call), now),
             call_op::GET_OPTION if argument(0) >= slot_option::CONGESTION => {
@@ -277,7 +285,8 @@ impl Core {
             .with(Name::ReceiveBuffer, Value::Number(u64::from(end.first_of_accepted.get().0)))
             .with(Name::SendBuffer, Value::Number(end.most_written()))
             .with(Name::PathName, Value::Text(format!("listen {place}").into()));
-        let attributes = with_segment(attributes, end);
+        let queue: Rc<dyn Any> = Rc::clone(end.fast_open.get_or_init(Rc::default)) as Rc<dyn Any>;
+        let attributes = with_segment(attributes, end).with(Name::Other(FAST_OPEN_QUEUE), Value::Any(queue));
         let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
         self.nets[net].tcp.listen(place, class, id);
         self.listeners.borrow_mut().insert(id, Rc::clone(end));
@@ -290,6 +299,7 @@ impl Core {
         end: &Rc<SocketEnd>,
         remote: Endpoint,
         scope: u32,
+        fast: u64,
         now: Time,
     ) -> Result<i32, Errno> {
         if end.kind == slot_kind::DATAGRAM {
@@ -316,6 +326,7 @@ impl Core {
         };
         let local = Endpoint::new(address, port);
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
+        let start = self.fast_start(end, net, (local, remote), fast, now)?;
         let key = flow_key(net, TCP, local, remote);
         if let Some(before) = self.flows.lookup(&key) {
             // It is there, or in TIME-WAIT (`__inet_check_established` of Linux).
@@ -335,10 +346,11 @@ impl Core {
         }
         // Before the first packet: an answer may come in the same turn of the loop.
         end.add_state(slot_state::CONNECTING | slot_state::BOUND);
-        let attributes = socket_attributes(end, TCP, local, Some(remote));
+        let mut attributes = socket_attributes(end, TCP, local, Some(remote));
+        let room = start.map_or(0, |start| begin_fast(end, start, &mut attributes));
         let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
         let id = made.map_err(|error| {
-            end.clear_state(slot_state::CONNECTING);
+            end.clear_state(slot_state::CONNECTING | slot_state::FAST_OPEN);
             errno_of(&error)
         })?;
         end.path.set(Some(id));
@@ -349,7 +361,10 @@ impl Core {
         self.note_origin(id, None, &end.program.facts);
         self.look_into_requests(id);
         self.kick(id, now);
-        Ok(0)
+        if room > 0 {
+            end.signal(); // it is writable
+        }
+        Ok(room as i32)
     }
 
     /// Within the machine a connection may follow one that has been in TIME-WAIT for a second, as on Linux
@@ -366,6 +381,9 @@ impl Core {
         match option {
             slot_option::NO_DELAY => end.no_delay.set(value != 0),
             slot_option::KEEP_ALIVE => end.keep_alive.set(value),
+            slot_option::FAST_OPEN..=slot_option::FAST_OPEN_NO_COOKIE => {
+                return self.set_fast_open(end, option, value);
+            }
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
             slot_option::QUEUE_ERRORS if value != 0 && !end.ensure_errors(self.paths.budget()) => {
                 return Err(libc::ENOBUFS);

@@ -63,7 +63,7 @@ impl Core {
                 }
                 Ok(0)
             }
-            _ => Err(libc::ENOPROTOOPT),
+            _ => self.tell_fast_open(end, option, call),
         }
     }
 }
@@ -154,7 +154,7 @@ impl Image {
         self.0[3] = info.probes;
         self.0[4] = info.backoff;
         let scaled = info.snd_wscale != 0 || info.rcv_wscale != 0;
-        let options = [(1, info.timestamps), (2, info.sack), (4, scaled), (8, info.ecn)];
+        let options = [(1, info.timestamps), (2, info.sack), (4, scaled), (8, info.ecn), (32, info.syn_data)];
         self.0[5] = options.iter().map(|&(bit, on)| if on { bit } else { 0 }).sum();
         self.0[6] = info.snd_wscale & 0xf | info.rcv_wscale << 4;
     }

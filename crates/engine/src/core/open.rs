@@ -459,6 +459,8 @@ fn make_net(
         congestion: settings.tcp.congestion,
         ecn: settings.tcp.ecn,
         pacing: settings.tcp.pacing,
+        fast_open: settings.tcp.fast_open,
+        fast_open_keys: settings.tcp.fast_open_keys,
         timestamps: !settings.tcp.no_timestamps,
         keeps_idle_window: settings.tcp.keeps_idle_window,
         min_burst_segments: settings.tcp.min_burst_segments.unwrap_or(Config::default().min_burst_segments),

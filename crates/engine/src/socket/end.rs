@@ -13,6 +13,7 @@ use scoutline_base::{Address, Endpoint, PathId};
 use scoutline_path::{Budget, Tuning};
 use scoutline_proto::Bindings;
 use scoutline_proto::bindings::Sharing;
+use scoutline_proto::tcp::fast_open::Queue;
 use scoutline_ring::{Spans, StreamMemory};
 
 use crate::arena::Ring;
@@ -71,6 +72,8 @@ pub(crate) struct SocketEnd {
     pub(crate) keep_alive: Cell<u64>,
     /// Other options of TCP; accepted connections have their listener's.
     pub(crate) tuning: Cell<Tuning>,
+    /// What it allows of fast open (only for a listening socket, or one that is to listen).
+    pub(crate) fast_open: OnceCell<Rc<Queue>>,
     /// What its program asks for it (SOL_SCOUT); accepted connections have what was asked for their listener.
     pub(crate) wishes: RefCell<Option<Box<Wishes>>>,
     /// TCP_DEFER_ACCEPT of a listening socket, in seconds; 0 off.
@@ -141,6 +144,7 @@ impl SocketEnd {
             no_delay: Cell::new(false),
             keep_alive: Cell::new(0),
             tuning: Cell::default(),
+            fast_open: OnceCell::new(),
             wishes: RefCell::default(),
             defer_accept: Cell::new(0),
             deferring: Cell::new(0),

@@ -75,6 +75,9 @@ impl SocketEnd {
         new.tuning.set(self.tuning.get());
         new.wishes.replace(self.wishes.take());
         new.defer_accept.set(self.defer_accept.get());
+        if let Some(queue) = self.fast_open.get() {
+            new.fast_open.get_or_init(|| Rc::clone(queue));
+        }
         new.backlog.set(self.backlog.get());
         new.consumed.set(self.consumed.get());
         new.written.set(self.written.get());

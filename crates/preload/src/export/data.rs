@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use libc::{
-    MSG_DONTWAIT, MSG_ERRQUEUE, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t,
-    ssize_t, timespec,
+    MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec,
 };
 
 use super::{ours, vector};
@@ -13,7 +13,7 @@ use crate::address::{self, Given, Name};
 use crate::control::{Said, Writer};
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
-use crate::{control, datagram, errors, life, passing, sendfile, stream, table, zero_copy};
+use crate::{control, datagram, errors, fast_open, life, passing, sendfile, stream, table, zero_copy};
 
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
 
@@ -293,6 +293,11 @@ pub(super) extern "C" fn sendto(
     to: *const sockaddr,
     len: socklen_t,
 ) -> ssize_t {
+    if flags & MSG_FASTOPEN != 0
+        && let Some(result) = fast_open::send_to(fd, &one(buf, n), flags, to, len)
+    {
+        return finish(result);
+    }
     match ours_for_send(fd, to, len) {
         Some(socket) => finish(send(socket, &one(buf, n), flags, to, len)),
         None => real::sendto(fd, buf, n, flags, to, len),
@@ -303,6 +308,13 @@ pub(super) extern "C" fn sendto(
 pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for its message, or passes null.
     let given = unsafe { message.as_ref() };
+    if flags & MSG_FASTOPEN != 0
+        && let Some(message) = given
+        && let Ok(iov) = vector(message.msg_iov, message.msg_iovlen)
+        && let Some(result) = fast_open::send_to(fd, iov, flags, message.msg_name.cast(), message.msg_namelen)
+    {
+        return finish(result);
+    }
     let socket = given.map_or_else(|| ours(fd), |m| ours_for_send(fd, m.msg_name.cast(), m.msg_namelen));
     match (socket, given) {
         (Some(socket), Some(message)) => finish(send_message(socket, message, flags)),

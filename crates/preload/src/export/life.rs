@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{accept, groups, ip_options, life, options, table, urgent};
+use crate::{accept, fast_open, groups, ip_options, life, options, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -100,6 +100,7 @@ pub(super) extern "C" fn setsockopt(
         return finish_int(options::set(fd, socket, level, name, value, len));
     }
     ip_options::note(level, name);
+    fast_open::note(level, name);
     not_on_paths(level, real::setsockopt(fd, level, name, value, len))
 }
 

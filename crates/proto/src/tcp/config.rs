@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::tcp::congestion::Algorithm;
-use crate::tcp::ecn;
+use crate::tcp::{ecn, fast_open};
 
 /// Keepalive (RFC 9293 §3.8.4), as Linux's `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,10 @@ pub struct Config {
     pub selective_ack: bool,
     /// Explicit congestion notification (RFC 3168).
     pub ecn: ecn::Policy,
+    /// What is allowed of fast open (RFC 7413); nothing by default.
+    pub fast_open: fast_open::Policy,
+    /// What makes its cookies; `None`: keys that nobody else has.
+    pub fast_open_keys: Option<fast_open::Keys>,
     /// Answer with cookies when there is no place for another handshake (RFC 4987 §3.6).
     pub syn_cookies: bool,
     /// Give up when data stays unacknowledged for so long (RFC 5482).
@@ -112,6 +116,8 @@ impl Default for Config {
             window_scaling: true,
             selective_ack: true,
             ecn: ecn::Policy::default(),
+            fast_open: fast_open::Policy::empty(),
+            fast_open_keys: None,
             syn_cookies: true,
             user_timeout: None,
             min_burst_segments: 10,

@@ -3,6 +3,7 @@
 //! ```text
 //! connection.rs            state, construction, what the program did, getters
 //! connection/handshake.rs  SYN-SENT and SYN-RECEIVED
+//! connection/fast_open.rs  data with the SYN
 //! connection/input.rs      segments in synchronised states: prediction, checks, payload, FIN
 //! connection/acknowledge.rs  the acknowledgment field and the send window
 //! connection/output.rs     what to send next
@@ -19,6 +20,7 @@
 
 mod acknowledge;
 mod close;
+mod fast_open;
 mod handshake;
 mod info;
 mod input;
@@ -36,6 +38,7 @@ use scoutline_base::Time;
 use scoutline_path::Tuning;
 use scoutline_wire::tcp::Header;
 
+use self::fast_open::Opening;
 use self::mtu::PathMtu;
 use crate::tcp::chronograph::Chronograph;
 use crate::tcp::config::{Config, Keepalive, Pacing};
@@ -241,6 +244,8 @@ pub struct Connection {
     paced: bool,
     /// The round trip is long.
     is_long: bool,
+    /// Data that went with the SYN was taken.
+    syn_data: bool,
     negotiated: Negotiated,
     send: Send,
     receive: Receive,
@@ -275,6 +280,8 @@ pub struct Connection {
     transmit_limit: u32,
     /// Urgent data, once there was some.
     urgent: Option<Box<Urgent>>,
+    /// Of a handshake that may carry data (RFC 7413).
+    fast_open: Option<Box<Opening>>,
     config: Arc<Config>,
 }
 
@@ -297,6 +304,7 @@ impl Connection {
             soft_error: false,
             paced: config.pacing == Pacing::Always || config.congestion == Algorithm::Bbr,
             is_long: false,
+            syn_data: false,
             negotiated,
             send: Send {
                 iss,
@@ -362,6 +370,7 @@ impl Connection {
             tuned: Tuning::default(),
             transmit_limit: u32::MAX,
             urgent: None,
+            fast_open: None,
             config,
         }
     }
@@ -712,8 +721,9 @@ impl Connection {
     }
 }
 
-/// An idle path with its socket must stay below 2 KiB (DESIGN §2); the rest of a path takes about half of that.
-const MAX_SIZE: usize = 960;
+/// An idle path with its socket must stay below 2 KiB (DESIGN §2); the rest of a path takes about half of that. With the
+/// word that the allocator keeps, a multiple of 16.
+const MAX_SIZE: usize = 968;
 
 /// Echoes have a tick of 1 ms and the peer's delays in them: below this they tell little, beyond it the peer had nothing
 /// to send.

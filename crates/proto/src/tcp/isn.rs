@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 use scoutline_base::Time;
 
-use crate::siphash::{Key, siphash};
+use crate::siphash::{self, Key, siphash};
+use crate::tcp::fast_open::Keys;
 
 /// One end of a flow: address and port.
 pub type Endpoint = (IpAddr, u16);
@@ -26,9 +27,7 @@ impl std::fmt::Debug for Secret {
 impl Secret {
     /// A secret from sixteen bytes of the system's randomness.
     pub fn new(key: [u8; 16]) -> Secret {
-        let (low, high) = key.split_at(8);
-        let read = |half: &[u8]| half.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
-        Secret { key: (read(low), read(high)) }
+        Secret { key: siphash::key(key) }
     }
 
     /// The initial sequence number of a flow, from our end to the other (RFC 6528 §3: M + F).
@@ -56,6 +55,15 @@ impl Secret {
                 siphash::<1, 3>(self.key, &bytes) as u32
             }
         }
+    }
+
+    /// Keys for cookies of fast open, where a program gives none.
+    pub fn fast_open_keys(&self) -> Keys {
+        let half = |purpose| siphash::<2, 4>(self.key, &[purpose]).to_le_bytes();
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&half(4));
+        key[8..].copy_from_slice(&half(5));
+        Keys::new(key, None)
     }
 
     fn flow(&self, ours: Endpoint, theirs: Endpoint, purpose: u8) -> u64 {

@@ -1,5 +1,6 @@
 //! The stages without a connection: of a listen path, and of the path that resets what nobody takes.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +13,12 @@ use scoutline_wire::ipv4;
 use scoutline_wire::tcp::{Flags, Header, Options};
 
 use super::cookie::{self, Flow, Offered};
-use super::module::{Backlog, COOKIE, HALF_OPEN, HalfOpen, MAX_SEGMENT, PASSIVE, Recalled, Tcp};
+use super::fast_open::{self, Offer, Queue};
+use super::message::{Emitter, parse, restored};
+use super::module::{
+    Backlog, COOKIE, FAST_OPEN_QUEUE, HALF_OPEN, HalfOpen, MAX_SEGMENT, OFFER, PASSIVE, Recalled, Tcp,
+};
 use super::options::{DEFAULT_MSS as DEFAULT_SEGMENT, Negotiated};
-use super::stage::{Emitter, parse, restored};
 use super::{Config, ecn, reset_for};
 use crate::Interface;
 
@@ -45,6 +49,7 @@ pub struct ListenStage {
     tcp: Rc<Tcp>,
     local: Endpoint,
     backlog: Rc<Backlog>,
+    fast_open: Rc<Queue>,
     inherited: Attributes,
     accepted: u64,
 }
@@ -63,7 +68,8 @@ impl ListenStage {
                 inherited.set(name, value.clone());
             }
         }
-        ListenStage { interface, tcp, local, backlog, inherited, accepted: 0 }
+        let fast_open = attributes.any::<Queue>(Name::Other(FAST_OPEN_QUEUE)).unwrap_or_default();
+        ListenStage { interface, tcp, local, backlog, fast_open, inherited, accepted: 0 }
     }
 
     /// TCP_MAXSEG of the connections that begin from now on; 0: what the link takes.
@@ -102,7 +108,7 @@ impl ListenStage {
         if !flags.contains(Flags::SYN) {
             return context.account.on_drop(DropReason::BadFlags);
         }
-        self.on_syn(message, &header, turned, context);
+        self.on_syn(message, &header, header_len, turned, context);
     }
 
     /// The connection that the acknowledgment of a cookie makes.
@@ -118,7 +124,8 @@ impl ListenStage {
         if context.effects.iter().any(|effect| is_creation_for(effect, remote)) {
             return context.account.on_drop(DropReason::BadFlags);
         }
-        self.create(message, header, remote, Some(recalled), context);
+        let begins = Some((Name::Other(COOKIE), Value::Any(Rc::new(recalled))));
+        self.create(message, header, remote, begins, context);
     }
 
     /// Cookies may be about.
@@ -214,7 +221,27 @@ impl ListenStage {
         }
     }
 
-    fn on_syn(&mut self, message: Message, header: &Header, turned: &mut Burst, context: &mut Context<'_>) {
+    /// What is done with the fast open of a SYN (RFC 7413).
+    fn fast_offer(&self, message: &Message, header: &Header, header_len: usize, now: Time) -> Option<Offer> {
+        let has_data = message.body_len() > header_len;
+        let option = header.options.fast_open;
+        if option.is_none() && !has_data {
+            return None;
+        }
+        let (client, server) = (message.facts.source?, message.facts.destination?);
+        let (policy, keys) = (self.tcp.fast_open_policy(), self.tcp.fast_open_keys());
+        let syn = fast_open::Syn { option, has_data, client, server };
+        Some(fast_open::consider(&self.fast_open, policy, self.backlog.limit.get(), &keys, &syn, now))
+    }
+
+    fn on_syn(
+        &mut self,
+        message: Message,
+        header: &Header,
+        header_len: usize,
+        turned: &mut Burst,
+        context: &mut Context<'_>,
+    ) {
         let Some(source) = message.facts.source else {
             return context.account.on_drop(DropReason::Malformed);
         };
@@ -230,16 +257,18 @@ impl ListenStage {
             self.tcp.crowd_out();
             return self.send_cookie(&message, header, turned, context);
         }
-        self.create(message, header, remote, None, context);
+        let offer = self.fast_offer(&message, header, header_len, context.now);
+        let begins = offer.map(|offer| (Name::Other(OFFER), Value::Any(Rc::new(Cell::new(offer)))));
+        self.create(message, header, remote, begins, context);
     }
 
-    /// The path of a connection, with its first message.
+    /// The path of a connection, with its first message, and the attribute that says how it begins if not as ever.
     fn create(
         &mut self,
         message: Message,
         header: &Header,
         remote: Endpoint,
-        recalled: Option<Recalled>,
+        begins: Option<(Name, Value)>,
         context: &mut Context<'_>,
     ) {
         let Some(destination) = message.facts.destination else {
@@ -258,8 +287,8 @@ impl ListenStage {
             .with(Name::Parent, Value::Path(context.path))
             .with(Name::Other(PASSIVE), Value::Number(1))
             .with(Name::Other(HALF_OPEN), Value::Any(half_open));
-        if let Some(recalled) = recalled {
-            attributes.set(Name::Other(COOKIE), Value::Any(Rc::new(recalled)));
+        if let Some((begins, how)) = begins {
+            attributes.set(begins, how);
         }
         let first = Some(restored(message));
         context.effects.push(Effect::Create { module: "SOCKET", attributes, first });
@@ -295,6 +324,9 @@ impl Stage for ListenStage {
         facts.push(("syns", self.accepted.to_string()));
         if self.backlog.cookies.get() > 0 {
             facts.push(("cookies", self.backlog.cookies.get().to_string()));
+        }
+        if !self.fast_open.is_empty() {
+            facts.push(("fast-open", self.fast_open.len().to_string()));
         }
     }
 

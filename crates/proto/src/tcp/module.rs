@@ -10,6 +10,7 @@ use scoutline_path::{
 };
 use scoutline_wire::{ethernet, ipv4, ipv6, tcp};
 
+use super::fast_open::{Cache, Keys, Offer, Outcome, Policy, Start};
 use super::isn::Secret;
 use super::stage::Begins;
 use super::{Config, ListenStage, ResetStage, TcpStage};
@@ -26,6 +27,13 @@ pub const RESET6: &str = "reset6";
 pub const BACKLOG: &str = "backlog";
 /// The attribute (`Name::Other`) with the largest segment of a connection, as its program set it (TCP_MAXSEG).
 pub const MAX_SEGMENT: &str = "max-segment";
+/// The attribute (`Name::Other`) with which a listening socket's paths share one
+/// [`Queue`](super::fast_open::Queue) (`Value::Any`).
+pub const FAST_OPEN_QUEUE: &str = "fast-open-queue";
+/// The attribute (`Name::Other`) of an active connection that may use fast open: its [`Start`] (`Value::Any`).
+pub const FAST_OPEN: &str = "fast-open";
+/// The attribute (`Name::Other`) of a passive one: what is done with its SYN's fast open (a `Cell` of [`Offer`]).
+pub(super) const OFFER: &str = "fast-open-offer";
 /// The attribute (`Name::Other`) of a connection whose first message is the acknowledgment of a cookie: the SYN that
 /// the cookie tells of ([`Recalled`], `Value::Any`).
 pub(super) const COOKIE: &str = "cookie";
@@ -110,6 +118,10 @@ pub struct Tcp {
     successors: RefCell<Vec<(FlowKey, u32)>>,
     /// SYNs that met a full backlog.
     crowded_out: Cell<u64>,
+    /// See [`Tcp::fast_open_keys`].
+    fast_open_keys: Keys,
+    /// Servers that connections with fast open went to.
+    servers: RefCell<Cache>,
 }
 
 impl Tcp {
@@ -118,11 +130,13 @@ impl Tcp {
     pub fn new(bindings: Rc<Bindings>, secret: Secret, config: Config) -> Rc<Tcp> {
         Rc::new(Tcp {
             bindings,
+            fast_open_keys: secret.fast_open_keys(),
             secret,
             config: RefCell::new(config),
             ready: RefCell::default(),
             successors: RefCell::default(),
             crowded_out: Cell::new(0),
+            servers: RefCell::default(),
         })
     }
 
@@ -154,14 +168,8 @@ impl Tcp {
         let base = self.config.borrow();
         let receive = receive.map_or(base.receive_buffer, |size| size.min(u64::from(u32::MAX)) as u32);
         let send = send.map_or(base.send_buffer, |size| size.min(u64::from(u32::MAX)) as u32);
-        // RFC 6691: the MTU less both headers without options.
-        let (mtu, headers, longest) = if remote.is_v4() {
-            (interface.mtu.get(), ipv4::MIN_HEADER_LEN, u32::MAX)
-        } else {
-            (interface.ip6.mtu(), ipv6::HEADER_LEN, MAX_TRANSMIT_LEN6)
-        };
-        let mss = mtu.saturating_sub((headers + tcp::MIN_HEADER_LEN) as u16).max(64);
-        let mss = max_segment.map_or(mss, |most| mss.min(most.max(64) as u16));
+        let longest = if remote.is_v4() { u32::MAX } else { MAX_TRANSMIT_LEN6 };
+        let mss = largest_segment(interface, remote, max_segment);
         let max_transmit_len = match interface.offload.get().tcp_segmentation {
             Some(datagram) => base.max_transmit_len.min(datagram.saturating_sub(MAX_HEADERS)).min(longest),
             None => u32::from(mss),
@@ -192,6 +200,35 @@ impl Tcp {
         config
     }
 
+    /// What is allowed of fast open.
+    pub fn fast_open_policy(&self) -> Policy {
+        self.config.borrow().fast_open
+    }
+
+    /// What makes cookies of fast open where a listening socket has no keys of its own.
+    pub fn fast_open_keys(&self) -> Keys {
+        self.config.borrow().fast_open_keys.unwrap_or(self.fast_open_keys)
+    }
+
+    /// How a connection begins that may use fast open; `None` where that is not allowed.
+    pub fn fast_start(
+        &self,
+        interface: &Interface,
+        (local, remote): (Address, Address),
+        max_segment: Option<u64>,
+        now: Time,
+    ) -> Option<Start> {
+        let policy = self.fast_open_policy();
+        let known = self.servers.borrow_mut().look(local, remote, now);
+        let mss = largest_segment(interface, remote, max_segment);
+        policy.contains(Policy::CLIENT).then(|| Start::new(known, policy, mss))
+    }
+
+    /// How that went.
+    pub(super) fn learn_fast_open(&self, key: &FlowKey, outcome: &Outcome, now: Time) {
+        self.servers.borrow_mut().learn(key.local, key.remote, outcome, now);
+    }
+
     /// The secret behind sequence numbers and cookies.
     pub(super) fn secret(&self) -> &Secret {
         &self.secret
@@ -220,6 +257,18 @@ impl Tcp {
         let at = successors.iter().position(|(flow, _)| flow == key)?;
         Some(successors.swap_remove(at).1)
     }
+}
+
+/// The largest segment that the link takes, and the program: its MSS (RFC 6691: the MTU less both headers without
+/// options).
+fn largest_segment(interface: &Interface, remote: Address, max_segment: Option<u64>) -> u16 {
+    let (mtu, headers) = if remote.is_v4() {
+        (interface.mtu.get(), ipv4::MIN_HEADER_LEN)
+    } else {
+        (interface.ip6.mtu(), ipv6::HEADER_LEN)
+    };
+    let mss = mtu.saturating_sub((headers + tcp::MIN_HEADER_LEN) as u16).max(64);
+    max_segment.map_or(mss, |most| mss.min(most.max(64) as u16))
 }
 
 /// Makes TCP's stages; finds the listen path of a segment that no exact flow takes.
@@ -266,10 +315,14 @@ impl TcpModule {
         attributes.remove(Name::Other(HALF_OPEN));
         let recalled = attributes.any::<Recalled>(Name::Other(COOKIE));
         attributes.remove(Name::Other(COOKIE));
+        let offer = attributes.any::<Cell<Offer>>(Name::Other(OFFER));
+        attributes.remove(Name::Other(OFFER));
+        let start = attributes.any::<Start>(Name::Other(FAST_OPEN));
+        attributes.remove(Name::Other(FAST_OPEN));
         let begins = match (passive, recalled) {
             (true, Some(recalled)) => Begins::Recalled(recalled),
-            (true, None) => Begins::Passive,
-            (false, _) => Begins::Active,
+            (true, None) => Begins::Passive(offer),
+            (false, _) => Begins::Active(start),
         };
         Ok(TcpStage::new(Rc::clone(&self.interface), Rc::clone(&self.tcp), key, config, begins, half_open))
     }

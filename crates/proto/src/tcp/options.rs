@@ -66,7 +66,7 @@ impl Negotiated {
             window_scale: self.window_scaling.then_some(self.receive_scale),
             sack_permitted: self.sack,
             timestamps: self.timestamps.then_some(timestamps),
-            sack: wire::SackBlocks::default(),
+            ..Options::default()
         }
     }
 

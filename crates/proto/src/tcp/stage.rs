@@ -5,27 +5,22 @@
 //! position. Controls follow the data: `Connected` before all, then `Readable`, `Acknowledged`, `PeerFinished`,
 //! `Failed`, `Closed`. Outward, controls tell what the program did, and segments go out whose payload is named by
 //! stream positions ([`Body::Stream`]).
-//!
-//! A checksum over stream bytes is always left partial: nobody but the device that gathers them sees them all, so
-//! every device completes partial checksums itself, in software if need be.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_base::{Endpoint, Time};
-use scoutline_path::{
-    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, FlowKey, Message, Segmentation,
-    SegmentationKind, Stage,
-};
-use scoutline_wire::tcp::{CHECKSUM_OFFSET, Flags, Header, ParseError};
-use scoutline_wire::{checksum, icmp, ipv4, ipv6};
+use scoutline_path::{Body, Burst, Context, Control, DropReason, Effect, FlowKey, Message, Stage};
+use scoutline_wire::tcp::{Flags, Header};
+use scoutline_wire::{icmp, ipv4, ipv6};
 
+use super::fast_open::{Offer, Pending, Start};
+use super::message::{Emitter, parse, restored};
 use super::module::{HalfOpen, Recalled, Tcp};
 use super::sizing::Sizing;
-use super::{Config, Connection, Drop, Events, Keepalive, State, Transmit};
-use crate::eth::frame_start;
-use crate::udp::checksum_vouched;
+use super::{Config, Connection, Drop, Events, Input, Keepalive, State};
 use crate::{Interface, errno};
 
 /// Payload that counts as one message more of the device's room: a super-segment of 192 KiB as 13.
@@ -41,6 +36,8 @@ pub struct TcpStage {
     key: FlowKey,
     machine: Machine,
     half_open: Option<Rc<HalfOpen>>,
+    /// It began on the word of a cookie (RFC 7413), and the peer has not acknowledged our SYN.
+    pending: Option<Pending>,
     /// The errno of the last ICMP error: what a time-out is reported as.
     unreachable: Option<i32>,
     /// The path is served in idle time only, and its packets yield to all else beyond us too.
@@ -56,9 +53,9 @@ pub struct TcpStage {
 /// How a connection begins.
 pub(super) enum Begins {
     /// With our SYN.
-    Active,
+    Active(Option<Rc<Start>>),
     /// With a SYN, which is the first message.
-    Passive,
+    Passive(Option<Rc<Cell<Offer>>>),
     /// With the acknowledgment of a cookie, which is the first message.
     Recalled(Rc<Recalled>),
 }
@@ -66,9 +63,9 @@ pub(super) enum Begins {
 /// The connection, once it began.
 enum Machine {
     /// Sends its SYN at the first opportunity.
-    Active(Arc<Config>),
+    Active(Arc<Config>, Option<Rc<Start>>),
     /// Awaits the SYN that caused the path, its first message.
-    Passive(Arc<Config>),
+    Passive(Arc<Config>, Option<Rc<Cell<Offer>>>),
     /// Awaits the acknowledgment of a cookie, its first message.
     Recalled(Arc<Config>, Rc<Recalled>),
     Running(Box<Connection>),
@@ -103,8 +100,8 @@ impl TcpStage {
         half_open: Option<Rc<HalfOpen>>,
     ) -> TcpStage {
         let machine = match begins {
-            Begins::Active => Machine::Active(config),
-            Begins::Passive => Machine::Passive(config),
+            Begins::Active(start) => Machine::Active(config, start),
+            Begins::Passive(offer) => Machine::Passive(config, offer),
             Begins::Recalled(recalled) => Machine::Recalled(config, recalled),
         };
         TcpStage {
@@ -113,6 +110,7 @@ impl TcpStage {
             key,
             machine,
             half_open,
+            pending: None,
             unreachable: None,
             background: false,
             told_sent: 0,
@@ -164,9 +162,13 @@ impl TcpStage {
 
     /// Begins an active open.
     fn begin(&mut self, now: Time) {
-        if let Machine::Active(config) = &self.machine {
+        if let Machine::Active(config, start) = &self.machine {
             let (iss, offset) = self.tcp.initial(&self.key, now);
-            let mut connection = Connection::connect(Arc::clone(config), iss, offset, now);
+            let config = Arc::clone(config);
+            let mut connection = match start {
+                Some(start) => Connection::connect_fast(config, iss, offset, start, now),
+                None => Connection::connect(config, iss, offset, now),
+            };
             connection.set_background(self.background, now);
             self.machine = Machine::Running(Box::new(connection));
         }
@@ -215,19 +217,15 @@ impl TcpStage {
         self.recall(now);
         let connection = match &mut self.machine {
             Machine::Running(connection) => connection,
-            Machine::Passive(config) => {
+            Machine::Passive(..) => {
                 if header.flags & (Flags::SYN | Flags::ACK | Flags::RST) != Flags::SYN {
                     tally.events |= Events::CLOSED;
                     return Err(DropReason::BadFlags);
                 }
-                // Data on a SYN is left to be sent again (RFC 9293 §3.10.7.2 lets it be queued or not).
-                let (iss, offset) = self.tcp.initial(&self.key, now);
-                let mut connection = Connection::accept(Arc::clone(config), iss, offset, &header, now);
-                connection.set_background(self.background, now);
-                self.machine = Machine::Running(Box::new(connection));
-                return Ok(false);
+                let input = self.accept(&header, payload_len, now);
+                return Ok(deliver(message, &input, header_len, tally));
             }
-            Machine::Active(_) | Machine::Recalled(..) => {
+            Machine::Active(..) | Machine::Recalled(..) => {
                 self.begin(now);
                 return Err(DropReason::BadFlags);
             }
@@ -236,22 +234,47 @@ impl TcpStage {
         if message.facts.tos & ipv4::ECN_MASK == ipv4::ECN_CE && input.drop.is_none() {
             connection.on_congestion_experienced();
         }
-        tally.events |= input.events;
         if input.events.contains(Events::NEW_SYN) {
             self.tcp.succeed(self.key, connection.next_initial());
-            tally.events |= Events::CLOSED;
+            tally.events |= input.events | Events::CLOSED;
             yield_to(message, context);
             return Ok(false);
         }
         if let Some(drop) = input.drop {
             context.account.on_drop(reason(drop));
         }
-        let Some(deliver) = input.deliver else { return Ok(false) };
-        tally.readable_to = tally.readable_to.max(deliver.in_order_to);
-        message.advance(header_len + deliver.skip as usize);
-        message.truncate(deliver.len as usize);
-        message.facts.stream_position = deliver.position;
-        Ok(true)
+        Ok(deliver(message, &input, header_len, tally))
+    }
+
+    /// The SYN that caused the path has come. Data on it is left to be sent again (RFC 9293 §3.10.7.2 lets it be queued
+    /// or not), but for a fast open.
+    fn accept(&mut self, syn: &Header, payload_len: u32, now: Time) -> Input {
+        let Machine::Passive(config, offer) = &self.machine else { return Input::default() };
+        let (iss, offset) = self.tcp.initial(&self.key, now);
+        let Offer { answer, accepted } = offer.as_ref().map(|offer| offer.take()).unwrap_or_default();
+        let config = Arc::clone(config);
+        let mut connection = Connection::accept_answering(config, iss, offset, syn, answer, now);
+        connection.set_background(self.background, now);
+        let input = if accepted.is_some() { connection.begin_fast(payload_len) } else { Input::default() };
+        self.pending = accepted;
+        self.machine = Machine::Running(Box::new(connection));
+        input
+    }
+
+    /// The peer has acknowledged our SYN, or will not: a fast open is over.
+    fn settle_fast_open(&mut self, events: Events, now: Time) {
+        let is_open = self.connection().is_some_and(|connection| connection.state() == State::SynReceived);
+        if !is_open
+            && let Some(pending) = self.pending.take()
+            && events.contains(Events::RESET)
+        {
+            pending.on_reset(now);
+        }
+        if let Machine::Running(connection) = &mut self.machine
+            && let Some(outcome) = connection.take_fast_open_outcome()
+        {
+            self.tcp.learn_fast_open(&self.key, &outcome, now);
+        }
     }
 
     fn on_unreachable(&mut self, kind: u8, code: u8, now: Time) -> Events {
@@ -338,6 +361,9 @@ impl TcpStage {
         }
         if events.intersects(Events::CONNECTED | Events::CLOSED) {
             self.half_open = None;
+        }
+        if self.pending.is_some() || events.contains(Events::CONNECTED) {
+            self.settle_fast_open(events, now);
         }
     }
 
@@ -455,8 +481,8 @@ impl Stage for TcpStage {
         match &self.machine {
             Machine::Running(connection) => connection.next_timeout(),
             // At once: the first run of an active path begins it, however it comes about.
-            Machine::Active(_) => Some(Time::ZERO),
-            Machine::Passive(_) | Machine::Recalled(..) => None,
+            Machine::Active(..) => Some(Time::ZERO),
+            Machine::Passive(..) | Machine::Recalled(..) => None,
         }
     }
 
@@ -475,7 +501,7 @@ impl Stage for TcpStage {
         facts.push(("local", Endpoint::new(key.local, key.local_port).to_string()));
         facts.push(("remote", Endpoint::new(key.remote, key.remote_port).to_string()));
         let Machine::Running(connection) = &self.machine else {
-            let state = if matches!(self.machine, Machine::Passive(_) | Machine::Recalled(..)) {
+            let state = if matches!(self.machine, Machine::Passive(..) | Machine::Recalled(..)) {
                 State::Listen
             } else {
                 State::Closed
@@ -507,104 +533,23 @@ impl Stage for TcpStage {
     any_stage!();
 }
 
+/// Books what came of a segment. True when the message goes on, cut to its piece of the stream.
+fn deliver(message: &mut Message, input: &Input, header_len: usize, tally: &mut Tally) -> bool {
+    tally.events |= input.events;
+    let Some(deliver) = input.deliver else { return false };
+    tally.readable_to = tally.readable_to.max(deliver.in_order_to);
+    message.advance(header_len + deliver.skip as usize);
+    message.truncate(deliver.len as usize);
+    message.facts.stream_position = deliver.position;
+    true
+}
+
 /// RFC 9293 §3.10.7.4 and RFC 6191: in TIME-WAIT a newer SYN may begin the next connection of the same flow: this
 /// path ends, and the SYN is classified afresh.
 fn yield_to(message: &mut Message, context: &mut Context<'_>) {
     let message = restored(std::mem::take(message));
     context.effects.push(Effect::Destroy);
     context.effects.push(Effect::Reclassify(message));
-}
-
-/// Reads the header of an incoming segment and verifies the checksum: the header, and its length.
-pub(super) fn parse(interface: &Interface, message: &Message) -> Result<(Header, usize), DropReason> {
-    let bytes = message.bytes();
-    let parsed = Header::parse(bytes).map_err(|error| match error {
-        ParseError::Truncated { .. } => DropReason::Truncated,
-        _ => DropReason::Malformed,
-    })?;
-    if !checksum_vouched(interface, &message.facts) {
-        let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else {
-            return Err(DropReason::Malformed);
-        };
-        let pseudo = checksum::pseudo_header(source, destination, ipv4::PROTOCOL_TCP, bytes.len());
-        // RFC 9293 §3.1 (MUST-3)
-        if !checksum::is_valid(checksum::add(pseudo, checksum::sum(bytes))) {
-            return Err(DropReason::BadChecksum);
-        }
-    }
-    Ok(parsed)
-}
-
-/// The message as it came from the device, to be run through another path from the link stage on. The transport
-/// checksum was verified.
-pub(super) fn restored(mut message: Message) -> Message {
-    let start = frame_start(&message.facts);
-    if let Body::Block { range, .. } = &mut message.body {
-        range.start = start.min(range.start);
-    }
-    let Facts { device, arrival, segmentation, tos, .. } = message.facts;
-    let checksum = Checksum::Verified;
-    message.facts = Facts { device, arrival, segmentation, tos, checksum, ..Facts::default() };
-    message
-}
-
-/// Turns what TCP wants to send into messages.
-pub(super) struct Emitter<'a> {
-    pub(super) interface: &'a Interface,
-    pub(super) key: &'a FlowKey,
-}
-
-impl Emitter<'_> {
-    /// A segment of the connection.
-    #[inline]
-    fn segment(&self, transmit: &Transmit) -> Message {
-        let header = Header {
-            source_port: self.key.local_port,
-            destination_port: self.key.remote_port,
-            ..transmit.header
-        };
-        let payload = transmit.payload.clone().filter(|range| !range.is_empty());
-        let payload_len = payload.as_ref().map_or(0, |range| (range.end - range.start) as usize);
-        let body = payload.map_or(Body::Empty, |range| Body::Stream { range, memory: None });
-        let mut message = self.message(&header, payload_len, body);
-        if transmit.ecn_capable {
-            message.facts.tos = ipv4::ECN_CAPABLE;
-        }
-        if payload_len > usize::from(transmit.segment_size) {
-            message.facts.segmentation = Some(Segmentation {
-                kind: if self.key.remote.is_v4() { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 },
-                size: transmit.segment_size,
-                header_len: header.emitted_len() as u16,
-            });
-        }
-        message
-    }
-
-    /// A message with this header in front of `body`.
-    #[inline]
-    pub(super) fn message(&self, header: &Header, payload_len: usize, body: Body) -> Message {
-        let key = self.key;
-        let mut message = Message { body, ..Message::default() };
-        let header_len = header.emitted_len();
-        let out = message.head.prepend(header_len);
-        header.emit(out);
-        let mut sum =
-            checksum::pseudo_header(key.local, key.remote, ipv4::PROTOCOL_TCP, header_len + payload_len);
-        let partial = payload_len > 0 || self.interface.offload.get().checksum;
-        if !partial {
-            sum = checksum::finish(checksum::add(sum, checksum::sum(out)));
-        }
-        out[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_be_bytes());
-        message.facts.device = self.interface.device;
-        message.facts.source = Some(key.local);
-        message.facts.destination = Some(key.remote);
-        message.facts.checksum = if partial {
-            Checksum::Partial { start: 0, offset: CHECKSUM_OFFSET as u16 }
-        } else {
-            Checksum::Complete
-        };
-        message
-    }
 }
 
 /// The reason under which a segment that TCP refused is counted.

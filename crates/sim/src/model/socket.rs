@@ -58,7 +58,15 @@ impl<'a> Socket<'a> {
     /// Room in the send ring.
     pub fn sendable(self) -> u64 {
         let held = self.slot.send_tail.load(Acquire).wrapping_sub(self.slot.send_head.load(Acquire));
-        u64::from(self.slot.send_size.load(Relaxed)).saturating_sub(held)
+        let free = u64::from(self.slot.send_size.load(Relaxed)).saturating_sub(held);
+        self.room_with_syn().map_or(free, |room| free.min(room))
+    }
+
+    /// Its SYN waits for the first that is written (RFC 7413): how much of that may go with it.
+    pub fn room_with_syn(self) -> Option<u64> {
+        let waits = self.state() & (is::FAST_OPEN | is::CONNECTED | is::FAILED) == is::FAST_OPEN;
+        let is_first = self.slot.send_tail.load(Relaxed) == 0;
+        (waits && is_first).then(|| u64::from(self.slot.mtu.load(Relaxed)))
     }
 
     /// Room enough to be called writable: a third.
@@ -129,7 +137,9 @@ impl<'a> Socket<'a> {
     /// The handshake is under way.
     pub fn is_connecting(self) -> bool {
         let state = self.state();
-        state & is::CONNECTING != 0 && state & (is::CONNECTED | is::FAILED) == 0
+        state & is::CONNECTING != 0
+            && state & (is::CONNECTED | is::FAILED) == 0
+            && self.room_with_syn().is_none()
     }
 
     /// How far the urgent byte is from what is read next, unless reading has passed it.
@@ -262,6 +272,9 @@ impl<'a> Socket<'a> {
             return ready | POLLIN | POLLOUT | POLLRDHUP | POLLHUP;
         }
         if state & is::CONNECTED == 0 {
+            if self.room_with_syn().is_some() {
+                return ready | POLLOUT;
+            }
             return if state & is::CONNECTING == 0 { ready | POLLOUT | POLLHUP } else { ready };
         }
         if state & is::PEER_FINISHED != 0 || requests & ask::SHUTDOWN_READ != 0 {

@@ -29,7 +29,11 @@ impl Plan {
         let flows = (0..draw.between(1, 8)).map(|_| draw.flow()).collect();
         let chats = (0..draw.between(0, 2)).map(|_| draw.chat()).collect();
         let events = (0..draw.between(0, 3)).map(|_| draw.event()).collect();
-        Plan { seed, router, whole, hosts, weather, flows, chats, events }
+        let mut plan = Plan { seed, router, whole, hosts, weather, flows, chats, events };
+        if plan.may_fast_open() && draw.one_in(2) {
+            plan.flows.iter_mut().for_each(|flow| flow.fast_open = draw.one_in(2));
+        }
+        plan
     }
 }
 
@@ -124,6 +128,7 @@ impl Draw {
             ip6,
             port,
             no_delay: self.one_in(2),
+            fast_open: false,
             congestion: if self.one_in(3) { self.between(1, 4) as u8 } else { 0 },
             priority: self.one_in(4).then(|| self.between(0, 2) as u8),
             client: self.side(),

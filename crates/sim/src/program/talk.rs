@@ -37,6 +37,16 @@ impl Talk {
         Talk { flow: Some(flow), side: CLIENT, plan: Some(plan), ..Talk::server_of(None) }
     }
 
+    /// Its SYN waits for the first that is written.
+    pub(super) fn write_with_syn(&mut self, socket: Socket<'_>, oracle: &mut Oracle) {
+        let (Some(flow), Some(plan)) = (self.flow, self.plan.clone()) else { return };
+        let bytes = oracle.to_write(flow, self.side, 0, plan.write as usize);
+        let put = socket.put(&bytes, None);
+        self.written += put as u64;
+        oracle.on_written(flow, self.side, put);
+        socket.tell();
+    }
+
     pub(super) fn server(remote: Endpoint) -> Talk {
         Talk::server_of(Some(remote))
     }

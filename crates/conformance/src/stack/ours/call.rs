@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use scoutline_abi::datagram::{HEADER_LEN, Record};
-use scoutline_abi::layout::{call_op, slot_kind, slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{call_op, fast_open, slot_kind, slot_request as ask, slot_state as is};
 use scoutline_base::{Address, Time};
 use scoutline_engine::Driven;
 use scoutline_sim::model::{self, More, Socket};
@@ -113,7 +113,9 @@ impl Caller<'_> {
             Op::Connect { to, .. } => self.connect(fd, to),
             Op::Send { ref data, flags, to, sent, .. } => {
                 let socket = self.at(fd);
-                if socket.is_stream() {
+                if socket.is_stream() && flags & libc::MSG_FASTOPEN != 0 {
+                    self.send_fast(fd, to, data, flags)
+                } else if socket.is_stream() {
                     self.send(fd, data, flags, sent)
                 } else {
                     self.send_datagram(fd, data, flags, to)
@@ -237,7 +239,7 @@ impl Caller<'_> {
         let state = socket.state();
         if !socket.is_stream() {
             return match to {
-                Some((address, port)) => self.plain(call_op::CONNECT, fd.slot, peer(address, port)),
+                Some((address, port)) => self.plain(call_op::CONNECT, fd.slot, peer(address, port, 0)),
                 None => self.plain(call_op::DISCONNECT, fd.slot, [0; 4]),
             };
         }
@@ -262,12 +264,60 @@ impl Caller<'_> {
             return fails(libc::EISCONN);
         }
         let Some((address, port)) = to else { return fails(libc::EAFNOSUPPORT) };
-        let result = self.call(call_op::CONNECT, fd.slot, peer(address, port));
+        let how = if fd.fast_open_connect { fast_open::DATA } else { 0 };
+        let result = self.call(call_op::CONNECT, fd.slot, peer(address, port, how));
         if result < 0 {
             return fails(-result);
         }
+        if result > 0 {
+            return done(0); // the SYN waits for what is written
+        }
         fd.connect_pending = true;
         if fd.non_blocking { fails(libc::EINPROGRESS) } else { self.blocks(within(fd.send_timeout_us)) }
+    }
+
+    /// `sendto` with MSG_FASTOPEN: connects as well.
+    fn send_fast(&mut self, fd: &mut Fd, to: Option<(Address, u16)>, data: &[u8], flags: i32) -> Tried {
+        let flags = flags & !libc::MSG_FASTOPEN;
+        let state = self.at(fd).state();
+        if state & is::CONNECTED != 0 && !std::mem::take(&mut fd.connect_pending) {
+            return fails(libc::EISCONN);
+        }
+        let waits = self.at(fd).room_with_syn().is_some();
+        if state & is::CONNECTED == 0 && fd.connect_pending {
+            return fails(libc::EALREADY);
+        }
+        if state & is::CONNECTED == 0 && !waits {
+            let Some((address, port)) = to else { return fails(libc::EOPNOTSUPP) };
+            let how = if data.is_empty() { fast_open::NO_DATA } else { fast_open::DATA };
+            let result = self.call(call_op::CONNECT, fd.slot, peer(address, port, how));
+            if result < 0 {
+                return fails(-result);
+            }
+            fd.connect_pending = true;
+            if result == 0 && (fd.non_blocking || flags & libc::MSG_DONTWAIT != 0) {
+                return fails(libc::EINPROGRESS);
+            }
+        }
+        match self.send(fd, data, flags, 0) {
+            // As Linux: a call that blocks returns when the connection stands.
+            Tried::Done(answer) if answer.value >= 0 && !fd.non_blocking && self.at(fd).is_connecting() => {
+                let again = Op::Send { fd: self.fd(), data: data.to_vec(), flags, to, sent: data.len() };
+                Tried::Blocks { again, patience: within(fd.send_timeout_us) }
+            }
+            Tried::Blocks { mut again, patience } => {
+                if let Op::Send { flags, .. } = &mut again {
+                    *flags &= !libc::MSG_FASTOPEN;
+                }
+                Tried::Blocks { again, patience }
+            }
+            tried @ Tried::Done(_) => tried,
+        }
+    }
+
+    /// The descriptor of a call that sends.
+    fn fd(&self) -> i32 {
+        if let Op::Send { fd, .. } = *self.op { fd } else { -1 }
     }
 
     /// `sent` of the data has gone before: a call that blocks returns when all has.
@@ -530,10 +580,10 @@ impl Caller<'_> {
     }
 }
 
-/// The arguments of CONNECT.
-fn peer(address: Address, port: u16) -> [u64; 4] {
+/// The arguments of CONNECT; `how` is of [`fast_open`].
+fn peer(address: Address, port: u16, how: u64) -> [u64; 4] {
     let [first, second] = address.words();
-    [second, u64::from(port), 0, first]
+    [second, u64::from(port), how << 32, first]
 }
 
 fn remote(socket: Socket<'_>) -> (Address, u16) {

@@ -11,6 +11,8 @@ pub(super) struct Fd {
     pub(super) non_blocking: bool,
     /// A connection attempt whose outcome `connect` has not told yet.
     pub(super) connect_pending: bool,
+    /// TCP_FASTOPEN_CONNECT.
+    pub(super) fast_open_connect: bool,
     pub(super) cork: bool,
     pub(super) no_delay: bool,
     pub(super) keep_alive: bool,

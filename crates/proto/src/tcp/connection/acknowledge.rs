@@ -33,15 +33,18 @@ impl Connection {
     ) -> bool {
         let acknowledgable = (self.send.max - self.send.una) as i64;
         let mut delta = SeqNumber(header.acknowledgment).offset_from(self.send.iss.plus(self.send.una));
-        if self.state == State::SynReceived {
+        let opens = self.state == State::SynReceived;
+        if opens {
             if delta <= 0 || delta > acknowledgable {
                 // RFC 9293 §3.10.7.4: <SEQ=SEG.ACK><CTL=RST>
                 self.reset = Some((header.acknowledgment, None));
                 input.drop = Some(Drop::BadAck);
                 return false;
             }
+            if !self.is_fast() {
+                input.events |= Events::CONNECTED;
+            }
             self.establish(now);
-            input.events |= Events::CONNECTED;
             // RFC 9293: SND.WND, SND.WL1 and SND.WL2 from this segment.
             self.send.window = u32::from(header.window) << self.negotiated.send_scale;
             self.send.max_window = self.send.max_window.max(self.send.window);
@@ -93,7 +96,7 @@ impl Connection {
         }
         // RFC 5681 §2: a duplicate.
         let duplicate =
-            delta == 0 && !occupies && self.send.window == window && self.send.una < self.send.max;
+            delta == 0 && !occupies && !opens && self.send.window == window && self.send.una < self.send.max;
         if delta > 0 || duplicate || delivered.units > 0 {
             self.judge_timeout(delta > 0, &mut delivered);
         }

@@ -33,7 +33,9 @@ impl Connection {
     pub(super) fn on_syn_sent(&mut self, header: &Header, now: Time) -> Input {
         let acknowledges = header.flags.contains(Flags::ACK);
         let offset = SeqNumber(header.acknowledgment).offset_from(self.send.iss);
-        let acceptable = acknowledges && offset == 1 && self.send.max == 1;
+        // RFC 7413 §4.2.2: the SYN, and perhaps data that went with it.
+        let most = 1 + self.sent_with_syn() as i64;
+        let acceptable = acknowledges && (1..=most).contains(&offset) && self.send.max == 1;
         if acknowledges && !acceptable {
             if !header.flags.contains(Flags::RST) {
                 self.reset = Some((header.acknowledgment, None));
@@ -63,7 +65,11 @@ impl Connection {
         self.establish(now);
         // Data or a FIN beside the SYN is not taken; the peer sends it again.
         self.owed = Owed::Now;
-        Input { events: Events::CONNECTED, ..Input::default() }
+        let mut input = Input { events: Events::CONNECTED, ..Input::default() };
+        if self.fast_open.is_some() {
+            self.on_syn_data_answered(header, offset as u64 - 1, now, &mut input);
+        }
+        input
     }
 
     /// Our SYN is acknowledged.
@@ -71,6 +77,7 @@ impl Connection {
         self.send.una = 1;
         self.send.next = self.send.next.max(1);
         self.state = if self.fin_queued { State::FinWait1 } else { State::Established };
+        self.end_fast_open();
         self.timers.disarm(Timer::Retransmit);
         self.attempts = 0;
         self.keepalive_probes = 0;
@@ -87,18 +94,30 @@ impl Connection {
     /// The SYN or SYN-ACK, when it is due.
     pub(super) fn poll_handshake(&mut self, now: Time) -> Option<Transmit> {
         if self.send.next > 0 {
+            if self.is_fast()
+                && let Some(transmit) = self.poll_data(now)
+            {
+                return Some(transmit);
+            }
             return if self.state == State::SynReceived { self.poll_acknowledgment(now) } else { None };
+        }
+        if self.is_deferred() {
+            return None;
         }
         let again = self.send.max > 0;
         // Karn: a SYN that was sent twice is not timed.
         self.send.timed = if again { None } else { Some((1, now)) };
         self.retransmits += u32::from(again);
-        self.send.next = 1;
-        self.send.max = 1;
+        // Data that a fast open has sent behind it does not go again with it.
+        self.send.max = self.send.max.max(1);
+        self.send.next = self.send.max;
         self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         // RFC 7323 §2.2: not scaled.
-        let window = self.receive.buffer.min(u32::from(u16::MAX));
-        self.receive.edge = u64::from(window);
+        let receive = &mut self.receive;
+        let could = receive.consumed + u64::from(receive.buffer) - receive.next;
+        receive.edge = receive.edge.max(receive.next + could.min(u64::from(u16::MAX)));
+        receive.acknowledged = receive.next;
+        let window = self.window_left().min(u64::from(u16::MAX));
         let mut header = Header {
             sequence: self.send.iss.0,
             flags: Flags::SYN,
@@ -114,12 +133,16 @@ impl Connection {
         } else {
             header.flags |= self.ecn.syn(self.config.ecn, again);
         }
-        Some(Transmit {
+        let mut transmit = Transmit {
             header,
             payload: None,
             segment_size: self.negotiated.segment_payload(),
             retransmission: again,
             ecn_capable: false,
-        })
+        };
+        if self.fast_open.is_some() {
+            self.add_fast_open(&mut transmit, now);
+        }
+        Some(transmit)
     }
 }

@@ -87,6 +87,8 @@ pub struct Info {
     pub sack: bool,
     /// ECN is on.
     pub ecn: bool,
+    /// Data that went with the SYN was taken (RFC 7413).
+    pub syn_data: bool,
     /// An ICMP error came that did not end the connection.
     pub soft_error: bool,
 }
@@ -134,6 +136,7 @@ impl Connection {
             timestamps: self.negotiated.timestamps,
             sack: self.negotiated.sack,
             ecn: self.ecn.is_on(),
+            syn_data: self.syn_data,
             soft_error: self.soft_error,
         }
     }

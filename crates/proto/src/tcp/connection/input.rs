@@ -101,7 +101,8 @@ impl Connection {
     fn on_synchronized(&mut self, header: &Header, mut len: u32, now: Time) -> Input {
         let mut offset = SeqNumber(header.sequence).offset_from(self.receive_next());
         let mut flags = header.flags;
-        if self.state == State::SynReceived && flags.contains(Flags::SYN) && offset == -1 {
+        let is_syn = flags.contains(Flags::SYN) && SeqNumber(header.sequence) == self.receive.irs;
+        if self.state == State::SynReceived && is_syn {
             if !flags.contains(Flags::ACK) {
                 // The peer's SYN again: our SYN-ACK was lost.
                 self.send.next = 0;

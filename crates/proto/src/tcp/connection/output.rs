@@ -61,7 +61,8 @@ impl Connection {
 
     /// True when it may have data to send, now or when acknowledgments come.
     pub fn has_data(&self) -> bool {
-        self.recovery.phase() != Phase::Open || self.state.may_send() && self.send.next < self.data_end()
+        let may_send = self.state.may_send() || self.is_fast();
+        self.recovery.phase() != Phase::Open || may_send && self.send.next < self.data_end()
     }
 
     /// Nothing is left to send: what is outstanding must have a timer, whatever order of windows opening and closing
@@ -182,8 +183,8 @@ impl Connection {
     }
 
     /// New data, or all again after a time-out.
-    fn poll_data(&mut self, now: Time) -> Option<Transmit> {
-        if !self.state.may_send() {
+    pub(super) fn poll_data(&mut self, now: Time) -> Option<Transmit> {
+        if !self.state.may_send() && !self.is_fast() {
             return None;
         }
         let end = self.end_unit();
@@ -212,7 +213,7 @@ impl Connection {
         self.override_now = false;
         let len = sendable?;
         let data_end = self.data_end();
-        let window_end = self.send.una + u64::from(self.send.window);
+        let window_end = self.window_end();
         let mut stop = next + len;
         // The FIN rides on the last data if the window has room for its unit.
         if stop == data_end && self.fin_queued && stop < window_end {
@@ -243,7 +244,7 @@ impl Connection {
         if by_congestion < segment && self.recovery.in_flight(self.send.una, next, segment as u32) == 0 {
             by_congestion = segment;
         }
-        let window_end = self.send.una + u64::from(self.send.window);
+        let window_end = self.window_end();
         let by_window = window_end.saturating_sub(next);
         let most = available.min(u64::from(self.max_len())).min(burst);
         let len = most.min(by_window).min(by_congestion);
@@ -268,6 +269,12 @@ impl Connection {
             self.block_on_window(now);
         }
         None
+    }
+
+    /// The unit after the last that the peer's window takes. Our SYN takes no room there.
+    #[inline]
+    fn window_end(&self) -> u64 {
+        self.send.una.max(1) + u64::from(self.send.window)
     }
 
     fn is_held_back(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::tcp::{Config, Deliver, Drop, Events, Keepalive, Transmit};
 
 mod bursts;
 mod ecn;
+mod fast_open;
 mod loss;
 mod mtu;
 mod pacing;

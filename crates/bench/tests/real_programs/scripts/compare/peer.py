@@ -5,7 +5,7 @@
 A case connects to PORT and says, for sockets that it names by a letter:
 listen L | accept L C | connect C HOST PORT | send C TEXT | fill C BYTES | urgent C BYTE | read C BYTES | drain C |
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
-option S LEVEL NAME VALUE | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT | join D GROUP
+option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT | join D GROUP
 All sockets of a case are closed when its connection ends.
 """
 import errno, socket, struct, sys
@@ -39,6 +39,13 @@ class Case:
         self.add(name, s)
         s.connect((host, int(port)))
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return "ok"
+
+    def fast(self, name, host, port, text):
+        """Connects with TEXT in the SYN, if there is a cookie."""
+        s = socket.socket()
+        self.add(name, s)
+        s.sendto(text.encode(), socket.MSG_FASTOPEN, (host, int(port)))
         return "ok"
 
     def send(self, name, text):

@@ -12,6 +12,8 @@ use crate::stack::Answer;
 const TCP_NOTSENT_LOWAT: i32 = 25;
 /// Linux, linux/tcp.h.
 const TCP_CC_INFO: i32 = 26;
+/// Linux, linux/tcp.h.
+const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 /// Linux, asm-generic/socket.h.
 const SO_MEMINFO: i32 = 55;
 /// Words of SO_MEMINFO (linux/sock_diag.h: SK_MEMINFO_VARS).
@@ -85,6 +87,17 @@ impl Caller<'_> {
             (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
                 self.at(fd).slot.unsent_low_water.store(count, Release);
                 return self.tell_option(fd, slot_option::UNSENT_LOW_WATER, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => {
+                return self.tell_option(fd, slot_option::FAST_OPEN, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) => {
+                return self.tell_option(fd, slot_option::FAST_OPEN_NO_COOKIE, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => {
+                let answer = self.tell_option(fd, slot_option::FAST_OPEN_CONNECT, u64::from(count))?;
+                fd.fast_open_connect = number != 0;
+                return Ok(answer);
             }
             (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
                 return self.tell_option(fd, slot_option::DEFER_ACCEPT, u64::from(count));

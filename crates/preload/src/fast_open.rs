@@ -1,0 +1,203 @@
+//! TCP Fast Open (RFC 7413) as programs ask for it on Linux: options of listening sockets, TCP_FASTOPEN_CONNECT,
+//! MSG_FASTOPEN.
+//!
+//! A socket whose SYN waits for data is CONNECTING with FAST_OPEN, and its send ring has never held anything: what is
+//! written first, as much as fits the SYN, needs no connection.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::{
+    IPPROTO_TCP, MSG_DONTWAIT, MSG_FASTOPEN, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT, iovec, sockaddr, socklen_t,
+};
+use scoutline_abi::layout::{call_op, fast_open, slot_kind, slot_option, slot_state as is};
+
+use crate::address::{self, Given, Name};
+use crate::options::{ask, give, keep, kept_bit, kernel_int, tell, value};
+use crate::reach::{kernel_name, leads_to, may_lead_to, speaks, suitable};
+use crate::real::err;
+use crate::slot::{Socket, kept};
+use crate::{attach, call, life, stream, table};
+
+/// Not in `libc`: linux/tcp.h.
+pub(crate) const TCP_FASTOPEN_KEY: c_int = 33;
+/// As well.
+pub(crate) const TCP_FASTOPEN_NO_COOKIE: c_int = 34;
+const KEY_LEN: usize = 16;
+
+/// Some socket of the kernel's may have such an option.
+static NOTED: AtomicBool = AtomicBool::new(false);
+
+/// One of the options of fast open.
+pub(crate) fn is_option(name: c_int) -> bool {
+    matches!(name, TCP_FASTOPEN | TCP_FASTOPEN_CONNECT | TCP_FASTOPEN_KEY | TCP_FASTOPEN_NO_COOKIE)
+}
+
+/// An option is set on a socket of the kernel's, which may become ours.
+pub(crate) fn note(level: c_int, name: c_int) {
+    if level == IPPROTO_TCP && is_option(name) {
+        NOTED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What was set on the kernel's socket before it became ours. It keeps no key of its own that could be told from all
+/// others'.
+pub(crate) fn carry_over(fd: c_int, socket: Socket) {
+    if !NOTED.load(Ordering::Relaxed) {
+        return;
+    }
+    let of = |name| kernel_int(fd, IPPROTO_TCP, name).max(0).unsigned_abs();
+    keep(socket, kept::FAST_OPEN_CONNECT, of(TCP_FASTOPEN_CONNECT) != 0);
+    let (limit, no_cookie) = (of(TCP_FASTOPEN), of(TCP_FASTOPEN_NO_COOKIE));
+    if limit != 0 {
+        tell(socket, slot_option::FAST_OPEN, limit.into());
+    }
+    if no_cookie != 0 {
+        tell(socket, slot_option::FAST_OPEN_NO_COOKIE, no_cookie.into());
+    }
+}
+
+/// `setsockopt` of one of these options.
+pub(crate) fn set(socket: Socket, name: c_int, from: *const c_void, len: socklen_t) -> Result<isize, isize> {
+    let is_closed = socket.state() & (is::CONNECTING | is::CONNECTED) == 0;
+    if name == TCP_FASTOPEN_KEY {
+        return set_key(socket, from, len);
+    }
+    let number: c_int = value(from, len)?;
+    let is_switch = (0..=1).contains(&number);
+    let option = match name {
+        TCP_FASTOPEN if number >= 0 && is_closed => slot_option::FAST_OPEN,
+        TCP_FASTOPEN_NO_COOKIE if is_switch && is_closed => slot_option::FAST_OPEN_NO_COOKIE,
+        TCP_FASTOPEN_CONNECT if is_switch => slot_option::FAST_OPEN_CONNECT,
+        _ => return Err(err(libc::EINVAL)),
+    };
+    let result = tell(socket, option, u64::from(number.unsigned_abs()));
+    if result == 0 && name == TCP_FASTOPEN_CONNECT {
+        if !is_closed || socket.state() & is::LISTENING != 0 {
+            return Err(err(libc::EINVAL));
+        }
+        keep(socket, kept::FAST_OPEN_CONNECT, number != 0);
+    }
+    Ok(result)
+}
+
+/// One key, or two: the one that makes cookies, and the one that made them before.
+fn set_key(socket: Socket, from: *const c_void, len: socklen_t) -> Result<isize, isize> {
+    let (primary, before): ([u64; 2], [u64; 2]) = match len as usize {
+        KEY_LEN => (value(from, len)?, [0; 2]),
+        len if len == 2 * KEY_LEN => value(from, len as socklen_t)?,
+        _ => return Err(err(libc::EINVAL)),
+    };
+    let arguments = [slot_option::FAST_OPEN_KEY, before[0], primary[0], primary[1]];
+    Ok(call::call_with(call_op::OPTION, socket.index, arguments, before[1]).0.min(0) as isize)
+}
+
+/// `getsockopt` of one of these options.
+pub(crate) fn get(socket: Socket, name: c_int, to: *mut c_void, len: *mut socklen_t) -> isize {
+    let option = match name {
+        TCP_FASTOPEN_CONNECT => return give(kept_bit(socket, kept::FAST_OPEN_CONNECT), to, len),
+        TCP_FASTOPEN => slot_option::FAST_OPEN,
+        TCP_FASTOPEN_NO_COOKIE => slot_option::FAST_OPEN_NO_COOKIE,
+        _ => slot_option::FAST_OPEN_KEY,
+    };
+    match ask(socket, option, 0) {
+        (failed, _) if failed < 0 => failed as isize,
+        (number, _) if name != TCP_FASTOPEN_KEY => give(number, to, len),
+        (bytes, [first, second, ..]) if bytes as usize == KEY_LEN => give([first, second], to, len),
+        (_, words) => give(words, to, len),
+    }
+}
+
+/// How the program wants to connect, as CONNECT has it.
+pub(crate) fn how_to_connect(socket: Socket) -> u64 {
+    if kept_bit(socket, kept::FAST_OPEN_CONNECT) != 0 { fast_open::DATA } else { 0 }
+}
+
+/// The socket's SYN waits for the first that is written: how much of that may go with it.
+pub(crate) fn room(socket: Socket) -> Option<u64> {
+    let waits = socket.state() & (is::FAST_OPEN | is::CONNECTED | is::FAILED) == is::FAST_OPEN;
+    let is_first = waits && socket.slot.send_tail.load(Ordering::Acquire) == 0;
+    is_first.then(|| u64::from(socket.slot.mtu.load(Ordering::Relaxed)))
+}
+
+/// A call with MSG_FASTOPEN; `None`: it is the kernel's, or of a datagram socket.
+pub(crate) fn send_to(
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    to: *const sockaddr,
+    len: socklen_t,
+) -> Option<isize> {
+    let given = address::parse(to, len);
+    let socket = socket_for(fd, &given)?;
+    Some(send(socket, iov, flags & !MSG_FASTOPEN, &given))
+}
+
+/// `fd` for a call with MSG_FASTOPEN, which connects to where paths lead; `None`: it is the kernel's, or no stream.
+fn socket_for(fd: c_int, given: &Given) -> Option<Socket> {
+    let Given::Inet(to) = *given else {
+        return table::socket(fd).and_then(Socket::at).filter(|it| it.is_stream());
+    };
+    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+        let is_new = socket.state() & (is::CONNECTED | is::CONNECTING | is::LISTENING | is::FAILED) == 0;
+        if is_new && socket.is_stream() && !leads_to(to, slot_kind::STREAM) {
+            life::back_to_kernel(fd, socket);
+            return None;
+        }
+        return Some(socket).filter(|socket| socket.is_stream());
+    }
+    if attach::region().is_none() || to.port == 0 || !may_lead_to(to) {
+        return None;
+    }
+    let (kind, family) = suitable(fd)?;
+    if kind != slot_kind::STREAM || !speaks(fd, family, to.address) || !leads_to(to, kind) {
+        return None;
+    }
+    let name = kernel_name(fd).filter(|name| name.port != 0);
+    life::adopt(fd, kind, family, name.map(Name::anywhere)).ok()
+}
+
+fn send(socket: Socket, iov: &[iovec], flags: c_int, given: &Given) -> isize {
+    let pending = &socket.slot.kept_options;
+    let is_pending = pending.load(Ordering::Acquire) & kept::CONNECT_PENDING != 0;
+    let blocks = flags & MSG_DONTWAIT == 0 && !socket.non_blocking();
+    if socket.state() & is::CONNECTED != 0 {
+        // Linux: once it stands, the flag is ignored by the call that hears of it, and by no other.
+        if !is_pending {
+            return err(libc::EISCONN);
+        }
+        pending.fetch_and(!kept::CONNECT_PENDING, Ordering::AcqRel);
+        return stream::send(socket, iov, flags);
+    }
+    if room(socket).is_none() {
+        if is_pending {
+            return err(libc::EALREADY);
+        }
+        let to = match *given {
+            Given::Inet(to) => to,
+            Given::Unspecified => return err(libc::EOPNOTSUPP),
+            Given::Other => return err(libc::EINVAL),
+        };
+        let how = if stream::total(iov) == 0 { fast_open::NO_DATA } else { fast_open::DATA };
+        let result = life::connect_slot(socket, to, how);
+        if result < 0 {
+            return result;
+        }
+        pending.fetch_or(kept::CONNECT_PENDING, Ordering::AcqRel);
+        if result == 0 {
+            // There is no cookie: the SYN asks for one, and data follow it as ever.
+            if !blocks {
+                return err(libc::EINPROGRESS);
+            }
+            let failed = life::await_connection(socket);
+            return if failed < 0 { failed } else { stream::send(socket, iov, flags) };
+        }
+    }
+    stream::send(socket, iov, flags)
+}
+
+/// So much went with the SYN: as on Linux, a call that blocks returns when the connection stands.
+pub(crate) fn await_answer(socket: Socket, sent: usize) -> isize {
+    let failed = life::await_connection(socket);
+    if failed < 0 { failed } else { sent as isize }
+}
