@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::{SocketAddrV4, TcpStream, UdpSocket};
 
 use scoutline_bench::process::Process;
 
@@ -160,4 +160,46 @@ fn without_a_daemon_threads_and_disk_are_lowered_all_the_same_and_it_says_so() {
     assert!(output.status.success(), "{err}");
     assert!(out.contains("idle") && out.contains("SCHED_IDLE"), "{out}");
     assert!(err.contains("its sockets are the kernel's") && err.contains("no daemon at"), "{err}");
+}
+
+/// Foreground was there a moment ago, so background waits, in buffers that are full by then: what comes for foreground
+/// takes their room.
+#[test]
+fn foreground_displaces_what_background_holds() {
+    const PORTS: [u16; 4] = [7000, 7001, 7002, 7003];
+    let mut fixture = Fixture::without_daemon(Arm::Paths);
+    fixture.start_daemon_with(
+        "[device.background]\npreemption_us = 10000000\n\
+         [engine]\nmax_buffer_memory = \"1MiB\"\nreceive_buffer = \"64KiB\"\nsend_buffer = \"64KiB\"\n",
+    );
+    let ports = PORTS.map(|port| port.to_string());
+    let words: Vec<&str> = ports.iter().map(String::as_str).collect();
+    let words = [&[script("datagrams_on.py").as_str()][..], &words].concat();
+    let mut background = fixture.start_with(&["--background"], "python3", &words);
+    wait_for_line(&mut background, "ready");
+    let _server = redis(&fixture, &[]);
+    let mut peer = connect(&fixture, 6379);
+    // Nearly a full segment: it does not fit into what is left of a buffer by chance.
+    let word = [b'a'; 1400];
+    let mut echo = || {
+        peer.write_all(&[b"ECHO ", &word[..], b"\r\n"].concat()).unwrap();
+        let mut answer = vec![0; b"$1400\r\n".len() + word.len() + 2];
+        peer.read_exact(&mut answer).unwrap();
+        assert!(answer.starts_with(b"$1400\r\na") && answer.ends_with(b"a\r\n"));
+    };
+    let displaced = || fixture.ask("stat")["devices"]["eth0"]["displaced"].as_u64().unwrap();
+    echo();
+    assert_eq!(displaced(), 0);
+    let sender = fixture.testbed().client().enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    for _ in 0..250 {
+        for port in PORTS {
+            sender.send_to(&[7; 1400], (fixture.address(), port)).unwrap();
+        }
+    }
+    for _ in 0..20 {
+        echo();
+    }
+    let rows = fixture.paths_now();
+    let of_paths: u64 = rows.iter().filter_map(|row| row["drops"]["displaced"].as_u64()).sum();
+    assert!(displaced() > 0 && of_paths == displaced(), "{} displaced: {rows:?}", displaced());
 }

@@ -544,7 +544,7 @@ fn what_nobody_waits_for_goes_with_what_goes_next() {
     let (mut pair, ordinary, important) = ordinary_and_important();
     pair.server.request(important.server, slot_request::SHUTDOWN);
     pair.server.settle(pair.now);
-    pair.now = pair.now + WireConfig::default().delay;
+    pair.now += WireConfig::default().delay;
     assert_eq!(pushes(&mut pair, &ordinary), 1);
     assert_ne!(pair.client.state(important.client) & slot_state::PEER_FINISHED, 0);
     let acknowledged = |pair: &mut Pair| {
