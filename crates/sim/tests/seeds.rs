@@ -6,7 +6,7 @@ use std::path::Path;
 use scoutline_sim::{Canary, Plan, run, seeds};
 
 /// As many as take a minute in a debug build on two cores. More: `cargo run --release -p scoutline-sim`.
-const SEEDS: u64 = 1_000;
+const SEEDS: u64 = 2_000;
 /// In how many seeds a defect has to show.
 const CANARY_SEEDS: u64 = 150;
 
