@@ -18,6 +18,7 @@ use crate::xdp::ring::{Consumer, Producer};
 use crate::xdp::send::{METADATA_LEN, Sender};
 use crate::xdp::socket::{self, Shares};
 use crate::xdp::umem::Umem;
+use crate::xdp::wanted::Wanted;
 
 /// How to open an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), 
         return Err(OpenError::LongFrames { name: name.clone(), mtu, most: chunk - HEADROOM - LINK_LEN });
     }
     let hook = |source| OpenError::Hook { name: name.clone(), source };
-    let steer = Steer::attach(interface.index, queues).map_err(hook)?;
+    let steer = Steer::attach(interface.index, queues, config.police).map_err(hook)?;
     let metadata = opened.metadata && !opened.binding.zero_copy;
     let facts = found
         .facts("xdp", Offload { checksum: metadata, segmentation: false, max_segment_len: MAX_SUPER_FRAME });
@@ -120,9 +121,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), 
         all_queues,
         bell,
         police: config.police,
-        rules: Vec::new(),
-        policed: None,
-        holds: false,
+        wanted: Wanted::default(),
         news: None,
         _groups: groups,
         steer,
