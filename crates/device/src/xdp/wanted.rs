@@ -74,13 +74,13 @@ mod tests {
         assert_eq!(wanted.done().limits, None, "what there was holds on");
         let mut pauses = Vec::new();
         for _ in 0..3 {
-            let looks = (1..).find(|_| wanted.on_look()).unwrap();
+            let looks = (1..2000).find(|_| wanted.on_look()).expect("is tried again");
             pauses.push(looks);
             assert!(!wanted.follow(no_memory).unwrap_err().1, "told once");
         }
         assert_eq!(pauses, [8, 16, 32]);
-        while !wanted.on_look() {}
-        wanted.follow(|what| Ok(assert_eq!(what.limits, Some(limits)))).expect("works");
+        assert!((0..2000).any(|_| wanted.on_look()));
+        wanted.follow(|_| Ok(())).expect("works");
         assert_eq!(wanted.done().limits, Some(limits));
         assert!((0..2000).all(|_| !wanted.on_look()), "done is done");
         wanted.follow(|_| panic!("there is nothing to change")).expect("as it is");
