@@ -86,7 +86,8 @@ impl Held {
     pub(crate) fn hold(&mut self, frame: &[u8], until_ns: u64, owner: u64) -> bool {
         let Some((bucket, flow)) = flow_of(frame) else { return false };
         let told = self.told[bucket as usize];
-        if told.used && told.owner != owner {
+        // The owner before has what was dropped for it since it was last told, also after its flow's end.
+        if told.owner != owner {
             let dropped = self.entry(bucket)[DROPPED_WORD].load(Ordering::Relaxed);
             if dropped > told.count && self.left.len() < MOST_LEFT {
                 self.left.push((told.owner, dropped - told.count));
@@ -124,7 +125,7 @@ impl Held {
             if dropped > told.count {
                 each(told.owner, dropped - told.count);
             }
-            // A packet that is on its way through the program at the end is told when the bucket is used again.
+            // What is on its way through the program at the end is told to the same owner, when the bucket is used again.
             told.used = dropped > told.count || until >= now_ns;
             told.count = dropped;
             told.used
@@ -220,4 +221,44 @@ fn flow_of(frame: &[u8]) -> Option<(u32, [u64; FLOW_WORDS])> {
         *word = u64::from_ne_bytes(*eight);
     }
     Some((hash & (BUCKETS - 1), flow))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is dropped after the last look at a bucket is not the next owner's.
+    #[test]
+    fn each_owner_is_told_its_own() {
+        let mut held = match Held::new() {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                eprintln!("not run: no permission to make eBPF maps");
+                return;
+            }
+            made => made.unwrap(),
+        };
+        let mut frame = [0; 60];
+        frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+        let (bucket, _) = flow_of(&frame).unwrap();
+        // As the program counts.
+        let drop_one = |held: &Held| held.entry(bucket)[DROPPED_WORD].fetch_add(1, Ordering::Relaxed);
+        let told = |held: &mut Held, now| {
+            let mut told = Vec::new();
+            held.tell(now, |owner, dropped| told.push((owner, dropped)));
+            told
+        };
+        assert!(held.hold(&frame, 10, 1));
+        drop_one(&held);
+        assert_eq!(told(&mut held, 20), [(1, 1)]);
+        assert_eq!(told(&mut held, 30), [], "it is over");
+        drop_one(&held);
+        assert!(held.hold(&frame, 50, 2));
+        drop_one(&held);
+        drop_one(&held);
+        assert_eq!(told(&mut held, 40), [(1, 1), (2, 2)]);
+        assert_eq!(told(&mut held, 60), []);
+        drop_one(&held);
+        assert!(held.hold(&frame, 80, 2));
+        assert_eq!(told(&mut held, 70), [(2, 1)], "late, but told");
+    }
 }

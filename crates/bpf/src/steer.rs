@@ -31,27 +31,24 @@ const QUEUE_AT: i16 = 16;
 pub struct Steer {
     /// The link keeps the program; closing it detaches.
     link: OwnedFd,
-    sockets: OwnedFd,
-    buckets: Buckets,
-    held: Held,
+    maps: Maps,
     mode: Mode,
 }
 
 impl Steer {
     /// Attaches to the interface with index `ifindex` and so many receive queues in the caller's network namespace: in
     /// the driver if that has the hook, else in front of the packet taps. What comes is dropped until its queue
-    /// [has a socket](Steer::connect).
+    /// [has a socket](Steer::connect). [`Rules::limits`] can only be set where it `polices`: that takes 16 MiB of the
+    /// kernel's memory, now and not when a flood has begun.
     ///
     /// # Errors
     /// What is missing, or somebody else's XDP program is there: see [`AttachError`].
-    pub fn attach(ifindex: u32, queues: u32) -> Result<Steer, AttachError> {
+    pub fn attach(ifindex: u32, queues: u32, polices: bool) -> Result<Steer, AttachError> {
         let load = |error| AttachError::at("load", error);
-        let sockets = sys::socket_array(2 * queues).map_err(load)?;
-        let buckets = Buckets::new().map_err(load)?;
-        let held = Held::new().map_err(load)?;
-        let program = load_program(&sockets, &buckets, &held, &Rules::default()).map_err(load)?;
+        let maps = Maps::new(queues, polices).map_err(load)?;
+        let program = maps.load_program(&Rules::default()).map_err(load)?;
         let (link, mode) = xdp::attach(&program, ifindex)?;
-        Ok(Steer { link, sockets, buckets, held, mode })
+        Ok(Steer { link, maps, mode })
     }
 
     /// Where the program hangs.
@@ -65,28 +62,28 @@ impl Steer {
     /// # Errors
     /// As the kernel says.
     pub fn connect(&self, queue: u32, important: bool, socket: BorrowedFd<'_>) -> io::Result<()> {
-        sys::set_socket(self.sockets.as_fd(), 2 * queue + u32::from(important), socket)
+        sys::set_socket(self.maps.sockets.as_fd(), 2 * queue + u32::from(important), socket)
     }
 
-    /// From now on these rules hold.
+    /// From now on these rules hold. What is counted and remembered goes on, SYNs that were dropped too.
     ///
     /// # Errors
     /// As the kernel says; the ones before hold then.
     pub fn change(&self, rules: &Rules<'_>) -> io::Result<()> {
-        let program = load_program(&self.sockets, &self.buckets, &self.held, rules)?;
+        let program = self.maps.load_program(rules)?;
         sys::exchange(self.link.as_fd(), program.as_fd())
     }
 
     /// Until then (CLOCK_MONOTONIC, 130 ms at most) packets of the same flow as this frame are dropped, if they are not
     /// important and [`Rules::hold`] is set, and counted for `owner`. Costs no system call.
     pub fn hold(&mut self, frame: &[u8], until_ns: u64, owner: u64) {
-        self.held.hold(frame, until_ns, owner);
+        self.maps.held.hold(frame, until_ns, owner);
     }
 
     /// Tells how many packets of [held](Steer::hold) flows were dropped for each owner since it was last told. Costs no
     /// system call.
     pub fn tell_held(&mut self, now_ns: u64, each: impl FnMut(u64, u64)) {
-        self.held.tell(now_ns, each);
+        self.maps.held.tell(now_ns, each);
     }
 
     /// Packets that were dropped beyond the [limits](Rules::limits).
@@ -94,7 +91,7 @@ impl Steer {
     /// # Errors
     /// As the kernel says.
     pub fn policed(&self) -> io::Result<u64> {
-        self.buckets.dropped(POLICED)
+        self.maps.buckets.dropped(POLICED)
     }
 
     /// Packets of [held](Steer::hold) flows that were dropped.
@@ -102,7 +99,7 @@ impl Steer {
     /// # Errors
     /// As the kernel says.
     pub fn held(&self) -> io::Result<u64> {
-        self.buckets.dropped(HELD)
+        self.maps.buckets.dropped(HELD)
     }
 }
 
@@ -119,19 +116,36 @@ pub struct Rules<'a> {
     pub hold: bool,
 }
 
-fn load_program(sockets: &OwnedFd, buckets: &Buckets, held: &Held, rules: &Rules<'_>) -> io::Result<OwnedFd> {
-    // What is remembered of SYNs goes with the program: after a change of rules they come once more than else.
-    let seen = rules.limits.map(|_| Seen::new()).transpose()?;
-    xdp::load("scoutline_steer", &program(sockets, buckets, held, rules, seen.as_ref()))
+/// What programs work with: each in the place of another has the same.
+#[derive(Debug)]
+struct Maps {
+    sockets: OwnedFd,
+    buckets: Buckets,
+    held: Held,
+    /// To police with.
+    seen: Option<Seen>,
 }
 
-fn program(
-    sockets: &OwnedFd,
-    buckets: &Buckets,
-    held: &Held,
-    rules: &Rules<'_>,
-    seen: Option<&Seen>,
-) -> Vec<Instruction> {
+impl Maps {
+    fn new(queues: u32, polices: bool) -> io::Result<Maps> {
+        Ok(Maps {
+            sockets: sys::socket_array(2 * queues)?,
+            buckets: Buckets::new()?,
+            held: Held::new()?,
+            seen: polices.then(Seen::new).transpose()?,
+        })
+    }
+
+    fn load_program(&self, rules: &Rules<'_>) -> io::Result<OwnedFd> {
+        if rules.limits.is_some() && self.seen.is_none() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        xdp::load("scoutline_steer", &program(self, rules))
+    }
+}
+
+fn program(maps: &Maps, rules: &Rules<'_>) -> Vec<Instruction> {
+    let Maps { sockets, buckets, held, seen } = maps;
     let mut program = Program::default();
     let (important, give) = (program.label(), program.label());
     let (over, full) = (program.label(), program.label());

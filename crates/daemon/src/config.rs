@@ -208,7 +208,7 @@ pub struct PacketKnobs {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct XdpKnobs {
-    /// Packets in the receive ring of each queue.
+    /// Packets in the receive ring of each queue; each takes 6 KiB.
     pub ring_frames: Option<Spanned<u32>>,
     /// The interface's driver puts packets into our memory itself, where it can; default: yes.
     pub zero_copy: Option<bool>,

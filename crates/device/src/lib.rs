@@ -14,6 +14,7 @@ pub mod memory;
 pub mod packet;
 mod partner;
 pub mod pcap;
+mod retry;
 pub mod software;
 mod steering;
 mod sys;

@@ -22,18 +22,20 @@ mod ring;
 mod send;
 mod socket;
 mod umem;
+mod wanted;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::{Exempt, Limits, Rules, Steer};
+use scoutline_bpf::{Limits, Rules, Steer};
 use scoutline_path::Burst;
 
 use crate::packet::{Important, LIMITS, begun};
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 use crate::sys::Interface;
+use wanted::{Wanted, What};
 
 pub use open::{Config, open};
 
@@ -53,12 +55,8 @@ pub struct XdpPartner {
     bell: Option<OwnedFd>,
     /// Floods may be held back.
     police: bool,
-    /// What is important.
-    rules: Vec<Exempt>,
-    /// A flood is held back, to this.
-    policed: Option<Limits>,
-    /// Single flows have been held back.
-    holds: bool,
+    /// What the program is to do.
+    wanted: Wanted,
     /// What people should know.
     news: Option<Notice>,
     /// Frames to groups come as long as it is open.
@@ -74,14 +72,28 @@ const ASK_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_RULES: usize = 64;
 
 impl XdpPartner {
-    /// Has the program follow what is wanted now. Takes some tenths of a millisecond.
-    fn change(&self) -> io::Result<()> {
-        self.steer.change(&Rules {
-            important: &self.rules,
-            apart: self.bell.is_some(),
-            limits: self.policed,
-            hold: self.holds,
-        })
+    /// Has the program follow what is wanted now, and says so; what fails is tried again. On the engine's thread, at the
+    /// begin and the end of a flood and when classes change: 0.3 ms to load a program, and as long as the kernel waits
+    /// when it puts that in the other's place, on a veth 8 or 16 ms (one or two of its grace periods).
+    fn follow(&mut self) -> io::Result<()> {
+        let XdpPartner { wanted, steer, bell, interface, .. } = self;
+        let (name, apart, before) = (&interface.name, bell.is_some(), wanted.done().limits);
+        let changed = wanted.follow(|what| {
+            let What { important, limits, hold } = what;
+            steer.change(&Rules { important, apart, limits: *limits, hold: *hold })
+        });
+        let (result, news) = match changed {
+            Err((error, is_first)) => {
+                let news = is_first.then(|| {
+                    format!("{name}: what is held back cannot be changed now, and is tried again: {error}")
+                });
+                (Err(error), news)
+            }
+            Ok(()) => (Ok(()), told(name, before, wanted.done().limits)),
+        };
+        // Older news that nobody has asked for yet matters more than none.
+        self.news = news.map(Notice).or(self.news.take());
+        result
     }
 
     /// The error behind a refusal: a socket says the same of an interface that is down and one that has gone.
@@ -160,8 +172,8 @@ impl Partner for XdpPartner {
                 "there are too many rules for one program",
             ));
         }
-        self.rules = rules.iter().map(Important::exempt).collect();
-        self.change()
+        self.wanted.what.important = rules.iter().map(Important::exempt).collect();
+        self.follow()
     }
 
     fn police(&mut self, policing: Option<Policing<'_>>) {
@@ -169,30 +181,17 @@ impl Partner for XdpPartner {
             return;
         }
         if let Some(policing) = policing {
-            self.rules = policing.exempt.iter().map(Important::exempt).collect();
+            self.wanted.what.important = policing.exempt.iter().map(Important::exempt).collect();
         }
-        let limits = policing.map(|policing| Limits { only_syns: policing.only_syns, ..LIMITS });
-        let was = std::mem::replace(&mut self.policed, limits);
-        let name = &self.interface.name;
-        self.news = match (self.change(), self.policed) {
-            (Err(error), _) => {
-                self.policed = was;
-                Some(Notice(format!("{name}: what is held back at the interface cannot be changed: {error}")))
-            }
-            (Ok(()), now) if was == now => None,
-            (Ok(()), Some(limits)) => Some(Notice(begun(name, "where they come in", limits.only_syns))),
-            (Ok(()), None) => {
-                Some(Notice(format!("{name}: the flood is over, and nothing is held back any more")))
-            }
-        };
+        self.wanted.what.limits = policing.map(|policing| Limits { only_syns: policing.only_syns, ..LIMITS });
+        // What fails is news, and is tried again.
+        let _ = self.follow();
     }
 
     fn hold_back(&mut self, frame: &[u8], until: Time, owner: u64) {
-        if !std::mem::replace(&mut self.holds, true)
-            && let Err(error) = self.change()
-        {
-            let name = &self.interface.name;
-            self.news = Some(Notice(format!("{name}: flows without room cannot be held back: {error}")));
+        if !std::mem::replace(&mut self.wanted.what.hold, true) {
+            // As above.
+            let _ = self.follow();
         }
         self.steer.hold(frame, until.as_nanos(), owner);
     }
@@ -202,6 +201,10 @@ impl Partner for XdpPartner {
     }
 
     fn news(&mut self) -> Option<Notice> {
+        if self.wanted.on_look() {
+            // As above.
+            let _ = self.follow();
+        }
         self.news.take()
     }
 
@@ -209,8 +212,19 @@ impl Partner for XdpPartner {
         DeviceCounters {
             rx_ring_drops: self.receiver.drops(),
             rx_policed: self.steer.policed().unwrap_or(0),
-            rx_held_back: if self.holds { self.steer.held().unwrap_or(0) } else { 0 },
+            rx_held_back: if self.wanted.done().hold { self.steer.held().unwrap_or(0) } else { 0 },
             ..self.counters
         }
     }
+}
+
+/// What people are told of a change of what is held back.
+fn told(name: &str, before: Option<Limits>, now: Option<Limits>) -> Option<String> {
+    if before == now {
+        return None;
+    }
+    Some(match now {
+        Some(limits) => begun(name, "where they come in", limits.only_syns),
+        None => format!("{name}: the flood is over, and nothing is held back any more"),
+    })
 }

@@ -215,6 +215,48 @@ fn a_flood_is_held_back_at_the_interface() {
     assert_eq!(arriving(&mut one, &mut two, 2000, |_| datagram(1, 80)), 2000);
 }
 
+/// A SYN from this port.
+fn syn(source_port: u16) -> Message {
+    let mut bytes = datagram(source_port, 80).bytes().to_vec();
+    bytes.resize(60, 0);
+    (bytes[23], bytes[46], bytes[47]) = (6, 0x50, 0x02);
+    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into()), 0..60, facts)
+}
+
+/// A SYN that was dropped passes when it comes again, though the rules have changed since.
+#[test]
+fn what_is_remembered_of_syns_outlives_a_change_of_rules() {
+    let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
+    two.police(Some(Policing { exempt: &[], only_syns: true }));
+    // Those that arrive, of these ports.
+    let mut come = |two: &mut xdp::XdpPartner, ports: &[u16]| -> Vec<u16> {
+        let dropped = two.counters().rx_policed;
+        for &port in ports {
+            send(&mut one, syn(port));
+        }
+        let (mut burst, start) = (Burst::new(), Instant::now());
+        while burst.len() as u64 + two.counters().rx_policed - dropped < ports.len() as u64 {
+            two.pull(&mut burst, ports.len(), Time::ZERO).expect("pulls");
+            assert!(start.elapsed() < SOON, "{:?}", two.counters());
+        }
+        burst.iter().map(|message| u16::from_be_bytes([message.bytes()[34], message.bytes()[35]])).collect()
+    };
+    let mut dropped = Vec::new();
+    for first in (0..20_000).step_by(200) {
+        let ports: Vec<u16> = (first..first + 200).collect();
+        let passed = come(&mut two, &ports);
+        dropped.extend(ports.into_iter().filter(|port| !passed.contains(port)));
+        if dropped.len() >= 50 {
+            break;
+        }
+    }
+    // Fewer than may come again at once.
+    let again = dropped.get(..50).expect("more came than pass");
+    two.police(Some(Policing { exempt: &[important([10, 9, 0, 1].into(), 443)], only_syns: true }));
+    assert_eq!(come(&mut two, again), again);
+}
+
 fn monotonic() -> Time {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills the structure; the clock always exists.

@@ -39,11 +39,10 @@ use std::time::Duration;
 use scoutline_base::{DeviceId, PathId, Random, Time};
 use scoutline_device::{Partner, vlan::tag_of};
 use scoutline_path::{
-    Account, Body, Burst, ClassAccounts, DropReason, FlowKey, FlowTable, Grant, Graph, Message, ModuleId,
+    Account, Burst, ClassAccounts, DropReason, FlowKey, FlowTable, Grant, Graph, Message, ModuleId,
     PathTable, Ran, Runner, StageTotals, Verdict, flow_of_frame,
 };
 use scoutline_proto::{Bindings, Interface};
-use scoutline_ring::StreamMemory;
 use scoutline_sched::{Decision, Entry, Level, Parameters, Policy, Schedule, Share, Weight};
 
 use crate::admission::{Promise, Promises};
@@ -56,7 +55,7 @@ use crate::program::Program;
 use crate::routing::Routing;
 use crate::scheduling::Asks;
 use crate::settings::{EngineSettings, ProgramFacts};
-use crate::socket::{Listeners, StreamStage};
+use crate::socket::Listeners;
 use crate::start::Served;
 use crate::wheel::Wheel;
 use apart::Apart;
@@ -65,7 +64,7 @@ use floods::{LONGEST_QUEUE, SERVED_IN};
 use forward::Direction;
 use paths::is_syn;
 use report::Counters;
-use transmit::TransmitSide;
+use transmit::{TransmitSide, attach_stream};
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
 const PULL_BURST: usize = 64;
@@ -580,22 +579,6 @@ impl Core {
     /// How long the engine has lived.
     pub(crate) fn uptime(&self, now: Time) -> Duration {
         now.since(self.started)
-    }
-}
-
-/// Gives messages of the outgoing stream the memory that they are about. The messages keep it until the device has
-/// taken them; nothing else here does, for rings of finished connections must come back while they are warm.
-fn attach_stream(path: &scoutline_path::Path, out: &mut Burst) {
-    let mut socket = None;
-    for message in out.iter_mut() {
-        if let Body::Stream { memory, .. } = &mut message.body
-            && memory.is_none()
-        {
-            if socket.is_none() {
-                socket = path.stage::<StreamStage>().and_then(StreamStage::end).cloned();
-            }
-            *memory = socket.clone().map(|end| end as Rc<dyn StreamMemory>);
-        }
     }
 }
 

@@ -10,15 +10,12 @@ use std::thread;
 use scoutline_bpf::{AttachError, Exempt, Limits, Mode, Policer};
 
 use crate::partner::Notice;
+use crate::retry::Retry;
 
 /// While a flood lasts: a flow is a client's, or the flood's; together they cost a receiving core some 7 % of its time
 /// (0.7 µs a packet). A SYN costs an answer besides, which may take four times that, and as good as all of those that
 /// did not come before are forged: with a tenth of them passing, a server was half busy with answering nobody.
 pub(crate) const LIMITS: Limits = Limits { flow: 10_000, total: 100_000, syns: 10_000, only_syns: false };
-
-/// Looks for news after a failure before it is tried again; twice as many after each further one.
-const PAUSE_LOOKS: u32 = 8;
-const LONGEST_PAUSE_LOOKS: u32 = 1024;
 
 /// What attaches: another one in tests.
 type Attach = fn(u32, &What) -> Result<Policer, AttachError>;
@@ -45,9 +42,7 @@ pub(super) struct Police {
     begun: bool,
     /// What those before this one have dropped.
     dropped_before: u64,
-    /// Failures in a row, and looks until it is tried again.
-    failures: u32,
-    pause: u32,
+    retry: Retry,
 }
 
 #[derive(Clone)]
@@ -82,8 +77,7 @@ impl Police {
             wanted: Wanted::Off,
             begun: true,
             dropped_before: 0,
-            failures: 0,
-            pause: 0,
+            retry: Retry::default(),
         }
     }
 
@@ -95,7 +89,7 @@ impl Police {
     }
 
     fn go_on(&mut self) {
-        if self.change.is_some() || self.begun || self.pause > 0 {
+        if self.change.is_some() || self.begun || !self.retry.is_due() {
             return;
         }
         self.begun = true;
@@ -121,7 +115,7 @@ impl Police {
         let told = self.change.as_ref().map(Receiver::try_recv);
         let news = match told {
             None | Some(Err(TryRecvError::Empty)) => {
-                self.pause = self.pause.saturating_sub(1);
+                self.retry.on_look();
                 None
             }
             Some(Err(TryRecvError::Disconnected)) => {
@@ -147,7 +141,7 @@ impl Police {
                     Mode::Generic => "in front of our queue (its driver has no XDP)",
                 };
                 self.policer = Some(policer);
-                self.failures = 0;
+                self.retry.on_success();
                 let only_syns = matches!(&self.wanted, Wanted::On(what) if what.only_syns);
                 Some(begun(name, place, only_syns))
             }
@@ -158,9 +152,7 @@ impl Police {
     /// It is tried again as long as it is wanted; said once, until it has worked.
     fn on_failure(&mut self, name: &str, why: &str) -> Option<String> {
         self.begun = false;
-        self.pause = PAUSE_LOOKS.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE_LOOKS);
-        self.failures += 1;
-        (self.failures == 1).then(|| {
+        self.retry.on_failure().then(|| {
             format!("{name}: a flood cannot be held back at the interface now, and is tried again while it lasts: {why}")
         })
     }
@@ -248,6 +240,6 @@ mod tests {
         let said = look(&mut police, 4);
         assert_eq!(said.len(), 1, "said once: {said:?}");
         assert!(said[0].starts_with("eth9: a flood cannot be held back at the interface now"), "{}", said[0]);
-        assert!(police.failures >= 3 && police.dropped() == 0);
+        assert!(police.retry.failures >= 3 && police.dropped() == 0);
     }
 }

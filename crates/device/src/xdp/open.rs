@@ -18,14 +18,16 @@ use crate::xdp::ring::{Consumer, Producer};
 use crate::xdp::send::{METADATA_LEN, Sender};
 use crate::xdp::socket::{self, Shares};
 use crate::xdp::umem::Umem;
+use crate::xdp::wanted::Wanted;
 
 /// How to open an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The interface, and who we are on it.
     pub station: Station,
-    /// Packets that the receive ring of a queue holds; rounded up to a power of two. There are twice as many chunks of
-    /// 2 KiB (4 KiB with a large MTU).
+    /// Packets that the receive ring of a queue holds; rounded up to a power of two. With `bell` the ring for what is
+    /// important holds half as many. There are twice as many chunks of 2 KiB (4 KiB with a large MTU): 8 MiB for each
+    /// queue by default, 12 MiB with `bell`, and 2 MiB for all to send by.
     pub ring_frames: u32,
     /// The driver puts packets into our memory itself, where it can.
     pub zero_copy: bool,
@@ -33,6 +35,27 @@ pub struct Config {
     pub police: bool,
     /// What is important has receive rings of its own, and can ring.
     pub bell: bool,
+}
+
+/// How long the receive rings of each queue are.
+#[derive(Clone, Copy)]
+struct Lengths {
+    ring: u32,
+    /// For what is important, if that is apart: half of the other, for it is looked at first.
+    important: Option<u32>,
+}
+
+impl Lengths {
+    fn of(config: &Config) -> Lengths {
+        let ring = config.ring_frames.clamp(64, 1 << 16).next_power_of_two();
+        Lengths { ring, important: config.bell.then_some(ring / 2) }
+    }
+
+    /// Chunks that wait to be filled at most: as many as the receive rings over them hold, so that a full one does not
+    /// starve the other.
+    fn to_fill(self) -> u32 {
+        self.ring + self.important.unwrap_or(0)
+    }
 }
 
 impl Config {
@@ -74,24 +97,24 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), 
     let name = &config.station.interface;
     let mut found = ethernet::look_at(&config.station)?;
     let (interface, mtu) = (&found.interface, found.mtu);
-    let ring = config.ring_frames.clamp(64, 1 << 16).next_power_of_two();
+    let lengths = Lengths::of(config);
     let queues = interface.receive_queues();
     let chunk = if mtu + LINK_LEN + HEADROOM <= SHORT_CHUNK { SHORT_CHUNK } else { LONG_CHUNK };
     // Half of the chunks may be lent.
-    let umem = Rc::new(Umem::new(name, chunk, 2 * fill_len(ring, config) * queues, SEND_FRAMES)?);
-    let opened = open_sockets(interface, &umem, queues, ring, config)?;
+    let umem = Rc::new(Umem::new(name, chunk, 2 * lengths.to_fill() * queues, SEND_FRAMES)?);
+    let opened = open_sockets(interface, &umem, queues, lengths, config)?;
     if !opened.binding.long && mtu + LINK_LEN + HEADROOM > chunk {
         return Err(OpenError::LongFrames { name: name.clone(), mtu, most: chunk - HEADROOM - LINK_LEN });
     }
     let hook = |source| OpenError::Hook { name: name.clone(), source };
-    let steer = Steer::attach(interface.index, queues).map_err(hook)?;
+    let steer = Steer::attach(interface.index, queues, config.police).map_err(hook)?;
     let metadata = opened.metadata && !opened.binding.zero_copy;
     let facts = found
         .facts("xdp", Offload { checksum: metadata, segmentation: false, max_segment_len: MAX_SUPER_FRAME });
     let notices = shortfalls(name, opened.binding, steer.mode(), config.zero_copy);
     let sender = Sender::new(Rc::clone(&umem), opened.transmit, opened.completion, metadata, mtu);
     // Filled before the first packet may come.
-    let receiver = Receiver::new(umem, opened.queues, found.trusted, mtu);
+    let receiver = Receiver::new(umem, opened.queues, lengths.to_fill(), found.trusted, mtu);
     let ordinary = receiver.sockets().enumerate().map(|(queue, socket)| (queue, false, socket));
     let important = receiver.important_sockets().enumerate().map(|(queue, socket)| (queue, true, socket));
     for (queue, important, socket) in ordinary.chain(important) {
@@ -120,19 +143,12 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), 
         all_queues,
         bell,
         police: config.police,
-        rules: Vec::new(),
-        policed: None,
-        holds: false,
+        wanted: Wanted::default(),
         news: None,
         _groups: groups,
         steer,
     };
     Ok((partner, found.notices))
-}
-
-/// Entries of a fill ring: as many as the receive rings over it have, so that a full one does not starve the other.
-fn fill_len(ring: u32, config: &Config) -> u32 {
-    if config.bell { 2 * ring } else { ring }
 }
 
 /// What could be better, and what it costs.
@@ -165,7 +181,7 @@ fn open_sockets(
     interface: &Interface,
     umem: &Umem,
     queues: u32,
-    ring: u32,
+    lengths: Lengths,
     config: &Config,
 ) -> Result<Opened, OpenError> {
     let name = &interface.name;
@@ -183,7 +199,9 @@ fn open_sockets(
         Err(error) => return Err(system("register memory for its packets (`ulimit -l`)")(error)),
     };
     let make = system("make an AF_XDP ring");
-    let fill = socket::fill_ring(&first, fill_len(ring, config)).map_err(make)?;
+    // Powers of two.
+    let (ring, fill_len) = (lengths.ring, lengths.to_fill().next_power_of_two());
+    let fill = socket::fill_ring(&first, fill_len).map_err(make)?;
     let completion = socket::completion_ring(&first, SEND_FRAMES).map_err(make)?;
     let receive = socket::receive_ring(&first, ring).map_err(make)?;
     let transmit = socket::transmit_ring(&first, SEND_FRAMES).map_err(make)?;
@@ -197,7 +215,7 @@ fn open_sockets(
     let mut all = vec![Queue { fill, inlet, important: None }];
     for queue in 1..queues {
         let socket = socket::open(name)?;
-        let fill = socket::fill_ring(&socket, fill_len(ring, config)).map_err(make)?;
+        let fill = socket::fill_ring(&socket, fill_len).map_err(make)?;
         // It sends nothing, but the kernel wants the ring.
         let unused = socket::completion_ring(&socket, 1).map_err(make)?;
         drop(unused);
@@ -206,12 +224,14 @@ fn open_sockets(
             .map_err(system("bind a raw AF_XDP socket to one of its queues"))?;
         all.push(Queue { fill, inlet: Inlet { socket, ring: receive }, important: None });
     }
-    for (number, queue) in (0..).zip(all.iter_mut()).filter(|_| config.bell) {
-        let socket = socket::open(name)?;
-        let receive = socket::receive_ring(&socket, ring).map_err(make)?;
-        socket::bind(&socket, interface.index, number, Shares::Memory(&queue.inlet.socket))
-            .map_err(system("bind a second AF_XDP socket to one of its queues"))?;
-        queue.important = Some(Inlet { socket, ring: receive });
+    if let Some(len) = lengths.important {
+        for (number, queue) in (0..).zip(&mut all) {
+            let socket = socket::open(name)?;
+            let receive = socket::receive_ring(&socket, len).map_err(make)?;
+            socket::bind(&socket, interface.index, number, Shares::Memory(&queue.inlet.socket))
+                .map_err(system("bind a second AF_XDP socket to one of its queues"))?;
+            queue.important = Some(Inlet { socket, ring: receive });
+        }
     }
     Ok(Opened { queues: all, transmit, completion, metadata, binding })
 }

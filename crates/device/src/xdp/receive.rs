@@ -46,6 +46,8 @@ pub(super) struct Queue {
 pub(super) struct Receiver {
     umem: Rc<Umem>,
     queues: Vec<Queue>,
+    /// Chunks that wait in a fill ring at most. It may have more entries, for its length is a power of two.
+    to_fill: u32,
     /// The queue that is looked at first.
     first: usize,
     small: Pool,
@@ -56,9 +58,9 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(umem: Rc<Umem>, queues: Vec<Queue>, trusted: bool, mtu: u32) -> Receiver {
+    pub(super) fn new(umem: Rc<Umem>, queues: Vec<Queue>, to_fill: u32, trusted: bool, mtu: u32) -> Receiver {
         let (small, large) = (Pool::new(SMALL_LEN, SMALL_LIMIT), Pool::new(LARGE_LEN, LARGE_LIMIT));
-        let mut receiver = Receiver { umem, queues, first: 0, small, large, trusted, mtu };
+        let mut receiver = Receiver { umem, queues, to_fill, first: 0, small, large, trusted, mtu };
         receiver.refill();
         receiver
     }
@@ -223,11 +225,11 @@ impl Receiver {
         (transport.kind != SegmentationKind::Udp).then_some((checksum, Some(segmentation)))
     }
 
-    /// Gives free chunks to the kernel, as many as the fill rings take.
+    /// Gives free chunks to the kernel, as many as are to wait in the fill rings.
     fn refill(&mut self) {
         for queue in &mut self.queues {
             let mut put = 0;
-            for _ in 0..queue.fill.room() {
+            for _ in queue.fill.waiting()..self.to_fill {
                 let Some(chunk) = self.umem.take() else { break };
                 queue.fill.put(self.umem.address(chunk));
                 put += 1;

@@ -90,14 +90,8 @@ impl<T: Copy> Producer<T> {
         Ok(Producer { ring: Mapping::new(socket, page, size, offsets)?, next: 0 })
     }
 
-    /// Entries that have room now.
-    #[inline]
-    pub(super) fn room(&self) -> u32 {
-        self.ring.size - self.waiting()
-    }
-
-    /// Puts an entry in. There has to be room: by [`Producer::room`], or because no more entries exist. The kernel does not
-    /// see it yet.
+    /// Puts an entry in. There has to be room: by [`Producer::waiting`], or because no more entries exist. The kernel does
+    /// not see it yet.
     #[inline]
     pub(super) fn put(&mut self, entry: T) {
         debug_assert!(self.waiting() < self.ring.size, "no room");

@@ -1,8 +1,9 @@
 //! Packets that nobody wants, and what is done when they are too many (see [`crate::flood`]).
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use scoutline_base::{PathId, Time};
+use scoutline_base::{Address, PathId, Time};
 use scoutline_path::{DropReason, FlowKey, Message};
 
 use super::Core;
@@ -34,9 +35,14 @@ impl Core {
         self.unowned.on_drop(reason);
     }
 
-    /// The path has no room: what comes of this frame's flow until then is dropped by the device, if it can.
+    /// The path has no room: what comes of this frame's flow until then is dropped by the device, if it can. Not what is for
+    /// a group or everybody: each who listens has a copy, and one that does not read would take it from all others.
     pub(super) fn hold_back(&mut self, net: usize, id: PathId, frame: &[u8], until: Time) {
-        self.nets[net].device.hold_back(frame, until, owner_of(id));
+        let net = &mut self.nets[net];
+        let is_for_many = |to: Address| to.is_multicast() || net.modules.interface.is_everybody(to);
+        if !destination_of(frame).is_some_and(is_for_many) {
+            net.device.hold_back(frame, until, owner_of(id));
+        }
     }
 
     /// Accounts what devices dropped for paths without room.
@@ -90,6 +96,15 @@ impl Core {
         if due {
             self.count_held_back(now);
         }
+    }
+}
+
+/// Whom a frame is for. Looked up here, for a packet whose queue is full has not been through the stages that tell.
+fn destination_of(frame: &[u8]) -> Option<Address> {
+    match frame.get(12..14)? {
+        [0x08, 0x00] => Some(Ipv4Addr::from(*frame.get(30..)?.first_chunk::<4>()?).into()),
+        [0x86, 0xdd] => Some(Ipv6Addr::from(*frame.get(38..)?.first_chunk::<16>()?).into()),
+        _ => None,
     }
 }
 

@@ -12,14 +12,17 @@
 //! background is handed down one message at a time, when nothing of ours is left there.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use scoutline_base::{PathId, Time};
-use scoutline_path::{Burst, DropReason, Message};
+use scoutline_path::{Body, Burst, DropReason, Message, Path};
+use scoutline_ring::StreamMemory;
 use scoutline_sched::transmit::{Activity, BitRate, Flow, Preemption, Room, Settings, Taken, Transmit};
 use scoutline_sched::{Level, Weight};
 
 use super::background::Background;
 use super::{Core, Net};
+use crate::socket::StreamStage;
 
 /// Messages that are sent together at most: beyond this the gain of one more in a sendmmsg is small.
 pub(super) const PUSH_BURST: usize = 32;
@@ -427,4 +430,20 @@ const TURN_LEN: u32 = 64 << 10;
 
 fn system_flow(level: Level) -> Flow {
     Flow { level, class: SYSTEM_QUEUE, weight: Weight::default(), rate: None }
+}
+
+/// Gives messages of the outgoing stream the memory that they are about. The messages keep it until the device has
+/// taken them; nothing else here does, for rings of finished connections must come back while they are warm.
+pub(super) fn attach_stream(path: &Path, out: &mut Burst) {
+    let mut socket = None;
+    for message in out.iter_mut() {
+        if let Body::Stream { memory, .. } = &mut message.body
+            && memory.is_none()
+        {
+            if socket.is_none() {
+                socket = path.stage::<StreamStage>().and_then(StreamStage::end).cloned();
+            }
+            *memory = socket.clone().map(|end| end as Rc<dyn StreamMemory>);
+        }
+    }
 }

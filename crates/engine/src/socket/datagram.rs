@@ -319,9 +319,7 @@ impl DatagramStage {
         }
         Block::from_bytes(vec![0; len as usize].into_boxed_slice())
     }
-}
 
-impl DatagramStage {
     /// Until when the device is to drop what finds the receive ring full.
     fn hold_until(&mut self, now: Time) -> Time {
         let Unread { consumed: before, span, until } = self.unread;

@@ -27,7 +27,7 @@ fn settle_all(pair: &mut Pair) {
 }
 
 /// All datagrams that wait.
-fn received(host: &Host, slot: u32) -> Vec<(Record, Vec<u8>)> {
+pub(super) fn received(host: &Host, slot: u32) -> Vec<(Record, Vec<u8>)> {
     let bytes = host.read(slot, usize::MAX);
     let (mut at, mut all) = (0, Vec::new());
     while at < bytes.len() {
@@ -48,6 +48,11 @@ pub(super) fn bound(host: &mut Host, port: u64, now: Time) -> u32 {
 fn change(host: &mut Host, slot: u32, what: u64, now: Time) -> i32 {
     host.region.call(0).unwrap().more.store(what, Ordering::Relaxed);
     host.call(call_op::MEMBERSHIP, slot, [0, GROUP, 0, 0xffff_0a00_0002], now)
+}
+
+/// Joins 239.1.2.3.
+pub(super) fn join(host: &mut Host, slot: u32, now: Time) -> i32 {
+    change(host, slot, membership::JOIN, now)
 }
 
 #[test]

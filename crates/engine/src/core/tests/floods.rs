@@ -10,7 +10,7 @@ use scoutline_ring::Block;
 use scoutline_sched::Level;
 
 use super::classes::class;
-use super::datagrams::bound;
+use super::datagrams::{bound, join, received};
 use super::*;
 use crate::settings::Forward;
 
@@ -153,9 +153,17 @@ fn what_a_router_has_no_room_for_is_no_flood() {
 
 /// A datagram from 10.0.0.9 to a port of this host, as its device brings it.
 fn datagram(link: [u8; 6], port: u16) -> Message {
+    datagram_to(link, [10, 0, 0, 1], port)
+}
+
+fn datagram_to(link: [u8; 6], to: [u8; 4], port: u16) -> Message {
     let mut bytes = link.to_vec();
     bytes.extend([2, 0, 0, 0, 0, 9, 8, 0]);
-    bytes.extend([0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0x26, 0xb5, 10, 0, 0, 9, 10, 0, 0, 1]);
+    let mut header = [0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 9, to[0], to[1], to[2], to[3]];
+    let sum: u32 = header.as_chunks::<2>().0.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    bytes.extend(header);
     bytes.extend([0x10, 0]);
     bytes.extend(port.to_be_bytes());
     bytes.extend([0, 26, 0, 0]);
@@ -200,4 +208,42 @@ fn a_path_without_room_is_held_back_at_its_device() {
     assert_eq!((frame.as_slice(), its), (datagram(link, 53).bytes(), owner));
     assert!(until > now && until <= now + Duration::from_millis(1), "{until:?}");
     assert_eq!(drops(server, DropReason::ReceiveBufferFull), 1);
+}
+
+/// A program that does not read loses its own copy of what goes to many, and nobody else's: the device is not asked to
+/// drop the flow, neither for a full queue nor for a full buffer.
+#[test]
+fn what_is_for_many_is_never_held_back() {
+    let group = [239, 1, 2, 3];
+    for (link, to) in [([1, 0, 0x5e, 1, 2, 3], group), ([0xff; 6], [255; 4]), ([0xff; 6], [10, 0, 0, 255])] {
+        let mut pair = Pair::new(64, WireConfig::default());
+        let now = pair.now;
+        let server = &mut pair.server;
+        let [reads, _unread] = [0; 2].map(|_| {
+            let slot = bound(server, 53, now);
+            assert_eq!(join(server, slot, now), 0);
+            slot
+        });
+        let facts = server.core.nets[0].device.facts().clone();
+        let held = Held::default();
+        let (arrived, lost, told) = (Rc::default(), Rc::default(), Told::default());
+        server.core.nets[0].device = Box::new(Noting { facts, arrived, lost, told, held: Rc::clone(&held) });
+        let drops = |server: &Host, reason| -> u32 {
+            server.core.paths.iter().map(|path| path.account.drops(reason)).sum()
+        };
+        let queue = server.core.settings.queue_packets;
+        for _ in 0..=queue {
+            server.core.classify(0, datagram_to(link, to, 53), now);
+        }
+        assert_eq!(drops(server, DropReason::QueueFull), 2, "both queues are full");
+        assert!(held.borrow().is_empty());
+        server.settle(now);
+        assert_eq!(received(server, reads).len(), queue as usize, "{to:?}");
+        while drops(server, DropReason::ReceiveBufferFull) == 0 {
+            server.core.classify(0, datagram_to(link, to, 53), now);
+            server.settle(now);
+            assert_eq!(received(server, reads).len(), 1, "who reads has each");
+        }
+        assert!(held.borrow().is_empty(), "{to:?}");
+    }
 }
