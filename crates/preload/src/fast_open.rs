@@ -110,7 +110,7 @@ pub(crate) fn get(socket: Socket, name: c_int, to: *mut c_void, len: *mut sockle
 
 /// How the program wants to connect, as CONNECT has it.
 pub(crate) fn how_to_connect(socket: Socket) -> u64 {
-    if kept_bit(socket, kept::FAST_OPEN_CONNECT) != 0 { fast_open::DATA } else { 0 }
+    if kept_bit(socket, kept::FAST_OPEN_CONNECT) != 0 { fast_open::OPTION } else { 0 }
 }
 
 /// The socket's SYN waits for the first that is written: how much of that may go with it.
