@@ -254,6 +254,53 @@ CASE(nobody_listens) {
     T(option(fd, SOL_SOCKET, SO_ERROR));
 }
 
+/* As `connect` may be called again, so may this. */
+CASE(again_after_a_refusal) {
+    struct sockaddr_in to = known_server();
+    tell("close L");
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    for (int i = 0; i < 3; i++) T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    to = server();
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN, ADDRESS(to)));
+    tell("accept L a");
+    tell("read a 5");
+    T(syn_data(fd));
+}
+
+CASE(again_after_a_refusal_without_blocking) {
+    struct sockaddr_in to = known_server();
+    tell("close L");
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    T(await(fd, POLLOUT));
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    to = server();
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    T(await(fd, POLLOUT));
+    tell("accept L a");
+    tell("read a 5");
+    T(sendto(fd, "more", 4, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    T(sendto(fd, "more", 4, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    tell("read a 4");
+}
+
+CASE(names_that_cannot_be) {
+    struct sockaddr_in to = known_server(), at = name_of(own, 0);
+    struct sockaddr_in no_port = name_of(peer, 0), all = name_of("255.255.255.255", ntohs(to.sin_port));
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = to.sin_port, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    NEED(bind(fd, ADDRESS(at)) == 0);
+    T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(six)));
+    T(sendto(fd, "a", 1, MSG_FASTOPEN, (struct sockaddr *)&to, 8));
+    T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(all)));
+    T(sendto(fd, "a", 1, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(no_port)));
+    T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(to)));
+    tell("accept L a");
+    tell("read a 1");
+    fd = listener();
+    T(sendto(fd, "a", 1, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+}
+
 CASE(calls_that_cannot_be) {
     struct sockaddr_in to = known_server();
     struct sockaddr none = {.sa_family = AF_UNSPEC};
