@@ -195,8 +195,11 @@ fn begin(
     Ok(Some(socket))
 }
 
-/// So much went with the SYN: as on Linux, a call that blocks returns when the connection stands.
+/// So much went with the SYN: as on Linux, a call that blocks returns when the connection stands. When SO_SNDTIMEO ends
+/// first, it is sent all the same.
 pub(crate) fn await_answer(socket: Socket, sent: usize) -> isize {
-    let failed = life::await_connection(socket);
-    if failed < 0 { failed } else { sent as isize }
+    match life::await_connection(socket) {
+        failed if failed < 0 && failed != err(libc::EINPROGRESS) => failed,
+        _ => sent as isize,
+    }
 }

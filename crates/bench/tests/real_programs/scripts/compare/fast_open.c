@@ -313,6 +313,24 @@ CASE(calls_that_cannot_be) {
     T(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
 }
 
+/* What went with the SYN is the connection's, answered or not. Last: some remember that such a SYN was lost. */
+CASE(nobody_answers_in_time) {
+    NEED(known_server().sin_port);
+    struct timeval soon = {.tv_usec = 200000}, ever = {0};
+    /* One waits to be accepted, and there is no room for more. */
+    int first = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = name_of(peer, atoi(tell("listen M 0")));
+    NEED(connect(first, ADDRESS(to)) == 0);
+    NEED(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon) == 0);
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN, ADDRESS(to)));
+    NEED(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &ever, sizeof ever) == 0);
+    tell("accept M a");
+    T(sendto(fd, " more", 5, MSG_FASTOPEN, ADDRESS(to)));
+    tell("accept M b");
+    tell("read b 10");
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+}
+
 static int started(const char *role) {
     (void)role;
     return 0;
