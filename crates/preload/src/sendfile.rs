@@ -57,29 +57,32 @@ fn is_seekable(fd: c_int) -> bool {
     result != err(libc::ESPIPE)
 }
 
-/// Sends what a file has at `at`, or where it stands, however long that takes to read.
-fn send_read(socket: Socket, from: c_int, at: Option<off_t>, want: usize) -> isize {
+/// Sends what a file has at `at`, or where it stands, however long that takes to read. `None`: others took the room
+/// meanwhile.
+fn send_read(socket: Socket, from: c_int, at: Option<off_t>, want: usize) -> Option<isize> {
     // SAFETY: plain system calls, about a descriptor of the program's and memory of ours.
     let position = at.unwrap_or_else(|| unsafe { libc::lseek(from, 0, libc::SEEK_CUR) });
     if position < 0 {
-        return real::ours(-1);
+        return Some(real::ours(-1));
     }
     let mut bytes = vec![0u8; want.min(STEP)];
     // SAFETY: as above.
     let got = real::ours(unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), bytes.len(), position) });
     if got <= 0 {
-        return got;
+        return Some(got);
     }
     let part = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: got as usize }];
     match put(socket, &part, 0, got as usize, 0) {
-        Err(errno) => err(errno),
-        Ok(0) => err(libc::EAGAIN),
+        // As in `fill`.
+        Err(libc::EAGAIN) => Some(err(libc::EINTR)),
+        Err(errno) => Some(err(errno)),
+        Ok(0) => None,
         Ok(sent) => {
             if at.is_none() {
                 // SAFETY: as above.
                 unsafe { libc::lseek(from, position + sent as off_t, libc::SEEK_SET) };
             }
-            sent as isize
+            Some(sent as isize)
         }
     }
 }
@@ -97,6 +100,8 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
     }
     let mut deadline = None;
     let mut done = 0;
+    // Whether the file says that it would have to be waited for.
+    let mut says = true;
     // Linux moves at most 2 GiB at once.
     let want = want.min(0x7fff_f000);
     let result = loop {
@@ -115,11 +120,16 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
             tell_sent(socket, 0);
             continue;
         }
-        let mut got = fill(socket, want - done, 0, |spans| read_now(from, spans, at));
-        if got == err(libc::EOPNOTSUPP) || got == err(libc::EAGAIN) && socket.sendable() > 0 {
-            got = send_read(socket, from, at, want - done);
+        let mut got = err(libc::EOPNOTSUPP);
+        if says {
+            got = fill(socket, want - done, 0, |spans| read_now(from, spans, at));
+            says = got != err(libc::EOPNOTSUPP);
         }
-        if got == err(libc::EAGAIN) && socket.sendable() == 0 {
+        // Not for want of room.
+        if !says || got == err(libc::EAGAIN) && socket.sendable() > 0 {
+            let Some(sent) = send_read(socket, from, at, want - done) else { continue };
+            got = sent;
+        } else if got == err(libc::EAGAIN) {
             continue;
         }
         if got <= 0 {

@@ -172,9 +172,9 @@ fn foreground_displaces_what_background_holds() {
         "[device.background]\npreemption_us = 10000000\n\
          [engine]\nmax_buffer_memory = \"1MiB\"\nreceive_buffer = \"64KiB\"\nsend_buffer = \"64KiB\"\n",
     );
-    let ports = PORTS.map(|port| port.to_string());
-    let words: Vec<&str> = ports.iter().map(String::as_str).collect();
-    let words = [&[script("datagrams_on.py").as_str()][..], &words].concat();
+    let words = [script("datagrams_on.py")].into_iter().chain(PORTS.map(|port| port.to_string()));
+    let words: Vec<String> = words.collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut background = fixture.start_with(&["--background"], "python3", &words);
     wait_for_line(&mut background, "ready");
     let _server = redis(&fixture, &[]);

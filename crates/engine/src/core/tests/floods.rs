@@ -14,8 +14,8 @@ use super::datagrams::bound;
 use super::*;
 use crate::settings::Forward;
 
-/// Rules that a device was told, one entry for each time.
-type Told = Rc<RefCell<Vec<Option<Vec<Important>>>>>;
+/// Rules that a device was told, and whether it is to hold back SYNs only; one entry for each time.
+type Told = Rc<RefCell<Vec<Option<(Vec<Important>, bool)>>>>;
 
 /// Frames that a device was to hold back, until when and for whom.
 type Held = Rc<RefCell<Vec<(Vec<u8>, Time, u64)>>>;
@@ -52,7 +52,8 @@ impl Partner for Noting {
         None
     }
     fn police(&mut self, policing: Option<Policing<'_>>) {
-        self.told.borrow_mut().push(policing.map(|policing| policing.exempt.to_vec()));
+        let told = policing.map(|policing| (policing.exempt.to_vec(), policing.only_syns));
+        self.told.borrow_mut().push(told);
     }
     fn hold_back(&mut self, frame: &[u8], until: Time, owner: u64) {
         self.held.borrow_mut().push((frame.to_vec(), until, owner));
@@ -94,7 +95,9 @@ fn classes_that_change_during_a_flood_change_what_passes() {
     };
     let ports = |at: usize| -> Option<Vec<u16>> {
         let rules = told.borrow()[at].clone();
-        rules.map(|rules| rules.iter().filter_map(|rule| Some(*rule.local_port.as_ref()?.start())).collect())
+        rules.map(|(rules, _)| {
+            rules.iter().filter_map(|rule| Some(*rule.local_port.as_ref()?.start())).collect()
+        })
     };
     let now = look(server, 10_000);
     server.change(vec![important("one", 80), important("two", 443)], now);
@@ -105,6 +108,22 @@ fn classes_that_change_during_a_flood_change_what_passes() {
         look(server, 0);
     }
     assert_eq!((told.borrow().len(), ports(3)), (4, None), "it is over");
+}
+
+#[test]
+fn of_a_flood_of_syns_nothing_else_is_held_back() {
+    for of_syns in [false, true] {
+        let mut pair = Pair::new(63, WireConfig::default());
+        let core = &mut pair.server.core;
+        let (lost, told) = (Rc::default(), Told::default());
+        let facts = core.nets[0].device.facts().clone();
+        let (arrived, its) = (Rc::new(Cell::new(10_000)), Rc::clone(&told));
+        core.nets[0].device = Box::new(Noting { facts, arrived, lost, told: its, held: Held::default() });
+        core.nets[0].unwanted.all += 10_000;
+        core.nets[0].unwanted.syns += if of_syns { 10_000 } else { 0 };
+        core.look_for_floods(pair.now + Duration::from_millis(10));
+        assert_eq!(*told.borrow(), [Some((Vec::new(), of_syns))]);
+    }
 }
 
 /// A host that forwards gets more than it can pass on, and goes on passing on what it can.
