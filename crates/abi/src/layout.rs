@@ -263,10 +263,13 @@ pub mod call_op {
 /// How CONNECT opens (RFC 7413).
 pub mod fast_open {
     /// What is written first goes with the SYN, if there is a cookie for the server; else the SYN asks for one at once
-    /// (TCP_FASTOPEN_CONNECT, and MSG_FASTOPEN with data). EOPNOTSUPP where fast open is off.
+    /// (MSG_FASTOPEN with data). EOPNOTSUPP where fast open is off.
     pub const DATA: u64 = 1;
-    /// The SYN goes at once, with the cookie or the request for one (MSG_FASTOPEN without data).
+    /// The SYN goes at once, with the cookie or the request for one (MSG_FASTOPEN without data). EOPNOTSUPP as well.
     pub const NO_DATA: u64 = 2;
+    /// As DATA, but where fast open is off, the connection begins as ever (TCP_FASTOPEN_CONNECT: the kernel may have
+    /// allowed it, and `connect` does not fail for it).
+    pub const OPTION: u64 = 3;
 }
 
 /// What MEMBERSHIP does.

@@ -14,7 +14,7 @@ use scoutline_abi::layout::{call_op, fast_open, slot_kind, slot_option, slot_sta
 
 use crate::address::{self, Given, Name};
 use crate::options::{ask, give, keep, kept_bit, kernel_int, tell, value};
-use crate::reach::{kernel_name, leads_to, may_lead_to, speaks, suitable};
+use crate::reach::{is_broadcast, kernel_name, leads_to, may_lead_to, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::{attach, call, life, stream, table};
@@ -110,7 +110,7 @@ pub(crate) fn get(socket: Socket, name: c_int, to: *mut c_void, len: *mut sockle
 
 /// How the program wants to connect, as CONNECT has it.
 pub(crate) fn how_to_connect(socket: Socket) -> u64 {
-    if kept_bit(socket, kept::FAST_OPEN_CONNECT) != 0 { fast_open::DATA } else { 0 }
+    if kept_bit(socket, kept::FAST_OPEN_CONNECT) != 0 { fast_open::OPTION } else { 0 }
 }
 
 /// The socket's SYN waits for the first that is written: how much of that may go with it.
@@ -130,22 +130,20 @@ pub(crate) fn send_to(
 ) -> Option<isize> {
     let given = address::parse(to, len);
     let socket = socket_for(fd, &given)?;
-    Some(send(socket, iov, flags & !MSG_FASTOPEN, &given))
+    let flags = flags & !MSG_FASTOPEN;
+    let blocks = flags & MSG_DONTWAIT == 0 && !socket.non_blocking();
+    match begin(fd, socket, stream::total(iov) > 0, blocks, &given) {
+        Ok(socket) => Some(stream::send(socket?, iov, flags)),
+        Err(result) => Some(result),
+    }
 }
 
-/// `fd` for a call with MSG_FASTOPEN, which connects to where paths lead; `None`: it is the kernel's, or no stream.
+/// `fd` for a call with MSG_FASTOPEN; `None`: it is the kernel's, or no stream.
 fn socket_for(fd: c_int, given: &Given) -> Option<Socket> {
-    let Given::Inet(to) = *given else {
-        return table::socket(fd).and_then(Socket::at).filter(|it| it.is_stream());
-    };
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
-        let is_new = socket.state() & (is::CONNECTED | is::CONNECTING | is::LISTENING | is::FAILED) == 0;
-        if is_new && socket.is_stream() && !leads_to(to, slot_kind::STREAM) {
-            life::back_to_kernel(fd, socket);
-            return None;
-        }
         return Some(socket).filter(|socket| socket.is_stream());
     }
+    let Given::Inet(to) = *given else { return None };
     if attach::region().is_none() || to.port == 0 || !may_lead_to(to) {
         return None;
     }
@@ -157,47 +155,51 @@ fn socket_for(fd: c_int, given: &Given) -> Option<Socket> {
     life::adopt(fd, kind, family, name.map(Name::anywhere)).ok()
 }
 
-fn send(socket: Socket, iov: &[iovec], flags: c_int, given: &Given) -> isize {
-    let pending = &socket.slot.kept_options;
-    let is_pending = pending.load(Ordering::Acquire) & kept::CONNECT_PENDING != 0;
-    let blocks = flags & MSG_DONTWAIT == 0 && !socket.non_blocking();
-    if socket.state() & is::CONNECTED != 0 {
-        // Linux: once it stands, the flag is ignored by the call that hears of it, and by no other.
-        if !is_pending {
-            return err(libc::EISCONN);
-        }
-        pending.fetch_and(!kept::CONNECT_PENDING, Ordering::AcqRel);
-        return stream::send(socket, iov, flags);
+/// The socket that may be written to now: its SYN waits for data, or its connection stands, or data may follow its SYN
+/// as ever. `None`: it is the kernel's.
+fn begin(
+    fd: c_int,
+    socket: Socket,
+    has_data: bool,
+    blocks: bool,
+    given: &Given,
+) -> Result<Option<Socket>, isize> {
+    // Linux: once it stands, the flag is ignored by the call that hears of it, and by no other.
+    if room(socket).is_some() || life::settle(socket, blocks)? {
+        return Ok(Some(socket));
     }
-    if room(socket).is_none() {
-        if is_pending {
-            return err(libc::EALREADY);
+    let to = match *given {
+        Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => return Err(err(libc::EAFNOSUPPORT)),
+        Given::Inet(to) if is_broadcast(to.address) => return Err(err(libc::ENETUNREACH)),
+        Given::Inet(to) => to,
+        Given::Unspecified => return Err(err(libc::EOPNOTSUPP)),
+        Given::Other => return Err(err(libc::EINVAL)),
+    };
+    let Some(socket) = life::ready(fd, socket, to)? else { return Ok(None) };
+    let how = if has_data { fast_open::DATA } else { fast_open::NO_DATA };
+    let result = life::connect_slot(socket, to, how);
+    if result < 0 {
+        return Err(result);
+    }
+    socket.slot.kept_options.fetch_or(kept::CONNECT_PENDING, Ordering::AcqRel);
+    if result == 0 {
+        // There is no cookie: the SYN asks for one, and data follow it as ever.
+        if !blocks {
+            return Err(err(libc::EINPROGRESS));
         }
-        let to = match *given {
-            Given::Inet(to) => to,
-            Given::Unspecified => return err(libc::EOPNOTSUPP),
-            Given::Other => return err(libc::EINVAL),
-        };
-        let how = if stream::total(iov) == 0 { fast_open::NO_DATA } else { fast_open::DATA };
-        let result = life::connect_slot(socket, to, how);
-        if result < 0 {
-            return result;
-        }
-        pending.fetch_or(kept::CONNECT_PENDING, Ordering::AcqRel);
-        if result == 0 {
-            // There is no cookie: the SYN asks for one, and data follow it as ever.
-            if !blocks {
-                return err(libc::EINPROGRESS);
-            }
-            let failed = life::await_connection(socket);
-            return if failed < 0 { failed } else { stream::send(socket, iov, flags) };
+        let failed = life::await_connection(socket);
+        if failed < 0 {
+            return Err(failed);
         }
     }
-    stream::send(socket, iov, flags)
+    Ok(Some(socket))
 }
 
-/// So much went with the SYN: as on Linux, a call that blocks returns when the connection stands.
+/// So much went with the SYN: as on Linux, a call that blocks returns when the connection stands. When SO_SNDTIMEO ends
+/// first, it is sent all the same.
 pub(crate) fn await_answer(socket: Socket, sent: usize) -> isize {
-    let failed = life::await_connection(socket);
-    if failed < 0 { failed } else { sent as isize }
+    match life::await_connection(socket) {
+        failed if failed < 0 && failed != err(libc::EINPROGRESS) => failed,
+        _ => sent as isize,
+    }
 }

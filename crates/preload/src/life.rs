@@ -230,6 +230,10 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
 pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
     let given = address::parse(address, len);
     let kernel = || real::ours(real::connect(fd, address, len) as isize);
+    let stream = |socket, to| match connect_stream(fd, socket, to) {
+        Ok(done) => done.unwrap_or_else(kernel),
+        Err(result) => result,
+    };
     if let Given::Inet(to) = given
         && !options::may_broadcast(fd)
         && is_broadcast(to.address)
@@ -239,7 +243,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
-            Given::Inet(to) if socket.is_stream() => connect_stream(fd, socket, to),
+            Given::Inet(to) if socket.is_stream() => stream(socket, to),
             Given::Inet(to) if leads_to(to, slot_kind::DATAGRAM) => connect_slot(socket, to, 0),
             Given::Inet(_) => {
                 back_to_kernel(fd, socket);
@@ -269,7 +273,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     let Some((kind, family)) = suitable(fd).filter(suits) else { return kernel() };
     let name = kernel_name(fd).filter(|name| name.port != 0);
     match adopt(fd, kind, family, name.map(Name::anywhere)) {
-        Ok(socket) if kind == slot_kind::STREAM => connect_stream(fd, socket, to),
+        Ok(socket) if kind == slot_kind::STREAM => stream(socket, to),
         Ok(socket) => connect_slot(socket, to, 0),
         Err(result) => result,
     }
@@ -313,65 +317,63 @@ fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
     Ok(fresh)
 }
 
-fn connect_stream(fd: c_int, socket: Socket, to: Name) -> isize {
-    let bits = &socket.slot.kept_options;
-    let pending = bits.load(Ordering::Acquire) & kept::CONNECT_PENDING != 0;
+/// What a call that connects a stream finds. True: the connection stands, and no call has told so yet.
+pub(crate) fn settle(socket: Socket, blocks: bool) -> Result<bool, isize> {
+    let pending = socket.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING != 0;
     let state = socket.state();
     if pending {
         // A second call tells how the first one ended.
-        if state & is::FAILED != 0 {
-            bits.fetch_and(!kept::CONNECT_PENDING, Ordering::AcqRel);
-            let errno = socket.take_error();
-            return err(if errno == 0 { libc::ECONNABORTED } else { errno });
+        if state & (is::FAILED | is::CONNECTED) == 0 && !blocks {
+            return Err(err(libc::EALREADY));
         }
-        if state & is::CONNECTED != 0 {
-            bits.fetch_and(!kept::CONNECT_PENDING, Ordering::AcqRel);
-            return 0;
-        }
-        if socket.non_blocking() {
-            return err(libc::EALREADY);
-        }
-        return await_connection(socket);
+        let failed = await_connection(socket);
+        return if failed < 0 { Err(failed) } else { Ok(true) };
     }
     if state & is::FAILED == 0 && state & (is::CONNECTED | is::LISTENING) != 0 {
-        return err(libc::EISCONN);
+        return Err(err(libc::EISCONN));
     }
-    let mut socket = socket;
+    Ok(false)
+}
+
+/// The socket that is to connect to `to`: a fresh one after a failure. `None`: `fd` is the kernel's now.
+pub(crate) fn ready(fd: c_int, mut socket: Socket, to: Name) -> Result<Option<Socket>, isize> {
+    let state = socket.state();
     if state & is::FAILED != 0 {
         // Linux lets a socket try again.
         if state & is::CONNECTED != 0 && socket.requests() & ask::SHUTDOWN == 0 && socket.received() > 0 {
-            return err(libc::EISCONN);
+            return Err(err(libc::EISCONN));
         }
-        socket = match renew(fd, socket) {
-            Ok(fresh) => fresh,
-            Err(result) => return result,
-        };
+        socket = renew(fd, socket)?;
     }
     if !leads_to(to, slot_kind::STREAM) {
         back_to_kernel(fd, socket);
-        // SAFETY: zeros are a valid address.
-        let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-        let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
-        let inet6 = options::of_kernel(fd, libc::SO_DOMAIN) == libc::AF_INET6;
-        address::write(to, inet6, (&raw mut name).cast(), &raw mut len);
-        return real::ours(real::connect(fd, (&raw const name).cast(), len) as isize);
+        return Ok(None);
     }
     if to.port == 0 {
-        return err(libc::ECONNREFUSED); // nobody can listen there
+        return Err(err(libc::ECONNREFUSED)); // nobody can listen there
     }
+    Ok(Some(socket))
+}
+
+/// `connect` of a stream; `None`: it is the kernel's now.
+fn connect_stream(fd: c_int, socket: Socket, to: Name) -> Result<Option<isize>, isize> {
+    if settle(socket, !socket.non_blocking())? {
+        return Ok(Some(0));
+    }
+    let Some(socket) = ready(fd, socket, to)? else { return Ok(None) };
     let result = connect_slot(socket, to, fast_open::how_to_connect(socket));
     if result < 0 {
-        return result;
+        return Err(result);
     }
     if result > 0 {
-        return 0; // with TCP_FASTOPEN_CONNECT the SYN goes with what is written first
+        return Ok(Some(0)); // with TCP_FASTOPEN_CONNECT the SYN goes with what is written first
     }
     socket.slot.kept_options.fetch_or(kept::CONNECT_PENDING, Ordering::AcqRel);
     if socket.non_blocking() {
         // Within one call Linux never sees the answer; ours may have it already, and says so the same way later.
-        return err(libc::EINPROGRESS);
+        return Err(err(libc::EINPROGRESS));
     }
-    await_connection(socket)
+    Ok(Some(await_connection(socket)))
 }
 
 pub(crate) fn await_connection(socket: Socket) -> isize {

@@ -28,8 +28,11 @@ impl Core {
         }
         let segment = Some(u64::from(end.tuning.get().max_segment)).filter(|&most| most != 0);
         let (tcp, ends) = (&self.nets[net].modules.tcp, (local.address, remote.address));
-        let start = tcp.fast_start(self.nets[net].interface(), ends, segment, now).ok_or(libc::EOPNOTSUPP)?;
-        Ok(Some(Start { waits: asked == fast_open::DATA && start.room > 0, ..start }))
+        match tcp.fast_start(self.nets[net].interface(), ends, segment, now) {
+            Some(start) => Ok(Some(Start { waits: asked != fast_open::NO_DATA && start.room > 0, ..start })),
+            None if asked == fast_open::OPTION => Ok(None),
+            None => Err(libc::EOPNOTSUPP),
+        }
     }
 
     pub(super) fn set_fast_open(&self, end: &Rc<SocketEnd>, option: u64, value: u64) -> Result<i32, Errno> {

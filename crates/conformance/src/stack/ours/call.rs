@@ -264,7 +264,7 @@ impl Caller<'_> {
             return fails(libc::EISCONN);
         }
         let Some((address, port)) = to else { return fails(libc::EAFNOSUPPORT) };
-        let how = if fd.fast_open_connect { fast_open::DATA } else { 0 };
+        let how = if fd.fast_open_connect { fast_open::OPTION } else { 0 };
         let result = self.call(call_op::CONNECT, fd.slot, peer(address, port, how));
         if result < 0 {
             return fails(-result);

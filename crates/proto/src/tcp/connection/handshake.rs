@@ -81,9 +81,13 @@ impl Connection {
         self.timers.disarm(Timer::Retransmit);
         self.attempts = 0;
         self.keepalive_probes = 0;
-        match self.send.timed.take() {
-            Some((_, at)) => self.rtt.on_sample(now.since(at)),
-            None => self.rtt.after_lost_syn(),
+        match self.send.timed {
+            Some((1, at)) => {
+                self.send.timed = None;
+                self.rtt.on_sample(now.since(at));
+            }
+            // Karn: a SYN that went twice gives none, whatever is timed of the data behind it (passive fast open).
+            _ => self.rtt.after_lost_syn(),
         }
         self.set_paced();
         self.send.last = now;

@@ -254,6 +254,53 @@ CASE(nobody_listens) {
     T(option(fd, SOL_SOCKET, SO_ERROR));
 }
 
+/* As `connect` may be called again, so may this. */
+CASE(again_after_a_refusal) {
+    struct sockaddr_in to = known_server();
+    tell("close L");
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    for (int i = 0; i < 3; i++) T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    to = server();
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN, ADDRESS(to)));
+    tell("accept L a");
+    tell("read a 5");
+    T(syn_data(fd));
+}
+
+CASE(again_after_a_refusal_without_blocking) {
+    struct sockaddr_in to = known_server();
+    tell("close L");
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    T(await(fd, POLLOUT));
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    to = server();
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    T(await(fd, POLLOUT));
+    tell("accept L a");
+    tell("read a 5");
+    T(sendto(fd, "more", 4, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    T(sendto(fd, "more", 4, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+    tell("read a 4");
+}
+
+CASE(names_that_cannot_be) {
+    struct sockaddr_in to = known_server(), at = name_of(own, 0);
+    struct sockaddr_in no_port = name_of(peer, 0), all = name_of("255.255.255.255", ntohs(to.sin_port));
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = to.sin_port, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    NEED(bind(fd, ADDRESS(at)) == 0);
+    T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(six)));
+    T(sendto(fd, "a", 1, MSG_FASTOPEN, (struct sockaddr *)&to, 8));
+    T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(all)));
+    T(sendto(fd, "a", 1, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(no_port)));
+    T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(to)));
+    tell("accept L a");
+    tell("read a 1");
+    fd = listener();
+    T(sendto(fd, "a", 1, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
+}
+
 CASE(calls_that_cannot_be) {
     struct sockaddr_in to = known_server();
     struct sockaddr none = {.sa_family = AF_UNSPEC};
@@ -264,6 +311,24 @@ CASE(calls_that_cannot_be) {
     T(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
     fd = listener();
     T(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
+}
+
+/* What went with the SYN is the connection's, answered or not. Last: some remember that such a SYN was lost. */
+CASE(nobody_answers_in_time) {
+    NEED(known_server().sin_port);
+    struct timeval soon = {.tv_usec = 200000}, ever = {0};
+    /* One waits to be accepted, and there is no room for more. */
+    int first = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = name_of(peer, atoi(tell("listen M 0")));
+    NEED(connect(first, ADDRESS(to)) == 0);
+    NEED(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon) == 0);
+    T(sendto(fd, "hello", 5, MSG_FASTOPEN, ADDRESS(to)));
+    NEED(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &ever, sizeof ever) == 0);
+    tell("accept M a");
+    T(sendto(fd, " more", 5, MSG_FASTOPEN, ADDRESS(to)));
+    tell("accept M b");
+    tell("read b 10");
+    T(option(fd, SOL_SOCKET, SO_ERROR));
 }
 
 static int started(const char *role) {

@@ -145,6 +145,27 @@ CASE(closing_a_listener_resets) {
     tell("drain A");
 }
 
+/* Nothing here uses fast open unless it is configured; a program that asked for it connects all the same. */
+CASE(connect_that_asked_for_fast_open) {
+    struct sockaddr_in to = name_of(peer, atoi(tell("listen L")));
+    int fd = T(stream());
+    T(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
+    T(connect(fd, ADDRESS(to)));
+    T(option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT));
+    T(send(fd, "hi", 2, 0));
+    tell("accept L A");
+    tell("read A 2");
+    fd = T(stream());
+    nonblock(fd);
+    T(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
+    T(connect(fd, ADDRESS(to)));
+    T(await(fd, POLLOUT));
+    T(connect(fd, ADDRESS(to)));
+    T(send(fd, "hi", 2, 0));
+    tell("accept L B");
+    tell("read B 2");
+}
+
 CASE(connect_refused) {
     int port = closed_port(), fd = T(stream());
     struct sockaddr_in to = name_of(peer, port);

@@ -107,6 +107,26 @@ fn the_first_acknowledgment_is_no_duplicate_and_ends_what_was_special() {
 }
 
 #[test]
+fn data_behind_a_syn_ack_that_went_twice_give_no_sample_for_it() {
+    let mut connection = begun(100);
+    expect(&mut connection, ms(0), SYN_ACK, 0, 101);
+    let again = connection.next_timeout().unwrap();
+    connection.on_timeout(again);
+    expect(&mut connection, again, SYN_ACK, 0, 101);
+    connection.on_written(300);
+    let written = again + Duration::from_millis(100);
+    expect(&mut connection, written, Flags::ACK, 1, 101);
+    // RFC 6298 §5.7 and Karn: which SYN-ACK it answers nobody knows.
+    let answered = written + Duration::from_millis(1);
+    connection.on_segment(&segment(101, 1, Flags::ACK), 0, answered);
+    assert_eq!((connection.rtt.smoothed(), connection.rtt.rto()), (None, Duration::from_secs(3)));
+    // The data went once: they give one.
+    let acknowledged = written + Duration::from_millis(50);
+    connection.on_segment(&segment(101, 301, Flags::ACK), 0, acknowledged);
+    assert_eq!(connection.rtt.smoothed(), Some(Duration::from_millis(50)));
+}
+
+#[test]
 fn a_reset_or_silence_ends_what_was_begun() {
     let mut connection = begun(100);
     expect(&mut connection, ms(0), SYN_ACK, 0, 101);
