@@ -221,7 +221,7 @@ impl Core {
         let share = now.since(from).as_nanos() as u64 / self.touched.len().max(1) as u64;
         for id in self.touched.drain(..) {
             if let Some(path) = self.paths.get_mut(id) {
-                path.account.cpu_ns += share;
+                path.account.cpu_ns = path.account.cpu_ns.saturating_add(share);
                 if self.extras[id.index as usize].asks != Asks::Level {
                     self.schedule.charge(Entry::Path(id), Duration::from_nanos(share), now);
                 }

@@ -146,7 +146,7 @@ impl Account {
 
     /// Folds a finished path's account into this one (its class's).
     pub fn fold(&mut self, finished: &Account) {
-        self.cpu_ns += finished.cpu_ns;
+        self.cpu_ns = self.cpu_ns.saturating_add(finished.cpu_ns);
         self.packets_in += finished.packets_in;
         self.packets_out += finished.packets_out;
         self.bytes_in += finished.bytes_in;
