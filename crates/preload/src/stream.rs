@@ -379,9 +379,12 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
             Ok(put) => {
                 done += put;
                 tell_sent(socket, if done < want { flags & !MSG_MORE } else { flags });
-                if done == want {
-                    let waits = with_syn && !blocked(socket, flags);
-                    return if waits { fast_open::await_answer(socket, done) } else { done as isize };
+                let waits = !blocked(socket, flags);
+                // What does not go with the SYN is for the next call of who does not wait, as on Linux, however soon the
+                // answer comes.
+                if done == want || with_syn && !waits {
+                    let answered = with_syn && waits;
+                    return if answered { fast_open::await_answer(socket, done) } else { done as isize };
                 }
             }
         }
