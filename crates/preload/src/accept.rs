@@ -14,6 +14,7 @@ use crate::lock::Lock;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::Entry;
+use crate::wait::Patience;
 use crate::{address, attach, options, real, serve, table, wait};
 
 /// One thread at a time uses the record's `claiming`.
@@ -45,7 +46,16 @@ pub(crate) fn accept(
     if !socket.is_stream() {
         return err(libc::EOPNOTSUPP);
     }
-    let mut deadline = None;
+    wait::patiently(socket, |patience| accept_patiently(fd, socket, (address, len), flags, patience))
+}
+
+fn accept_patiently(
+    fd: c_int,
+    socket: Socket,
+    (address, len): (*mut sockaddr, *mut socklen_t),
+    flags: c_int,
+    patience: &mut Patience,
+) -> isize {
     loop {
         if attach::dead() {
             return err(socket.tell_dead(socket.non_blocking()));
@@ -78,15 +88,12 @@ pub(crate) fn accept(
         if socket.non_blocking() {
             return err(libc::EAGAIN);
         }
-        if deadline.is_none() {
-            deadline = wait::deadline_us(socket.slot.receive_timeout_us.load(Ordering::Relaxed));
-        }
         let ready = || {
             socket.received() > 0
                 || socket.state() & is::LISTENING == 0
                 || socket.requests() & ask::SHUTDOWN_READ != 0
         };
-        match wait::wait_for(socket, deadline, ready) {
+        match patience.wait_for(socket, &socket.slot.receive_timeout_us, ready) {
             Err(errno) if !attach::dead() => return err(errno),
             _ => {}
         }

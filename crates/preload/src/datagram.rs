@@ -13,6 +13,7 @@ use crate::control::Said;
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::stream::{gather, scatter, total};
+use crate::wait::Patience;
 use crate::{attach, errors, ip_options, reach, wait};
 
 /// The largest payload of UDP over IPv4, and over IPv6.
@@ -82,7 +83,15 @@ fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_
 
 /// Takes one datagram, waiting for it if the socket blocks.
 pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Taken, c_int> {
-    let mut deadline = None;
+    wait::patiently(socket, |patience| receive_patiently(socket, iov, flags, patience))
+}
+
+fn receive_patiently(
+    socket: Socket,
+    iov: &[iovec],
+    flags: c_int,
+    patience: &mut Patience,
+) -> Result<Taken, c_int> {
     loop {
         let errno = socket.take_error();
         if errno != 0 {
@@ -100,15 +109,12 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Tak
         if blocked(socket, flags) {
             return Err(libc::EAGAIN);
         }
-        if deadline.is_none() {
-            deadline = wait::deadline_us(socket.slot.receive_timeout_us.load(Ordering::Relaxed));
-        }
         let ready = || {
             socket.received() > 0
                 || socket.slot.error.load(Ordering::Acquire) != 0
                 || socket.requests() & ask::SHUTDOWN_READ != 0
         };
-        match wait::wait_for(socket, deadline, ready) {
+        match patience.wait_for(socket, &socket.slot.receive_timeout_us, ready) {
             Err(errno) if !attach::dead() => return Err(errno),
             _ => {}
         }
@@ -204,8 +210,19 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
         Ok(record) => record.to_bytes(),
         Err(errno) => return err(errno),
     };
+    wait::patiently(socket, |patience| put_patiently(socket, iov, &header, flags, patience))
+}
+
+/// Puts a datagram into the ring once there is room.
+fn put_patiently(
+    socket: Socket,
+    iov: &[iovec],
+    header: &[u8; HEADER_LEN],
+    flags: c_int,
+    patience: &mut Patience,
+) -> isize {
+    let len = total(iov);
     let step = Record::ring_len(len);
-    let mut deadline = None;
     loop {
         if attach::dead() {
             return err(libc::ECONNRESET);
@@ -253,15 +270,12 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
         if blocked(socket, flags) {
             return err(libc::EAGAIN);
         }
-        if deadline.is_none() {
-            deadline = wait::deadline_us(slot.send_timeout_us.load(Ordering::Relaxed));
-        }
         let ready = || {
             socket.sendable() >= step
                 || socket.slot.error.load(Ordering::Acquire) != 0
                 || socket.requests() & ask::SHUTDOWN != 0
         };
-        if let Err(errno) = wait::wait_for(socket, deadline, ready) {
+        if let Err(errno) = patience.wait_for(socket, &slot.send_timeout_us, ready) {
             return err(errno);
         }
     }

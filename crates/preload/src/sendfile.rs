@@ -13,7 +13,8 @@ use scoutline_abi::Span2;
 use crate::extent;
 use crate::real::{self, err};
 use crate::slot::Socket;
-use crate::stream::{await_room, consume, publish, put, receive, send_end, tell_sent};
+use crate::stream::{await_room, consume, publish, put, receive_patiently, send_end, tell_sent};
+use crate::wait::{Patience, patiently};
 
 /// Bytes read under the send lock at once.
 const CHUNK: usize = 1 << 20;
@@ -98,7 +99,25 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
     if at.is_some_and(|at| at < 0) || at.is_none() && !is_seekable(from) {
         return err(libc::EINVAL);
     }
-    let mut deadline = None;
+    let (result, done) = patiently(socket, |patience| send_file(socket, from, &mut at, want, patience));
+    if done == 0 {
+        return if result == err(libc::ESPIPE) { err(libc::EINVAL) } else { result };
+    }
+    if let Some(at) = at {
+        // SAFETY: as above.
+        unsafe { offset.write_unaligned(at) };
+    }
+    done as isize
+}
+
+/// Sends what the file has from `at` on, which moves, or where it stands: a result, and how much was sent before.
+fn send_file(
+    socket: Socket,
+    from: c_int,
+    at: &mut Option<off_t>,
+    want: usize,
+    patience: &mut Patience,
+) -> (isize, usize) {
     let mut done = 0;
     // Whether the file says that it would have to be waited for.
     let mut says = true;
@@ -108,26 +127,26 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
         if done == want {
             break 0;
         }
-        match await_room(socket, 0, &mut deadline) {
+        match await_room(socket, 0, patience) {
             Err(errno) => break err(errno),
             Ok(false) if done > 0 => break 0,
             Ok(false) => break send_end(socket, 0),
             Ok(true) => {}
         }
-        if let Some(sent) = extent::send(socket, from, at, want - done) {
+        if let Some(sent) = extent::send(socket, from, *at, want - done) {
             done += sent;
-            at = at.map(|at| at + sent as off_t);
+            *at = at.map(|at| at + sent as off_t);
             tell_sent(socket, 0);
             continue;
         }
         let mut got = err(libc::EOPNOTSUPP);
         if says {
-            got = fill(socket, want - done, 0, |spans| read_now(from, spans, at));
+            got = fill(socket, want - done, 0, |spans| read_now(from, spans, *at));
             says = got != err(libc::EOPNOTSUPP);
         }
         // Not for want of room.
         if !says || got == err(libc::EAGAIN) && socket.sendable() > 0 {
-            let Some(sent) = send_read(socket, from, at, want - done) else { continue };
+            let Some(sent) = send_read(socket, from, *at, want - done) else { continue };
             got = sent;
         } else if got == err(libc::EAGAIN) {
             continue;
@@ -136,17 +155,10 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
             break got;
         }
         done += got as usize;
-        at = at.map(|at| at + got as off_t);
+        *at = at.map(|at| at + got as off_t);
         tell_sent(socket, 0);
     };
-    if done == 0 {
-        return if result == err(libc::ESPIPE) { err(libc::EINVAL) } else { result };
-    }
-    if let Some(at) = at {
-        // SAFETY: as above.
-        unsafe { offset.write_unaligned(at) };
-    }
-    done as isize
+    (result, done)
 }
 
 /// Waits until a pipe is ready, unless asked not to.
@@ -163,14 +175,23 @@ fn await_pipe(fd: c_int, events: i16, flags: c_uint) -> Result<(), isize> {
 
 /// `splice` from a pipe to a socket of ours.
 pub(crate) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint) -> isize {
-    let mut deadline = None;
+    patiently(socket, |patience| splice_in_patiently(from, socket, want, flags, patience))
+}
+
+fn splice_in_patiently(
+    from: c_int,
+    socket: Socket,
+    want: usize,
+    flags: c_uint,
+    patience: &mut Patience,
+) -> isize {
     let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
     let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
     loop {
         if let Err(result) = await_pipe(from, libc::POLLIN, flags) {
             return result;
         }
-        match await_room(socket, wait, &mut deadline) {
+        match await_room(socket, wait, patience) {
             Err(errno) => return err(errno),
             Ok(false) => return send_end(socket, 0),
             Ok(true) => {}
@@ -195,6 +216,16 @@ pub(crate) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
     if want == 0 {
         return 0;
     }
+    patiently(socket, |patience| splice_out_patiently(socket, to, want, flags, patience))
+}
+
+fn splice_out_patiently(
+    socket: Socket,
+    to: c_int,
+    want: usize,
+    flags: c_uint,
+    patience: &mut Patience,
+) -> isize {
     loop {
         if let Err(result) = await_pipe(to, libc::POLLOUT, flags) {
             return result;
@@ -202,7 +233,7 @@ pub(crate) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
         let mut byte = 0u8;
         let peek = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
         // SPLICE_F_NONBLOCK is about the pipe only (splice(2)).
-        let there = receive(socket, &peek, libc::MSG_PEEK);
+        let there = receive_patiently(socket, &peek, libc::MSG_PEEK, patience);
         if there <= 0 {
             return there;
         }

@@ -10,6 +10,7 @@ use scoutline_abi::layout::{HELD_BY_CALL, slot_request as ask, slot_state as is}
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
+use crate::wait::Patience;
 use crate::{attach, fast_open, urgent, wait};
 
 /// Bytes of an io vector.
@@ -121,13 +122,22 @@ pub(crate) fn consume(socket: Socket, head: u64, held: u64, len: u64) {
 
 /// `recv` and its kin.
 pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
+    wait::patiently(socket, |patience| receive_patiently(socket, iov, flags, patience))
+}
+
+/// The same, in a call that goes on with what it is told of.
+pub(crate) fn receive_patiently(
+    socket: Socket,
+    iov: &[iovec],
+    flags: c_int,
+    patience: &mut Patience,
+) -> isize {
     if flags & MSG_OOB != 0 {
         return urgent::receive(socket, iov, flags);
     }
     let want = total(iov);
     let peek = flags & MSG_PEEK != 0;
     let target = if flags & MSG_WAITALL != 0 { want } else { want.min(socket.low_water() as usize) }.max(1);
-    let mut deadline = None;
     let mut done = 0;
     loop {
         // Looked at before the ring: what the engine put there first is then seen.
@@ -166,16 +176,13 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
             crate::slot::tell_deferred();
             return if done > 0 { done as isize } else { err(libc::EAGAIN) };
         }
-        if deadline.is_none() {
-            deadline = wait::deadline_us(socket.slot.receive_timeout_us.load(Ordering::Relaxed));
-        }
         let needed = if peek {
             (target as u64).min(u64::from(socket.slot.receive_size.load(Ordering::Relaxed)).max(1))
         } else {
             1
         };
         let ready = || socket.received() >= needed + urgent::hidden(socket) || receive_over(socket);
-        if let Err(errno) = wait::wait_for(socket, deadline, ready) {
+        if let Err(errno) = patience.wait_for(socket, &socket.slot.receive_timeout_us, ready) {
             return if done > 0 { done as isize } else { err(errno) };
         }
     }
@@ -227,7 +234,7 @@ pub(crate) fn send_end(socket: Socket, flags: c_int) -> isize {
 ///
 /// # Errors
 /// EAGAIN when that would block, or as [`wait::wait_for`].
-pub(crate) fn await_room(socket: Socket, flags: c_int, deadline: &mut Option<u64>) -> Result<bool, c_int> {
+pub(crate) fn await_room(socket: Socket, flags: c_int, patience: &mut Patience) -> Result<bool, c_int> {
     let connecting = |state| {
         state & is::CONNECTING != 0
             && state & (is::CONNECTED | is::FAILED) == 0
@@ -255,11 +262,8 @@ pub(crate) fn await_room(socket: Socket, flags: c_int, deadline: &mut Option<u64
     if blocked(socket, flags) {
         return Err(libc::EAGAIN);
     }
-    if deadline.is_none() {
-        *deadline = wait::deadline_us(socket.slot.send_timeout_us.load(Ordering::Relaxed));
-    }
     let ready = || send_over(socket) || (!connecting(socket.state()) && socket.roomy_or_ask());
-    wait::wait_for(socket, *deadline, ready)?;
+    patience.wait_for(socket, &socket.slot.send_timeout_us, ready)?;
     Ok(!send_over(socket))
 }
 
@@ -359,12 +363,15 @@ pub(crate) fn put(
 
 /// `send` and its kin.
 pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
+    wait::patiently(socket, |patience| send_patiently(socket, iov, flags, patience))
+}
+
+fn send_patiently(socket: Socket, iov: &[iovec], flags: c_int, patience: &mut Patience) -> isize {
     let want = total(iov);
     let with_syn = fast_open::room(socket).is_some();
-    let mut deadline = None;
     let mut done = 0;
     loop {
-        match await_room(socket, flags, &mut deadline) {
+        match await_room(socket, flags, patience) {
             Err(_) | Ok(false) if done > 0 => return done as isize,
             Err(errno) => return err(errno),
             Ok(false) => return send_end(socket, flags),

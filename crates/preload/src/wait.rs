@@ -18,7 +18,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::{pollfd, sigset_t, timespec};
 use scoutline_abi::Region;
@@ -313,11 +313,59 @@ pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Blocks until `ready` says so.
+/// What a call keeps from one sleep on a socket to the next.
+///
+/// It has no `Drop`: a thread that is cancelled in its sleep is unwound by the C library, and [`cancelled`] gives back what
+/// it held.
+#[derive(Default)]
+pub(crate) struct Patience {
+    deadline: Option<u64>,
+    /// Another thread's close must neither give the slot to somebody else nor end the connection before this call has
+    /// what it slept for.
+    holds: bool,
+}
+
+/// `call`, which may sleep on this socket by the patience that it is given.
+pub(crate) fn patiently<R>(socket: Socket, call: impl FnOnce(&mut Patience) -> R) -> R {
+    let mut patience = Patience::default();
+    let result = call(&mut patience);
+    if patience.holds {
+        socket.release();
+    }
+    result
+}
+
+impl Patience {
+    /// Blocks until `ready` says so; for so many microseconds at most from the first time on (0: for ever).
+    ///
+    /// # Errors
+    /// As [`wait_for`].
+    pub(crate) fn wait_for(
+        &mut self,
+        socket: Socket,
+        timeout_us: &AtomicU64,
+        ready: impl Fn() -> bool,
+    ) -> Result<(), c_int> {
+        if self.deadline.is_none() {
+            self.deadline = deadline_us(timeout_us.load(Ordering::Relaxed));
+        }
+        sleep_until(socket, self, ready)
+    }
+}
+
+/// Blocks until `ready` says so, in a call that is done with the socket then.
 ///
 /// # Errors
 /// EAGAIN at the deadline, EINTR after a signal handler, ECONNRESET when the daemon is gone.
 pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -> bool) -> Result<(), c_int> {
+    patiently(socket, |patience| {
+        patience.deadline = deadline;
+        sleep_until(socket, patience, ready)
+    })
+}
+
+fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool) -> Result<(), c_int> {
+    let deadline = patience.deadline;
     tell_deferred();
     if ready() || spin(socket.region, &ready) {
         return Ok(());
@@ -327,8 +375,9 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
         return Err(libc::ECONNRESET);
     }
     let Some(set) = thread_set() else { return poll_slowly(deadline, ready) };
-    // A close by another thread meanwhile must not give the slot to somebody else.
-    socket.hold(false);
+    if !std::mem::replace(&mut patience.holds, true) {
+        socket.hold(false);
+    }
     serve::enter(set);
     watch(socket, set.number);
     set.bell().enter(1 + EXCLUSIVE);
@@ -362,7 +411,6 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
     } else if set.shared.signalled.load(Ordering::SeqCst) != 0 {
         socket.tell();
     }
-    socket.release();
     result
 }
 
@@ -379,7 +427,7 @@ fn leave(socket: Socket, set: Set) {
 
 /// A thread is cancelled in its sleep.
 extern "C" fn cancelled(leaving: *mut c_void) {
-    // SAFETY: what `wait_for` gave, in a frame that still stands.
+    // SAFETY: what `sleep_until` gave, in a frame that still stands.
     let Leaving { socket, set } = unsafe { leaving.cast::<Leaving>().read() };
     leave(socket, set);
     // A wake-up that it was to have goes to another one.
