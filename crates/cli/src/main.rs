@@ -23,6 +23,11 @@ mod up;
 
 use std::process::ExitCode;
 
+/// A connection of a request's length is some forty allocations: with that of the C library nginx makes a tenth fewer
+/// connections of 1 KB.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};

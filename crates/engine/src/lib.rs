@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // system calls of the loop, and copies to and from shared rings; each block says why it holds
 
 mod admission;
+mod alarm;
 mod arena;
 mod background;
 mod bells;

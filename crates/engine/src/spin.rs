@@ -5,6 +5,10 @@
 //!   idle for   less than the limit    between limit and most    longer, or until a timer
 //!   limit      stays                  doubles                   halves, and is soon zero
 //! ```
+//! Where the core is shared, the work may come from a program that cannot run while the engine spins: then it comes soon
+//! after each sleep begins, and never before. So spins that find nothing, eight in a row, end the spinning for a number
+//! of sleeps, which doubles while that repeats itself.
+//!
 //! Left out on purpose: telling apart who brings work. A pause of a few kinds of traffic at once is one sequence of
 //! waits.
 
@@ -12,18 +16,28 @@ use std::time::Duration;
 
 /// Where it begins to grow: what a wake-up on the same core costs, several times over.
 const FIRST: Duration = Duration::from_micros(10);
+/// So many spins in a row find nothing, and it is given up; more than it takes to grow from [`FIRST`] to a millisecond.
+const IN_VAIN: u32 = 8;
+/// For how many sleeps, at first and at most.
+const REST: std::ops::RangeInclusive<u32> = 64..=1024;
 
 /// The limit of spinning, from one pause to the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spin {
     most: Duration,
     limit: Duration,
+    /// Spins that found nothing since one that did.
+    in_vain: u32,
+    /// Sleeps until it is tried again.
+    resting: u32,
+    /// For how many sleeps it is given up the next time.
+    rest: u32,
 }
 
 impl Spin {
     /// At most so long; zero: never.
     pub(crate) fn new(most: Duration) -> Spin {
-        Spin { most, limit: Duration::ZERO }
+        Spin { most, limit: Duration::ZERO, in_vain: 0, resting: 0, rest: *REST.start() }
     }
 
     /// Another limit from now on.
@@ -38,9 +52,30 @@ impl Spin {
         self.limit
     }
 
+    /// Work came while the engine span.
+    #[inline]
+    pub(crate) fn on_found(&mut self) {
+        self.in_vain = 0;
+        self.rest = *REST.start();
+    }
+
     /// The engine has slept: work was there so long after the last, spinning included; or, with `arrived` false, nothing
     /// came before a timer was due.
     pub(crate) fn on_slept(&mut self, idle: Duration, arrived: bool) {
+        if self.resting > 0 {
+            self.resting -= 1;
+            return;
+        }
+        if !self.limit.is_zero() {
+            self.in_vain += 1;
+        }
+        if self.in_vain == IN_VAIN {
+            self.resting = self.rest;
+            self.rest = (self.rest * 2).min(*REST.end());
+            self.in_vain = 0;
+            self.limit = Duration::ZERO;
+            return;
+        }
         if arrived && idle <= self.most {
             self.limit = (self.limit * 2).max(FIRST).min(self.most);
         } else {
@@ -71,6 +106,32 @@ mod tests {
             spin.on_slept(MOST * 3, true);
             assert_eq!(spin.limit(), Duration::from_nanos(expected));
         }
+    }
+
+    /// The engine sleeps `count` times, and work is there `SOON` after the last.
+    fn sleep(spin: &mut Spin, count: u32) {
+        (0..count).for_each(|_| spin.on_slept(SOON, true));
+    }
+
+    #[test]
+    fn what_never_finds_anything_is_given_up_for_longer_each_time() {
+        let mut spin = Spin::new(MOST);
+        for rest in [64, 128, 256, 512, 1024, 1024] {
+            sleep(&mut spin, IN_VAIN);
+            assert_eq!(spin.limit(), MOST);
+            sleep(&mut spin, 1 + rest);
+            assert_eq!(spin.limit(), Duration::ZERO);
+        }
+    }
+
+    #[test]
+    fn what_is_found_now_and_then_goes_on() {
+        let mut spin = Spin::new(MOST);
+        for _ in 0..1000 {
+            sleep(&mut spin, IN_VAIN - 1);
+            spin.on_found();
+        }
+        assert_eq!(spin.limit(), MOST);
     }
 
     #[test]

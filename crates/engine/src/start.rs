@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use scoutline_abi::served::Network;
 use thiserror::Error;
 
+use crate::alarm::Alarm;
 use crate::bells::Bells;
 use crate::command::Command;
 use crate::core::Core;
@@ -139,6 +140,7 @@ fn prepare(
     let mut core = Core::open(settings, undo, &mut notices)?;
     core.share_served(served);
     let sleeper = Sleeper::new().map_err(system("epoll_create1"))?;
+    let alarm = Alarm::new().map_err(system("timerfd_create"))?;
     let mut bells = Bells::new(doorbell).map_err(system("epoll_ctl"))?;
     for bell in core.bell_fds() {
         bells.watch(bell).map_err(system("epoll_ctl"))?;
@@ -157,7 +159,7 @@ fn prepare(
             "SCHED_FIFO is refused ({source}): the engine runs as an ordinary thread, and programs may delay it"
         ));
     }
-    Ok((Loop::new(core, commands, bells, sleeper, sentinel), notices))
+    Ok((Loop::new(core, commands, bells, (sleeper, alarm), sentinel), notices))
 }
 
 /// A running engine, as the control thread holds it.

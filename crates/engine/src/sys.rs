@@ -273,12 +273,20 @@ impl Sleeper {
     }
 }
 
-/// Sleeps until `fd` is readable or `limit` is over.
-pub(crate) fn sleep_on(fd: RawFd, limit: Duration) {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let limit = timespec(limit);
-    // SAFETY: both structures outlive the call.
-    unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, std::ptr::null()) };
+/// Sleeps until one of them is readable.
+pub(crate) fn wait_for_either(one: RawFd, other: RawFd) {
+    let mut polls = [one, other].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: the array outlives the call. An error (EINTR) is an early wake-up.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), 2, std::ptr::null(), std::ptr::null()) };
+}
+
+/// Has the timer `fd` become readable after `delay`, and not before.
+pub(crate) fn set_timer(fd: RawFd, delay: Duration) {
+    // A delay of zero would switch it off.
+    let value = timespec(delay.max(Duration::from_nanos(1)));
+    let setting = libc::itimerspec { it_interval: timespec(Duration::ZERO), it_value: value };
+    // SAFETY: the structure outlives the call, which can only fail for a wrong descriptor.
+    unsafe { libc::timerfd_settime(fd, 0, &raw const setting, std::ptr::null_mut()) };
 }
 
 fn timespec(duration: Duration) -> libc::timespec {

@@ -21,6 +21,7 @@ use scoutline_abi::layout::engine_state;
 use scoutline_base::{PathId, Time};
 use scoutline_sched::{Charged, Decision, Entry, Level, Policy, schedule};
 
+use crate::alarm::Alarm;
 use crate::bells::Bells;
 use crate::clock;
 use crate::command::Command;
@@ -45,6 +46,9 @@ const LINUX_BACKLOG: usize = 8;
 /// What paths of Linux's level get between its turns even then: acknowledgments must not starve.
 const PRESSED_INTERVAL: Duration = Duration::from_micros(25);
 
+/// What Linux has at least before paths of its own level interrupt it: some three switches.
+const LINUX_LEAST: Duration = Duration::from_micros(50);
+
 /// The sentinel runs within so long on a core that is idle: two switches.
 const CONFIRMED_WITHIN: Duration = Duration::from_micros(50);
 
@@ -58,12 +62,18 @@ pub(crate) struct Loop {
     pub(crate) commands: Receiver<Command>,
     pub(crate) bells: Bells,
     pub(crate) sleeper: Sleeper,
+    /// Ends sleeps beside Linux.
+    alarm: Alarm,
     /// Present when the engine is pinned: then Linux is an entry in its schedule.
     pub(crate) sentinel: Option<Sentinel>,
     pub(crate) times: Times,
     last_linux: Time,
     last_work: Time,
+    /// The engine has had the core since then.
+    busy_since: Time,
     spin: Spin,
+    /// Nothing has come since it began to spin.
+    spinning: bool,
     books: Books,
     /// The sentinel has ended the last slice.
     said_idle: bool,
@@ -93,6 +103,7 @@ pub(crate) struct Times {
     pub(crate) sleeps: u64,
     pub(crate) slices: u64,
     pub(crate) slices_idle: u64,
+    pub(crate) slices_interrupted: u64,
 }
 
 impl Loop {
@@ -100,7 +111,7 @@ impl Loop {
         core: Core,
         commands: Receiver<Command>,
         bells: Bells,
-        sleeper: Sleeper,
+        (sleeper, alarm): (Sleeper, Alarm),
         sentinel: Option<Sentinel>,
     ) -> Loop {
         let now = clock::now();
@@ -110,10 +121,13 @@ impl Loop {
             commands,
             bells,
             sleeper,
+            alarm,
             sentinel,
             times: Times::default(),
             last_linux: now,
             last_work: now,
+            busy_since: now,
+            spinning: false,
             spin,
             books: Books { until: now, ..Books::default() },
             said_idle: false,
@@ -136,7 +150,12 @@ impl Loop {
             worked |= self.core.pace(now);
             worked |= self.core.sweep(now);
             self.ready_linux(now);
-            match self.core.schedule.dequeue(now) {
+            let decision = self.core.schedule.dequeue(now);
+            if self.spinning && (worked || decision.is_some()) {
+                self.spinning = false;
+                self.spin.on_found();
+            }
+            match decision {
                 Some(decision) => {
                     match decision.entry {
                         Entry::Path(id) => {
@@ -166,6 +185,7 @@ impl Loop {
             }
             if now.since(self.last_work) < self.spin.limit() {
                 std::hint::spin_loop();
+                self.spinning = true;
                 self.begin_books();
                 self.times.spin_ns += clock::now().since(now).as_nanos() as u64;
             } else {
@@ -248,6 +268,7 @@ impl Loop {
         let ordinary = self.core.settings.linux_level;
         let quantum_at = |level| if level > ordinary { quantum.min(RAISED_QUANTUM) } else { quantum };
         let start = clock::now();
+        let leave = self.leave_for_paths(decision.level, start);
         // What a raised thread is in the way of stays until it sleeps.
         self.core.flush_above(if decision.level > ordinary { decision.level } else { Level::Idle }, start);
         if !self.leave_core(&decision, start) {
@@ -260,7 +281,7 @@ impl Loop {
         let mut booked = (start, sys::thread_time());
         while now.since(start) < quantum_at(decision.level) {
             let left = quantum_at(decision.level).saturating_sub(now.since(start));
-            self.sleep_beside_linux(decision.level, left, now);
+            self.sleep_beside_linux(decision.level, left, leave, now);
             now = clock::now();
             // Before anybody else becomes ready: what Linux had alone is not to be made up for.
             self.charge_linux(&mut booked, now);
@@ -280,17 +301,32 @@ impl Loop {
             self.core.pace(now);
             self.place_linux(now);
             decision.level = self.core.schedule.configuration().fixed.linux_level;
+            if leave.is_some_and(|leave| now >= leave) {
+                decision.level = Level::Idle;
+            }
             if self.core.schedule.preempts(&decision, now) {
+                self.times.slices_interrupted += 1;
                 break;
             }
         }
         self.core.publish(engine_state::POLLING);
         self.last_linux = now;
         self.last_work = now;
+        self.busy_since = now;
         if !finished {
             // It had more to run.
             self.core.wakes.set(self.core.wakes.get().max(1));
         }
+    }
+
+    /// From when on paths of Linux's own level interrupt this turn of it: once it has had as much as they had, and a
+    /// little more. Only where they were through when it began; where both have more than enough to do, turns are long.
+    /// So a program that never sleeps does not keep what comes now and then waiting for a whole quantum.
+    fn leave_for_paths(&self, level: Level, start: Time) -> Option<Time> {
+        let among_priorities = self.core.settings.linux == schedule::Linux::Priority;
+        let ordinary = level == self.core.settings.linux_level;
+        (among_priorities && ordinary && self.core.schedule.is_idle())
+            .then(|| start + start.since(self.busy_since) + LINUX_LEAST)
     }
 
     /// Says that the engine is away from now on, unless something has come meanwhile that is more important than Linux
@@ -319,14 +355,23 @@ impl Loop {
         self.sentinel.is_some()
     }
 
-    /// Sleeps for as long as nobody needs the engine before Linux at this level is through, and `left` at most.
-    fn sleep_beside_linux(&mut self, level: Level, left: Duration, now: Time) {
+    /// Sleeps for as long as nobody needs the engine before Linux at this level is through, and `left` at most; paths of
+    /// its own level need it from `leave` on.
+    fn sleep_beside_linux(&mut self, level: Level, left: Duration, leave: Option<Time>, now: Time) {
         let look = if self.core.all_important_ring() { LINUX_LOOK_RUNG } else { LINUX_LOOK };
+        let due = |at: Option<Time>| at.filter(|&at| at > now).map_or(left, |at| at.since(now));
         // What is no more important than the thread that runs waits until that sleeps, which it tells us.
-        let bells =
-            if level < self.core.highest_level() { self.bells.fd() } else { self.bells.without_devices() };
+        let bells = match leave {
+            Some(leave) if leave <= now => self.sleeper.fd(),
+            _ if level < self.core.highest_level() => self.bells.fd(),
+            _ => self.bells.without_devices(),
+        };
         let paced = self.core.next_paced(now).map_or(left, |due| due.since(now).max(PACED_LOOK));
-        sys::sleep_on(bells, look.min(left).min(paced));
+        self.alarm.sleep_on(bells, now, look.min(left).min(paced).min(due(leave)));
+        if bells == self.sleeper.fd() {
+            // Devices ring once for what is not taken from here.
+            self.sleeper.ready().for_each(drop);
+        }
         self.bells.silence();
         self.core.silence_bells();
     }
@@ -359,6 +404,7 @@ impl Loop {
         self.bells.silence();
         self.core.silence_bells();
         let woke = clock::now();
+        (self.busy_since, self.spinning) = (woke, false);
         let arrived = limit.is_none_or(|limit| woke.since(now) < limit);
         self.spin.on_slept(woke.since(self.last_work), arrived);
         self.times.sleep_ns += woke.since(now).as_nanos() as u64;
@@ -380,6 +426,7 @@ impl Loop {
                             ("sleeps", self.times.sleeps),
                             ("linux-slices", self.times.slices),
                             ("linux-slices-ended-idle", self.times.slices_idle),
+                            ("linux-slices-interrupted", self.times.slices_interrupted),
                             ("threads-raised", self.core.extension.raises.get()),
                             ("threads-raised-now", self.core.extension.raised_now() as u64),
                             ("threads-with-deadline", deadlines as u64),

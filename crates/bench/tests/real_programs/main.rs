@@ -42,6 +42,7 @@ mod redis_suite;
 mod requests;
 mod restored;
 mod shares;
+mod spinning;
 mod successors;
 mod syn_flood;
 mod trap;
