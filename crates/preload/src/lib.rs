@@ -13,6 +13,7 @@
 //! exec     sockets that go on in a new program image
 //! passing  sockets that go to another process through a Unix socket
 //! stream, datagram, sendfile   bytes between user memory and rings
+//! stdio    the C library's own streams
 //! control, errors, ip_options, groups   what stands beside datagrams, errors about them
 //! zero_copy   notices that a send is complete
 //! slot     readiness, errors, locks of the two directions
@@ -24,7 +25,7 @@
 //! table, real, lock, address   what the above stand on
 //! ```
 //!
-//! Left out on purpose: io_uring, which is refused; C's stdio on a socket (its reads and writes bypass every shim).
+//! Left out on purpose: io_uring, which is refused.
 //! Nothing here allocates, locks a process-wide lock or logs while data moves.
 #![allow(unsafe_code)] // the C interface and shared memory are this crate's subject; blocks say why they hold
 
@@ -54,6 +55,7 @@ mod scout;
 mod sendfile;
 mod serve;
 mod slot;
+mod stdio;
 mod stream;
 mod table;
 mod urgent;

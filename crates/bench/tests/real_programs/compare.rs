@@ -60,6 +60,11 @@ fn options() {
 }
 
 #[test]
+fn streams() {
+    compare("streams");
+}
+
+#[test]
 fn urgent() {
     compare("urgent");
 }

@@ -3,7 +3,7 @@
     peer.py ADDRESS PORT
 
 A case connects to PORT and says, for sockets that it names by a letter:
-listen L | accept L C | connect C HOST PORT | send C TEXT | fill C BYTES | urgent C BYTE | read C BYTES | drain C |
+listen L | accept L C | connect C HOST PORT | send C TEXT | line C WORDS | fill C BYTES | urgent C BYTE | read C BYTES | drain C |
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
 option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT | join D GROUP
 All sockets of a case are closed when its connection ends.
@@ -52,6 +52,10 @@ class Case:
         self.sockets[name].sendall(text.encode())
         return "ok"
 
+    def line(self, name, *words):
+        self.sockets[name].sendall(" ".join(words).encode() + b"\n")
+        return "ok"
+
     def fill(self, name, count):
         self.sockets[name].sendall(b"x" * int(count))
         return "ok"
@@ -67,7 +71,7 @@ class Case:
             if not part:
                 return f"{len(got)} then end"
             got += part
-        return got.decode() if len(got) < 64 else f"{len(got)} bytes"
+        return got.decode().replace("\n", "\\n") if len(got) < 64 else f"{len(got)} bytes"
 
     def drain(self, name):
         total = 0
