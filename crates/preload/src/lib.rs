@@ -15,6 +15,7 @@
 //! stream, datagram, sendfile   bytes between user memory and rings
 //! stdio    the C library's own streams
 //! control, errors, ip_options, groups   what stands beside datagrams, errors about them
+//! headers  what a stream says of network headers
 //! zero_copy   notices that a send is complete
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
@@ -42,6 +43,7 @@ mod export;
 mod extent;
 mod fast_open;
 mod groups;
+mod headers;
 mod ip_options;
 mod life;
 mod lock;

@@ -13,7 +13,7 @@ use scoutline_scout::SOL_SCOUT;
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::zero_copy::SO_ZEROCOPY;
-use crate::{call, fast_open, ip_options, real, scout, stream, urgent};
+use crate::{call, fast_open, headers, ip_options, real, scout, stream, urgent};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -449,6 +449,14 @@ pub(crate) fn unsent(socket: Socket) -> u64 {
     if result < 0 { 0 } else { page[(AT % 32 / 8) as usize] & u64::from(u32::MAX) }
 }
 
+/// IP_MTU of a connection.
+pub(crate) fn path_mtu(socket: Socket) -> c_int {
+    // `tcpi_pmtu` of `struct tcp_info`.
+    const AT: u64 = 60;
+    let (result, page) = ask(socket, slot_option::INFO, AT / 32);
+    if result < 0 { 0 } else { (page[(AT % 32 / 8) as usize] >> 32) as c_int }
+}
+
 /// What the engine says to GET_OPTION.
 pub(crate) fn ask(socket: Socket, option: u64, page: u64) -> (i32, [u64; 4]) {
     call::call_for(call_op::GET_OPTION, socket.index, [option, page, 0, 0])
@@ -617,6 +625,7 @@ pub(crate) fn on_listen(socket: Socket) {
 
 /// What Linux lets an accepted socket inherit. (The engine inherits what it was told by `OPTION`.)
 pub(crate) fn inherit(from: Socket, to: Socket) {
+    headers::inherit(from, to);
     let (old, new) = (from.slot, to.slot);
     let shared = !(kept::CONNECT_PENDING | kept::COMPLETES);
     new.kept_options.store(old.kept_options.load(Ordering::Relaxed) & shared, Ordering::Relaxed);

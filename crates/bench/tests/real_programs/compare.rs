@@ -65,6 +65,11 @@ fn streams() {
 }
 
 #[test]
+fn headers() {
+    compare("headers");
+}
+
+#[test]
 fn urgent() {
     compare("urgent");
 }
