@@ -16,7 +16,7 @@ static int connect_after(void (*first)(int fd), const char *name) {
 
 /* What the other host has seen of our port since `watch`: type of service, TTL and DF of these kinds of segments. */
 static void seen(int port, const char *kinds) {
-    tell("watched W %d %s", port, kinds);
+    out("seen %s", tell("watched W %d %s", port, kinds));
 }
 
 static void telephony(int fd) {
