@@ -5,12 +5,13 @@
 //! checks them. What few sockets have is in the words of datagram sockets' options (`send_options`):
 //!
 //! ```text
-//!  23             16 15           8 7             0
+//!  31             24 23           8 7             0
 //! ┌─────────────────┬──────────────┬───────────────┐
-//! │ discovery + 1   │ hops         │ service       │   0: not said
+//! │ discovery + 1   │ hops + 1     │ service       │   0: not said
 //! └─────────────────┴──────────────┴───────────────┘
 //! ```
-//! Left out: with IP_PMTUDISC_PROBE and _INTERFACE the path's MTU is heeded as ever.
+//! Left out: with IP_PMTUDISC_PROBE and _INTERFACE the path's MTU is heeded as ever; an IPV6_UNICAST_HOPS of 0, with which
+//! nobody is reached, can be read back, and packets leave as if it had not been said.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -52,15 +53,27 @@ impl Field {
         match self {
             Field::Service => 0,
             Field::Hops => 8,
-            Field::Discovery => 16,
+            Field::Discovery => 24,
         }
     }
 
-    /// As it stands in the word. The kernel has found it good; -1 is the default.
-    fn bits(self, value: c_int) -> u32 {
+    /// Its bits, at the word's end.
+    fn mask(self) -> u32 {
+        if self == Field::Hops { 0xffff } else { 0xff }
+    }
+
+    /// What stands in a word.
+    fn part(self, word: u32) -> u32 {
+        word >> self.shift() & self.mask()
+    }
+
+    /// As it is to stand there. The kernel has found it good; -1 is the default.
+    fn bits(self, value: c_int, family: usize) -> u32 {
         match self {
-            Field::Service => value.max(0).unsigned_abs() & 0xff & !ECN_BITS,
-            Field::Hops => value.max(0).unsigned_abs(),
+            // IP_TOS is an octet, whatever stands in front of it.
+            Field::Service if family == 0 => value.cast_unsigned() & 0xff & !ECN_BITS,
+            Field::Service => value.max(0).unsigned_abs() & !ECN_BITS,
+            Field::Hops => (value + 1).unsigned_abs(),
             Field::Discovery => value.unsigned_abs() + 1,
         }
     }
@@ -70,8 +83,8 @@ impl Field {
         match (self, bits) {
             (Field::Hops, 0) => USUAL_HOPS,
             (Field::Discovery, 0) => libc::IP_PMTUDISC_WANT,
-            (Field::Discovery, said) => said.cast_signed() - 1,
-            (_, said) => said.cast_signed(),
+            (Field::Hops | Field::Discovery, said) => said.cast_signed() - 1,
+            (Field::Service, said) => said.cast_signed(),
         }
     }
 }
@@ -99,8 +112,8 @@ pub(crate) fn set(
 /// Enters a value, and tells the engine.
 fn keep(socket: Socket, family: usize, field: Field, value: c_int) -> isize {
     let word = &socket.slot.send_options[family];
-    let others = word.load(Ordering::Relaxed) & !(0xff << field.shift());
-    word.store(others | u64::from(field.bits(value)) << field.shift(), Ordering::Relaxed);
+    let others = word.load(Ordering::Relaxed) as u32 & !(field.mask() << field.shift());
+    word.store((others | field.bits(value, family) << field.shift()).into(), Ordering::Relaxed);
     let [v4, v6] =
         socket.slot.send_options.each_ref().map(|word| for_engine(word.load(Ordering::Relaxed) as u32));
     options::tell(socket, slot_option::HEADERS, v6 << 32 | v4)
@@ -108,10 +121,11 @@ fn keep(socket: Socket, family: usize, field: Field, value: c_int) -> isize {
 
 /// A word as [`slot_option::HEADERS`] has it.
 fn for_engine(word: u32) -> u64 {
-    let discovery = Field::Discovery.value(word >> 16 & 0xff);
+    let hops = Field::Hops.part(word).saturating_sub(1);
+    let discovery = Field::Discovery.value(Field::Discovery.part(word));
     // As Linux's `ip_dont_fragment`.
     let indivisible = matches!(discovery, libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO);
-    u64::from(word & 0xffff) | u64::from(!indivisible) << 16
+    u64::from(Field::Service.part(word) | hops << 8) | u64::from(!indivisible) << 16
 }
 
 /// `getsockopt` on a stream; `None` where that is somebody else's affair.
@@ -126,7 +140,7 @@ pub(crate) fn get(socket: Socket, level: c_int, name: c_int) -> Option<Result<c_
     }
     let (field, family) = Field::of(level, name)?;
     let word = socket.slot.send_options[family].load(Ordering::Relaxed) as u32;
-    Some(Ok(field.value(word >> field.shift() & 0xff)))
+    Some(Ok(field.value(field.part(word))))
 }
 
 /// What was set on the kernel's socket before it became ours.
