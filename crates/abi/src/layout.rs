@@ -177,6 +177,9 @@ pub struct PollSet {
     /// What its own is: SCHED_ policy, real-time priority << 8, perhaps [`HAS_DEADLINE`]. Written by the engine before
     /// `level`.
     pub own_policy: AtomicU32,
+    /// 1: an epoll that has its listening sockets with EPOLLEXCLUSIVE. Of several such sets one is woken for a connection.
+    /// Written by shims.
+    pub one_takes: AtomicU32,
     /// Summary of `words`.
     pub ready_summary: [AtomicU64; SLOT_SUMMARY],
     /// Slots where something happened. Set by the engine (and by shims on registration); cleared by shims.
@@ -339,6 +342,9 @@ pub mod slot_option {
     /// `more`; the key is in the arguments behind, 16 bytes in memory order. A key before of zeros is none. Asked for: its
     /// length is the result, the arguments are the key and the one before.
     pub const FAST_OPEN_KEY: u64 = 42;
+    /// What IP_TOS, IP_TTL and IP_MTU_DISCOVER say of a stream: type of service | hops << 8 (0: not said) | 1 << 16 if
+    /// routers may fragment; in the upper 32 bits the same of IPv6.
+    pub const HEADERS: u64 = 43;
 
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;
@@ -627,6 +633,8 @@ pub mod datagram_flag {
     pub const OWN_GROUPS: u32 = 1 << 14;
     /// IPV6_MULTICAST_ALL is off.
     pub const OWN_GROUPS6: u32 = 1 << 15;
+    /// SO_TIMESTAMPING asks for software's times of what comes.
+    pub const TIMING: u32 = 1 << 16;
 }
 
 /// Byte offset of each part.

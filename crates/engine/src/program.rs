@@ -186,6 +186,7 @@ impl Program {
         if let Some(shared) = self.region.set(set) {
             // Whatever was signalled went to the pipe of an earlier set with this number.
             shared.signalled.store(0, Ordering::SeqCst);
+            shared.one_takes.store(0, Ordering::SeqCst);
             shared.thread.store(0, Ordering::SeqCst);
             shared.level.store(0, Ordering::SeqCst);
         }
@@ -210,7 +211,7 @@ impl Program {
 
     /// Something happened at a slot: marks it ready in every poll set that watches it and wakes who sleeps there.
     /// Says how many threads were woken. What happened must have been stored before. With `one_is_enough` (a new
-    /// connection to accept) one of those in a blocking call is woken; else all are, for they may wait for
+    /// connection to accept) one of those is woken that are in a blocking call or in an epoll that takes alone; else all are, for they may wait for
     /// different things. Their threads are scheduled with the path, as `duty` says; with `one_is_enough` one of them
     /// is, and the others find nothing when they run.
     pub(crate) fn signal(&self, index: u32, one_is_enough: bool, duty: Duty) -> u64 {
@@ -237,9 +238,16 @@ impl Program {
             }
             let duty = if chosen.is_some_and(|chosen| chosen != Some(set)) { Duty::default() } else { duty };
             self.region.ready(shared).set(index as usize);
+            // Of epolls that ask for it one is woken; the others find the mark when they look by themselves.
+            let takes_alone = one_is_enough && shared.one_takes.load(Ordering::Acquire) != 0;
+            if takes_alone && exclusive_woken {
+                continue;
+            }
             // It may be busy with something less important.
             self.raise(set, duty);
-            woken += u64::from(self.wake_set(set, duty));
+            let woke = self.wake_set(set, duty);
+            exclusive_woken |= takes_alone && woke;
+            woken += u64::from(woke);
         }
         woken
     }

@@ -101,6 +101,8 @@ pub enum Control {
     NoDelay(bool),
     /// What the program set for the transport.
     Tune(Tuning),
+    /// What the program said of network headers, see [`HeaderWishes::of_families`].
+    Headers(u64),
     /// Keepalive probes: `None` is off; else idle and interval in seconds, and the count.
     KeepAlive(Option<(u32, u32, u32)>),
 
@@ -176,6 +178,37 @@ pub struct Tuning {
     pub unsent_low_water: u32,
 }
 
+/// What a program may say of the network headers of its packets; the default leaves all to the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HeaderWishes {
+    /// Type of service or traffic class; its lowest two bits, ECN's, are the transport's.
+    pub tos: u8,
+    /// Hops that packets may go; 0: as many as the host gives.
+    pub hop_limit: u8,
+    /// IPv4: routers may fragment them.
+    pub divisible: bool,
+}
+
+impl HeaderWishes {
+    /// From a number, the type of service, the hops << 8, and 1 << 16 if divisible; any gives wishes.
+    pub fn from_bits(bits: u64) -> HeaderWishes {
+        HeaderWishes { tos: bits as u8 & !0b11, hop_limit: (bits >> 8) as u8, divisible: bits >> 16 & 1 != 0 }
+    }
+
+    /// Those over IPv4 and IPv6, of which the upper half of the number tells.
+    pub fn of_families(bits: u64) -> [HeaderWishes; 2] {
+        [bits, bits >> 32].map(HeaderWishes::from_bits)
+    }
+
+    /// Puts them into the facts of a message that leaves; what the transport has said of ECN stays.
+    #[inline]
+    pub fn apply(self, facts: &mut Facts) {
+        facts.tos |= self.tos;
+        facts.hop_limit = self.hop_limit;
+        facts.divisible = self.divisible;
+    }
+}
+
 /// Header bytes, written from the back so that each stage prepends.
 #[derive(Clone, Debug)]
 pub struct Head {
@@ -240,6 +273,8 @@ pub struct Facts {
     pub hop_limit: u8,
     /// Outward, IPv4: no router may fragment it.
     pub dont_fragment: bool,
+    /// Outward, IPv4: routers may fragment it, though it is TCP's, which fits its segments to the way.
+    pub divisible: bool,
     /// Outward: Linux's number of the interface by which it is to leave, where its destination does not say; 0: any.
     pub scope: u32,
     /// Outward, to a group or to everybody: who gets it.

@@ -4,32 +4,69 @@
 //! same time, and the record of a process says what it is taking, so that its death in between loses nothing.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::{SLOT_COUNT, slot_flag, slot_request as ask, slot_state as is};
 
 use crate::life::{left, remote};
-use crate::lock::Lock;
+use crate::lock::back_off;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::Entry;
 use crate::wait::Patience;
 use crate::{address, attach, options, real, serve, table, wait};
 
-/// One thread at a time uses the record's `claiming`.
-static CLAIM: Lock<()> = Lock::new(());
+/// The thread that uses the record's `claiming`, one at a time: its descriptor (`pthread_self`); 0: none.
+static CLAIMER: AtomicUsize = AtomicUsize::new(0);
+/// It exchanges two entries of a queue: for a moment one of them stands there twice.
+static EXCHANGING: AtomicBool = AtomicBool::new(false);
+/// Who forks is a signal handler that has interrupted its own thread's claim.
+static FORKS_WITHIN: AtomicBool = AtomicBool::new(false);
 /// Entries of an accept queue among which the most important is taken first.
 const LOOK_FORWARD: u64 = 64;
 
+/// The right to claim, until dropped.
+struct Claiming {
+    /// A signal handler has it from its own thread, which it has interrupted in the midst of a claim.
+    within: bool,
+}
+
+impl Claiming {
+    /// Waits for other threads; for its own one a handler would wait for ever.
+    fn begin() -> Claiming {
+        // SAFETY: no arguments.
+        let me = unsafe { libc::pthread_self() } as usize;
+        let mut tries = 0;
+        loop {
+            match CLAIMER.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Claiming { within: false },
+                Err(claimer) if claimer == me => return Claiming { within: true },
+                Err(_) => back_off(tries),
+            }
+            tries += 1;
+        }
+    }
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        if !self.within {
+            CLAIMER.store(0, Ordering::Release);
+        }
+    }
+}
+
 /// Nobody may be claiming while the process is copied.
 pub(crate) fn before_fork() {
-    CLAIM.take_over_fork();
+    let claiming = Claiming::begin();
+    FORKS_WITHIN.store(claiming.within, Ordering::Relaxed);
+    std::mem::forget(claiming);
 }
 
 /// See [`before_fork`].
 pub(crate) fn after_fork() {
-    CLAIM.give_back();
+    drop(Claiming { within: FORKS_WITHIN.load(Ordering::Relaxed) });
 }
 
 /// `accept` and `accept4` on a socket of ours.
@@ -70,7 +107,8 @@ fn accept_patiently(
             if new_fd < 0 {
                 return err(real::errno());
             }
-            if let Some(accepted) = claim(socket) {
+            let claimed = claim(socket);
+            if let Ok(Some(accepted)) = claimed {
                 options::inherit(socket, accepted);
                 let mut ours = socket.slot.flags.load(Ordering::Relaxed) & slot_flag::INET6;
                 if flags & libc::SOCK_NONBLOCK != 0 {
@@ -83,6 +121,9 @@ fn accept_patiently(
                 return new_fd as isize;
             }
             real::close(new_fd);
+            if let Err(errno) = claimed {
+                return err(errno);
+            }
             continue;
         }
         if socket.non_blocking() {
@@ -100,25 +141,44 @@ fn accept_patiently(
     }
 }
 
-/// Takes one connection from the queue. The record says what is being taken, so that a death in between loses
-/// nothing.
-fn claim(listener: Socket) -> Option<Socket> {
-    let record = attach::record(listener.region)?;
+/// Takes one connection from the queue, if there is one. The record says what is being taken, so that a death in between
+/// loses nothing.
+///
+/// A signal handler may do so in the midst of its own thread's claim, under the locks that the thread has. What is taken
+/// moves the queue's head, so the thread finds that its look is old, and looks again; the record is given back as it was.
+///
+/// # Errors
+/// EAGAIN in a handler that has interrupted the exchange of two entries, or another call that has the queue's lock.
+fn claim(listener: Socket) -> Result<Option<Socket>, c_int> {
+    let Some(record) = attach::record(listener.region) else { return Ok(None) };
     let slot = listener.slot;
-    let _alone = CLAIM.lock();
-    // Other processes take from the same queue, and entries change places.
-    let _held = listener.lock_receive().ok()?;
+    let alone = Claiming::begin();
+    if alone.within && EXCHANGING.load(Ordering::Relaxed) {
+        return Err(libc::EAGAIN);
+    }
+    // Other processes take from the same queue, and entries change places. A thread that is interrupted may have the lock.
+    let held = listener.lock_receive();
+    if let Err(errno) = held
+        && !alone.within
+    {
+        return Err(errno);
+    }
+    let before = (record.claiming_from.load(Ordering::Relaxed), record.claiming.load(Ordering::Relaxed));
     loop {
         let head = slot.receive_head.load(Ordering::Acquire);
         let waiting = slot.receive_tail.load(Ordering::Acquire).wrapping_sub(head);
         if waiting == 0 {
-            return None;
+            return Ok(None);
         }
         if waiting > 1 && slot.importance.load(Ordering::Relaxed) > serve::ORDINARY {
+            EXCHANGING.store(true, Ordering::Relaxed);
             bring_forward(listener, head, waiting);
+            EXCHANGING.store(false, Ordering::Relaxed);
         }
         // SAFETY: a mapped entry.
-        let index = unsafe { entry(listener, head)?.read_volatile() };
+        let Some(index) = entry(listener, head).map(|at| unsafe { at.read_volatile() }) else {
+            return Ok(None);
+        };
         let valid = (index as usize) < SLOT_COUNT;
         if valid {
             record.claiming_from.store(listener.index + 1, Ordering::Relaxed);
@@ -132,9 +192,14 @@ fn claim(listener: Socket) -> Option<Socket> {
         if let Some(accepted) = accepted {
             accepted.hold(false);
         }
-        record.claiming.store(0, Ordering::SeqCst);
+        if alone.within {
+            record.claiming_from.store(before.0, Ordering::Relaxed);
+            record.claiming.store(before.1, Ordering::SeqCst);
+        } else {
+            record.claiming.store(0, Ordering::SeqCst);
+        }
         if accepted.is_some() {
-            return accepted;
+            return Ok(accepted);
         }
     }
 }

@@ -14,7 +14,7 @@ use scoutline_abi::layout::ProcessRecord;
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
-use crate::{accept, epoll, exec, own, real, serve, slot, table, urgent, wait};
+use crate::{accept, epoll, exec, own, real, serve, slot, stdio, table, urgent, wait};
 
 /// Exit code when a path was required and there is none.
 const REQUIRED_EXIT: c_int = 126;
@@ -372,6 +372,7 @@ fn begin(region: Region, image: ForImage) -> &'static Region {
     wait::start();
     let region: &'static Region = Box::leak(Box::new(region));
     REGION.store(ptr::from_ref(region).cast_mut(), Ordering::Release);
+    stdio::serve();
     // SAFETY: three functions of ours that live as long as the process.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     region

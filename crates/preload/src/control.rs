@@ -229,6 +229,11 @@ pub(crate) fn tell(socket: Socket, record: &Record, to: &mut Writer) {
     if wants & want::TIME != 0 {
         tell_time(record.arrival_ns, wants & want::TIME_NS != 0, to);
     }
+    if wants & want::TIMING != 0 {
+        // `struct scm_timestamping`: of software; the second is no longer used, the third is the network card's.
+        let none = timespec { tv_sec: 0, tv_nsec: 0 };
+        to.put(SOL_SOCKET, libc::SCM_TIMESTAMPING, &[wall_time(record.arrival_ns), none, none]);
+    }
     if wants & want::LOST != 0 && record.lost != 0 {
         to.put(SOL_SOCKET, libc::SO_RXQ_OVFL, &record.lost);
     }
@@ -289,13 +294,21 @@ fn destination(socket: Socket, record: &Record) -> Name {
 }
 
 /// The engine tells times of CLOCK_MONOTONIC; programs are told CLOCK_REALTIME.
-fn tell_time(arrival_ns: u64, as_ns: bool, to: &mut Writer) {
+fn wall_time(arrival_ns: u64) -> timespec {
     let time = real::wall_ns().saturating_sub(real::now_ns().saturating_sub(arrival_ns));
-    let (s, ns) = ((time / 1_000_000_000) as i64, (time % 1_000_000_000) as i64);
+    timespec { tv_sec: (time / 1_000_000_000) as i64, tv_nsec: (time % 1_000_000_000) as i64 }
+}
+
+fn tell_time(arrival_ns: u64, as_ns: bool, to: &mut Writer) {
+    let time = wall_time(arrival_ns);
     if as_ns {
-        to.put(SOL_SOCKET, libc::SO_TIMESTAMPNS, &timespec { tv_sec: s, tv_nsec: ns });
+        to.put(SOL_SOCKET, libc::SO_TIMESTAMPNS, &time);
     } else {
-        to.put(SOL_SOCKET, libc::SO_TIMESTAMP, &timeval { tv_sec: s, tv_usec: ns / 1000 });
+        to.put(
+            SOL_SOCKET,
+            libc::SO_TIMESTAMP,
+            &timeval { tv_sec: time.tv_sec, tv_usec: time.tv_nsec / 1000 },
+        );
     }
 }
 

@@ -19,8 +19,11 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, epoll_event};
-use scoutline_abi::layout::SLOT_COUNT;
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT,
+    epoll_event,
+};
+use scoutline_abi::layout::{SLOT_COUNT, slot_state};
 
 pub(crate) use control::control;
 pub(crate) use waiting::{Answer, await_events};
@@ -39,6 +42,7 @@ const KERNEL_LOOK_NS: u64 = 50_000;
 const ALWAYS: u32 = (EPOLLERR | EPOLLHUP) as u32;
 const EDGE: u32 = EPOLLET as u32;
 const ONCE: u32 = EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = EPOLLEXCLUSIVE as u32;
 
 static EPOLLS: [Lock<Epoll>; EPOLL_COUNT] = [const { Lock::new(Epoll::NEW) }; EPOLL_COUNT];
 /// One past the highest number in use ever.
@@ -64,6 +68,17 @@ struct Item {
     was_ready: bool,
 }
 
+/// Whether EPOLLEXCLUSIVE holds for the listening sockets in an epoll. The set says so for all of them, and so of an epoll
+/// that has listening sockets of both kinds all who wait are woken, always.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Exclusive {
+    /// Nothing was added with it.
+    Unused,
+    Used,
+    /// A listening socket was added without it.
+    Mixed,
+}
+
 struct Epoll {
     /// Descriptors of this process that name it; 0: free.
     fds: u32,
@@ -81,6 +96,7 @@ struct Epoll {
     nested: Vec<(u32, Item)>,
     /// Epolls that this one is in.
     parents: Vec<u32>,
+    exclusive: Exclusive,
     /// Kernel descriptors, at most (closing removes them unseen).
     kernel: u32,
     rotate: u32,
@@ -110,6 +126,7 @@ impl Epoll {
         candidates: Vec::new(),
         nested: Vec::new(),
         parents: Vec::new(),
+        exclusive: Exclusive::Unused,
         kernel: 0,
         rotate: 0,
         hold: Hold::NONE,
@@ -182,11 +199,31 @@ impl Epoll {
         let set = wait::new_set(true)?;
         self.set = Some(set);
         self.generation = generation;
+        self.tell_exclusive();
         self.each_slot(|socket| {
             wait::watch(socket, set.number);
             socket.region.ready(set.shared).set(socket.index as usize);
         });
         Some(set)
+    }
+
+    /// The engine hears whether one of those who wait is enough.
+    fn tell_exclusive(&self) {
+        if let Some(set) = self.set {
+            set.shared.one_takes.store(u32::from(self.exclusive == Exclusive::Used), Ordering::Release);
+        }
+    }
+
+    /// Something is added with these events.
+    fn note_exclusive(&mut self, socket: Socket, events: u32) {
+        if events & EXCLUSIVE != 0 && self.exclusive == Exclusive::Unused {
+            self.exclusive = Exclusive::Used;
+        } else if events & EXCLUSIVE == 0 && socket.state() & slot_state::LISTENING != 0 {
+            self.exclusive = Exclusive::Mixed;
+        } else {
+            return;
+        }
+        self.tell_exclusive();
     }
 
     /// Finds a descriptor's registration for a slot.
@@ -202,6 +239,8 @@ impl Epoll {
             return false;
         }
         let Some(set) = self.ready_set() else { return false };
+        // Before it is watched: no connection may wake too many.
+        self.note_exclusive(socket, item.events);
         let Some(place) = self.item(socket.index) else { return false };
         if place.fd_plus_one == 0 {
             *place = item;

@@ -34,7 +34,7 @@ use crate::attach::{self, ForImage};
 use crate::lock::Lock;
 use crate::slot::Socket;
 use crate::table::Entry;
-use crate::{own, real, slot, table};
+use crate::{own, real, slot, stdio, table};
 
 const VARIABLE: &CStr = c"SCOUTLINE_EXEC";
 /// The first word of a handoff.
@@ -125,6 +125,14 @@ pub(crate) fn execute(environment: Environment, exec: impl FnOnce(Environment) -
     set_ends_well(region, false);
     drop(alone);
     result
+}
+
+/// This process ends in good order, with sockets: the daemon closes them as Linux would.
+pub(crate) fn ends_well() {
+    if let Some(region) = attach::region().filter(|_| attach::is_owner() && !attach::dead()) {
+        set_ends_well(region, true);
+        slot::tell_deferred();
+    }
 }
 
 /// The end of this image is not that of a killed process.
@@ -291,6 +299,9 @@ pub(crate) fn take_over() -> bool {
         }
     }
     slot::drop_unheld(region);
+    if stdio::is_standard() {
+        stdio::tell_if_not_served();
+    }
     true
 }
 

@@ -10,6 +10,7 @@ mod interfaces;
 mod life;
 mod many;
 mod raw;
+mod streams;
 
 use std::ffi::c_int;
 use std::slice;
@@ -19,6 +20,8 @@ use libc::iovec;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table;
+
+pub(crate) use data::{read, write};
 
 /// The socket behind a descriptor, if ours.
 #[inline]

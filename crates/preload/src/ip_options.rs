@@ -1,5 +1,5 @@
 //! Options of IP, IPv6 and UDP on datagram sockets (ip(7), ipv6(7), udp(7)), and those of the socket level that ask for
-//! control messages.
+//! control messages. Those of streams are in [`headers`].
 //!
 //! The kernel's socket behind the descriptor checks and keeps them, for itself and for `getsockopt`: what it took is read
 //! back and put into the slot, where the data path finds it. So values, errors and defaults are the kernel's own.
@@ -15,18 +15,18 @@ use scoutline_base::Address;
 use crate::control::{UDP_GRO, UDP_SEGMENT};
 
 use crate::slot::Socket;
-use crate::{errors, groups, options, real};
+use crate::{errors, groups, headers, options, real};
 
 /// IP_MTU_DISCOVER's values beyond those of libc.
 const PMTUDISC_INTERFACE: u8 = 4;
 /// What hosts give their packets, and so nothing that a program has set.
-const USUAL_HOPS: c_int = 64;
+pub(crate) const USUAL_HOPS: c_int = 64;
 
 /// The program has set such an option on some socket: those of kernel sockets that become ours are looked at.
 static ANY_SET: AtomicBool = AtomicBool::new(false);
 
 /// Options of which the slot has one bit each.
-const FLAGS: [(c_int, c_int, u32); 17] = [
+const FLAGS: [(c_int, c_int, u32); 18] = [
     (IPPROTO_UDP, UDP_GRO, want::GATHER),
     (IPPROTO_IP, libc::IP_RECVERR, want::ERRORS),
     (IPPROTO_IPV6, libc::IPV6_RECVERR, want::ERRORS6),
@@ -40,6 +40,7 @@ const FLAGS: [(c_int, c_int, u32); 17] = [
     (IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR, want::DESTINATION6),
     (SOL_SOCKET, libc::SO_TIMESTAMP, want::TIME),
     (SOL_SOCKET, libc::SO_TIMESTAMPNS, want::TIME | want::TIME_NS),
+    (SOL_SOCKET, libc::SO_TIMESTAMPING, want::TIMING),
     (SOL_SOCKET, libc::SO_RXQ_OVFL, want::LOST),
     (IPPROTO_IP, IP_MULTICAST_ALL, want::OWN_GROUPS),
     (IPPROTO_IPV6, IPV6_MULTICAST_ALL, want::OWN_GROUPS6),
@@ -87,7 +88,10 @@ pub(crate) fn set(
     from: *const c_void,
     len: socklen_t,
 ) -> Option<isize> {
-    if socket.is_stream() || !is_known(level, name) {
+    if socket.is_stream() {
+        return headers::set(fd, socket, level, name, from, len);
+    }
+    if !is_known(level, name) {
         return None;
     }
     let result = real::ours(real::setsockopt(fd, level, name, from, len) as isize);
@@ -107,9 +111,10 @@ pub(crate) fn set(
 
 /// `getsockopt` where the kernel's socket does not know better.
 pub(crate) fn get(socket: Socket, level: c_int, name: c_int) -> Option<Result<c_int, c_int>> {
-    if !matches!((level, name), (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU))
-        || socket.is_stream()
-    {
+    if socket.is_stream() {
+        return headers::get(socket, level, name);
+    }
+    if !matches!((level, name), (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU)) {
         return None;
     }
     let connected = socket.state() & is::CONNECTED != 0;
@@ -119,8 +124,11 @@ pub(crate) fn get(socket: Socket, level: c_int, name: c_int) -> Option<Result<c_
 
 /// What was set on the kernel's socket before it became ours.
 pub(crate) fn carry_over(fd: c_int, socket: Socket) {
-    if socket.is_stream() || !ANY_SET.load(Ordering::Relaxed) {
+    if !ANY_SET.load(Ordering::Relaxed) {
         return;
+    }
+    if socket.is_stream() {
+        return headers::carry_over(fd, socket);
     }
     for (level, name) in FLAGS.iter().map(|&(level, name, _)| (level, name)).chain(SENDING) {
         if level != IPPROTO_IPV6 || socket.is_inet6() {
@@ -140,6 +148,11 @@ fn take_over(fd: c_int, socket: Socket, level: c_int, name: c_int) -> isize {
             let us = options::kernel_int(fd, SOL_SOCKET, libc::SO_TIMESTAMP) != 0;
             keep(socket, want::TIME, us || ns);
             keep(socket, want::TIME_NS, ns);
+        }
+        // Times of the network card are not to be had here, nor those of sending.
+        (SOL_SOCKET, libc::SO_TIMESTAMPING) => {
+            let both = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_RX_SOFTWARE;
+            keep(socket, want::TIMING, value.cast_unsigned() & both == both);
         }
         (IPPROTO_IP, IP_MULTICAST_ALL) => keep(socket, want::OWN_GROUPS, value == 0),
         (IPPROTO_IPV6, IPV6_MULTICAST_ALL) => keep(socket, want::OWN_GROUPS6, value == 0),

@@ -13,7 +13,9 @@
 //! exec     sockets that go on in a new program image
 //! passing  sockets that go to another process through a Unix socket
 //! stream, datagram, sendfile   bytes between user memory and rings
+//! stdio    the C library's own streams
 //! control, errors, ip_options, groups   what stands beside datagrams, errors about them
+//! headers  what a stream says of network headers
 //! zero_copy   notices that a send is complete
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
@@ -24,7 +26,7 @@
 //! table, real, lock, address   what the above stand on
 //! ```
 //!
-//! Left out on purpose: io_uring, which is refused; C's stdio on a socket (its reads and writes bypass every shim).
+//! Left out on purpose: io_uring, which is refused.
 //! Nothing here allocates, locks a process-wide lock or logs while data moves.
 #![allow(unsafe_code)] // the C interface and shared memory are this crate's subject; blocks say why they hold
 
@@ -41,6 +43,7 @@ mod export;
 mod extent;
 mod fast_open;
 mod groups;
+mod headers;
 mod ip_options;
 mod life;
 mod lock;
@@ -54,6 +57,7 @@ mod scout;
 mod sendfile;
 mod serve;
 mod slot;
+mod stdio;
 mod stream;
 mod table;
 mod urgent;

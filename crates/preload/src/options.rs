@@ -3,7 +3,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_TCP, SOL_SOCKET, socklen_t, timeval};
@@ -13,7 +12,11 @@ use scoutline_scout::SOL_SCOUT;
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::zero_copy::SO_ZEROCOPY;
-use crate::{call, fast_open, ip_options, real, scout, stream, urgent};
+use crate::{call, fast_open, headers, ip_options, real, scout, stream};
+
+mod carry_over;
+
+pub(crate) use carry_over::carry_over;
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -449,6 +452,14 @@ pub(crate) fn unsent(socket: Socket) -> u64 {
     if result < 0 { 0 } else { page[(AT % 32 / 8) as usize] & u64::from(u32::MAX) }
 }
 
+/// IP_MTU of a connection.
+pub(crate) fn path_mtu(socket: Socket) -> c_int {
+    // `tcpi_pmtu` of `struct tcp_info`.
+    const AT: u64 = 60;
+    let (result, page) = ask(socket, slot_option::INFO, AT / 32);
+    if result < 0 { 0 } else { (page[(AT % 32 / 8) as usize] >> 32) as c_int }
+}
+
 /// What the engine says to GET_OPTION.
 pub(crate) fn ask(socket: Socket, option: u64, page: u64) -> (i32, [u64; 4]) {
     call::call_for(call_op::GET_OPTION, socket.index, [option, page, 0, 0])
@@ -497,116 +508,6 @@ pub(crate) fn is_v6_only(fd: c_int) -> bool {
     kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != 0
 }
 
-/// What was set on the kernel's socket before it became ours.
-pub(crate) fn carry_over(fd: c_int, socket: Socket) {
-    let slot = socket.slot;
-    for (name, bit) in [
-        (libc::SO_REUSEADDR, kept::REUSE_ADDRESS),
-        (libc::SO_REUSEPORT, kept::REUSE_PORT),
-        (libc::SO_BROADCAST, kept::BROADCAST),
-        (libc::SO_OOBINLINE, kept::OOB_INLINE),
-        (libc::SO_KEEPALIVE, kept::KEEP_ALIVE),
-        (SO_ZEROCOPY, kept::ZERO_COPY),
-    ] {
-        keep(socket, bit, of_kernel(fd, name) != 0);
-    }
-    let none = timeval { tv_sec: 0, tv_usec: 0 };
-    let us = |name| microseconds(kernel_value(fd, name, none)).unwrap_or(0);
-    slot.receive_timeout_us.store(us(libc::SO_RCVTIMEO), Ordering::Relaxed);
-    slot.send_timeout_us.store(us(libc::SO_SNDTIMEO), Ordering::Relaxed);
-    let linger = kernel_value(fd, libc::SO_LINGER, libc::linger { l_onoff: 0, l_linger: 0 });
-    let plus_one = if linger.l_onoff == 0 { 0 } else { linger.l_linger.max(0).unsigned_abs() + 1 };
-    slot.linger_plus_one.store(plus_one, Ordering::Relaxed);
-    slot.receive_low_water.store(of_kernel(fd, libc::SO_RCVLOWAT).unsigned_abs(), Ordering::Relaxed);
-    // A stream's buffers that nobody set grow by themselves, with us as with the kernel.
-    let locks = if socket.is_stream() { of_kernel(fd, SO_BUF_LOCK) } else { RECEIVE_LOCKED | SEND_LOCKED };
-    // As the kernel doubled it.
-    if locks & RECEIVE_LOCKED != 0 {
-        let bytes = of_kernel(fd, libc::SO_RCVBUF).unsigned_abs() / 2;
-        slot.asked_receive_buffer.store(bytes, Ordering::Relaxed);
-    }
-    if locks & SEND_LOCKED != 0 {
-        let bytes = of_kernel(fd, libc::SO_SNDBUF).unsigned_abs() / 2;
-        slot.asked_send_buffer.store(bytes, Ordering::Relaxed);
-    }
-    let owner = real::fcntl(fd, libc::F_GETOWN, 0);
-    if owner != 0 && socket.is_stream() {
-        urgent::set_owner(socket, libc::F_SETOWN, owner as usize);
-    }
-    if kept_bit(socket, kept::BROADCAST) != 0 {
-        tell(socket, slot_option::BROADCAST, 1);
-    }
-    ip_options::carry_over(fd, socket);
-    if socket.is_stream() {
-        keep(socket, kept::CORK, kernel_int(fd, IPPROTO_TCP, libc::TCP_CORK) != 0);
-        if kernel_int(fd, IPPROTO_TCP, libc::TCP_NODELAY) != 0 {
-            keep(socket, kept::NO_DELAY, true);
-            tell(socket, slot_option::NO_DELAY, 1);
-        }
-        let deferred = kernel_int(fd, IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
-        if deferred > 0 {
-            slot.defer_accept_s.store(deferred.unsigned_abs(), Ordering::Relaxed);
-            tell(socket, slot_option::DEFER_ACCEPT, u64::from(deferred.unsigned_abs()));
-        }
-        carry_over_transport(fd, socket);
-        fast_open::carry_over(fd, socket);
-        if kept_bit(socket, kept::KEEP_ALIVE) != 0 {
-            let of = |name| kernel_int(fd, IPPROTO_TCP, name).unsigned_abs();
-            slot.keep_alive_times[0].store(of(libc::TCP_KEEPIDLE), Ordering::Relaxed);
-            let rest = of(libc::TCP_KEEPINTVL) << 16 | of(libc::TCP_KEEPCNT) & 0xffff;
-            slot.keep_alive_times[1].store(rest, Ordering::Relaxed);
-            tell_keep_alive(socket);
-        }
-    }
-}
-
-/// Options of TCP whose value differs from what a fresh socket has: somebody set them.
-fn carry_over_transport(fd: c_int, socket: Socket) {
-    let slot = socket.slot;
-    let millis = kernel_int(fd, IPPROTO_TCP, libc::TCP_USER_TIMEOUT);
-    if millis > 0 {
-        slot.asked_user_timeout_ms.store(millis.unsigned_abs(), Ordering::Relaxed);
-        tell(socket, slot_option::USER_TIMEOUT, millis.unsigned_abs().into());
-    }
-    let segment = kernel_int(fd, IPPROTO_TCP, libc::TCP_MAXSEG);
-    if segment > 0 && segment != DEFAULT_SEGMENT {
-        slot.asked_max_segment.store(segment.unsigned_abs(), Ordering::Relaxed);
-        tell(socket, slot_option::MAX_SEGMENT, segment.unsigned_abs().into());
-    }
-    let unsent = kernel_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT).cast_unsigned();
-    if unsent > 0 {
-        slot.unsent_low_water.store(unsent, Ordering::Relaxed);
-        tell(socket, slot_option::UNSENT_LOW_WATER, unsent.into());
-    }
-    let rate = kernel_value(fd, libc::SO_MAX_PACING_RATE, u64::MAX);
-    if rate != u64::MAX && rate != u64::from(u32::MAX) {
-        tell(socket, slot_option::MAX_PACING_RATE, rate.max(1));
-    }
-    let name = kernel_congestion(fd);
-    if name != *KERNEL_CONGESTION.get_or_init(fresh_congestion)
-        && let Ok(number) = congestion_number(name.as_ptr().cast(), CONGESTION_NAME_LEN as socklen_t)
-    {
-        tell(socket, slot_option::CONGESTION, number);
-    }
-}
-
-/// What the kernel gives to a socket for which nobody asked.
-static KERNEL_CONGESTION: OnceLock<[u8; CONGESTION_NAME_LEN]> = OnceLock::new();
-
-fn fresh_congestion() -> [u8; CONGESTION_NAME_LEN] {
-    let fd = real::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-    let name = kernel_congestion(fd);
-    real::close(fd);
-    name
-}
-
-fn kernel_congestion(fd: c_int) -> [u8; CONGESTION_NAME_LEN] {
-    let mut name = [0; CONGESTION_NAME_LEN];
-    let mut len = CONGESTION_NAME_LEN as socklen_t;
-    real::getsockopt(fd, IPPROTO_TCP, libc::TCP_CONGESTION, name.as_mut_ptr().cast(), &raw mut len);
-    name
-}
-
 /// `listen` forgets TCP_QUICKACK, as on Linux.
 pub(crate) fn on_listen(socket: Socket) {
     if kept_bit(socket, kept::QUICK_ACK_OFF) != 0 {
@@ -617,6 +518,7 @@ pub(crate) fn on_listen(socket: Socket) {
 
 /// What Linux lets an accepted socket inherit. (The engine inherits what it was told by `OPTION`.)
 pub(crate) fn inherit(from: Socket, to: Socket) {
+    headers::inherit(from, to);
     let (old, new) = (from.slot, to.slot);
     let shared = !(kept::CONNECT_PENDING | kept::COMPLETES);
     new.kept_options.store(old.kept_options.load(Ordering::Relaxed) & shared, Ordering::Relaxed);

@@ -145,6 +145,18 @@ real! {
         = c"_pthread_cleanup_push";
     fn cleanup_pop(buffer: *mut CleanUp, execute: c_int) -> () = c"_pthread_cleanup_pop";
     fn fclose(stream: *mut libc::FILE) -> c_int = c"fclose";
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE = c"fdopen";
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE = c"freopen";
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE
+        = c"freopen64";
+    fn perror(text: *const c_char) -> () = c"perror";
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int = c"vdprintf";
+    fn vdprintf_checked(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int
+        = c"__vdprintf_chk";
+    fn vasprintf(to: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int = c"vasprintf";
+    fn vasprintf_checked(to: *mut *mut c_char, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int
+        = c"__vasprintf_chk";
+    fn orientation(stream: *mut libc::FILE, mode: c_int) -> c_int = c"fwide";
     fn fileno(stream: *mut libc::FILE) -> c_int = c"fileno_unlocked";
     fn getenv(name: *const c_char) -> *mut c_char = c"getenv";
 }

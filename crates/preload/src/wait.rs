@@ -127,6 +127,7 @@ pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
         let (number, pipe) = attach::new_set(region)?;
         Set { number, pipe, shared: region.set(number)? }
     };
+    set.shared.one_takes.store(0, Ordering::Relaxed);
     let flags = real::fcntl(set.pipe, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
     real::fcntl(set.pipe, libc::F_SETFL, flags as usize);

@@ -60,6 +60,16 @@ fn options() {
 }
 
 #[test]
+fn streams() {
+    compare("streams");
+}
+
+#[test]
+fn headers() {
+    compare("headers");
+}
+
+#[test]
 fn urgent() {
     compare("urgent");
 }

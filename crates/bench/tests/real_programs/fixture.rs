@@ -240,6 +240,19 @@ impl Drop for Fixture {
     }
 }
 
+/// A certificate of its own making, for every name: its key's file, and its own.
+pub(crate) fn certificate(fixture: &Fixture) -> (String, String) {
+    let (key, cert) =
+        (fixture.file("key.pem").display().to_string(), fixture.file("cert.pem").display().to_string());
+    let made = std::process::Command::new(find("openssl"))
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+        .args(["-days", "2", "-subj", "/CN=test", "-keyout", &key, "-out", &cert])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (key, cert)
+}
+
 /// Reads what a program prints until it ends, and sees that it ends well and in time.
 pub(crate) fn finish(process: &mut Process, limit: Duration) -> String {
     let deadline = Instant::now() + limit;

@@ -27,7 +27,7 @@ pub(crate) fn start(fixture: &Fixture, side: Side, files: &Path) -> Process {
 
 /// Starts one with this `server`, and waits until the client host reaches it at `port`.
 pub(crate) fn start_with(fixture: &Fixture, side: Side, server: &str, port: u16) -> Process {
-    let directory = fixture.file("nginx");
+    let directory = fixture.file(if side == Side::Peer { "nginx-peer" } else { "nginx" });
     fs::create_dir_all(&directory).unwrap();
     let here = directory.display();
     let configuration = directory.join("nginx.conf");

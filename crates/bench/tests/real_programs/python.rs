@@ -1,11 +1,21 @@
-//! python3: `http.server`, an `asyncio` echo server with a thousand connections, datagrams in fragments.
+//! python3: `http.server`, an `asyncio` echo server with a thousand connections, TLS, datagrams in fragments.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use crate::fixture::{Arm, Fixture, SOON, assert_same, script, twins, wait_for_line, write_file};
+use crate::fixture::{
+    Arm, Fixture, SOON, assert_same, certificate, script, twins, wait_for_line, write_file,
+};
 
-twins!(http_server_serves, asyncio_server_echoes, asyncio_client_asks, datagrams_of_every_size_echo);
+twins!(
+    http_server_serves,
+    asyncio_server_echoes,
+    asyncio_client_asks,
+    tls_server_echoes,
+    tls_client_asks,
+    datagrams_of_every_size_echo,
+);
 
 const CONNECTIONS: &str = "1000";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -49,6 +59,34 @@ fn asyncio_client_asks(arm: Arm) {
     wait_for_line(&mut server, "ready");
     let address = fixture.peer_address().to_string();
     let text = fixture.run("python3", &[&script("echo_client.py"), &address, "7000", CONNECTIONS], LIMIT);
+    assert!(text.contains("all echoed"), "{text}");
+    server.check().unwrap();
+}
+
+/// What `tls.py` wants to know of a server.
+fn tls_arguments(role: &str, address: Ipv4Addr, (key, cert): (String, String)) -> [String; 6] {
+    [script("tls.py"), role.into(), address.to_string(), "7443".into(), cert, key]
+}
+
+fn tls_server_echoes(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let files = certificate(&fixture);
+    let [serve, ask] = ["serve", "ask"].map(|role| tls_arguments(role, fixture.address(), files.clone()));
+    let mut server = fixture.start("python3", &serve.each_ref().map(String::as_str));
+    wait_for_line(&mut server, "ready");
+    let text = fixture.run_peer("python3", &ask.each_ref().map(String::as_str), LIMIT);
+    assert!(text.contains("all echoed"), "{text}");
+    server.check().unwrap();
+}
+
+fn tls_client_asks(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let files = certificate(&fixture);
+    let [serve, ask] =
+        ["serve", "ask"].map(|role| tls_arguments(role, fixture.peer_address(), files.clone()));
+    let mut server = fixture.start_peer("python3", &serve.each_ref().map(String::as_str));
+    wait_for_line(&mut server, "ready");
+    let text = fixture.run("python3", &ask.each_ref().map(String::as_str), LIMIT);
     assert!(text.contains("all echoed"), "{text}");
     server.check().unwrap();
 }

@@ -9,7 +9,7 @@ use scoutline_bench::server::{Kind, Server};
 use serde_json::Value;
 
 use crate::classes::{finish_load, keep_up, start_load, tool};
-use crate::fixture::{Arm, Fixture, SOON, find, wait_until, write_file_kib};
+use crate::fixture::{Arm, Fixture, SOON, certificate, wait_until, write_file_kib};
 use crate::nginx::{Side, start, start_with};
 
 /// Sent from where it lies, by sendfile; in pieces.
@@ -220,19 +220,6 @@ fn rules_about_urls_change_under_load() {
     server.check().unwrap();
     fixture.daemon().check().unwrap();
     assert!(count > 1000, "{count}");
-}
-
-/// Self-made, for every name.
-fn certificate(fixture: &Fixture) -> (String, String) {
-    let (key, cert) =
-        (fixture.file("key.pem").display().to_string(), fixture.file("cert.pem").display().to_string());
-    let made = std::process::Command::new(find("openssl"))
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
-        .args(["-days", "2", "-subj", "/CN=test", "-keyout", &key, "-out", &cert])
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    (key, cert)
 }
 
 #[test]

@@ -17,6 +17,7 @@ twins!(
     nginx_serves_wrk,
     nginx_outlives_a_worker,
     nginx_reloads_under_load,
+    nginx_stands_between,
     apache_serves,
     curl_downloads_and_uploads,
     wrk_asks,
@@ -161,6 +162,38 @@ fn nginx_reloads_under_load(arm: Arm) {
     }
     finish_load(load);
     server.check().unwrap();
+}
+
+/// A proxy, a server and a client at once: who asks and who answers are on the other host.
+fn nginx_stands_between(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let files = fixture.file("peer-files");
+    let behind = format!("listen 8080; root {}; location / {{ dav_methods PUT; }}", files.display());
+    fs::create_dir_all(&files).unwrap();
+    fs::write(files.join("1k"), pattern::bytes(1 << 10)).unwrap();
+    let _behind = nginx::start_with(&fixture, Side::Peer, &behind, 8080);
+    let peer = fixture.peer_address();
+    let server = format!(
+        "listen 80; proxy_http_version 1.1; proxy_set_header Connection \"\";
+        location /kept/ {{ proxy_pass http://kept/; }}
+        location /anew/ {{ proxy_pass http://{peer}:8080/; proxy_buffering off; proxy_request_buffering off; }} }}
+        upstream kept {{ server {peer}:8080; keepalive 16;"
+    );
+    let mut proxy = nginx::start_with(&fixture, Side::UnderTest, &server, 80);
+    let (original, got) = (fixture.file("original"), fixture.file("got"));
+    write_file(&original, 16);
+    let (original_name, got_name) = (original.display().to_string(), got.display().to_string());
+    let limit = LONG.as_secs().to_string();
+    let common = ["-sS", "--fail", "--max-time", &limit];
+    for way in ["kept", "anew"] {
+        let url = |name: &str| format!("http://{}/{way}/{name}", fixture.address());
+        let large = url(&format!("large-{way}"));
+        fixture.run_peer("curl", &[&common[..], &["-T", &original_name, &large]].concat(), LONG);
+        fixture.run_peer("curl", &[&common[..], &["-o", &got_name, &large]].concat(), LONG);
+        assert_same(&original, &got);
+        wrk_answers(&fixture.run_peer("wrk", &["-t1", "-c32", "-d2s", &url("1k")], SOON));
+    }
+    proxy.check().unwrap();
 }
 
 fn apache_serves(arm: Arm) {

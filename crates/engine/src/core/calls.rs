@@ -14,7 +14,7 @@ use scoutline_abi::layout::{
 use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::{EPHEMERAL, Sharing};
-use scoutline_proto::tcp::module::{FAST_OPEN_QUEUE, MAX_SEGMENT};
+use scoutline_proto::tcp::module::{FAST_OPEN_QUEUE, HEADERS, MAX_SEGMENT};
 use scoutline_proto::tcp::{Algorithm, ListenStage, TcpStage};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
@@ -286,7 +286,7 @@ impl Core {
             .with(Name::SendBuffer, Value::Number(end.most_written()))
             .with(Name::PathName, Value::Text(format!("listen {place}").into()));
         let queue: Rc<dyn Any> = Rc::clone(end.fast_open.get_or_init(Rc::default)) as Rc<dyn Any>;
-        let attributes = with_segment(attributes, end).with(Name::Other(FAST_OPEN_QUEUE), Value::Any(queue));
+        let attributes = with_tuning(attributes, end).with(Name::Other(FAST_OPEN_QUEUE), Value::Any(queue));
         let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
         self.nets[net].tcp.listen(place, class, id);
         self.listeners.borrow_mut().insert(id, Rc::clone(end));
@@ -392,8 +392,12 @@ impl Core {
             slot_option::CONGESTION..=slot_option::MAX_PACING_RATE | slot_option::UNSENT_LOW_WATER => {
                 tune(end, option, value)?;
                 if option == slot_option::MAX_SEGMENT {
-                    self.set_listened_segment(end);
+                    self.tune_listening(end);
                 }
+            }
+            slot_option::HEADERS => {
+                end.headers.set(value);
+                self.tune_listening(end);
             }
             slot_option::PRIORITY
             | slot_option::DEADLINE
@@ -412,13 +416,14 @@ impl Core {
         Ok(0)
     }
 
-    /// TCP_MAXSEG of a listening socket: the connections that begin from now on have it.
-    fn set_listened_segment(&mut self, end: &Rc<SocketEnd>) {
-        let most = end.tuning.get().max_segment;
+    /// TCP_MAXSEG and headers of a listening socket: the connections that begin from now on have them.
+    fn tune_listening(&mut self, end: &Rc<SocketEnd>) {
+        let (most, headers) = (end.tuning.get().max_segment, end.headers.get());
         let paths = end.listen_paths.borrow();
         for &id in &*paths {
             if let Some(stage) = self.paths.get_mut(id).and_then(Path::stage_mut::<ListenStage>) {
                 stage.set_max_segment(most);
+                stage.set_headers(headers);
             }
         }
     }
@@ -533,15 +538,18 @@ pub(super) fn socket_attributes(
     if let Some(remote) = remote {
         attributes.set(Name::Remote, Value::Address(remote));
     }
-    with_segment(attributes, end)
+    with_tuning(attributes, end)
 }
 
-/// The largest segment, if the program set one.
-fn with_segment(attributes: Attributes, end: &SocketEnd) -> Attributes {
-    match end.tuning.get().max_segment {
-        0 => attributes,
-        most => attributes.with(Name::Other(MAX_SEGMENT), Value::Number(u64::from(most))),
+/// The largest segment and what headers have, if the program said so.
+fn with_tuning(mut attributes: Attributes, end: &SocketEnd) -> Attributes {
+    let most = end.tuning.get().max_segment.into();
+    for (name, number) in [(MAX_SEGMENT, most), (HEADERS, end.headers.get())] {
+        if number != 0 {
+            attributes.set(Name::Other(name), Value::Number(number));
+        }
     }
+    attributes
 }
 
 /// Keeps an option of TCP; the stage hears of it in its next run.

@@ -1,14 +1,12 @@
 //! Sockets that one program passes to another ([`scoutline_abi::stand_in`]): who takes one gets it moved into its
 //! region, with the connections that wait in its queue.
 
-use std::any::Any;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{Call, slot_state};
 use scoutline_abi::stand_in;
 use scoutline_base::{PathId, Time};
-use scoutline_path::{Name, Value};
 
 use super::Core;
 use crate::program::Program;
@@ -64,10 +62,6 @@ impl Core {
                 stage.set_end(Rc::clone(new));
             } else if let Some(stage) = path.stage_mut::<DatagramStage>() {
                 stage.set_end(Rc::clone(new));
-            }
-            if path.attributes.value(Name::Socket).is_some() {
-                let any: Rc<dyn Any> = Rc::clone(new) as Rc<dyn Any>;
-                path.attributes.set(Name::Socket, Value::Any(any));
             }
         }
         if new.listen_paths.borrow().is_empty() {

@@ -72,6 +72,8 @@ pub(crate) struct SocketEnd {
     pub(crate) keep_alive: Cell<u64>,
     /// Other options of TCP; accepted connections have their listener's.
     pub(crate) tuning: Cell<Tuning>,
+    /// What the program said of network headers, as [`scoutline_abi::layout::slot_option::HEADERS`] has it.
+    pub(crate) headers: Cell<u64>,
     /// What it allows of fast open (only for a listening socket, or one that is to listen).
     pub(crate) fast_open: OnceCell<Rc<Queue>>,
     /// What its program asks for it (SOL_SCOUT); accepted connections have what was asked for their listener.
@@ -144,6 +146,7 @@ impl SocketEnd {
             no_delay: Cell::new(false),
             keep_alive: Cell::new(0),
             tuning: Cell::default(),
+            headers: Cell::default(),
             fast_open: OnceCell::new(),
             wishes: RefCell::default(),
             defer_accept: Cell::new(0),

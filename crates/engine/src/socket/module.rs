@@ -140,7 +140,9 @@ impl Module for SocketModule {
             Some(UDP) => Next::Through("udp"),
             _ => return Err(CreateError::MissingAttribute { module: "SOCKET", attribute: "Protocol" }),
         };
+        // The path keeps its attributes for as long as it lives, and the socket only until it is closed.
         let end = attributes.any::<SocketEnd>(Name::Socket);
+        attributes.remove(Name::Socket);
         let stage: Option<Box<dyn Stage>> = match (protocol, end) {
             // A listen path ends in TCP: what it makes are other paths.
             _ if attributes.number(Name::Listen).is_some() => None,

@@ -73,6 +73,7 @@ impl SocketEnd {
         new.no_delay.set(self.no_delay.get());
         new.keep_alive.set(self.keep_alive.get());
         new.tuning.set(self.tuning.get());
+        new.headers.set(self.headers.get());
         new.wishes.replace(self.wishes.take());
         new.defer_accept.set(self.defer_accept.get());
         if let Some(queue) = self.fast_open.get() {

@@ -51,6 +51,7 @@ pub(crate) struct StreamStage {
     told_requests: u32,
     told_held: u64,
     told_options: (bool, u64, Tuning),
+    told_headers: u64,
     /// Times in a row that the program's position could not be understood yet.
     looked_again: u32,
     /// Connected, and kept from `accept` until data comes or this is over (TCP_DEFER_ACCEPT, tcp(7)).
@@ -121,6 +122,7 @@ impl StreamStage {
             told_requests: 0,
             told_held: 0,
             told_options: (false, 0, Tuning::default()),
+            told_headers: 0,
             looked_again: 0,
             deferred: None,
         }
@@ -253,6 +255,7 @@ impl StreamStage {
             end.no_delay.set(parent.no_delay.get());
             end.keep_alive.set(parent.keep_alive.get());
             end.tuning.set(parent.tuning.get());
+            end.headers.set(parent.headers.get());
             end.wishes.borrow_mut().clone_from(&parent.wishes.borrow());
             if let Some((local, remote)) = self.addresses {
                 set_addresses(&end, local, remote);
@@ -362,6 +365,10 @@ impl StreamStage {
             burst.push(Message::control(Control::Tune(tuning)));
         }
         self.told_options = (no_delay, keep_alive, tuning);
+        if end.headers.get() != self.told_headers {
+            self.told_headers = end.headers.get();
+            burst.push(Message::control(Control::Headers(self.told_headers)));
+        }
     }
 
     /// A closed socket whose data the peer has is needed no longer, though the path may linger in TIME-WAIT. One that ends

@@ -8,16 +8,14 @@ use libc::{
     EPOLLOUT, EPOLLWAKEUP, epoll_event,
 };
 
-use super::{ALWAYS, EPOLLS, Epoll, Item, created, each_socket, watch_above};
+use super::{ALWAYS, EPOLLS, EXCLUSIVE, Epoll, Item, created, each_socket, watch_above};
 use crate::lock::Guard;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
 use crate::{real, table, wait};
 
-const EXCLUSIVE: u32 = EPOLLEXCLUSIVE as u32;
-/// What may stand beside EPOLLEXCLUSIVE, which can be given once and not changed (epoll_ctl(2)). All who wait are woken
-/// nevertheless, as one of several sets of ours cannot be chosen.
+/// What may stand beside EPOLLEXCLUSIVE, which can be given once and not changed (epoll_ctl(2)).
 const BESIDE_EXCLUSIVE: u32 =
     (EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE) as u32;
 

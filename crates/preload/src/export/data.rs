@@ -131,7 +131,7 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+pub(crate) extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     match ours(fd) {
         Some(_) if n == 0 => 0, // unlike `recv`, which waits
         Some(socket) => finish(receive(socket, &one(buf, n), 0, ptr::null_mut(), ptr::null_mut())),
@@ -155,7 +155,7 @@ fn check(n: size_t, room: size_t) {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+pub(crate) extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     match ours(fd) {
         Some(socket) => finish(send(socket, &one(buf, n), 0, ptr::null(), 0)),
         None => real::write(fd, buf, n),

@@ -4,14 +4,14 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use libc::{FILE, sockaddr, socklen_t};
+use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 use scoutline_scout::SOL_SCOUT;
 
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{accept, fast_open, groups, ip_options, life, options, table, urgent};
+use crate::{accept, exec, fast_open, groups, ip_options, life, options, stdio, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -144,15 +144,6 @@ extern "C" fn closefrom(first: c_int) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fclose(stream: *mut FILE) -> c_int {
-    // The C library closes the descriptor without asking anybody.
-    if !stream.is_null() {
-        life::closing(real::fileno(stream));
-    }
-    real::fclose(stream)
-}
-
-#[unsafe(no_mangle)]
 pub(super) extern "C" fn dup(fd: c_int) -> c_int {
     if table::look(fd) == Entry::Internal {
         return finish_int(err(libc::EBADF));
@@ -277,7 +268,11 @@ extern "C" fn exit_c99(status: c_int) -> ! {
 
 /// After the program's own handlers of `exit`.
 extern "C" fn end() {
-    life::leave();
+    if stdio::may_flush() {
+        exec::ends_well();
+    } else {
+        life::leave();
+    }
 }
 
 #[used]

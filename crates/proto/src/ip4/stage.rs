@@ -110,7 +110,7 @@ impl Ip4Stage {
             total_len,
             identification: self.interface.next_identification(),
             // TCP fits its segments to the path; what may grow beyond it must stay divisible on the way.
-            dont_fragment: self.protocol == ipv4::PROTOCOL_TCP || facts.dont_fragment,
+            dont_fragment: facts.dont_fragment || self.protocol == ipv4::PROTOCOL_TCP && !facts.divisible,
             more_fragments: false,
             fragment_offset: 0,
             ttl: if facts.hop_limit == 0 { usual } else { facts.hop_limit },

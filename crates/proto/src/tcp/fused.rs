@@ -209,8 +209,12 @@ impl<N: Network> Fused<N> {
     fn outward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
         let key = self.tcp.key();
         let remote = key.remote;
+        let facts = &message.facts;
         let link = match message.body {
-            Body::Empty | Body::Stream { .. } => self.eth.recent_link(remote, context.now),
+            // The rare header of a program's own making is for the plain stages.
+            Body::Empty | Body::Stream { .. } if facts.hop_limit == 0 && !facts.divisible => {
+                self.eth.recent_link(remote, context.now)
+            }
             _ => None,
         };
         let tos = context.marked(message.facts.tos);

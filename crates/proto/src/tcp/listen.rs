@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{
-    Attributes, Body, Burst, Context, DropReason, Effect, FlowKey, Message, Name, Stage, Value,
+    Attributes, Body, Burst, Context, DropReason, Effect, FlowKey, HeaderWishes, Message, Name, Stage, Value,
 };
 use scoutline_wire::ipv4;
 use scoutline_wire::tcp::{Flags, Header, Options};
@@ -16,7 +16,8 @@ use super::cookie::{self, Flow, Offered};
 use super::fast_open::{self, Offer, Queue};
 use super::message::{Emitter, parse, restored};
 use super::module::{
-    Backlog, COOKIE, FAST_OPEN_QUEUE, HALF_OPEN, HalfOpen, MAX_SEGMENT, OFFER, PASSIVE, Recalled, Tcp,
+    Backlog, COOKIE, FAST_OPEN_QUEUE, HALF_OPEN, HEADERS, HalfOpen, MAX_SEGMENT, OFFER, PASSIVE, Recalled,
+    Tcp, headers_of,
 };
 use super::options::{DEFAULT_MSS as DEFAULT_SEGMENT, Negotiated};
 use super::{Config, ecn, reset_for};
@@ -25,7 +26,7 @@ use crate::Interface;
 /// How long an acknowledgment may bring back a cookie (see [`cookie`]).
 const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 /// Attributes that a new connection has from the path that listened.
-const INHERITED: [Name; 8] = [
+const INHERITED: [Name; 9] = [
     Name::Class,
     Name::Priority,
     Name::Device,
@@ -34,6 +35,7 @@ const INHERITED: [Name; 8] = [
     Name::ReceiveBuffer,
     Name::SendBuffer,
     Name::Other(MAX_SEGMENT),
+    Name::Other(HEADERS),
 ];
 
 /// The TCP stage of a listen path: RFC 9293 §3.10.7.2, the LISTEN state.
@@ -78,6 +80,11 @@ impl ListenStage {
         if bytes != 0 {
             self.inherited.set(Name::Other(MAX_SEGMENT), Value::Number(u64::from(bytes)));
         }
+    }
+
+    /// What the packets of connections that begin from now on have in their network headers, see [`HEADERS`].
+    pub fn set_headers(&mut self, bits: u64) {
+        self.inherited.set(Name::Other(HEADERS), Value::Number(bits));
     }
 
     /// The connections whose handshake is not complete.
@@ -217,7 +224,9 @@ impl ListenStage {
         self.backlog.cookie_at.set(Some(context.now));
         self.backlog.cookies.set(self.backlog.cookies.get() + 1);
         if let Some(key) = key_of(&self.interface, message, header) {
-            turned.push(Emitter { interface: &self.interface, key: &key }.message(&answer, 0, Body::Empty));
+            let headers = headers_of(&self.inherited, key.remote);
+            let emitter = Emitter { interface: &self.interface, key: &key, headers };
+            turned.push(emitter.message(&answer, 0, Body::Empty));
         }
     }
 
@@ -408,5 +417,7 @@ fn reset(
         return context.account.on_drop(DropReason::RateLimited);
     }
     context.transmit_room -= 1;
-    turned.push(Emitter { interface, key: &key }.message(&answer, 0, Body::Empty));
+    // As Linux: the answer has the type of service of what it answers (RFC 9293 §3.9.2.1 asks nothing of it).
+    let headers = HeaderWishes { tos: message.facts.tos & !ipv4::ECN_MASK, ..HeaderWishes::default() };
+    turned.push(Emitter { interface, key: &key, headers }.message(&answer, 0, Body::Empty));
 }

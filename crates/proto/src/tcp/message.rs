@@ -3,7 +3,9 @@
 //! A checksum over stream bytes is always left partial: nobody but the device that gathers them sees them all, so
 //! every device completes partial checksums itself, in software if need be.
 
-use scoutline_path::{Body, Checksum, DropReason, Facts, FlowKey, Message, Segmentation, SegmentationKind};
+use scoutline_path::{
+    Body, Checksum, DropReason, Facts, FlowKey, HeaderWishes, Message, Segmentation, SegmentationKind,
+};
 use scoutline_wire::tcp::{CHECKSUM_OFFSET, Header, ParseError};
 use scoutline_wire::{checksum, ipv4};
 
@@ -49,6 +51,8 @@ pub(super) fn restored(mut message: Message) -> Message {
 pub(super) struct Emitter<'a> {
     pub(super) interface: &'a Interface,
     pub(super) key: &'a FlowKey,
+    /// What the program said of the headers.
+    pub(super) headers: HeaderWishes,
 }
 
 impl Emitter<'_> {
@@ -65,7 +69,7 @@ impl Emitter<'_> {
         let body = payload.map_or(Body::Empty, |range| Body::Stream { range, memory: None });
         let mut message = self.message(&header, payload_len, body);
         if transmit.ecn_capable {
-            message.facts.tos = ipv4::ECN_CAPABLE;
+            message.facts.tos |= ipv4::ECN_CAPABLE;
         }
         if payload_len > usize::from(transmit.segment_size) {
             message.facts.segmentation = Some(Segmentation {
@@ -92,6 +96,7 @@ impl Emitter<'_> {
             sum = checksum::finish(checksum::add(sum, checksum::sum(out)));
         }
         out[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_be_bytes());
+        self.headers.apply(&mut message.facts);
         message.facts.device = self.interface.device;
         message.facts.source = Some(key.local);
         message.facts.destination = Some(key.remote);

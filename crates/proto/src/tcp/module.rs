@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use scoutline_base::{Address, Time};
 use scoutline_path::{
-    Attributes, CreateError, DropReason, FlowKey, Module, Name, Service, Stage, Step, Value, Verdict, View,
+    Attributes, CreateError, DropReason, FlowKey, HeaderWishes, Module, Name, Service, Stage, Step, Value,
+    Verdict, View,
 };
 use scoutline_wire::{ethernet, ipv4, ipv6, tcp};
 
@@ -27,6 +28,8 @@ pub const RESET6: &str = "reset6";
 pub const BACKLOG: &str = "backlog";
 /// The attribute (`Name::Other`) with the largest segment of a connection, as its program set it (TCP_MAXSEG).
 pub const MAX_SEGMENT: &str = "max-segment";
+/// Attribute of a path: what the program said of network headers ([`HeaderWishes::of_families`]).
+pub const HEADERS: &str = "headers";
 /// The attribute (`Name::Other`) with which a listening socket's paths share one
 /// [`Queue`](super::fast_open::Queue) (`Value::Any`).
 pub const FAST_OPEN_QUEUE: &str = "fast-open-queue";
@@ -310,6 +313,7 @@ impl TcpModule {
             attributes.number(Name::SendBuffer),
             attributes.number(Name::Other(MAX_SEGMENT)),
         );
+        let headers = headers_of(attributes, address);
         let passive = attributes.remove(Name::Other(PASSIVE)).is_some();
         let half_open = attributes.any::<HalfOpen>(Name::Other(HALF_OPEN));
         attributes.remove(Name::Other(HALF_OPEN));
@@ -324,8 +328,15 @@ impl TcpModule {
             (true, None) => Begins::Passive(offer),
             (false, _) => Begins::Active(start),
         };
-        Ok(TcpStage::new(Rc::clone(&self.interface), Rc::clone(&self.tcp), key, config, begins, half_open))
+        let (interface, tcp) = (Rc::clone(&self.interface), Rc::clone(&self.tcp));
+        Ok(TcpStage::new(interface, tcp, key, config, begins, half_open, headers))
     }
+}
+
+/// What the program said of headers towards this address.
+pub(super) fn headers_of(attributes: &Attributes, remote: Address) -> HeaderWishes {
+    let bits = attributes.number(Name::Other(HEADERS)).unwrap_or(0);
+    HeaderWishes::of_families(bits)[usize::from(!remote.is_v4())]
 }
 
 impl Module for TcpModule {

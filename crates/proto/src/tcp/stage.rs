@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_base::{Endpoint, Time};
-use scoutline_path::{Body, Burst, Context, Control, DropReason, Effect, FlowKey, Message, Stage};
+use scoutline_path::{
+    Body, Burst, Context, Control, DropReason, Effect, FlowKey, HeaderWishes, Message, Stage,
+};
 use scoutline_wire::tcp::{Flags, Header};
 use scoutline_wire::{icmp, ipv4, ipv6};
 
@@ -34,6 +36,8 @@ pub struct TcpStage {
     interface: Rc<Interface>,
     tcp: Rc<Tcp>,
     key: FlowKey,
+    /// What the program said of the packets' network headers.
+    headers: HeaderWishes,
     machine: Machine,
     half_open: Option<Rc<HalfOpen>>,
     /// It began on the word of a cookie (RFC 7413), and the peer has not acknowledged our SYN.
@@ -98,6 +102,7 @@ impl TcpStage {
         config: Arc<Config>,
         begins: Begins,
         half_open: Option<Rc<HalfOpen>>,
+        headers: HeaderWishes,
     ) -> TcpStage {
         let machine = match begins {
             Begins::Active(start) => Machine::Active(config, start),
@@ -108,6 +113,7 @@ impl TcpStage {
             interface,
             tcp,
             key,
+            headers,
             machine,
             half_open,
             pending: None,
@@ -289,6 +295,9 @@ impl TcpStage {
 
     /// One control outward.
     fn on_control(&mut self, control: &Control, now: Time) -> Events {
+        if let Control::Headers(bits) = *control {
+            self.headers = HeaderWishes::of_families(bits)[usize::from(!self.key.remote.is_v4())];
+        }
         let Machine::Running(connection) = &mut self.machine else {
             // Nothing was ever sent: there is nothing to end.
             let ends = matches!(control, Control::Close | Control::Abort);
@@ -399,7 +408,7 @@ impl TcpStage {
 
     /// False when the device had room for less than there is.
     fn make_segments(&mut self, outward: &mut Burst, inward: &mut Burst, context: &mut Context<'_>) -> bool {
-        let emitter = Emitter { interface: &self.interface, key: &self.key };
+        let emitter = Emitter { interface: &self.interface, key: &self.key, headers: self.headers };
         let ip_len = if self.key.remote.is_v4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN } as u64;
         let Machine::Running(connection) = &mut self.machine else { return true };
         let all = loop {

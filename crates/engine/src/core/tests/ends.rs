@@ -65,6 +65,21 @@ fn a_listener_in_the_place_of_another_resets_none_of_its_connections() {
     pair.until("the end", |pair| got_and_ended(pair, client, &mut got, expected));
 }
 
+/// A connection in TIME-WAIT is a path without a socket, whoever has opened it: slot and rings are free for another one.
+#[test]
+fn who_closes_first_keeps_no_socket() {
+    let mut pair = Pair::new(16, WireConfig::default());
+    let (_, client, server) = pair.established(80);
+    pair.client.write(client, b"question");
+    pair.until("the question", |pair| pair.server.read(server, usize::MAX) == b"question");
+    pair.client.request(client, slot_request::CLOSE);
+    pair.server.request(server, slot_request::CLOSE);
+    pair.until("the end", |pair| pair.client.slot(client).kind.load(Ordering::Acquire) == slot_kind::FREE);
+    assert_eq!(pair.client.socket_paths(), 1, "it is in TIME-WAIT");
+    let program = pair.client.core.programs.values().next().unwrap();
+    assert_eq!(program.ring_bytes(), 0);
+}
+
 /// Who opens connections and has them closed takes no place from others.
 #[test]
 fn connections_in_time_wait_make_room() {

@@ -2,11 +2,12 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use scoutline_base::{PathId, Random};
+use scoutline_base::{Address, Endpoint, PathId, Random};
 use scoutline_path::{Attributes, Body, Control, Name, Value};
 use scoutline_wire::{checksum, ethernet};
 
 use crate::Offload;
+use crate::tcp::module::HEADERS;
 use crate::tcp::tests::{connecting, listen, wire};
 use crate::testing::{
     Host, OUR_LINK, OURS, OURS6, PEER, PEER_LINK, PEER6, address, completed, control, interface_of,
@@ -263,5 +264,64 @@ proptest! {
                 to_both.append(&mut wire(&peer, sent));
             }
         }
+    }
+}
+
+/// Type of service, hops, and whether routers may fragment it.
+fn network_header(frame: &[u8]) -> (u8, u8, bool) {
+    let ip = &frame[ethernet::HEADER_LEN..];
+    if ip[0] >> 4 == 4 { (ip[1], ip[8], ip[6] & 0x40 == 0) } else { (ip[0] << 4 | ip[1] >> 4, ip[7], false) }
+}
+
+/// IP_TOS, IP_TTL and IP_MTU_DISCOVER of both ends, by both ways of making headers.
+#[test]
+fn packets_have_what_the_program_said_of_headers() {
+    const THEIRS: u64 = (0x48 | 30 << 8) << 32 | (0x28 | 20 << 8);
+    const OTHERS: u64 = (0xb8 | 7 << 8) << 32 | (0x10 | 9 << 8);
+    for (v6, fused) in [(false, false), (false, true), (true, false), (true, true)] {
+        let [mut server, mut client] = [OUR_LINK, PEER_LINK].map(|link| host(v6, link, fused));
+        know(&server, v6, PEER_LINK, PEER_LINK);
+        know(&client, v6, OUR_LINK, OUR_LINK);
+        let saying = |bits: u64| {
+            Attributes::new()
+                .with(Name::Protocol, Value::Number(6))
+                .with(Name::Other(HEADERS), Value::Number(bits))
+        };
+        let ends = [(OURS, OURS6), (PEER, PEER6)];
+        let [ours, theirs] = ends.map(|(v4, v6_one)| -> Address {
+            if v6 { v6_one.into() } else { v4.into() }
+        });
+        let at = |address: Address, port| Value::Address(Endpoint::new(address, port));
+        let listening = saying(OTHERS).with(Name::Local, at(ours, 80)).with(Name::Listen, Value::Number(8));
+        let listener = server.create("SOCKET", listening);
+        server.net.tcp.bindings.listen(Endpoint::new(ours, 80), 0, listener);
+        let flow = saying(THEIRS).with(Name::Local, at(theirs, 5000)).with(Name::Remote, at(ours, 80));
+        let path = client.create("SOCKET", flow);
+        let (mine, other) = if v6 { ((0x48, 30), (0xb8, 7)) } else { ((0x28, 20), (0x10, 9)) };
+        let headers =
+            |frames: &[Vec<u8>]| frames.iter().map(|frame| network_header(frame)).collect::<Vec<_>>();
+
+        let syn = client.expire(path, Duration::ZERO);
+        let syn = wire(&client, syn);
+        assert_eq!(headers(&syn), [(mine.0, mine.1, false)], "SYN, {v6} {fused}");
+        let answer = server.on_frame(&syn[0]);
+        let answer = wire(&server, answer);
+        assert_eq!(headers(&answer), [(other.0, other.1, false)], "SYN-ACK, {v6} {fused}");
+        let acknowledgment = client.receive(path, &answer[0]);
+        let acknowledgment = wire(&client, acknowledgment);
+        assert_eq!(headers(&acknowledgment), [(mine.0, mine.1, false)], "ACK, {v6} {fused}");
+
+        let mut written = 0;
+        let mut write = |client: &mut Host, said: u64| {
+            client.send(path, control(Control::Headers(said << 32 | said)));
+            written += 100;
+            let sent = client.send(path, control(Control::Written(written)));
+            headers(&wire(client, sent))
+        };
+        client.send(path, control(Control::NoDelay(true)));
+        assert_eq!(write(&mut client, 0), [(0, 64, false)], "as ever, {v6} {fused}");
+        assert_eq!(write(&mut client, 0x20), [(0x20, 64, false)], "service, {v6} {fused}");
+        assert_eq!(write(&mut client, 1 << 16), [(0, 64, !v6)], "divisible, {v6} {fused}");
+        assert_eq!(write(&mut client, 1 << 8), [(0, 1, false)], "one hop, {v6} {fused}");
     }
 }

@@ -115,7 +115,7 @@ __attribute__((format(printf, 1, 2))) static const char *tell(const char *format
     } while (answer[got - 1] != '\n');
     answer[got - 1] = 0;
     if (strncmp(command, "connect", 7) && strncmp(command, "listen", 6) && strncmp(command, "bind", 4) &&
-        strncmp(command, "fast", 4) && strncmp(command, "sendto", 6))
+        strncmp(command, "fast", 4) && strncmp(command, "sendto", 6) && strncmp(command, "watch", 5))
         out("peer %s -> %s", command, answer);
     return answer;
 }

@@ -63,6 +63,11 @@ static void show(void) {
             struct sockaddr_in to;
             memcpy(&to, data, sizeof to);
             out("to %s", host_of(to.sin_addr));
+        } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMPING) {
+            struct timespec times[3];
+            memcpy(times, data, sizeof times);
+            out("%s, and %ld and %ld", labs(time(NULL) - times[0].tv_sec) < 5 ? "lately" : "not lately",
+                times[1].tv_sec, times[2].tv_sec);
         } else if (c->cmsg_level == SOL_SOCKET) {
             struct timeval time, now;
             memcpy(&time, data, sizeof time);
@@ -114,6 +119,25 @@ CASE(what_is_told_beside_a_datagram) {
     T(option(fd, SOL_SOCKET, SO_RXQ_OVFL));
     told("mno", fd);
     receive(fd, 0);
+}
+
+CASE(times_of_software) {
+    enum { SOFTWARE = 1 << 4, RECEIVING = 1 << 3, SENDING = 1 << 1, HARDWARE = 1 << 2 | 1 << 6 };
+    static const int asked[] = {SOFTWARE | RECEIVING, HARDWARE, SOFTWARE | RECEIVING | HARDWARE, 0};
+    int port, fd = pair(&port);
+    for (int i = 0; i < 4; i++) {
+        T(set_option(fd, SOL_SOCKET, SO_TIMESTAMPING, asked[i]));
+        T(option(fd, SOL_SOCKET, SO_TIMESTAMPING));
+        told("abc", fd);
+        receive(fd, 0);
+        /* Beside the older kind. */
+        T(set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1));
+        told("def", fd);
+        receive(fd, 0);
+        T(set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 0));
+    }
+    T(set_option(fd, SOL_SOCKET, SO_TIMESTAMPING, -1));
+    T(set_option(fd, SOL_SOCKET, SO_TIMESTAMPING, 1 << 30));
 }
 
 CASE(options_set_before_the_socket_is_bound) {

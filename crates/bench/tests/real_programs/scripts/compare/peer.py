@@ -3,9 +3,10 @@
     peer.py ADDRESS PORT
 
 A case connects to PORT and says, for sockets that it names by a letter:
-listen L | accept L C | connect C HOST PORT | send C TEXT | fill C BYTES | urgent C BYTE | read C BYTES | drain C |
+listen L | accept L C | connect C HOST PORT | send C TEXT | line C WORDS | fill C BYTES | urgent C BYTE | read C BYTES | drain C |
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
-option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT | join D GROUP
+option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT | join D GROUP |
+connect_with C HOST PORT SERVICE | watch W | watched W PORT KINDS
 All sockets of a case are closed when its connection ends.
 """
 import errno, socket, struct, sys
@@ -41,6 +42,35 @@ class Case:
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return "ok"
 
+    def connect_with(self, name, host, port, service):
+        """As connect, with a type of service."""
+        s = socket.socket()
+        self.add(name, s)
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, int(service))
+        s.connect((host, int(port)))
+        return "ok"
+
+    def watch(self, name):
+        """Begins to look at what comes."""
+        every_ip = socket.htons(0x0800)
+        return self.add(name, socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, every_ip))
+
+    def watched(self, name, port, *kinds):
+        """Type of service, TTL and DF of segments from a port, by kind: S SA D(ata) F R. Waits until each has come."""
+        found = {kind: set() for kind in kinds}
+        while not all(found.values()):
+            packet, (_, _, direction, *_) = self.sockets[name].recvfrom(1 << 16)
+            header = (packet[0] & 15) * 4
+            segment = packet[header:]
+            if direction != socket.PACKET_HOST or packet[9] != 6 or segment[:2] != struct.pack("!H", int(port)):
+                continue
+            flags, data = segment[13], struct.unpack("!H", packet[2:4])[0] - header - (segment[12] >> 4) * 4
+            kind = {2: "S", 18: "SA"}.get(flags & 18 if flags & 2 else 0)
+            kind = kind or ("R" if flags & 4 else "D" if data else "F" if flags & 1 else "A")
+            whole = "whole" if packet[6] & 0x40 else "divisible"
+            found.setdefault(kind, set()).add(f"{packet[1]:#x}/{packet[8]}/{whole}")
+        return " ".join(f"{kind}:{'+'.join(sorted(found[kind]))}" for kind in kinds)
+
     def fast(self, name, host, port, text):
         """Connects with TEXT in the SYN, if there is a cookie."""
         s = socket.socket()
@@ -50,6 +80,10 @@ class Case:
 
     def send(self, name, text):
         self.sockets[name].sendall(text.encode())
+        return "ok"
+
+    def line(self, name, *words):
+        self.sockets[name].sendall(" ".join(words).encode() + b"\n")
         return "ok"
 
     def fill(self, name, count):
@@ -67,7 +101,7 @@ class Case:
             if not part:
                 return f"{len(got)} then end"
             got += part
-        return got.decode() if len(got) < 64 else f"{len(got)} bytes"
+        return got.decode().replace("\n", "\\n") if len(got) < 64 else f"{len(got)} bytes"
 
     def drain(self, name):
         total = 0

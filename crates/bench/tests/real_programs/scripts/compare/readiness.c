@@ -1,5 +1,6 @@
 /* epoll, poll and select: what they report, when, and how often. */
 #include "compare.h"
+#include <stdatomic.h>
 
 static int started(const char *role) { return role == NULL; }
 
@@ -398,4 +399,62 @@ CASE(tried_again) {
     T(await(other, POLLIN));
     events_of("data", set, SOON_MS);
     take(fd);
+}
+
+/* Who waits for a listening socket with EPOLLEXCLUSIVE, in an epoll of its own. */
+struct exclusive {
+    pthread_t thread;
+    int set, stop, listener, woken;
+    atomic_int id;
+};
+
+static atomic_int exclusive_woken;
+
+static void *wait_alone(void *given) {
+    struct exclusive *one = given;
+    one->id = gettid();
+    struct epoll_event event;
+    if (epoll_wait(one->set, &event, 1, -1) != 1 || event.data.fd == one->stop) return NULL;
+    one->woken++;
+    exclusive_woken++;
+    /* Nobody takes it until all have stopped: whoever else was woken would find it. */
+    struct pollfd stop = {one->stop, POLLIN, 0};
+    poll(&stop, 1, -1);
+    return NULL;
+}
+
+CASE(exclusive_waiters) {
+    enum { COUNT = 6 };
+    static struct exclusive all[COUNT];
+    int fd = listener();
+    nonblock(fd);
+    for (int i = 0; i < COUNT; i++) {
+        struct exclusive *one = &all[i];
+        *one = (struct exclusive){.set = epoll_create1(0), .stop = eventfd(0, 0), .listener = fd};
+        struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.fd = fd};
+        struct epoll_event stop = {.events = EPOLLIN, .data.fd = one->stop};
+        NEED(epoll_ctl(one->set, EPOLL_CTL_ADD, fd, &event) == 0);
+        NEED(epoll_ctl(one->set, EPOLL_CTL_ADD, one->stop, &stop) == 0);
+        NEED(pthread_create(&one->thread, NULL, wait_alone, one) == 0);
+        while (one->id == 0) sched_yield();
+        await_sleep(one->id);
+    }
+    for (int connections = 1; connections <= 3; connections++) {
+        tell("connect C%d %s %d", connections, own, port_of(fd));
+        while (exclusive_woken < connections) sched_yield();
+        /* Those that were woken and should not have been get time to say so. */
+        tell("listen L%d", connections);
+        tell("listen M%d", connections);
+        out("woken %d for %d", exclusive_woken, connections);
+    }
+    uint64_t stop = 1;
+    for (int i = 0; i < COUNT; i++) NEED(write(all[i].stop, &stop, 8) == 8);
+    int sum = 0;
+    for (int i = 0; i < COUNT; i++) {
+        NEED(pthread_join(all[i].thread, NULL) == 0);
+        sum += all[i].woken;
+    }
+    T(sum);
+    for (int i = 0; i < 3; i++) T(accept(fd, NULL, NULL) >= 0);
+    T(accept(fd, NULL, NULL));
 }

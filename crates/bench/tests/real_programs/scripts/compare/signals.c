@@ -242,3 +242,48 @@ CASE(calls_within_a_handler) {
     setitimer(ITIMER_REAL, &never, NULL);
     signal(SIGALRM, SIG_DFL);
 }
+
+#ifdef __x86_64__
+enum { TRAP_FLAG = 0x100, STRIDE = 3 };
+
+static int stepped, step_at, stepping, within;
+
+/* Comes after each instruction, with the flag off. */
+static void on_step(int number) {
+    (void)number;
+    if (stepped++ != step_at) return;
+    int before = errno;
+    within = accept(stepping, NULL, NULL);
+    errno = before;
+}
+
+static __attribute__((noinline)) int accept_in_steps(void) {
+    __asm__ volatile("pushfq\n orq %0, (%%rsp)\n popfq" ::"i"(TRAP_FLAG) : "memory", "cc");
+    int new = accept(stepping, NULL, NULL);
+    __asm__ volatile("pushfq\n andq %0, (%%rsp)\n popfq" ::"i"(~TRAP_FLAG) : "memory", "cc");
+    return new;
+}
+
+/* A handler accepts wherever it has interrupted its thread's own `accept`: each time both get a connection. */
+CASE(accept_within_accept) {
+    stepping = listener();
+    struct sigaction action = {.sa_handler = on_step, .sa_flags = SA_RESTART};
+    NEED(sigaction(SIGTRAP, &action, NULL) == 0);
+    int bad = 0;
+    step_at = -1;
+    do {
+        tell("connect A %s %d", own, port_of(stepping));
+        if (step_at >= 0) tell("connect B %s %d", own, port_of(stepping));
+        stepped = 0, within = -1;
+        int new = accept_in_steps();
+        if (new < 0 || (step_at >= 0 && step_at < stepped && within < 0) || within == new) {
+            out("step %d of %d: %d and %d", step_at, stepped, within, new);
+            bad++;
+        }
+        close(new);
+        if (within >= 0) close(within);
+        step_at = step_at < 0 ? 0 : step_at + STRIDE;
+    } while (bad < 5 && step_at < stepped);
+    out("%s", stepped > 5 ? "went through all of it" : "nothing was stepped through");
+}
+#endif

@@ -1,0 +1,171 @@
+/* What a program says of the network headers of a connection: the other host tells what they are on the wire. */
+#include "compare.h"
+
+static int started(const char *role) { return role == NULL; }
+
+/* A connection that we open, of a socket on which `first` may set something. */
+static int connect_after(void (*first)(int fd), const char *name) {
+    int port = atoi(tell("listen L%s", name));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = name_of(peer, port);
+    if (first) first(fd);
+    NEED(fd >= 0 && connect(fd, ADDRESS(to)) == 0);
+    NEED(!strcmp(tell("accept L%s %s", name, name), "ok"));
+    return fd;
+}
+
+/* What the other host has seen of our port since `watch`: type of service, TTL and DF of these kinds of segments. */
+static void seen(int port, const char *kinds) {
+    out("seen %s", tell("watched W %d %s", port, kinds));
+}
+
+static void telephony(int fd) {
+    T(set_option(fd, IPPROTO_IP, IP_TOS, 0xb8));
+    T(set_option(fd, IPPROTO_IP, IP_TTL, 33));
+}
+
+CASE(set_before_connect) {
+    tell("watch W");
+    int fd = connect_after(telephony, "A"), port = port_of(fd);
+    T(option(fd, IPPROTO_IP, IP_TOS));
+    T(option(fd, IPPROTO_IP, IP_TTL));
+    T(send(fd, "data", 4, 0));
+    tell("read A 4");
+    T(shutdown(fd, SHUT_WR));
+    tell("drain A");
+    seen(port, "S D F");
+}
+
+CASE(changed_while_connected) {
+    int fd = connect_after(NULL, "A"), port = port_of(fd);
+    static const struct {
+        int service, hops;
+    } steps[] = {{0x10, 64}, {0xff, 1}, {0, 255}, {0x28, -1}};
+    for (int i = 0; i < 4; i++) {
+        tell("watch W");
+        T(set_option(fd, IPPROTO_IP, IP_TOS, steps[i].service));
+        T(set_option(fd, IPPROTO_IP, IP_TTL, steps[i].hops));
+        T(option(fd, IPPROTO_IP, IP_TOS));
+        T(option(fd, IPPROTO_IP, IP_TTL));
+        T(send(fd, "data", 4, 0));
+        tell("read A 4");
+        seen(port, "D");
+    }
+}
+
+CASE(accepted_sockets_inherit) {
+    int fd = listener(), port = port_of(fd);
+    T(set_option(fd, IPPROTO_IP, IP_TOS, 0x28));
+    T(set_option(fd, IPPROTO_IP, IP_TTL, 20));
+    tell("watch W");
+    tell("connect A %s %d", own, port);
+    int new = accept(fd, NULL, NULL);
+    T(option(new, IPPROTO_IP, IP_TOS));
+    T(option(new, IPPROTO_IP, IP_TTL));
+    T(send(new, "data", 4, 0));
+    tell("read A 4");
+    seen(port, "SA D");
+    T(set_option(new, IPPROTO_IP, IP_TOS, 0x48));
+    T(option(fd, IPPROTO_IP, IP_TOS));
+    T(option(new, IPPROTO_IP, IP_TOS));
+    T(set_option(fd, IPPROTO_IP, IP_TOS, 0));
+    T(set_option(fd, IPPROTO_IP, IP_TTL, -1));
+    tell("watch W");
+    tell("connect B %s %d", own, port);
+    int other = accept(fd, NULL, NULL);
+    T(option(other, IPPROTO_IP, IP_TOS));
+    T(option(new, IPPROTO_IP, IP_TOS));
+    T(send(other, "data", 4, 0));
+    tell("read B 4");
+    seen(port, "SA D");
+    tell("watch W");
+    T(send(new, "data", 4, 0));
+    tell("read A 4");
+    seen(port, "D");
+}
+
+CASE(resets) {
+    tell("watch W");
+    int fd = connect_after(telephony, "A"), port = port_of(fd);
+    struct linger none = {1, 0};
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none));
+    T(close(fd));
+    tell("drain A");
+    seen(port, "R");
+    /* Nobody listens: the answer has the service of the question. */
+    int free = listener();
+    port = port_of(free);
+    close(free);
+    tell("watch W");
+    tell("connect_with B %s %d 40", own, port);
+    seen(port, "R");
+}
+
+CASE(fragments) {
+    int fd = connect_after(NULL, "A"), port = port_of(fd);
+    T(option(fd, IPPROTO_IP, IP_MTU_DISCOVER));
+    for (int how = IP_PMTUDISC_DONT; how <= IP_PMTUDISC_OMIT; how++) {
+        tell("watch W");
+        T(set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, how));
+        T(option(fd, IPPROTO_IP, IP_MTU_DISCOVER));
+        T(send(fd, "data", 4, 0));
+        tell("read A 4");
+        seen(port, "D");
+    }
+}
+
+CASE(values) {
+    int fd = connect_after(NULL, "A");
+    static const int values[] = {-2, -1, 0, 1, 3, 6, 0x1b, 255, 256};
+    for (int i = 0; i < (int)(sizeof values / sizeof *values); i++) {
+        out("value %d", values[i]);
+        T(set_option(fd, IPPROTO_IP, IP_TOS, values[i]));
+        T(option(fd, IPPROTO_IP, IP_TOS));
+        T(set_option(fd, IPPROTO_IP, IP_TTL, values[i]));
+        T(option(fd, IPPROTO_IP, IP_TTL));
+        T(set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, values[i]));
+        T(option(fd, IPPROTO_IP, IP_MTU_DISCOVER));
+    }
+    unsigned char octet = 0x20;
+    socklen_t len = 1;
+    T(setsockopt(fd, IPPROTO_IP, IP_TOS, &octet, 1));
+    T(setsockopt(fd, IPPROTO_IP, IP_TTL, &octet, 1));
+    octet = 0;
+    T(getsockopt(fd, IPPROTO_IP, IP_TOS, &octet, &len));
+    T(octet);
+    T(len);
+    T(option(fd, IPPROTO_IP, IP_TTL));
+    T(setsockopt(fd, IPPROTO_IP, IP_TTL, &octet, 0));
+    T(setsockopt(fd, IPPROTO_IP, IP_TOS, NULL, 4));
+    T(option(fd, IPPROTO_IPV6, IPV6_TCLASS));
+    T(set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
+}
+
+CASE(values_of_ipv6) {
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    int port = atoi(tell("listen L"));
+    struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    char mapped[64];
+    snprintf(mapped, sizeof mapped, "::ffff:%s", peer);
+    NEED(inet_pton(AF_INET6, mapped, &to.sin6_addr) == 1 && connect(fd, ADDRESS(to)) == 0);
+    static const int values[] = {-2, -1, 0, 1, 3, 6, 0x1b, 255, 256};
+    for (int i = 0; i < (int)(sizeof values / sizeof *values); i++) {
+        out("value %d", values[i]);
+        T(set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, values[i]));
+        T(option(fd, IPPROTO_IPV6, IPV6_TCLASS));
+        T(set_option(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, values[i]));
+        T(option(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS));
+        T(set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, values[i]));
+        T(option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER));
+        T(set_option(fd, IPPROTO_IP, IP_TOS, values[i]));
+        T(option(fd, IPPROTO_IP, IP_TOS));
+    }
+}
+
+CASE(mtu_of_the_way) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    T(option(fd, IPPROTO_IP, IP_MTU));
+    T(option(listener(), IPPROTO_IP, IP_MTU));
+    T(option(connect_after(NULL, "A"), IPPROTO_IP, IP_MTU));
+    T(option(accepted("B"), IPPROTO_IP, IP_MTU));
+}
