@@ -31,6 +31,7 @@
 mod accept;
 mod address;
 mod attach;
+mod bind;
 mod call;
 mod control;
 mod datagram;
