@@ -8,11 +8,12 @@ RELEASE := $(TARGET)/release
 # Experiments and demo need root: network namespaces, packet sockets.
 SUDO    := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 
-.PHONY: help deps build packetdrill demo test test-kernels check bench install uninstall clean
+.PHONY: help deps build packetdrill demo test test-redis test-kernels check bench install uninstall clean
 
 help:
 	@echo 'make demo     a preferred client stays fast: set-up, build, run, table, figure'
 	@echo 'make test     all tests, against the real nginx, apache, redis, curl, iperf3, wrk, python'
+	@echo 'make test-redis   all of redis own tests on paths, some forty minutes (make test has some of them)'
 	@echo 'make test-kernels  a smoke test on other kernels, under QEMU (downloads Debian packages)'
 	@echo 'make check    format, clippy with warnings as errors, documentation'
 	@echo 'make bench    every experiment, quick (NAME=prefer for one, QUICK= for full length)'
@@ -33,8 +34,17 @@ demo: deps build
 	$(SUDO) $(RELEASE)/scoutline demo
 
 # The release build is what integration tests start; they find it through SCOUTLINE_BIN.
+# redis's own tests are fetched; without them one test is skipped, and says so.
+REDIS_TESTS := $(abspath $(TARGET))/redis-tests
 test: deps build
-	SCOUTLINE_BIN="$(abspath $(RELEASE))/scoutline" $(CARGO) test --workspace --locked
+	@./scripts/redis-tests "$(REDIS_TESTS)" || true
+	SCOUTLINE_BIN="$(abspath $(RELEASE))/scoutline" SCOUTLINE_REDIS_SUITE="$(REDIS_TESTS)" \
+		$(CARGO) test --workspace --locked
+
+test-redis: deps build
+	./scripts/redis-tests "$(REDIS_TESTS)"
+	SCOUTLINE_BIN="$(abspath $(RELEASE))/scoutline" SCOUTLINE_REDIS_SUITE="$(REDIS_TESTS)" SCOUTLINE_LONG=1 \
+		$(CARGO) test --locked -p scoutline-bench --test real_programs redis_passes
 
 # Not part of `test`: it downloads kernels and qemu. Some minutes.
 test-kernels: build

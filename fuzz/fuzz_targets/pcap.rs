@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| scoutline_fuzz::edge::pcap(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| scoutline_fuzz::capture::pcap(data));

@@ -4,9 +4,12 @@
 //! tests `corpus.rs` of the crates include these files by path and replay `corpus-kept/NAME/` on stable.
 
 pub mod bytes;
+pub mod capture;
+pub mod config;
 pub mod control;
 pub mod demux;
-pub mod edge;
+pub mod groups;
+pub mod messages;
 pub mod neighbours;
 pub mod reassembly;
 pub mod reassembly6;
@@ -15,13 +18,3 @@ pub mod request;
 pub mod tcp_operations;
 pub mod tcp_pair;
 pub mod wire;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn kept_inputs_of_edge_parsers_pass() {
-        for target in super::edge::TARGETS {
-            super::bytes::replay(env!("CARGO_MANIFEST_DIR"), target);
-        }
-    }
-}

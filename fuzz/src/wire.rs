@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use scoutline_wire::{arp as arp_wire, checksum, ethernet as eth_wire, icmp as icmp_wire};
-use scoutline_wire::{icmpv6 as icmp6_wire, ipv6 as ip6_wire, nd as nd_wire};
+use scoutline_wire::{icmpv6 as icmp6_wire, igmp as igmp_wire, ipv6 as ip6_wire, nd as nd_wire};
 use scoutline_wire::{ipv4 as ip_wire, tcp, udp as udp_wire, vnet as vnet_wire};
 
 use crate::bytes::{Bytes, Target};
@@ -20,6 +20,7 @@ pub const TARGETS: &[Target] = &[
     ("ipv6", ipv6),
     ("icmpv6", icmpv6),
     ("nd", nd),
+    ("igmp", igmp),
 ];
 
 /// Ethernet headers.
@@ -237,5 +238,29 @@ pub fn nd(data: &[u8]) {
             router.prefixes.len() <= nd_wire::MAX_PREFIXES && data.len() >= 16 + 32 * router.prefixes.len()
         );
         assert!(router.prefixes.iter().all(|prefix| prefix.prefix_len <= 128));
+    }
+}
+
+/// IGMP messages of three versions: what is read was there, whole and with its sum.
+pub fn igmp(data: &[u8]) {
+    // Few bytes have their own sum: with the right one they are read, too.
+    let mut message = data.to_vec();
+    if message.len() >= igmp_wire::HEADER_LEN {
+        igmp_wire::emit(data[0], &mut message);
+    }
+    for bytes in [data, &message] {
+        let Ok(read) = igmp_wire::Message::parse(bytes) else { continue };
+        assert!(checksum::is_valid(checksum::sum(bytes)) && bytes.len() >= igmp_wire::HEADER_LEN);
+        let octets: [u8; 4] = bytes[4..8].try_into().expect("eight bytes at least");
+        match read {
+            igmp_wire::Message::Report(group) => assert_eq!(group.octets(), octets),
+            igmp_wire::Message::Query { group, sources, within, robustness, version } => {
+                assert_eq!(group.octets(), octets);
+                assert!(bytes.len() >= igmp_wire::HEADER_LEN + 4 * sources.len());
+                // RFC 3376 §4.1.1: the largest code, 0xff, is 31,744 tenths of a second.
+                assert!(within.as_millis() <= 3_174_400 && robustness <= 7 && (1..=3).contains(&version));
+                assert!(version == 3 || sources.is_empty());
+            }
+        }
     }
 }

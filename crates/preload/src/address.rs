@@ -26,6 +26,18 @@ impl Name {
     }
 }
 
+/// What Linux says of an AF_INET address where a socket of AF_INET6 takes only addresses of its own family (`inet6_bind`,
+/// `tcp_v6_connect`).
+pub(crate) fn misfit(inet6: bool, address: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    if !inet6 || address.is_null() || (len as usize) < 2 {
+        return None;
+    }
+    // SAFETY: the program vouches for `len` bytes, and two of them are the family.
+    let family = c_int::from(unsafe { ptr::read_unaligned(ptr::addr_of!((*address).sa_family)) });
+    let short = (len as usize) < SIN6_LEN_RFC2133;
+    (family == AF_INET).then_some(if short { libc::EINVAL } else { libc::EAFNOSUPPORT })
+}
+
 /// What a program gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Given {

@@ -14,7 +14,7 @@ use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::stream::{gather, scatter, total};
 use crate::wait::Patience;
-use crate::{attach, errors, ip_options, reach, wait};
+use crate::{attach, bind, errors, ip_options, life, reach, wait};
 
 /// The largest payload of UDP over IPv4, and over IPv6.
 const MAX_PAYLOAD: usize = 65_507;
@@ -134,6 +134,7 @@ fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Resu
     let address = match to {
         Some(Name { port: 0, .. }) => return Err(libc::EINVAL),
         Some(to) if !socket.is_inet6() && !to.address.is_v4() => return Err(libc::EAFNOSUPPORT),
+        Some(to) if life::clashes(socket, to) => return Err(libc::EAFNOSUPPORT),
         Some(to) => to.address,
         None if socket.state() & is::CONNECTED == 0 => return Err(libc::EDESTADDRREQ),
         None => Address::default(),
@@ -196,11 +197,13 @@ fn check_len(
 
 /// Sends one datagram, to `to` or to the connected peer, with what is said beside it.
 pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said, flags: c_int) -> isize {
-    if flags & MSG_OOB != 0 {
+    // IPv6 does not look at it (`udp_sendmsg`, `udpv6_sendmsg`).
+    let by_v4 = || to.map_or_else(|| socket.slot.remote_address.load(), |to| to.address).is_v4();
+    if flags & MSG_OOB != 0 && (!socket.is_inet6() || by_v4()) {
         return err(libc::EOPNOTSUPP);
     }
     if socket.state() & is::BOUND == 0 {
-        let bound = crate::life::bind_anywhere(socket);
+        let bound = bind::bind_anywhere(socket);
         if bound < 0 {
             return bound;
         }

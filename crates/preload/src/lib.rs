@@ -33,6 +33,7 @@
 mod accept;
 mod address;
 mod attach;
+mod bind;
 mod call;
 mod control;
 mod datagram;

@@ -1,4 +1,4 @@
-//! The life of a socket: whose it is, bind, listen, connect, shutdown, duplicates, close.
+//! The life of a socket: whose it is, connect, shutdown, duplicates, close. What binds it: [`crate::bind`].
 //!
 //! A socket starts as the kernel's (a *candidate*). It becomes ours when it binds to an address that paths serve
 //! (or to any address and a port), listens on any address, or connects or sends to where paths lead. Binding to
@@ -9,12 +9,11 @@ use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::{call_op, slot_flag, slot_kind, slot_request as ask, slot_state as is};
-use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
+use crate::bind::{bind_slot, unbound};
 use crate::reach::{
-    is_broadcast, is_reached, kernel_name, kernel_port, leads_to, may_bind, may_lead_to, serves_any, speaks,
-    suitable,
+    is_broadcast, is_reached, kernel_name, kernel_port, leads_to, may_lead_to, serves_any, speaks, suitable,
 };
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
@@ -51,16 +50,6 @@ fn enter(fd: c_int, socket: Socket) {
     if let Entry::Candidate { watched: true } = before {
         epoll::adopt(fd, socket);
     }
-}
-
-fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
-    let kept = socket.slot.kept_options.load(Ordering::Relaxed);
-    let v6_only = socket.is_inet6() && options::is_v6_only(fd);
-    let bits = u64::from(kept & kept::REUSE_ADDRESS != 0)
-        | u64::from(kept & kept::REUSE_PORT != 0) << 1
-        | u64::from(v6_only) << 2;
-    let [high, low] = to.address.words();
-    call::call(call_op::BIND, socket.index, [low, u64::from(to.port), bits, high]).min(0) as isize
 }
 
 /// Asks the engine to connect, in a way of [`scoutline_abi::layout::fast_open`]; 0: it is under way, more: the SYN waits
@@ -111,13 +100,9 @@ pub(crate) fn adopt_for_groups(fd: c_int) -> Option<Socket> {
     }
     let Some((slot_kind::DATAGRAM, family)) = suitable(fd) else { return None };
     let name = kernel_name(fd).filter(|name| name.port != 0);
-    adopt(fd, slot_kind::DATAGRAM, family, name.map(Name::anywhere)).ok()
-}
-
-/// A datagram socket of ours that nobody has bound gets a port.
-pub(crate) fn bind_anywhere(socket: Socket) -> isize {
-    let [high, low] = unbound(socket.is_inet6()).address.words();
-    call::call(call_op::BIND, socket.index, [low, 0, 0, high]).min(0) as isize
+    // Bound to a group it takes nothing that is for us alone.
+    let place = |name: Name| if name.address.is_multicast() { name } else { name.anywhere() };
+    adopt(fd, slot_kind::DATAGRAM, family, name.map(place)).ok()
 }
 
 /// The descriptor goes back to the kernel's socket behind it.
@@ -152,78 +137,19 @@ pub(crate) fn left(fd: c_int, entry: Entry) {
     }
 }
 
-/// `bind`.
-pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
-    let given = address::parse(address, len);
-    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
-        let Given::Inet(to) = given else { return err(libc::EINVAL) };
-        if socket.state() & is::BOUND != 0 {
-            return err(libc::EINVAL);
-        }
-        if !socket.is_inet6() && !to.address.is_v4() {
-            return err(libc::EAFNOSUPPORT);
-        }
-        if !may_bind(to) {
-            back_to_kernel(fd, socket);
-            return real::ours(real::bind(fd, address, len) as isize);
-        }
-        return bind_slot(fd, socket, to);
-    }
-    if let Given::Inet(to) = given
-        && attach::region().is_some()
-        && (!to.address.is_unspecified() || to.port != 0)
-        && may_bind(to)
-        && let Some((kind, family)) = suitable(fd)
-        && (to.address.is_unspecified() || speaks(fd, family, to.address))
-        && (family == libc::AF_INET6 || to.address.is_v4())
-        && (kind == slot_kind::DATAGRAM || !to.address.is_multicast())
-    {
-        return match adopt(fd, kind, family, Some(to)) {
-            Ok(_) => 0,
-            Err(result) => result,
-        };
-    }
-    real::ours(real::bind(fd, address, len) as isize)
+/// IPv6 from an address of IPv4, which is EAFNOSUPPORT (`ip6_dst_lookup_tail`).
+pub(crate) fn clashes(socket: Socket, to: Name) -> bool {
+    let own = socket.slot.local_address.load();
+    socket.is_inet6() && own.is_v4() && !own.is_unspecified() && !to.address.is_v4()
 }
 
-/// `listen`.
-pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
-    let mut socket = table::socket(fd).and_then(Socket::at);
-    if socket.is_none()
-        && let Entry::Candidate { .. } = table::look(fd)
-        && serves_any()
-        && let Some((slot_kind::STREAM, family)) = suitable(fd)
-        && let Some(name) = kernel_name(fd)
-        && name.address.is_unspecified()
-    {
-        // The kernel's port, so that `getsockname` keeps its answer; another one if it is taken on our side.
-        let adopted = adopt(fd, slot_kind::STREAM, family, Some(name))
-            .or_else(|_| adopt(fd, slot_kind::STREAM, family, Some(Name { port: 0, ..name })));
-        match adopted {
-            Ok(adopted) => socket = Some(adopted),
-            Err(result) => return result,
-        }
+/// A group's address as this socket means it: on the interface that it sends to groups by, if it has said one.
+fn group_of(socket: Socket, to: Name) -> Name {
+    if !to.address.is_multicast() || to.scope != 0 {
+        return to;
     }
-    let Some(socket) = socket else { return real::ours(real::listen(fd, backlog) as isize) };
-    if !socket.is_stream() {
-        return err(libc::EOPNOTSUPP);
-    }
-    if socket.state() & (is::CONNECTED | is::CONNECTING) != 0 {
-        return err(libc::EINVAL);
-    }
-    if socket.state() & is::BOUND == 0 {
-        let result = bind_slot(fd, socket, unbound(socket.is_inet6()));
-        if result < 0 {
-            return result;
-        }
-    }
-    if socket.state() & is::LISTENING == 0 {
-        socket.slot.requests.fetch_and(!(ask::SHUTDOWN | ask::SHUTDOWN_READ), Ordering::AcqRel);
-    }
-    options::on_listen(socket);
-    // Below zero is very much, as on Linux.
-    let backlog = u64::from(backlog.cast_unsigned());
-    call::call(call_op::LISTEN, socket.index, [backlog, 0, 0, 0]).min(0) as isize
+    let interface = &socket.slot.group_interface[usize::from(!to.address.is_v4())];
+    Name { scope: interface.load(Ordering::Relaxed), ..to }
 }
 
 /// `connect`.
@@ -243,8 +169,14 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
-            Given::Inet(to) if socket.is_stream() => stream(socket, to),
-            Given::Inet(to) if leads_to(to, slot_kind::DATAGRAM) => connect_slot(socket, to, 0),
+            Given::Inet(to) if socket.is_stream() => {
+                let misfit = address::misfit(socket.is_inet6(), address, len);
+                misfit.map_or_else(|| stream(socket, to), err)
+            }
+            Given::Inet(to) if clashes(socket, to) => err(libc::EAFNOSUPPORT),
+            Given::Inet(to) if leads_to(group_of(socket, to), slot_kind::DATAGRAM) => {
+                connect_slot(socket, group_of(socket, to), 0)
+            }
             Given::Inet(_) => {
                 back_to_kernel(fd, socket);
                 kernel()
@@ -266,7 +198,12 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     }
     let Given::Inet(to) = given else { return kernel() };
     // The last asks most.
-    let suits = |&(kind, family): &(u32, c_int)| speaks(fd, family, to.address) && leads_to(to, kind);
+    let suits = |&(kind, family): &(u32, c_int)| {
+        let inet6_stream = family == libc::AF_INET6 && kind == slot_kind::STREAM;
+        address::misfit(inet6_stream, address, len).is_none()
+            && speaks(fd, family, to.address)
+            && leads_to(to, kind)
+    };
     if !may_lead_to(to) {
         return kernel();
     }
@@ -345,6 +282,12 @@ pub(crate) fn ready(fd: c_int, mut socket: Socket, to: Name) -> Result<Option<So
         }
         socket = renew(fd, socket)?;
     }
+    if to.address.is_multicast() {
+        return Err(err(libc::ENETUNREACH)); // `tcp_v4_connect`, `tcp_v6_connect`
+    }
+    if clashes(socket, to) {
+        return Err(err(libc::EAFNOSUPPORT));
+    }
     if !leads_to(to, slot_kind::STREAM) {
         back_to_kernel(fd, socket);
         return Ok(None);
@@ -399,11 +342,6 @@ pub(crate) fn remote(socket: Socket) -> Name {
         port: slot.remote_port.load(Ordering::Relaxed) as u16,
         scope: slot.scope.load(Ordering::Relaxed),
     }
-}
-
-/// What a socket that was not bound is bound to.
-fn unbound(inet6: bool) -> Name {
-    Name { address: if inet6 { Address::UNSPECIFIED_V6 } else { Address::UNSPECIFIED_V4 }, ..Name::default() }
 }
 
 /// `getsockname` on a socket of ours.

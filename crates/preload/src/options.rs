@@ -221,6 +221,12 @@ fn set_inner(
             };
             field.store(of_kernel(fd, of).unsigned_abs() / 2, Ordering::Relaxed);
         }
+        // The kernel's socket is not bound, and would take it.
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
+            if socket.is_inet6() && slot.local_port.load(Ordering::Relaxed) != 0 =>
+        {
+            return Err(err(libc::EINVAL));
+        }
         (IPPROTO_TCP, _) if !socket.is_stream() => return Err(err(libc::ENOPROTOOPT)),
         (IPPROTO_TCP, _) if fast_open::is_option(name) => return fast_open::set(socket, name, from, len),
         (IPPROTO_TCP, libc::TCP_NODELAY) => {
@@ -506,6 +512,13 @@ pub(crate) fn of_kernel(fd: c_int, name: c_int) -> c_int {
 /// True when an AF_INET6 socket of the kernel's takes IPv6 only.
 pub(crate) fn is_v6_only(fd: c_int) -> bool {
     kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != 0
+}
+
+/// The kernel's socket says of itself that it takes IPv6 only.
+pub(crate) fn take_v6_only(fd: c_int) {
+    let on: c_int = 1;
+    let size = size_of::<c_int>() as socklen_t;
+    real::setsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, (&raw const on).cast(), size);
 }
 
 /// `listen` forgets TCP_QUICKACK, as on Linux.

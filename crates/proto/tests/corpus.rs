@@ -4,6 +4,8 @@
 pub mod bytes;
 #[path = "../../../fuzz/src/demux.rs"]
 pub mod demux;
+#[path = "../../../fuzz/src/groups.rs"]
+pub mod groups;
 #[path = "../../../fuzz/src/neighbours.rs"]
 pub mod neighbours;
 #[path = "../../../fuzz/src/reassembly.rs"]
@@ -52,4 +54,9 @@ fn kept_requests_pass() {
 #[test]
 fn kept_neighbours_pass() {
     replay(neighbours::TARGETS);
+}
+
+#[test]
+fn kept_groups_pass() {
+    replay(groups::TARGETS);
 }

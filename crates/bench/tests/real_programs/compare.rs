@@ -1,9 +1,11 @@
 //! Sockets on paths against the kernel's: every call, in every state, gives the same results, errnos and events.
 //!
 //! The programs beside this file (`scripts/compare/*.c`) run twice, on the kernel and on paths, with the same other
-//! host (`peer.py`, on the kernel), and print what each call gives. The two transcripts are compared line by line.
-//! What may differ stands in `scripts/compare/differences.txt`, with the reason; an entry that no longer occurs is a
-//! failure, too. A further program is a file there and a test here.
+//! host (`peer.py`, on the kernel), and print what each call gives; over IPv4, over IPv6, and over IPv4 by sockets of
+//! IPv6 (mapped addresses), as far as they are about what the families share. The two transcripts are compared line by
+//! line. What may differ stands in `scripts/compare/differences.txt`, with the reason; an entry that no longer occurs
+//! is a failure, too. A further program is a file there and a test here. Which case shows which call and option:
+//! `scripts/compare/README.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,6 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::fixture::{Arm, Fixture, script, wait_for_line};
+use crate::ip6;
 
 const PORT: &str = "7001";
 const LIMIT: Duration = Duration::from_secs(150);
@@ -37,6 +40,16 @@ fn data() {
 #[test]
 fn datagrams() {
     compare("datagrams");
+}
+
+#[test]
+fn groups() {
+    compare_in("groups", &[Family::Inet], ip6::fixture);
+}
+
+#[test]
+fn families() {
+    compare_in("families", &[Family::Inet6], ip6::fixture);
 }
 
 #[test]
@@ -66,7 +79,12 @@ fn streams() {
 
 #[test]
 fn headers() {
-    compare("headers");
+    compare_in("headers", &[Family::Inet], ip6::fixture);
+}
+
+#[test]
+fn information() {
+    compare("information");
 }
 
 #[test]
@@ -81,38 +99,84 @@ fn zero_copy() {
 
 #[test]
 fn fast_open() {
-    compare_in("fast_open", with_fast_open);
+    compare_in("fast_open", &[Family::Inet, Family::Inet6], with_fast_open);
+}
+
+/// Apart, because hosts remember of an address of IPv4 that fast open failed there.
+#[test]
+fn fast_open_of_mapped_addresses() {
+    compare_in("fast_open", &[Family::Mapped], with_fast_open);
 }
 
 /// Both ends may use fast open, whoever has the server host.
 fn with_fast_open(arm: Arm) -> Fixture {
-    let mut fixture = Fixture::without_daemon(arm);
+    let fixture = ip6::fixture_with(arm, "[tcp]\nfast_open = \"both\"\n");
     let allow = || fs::write("/proc/sys/net/ipv4/tcp_fastopen", "3");
     for host in [fixture.testbed().server(0), fixture.testbed().client()] {
         host.enter(allow).unwrap().unwrap();
     }
-    if arm == Arm::Paths {
-        fixture.start_daemon_with("[tcp]\nfast_open = \"both\"\n");
-    }
     fixture
 }
 
-/// The lines of each case, and of what it started.
-type Transcript = BTreeMap<String, Vec<String>>;
+/// Over what the cases of a program run; it tells by the addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Family {
+    Inet,
+    Inet6,
+    /// Sockets of IPv6 over IPv4.
+    Mapped,
+}
+
+impl Family {
+    const ALL: [Family; 3] = [Family::Inet, Family::Inet6, Family::Mapped];
+
+    /// Our address and the other host's, as the program is told them.
+    fn addresses(self, fixture: &Fixture) -> [String; 2] {
+        let inet = [fixture.address(), fixture.peer_address()];
+        match self {
+            Family::Inet => inet.map(|address| address.to_string()),
+            Family::Inet6 => [ip6::OURS.to_string(), ip6::PEER.to_owned()],
+            Family::Mapped => inet.map(|address| format!("::ffff:{address}")),
+        }
+    }
+
+    /// How the list of differences calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Family::Inet => "inet",
+            Family::Inet6 => "inet6",
+            Family::Mapped => "mapped",
+        }
+    }
+}
+
+/// The lines of each case over each family, and of what it started.
+type Transcript = BTreeMap<(Family, String), Vec<String>>;
 
 /// One entry of the list of differences.
 struct Known<'a> {
     case: &'a str,
+    /// It differs over this one only.
+    family: Option<&'a str>,
     kernel: &'a str,
     paths: &'a str,
 }
 
-fn compare(name: &str) {
-    compare_in(name, Fixture::new);
+impl Known<'_> {
+    fn is(&self, (family, case): &(Family, String), kernel: &str, paths: &str) -> bool {
+        self.case == case
+            && self.family.is_none_or(|only| only == family.name())
+            && self.kernel == kernel
+            && self.paths == paths
+    }
 }
 
-fn compare_in(name: &str, hosts: fn(Arm) -> Fixture) {
-    let [kernel, paths] = [Arm::Kernel, Arm::Paths].map(|arm| transcript(name, arm, hosts));
+fn compare(name: &str) {
+    compare_in(name, &Family::ALL, ip6::fixture);
+}
+
+fn compare_in(name: &str, families: &[Family], hosts: fn(Arm) -> Fixture) {
+    let [kernel, paths] = [Arm::Kernel, Arm::Paths].map(|arm| transcript(name, families, &hosts(arm), arm));
     let text = fs::read_to_string(script("compare/differences.txt")).unwrap();
     let known = known_differences(&text, name);
     let mut met = vec![false; known.len()];
@@ -124,11 +188,11 @@ fn compare_in(name: &str, hosts: fn(Arm) -> Fixture) {
             if left == right {
                 continue;
             }
-            let listed = known.iter().position(|k| k.case == case && k.kernel == left && k.paths == right);
-            if let Some(listed) = listed {
+            if let Some(listed) = known.iter().position(|known| known.is(case, left, right)) {
                 met[listed] = true;
             } else {
-                let _ = writeln!(report, "{name} {case}\n    kernel: {left}\n    paths:  {right}");
+                let (family, case) = (case.0.name(), &case.1);
+                let _ = writeln!(report, "{name} {case} {family}\n    kernel: {left}\n    paths:  {right}");
             }
         }
     }
@@ -140,11 +204,12 @@ fn compare_in(name: &str, hosts: fn(Arm) -> Fixture) {
     assert!(report.is_empty(), "\n{report}");
 }
 
-fn lines<'a>(transcript: &'a Transcript, case: &str) -> &'a [String] {
+fn lines<'a>(transcript: &'a Transcript, case: &(Family, String)) -> &'a [String] {
     transcript.get(case).map_or(&[], Vec::as_slice)
 }
 
-/// Entries are blocks of four lines: `program case`, `kernel: …`, `paths: …`, `reason: …`.
+/// Entries are blocks of four lines: `program case`, and the family if it is about one; `kernel: …`, `paths: …`,
+/// `reason: …`.
 fn known_differences<'a>(text: &'a str, program: &str) -> Vec<Known<'a>> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut known = Vec::new();
@@ -155,20 +220,18 @@ fn known_differences<'a>(text: &'a str, program: &str) -> Vec<Known<'a>> {
         };
         let (kernel, paths, reason) = (part("kernel:"), part("paths:"), part("reason:"));
         assert!(!reason.is_empty(), "differences.txt: no reason for {title}");
-        let (of, case) = title.split_once(' ').unwrap_or_else(|| panic!("differences.txt: {title}"));
-        if of == program {
-            known.push(Known { case, kernel, paths });
+        let mut words = title.split(' ');
+        let of = words.next();
+        let case = words.next().unwrap_or_else(|| panic!("differences.txt: {title}"));
+        if of == Some(program) {
+            known.push(Known { case, family: words.next(), kernel, paths });
         }
     }
     known
 }
 
-/// Runs a program; what it printed.
-fn transcript(name: &str, arm: Arm, hosts: fn(Arm) -> Fixture) -> Transcript {
-    let fixture = hosts(arm);
-    let (own, peer) = (fixture.address().to_string(), fixture.peer_address().to_string());
-    let mut other = fixture.start_peer("python3", &[&script("compare/peer.py"), &peer, PORT]);
-    wait_for_line(&mut other, "ready");
+/// Builds a program; where it is.
+fn built(name: &str, fixture: &Fixture) -> String {
     let program = fixture.file(&format!("compare-{name}")).display().to_string();
     let built = Command::new("gcc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread"])
@@ -177,16 +240,37 @@ fn transcript(name: &str, arm: Arm, hosts: fn(Arm) -> Fixture) -> Transcript {
         .output()
         .expect("a C compiler: apt-get install gcc libc6-dev");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let text = fixture.run(&program, &[&own, &peer, PORT], LIMIT);
-    if let Some(keep) = std::env::var_os("SCOUTLINE_LOGS") {
-        fs::write(std::path::Path::new(&keep).join(format!("compare-{name}-{arm:?}.txt")), &text).unwrap();
-    }
-    other.check().unwrap();
+    program
+}
+
+/// Runs a program over each family; what it printed.
+fn transcript(name: &str, families: &[Family], fixture: &Fixture, arm: Arm) -> Transcript {
+    let program = built(name, fixture);
+    let peer_host = fixture.peer_address().to_string();
+    let mut others = [&peer_host, ip6::PEER].map(|host| {
+        let mut other = fixture.start_peer("python3", &[&script("compare/peer.py"), host, PORT]);
+        wait_for_line(&mut other, "ready");
+        other
+    });
     let mut transcript = Transcript::new();
-    for line in text.lines() {
-        let (case, said) = line.split_once(": ").unwrap_or(("", line));
-        transcript.entry(case.to_owned()).or_default().push(said.trim_end().to_owned());
+    for &family in families {
+        let [own, peer] = family.addresses(fixture);
+        let other = if family == Family::Inet6 { Family::Inet } else { Family::Inet6 };
+        let [other_own, other_peer] = other.addresses(fixture);
+        let text = fixture.run(&program, &[&own, &peer, &other_own, &other_peer, PORT], LIMIT);
+        if let Some(keep) = std::env::var_os("SCOUTLINE_LOGS") {
+            let file = format!("compare-{name}-{}-{arm:?}.txt", family.name());
+            fs::write(std::path::Path::new(&keep).join(file), &text).unwrap();
+        }
+        for line in text.lines() {
+            let (case, said) = line.split_once(": ").unwrap_or(("", line));
+            let of_case = transcript.entry((family, case.to_owned())).or_default();
+            of_case.push(said.trim_end().to_owned());
+        }
     }
-    assert!(transcript.len() > 5, "{name} says too little: {text}");
+    for other in &mut others {
+        other.check().unwrap();
+    }
+    assert!(transcript.len() > 4 * families.len(), "{name} says too little: {transcript:?}");
     transcript
 }

@@ -12,8 +12,10 @@ use crate::nginx::{self, Side};
 
 twins!(nginx_serves_both, curl_fetches, sockets_show_their_addresses, iperf3_both_ways, redis_serves);
 
-const OURS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 1);
-const PEER: &str = "2001:db8:77::2";
+/// The server host's address.
+pub(crate) const OURS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 1);
+/// The client host's.
+pub(crate) const PEER: &str = "2001:db8:77::2";
 /// The device on the client host.
 const DEVICE: &str = "eth0";
 
@@ -33,11 +35,16 @@ fn wait_for_address(fixture: &Fixture, address: &str) {
 }
 
 /// Two hosts with IPv6 beside IPv4.
-fn fixture(arm: Arm) -> Fixture {
+pub(crate) fn fixture(arm: Arm) -> Fixture {
+    fixture_with(arm, "")
+}
+
+/// As [`fixture`], with more in the daemon's configuration.
+pub(crate) fn fixture_with(arm: Arm, more: &str) -> Fixture {
     let mut fixture = Fixture::without_daemon(arm);
     ip_of_peer(&fixture, &format!("addr add {PEER}/64 dev {DEVICE} nodad"));
     if arm == Arm::Paths {
-        fixture.start_daemon_with(&format!("address6 = [\"{OURS}/64\"]\n"));
+        fixture.start_daemon_with(&format!("address6 = [\"{OURS}/64\"]\n{more}"));
         // The addresses are probed first.
         wait_for_address(&fixture, &format!("{OURS}/64"));
     } else {

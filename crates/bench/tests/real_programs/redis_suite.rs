@@ -1,14 +1,16 @@
 //! redis's own tests, unmodified: servers, clients, replication and cluster at loopback addresses, all on paths.
 //!
-//! Debian does not package them, and a test run fetches nothing from the internet, so this is by hand: it runs where
-//! `SCOUTLINE_REDIS_SUITE` names a checkout of redis of the same version as `redis-server` (tests need no build: Debian's
-//! programs are tested), and needs `tclsh`. `SCOUTLINE_REDIS_UNITS` names the units (`unit/info integration/aof`); all
-//! run without it, which takes more than half an hour. What is left out stands in `scripts/redis-skips.txt`.
+//! No Debian package has them, but the source package does: `scripts/redis-tests` fetches and checks it, and
+//! `SCOUTLINE_REDIS_SUITE` names where it lies (`make test` does both). Where it cannot be had the test says that it is
+//! skipped. The short form has what sockets matter to most; `SCOUTLINE_LONG=1` (`make test-redis`) runs all, more than half
+//! an hour; `SCOUTLINE_REDIS_UNITS` names others (`unit/info integration/aof`). What is left out stands in
+//! `scripts/redis-skips.txt`.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::fixture::{Arm, Fixture, find, left_out, twins};
+use crate::fixture::{Arm, Fixture, find, left_out, long, twins};
 
 twins!(redis_passes_its_own_tests);
 
@@ -16,13 +18,21 @@ const CHECKOUT: &str = "SCOUTLINE_REDIS_SUITE";
 const UNITS: &str = "SCOUTLINE_REDIS_UNITS";
 const PROGRAMS: [&str; 5] =
     ["redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb"];
+/// Pipelines, clients that hold up, many clients, listening anew, pushed messages, a replica; some 15 seconds.
+const SHORT: &str = "unit/protocol unit/querybuf unit/pubsub unit/limits unit/networking unit/tracking unit/keyspace \
+                     integration/redis-benchmark unit/wait";
 const LIMIT: Duration = Duration::from_secs(2 * 3600);
 
 fn redis_passes_its_own_tests(arm: Arm) {
-    let Some(checkout) = std::env::var_os(CHECKOUT) else {
-        eprintln!("not run: {CHECKOUT} names no checkout of redis");
+    let checkout = std::env::var_os(CHECKOUT).unwrap_or_default();
+    if !Path::new(&checkout).join("tests").is_dir() {
+        // Past what the harness keeps to itself of a test that passes.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: redis's own tests: {CHECKOUT} names no folder with them; scripts/redis-tests fetches it"
+        );
         return;
-    };
+    }
     let mut fixture = Fixture::without_daemon(arm);
     fixture.raise_loopback();
     if arm == Arm::Paths {
@@ -37,7 +47,7 @@ fn redis_passes_its_own_tests(arm: Arm) {
     for program in PROGRAMS {
         std::os::unix::fs::symlink(find(program), suite.join("src").join(program)).unwrap();
     }
-    let units = std::env::var(UNITS).unwrap_or_default();
+    let units = std::env::var(UNITS).unwrap_or_else(|_| if long() { "" } else { SHORT }.to_owned());
     let units: Vec<String> = units.split_whitespace().map(|unit| format!(" --single {unit}")).collect();
     let units = units.concat();
     std::fs::write(suite.join("skips"), left_out("redis-skips.txt")).unwrap();
@@ -47,6 +57,6 @@ fn redis_passes_its_own_tests(arm: Arm) {
     assert!(text.contains("All tests passed without errors"), "{text}");
     if arm == Arm::Paths {
         let made = fixture.ask("stat")["engine"]["paths-made"].as_u64().unwrap();
-        assert!(made > 100, "only {made} paths were made");
+        assert!(made > 50, "only {made} paths were made");
     }
 }

@@ -17,6 +17,8 @@ type Errno = i32;
 
 /// Bytes in the arguments of a call.
 const PAGE: usize = 32;
+/// By which a header of IPv6 is longer than one of IPv4.
+const LONGER_HEADER: u32 = 20;
 /// TCP_MSS_DEFAULT: what Linux says of a socket without a connection.
 const DEFAULT_SEGMENT: i32 = 536;
 
@@ -42,7 +44,7 @@ impl Core {
             slot_option::INFO => {
                 let mut image = Image::default();
                 match &info {
-                    Some(info) => image.connection(info, now),
+                    Some(info) => image.connection(info, end.shared().remote_address.load().is_v4(), now),
                     None => image.without_connection(end),
                 }
                 if let Some(connection) = connection {
@@ -97,7 +99,7 @@ impl Image {
         }
     }
 
-    fn connection(&mut self, info: &Info, now: Time) {
+    fn connection(&mut self, info: &Info, over_v4: bool, now: Time) {
         let segment = u64::from(info.snd_mss.max(1));
         let segments = |bytes: u64| bytes.div_ceil(segment) as u32;
         let micros = |time: Duration| time.as_micros().min(u128::from(u32::MAX)) as u32;
@@ -113,7 +115,7 @@ impl Image {
         self.put32(44, age(info.last_sent));
         self.put32(52, age(info.last_heard)); // last_data_recv: nearly so
         self.put32(56, age(info.last_heard));
-        self.put32(60, u32::from(info.path_mtu));
+        self.put32(60, u32::from(info.path_mtu) + if over_v4 { 0 } else { LONGER_HEADER });
         self.put32(64, info.rcv_wnd);
         self.put32(68, info.srtt.map_or(0, micros));
         self.put32(72, micros(info.rttvar));
@@ -127,7 +129,8 @@ impl Image {
         self.put32(100, info.retransmits);
         self.put64(104, info.pacing_rate.unwrap_or(u64::MAX));
         self.put64(112, u64::MAX);
-        self.put64(120, info.acknowledged);
+        // Linux counts the SYN of who opened the connection.
+        self.put64(120, info.acknowledged + u64::from(!info.passive && info.state != State::SynSent));
         self.put64(128, info.received);
         self.put32(144, info.unsent.min(u64::from(u32::MAX)) as u32);
         self.put32(148, info.min_rtt.map_or(u32::MAX, micros));

@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::ours;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{accept, exec, fast_open, groups, ip_options, life, options, stdio, table, urgent};
+use crate::{accept, bind, exec, fast_open, groups, ip_options, life, options, stdio, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -22,12 +22,12 @@ pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    finish_int(life::bind(fd, address, len))
+    finish_int(bind::bind(fd, address, len))
 }
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    finish_int(life::listen(fd, backlog))
+    finish_int(bind::listen(fd, backlog))
 }
 
 #[unsafe(no_mangle)]

@@ -55,8 +55,10 @@ pub struct Info {
     pub acknowledged: u64,
     /// Bytes that have come in order.
     pub received: u64,
-    /// The largest segment that we told the peer of, in bytes with options.
+    /// The payload that we told the peer to send at most, in bytes: without the options of every segment.
     pub advertised_mss: u16,
+    /// The peer opened it.
+    pub passive: bool,
     /// Bytes sent and not acknowledged.
     pub unacked: u64,
     /// Bytes that the peer holds out of order.
@@ -69,7 +71,7 @@ pub struct Info {
     pub unsent: u64,
     /// Payload of a full segment that we send, in bytes.
     pub snd_mss: u16,
-    /// The largest packet of the network layer that we send, in bytes.
+    /// The largest packet of the network layer that we send, in bytes, with a header of IPv4.
     pub path_mtu: u16,
     /// Payload of a full segment that the peer sends, as seen, in bytes.
     pub rcv_mss: u16,
@@ -120,7 +122,8 @@ impl Connection {
             last_heard: self.last_heard,
             acknowledged: self.acknowledged(),
             received: self.receive.next,
-            advertised_mss: self.config.mss,
+            advertised_mss: self.config.mss.saturating_sub(self.options_len() as u16),
+            passive: self.passive,
             unacked: self.send.max - self.send.una,
             sacked: self.recovery.sacked(),
             lost: self.recovery.lost() + again,

@@ -143,7 +143,12 @@ impl Connection {
             self.timers.arm(Timer::KeepAlive, next);
             return Events::empty();
         }
-        if self.keepalive_probes >= keepalive.count {
+        // tcp(7), RFC 5482 §4.2: with a user timeout it is that which says when, whatever the count.
+        let is_enough = match self.config.user_timeout {
+            Some(timeout) => self.keepalive_probes > 0 && silent >= timeout,
+            None => self.keepalive_probes >= keepalive.count,
+        };
+        if is_enough {
             return self.give_up(true);
         }
         self.keepalive_probes += 1;

@@ -1,7 +1,9 @@
 /* What the cases of the comparison share.
  *
- *     PROGRAM OWN_ADDRESS PEER_ADDRESS PEER_PORT [CASE]
+ *     PROGRAM OWN_ADDRESS PEER_ADDRESS OTHER_OWN OTHER_PEER PEER_PORT [CASE]
  *
+ * The addresses decide over what the cases run: IPv4, IPv6, or IPv4 by sockets of IPv6 (mapped addresses, ::ffff:…).
+ * The other two are those of the family that does not cross the wire then.
  * Without CASE all cases run, each as a new image of this program, so that none sees what another left behind, and
  * with a limit of time. A case prints what each call gave (T), and what the other host says (tell). What it prints on
  * the kernel and on paths has to be the same, descriptor numbers included.
@@ -13,7 +15,7 @@
 #include <limits.h>
 #include <linux/errqueue.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -40,10 +42,12 @@
 
 enum { SOON_MS = 4000, CASE_S = 20, CASES = 128, HIGH = 700 };
 
-static const char *own, *peer, *program, *case_name, *peer_port;
+static const char *own, *peer, *other_own, *other_peer, *program, *case_name, *peer_port;
 static pid_t case_thread;
 static int control = -1;
 static char answer[256];
+/* Of the sockets, and whether IPv6 crosses the wire, too. */
+static int family = AF_INET, over_inet6;
 
 struct test_case {
     const char *name;
@@ -115,32 +119,76 @@ __attribute__((format(printf, 1, 2))) static const char *tell(const char *format
     } while (answer[got - 1] != '\n');
     answer[got - 1] = 0;
     if (strncmp(command, "connect", 7) && strncmp(command, "listen", 6) && strncmp(command, "bind", 4) &&
-        strncmp(command, "fast", 4) && strncmp(command, "sendto", 6) && strncmp(command, "watch", 5))
+        strncmp(command, "fast", 4) && strncmp(command, "sendto", 6) && strncmp(command, "beside", 6) &&
+        strncmp(command, "watch", 5))
         out("peer %s -> %s", command, answer);
     return answer;
 }
 
-static struct sockaddr_in name_of(const char *host, int port) {
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
-    inet_pton(AF_INET, host, &name.sin_addr);
+/* The family that these addresses are for. */
+static void use_family_of(const char *address) {
+    family = strchr(address, ':') ? AF_INET6 : AF_INET;
+    over_inet6 = family == AF_INET6 && strncmp(address, "::ffff:", 7);
+}
+
+/* What fits what crosses the wire. */
+#define PICK(inet, inet6) (over_inet6 ? (inet6) : (inet))
+/* Level and name of an option of what crosses the wire, where the families have one each that says the same. */
+#define OF_IP(inet, inet6) (over_inet6 ? IPPROTO_IPV6 : IPPROTO_IP), (over_inet6 ? (inet6) : (inet))
+
+/* The name of a socket; family and port lie where both kinds of address have them. */
+struct name {
+    union {
+        struct {
+            sa_family_t family;
+            in_port_t port;
+        };
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+    };
+};
+
+/* A name of the family; IPv4's are mapped where that is IPv6. */
+static struct name name_of(const char *host, int port) {
+    struct name name = {.in6 = {.sin6_family = family, .sin6_port = htons(port)}};
+    char mapped[INET6_ADDRSTRLEN + 7];
+    snprintf(mapped, sizeof mapped, "%s%s", strchr(host, ':') ? "" : "::ffff:", host);
+    int done = family == AF_INET6 ? inet_pton(AF_INET6, mapped, &name.in6.sin6_addr)
+                                  : inet_pton(AF_INET, host, &name.in.sin_addr);
+    NEED(done == 1);
     return name;
 }
 
-#define ADDRESS(name) (struct sockaddr *)&(name), sizeof(name)
+static socklen_t name_size(const void *name) {
+    int inet6 = ((const struct sockaddr *)name)->sa_family == AF_INET6;
+    return inet6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+#define ADDRESS(name) (struct sockaddr *)&(name), name_size(&(name))
+
+/* The host of a name, as text. */
+static const char *host_of(const struct name *name) {
+    static char text[4][INET6_ADDRSTRLEN];
+    static int turn;
+    turn = (turn + 1) % 4;
+    const void *at = name->family == AF_INET6 ? (const void *)&name->in6.sin6_addr : &name->in.sin_addr;
+    inet_ntop(name->family == AF_INET6 ? AF_INET6 : AF_INET, at, text[turn], sizeof text[turn]);
+    return text[turn];
+}
 
 static int port_of(int fd) {
-    struct sockaddr_in name;
+    struct name name;
     socklen_t len = sizeof name;
     NEED(getsockname(fd, (struct sockaddr *)&name, &len) == 0);
-    return ntohs(name.sin_port);
+    return ntohs(name.port);
 }
 
 static int on = 1;
 
 /* A socket that listens at our address. */
 static int listener(void) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in name = name_of(own, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
+    struct name name = name_of(own, 0);
     NEED(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
     NEED(bind(fd, ADDRESS(name)) == 0 && listen(fd, 16) == 0);
     return fd;
@@ -159,8 +207,8 @@ static int accepted(const char *name) {
 /* A connection that we opened; the other host calls its end `name`. */
 static int connected(const char *name) {
     int port = atoi(tell("listen L%s", name));
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in to = name_of(peer, port);
+    int fd = socket(family, SOCK_STREAM, 0);
+    struct name to = name_of(peer, port);
     NEED(fd >= 0 && connect(fd, ADDRESS(to)) == 0);
     NEED(!strcmp(tell("accept L%s %s", name, name), "ok"));
     return fd;
@@ -211,8 +259,8 @@ static void run_case(const struct test_case *test) {
     case_name = test->name;
     case_thread = gettid();
     alarm(CASE_S);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in to = name_of(peer, atoi(peer_port));
+    int fd = socket(family, SOCK_STREAM, 0);
+    struct name to = name_of(peer, atoi(peer_port));
     NEED(fd >= 0 && connect(fd, ADDRESS(to)) == 0);
     /* Out of the way, and not for those whom a case starts. */
     control = fcntl(fd, F_DUPFD_CLOEXEC, HIGH);
@@ -229,12 +277,14 @@ int main(int count, char **arguments) {
     program = arguments[0];
     case_thread = gettid();
     if (count == 3 && !strcmp(arguments[1], "started")) return started(arguments[2]);
-    if (count < 4) return 2;
-    own = arguments[1], peer = arguments[2], peer_port = arguments[3];
+    if (count < 6) return 2;
+    own = arguments[1], peer = arguments[2], other_own = arguments[3], other_peer = arguments[4];
+    peer_port = arguments[5];
+    use_family_of(own);
     setvbuf(stdout, NULL, _IONBF, 0);
     for (int i = 0; i < case_count; i++) {
-        if (count > 4) {
-            if (!strcmp(arguments[4], cases[i].name)) {
+        if (count > 6) {
+            if (!strcmp(arguments[6], cases[i].name)) {
                 run_case(&cases[i]);
                 return 0;
             }
@@ -244,7 +294,7 @@ int main(int count, char **arguments) {
         case_thread = gettid();
         pid_t child = fork();
         if (child == 0) {
-            execl(program, program, own, peer, peer_port, cases[i].name, NULL);
+            execl(program, program, own, peer, other_own, other_peer, peer_port, cases[i].name, NULL);
             _exit(5);
         }
         int status;

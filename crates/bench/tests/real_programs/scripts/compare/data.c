@@ -35,7 +35,7 @@ CASE(send_flags) {
     T(send(fd, "gh", 2, MSG_ZEROCOPY));
     tell("read A 2");
     T(sendto(fd, "ij", 2, 0, NULL, 0));
-    struct sockaddr_in name = name_of("10.1.2.3", 9);
+    struct name name = name_of(PICK("10.1.2.3", "2001:db8:77::99"), 9);
     T(sendto(fd, "kl", 2, 0, ADDRESS(name)));
     tell("read A 4");
 }
@@ -58,7 +58,7 @@ CASE(vectors) {
     tell("read A 8");
     tell("send A abcd");
     T(await(fd, POLLIN));
-    struct sockaddr_in name = {0};
+    struct name name = {0};
     char control_data[64];
     message = (struct msghdr){.msg_name = &name, .msg_namelen = sizeof name, .msg_iov = in, .msg_iovlen = 2,
                               .msg_control = control_data, .msg_controllen = sizeof control_data};
@@ -72,7 +72,7 @@ CASE(vectors) {
 CASE(recvfrom_of_a_stream) {
     int fd = accepted("A");
     char bytes[8];
-    struct sockaddr_in name = {0};
+    struct name name = {0};
     socklen_t len = sizeof name;
     tell("send A abc");
     T(await(fd, POLLIN));
@@ -267,8 +267,8 @@ CASE(counts) {
 }
 
 CASE(datagrams) {
-    int fd = T(socket(AF_INET, SOCK_DGRAM, 0));
-    struct sockaddr_in name = name_of(own, 0), to = name_of(peer, atoi(tell("bind D"))), from;
+    int fd = T(socket(family, SOCK_DGRAM, 0));
+    struct name name = name_of(own, 0), to = name_of(peer, atoi(tell("bind D"))), from;
     socklen_t len = sizeof from;
     char bytes[16] = "";
     T(bind(fd, ADDRESS(name)));
@@ -282,7 +282,7 @@ CASE(datagrams) {
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     T(recvmsg(fd, &message, 0));
     out("flags %x", message.msg_flags);
-    T(from.sin_port == to.sin_port);
+    T(from.port == to.port);
     T(recv(fd, bytes, 3, MSG_DONTWAIT));
     T(connect(fd, ADDRESS(to)));
     T(send(fd, "again", 5, 0));
@@ -303,8 +303,8 @@ CASE(datagrams) {
 CASE(datagram_refused) {
     int port = atoi(tell("bind D"));
     tell("close D");
-    int fd = T(socket(AF_INET, SOCK_DGRAM, 0));
-    struct sockaddr_in to = name_of(peer, port);
+    int fd = T(socket(family, SOCK_DGRAM, 0));
+    struct name to = name_of(peer, port);
     char byte;
     T(connect(fd, ADDRESS(to)));
     T(send(fd, "x", 1, 0));

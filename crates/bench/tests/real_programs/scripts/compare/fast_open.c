@@ -12,16 +12,16 @@ static int syn_data(int fd) {
 }
 
 /* A listening socket of the other host's that takes data with SYNs. */
-static struct sockaddr_in server(void) {
+static struct name server(void) {
     int port = atoi(tell("listen L"));
     tell("option L %d %d 5", IPPROTO_TCP, TCP_FASTOPEN);
     return name_of(peer, port);
 }
 
 /* A connection after which a cookie for the other host is known. */
-static struct sockaddr_in known_server(void) {
-    struct sockaddr_in to = server();
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+static struct name known_server(void) {
+    struct name to = server();
+    int fd = socket(family, SOCK_STREAM, 0);
     NEED(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(to)) == 1);
     NEED(!strcmp(tell("accept L w"), "ok") && close(fd) == 0);
     return to;
@@ -56,11 +56,11 @@ static void numbers(int fd) {
     T(option(fd, IPPROTO_TCP, TCP_FASTOPEN));
 }
 
-CASE(options_before_bind) { numbers(socket(AF_INET, SOCK_STREAM, 0)); }
+CASE(options_before_bind) { numbers(socket(family, SOCK_STREAM, 0)); }
 
 CASE(options_of_a_bound_socket) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in name = name_of(own, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
+    struct name name = name_of(own, 0);
     NEED(bind(fd, ADDRESS(name)) == 0);
     numbers(fd);
 }
@@ -70,10 +70,10 @@ CASE(options_of_a_listening_socket) { numbers(listener()); }
 CASE(options_of_a_connection) { numbers(connected("a")); }
 
 CASE(options_outlive_bind) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
     NEED(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN, 7) == 0);
     NEED(set_option(fd, IPPROTO_TCP, FASTOPEN_NO_COOKIE, 1) == 0);
-    struct sockaddr_in name = name_of(own, 0);
+    struct name name = name_of(own, 0);
     NEED(bind(fd, ADDRESS(name)) == 0 && listen(fd, 3) == 0);
     T(option(fd, IPPROTO_TCP, TCP_FASTOPEN));
     T(option(fd, IPPROTO_TCP, FASTOPEN_NO_COOKIE));
@@ -136,9 +136,9 @@ CASE(server_without_cookies) {
 }
 
 CASE(client_asks_and_then_sends_with_syn) {
-    struct sockaddr_in to = server();
+    struct name to = server();
     for (int i = 0; i < 3; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        int fd = socket(family, SOCK_STREAM, 0);
         T(sendto(fd, "hello", 5, MSG_FASTOPEN, ADDRESS(to)));
         tell("accept L %c", 'a' + i);
         tell("read %c 5", 'a' + i);
@@ -149,8 +149,8 @@ CASE(client_asks_and_then_sends_with_syn) {
 }
 
 CASE(client_sends_messages) {
-    struct sockaddr_in to = known_server();
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct name to = known_server();
+    int fd = socket(family, SOCK_STREAM, 0);
     struct iovec parts[] = {{"hel", 3}, {"lo", 2}};
     struct msghdr message = {.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = parts, .msg_iovlen = 2};
     T(sendmsg(fd, &message, MSG_FASTOPEN));
@@ -161,8 +161,8 @@ CASE(client_sends_messages) {
 
 CASE(client_does_not_block) {
     static char much[8000];
-    struct sockaddr_in to = known_server();
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    struct name to = known_server();
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0);
     T(sendto(fd, much, sizeof much, MSG_FASTOPEN, ADDRESS(to)));
     T(await(fd, POLLOUT));
     tell("accept L a");
@@ -175,8 +175,8 @@ CASE(client_does_not_block) {
 
 CASE(client_sends_more_than_fits) {
     static char much[100000];
-    struct sockaddr_in to = known_server();
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct name to = known_server();
+    int fd = socket(family, SOCK_STREAM, 0);
     T(sendto(fd, much, sizeof much, MSG_FASTOPEN, ADDRESS(to)));
     tell("accept L a");
     tell("read a 100000");
@@ -184,10 +184,10 @@ CASE(client_sends_more_than_fits) {
 }
 
 CASE(connect_waits_for_data) {
-    struct sockaddr_in to = known_server(), name;
+    struct name to = known_server(), name;
     socklen_t len = sizeof name;
     char text[8];
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
     T(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
     T(connect(fd, ADDRESS(to)));
     T(now_has(fd, POLLIN | POLLOUT));
@@ -206,8 +206,8 @@ CASE(connect_waits_for_data) {
 }
 
 CASE(connect_waits_without_blocking) {
-    struct sockaddr_in to = known_server();
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), set = epoll_create1(0);
+    struct name to = known_server();
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0), set = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
     NEED(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1) == 0);
     T(connect(fd, ADDRESS(to)));
@@ -223,18 +223,18 @@ CASE(connect_waits_without_blocking) {
 }
 
 CASE(connect_is_closed_before_data) {
-    struct sockaddr_in to = known_server();
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct name to = known_server();
+    int fd = socket(family, SOCK_STREAM, 0);
     NEED(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1) == 0);
     T(connect(fd, ADDRESS(to)));
     T(close(fd));
 }
 
 CASE(server_that_takes_none) {
-    struct sockaddr_in known = known_server();
-    struct sockaddr_in to = name_of(peer, atoi(tell("listen M")));
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    NEED(known.sin_port != to.sin_port);
+    struct name known = known_server();
+    struct name to = name_of(peer, atoi(tell("listen M")));
+    int fd = socket(family, SOCK_STREAM, 0);
+    NEED(known.port != to.port);
     /* The cookie is right for the host, but this socket did not ask for data with SYNs. */
     T(sendto(fd, "hello", 5, MSG_FASTOPEN, ADDRESS(to)));
     tell("accept M a");
@@ -243,11 +243,11 @@ CASE(server_that_takes_none) {
 }
 
 CASE(nobody_listens) {
-    struct sockaddr_in to = known_server();
+    struct name to = known_server();
     tell("close L");
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
     T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
-    fd = socket(AF_INET, SOCK_STREAM, 0);
+    fd = socket(family, SOCK_STREAM, 0);
     NEED(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1) == 0);
     T(connect(fd, ADDRESS(to)));
     T(send(fd, "hello", 5, MSG_NOSIGNAL));
@@ -256,9 +256,9 @@ CASE(nobody_listens) {
 
 /* As `connect` may be called again, so may this. */
 CASE(again_after_a_refusal) {
-    struct sockaddr_in to = known_server();
+    struct name to = known_server();
     tell("close L");
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
     for (int i = 0; i < 3; i++) T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
     to = server();
     T(sendto(fd, "hello", 5, MSG_FASTOPEN, ADDRESS(to)));
@@ -268,9 +268,9 @@ CASE(again_after_a_refusal) {
 }
 
 CASE(again_after_a_refusal_without_blocking) {
-    struct sockaddr_in to = known_server();
+    struct name to = known_server();
     tell("close L");
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0);
     T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
     T(await(fd, POLLOUT));
     T(sendto(fd, "hello", 5, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(to)));
@@ -285,12 +285,12 @@ CASE(again_after_a_refusal_without_blocking) {
 }
 
 CASE(names_that_cannot_be) {
-    struct sockaddr_in to = known_server(), at = name_of(own, 0);
-    struct sockaddr_in no_port = name_of(peer, 0), all = name_of("255.255.255.255", ntohs(to.sin_port));
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = to.sin_port, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct name to = known_server(), at = name_of(own, 0);
+    struct name no_port = name_of(peer, 0), all = name_of(PICK("255.255.255.255", "ff02::1"), ntohs(to.port));
+    struct name of_the_other = {.family = family == AF_INET ? AF_INET6 : AF_INET, .port = to.port};
+    int fd = socket(family, SOCK_STREAM, 0);
     NEED(bind(fd, ADDRESS(at)) == 0);
-    T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(six)));
+    T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(of_the_other)));
     T(sendto(fd, "a", 1, MSG_FASTOPEN, (struct sockaddr *)&to, 8));
     T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(all)));
     T(sendto(fd, "a", 1, MSG_FASTOPEN | MSG_NOSIGNAL, ADDRESS(no_port)));
@@ -302,9 +302,9 @@ CASE(names_that_cannot_be) {
 }
 
 CASE(calls_that_cannot_be) {
-    struct sockaddr_in to = known_server();
+    struct name to = known_server();
     struct sockaddr none = {.sa_family = AF_UNSPEC};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
     T(sendto(fd, "a", 1, MSG_FASTOPEN, &none, sizeof none));
     fd = connected("a");
     T(sendto(fd, "a", 1, MSG_FASTOPEN, ADDRESS(to)));
@@ -315,11 +315,11 @@ CASE(calls_that_cannot_be) {
 
 /* What went with the SYN is the connection's, answered or not. Last: some remember that such a SYN was lost. */
 CASE(nobody_answers_in_time) {
-    NEED(known_server().sin_port);
+    NEED(known_server().port);
     struct timeval soon = {.tv_usec = 200000}, ever = {0};
     /* One waits to be accepted, and there is no room for more. */
-    int first = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in to = name_of(peer, atoi(tell("listen M 0")));
+    int first = socket(family, SOCK_STREAM, 0), fd = socket(family, SOCK_STREAM, 0);
+    struct name to = name_of(peer, atoi(tell("listen M 0")));
     NEED(connect(first, ADDRESS(to)) == 0);
     NEED(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon) == 0);
     T(sendto(fd, "hello", 5, MSG_FASTOPEN, ADDRESS(to)));

@@ -6,8 +6,8 @@ static int started(const char *role) { return role == NULL; }
 /* A connection that we open, of a socket on which `first` may set something. */
 static int connect_after(void (*first)(int fd), const char *name) {
     int port = atoi(tell("listen L%s", name));
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in to = name_of(peer, port);
+    int fd = socket(family, SOCK_STREAM, 0);
+    struct name to = name_of(peer, port);
     if (first) first(fd);
     NEED(fd >= 0 && connect(fd, ADDRESS(to)) == 0);
     NEED(!strcmp(tell("accept L%s %s", name, name), "ok"));
@@ -163,7 +163,7 @@ CASE(values_of_ipv6) {
 }
 
 CASE(mtu_of_the_way) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
     T(option(fd, IPPROTO_IP, IP_MTU));
     T(option(listener(), IPPROTO_IP, IP_MTU));
     T(option(connect_after(NULL, "A"), IPPROTO_IP, IP_MTU));

@@ -44,14 +44,17 @@ static const struct option options[] = {
     O(SOL_SOCKET, SO_TIMESTAMP, 1, 0),
     O(IPPROTO_IP, IP_TOS, 0x10, 0xb8, 3, 256, -1, 0),
     O(IPPROTO_IP, IP_TTL, 1, 255, 0, 256, -1, 64),
+    O(IPPROTO_IPV6, IPV6_V6ONLY, 1, 0),
+    O(IPPROTO_IPV6, IPV6_TCLASS, 0x10, 0xb8, 3, 256, -1, 0),
+    O(IPPROTO_IPV6, IPV6_UNICAST_HOPS, 1, 255, 0, 256, -1),
 };
 
 #define COUNT(of) (sizeof(of) / sizeof *(of))
 
 /* A socket that is bound to our address, and listens unless `backlog` is below zero. */
 static int bound(int backlog) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in at = name_of(own, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
+    struct name at = name_of(own, 0);
     NEED(fd >= 0 && set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1) == 0);
     NEED(bind(fd, ADDRESS(at)) == 0);
     if (backlog >= 0) NEED(listen(fd, backlog) == 0);
@@ -94,7 +97,7 @@ static void try_all(const char *when, int fd) {
     }
 }
 
-CASE(options_of_a_fresh_socket) { try_all("fresh", socket(AF_INET, SOCK_STREAM, 0)); }
+CASE(options_of_a_fresh_socket) { try_all("fresh", socket(family, SOCK_STREAM, 0)); }
 CASE(options_of_a_bound_socket) { try_all("bound", bound(-1)); }
 CASE(options_of_a_listening_socket) { try_all("listening", bound(4)); }
 CASE(options_of_a_connected_socket) { try_all("connected", connected("c")); }
@@ -161,8 +164,8 @@ CASE(accepted_sockets_inherit_what_was_set_while_listening) {
 }
 
 CASE(options_survive_connect) {
-    struct sockaddr_in at = name_of(peer, atoi(tell("listen l")));
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct name at = name_of(peer, atoi(tell("listen l")));
+    int fd = socket(family, SOCK_STREAM, 0);
     set_all(fd);
     NEED(connect(fd, (void *)&at, sizeof at) == 0);
     show_all("after connect", fd);
@@ -380,18 +383,21 @@ CASE(low_water_of_unsent_data) {
     T(ioctl(fd, SIOCOUTQNSD, &unsent));
     T(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
     out("unsent is about the low water mark: %d", unsent >= low / 2 && unsent <= low + 65536 * 2);
-    tell("read a 100000");
+    /* All that it has, so that its window opens. How much that is differs. */
+    char command[64];
+    int length = snprintf(command, sizeof command, "read a %ld\n", total - unsent);
+    NEED(send(control, command, length, 0) == length);
     struct pollfd p = {fd, POLLOUT, 0};
     T(poll(&p, 1, SOON_MS));
     T(send(fd, data, 100, MSG_DONTWAIT));
 }
 
 CASE(listeners_share_a_port) {
-    int one = socket(AF_INET, SOCK_STREAM, 0), two = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in at = name_of(own, 0);
+    int one = socket(family, SOCK_STREAM, 0), two = socket(family, SOCK_STREAM, 0);
+    struct name at = name_of(own, 0);
     T(setsockopt(one, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on));
     T(bind(one, (void *)&at, sizeof at));
-    at.sin_port = htons(port_of(one));
+    at.port = htons(port_of(one));
     T(bind(two, (void *)&at, sizeof at));
     T(setsockopt(two, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on));
     T(bind(two, (void *)&at, sizeof at));
@@ -416,9 +422,9 @@ CASE(listeners_share_a_port) {
 
 /* Clients from one port (active FTP), which Linux lets share it until somebody listens. */
 CASE(clients_share_a_port) {
-    int one = bound(-1), two = socket(AF_INET, SOCK_STREAM, 0), three = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in at = name_of(own, port_of(one));
-    struct sockaddr_in first = name_of(peer, atoi(tell("listen l"))), second = name_of(peer, atoi(tell("listen m")));
+    int one = bound(-1), two = socket(family, SOCK_STREAM, 0), three = socket(family, SOCK_STREAM, 0);
+    struct name at = name_of(own, port_of(one));
+    struct name first = name_of(peer, atoi(tell("listen l"))), second = name_of(peer, atoi(tell("listen m")));
     T(bind(two, ADDRESS(at)));
     T(set_option(two, SOL_SOCKET, SO_REUSEADDR, 1));
     T(bind(two, ADDRESS(at)));
@@ -428,11 +434,11 @@ CASE(clients_share_a_port) {
     T(connect(two, ADDRESS(first)));
     T(connect(two, ADDRESS(second)));
     T(listen(three, 4));
-    int four = socket(AF_INET, SOCK_STREAM, 0);
+    int four = socket(family, SOCK_STREAM, 0);
     T(set_option(four, SOL_SOCKET, SO_REUSEADDR, 1));
     T(bind(four, ADDRESS(at)));
     T(close(three));
-    int five = socket(AF_INET, SOCK_STREAM, 0);
+    int five = socket(family, SOCK_STREAM, 0);
     T(set_option(five, SOL_SOCKET, SO_REUSEADDR, 1));
     T(bind(five, ADDRESS(at)));
     T(listen(five, 4));

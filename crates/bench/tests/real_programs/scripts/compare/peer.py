@@ -5,13 +5,34 @@
 A case connects to PORT and says, for sockets that it names by a letter:
 listen L | accept L C | connect C HOST PORT | send C TEXT | line C WORDS | fill C BYTES | urgent C BYTE | read C BYTES | drain C |
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
-option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT | join D GROUP |
-connect_with C HOST PORT SERVICE | watch W | watched W PORT KINDS
+option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT |
+join D GROUP | beside D HOST | ip S NAME VALUE (tos, ttl, recvtos, recvttl) | connect_with C HOST PORT SERVICE |
+watch W | watched W PORT KINDS
+An address of the program may be a mapped one: what it says to us is IPv4 then.
 All sockets of a case are closed when its connection ends.
 """
 import errno, socket, struct, sys
 
 HOST = sys.argv[1]
+
+
+def family_of(host):
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+FAMILY = family_of(HOST)
+EVERYWHERE = "::" if FAMILY == socket.AF_INET6 else ""
+LEVEL = socket.IPPROTO_IPV6 if FAMILY == socket.AF_INET6 else socket.IPPROTO_IP
+OPTIONS = {
+    socket.AF_INET: {"tos": socket.IP_TOS, "ttl": socket.IP_TTL, "recvtos": socket.IP_RECVTOS, "recvttl": 12},
+    socket.AF_INET6: {
+        "tos": socket.IPV6_TCLASS,
+        "ttl": socket.IPV6_UNICAST_HOPS,
+        "recvtos": socket.IPV6_RECVTCLASS,
+        "recvttl": socket.IPV6_RECVHOPLIMIT,
+    },
+}[FAMILY]
+TTL, TOS = (socket.IPV6_HOPLIMIT, socket.IPV6_TCLASS) if FAMILY == socket.AF_INET6 else (socket.IP_TTL, socket.IP_TOS)
 PATIENCE_S = 8
 
 
@@ -25,7 +46,7 @@ class Case:
         return "ok"
 
     def listen(self, name, backlog="16"):
-        s = socket.socket()
+        s = socket.socket(FAMILY)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         s.bind((HOST, 0))
         s.listen(int(backlog))
@@ -36,7 +57,7 @@ class Case:
         return self.add(new, self.sockets[name].accept()[0])
 
     def connect(self, name, host, port):
-        s = socket.socket()
+        s = socket.socket(family_of(host))
         self.add(name, s)
         s.connect((host, int(port)))
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,7 +94,7 @@ class Case:
 
     def fast(self, name, host, port, text):
         """Connects with TEXT in the SYN, if there is a cookie."""
-        s = socket.socket()
+        s = socket.socket(FAMILY)
         self.add(name, s)
         s.sendto(text.encode(), socket.MSG_FASTOPEN, (host, int(port)))
         return "ok"
@@ -127,7 +148,7 @@ class Case:
         return "ok"
 
     def bind(self, name):
-        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s = socket.socket(FAMILY, socket.SOCK_DGRAM)
         s.bind((HOST, 0))
         self.add(name, s)
         return str(s.getsockname()[1])
@@ -135,6 +156,13 @@ class Case:
     def sendto(self, name, host, port, text):
         self.sockets[name].sendto(text.encode(), (host, int(port)))
         return "ok"
+
+    def beside(self, name, host):
+        """A socket for datagrams at one of our other addresses."""
+        s = socket.socket(family_of(host), socket.SOCK_DGRAM)
+        s.bind((host, 0))
+        self.add(name, s)
+        return str(s.getsockname()[1])
 
     def recvfrom(self, name):
         return self.sockets[name].recv(1 << 16).decode()
@@ -147,6 +175,10 @@ class Case:
         self.sockets[name].setsockopt(int(level), int(option), int(value))
         return "ok"
 
+    def ip(self, name, option, value):
+        self.sockets[name].setsockopt(LEVEL, OPTIONS[option], int(value))
+        return "ok"
+
     def sendto_long(self, name, host, port, count):
         data = bytes(ord("a") + i % 26 for i in range(int(count)))
         self.sockets[name].sendto(data, (host, int(port)))
@@ -156,24 +188,29 @@ class Case:
         """A datagram with its TTL and type of service; long ones are only counted."""
         s = self.sockets[name]
         data, beside, _, sender = s.recvmsg(1 << 16, 256)
-        facts = {kind: value[0] for level, kind, value in beside if level == socket.IPPROTO_IP}
+        facts = {kind: value[0] for level, kind, value in beside if level == LEVEL}
         text = data.decode() if len(data) < 40 else f"{len(data)} bytes"
-        ttl, tos = facts.get(socket.IP_TTL), facts.get(socket.IP_TOS)
+        ttl, tos = facts.get(TTL), facts.get(TOS)
         return f"{text}, ttl {ttl}, tos {tos}, from {sender[0]}"
 
     def join(self, name, group):
         """A socket of its own at a port that the host's sockets may share, in a group."""
         s = self.sockets[name]
+        if FAMILY == socket.AF_INET6:
+            device = struct.pack("i", socket.if_nametoindex("eth0"))
+            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, socket.inet_pton(FAMILY, group) + device)
+            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, device)
+            return "ok"
         s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + socket.inet_aton(HOST))
         s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(HOST))
         return "ok"
 
     def bind_any(self, name, port):
         """A socket that takes what comes to every address."""
-        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s = socket.socket(FAMILY, socket.SOCK_DGRAM)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-        s.bind(("", int(port)))
+        s.bind((EVERYWHERE, int(port)))
         self.add(name, s)
         return str(s.getsockname()[1])
 
@@ -186,7 +223,7 @@ def serve(control):
     case = Case()
     with control, control.makefile("rw", newline="\n") as lines:
         for line in lines:
-            command, *arguments = line.split()
+            command, *arguments = [word.removeprefix("::ffff:") for word in line.split()]
             try:
                 answer = getattr(case, command)(*arguments)
             except TimeoutError:
@@ -202,7 +239,7 @@ def serve(control):
 for limit in "ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit":
     with open(f"/proc/sys/net/{limit}", "w") as file:
         file.write("0")
-listener = socket.create_server((HOST, int(sys.argv[2])), backlog=8)
+listener = socket.create_server((HOST, int(sys.argv[2])), family=FAMILY, backlog=8)
 print("ready", flush=True)
 while True:
     try:

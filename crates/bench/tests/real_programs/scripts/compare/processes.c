@@ -42,8 +42,9 @@ static int started(const char *role) {
         return write(fd, bytes, n) == n ? 0 : 9;
     } else if (!strncmp(role, "upload", 6)) {
         static char large[250000];
-        struct sockaddr_in to = name_of(getenv("PEER"), atoi(getenv("PORT")));
-        int new = socket(AF_INET, SOCK_STREAM, 0);
+        use_family_of(getenv("PEER"));
+        struct name to = name_of(getenv("PEER"), atoi(getenv("PORT")));
+        int new = socket(family, SOCK_STREAM, 0);
         T(connect(new, ADDRESS(to)));
         T(send(new, large, sizeof large, 0));
     } else if (!strncmp(role, "closed", 6)) {
@@ -149,7 +150,7 @@ CASE(close_ranges) {
     T(close_range(3, 600, CLOSE_RANGE_UNSHARE));
     tell("drain B");
     T(fcntl(c, F_GETFD));
-    T(socket(AF_INET, SOCK_STREAM, 0));
+    T(socket(family, SOCK_STREAM, 0));
 }
 
 CASE(child_inherits) {
@@ -424,8 +425,8 @@ CASE(passed_to_itself) {
 /* A program of its own: it has inherited no socket. */
 CASE(passed_to_another_program) {
     int ends[2], fd = accepted("A"), listening = listener(), port = port_of(listening);
-    int there = atoi(tell("bind D")), datagrams = socket(AF_INET, SOCK_DGRAM, 0);
-    struct sockaddr_in to = name_of(peer, there);
+    int there = atoi(tell("bind D")), datagrams = socket(family, SOCK_DGRAM, 0);
+    struct name to = name_of(peer, there);
     NEED(connect(datagrams, ADDRESS(to)) == 0 && set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1) == 0);
     nonblock(fd);
     tell("send A abc");
@@ -468,8 +469,8 @@ static int open_close_stop;
 static void *open_and_close(void *unused) {
     (void)unused;
     while (!__atomic_load_n(&open_close_stop, __ATOMIC_RELAXED)) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        struct sockaddr_in name = name_of(own, 0);
+        int fd = socket(family, SOCK_STREAM, 0);
+        struct name name = name_of(own, 0);
         if (fd >= 0 && bind(fd, ADDRESS(name)) == 0 && listen(fd, 1) == 0) close(dup(fd));
         close(fd);
     }

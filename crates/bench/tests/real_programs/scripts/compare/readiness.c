@@ -266,10 +266,10 @@ CASE(others_beside_ours) {
 }
 
 CASE(registered_before_connected) {
-    int set = T(epoll_create1(0)), fd = T(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    int set = T(epoll_create1(0)), fd = T(socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0));
     T(add(set, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
     events_of("a fresh socket", set, 0);
-    struct sockaddr_in to = name_of(peer, atoi(tell("listen L")));
+    struct name to = name_of(peer, atoi(tell("listen L")));
     T(connect(fd, ADDRESS(to)));
     events_of("connected", set, SOON_MS);
     tell("accept L A");
@@ -280,7 +280,7 @@ CASE(registered_before_connected) {
 }
 
 CASE(poll_says) {
-    int fd = accepted("A"), listening = listener(), fresh = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = accepted("A"), listening = listener(), fresh = socket(family, SOCK_STREAM, 0);
     struct pollfd fds[4] = {{fd, POLLIN | POLLOUT | POLLPRI | POLLRDNORM | POLLWRNORM | POLLRDHUP, 0},
                             {listening, POLLIN | POLLOUT, 0}, {fresh, POLLIN | POLLOUT, 0}, {900, POLLIN, 0}};
     T(poll(fds, 4, SOON_MS));
@@ -379,8 +379,8 @@ CASE(shut_while_another_thread_reads) {
 CASE(tried_again) {
     int closed = atoi(tell("listen L")), open = atoi(tell("listen M"));
     tell("close L");
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), set = epoll_create1(0);
-    struct sockaddr_in to = name_of(peer, closed);
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0), set = epoll_create1(0);
+    struct name to = name_of(peer, closed);
     T(connect(fd, ADDRESS(to)));
     int other = T(dup(fd));
     T(add(set, fd, EPOLLOUT, 1));

@@ -96,9 +96,9 @@ CASE(a_part_before_the_signal) {
 
 CASE(connect_interrupted) {
     handle(0);
-    int fd = T(socket(AF_INET, SOCK_STREAM, 0));
+    int fd = T(socket(family, SOCK_STREAM, 0));
     /* Nobody has this address. */
-    struct sockaddr_in to = name_of("10.77.0.77", 9);
+    struct name to = name_of(PICK("10.77.0.77", "2001:db8:77::77"), 9);
     DISTURBED(NULL, connect(fd, ADDRESS(to)));
     fcntl(fd, F_SETFL, O_NONBLOCK);
     T(connect(fd, ADDRESS(to)));

@@ -3,7 +3,7 @@
 
 static int started(const char *role) { return role == NULL; }
 
-static int stream(void) { return socket(AF_INET, SOCK_STREAM, 0); }
+static int stream(void) { return socket(family, SOCK_STREAM, 0); }
 
 /* A port of the other host where nobody listens. */
 static int closed_port(void) {
@@ -15,11 +15,11 @@ static int closed_port(void) {
 CASE(fresh_socket) {
     int fd = T(stream());
     char byte;
-    struct sockaddr_in name;
+    struct name name;
     socklen_t len = sizeof name;
     T(getpeername(fd, (struct sockaddr *)&name, &len));
     T(getsockname(fd, (struct sockaddr *)&name, &len));
-    out("port %d, length %d, family %d", name.sin_port, len, name.sin_family);
+    out("port %d, length %d, family %d", name.port, len, name.family);
     T(recv(fd, &byte, 1, 0));
     T(send(fd, "x", 1, MSG_NOSIGNAL));
     T(shutdown(fd, SHUT_WR));
@@ -32,7 +32,7 @@ CASE(fresh_socket) {
 
 CASE(bound_socket) {
     int fd = T(stream());
-    struct sockaddr_in name = name_of(own, 0);
+    struct name name = name_of(own, 0);
     T(bind(fd, ADDRESS(name)));
     T(port_of(fd) > 0);
     T(bind(fd, ADDRESS(name)));
@@ -43,13 +43,13 @@ CASE(bound_socket) {
     T(shutdown(fd, SHUT_RDWR));
     T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
     int other = T(stream());
-    struct sockaddr_in taken = name_of(own, port_of(fd));
+    struct name taken = name_of(own, port_of(fd));
     T(bind(other, ADDRESS(taken)));
-    struct sockaddr_in foreign = name_of("10.99.99.99", 0);
+    struct name foreign = name_of(PICK("10.99.99.99", "2001:db8:99::99"), 0);
     T(bind(other, ADDRESS(foreign)));
     T(bind(other, (struct sockaddr *)&name, 4));
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
-    T(bind(other, ADDRESS(six)));
+    struct name of_the_other = {.family = family == AF_INET ? AF_INET6 : AF_INET};
+    T(bind(other, ADDRESS(of_the_other)));
     T(close(fd));
     T(bind(other, ADDRESS(taken)));
 }
@@ -57,14 +57,14 @@ CASE(bound_socket) {
 CASE(listening_socket) {
     int fd = listener();
     char byte;
-    struct sockaddr_in name = name_of(own, 0);
+    struct name name = name_of(own, 0);
     socklen_t len = sizeof name;
     T(listen(fd, 1));
     T(bind(fd, ADDRESS(name)));
     T(recv(fd, &byte, 1, 0));
     T(send(fd, "x", 1, MSG_NOSIGNAL));
     T(getpeername(fd, (struct sockaddr *)&name, &len));
-    struct sockaddr_in to = name_of(peer, 9);
+    struct name to = name_of(peer, 9);
     T(connect(fd, ADDRESS(to)));
     T(option(fd, SOL_SOCKET, SO_ACCEPTCONN));
     T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
@@ -81,11 +81,10 @@ CASE(listen_without_bind) {
     T(listen(fd, 5));
     T(port_of(fd) > 0);
     out("peer connects: %s", tell("connect A %s %d", own, port_of(fd)));
-    struct sockaddr_in name;
+    struct name name;
     socklen_t len = sizeof name;
     T(accept(fd, (struct sockaddr *)&name, &len));
-    char text[64];
-    out("from %s, length %d", inet_ntop(AF_INET, &name.sin_addr, text, sizeof text), len);
+    out("from %s, length %d", host_of(&name), len);
 }
 
 CASE(accept_gives) {
@@ -93,10 +92,10 @@ CASE(accept_gives) {
     nonblock(fd);
     tell("connect A %s %d", own, port_of(fd));
     T(await(fd, POLLIN));
-    struct sockaddr_in name = {0};
+    struct name name = {0};
     socklen_t len = 4;
     int new = T(accept4(fd, (struct sockaddr *)&name, &len, SOCK_CLOEXEC));
-    out("length %d, family %d, address %x", len, name.sin_family, name.sin_addr.s_addr);
+    out("length %d, family %d, address %x", len, name.family, name.in.sin_addr.s_addr);
     T(fcntl(new, F_GETFL) & O_NONBLOCK);
     T(fcntl(new, F_GETFD));
     T(option(new, SOL_SOCKET, SO_ACCEPTCONN));
@@ -147,7 +146,7 @@ CASE(closing_a_listener_resets) {
 
 /* Nothing here uses fast open unless it is configured; a program that asked for it connects all the same. */
 CASE(connect_that_asked_for_fast_open) {
-    struct sockaddr_in to = name_of(peer, atoi(tell("listen L")));
+    struct name to = name_of(peer, atoi(tell("listen L")));
     int fd = T(stream());
     T(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
     T(connect(fd, ADDRESS(to)));
@@ -168,12 +167,12 @@ CASE(connect_that_asked_for_fast_open) {
 
 CASE(connect_refused) {
     int port = closed_port(), fd = T(stream());
-    struct sockaddr_in to = name_of(peer, port);
+    struct name to = name_of(peer, port);
     T(connect(fd, ADDRESS(to)));
     T(option(fd, SOL_SOCKET, SO_ERROR));
     T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
     T(connect(fd, ADDRESS(to)));
-    struct sockaddr_in other = name_of(peer, atoi(tell("listen L")));
+    struct name other = name_of(peer, atoi(tell("listen L")));
     T(connect(fd, ADDRESS(other)));
     T(send(fd, "hi", 2, 0));
     tell("accept L A");
@@ -183,7 +182,7 @@ CASE(connect_refused) {
 CASE(connect_refused_without_blocking) {
     int port = closed_port(), fd = T(stream());
     nonblock(fd);
-    struct sockaddr_in to = name_of(peer, port);
+    struct name to = name_of(peer, port);
     T(connect(fd, ADDRESS(to)));
     T(await(fd, POLLOUT));
     T(option(fd, SOL_SOCKET, SO_ERROR));
@@ -208,14 +207,14 @@ CASE(connect_refused_without_blocking) {
 CASE(connect_again_in_an_epoll) {
     int port = closed_port(), fd = T(stream()), set = T(epoll_create1(0));
     nonblock(fd);
-    struct sockaddr_in to = name_of(peer, port);
+    struct name to = name_of(peer, port);
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.u32 = 7}, got = {0};
     T(connect(fd, ADDRESS(to)));
     T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
     T(epoll_wait(set, &got, 1, SOON_MS));
     out("%#x %u", got.events, got.data.u32);
     T(connect(fd, ADDRESS(to)));
-    struct sockaddr_in other = name_of(peer, atoi(tell("listen L")));
+    struct name other = name_of(peer, atoi(tell("listen L")));
     T(connect(fd, ADDRESS(other)));
     got = (struct epoll_event){0};
     while (!(got.events & EPOLLOUT) || got.events & EPOLLHUP) NEED(epoll_wait(set, &got, 1, SOON_MS) == 1);
@@ -224,9 +223,9 @@ CASE(connect_again_in_an_epoll) {
 }
 
 CASE(connect_without_blocking) {
-    struct sockaddr_in to = name_of(peer, atoi(tell("listen L"))), name;
+    struct name to = name_of(peer, atoi(tell("listen L"))), name;
     socklen_t len = sizeof name;
-    int fd = T(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int fd = T(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     T(fcntl(fd, F_GETFD));
     T(connect(fd, ADDRESS(to)));
     T(await(fd, POLLOUT));
@@ -234,8 +233,8 @@ CASE(connect_without_blocking) {
     T(connect(fd, ADDRESS(to)));
     T(connect(fd, ADDRESS(to)));
     T(getpeername(fd, (struct sockaddr *)&name, &len));
-    T(name.sin_port == to.sin_port);
-    struct sockaddr_in here = name_of(own, 0);
+    T(name.port == to.port);
+    struct name here = name_of(own, 0);
     T(bind(fd, ADDRESS(here)));
     T(listen(fd, 1));
     struct sockaddr none = {.sa_family = AF_UNSPEC};
@@ -246,11 +245,11 @@ CASE(connect_without_blocking) {
 
 CASE(connect_arguments) {
     int fd = T(stream());
-    struct sockaddr_in to = name_of(peer, 9);
+    struct name to = name_of(peer, 9);
     T(connect(fd, (struct sockaddr *)&to, 3));
     T(connect(fd, (struct sockaddr *)&to, 8));
     T(connect(fd, NULL, sizeof to));
-    to.sin_family = AF_UNIX;
+    to.family = AF_UNIX;
     T(connect(fd, ADDRESS(to)));
     T(connect(900, ADDRESS(to)));
     T(connect(1, ADDRESS(to)));
@@ -262,19 +261,19 @@ CASE(connect_arguments) {
 
 CASE(connect_bound) {
     int fd = T(stream());
-    struct sockaddr_in name = name_of(own, 0), to = name_of(peer, atoi(tell("listen L"))), got;
+    struct name name = name_of(own, 0), to = name_of(peer, atoi(tell("listen L"))), got;
     socklen_t len = sizeof got;
     T(bind(fd, ADDRESS(name)));
     int port = port_of(fd);
     T(connect(fd, ADDRESS(to)));
     T(port_of(fd) == port);
     T(getsockname(fd, (struct sockaddr *)&got, &len));
-    out("from %s", inet_ntoa(got.sin_addr));
+    out("from %s", host_of(&got));
 }
 
 CASE(bind_beside_a_connection) {
     int fd = T(stream()), other = T(stream());
-    struct sockaddr_in name = name_of(own, 0), to = name_of(peer, atoi(tell("listen L")));
+    struct name name = name_of(own, 0), to = name_of(peer, atoi(tell("listen L")));
     T(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
     T(setsockopt(other, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
     T(bind(fd, ADDRESS(name)));
@@ -285,7 +284,7 @@ CASE(bind_beside_a_connection) {
 
 CASE(connect_to_port_0) {
     int fd = T(stream());
-    struct sockaddr_in to = name_of(peer, 0);
+    struct name to = name_of(peer, 0);
     T(connect(fd, ADDRESS(to)));
 }
 
@@ -313,7 +312,7 @@ CASE(shutdown_write_then_answer) {
     out("%s", bytes);
     T(recv(fd, bytes, 16, 0));
     T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
-    struct sockaddr_in name;
+    struct name name;
     socklen_t len = sizeof name;
     T(getpeername(fd, (struct sockaddr *)&name, &len));
     T(shutdown(fd, SHUT_RDWR));
@@ -356,7 +355,7 @@ CASE(peer_resets) {
     tell("reset A");
     T(await(fd, POLLRDHUP));
     T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
-    struct sockaddr_in name;
+    struct name name;
     socklen_t len = sizeof name;
     T(getpeername(fd, (struct sockaddr *)&name, &len));
     T(option(fd, SOL_SOCKET, SO_ERROR));
@@ -429,7 +428,7 @@ CASE(numbers_are_reused) {
 
 CASE(bind_beside_what_was_accepted) {
     int fd = listener();
-    struct sockaddr_in name = name_of(own, port_of(fd));
+    struct name name = name_of(own, port_of(fd));
     tell("connect A %s %d", own, port_of(fd));
     T(accept(fd, NULL, NULL));
     T(close(fd));
@@ -441,7 +440,7 @@ CASE(bind_after_close) {
     tell("connect A %s %d", own, port);
     int new = T(accept(fd, NULL, NULL));
     T(close(fd));
-    struct sockaddr_in name = name_of(own, port);
+    struct name name = name_of(own, port);
     fd = T(stream());
     T(close(new));
     tell("drain A");
@@ -456,7 +455,7 @@ CASE(bind_after_close) {
 
 CASE(reuse_port) {
     int one = T(stream()), other = T(stream());
-    struct sockaddr_in name = name_of(own, 0);
+    struct name name = name_of(own, 0);
     T(set_option(one, SOL_SOCKET, SO_REUSEPORT, 1));
     T(bind(one, ADDRESS(name)));
     name = name_of(own, port_of(one));

@@ -191,9 +191,9 @@ CASE(buffering) {
 
 CASE(opened_before_it_is_connected) {
     int port = atoi(tell("listen L"));
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(family, SOCK_STREAM, 0);
     FILE *stream = stream_of(fd, "r+");
-    struct sockaddr_in to = name_of(peer, port);
+    struct name to = name_of(peer, port);
     T(connect(fd, ADDRESS(to)));
     tell("accept L A");
     fputs("later", stream);

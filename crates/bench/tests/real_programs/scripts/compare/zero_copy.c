@@ -88,21 +88,6 @@ CASE(too_little_room) {
     T(recv(fd, &byte, 1, MSG_ERRQUEUE));
 }
 
-CASE(over_inet6) {
-    int port = atoi(tell("listen L"));
-    int fd = socket(AF_INET6, SOCK_STREAM, 0);
-    struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    struct in_addr host;
-    inet_pton(AF_INET, peer, &host);
-    to.sin6_addr.s6_addr[10] = to.sin6_addr.s6_addr[11] = 0xff;
-    memcpy(to.sin6_addr.s6_addr + 12, &host, 4);
-    T(set_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1));
-    T(connect(fd, ADDRESS(to)));
-    T(option(fd, SOL_SOCKET, SO_ZEROCOPY));
-    T(send(fd, "l", 1, MSG_ZEROCOPY));
-    told(fd, 1);
-}
-
 CASE(accepted_sockets_inherit) {
     int fd = listener();
     NEED(set_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1) == 0);
@@ -119,8 +104,8 @@ CASE(accepted_sockets_inherit) {
 
 CASE(datagrams) {
     int port = atoi(tell("bind D"));
-    int fd = socket(AF_INET, SOCK_DGRAM, 0);
-    struct sockaddr_in to = name_of(peer, port);
+    int fd = socket(family, SOCK_DGRAM, 0);
+    struct name to = name_of(peer, port);
     T(set_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1));
     T(sendto(fd, "opq", 3, MSG_ZEROCOPY, ADDRESS(to)));
     tell("recvfrom D");
