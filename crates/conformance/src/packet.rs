@@ -4,11 +4,13 @@
 //! what our own emitter refuses to make (bad checksums, impossible options).
 
 mod build;
+mod six;
 mod take;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use build::{Draft, arp_frame, icmp_echo, icmp_error, tcp_segment, udp_datagram};
+pub use six::Six;
 pub use take::{Content, Malformed, Reassembly, Seen, SeenTcp, take};
 
 /// The stack under test.
@@ -21,6 +23,13 @@ pub const REMOTE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub const PREFIX: u8 = 24;
 /// Link address of the gateway.
 pub const GATEWAY_LINK: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// The stack under test over IPv6, where a script turns that on; beside it fe80::ff:fe00:1.
+pub const LOCAL6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+/// Its gateway.
+pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+/// Prefix length of our network.
+pub const PREFIX6: u8 = 64;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
