@@ -131,7 +131,7 @@ struct Datagram<H> {
 }
 
 /// A datagram whose time was over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired<H = Header> {
     /// Header and payload, eight bytes at least, of its first fragment, when that had come: what an error quotes.
     pub first: Option<(H, Box<[u8]>)>,
