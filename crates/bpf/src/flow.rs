@@ -162,7 +162,7 @@ pub(crate) struct Sorting<'a> {
     pub(crate) important: (&'a [Exempt], Label),
     /// Those of flows that are held go to the label.
     pub(crate) held: Option<(&'a OwnedFd, Label)>,
-    /// All others will be [counted](police); those of flows that are known to be important go to that label, too.
+    /// All others will be [counted](Police::count); those of flows that are known to be important go to that label, too.
     pub(crate) counted: Option<&'a Known>,
 }
 
