@@ -110,6 +110,24 @@ mod tests {
     }
 
     #[test]
+    fn each_flipped_bit_behind_options_is_found() {
+        // An echo behind destination options.
+        let bytes = vec![58, 0, 1, 4, 0, 0, 0, 0, 128, 0, 0, 0, 0, 1, 0, 2, 7];
+        let mut six = Six { next: 60, source: GATEWAY6, destination: LOCAL6, hop: 64, bytes };
+        six.complete();
+        let frame = six.frame([2, 0, 0, 0, 0, 1], 2, 0);
+        let Content::Six(seen) = take(&frame).unwrap().content else { panic!("not IPv6") };
+        assert_eq!(seen, six);
+        let (upper, addresses) = (LINK_LEN + 48..frame.len(), LINK_LEN + 8..LINK_LEN + 40);
+        for bit in upper.chain(addresses).flat_map(|byte| 8 * byte..8 * byte + 8) {
+            let mut broken = frame.clone();
+            broken[bit / 8] ^= 1 << (bit % 8);
+            assert!(take(&broken).is_err(), "bit {bit}");
+        }
+        assert!(take(&six.frame([2, 0, 0, 0, 0, 1], 2, 1)).is_err(), "longer than it is");
+    }
+
+    #[test]
     fn fragments_come_together_again() {
         let datagram = udp_datagram((REMOTE, 53), (LOCAL, 1000), &pattern_at(false, 0, 3000), true);
         let mut draft = Draft::new(UDP, REMOTE, LOCAL, datagram);
