@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Under the flood of SYNs the client is once on a connection that stands, and once makes one for each request. With
-//! equal priorities it is nobody important, so nothing but the stack's own care keeps it going.
+//! equal priorities it is nobody important, so nothing but the stack's own care keeps it going. It has had connections
+//! before the flood, so paths know it (`bpf/known.rs`); how strangers fare is seen by the test `syn_flood`.
 //!
 //! Receive steering is on: what the server host does with a packet it does, and pays for, on its own core, as behind
 //! a network card. Without it (`--steer false`) the sender's own core does that work, and the flood slows itself.
@@ -421,7 +422,8 @@ fn methods(report: &mut Report) {
     report.method("servers", "nginx with 2 workers; sendfile on; no logs");
     report.method(
         "preferred client",
-        "a process of its own, SCHED_FIFO 50 on the load core, its own class, in every arm",
+        "a process of its own, SCHED_FIFO 50 on the load core, its own class, in every arm; it has had connections before \
+         the flood",
     );
     report.method(
         "flood",

@@ -6,16 +6,17 @@
 //!
 //! ```text
 //!   -4 key of a look-up | -8 the flow's whole hash | -12 a SYN's sequence number | -16 what it counts with
-//!   -20 the ports (held.rs) | -24 the queue's socket (steer.rs)
+//!   -20 the ports (held.rs, known.rs) | -24 the queue's socket (steer.rs) | -28 the source (known.rs)
 //! ```
 //! A flow is a source with both ports, or rather one of [`BUCKETS`] that these fall into: memory and time are the same
 //! whatever comes. Later fragments of one source are one flow; so is of IPv6 all from one source whose transport header
 //! stands behind extension headers.
 //!
-//! SYNs are counted apart, or a flood of them would take from connections that stand. And one that was dropped passes when
-//! it comes again, as those of real clients do after a second (RFC 6298 §2), up to `total` of them: forged ones are
-//! drawn anew. What is remembered of a SYN is 32 bits in one of two million places; at a million a second three in five
-//! are there after a second.
+//! SYNs are counted apart, or a flood of them would take from connections that stand. Those of clients that have had a
+//! connection pass (`known.rs`). And one that was dropped passes when it comes again, as those of real clients do after
+//! a second (RFC 6298 §2), up to `total` of them: forged ones are drawn anew. What is remembered of a SYN is 16 bits in
+//! one of eight million places: at a million a second seven in eight are there after a second, and fifteen forged ones
+//! pass for others.
 
 use std::fs;
 use std::io;
@@ -23,8 +24,9 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use crate::held::Held;
+use crate::held;
 use crate::instruction::{Condition, Label, Operand, Operation, Program, Width};
+use crate::known::{self, Known};
 use crate::sys;
 use crate::xdp::XDP_DROP;
 
@@ -36,7 +38,7 @@ use Width::{Byte, Double, Half, Word};
 /// Buckets for flows, a power of two.
 pub(crate) const BUCKETS: u32 = 4096;
 /// The entry behind them counts all that are not important.
-const TOTAL: u32 = BUCKETS;
+pub(crate) const TOTAL: u32 = BUCKETS;
 /// SYNs are counted in place of [`TOTAL`] here: a flood of them takes nothing from connections that stand.
 const SYNS: u32 = BUCKETS + 1;
 /// And here those of them that come again.
@@ -45,8 +47,15 @@ const AGAIN: u32 = BUCKETS + 2;
 pub(crate) const POLICED: u32 = BUCKETS + 3;
 /// and here what was dropped because its path has no room.
 pub(crate) const HELD: u32 = BUCKETS + 4;
-const ENTRIES: u32 = BUCKETS + 5;
-/// Places where SYNs that were dropped are remembered, a power of two: 16 MiB.
+/// Packets of connections that stand are counted in place of [`TOTAL`] here,
+pub(crate) const STANDING: u32 = BUCKETS + 5;
+/// and SYNs of clients that are known here.
+const KNOWN: u32 = BUCKETS + 6;
+/// Each of those clients, or one of so many places that they fall into, has its own count behind that.
+const CLIENT: u32 = BUCKETS + 7;
+const CLIENT_BUCKETS: u32 = 4096;
+const ENTRIES: u32 = CLIENT + CLIENT_BUCKETS;
+/// Entries where SYNs that were dropped are remembered, a power of two, four in each: 16 MiB.
 const REMEMBERED: u32 = 1 << 21;
 /// log2 of a window in nanoseconds.
 pub(crate) const WINDOW_SHIFT: i32 = 20;
@@ -57,9 +66,10 @@ const MAX_RULES: usize = 64;
 const KEY_AT: i16 = -4;
 const HASH_AT: i16 = -8;
 const SEQUENCE_AT: i16 = -12;
-const KIND_AT: i16 = -16;
+pub(crate) const KIND_AT: i16 = -16;
 pub(crate) const PORTS_AT: i16 = -20;
 pub(crate) const SOCKET_AT: i16 = -24;
+pub(crate) const FROM_AT: i16 = -28;
 
 /// Where things stand in a frame.
 const ETHERNET_LEN: i32 = 14;
@@ -96,8 +106,16 @@ pub struct Limits {
     pub flow: u32,
     /// Of all flows together; of their SYNs that come again as many.
     pub total: u32,
-    /// Of SYNs that did not come before.
+    /// Of SYNs that did not come before, from clients that are not known.
     pub syns: u32,
+    /// Of SYNs from one client that is known; what is beyond counts as a stranger's.
+    pub client_syns: u32,
+    /// Of SYNs from all of those together.
+    pub known_syns: u32,
+    /// Of each connection that stands.
+    pub standing_flow: u32,
+    /// Of all of those together.
+    pub standing: u32,
     /// Nothing but SYNs is limited.
     pub only_syns: bool,
 }
@@ -126,7 +144,7 @@ pub(crate) struct Seen(OwnedFd);
 
 impl Seen {
     pub(crate) fn new() -> io::Result<Seen> {
-        sys::array(REMEMBERED).map(Seen)
+        sys::array(REMEMBERED, 8).map(Seen)
     }
 }
 
@@ -143,19 +161,20 @@ pub(crate) struct Sorting<'a> {
     /// Packets that one of these names go to the label.
     pub(crate) important: (&'a [Exempt], Label),
     /// Those of flows that are held go to the label.
-    pub(crate) held: Option<(&'a Held, Label)>,
-    /// All others will be [counted](police).
-    pub(crate) counted: bool,
+    pub(crate) held: Option<(&'a OwnedFd, Label)>,
+    /// All others will be [counted](Police::count); those of flows that are known to be important go to that label, too.
+    pub(crate) counted: Option<&'a Known>,
 }
 
 /// Sorts a packet, whose context is in r1: what goes to no label goes on, with its bucket in r9.
 pub(crate) fn sort(program: &mut Program, sorting: &Sorting<'_>) {
     let (six, done) = (program.label(), program.label());
     program.load(Word, 6, 1, 0).load(Word, 7, 1, 4).double(Move, 9, K(0));
-    if sorting.counted {
+    if sorting.counted.is_some() {
         program
             .store(Word, 10, HASH_AT, 9)
             .store(Word, 10, SEQUENCE_AT, 9)
+            .store(Word, 10, FROM_AT, 9)
             .word(Move, 2, K(TOTAL as i32))
             .store(Word, 10, KIND_AT, 2);
     }
@@ -166,14 +185,14 @@ pub(crate) fn sort(program: &mut Program, sorting: &Sorting<'_>) {
         .load(Half, 2, 6, ETHERTYPE_AT)
         .jump_if(2, Equal, K(i32::from(0x86dd_u16.to_be())), six)
         .jump_if(2, NotEqual, K(i32::from(0x0800_u16.to_be())), done);
-    read4(program, done, sorting.counted);
+    read4(program, done, sorting.counted.is_some());
     let (rules, important) = sorting.important;
     for rule in rules.iter().filter(|rule| rule.prefix_len == 0 || rule.source.is_ipv4()).take(MAX_RULES) {
         pass4(program, rule, important);
     }
     settle(program, sorting, false);
     program.jump(done).place(six);
-    read6(program, done, sorting.counted);
+    read6(program, done, sorting.counted.is_some());
     for rule in rules.iter().filter(|rule| rule.prefix_len == 0 || rule.source.is_ipv6()).take(MAX_RULES) {
         pass6(program, rule, important);
     }
@@ -191,12 +210,15 @@ fn settle(program: &mut Program, sorting: &Sorting<'_>, v6: bool) {
         .word(Move, 2, R(9))
         .word(ShiftRight, 2, K(15))
         .word(Xor, 9, R(2));
-    if sorting.counted {
-        program.store(Word, 10, HASH_AT, 9);
+    // What is looked up next leaves nothing in these registers.
+    program.store(Word, 10, PORTS_AT, 5);
+    if let Some(known) = sorting.counted {
+        program.store(Word, 10, HASH_AT, 9).store(Word, 10, FROM_AT, 3);
+        known.check(program, sorting.important.1);
     }
     program.word(And, 9, K(BUCKETS as i32 - 1));
-    if let Some((held, drop)) = sorting.held {
-        held.check(program, v6, drop);
+    if let Some((map, drop)) = sorting.held {
+        held::check(map, program, v6, drop);
     }
 }
 
@@ -327,24 +349,60 @@ fn pass_port(program: &mut Program, rule: &Exempt, next: Label) {
     }
 }
 
-/// Counts a packet that was sorted for it: to `drop` when its flow, or all of its kind, have had their limit in this
-/// window.
-pub(crate) fn police(program: &mut Program, buckets: &Buckets, seen: &Seen, limits: Limits, drop: Label) {
-    let (syn, over, pass) = (program.label(), program.label(), program.label());
-    program.load(Word, 7, 10, KIND_AT);
-    if limits.only_syns {
-        program.jump_if(7, NotEqual, K(SYNS as i32), pass);
+/// The hash of a flow as [`sort`] has it, of a source or what is made of it and ports as they stand in a packet.
+pub(crate) fn hash(source: u32, ports: u32) -> u32 {
+    let hash = (source.wrapping_mul(FOLD) ^ ports).wrapping_mul(MIX);
+    hash ^ hash >> 15
+}
+
+/// What is counted with, and what is known.
+pub(crate) struct Police<'a> {
+    pub(crate) buckets: &'a Buckets,
+    pub(crate) seen: &'a Seen,
+    pub(crate) known: &'a Known,
+    pub(crate) limits: Limits,
+}
+
+impl Police<'_> {
+    /// Counts a packet that was sorted for it: to `drop` when its flow, or all of its kind, have had their limit in this
+    /// window.
+    pub(crate) fn count(&self, program: &mut Program, drop: Label) {
+        let Police { buckets, limits, .. } = *self;
+        let (syn, stands, pass) = (program.label(), program.label(), program.label());
+        program.load(Word, 7, 10, KIND_AT);
+        if limits.only_syns {
+            program.jump_if(7, NotEqual, K(SYNS as i32), pass);
+        }
+        program.call(sys::BPF_FUNC_KTIME_GET_NS).double(ShiftRight, 0, K(WINDOW_SHIFT)).double(Move, 8, R(0));
+        if !limits.only_syns {
+            program.jump_if(7, Equal, K(SYNS as i32), syn).jump_if(7, Equal, K(STANDING as i32), stands);
+            count(program, buckets, R(9), limits.flow, drop);
+            count(program, buckets, R(7), limits.total, drop);
+            program.jump(pass).place(stands);
+            count(program, buckets, R(9), limits.standing_flow, drop);
+            count(program, buckets, R(7), limits.standing, drop);
+            program.jump(pass).place(syn);
+        }
+        self.count_syn(program, pass, drop);
+        program.place(pass);
     }
-    program.call(sys::BPF_FUNC_KTIME_GET_NS).double(ShiftRight, 0, K(WINDOW_SHIFT)).double(Move, 8, R(0));
-    count(program, buckets, R(9), limits.flow, drop);
-    program.jump_if(7, Equal, K(SYNS as i32), syn);
-    count(program, buckets, R(7), limits.total, drop);
-    program.jump(pass).place(syn);
-    count(program, buckets, R(7), limits.syns, over);
-    program.jump(pass).place(over);
-    look_again(program, seen, drop);
-    count(program, buckets, K(AGAIN as i32), limits.total, drop);
-    program.place(pass);
+
+    /// Goes on, or to `pass`, with a SYN that may pass.
+    fn count_syn(&self, program: &mut Program, pass: Label, drop: Label) {
+        let Police { buckets, seen, known, limits } = *self;
+        let (stranger, over) = (program.label(), program.label());
+        known.check_client(program, stranger);
+        known::hash_client(program, CLIENT_BUCKETS);
+        program.word(Add, 2, K(CLIENT as i32));
+        count(program, buckets, R(2), limits.client_syns, stranger);
+        count(program, buckets, K(KNOWN as i32), limits.known_syns, stranger);
+        program.jump(pass).place(stranger);
+        count(program, buckets, R(9), limits.flow, drop);
+        count(program, buckets, R(7), limits.syns, over);
+        program.jump(pass).place(over);
+        look_again(program, seen, drop);
+        count(program, buckets, K(AGAIN as i32), limits.total, drop);
+    }
 }
 
 /// Goes on with a SYN that came before; else remembers it and goes to `drop`.
@@ -360,9 +418,16 @@ fn look_again(program: &mut Program, seen: &Seen, drop: Label) {
         .jump_if(0, Equal, K(0), drop)
         .load(Word, 1, 10, SEQUENCE_AT)
         .word(Xor, 1, R(9))
-        .load(Word, 2, 0, 0)
+        .word(Multiply, 1, K(MIX as i32))
+        // Which of the four, and what is remembered.
+        .word(Move, 2, R(1))
+        .word(And, 2, K(3))
+        .word(ShiftLeft, 2, K(1))
+        .double(Add, 0, R(2))
+        .word(ShiftRight, 1, K(16))
+        .load(Half, 2, 0, 0)
         .jump_if(2, Equal, R(1), again)
-        .store(Word, 0, 0, 1)
+        .store(Half, 0, 0, 1)
         .jump(drop)
         .place(again);
 }

@@ -13,9 +13,10 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::flow::{BUCKETS, FOLD, MIX, NEXT_HEADER_AT, PORTS_AT, PROTOCOL_AT, SOURCE_AT, SOURCE6_AT, find};
+use crate::flow::{BUCKETS, FOLD, NEXT_HEADER_AT, PORTS_AT, PROTOCOL_AT, SOURCE_AT, SOURCE6_AT, find, hash};
 use crate::instruction::{Condition, Label, Operand, Operation, Program, Width};
 use crate::sys;
 
@@ -39,7 +40,7 @@ const MOST_LEFT: usize = BUCKETS as usize;
 /// The table of one interface.
 #[derive(Debug)]
 pub(crate) struct Held {
-    map: OwnedFd,
+    map: Arc<OwnedFd>,
     memory: NonNull<u8>,
     /// What each bucket's count is for, and how much of it was told.
     told: Vec<Told>,
@@ -68,7 +69,12 @@ impl Held {
         }
         let memory = NonNull::new(memory.cast()).expect("mmap gives no null pointer");
         let told = vec![Told::default(); BUCKETS as usize];
-        Ok(Held { map, memory, told, used: Vec::new(), left: Vec::new() })
+        Ok(Held { map: Arc::new(map), memory, told, used: Vec::new(), left: Vec::new() })
+    }
+
+    /// What programs look at.
+    pub(crate) fn map(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.map)
     }
 
     fn entry(&self, bucket: u32) -> &[AtomicU64] {
@@ -132,46 +138,6 @@ impl Held {
         });
         self.used = used;
     }
-
-    /// In the program: to `drop` if the packet, which is sorted and of that version, is of a flow that is held. Uses r8.
-    pub(crate) fn check(&self, program: &mut Program, v6: bool, drop: Label) {
-        let go_on = program.label();
-        program.store(Word, 10, PORTS_AT, 5);
-        find(program, &self.map, R(9))
-            .jump_if(0, Equal, K(0), go_on)
-            .load(Double, 1, 0, 0)
-            .jump_if(1, Equal, K(0), go_on)
-            .double(Move, 8, R(0))
-            .load(Word, 1, 8, 8)
-            .load(Word, 2, 10, PORTS_AT)
-            .jump_if(1, NotEqual, R(2), go_on)
-            .load(Word, 1, 8, 12)
-            .load(Byte, 2, 6, if v6 { NEXT_HEADER_AT } else { PROTOCOL_AT })
-            .double(Add, 2, K(if v6 { 0x600 } else { 0x400 }))
-            .jump_if(1, NotEqual, R(2), go_on);
-        let (from, words) = if v6 { (SOURCE6_AT, 4) } else { (SOURCE_AT, 1) };
-        for word in 0..words {
-            for (at, to) in [(16, from), (32, from + 4 * words)] {
-                program.load(Word, 1, 8, at + 4 * word).load(Word, 2, 6, to + 4 * word).jump_if(
-                    1,
-                    NotEqual,
-                    R(2),
-                    go_on,
-                );
-            }
-        }
-        program
-            .call(sys::BPF_FUNC_KTIME_GET_NS)
-            .load(Double, 1, 8, 0)
-            // Of what is over already nothing is left but a number beyond all limits.
-            .double(Subtract, 1, R(0))
-            .jump_if(1, Above, K(LONGEST_NS), go_on)
-            .load(Double, 1, 8, DROPPED_AT)
-            .double(Add, 1, K(1))
-            .store(Double, 8, DROPPED_AT, 1)
-            .jump(drop)
-            .place(go_on);
-    }
 }
 
 impl Drop for Held {
@@ -179,6 +145,45 @@ impl Drop for Held {
         // SAFETY: our mapping, and nobody refers into it.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), LEN) };
     }
+}
+
+/// In the program: to `drop` if the packet, which is sorted and of that version, is of a flow that is held. Uses r8.
+pub(crate) fn check(map: &OwnedFd, program: &mut Program, v6: bool, drop: Label) {
+    let go_on = program.label();
+    find(program, map, R(9))
+        .jump_if(0, Equal, K(0), go_on)
+        .load(Double, 1, 0, 0)
+        .jump_if(1, Equal, K(0), go_on)
+        .double(Move, 8, R(0))
+        .load(Word, 1, 8, 8)
+        .load(Word, 2, 10, PORTS_AT)
+        .jump_if(1, NotEqual, R(2), go_on)
+        .load(Word, 1, 8, 12)
+        .load(Byte, 2, 6, if v6 { NEXT_HEADER_AT } else { PROTOCOL_AT })
+        .double(Add, 2, K(if v6 { 0x600 } else { 0x400 }))
+        .jump_if(1, NotEqual, R(2), go_on);
+    let (from, words) = if v6 { (SOURCE6_AT, 4) } else { (SOURCE_AT, 1) };
+    for word in 0..words {
+        for (at, to) in [(16, from), (32, from + 4 * words)] {
+            program.load(Word, 1, 8, at + 4 * word).load(Word, 2, 6, to + 4 * word).jump_if(
+                1,
+                NotEqual,
+                R(2),
+                go_on,
+            );
+        }
+    }
+    program
+        .call(sys::BPF_FUNC_KTIME_GET_NS)
+        .load(Double, 1, 8, 0)
+        // Of what is over already nothing is left but a number beyond all limits.
+        .double(Subtract, 1, R(0))
+        .jump_if(1, Above, K(LONGEST_NS), go_on)
+        .load(Double, 1, 8, DROPPED_AT)
+        .double(Add, 1, K(1))
+        .store(Double, 8, DROPPED_AT, 1)
+        .jump(drop)
+        .place(go_on);
 }
 
 /// The bucket and the flow of a frame, as [`crate::flow::sort`] finds them.
@@ -204,9 +209,6 @@ fn flow_of(frame: &[u8]) -> Option<(u32, [u64; FLOW_WORDS])> {
         }
         _ => return None,
     };
-    let mut hash = source.wrapping_mul(FOLD) ^ ports;
-    hash = hash.wrapping_mul(MIX);
-    hash ^= hash >> 15;
     let mut bytes = [0; 8 * FLOW_WORDS];
     bytes[..4].copy_from_slice(&ports.to_ne_bytes());
     bytes[4..8].copy_from_slice(&kind.to_ne_bytes());
@@ -220,7 +222,7 @@ fn flow_of(frame: &[u8]) -> Option<(u32, [u64; FLOW_WORDS])> {
     for (word, eight) in flow.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_ne_bytes(*eight);
     }
-    Some((hash & (BUCKETS - 1), flow))
+    Some((hash(source, ports) & (BUCKETS - 1), flow))
 }
 
 #[cfg(test)]

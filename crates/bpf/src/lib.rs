@@ -8,6 +8,7 @@
 mod flow;
 mod held;
 mod instruction;
+mod known;
 mod loss;
 mod policer;
 mod steer;
@@ -16,8 +17,9 @@ mod tcx;
 mod xdp;
 
 pub use flow::{Exempt, Limits};
+pub use known::{Known, KnownAs, Peer};
 pub use loss::RandomDrop;
 pub use policer::Policer;
-pub use steer::{Rules, Steer};
+pub use steer::{Changer, Rules, Steer};
 pub use tcx::{AttachError, Hook, IngressDrop, attached};
 pub use xdp::Mode;

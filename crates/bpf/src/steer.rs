@@ -1,7 +1,8 @@
 //! The program of an interface that is driven through AF_XDP: each packet goes to a socket of ours, none to Linux.
 //!
 //! ```text
-//!   driver → native XDP: this ─► important by source and port ─► the queue's socket for what is important
+//!   driver → native XDP: this ─► important by source and port, in a flood also by flow (known.rs)
+//!                                ─► the queue's socket for what is important
 //!                             ─► else, its path has no room just now ─► drop
 //!                             ─► else, in a flood: beyond the limits ─► drop
 //!                             ─► else ─► the socket of the queue that it came by
@@ -11,10 +12,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use crate::flow::{self, Buckets, Exempt, HELD, Limits, POLICED, SOCKET_AT, Seen, Sorting};
+use crate::flow::{self, Buckets, Exempt, HELD, Limits, POLICED, Police, SOCKET_AT, Seen, Sorting};
 use crate::held::Held;
 use crate::instruction::{Instruction, Operand, Operation, Program, Width};
+use crate::known::{Known, KnownAs, Peer};
 use crate::sys;
 use crate::tcx::AttachError;
 use crate::xdp::{self, Mode, XDP_DROP};
@@ -26,29 +29,53 @@ use Width::Word;
 /// `struct xdp_md`, `rx_queue_index`.
 const QUEUE_AT: i16 = 16;
 
-/// Gives what comes on one interface to AF_XDP sockets, for as long as it lives.
+/// Gives what comes on one interface to AF_XDP sockets, for as long as it and all its [`Changer`]s live.
 #[derive(Debug)]
 pub struct Steer {
+    hook: Arc<Hook>,
+    held: Held,
+    mode: Mode,
+}
+
+/// Where the program hangs, and what each in the place of another works with.
+#[derive(Debug)]
+struct Hook {
     /// The link keeps the program; closing it detaches.
     link: OwnedFd,
     maps: Maps,
-    mode: Mode,
+}
+
+/// Puts programs in the place of others, from whichever thread: the kernel waits for its receive side to come to rest, on
+/// a veth for 8 or 16 ms.
+#[derive(Clone, Debug)]
+pub struct Changer(Arc<Hook>);
+
+impl Changer {
+    /// From now on these rules hold. What is counted and remembered goes on, SYNs that were dropped too.
+    ///
+    /// # Errors
+    /// As the kernel says; the ones before hold then.
+    pub fn change(&self, rules: &Rules<'_>) -> io::Result<()> {
+        let program = self.0.maps.load_program(rules)?;
+        sys::exchange(self.0.link.as_fd(), program.as_fd())
+    }
 }
 
 impl Steer {
     /// Attaches to the interface with index `ifindex` and so many receive queues in the caller's network namespace: in
     /// the driver if that has the hook, else in front of the packet taps. What comes is dropped until its queue
-    /// [has a socket](Steer::connect). [`Rules::limits`] can only be set where it `polices`: that takes 16 MiB of the
+    /// [has a socket](Steer::connect). [`Rules::limits`] can only be set where it `polices`: that takes 19 MiB of the
     /// kernel's memory, now and not when a flood has begun.
     ///
     /// # Errors
     /// What is missing, or somebody else's XDP program is there: see [`AttachError`].
     pub fn attach(ifindex: u32, queues: u32, polices: bool) -> Result<Steer, AttachError> {
         let load = |error| AttachError::at("load", error);
-        let maps = Maps::new(queues, polices).map_err(load)?;
+        let held = Held::new().map_err(load)?;
+        let maps = Maps::new(queues, &held, polices).map_err(load)?;
         let program = maps.load_program(&Rules::default()).map_err(load)?;
         let (link, mode) = xdp::attach(&program, ifindex)?;
-        Ok(Steer { link, maps, mode })
+        Ok(Steer { hook: Arc::new(Hook { link, maps }), held, mode })
     }
 
     /// Where the program hangs.
@@ -62,28 +89,35 @@ impl Steer {
     /// # Errors
     /// As the kernel says.
     pub fn connect(&self, queue: u32, important: bool, socket: BorrowedFd<'_>) -> io::Result<()> {
-        sys::set_socket(self.maps.sockets.as_fd(), 2 * queue + u32::from(important), socket)
+        sys::set_socket(self.hook.maps.sockets.as_fd(), 2 * queue + u32::from(important), socket)
     }
 
-    /// From now on these rules hold. What is counted and remembered goes on, SYNs that were dropped too.
-    ///
-    /// # Errors
-    /// As the kernel says; the ones before hold then.
-    pub fn change(&self, rules: &Rules<'_>) -> io::Result<()> {
-        let program = self.maps.load_program(rules)?;
-        sys::exchange(self.link.as_fd(), program.as_fd())
+    /// Changes what becomes of packets.
+    pub fn changer(&self) -> Changer {
+        Changer(Arc::clone(&self.hook))
+    }
+
+    /// A connection stands, or has become important or ordinary; without a word as what it has ended. Matters while
+    /// [`Rules::limits`] hold, and costs no system call.
+    pub fn know(&self, peer: &Peer, known: Option<KnownAs>) {
+        if let Some((_, table)) = &self.hook.maps.police {
+            match known {
+                Some(known) => table.know(peer, known),
+                None => table.forget(peer),
+            }
+        }
     }
 
     /// Until then (CLOCK_MONOTONIC, 130 ms at most) packets of the same flow as this frame are dropped, if they are not
     /// important and [`Rules::hold`] is set, and counted for `owner`. Costs no system call.
     pub fn hold(&mut self, frame: &[u8], until_ns: u64, owner: u64) {
-        self.maps.held.hold(frame, until_ns, owner);
+        self.held.hold(frame, until_ns, owner);
     }
 
     /// Tells how many packets of [held](Steer::hold) flows were dropped for each owner since it was last told. Costs no
     /// system call.
     pub fn tell_held(&mut self, now_ns: u64, each: impl FnMut(u64, u64)) {
-        self.maps.held.tell(now_ns, each);
+        self.held.tell(now_ns, each);
     }
 
     /// Packets that were dropped beyond the [limits](Rules::limits).
@@ -91,7 +125,7 @@ impl Steer {
     /// # Errors
     /// As the kernel says.
     pub fn policed(&self) -> io::Result<u64> {
-        self.maps.buckets.dropped(POLICED)
+        self.hook.maps.buckets.dropped(POLICED)
     }
 
     /// Packets of [held](Steer::hold) flows that were dropped.
@@ -99,7 +133,7 @@ impl Steer {
     /// # Errors
     /// As the kernel says.
     pub fn held(&self) -> io::Result<u64> {
-        self.maps.buckets.dropped(HELD)
+        self.hook.maps.buckets.dropped(HELD)
     }
 }
 
@@ -116,28 +150,29 @@ pub struct Rules<'a> {
     pub hold: bool,
 }
 
-/// What programs work with: each in the place of another has the same.
+/// What programs work with.
 #[derive(Debug)]
 struct Maps {
     sockets: OwnedFd,
     buckets: Buckets,
-    held: Held,
+    held: Arc<OwnedFd>,
     /// To police with.
-    seen: Option<Seen>,
+    police: Option<(Seen, Known)>,
 }
 
 impl Maps {
-    fn new(queues: u32, polices: bool) -> io::Result<Maps> {
+    fn new(queues: u32, held: &Held, polices: bool) -> io::Result<Maps> {
+        let police = || -> io::Result<_> { Ok((Seen::new()?, Known::new()?)) };
         Ok(Maps {
             sockets: sys::socket_array(2 * queues)?,
             buckets: Buckets::new()?,
-            held: Held::new()?,
-            seen: polices.then(Seen::new).transpose()?,
+            held: held.map(),
+            police: polices.then(police).transpose()?,
         })
     }
 
     fn load_program(&self, rules: &Rules<'_>) -> io::Result<OwnedFd> {
-        if rules.limits.is_some() && self.seen.is_none() {
+        if rules.limits.is_some() && self.police.is_none() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         xdp::load("scoutline_steer", &program(self, rules))
@@ -145,25 +180,27 @@ impl Maps {
 }
 
 fn program(maps: &Maps, rules: &Rules<'_>) -> Vec<Instruction> {
-    let Maps { sockets, buckets, held, seen } = maps;
+    let Maps { sockets, buckets, held, police } = maps;
+    let police = police.as_ref().zip(rules.limits);
+    let police = police.map(|((seen, known), limits)| Police { buckets, seen, known, limits });
     let mut program = Program::default();
     let (important, give) = (program.label(), program.label());
     let (over, full) = (program.label(), program.label());
     program.load(Word, 2, 1, QUEUE_AT).double(ShiftLeft, 2, K(1));
-    if rules.limits.is_some() || rules.hold || (rules.apart && !rules.important.is_empty()) {
+    if police.is_some() || rules.hold || (rules.apart && !rules.important.is_empty()) {
         program.store(Word, 10, SOCKET_AT, 2);
         let sorting = Sorting {
             important: (rules.important, important),
-            held: rules.hold.then_some((held, full)),
-            counted: rules.limits.is_some(),
+            held: rules.hold.then_some((&**held, full)),
+            counted: police.as_ref().map(|police| police.known),
         };
         flow::sort(&mut program, &sorting);
-        if let (Some(limits), Some(seen)) = (rules.limits, seen) {
-            flow::police(&mut program, buckets, seen, limits, over);
+        if let Some(police) = &police {
+            police.count(&mut program, over);
         }
         program.load(Word, 2, 10, SOCKET_AT);
         // What is never reached is refused.
-        if !rules.important.is_empty() {
+        if police.is_some() || !rules.important.is_empty() {
             program.jump(give).place(important).load(Word, 2, 10, SOCKET_AT);
             program.double(Add, 2, K(i32::from(rules.apart)));
         }
@@ -175,7 +212,7 @@ fn program(maps: &Maps, rules: &Rules<'_>) -> Vec<Instruction> {
         .double(Move, 3, K(XDP_DROP))
         .call(sys::BPF_FUNC_REDIRECT_MAP)
         .exit();
-    for (label, reason, there) in [(over, POLICED, rules.limits.is_some()), (full, HELD, rules.hold)] {
+    for (label, reason, there) in [(over, POLICED, police.is_some()), (full, HELD, rules.hold)] {
         if there {
             program.place(label);
             flow::drop_counted(&mut program, buckets, reason);

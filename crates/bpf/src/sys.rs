@@ -185,12 +185,12 @@ pub(crate) fn per_core_array(entries: u32) -> io::Result<OwnedFd> {
     unsafe { bpf(BPF_MAP_CREATE, &attr) }
 }
 
-/// An array of `entries` values of 4 bytes, which begin as zeros; each takes 8 bytes of memory.
-pub(crate) fn array(entries: u32) -> io::Result<OwnedFd> {
+/// An array of `entries` values of `value_len` bytes, which begin as zeros; each takes a multiple of 8 bytes of memory.
+pub(crate) fn array(entries: u32, value_len: u32) -> io::Result<OwnedFd> {
     let attr = MapCreate {
         map_type: BPF_MAP_TYPE_ARRAY,
         key_size: 4,
-        value_size: 4,
+        value_size: value_len,
         max_entries: entries,
         ..MapCreate::default()
     };

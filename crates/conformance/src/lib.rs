@@ -5,7 +5,8 @@
 //! - **ours**, in virtual time: a whole engine (`scoutline_engine::Driven`) over a wire in memory, with a model
 //!   program at its region. Exact, and thousands of times faster than the times in the scripts.
 //! - **the kernel's**, in a network namespace behind a TAP interface, in real time: what it does otherwise is listed
-//!   with the reason (`scripts/kernel-differences.txt`).
+//!   with the reason (`scripts/kernel-differences.txt`). Not over IPv6: the kernel sends what it has to say of itself
+//!   (groups, duplicate addresses) at moments that it draws.
 //!
 //! ```text
 //! script.rs   the language          run.rs     time, expectations, sequence numbers

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 use scoutline_conformance::run::{How, Manner};
-use scoutline_conformance::suite::{Arm, Choice, Outcome, Verdict, is_within, root, run_all, scripts};
+use scoutline_conformance::suite::{
+    Arm, Choice, Outcome, Verdict, is_ours_alone, is_within, root, run_all, scripts,
+};
 
 /// Runs packet scripts: which packets come, which must leave and when, what calls return.
 #[derive(Debug, Parser)]
@@ -53,6 +55,9 @@ fn main() -> anyhow::Result<ExitCode> {
         paths.extend(scripts(&path).with_context(|| format!("{}", path.display()))?);
     }
     paths.retain(|path| path.display().to_string().contains(&arguments.filter));
+    if arguments.kernel {
+        paths.retain(|path| !is_ours_alone(path, &root));
+    }
     if let Some(longest) = arguments.longest {
         paths.retain(|path| is_within(path, &root, longest));
     }

@@ -4,11 +4,13 @@
 //! what our own emitter refuses to make (bad checksums, impossible options).
 
 mod build;
+mod six;
 mod take;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use build::{Draft, arp_frame, icmp_echo, icmp_error, tcp_segment, udp_datagram};
+pub use six::Six;
 pub use take::{Content, Malformed, Reassembly, Seen, SeenTcp, take};
 
 /// The stack under test.
@@ -21,6 +23,13 @@ pub const REMOTE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub const PREFIX: u8 = 24;
 /// Link address of the gateway.
 pub const GATEWAY_LINK: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// The stack under test over IPv6, where a script turns that on; beside it fe80::ff:fe00:1.
+pub const LOCAL6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+/// Its gateway.
+pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+/// Prefix length of our network.
+pub const PREFIX6: u8 = 64;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
@@ -98,6 +107,24 @@ mod tests {
             broken[bit / 8] ^= 1 << (bit % 8);
             assert!(take(&broken).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn each_flipped_bit_behind_options_is_found() {
+        // An echo behind destination options.
+        let bytes = vec![58, 0, 1, 4, 0, 0, 0, 0, 128, 0, 0, 0, 0, 1, 0, 2, 7];
+        let mut six = Six { next: 60, source: GATEWAY6, destination: LOCAL6, hop: 64, bytes };
+        six.complete();
+        let frame = six.frame([2, 0, 0, 0, 0, 1], 2, 0);
+        let Content::Six(seen) = take(&frame).unwrap().content else { panic!("not IPv6") };
+        assert_eq!(seen, six);
+        let (upper, addresses) = (LINK_LEN + 48..frame.len(), LINK_LEN + 8..LINK_LEN + 40);
+        for bit in upper.chain(addresses).flat_map(|byte| 8 * byte..8 * byte + 8) {
+            let mut broken = frame.clone();
+            broken[bit / 8] ^= 1 << (bit % 8);
+            assert!(take(&broken).is_err(), "bit {bit}");
+        }
+        assert!(take(&six.frame([2, 0, 0, 0, 0, 1], 2, 1)).is_err(), "longer than it is");
     }
 
     #[test]

@@ -11,13 +11,14 @@ mod expect;
 mod flow;
 mod names;
 mod options;
+mod six;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 
 use scoutline_engine::{FastOpen, FastOpenKeys, TcpSettings};
 
-use crate::packet::{Content, GATEWAY, LOCAL, Reassembly, Seen, arp_frame, take};
+use crate::packet::{Content, GATEWAY, GATEWAY6, LOCAL, LOCAL6, PREFIX6, Reassembly, Seen, arp_frame, take};
 use crate::script::{Event, Packet, Place, Script, What};
 use crate::stack::{Answer, Setting, Stack};
 use flow::Flow;
@@ -66,6 +67,8 @@ pub fn setting(script: &Script, how: How) -> Setting {
             .map(|(_, value)| value.clone())
             .collect(),
         tcp: tcp_of(script),
+        ip6: script.option("ip6").map(|_| (LOCAL6, PREFIX6, GATEWAY6)),
+        autoconfigure: script.option("ip6") == Some("auto"),
         static_neighbour: script.option("arp") != Some("script"),
         seed: how.seed,
         ..Setting::default()

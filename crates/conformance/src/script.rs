@@ -153,6 +153,8 @@ pub enum Body {
     Icmp(Icmp),
     /// An ARP packet.
     Arp(Arp),
+    /// A packet of IPv6, byte by byte.
+    Ip6(Ip6),
 }
 
 /// Bits of the flags octet, and beyond it.
@@ -253,6 +255,22 @@ pub struct Arp {
     pub sender: std::net::Ipv4Addr,
     /// Target's address.
     pub target: std::net::Ipv4Addr,
+}
+
+/// A packet of IPv6: `ip6 58 from fe80::2 to ff02::1 hop 255 [ 80 00 .. .. 00 01 00 02 (8) ]`. In brackets stand bytes,
+/// `@` addresses, so many bytes of payload, and `..`: any byte, or a checksum to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ip6 {
+    /// Next header.
+    pub next: u8,
+    /// Source address.
+    pub source: std::net::Ipv6Addr,
+    /// Destination address.
+    pub destination: std::net::Ipv6Addr,
+    /// Hop limit; when it comes and this is missing, 64.
+    pub hop: Option<u8>,
+    /// What stands behind the header; `None`: any.
+    pub bytes: Vec<Option<u8>>,
 }
 
 /// A call as written.

@@ -192,6 +192,8 @@ pub struct Setting {
     pub ip4: (Ipv4Addr, u8, Ipv4Addr),
     /// The same of IPv6, if it is on. Ours only.
     pub ip6: Option<(Ipv6Addr, u8, Ipv6Addr)>,
+    /// Routers are asked for over IPv6, and obeyed. Ours only.
+    pub autoconfigure: bool,
     /// MTU of the link.
     pub mtu: u32,
     /// Longer packets come, too, as from a link that merges them. Ours only.
@@ -218,6 +220,7 @@ impl Default for Setting {
         Setting {
             ip4: (LOCAL, PREFIX, GATEWAY),
             ip6: None,
+            autoconfigure: false,
             mtu: 1500,
             takes_merged: false,
             tcp: TcpSettings::default(),

@@ -98,6 +98,12 @@ pub fn is_within(path: &Path, root: &Path, seconds: u32) -> bool {
     load(path, root).map_or(true, |script| script.duration() <= i64::from(seconds) * 1_000_000)
 }
 
+/// Whether a script is for ours alone: over IPv6 the kernel sends what it has to say of itself (groups, duplicate
+/// addresses) at moments that it draws, in the midst of everything else.
+pub fn is_ours_alone(path: &Path, root: &Path) -> bool {
+    load(path, root).is_ok_and(|script| script.option("ip6").is_some())
+}
+
 /// The list of what does not pass on a stack.
 ///
 /// # Errors

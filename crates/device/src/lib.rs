@@ -4,6 +4,7 @@
 //! `open` (options and opening), `receive`, `send`. What a device cannot do itself, [`software`] does.
 #![allow(unsafe_code)] // mapped rings, iovecs and ioctls: the edge to the kernel; each block says why it holds
 
+mod aside;
 mod choose;
 mod config;
 mod error;
@@ -32,4 +33,5 @@ pub use partner::{
     DeviceCounters, DeviceError, DeviceFacts, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload, Partner,
     Policing,
 };
+pub use scoutline_bpf::{KnownAs, Peer};
 pub use steering::Steering;

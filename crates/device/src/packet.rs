@@ -31,7 +31,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::IngressDrop;
+use scoutline_bpf::{IngressDrop, KnownAs, Peer};
 use scoutline_path::Burst;
 
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
@@ -121,6 +121,12 @@ impl Partner for PacketPartner {
             let exempt = policing.exempt.iter().map(Important::exempt).collect();
             police::What { exempt, only_syns: policing.only_syns }
         }));
+    }
+
+    fn know(&mut self, peer: &Peer, known: Option<KnownAs>) {
+        if let Some(police) = &self.police {
+            police.know(peer, known);
+        }
     }
 
     fn news(&mut self) -> Option<Notice> {

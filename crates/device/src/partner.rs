@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use scoutline_base::Time;
+use scoutline_bpf::{KnownAs, Peer};
 use scoutline_path::Burst;
 
 use crate::packet::Important;
@@ -83,6 +84,11 @@ pub trait Partner {
     /// what [`Policing`] does not except is held back at the interface, as far as the device can; without it, no more.
     /// Returns at once and takes effect soon.
     fn police(&mut self, _policing: Option<Policing<'_>>) {}
+
+    /// A connection stands with this peer, or has become important or ordinary; without a word as what it has ended. While
+    /// a flood is held back it has limits of its own, or none, and its peer may connect again, as far as the device can
+    /// tell them apart. Makes no system call.
+    fn know(&mut self, _peer: &Peer, _known: Option<KnownAs>) {}
 
     /// The path of this frame has no room: until then the device drops what comes of the same flow, as far as it can, so
     /// that it costs less. It need not. `owner` is anything that the caller knows the path by.

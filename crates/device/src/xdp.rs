@@ -29,13 +29,13 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::{Limits, Rules, Steer};
+use scoutline_bpf::{KnownAs, Limits, Peer, Rules, Steer};
 use scoutline_path::Burst;
 
 use crate::packet::{Important, LIMITS, begun};
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 use crate::sys::Interface;
-use wanted::{Wanted, What};
+use wanted::{Outcome, Wanted, What};
 
 pub use open::{Config, open};
 
@@ -72,28 +72,34 @@ const ASK_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_RULES: usize = 64;
 
 impl XdpPartner {
-    /// Has the program follow what is wanted now, and says so; what fails is tried again. On the engine's thread, at the
-    /// begin and the end of a flood and when classes change: 0.3 ms to load a program, and as long as the kernel waits
-    /// when it puts that in the other's place, on a veth 8 or 16 ms (one or two of its grace periods).
-    fn follow(&mut self) -> io::Result<()> {
-        let XdpPartner { wanted, steer, bell, interface, .. } = self;
-        let (name, apart, before) = (&interface.name, bell.is_some(), wanted.done().limits);
-        let changed = wanted.follow(|what| {
+    /// Has the program follow what is wanted now: soon, by a thread of ours (see `wanted.rs`).
+    fn follow(&mut self) {
+        let (changer, apart) = (self.steer.changer(), self.bell.is_some());
+        self.wanted.follow(move |what| {
             let What { important, limits, hold } = what;
-            steer.change(&Rules { important, apart, limits: *limits, hold: *hold })
+            changer.change(&Rules { important, apart, limits: *limits, hold: *hold })
         });
-        let (result, news) = match changed {
-            Err((error, is_first)) => {
-                let news = is_first.then(|| {
-                    format!("{name}: what is held back cannot be changed now, and is tried again: {error}")
-                });
-                (Err(error), news)
+    }
+
+    /// The program does what was asked for last.
+    pub fn has_followed(&mut self) -> bool {
+        self.look();
+        self.wanted.is_done()
+    }
+
+    /// Looks at what has come of a change, and goes on with what is wanted since.
+    fn look(&mut self) {
+        let name = &self.interface.name;
+        let news = match self.wanted.on_look() {
+            Some(Outcome::Done(before)) => told(name, before.limits, self.wanted.done().limits),
+            Some(Outcome::Refused(error)) => {
+                Some(format!("{name}: what is held back cannot be changed now, and is tried again: {error}"))
             }
-            Ok(()) => (Ok(()), told(name, before, wanted.done().limits)),
+            None => None,
         };
         // Older news that nobody has asked for yet matters more than none.
         self.news = news.map(Notice).or(self.news.take());
-        result
+        self.follow();
     }
 
     /// The error behind a refusal: a socket says the same of an interface that is down and one that has gone.
@@ -173,7 +179,8 @@ impl Partner for XdpPartner {
             ));
         }
         self.wanted.what.important = rules.iter().map(Important::exempt).collect();
-        self.follow()
+        self.look();
+        Ok(())
     }
 
     fn police(&mut self, policing: Option<Policing<'_>>) {
@@ -185,13 +192,17 @@ impl Partner for XdpPartner {
         }
         self.wanted.what.limits = policing.map(|policing| Limits { only_syns: policing.only_syns, ..LIMITS });
         // What fails is news, and is tried again.
-        let _ = self.follow();
+        self.look();
+    }
+
+    fn know(&mut self, peer: &Peer, known: Option<KnownAs>) {
+        self.steer.know(peer, known);
     }
 
     fn hold_back(&mut self, frame: &[u8], until: Time, owner: u64) {
         if !std::mem::replace(&mut self.wanted.what.hold, true) {
             // As above.
-            let _ = self.follow();
+            self.look();
         }
         self.steer.hold(frame, until.as_nanos(), owner);
     }
@@ -201,10 +212,7 @@ impl Partner for XdpPartner {
     }
 
     fn news(&mut self) -> Option<Notice> {
-        if self.wanted.on_look() {
-            // As above.
-            let _ = self.follow();
-        }
+        self.look();
         self.news.take()
     }
 

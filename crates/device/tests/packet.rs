@@ -58,6 +58,40 @@ fn a_flood_is_held_back_at_the_interface() {
     assert_eq!(two.counters().rx_policed, policed, "what was counted stays so");
 }
 
+/// Rules change by exchange: what was dropped before is remembered, so that at no moment everything passes.
+#[test]
+fn what_is_remembered_of_syns_outlives_a_change_of_rules() {
+    let (first, second) = veth();
+    let (mut one, mut two) =
+        (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
+    let mut police = |two: &mut packet::PacketPartner, exempt: &[packet::Important]| {
+        second.enter(|| two.police(Some(Policing { exempt, only_syns: true })));
+        let start = Instant::now();
+        while two.news().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(5), "nothing came of it");
+            std::thread::yield_now();
+        }
+    };
+    police(&mut two, &[]);
+    let syn = |port: u64| {
+        let mut bytes = udp_message([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], &[0; 18], None).bytes().to_vec();
+        bytes[23] = 6;
+        bytes[34..36].copy_from_slice(&(port as u16).to_be_bytes());
+        bytes[38..].fill(0);
+        (bytes[46], bytes[47]) = (0x50, 0x02);
+        let (len, facts) = (bytes.len() as u32, Facts { checksum: Checksum::Complete, ..Facts::default() });
+        Message::received(Block::from_bytes(bytes.into()), 0..len, facts)
+    };
+    let dropped: Vec<u64> =
+        (1..2000).filter(|&port| arriving(&mut one, &mut two, 1, |_| syn(port)) == 0).collect();
+    let again = dropped.get(..50).expect("more came than pass");
+    let any = Ipv4Addr::new(10, 9, 0, 7).into();
+    police(&mut two, &[packet::Important { source: any, prefix_len: 32, local_port: None }]);
+    let passed = arriving(&mut one, &mut two, 50, |number| syn(again[number as usize]));
+    assert!(passed >= 48, "{passed} of 50 that came again");
+    assert!(two.counters().rx_policed >= dropped.len() as u64, "what was counted stays so");
+}
+
 fn udp_message(left: [u8; 6], right: [u8; 6], payload: &[u8], size: Option<u16>) -> Message {
     let mut bytes = Vec::new();
     bytes.extend(right);

@@ -172,6 +172,7 @@ fn what_is_important_has_a_ring_of_its_own() {
         pair(1500, &xdp::Config { ring_frames: 64, bell: true, ..config("right") });
     two.ring_for(&[important([10, 9, 0, 1].into(), 443), important("fd00::1".parse().unwrap(), 444)])
         .expect("takes the rules");
+    followed(&mut two);
     for number in 0..200 {
         send(&mut one, datagram(number, 80));
     }
@@ -193,10 +194,37 @@ fn what_is_important_has_a_ring_of_its_own() {
     // SAFETY: as above.
     assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0, "what rang was taken");
     two.ring_for(&[]).expect("takes the rules");
+    followed(&mut two);
     send(&mut one, datagram(1, 443));
     pull(&mut two, 1);
     // SAFETY: as above.
     assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0, "nothing is important now");
+}
+
+/// Until the program in the hook does what was asked for last.
+fn followed(two: &mut xdp::XdpPartner) {
+    let start = Instant::now();
+    while !two.has_followed() {
+        assert!(start.elapsed() < SOON, "nothing came of it");
+        std::thread::yield_now();
+    }
+}
+
+/// Rules change while packets come, and there is no moment without a program: who waits for the kernel is another thread.
+#[test]
+fn no_packet_is_lost_while_rules_change() {
+    let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
+    for flooded in [true, false, true, false] {
+        let exempt = [important([10, 9, 0, 1].into(), 80)];
+        two.police(flooded.then_some(Policing { exempt: &exempt, only_syns: false }));
+        let mut during = 0;
+        while !two.has_followed() {
+            assert_eq!(arriving(&mut one, &mut two, 20, |_| datagram(1, 80)), 20);
+            during += 1;
+        }
+        println!("{during} bursts during the change");
+    }
+    assert_eq!(two.counters().rx_policed, 0);
 }
 
 /// While a flood is held back, what is important all comes, of all else a few.
@@ -205,12 +233,14 @@ fn a_flood_is_held_back_at_the_interface() {
     let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
     let exempt = [important([10, 9, 0, 1].into(), 443)];
     two.police(Some(Policing { exempt: &exempt, only_syns: false }));
+    followed(&mut two);
     let news = two.news().expect("says so").0;
     assert!(news.contains("is held back"), "{news}");
     let passed = arriving(&mut one, &mut two, 2000, |_| datagram(1, 80));
     assert!(passed < 2000, "all came");
     assert_eq!(arriving(&mut one, &mut two, 2000, |_| datagram(1, 443)), 2000);
     two.police(None);
+    followed(&mut two);
     assert!(two.news().expect("says so").0.contains("over"));
     assert_eq!(arriving(&mut one, &mut two, 2000, |_| datagram(1, 80)), 2000);
 }
@@ -229,6 +259,7 @@ fn syn(source_port: u16) -> Message {
 fn what_is_remembered_of_syns_outlives_a_change_of_rules() {
     let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
     two.police(Some(Policing { exempt: &[], only_syns: true }));
+    followed(&mut two);
     // Those that arrive, of these ports.
     let mut come = |two: &mut xdp::XdpPartner, ports: &[u16]| -> Vec<u16> {
         let dropped = two.counters().rx_policed;
@@ -254,6 +285,7 @@ fn what_is_remembered_of_syns_outlives_a_change_of_rules() {
     // Fewer than may come again at once.
     let again = dropped.get(..50).expect("more came than pass");
     two.police(Some(Policing { exempt: &[important([10, 9, 0, 1].into(), 443)], only_syns: true }));
+    followed(&mut two);
     assert_eq!(come(&mut two, again), again);
 }
 
@@ -269,6 +301,9 @@ fn monotonic() -> Time {
 fn one_flow_is_held_back_and_comes_again() {
     let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
     type Make = fn(u16, u16) -> Message;
+    // The first one puts another program in place.
+    two.hold_back(datagram(6, 80).bytes(), monotonic(), 7);
+    followed(&mut two);
     for make in [datagram as Make, datagram6 as Make] {
         let start = Instant::now();
         // On a busy machine the moment may be over before the packet is there.
@@ -301,6 +336,8 @@ fn what_is_held_back_is_told_by_owner() {
         two.tell_held_back(monotonic(), &mut |owner, dropped| told.push((owner, dropped)));
         told
     };
+    two.hold_back(datagram(6, 80).bytes(), monotonic(), 0);
+    followed(&mut two);
     let start = Instant::now();
     let mut dropped = [0, 0];
     while dropped.contains(&0) {

@@ -120,6 +120,8 @@ struct Extra {
     listed: bool,
     /// There was room for it: its turn to make something.
     turn: bool,
+    /// Its device knows its connection.
+    known: bool,
     /// When the wheel will call, if it will.
     armed: Option<Time>,
     flow: Option<FlowKey>,

@@ -12,6 +12,10 @@
 //! Unwanted is what found the receive ring full, the queue of its path full, or no path, and SYNs that found the backlog
 //! full, though they are answered with cookies: to answer half a million a second takes all of a core. A program that
 //! cannot quite keep up with its peer is not flooded: it takes more than a quarter.
+//!
+//! Of what was lost nobody knows what it was: it is taken for what was looked at. An engine that was away from its core for
+//! a look has looked at nothing, and says nothing: a flood of SYNs that was taken for another then would be held back with
+//! limits for everybody until its end.
 
 use std::time::Duration;
 
@@ -25,6 +29,10 @@ const LOOK: Duration = Duration::from_millis(10);
 const FLOOD_RATE: u64 = 100_000;
 /// No end before it has been calm for so long.
 const CALM: Duration = Duration::from_secs(1);
+/// Unwanted packets that have to be looked at in a look to tell what a flood is made of.
+const SAMPLE: u64 = 16;
+/// So many looks in a row that tell nothing are a flood of anything.
+const BLIND_LOOKS: u32 = 3;
 
 /// What a device has seen so far, in packets.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,6 +91,8 @@ pub(crate) enum Change {
 pub(crate) struct Detector {
     looked: Time,
     seen: Seen,
+    /// Looks in a row in which much was lost, and too little looked at.
+    blind: u32,
     /// While it is on: the last look that was not calm.
     flooded: Option<(Time, Flood)>,
 }
@@ -113,19 +123,25 @@ impl Detector {
         let syns = rate(seen.unwanted.syns, self.seen.unwanted.syns);
         let unwanted = looked_at + rate(seen.lost, self.seen.lost);
         let held_back = rate(seen.held_back, self.seen.held_back);
+        let sample = Unwanted {
+            all: seen.unwanted.all.saturating_sub(self.seen.unwanted.all),
+            syns: seen.unwanted.syns.saturating_sub(self.seen.unwanted.syns),
+        };
         (self.looked, self.seen) = (now, seen);
         let is_flood = unwanted >= FLOOD_RATE && unwanted / 3 >= arrived.saturating_sub(unwanted);
-        // What was lost is taken for what was not.
-        let flood = if syns > looked_at / 8 * 7 { Flood::Syns } else { Flood::Anything };
+        let kind = is_flood.then(|| self.kind_of(sample)).flatten();
+        if !is_flood {
+            self.blind = 0;
+        }
         match self.flooded {
-            None if is_flood || syns >= FLOOD_RATE => {
-                let flood = if is_flood { flood } else { Flood::Syns };
+            None if kind.is_some() || syns >= FLOOD_RATE => {
+                let flood = kind.unwrap_or(Flood::Syns);
                 self.flooded = Some((now, flood));
                 Some(Change::Begin(flood))
             }
-            Some((_, Flood::Syns)) if is_flood && flood == Flood::Anything => {
-                self.flooded = Some((now, flood));
-                Some(Change::Begin(flood))
+            Some((_, Flood::Syns)) if kind == Some(Flood::Anything) => {
+                self.flooded = Some((now, Flood::Anything));
+                Some(Change::Begin(Flood::Anything))
             }
             Some((_, held)) if held_back.max(unwanted) >= FLOOD_RATE / 2 => {
                 self.flooded = Some((now, held));
@@ -136,6 +152,19 @@ impl Detector {
                 Some(Change::End)
             }
             _ => None,
+        }
+    }
+
+    /// What a flood is made of, by those of its packets that were looked at; `None`: that cannot be said yet.
+    fn kind_of(&mut self, sample: Unwanted) -> Option<Flood> {
+        let tells = sample.all >= SAMPLE;
+        self.blind = if tells { 0 } else { self.blind + 1 };
+        if tells && sample.syns > sample.all / 8 * 7 {
+            Some(Flood::Syns)
+        } else if tells || self.blind >= BLIND_LOOKS {
+            Some(Flood::Anything)
+        } else {
+            None
         }
     }
 }
@@ -211,6 +240,28 @@ mod tests {
             "all that there was is held back until it is over"
         );
         assert_eq!(device.detector.is_on(), Some(Flood::Anything));
+    }
+
+    /// An engine that was away from its core comes back to a full ring, and looks before it has taken anything from it.
+    #[test]
+    fn what_nobody_looked_at_does_not_tell_what_it_is() {
+        let mut device = Device::new();
+        let lose = |device: &mut Device, syns: u64, lost: u64| {
+            device.seen.lost += lost;
+            device.seen.unwanted.syns += syns;
+            device.seen.unwanted.all += syns;
+            device.look(100 * (syns + lost), 0, 0)
+        };
+        assert_eq!(lose(&mut device, 0, 5_000), None, "nothing was looked at yet");
+        assert_eq!(lose(&mut device, 900, 5_000), Some(Change::Begin(Flood::Syns)));
+        for _ in 0..100 {
+            assert_eq!(lose(&mut device, 3, 5_000), None, "away for a look");
+            assert_eq!(lose(&mut device, 0, 5_000), None, "and for two");
+            assert_eq!(lose(&mut device, 900, 5_000), None);
+        }
+        let mut device = Device::new();
+        let begun: Vec<_> = (0..3).map(|_| lose(&mut device, 0, 5_000)).collect();
+        assert_eq!(begun, [None, None, Some(Change::Begin(Flood::Anything))], "it does not wait for ever");
     }
 
     #[test]

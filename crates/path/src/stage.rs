@@ -111,6 +111,8 @@ pub enum Effect {
     },
     /// This path is finished.
     Destroy,
+    /// The handshake of this path's connection is complete: its peer is who it says.
+    Established,
     /// This path has nothing left to do but to wait (TIME-WAIT): it may go when its place is needed.
     Spare,
     /// The end of this path has no room: its device may drop what comes of a flow.

@@ -329,7 +329,7 @@ impl Groups {
     }
 
     /// How old the oldest router is that is believed to be there.
-    fn age(&self, now: Time) -> u8 {
+    pub(crate) fn age(&self, now: Time) -> u8 {
         let there = |until: Option<Time>| until.is_some_and(|until| until > now);
         if there(self.older_until[1]) { 2 } else { u8::from(there(self.older_until[0])) }
     }

@@ -518,7 +518,7 @@ impl Interface {
         neighbour::on_timeout(self, now, out, account, effects);
         self.ip6.on_timeout(now, |task| match task {
             crate::ip6::Task::Probe(address) => {
-                out.push(nd::report_frame(self, address, nd::Report::ToExclude));
+                out.push(nd::report_frame(self, address));
                 out.push(nd::probe_frame(self, address));
             }
             crate::ip6::Task::SolicitRouters => out.push(nd::router_solicitation_frame(self)),

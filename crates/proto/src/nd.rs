@@ -5,8 +5,8 @@
 //! long, is the neighbour cache's matter ([`crate::neighbour`]); what a host knows beside its neighbours is
 //! [`crate::ip6::Host6`].
 //!
-//! Left out on purpose: the groups of our own addresses' solicitations are reported in version 2 alone, once, and to
-//! queries at once; no nonces in probes (RFC 7527); no advertisements as a router (RFC 4861 §6.2).
+//! Left out on purpose: the groups of our own addresses' solicitations are reported once, in version 2, and to queries at
+//! once; no nonces in probes (RFC 7527); no advertisements as a router (RFC 4861 §6.2).
 
 mod module;
 mod stage;
@@ -23,6 +23,7 @@ use scoutline_wire::{ethernet, icmpv6};
 
 use crate::Interface;
 use crate::eth::encapsulate;
+use crate::groups::RecordKind;
 
 /// Where a message goes, and as whose.
 #[derive(Clone, Copy, Debug)]
@@ -120,18 +121,9 @@ fn advertisement_frame(interface: &Interface, address: Ipv6Addr, way: Course, so
     frame(interface, way, header, &body[..len])
 }
 
-/// Why a listener reports (RFC 3810 §5.2.12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
-    /// It was asked.
-    IsExclude = 2,
-    /// It has joined.
-    ToExclude = 4,
-}
-
-/// The frame that tells switches and routers that we are in the group of an address' solicitations (RFC 3810 §5.2,
-/// one record that excludes nobody; RFC 3590 lets it come from the unspecified address).
-pub fn report_frame(interface: &Interface, address: Ipv6Addr, why: Report) -> Message {
+/// The frame that tells switches and routers that we have joined the group of an address' solicitations (RFC 3810 §5.2,
+/// one record that excludes nobody from now on; RFC 3590 lets it come from the unspecified address).
+pub fn report_frame(interface: &Interface, address: Ipv6Addr) -> Message {
     const ALL_ROUTERS_V2: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
     // RFC 3810 §5: a router alert (RFC 2711), padded.
     const ROUTER_ALERT: [u8; 8] = [PROTOCOL_ICMPV6, 0, 5, 2, 0, 0, 1, 0];
@@ -139,7 +131,7 @@ pub fn report_frame(interface: &Interface, address: Ipv6Addr, why: Report) -> Me
     let facts = Facts { device: interface.device, checksum: Checksum::Complete, ..Facts::default() };
     let mut message = Message { facts, ..Message::default() };
     let out = message.head.prepend(icmpv6::HEADER_LEN + 20);
-    out[8..12].copy_from_slice(&[why as u8, 0, 0, 0]);
+    out[8..12].copy_from_slice(&[RecordKind::ToExclude as u8, 0, 0, 0]);
     out[12..28].copy_from_slice(&nd::solicited_node(address).octets());
     let header = icmpv6::Header { kind: icmpv6::LISTENER_REPORT, code: 0, rest: [0, 0, 0, 1] };
     header.emit(out, source, ALL_ROUTERS_V2);

@@ -229,7 +229,8 @@ impl Host {
                 }
                 Effect::Destroy => self.destroy(path),
                 // There is one class, one device, and there are no sockets.
-                Effect::Spare
+                Effect::Established
+                | Effect::Spare
                 | Effect::Full { .. }
                 | Effect::SetClass { .. }
                 | Effect::NotAdmitted { .. }

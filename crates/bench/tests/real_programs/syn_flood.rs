@@ -1,10 +1,10 @@
-//! A flood of SYNs from forged addresses at a server on paths: connections that stand are served, real clients connect
-//! with all of their options, and memory stays bounded.
+//! A flood of SYNs from forged addresses at a server on paths: connections that stand are served, clients that had one
+//! connect at once, strangers when they ask again, all with their options, and memory stays bounded.
 
 use std::fs;
 use std::time::Duration;
 
-use crate::fixture::{Arm, Fixture, scoutline, script};
+use crate::fixture::{Arm, Fixture, SOON, scoutline, script};
 use crate::machine;
 use crate::nginx::{self, Side};
 
@@ -12,6 +12,11 @@ use crate::nginx::{self, Side};
 const PATIENCE: Duration = Duration::from_secs(150);
 /// What the daemon may grow by: its packet ring is touched, nothing is kept for a SYN.
 const GROWTH_KB: u64 = 64 << 10;
+/// Clients that come for the first time.
+const STRANGERS: u8 = 24;
+/// Of a known client's 50 connections so many at least need one SYN only; of strangers' about one in fifty does. The rest
+/// is for what a busy machine loses.
+const AT_ONCE: u64 = 30;
 
 #[test]
 fn a_flood_of_syns_leaves_connections_and_options() {
@@ -47,7 +52,14 @@ fn a_flood_of_syns_leaves_connections_and_options() {
     ]
     .map(str::to_owned);
     let script = script("syn_flood.py");
-    let own = [script.as_str(), &address, "80"];
+    let [a, b, c, _] = fixture.peer_address().octets();
+    let strangers: Vec<String> =
+        (0..STRANGERS).map(|number| format!("{a}.{b}.{c}.{}", 100 + number)).collect();
+    for stranger in &strangers {
+        fixture.run_peer("ip", &["addr", "add", &format!("{stranger}/24"), "dev", "eth0"], SOON);
+    }
+    let strangers = strangers.join(",");
+    let own = [script.as_str(), &address, "80", &strangers];
     let arguments: Vec<&str> = own.into_iter().chain(flood.iter().map(String::as_str)).collect();
     let said = fixture.run_peer("python3", &arguments, PATIENCE);
     let seen: serde_json::Value =
@@ -64,6 +76,11 @@ fn a_flood_of_syns_leaves_connections_and_options() {
     assert!(since("rx-packets") + since("rx-policed") + since("rx-ring-drops") > 100_000, "no flood: {last}");
     // What rate it keeps is for `scoutline bench flood`: here two cores are shared with other tests.
     assert!(seen["flooded"].as_f64() > Some(0.0), "a connection that stands was not served: {seen}");
+    assert_eq!(seen["strangers"].as_u64(), Some(u64::from(STRANGERS)), "one was not served: {seen}");
+    assert!(
+        seen["known_at_once"].as_u64() >= Some(AT_ONCE),
+        "a client that is known had to ask again: {seen}"
+    );
     assert!(grown < GROWTH_KB, "it grew by {grown} KB");
     let paths = fixture.paths_now().len();
     assert!(paths < 5_000, "{paths} paths: a backlog at most");

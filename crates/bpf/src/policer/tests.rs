@@ -1,7 +1,8 @@
 //! The kernel itself runs the program on packets that are made here (`BPF_PROG_TEST_RUN`).
 
 use super::program;
-use crate::flow::{Buckets, Exempt, Limits, POLICED, Seen, WINDOW_SHIFT};
+use crate::flow::{Buckets, Exempt, Limits, POLICED, Police, Seen, WINDOW_SHIFT};
+use crate::known::{Known, KnownAs, Peer};
 use crate::xdp::{self, XDP_DROP, XDP_PASS};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,6 +24,7 @@ struct TestRun {
 struct Bench {
     program: OwnedFd,
     buckets: Buckets,
+    known: Known,
     started: Instant,
 }
 
@@ -43,10 +45,10 @@ impl Bench {
             }
             made => made.unwrap(),
         };
-        let seen = Seen::new().unwrap();
-        let program = xdp::load("scoutline_guard", &program(&buckets, &seen, exempt, limits))
-            .expect("the verifier takes it");
-        Some(Bench { program, buckets, started: Instant::now() })
+        let (seen, known) = (Seen::new().unwrap(), Known::new().unwrap());
+        let police = Police { buckets: &buckets, seen: &seen, known: &known, limits };
+        let program = xdp::load("scoutline_guard", &program(&police, exempt)).expect("the verifier takes it");
+        Some(Bench { program, buckets, known, started: Instant::now() })
     }
 
     fn verdict(&self, packet: &[u8]) -> i32 {
@@ -105,7 +107,16 @@ fn udp6(source: Ipv6Addr, next_header: u8, source_port: u16, port: u16) -> Vec<u
 
 const PEER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 7, 0, 0, 0, 2);
 
-const LIMITS: Limits = Limits { flow: 20_000, total: 100_000, syns: 100_000, only_syns: false };
+const LIMITS: Limits = Limits {
+    flow: 20_000,
+    total: 100_000,
+    syns: 100_000,
+    client_syns: 50_000,
+    known_syns: 150_000,
+    standing_flow: 200_000,
+    standing: 400_000,
+    only_syns: false,
+};
 
 #[test]
 fn a_flow_has_its_limit_and_others_go_on() {
@@ -167,6 +178,86 @@ fn a_flood_of_syns_limits_nothing_else() {
         assert_eq!(bench.passed((0..3000).map(|_| tcp(v6, 7, 0x10))), 3000, "one connection, IPv6: {v6}");
         assert_eq!(bench.passed((0..3000).map(|_| udp([10, 0, 0, 2], 7, 9))), 3000);
     }
+}
+
+/// The peer of [`tcp`] with this port.
+fn peer(v6: bool, source_port: u16) -> Peer {
+    let source = if v6 { PEER6.into() } else { Ipv4Addr::new(10, 0, 0, 2).into() };
+    Peer { source, source_port, local_port: 80 }
+}
+
+/// A flood of anything takes nothing from a connection that stands, and nothing at all from one that is important.
+#[test]
+fn a_connection_that_stands_has_limits_of_its_own() {
+    const ACK: u8 = 0x10;
+    for v6 in [false, true] {
+        let Some(bench) = Bench::new(&[], LIMITS) else { return };
+        bench.known.know(&peer(v6, 7), KnownAs::Standing);
+        bench.known.know(&peer(v6, 9), KnownAs::Important);
+        // Whenever the window of the flood ends, the next one is full after 104 of them.
+        let mut flood = (10_000..60_000u16).map(|port| tcp(v6, port, ACK));
+        let beside = |bench: &Bench, packets: u32, port: u16, flood: &mut dyn Iterator<Item = Vec<u8>>| {
+            (0..packets)
+                .filter(|_| {
+                    bench.passed(flood.take(10));
+                    bench.verdict(&tcp(v6, port, ACK)) == XDP_PASS
+                })
+                .count()
+        };
+        assert_eq!(beside(&bench, 100, 7, &mut flood), 100, "IPv6: {v6}");
+        let strangers = beside(&bench, 100, 8, &mut flood);
+        assert!(strangers < 100, "{strangers} of a stranger");
+        // It has a limit, too.
+        let many = bench.passed((0..3000).map(|_| tcp(v6, 7, ACK)));
+        assert!((200..=210 * bench.windows()).contains(&many) && many < 3000, "{many}");
+        assert_eq!(bench.passed((0..3000).map(|_| tcp(v6, 9, ACK))), 3000, "what is important has none");
+        bench.known.forget(&peer(v6, 9));
+        assert!(bench.passed((0..3000).map(|_| tcp(v6, 9, ACK))) < 3000, "its end was told");
+    }
+}
+
+/// Who has had a connection makes another at once, whatever comes from forged addresses, within limits of its own.
+#[test]
+fn a_client_that_is_known_connects_at_once() {
+    const SYN: u8 = 0x02;
+    for v6 in [false, true] {
+        for only_syns in [false, true] {
+            let limits = Limits { syns: 10_000, only_syns, ..LIMITS };
+            let Some(bench) = Bench::new(&[], limits) else { return };
+            let stranger = |port: u16| {
+                let mut frame = tcp(v6, port, SYN);
+                frame[if v6 { 30 } else { 28 }] ^= 0x55;
+                frame
+            };
+            bench.known.know(&peer(v6, 7), KnownAs::Standing);
+            // Also after its end.
+            bench.known.forget(&peer(v6, 7));
+            for port in 100..140 {
+                bench.passed((0..40).map(|other| stranger(40 * port + other)));
+                assert_eq!(bench.verdict(&tcp(v6, port, SYN)), XDP_PASS, "IPv6: {v6}, port {port}");
+            }
+            let strangers = bench.passed((10_000..13_000).map(stranger));
+            assert!(strangers <= 12 * bench.windows() && strangers < 3000, "{strangers}");
+            let many = bench.passed((10_000..16_000).map(|port| tcp(v6, port, SYN)));
+            assert!(many >= 40 && many < 6000 && many <= 64 * bench.windows(), "{many}");
+        }
+    }
+}
+
+/// A later connection takes the place of an earlier one, whose end takes nothing from it.
+#[test]
+fn a_place_is_of_the_last_who_took_it() {
+    let Some(bench) = Bench::new(&[], LIMITS) else { return };
+    let all = |port| bench.passed((0..500).map(|_| tcp(false, port, 0x10))) == 500;
+    for port in 1..3000 {
+        bench.known.know(&peer(false, port), KnownAs::Important);
+    }
+    let still: Vec<u16> = (1..3000).filter(|&port| all(port)).collect();
+    assert!(still.len() > 2900, "{} of 2999 have a place", still.len());
+    (1..3000).filter(|port| !still.contains(port)).for_each(|port| bench.known.forget(&peer(false, port)));
+    assert!(still.iter().all(|&port| all(port)), "they lost theirs to the end of others");
+    still.iter().for_each(|&port| bench.known.forget(&peer(false, port)));
+    assert!(!still.iter().any(|&port| all(port)), "nobody is important any more");
 }
 
 /// What a real client does: it sends the same SYN again.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
+use super::six::{ETHERTYPE_IPV6, Six, take_six};
 use super::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ICMP, LINK_LEN, TCP, UDP, be16, be32, checksum, pseudo};
 
 /// Why what left the stack is no packet.
@@ -46,7 +47,9 @@ pub enum Content {
     Icmp(u8, u8, [u8; 4], Vec<u8>),
     /// A request, not a reply; the target's link address.
     Arp(bool, [u8; 6]),
-    /// Nothing that scripts speak of (IPv6, IGMP).
+    /// A packet of IPv6.
+    Six(Six),
+    /// Nothing that scripts speak of (IGMP).
     Other,
 }
 
@@ -94,6 +97,7 @@ pub fn take(frame: &[u8]) -> Result<Seen, Malformed> {
     match be16(frame, 12) {
         ETHERTYPE_IPV4 => take_ipv4(&frame[LINK_LEN..], &mut seen)?,
         ETHERTYPE_ARP => take_arp(&frame[LINK_LEN..], &mut seen)?,
+        ETHERTYPE_IPV6 => seen.content = Content::Six(take_six(frame)?),
         _ => {}
     }
     Ok(seen)

@@ -38,6 +38,7 @@ impl Runner<'_> {
                 self.stack.inject(&arp_frame(arp.request, arp.sender, arp.target, link));
                 return Ok(());
             }
+            Body::Ip6(ip6) => return self.arrive_six(ip6, packet, place),
         };
         if packet.mark("checksum") == Some("bad") {
             // Each of the three has its checksum elsewhere; a changed last byte is wrong for all.
@@ -99,7 +100,12 @@ impl Runner<'_> {
             &payload,
         );
         if let Some(offset) = packet.mark("offset").and_then(|text| text.parse::<u8>().ok()) {
-            set_offset(&mut bytes, offset);
+            set_octet(&mut bytes, offset << 4);
+        }
+        // Beside the data offset: AE and three that nobody has (RFC 9293 §3.1, RFC 9768 §3.1.1).
+        if let Some(bits) = packet.mark("reserved").and_then(|text| text.parse::<u8>().ok()) {
+            let offset = bytes[12] & 0xf0;
+            set_octet(&mut bytes, offset | bits & 15);
         }
         bytes
     }
@@ -135,10 +141,10 @@ impl Runner<'_> {
 }
 
 /// Makes the data offset wrong and keeps the checksum right (RFC 1624 §3: HC' = ~(~HC + ~m + m')).
-fn set_offset(segment: &mut [u8], offset: u8) {
+fn set_octet(segment: &mut [u8], octet: u8) {
     let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let before = word(segment, 12);
-    segment[12] = offset << 4;
+    segment[12] = octet;
     let mut sum = u32::from(!word(segment, 16)) + u32::from(!before) + u32::from(word(segment, 12));
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -146,7 +152,7 @@ fn set_offset(segment: &mut [u8], offset: u8) {
     segment[16..18].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-fn wrong(place: &Place, what: &str) -> Failure {
+pub(super) fn wrong(place: &Place, what: &str) -> Failure {
     Failure::Unsupported(place.clone(), what.to_owned())
 }
 
@@ -180,7 +186,8 @@ fn mark_draft(draft: &mut Draft, packet: &Packet, place: &Place) -> Result<()> {
                     text.split_whitespace().map(str::parse).collect();
                 draft.options = bytes.map_err(|_| wrong(place, name))?;
             }
-            "checksum" | "no_checksum" | "from" | "to" | "order" | "link" | "cut" | "offset" | "bytes" => {}
+            "checksum" | "no_checksum" | "from" | "to" | "order" | "link" | "cut" | "offset" | "reserved"
+            | "bytes" => {}
             _ => return Err(wrong(place, name)),
         }
     }

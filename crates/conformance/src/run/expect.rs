@@ -6,6 +6,7 @@ use crate::script::{Arp, Body, Icmp, Packet, Place, Tcp, flag};
 use super::arrive::ecn_bits;
 use super::flow::Flow;
 use super::options::{compare_options, option_text};
+use super::six::{self, compare_six};
 use super::{Failure, Left, Manner, Result, Runner, time};
 
 /// Nothing is waited for longer than this, in microseconds.
@@ -50,6 +51,7 @@ impl Runner<'_> {
                     Err(self.describe(&left.seen))
                 }
             }
+            (Body::Ip6(ip6), Content::Six(six)) => compare_six(ip6, packet, six, left.seen.link_destination),
             _ => Err(self.describe(&left.seen)),
         };
         compared.map_or_else(|text| differs(format!("at {} left {text}", time(at))), |()| Ok(at))
@@ -229,6 +231,7 @@ impl Runner<'_> {
                 let kind = if *request { "request" } else { "reply" };
                 format!("arp {kind} from {} for {}", seen.source, seen.destination)
             }
+            Content::Six(six) => six::text(six),
             Content::Other => "something else".into(),
         }
     }

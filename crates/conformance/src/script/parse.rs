@@ -4,15 +4,17 @@
 //! file      = { "--" name [ "=" value ] | "include" path | "`" command "`" | event }
 //! event     = time ( "<" packet | ">" packet | name "(" values ")" "=" result | "quiet" )
 //! time      = [ "+" ] seconds [ ( "~" | "..." ) [ "+" ] seconds ] | "*"
-//! packet    = [ port ">" port ] [ "[" ecn "]" ] ( tcp | "udp" "(" n ")" | icmp | arp ) [ "{" marks "}" ]
+//! packet    = [ port ">" port ] [ "[" ecn "]" ] ( tcp | "udp" "(" n ")" | icmp | arp | ip6 ) [ "{" marks "}" ]
 //! tcp       = flags n ":" n "(" n ")" [ "ack" n ] [ "win" n ] [ "urg" n ] [ "<" options ">" ]
 //! icmp      = [ "[" n ":" n "(" n ")" "]" ] "icmp" type [ code ] [ "mtu" n ]
 //!           | "icmp" ( "echo" | "reply" ) "id" n "seq" n "(" n ")"
 //! arp       = "arp" ( "request" | "reply" ) "from" address "for" address
+//! ip6       = "ip6" next "from" address "to" address [ "hop" n ] "[" { byte | ".." | "@" address | "(" n ")" } "]"
 //! ```
 
 mod call;
 mod packet;
+mod six;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

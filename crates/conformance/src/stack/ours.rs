@@ -69,9 +69,9 @@ impl Ours {
         let settings = EngineSettings {
             devices: vec![DeviceSettings {
                 ip6: setting.ip6.map(|(address, prefix_len, gateway)| Host6Config {
-                    addresses: vec![(address, prefix_len)],
-                    gateway: Some(gateway),
-                    autoconfigure: false,
+                    addresses: if setting.autoconfigure { Vec::new() } else { vec![(address, prefix_len)] },
+                    gateway: (!setting.autoconfigure).then_some(gateway),
+                    autoconfigure: setting.autoconfigure,
                 }),
                 ..model::device(0, setting.ip4.0, setting.ip4.1, Some(setting.ip4.2))
             }],

@@ -1,24 +1,36 @@
 //! Holding a flood back at the interface: attaches [`scoutline_bpf::Policer`] and takes it away.
 //!
 //! The kernel waits for its receive side to come to rest when a program is attached in a driver or detached, some 20 ms:
-//! a thread of ours does it, and the engine goes on. While a veth has the program, its other end cuts its
-//! super-segments itself.
+//! a thread of ours does it, and the engine goes on. Rules change by exchange, so that there is no moment without any.
+//! While a veth has the program, its other end cuts its super-segments itself.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::thread;
 
-use scoutline_bpf::{AttachError, Exempt, Limits, Mode, Policer};
+use scoutline_bpf::{AttachError, Exempt, Known, KnownAs, Limits, Mode, Peer, Policer};
 
+use crate::aside::in_the_background;
 use crate::partner::Notice;
 use crate::retry::Retry;
 
 /// While a flood lasts: a flow is a client's, or the flood's; together they cost a receiving core some 7 % of its time
 /// (0.7 µs a packet). A SYN costs an answer besides, which may take four times that, and as good as all of those that
-/// did not come before are forged: with a tenth of them passing, a server was half busy with answering nobody.
-pub(crate) const LIMITS: Limits = Limits { flow: 10_000, total: 100_000, syns: 10_000, only_syns: false };
+/// did not come before are forged: with a tenth of them passing, a server was half busy with answering nobody. Of clients
+/// that are known no more are let in than a server makes connections: whose address is forged has one of 4,096 places
+/// for each. A connection that stands is nobody's forgery: together they have what a core can take.
+pub(crate) const LIMITS: Limits = Limits {
+    flow: 10_000,
+    total: 100_000,
+    syns: 10_000,
+    client_syns: 20_000,
+    known_syns: 50_000,
+    standing_flow: 100_000,
+    standing: 500_000,
+    only_syns: false,
+};
 
-/// What attaches: another one in tests.
-type Attach = fn(u32, &What) -> Result<Policer, AttachError>;
+/// What attaches, or changes what is attached: another one in tests.
+type Attach = fn(u32, &What, Option<&Policer>, Option<Arc<Known>>) -> Result<Option<Policer>, AttachError>;
 
 /// What a policer is made for.
 #[derive(Clone, Debug)]
@@ -33,7 +45,9 @@ pub(super) struct What {
 pub(super) struct Police {
     ifindex: u32,
     attach: Attach,
-    policer: Option<Policer>,
+    /// Who is known; `None` where there can be no such table.
+    known: Option<Arc<Known>>,
+    policer: Option<Arc<Policer>>,
     /// A thread is changing it.
     change: Option<Receiver<Changed>>,
     /// What it should be like.
@@ -54,30 +68,45 @@ enum Wanted {
 }
 
 /// What a thread has done.
-struct Changed {
-    /// All that the policer before has dropped.
-    dropped: u64,
-    /// The one that is there now.
-    attached: Option<Result<Policer, AttachError>>,
+enum Changed {
+    /// It is attached, or the one that was there follows other rules: then it is not given again.
+    On(Result<Option<Policer>, AttachError>),
+    /// It is gone; all that it had dropped.
+    Off(u64),
 }
 
 impl Police {
     pub(super) fn new(ifindex: u32) -> Police {
-        Police::with(ifindex, |ifindex, what| {
-            Policer::attach(ifindex, &what.exempt, Limits { only_syns: what.only_syns, ..LIMITS })
+        Police::with(ifindex, Known::new().ok().map(Arc::new), |ifindex, what, before, known| {
+            let limits = Limits { only_syns: what.only_syns, ..LIMITS };
+            match before {
+                Some(policer) => policer.change(&what.exempt, limits).map(|()| None),
+                None => Policer::attach(ifindex, known, &what.exempt, limits).map(Some),
+            }
         })
     }
 
-    fn with(ifindex: u32, attach: Attach) -> Police {
+    fn with(ifindex: u32, known: Option<Arc<Known>>, attach: Attach) -> Police {
         Police {
             ifindex,
             attach,
+            known,
             policer: None,
             change: None,
             wanted: Wanted::Off,
             begun: true,
             dropped_before: 0,
             retry: Retry::default(),
+        }
+    }
+
+    /// A connection stands, or has ended: see [`crate::Partner::know`].
+    pub(super) fn know(&self, peer: &Peer, known: Option<KnownAs>) {
+        if let Some(table) = &self.known {
+            match known {
+                Some(known) => table.know(peer, known),
+                None => table.forget(peer),
+            }
         }
     }
 
@@ -94,16 +123,23 @@ impl Police {
         }
         self.begun = true;
         let (ifindex, attach) = (self.ifindex, self.attach);
-        let (wanted, before) = (self.wanted.clone(), self.policer.take());
         let (tell, told) = channel();
-        let work = move || {
-            let dropped = before.map_or(0, Policer::detach);
-            let attached = match wanted {
-                Wanted::On(what) => Some(attach(ifindex, &what)),
-                Wanted::Off => None,
-            };
-            // Nobody listens when the device was closed in the meantime: then it goes at once.
-            let _ = tell.send(Changed { dropped, attached });
+        let work = match self.wanted.clone() {
+            Wanted::On(what) => {
+                let (before, known) = (self.policer.clone(), self.known.clone());
+                Box::new(move || {
+                    let changed = attach(ifindex, &what, before.as_deref(), known);
+                    drop(before);
+                    // Nobody listens when the device was closed in the meantime: then it goes at once.
+                    let _ = tell.send(Changed::On(changed));
+                }) as Box<dyn FnOnce() + Send>
+            }
+            Wanted::Off => {
+                let before = self.policer.take().and_then(Arc::into_inner);
+                Box::new(move || {
+                    let _ = tell.send(Changed::Off(before.map_or(0, Policer::detach)));
+                })
+            }
         };
         // Without a thread nobody tells anything: that is seen with the next look.
         in_the_background(work);
@@ -124,28 +160,30 @@ impl Police {
             }
             Some(Ok(changed)) => {
                 self.change = None;
-                self.dropped_before += changed.dropped;
-                self.on_changed(name, changed.attached)
+                self.on_changed(name, changed)
             }
         };
         self.go_on();
         news.map(Notice)
     }
 
-    fn on_changed(&mut self, name: &str, attached: Option<Result<Policer, AttachError>>) -> Option<String> {
-        match attached {
-            None => Some(format!("{name}: the flood is over, and nothing is held back any more")),
-            Some(Ok(policer)) => {
-                let place = match policer.mode() {
+    fn on_changed(&mut self, name: &str, changed: Changed) -> Option<String> {
+        match changed {
+            Changed::Off(dropped) => {
+                self.dropped_before += dropped;
+                Some(format!("{name}: the flood is over, and nothing is held back any more"))
+            }
+            Changed::On(Ok(attached)) => {
+                self.policer = attached.map(Arc::new).or(self.policer.take());
+                self.retry.on_success();
+                let place = match self.policer.as_ref()?.mode() {
                     Mode::Native => "in its driver",
                     Mode::Generic => "in front of our queue (its driver has no XDP)",
                 };
-                self.policer = Some(policer);
-                self.retry.on_success();
                 let only_syns = matches!(&self.wanted, Wanted::On(what) if what.only_syns);
                 Some(begun(name, place, only_syns))
             }
-            Some(Err(error)) => self.on_failure(name, &error.to_string()),
+            Changed::On(Err(error)) => self.on_failure(name, &error.to_string()),
         }
     }
 
@@ -157,30 +195,11 @@ impl Police {
         })
     }
 
-    /// Packets dropped so far; while it changes, those of the one that goes are not known.
+    /// Packets dropped so far; while it goes, its own are not known.
     pub(super) fn dropped(&self) -> u64 {
         let now = self.policer.as_ref().map_or(0, |policer| policer.dropped().unwrap_or(0));
         self.dropped_before + now
     }
-}
-
-/// Runs something in an ordinary thread on any core: the engine's own is real-time, and pinned. When there can be no
-/// thread, `work` is dropped.
-fn in_the_background(work: impl FnOnce() + Send + 'static) {
-    let run = move || {
-        // SAFETY: plain data; 0 is the calling thread, whose policy and cores may always be lowered and widened.
-        unsafe {
-            let ordinary: libc::sched_param = std::mem::zeroed();
-            libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary);
-            let mut everywhere: libc::cpu_set_t = std::mem::zeroed();
-            for core in 0..libc::CPU_SETSIZE as usize {
-                libc::CPU_SET(core, &mut everywhere);
-            }
-            libc::sched_setaffinity(0, size_of_val(&everywhere), &raw const everywhere);
-        }
-        work();
-    };
-    let _ = thread::Builder::new().name("scoutline-police".into()).spawn(run);
 }
 
 /// What people are told when a flood is held back from now on.
@@ -188,18 +207,20 @@ pub(crate) fn begun(name: &str, place: &str, only_syns: bool) -> String {
     let Limits { flow, total, syns, .. } = LIMITS;
     if only_syns {
         return format!(
-            "{name}: a flood of SYNs is held back {place}: {syns}/s pass, and those that come again"
+            "{name}: a flood of SYNs is held back {place}: those of clients that were connected pass, {syns}/s of others, \
+             and those that come again"
         );
     }
     format!(
-        "{name}: a flood of packets that nobody wants is held back {place}: beside important classes, {flow} packets/s of \
-         a flow and {total} in all pass"
+        "{name}: a flood of packets that nobody wants is held back {place}: beside important classes and \
+         connections that stand, {flow} packets/s of a flow and {total} in all pass"
     )
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -207,7 +228,12 @@ mod tests {
     static CALLS: AtomicU32 = AtomicU32::new(0);
 
     /// Panics, then is refused.
-    fn faulty(_: u32, what: &What) -> Result<Policer, AttachError> {
+    fn faulty(
+        _: u32,
+        what: &What,
+        _: Option<&Policer>,
+        _: Option<Arc<Known>>,
+    ) -> Result<Option<Policer>, AttachError> {
         let call = CALLS.fetch_add(1, Ordering::SeqCst);
         assert!(call > 0, "a fault of the first call, as the test wants it");
         assert_eq!(what.exempt.len(), 2, "what is wanted by now, not what was at first");
@@ -233,7 +259,7 @@ mod tests {
             prefix_len: 32,
             local_port: None,
         };
-        let mut police = Police::with(1, faulty);
+        let mut police = Police::with(1, None, faulty);
         police.want(Some(What { exempt: vec![exempt()], only_syns: true }));
         // The rules change meanwhile.
         police.want(Some(What { exempt: vec![exempt(), exempt()], only_syns: true }));

@@ -212,6 +212,9 @@ impl Core {
         if let Some(to) = to {
             self.count_background(usize::from(to), before, level);
         }
+        if self.extras[id.index as usize].known {
+            self.make_known(id);
+        }
         self.note_apart(id);
     }
 

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use scoutline_base::{Address, PathId, Time};
+use scoutline_device::{KnownAs, Peer};
 use scoutline_path::{DropReason, FlowKey, Message};
 
 use super::Core;
@@ -42,6 +43,25 @@ impl Core {
         let is_for_many = |to: Address| to.is_multicast() || net.modules.interface.is_everybody(to);
         if !destination_of(frame).is_some_and(is_for_many) {
             net.device.hold_back(frame, until, owner_of(id));
+        }
+    }
+
+    /// Tells its device of a connection that stands, or that is important by now, by a request perhaps: a flood takes
+    /// nothing from it, and its peer may come back.
+    pub(super) fn make_known(&mut self, id: PathId) {
+        let extra = &mut self.extras[id.index as usize];
+        let Some(peer) = extra.flow.as_ref().map(peer_of) else { return };
+        extra.known = true;
+        let is_important = extra.level > self.settings.linux_level;
+        let known = if is_important { KnownAs::Important } else { KnownAs::Standing };
+        self.nets[usize::from(extra.net)].device.know(&peer, Some(known));
+    }
+
+    /// The connection ends.
+    pub(super) fn forget_known(&mut self, id: PathId) {
+        let extra = &mut self.extras[id.index as usize];
+        if let (true, Some(flow)) = (std::mem::take(&mut extra.known), &extra.flow) {
+            self.nets[usize::from(extra.net)].device.know(&peer_of(flow), None);
         }
     }
 
@@ -97,6 +117,11 @@ impl Core {
             self.count_held_back(now);
         }
     }
+}
+
+fn peer_of(flow: &FlowKey) -> Peer {
+    let FlowKey { remote, remote_port, local_port, .. } = *flow;
+    Peer { source: remote.to_ip(), source_port: remote_port, local_port }
 }
 
 /// Whom a frame is for. Looked up here, for a packet whose queue is full has not been through the stages that tell.

@@ -173,6 +173,11 @@ impl Core {
                         self.destroy(id);
                     }
                 }
+                Effect::Established => {
+                    if let Some(id) = from {
+                        self.make_known(id);
+                    }
+                }
                 Effect::Spare => {
                     if let Some(id) = from {
                         self.note_spare(id);
@@ -334,6 +339,7 @@ impl Core {
         }
         self.schedule.remove(Entry::Path(id));
         self.wheel.disarm(id);
+        self.forget_known(id);
         let extra = std::mem::take(&mut self.extras[id.index as usize]);
         self.count_background(extra.net as usize, extra.level, Level::default());
         self.count_apart(extra.apart, None);

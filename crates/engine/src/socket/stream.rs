@@ -279,6 +279,7 @@ impl StreamStage {
 
     fn on_control(&mut self, control: &Control, turned: &mut Burst, context: &mut Context<'_>) {
         if let Control::Connected = control {
+            context.effects.push(Effect::Established);
             let wait = self.parent.as_ref().map_or(0, |parent| parent.defer_accept.get());
             if wait == 0 {
                 self.hand_over(turned, context);

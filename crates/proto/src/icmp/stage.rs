@@ -12,6 +12,7 @@ use scoutline_wire::{checksum, icmp, ipv4};
 
 use super::flow_of;
 use crate::eth::frame_start;
+use crate::udp::is_intact;
 use crate::{Interface, errno};
 
 /// The most that an error quotes of its cause, so that it never exceeds 576 bytes (RFC 1812 §4.3.2.3).
@@ -148,6 +149,14 @@ impl UnreachableStage {
             return context.account.on_drop(DropReason::Malformed);
         };
         let code = if header.protocol == ipv4::PROTOCOL_UDP {
+            // Broken, it may be for anybody.
+            if !is_intact(
+                &self.interface,
+                facts,
+                datagram.get(usize::from(header.header_len)..).unwrap_or_default(),
+            ) {
+                return context.account.on_drop(DropReason::BadChecksum);
+            }
             context.account.on_drop(DropReason::NoPath);
             icmp::unreachable::PORT
         } else {

@@ -1,5 +1,6 @@
 //! The ICMPv6 stages: the one that answers and notifies, and the one that reports what nobody takes.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use scoutline_base::{Address, Endpoint};
@@ -9,12 +10,14 @@ use scoutline_path::{
 };
 use scoutline_ring::Block;
 use scoutline_wire::ipv6::{self, ExtensionError};
-use scoutline_wire::nd::REDIRECT;
+use scoutline_wire::nd::{REDIRECT, solicited_node};
 use scoutline_wire::{checksum, icmpv6, ipv4};
 
 use super::{as_icmp4, flow_of};
 use crate::eth::frame_start;
-use crate::{Interface, errno, mld, nd};
+use crate::groups::{Record, RecordKind, Report};
+use crate::udp::is_intact;
+use crate::{Interface, errno, mld};
 
 /// The most that an error quotes of its cause, so that it fits every link (RFC 4443 §2.4 (c)).
 const MAX_QUOTE: usize = ipv6::MIN_MTU as usize - ipv6::HEADER_LEN - icmpv6::HEADER_LEN;
@@ -94,12 +97,25 @@ impl Icmp6Stage {
         if !self.interface.icmp_errors.borrow_mut().take(context.now) {
             return context.account.on_drop(DropReason::RateLimited);
         }
-        match mld::query(message.bytes()) {
-            Some(query) => self.interface.groups6.borrow_mut().on_query(&query, context.now),
-            None => return context.account.on_drop(DropReason::Malformed),
-        }
-        for own in self.interface.ip6.addresses() {
-            context.out.push(nd::report_frame(&self.interface, own.address, nd::Report::IsExclude));
+        let Some(query) = mld::query(message.bytes()) else {
+            return context.account.on_drop(DropReason::Malformed);
+        };
+        let is_old = {
+            let mut groups = self.interface.groups6.borrow_mut();
+            groups.on_query(&query, context.now);
+            groups.age(context.now) > 0
+        };
+        let asked = |group: &Address| query.group.is_none_or(|about| about == *group);
+        let own = self.interface.ip6.addresses().into_iter().map(|own| solicited_node(own.address).into());
+        // Several addresses may share one.
+        let own: BTreeSet<Address> = own.filter(asked).collect();
+        let mut report =
+            |report: &Report| mld::frames(&self.interface, report, |frame| context.out.push(frame));
+        if is_old {
+            own.into_iter().map(Report::Old).for_each(|old| report(&old));
+        } else if !own.is_empty() {
+            let record = |group| Record { kind: RecordKind::IsExclude, group, sources: Vec::new() };
+            report(&Report::Records(own.into_iter().map(record).collect()));
         }
     }
 
@@ -196,6 +212,17 @@ impl UnreachableStage {
         };
         let destination = Address::from(header.destination);
         let (reason, told) = match ipv6::walk(packet) {
+            // Broken, it may be for anybody.
+            Ok(upper)
+                if upper.protocol == ipv4::PROTOCOL_UDP
+                    && !is_intact(
+                        &self.interface,
+                        &message.facts,
+                        packet.get(upper.offset..).unwrap_or_default(),
+                    ) =>
+            {
+                return context.account.on_drop(DropReason::BadChecksum);
+            }
             Ok(upper) if upper.protocol == ipv4::PROTOCOL_UDP => {
                 (DropReason::NoPath, (icmpv6::UNREACHABLE, icmpv6::unreachable::PORT, [0; 4]))
             }

@@ -142,20 +142,33 @@ const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
 fn a_query_hears_of_our_groups() {
     let mut host = Host::with_ip6();
     let path = host.interface.service_paths.icmp6.get().unwrap();
-    let query =
-        |source, hop_limit, alert| mld_frame(source, hop_limit, alert, icmpv6::LISTENER_QUERY, &[0; 16]);
+    // Of version 2, about all groups.
+    let mut body = [0; 20];
+    body[16..18].copy_from_slice(&[2, 125]);
+    let query = |source, hop_limit, alert| mld_frame(source, hop_limit, alert, icmpv6::LISTENER_QUERY, &body);
     let frame = query(PEER_LOCAL, 1, ALERT);
     assert_eq!(host.demux(&frame).0, Verdict::Path(path));
     let sent = host.receive(path, &frame);
-    assert_eq!(sent.len(), 2, "a report for each address");
-    let upper = ipv6::walk(&sent[1][14..]).unwrap();
+    assert_eq!(sent.len(), 1, "all groups in one");
+    let upper = ipv6::walk(&sent[0][14..]).unwrap();
     assert_eq!((upper.protocol, upper.offset), (58, 48), "behind a router alert");
-    let message = &sent[1][14 + upper.offset..];
+    let message = &sent[0][14 + upper.offset..];
     let groups = "ff02::16".parse::<Ipv6Addr>().unwrap();
-    let source = ipv6::Header::parse(&sent[1][14..]).unwrap().source;
+    let source = ipv6::Header::parse(&sent[0][14..]).unwrap().source;
     assert_eq!(source, OUR_LOCAL, "RFC 3810 §5.2.13");
     assert!(icmpv6::Header::parse(message, source.into(), groups.into()).is_ok());
-    assert_eq!(message[12..28], nd::solicited_node(OURS6).octets());
+    let told: Vec<&[u8]> = message[8..].chunks(20).map(|record| &record[4..]).collect();
+    let ours = [OURS6, OUR_LOCAL].map(|own| nd::solicited_node(own).octets());
+    assert_eq!((message[7], told.len()), (2, 2));
+    assert!(ours.iter().all(|group| told.contains(&group.as_slice())), "{told:?}");
+    // About one of them, and about another.
+    let about = |group: [u8; 16]| {
+        let body = [&group[..], &[2, 125, 0, 0]].concat();
+        mld_frame(PEER_LOCAL, 1, ALERT, icmpv6::LISTENER_QUERY, &body)
+    };
+    let sent = host.receive(path, &about(ours[0]));
+    assert_eq!((sent.len(), &sent[0][14 + 48 + 12..]), (1, &ours[0][..]));
+    assert!(host.receive(path, &about(nd::solicited_node(PEER6).octets())).is_empty());
     // RFC 3810 §6.2: what a router of the link would not send.
     let padded = [58, 0, 1, 4, 0, 0, 0, 0];
     let other_alert = [58, 0, 5, 2, 0, 1, 1, 0];

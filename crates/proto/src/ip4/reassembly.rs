@@ -22,7 +22,7 @@ pub struct Limits {
     pub pieces: usize,
     /// Payload bytes over all.
     pub bytes: usize,
-    /// From the first fragment on. RFC 1122 §3.3.2 asks for 60 to 120 s; Linux takes 30.
+    /// From the first fragment on. RFC 1122 §3.3.2 asks for 60 to 120 s; Linux takes 30, and for IPv6 60.
     pub time: Duration,
 }
 
@@ -38,6 +38,9 @@ impl Default for Limits {
         }
     }
 }
+
+/// What an error must tell of a payload at least (RFC 792).
+pub(super) const QUOTED: usize = 8;
 
 /// What became of a fragment.
 #[derive(Debug, PartialEq, Eq)]
@@ -128,10 +131,10 @@ struct Datagram<H> {
 }
 
 /// A datagram whose time was over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired<H = Header> {
-    /// Header and first eight bytes of its first fragment, when that had come: what an error quotes.
-    pub first: Option<(H, [u8; 8])>,
+    /// Header and payload, eight bytes at least, of its first fragment, when that had come: what an error quotes.
+    pub first: Option<(H, Box<[u8]>)>,
 }
 
 /// The datagrams in progress.
@@ -208,7 +211,8 @@ impl<H: Fragmented> Reassembler<H> {
         for datagram in self.datagrams.drain(..over) {
             self.bytes -= datagram.bytes;
             if !datagram.poisoned {
-                let start = datagram.pieces.first().and_then(|(_, piece)| piece.first_chunk().copied());
+                let start = datagram.pieces.into_iter().next().map(|(_, piece)| piece);
+                let start = start.filter(|piece| piece.len() >= QUOTED);
                 expired.push(Expired { first: datagram.first.zip(start) });
             }
         }

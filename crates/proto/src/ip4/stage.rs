@@ -9,6 +9,7 @@ use scoutline_path::{
 };
 use scoutline_wire::{ethernet, icmp, ipv4};
 
+use super::reassembly::QUOTED;
 use super::{Limits, Offered, Reassembler, TTL, fragment, total_len_field, validate};
 use crate::Interface;
 use crate::eth::{grow_offsets, rebuilt};
@@ -214,7 +215,7 @@ impl ReassemblyStage {
     fn report_expired(
         &self,
         header: &ipv4::Header,
-        start: [u8; 8],
+        start: &[u8],
         outward: &mut Burst,
         context: &mut Context<'_>,
     ) {
@@ -228,10 +229,10 @@ impl ReassemblyStage {
             return;
         }
         let mut message = Message::default();
-        let report = message.head.prepend(icmp::HEADER_LEN + ipv4::MIN_HEADER_LEN + start.len());
+        let report = message.head.prepend(icmp::HEADER_LEN + ipv4::MIN_HEADER_LEN + QUOTED);
         ipv4::Header { header_len: ipv4::MIN_HEADER_LEN as u8, ..*header }
             .emit(&mut report[icmp::HEADER_LEN..]);
-        report[icmp::HEADER_LEN + ipv4::MIN_HEADER_LEN..].copy_from_slice(&start);
+        report[icmp::HEADER_LEN + ipv4::MIN_HEADER_LEN..].copy_from_slice(&start[..QUOTED]);
         icmp::Header { kind: icmp::TIME_EXCEEDED, code: icmp::REASSEMBLY_TIME, rest: [0; 4] }.emit(report);
         message.facts.device = interface.device;
         message.facts.checksum = Checksum::Complete;
@@ -268,7 +269,7 @@ impl Stage for ReassemblyStage {
         for expired in self.reassembler.on_timeout(context.now) {
             context.account.on_drop(DropReason::FragmentTimeout);
             if let Some((header, start)) = expired.first {
-                self.report_expired(&header, start, outward, context);
+                self.report_expired(&header, &start, outward, context);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::net::Ipv6Addr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use scoutline_base::Address;
 use scoutline_path::{
@@ -34,6 +35,9 @@ impl Ip6Module {
     }
 }
 
+/// RFC 8200 §4.5: so long is waited for the rest of a packet.
+const REASSEMBLY_TIME: Duration = Duration::from_secs(60);
+
 const SERVICES: &[Service] =
     &[Service::upper("up", ServiceKind::Net), Service::lower("down", ServiceKind::Net)];
 
@@ -55,7 +59,8 @@ impl Module for Ip6Module {
         let interface = Rc::clone(&self.interface);
         attributes.set(Name::Other(ETHERTYPE), Value::Number(u64::from(ethernet::TYPE_IPV6)));
         if attributes.value(Name::Other(REASSEMBLY)).is_some() {
-            let stage = ReassemblyStage::new(interface, Limits::default());
+            let limits = Limits { time: REASSEMBLY_TIME, ..Limits::default() };
+            let stage = ReassemblyStage::new(interface, limits);
             return Ok(Step { stage: Some(Box::new(stage)), next });
         }
         let protocol = attributes

@@ -306,12 +306,12 @@ impl ReassemblyStage {
     }
 
     /// RFC 8200 §4.5: tells the sender, when the first fragment had come.
-    fn report_expired(&self, piece: &Piece, start: [u8; 8], outward: &mut Burst, context: &mut Context<'_>) {
-        let mut quote = [0; HEADER_LEN + FRAGMENT_LEN + 8];
+    fn report_expired(&self, piece: &Piece, start: &[u8], outward: &mut Burst, context: &mut Context<'_>) {
+        let mut quote = vec![0; HEADER_LEN + FRAGMENT_LEN + start.len()];
         let header = Header { next_header: ipv6::FRAGMENT, ..piece.header };
         header.emit(&mut quote);
         piece.fragment.emit(&mut quote[HEADER_LEN..]);
-        quote[HEADER_LEN + FRAGMENT_LEN..].copy_from_slice(&start);
+        quote[HEADER_LEN + FRAGMENT_LEN..].copy_from_slice(start);
         let told = (icmpv6::TIME_EXCEEDED, icmpv6::REASSEMBLY_TIME, [0; 4]);
         let Some(mut message) = error_message(&self.interface, &header, &quote, told, context) else {
             return;
@@ -379,7 +379,7 @@ impl Stage for ReassemblyStage {
         for expired in self.reassembler.on_timeout(context.now) {
             context.account.on_drop(DropReason::FragmentTimeout);
             if let Some((piece, start)) = expired.first {
-                self.report_expired(&piece, start, outward, context);
+                self.report_expired(&piece, &start, outward, context);
             }
         }
     }

@@ -164,7 +164,7 @@ fn overlaps_and_incomplete_headers_are_refused() {
     frames.insert(1, overlap);
     assert!(reassemble(&mut host, &frames).is_empty());
     assert_eq!(host.path(path).account.drops(DropReason::FragmentOverlap), 2);
-    host.expire(path, Duration::from_secs(30));
+    host.expire(path, Duration::from_secs(60));
     // RFC 7112: a first fragment without the transport header.
     let tiny = pieces(&datagram, &[8], 6);
     host.receive(path, &tiny[0]);
@@ -208,7 +208,7 @@ fn what_never_becomes_whole_is_told() {
     let path = host.interface.service_paths.reassembly6.get().unwrap();
     let frames = pieces(&udp6_datagram((9, 7), &[5; 100]), &[48], UDP);
     host.receive(path, &frames[0]);
-    let sent = host.expire(path, Duration::from_secs(31));
+    let sent = host.expire(path, Duration::from_secs(61));
     let header = icmpv6::Header::parse(&sent[0][54..], OURS6.into(), PEER6.into()).unwrap();
     assert_eq!((header.kind, header.code), (icmpv6::TIME_EXCEEDED, icmpv6::REASSEMBLY_TIME));
     assert_eq!(sent[0][62..62 + 48], frames[0][14..62], "the fragment's own headers");

@@ -51,9 +51,7 @@ impl UdpStage {
 
     fn take(&self, message: &mut Message) -> Result<(), DropReason> {
         let header = udp::Header::parse(message.bytes()).map_err(reason)?;
-        let (Some(source), Some(destination)) = (message.facts.source, message.facts.destination) else {
-            return Err(DropReason::Malformed);
-        };
+        let Some(source) = message.facts.source else { return Err(DropReason::Malformed) };
         // A connected path takes its peer's datagrams alone, also when it was found by its port.
         let expected = Endpoint::new(source, header.source_port);
         if self.remote.is_some_and(|remote| remote != expected) {
@@ -61,14 +59,9 @@ impl UdpStage {
         }
         // The link's padding and what IP carries beyond the datagram do not belong to it.
         message.truncate(usize::from(header.len));
-        // RFC 768: 0 means that the sender made none; over IPv6 each must have one (RFC 8200 §8.1).
-        if (header.checksum != 0 || !source.is_v4()) && !checksum_vouched(&self.interface, &message.facts) {
-            let bytes = message.bytes();
-            let pseudo = checksum::pseudo_header(source, destination, ipv4::PROTOCOL_UDP, bytes.len());
-            // RFC 1122 §4.1.3.4: discarded in silence.
-            if !checksum::is_valid(checksum::add(pseudo, checksum::sum(bytes))) {
-                return Err(DropReason::BadChecksum);
-            }
+        // RFC 1122 §4.1.3.4: discarded in silence.
+        if !checksum_fits(&self.interface, &message.facts, &header, message.bytes()) {
+            return Err(DropReason::BadChecksum);
         }
         message.advance(udp::HEADER_LEN);
         message.facts.ports = Some((header.source_port, header.destination_port));
@@ -233,6 +226,25 @@ pub(crate) fn checksum_vouched(interface: &Interface, facts: &Facts) -> bool {
         Checksum::Partial { .. } => interface.trusted_checksums.get(),
         Checksum::Unverified | Checksum::Complete => false,
     }
+}
+
+/// Whether a datagram's checksum is right, or vouched for. `bytes` are all of it and nothing else.
+#[inline]
+fn checksum_fits(interface: &Interface, facts: &Facts, header: &udp::Header, bytes: &[u8]) -> bool {
+    let (Some(source), Some(destination)) = (facts.source, facts.destination) else { return false };
+    // RFC 768: 0 means that the sender made none; over IPv6 each must have one (RFC 8200 §8.1).
+    if header.checksum == 0 && source.is_v4() || checksum_vouched(interface, facts) {
+        return true;
+    }
+    let pseudo = checksum::pseudo_header(source, destination, ipv4::PROTOCOL_UDP, bytes.len());
+    checksum::is_valid(checksum::add(pseudo, checksum::sum(bytes)))
+}
+
+/// Whether a packet's bytes begin with a datagram that is as it was sent.
+pub(crate) fn is_intact(interface: &Interface, facts: &Facts, bytes: &[u8]) -> bool {
+    let Ok(header) = udp::Header::parse(bytes) else { return false };
+    let datagram = bytes.get(..usize::from(header.len));
+    datagram.is_some_and(|datagram| checksum_fits(interface, facts, &header, datagram))
 }
 
 /// The reason for a header that does not parse.

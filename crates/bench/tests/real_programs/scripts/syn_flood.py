@@ -1,13 +1,15 @@
-# A connection that stands, and new ones, while SYNs from forged addresses come as fast as can be.
-# Arguments: address, port, the command that floods. Prints what it saw as JSON.
+# A connection that stands, and new ones, while SYNs from forged addresses come as fast as can be: of a client that is
+# known, and of strangers, each from an address of its own.
+# Arguments: address, port, addresses of strangers joined by commas, the command that floods. Prints what it saw as JSON.
 import json, socket, subprocess, sys, threading, time
 
-address, port, flood = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+address, port, strangers, flood = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), sys.argv[4:]
+KNOWN_CONNECTS = 50
 TIMESTAMPS, SACK, WINDOW_SCALE = 1, 2, 4
 
-def connect():
+def connect(source=""):
     began = time.monotonic()
-    s = socket.create_connection((address, port), timeout=60)
+    s = socket.create_connection((address, port), timeout=60, source_address=(source, 0))
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return s, time.monotonic() - began
 
@@ -33,6 +35,17 @@ def rate(s, seconds):
         count += 1
     return count / seconds
 
+def syns_lost(s):
+    # tcpi_total_retrans: of a connection that has sent nothing yet these were its SYNs.
+    return int.from_bytes(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[100:104], sys.byteorder)
+
+def meet(source, seen):
+    s, time_s = connect(source)
+    lost = syns_lost(s)
+    assert ask(s) == b"here\n"
+    seen.append((round(time_s, 3), lost))
+    s.close()
+
 def options_of(s):
     info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
     return info[5], info[6] >> 4
@@ -53,9 +66,19 @@ for _ in range(4):
     took.append(round(time_s, 3))
     options.append(options_of(s))
     s.close()
+known, met = [], []
+for _ in range(KNOWN_CONNECTS):
+    meet("", known)
+threads = [threading.Thread(target=meet, args=(stranger, met)) for stranger in strangers]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
 assert flooder.poll() is None, "the flood ended early"
 flooder.terminate()
 flooder.wait()
 wanted = TIMESTAMPS | SACK | WINDOW_SCALE
 assert all(flags & wanted == wanted and scale > 0 for flags, scale in options), f"options were lost: {options}"
-print(json.dumps({"alone": alone, "flooded": flooded, "connect_s": took, "options": options}))
+print(json.dumps({"alone": alone, "flooded": flooded, "connect_s": took, "options": options,
+                  "known": len(known), "known_at_once": sum(lost == 0 for _, lost in known),
+                  "strangers": len(met), "strangers_s": sorted(time_s for time_s, _ in met)}))

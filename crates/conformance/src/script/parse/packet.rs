@@ -30,6 +30,10 @@ impl Cursor<'_> {
                 self.word()?;
                 Body::Arp(self.arp()?)
             }
+            "ip6" => {
+                self.word()?;
+                Body::Ip6(self.ip6()?)
+            }
             _ => Body::Tcp(self.tcp()?),
         };
         Ok(Packet { ports, ecn, body, marks: self.marks()? })

@@ -1,10 +1,11 @@
 //! While a flood is held back at the interface, what passes beside it follows the classes.
 
 use std::cell::{Cell, RefCell};
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use scoutline_device::Policing;
 use scoutline_device::packet::Important;
+use scoutline_device::{KnownAs, Peer, Policing};
 use scoutline_path::{DropReason, Facts, Message};
 use scoutline_ring::Block;
 use scoutline_sched::Level;
@@ -13,6 +14,9 @@ use super::classes::class;
 use super::datagrams::{bound, join, received};
 use super::*;
 use crate::settings::Forward;
+
+/// The client of a pair.
+const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// Rules that a device was told, and whether it is to hold back SYNs only; one entry for each time.
 type Told = Rc<RefCell<Vec<Option<(Vec<Important>, bool)>>>>;
@@ -126,6 +130,84 @@ fn of_a_flood_of_syns_nothing_else_is_held_back() {
     }
 }
 
+/// What a device was told of connections, in order.
+type Acquainted = Rc<RefCell<Vec<(Peer, Option<KnownAs>)>>>;
+
+/// A device that notes whom it knows.
+struct Knowing(Box<dyn Partner>, Acquainted);
+
+impl Partner for Knowing {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn facts(&self) -> &DeviceFacts {
+        self.0.facts()
+    }
+    fn pull(&mut self, burst: &mut Burst, limit: usize, now: Time) -> Result<usize, DeviceError> {
+        self.0.pull(burst, limit, now)
+    }
+    fn has_input(&self) -> bool {
+        self.0.has_input()
+    }
+    fn push(&mut self, burst: &mut Burst) -> Result<usize, DeviceError> {
+        self.0.push(burst)
+    }
+    fn room(&self) -> usize {
+        self.0.room()
+    }
+    fn poll_fd(&self) -> Option<RawFd> {
+        self.0.poll_fd()
+    }
+    fn next_event(&self) -> Option<Time> {
+        self.0.next_event()
+    }
+    fn know(&mut self, peer: &Peer, known: Option<KnownAs>) {
+        self.1.borrow_mut().push((*peer, known));
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+/// A device hears of a connection when its handshake is complete and not before, of each change of its level, whatever
+/// caused that, and of its end.
+#[test]
+fn devices_know_connections_that_stand() {
+    let mut pair = Pair::new(65, WireConfig::default());
+    let known = Acquainted::default();
+    let (arrived, lost, told) = (Rc::default(), Rc::default(), Told::default());
+    let net = &mut pair.server.core.nets[0];
+    let facts = net.device.facts().clone();
+    let nothing = Box::new(Noting { facts, arrived, lost, told, held: Held::default() });
+    let wire = std::mem::replace(&mut net.device, nothing);
+    net.device = Box::new(Knowing(wire, Rc::clone(&known)));
+    // The last step of the handshake never comes.
+    let (listener, half_open) = (pair.listen(80), pair.connect(80));
+    pair.client.settle(pair.now);
+    pair.server.settle(pair.now);
+    assert!(known.borrow().is_empty(), "a SYN is nobody's yet");
+    let mut accepted = None;
+    pair.until("accept", |pair| {
+        accepted = accepted.or_else(|| pair.server.accept(listener));
+        accepted.is_some() && pair.client.state(half_open) & slot_state::CONNECTED != 0
+    });
+    let (peer, first) = known.borrow()[0];
+    assert_eq!((peer.source, peer.local_port, first), (CLIENT_ADDRESS.into(), 80, Some(KnownAs::Standing)));
+    let important = class("one", |class| {
+        class.level = Level::Priority(3);
+        class.local_ports = vec![80..=80];
+    });
+    pair.server.change(vec![important], pair.now);
+    pair.server.settle(pair.now);
+    pair.server.change(Vec::new(), pair.now);
+    pair.server.settle(pair.now);
+    let end = pair.server.core.programs[&RegionId(1)].end(accepted.unwrap()).unwrap();
+    let id = end.path.get().unwrap();
+    pair.server.core.destroy(id);
+    let expected = [Some(KnownAs::Standing), Some(KnownAs::Important), Some(KnownAs::Standing), None];
+    assert_eq!(*known.borrow(), expected.map(|known| (peer, known)));
+}
+
 /// A host that forwards gets more than it can pass on, and goes on passing on what it can.
 #[test]
 fn what_a_router_has_no_room_for_is_no_flood() {
@@ -140,12 +222,15 @@ fn what_a_router_has_no_room_for_is_no_flood() {
         let noting =
             Noting { facts, arrived, lost: Rc::clone(&lost), told: Rc::clone(&told), held: Held::default() };
         core.nets[0].device = Box::new(noting);
-        lost.set(10_000);
-        core.look_for_floods(pair.now + Duration::from_millis(10));
+        // Nobody has looked at any of them: that tells after a while only.
+        for look in 1..=3 {
+            lost.set(look * 10_000);
+            core.look_for_floods(pair.now + Duration::from_millis(10 * look));
+        }
         assert_eq!(told.borrow().is_empty(), forwards, "at a million packets a second");
         if forwards {
             core.nets[0].unwanted.all += 10_000;
-            core.look_for_floods(pair.now + Duration::from_millis(20));
+            core.look_for_floods(pair.now + Duration::from_millis(40));
             assert!(!told.borrow().is_empty(), "what it has no path for is one there, too");
         }
     }
