@@ -130,6 +130,8 @@ pub(crate) fn send_to(
 ) -> Option<isize> {
     let given = address::parse(to, len);
     let socket = socket_for(fd, &given)?;
+    // EINVAL, as for any other family.
+    let given = if address::misfit(socket.is_inet6(), to, len).is_some() { Given::Other } else { given };
     let flags = flags & !MSG_FASTOPEN;
     let blocks = flags & MSG_DONTWAIT == 0 && !socket.non_blocking();
     match begin(fd, socket, stream::total(iov) > 0, blocks, &given) {

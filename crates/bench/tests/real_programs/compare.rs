@@ -59,7 +59,7 @@ fn readiness() {
 
 #[test]
 fn signals() {
-    compare("signals");
+    compare_in("signals", &[Family::Inet, Family::Inet6], ip6::fixture);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn headers() {
 
 #[test]
 fn information() {
-    compare("information");
+    compare_in("information", &[Family::Inet, Family::Inet6], ip6::fixture);
 }
 
 #[test]
@@ -99,11 +99,18 @@ fn zero_copy() {
 
 #[test]
 fn fast_open() {
-    compare_in("fast_open", &[Family::Inet, Family::Inet6], with_fast_open);
+    compare_in("fast_open", &[Family::Inet], with_fast_open);
+}
+
+#[test]
+#[ignore = "a minute of what is waited for, and the code is that of IPv4; run with --ignored fast_open"]
+fn fast_open_over_inet6() {
+    compare_in("fast_open", &[Family::Inet6], with_fast_open);
 }
 
 /// Apart, because hosts remember of an address of IPv4 that fast open failed there.
 #[test]
+#[ignore = "as fast_open_over_inet6"]
 fn fast_open_of_mapped_addresses() {
     compare_in("fast_open", &[Family::Mapped], with_fast_open);
 }

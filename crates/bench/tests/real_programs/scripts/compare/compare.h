@@ -176,6 +176,11 @@ static const char *host_of(const struct name *name) {
     return text[turn];
 }
 
+/* An address on the wire that nobody has; another one for each family, since silence is remembered. */
+static const char *nobody(void) {
+    return over_inet6 ? "2001:db8:77::77" : family == AF_INET6 ? "10.77.0.78" : "10.77.0.77";
+}
+
 static int port_of(int fd) {
     struct name name;
     socklen_t len = sizeof name;

@@ -67,9 +67,9 @@ CASE(states_when_we_end_first) {
 }
 
 CASE(states_of_a_connect) {
-    struct name nobody = name_of(PICK("10.77.0.77", "2001:db8:77::77"), 9);
+    struct name to = name_of(nobody(), 9);
     int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    T(connect(fd, ADDRESS(nobody)));
+    T(connect(fd, ADDRESS(to)));
     state(fd, "on its way", SYN_SENT);
 }
 
@@ -115,7 +115,7 @@ CASE(what_is_counted) {
         info.tcpi_rcv_space >= 10000);
     out("last sent %d, heard %d, acknowledged %d", info.tcpi_last_data_sent < 3000, info.tcpi_last_data_recv < 3000,
         info.tcpi_last_ack_recv < 3000);
-    out("busy %d, held by the window %d", info.tcpi_busy_time > 0, info.tcpi_rwnd_limited <= info.tcpi_busy_time);
+    out("held by the window while busy %d", info.tcpi_rwnd_limited <= info.tcpi_busy_time);
     out("rate of delivery %d", info.tcpi_delivery_rate > 0);
 }
 
@@ -153,14 +153,6 @@ CASE(congestion_control) {
         if (i < 2) out("%s, %u", name, len);
         T(setsockopt(fresh, IPPROTO_TCP, TCP_CONGESTION, names[i], strlen(names[i])));
     }
-    int listening = listener();
-    T(setsockopt(listening, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
-    tell("connect B %s %d", own, port_of(listening));
-    int new = T(accept(listening, NULL, NULL));
-    char name[16] = "";
-    socklen_t len = sizeof name;
-    T(getsockopt(new, IPPROTO_TCP, TCP_CONGESTION, name, &len));
-    out("accepted with %s", name);
 }
 
 CASE(accept_deferred_until_data) {
