@@ -361,7 +361,7 @@ impl Host {
             Effect::SetClass { .. } | Effect::NotAdmitted { .. } => panic!("nobody here looks into requests"),
             Effect::Elsewhere(_) => panic!("there is one device"),
             // There are no sockets, and there is place for all paths.
-            Effect::Loop(_) | Effect::Spare | Effect::Full { .. } => {}
+            Effect::Loop(_) | Effect::Established | Effect::Spare | Effect::Full { .. } => {}
             Effect::Destroy => {
                 assert!(!self.services.contains(&id) && !self.listeners.contains(&id), "it serves all");
                 self.flows.retain(|_, path| *path != id);

@@ -221,7 +221,8 @@ impl Oracle {
         let due = reassembler.next_timeout().is_some_and(|at| at <= self.now);
         let expired = reassembler.on_timeout(self.now);
         assert!(due || expired.is_empty());
-        let mut told: Vec<_> = expired.iter().map(|one| one.first.map(|(first, _)| first.tos)).collect();
+        let mut told: Vec<_> =
+            expired.iter().map(|one| one.first.as_ref().map(|(first, _)| first.tos)).collect();
         told.sort_unstable();
         expected.sort_unstable();
         assert_eq!(told, expected);

@@ -64,7 +64,7 @@ fn what_is_remembered_of_syns_outlives_a_change_of_rules() {
     let (first, second) = veth();
     let (mut one, mut two) =
         (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
-    let mut police = |two: &mut packet::PacketPartner, exempt: &[packet::Important]| {
+    let police = |two: &mut packet::PacketPartner, exempt: &[packet::Important]| {
         second.enter(|| two.police(Some(Policing { exempt, only_syns: true })));
         let start = Instant::now();
         while two.news().is_none() {

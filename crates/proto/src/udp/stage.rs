@@ -60,7 +60,7 @@ impl UdpStage {
         // The link's padding and what IP carries beyond the datagram do not belong to it.
         message.truncate(usize::from(header.len));
         // RFC 1122 §4.1.3.4: discarded in silence.
-        if !checksum_fits(&self.interface, &message.facts, &header, message.bytes()) {
+        if !checksum_fits(&self.interface, &message.facts, header, message.bytes()) {
             return Err(DropReason::BadChecksum);
         }
         message.advance(udp::HEADER_LEN);
@@ -230,7 +230,7 @@ pub(crate) fn checksum_vouched(interface: &Interface, facts: &Facts) -> bool {
 
 /// Whether a datagram's checksum is right, or vouched for. `bytes` are all of it and nothing else.
 #[inline]
-fn checksum_fits(interface: &Interface, facts: &Facts, header: &udp::Header, bytes: &[u8]) -> bool {
+fn checksum_fits(interface: &Interface, facts: &Facts, header: udp::Header, bytes: &[u8]) -> bool {
     let (Some(source), Some(destination)) = (facts.source, facts.destination) else { return false };
     // RFC 768: 0 means that the sender made none; over IPv6 each must have one (RFC 8200 §8.1).
     if header.checksum == 0 && source.is_v4() || checksum_vouched(interface, facts) {
@@ -244,7 +244,7 @@ fn checksum_fits(interface: &Interface, facts: &Facts, header: &udp::Header, byt
 pub(crate) fn is_intact(interface: &Interface, facts: &Facts, bytes: &[u8]) -> bool {
     let Ok(header) = udp::Header::parse(bytes) else { return false };
     let datagram = bytes.get(..usize::from(header.len));
-    datagram.is_some_and(|datagram| checksum_fits(interface, facts, &header, datagram))
+    datagram.is_some_and(|datagram| checksum_fits(interface, facts, header, datagram))
 }
 
 /// The reason for a header that does not parse.
