@@ -186,7 +186,6 @@ impl Program {
         if let Some(shared) = self.region.set(set) {
             // Whatever was signalled went to the pipe of an earlier set with this number.
             shared.signalled.store(0, Ordering::SeqCst);
-            shared.one_takes.store(0, Ordering::SeqCst);
             shared.thread.store(0, Ordering::SeqCst);
             shared.level.store(0, Ordering::SeqCst);
         }
