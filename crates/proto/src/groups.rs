@@ -273,6 +273,9 @@ impl Groups {
             self.general = Some(due);
             return self.note(due);
         };
+        if is_unreported(group) {
+            return;
+        }
         let Some(group) = self.groups.get_mut(&group).filter(|group| !group.filter.is_none()) else { return };
         let mut sources: BTreeSet<Address> = query.sources.iter().copied().collect();
         let mut at = due;
