@@ -24,6 +24,7 @@ pub mod report;
 pub mod server;
 pub mod testbed;
 
+mod callgrind;
 mod cleanup;
 mod conn;
 mod demo;
@@ -53,7 +54,7 @@ mod web;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 pub use crate::demo::demo;
 pub use crate::report::{Better, Machine, Report, Row};
@@ -89,6 +90,8 @@ pub struct Options {
     pub perf: bool,
     /// The same, drawn as a flame graph.
     pub flame: Option<PathBuf>,
+    /// Count instructions under valgrind instead of time.
+    pub callgrind: bool,
     /// A line on standard error for each measurement.
     pub progress: bool,
 }
@@ -112,6 +115,7 @@ impl Default for Options {
             baseline: false,
             perf: false,
             flame: None,
+            callgrind: false,
             progress: true,
         }
     }
@@ -159,13 +163,18 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Runs one experiment, and draws its figure where `options.plot` says.
 ///
 /// # Errors
-/// An unknown name, missing privileges or programs (perf, where a profile is asked for), a server or daemon that does not start or dies.
+/// An unknown name, missing privileges or programs (perf or valgrind, where they are asked for), a server or daemon that
+/// does not start or dies.
 /// Bad figures are no error.
 pub fn run(name: &str, options: &Options) -> Result<Report> {
     let Some((_, _, experiment)) = EXPERIMENTS.iter().find(|(known, _, _)| *known == name) else {
         let known: Vec<&str> = names().map(|(name, _)| name).collect();
         bail!("there is no experiment `{name}`; there are: {}", known.join(", "));
     };
+    if options.callgrind {
+        ensure!(name == "micro", "instructions are counted where nothing waits for a peer: in `micro`");
+        return callgrind::count(options);
+    }
     profile::begin(options)?;
     let done = experiment(options);
     let profiles = profile::end(options);

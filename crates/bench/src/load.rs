@@ -12,12 +12,13 @@
 //! It runs as the hidden subcommand `scoutline load …`, started by the harness inside the client host. The further
 //! words `flood` and `sink` make it the ends of a flood, see [`flood`]; `send` and `receive` those of bulk traffic, see
 //! [`bulk`]; `pour` sends datagrams from a socket, see [`pour`]; [`ping`] and [`query`] ask [`echo`]; [`hold`] keeps
-//! connections; [`answer`] is a server for this generator.
+//! connections, [`herd`] connected UDP sockets; [`answer`] is a server for this generator.
 
 pub mod answer;
 pub mod bulk;
 pub mod echo;
 pub mod flood;
+pub mod herd;
 pub mod hold;
 pub mod ping;
 pub mod pour;
@@ -161,6 +162,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = impl Into<OsString> + 
         Some("send") => return bulk::send(&parse(&arguments[1..])),
         Some("receive") => return bulk::receive(&parse(&arguments[1..])),
         Some("sink") => return flood::sink(&parse(&arguments[1..])),
+        Some("herd") => return herd::herd(&parse(&arguments[1..])),
         Some("hold") => return hold::hold(&parse(&arguments[1..])),
         Some("ping") => return ping::ping(&parse(&arguments[1..])),
         Some("query") => return query::query(&parse(&arguments[1..])),

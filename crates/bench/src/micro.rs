@@ -3,14 +3,17 @@
 //! - A hit in the demultiplexer: the key of a frame, and the look-up among 100,000 flows. Frames come in
 //!   random order of their flows, so that the table's slots are as cold as they are in service; the
 //!   frames themselves lie in a row, because a frame that has just arrived is in the cache.
+//! - The same for bursts of frames, whose lines are brought in together.
 //! - A miss: the same with frames of flows that are not there.
 //! - Flows in and out of the table, as creating and destroying a path does.
 //! - TCP paths made and ended on a whole engine, alone and beside 100,000 others.
 //! - Copies by size, the floor under everything that moves data.
+//!
+//! All but the last can be counted in instructions as well, see [`callgrind`](crate::callgrind).
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use scoutline_base::{DeviceId, PathId, Random};
@@ -21,12 +24,34 @@ use crate::report::{Better, Report, Row};
 use crate::{Options, sys};
 
 const FLOWS: u32 = 100_000;
-const PATHS: u32 = 20_000;
+/// A number of whole batches of [`path_cost`].
+const PATHS: u32 = 20_032;
 /// Ethernet, IPv4 and TCP without options, padded to a cache line so that frames do not share one.
 const FRAME: usize = 64;
 const COPIES: [usize; 5] = [64, 1_500, 4_096, 65_536, 1 << 20];
+/// What a busy engine takes from a device at a time is this and more.
+pub(crate) const BURST: usize = 32;
 const DEVICE: DeviceId = DeviceId(0);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// A case whose instructions can be counted.
+pub(crate) struct Case {
+    pub(crate) text: &'static str,
+    /// The function that repeats the operation, and does nothing else.
+    pub(crate) function: &'static str,
+    /// How often, in one round.
+    pub(crate) operations: u32,
+}
+
+/// Those of [`run`] that are no mere copies.
+pub(crate) const CASES: [Case; 6] = [
+    Case { text: "demux hit, 100,000 flows", function: "micro::demux", operations: FLOWS },
+    Case { text: "demux of bursts, 100,000 flows", function: "micro::demux_bursts", operations: FLOWS },
+    Case { text: "demux miss, 100,000 flows", function: "micro::demux", operations: FLOWS },
+    Case { text: "flow in and out, 100,000 others", function: "micro::in_and_out", operations: FLOWS },
+    Case { text: "path create, 100000 others", function: "micro::create_batch", operations: PATHS },
+    Case { text: "path destroy, 100000 others", function: "micro::destroy_batch", operations: PATHS },
+];
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 9 });
@@ -50,15 +75,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         }
     };
     add("demux hit, 100,000 flows".into(), "time", "ns", &mut || demux(&table, &hits, true));
+    add("demux of bursts, 100,000 flows".into(), "time", "ns", &mut || demux_bursts(&table, &hits));
     add("demux miss, 100,000 flows".into(), "time", "ns", &mut || demux(&table, &misses, false));
-    add("flow in and out, 100,000 others".into(), "time", "ns", &mut || {
-        let begin = Instant::now();
-        for flow in FLOWS..2 * FLOWS {
-            table.insert(&key(flow), path(flow));
-            table.remove(black_box(&key(flow)));
-        }
-        begin.elapsed().as_nanos() as f64 / f64::from(FLOWS)
-    });
+    add("flow in and out, 100,000 others".into(), "time", "ns", &mut || in_and_out(&mut table));
     for neighbours in [0, FLOWS] {
         let mut destroyed = Vec::new();
         add(format!("path create, {neighbours} others"), "time", "ns", &mut || {
@@ -79,7 +98,19 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
+/// Nanoseconds for one flow.
+#[inline(never)] // it has to have a name where it is counted
+fn in_and_out(table: &mut FlowTable) -> f64 {
+    let begin = Instant::now();
+    for flow in FLOWS..2 * FLOWS {
+        table.insert(&key(flow), path(flow));
+        table.remove(black_box(&key(flow)));
+    }
+    begin.elapsed().as_nanos() as f64 / f64::from(FLOWS)
+}
+
 /// Nanoseconds for one frame: its key, and its path.
+#[inline(never)] // it has to have a name where it is counted
 pub(crate) fn demux(table: &FlowTable, frames: &[u8], hit: bool) -> f64 {
     let count = frames.len() / FRAME;
     let begin = Instant::now();
@@ -91,6 +122,31 @@ pub(crate) fn demux(table: &FlowTable, frames: &[u8], hit: bool) -> f64 {
     let elapsed = begin.elapsed();
     assert_eq!(found, if hit { count } else { 0 }, "the table is wrong");
     elapsed.as_nanos() as f64 / count as f64
+}
+
+/// The same for frames that come in bursts, as the engine sorts them: all their lines are asked for before the first is
+/// looked at. A burst is in the cache when it is sorted, since it has just arrived.
+#[inline(never)] // it has to have a name where it is counted
+pub(crate) fn demux_bursts(table: &FlowTable, frames: &[u8]) -> f64 {
+    let count = frames.len() / FRAME;
+    let (mut found, mut taken) = (0_usize, Duration::ZERO);
+    let mut arrived = [0; BURST * FRAME];
+    for burst in frames.chunks(BURST * FRAME) {
+        let here = &mut arrived[..burst.len()];
+        here.copy_from_slice(burst);
+        let burst = black_box(&*here);
+        let begin = Instant::now();
+        let mut keys = [FlowKey::default(); BURST];
+        for (key, frame) in keys.iter_mut().zip(burst.chunks_exact(FRAME)) {
+            *key = flow_of_frame(black_box(frame), DEVICE).expect("these frames are of the common kind");
+            table.prefetch(key);
+        }
+        let keys = &keys[..burst.len() / FRAME];
+        found += keys.iter().filter(|key| table.lookup(key).is_some()).count();
+        taken += begin.elapsed();
+    }
+    assert_eq!(found, count, "the table is wrong");
+    taken.as_nanos() as f64 / count as f64
 }
 
 /// Gigabytes per second.
@@ -164,7 +220,7 @@ mod tests {
     fn every_frame_finds_its_flow() {
         let options = Options { rounds: Some(1), only: Some("demux".into()), ..Options::default() };
         let report = super::run(&options).unwrap();
-        assert_eq!(report.rows.len(), 2);
+        assert_eq!(report.rows.len(), 3);
         assert!(report.rows.iter().all(|row| row.ours > 0.0 && row.peer.is_none()), "{report}");
     }
 }

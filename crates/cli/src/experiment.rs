@@ -34,8 +34,12 @@ pub(crate) fn bench(arguments: &Bench) -> Result<(), Failure> {
         let message = format!("there is no experiment `{name}`; there are: {}", known.join(", "));
         return Err(Failure::new(USAGE, message));
     }
-    let options =
-        Options { perf: arguments.perf, flame: arguments.flame.clone(), ..options(&arguments.common) };
+    let options = Options {
+        perf: arguments.perf,
+        flame: arguments.flame.clone(),
+        callgrind: arguments.callgrind,
+        ..options(&arguments.common)
+    };
     let report = scoutline_bench::run(name, &options)?;
     let text = if arguments.json { report.to_json()? + "\n" } else { report.to_string() };
     output::print(&text)

@@ -103,10 +103,12 @@ fn text(stat: &Stat) -> String {
 fn summary(stat: &Stat) -> String {
     let value = |name: &str| stat.engine.get(name).copied().unwrap_or(0) as f64;
     let percent = |name: &str| 100.0 * value(name) / (stat.uptime_s * 1e9).max(1.0);
+    let of_devices = |name: &str| stat.devices.values().filter_map(|rows| rows.get(name)).sum::<u64>() as f64;
     let each = |what: &str, of: &str| if value(of) > 0.0 { value(what) / value(of) } else { 0.0 };
     format!(
         "engine: busy {:.1} %, spinning {:.1} %, asleep {:.1} %, away {:.1} %; {:.1} packets in a burst in, {:.1} out; \
-         {:.2} wake-ups of programs and {:.2} doorbells for each packet in\n",
+         {:.2} wake-ups of programs and {:.2} doorbells for each packet in\n\
+         copies: {:.2} of each byte in, {:.2} of each byte out; {} left uncopied\n",
         percent("busy-ns"),
         percent("spin-ns"),
         percent("sleep-ns"),
@@ -115,6 +117,9 @@ fn summary(stat: &Stat) -> String {
         each("packets-pushed", "pushes"),
         each("wake-ups", "packets-pulled"),
         each("doorbells", "packets-pulled"),
+        (of_devices("rx-copied-bytes") + value("stored-bytes")) / of_devices("rx-bytes").max(1.0),
+        of_devices("tx-copied-bytes") / of_devices("tx-bytes").max(1.0),
+        output::bytes((of_devices("tx-bytes") - of_devices("tx-copied-bytes")).max(0.0) as u64),
     )
 }
 
@@ -127,9 +132,22 @@ mod tests {
     fn all_parts_are_told() {
         let stat = Stat {
             uptime_s: 0.01,
-            engine: [("busy-ns", 1_500_000), ("pulls", 4), ("packets-pulled", 10), ("wake-ups", 5)]
-                .map(|(name, value)| (name.to_owned(), value))
-                .into(),
+            engine: [
+                ("busy-ns", 1_500_000),
+                ("pulls", 4),
+                ("packets-pulled", 10),
+                ("wake-ups", 5),
+                ("stored-bytes", 900),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+            devices: [(
+                "eth1".to_owned(),
+                [("rx-bytes", 1000), ("rx-copied-bytes", 300), ("tx-bytes", 4000), ("tx-copied-bytes", 1000)]
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .into(),
+            )]
+            .into(),
             stages: vec![StageRow {
                 module: "TCP".into(),
                 inward: StageCost { ns: 700, packets: 7, bursts: 2 },
@@ -167,6 +185,7 @@ mod tests {
             "busy 15.0 %",
             "2.5 packets in a burst in",
             "0.50 wake-ups",
+            "copies: 1.20 of each byte in, 0.25 of each byte out",
             "STAGES OF",
             "700ns",
         ];

@@ -175,6 +175,11 @@ pub struct DeviceCounters {
     pub rx_malformed: u64,
     /// Packets copied out of the receive ring to give its frame back.
     pub rx_relief_copies: u64,
+    /// Bytes copied once between the device and a path on their way in: small packets, those of the count above, and packets
+    /// that had to be cut. All others of `rx_bytes` stay where the device put them until they reach the program.
+    pub rx_copied_bytes: u64,
+    /// Bytes copied to be sent, where the device cannot gather them from the memory of programs and files.
+    pub tx_copied_bytes: u64,
     /// Pushes that found the device full; nothing was lost.
     pub tx_full: u64,
     /// Messages dropped because the device refused them as too large.

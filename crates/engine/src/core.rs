@@ -7,6 +7,7 @@
 //! ```
 
 mod addresses;
+mod ahead;
 mod apart;
 mod background;
 mod calls;
@@ -32,6 +33,7 @@ pub use micro::{PathCost, path_cost};
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -105,7 +107,7 @@ struct Extra {
     /// What it asks of the schedule.
     asks: Asks,
     /// What of the CPU it is promised.
-    promise: Option<Promise>,
+    promise: Option<Box<Promise>>,
     /// Since when the program's end or a timer waits to be looked at.
     since: Option<Time>,
     /// The program's end wants to be looked at.
@@ -133,6 +135,9 @@ struct Extra {
     tos: Option<u8>,
     program: Option<Rc<ProgramFacts>>,
 }
+
+// There may be a million.
+const _: () = assert!(size_of::<Extra>() <= 136);
 
 /// The engine.
 pub struct Core {
@@ -204,6 +209,7 @@ impl Core {
                 any = true;
                 self.counters.pulls += 1;
                 self.counters.packets += burst.len() as u64;
+                self.prefetch(net, &burst);
                 for message in burst.drain(..) {
                     self.classify(net, message, now);
                 }
@@ -349,9 +355,11 @@ impl Core {
     /// Looks at the slots that programs marked and at their calls. Says whether there were any.
     pub(crate) fn listen_to_programs(&mut self, now: Time) -> bool {
         let mut any = false;
-        for index in 0..self.programs.len() {
-            // Programs are few and change rarely; the clone is a reference count.
-            let Some(program) = self.programs.values().nth(index).cloned() else { break };
+        let mut next = Bound::Unbounded;
+        // One may come or go meanwhile, so each is looked for behind the last; the clone is a reference count.
+        while let Some((&id, program)) = self.programs.range((next, Bound::Unbounded)).next() {
+            let program = Rc::clone(program);
+            next = Bound::Excluded(id);
             let header = program.region.header();
             if header.calls_pending.0.iter().any(|w| w.load(Ordering::Acquire) != 0) {
                 any = true;
@@ -373,7 +381,7 @@ impl Core {
     /// A program marked a slot.
     fn on_dirty(&mut self, program: &Rc<Program>, slot: u32, now: Time) {
         let Some(end) = program.end(slot) else { return };
-        if !end.listen_paths.borrow().is_empty() {
+        if !end.listen_paths.is_empty() {
             self.check_listener(&end, now);
             return;
         }

@@ -22,6 +22,7 @@ mod policy;
 mod program;
 mod routing;
 mod scheduling;
+mod seldom;
 mod settings;
 mod socket;
 mod spin;

@@ -38,6 +38,8 @@ pub(crate) struct Program {
     pub(crate) key: Cell<u64>,
     /// Its shared memory.
     pub(crate) region: Arc<Region>,
+    /// Bytes that were copied into its rings.
+    pub(crate) stored: Cell<u64>,
     arena: RefCell<Arena>,
     free_slots: RefCell<Vec<u32>>,
     /// Write ends of the pipes of its poll sets.
@@ -83,6 +85,7 @@ impl Program {
             pid,
             key: Cell::new(0),
             region,
+            stored: Cell::new(0),
             arena: RefCell::default(),
             free_slots: RefCell::new((0..SLOT_COUNT as u32).rev().collect()),
             sets: RefCell::default(),

@@ -158,7 +158,7 @@ fn flows() {
             protocol: 6,
         })
         .collect();
-    let mut table = FlowTable::with_capacity(FLOWS as usize, 7);
+    let mut table = FlowTable::new(7);
     measure("flow table: insert and remove 100,000", FLOWS * 2, || {
         for (n, key) in keys.iter().enumerate() {
             table.insert(key, PathId { index: n as u32, generation: 0 });

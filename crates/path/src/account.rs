@@ -107,8 +107,8 @@ pub struct Account {
     pub wakeups: u64,
     /// Requests that were read, where the class follows the request.
     pub requests: u64,
-    /// Drops by reason.
-    drops: Drops,
+    /// Drops by reason, once there was one: most paths never have any.
+    drops: Option<Box<Drops>>,
 }
 
 #[derive(Clone, Debug)]
@@ -124,19 +124,18 @@ impl Account {
     /// Counts a drop.
     #[inline]
     pub fn on_drop(&mut self, reason: DropReason) {
-        let count = &mut self.drops.0[reason as usize];
-        *count = count.saturating_add(1);
+        self.on_drops(reason, 1);
     }
 
     /// Counts so many drops at once.
     pub fn on_drops(&mut self, reason: DropReason, more: u64) {
-        let count = &mut self.drops.0[reason as usize];
+        let count = &mut self.drops.get_or_insert_default().0[reason as usize];
         *count = count.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
     }
 
     /// Drops under `reason` so far.
     pub fn drops(&self, reason: DropReason) -> u32 {
-        self.drops.0[reason as usize]
+        self.drops.as_ref().map_or(0, |drops| drops.0[reason as usize])
     }
 
     /// All reasons that occurred, with their counts.
@@ -154,8 +153,10 @@ impl Account {
         self.runs += finished.runs;
         self.wakeups += finished.wakeups;
         self.requests += finished.requests;
-        for (mine, theirs) in self.drops.0.iter_mut().zip(&finished.drops.0) {
-            *mine = mine.saturating_add(*theirs);
+        if let Some(theirs) = &finished.drops {
+            for (mine, theirs) in self.drops.get_or_insert_default().0.iter_mut().zip(&theirs.0) {
+                *mine = mine.saturating_add(*theirs);
+            }
         }
     }
 
@@ -171,8 +172,10 @@ impl Account {
         spent.runs -= before.runs;
         spent.wakeups -= before.wakeups;
         spent.requests -= before.requests;
-        for (mine, theirs) in spent.drops.0.iter_mut().zip(&before.drops.0) {
-            *mine -= theirs;
+        if let (Some(mine), Some(theirs)) = (&mut spent.drops, &before.drops) {
+            for (mine, theirs) in mine.0.iter_mut().zip(&theirs.0) {
+                *mine -= theirs;
+            }
         }
         spent
     }

@@ -51,6 +51,9 @@ pub struct Path {
     pub attributes: Attributes,
 }
 
+// There may be a million.
+const _: () = assert!(size_of::<Path>() <= 224);
+
 /// A stage as people see it.
 #[derive(Clone, Debug)]
 pub struct StageFacts {

@@ -4,6 +4,8 @@
 //! A message is 240 bytes, and there may be a million paths, nearly all of them with nothing to do. So an empty
 //! queue holds no memory: when the last message has left, the memory goes to the engine's [`QueueMemory`], and the
 //! next queue that gets a message takes it from there, warm and already grown.
+// A queue without messages is to be one word, not four.
+#![allow(clippy::box_collection, clippy::unnecessary_box_returns, clippy::vec_box)]
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,7 +16,7 @@ use crate::{Burst, Message};
 /// Memory that empty queues left behind, for those that fill next. A handle: clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct QueueMemory {
-    spare: Rc<RefCell<Vec<VecDeque<Message>>>>,
+    spare: Rc<RefCell<Vec<Box<VecDeque<Message>>>>>,
 }
 
 impl QueueMemory {
@@ -24,12 +26,12 @@ impl QueueMemory {
     const KEPT_LEN: usize = 1_024;
 
     #[inline]
-    fn take(&self) -> VecDeque<Message> {
+    fn take(&self) -> Box<VecDeque<Message>> {
         self.spare.borrow_mut().pop().unwrap_or_default()
     }
 
     #[inline]
-    fn give(&self, memory: VecDeque<Message>) {
+    fn give(&self, memory: Box<VecDeque<Message>>) {
         let mut spare = self.spare.borrow_mut();
         if spare.len() < QueueMemory::KEPT && memory.capacity() <= QueueMemory::KEPT_LEN {
             spare.push(memory);
@@ -42,8 +44,8 @@ impl QueueMemory {
 /// Controls (notes from elsewhere, such as an ICMP error's) count as packets without bytes.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// Without memory while empty.
-    messages: VecDeque<Message>,
+    /// While there are any.
+    messages: Option<Box<VecDeque<Message>>>,
     memory: QueueMemory,
     limit_packets: u32,
     limit_bytes: u64,
@@ -53,7 +55,7 @@ pub struct Queue {
 impl Queue {
     /// An empty queue that takes at most so many packets, and so many bytes of data.
     pub fn new(limit_packets: u32, limit_bytes: u64, memory: QueueMemory) -> Queue {
-        Queue { messages: VecDeque::new(), memory, limit_packets, limit_bytes, bytes: 0 }
+        Queue { messages: None, memory, limit_packets, limit_bytes, bytes: 0 }
     }
 
     /// Puts a message at the end.
@@ -65,22 +67,19 @@ impl Queue {
     pub fn offer(&mut self, message: Message) -> Result<(), Message> {
         let bytes = message.body_len() as u64;
         // A single message larger than the limit passes an empty queue: it could never pass otherwise.
-        let over_bytes = self.bytes + bytes > self.limit_bytes && !self.messages.is_empty();
-        if over_bytes || self.messages.len() >= self.limit_packets as usize {
+        let over_bytes = self.bytes + bytes > self.limit_bytes && !self.is_empty();
+        if over_bytes || self.len() >= self.limit_packets as usize {
             return Err(message);
         }
-        if self.messages.capacity() == 0 {
-            self.messages = self.memory.take();
-        }
         self.bytes += bytes;
-        self.messages.push_back(message);
+        self.messages.get_or_insert_with(|| self.memory.take()).push_back(message);
         Ok(())
     }
 
     /// The oldest message.
     #[inline]
     pub fn take(&mut self) -> Option<Message> {
-        let message = self.messages.pop_front()?;
+        let message = self.messages.as_mut()?.pop_front()?;
         self.bytes -= message.body_len() as u64;
         self.give_memory_back();
         Some(message)
@@ -89,15 +88,16 @@ impl Queue {
     /// The oldest message, which stays.
     #[inline]
     pub fn first(&self) -> Option<&Message> {
-        self.messages.front()
+        self.messages.as_ref()?.front()
     }
 
     /// Moves up to `limit` of the oldest messages to the end of `burst`; says how many.
     pub fn take_burst(&mut self, limit: usize, burst: &mut Burst) -> usize {
-        let count = limit.min(self.messages.len());
+        let Some(messages) = &mut self.messages else { return 0 };
+        let count = limit.min(messages.len());
         let from = burst.len();
         // In one piece: a message is four cache lines, and each move of one costs.
-        burst.extend(self.messages.drain(..count));
+        burst.extend(messages.drain(..count));
         self.bytes -= burst[from..].iter().map(|message| message.body_len() as u64).sum::<u64>();
         self.give_memory_back();
         count
@@ -105,8 +105,8 @@ impl Queue {
 
     #[inline]
     fn give_memory_back(&mut self) {
-        if self.messages.is_empty() && self.messages.capacity() > 0 {
-            self.memory.give(std::mem::take(&mut self.messages));
+        if let Some(memory) = self.messages.take_if(|messages| messages.is_empty()) {
+            self.memory.give(memory);
         }
     }
 
@@ -119,19 +119,19 @@ impl Queue {
             left = left.saturating_sub(len);
             fits
         };
-        self.messages.iter().take_while(|message| fits(message)).count()
+        self.messages.iter().flat_map(|messages| messages.iter()).take_while(|message| fits(message)).count()
     }
 
     /// Messages that wait.
     #[inline]
     pub fn len(&self) -> usize {
-        self.messages.len()
+        self.messages.as_ref().map_or(0, |messages| messages.len())
     }
 
     /// True when none waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+        self.len() == 0
     }
 
     /// Bytes of data that wait.
@@ -182,11 +182,11 @@ mod tests {
         for queue in &mut queues {
             (0..400).for_each(|_| queue.offer(message(1)).unwrap());
             while queue.take().is_some() {}
-            assert_eq!(queue.messages.capacity(), 0);
+            assert!(queue.messages.is_none());
         }
         assert_eq!(memory.spare.borrow().len(), 1, "one after the other, they used the same");
         queues[0].offer(message(1)).unwrap();
-        assert!(queues[0].messages.capacity() >= 400 && memory.spare.borrow().is_empty());
+        assert!(queues[0].messages.as_ref().unwrap().capacity() >= 400 && memory.spare.borrow().is_empty());
     }
 
     proptest! {

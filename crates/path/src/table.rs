@@ -1,8 +1,10 @@
 //! The paths of one engine, by id: slots with generations, so that a stale id names nothing.
 
 use scoutline_base::PathId;
+use scoutline_ring::prefetch;
 
-use crate::{Account, Budget, CreateError, DropReason, Limits, NewPath, Path};
+use crate::attributes::Commons;
+use crate::{Account, Budget, CreateError, DropReason, Limits, NewPath, Path, Stages};
 
 /// Slots of one chunk. The table grows by chunks and never moves a path, so that growing past 100,000 paths costs
 /// no more than growing past 100.
@@ -16,6 +18,8 @@ pub struct PathTable {
     free: Vec<u32>,
     len: usize,
     budget: Budget,
+    /// What the attributes of paths have in common.
+    commons: Commons,
 }
 
 struct Slot {
@@ -26,7 +30,7 @@ struct Slot {
 impl PathTable {
     /// An empty table within this budget.
     pub fn new(budget: Budget) -> PathTable {
-        PathTable { chunks: Vec::new(), free: Vec::new(), len: 0, budget }
+        PathTable { budget, ..PathTable::default() }
     }
 
     /// Takes a new path in, within its limits.
@@ -34,8 +38,15 @@ impl PathTable {
     /// # Errors
     /// [`CreateError::Exhausted`] when the budget carries no more; the new path is dropped. Ask
     /// [`Budget::admit`] before creation to save the work.
-    pub fn insert(&mut self, new: NewPath, limits: Limits) -> Result<PathId, CreateError> {
+    pub fn insert(&mut self, mut new: NewPath, limits: Limits) -> Result<PathId, CreateError> {
         self.budget.admit()?;
+        new.attributes = self.commons.settle(new.attributes);
+        if new.stages.capacity() > new.stages.len() {
+            // Not shrunk where they are: that would leave scraps between what paths keep.
+            let mut stages = Stages::with_capacity(new.stages.len());
+            stages.append(&mut new.stages);
+            new.stages = stages;
+        }
         let index = match self.free.pop() {
             Some(index) => index,
             None => self.grow()?,
@@ -60,6 +71,16 @@ impl PathTable {
     pub fn get_mut(&mut self, id: PathId) -> Option<&mut Path> {
         let slot = self.chunks.get_mut(id.index as usize / CHUNK)?.get_mut(id.index as usize % CHUNK)?;
         slot.path.as_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    /// Has what is looked at first of a path brought into the cache.
+    #[inline]
+    pub fn prefetch(&self, id: PathId) {
+        if let Some(slot) =
+            self.chunks.get(id.index as usize / CHUNK).and_then(|chunk| chunk.get(id.index as usize % CHUNK))
+        {
+            prefetch(slot);
+        }
     }
 
     /// Takes a path out, with all that waits in its queue. Its id names nothing from now on.

@@ -7,6 +7,7 @@
 mod bell;
 mod bitmap;
 mod block;
+mod memory;
 mod pool;
 mod stream;
 mod sync;
@@ -14,5 +15,6 @@ mod sync;
 pub use bell::{EngineBell, SleeperBell};
 pub use bitmap::{Bitmap, bitmap_words, summary_words};
 pub use block::{Block, BlockOwner};
+pub use memory::{prefer_huge_pages, prefetch};
 pub use pool::Pool;
 pub use stream::{MAX_SPANS, Span, Spans, StreamMemory};

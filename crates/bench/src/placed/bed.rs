@@ -62,13 +62,23 @@ pub(crate) struct Bed<'a> {
 
 impl<'a> Bed<'a> {
     pub(crate) fn new(options: &'a Options, placement: Placement, sides: Sides) -> Result<Bed<'a>> {
+        Bed::with(options, placement, sides, "")
+    }
+
+    /// The same with more settings of the engine, for a placement that has some.
+    pub(crate) fn with(
+        options: &'a Options,
+        placement: Placement,
+        sides: Sides,
+        settings: &str,
+    ) -> Result<Bed<'a>> {
         let ours = if options.baseline { Owner::Kernel } else { Owner::Daemon };
         let cores = Steer { server_core: options.server_core, client_core: options.load_core };
         let steer = options.steer.unwrap_or(false).then_some(cores);
         let testbed = Testbed::new(&[ours, Owner::Kernel], steer)?;
         let address = testbed.server_address(PATHS);
         let text = format!(
-            "[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n{}",
+            "[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n{}{settings}",
             address.ip(),
             placement.engine(options)
         );
@@ -135,6 +145,11 @@ impl<'a> Bed<'a> {
     /// Ends a server that would disturb what is measured next.
     pub(crate) fn end(&mut self, arm: usize, name: &str) {
         self.servers.remove(&(arm, name.to_owned()));
+    }
+
+    /// Starts a program where an arm's servers are: on paths in ours.
+    pub(crate) fn program(&self, arm: usize, name: &str, command: &[OsString]) -> Result<Process> {
+        self.spawn(arm, name, true, self.placement.program(arm, self.options), command)
     }
 
     /// Starts a program on the other side.

@@ -35,6 +35,7 @@ pub(super) fn push(link: &mut LocalPartner, burst: &Burst) -> usize {
         link.queued += len;
         link.counters.tx_packets += 1;
         link.counters.tx_bytes += len as u64;
+        link.counters.tx_copied_bytes += len as u64;
     }
     burst.len()
 }

@@ -176,6 +176,7 @@ impl Receiver {
             block[..len as usize].copy_from_slice(frame.bytes());
             frame.give_back();
             counters.rx_relief_copies += 1;
+            counters.rx_copied_bytes += u64::from(len);
             block
         } else {
             frame.lend()
@@ -211,6 +212,7 @@ impl Receiver {
                 };
                 counters.rx_packets += 1;
                 counters.rx_bytes += u64::from(len);
+                counters.rx_copied_bytes += u64::from(len);
                 burst.push(Message::received(block, 0..len, facts));
             });
         };

@@ -139,6 +139,7 @@ impl Receiver {
                 continue;
             };
             counters.rx_relief_copies += u64::from(copied);
+            counters.rx_copied_bytes += if copied { u64::from(len) } else { 0 };
             let facts = Facts { device, arrival: now, checksum, segmentation, ..Facts::default() };
             counters.rx_packets += 1;
             counters.rx_bytes += u64::from(len);

@@ -185,6 +185,7 @@ impl Sender {
         };
         counters.tx_packets += 1;
         counters.tx_bytes += len as u64;
+        counters.tx_copied_bytes += len as u64;
         counters.tx_software += u64::from(packets > 1);
         Ok(packets)
     }

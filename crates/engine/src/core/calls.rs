@@ -503,6 +503,7 @@ impl Core {
             let how = if closed == 0 { slot_request::ABORT } else { slot_request::CLOSE };
             self.finish_end(&end, how, now);
         }
+        self.counters.stored += program.stored.take();
         self.programs.remove(&program.id);
     }
 }

@@ -265,7 +265,7 @@ impl Core {
             .filter(|_| !listens)
             .and_then(|class| self.promises.give(&self.policy.class(class), stands.asks));
         let extra = &mut self.extras[id.index as usize];
-        (extra.asks, extra.promise) = (stands.asks, promise);
+        (extra.asks, extra.promise) = (stands.asks, promise.map(Box::new));
         // Who waited as background for foreground to be silent waits no longer.
         let waited = was_idle
             && stands.level != Level::Idle

@@ -64,7 +64,8 @@ impl Core {
         let Stands { level, asks } = stands;
         let listens = self.paths.get(id).is_some_and(|path| path.attributes.number(Name::Listen).is_some());
         let promise = (!listens).then(|| self.promises.give(&self.policy.class(class), asks)).flatten();
-        self.extras[index] = Extra { level, asks, promise, net: net as u16, ..Extra::default() };
+        self.extras[index] =
+            Extra { level, asks, promise: promise.map(Box::new), net: net as u16, ..Extra::default() };
         self.count_background(net, Level::default(), level);
         if level == Level::Idle
             && let Some(path) = self.paths.get_mut(id)
@@ -456,7 +457,7 @@ impl Core {
 
     /// Ends a socket, with CLOSE or ABORT, for a program that cannot say so any more.
     pub(crate) fn finish_end(&mut self, end: &Rc<SocketEnd>, how: u32, now: Time) {
-        if !end.listen_paths.borrow().is_empty() {
+        if !end.listen_paths.is_empty() {
             self.close_listener(end, now);
             return;
         }

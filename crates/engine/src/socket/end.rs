@@ -20,6 +20,7 @@ use crate::arena::Ring;
 use crate::extend::Duty;
 use crate::file::FileMap;
 use crate::program::Program;
+use crate::seldom::{Rare, Seldom};
 use crate::socket::growth::Sizes;
 use crate::socket::membership::Memberships;
 use crate::socket::module::Standing;
@@ -45,7 +46,7 @@ pub(crate) struct SocketEnd {
     pub(super) receive: Cell<Ring>,
     pub(super) send: Cell<Ring>,
     /// The send ring before the last exchange, and up to where the stream stands in it.
-    pub(super) send_before: Cell<Option<(Ring, u64)>>,
+    pub(super) send_before: Rare<Option<(Ring, u64)>>,
     /// How large its rings become.
     pub(super) sizes: Cell<Sizes>,
     /// The rings of connections that it accepts, at first (only for a listening socket).
@@ -53,11 +54,11 @@ pub(crate) struct SocketEnd {
     /// The path below it.
     pub(crate) path: Cell<Option<PathId>>,
     /// Those of a datagram socket without a peer on the other devices.
-    pub(crate) side_paths: RefCell<Vec<PathId>>,
+    pub(crate) side_paths: Seldom<Vec<PathId>>,
     /// What it is bound to: protocol and address.
-    pub(crate) bound: Cell<Option<(u8, Endpoint)>>,
+    pub(crate) bound: Rare<Option<(u8, Endpoint)>>,
     /// The port that it has reserved for that, one entry per net.
-    pub(super) reserved: RefCell<Vec<(Rc<Bindings>, Endpoint)>>,
+    pub(super) reserved: Seldom<Vec<(Rc<Bindings>, Endpoint)>>,
     /// It takes IPv6 only (IPV6_V6ONLY).
     pub(crate) v6_only: Cell<bool>,
     /// With whom it shares its port.
@@ -65,13 +66,13 @@ pub(crate) struct SocketEnd {
     /// How many of `reserved` it listens at: all, none, or some while that is being arranged.
     pub(super) listening: Cell<usize>,
     /// Listen paths, one per class (only for a listening socket).
-    pub(crate) listen_paths: RefCell<Vec<PathId>>,
+    pub(crate) listen_paths: Seldom<Vec<PathId>>,
     /// TCP_NODELAY; accepted connections have their listener's.
     pub(crate) no_delay: Cell<bool>,
     /// SO_KEEPALIVE as [`scoutline_abi::layout::slot_option::KEEP_ALIVE`] has it; 0 off.
     pub(crate) keep_alive: Cell<u64>,
     /// Other options of TCP; accepted connections have their listener's.
-    pub(crate) tuning: Cell<Tuning>,
+    pub(crate) tuning: Rare<Tuning>,
     /// What the program said of network headers, as [`scoutline_abi::layout::slot_option::HEADERS`] has it.
     pub(crate) headers: Cell<u64>,
     /// What it allows of fast open (only for a listening socket, or one that is to listen).
@@ -97,7 +98,7 @@ pub(crate) struct SocketEnd {
     /// Whose memory its rings are, and how much.
     pub(super) charged: RefCell<Option<(Budget, u64)>>,
     /// Pieces of the outgoing stream that lie in files, in order.
-    pub(super) extents: RefCell<VecDeque<FileRange>>,
+    pub(super) extents: Seldom<VecDeque<FileRange>>,
     pub(super) extents_taken: Cell<u32>,
     /// What it sends is read by this process, so none of it may lie in a file.
     pub(super) copies: Cell<bool>,
@@ -114,13 +115,16 @@ pub(crate) struct SocketEnd {
     /// What the way to the peer, or the link, carries: our own copy.
     pub(crate) mtu: Cell<u32>,
     /// The ring of errors about datagrams, and how many were ever put there.
-    pub(super) errors: Cell<Ring>,
+    pub(super) errors: Rare<Ring>,
     pub(super) errors_put: Cell<u32>,
     /// Whose memory that ring is.
     errors_charged: OnceCell<Budget>,
     /// Times that threads were woken for it, not yet charged.
     pub(crate) wakeups: Cell<u64>,
 }
+
+// There may be a hundred thousand.
+const _: () = assert!(size_of::<SocketEnd>() <= 400);
 
 impl SocketEnd {
     /// A socket in a fresh slot, without rings; `None` when slots ran out.
@@ -132,20 +136,20 @@ impl SocketEnd {
             kind,
             receive: Cell::default(),
             send: Cell::default(),
-            send_before: Cell::new(None),
+            send_before: Rare::default(),
             sizes: Cell::default(),
             first_of_accepted: Cell::default(),
             path: Cell::new(None),
-            side_paths: RefCell::default(),
-            bound: Cell::new(None),
-            reserved: RefCell::default(),
+            side_paths: Seldom::default(),
+            bound: Rare::default(),
+            reserved: Seldom::default(),
             v6_only: Cell::new(false),
             sharing: Cell::default(),
             listening: Cell::new(0),
-            listen_paths: RefCell::default(),
+            listen_paths: Seldom::default(),
             no_delay: Cell::new(false),
             keep_alive: Cell::new(0),
-            tuning: Cell::default(),
+            tuning: Rare::default(),
             headers: Cell::default(),
             fast_open: OnceCell::new(),
             wishes: RefCell::default(),
@@ -158,7 +162,7 @@ impl SocketEnd {
             consumed: Cell::new(0),
             written: Cell::new(0),
             charged: RefCell::default(),
-            extents: RefCell::default(),
+            extents: Seldom::default(),
             extents_taken: Cell::new(0),
             copies: Cell::new(false),
             freed: Cell::new(0),
@@ -167,7 +171,7 @@ impl SocketEnd {
             memberships: Memberships::default(),
             lost: Cell::new(0),
             mtu: Cell::new(0),
-            errors: Cell::default(),
+            errors: Rare::default(),
             errors_put: Cell::new(0),
             errors_charged: OnceCell::new(),
             wakeups: Cell::new(0),
@@ -407,7 +411,7 @@ impl SocketEnd {
 
     /// The same, for something that asks this of threads.
     pub(crate) fn signal_at(&self, duty: Duty) {
-        let listens = !self.listen_paths.borrow().is_empty();
+        let listens = !self.listen_paths.is_empty();
         let woken = self.program.signal(self.slot, listens, duty);
         self.wakeups.set(self.wakeups.get() + woken);
     }
@@ -420,6 +424,7 @@ impl SocketEnd {
             return false;
         };
         self.stored.set(self.stored.get().max(position + bytes.len() as u64));
+        self.program.stored.set(self.program.stored.get() + bytes.len() as u64);
         let (first, second) = bytes.split_at(spans[0].len);
         // SAFETY: the spans lie in our mapping, which `self.program` keeps; their lengths are those of the two
         // parts. The other process may scribble there meanwhile: it is its own data.
@@ -505,23 +510,26 @@ impl SocketEnd {
 
     /// Pieces of the stream that the peer does not have yet lie in files.
     pub(super) fn has_extents(&self) -> bool {
-        !self.extents.borrow().is_empty()
+        !self.extents.is_empty()
     }
 
     /// How far extents may carry the stream.
     fn extents_end(&self) -> u64 {
-        if self.extents.borrow().is_empty() { 0 } else { MAX_AHEAD }
+        if self.extents.is_empty() { 0 } else { MAX_AHEAD }
     }
 
     /// Takes the extents that the program has pushed; the error is what to say of the program's position instead.
     fn take_extents(&self) -> Result<(), Written> {
         let slot = self.shared();
         let tail = slot.extents_tail.load(Ordering::Acquire);
-        let mut extents = self.extents.borrow_mut();
         let mut head = self.extents_taken.get();
+        if tail == head {
+            return Ok(());
+        }
         if tail.wrapping_sub(head) > EXTENT_COUNT as u32 {
             return Err(Written::Nonsense);
         }
+        let mut extents = self.extents.borrow_mut();
         while head != tail {
             // No honest program gets there: each is at least MIN_EXTENT long and within MAX_AHEAD.
             if extents.len() == MAX_EXTENTS || self.kind != slot_kind::STREAM || self.copies.get() {
@@ -587,11 +595,12 @@ impl SocketEnd {
     /// The send ring is free up to `position`; true when the program waits for that and now has enough.
     pub(crate) fn publish_freed(&self, position: u64) -> bool {
         self.freed.set(position);
-        let mut extents = self.extents.borrow_mut();
-        while extents.front().is_some_and(|extent| extent.range.end <= position) {
-            extents.pop_front();
+        if !self.extents.is_empty() {
+            let mut extents = self.extents.borrow_mut();
+            while extents.front().is_some_and(|extent| extent.range.end <= position) {
+                extents.pop_front();
+            }
         }
-        drop(extents);
         if self.send_before.get().is_some_and(|(_, until)| until <= position) {
             self.leave_ring_before();
         }

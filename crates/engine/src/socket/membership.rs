@@ -1,12 +1,13 @@
 //! The groups that a datagram socket is in (RFC 3376 §2, RFC 3810 §3; ip(7)), as Linux keeps and limits them.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use scoutline_abi::layout::membership;
 use scoutline_base::Address;
 use scoutline_proto::Interface;
 use scoutline_proto::groups::Filter;
+
+use crate::seldom::Seldom;
 
 /// `igmp_max_memberships` of Linux; IPv6 has no such figure there, and memory as its limit.
 const MAX_MEMBERSHIPS: usize = 20;
@@ -20,7 +21,7 @@ type Errno = i32;
 
 /// What a socket is in.
 #[derive(Default)]
-pub(crate) struct Memberships(RefCell<Vec<Membership>>);
+pub(crate) struct Memberships(Seldom<Vec<Membership>>);
 
 struct Membership {
     interface: Rc<Interface>,

@@ -18,6 +18,7 @@ use super::asked::{Asked, Move};
 use super::end::Written;
 use super::module::Standing;
 use crate::policy::{Class, Seat};
+use crate::seldom::Rare;
 use crate::wishes::Wishes;
 
 /// Looks at an extent of a file that we do not know yet. The control thread needs microseconds to tell us of it;
@@ -35,7 +36,8 @@ pub(crate) struct StreamStage {
     memory: Option<Budget>,
     /// Its place among the connections of its class, until the program has closed it and the peer has all data.
     seat: Option<Seat>,
-    addresses: Option<(Endpoint, Endpoint)>,
+    /// Ours and the peer's, until its socket has them.
+    addresses: Option<Box<(Endpoint, Endpoint)>>,
     /// The class that the rules give it; its program may have asked for another.
     ruled: ClassIndex,
     standing: Standing,
@@ -50,7 +52,9 @@ pub(crate) struct StreamStage {
     told_consumed: u64,
     told_requests: u32,
     told_held: u64,
-    told_options: (bool, u64, Tuning),
+    told_no_delay: bool,
+    told_keep_alive: u64,
+    told_tuning: Rare<Tuning>,
     told_headers: u64,
     /// Times in a row that the program's position could not be understood yet.
     looked_again: u32,
@@ -121,7 +125,9 @@ impl StreamStage {
             told_consumed: 0,
             told_requests: 0,
             told_held: 0,
-            told_options: (false, 0, Tuning::default()),
+            told_no_delay: false,
+            told_keep_alive: 0,
+            told_tuning: Rare::default(),
             told_headers: 0,
             looked_again: 0,
             deferred: None,
@@ -257,7 +263,7 @@ impl StreamStage {
             end.tuning.set(parent.tuning.get());
             end.headers.set(parent.headers.get());
             end.wishes.borrow_mut().clone_from(&parent.wishes.borrow());
-            if let Some((local, remote)) = self.addresses {
+            if let Some((local, remote)) = self.addresses.take().map(|addresses| *addresses) {
                 set_addresses(&end, local, remote);
             }
             self.end = Some(end);
@@ -354,18 +360,20 @@ impl StreamStage {
     fn tell_options(&mut self, burst: &mut Burst) {
         let Some(end) = &self.end else { return };
         let (no_delay, keep_alive, tuning) = (end.no_delay.get(), end.keep_alive.get(), end.tuning.get());
-        if no_delay != self.told_options.0 {
+        if no_delay != self.told_no_delay {
+            self.told_no_delay = no_delay;
             burst.push(Message::control(Control::NoDelay(no_delay)));
         }
-        if keep_alive != self.told_options.1 {
+        if keep_alive != self.told_keep_alive {
+            self.told_keep_alive = keep_alive;
             let field = |shift: u32| (keep_alive >> shift & 0xf_ffff) as u32;
             let times = (keep_alive != 0).then(|| (field(0), field(20), field(40)));
             burst.push(Message::control(Control::KeepAlive(times)));
         }
-        if tuning != self.told_options.2 {
+        if tuning != self.told_tuning.get() {
+            self.told_tuning.set(tuning);
             burst.push(Message::control(Control::Tune(tuning)));
         }
-        self.told_options = (no_delay, keep_alive, tuning);
         if end.headers.get() != self.told_headers {
             self.told_headers = end.headers.get();
             burst.push(Message::control(Control::Headers(self.told_headers)));
@@ -432,9 +440,10 @@ impl Stage for StreamStage {
     }
 
     fn establish(&mut self, attributes: &mut Attributes) -> Result<(), CreateError> {
-        self.addresses = attributes.address(Name::Local).zip(attributes.address(Name::Remote));
-        if let (Some(end), Some((local, remote))) = (&self.end, self.addresses) {
-            set_addresses(end, local, remote);
+        let addresses = attributes.address(Name::Local).zip(attributes.address(Name::Remote));
+        match (&self.end, addresses) {
+            (Some(end), Some((local, remote))) => set_addresses(end, local, remote),
+            _ => self.addresses = addresses.map(Box::new),
         }
         Ok(())
     }

@@ -183,12 +183,8 @@ struct Receive {
     acknowledged: u64,
     /// Position of a FIN that came ahead of data.
     fin_at: Option<u64>,
-    /// Data beyond `next` that is already in the ring.
-    out_of_order: Ranges,
-    /// Start of the range that grew last: the first SACK block (RFC 2018 §4).
-    latest: u64,
-    /// A position in each range that has grown since it was last told, in the order in which they grew.
-    untold: Vec<u64>,
+    /// What came otherwise than in order, while it has to be told of. Most connections never see any.
+    unordered: Option<Box<Unordered>>,
     /// RFC 7323 TS.Recent and when it was taken.
     recent: u32,
     recent_at: Time,
@@ -202,8 +198,32 @@ struct Receive {
     quick: u8,
     /// Duplicate acknowledgments owed beyond one.
     duplicates: u8,
+}
+
+/// What came ahead of data that is missing, and what came twice.
+#[derive(Clone, Debug, Default)]
+struct Unordered {
+    /// Data beyond [`Receive::next`] that is already in the ring.
+    ranges: Ranges,
+    /// Start of the range that grew last: the first SACK block (RFC 2018 §4).
+    latest: u64,
+    /// A position in each range that has grown since it was last told, in the order in which they grew.
+    untold: Vec<u64>,
     /// What came a second time, to be reported once (RFC 2883).
     duplicate: Option<(u64, u64)>,
+}
+
+impl Receive {
+    /// Data is missing before some that has come.
+    #[inline]
+    fn has_gap(&self) -> bool {
+        self.unordered.as_ref().is_some_and(|unordered| !unordered.ranges.is_empty())
+    }
+
+    /// These positions came a second time.
+    fn note_duplicate(&mut self, start: u64, end: u64) {
+        self.unordered.get_or_insert_default().duplicate = Some((start, end));
+    }
 }
 
 /// Whether an acknowledgment is owed.
@@ -285,6 +305,9 @@ pub struct Connection {
     config: Arc<Config>,
 }
 
+// There may be a hundred thousand.
+const _: () = assert!(size_of::<Connection>() <= 816);
+
 impl Connection {
     fn new(config: Arc<Config>, state: State, iss: u32, timestamp_offset: u32, now: Time) -> Connection {
         let negotiated = Negotiated::offer(&config);
@@ -336,9 +359,7 @@ impl Connection {
                 buffer: config.receive_buffer,
                 acknowledged: 0,
                 fin_at: None,
-                out_of_order: Ranges::default(),
-                latest: 0,
-                untold: Vec::new(),
+                unordered: None,
                 recent: 0,
                 recent_at: now,
                 echo: 0,
@@ -346,7 +367,6 @@ impl Connection {
                 segment: input::INITIAL_SEGMENT,
                 quick: input::QUICK_ACKS,
                 duplicates: 0,
-                duplicate: None,
             },
             timers: Timers::default(),
             recovery: Recovery::default(),
@@ -703,7 +723,7 @@ impl Connection {
         self.timers.clear();
         self.owed = Owed::Nothing;
         self.receive.duplicates = 0;
-        self.receive.out_of_order.clear();
+        self.receive.unordered = None;
         self.recovery.clear();
     }
 

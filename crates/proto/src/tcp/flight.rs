@@ -22,7 +22,7 @@ const MAX_PIECES: usize = 8192;
 const FEW_PIECES: usize = 256;
 const LEAST_AVERAGE: u64 = 512;
 /// An idle connection keeps no more room than this for pieces.
-const IDLE_PIECES: usize = 8;
+const IDLE_PIECES: usize = 4;
 
 /// Units that were sent at one time, and are neither acknowledged nor selectively acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,10 @@ impl Flight {
             last.end = range.end;
             last.at = now;
             return;
+        }
+        if self.pieces.capacity() == 0 {
+            // Most connections never have more than one at a time; the next is room for four.
+            self.pieces.reserve_exact(1);
         }
         let piece = Piece { start: range.start, end: range.end, at: now, again: false, lost: false };
         self.pieces.push_back(piece);

@@ -54,6 +54,18 @@ pub enum Progress {
     Recovered,
 }
 
+/// What is known of the loss that goes on, or was last. Most connections never have one.
+#[derive(Clone, Debug, Default)]
+struct Episode {
+    prr: Prr,
+    frto: Frto,
+    first: Option<First>,
+    /// Where it began: what is above and was sent again was sent again in it.
+    marker: u64,
+    /// Units that were sent again in it and not reported as duplicates; `None`: nothing to undo.
+    in_doubt: Option<u64>,
+}
+
 /// The first retransmission of an episode.
 #[derive(Clone, Copy, Debug)]
 struct First {
@@ -79,15 +91,9 @@ pub struct Recovery {
     flight: Flight,
     sacked: Ranges,
     rack: Rack,
-    prr: Prr,
-    frto: Frto,
-    first: Option<First>,
     /// No new data was acknowledged since the episode began.
     unanswered: bool,
-    /// Where the last episode began: what is above and was sent again was sent again in it.
-    marker: u64,
-    /// Units that were sent again in the last episode and not reported as duplicates; `None`: nothing to undo.
-    in_doubt: Option<u64>,
+    episode: Option<Box<Episode>>,
 }
 
 impl Default for Recovery {
@@ -102,12 +108,8 @@ impl Default for Recovery {
             flight: Flight::default(),
             sacked: Ranges::default(),
             rack: Rack::default(),
-            prr: Prr::default(),
-            frto: Frto::Off,
-            first: None,
             unanswered: false,
-            marker: 0,
-            in_doubt: None,
+            episode: None,
         }
     }
 }
@@ -210,15 +212,18 @@ impl Recovery {
     /// What proportional rate reduction lets go now; `None` where the window decides.
     #[inline]
     pub fn allowance(&self) -> Option<u64> {
-        (self.phase == Phase::Fast && self.selective).then(|| self.prr.allowance())
+        let episode = self.episode.as_ref().filter(|_| self.phase == Phase::Fast && self.selective);
+        episode.map(|episode| episode.prr.allowance())
     }
 
     /// New data was sent at `now`.
     #[inline]
     pub fn on_sent(&mut self, range: Range<u64>, now: Time) {
-        if self.phase != Phase::Open {
-            self.frto.on_sent(range.end - range.start);
-            self.prr.on_sent(range.end - range.start);
+        if self.phase != Phase::Open
+            && let Some(episode) = &mut self.episode
+        {
+            episode.frto.on_sent(range.end - range.start);
+            episode.prr.on_sent(range.end - range.start);
         }
         if self.selective {
             self.flight.on_sent(range, now);
@@ -242,8 +247,9 @@ impl Recovery {
         if !probe {
             self.rack.on_duplicate(una, next);
         }
-        let Some(left) = self.in_doubt.as_mut().filter(|left| **left > 0) else { return false };
-        if block.start < self.marker {
+        let Some(episode) = &mut self.episode else { return false };
+        let Some(left) = episode.in_doubt.as_mut().filter(|left| **left > 0) else { return false };
+        if block.start < episode.marker {
             return false;
         }
         *left = left.saturating_sub(block.end - block.start);
@@ -295,19 +301,27 @@ impl Recovery {
     pub fn enter(&mut self, una: u64, max: u64) {
         self.phase = Phase::Fast;
         self.point = max;
-        self.first = None;
         self.unanswered = if self.selective { !self.flight.has_again() } else { self.retransmitted <= una };
         self.retransmitted = self.retransmitted.max(una);
-        self.marker = una;
-        self.in_doubt = Some(0);
-        self.prr = Prr::new(max - una);
+        self.begin(una).prr = Prr::new(max - una);
+    }
+
+    /// An episode begins at `una`.
+    fn begin(&mut self, una: u64) -> &mut Episode {
+        let episode = self.episode.get_or_insert_default();
+        episode.first = None;
+        episode.marker = una;
+        episode.in_doubt = Some(0);
+        episode
     }
 
     /// In fast recovery with SACK: so many bytes were delivered; the aim is `threshold`. `safe`: the window advanced, and
     /// nothing more is lost.
     pub fn reduce(&mut self, delivered: u64, threshold: u32, segment: u32, safe: bool) {
-        if self.phase == Phase::Fast {
-            self.prr.on_delivered(
+        if self.phase == Phase::Fast
+            && let Some(episode) = &mut self.episode
+        {
+            episode.prr.on_delivered(
                 delivered,
                 self.flight.in_network(),
                 u64::from(threshold),
@@ -333,16 +347,18 @@ impl Recovery {
     /// These units were sent again at `now`, with this timestamp.
     pub fn on_retransmitted(&mut self, range: Range<u64>, now: Time, timestamp: u32) {
         let len = range.end - range.start;
-        if let Some(units) = &mut self.in_doubt {
-            *units += len;
-        }
-        if self.unanswered && self.first.is_none() {
-            self.first = Some(First { at: now, timestamp });
+        if let Some(episode) = &mut self.episode {
+            if let Some(units) = &mut episode.in_doubt {
+                *units += len;
+            }
+            if self.unanswered && episode.first.is_none() {
+                episode.first = Some(First { at: now, timestamp });
+            }
+            if self.selective && self.phase == Phase::Fast {
+                episode.prr.on_sent(len);
+            }
         }
         if self.selective {
-            if self.phase == Phase::Fast {
-                self.prr.on_sent(len);
-            }
             self.flight.on_sent_again(range, now);
         } else {
             self.retransmitted = self.retransmitted.max(range.end);
@@ -356,7 +372,7 @@ impl Recovery {
         if self.phase == Phase::Open || !std::mem::take(&mut self.unanswered) {
             return false;
         }
-        let Some(first) = self.first.take() else { return true };
+        let Some(first) = self.episode.as_mut().and_then(|episode| episode.first.take()) else { return true };
         let older = echo.is_some_and(|echo| (echo.wrapping_sub(first.timestamp) as i32) < 0);
         let sooner = least_rtt.is_some_and(|least| now.since(first.at) * 2 < least);
         older || sooner
@@ -373,15 +389,19 @@ impl Recovery {
         self.duplicates = 0;
         // What was sent again in vain says nothing about the next episode.
         self.retransmitted = 0;
-        self.in_doubt = None;
-        self.frto = Frto::Off;
+        if let Some(episode) = &mut self.episode {
+            episode.in_doubt = None;
+            episode.frto = Frto::Off;
+        }
         self.flight.find_all();
         debug_assert!(segment > 0);
     }
 
     /// The window was reduced for another reason, or not at all: the last episode can no longer be undone.
     pub fn forget_undo(&mut self) {
-        self.in_doubt = None;
+        if let Some(episode) = &mut self.episode {
+            episode.in_doubt = None;
+        }
         self.unanswered = false;
     }
 
@@ -413,7 +433,9 @@ impl Recovery {
             let was = self.phase;
             self.phase = Phase::Open;
             self.duplicates = 0;
-            self.frto = Frto::Off;
+            if let Some(episode) = &mut self.episode {
+                episode.frto = Frto::Off;
+            }
             self.rack.on_recovered();
             return if was == Phase::Fast { Progress::Recovered } else { Progress::Normal };
         }
@@ -438,18 +460,19 @@ impl Recovery {
         more: bool,
         segment: u32,
     ) -> Verdict {
-        if self.frto == Frto::Off || self.phase != Phase::Loss {
+        let loses = self.phase == Phase::Loss;
+        let Some(episode) = self.episode.as_mut().filter(|episode| loses && episode.frto != Frto::Off) else {
             return Verdict::Undecided;
-        }
+        };
         let original = delivered.first.is_some_and(|(start, _)| start < self.point);
         let seen = Seen { advances, completes: false, original, selective: self.selective, more, segment };
-        self.frto.on_acknowledgment(&seen)
+        episode.frto.on_acknowledgment(&seen)
     }
 
     /// New data goes before what is lost, so much whatever the window (RFC 5682 step 2b); `None`: it does not.
     #[inline]
     pub fn new_data(&self) -> Option<u32> {
-        self.frto.new_data()
+        self.episode.as_ref()?.frto.new_data()
     }
 
     /// The retransmission timer expired. What is outstanding ends at `next`; `max` is the highest ever sent.
@@ -471,8 +494,10 @@ impl Recovery {
     /// The timer expired behind a closed window: all may be lost, but not by congestion.
     pub fn on_closed_window(&mut self, una: u64, next: u64, max: u64) {
         self.lose(una, max);
-        self.frto = Frto::Off;
-        self.in_doubt = None;
+        if let Some(episode) = &mut self.episode {
+            episode.frto = Frto::Off;
+            episode.in_doubt = None;
+        }
         if self.selective {
             self.flight.lose(una..next);
         }
@@ -481,12 +506,10 @@ impl Recovery {
     fn lose(&mut self, una: u64, max: u64) {
         let is_first = self.phase != Phase::Loss;
         if is_first {
-            self.first = None;
             self.unanswered = true;
-            self.marker = una;
-            self.in_doubt = Some(0);
+            self.begin(una);
         }
-        self.frto.on_timeout(is_first);
+        self.episode.get_or_insert_default().frto.on_timeout(is_first);
         self.phase = Phase::Loss;
         self.point = max;
         self.retransmitted = una;

@@ -113,7 +113,9 @@ impl Connection {
     pub(super) fn on_fin(&mut self, now: Time, input: &mut Input) {
         self.fin_received = true;
         self.receive.fin_at = None;
-        self.receive.out_of_order.clear();
+        if let Some(unordered) = &mut self.receive.unordered {
+            unordered.ranges.clear();
+        }
         self.owed = Owed::Now;
         input.events |= Events::PEER_FINISHED;
         match self.state {

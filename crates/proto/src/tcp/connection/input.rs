@@ -5,7 +5,7 @@ use std::time::Duration;
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header};
 
-use super::{Connection, Owed, Receive, State};
+use super::{Connection, Owed, State, Unordered};
 use crate::tcp::flight::Delivered;
 use crate::tcp::segment::{Deliver, Drop, Events, Input};
 use crate::tcp::sequence::SeqNumber;
@@ -25,11 +25,11 @@ const MAX_UNTOLD: usize = 64;
 /// More duplicate acknowledgments than this at once tell the peer nothing more.
 const MAX_OWED_DUPLICATES: u8 = 8;
 
-impl Receive {
+impl Unordered {
     /// The range at `position` has grown, which acknowledgments are to tell. Of a burst with many holes one
     /// acknowledgment cannot tell all.
     fn note_untold(&mut self, position: u64) {
-        let range = self.out_of_order.containing(position);
+        let range = self.ranges.containing(position);
         let is_told = self.untold.last().is_some_and(|last| range.is_some_and(|range| range.contains(last)));
         if !is_told && self.untold.len() < MAX_UNTOLD {
             self.untold.push(position);
@@ -45,7 +45,7 @@ impl Connection {
         if self.state != State::Established
             || header.flags.difference(Flags::PSH) != Flags::ACK
             || header.sequence != self.receive_next().0
-            || !self.receive.out_of_order.is_empty()
+            || self.receive.has_gap()
             || self.receive.fin_at.is_some()
             || self.orphan
             || !self.recovery.is_quiet()
@@ -233,7 +233,7 @@ impl Connection {
         let next = self.receive.next + u64::from(self.fin_received);
         let place = |offset: i64| next.checked_add_signed(offset.min(0));
         if let (true, Some(start), Some(end)) = (from < to, place(from), place(to)) {
-            self.receive.duplicate = Some((start, end));
+            self.receive.note_duplicate(start, end);
         }
     }
 
@@ -247,7 +247,7 @@ impl Connection {
         let take = wanted.min(end.saturating_sub(position));
         if skip > 0 {
             // RFC 2883 §4.1
-            receive.duplicate = Some((receive.next.saturating_sub(skip), receive.next));
+            receive.note_duplicate(receive.next.saturating_sub(skip), receive.next);
         }
         if take == 0 {
             if wanted > 0 {
@@ -257,13 +257,14 @@ impl Connection {
             return;
         }
         if offset > 0 {
-            match receive.out_of_order.insert(position..position + take) {
+            let unordered = receive.unordered.get_or_insert_default();
+            match unordered.ranges.insert(position..position + take) {
                 Ok(true) => {
-                    receive.latest = position;
-                    receive.note_untold(position);
+                    unordered.latest = position;
+                    unordered.note_untold(position);
                 }
                 Ok(false) => {
-                    receive.duplicate = Some((position, position + take));
+                    unordered.duplicate = Some((position, position + take));
                     input.drop = Some(Drop::Duplicate);
                 }
                 Err(_) => input.drop = Some(Drop::ReassemblyLimit),
@@ -276,7 +277,7 @@ impl Connection {
             if input.drop.is_some() {
                 return;
             }
-        } else if receive.out_of_order.is_empty() {
+        } else if !receive.has_gap() {
             receive.next = position + take;
             if take < wanted || skip > 0 {
                 self.owed = Owed::Now;
@@ -285,7 +286,10 @@ impl Connection {
             input.events |= Events::READABLE;
         } else {
             // RFC 5681 §4.2: a segment that fills a gap is acknowledged at once.
-            receive.next = receive.out_of_order.advance(position + take);
+            receive.next = receive
+                .unordered
+                .as_mut()
+                .map_or(position + take, |unordered| unordered.ranges.advance(position + take));
             self.owed = Owed::Now;
             input.events |= Events::READABLE;
         }

@@ -489,41 +489,42 @@ impl Connection {
     /// time (RFC 2883). What has no place in this acknowledgment makes another one.
     fn sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
-        if !self.negotiated.sack || (self.receive.out_of_order.is_empty() && self.receive.duplicate.is_none())
-        {
-            if self.receive.untold.capacity() > 0 {
-                self.receive.untold = Vec::new();
-            }
+        let Some(unordered) = &mut self.receive.unordered else { return blocks };
+        if unordered.ranges.is_empty() && unordered.duplicate.is_none() {
+            self.receive.unordered = None;
+            return blocks;
+        }
+        if !self.negotiated.sack {
+            unordered.untold.clear();
             return blocks;
         }
         // RFC 2018 §3: three fit beside timestamps.
         let most = if self.negotiated.timestamps { 3 } else { MAX_SACK_BLOCKS };
-        let receive = &mut self.receive;
-        let (irs, ranges) = (receive.irs, &receive.out_of_order);
+        let (irs, ranges) = (self.receive.irs, &unordered.ranges);
         // False when there is no place for it. One that is there already needs none.
         let push = |blocks: &mut SackBlocks, range: &Range<u64>, repeats: bool| {
             let (left, right) = (irs.plus(1 + range.start).0, irs.plus(1 + range.end).0);
             let there = blocks.as_slice();
             !repeats && there.contains(&(left, right)) || there.len() < most && blocks.push(left, right)
         };
-        if let Some((start, end)) = receive.duplicate.take() {
+        if let Some((start, end)) = unordered.duplicate.take() {
             push(&mut blocks, &(start..end), true);
             // RFC 2883 §4: the block that holds it follows, even if it is no larger.
             if let Some(range) = ranges.containing(start) {
                 push(&mut blocks, &range, true);
             }
         }
-        while let Some(position) = receive.untold.pop() {
+        while let Some(position) = unordered.untold.pop() {
             if let Some(range) = ranges.containing(position)
                 && !push(&mut blocks, &range, false)
             {
-                receive.untold.push(position);
+                unordered.untold.push(position);
                 self.owed = Owed::Now;
                 return blocks;
             }
         }
         for range in ranges
-            .containing(receive.latest)
+            .containing(unordered.latest)
             .iter()
             .chain(ranges.as_slice().iter().rev().take(MAX_SACK_BLOCKS))
         {
