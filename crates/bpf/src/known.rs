@@ -8,9 +8,11 @@
 //! A connection is no attacker's: its address has answered. So a flood from drawn addresses takes nothing from it, and
 //! nothing from a client that comes back. A place has one entry, and a later one takes it from an earlier, who is a
 //! stranger again and no worse off than without the table. A source is its address, or one word made of IPv6's four: who
-//! has the same is taken for it, and only passes.
+//! has the same is taken for it, and only passes. So does who forges the addresses and ports of a connection, by another
+//! protocol even: within its limits, or without any where it is important, as for a class by source.
 //!
-//! Only we write: as what = 0, the flow, as what (Release). Who reads in between, on another core, sees a stranger.
+//! Only we write: as what = 0, the flow, as what (Release). Who reads in between, on another core, sees a stranger, or lets
+//! one packet of the earlier flow pass as the later.
 
 use std::io;
 use std::net::IpAddr;

@@ -12,8 +12,8 @@
 //!         a SYN, SYNs had `syns`, and it did not come before ──────────────► drop
 //!         else ────────────────────────────────────────────────────────────► pass
 //! ```
-//! What a flow is, and what is remembered of SYNs: see `flow.rs`; who is known: `known.rs`. Limits hold for each core that receives. A window is
-//! 2^20 ns (1.05 ms); counting anew in each needs no division. What is not IP is one flow.
+//! What a flow is, and what is remembered of SYNs: see `flow.rs`; who is known: `known.rs`. Limits hold for each core
+//! that receives. A window is 2^20 ns (1.05 ms); counting anew in each needs no division. What is not IP is one flow.
 //!
 //! In the driver (native) the packet is dropped before it is given to another core; where the driver has no hook
 //! (generic) it is dropped in front of the packet taps.

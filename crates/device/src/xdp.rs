@@ -81,7 +81,8 @@ impl XdpPartner {
         });
     }
 
-    /// The program does what was asked for last.
+    /// The program does what was asked for last; for tests, which have no other way to know.
+    #[doc(hidden)]
     pub fn has_followed(&mut self) -> bool {
         self.look();
         self.wanted.is_done()

@@ -213,9 +213,9 @@ impl Program {
 
     /// Something happened at a slot: marks it ready in every poll set that watches it and wakes who sleeps there.
     /// Says how many threads were woken. What happened must have been stored before. With `one_is_enough` (a new
-    /// connection to accept) one of those is woken that are in a blocking call or in an epoll that takes alone; else all are, for they may wait for
-    /// different things. Their threads are scheduled with the path, as `duty` says; with `one_is_enough` one of them
-    /// is, and the others find nothing when they run.
+    /// connection to accept) one of those is woken that are in a blocking call or in an epoll that takes alone; else
+    /// all are, for they may wait for different things. Their threads are scheduled with the path, as `duty` says; with
+    /// `one_is_enough` one of them is, and the others find nothing when they run.
     pub(crate) fn signal(&self, index: u32, one_is_enough: bool, duty: Duty) -> u64 {
         let slot = self.slot(index);
         // Pairs with the shim's: register or go to sleep, fence, look again. Either we see it registered, or it

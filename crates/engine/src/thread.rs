@@ -281,7 +281,7 @@ impl Loop {
         let mut booked = (start, sys::thread_time());
         while now.since(start) < quantum_at(decision.level) {
             let left = quantum_at(decision.level).saturating_sub(now.since(start));
-            self.sleep_beside_linux(decision.level, left, leave, now);
+            self.sleep_beside_linux(decision.level, left, leave.map(|(leave, _)| leave), now);
             now = clock::now();
             // Before anybody else becomes ready: what Linux had alone is not to be made up for.
             self.charge_linux(&mut booked, now);
@@ -301,10 +301,14 @@ impl Loop {
             self.core.pace(now);
             self.place_linux(now);
             decision.level = self.core.schedule.configuration().fixed.linux_level;
-            if leave.is_some_and(|leave| now >= leave) {
-                decision.level = Level::Idle;
+            let mut against = decision;
+            if let Some((leave, below)) = leave
+                && now >= leave
+                && decision.level == ordinary
+            {
+                against.level = below;
             }
-            if self.core.schedule.preempts(&decision, now) {
+            if self.core.schedule.preempts(&against, now) {
                 self.times.slices_interrupted += 1;
                 break;
             }
@@ -322,11 +326,18 @@ impl Loop {
     /// From when on paths of Linux's own level interrupt this turn of it: once it has had as much as they had, and a
     /// little more. Only where they were through when it began; where both have more than enough to do, turns are long.
     /// So a program that never sleeps does not keep what comes now and then waiting for a whole quantum.
-    fn leave_for_paths(&self, level: Level, start: Time) -> Option<Time> {
+    /// With it the level that they are above.
+    fn leave_for_paths(&self, level: Level, start: Time) -> Option<(Time, Level)> {
         let among_priorities = self.core.settings.linux == schedule::Linux::Priority;
-        let ordinary = level == self.core.settings.linux_level;
-        (among_priorities && ordinary && self.core.schedule.is_idle())
-            .then(|| start + start.since(self.busy_since) + LINUX_LEAST)
+        if !among_priorities || level != self.core.settings.linux_level || !self.core.schedule.is_idle() {
+            return None;
+        }
+        let below = match level {
+            Level::Idle => return None,
+            Level::Priority(0) => Level::Idle,
+            Level::Priority(priority) => Level::Priority(priority - 1),
+        };
+        Some((start + start.since(self.busy_since) + LINUX_LEAST, below))
     }
 
     /// Says that the engine is away from now on, unless something has come meanwhile that is more important than Linux

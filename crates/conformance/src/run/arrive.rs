@@ -140,7 +140,7 @@ impl Runner<'_> {
     }
 }
 
-/// Makes the data offset wrong and keeps the checksum right (RFC 1624 §3: HC' = ~(~HC + ~m + m')).
+/// Exchanges octet 12, data offset and reserved bits, and keeps the checksum right (RFC 1624 §3: HC' = ~(~HC + ~m + m')).
 fn set_octet(segment: &mut [u8], octet: u8) {
     let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let before = word(segment, 12);

@@ -181,7 +181,7 @@ fn devices_know_connections_that_stand() {
     let nothing = Box::new(Noting { facts, arrived, lost, told, held: Held::default() });
     let wire = std::mem::replace(&mut net.device, nothing);
     net.device = Box::new(Knowing(wire, Rc::clone(&known)));
-    // The last step of the handshake never comes.
+    // The last step of the handshake has not come yet.
     let (listener, half_open) = (pair.listen(80), pair.connect(80));
     pair.client.settle(pair.now);
     pair.server.settle(pair.now);

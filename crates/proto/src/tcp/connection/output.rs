@@ -496,6 +496,10 @@ impl Connection {
         }
         if !self.negotiated.sack {
             unordered.untold.clear();
+            unordered.duplicate = None;
+            if unordered.ranges.is_empty() {
+                self.receive.unordered = None;
+            }
             return blocks;
         }
         // RFC 2018 §3: three fit beside timestamps.
