@@ -21,8 +21,8 @@ use crate::{address, attach, options, real, serve, table, wait};
 static CLAIMER: AtomicUsize = AtomicUsize::new(0);
 /// It exchanges two entries of a queue: for a moment one of them stands there twice.
 static EXCHANGING: AtomicBool = AtomicBool::new(false);
-/// Who forks is a signal handler that has interrupted its own thread's claim.
-static FORKS_WITHIN: AtomicBool = AtomicBool::new(false);
+/// Forks of signal handlers that have interrupted their own thread's claim or fork, one in another. The claimer's alone.
+static FORKS_WITHIN: AtomicUsize = AtomicUsize::new(0);
 /// Entries of an accept queue among which the most important is taken first.
 const LOOK_FORWARD: u64 = 64;
 
@@ -60,13 +60,15 @@ impl Drop for Claiming {
 /// Nobody may be claiming while the process is copied.
 pub(crate) fn before_fork() {
     let claiming = Claiming::begin();
-    FORKS_WITHIN.store(claiming.within, Ordering::Relaxed);
+    FORKS_WITHIN.fetch_add(claiming.within.into(), Ordering::Relaxed);
     std::mem::forget(claiming);
 }
 
 /// See [`before_fork`].
 pub(crate) fn after_fork() {
-    drop(Claiming { within: FORKS_WITHIN.load(Ordering::Relaxed) });
+    let within = FORKS_WITHIN.load(Ordering::Relaxed) > 0;
+    FORKS_WITHIN.fetch_sub(within.into(), Ordering::Relaxed);
+    drop(Claiming { within });
 }
 
 /// `accept` and `accept4` on a socket of ours.
@@ -120,7 +122,7 @@ fn accept_patiently(
                 serve::took(accepted);
                 return new_fd as isize;
             }
-            real::close(new_fd);
+            real::uncancelled(|| real::close(new_fd));
             if let Err(errno) = claimed {
                 return err(errno);
             }

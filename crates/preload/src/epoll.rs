@@ -30,7 +30,7 @@ pub(crate) use waiting::{Answer, await_events};
 
 use crate::lock::Lock;
 use crate::serve::{self, Hold};
-use crate::slot::Socket;
+use crate::slot::{Socket, kept};
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set};
 use crate::{attach, own, real, table};
@@ -218,7 +218,7 @@ impl Epoll {
     fn note_exclusive(&mut self, socket: Socket, events: u32) {
         if events & EXCLUSIVE != 0 && self.exclusive == Exclusive::Unused {
             self.exclusive = Exclusive::Used;
-        } else if events & EXCLUSIVE == 0 && socket.state() & slot_state::LISTENING != 0 {
+        } else if events & EXCLUSIVE == 0 && may_listen(socket) {
             self.exclusive = Exclusive::Mixed;
         } else {
             return;
@@ -532,4 +532,11 @@ pub(crate) fn is_ours(number: u32) -> bool {
 /// True when one of our sockets in it is ready.
 pub(crate) fn peek(number: u32) -> bool {
     EPOLLS[number as usize].lock().peek()
+}
+
+/// A stream that listens, or may come to: one that is neither connected nor about to be.
+fn may_listen(socket: Socket) -> bool {
+    socket.is_stream()
+        && socket.state() & (slot_state::CONNECTED | slot_state::FAILED) == 0
+        && socket.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING == 0
 }

@@ -112,8 +112,15 @@ pub(crate) fn set(
 /// Enters a value, and tells the engine.
 fn keep(socket: Socket, family: usize, field: Field, value: c_int) -> isize {
     let word = &socket.slot.send_options[family];
-    let others = word.load(Ordering::Relaxed) as u32 & !(field.mask() << field.shift());
-    word.store((others | field.bits(value, family) << field.shift()).into(), Ordering::Relaxed);
+    let bits = u64::from(field.bits(value, family) << field.shift());
+    let others = !u64::from(field.mask() << field.shift());
+    // Threads set different fields at the same time.
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| Some(word & others | bits));
+    tell(socket)
+}
+
+/// The engine hears what is set.
+pub(crate) fn tell(socket: Socket) -> isize {
     let [v4, v6] =
         socket.slot.send_options.each_ref().map(|word| for_engine(word.load(Ordering::Relaxed) as u32));
     options::tell(socket, slot_option::HEADERS, v6 << 32 | v4)

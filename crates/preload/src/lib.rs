@@ -8,7 +8,8 @@
 //! ```text
 //! export   the C functions: is the descriptor ours? else the real function
 //! reach    where paths lead: is a socket ours?
-//! life     bind, listen, connect, close, dup: who holds which socket
+//! life     connect, shutdown, close, dup: who holds which socket
+//! bind     bind, listen: which addresses are ours
 //! accept   connections out of a listening socket's queue
 //! exec     sockets that go on in a new program image
 //! passing  sockets that go to another process through a Unix socket
@@ -27,7 +28,8 @@
 //! ```
 //!
 //! Left out on purpose: io_uring, which is refused.
-//! Nothing here allocates, locks a process-wide lock or logs while data moves.
+//! Nothing here locks a process-wide lock or logs while data moves, nor allocates, but for `dprintf`'s text and what
+//! `sendfile` reads of a file that is not in memory.
 #![allow(unsafe_code)] // the C interface and shared memory are this crate's subject; blocks say why they hold
 
 mod accept;

@@ -18,7 +18,7 @@ use crate::reach::{
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
-use crate::{attach, call, epoll, fast_open, options, own, real, stream, table, wait};
+use crate::{attach, call, epoll, fast_open, headers, options, own, real, stdio, stream, table, wait};
 
 /// A fresh slot for `fd`, not yet entered in the table.
 fn open(fd: c_int, kind: u32, family: c_int) -> Result<Socket, isize> {
@@ -241,6 +241,7 @@ fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
     let family = if old.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
     let fresh = open(fd, slot_kind::STREAM, family)?;
     options::inherit(old, fresh);
+    headers::tell(fresh); // of the old one alone the engine knew
     fresh.set_non_blocking(old.non_blocking());
     epoll::renewed(old, fresh);
     for other in 0..=table::highest() {
@@ -498,6 +499,7 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
     let result = real();
     if result >= 0 {
         duplicated(from, to);
+        stdio::put_under(to);
     }
     result
 }

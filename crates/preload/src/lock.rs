@@ -27,7 +27,7 @@ pub(crate) fn back_off(tries: u32) {
         // SAFETY: no arguments.
         unsafe { libc::sched_yield() };
     } else {
-        real::nap(50);
+        real::uncancelled(|| real::nap(50));
     }
 }
 

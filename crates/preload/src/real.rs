@@ -14,6 +14,8 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
+use crate::table::{self, Entry};
+
 /// Arguments or environment of a program.
 type List = *const *const c_char;
 
@@ -158,6 +160,8 @@ real! {
         = c"__vasprintf_chk";
     fn orientation(stream: *mut libc::FILE, mode: c_int) -> c_int = c"fwide";
     fn fileno(stream: *mut libc::FILE) -> c_int = c"fileno_unlocked";
+    fn openpty(master: *mut c_int, slave: *mut c_int, name: *mut c_char, termios: *const c_void, size: *const c_void)
+        -> c_int = c"openpty";
     fn getenv(name: *const c_char) -> *mut c_char = c"getenv";
 }
 
@@ -202,8 +206,12 @@ pub(crate) fn ours(result: isize) -> isize {
     if result < 0 { err(errno()) } else { result }
 }
 
-/// One line on standard error, without stdio or memory.
+/// One line on standard error, without stdio or memory, and without SIGPIPE. Nothing where standard error is a connection:
+/// to the kernel's socket behind it nobody listens, and the peer is not whom it is for.
 pub(crate) fn say(parts: &[&[u8]]) {
+    if table::look(2) != Entry::Kernel {
+        return;
+    }
     let mut line = [0u8; 512];
     let mut len = 0;
     for part in [&b"scoutline: "[..]].iter().chain(parts).chain([&&b"\n"[..]]) {
@@ -211,7 +219,26 @@ pub(crate) fn say(parts: &[&[u8]]) {
         line[len..len + take].copy_from_slice(&part[..take]);
         len += take;
     }
-    write(2, line.as_ptr().cast(), len);
+    uncancelled(|| without_pipe_signal(|| write(2, line.as_ptr().cast(), len)));
+}
+
+/// `write`, of whose EPIPE the program is not told.
+fn without_pipe_signal(write: impl FnOnce() -> ssize_t) {
+    let none = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: signal sets of ours, which these calls fill and read.
+    unsafe {
+        let mut pipe: sigset_t = std::mem::zeroed();
+        let (mut before, mut pending) = (pipe, pipe);
+        libc::sigemptyset(&raw mut pipe);
+        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::sigpending(&raw mut pending);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
+        let broken = write() < 0 && errno() == libc::EPIPE;
+        if broken && libc::sigismember(&raw const pending, libc::SIGPIPE) == 0 {
+            libc::sigtimedwait(&raw const pipe, ptr::null_mut(), &raw const none);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+    }
 }
 
 /// Room for what the C library keeps of a clean-up handler: `struct _pthread_cleanup_buffer`, four words.

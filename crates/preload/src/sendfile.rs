@@ -14,7 +14,7 @@ use crate::extent;
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::stream::{await_room, consume, publish, put, receive_patiently, send_end, tell_sent};
-use crate::wait::{Patience, patiently};
+use crate::wait::{Patience, patiently, ppoll_until};
 
 /// Bytes read under the send lock at once.
 const CHUNK: usize = 1 << 20;
@@ -47,8 +47,10 @@ fn fill(socket: Socket, want: usize, flags: c_int, read: impl FnOnce(&[iovec; 2]
 
 /// Reads at `at`, or where the file stands, without waiting for anything. EAGAIN, or EOPNOTSUPP of a file that cannot say.
 fn read_now(from: c_int, spans: &[iovec; 2], at: Option<off_t>) -> isize {
+    let at = at.unwrap_or(-1);
     // SAFETY: both parts lie in our mapping; -1 is the file's own position.
-    real::ours(unsafe { libc::preadv2(from, spans.as_ptr(), 2, at.unwrap_or(-1), libc::RWF_NOWAIT) })
+    let read = || unsafe { libc::preadv2(from, spans.as_ptr(), 2, at, libc::RWF_NOWAIT) };
+    real::ours(real::uncancelled(read))
 }
 
 /// Bad descriptors count too: what is done with them says so.
@@ -68,7 +70,8 @@ fn send_read(socket: Socket, from: c_int, at: Option<off_t>, want: usize) -> Opt
     }
     let mut bytes = vec![0u8; want.min(STEP)];
     // SAFETY: as above.
-    let got = real::ours(unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), bytes.len(), position) });
+    let read = || unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), bytes.len(), position) };
+    let got = real::ours(real::uncancelled(read));
     if got <= 0 {
         return Some(got);
     }
@@ -161,12 +164,18 @@ fn send_file(
     (result, done)
 }
 
-/// Waits until a pipe is ready, unless asked not to.
-fn await_pipe(fd: c_int, events: i16, flags: c_uint) -> Result<(), isize> {
+/// Waits until a pipe is ready, unless asked not to, in a call on `socket`.
+fn await_pipe(
+    fd: c_int,
+    events: i16,
+    flags: c_uint,
+    (socket, patience): (Socket, &Patience),
+) -> Result<(), isize> {
     let file = real::fcntl(fd, libc::F_GETFL, 0);
     let block = flags & libc::SPLICE_F_NONBLOCK == 0 && file & libc::O_NONBLOCK == 0;
     let mut fds = [pollfd { fd, events, revents: 0 }];
-    match crate::wait::ppoll_until(&mut fds, if block { None } else { Some(0) }, std::ptr::null()) {
+    let deadline = if block { None } else { Some(0) };
+    match patience.elsewhere(socket, || ppoll_until(&mut fds, deadline, std::ptr::null())) {
         0 => Err(err(libc::EAGAIN)),
         n if n < 0 => Err(n),
         _ => Ok(()),
@@ -188,7 +197,7 @@ fn splice_in_patiently(
     let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
     let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
     loop {
-        if let Err(result) = await_pipe(from, libc::POLLIN, flags) {
+        if let Err(result) = await_pipe(from, libc::POLLIN, flags, (socket, &*patience)) {
             return result;
         }
         match await_room(socket, wait, patience) {
@@ -198,7 +207,9 @@ fn splice_in_patiently(
         }
         let got = fill(socket, want, more, |spans| match read_now(from, spans, None) {
             // Before Linux 6.5 a pipe cannot say.
-            unsaid if unsaid == err(libc::EOPNOTSUPP) => real::ours(real::readv(from, spans.as_ptr(), 2)),
+            unsaid if unsaid == err(libc::EOPNOTSUPP) => {
+                real::ours(real::uncancelled(|| real::readv(from, spans.as_ptr(), 2)))
+            }
             got => got,
         });
         if got > 0 {
@@ -227,7 +238,7 @@ fn splice_out_patiently(
     patience: &mut Patience,
 ) -> isize {
     loop {
-        if let Err(result) = await_pipe(to, libc::POLLOUT, flags) {
+        if let Err(result) = await_pipe(to, libc::POLLOUT, flags, (socket, &*patience)) {
             return result;
         }
         let mut byte = 0u8;
@@ -263,11 +274,12 @@ fn empty(socket: Socket, to: c_int, want: usize) -> isize {
     };
     let parts = vector(&spans);
     // SAFETY: both parts lie in our mapping; -1 is the position of what has none.
-    let put = match real::ours(unsafe { libc::pwritev2(to, parts.as_ptr(), 2, -1, libc::RWF_NOWAIT) }) {
+    let write = || unsafe { libc::pwritev2(to, parts.as_ptr(), 2, -1, libc::RWF_NOWAIT) };
+    let put = real::uncancelled(|| match real::ours(write()) {
         // Before Linux 6.5 a pipe cannot say.
         unsaid if unsaid == err(libc::EOPNOTSUPP) => real::ours(real::writev(to, parts.as_ptr(), 2)),
         put => put,
-    };
+    });
     if put > 0 {
         consume(socket, head, held, put as u64);
     }

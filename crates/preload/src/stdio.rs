@@ -113,6 +113,13 @@ pub(crate) fn opened(fd: c_int) {
     }
 }
 
+/// Something was put on this number, on which a stream may be already.
+pub(crate) fn put_under(fd: c_int) {
+    if table::socket(fd).is_some() {
+        ANY_OPENED.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Says once what does not work, if it does not.
 pub(crate) fn tell_if_not_served() {
     if !is_served() && !SAID.swap(true, Ordering::Relaxed) {

@@ -317,7 +317,7 @@ pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
 /// What a call keeps from one sleep on a socket to the next.
 ///
 /// It has no `Drop`: a thread that is cancelled in its sleep is unwound by the C library, and [`cancelled`] gives back what
-/// it held.
+/// it held. What else a call does between its sleeps is [`real::uncancelled`].
 #[derive(Default)]
 pub(crate) struct Patience {
     deadline: Option<u64>,
@@ -352,6 +352,21 @@ impl Patience {
         }
         sleep_until(socket, self, ready)
     }
+
+    /// `sleep` for something else than the socket, between its waits.
+    pub(crate) fn elsewhere<R>(&self, socket: Socket, sleep: impl FnOnce() -> R) -> R {
+        if !self.holds {
+            return sleep();
+        }
+        let mut held = socket;
+        real::cancellable(given_back, (&raw mut held).cast(), sleep)
+    }
+}
+
+/// A thread is cancelled in [`Patience::elsewhere`].
+extern "C" fn given_back(held: *mut c_void) {
+    // SAFETY: what `elsewhere` gave, in a frame that still stands.
+    unsafe { held.cast::<Socket>().read() }.release();
 }
 
 /// Blocks until `ready` says so, in a call that is done with the socket then.

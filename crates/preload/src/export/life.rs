@@ -1,6 +1,6 @@
 //! Making, naming, duplicating and closing.
 
-use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
@@ -278,6 +278,90 @@ extern "C" fn end() {
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
+
+/// The C library's own puts the three descriptors past us, as do the next two.
+#[unsafe(no_mangle)]
+extern "C" fn daemon(stays_in_directory: c_int, keeps_streams: c_int) -> c_int {
+    match real::fork() {
+        -1 => return -1,
+        0 => {}
+        _ => exit_now(0),
+    }
+    // SAFETY: plain system calls, with a terminated name.
+    unsafe {
+        if libc::setsid() < 0 {
+            return -1;
+        }
+        if stays_in_directory == 0 {
+            libc::chdir(c"/".as_ptr());
+        }
+    }
+    if keeps_streams != 0 {
+        return 0;
+    }
+    // SAFETY: a terminated name.
+    let null = real::uncancelled(|| unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) });
+    if null < 0 {
+        return -1;
+    }
+    become_standard(null);
+    0
+}
+
+/// See [`daemon`].
+#[unsafe(no_mangle)]
+extern "C" fn login_tty(fd: c_int) -> c_int {
+    // SAFETY: no arguments.
+    unsafe { libc::setsid() };
+    if real::ioctl(fd, libc::TIOCSCTTY, 0) < 0 {
+        return -1;
+    }
+    become_standard(fd);
+    0
+}
+
+/// See [`daemon`].
+#[unsafe(no_mangle)]
+extern "C" fn forkpty(
+    to_master: *mut c_int,
+    name: *mut c_char,
+    termios: *const c_void,
+    size: *const c_void,
+) -> libc::pid_t {
+    let (mut master, mut slave) = (-1, -1);
+    if real::openpty(&raw mut master, &raw mut slave, name, termios, size) < 0 {
+        return -1;
+    }
+    let child = real::fork();
+    match child {
+        -1 => {
+            close(master);
+            close(slave);
+        }
+        0 => {
+            close(master);
+            if login_tty(slave) < 0 {
+                exit_now(1);
+            }
+        }
+        _ => {
+            // SAFETY: the program vouches for its integer.
+            unsafe { to_master.write(master) };
+            close(slave);
+        }
+    }
+    child
+}
+
+/// The standard streams are on `fd`, which is closed.
+fn become_standard(fd: c_int) {
+    for standard in 0..=2 {
+        dup2(fd, standard);
+    }
+    if fd > 2 {
+        close(fd);
+    }
+}
 
 /// A child that shares our memory would undo what the fork handlers do: a full fork is always correct.
 #[unsafe(no_mangle)]

@@ -79,7 +79,9 @@ macro_rules! variadic {
             // On the stack: the list (24 bytes), room, the save area at 32: six registers, then eight of vectors, which
             // are there if `al` says so.
             std::arch::naked_asm!(
+                ".cfi_startproc",
                 "sub rsp, 216",
+                ".cfi_adjust_cfa_offset 216",
                 "mov [rsp + 48], rdx",
                 "mov [rsp + 56], rcx",
                 "mov [rsp + 64], r8",
@@ -104,7 +106,9 @@ macro_rules! variadic {
                 concat!("mov ", $last, ", rsp"),
                 "call {listed}",
                 "add rsp, 216",
+                ".cfi_adjust_cfa_offset -216",
                 "ret",
+                ".cfi_endproc",
                 listed = sym $listed,
             );
         }

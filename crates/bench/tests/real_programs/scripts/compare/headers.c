@@ -36,6 +36,25 @@ CASE(set_before_connect) {
     seen(port, "S D F");
 }
 
+/* As `telephony`, on a socket that is bound, which is refused once. */
+static void refused_once(int fd) {
+    struct name any = name_of(own, 0);
+    NEED(bind(fd, ADDRESS(any)) == 0);
+    telephony(fd);
+    struct name nobody = name_of(peer, 9);
+    T(connect(fd, ADDRESS(nobody)));
+}
+
+CASE(set_before_another_connect) {
+    tell("watch W");
+    int fd = connect_after(refused_once, "A"), port = port_of(fd);
+    T(option(fd, IPPROTO_IP, IP_TOS));
+    T(option(fd, IPPROTO_IP, IP_TTL));
+    T(send(fd, "data", 4, 0));
+    tell("read A 4");
+    seen(port, "S D");
+}
+
 CASE(changed_while_connected) {
     int fd = connect_after(NULL, "A"), port = port_of(fd);
     static const struct {

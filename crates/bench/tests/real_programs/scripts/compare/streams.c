@@ -1,5 +1,6 @@
 /* The C library's streams on sockets: `fdopen`, standard streams that are connections, flushing, errors, ends. */
 #include "compare.h"
+#include <pty.h>
 #include <stdarg.h>
 #include <stdio_ext.h>
 #include <wchar.h>
@@ -60,6 +61,25 @@ static int started(const char *role) {
         printf("never seen");
         _exit(0);
     }
+    if (!strcmp(role, "daemon")) {
+        printf("before");
+        fflush(stdout);
+        if (daemon(0, 0) < 0) return 7;
+        printf("never seen");
+        return 0;
+    }
+    if (!strcmp(role, "terminal")) {
+        int terminal;
+        pid_t child = forkpty(&terminal, NULL, NULL, NULL);
+        if (child == 0) {
+            _exit(write(1, "tty", 3) == 3 && isatty(0) ? 0 : 8);
+        }
+        ssize_t n = read(terminal, line, sizeof line);
+        int status = -1;
+        waitpid(child, &status, 0);
+        printf("%zd %.3s %x", n, line, status);
+        return 0;
+    }
     if (!strcmp(role, "again")) {
         printf("before");
         fflush(stdout);
@@ -97,6 +117,35 @@ CASE(standard_streams_after_another_exec) {
     tell("read A 6");
     tell("shut A");
     tell("read A 28");
+    tell("drain A");
+    wait_for(child);
+}
+
+CASE(standard_streams_of_a_daemon) {
+    pid_t child = start("daemon");
+    tell("read A 6");
+    tell("drain A");
+    wait_for(child);
+}
+
+CASE(standard_streams_of_a_terminal) {
+    pid_t child = start("terminal");
+    tell("read A 7");
+    tell("drain A");
+    wait_for(child);
+}
+
+CASE(put_under_a_stream) {
+    int fd = accepted("A");
+    pid_t child = fork();
+    if (child == 0) {
+        FILE *stream = fopen("/dev/null", "w");
+        NEED(stream != NULL && dup2(fd, fileno(stream)) >= 0 && close(fd) == 0);
+        fprintf(stream, "flushed by exit");
+        exit(0);
+    }
+    NEED(close(fd) == 0);
+    tell("read A 15");
     tell("drain A");
     wait_for(child);
 }
