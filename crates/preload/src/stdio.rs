@@ -171,12 +171,20 @@ extern "C" fn write(stream: *mut FILE, buf: *const c_void, n: ssize_t) -> ssize_
             transmute::<*mut c_void, Write>(REAL_WRITE.load(Ordering::Relaxed))(stream, buf, n)
         };
     }
+    let done = write_all(fd, buf, n);
+    if done < n {
+        // SAFETY: a FILE begins with its flags, which programs' own macros read.
+        unsafe { *stream.cast::<c_int>() |= ERROR_SEEN };
+    }
+    done
+}
+
+/// How much was written before a call failed.
+fn write_all(fd: c_int, buf: *const c_void, n: ssize_t) -> ssize_t {
     let mut done = 0;
     while done < n {
         let got = export::write(fd, buf.wrapping_byte_offset(done), (n - done).unsigned_abs());
         if got < 0 {
-            // SAFETY: a FILE begins with its flags, which programs' own macros read.
-            unsafe { *stream.cast::<c_int>() |= ERROR_SEEN };
             break;
         }
         done += got;
@@ -202,17 +210,10 @@ pub(crate) fn print(fd: c_int, format: impl FnOnce(*mut *mut c_char) -> c_int) -
     if n < 0 {
         return Some(n);
     }
-    let mut done = 0;
-    while done < n as isize {
-        let got = export::write(fd, text.wrapping_offset(done).cast(), (n as isize - done).unsigned_abs());
-        if got < 0 {
-            break;
-        }
-        done += got;
-    }
+    let done = write_all(fd, text.cast(), n as ssize_t);
     let errno = real::errno();
     // SAFETY: what `vasprintf` has made.
     unsafe { libc::free(text.cast()) };
     real::set_errno(errno);
-    Some(if done < n as isize { -1 } else { n })
+    Some(if done < n as ssize_t { -1 } else { n })
 }

@@ -103,14 +103,12 @@ fn fast_open() {
 }
 
 #[test]
-#[ignore = "a minute of what is waited for, and the code is that of IPv4; run with --ignored fast_open"]
 fn fast_open_over_inet6() {
     compare_in("fast_open", &[Family::Inet6], with_fast_open);
 }
 
 /// Apart, because hosts remember of an address of IPv4 that fast open failed there.
 #[test]
-#[ignore = "as fast_open_over_inet6"]
 fn fast_open_of_mapped_addresses() {
     compare_in("fast_open", &[Family::Mapped], with_fast_open);
 }
