@@ -12,6 +12,7 @@ use scoutline_path::{CreateError, FlowKey};
 
 /// The range of ephemeral ports, both ends included: Linux' default.
 pub const EPHEMERAL: (u16, u16) = (32_768, 60_999);
+const EPHEMERAL_COUNT: u32 = (EPHEMERAL.1 - EPHEMERAL.0) as u32 + 1;
 
 /// Number of a class in the policy. A class keeps its number while it exists, whatever its place among the others.
 pub type ClassIndex = u32;
@@ -48,7 +49,7 @@ struct State {
     /// Where each path listens: most paths that end never did, and must not cost a search.
     places: BTreeMap<PathId, Vec<(u16, Address)>>,
     /// RFC 6056 §3.3.3: counts the selections.
-    next_ephemeral: u16,
+    next_ephemeral: u32,
 }
 
 /// The paths that listen at one place for one class: a packet is compared with each class once, however many share it.
@@ -126,7 +127,7 @@ impl Bindings {
             reserved: BTreeMap::new(),
             listeners: BTreeMap::new(),
             places: BTreeMap::new(),
-            next_ephemeral: random.next_u32() as u16,
+            next_ephemeral: random.next_u32() % EPHEMERAL_COUNT,
         };
         Rc::new(Bindings { state: RefCell::new(state), classifier, secret: random.next_u64() })
     }
@@ -187,14 +188,14 @@ impl Bindings {
         remote: Endpoint,
         mut in_use: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
-        let count = u32::from(EPHEMERAL.1 - EPHEMERAL.0) + 1;
         let [words, more] = [local.words(), remote.address.words()];
         let flow = [words[0], words[1], more[0], more[1], u64::from(remote.port)];
         let offset = self.keyed(flow) as u32;
-        for _ in 0..count {
+        let start = offset % EPHEMERAL_COUNT;
+        for _ in 0..EPHEMERAL_COUNT {
             let next = self.state.borrow().next_ephemeral;
-            self.state.borrow_mut().next_ephemeral = next.wrapping_add(1);
-            let port = EPHEMERAL.0 + (offset.wrapping_add(u32::from(next)) % count) as u16;
+            self.state.borrow_mut().next_ephemeral = (next + 1) % EPHEMERAL_COUNT;
+            let port = EPHEMERAL.0 + ((start + next) % EPHEMERAL_COUNT) as u16;
             if !self.is_reserved(port) && !in_use(port) {
                 return Some(port);
             }
@@ -460,5 +461,9 @@ mod tests {
             assert!(taken.insert(port), "{port} twice");
         }
         assert_eq!(bindings.ephemeral(A, remote, |port| taken.contains(&port)), None);
+        for free in (EPHEMERAL.0..EPHEMERAL.1).step_by(997) {
+            let found = bindings.ephemeral(A, remote, |port| port != free);
+            assert_eq!(found, Some(free), "wherever the search begins");
+        }
     }
 }

@@ -29,7 +29,7 @@ use crate::wishes::Granted;
 
 /// TCP_DEFER_ACCEPT counts up to this, in seconds: longer than anybody waits for a request.
 const MAX_DEFER_S: u64 = 3600;
-/// See [`Core::may_follow`]: the step of Linux's clock for that.
+/// See [`Core::may_follow`]: a step of Linux's clock for that, and of the coarsest of timestamps (RFC 7323 §5.4).
 const FOLLOWS_AFTER: Duration = Duration::from_secs(1);
 /// SO_REUSEADDR, SO_REUSEPORT and IPV6_V6ONLY among the bits of BIND's third argument.
 const REUSE_ADDRESS: u64 = 1;
@@ -160,7 +160,7 @@ impl Core {
             return Err(libc::EADDRNOTAVAIL);
         }
         if local.port == 0 {
-            local.port = self.free_port(&nets, protocol, local.address, None).ok_or(libc::EADDRINUSE)?;
+            local.port = self.free_port(&nets, protocol, local.address, None, now).ok_or(libc::EADDRINUSE)?;
         }
         let places = self.places_of(end, local);
         for (done, &(net, place)) in places.iter().enumerate() {
@@ -207,6 +207,7 @@ impl Core {
         protocol: u8,
         local: Address,
         remote: Option<Endpoint>,
+        now: Time,
     ) -> Option<u16> {
         let towards = remote.unwrap_or_else(|| {
             // No peer yet: a random one keeps the ports of different sockets apart.
@@ -216,8 +217,9 @@ impl Core {
         let in_use = |port| {
             let at = Endpoint::new(local, port);
             let here = |&net: &usize| {
+                let before = self.flows.lookup(&flow_key(net, protocol, at, towards));
                 self.bindings(net, protocol).is_reserved(port)
-                    || self.flows.lookup(&flow_key(net, protocol, at, towards)).is_some()
+                    || before.is_some_and(|before| !self.may_follow(net, before, now))
             };
             // A connection from an end to itself would be a simultaneous open of one.
             at == towards || nets.iter().any(here)
@@ -321,7 +323,7 @@ impl Core {
             return Err(libc::ENETUNREACH);
         }
         let port = match bound.port {
-            0 => self.free_port(&[net], TCP, address, Some(remote)).ok_or(libc::EADDRNOTAVAIL)?,
+            0 => self.free_port(&[net], TCP, address, Some(remote), now).ok_or(libc::EADDRNOTAVAIL)?,
             port => port,
         };
         let local = Endpoint::new(address, port);
@@ -332,6 +334,9 @@ impl Core {
             // It is there, or in TIME-WAIT (`__inet_check_established` of Linux).
             if !self.may_follow(net, before, now) {
                 return Err(libc::EADDRNOTAVAIL);
+            }
+            if let Some(stage) = self.paths.get(before).and_then(Path::stage::<TcpStage>) {
+                stage.precede();
             }
             self.destroy(before);
         }
@@ -367,14 +372,16 @@ impl Core {
         Ok(room as i32)
     }
 
-    /// Within the machine a connection may follow one that has been in TIME-WAIT for a second, as on Linux
-    /// (`tcp_tw_reuse` 2): no segment of that one can be on its way any more. So clients that bind to any port, which is
-    /// chosen before their peer is known, do not run into their own past.
+    /// A connection may follow one of its flow that has been in TIME-WAIT for a second, if an old segment of that one
+    /// would be known: by its timestamp (RFC 6191 §2; Linux has this as `tcp_tw_reuse` 1), or since the two are within
+    /// the machine, where none can be on its way any more (`tcp_tw_reuse` 2). So a proxy does not run out of ports when
+    /// it opens thousands of connections a second to one server and closes them first.
     fn may_follow(&self, net: usize, before: PathId, now: Time) -> bool {
-        let connection =
-            self.paths.get(before).and_then(Path::stage::<TcpStage>).and_then(TcpStage::connection);
-        self.nets[net].interface().is_own_link()
-            && connection.and_then(|it| it.in_time_wait_for(now)).is_some_and(|time| time >= FOLLOWS_AFTER)
+        let stage = self.paths.get(before).and_then(Path::stage::<TcpStage>);
+        stage.and_then(TcpStage::connection).is_some_and(|before| {
+            (self.nets[net].interface().is_own_link() || before.has_timestamps())
+                && before.in_time_wait_for(now).is_some_and(|time| time >= FOLLOWS_AFTER)
+        })
     }
 
     fn set_option(&mut self, end: &Rc<SocketEnd>, option: u64, value: u64, now: Time) -> Result<i32, Errno> {

@@ -597,6 +597,11 @@ impl Connection {
         self.state
     }
 
+    /// Segments carry timestamps (RFC 7323 §3), so that one of an earlier connection is known by its age.
+    pub fn has_timestamps(&self) -> bool {
+        self.negotiated.timestamps
+    }
+
     /// How long it has been in TIME-WAIT; `None` in any other state.
     pub fn in_time_wait_for(&self, now: Time) -> Option<Duration> {
         let ends = self.timers.deadline(Timer::Linger).filter(|_| self.state == State::TimeWait)?;

@@ -245,8 +245,8 @@ impl Tcp {
         (iss, self.secret.timestamp_offset(ours, theirs))
     }
 
-    /// A SYN has ended TIME-WAIT of this flow: its connection, made in this turn, begins with `iss`, behind all numbers
-    /// of the one before (RFC 6191 §2; a fast connection is ahead of the clock of RFC 6528).
+    /// A SYN has ended TIME-WAIT of this flow, or a program here does: its connection, made in this turn, begins with
+    /// `iss`, behind all numbers of the one before (RFC 6191 §2; a fast connection is ahead of the clock of RFC 6528).
     pub(super) fn succeed(&self, key: FlowKey, iss: u32) {
         let mut successors = self.successors.borrow_mut();
         if successors.len() == MAX_SUCCESSORS {

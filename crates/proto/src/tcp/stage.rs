@@ -142,6 +142,14 @@ impl TcpStage {
         }
     }
 
+    /// The next connection of this flow begins behind all numbers of this one (RFC 6191 §2). To be called in the turn in
+    /// which it is made.
+    pub fn precede(&self) {
+        if let Some(connection) = self.connection() {
+            self.tcp.succeed(self.key, connection.next_initial());
+        }
+    }
+
     /// Makes the connection one of background traffic, or not any more; also one that has not begun.
     pub fn set_background(&mut self, background: bool, now: Time) {
         self.background = background;

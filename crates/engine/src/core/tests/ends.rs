@@ -80,6 +80,51 @@ fn who_closes_first_keeps_no_socket() {
     assert_eq!(program.ring_bytes(), 0);
 }
 
+/// A program that opens connections and closes them first does not run out of ports: after a second the next one may
+/// follow, behind all numbers of the one before.
+#[test]
+fn a_connection_follows_one_in_time_wait() {
+    let mut pair = Pair::new(17, WireConfig::default());
+    let listener = pair.listen(80);
+    let settle = |pair: &mut Pair| {
+        for _ in 0..20 {
+            pair.client.settle(pair.now);
+            pair.server.settle(pair.now);
+            pair.now += Duration::from_micros(10);
+        }
+    };
+    let connect = |pair: &mut Pair| {
+        let client = pair.client.open(slot_kind::STREAM, pair.now);
+        // With SO_REUSEADDR.
+        assert_eq!(pair.client.call(call_op::BIND, client, [0, 40_000, 1, 0], pair.now), 0);
+        (client, pair.client.call(call_op::CONNECT, client, [SERVER, 80, 0, 0], pair.now))
+    };
+    let (client, made) = connect(&mut pair);
+    assert_eq!(made, 0);
+    settle(&mut pair);
+    let server = pair.server.accept(listener).unwrap();
+    pair.client.request(client, slot_request::CLOSE);
+    settle(&mut pair);
+    pair.server.request(server, slot_request::CLOSE);
+    settle(&mut pair);
+    assert_eq!(pair.client.socket_paths(), 1, "it is in TIME-WAIT");
+    for (later, expected) in [(500, -libc::EADDRNOTAVAIL), (600, 0)] {
+        pair.now += Duration::from_millis(later);
+        let (client, made) = connect(&mut pair);
+        assert_eq!(made, expected, "after {later} ms more");
+        settle(&mut pair);
+        if made == 0 {
+            assert_eq!(pair.client.socket_paths(), 1, "the one before has gone");
+            let server = pair.server.accept(listener).unwrap();
+            pair.client.write(client, b"once more");
+            settle(&mut pair);
+            assert_eq!(pair.server.read(server, usize::MAX), b"once more");
+        } else {
+            pair.client.request(client, slot_request::CLOSE);
+        }
+    }
+}
+
 /// Who opens connections and has them closed takes no place from others.
 #[test]
 fn connections_in_time_wait_make_room() {
