@@ -350,7 +350,7 @@ fn settings_change_live() {
         1,
         &["quantum_us = 1 is out of range", "10 to 1000000"],
     );
-    assert_eq!(now("engine.spin_us"), 50, "what is refused changes nothing");
+    assert_eq!(now("engine.spin_us"), 200, "what is refused changes nothing");
     assert_eq!(on(&["set", "extend"]).status.code(), Some(2), "a value is wanted");
 
     // What the file says comes back with it.

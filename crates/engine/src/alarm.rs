@@ -30,12 +30,12 @@ impl Alarm {
         Ok(Alarm { timer: unsafe { OwnedFd::from_raw_fd(fd) }, due: Time::ZERO })
     }
 
-    /// Sleeps until `fd` is readable, for `limit` at most and perhaps less.
-    pub(crate) fn sleep_on(&mut self, fd: RawFd, now: Time, limit: Duration) {
+    /// Sleeps until `fd` is readable, for `limit` at most and perhaps less. Says whether it is.
+    pub(crate) fn sleep_on(&mut self, fd: RawFd, now: Time, limit: Duration) -> bool {
         if self.due <= now || self.due > now + limit {
             self.due = now + limit;
             sys::set_timer(self.timer.as_raw_fd(), limit);
         }
-        sys::wait_for_either(fd, self.timer.as_raw_fd());
+        sys::wait_for_either(fd, self.timer.as_raw_fd())
     }
 }

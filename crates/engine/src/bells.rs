@@ -59,14 +59,17 @@ impl Bells {
         self.programs.remove(&region);
     }
 
-    /// Takes what was rung. Never waits: our ends are non-blocking, and nobody else has them.
-    pub(crate) fn silence(&mut self) {
-        sys::drain(self.own.as_raw_fd());
+    /// Takes what was rung, and says whether a program rang. Never waits: our ends are non-blocking, and nobody else has
+    /// them.
+    pub(crate) fn silence(&mut self) -> bool {
+        let mut programs = false;
         for fd in self.inner.ready() {
+            programs |= fd != self.own.as_raw_fd();
             if !sys::drain(fd) {
                 // End of file: every process of the program is gone; the control thread says so soon.
                 self.programs.retain(|_, bell| bell.as_raw_fd() != fd);
             }
         }
+        programs
     }
 }

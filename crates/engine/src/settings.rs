@@ -98,7 +98,7 @@ impl Default for EngineSettings {
             cpu: None,
             realtime_priority: None,
             realtime_required: false,
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(200),
             receive_buffer: 256 << 10,
             send_buffer: 256 << 10,
             receive_buffer_max: 4 << 20,

@@ -37,6 +37,8 @@ pub(crate) struct Spin {
 impl Spin {
     /// At most so long; zero: never.
     pub(crate) fn new(most: Duration) -> Spin {
+        let most =
+            std::env::var("SCL_SPIN").ok().and_then(|s| s.parse().ok()).map_or(most, Duration::from_micros);
         Spin { most, limit: Duration::ZERO, in_vain: 0, resting: 0, rest: *REST.start() }
     }
 
@@ -52,21 +54,24 @@ impl Spin {
         self.limit
     }
 
-    /// Work came while the engine span.
+    /// There was work while the engine span: it came, or (`came` false) a timer was due so long after the last.
     #[inline]
-    pub(crate) fn on_found(&mut self) {
+    pub(crate) fn on_worked(&mut self, idle: Duration, came: bool) {
+        if !came {
+            return self.on_slept(idle, false, true);
+        }
         self.in_vain = 0;
         self.rest = *REST.start();
     }
 
     /// The engine has slept: work was there so long after the last, spinning included; or, with `arrived` false, nothing
-    /// came before a timer was due.
-    pub(crate) fn on_slept(&mut self, idle: Duration, arrived: bool) {
+    /// came before a timer was due. Before that it span in vain, or (`span` false) did not.
+    pub(crate) fn on_slept(&mut self, idle: Duration, arrived: bool, span: bool) {
         if self.resting > 0 {
             self.resting -= 1;
             return;
         }
-        if !self.limit.is_zero() {
+        if span {
             self.in_vain += 1;
         }
         if self.in_vain == IN_VAIN {
@@ -99,18 +104,18 @@ mod tests {
         let mut spin = Spin::new(MOST);
         assert_eq!(spin.limit(), Duration::ZERO);
         for expected in [10, 20, 40, 50, 50] {
-            spin.on_slept(SOON, true);
+            spin.on_slept(SOON, true, false);
             assert_eq!(spin.limit(), Duration::from_micros(expected));
         }
         for expected in [25_000, 12_500, 0, 0] {
-            spin.on_slept(MOST * 3, true);
+            spin.on_slept(MOST * 3, true, false);
             assert_eq!(spin.limit(), Duration::from_nanos(expected));
         }
     }
 
     /// The engine sleeps `count` times, and work is there `SOON` after the last.
     fn sleep(spin: &mut Spin, count: u32) {
-        (0..count).for_each(|_| spin.on_slept(SOON, true));
+        (0..count).for_each(|_| spin.on_slept(SOON, true, !spin.limit().is_zero()));
     }
 
     #[test]
@@ -129,7 +134,7 @@ mod tests {
         let mut spin = Spin::new(MOST);
         for _ in 0..1000 {
             sleep(&mut spin, IN_VAIN - 1);
-            spin.on_found();
+            spin.on_worked(SOON, true);
         }
         assert_eq!(spin.limit(), MOST);
     }
@@ -137,15 +142,20 @@ mod tests {
     #[test]
     fn a_timer_is_no_arrival() {
         let mut spin = Spin::new(MOST);
-        spin.on_slept(SOON, true);
-        spin.on_slept(SOON, false);
-        assert_eq!(spin.limit(), Duration::ZERO);
+        for due in [Spin::on_worked as fn(&mut Spin, Duration, bool), |spin, idle, came| {
+            spin.on_slept(idle, came, false)
+        }] {
+            spin.on_slept(SOON, true, false);
+            assert_ne!(spin.limit(), Duration::ZERO);
+            due(&mut spin, SOON, false);
+            assert_eq!(spin.limit(), Duration::ZERO);
+        }
     }
 
     #[test]
     fn never_is_never() {
         let mut spin = Spin::new(Duration::ZERO);
-        spin.on_slept(Duration::ZERO, true);
+        spin.on_slept(Duration::ZERO, true, false);
         assert_eq!(spin.limit(), Duration::ZERO);
     }
 }

@@ -252,14 +252,14 @@ impl Sleeper {
         events.into_iter().take(count.max(0) as usize).map(|event| event.u64 as RawFd)
     }
 
-    /// Sleeps until something happens or `limit` is over (`None`: for good).
-    pub(crate) fn sleep(&self, limit: Option<Duration>) {
+    /// Sleeps until something happens or `limit` is over (`None`: for good). Says which have input, eight at most.
+    pub(crate) fn sleep(&self, limit: Option<Duration>) -> impl Iterator<Item = RawFd> + use<> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         let limit = limit.map(timespec);
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: events and limit outlive the call; the call fills at most eight. An error (EINTR) is an early
         // wake-up. epoll_pwait2 is there since Linux 5.11, which is older than what the rest needs.
-        unsafe {
+        let count = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,
                 self.epoll.as_raw_fd(),
@@ -268,16 +268,18 @@ impl Sleeper {
                 limit,
                 std::ptr::null::<libc::sigset_t>(),
                 8,
-            );
-        }
+            )
+        };
+        events.into_iter().take(count.max(0) as usize).map(|event| event.u64 as RawFd)
     }
 }
 
-/// Sleeps until one of them is readable.
-pub(crate) fn wait_for_either(one: RawFd, other: RawFd) {
+/// Sleeps until one of them is readable. Says whether the first is.
+pub(crate) fn wait_for_either(one: RawFd, other: RawFd) -> bool {
     let mut polls = [one, other].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: the array outlives the call. An error (EINTR) is an early wake-up.
     unsafe { libc::ppoll(polls.as_mut_ptr(), 2, std::ptr::null(), std::ptr::null()) };
+    polls[0].revents != 0
 }
 
 /// Has the timer `fd` become readable after `delay`, and not before.

@@ -74,6 +74,8 @@ pub(crate) struct Loop {
     spin: Spin,
     /// Nothing has come since it began to spin.
     spinning: bool,
+    /// Linux had nothing to run on the engine's core when it had its last turn, and no program has been heard of since.
+    core_idle: bool,
     books: Books,
     /// The sentinel has ended the last slice.
     said_idle: bool,
@@ -128,6 +130,7 @@ impl Loop {
             last_work: now,
             busy_since: now,
             spinning: false,
+            core_idle: false,
             spin,
             books: Books { until: now, ..Books::default() },
             said_idle: false,
@@ -144,16 +147,17 @@ impl Loop {
             if self.stopping {
                 break; // or it would sleep first, and nothing need ever come
             }
-            let mut worked = self.core.pull(now);
-            worked |= self.core.listen_to_programs(now);
+            let mut came = self.core.pull(now);
+            came |= self.core.listen_to_programs(now);
             self.core.fire_timers(now);
+            let mut worked = came;
             worked |= self.core.pace(now);
             worked |= self.core.sweep(now);
             self.ready_linux(now);
             let decision = self.core.schedule.dequeue(now);
             if self.spinning && (worked || decision.is_some()) {
                 self.spinning = false;
-                self.spin.on_found();
+                self.spin.on_worked(now.since(self.last_work), came);
             }
             match decision {
                 Some(decision) => {
@@ -183,7 +187,7 @@ impl Loop {
             if self.core.has_input() || !self.core.schedule.is_idle() {
                 continue;
             }
-            if now.since(self.last_work) < self.spin.limit() {
+            if self.may_spin(now) && now.since(self.last_work) < self.spin.limit() {
                 std::hint::spin_loop();
                 self.spinning = true;
                 self.begin_books();
@@ -317,6 +321,7 @@ impl Loop {
         self.last_linux = now;
         self.last_work = now;
         self.busy_since = now;
+        self.core_idle = finished;
         if !finished {
             // It had more to run.
             self.core.wakes.set(self.core.wakes.get().max(1));
@@ -338,6 +343,13 @@ impl Loop {
             Level::Priority(priority) => Level::Priority(priority - 1),
         };
         Some((start + start.since(self.busy_since) + LINUX_LEAST, below))
+    }
+
+    /// Whether a spin is in nobody's way, as far as is known: a program that still runs here brings the next work itself,
+    /// or is what the engine works for. One may have begun meanwhile, so spins do not follow each other for long. Where
+    /// the engine has no core of its own, Linux takes such a program to another.
+    fn may_spin(&self, now: Time) -> bool {
+        self.sentinel.is_none() || self.core_idle && now.since(self.busy_since) < LINUX_AT_LEAST
     }
 
     /// Says that the engine is away from now on, unless something has come meanwhile that is more important than Linux
@@ -378,7 +390,9 @@ impl Loop {
             _ => self.bells.without_devices(),
         };
         let paced = self.core.next_paced(now).map_or(left, |due| due.since(now).max(PACED_LOOK));
-        self.alarm.sleep_on(bells, now, look.min(left).min(paced).min(due(leave)));
+        if !self.alarm.sleep_on(bells, now, look.min(left).min(paced).min(due(leave))) {
+            return;
+        }
         if bells == self.sleeper.fd() {
             // Devices ring once for what is not taken from here.
             self.sleeper.ready().for_each(drop);
@@ -402,22 +416,25 @@ impl Loop {
     fn sleep(&mut self, now: Time) {
         self.core.publish(engine_state::SLEEPING);
         fence(Ordering::SeqCst);
-        let mut limit = None;
+        let (mut limit, mut rung) = (None, true);
         if !self.core.has_input() {
             let due = self.core.next_timeout(now).map(|due| due.since(now));
             // A device that was full says nothing when it has room again.
             let full = self.core.has_output().then_some(Duration::from_micros(200));
             limit = due.into_iter().chain(full).min();
-            self.sleeper.sleep(limit);
+            let bells = self.bells.fd();
+            rung = self.sleeper.sleep(limit).any(|fd| fd == bells);
             self.times.sleeps += 1;
         }
         self.core.publish(engine_state::POLLING);
-        self.bells.silence();
-        self.core.silence_bells();
+        if rung {
+            self.core_idle &= !self.bells.silence();
+            self.core.silence_bells();
+        }
         let woke = clock::now();
-        (self.busy_since, self.spinning) = (woke, false);
         let arrived = limit.is_none_or(|limit| woke.since(now) < limit);
-        self.spin.on_slept(woke.since(self.last_work), arrived);
+        self.spin.on_slept(woke.since(self.last_work), arrived, self.spinning);
+        (self.busy_since, self.spinning) = (woke, false);
         self.times.sleep_ns += woke.since(now).as_nanos() as u64;
         self.last_work = woke;
     }
