@@ -20,7 +20,7 @@ use scoutline_device::memory::{Policer, WireConfig, WireCounters};
 
 use crate::bridge::{Line, Passed};
 use crate::harness::{Measurement, Meter, busy_between, describe_conditions, order};
-use crate::load::bulk::{BulkReport, Protocol, SendReport};
+use crate::load::bulk::{BulkReport, ETHERNET_MTU, Protocol, SendReport};
 use crate::plot::{Figure, Panel, Series};
 use crate::process::{Place, Process};
 use crate::report::{Better, Report, Row, mean};
@@ -224,7 +224,7 @@ fn rows(case: &Case<'_>, options: &Options, rows: &mut Vec<Row>) {
     };
     let rate = case.kind.rate as f64;
     add(("throughput", "Mbit/s", Better::Higher), &|seen| seen.rate / 1e6);
-    let frame = Protocol::Tcp.frame_len() as f64 / Protocol::Tcp.message_len() as f64;
+    let frame = Protocol::Tcp.frame_len(ETHERNET_MTU) as f64 / Protocol::Tcp.message_len(ETHERNET_MTU) as f64;
     add(("of the line's rate", "%", Better::Higher), &|seen| 100.0 * seen.rate * frame / rate);
     add(("lost on the line", "%", Better::Lower), &|seen| {
         100.0 * seen.wire.lost as f64 / seen.wire.sent.max(1) as f64

@@ -197,7 +197,8 @@ source = [\"{background}/32\"]
         }
         let report: BulkReport = receiver.report(window.deadline)?;
         let traffic = |side: &Side, protocol: Option<Protocol>| {
-            let frame = protocol.map_or(0, Protocol::frame_len) as f64;
+            let mtu = self.link.mtu as usize;
+            let frame = protocol.map_or(0, |protocol| protocol.frame_len(mtu)) as f64;
             let rate = side.messages as f64 * frame * 8.0 / report.seconds;
             Traffic { rate, p50_us: side.p50_us, p99_us: side.p99_us }
         };
@@ -225,6 +226,7 @@ source = [\"{background}/32\"]
             format!("--seconds={}", window.seconds),
             format!("--cpu={}", self.options.load_core),
             format!("--realtime={RECEIVER_REALTIME}"),
+            format!("--mtu={}", self.link.mtu),
         ];
         let place = Place { namespace: Some(self.testbed.client().namespace()?), core: None };
         let log = self.testbed.directory().join("receive.log");
@@ -247,6 +249,7 @@ source = [\"{background}/32\"]
             format!("--protocol={}", protocol.name().to_lowercase()),
             format!("--shape={}", if shape == Shape::Full { "full" } else { "bursty" }),
             format!("--rate={}", self.link.rate),
+            format!("--mtu={}", self.link.mtu),
             format!("--at={}", window.at),
             format!("--seconds={}", window.seconds + window.warmup),
             format!("--cpu={}", self.options.server_core),

@@ -160,12 +160,13 @@ pub(super) fn methods(
              confidence interval (Student's t) as the spread; times: medians, lowest and highest"
         ),
     );
-    let links: Vec<String> = done.iter().map(|(plan, _)| format!("{} bit/s", plan.link.rate)).collect();
+    let text = |link: Link| format!("{} bit/s, MTU {}", link.rate, link.mtu);
+    let links: Vec<String> = done.iter().map(|(plan, _)| text(plan.link)).collect();
     report.method(
         "link",
         format!(
             "a forwarding host with tbf ({}), 50 full frames of queue; veth pairs, offloads on, cubic on every route",
-            links.join(" and ")
+            links.join("; ")
         ),
     );
     report.method(

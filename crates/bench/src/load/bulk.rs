@@ -37,20 +37,22 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Bytes of a message: the payload of one frame. TCP's with timestamps.
-    pub const fn message_len(self) -> usize {
+    /// Bytes of a message, the payload of one frame, on a link with this MTU. TCP's with timestamps; UDP's leaves some
+    /// room.
+    pub const fn message_len(self, mtu: usize) -> usize {
         match self {
-            Protocol::Tcp => 1448,
-            Protocol::Udp => 1400,
+            Protocol::Tcp => mtu - 52,
+            Protocol::Udp => mtu - 100,
         }
     }
 
     /// Bytes of the frame of one message, as queueing disciplines count them: Ethernet, IP, TCP or UDP.
-    pub const fn frame_len(self) -> usize {
-        match self {
-            Protocol::Tcp => 1448 + 14 + 20 + 32,
-            Protocol::Udp => 1400 + 14 + 20 + 8,
-        }
+    pub const fn frame_len(self, mtu: usize) -> usize {
+        let headers = match self {
+            Protocol::Tcp => 14 + 20 + 32,
+            Protocol::Udp => 14 + 20 + 8,
+        };
+        self.message_len(mtu) + headers
     }
 
     /// Its name in tables.
@@ -61,6 +63,9 @@ impl Protocol {
         }
     }
 }
+
+/// The MTU of a link of which nothing else is said.
+pub const ETHERNET_MTU: usize = 1500;
 
 /// From one burst to the next, in nanoseconds (the paper's time quantum).
 pub const PERIOD_NS: u64 = 100_000_000;

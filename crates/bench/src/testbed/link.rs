@@ -21,17 +21,24 @@ pub struct Link {
     pub rate: u64,
     /// Bytes that may wait in front of it.
     pub queue_bytes: u32,
+    /// Bytes of IP in a frame.
+    pub mtu: u32,
 }
 
 impl Link {
     /// A link of this rate with a queue of fifty full frames, as the devices of the paper's experiments had it.
-    pub const fn new(rate: u64) -> Link {
-        Link { rate, queue_bytes: 50 * 1514 }
+    pub const fn new(rate: u64, mtu: u32) -> Link {
+        Link { rate, queue_bytes: 50 * (mtu + ETHERNET_HEADER), mtu }
+    }
+
+    /// Bytes of a full frame.
+    fn frame_len(self) -> u32 {
+        self.mtu + ETHERNET_HEADER
     }
 
     /// How long a full frame takes, in microseconds.
     pub fn frame_us(self) -> f64 {
-        1514.0 * 8e6 / self.rate as f64
+        f64::from(self.frame_len()) * 8e6 / self.rate as f64
     }
 }
 
@@ -40,8 +47,7 @@ pub(super) fn far_address(network: usize, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 78, u8::try_from(network).expect("fewer than 256 server hosts"), host)
 }
 
-/// Room of tbf's bucket: two full frames, so that a super-segment is cut and leaves at the link's pace.
-const BURST_BYTES: u32 = 2 * 1514;
+const ETHERNET_HEADER: u32 = 14;
 
 impl Testbed {
     /// Makes one server host for each entry of `owners`, each behind a link of its own, and the client host.
@@ -56,6 +62,10 @@ impl Testbed {
             let device = format!("eth{index}");
             join((&server, "eth0"), (&middle, "in"))?;
             join((&middle, "out"), (client, &device))?;
+            let ends = [(&server, "eth0"), (&middle, "in"), (&middle, "out"), (client, device.as_str())];
+            for (host, device) in ends {
+                host.ip(&format!("link set {device} mtu {}", link.mtu))?;
+            }
             middle.forward(index, link)?;
             client.reach(index, &device)?;
             if *owner == Owner::Kernel {
@@ -89,8 +99,9 @@ impl Testbed {
     pub fn prioritise_over_link(&self, index: usize, link: Link, background: &[u16]) -> Result<()> {
         let host = &self.servers[index];
         let (rate, low) = (link.rate, link.rate / 100);
-        let burst = "burst 3028 cburst 3028 quantum 1514";
-        let frames = link.queue_bytes / 1514;
+        let frame = link.frame_len();
+        let burst = format!("burst {0} cburst {0} quantum {frame}", 2 * frame);
+        let frames = link.queue_bytes / frame;
         host.tc("qdisc add dev eth0 root handle 1: htb default 10")?;
         host.tc(&format!(
             "class add dev eth0 parent 1: classid 1:1 htb rate {rate}bit ceil {rate}bit {burst}"
@@ -137,9 +148,11 @@ impl Host {
     }
 
     fn shape(&self, link: Link) -> Result<()> {
-        let Link { rate, queue_bytes } = link;
+        let Link { rate, queue_bytes, .. } = link;
+        // Two full frames of bucket, so that a super-segment is cut and leaves at the link's pace.
+        let burst = 2 * link.frame_len();
         self.tc(&format!(
-            "qdisc add dev out root handle 1: tbf rate {rate}bit burst {BURST_BYTES} limit {queue_bytes}"
+            "qdisc add dev out root handle 1: tbf rate {rate}bit burst {burst} limit {queue_bytes}"
         ))
     }
 

@@ -10,7 +10,7 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::{NAP_NS, PERIOD_NS, Protocol, Stamp};
+use super::{ETHERNET_MTU, NAP_NS, PERIOD_NS, Protocol, Stamp};
 use crate::load::microseconds;
 use crate::load::window::Window;
 use crate::sys;
@@ -37,6 +37,9 @@ pub struct ReceiveArguments {
     /// When the senders begin, and what is measured.
     #[command(flatten)]
     pub window: Window,
+    /// The link's MTU: messages are as long as it allows.
+    #[arg(long, default_value_t = ETHERNET_MTU)]
+    pub mtu: usize,
     /// Run as SCHED_FIFO with this priority.
     #[arg(long)]
     pub realtime: Option<i32>,
@@ -191,6 +194,8 @@ impl Bursts {
 struct Stream {
     socket: TcpStream,
     background: bool,
+    /// Bytes of each message.
+    whole: usize,
     message: Vec<u8>,
     next_number: u64,
 }
@@ -201,6 +206,8 @@ struct Sockets {
     listeners: Vec<(TcpListener, bool)>,
     datagrams: Vec<(UdpSocket, bool)>,
     streams: Vec<Stream>,
+    /// Bytes of a message of theirs.
+    message_len: usize,
 }
 
 /// What is measured.
@@ -234,7 +241,12 @@ impl Measured {
 
 impl Sockets {
     fn open(arguments: &ReceiveArguments) -> Result<Sockets> {
-        let mut sockets = Sockets { listeners: Vec::new(), datagrams: Vec::new(), streams: Vec::new() };
+        let mut sockets = Sockets {
+            listeners: Vec::new(),
+            datagrams: Vec::new(),
+            streams: Vec::new(),
+            message_len: Protocol::Tcp.message_len(arguments.mtu),
+        };
         for (port, background) in [(arguments.foreground, false), (arguments.background, true)] {
             let here = (Ipv4Addr::UNSPECIFIED, port);
             let listener = TcpListener::bind(here).with_context(|| format!("cannot listen at {port}"))?;
@@ -261,7 +273,8 @@ impl Sockets {
             while let Ok((socket, _)) = listener.accept() {
                 socket.set_nonblocking(true)?;
                 let background = *background;
-                self.streams.push(Stream { socket, background, message: Vec::new(), next_number: 0 });
+                let (whole, message) = (self.message_len, Vec::new());
+                self.streams.push(Stream { socket, background, whole, message, next_number: 0 });
             }
         }
         for (socket, background) in &self.datagrams {
@@ -310,7 +323,7 @@ impl Stream {
             Err(error) => return Err(error).context("cannot receive"),
         };
         let now = sys::monotonic_ns();
-        let whole = Protocol::Tcp.message_len();
+        let whole = self.whole;
         let mut rest = &room[..len];
         while !rest.is_empty() {
             let part = (whole - self.message.len()).min(rest.len());

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
-use super::{BURST_NS, NAP_NS, PERIOD_NS, Protocol, Shape, Stamp};
+use super::{BURST_NS, ETHERNET_MTU, NAP_NS, PERIOD_NS, Protocol, Shape, Stamp};
 use crate::sys;
 
 /// Messages of one `write` when TCP sends all it can.
@@ -38,6 +38,9 @@ pub struct SendArguments {
     /// The link's rate, in bits per second.
     #[arg(long)]
     pub rate: u64,
+    /// The link's MTU.
+    #[arg(long, default_value_t = ETHERNET_MTU)]
+    pub mtu: usize,
     /// How many connections, or sockets.
     #[arg(long, default_value_t = 3)]
     pub connections: usize,
@@ -173,7 +176,7 @@ pub fn send(arguments: &SendArguments) -> Result<()> {
     let end = arguments.at + (arguments.seconds * 1e9) as u64;
     sleep_until(arguments.at);
     let report = match (arguments.shape, arguments.protocol) {
-        (Shape::Full, Protocol::Tcp) => stream(flows, end)?,
+        (Shape::Full, Protocol::Tcp) => stream(flows, arguments, end)?,
         (Shape::Full, Protocol::Udp) => overload(flows, arguments, end)?,
         (Shape::Bursty, _) => bursts(flows, arguments, end)?,
     };
@@ -182,8 +185,8 @@ pub fn send(arguments: &SendArguments) -> Result<()> {
 }
 
 /// Writes to whichever connection takes something.
-fn stream(mut flows: Vec<Flow>, end: u64) -> Result<SendReport> {
-    let len = Protocol::Tcp.message_len();
+fn stream(mut flows: Vec<Flow>, arguments: &SendArguments, end: u64) -> Result<SendReport> {
+    let len = Protocol::Tcp.message_len(arguments.mtu);
     let mut report = SendReport::default();
     let descriptors: Vec<RawFd> = flows.iter().map(Flow::descriptor).collect();
     while sys::monotonic_ns() < end {
@@ -207,9 +210,9 @@ fn stream(mut flows: Vec<Flow>, end: u64) -> Result<SendReport> {
 /// Offers more than the link carries, evenly over the flows. What a socket refuses is not offered again, and neither
 /// is the rest of its share of that millisecond.
 fn overload(mut flows: Vec<Flow>, arguments: &SendArguments, end: u64) -> Result<SendReport> {
-    let len = arguments.protocol.message_len();
+    let len = arguments.protocol.message_len(arguments.mtu);
     let bytes_per_tick = arguments.rate as f64 * OVERLOAD / 8.0 * TICK_NS as f64 / 1e9;
-    let per_tick = bytes_per_tick / arguments.protocol.frame_len() as f64;
+    let per_tick = bytes_per_tick / arguments.protocol.frame_len(arguments.mtu) as f64;
     let count = flows.len() as f64;
     let (mut report, mut tick, mut owed) = (SendReport::default(), arguments.at, 0.0);
     while tick < end {
@@ -241,8 +244,9 @@ fn overload(mut flows: Vec<Flow>, arguments: &SendArguments, end: u64) -> Result
 
 /// Sends each message when it is due, or as soon after as its flow takes it.
 fn bursts(mut flows: Vec<Flow>, arguments: &SendArguments, end: u64) -> Result<SendReport> {
-    let len = arguments.protocol.message_len();
-    let interval = arguments.protocol.frame_len() as f64 * 8e9 / (arguments.rate as f64 * BURST_LOAD);
+    let len = arguments.protocol.message_len(arguments.mtu);
+    let interval =
+        arguments.protocol.frame_len(arguments.mtu) as f64 * 8e9 / (arguments.rate as f64 * BURST_LOAD);
     let per_burst = (BURST_NS as f64 / interval) as u64;
     let descriptors: Vec<RawFd> = flows.iter().map(Flow::descriptor).collect();
     let due_at = |message: u64| {
