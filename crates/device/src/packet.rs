@@ -28,7 +28,7 @@ mod ring;
 mod send;
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_bpf::{IngressDrop, KnownAs, Peer};
@@ -36,6 +36,7 @@ use scoutline_path::Burst;
 
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 
+use bell::Bell;
 pub use bell::Important;
 pub use open::{Config, open};
 pub(crate) use police::{LIMITS, begun};
@@ -48,7 +49,7 @@ pub struct PacketPartner {
     receiver: receive::Receiver,
     sender: send::Sender,
     counters: DeviceCounters,
-    bell: Option<OwnedFd>,
+    bell: Option<Bell>,
     /// Present when floods may be held back.
     police: Option<police::Police>,
     /// Keeps Linux from answering; detached with us.
@@ -102,16 +103,16 @@ impl Partner for PacketPartner {
     }
 
     fn bell_fd(&self) -> Option<RawFd> {
-        self.bell.as_ref().map(AsRawFd::as_raw_fd)
+        self.bell.as_ref().map(Bell::fd)
     }
 
     fn ring_for(&mut self, rules: &[Important]) -> io::Result<()> {
-        self.bell.as_ref().map_or(Ok(()), |bell| bell::listen_for(bell, rules))
+        self.bell.as_mut().map_or(Ok(()), |bell| bell.listen_for(rules))
     }
 
     fn silence_bell(&mut self) {
         if let Some(bell) = &self.bell {
-            bell::silence(bell);
+            bell.silence();
         }
     }
 

@@ -282,7 +282,7 @@ impl Loop {
         let mut now = start;
         let mut finished = false;
         let said_idle = std::mem::take(&mut self.said_idle);
-        let mut booked = (start, sys::thread_time());
+        let mut booked = (start, self.own_time());
         while now.since(start) < quantum_at(decision.level) {
             let left = quantum_at(decision.level).saturating_sub(now.since(start));
             self.sleep_beside_linux(decision.level, left, leave.map(|(leave, _)| leave), now);
@@ -398,13 +398,24 @@ impl Loop {
             self.sleeper.ready().for_each(drop);
         }
         self.bells.silence();
-        self.core.silence_bells();
+        if bells != self.bells.without_devices() {
+            self.core.silence_bells();
+        }
+    }
+
+    /// What this thread has taken of the CPU, if anybody asks: among the priorities Linux is charged with our own time
+    /// in its turns as well, since nothing follows from it and the question costs two system calls in each.
+    fn own_time(&self) -> Duration {
+        match self.core.settings.linux {
+            schedule::Linux::Priority => Duration::ZERO,
+            _ => sys::thread_time(),
+        }
     }
 
     /// Charges Linux with the time since it was charged last. Going to sleep and looking up is our own: 20 µs and more on
     /// a virtual machine.
     fn charge_linux(&mut self, booked: &mut (Time, Duration), now: Time) {
-        let own = sys::thread_time();
+        let own = self.own_time();
         let spent = now.since(booked.0).saturating_sub(own.saturating_sub(booked.1));
         *booked = (now, own);
         self.times.away_ns += spent.as_nanos() as u64;

@@ -9,7 +9,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use scoutline_bpf::Exempt;
 
@@ -44,33 +44,52 @@ const SILENCED_AT_ONCE: usize = 32;
 /// A bell holds a few packets; more say nothing more. The kernel makes of it what it allows at least.
 const BUFFER_LEN: libc::c_int = 1;
 
-/// A bell that nothing rings yet.
-pub(super) fn open(interface: &Interface) -> Result<OwnedFd, OpenError> {
-    let socket = raw_socket(&interface.name)?;
-    let system = |action| move |error| OpenError::system(&interface.name, action, error);
-    listen_for(&socket, &[]).map_err(system("filter its packets"))?;
-    let _ = sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BUFFER_LEN);
-    // Linux 4.20; before it, what we send rings too.
-    let _ = sys::set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
-    bind(&socket, interface.index, libc::ETH_P_ALL as u16)
-        .map_err(system("bind a raw packet socket to it"))?;
-    Ok(socket)
+/// The bell's socket.
+pub(super) struct Bell {
+    socket: OwnedFd,
+    /// Something may ring.
+    rings: bool,
 }
 
-/// From now on these packets ring, and no others.
-pub(super) fn listen_for(socket: &OwnedFd, rules: &[Important]) -> io::Result<()> {
-    let mut program = filter(rules);
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    sys::set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
-}
+impl Bell {
+    /// One that nothing rings yet.
+    pub(super) fn open(interface: &Interface) -> Result<Bell, OpenError> {
+        let mut bell = Bell { socket: raw_socket(&interface.name)?, rings: false };
+        let system = |action| move |error| OpenError::system(&interface.name, action, error);
+        bell.listen_for(&[]).map_err(system("filter its packets"))?;
+        let _ = sys::set_option(&bell.socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BUFFER_LEN);
+        // Linux 4.20; before it, what we send rings too.
+        let _ = sys::set_option(&bell.socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
+        bind(&bell.socket, interface.index, libc::ETH_P_ALL as u16)
+            .map_err(system("bind a raw packet socket to it"))?;
+        Ok(bell)
+    }
 
-/// Takes what rang; the rest, if a flood does, rings again.
-pub(super) fn silence(socket: &OwnedFd) {
-    let mut byte = 0u8;
-    for _ in 0..SILENCED_AT_ONCE {
-        // SAFETY: one byte of a local; what is longer is cut off.
-        if unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) } < 0 {
+    pub(super) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// From now on these packets ring, and no others.
+    pub(super) fn listen_for(&mut self, rules: &[Important]) -> io::Result<()> {
+        let mut program = filter(rules);
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        sys::set_option(&self.socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        self.silence(); // of the rules before
+        self.rings = !rules.is_empty();
+        Ok(())
+    }
+
+    /// Takes what rang; the rest, if a flood does, rings again.
+    pub(super) fn silence(&self) {
+        if !self.rings {
             return;
+        }
+        let mut byte = 0u8;
+        for _ in 0..SILENCED_AT_ONCE {
+            // SAFETY: one byte of a local; what is longer is cut off.
+            if unsafe { libc::recv(self.fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) } < 0 {
+                return;
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use scoutline_bpf::IngressDrop;
 use crate::error::OpenError;
 use crate::ethernet::{self, Station};
 use crate::link::SegmentLimit;
-use crate::packet::{PacketPartner, bell, police, receive, send};
+use crate::packet::{Bell, PacketPartner, police, receive, send};
 use crate::partner::{DeviceCounters, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::Interface;
 
@@ -72,7 +72,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
 
     let sender = send::Sender::open(interface, config)?;
     // Before the ring: see there.
-    let bell = if config.bell { Some(bell::open(interface)?) } else { None };
+    let bell = if config.bell { Some(Bell::open(interface)?) } else { None };
     // First deaf, then with its ring, then bound: no packet meets a socket that is not ready.
     let receiver = receive::Receiver::open(interface, config, found.trusted)?;
     if config.station.groups {
