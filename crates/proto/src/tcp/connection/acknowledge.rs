@@ -67,9 +67,9 @@ impl Connection {
         if self.ecn.on_flags(header.flags, acknowledged, self.send.max)
             && self.recovery.phase() == Phase::Open
         {
-            self.congestion.on_loss(self.outstanding());
-            self.recovery.forget_undo();
+            self.begin_reduction();
         }
+        let unheard = self.recovery.unheard_of(delta.max(0) as u64, self.segment());
         let was_quiet = self.recovery.is_quiet();
         let mut delivered = Delivered::default();
         let duplicate_block = self.take_blocks(header, delta, &mut delivered);
@@ -108,10 +108,34 @@ impl Connection {
             let times = self.loss_times(header, now);
             self.detect_loss(&delivered, delta > 0, &times, now);
         }
+        if self.recovery.is_reducing() {
+            // Without SACK a duplicate stands for a segment that has arrived.
+            let without_sack = if duplicate { u64::from(self.segment()) } else { unheard };
+            let arrived = if delivered.units > 0 { delivered.units } else { without_sack };
+            self.reduce_for_echo(arrived, header.flags.contains(Flags::ECE));
+        }
         if self.congestion.is_model() && delivered.units > 0 {
             self.tell_model(delivered.units, delivered.newest.map(|piece| piece.end), now);
         }
         true
+    }
+
+    /// An echo of congestion is answered as a loss would be, but that nothing has to go again (RFC 3168 §6.1.2).
+    #[inline(never)]
+    fn begin_reduction(&mut self) {
+        self.congestion.on_loss(self.outstanding());
+        self.recovery.forget_undo();
+        if !self.congestion.is_model() && self.send.una < self.send.max {
+            self.recovery.begin_reduction(self.send.una, self.send.max);
+        }
+    }
+
+    /// Within such a reduction: so many bytes have arrived.
+    #[inline(never)]
+    fn reduce_for_echo(&mut self, arrived: u64, echoed: bool) {
+        let segment = self.segment();
+        let pipe = self.recovery.in_flight(self.send.una, self.send.next, segment);
+        self.recovery.reduce_for_echo(arrived, pipe, self.congestion.threshold(), segment, echoed);
     }
 
     /// What has arrived is news for a model of the path.
@@ -413,6 +437,8 @@ impl Connection {
     }
 
     fn begin_recovery(&mut self, reduces: bool) {
+        // Once for a window of data, whether it is marks or losses that tell of congestion (RFC 3168 §6.1.2).
+        let reduces = reduces && !self.recovery.is_reducing();
         if reduces {
             // RFC 5681 §3.2 step 2 and RFC 6675 §5 step 4.2
             self.congestion.on_loss(self.outstanding());

@@ -49,6 +49,7 @@ impl Connection {
             || self.receive.fin_at.is_some()
             || self.orphan
             || !self.recovery.is_quiet()
+            || self.recovery.is_reducing()
             || self.send.tail_probe.is_some()
             || !header.options.sack.is_empty()
         {
