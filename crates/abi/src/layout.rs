@@ -603,7 +603,7 @@ pub struct Slot {
 pub mod datagram_flag {
     /// UDP_GRO: datagrams of one length from one sender may come together.
     pub const GATHER: u32 = 1 << 0;
-    /// IP_RECVERR.
+    /// IP_RECVERR; of a stream, too.
     pub const ERRORS: u32 = 1 << 1;
     /// IPV6_RECVERR.
     pub const ERRORS6: u32 = 1 << 2;

@@ -172,6 +172,12 @@ impl Socket {
             && self.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING == 0
     }
 
+    /// There is a pending error.
+    #[inline]
+    pub(crate) fn has_error(self) -> bool {
+        self.slot.error.load(Ordering::Acquire) != 0
+    }
+
     /// Takes the pending error; 0 none.
     pub(crate) fn take_error(self) -> i32 {
         if self.slot.error.load(Ordering::Acquire) == 0 {

@@ -67,6 +67,7 @@ fn receive_over(socket: Socket) -> bool {
     let state = socket.state();
     state & (is::PEER_FINISHED | is::FAILED) != 0
         || state & (is::CONNECTING | is::CONNECTED) == 0
+        || socket.has_error()
         || socket.requests() & ask::SHUTDOWN_READ != 0
 }
 
@@ -206,6 +207,12 @@ fn receive_end(socket: Socket) -> isize {
     if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
         return err(libc::ENOTCONN);
     }
+    // The connection goes on (IP_RECVERR).
+    match socket.take_error() {
+        0 if socket.requests() & ask::SHUTDOWN_READ == 0 => return err(libc::EAGAIN), // another thread has heard it
+        0 => {}
+        errno => return err(errno),
+    }
     0 // shut down for reading
 }
 
@@ -214,14 +221,18 @@ fn send_over(socket: Socket) -> bool {
     let state = socket.state();
     state & is::FAILED != 0
         || state & (is::CONNECTING | is::CONNECTED) == 0
+        || socket.has_error()
         || socket.requests() & ask::SHUTDOWN != 0
 }
 
 /// The error of a send that cannot be, and SIGPIPE where Linux raises it.
 pub(crate) fn send_end(socket: Socket, flags: c_int) -> isize {
-    let errno = if socket.state() & is::FAILED == 0 { 0 } else { socket.take_error() };
+    let errno = socket.take_error();
     if errno != 0 && errno != libc::EPIPE {
         return err(errno);
+    }
+    if errno == 0 && !send_over(socket) {
+        return err(libc::EAGAIN); // another thread has heard what a router said
     }
     if flags & MSG_NOSIGNAL == 0 {
         // SAFETY: raises a signal in this thread, as the kernel would.

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::datagram::{ERROR_COUNT, ERROR_LEN, ErrorRecord, MAX_QUOTED};
-use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind, slot_request, slot_state};
+use scoutline_abi::layout::{
+    EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, datagram_flag, slot_kind, slot_request, slot_state,
+};
 use scoutline_base::{Address, Endpoint, PathId};
 use scoutline_path::{Budget, Tuning};
 use scoutline_proto::Bindings;
@@ -394,6 +396,18 @@ impl SocketEnd {
         // The peer has not finished: to read tells the error first, then the end.
         self.add_state(slot_state::FAILED);
         self.signal();
+    }
+
+    /// The connection goes on, but a router has said something of it: what a program that asked for it (IP_RECVERR) hears
+    /// from its next call, or by SO_ERROR. As on Linux a stream's errors are in no queue (ip(7)).
+    pub(crate) fn hint(&self, errno: i32) {
+        let slot = self.shared();
+        let is_v4 = slot.remote_address.load().is_v4();
+        let wanted = if is_v4 { datagram_flag::ERRORS } else { datagram_flag::ERRORS6 };
+        if slot.datagram_flags.load(Ordering::Relaxed) & wanted != 0 {
+            slot.error.store(errno, Ordering::Release);
+            self.signal();
+        }
     }
 
     /// Its path stands here from now on; the program is told.

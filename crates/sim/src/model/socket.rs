@@ -98,6 +98,7 @@ impl<'a> Socket<'a> {
         let state = self.state();
         state & (is::PEER_FINISHED | is::FAILED) != 0
             || state & (is::CONNECTING | is::CONNECTED) == 0
+            || self.slot.error.load(Acquire) != 0
             || self.requests() & ask::SHUTDOWN_READ != 0
     }
 
@@ -117,7 +118,10 @@ impl<'a> Socket<'a> {
         if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
             return Err(libc::ENOTCONN);
         }
-        Ok(())
+        match self.take_error() {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
     }
 
     /// Nothing can be sent any more.
@@ -125,12 +129,13 @@ impl<'a> Socket<'a> {
         let state = self.state();
         state & is::FAILED != 0
             || state & (is::CONNECTING | is::CONNECTED) == 0
+            || self.slot.error.load(Acquire) != 0
             || self.requests() & ask::SHUTDOWN != 0
     }
 
     /// The error of a send that cannot be.
     pub fn send_end(self) -> i32 {
-        let errno = if self.state() & is::FAILED == 0 { 0 } else { self.take_error() };
+        let errno = self.take_error();
         if errno == 0 { libc::EPIPE } else { errno }
     }
 

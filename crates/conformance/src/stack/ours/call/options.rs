@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use scoutline_abi::layout::{call_op, slot_option, slot_state as is};
+use scoutline_abi::layout::{call_op, datagram_flag, slot_option, slot_state as is};
 use scoutline_sim::model::Socket;
 
 use super::{Caller, Fd};
@@ -71,6 +71,10 @@ impl Caller<'_> {
             | (libc::IPPROTO_TCP, libc::TCP_QUICKACK)
             // As the shim has it: of a stream these are kept by the kernel's socket.
             | (libc::IPPROTO_IP, libc::IP_TOS | libc::IP_MTU_DISCOVER) => {}
+            (libc::IPPROTO_IP, libc::IP_RECVERR) => {
+                let flags = &self.at(fd).slot.datagram_flags;
+                flags.store(if number == 0 { 0 } else { datagram_flag::ERRORS }, Release);
+            }
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
                 fd.no_delay = number != 0;
                 if fd.no_delay && self.at(fd).slot.held_from.swap(0, AcqRel) != 0 {
