@@ -1,7 +1,7 @@
 //! Ending: shutdown, close, abort, resets, ICMP errors.
 
 use scoutline_base::Time;
-use scoutline_wire::tcp::{Flags, Header};
+use scoutline_wire::tcp::Header;
 
 use super::{Connection, Owed, State};
 use crate::tcp::segment::{Drop, Events, Input};

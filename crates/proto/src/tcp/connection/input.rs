@@ -5,7 +5,8 @@ use std::time::Duration;
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header};
 
-use super::{Connection, Owed, State, Unordered};
+use super::halves::Unordered;
+use super::{Connection, Owed, State};
 use crate::tcp::flight::Delivered;
 use crate::tcp::segment::{Deliver, Drop, Events, Input};
 use crate::tcp::sequence::SeqNumber;

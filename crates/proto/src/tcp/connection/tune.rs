@@ -8,7 +8,7 @@ use scoutline_path::Tuning;
 
 use super::{Connection, Owed, input};
 use crate::tcp::config::{Keepalive, Pacing};
-use crate::tcp::congestion::{Algorithm, Controller};
+use crate::tcp::congestion::Algorithm;
 use crate::tcp::timers::Timer;
 
 /// The least of TCP_KEEPIDLE and TCP_KEEPINTVL.
