@@ -14,7 +14,7 @@ use std::mem::size_of;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use scoutline_base::Address;
-use scoutline_ring::{bitmap_words, summary_words};
+use scoutline_ring::{Cursors, bitmap_words, summary_words};
 
 /// Written by the daemon into [`Header::magic`] last of all.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SCOUTLN1");
@@ -597,6 +597,20 @@ pub struct Slot {
     pub send_options: [AtomicU64; 2],
     /// IP_MULTICAST_IF and IPV6_MULTICAST_IF: Linux's number of the interface; 0: not said.
     pub group_interface: [AtomicU32; 2],
+}
+
+impl Slot {
+    /// The cursors of what comes in: the engine writes, the program reads.
+    #[inline]
+    pub fn incoming(&self) -> Cursors<'_> {
+        Cursors { head: &self.receive_head, tail: &self.receive_tail }
+    }
+
+    /// The cursors of what goes out: the program writes, the engine reads.
+    #[inline]
+    pub fn outgoing(&self) -> Cursors<'_> {
+        Cursors { head: &self.send_head, tail: &self.send_tail }
+    }
 }
 
 /// Bits of [`Slot::datagram_flags`]: what a program wants to be told with each datagram. The engine looks at the first.

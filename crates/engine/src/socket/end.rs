@@ -511,7 +511,7 @@ impl SocketEnd {
     pub(crate) fn read_written(&self) -> Written {
         // The position before the extents: the shim writes them the other way round, so all that belong to this
         // position are seen.
-        let claimed = self.shared().send_tail.load(Ordering::Acquire);
+        let claimed = self.shared().outgoing().written();
         if let Err(not_to_be_known) = self.take_extents() {
             return not_to_be_known;
         }
@@ -575,7 +575,7 @@ impl SocketEnd {
 
     /// Reads how far the program has taken the received bytes; nonsense counts as nothing new.
     pub(crate) fn read_consumed(&self) -> u64 {
-        let claimed = self.shared().receive_head.load(Ordering::Acquire);
+        let claimed = self.shared().incoming().freed();
         if claimed > self.consumed.get() && claimed <= self.received.get() {
             self.consumed.set(claimed);
         }
@@ -585,7 +585,7 @@ impl SocketEnd {
     /// The receive ring is complete up to `position`.
     pub(crate) fn publish_received(&self, position: u64) {
         self.received.set(position);
-        self.shared().receive_tail.store(position, Ordering::Release);
+        self.shared().incoming().publish(position);
     }
 
     /// The byte at this position of the incoming stream is urgent.
@@ -618,7 +618,7 @@ impl SocketEnd {
         if self.send_before.get().is_some_and(|(_, until)| until <= position) {
             self.leave_ring_before();
         }
-        self.shared().send_head.store(position, Ordering::SeqCst);
+        self.shared().outgoing().free_then_look(position);
         self.is_writer_to_wake()
     }
 
