@@ -301,7 +301,7 @@ impl TcpStage {
         // While a connection opens, Linux gives up on any of these (RFC 5461 §4.1 describes it); RFC 1122 §4.2.3.9
         // asks so for codes 2 to 4. Later they are hints.
         let events = connection.on_unreachable(true, now);
-        tally.hint = Some(errno).filter(|_| events.is_empty());
+        tally.hint = Some(errno).filter(|_| events.is_empty() && connection.state() != State::Closed);
         tally.events |= events;
     }
 
