@@ -35,21 +35,9 @@ impl Connection {
         let mut delta = SeqNumber(header.acknowledgment).offset_from(self.send.iss.plus(self.send.una));
         let opens = self.state == State::SynReceived;
         if opens {
-            if delta <= 0 || delta > acknowledgable {
-                // RFC 9293 §3.10.7.4: <SEQ=SEG.ACK><CTL=RST>
-                self.reset = Some((header.acknowledgment, None));
-                input.drop = Some(Drop::BadAck);
+            if !self.on_opening_acknowledgment(header, delta, now, input) {
                 return false;
             }
-            if !self.is_fast() {
-                input.events |= Events::CONNECTED;
-            }
-            self.establish(now);
-            // RFC 9293: SND.WND, SND.WL1 and SND.WL2 from this segment.
-            self.send.window = u32::from(header.window) << self.negotiated.send_scale;
-            self.send.max_window = self.send.max_window.max(self.send.window);
-            self.send.wl1 = SeqNumber(header.sequence);
-            self.send.wl2 = 1;
             delta -= 1;
         }
         // RFC 5961 §5.2: (SND.UNA - MAX.SND.WND) =< SEG.ACK =< SND.NXT
@@ -109,14 +97,45 @@ impl Connection {
             self.detect_loss(&delivered, delta > 0, &times, now);
         }
         if self.recovery.is_reducing() {
-            // Without SACK a duplicate stands for a segment that has arrived.
-            let without_sack = if duplicate { u64::from(self.segment()) } else { unheard };
-            let arrived = if delivered.units > 0 { delivered.units } else { without_sack };
+            let arrived = match self.negotiated.sack {
+                // Nothing out of order: the scoreboard was not asked.
+                true if was_quiet && delivered.units == 0 => unheard,
+                true => delivered.units,
+                // A duplicate stands for a segment that has arrived.
+                false if duplicate => u64::from(self.segment()),
+                false => unheard,
+            };
             self.reduce_for_echo(arrived, header.flags.contains(Flags::ECE));
         }
         if self.congestion.is_model() && delivered.units > 0 {
             self.tell_model(delivered.units, delivered.newest.map(|piece| piece.end), now);
         }
+        true
+    }
+
+    /// The acknowledgment of our SYN opens the connection; false when it is none.
+    fn on_opening_acknowledgment(
+        &mut self,
+        header: &Header,
+        delta: i64,
+        now: Time,
+        input: &mut Input,
+    ) -> bool {
+        if delta <= 0 || delta > (self.send.max - self.send.una) as i64 {
+            // RFC 9293 §3.10.7.4: <SEQ=SEG.ACK><CTL=RST>
+            self.reset = Some((header.acknowledgment, None));
+            input.drop = Some(Drop::BadAck);
+            return false;
+        }
+        if !self.is_fast() {
+            input.events |= Events::CONNECTED;
+        }
+        self.establish(now);
+        // RFC 9293: SND.WND, SND.WL1 and SND.WL2 from this segment.
+        self.send.window = u32::from(header.window) << self.negotiated.send_scale;
+        self.send.max_window = self.send.max_window.max(self.send.window);
+        self.send.wl1 = SeqNumber(header.sequence);
+        self.send.wl2 = 1;
         true
     }
 
