@@ -14,7 +14,7 @@ use std::mem::size_of;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use scoutline_base::Address;
-use scoutline_ring::{bitmap_words, summary_words};
+use scoutline_ring::{Cursors, bitmap_words, summary_words};
 
 /// Written by the daemon into [`Header::magic`] last of all.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SCOUTLN1");
@@ -599,11 +599,25 @@ pub struct Slot {
     pub group_interface: [AtomicU32; 2],
 }
 
+impl Slot {
+    /// The cursors of what comes in: the engine writes, the program reads.
+    #[inline]
+    pub fn incoming(&self) -> Cursors<'_> {
+        Cursors { head: &self.receive_head, tail: &self.receive_tail }
+    }
+
+    /// The cursors of what goes out: the program writes, the engine reads.
+    #[inline]
+    pub fn outgoing(&self) -> Cursors<'_> {
+        Cursors { head: &self.send_head, tail: &self.send_tail }
+    }
+}
+
 /// Bits of [`Slot::datagram_flags`]: what a program wants to be told with each datagram. The engine looks at the first.
 pub mod datagram_flag {
     /// UDP_GRO: datagrams of one length from one sender may come together.
     pub const GATHER: u32 = 1 << 0;
-    /// IP_RECVERR.
+    /// IP_RECVERR; of a stream, too.
     pub const ERRORS: u32 = 1 << 1;
     /// IPV6_RECVERR.
     pub const ERRORS6: u32 = 1 << 2;

@@ -55,13 +55,13 @@ fn main() -> anyhow::Result<ExitCode> {
         paths.extend(scripts(&path).with_context(|| format!("{}", path.display()))?);
     }
     paths.retain(|path| path.display().to_string().contains(&arguments.filter));
+    let arm = if arguments.kernel { Arm::Kernel } else { Arm::Ours };
     if arguments.kernel {
         paths.retain(|path| !is_ours_alone(path, &root));
     }
     if let Some(longest) = arguments.longest {
-        paths.retain(|path| is_within(path, &root, longest));
+        paths.retain(|path| is_within(path, &root, arm, longest));
     }
-    let arm = if arguments.kernel { Arm::Kernel } else { Arm::Ours };
     let manner = if arguments.foreign { Manner::Foreign } else { Manner::Strict };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = arguments.jobs.unwrap_or(if arguments.kernel { 8 } else { cores });

@@ -9,7 +9,7 @@ mod take;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-pub use build::{Draft, arp_frame, icmp_echo, icmp_error, tcp_segment, udp_datagram};
+pub use build::{Draft, arp_frame, icmp_echo, icmp_error, igmp_message, tcp_segment, udp_datagram};
 pub use six::Six;
 pub use take::{Content, Malformed, Reassembly, Seen, SeenTcp, take};
 
@@ -35,6 +35,7 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const LINK_LEN: usize = 14;
 const ICMP: u8 = 1;
+const IGMP: u8 = 2;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 

@@ -153,6 +153,8 @@ pub enum Body {
     Icmp(Icmp),
     /// An ARP packet.
     Arp(Arp),
+    /// A message of IGMP, byte by byte (`None`: any, or a checksum to be made).
+    Igmp(Vec<Option<u8>>),
     /// A packet of IPv6, byte by byte.
     Ip6(Ip6),
 }

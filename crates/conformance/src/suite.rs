@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 
 use crate::run::{Failure, How, run, setting};
-use crate::script::{Script, load};
+use crate::script::{Event, Script, load};
 use crate::stack::Setting;
 use crate::stack::kernel::Kernel;
 use crate::stack::ours::Ours;
@@ -94,14 +94,40 @@ pub fn scripts(below: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// Whether a script takes at most so many seconds; one that cannot be read does, and says so when it runs.
-pub fn is_within(path: &Path, root: &Path, seconds: u32) -> bool {
-    load(path, root).map_or(true, |script| script.duration() <= i64::from(seconds) * 1_000_000)
+pub fn is_within(path: &Path, root: &Path, arm: Arm, seconds: u32) -> bool {
+    load(path, root).map_or(true, |script| {
+        let script = if arm == Arm::Kernel { for_kernel(&script).unwrap_or(script) } else { script };
+        script.duration() <= i64::from(seconds) * 1_000_000
+    })
 }
 
-/// Whether a script is for ours alone: over IPv6 the kernel sends what it has to say of itself (groups, duplicate
-/// addresses) at moments that it draws, in the midst of everything else.
+/// Whether a script is for ours alone, see [`for_kernel`].
 pub fn is_ours_alone(path: &Path, root: &Path) -> bool {
-    load(path, root).is_ok_and(|script| script.option("ip6").is_some())
+    load(path, root).is_ok_and(|script| for_kernel(&script).is_none())
+}
+
+/// A script as it runs against the kernel; `None`: it is for ours alone.
+///
+/// Over IPv6 the kernel says what it has to say of itself (groups, duplicate addresses) at moments that it draws. So its
+/// addresses are ready from the beginning, what the script says of a start is left out, and what is about a start, an
+/// address made from a router's word, or groups is asked of ours alone.
+pub fn for_kernel(script: &Script) -> Option<Script> {
+    const READY: &str = "common/ip6_ready.pkt";
+    let stands_in = |event: &Event, file: &str| event.place.file.ends_with(file);
+    if script.option("ip6").is_none() {
+        return Some(script.clone());
+    }
+    let is_ready = script.events.iter().any(|event| stands_in(event, READY));
+    if !is_ready || script.events.iter().any(|event| stands_in_folder(event, "mld")) {
+        return None;
+    }
+    let mut script = script.clone();
+    script.events.retain(|event| !stands_in(event, READY) && !stands_in(event, "common/ip6_starting.pkt"));
+    Some(script)
+}
+
+fn stands_in_folder(event: &Event, folder: &str) -> bool {
+    Path::new(&*event.place.file).parent().is_some_and(|parent| parent.ends_with(folder))
 }
 
 /// The list of what does not pass on a stack.
@@ -159,9 +185,10 @@ pub fn run_script(script: &Script, choice: Choice) -> Outcome {
                 }
             }
         }
-        Arm::Kernel => match Kernel::new(&setting) {
-            Ok(mut kernel) => run(script, &mut kernel, choice.how),
-            Err(error) => return Outcome::Unsupported(format!("no namespace: {error}")),
+        Arm::Kernel => match (for_kernel(script), Kernel::new(&setting)) {
+            (None, _) => return Outcome::Unsupported("for ours alone".into()),
+            (Some(script), Ok(mut kernel)) => run(&script, &mut kernel, choice.how),
+            (_, Err(error)) => return Outcome::Unsupported(format!("no namespace: {error}")),
         },
     };
     match result {

@@ -91,7 +91,9 @@ fn scripts_can_fail() {
 #[test]
 fn the_kernel_differs_only_where_listed() {
     let mut paths = all();
-    paths.retain(|path| is_within(path, &root(), KERNEL_SECONDS) && !is_ours_alone(path, &root()));
+    paths.retain(|path| {
+        is_within(path, &root(), Arm::Kernel, KERNEL_SECONDS) && !is_ours_alone(path, &root())
+    });
     let choice = Choice { arm: Arm::Kernel, how: how(1), differs: false };
     let verdicts = run_all(&paths, &root(), choice, NAMESPACES, &|_| {});
     if let Some(Verdict { outcome: Outcome::Unsupported(why), .. }) =

@@ -45,8 +45,12 @@ pub fn flow_of_frame(bytes: &[u8], device: DeviceId) -> Option<FlowKey> {
     let head: &[u8; 42] = bytes.first_chunk()?;
     let ip = &head[14..];
     // DF may be set; the reserved bit, MF and an offset make it a case for the modules.
-    let plain =
-        head[12..14] == ETHERTYPE_IP4 && ip[0] == VERSION_AND_LENGTH && ip[6] & 0xbf == 0 && ip[7] == 0;
+    // What was sent to a group of stations, too.
+    let plain = head[12..14] == ETHERTYPE_IP4
+        && head[0] & 1 == 0
+        && ip[0] == VERSION_AND_LENGTH
+        && ip[6] & 0xbf == 0
+        && ip[7] == 0;
     if !plain {
         return flow_of_ip6(bytes, device);
     }

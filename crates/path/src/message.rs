@@ -125,6 +125,8 @@ pub enum Control {
     PeerFinished,
     /// The path failed; a Linux errno.
     Failed(i32),
+    /// An ICMP error came that the connection outlives (RFC 5927 §5.2); a Linux errno, for programs that ask for such.
+    Hint(i32),
     /// An ICMP error concerns this flow: type and code as ICMP for IPv4 has them (RFC 792), also where ICMPv6 told. The transport stage decides what it means.
     Unreachable(u8, u8),
     /// An ICMP message about a datagram that went out on this path, with all that a program may ask of it.

@@ -120,6 +120,8 @@ pub struct View<'a> {
     pub key: FlowKey,
     /// The type-of-service octet, once the network module has looked: DSCP and ECN.
     pub tos: u8,
+    /// The frame was sent to every station of its link, once the link module has looked.
+    pub broadcast: bool,
 }
 
 /// What a module says of a packet.

@@ -52,7 +52,7 @@ fn blocked(socket: Socket, flags: c_int) -> bool {
 fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_int> {
     let slot = socket.slot;
     let _held = socket.lock_receive()?;
-    let head = slot.receive_head.load(Ordering::Relaxed);
+    let head = slot.incoming().own_head();
     let held = socket.received();
     if held < HEADER_LEN as u64 {
         return Ok(None);
@@ -68,7 +68,7 @@ fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_
     let step = Record::ring_len(len.min(1 << 20));
     if step > held {
         // Not a record: nothing in this ring can be trusted any more.
-        slot.receive_head.store(head.wrapping_add(held), Ordering::Release);
+        slot.incoming().free(head.wrapping_add(held));
         return Err(libc::EIO);
     }
     let copied = len.min(total(iov));
@@ -76,7 +76,7 @@ fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_
     let spans = socket.region.ring_spans(offset, size, start, copied).ok_or(libc::EIO)?;
     scatter(&spans, iov, 0);
     if flags & MSG_PEEK == 0 {
-        slot.receive_head.store(head.wrapping_add(step), Ordering::Release);
+        slot.incoming().free(head.wrapping_add(step));
     }
     Ok(Some(Taken { copied, len, from: name_of(socket, &record), record }))
 }
@@ -248,7 +248,7 @@ fn put_patiently(
                 Err(errno) => return err(errno),
             };
             if socket.sendable() >= step {
-                let tail = slot.send_tail.load(Ordering::Relaxed);
+                let tail = slot.outgoing().own_tail();
                 let offset = slot.send_offset.load(Ordering::Relaxed);
                 let head = [iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: HEADER_LEN }];
                 let (Some(first), Some(rest)) = (

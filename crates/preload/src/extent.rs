@@ -72,8 +72,8 @@ pub(crate) fn send(socket: Socket, from: c_int, at: Option<off_t>, want: usize) 
     let file = number_of(identity, from)?;
     let slot = socket.slot;
     let held = socket.lock_send().ok()?;
-    let tail = slot.send_tail.load(Ordering::Relaxed);
-    let ahead = tail.wrapping_sub(slot.send_head.load(Ordering::Acquire));
+    let tail = slot.outgoing().own_tail();
+    let ahead = tail.wrapping_sub(slot.outgoing().freed());
     let pushed = slot.extents_tail.load(Ordering::Relaxed);
     let waiting = pushed.wrapping_sub(slot.extents_head.load(Ordering::Acquire));
     let len = left

@@ -1,5 +1,6 @@
 //! What a program says of the network headers of a stream: IP_TOS, IP_TTL, IP_MTU_DISCOVER and their IPv6 kin (ip(7),
-//! ipv6(7)). The engine puts it into what leaves; a listening socket's connections have it from their SYN-ACK on.
+//! ipv6(7)). The engine puts it into what leaves; a listening socket's connections have it from their SYN-ACK on. And
+//! whether it wants to hear of ICMP errors that a connection outlives (IP_RECVERR, IPV6_RECVERR).
 //!
 //! An accepted socket shares its kernel socket with its listener, so the slot keeps the values, and the kernel's socket only
 //! checks them. What few sockets have is in the words of datagram sockets' options (`send_options`):
@@ -17,7 +18,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, socklen_t};
-use scoutline_abi::layout::{slot_option, slot_state as is};
+use scoutline_abi::layout::{datagram_flag, slot_option, slot_state as is};
 
 use crate::ip_options::USUAL_HOPS;
 use crate::options;
@@ -98,7 +99,11 @@ pub(crate) fn set(
     from: *const c_void,
     len: socklen_t,
 ) -> Option<isize> {
-    let (field, family) = Field::of(level, name)?;
+    let of = Field::of(level, name);
+    let flag = errors_flag(level, name);
+    if of.is_none() && flag.is_none() {
+        return None;
+    }
     let checked = real::ours(real::setsockopt(fd, level, name, from, len) as isize);
     if checked < 0 {
         return Some(checked);
@@ -106,7 +111,32 @@ pub(crate) fn set(
     // The options of IPv4 may be given as an octet.
     let given =
         options::value::<c_int>(from, len).or_else(|_| options::value::<u8>(from, len).map(c_int::from));
-    Some(given.map_or_else(|failed| failed, |value| keep(socket, family, field, value)))
+    Some(match (given, of, flag) {
+        (Err(failed), ..) => failed,
+        (Ok(value), Some((field, family)), _) => keep(socket, family, field, value),
+        (Ok(value), None, flag) => {
+            want_errors(socket, flag.unwrap_or(0), value != 0);
+            0
+        }
+    })
+}
+
+/// The bit of IP_RECVERR and its kin.
+fn errors_flag(level: c_int, name: c_int) -> Option<u32> {
+    match (level, name) {
+        (IPPROTO_IP, libc::IP_RECVERR) => Some(datagram_flag::ERRORS),
+        (IPPROTO_IPV6, libc::IPV6_RECVERR) => Some(datagram_flag::ERRORS6),
+        _ => None,
+    }
+}
+
+fn want_errors(socket: Socket, flag: u32, on: bool) {
+    let flags = &socket.slot.datagram_flags;
+    if on {
+        flags.fetch_or(flag, Ordering::Release);
+    } else {
+        flags.fetch_and(!flag, Ordering::Release);
+    }
 }
 
 /// Enters a value, and tells the engine.
@@ -145,6 +175,9 @@ pub(crate) fn get(socket: Socket, level: c_int, name: c_int) -> Option<Result<c_
     if level == IPPROTO_IPV6 && !socket.is_inet6() {
         return None;
     }
+    if let Some(flag) = errors_flag(level, name) {
+        return Some(Ok(c_int::from(socket.slot.datagram_flags.load(Ordering::Relaxed) & flag != 0)));
+    }
     let (field, family) = Field::of(level, name)?;
     let word = socket.slot.send_options[family].load(Ordering::Relaxed) as u32;
     Some(Ok(field.value(field.part(word))))
@@ -166,6 +199,10 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
                 keep(socket, usize::from(level == IPPROTO_IPV6), field, value);
             }
         }
+        let name = if level == IPPROTO_IP { libc::IP_RECVERR } else { libc::IPV6_RECVERR };
+        if options::kernel_int(fd, level, name) != 0 {
+            want_errors(socket, errors_flag(level, name).unwrap_or(0), true);
+        }
     }
 }
 
@@ -174,4 +211,6 @@ pub(crate) fn inherit(from: Socket, to: Socket) {
     for (old, new) in from.slot.send_options.iter().zip(&to.slot.send_options) {
         new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
     }
+    let flags = from.slot.datagram_flags.load(Ordering::Relaxed);
+    to.slot.datagram_flags.store(flags, Ordering::Relaxed);
 }

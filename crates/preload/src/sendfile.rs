@@ -31,7 +31,7 @@ fn fill(socket: Socket, want: usize, flags: c_int, read: impl FnOnce(&[iovec; 2]
     // Not EAGAIN: to wait for readiness would not help.
     let Ok(_held) = socket.lock_send() else { return err(libc::EINTR) };
     let len = socket.sendable().min(want.min(CHUNK) as u64) as usize;
-    let tail = slot.send_tail.load(Ordering::Relaxed);
+    let tail = slot.outgoing().own_tail();
     let size = slot.send_size.load(Ordering::Relaxed);
     let offset = slot.send_offset.load(Ordering::Relaxed);
     let Some(spans) = socket.region.ring_spans(offset, size, tail, len) else { return err(libc::EIO) };
@@ -260,7 +260,7 @@ fn splice_out_patiently(
 fn empty(socket: Socket, to: c_int, want: usize) -> isize {
     let slot = socket.slot;
     let Ok(_held) = socket.lock_receive() else { return err(libc::EINTR) };
-    let head = slot.receive_head.load(Ordering::Relaxed);
+    let head = slot.incoming().own_head();
     let held = socket.received();
     // What is ready for POLLOUT has room for a page.
     let len = held.min(want.min(4096) as u64) as usize;

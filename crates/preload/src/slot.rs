@@ -110,8 +110,7 @@ impl Socket {
     /// Bytes (entries of a listening socket) that wait to be read. Garbage from the other side counts as nothing.
     #[inline]
     pub(crate) fn received(self) -> u64 {
-        let tail = self.slot.receive_tail.load(Ordering::Acquire);
-        let held = tail.wrapping_sub(self.slot.receive_head.load(Ordering::Acquire));
+        let held = self.slot.incoming().held();
         if held > u64::from(self.slot.receive_size.load(Ordering::Relaxed)) { 0 } else { held }
     }
 
@@ -120,9 +119,7 @@ impl Socket {
     #[inline]
     pub(crate) fn sendable(self) -> u64 {
         let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
-        let head = self.slot.send_head.load(Ordering::Acquire);
-        let held = self.slot.send_tail.load(Ordering::Acquire).wrapping_sub(head);
-        let free = size.saturating_sub(held);
+        let free = size.saturating_sub(self.slot.outgoing().held());
         match self.slot.unsent_low_water.load(Ordering::Relaxed) {
             0 => free,
             low_water if self.unsent() < low_water => free.min(UNSENT_STEP),
@@ -143,11 +140,7 @@ impl Socket {
         let low_water = self.slot.unsent_low_water.load(Ordering::Relaxed);
         if low_water != 0 {
             // Half of it, lest a writer be woken for every segment (Linux: `tcp_stream_memory_free`).
-            let held = self
-                .slot
-                .send_tail
-                .load(Ordering::Acquire)
-                .wrapping_sub(self.slot.send_head.load(Ordering::Acquire));
+            let held = self.slot.outgoing().held();
             return 2 * u64::from(self.unsent()) < u64::from(low_water)
                 && held <= size - size / 3
                 && size > 0;
@@ -170,6 +163,12 @@ impl Socket {
     pub(crate) fn is_unconnected_again(self) -> bool {
         self.state() & (is::FAILED | is::CONNECTED) == is::FAILED
             && self.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING == 0
+    }
+
+    /// There is a pending error.
+    #[inline]
+    pub(crate) fn has_error(self) -> bool {
+        self.slot.error.load(Ordering::Acquire) != 0
     }
 
     /// Takes the pending error; 0 none.

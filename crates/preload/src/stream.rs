@@ -67,6 +67,7 @@ fn receive_over(socket: Socket) -> bool {
     let state = socket.state();
     state & (is::PEER_FINISHED | is::FAILED) != 0
         || state & (is::CONNECTING | is::CONNECTED) == 0
+        || socket.has_error()
         || socket.requests() & ask::SHUTDOWN_READ != 0
 }
 
@@ -81,7 +82,7 @@ fn take(
 ) -> Result<(usize, bool), c_int> {
     let slot = socket.slot;
     let _held = socket.lock_receive()?;
-    let head = slot.receive_head.load(Ordering::Relaxed);
+    let head = slot.incoming().own_head();
     let held = socket.received();
     let mut step = urgent::Step { skip: 0, len: held.min(want as u64), ends: false };
     if socket.state() & is::URGENT != 0 {
@@ -113,7 +114,7 @@ fn take(
 /// half full, or a quarter of it was passed. So a closed window always opens, and small reads cost nothing.
 pub(crate) fn consume(socket: Socket, head: u64, held: u64, len: u64) {
     let size = u64::from(socket.slot.receive_size.load(Ordering::Relaxed));
-    socket.slot.receive_head.store(head.wrapping_add(len), Ordering::Release);
+    socket.slot.incoming().free(head.wrapping_add(len));
     let quarter = (size / 4).max(1);
     if held >= size / 2 || head / quarter != head.wrapping_add(len) / quarter {
         socket.tell();
@@ -206,6 +207,12 @@ fn receive_end(socket: Socket) -> isize {
     if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
         return err(libc::ENOTCONN);
     }
+    // The connection goes on (IP_RECVERR).
+    match socket.take_error() {
+        0 if socket.requests() & ask::SHUTDOWN_READ == 0 => return err(libc::EAGAIN), // another thread has heard it
+        0 => {}
+        errno => return err(errno),
+    }
     0 // shut down for reading
 }
 
@@ -214,14 +221,18 @@ fn send_over(socket: Socket) -> bool {
     let state = socket.state();
     state & is::FAILED != 0
         || state & (is::CONNECTING | is::CONNECTED) == 0
+        || socket.has_error()
         || socket.requests() & ask::SHUTDOWN != 0
 }
 
 /// The error of a send that cannot be, and SIGPIPE where Linux raises it.
 pub(crate) fn send_end(socket: Socket, flags: c_int) -> isize {
-    let errno = if socket.state() & is::FAILED == 0 { 0 } else { socket.take_error() };
+    let errno = socket.take_error();
     if errno != 0 && errno != libc::EPIPE {
         return err(errno);
+    }
+    if errno == 0 && !send_over(socket) {
+        return err(libc::EAGAIN); // another thread has heard what a router said
     }
     if flags & MSG_NOSIGNAL == 0 {
         // SAFETY: raises a signal in this thread, as the kernel would.
@@ -283,7 +294,7 @@ pub(crate) fn publish(socket: Socket, tail: u64, len: u64, flags: c_int) {
         let from = if held == 0 { tail.wrapping_add(1) } else { held & !HELD_BY_CALL };
         slot.held_from.store(if is_corked { from } else { from | HELD_BY_CALL }, Ordering::Release);
     }
-    slot.send_tail.store(tail.wrapping_add(len), Ordering::Release);
+    slot.outgoing().publish(tail.wrapping_add(len));
     if held != 0 && !more {
         slot.held_from.store(0, Ordering::Release);
     }
@@ -306,8 +317,7 @@ pub(crate) fn linger(socket: Socket) {
     let settled = || {
         slot.send_wanted.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let tail = slot.send_tail.load(Ordering::Acquire);
-        socket.state() & is::FAILED != 0 || slot.send_head.load(Ordering::Acquire) == tail
+        socket.state() & is::FAILED != 0 || slot.outgoing().held() == 0
     };
     // Interrupted, it ends early, as on Linux.
     let _ = wait::wait_for(socket, wait::deadline_us(u64::from(seconds) * 1_000_000), settled);
@@ -350,7 +360,7 @@ pub(crate) fn put(
     if has_null(iov) {
         return Err(libc::EFAULT);
     }
-    let tail = slot.send_tail.load(Ordering::Relaxed);
+    let tail = slot.outgoing().own_tail();
     let size = slot.send_size.load(Ordering::Relaxed);
     let offset = slot.send_offset.load(Ordering::Relaxed);
     let spans = socket.region.ring_spans(offset, size, tail, len).ok_or(libc::EIO)?;

@@ -27,12 +27,17 @@ impl TokenBucket {
         TokenBucket { cost, most, credit: most, last: Time::ZERO }
     }
 
-    /// True when one more event may pass now.
-    pub fn take(&mut self, now: Time) -> bool {
+    /// True when one more event could pass now; nothing is taken. For whom to find out whether it should is dear.
+    pub fn has(&mut self, now: Time) -> bool {
         let passed: Duration = now.since(self.last);
         self.last = self.last.max(now);
         self.credit = self.credit.saturating_add(passed.as_nanos() as u64).min(self.most);
-        let enough = self.credit >= self.cost;
+        self.credit >= self.cost
+    }
+
+    /// True when one more event may pass now.
+    pub fn take(&mut self, now: Time) -> bool {
+        let enough = self.has(now);
         if enough {
             self.credit -= self.cost;
         }
@@ -50,6 +55,7 @@ mod tests {
         let start = Time::from_millis(5_000);
         assert_eq!((0..5).filter(|_| bucket.take(start)).count(), 3);
         assert!(!bucket.take(start + Duration::from_millis(99)));
+        assert!(bucket.has(start + Duration::from_millis(100)), "to ask takes nothing");
         assert!(bucket.take(start + Duration::from_millis(100)));
         assert!(!bucket.take(start), "time that goes back gives nothing");
     }

@@ -69,8 +69,9 @@ pub fn solicitation_frame(
     interface: &Interface,
     address: Ipv6Addr,
     last: Option<ethernet::Address>,
+    source: Option<Ipv6Addr>,
 ) -> Message {
-    let source = interface.ip6.source_for(address.into());
+    let source = source.or_else(|| interface.ip6.source_for(address.into()));
     let source = source.unwrap_or(Ipv6Addr::UNSPECIFIED);
     let way = match last {
         Some(link) => Course { source, destination: address, link },

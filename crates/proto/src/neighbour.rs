@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use scoutline_base::{Address, Time};
 use scoutline_path::{Account, Body, Burst, Context, DropReason, Effect, Message};
-use scoutline_wire::{ethernet, icmp, icmpv6};
+use scoutline_wire::{ethernet, icmp, icmpv6, ipv6};
 
 use crate::eth::encapsulate;
 use crate::{Interface, arp, nd};
@@ -93,8 +93,15 @@ pub struct Claim {
 /// What is to be done when time has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Ask for the owner of the address: that station alone, or all who may have it.
-    Ask(Address, Option<ethernet::Address>),
+    /// Ask for the owner of an address.
+    Ask {
+        /// Whose owner.
+        address: Address,
+        /// That station alone, or all who may have it.
+        last: Option<ethernet::Address>,
+        /// The source of the first message that waits for it.
+        prompt: Option<Address>,
+    },
     /// Nobody answers at this address any more: whoever has another way takes that (RFC 4861 §7.3.3).
     Lost(Address),
 }
@@ -285,7 +292,11 @@ impl Cache {
             entry.tries += 1;
             entry.deadline = now + REQUEST_INTERVAL;
             self.asking.insert((entry.deadline, slot));
-            due(Due::Ask(entry.address, (entry.state == State::Probe).then_some(entry.link)));
+            due(Due::Ask {
+                address: entry.address,
+                last: (entry.state == State::Probe).then_some(entry.link),
+                prompt: entry.waiting.first().and_then(source_of),
+            });
         }
         given_up
     }
@@ -369,7 +380,7 @@ pub(crate) fn resolve(
         Found::Known { link, until } => Resolved::Known(link, until),
         Found::Unknown { request } => {
             if request {
-                context.out.push(question(interface, next_hop, None));
+                context.out.push(question(interface, next_hop, None, source_of(message)));
             }
             let held = neighbours.borrow_mut().hold(next_hop, std::mem::take(message));
             if let Some(refused) = held {
@@ -408,12 +419,27 @@ pub(crate) fn release(
     }
 }
 
-/// The frame that asks for `address`: all who may have it, or the station that had it last.
-fn question(interface: &Interface, address: Address, last: Option<ethernet::Address>) -> Message {
+/// The frame that asks for `address`: all who may have it, or the station that had it last. `prompt`: the source of what
+/// waits.
+fn question(
+    interface: &Interface,
+    address: Address,
+    last: Option<ethernet::Address>,
+    prompt: Option<Address>,
+) -> Message {
     match address.to_ip() {
         IpAddr::V4(address) => arp::request_frame(interface, address, last),
-        IpAddr::V6(address) => nd::solicitation_frame(interface, address, last),
+        IpAddr::V6(address) => {
+            // RFC 4861 §7.2.2: the answer comes to where what waits would have its own, and tells the neighbour of it.
+            let prompt = prompt.filter(|&source| interface.is_ours(source)).and_then(Address::as_v6);
+            nd::solicitation_frame(interface, address, last, prompt)
+        }
     }
+}
+
+/// The source of a message of ours that waits at the link stage, over IPv6.
+fn source_of(message: &Message) -> Option<Address> {
+    ipv6::Header::parse_header(message.head.as_slice()).ok().map(|header| header.source.into())
 }
 
 /// Asks again for neighbours that did not answer, and gives up those who never do: what waited for them is dropped as
@@ -427,7 +453,7 @@ pub(crate) fn on_timeout(
 ) {
     for neighbours in [&interface.neighbours, &interface.neighbours6] {
         let given_up = neighbours.borrow_mut().on_timeout(now, |due| match due {
-            Due::Ask(address, last) => out.push(question(interface, address, last)),
+            Due::Ask { address, last, prompt } => out.push(question(interface, address, last, prompt)),
             Due::Lost(address) => {
                 if let Some(address) = address.as_v6() {
                     interface.ip6.on_unreachable(address);

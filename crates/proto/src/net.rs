@@ -2,8 +2,7 @@
 //!
 //! What these modules expect of whoever runs them:
 //! - A frame is looked up by its exact flow first, then by [`Graph::demux`](scoutline_path::Graph::demux) from
-//!   [`ENTRY`]; what has no path goes to [`Interface::stray_path`], and so does what was dropped as
-//!   `UnknownProtocol` with a protocol in its key.
+//!   [`ENTRY`]; what has no path goes to [`Interface::stray_path`].
 //! - [`Net::service_paths`] are made when the interface is opened, and
 //!   [`announcement_frame`](crate::arp::announcement_frame) goes out.
 //! - Ports are reserved and released in the [`Bindings`]; listening paths and unconnected datagram paths are

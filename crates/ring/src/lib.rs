@@ -7,6 +7,7 @@
 mod bell;
 mod bitmap;
 mod block;
+mod cursors;
 mod memory;
 mod pool;
 mod stream;
@@ -15,6 +16,7 @@ mod sync;
 pub use bell::{EngineBell, SleeperBell};
 pub use bitmap::{Bitmap, bitmap_words, summary_words};
 pub use block::{Block, BlockOwner};
+pub use cursors::Cursors;
 pub use memory::{prefer_huge_pages, prefetch};
 pub use pool::Pool;
 pub use stream::{MAX_SPANS, Span, Spans, StreamMemory};

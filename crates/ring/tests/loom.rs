@@ -14,9 +14,12 @@ mod sync {
 mod bell;
 #[path = "../src/bitmap.rs"]
 mod bitmap;
+#[path = "../src/cursors.rs"]
+mod cursors;
 
 use bell::{EngineBell, SleeperBell};
 use bitmap::Bitmap;
+use cursors::Cursors;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -194,49 +197,102 @@ fn a_thread_does_not_sleep_through_what_it_waits_for() {
     });
 }
 
-/// The discipline of byte rings: bytes, then the tail with Release; the reader takes the tail with Acquire, the bytes,
-/// then moves the head with Release; the writer takes the head with Acquire before it writes there again.
+/// A ring of two cells between the cursors that are shipped.
+struct Ring {
+    bytes: [UnsafeCell<u64>; Ring::SIZE as usize],
+    head: AtomicU64,
+    tail: AtomicU64,
+}
+
+// SAFETY: the cells are touched as the cursors allow, which is what loom checks here.
+unsafe impl Sync for Ring {}
+// SAFETY: as above.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    const SIZE: u64 = 2;
+
+    fn new() -> Ring {
+        let bytes = [UnsafeCell::new(0), UnsafeCell::new(0)];
+        Ring { bytes, head: AtomicU64::new(0), tail: AtomicU64::new(0) }
+    }
+
+    fn cursors(&self) -> Cursors<'_> {
+        Cursors { head: &self.head, tail: &self.tail }
+    }
+
+    fn put(&self, position: u64, value: u64) {
+        self.bytes[(position % Ring::SIZE) as usize].with_mut(|byte| {
+            // SAFETY: the reader is behind: loom fails otherwise.
+            unsafe { *byte = value };
+        });
+    }
+
+    fn take(&self, position: u64) -> u64 {
+        self.bytes[(position % Ring::SIZE) as usize].with(|byte| {
+            // SAFETY: the writer is ahead: loom fails otherwise.
+            unsafe { *byte }
+        })
+    }
+}
+
 #[test]
 fn a_ring_is_read_behind_and_written_ahead() {
-    const SIZE: u64 = 2;
-    struct Ring {
-        bytes: [UnsafeCell<u64>; SIZE as usize],
-        head: AtomicU64,
-        tail: AtomicU64,
-    }
-    // SAFETY: the cells are touched as the cursors allow, which is what loom checks here.
-    unsafe impl Sync for Ring {}
-    // SAFETY: as above.
-    unsafe impl Send for Ring {}
     model(|| {
-        let bytes = [UnsafeCell::new(0), UnsafeCell::new(0)];
-        let ring = Arc::new(Ring { bytes, head: AtomicU64::new(0), tail: AtomicU64::new(0) });
+        let ring = Arc::new(Ring::new());
         let writer = Arc::clone(&ring);
         let thread = thread::spawn(move || {
+            let cursors = writer.cursors();
             for value in 0..3u64 {
-                let tail = writer.tail.load(Ordering::Relaxed);
-                while tail - writer.head.load(Ordering::Acquire) == SIZE {
+                let tail = cursors.own_tail();
+                while tail - cursors.freed() == Ring::SIZE {
                     thread::yield_now();
                 }
-                writer.bytes[(tail % SIZE) as usize].with_mut(|byte| {
-                    // SAFETY: the reader is behind: loom fails otherwise.
-                    unsafe { *byte = value };
-                });
-                writer.tail.store(tail + 1, Ordering::Release);
+                writer.put(tail, value);
+                cursors.publish(tail + 1);
             }
         });
+        let cursors = ring.cursors();
         for expected in 0..3u64 {
-            let head = ring.head.load(Ordering::Relaxed);
-            while ring.tail.load(Ordering::Acquire) == head {
+            let head = cursors.own_head();
+            while cursors.written() == head {
                 thread::yield_now();
             }
-            let value = ring.bytes[(head % SIZE) as usize].with(|byte| {
-                // SAFETY: the writer is ahead: loom fails otherwise.
-                unsafe { *byte }
-            });
-            assert_eq!(value, expected);
-            ring.head.store(head + 1, Ordering::Release);
+            assert_eq!(ring.take(head), expected);
+            cursors.free(head + 1);
         }
+        thread.join().unwrap();
+    });
+}
+
+/// As programs and the engine use it: several bytes at once, as many as there is room for or are there.
+#[test]
+fn several_at_once_are_as_many_as_there_are() {
+    model(|| {
+        let ring = Arc::new(Ring::new());
+        let writer = Arc::clone(&ring);
+        let thread = thread::spawn(move || {
+            let cursors = writer.cursors();
+            let mut value = 0;
+            while value < 3 {
+                let room = Ring::SIZE - cursors.held();
+                let (tail, some) = (cursors.own_tail(), room.min(3 - value));
+                (0..some).for_each(|step| writer.put(tail + step, value + step));
+                cursors.publish(tail + some);
+                value += some;
+                thread::yield_now();
+            }
+        });
+        let cursors = ring.cursors();
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            let (head, held) = (cursors.own_head(), cursors.held());
+            assert!(held <= Ring::SIZE);
+            seen.extend((0..held).map(|step| ring.take(head + step)));
+            cursors.free_then_look(head + held);
+            thread::yield_now();
+        }
+        assert_eq!(seen, [0, 1, 2]);
         thread.join().unwrap();
     });
 }

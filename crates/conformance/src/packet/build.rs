@@ -107,6 +107,16 @@ fn link(to: [u8; 6], ethertype: u16) -> Vec<u8> {
     frame
 }
 
+/// A message of IGMP (RFC 3376 §4) with its checksum.
+pub fn igmp_message(bytes: &[u8]) -> Vec<u8> {
+    let mut message = bytes.to_vec();
+    if message.len() >= 4 {
+        let sum = checksum(&[&message]);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    message
+}
+
 /// A TCP segment with its checksum.
 #[allow(clippy::too_many_arguments)] // the fields of the header, in its order
 pub fn tcp_segment(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use super::six::{ETHERTYPE_IPV6, Six, take_six};
-use super::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ICMP, LINK_LEN, TCP, UDP, be16, be32, checksum, pseudo};
+use super::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ICMP, IGMP, LINK_LEN, TCP, UDP, be16, be32, checksum, pseudo};
 
 /// Why what left the stack is no packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +30,8 @@ pub struct Seen {
     pub dont_fragment: bool,
     /// From how many fragments it was put together.
     pub fragments: usize,
+    /// Options of an IPv4 header.
+    pub options: Vec<u8>,
     /// What is in it.
     pub content: Content,
     /// The IP packet, for errors about it.
@@ -49,7 +51,9 @@ pub enum Content {
     Arp(bool, [u8; 6]),
     /// A packet of IPv6.
     Six(Six),
-    /// Nothing that scripts speak of (IGMP).
+    /// A message of IGMP.
+    Igmp(Vec<u8>),
+    /// Nothing that scripts speak of.
     Other,
 }
 
@@ -91,6 +95,7 @@ pub fn take(frame: &[u8]) -> Result<Seen, Malformed> {
         ttl: 0,
         dont_fragment: false,
         fragments: 1,
+        options: Vec::new(),
         content: Content::Other,
         bytes: frame[LINK_LEN..].to_vec(),
     };
@@ -165,8 +170,15 @@ fn take_ipv4(bytes: &[u8], seen: &mut Seen) -> Result<(), Malformed> {
             let rest = payload[4..8].try_into().expect("four bytes");
             Content::Icmp(payload[0], payload[1], rest, payload[8..].to_vec())
         }
+        IGMP => {
+            if payload.len() < 8 || checksum(&[payload]) != 0 {
+                return Err(Malformed("IGMP checksum or length"));
+            }
+            Content::Igmp(payload.to_vec())
+        }
         _ => Content::Other,
     };
+    seen.options = bytes[20..header_len].to_vec();
     Ok(())
 }
 

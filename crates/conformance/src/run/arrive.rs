@@ -2,13 +2,16 @@
 
 use std::net::Ipv4Addr;
 
-use crate::packet::{Draft, LOCAL, arp_frame, icmp_echo, icmp_error, pattern_at, tcp_segment, udp_datagram};
+use crate::packet::{
+    Draft, LOCAL, arp_frame, icmp_echo, icmp_error, igmp_message, pattern_at, tcp_segment, udp_datagram,
+};
 use crate::script::{Body, Ecn, Icmp, Options, Packet, Place, Tcp, TcpOption, flag};
 
 use super::flow::Flow;
 use super::{Failure, Result, Runner};
 
 const ICMP: u8 = 1;
+const IGMP: u8 = 2;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Bytes of the link header.
@@ -38,10 +41,14 @@ impl Runner<'_> {
                 self.stack.inject(&arp_frame(arp.request, arp.sender, arp.target, link));
                 return Ok(());
             }
+            Body::Igmp(bytes) => {
+                let bytes: Vec<u8> = bytes.iter().map(|byte| byte.unwrap_or(0)).collect();
+                (IGMP, igmp_message(&bytes))
+            }
             Body::Ip6(ip6) => return self.arrive_six(ip6, packet, place),
         };
         if packet.mark("checksum") == Some("bad") {
-            // Each of the three has its checksum elsewhere; a changed last byte is wrong for all.
+            // Each of the four has its checksum elsewhere; a changed last byte is wrong for all.
             if let Some(last) = payload.last_mut() {
                 *last ^= 0x55;
             }
@@ -56,6 +63,11 @@ impl Runner<'_> {
 
     fn send_frames(&mut self, draft: &Draft, packet: &Packet, place: &Place) -> Result<()> {
         let mut link = self.stack.link_address();
+        if draft.destination.is_multicast() {
+            // RFC 1112 §6.4
+            let [_, a, b, c] = draft.destination.octets();
+            link = [1, 0, 0x5e, a & 0x7f, b, c];
+        }
         match packet.mark("link") {
             Some("other") => link[5] ^= 0x40,
             Some("broadcast") => link = [0xff; 6],

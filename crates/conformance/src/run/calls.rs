@@ -1,5 +1,7 @@
 //! Calls: from what the script writes to an [`Op`], and whether the answer is right.
 
+use std::net::Ipv4Addr;
+
 use scoutline_base::Address;
 
 use crate::packet::{REMOTE, pattern_at};
@@ -312,8 +314,28 @@ fn vector_len(value: Option<&Value>) -> std::result::Result<usize, String> {
     parts.iter().map(len).sum::<Option<i64>>().map(|len| len.max(0) as usize).ok_or("this io vector".into())
 }
 
+/// Options about groups, whose values are addresses.
+fn is_membership((level, name): (i32, i32)) -> bool {
+    let names = [
+        libc::IP_ADD_MEMBERSHIP,
+        libc::IP_DROP_MEMBERSHIP,
+        libc::IP_ADD_SOURCE_MEMBERSHIP,
+        libc::IP_DROP_SOURCE_MEMBERSHIP,
+    ];
+    level == libc::IPPROTO_IP && names.contains(&name)
+}
+
 /// The memory of an option: ints, but for the two that are times.
 fn option_value(option: (i32, i32), value: Option<&Value>) -> std::result::Result<Vec<u8>, String> {
+    if let (true, Some(Value::List(values))) = (is_membership(option), value) {
+        // Of addresses (`struct ip_mreq`, `struct ip_mreq_source`).
+        let octets = |value: &Value| match value {
+            Value::Text(text) => text.parse::<Ipv4Addr>().ok().map(|address| address.octets()),
+            _ => None,
+        };
+        let octets: Option<Vec<[u8; 4]>> = values.iter().map(octets).collect();
+        return octets.map(|octets| octets.concat()).ok_or_else(|| "these addresses".into());
+    }
     let numbers: Vec<i64> = match value {
         Some(Value::List(values)) => values.iter().filter_map(number_of).collect(),
         Some(Value::Structure(fields)) => fields.iter().filter_map(|(_, value)| number_of(value)).collect(),

@@ -51,6 +51,9 @@ impl Runner<'_> {
                     Err(self.describe(&left.seen))
                 }
             }
+            (Body::Igmp(bytes), Content::Igmp(message)) => {
+                compare_bytes(bytes, message).and_then(|()| header(packet, &left.seen))
+            }
             (Body::Ip6(ip6), Content::Six(six)) => compare_six(ip6, packet, six, left.seen.link_destination),
             _ => Err(self.describe(&left.seen)),
         };
@@ -87,6 +90,9 @@ impl Runner<'_> {
             let Content::Tcp(seen) = &left.seen.content else { return Ok(Err(self.describe(&left.seen))) };
             let len = seen.payload.len() as u32;
             let part = len > 0 && len < rest.len;
+            if part && packet.mark("whole").is_some() {
+                return Ok(Err(format!("{} (in pieces)", self.describe(&left.seen))));
+            }
             let mut piece = rest.clone();
             if part {
                 piece.len = len;
@@ -231,6 +237,10 @@ impl Runner<'_> {
                 let kind = if *request { "request" } else { "reply" };
                 format!("arp {kind} from {} for {}", seen.source, seen.destination)
             }
+            Content::Igmp(message) => {
+                let bytes: Vec<String> = message.iter().map(|byte| format!("{byte:02x}")).collect();
+                format!("igmp [ {} ] to {}", bytes.join(" "), seen.destination)
+            }
             Content::Six(six) => six::text(six),
             Content::Other => "something else".into(),
         }
@@ -261,6 +271,10 @@ fn header(packet: &Packet, seen: &Seen) -> Compared {
             "tos" => seen.tos.to_string(),
             "fragments" => seen.fragments.to_string(),
             "to" => seen.destination.to_string(),
+            "ip_options" => {
+                let bytes: Vec<String> = seen.options.iter().map(u8::to_string).collect();
+                bytes.join(" ")
+            }
             "df" => (if seen.dont_fragment { "" } else { "not set" }).to_owned(),
             "no_df" => (if seen.dont_fragment { "set" } else { "" }).to_owned(),
             "win" => match &seen.content {
@@ -268,6 +282,7 @@ fn header(packet: &Packet, seen: &Seen) -> Compared {
                 Content::Tcp(tcp) => tcp.window.to_string(),
                 _ => continue,
             },
+            "whole" => continue, // see `compare_segments`
             other => format!("is no mark that {other}"),
         };
         if found != wanted {
@@ -275,6 +290,15 @@ fn header(packet: &Packet, seen: &Seen) -> Compared {
         }
     }
     Ok(())
+}
+
+/// Whether a message has these bytes; `None`: any.
+fn compare_bytes(expected: &[Option<u8>], seen: &[u8]) -> Compared {
+    let equal = |(wanted, found): (&Option<u8>, &u8)| wanted.is_none_or(|wanted| wanted == *found);
+    if expected.len() == seen.len() && expected.iter().zip(seen).all(equal) {
+        return Ok(());
+    }
+    Err(format!("igmp {seen:02x?}"))
 }
 
 /// Whether a window lies in `least-most`.

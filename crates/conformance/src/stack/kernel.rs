@@ -37,6 +37,8 @@ pub struct Kernel {
     overslept: i64,
     /// And is allowed to.
     allows_for_load: bool,
+    /// What it says of its groups is not the script's subject (IPv6).
+    hides_groups: bool,
 }
 
 impl Kernel {
@@ -51,6 +53,7 @@ impl Kernel {
         let (bell, rings) = pipe()?;
         let fds = LiveFds::default();
         let allows_for_load = setting.allows_for_load;
+        let hides_groups = setting.ip6.is_some();
         let (setting, theirs) = (setting.clone(), fds.clone());
         let thread =
             std::thread::Builder::new().name("script".into()).spawn(move || match prepare(&setting) {
@@ -76,6 +79,7 @@ impl Kernel {
             answered: None,
             overslept: 0,
             allows_for_load,
+            hides_groups,
         })
     }
 
@@ -88,7 +92,9 @@ impl Kernel {
         let mut buffer = vec![0u8; 66_000];
         while let Ok(len) = self.tap.read(&mut buffer) {
             let at = self.micros(Instant::now());
-            self.captured.push((at, buffer[..len].to_vec()));
+            if !(self.hides_groups && is_about_groups(&buffer[..len])) {
+                self.captured.push((at, buffer[..len].to_vec()));
+            }
         }
         if let Ok((at, answer)) = self.answers.try_recv() {
             self.answered = Some((self.micros(at), answer));
@@ -192,11 +198,27 @@ fn prepare(setting: &Setting) -> io::Result<File> {
     let gateway = crate::packet::GATEWAY_LINK.map(|byte| format!("{byte:02x}")).join(":");
     let (mtu, local, prefix, router) =
         (setting.mtu, crate::packet::LOCAL, crate::packet::PREFIX, crate::packet::GATEWAY);
-    let mut commands = vec![format!(
-        "set -e; sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1; \
-         sysctl -qw net.ipv4.tcp_no_metrics_save=1; ip link set lo up; ip link set script0 address {link} mtu {mtu}; \
-         ip address add {local}/{prefix} dev script0; ip link set script0 up; ip route add default via {router}"
-    )];
+    let mut commands = vec![
+        "set -e; sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1".to_owned(),
+        format!(
+            "sysctl -qw net.ipv4.tcp_no_metrics_save=1; ip link set lo up; ip link set script0 address {link} mtu {mtu}; \
+             ip address add {local}/{prefix} dev script0; ip link set script0 up; ip route add default via {router}"
+        ),
+    ];
+    if let Some((address, prefix, router)) = setting.ip6 {
+        // No duplicate is looked for and no router asked for: the moments of both are the kernel's to draw.
+        let ours = "net.ipv6.conf.script0";
+        commands.insert(
+            1,
+            format!(
+                "sysctl -qw net.ipv6.conf.lo.disable_ipv6=0 {ours}.disable_ipv6=0 {ours}.accept_dad=0 \
+                 {ours}.dad_transmits=0 {ours}.router_solicitations=0 {ours}.autoconf=0"
+            ),
+        );
+        commands.push(format!(
+            "ip -6 address add {address}/{prefix} dev script0 nodad; ip -6 route add default via {router} dev script0"
+        ));
+    }
     if setting.static_neighbour {
         commands.push(format!("ip neigh replace {router} lladdr {gateway} dev script0 nud permanent"));
     }
@@ -206,6 +228,15 @@ fn prepare(setting: &Setting) -> io::Result<File> {
         return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
     Ok(tap)
+}
+
+/// A message of multicast listener discovery (RFC 3810 §5): behind hop-by-hop options, of ICMPv6's types 130 to 132 and 143.
+fn is_about_groups(frame: &[u8]) -> bool {
+    const TYPE_AT: usize = 14 + 40 + 8;
+    frame.get(12..14) == Some(&[0x86, 0xdd])
+        && frame.get(20) == Some(&0)
+        && frame.get(54) == Some(&58)
+        && frame.get(TYPE_AT).is_some_and(|kind| matches!(kind, 130..=132 | 143))
 }
 
 fn open_tap() -> io::Result<File> {

@@ -27,6 +27,10 @@ fn spoil(what: &mut What) -> bool {
             Body::Udp(len) | Body::Icmp(Icmp::Echo(_, _, _, len)) => *len += 1,
             Body::Icmp(Icmp::Error { code, .. }) => *code += 1,
             Body::Arp(arp) => arp.request = !arp.request,
+            Body::Igmp(bytes) => match bytes.iter_mut().flatten().last() {
+                Some(byte) => *byte ^= 1,
+                None => bytes.push(None),
+            },
             Body::Ip6(ip6) => match ip6.bytes.iter_mut().flatten().last() {
                 Some(byte) => *byte ^= 1,
                 None => ip6.next ^= 1,

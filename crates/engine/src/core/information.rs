@@ -146,8 +146,9 @@ impl Image {
     /// The fields of one byte and less.
     fn octets(&mut self, info: &Info) {
         self.0[0] = number_of(info.state);
-        // TCP_CA_Open, Disorder, Recovery, Loss
+        // TCP_CA_Open, Disorder, CWR, Recovery, Loss
         self.0[1] = match info.phase {
+            Phase::Open if info.reducing => 2,
             Phase::Open if info.sacked > 0 => 1,
             Phase::Open => 0,
             Phase::Fast => 3,

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::datagram::{ERROR_COUNT, ERROR_LEN, ErrorRecord, MAX_QUOTED};
-use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, slot_kind, slot_request, slot_state};
+use scoutline_abi::layout::{
+    EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, Slot, datagram_flag, slot_kind, slot_request, slot_state,
+};
 use scoutline_base::{Address, Endpoint, PathId};
 use scoutline_path::{Budget, Tuning};
 use scoutline_proto::Bindings;
@@ -396,6 +398,18 @@ impl SocketEnd {
         self.signal();
     }
 
+    /// The connection goes on, but a router has said something of it: what a program that asked for it (IP_RECVERR) hears
+    /// from its next call, or by SO_ERROR. As on Linux a stream's errors are in no queue (ip(7)).
+    pub(crate) fn hint(&self, errno: i32) {
+        let slot = self.shared();
+        let is_v4 = slot.remote_address.load().is_v4();
+        let wanted = if is_v4 { datagram_flag::ERRORS } else { datagram_flag::ERRORS6 };
+        if slot.datagram_flags.load(Ordering::Relaxed) & wanted != 0 {
+            slot.error.store(errno, Ordering::Release);
+            self.signal();
+        }
+    }
+
     /// Its path stands here from now on; the program is told.
     pub(crate) fn stand(&self, standing: Standing) {
         self.duty.set(standing.duty());
@@ -497,7 +511,7 @@ impl SocketEnd {
     pub(crate) fn read_written(&self) -> Written {
         // The position before the extents: the shim writes them the other way round, so all that belong to this
         // position are seen.
-        let claimed = self.shared().send_tail.load(Ordering::Acquire);
+        let claimed = self.shared().outgoing().written();
         if let Err(not_to_be_known) = self.take_extents() {
             return not_to_be_known;
         }
@@ -561,7 +575,7 @@ impl SocketEnd {
 
     /// Reads how far the program has taken the received bytes; nonsense counts as nothing new.
     pub(crate) fn read_consumed(&self) -> u64 {
-        let claimed = self.shared().receive_head.load(Ordering::Acquire);
+        let claimed = self.shared().incoming().freed();
         if claimed > self.consumed.get() && claimed <= self.received.get() {
             self.consumed.set(claimed);
         }
@@ -571,7 +585,7 @@ impl SocketEnd {
     /// The receive ring is complete up to `position`.
     pub(crate) fn publish_received(&self, position: u64) {
         self.received.set(position);
-        self.shared().receive_tail.store(position, Ordering::Release);
+        self.shared().incoming().publish(position);
     }
 
     /// The byte at this position of the incoming stream is urgent.
@@ -604,7 +618,7 @@ impl SocketEnd {
         if self.send_before.get().is_some_and(|(_, until)| until <= position) {
             self.leave_ring_before();
         }
-        self.shared().send_head.store(position, Ordering::SeqCst);
+        self.shared().outgoing().free_then_look(position);
         self.is_writer_to_wake()
     }
 

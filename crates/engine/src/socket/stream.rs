@@ -330,6 +330,7 @@ impl StreamStage {
                 end.signal();
             }
             Control::Failed(errno) => end.fail(*errno),
+            Control::Hint(errno) => end.hint(*errno),
             _ => {}
         }
     }

@@ -63,6 +63,7 @@ impl Module for EthModule {
             return Verdict::Drop(DropReason::NotForUs);
         }
         view.key.device = self.interface.device;
+        view.broadcast = header.destination == ethernet::BROADCAST;
         view.offset += ethernet::HEADER_LEN;
         Verdict::Up(u32::from(header.ethertype))
     }

@@ -148,13 +148,18 @@ impl UnreachableStage {
         let Some((header, datagram)) = original(message) else {
             return context.account.on_drop(DropReason::Malformed);
         };
+        // RFC 1122 §3.2.2: never about broadcasts and multicasts, fragments other than the first, or errors (ICMP
+        // never comes here). Invalid sources were refused by the network stage.
+        let may = self.interface.is_ours(header.destination.into())
+            && !header.source.is_unspecified()
+            && header.fragment_offset == 0
+            && header.protocol != ipv4::PROTOCOL_ICMP;
+        // The limit is asked before the datagram is read, or a flood for nobody would cost a checksum for each.
+        let has_room = self.interface.icmp_errors.borrow_mut().has(context.now);
         let code = if header.protocol == ipv4::PROTOCOL_UDP {
+            let bytes = datagram.get(usize::from(header.header_len)..).unwrap_or_default();
             // Broken, it may be for anybody.
-            if !is_intact(
-                &self.interface,
-                facts,
-                datagram.get(usize::from(header.header_len)..).unwrap_or_default(),
-            ) {
+            if may && has_room && !is_intact(&self.interface, facts, bytes) {
                 return context.account.on_drop(DropReason::BadChecksum);
             }
             context.account.on_drop(DropReason::NoPath);
@@ -163,12 +168,6 @@ impl UnreachableStage {
             context.account.on_drop(DropReason::UnknownProtocol);
             icmp::unreachable::PROTOCOL
         };
-        // RFC 1122 §3.2.2: never about broadcasts and multicasts, fragments other than the first, or errors (ICMP
-        // never comes here). Invalid sources were refused by the network stage.
-        let may = self.interface.is_ours(header.destination.into())
-            && !header.source.is_unspecified()
-            && header.fragment_offset == 0
-            && header.protocol != ipv4::PROTOCOL_ICMP;
         if !may {
             return;
         }

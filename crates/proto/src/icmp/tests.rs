@@ -100,6 +100,37 @@ fn what_nobody_takes_is_reported_at_a_limited_rate() {
     assert_eq!(host.path(path).account.drops(DropReason::NoPath), 101);
 }
 
+/// RFC 1122 §3.2.2.1.
+#[test]
+fn a_protocol_that_nobody_speaks_is_reported() {
+    let mut host = Host::new();
+    host.know_peer();
+    let sent = host.on_frame(&ip_frame(&ip_header(253, 4), b"what"));
+    assert_eq!(sent[0][34..36], [icmp::UNREACHABLE, icmp::unreachable::PROTOCOL]);
+    let path = host.interface.service_paths.unreachable.get().unwrap();
+    assert_eq!(host.drops(path), [(DropReason::UnknownProtocol, 1)]);
+    let to_all = ipv4::Header { destination: Ipv4Addr::BROADCAST, ..ip_header(253, 4) };
+    assert!(host.on_frame(&ip_frame(&to_all, b"what")).is_empty());
+}
+
+/// A flood for nobody must not cost a checksum for each; a datagram that proves broken costs no report.
+#[test]
+fn only_what_would_be_reported_is_read() {
+    let mut host = Host::new();
+    host.know_peer();
+    let path = host.interface.service_paths.unreachable.get().unwrap();
+    let whole = udp_frame((9, 7), b"hello");
+    let mut broken = whole.clone();
+    *broken.last_mut().unwrap() ^= 1;
+    assert!(host.receive(path, &broken).is_empty());
+    assert_eq!(host.drops(path), [(DropReason::BadChecksum, 1)]);
+    let sent: usize = (0..60).map(|_| host.receive(path, &whole).len()).sum();
+    assert_eq!(sent, 50, "it took nothing of the limit");
+    assert!(host.receive(path, &broken).is_empty());
+    assert_eq!(host.path(path).account.drops(DropReason::BadChecksum), 1);
+    assert_eq!(host.path(path).account.drops(DropReason::RateLimited), 11);
+}
+
 #[test]
 fn broadcasts_are_never_reported() {
     let mut host = Host::new();

@@ -211,16 +211,13 @@ impl UnreachableStage {
             return context.account.on_drop(DropReason::Malformed);
         };
         let destination = Address::from(header.destination);
+        // The limit is asked before the datagram is read, or a flood for nobody would cost a checksum for each.
+        let may = !destination.is_multicast() && self.interface.icmp_errors.borrow_mut().has(context.now);
+        let is_broken =
+            |offset| !is_intact(&self.interface, &message.facts, packet.get(offset..).unwrap_or_default());
         let (reason, told) = match ipv6::walk(packet) {
             // Broken, it may be for anybody.
-            Ok(upper)
-                if upper.protocol == ipv4::PROTOCOL_UDP
-                    && !is_intact(
-                        &self.interface,
-                        &message.facts,
-                        packet.get(upper.offset..).unwrap_or_default(),
-                    ) =>
-            {
+            Ok(upper) if upper.protocol == ipv4::PROTOCOL_UDP && may && is_broken(upper.offset) => {
                 return context.account.on_drop(DropReason::BadChecksum);
             }
             Ok(upper) if upper.protocol == ipv4::PROTOCOL_UDP => {

@@ -111,6 +111,24 @@ fn what_nobody_takes_is_reported_at_a_limited_rate() {
     assert_eq!(host.path(path).account.drops(DropReason::RateLimited), 51);
 }
 
+/// As over IPv4: a flood for nobody must not cost a checksum for each.
+#[test]
+fn only_what_would_be_reported_is_read() {
+    let mut host = Host::with_ip6();
+    let path = host.interface.service_paths.unreachable6.get().unwrap();
+    let mut datagram = udp6_datagram((9, 7), b"hello");
+    let whole = ip6_frame(&ip6_header(17, datagram.len()), &datagram);
+    *datagram.last_mut().unwrap() ^= 1;
+    let broken = ip6_frame(&ip6_header(17, datagram.len()), &datagram);
+    assert!(host.receive(path, &broken).is_empty());
+    assert_eq!(host.drops(path), [(DropReason::BadChecksum, 1)]);
+    let sent: usize = (0..60).map(|_| host.receive(path, &whole).len()).sum();
+    assert_eq!(sent, 50, "it took nothing of the limit");
+    assert!(host.receive(path, &broken).is_empty());
+    assert_eq!(host.path(path).account.drops(DropReason::BadChecksum), 1);
+    assert_eq!(host.path(path).account.drops(DropReason::RateLimited), 11);
+}
+
 #[test]
 fn an_error_fits_every_link_and_is_never_about_an_error() {
     let mut host = Host::with_ip6();

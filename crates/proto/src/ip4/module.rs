@@ -5,7 +5,7 @@ use std::rc::Rc;
 use scoutline_path::{
     Attributes, CreateError, DropReason, Module, Name, Next, Service, ServiceKind, Step, Verdict, View,
 };
-use scoutline_wire::{ethernet, ipv4};
+use scoutline_wire::{ethernet, igmp, ipv4};
 
 use super::{Ip4Stage, Limits, ReassemblyStage};
 use crate::Interface;
@@ -27,6 +27,9 @@ impl Ip4Module {
 
 const SERVICES: &[Service] =
     &[Service::upper("up", ServiceKind::Net), Service::lower("down", ServiceKind::Net)];
+
+/// What has a module above.
+const PROTOCOLS: [u8; 4] = [ipv4::PROTOCOL_TCP, ipv4::PROTOCOL_UDP, ipv4::PROTOCOL_ICMP, igmp::PROTOCOL];
 
 impl Module for Ip4Module {
     fn name(&self) -> &'static str {
@@ -79,8 +82,16 @@ impl Module for Ip4Module {
         if !self.interface.accepts(header.destination.into()) {
             return Verdict::Drop(DropReason::NotForUs);
         }
+        if view.broadcast && self.interface.is_ours(header.destination.into()) {
+            // RFC 1122 §3.3.6: who sends to everybody says so in both addresses.
+            return Verdict::Drop(DropReason::NotForUs);
+        }
         if header.is_fragment() {
             return self.interface.service_paths.reassembly.get().map_or(Verdict::NoPath, Verdict::Path);
+        }
+        if !PROTOCOLS.contains(&header.protocol) {
+            // RFC 1122 §3.2.2.1: the sender is told (see `Interface::stray_path`).
+            return Verdict::NoPath;
         }
         view.end = view.offset + usize::from(header.total_len);
         view.offset += usize::from(header.header_len);

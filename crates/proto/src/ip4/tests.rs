@@ -71,7 +71,10 @@ fn each_fault_has_its_reason() {
     bad(&|f| f[20] = 0x20, true, DropReason::Malformed);
     let mut unknown = good.clone();
     unknown[23] = 200;
-    assert_eq!(host.demux(&unknown).0, Verdict::Drop(DropReason::UnknownProtocol));
+    assert_eq!(host.demux(&unknown).0, Verdict::NoPath, "its sender is told");
+    let mut to_all = good.clone();
+    to_all[..6].fill(0xff);
+    assert_eq!(host.demux(&to_all).0, Verdict::Drop(DropReason::NotForUs), "one station's, sent to all");
     assert!(host.received().is_empty());
 }
 

@@ -125,8 +125,8 @@ impl Module for Ip6Module {
         match upper.protocol {
             ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP | ipv6::PROTOCOL_ICMPV6 => {}
             ipv6::NO_NEXT_HEADER => return Verdict::Drop(DropReason::UnknownProtocol),
-            // RFC 8200 §4: the sender is told.
-            _ => return paths.unreachable6.get().map_or(Verdict::NoPath, Verdict::Path),
+            // RFC 8200 §4: the sender is told (see `Interface::stray_path`).
+            _ => return Verdict::NoPath,
         }
         view.end = view.offset + header.total_len();
         view.offset += upper.offset;

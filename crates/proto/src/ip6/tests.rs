@@ -107,7 +107,7 @@ fn extension_headers_are_passed_over_or_reported() {
     assert_eq!(host.demux(&with_option(0x5e)).0, Verdict::Drop(DropReason::Malformed));
     // An unknown next header (RFC 8200 §4).
     let strange = ip6_frame(&ip6_header(200, 4), &[0; 4]);
-    assert_eq!(host.demux(&strange).0, Verdict::Path(unreachable));
+    assert_eq!(host.demux(&strange).0, Verdict::NoPath);
     let sent = host.receive(unreachable, &strange);
     let header = icmpv6::Header::parse(&sent[0][54..], OURS6.into(), PEER6.into()).unwrap();
     assert_eq!((header.kind, header.code, header.rest), (icmpv6::PARAMETER_PROBLEM, 1, [0, 0, 0, 6]));

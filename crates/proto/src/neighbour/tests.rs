@@ -58,7 +58,7 @@ fn who_was_known_is_doubted_asked_and_forgotten() {
         assert_eq!((entry(&cache).0, cache.next_timeout()), ("delay", Some(until + DELAY_TIME)));
         let generation = cache.generation();
         let (done, at) = exhaust(&mut cache);
-        let asked = Due::Ask(address, Some(PEER_LINK));
+        let asked = Due::Ask { address, last: Some(PEER_LINK), prompt: None };
         assert_eq!(done, [asked, asked, asked, Due::Lost(address)]);
         assert_eq!(at, until + DELAY_TIME + REQUEST_INTERVAL * 3);
         assert_ne!(cache.generation(), generation, "who remembers it asks again");
@@ -76,7 +76,7 @@ fn who_was_never_known_is_asked_three_times_and_left_alone_for_a_moment() {
     for second in 1..=3 {
         given_up = cache.on_timeout(NOW + REQUEST_INTERVAL * second, |due| done.push(due));
     }
-    let all = Due::Ask(PEER6.into(), None);
+    let all = Due::Ask { address: PEER6.into(), last: None, prompt: None };
     assert_eq!(done, [all, all, Due::Lost(PEER6.into())], "find's caller asked first");
     assert_eq!(given_up.len(), 1);
     let end = NOW + REQUEST_INTERVAL * 3;
@@ -104,7 +104,8 @@ fn claims_change_what_was_asked_for_and_nothing_else() {
     cache.find(PEER6, NOW);
     let mut done = Vec::new();
     cache.on_timeout(NOW + DELAY_TIME, |due| done.push(due));
-    assert_eq!((entry(&cache).0, &done[..]), ("probe", &[Due::Ask(PEER6.into(), Some(PEER_LINK))][..]));
+    let asked = Due::Ask { address: PEER6.into(), last: Some(PEER_LINK), prompt: None };
+    assert_eq!((entry(&cache).0, &done[..]), ("probe", &[asked][..]));
     cache.on_claim(PEER6, claim(None, true, false), NOW);
     assert_eq!(entry(&cache), ("reachable", Some(PEER_LINK)), "an answer confirms it");
     let generation = cache.generation();

@@ -1,7 +1,9 @@
 //! One TCP connection (RFC 9293 §3.3.2).
 //!
 //! ```text
-//! connection.rs            state, construction, what the program did, getters
+//! connection.rs            construction, what the program did, getters
+//! connection/state.rs      the states
+//! connection/halves.rs     what each direction keeps
 //! connection/handshake.rs  SYN-SENT and SYN-RECEIVED
 //! connection/fast_open.rs  data with the SYN
 //! connection/input.rs      segments in synchronised states: prediction, checks, payload, FIN
@@ -11,7 +13,9 @@
 //! connection/timeout.rs    what expired
 //! connection/urgent.rs     urgent data
 //! connection/mtu.rs        the size of segments on the path
-//! connection/close.rs      shutdown, close, abort, TIME-WAIT, ICMP
+//! connection/close.rs      shutdown, close, abort, ICMP
+//! connection/time_wait.rs  until no old segment can be about
+//! connection/tune.rs       what the program sets
 //! connection/info.rs       what is told of it
 //! ```
 //!
@@ -21,13 +25,17 @@
 mod acknowledge;
 mod close;
 mod fast_open;
+mod halves;
 mod handshake;
 mod info;
 mod input;
 mod mtu;
 mod output;
 mod probe;
+mod state;
+mod time_wait;
 mod timeout;
+mod tune;
 mod urgent;
 
 use std::ops::RangeInclusive;
@@ -39,192 +47,23 @@ use scoutline_path::Tuning;
 use scoutline_wire::tcp::Header;
 
 use self::fast_open::Opening;
+use self::halves::{Receive, Send};
 use self::mtu::PathMtu;
 use crate::tcp::chronograph::Chronograph;
-use crate::tcp::config::{Config, Keepalive, Pacing};
+use crate::tcp::config::{Config, Pacing};
 use crate::tcp::congestion::{Algorithm, Congestion};
 use crate::tcp::ecn::Ecn;
 use crate::tcp::options::Negotiated;
 use crate::tcp::pacing::Pacer;
-use crate::tcp::reassembly::Ranges;
 use crate::tcp::recovery::Recovery;
 use crate::tcp::rtt::RttEstimator;
 use crate::tcp::segment::Input;
 use crate::tcp::sequence::SeqNumber;
-use crate::tcp::timers::{Timer, Timers};
+use crate::tcp::timers::Timers;
 use urgent::Urgent;
 
 pub use info::Info;
-
-/// The states of RFC 9293 §3.3.2, in its order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// Waiting for a request. No `Connection` is ever in it: a listener is the caller's.
-    Listen,
-    /// Waiting for the answer to our SYN.
-    SynSent,
-    /// Waiting for the acknowledgment of our SYN.
-    SynReceived,
-    /// Open.
-    Established,
-    /// Our FIN is queued or sent.
-    FinWait1,
-    /// Our FIN is acknowledged; the peer may still send.
-    FinWait2,
-    /// The peer's FIN came; we may still send.
-    CloseWait,
-    /// Both FINs crossed; ours is not acknowledged yet.
-    Closing,
-    /// The peer's FIN came first; ours is not acknowledged yet.
-    LastAck,
-    /// Waiting until no old segment can be about.
-    TimeWait,
-    /// No connection.
-    Closed,
-}
-
-impl State {
-    /// The standard's spelling.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            State::Listen => "LISTEN",
-            State::SynSent => "SYN-SENT",
-            State::SynReceived => "SYN-RECEIVED",
-            State::Established => "ESTABLISHED",
-            State::FinWait1 => "FIN-WAIT-1",
-            State::FinWait2 => "FIN-WAIT-2",
-            State::CloseWait => "CLOSE-WAIT",
-            State::Closing => "CLOSING",
-            State::LastAck => "LAST-ACK",
-            State::TimeWait => "TIME-WAIT",
-            State::Closed => "CLOSED",
-        }
-    }
-
-    /// The peer may still send data.
-    const fn may_receive(self) -> bool {
-        matches!(self, State::Established | State::FinWait1 | State::FinWait2)
-    }
-
-    /// Data or a FIN of ours may be unsent or unacknowledged.
-    const fn may_send(self) -> bool {
-        matches!(
-            self,
-            State::Established | State::FinWait1 | State::CloseWait | State::Closing | State::LastAck
-        )
-    }
-}
-
-/// The sending half: units (0 is the SYN).
-#[derive(Clone, Debug)]
-struct Send {
-    iss: SeqNumber,
-    /// RFC 9293 SND.UNA
-    una: u64,
-    /// RFC 9293 SND.NXT; goes back after a time-out.
-    next: u64,
-    /// The highest that `next` ever was.
-    max: u64,
-    /// RFC 9293 SND.WND, scaled.
-    window: u32,
-    /// RFC 5961 §5 MAX.SND.WND
-    max_window: u32,
-    /// RFC 9293 SND.WL1
-    wl1: SeqNumber,
-    /// RFC 9293 SND.WL2
-    wl2: u64,
-    /// Stream position: what the program has written.
-    written: u64,
-    /// Size of the send ring.
-    buffer: u32,
-    /// From this unit on the program holds back what fills no segment (TCP_CORK, MSG_MORE); `u64::MAX`: nothing.
-    held: u64,
-    /// Calls say so (MSG_MORE), not the socket.
-    held_by_call: bool,
-    /// What ends here was written with the word that more follows.
-    unfinished: u64,
-    /// End of the last segment sent that was less than full (Minshall's SND.SML).
-    small_end: u64,
-    /// Data up to here was sent while the congestion window was the limit.
-    limited_to: u64,
-    /// The most that was outstanding since what ends here (its low half) was sent: how much of the window is in use.
-    most_out: u32,
-    most_out_to: u32,
-    /// When data was last sent.
-    last: Time,
-    /// End and time of the segment being timed (Karn).
-    timed: Option<(u64, Time)>,
-    /// A tail loss probe that is under way.
-    tail_probe: Option<TailProbe>,
-}
-
-/// A tail loss probe (RFC 8985 §7.1).
-#[derive(Clone, Copy, Debug)]
-struct TailProbe {
-    /// TLP.end_seq
-    end: u64,
-    /// TLP.is_retrans
-    again: bool,
-}
-
-/// The receiving half: stream positions.
-#[derive(Clone, Debug)]
-struct Receive {
-    irs: SeqNumber,
-    /// The stream is complete to here.
-    next: u64,
-    /// The right edge of the window as last told to the peer; never moves left (RFC 9293 §3.8.6).
-    edge: u64,
-    /// What the program has taken.
-    consumed: u64,
-    /// Size of the receive ring.
-    buffer: u32,
-    /// `next` in our last acknowledgment (RFC 7323 §4.3 Last.ACK.sent).
-    acknowledged: u64,
-    /// Position of a FIN that came ahead of data.
-    fin_at: Option<u64>,
-    /// What came otherwise than in order, while it has to be told of. Most connections never see any.
-    unordered: Option<Box<Unordered>>,
-    /// RFC 7323 TS.Recent and when it was taken.
-    recent: u32,
-    recent_at: Time,
-    /// The echo of the last segment (RFC 7323 TSecr).
-    echo: u32,
-    /// Bytes since our last acknowledgment.
-    unacknowledged: u32,
-    /// The peer's full segment as seen, in bytes of payload.
-    segment: u16,
-    /// Acknowledgments to send without delay, at the start.
-    quick: u8,
-    /// Duplicate acknowledgments owed beyond one.
-    duplicates: u8,
-}
-
-/// What came ahead of data that is missing, and what came twice.
-#[derive(Clone, Debug, Default)]
-struct Unordered {
-    /// Data beyond [`Receive::next`] that is already in the ring.
-    ranges: Ranges,
-    /// Start of the range that grew last: the first SACK block (RFC 2018 §4).
-    latest: u64,
-    /// A position in each range that has grown since it was last told, in the order in which they grew.
-    untold: Vec<u64>,
-    /// What came a second time, to be reported once (RFC 2883).
-    duplicate: Option<(u64, u64)>,
-}
-
-impl Receive {
-    /// Data is missing before some that has come.
-    #[inline]
-    fn has_gap(&self) -> bool {
-        self.unordered.as_ref().is_some_and(|unordered| !unordered.ranges.is_empty())
-    }
-
-    /// These positions came a second time.
-    fn note_duplicate(&mut self, start: u64, end: u64) {
-        self.unordered.get_or_insert_default().duplicate = Some((start, end));
-    }
-}
+pub use state::State;
 
 /// Whether an acknowledgment is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -508,89 +347,6 @@ impl Connection {
         self.send.buffer = self.send.buffer.max(size);
     }
 
-    /// `TCP_NODELAY`.
-    pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.nodelay = nodelay;
-    }
-
-    /// What the connection carries is background from now on, and yields to all else (LEDBAT++), or is not any more.
-    pub fn set_background(&mut self, background: bool, now: Time) {
-        let algorithm = if background { Algorithm::LedbatPlusPlus } else { self.config.congestion };
-        self.switch(algorithm, now);
-    }
-
-    /// `TCP_CONGESTION`. What is background stays so until it is not any more.
-    pub fn set_congestion(&mut self, algorithm: Algorithm, now: Time) {
-        let is_background = self.congestion.algorithm() == Algorithm::LedbatPlusPlus
-            && self.config.congestion != Algorithm::LedbatPlusPlus;
-        Arc::make_mut(&mut self.config).congestion = algorithm;
-        if !is_background {
-            self.switch(algorithm, now);
-        }
-    }
-
-    fn switch(&mut self, algorithm: Algorithm, now: Time) {
-        self.congestion.switch(algorithm, self.rtt.least(), now);
-        self.set_paced();
-    }
-
-    fn set_paced(&mut self) {
-        self.is_long = self.rtt.least().is_some_and(|least| least >= LONG_PATH);
-        self.paced = (self.is_long && self.config.pacing == Pacing::LongPaths) || self.must_pace();
-    }
-
-    /// Paced whatever the path and the window.
-    pub(super) fn must_pace(&self) -> bool {
-        self.config.pacing == Pacing::Always || self.congestion.is_model() || self.tuned.max_pacing_rate != 0
-    }
-
-    /// What the program set. What is as before changes nothing.
-    pub fn tune(&mut self, tuning: &Tuning, now: Time) {
-        let before = std::mem::replace(&mut self.tuned, *tuning);
-        if tuning.congestion != before.congestion
-            && let Some(algorithm) = Algorithm::by_number(tuning.congestion)
-        {
-            self.set_congestion(algorithm, now);
-        }
-        if tuning.user_timeout_ms != before.user_timeout_ms {
-            let timeout = Duration::from_millis(u64::from(tuning.user_timeout_ms));
-            self.set_user_timeout((!timeout.is_zero()).then_some(timeout));
-        }
-        if tuning.max_pacing_rate != before.max_pacing_rate {
-            self.set_paced();
-        }
-        if tuning.quick_ack_said != before.quick_ack_said {
-            self.set_quick_ack(tuning.quick_ack == 1);
-        }
-    }
-
-    /// `TCP_QUICKACK`: what is owed goes at once, and what comes next is acknowledged at once for a while; or not.
-    fn set_quick_ack(&mut self, on: bool) {
-        self.receive.quick = if on { input::QUICK_ACKS } else { 0 };
-        if on && self.owed == Owed::Later {
-            self.owed = Owed::Now;
-        }
-    }
-
-    /// `SO_KEEPALIVE` and its times. A program may have said them without any check: none is less than a second
-    /// (tcp(7)), or the timer would be due again as soon as it has expired.
-    pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Time) {
-        let keepalive = keepalive.map(|times| Keepalive {
-            idle: times.idle.max(LEAST_KEEPALIVE),
-            interval: times.interval.max(LEAST_KEEPALIVE),
-            ..times
-        });
-        Arc::make_mut(&mut self.config).keepalive = keepalive;
-        self.timers.disarm(Timer::KeepAlive);
-        self.arm_keepalive(now);
-    }
-
-    /// `TCP_USER_TIMEOUT`.
-    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        Arc::make_mut(&mut self.config).user_timeout = timeout;
-        self.timers.disarm(Timer::User);
-    }
-
     /// The state.
     #[inline]
     pub fn state(&self) -> State {
@@ -600,12 +356,6 @@ impl Connection {
     /// Segments carry timestamps (RFC 7323 §3), so that one of an earlier connection is known by its age.
     pub fn has_timestamps(&self) -> bool {
         self.negotiated.timestamps
-    }
-
-    /// How long it has been in TIME-WAIT; `None` in any other state.
-    pub fn in_time_wait_for(&self, now: Time) -> Option<Duration> {
-        let ends = self.timers.deadline(Timer::Linger).filter(|_| self.state == State::TimeWait)?;
-        Some((now + self.config.time_wait).since(ends))
     }
 
     /// When `on_timeout` wants to be called.
@@ -641,12 +391,6 @@ impl Connection {
     /// The peer will send no more than `receive_position`.
     pub fn is_peer_finished(&self) -> bool {
         self.fin_received
-    }
-
-    /// The initial sequence number of a connection that follows this one at once: behind every number of this one, and
-    /// of a window that the peer may think it has (as Linux).
-    pub fn next_initial(&self) -> u32 {
-        self.send.iss.plus(self.send.max + u64::from(u16::MAX) + 2).0
     }
 
     /// All that was written, and the FIN if there is one, was sent at least once.
@@ -753,12 +497,6 @@ const MAX_SIZE: usize = 968;
 /// Echoes have a tick of 1 ms and the peer's delays in them: below this they tell little, beyond it the peer had nothing
 /// to send.
 const LONG_ROUND_TRIPS: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(2);
-
-/// The least of TCP_KEEPIDLE and TCP_KEEPINTVL.
-const LEAST_KEEPALIVE: Duration = Duration::from_secs(1);
-
-/// The least round trip of a path where connections are paced for its length: ten bursts.
-const LONG_PATH: Duration = Duration::from_millis(10);
 
 /// IPv4 and TCP without options.
 const HEADERS: u16 = 40;

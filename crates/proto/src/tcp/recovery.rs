@@ -48,7 +48,8 @@ pub enum Phase {
 pub enum Progress {
     /// Nothing special.
     Normal,
-    /// Within fast recovery: more is missing (RFC 6582 §3.2 step 3, partial acknowledgment).
+    /// Within fast recovery: more is missing (RFC 6582 §3.2 step 3, partial acknowledgment). Or within a reduction that an
+    /// echo of congestion asked for.
     Partial,
     /// Fast recovery is over.
     Recovered,
@@ -58,6 +59,8 @@ pub enum Progress {
 #[derive(Clone, Debug, Default)]
 struct Episode {
     prr: Prr,
+    /// Until this is acknowledged an echo of congestion is being answered.
+    reduced_until: u64,
     frto: Frto,
     first: Option<First>,
     /// Where it began: what is above and was sent again was sent again in it.
@@ -93,6 +96,8 @@ pub struct Recovery {
     rack: Rack,
     /// No new data was acknowledged since the episode began.
     unanswered: bool,
+    /// An echo of congestion is being answered.
+    reducing: bool,
     episode: Option<Box<Episode>>,
 }
 
@@ -109,6 +114,7 @@ impl Default for Recovery {
             sacked: Ranges::default(),
             rack: Rack::default(),
             unanswered: false,
+            reducing: false,
             episode: None,
         }
     }
@@ -212,14 +218,38 @@ impl Recovery {
     /// What proportional rate reduction lets go now; `None` where the window decides.
     #[inline]
     pub fn allowance(&self) -> Option<u64> {
-        let episode = self.episode.as_ref().filter(|_| self.phase == Phase::Fast && self.selective);
+        let reduces = self.phase == Phase::Fast && self.selective || self.is_reducing();
+        let episode = self.episode.as_ref().filter(|_| reduces);
         episode.map(|episode| episode.prr.allowance())
+    }
+
+    /// The window is being reduced though nothing is lost: Linux's TCP_CA_CWR.
+    #[inline]
+    pub fn is_reducing(&self) -> bool {
+        self.reducing
+    }
+
+    /// The peer echoes congestion, with `una` to `max` outstanding: sending goes on in proportion to what arrives, as in
+    /// fast recovery, instead of standing still until as much has arrived as the window has lost (RFC 9937 §1).
+    pub fn begin_reduction(&mut self, una: u64, max: u64) {
+        self.reducing = true;
+        let episode = self.episode.get_or_insert_default();
+        episode.reduced_until = max;
+        episode.prr = Prr::new(max - una);
+    }
+
+    /// While [reducing](Recovery::is_reducing): so many bytes were delivered, with `pipe` in the network after that.
+    /// `echoed`: of further congestion, which is nothing safe to send more on.
+    pub fn reduce_for_echo(&mut self, delivered: u64, pipe: u64, threshold: u32, segment: u32, echoed: bool) {
+        if let Some(episode) = &mut self.episode {
+            episode.prr.on_delivered(delivered, pipe, u64::from(threshold), u64::from(segment), !echoed);
+        }
     }
 
     /// New data was sent at `now`.
     #[inline]
     pub fn on_sent(&mut self, range: Range<u64>, now: Time) {
-        if self.phase != Phase::Open
+        if (self.phase != Phase::Open || self.is_reducing())
             && let Some(episode) = &mut self.episode
         {
             episode.frto.on_sent(range.end - range.start);
@@ -303,7 +333,11 @@ impl Recovery {
         self.point = max;
         self.unanswered = if self.selective { !self.flight.has_again() } else { self.retransmitted <= una };
         self.retransmitted = self.retransmitted.max(una);
-        self.begin(una).prr = Prr::new(max - una);
+        let goes_on = std::mem::take(&mut self.reducing);
+        let episode = self.begin(una);
+        if !goes_on {
+            episode.prr = Prr::new(max - una);
+        }
     }
 
     /// An episode begins at `una`.
@@ -427,6 +461,10 @@ impl Recovery {
     pub fn on_acknowledged(&mut self, una: u64, bytes: u64, segment: u32) -> Progress {
         if self.phase == Phase::Open {
             self.duplicates = 0;
+            if self.reducing && self.episode.as_ref().is_some_and(|episode| una < episode.reduced_until) {
+                return Progress::Partial;
+            }
+            self.reducing = false;
             return Progress::Normal;
         }
         if una >= self.point {
@@ -511,6 +549,7 @@ impl Recovery {
         }
         self.episode.get_or_insert_default().frto.on_timeout(is_first);
         self.phase = Phase::Loss;
+        self.reducing = false;
         self.point = max;
         self.retransmitted = una;
         self.duplicates = 0;

@@ -91,6 +91,8 @@ enum End {
 struct Tally {
     events: Events,
     readable_to: u64,
+    /// An ICMP error that ends nothing.
+    hint: Option<i32>,
 }
 
 impl TcpStage {
@@ -192,12 +194,12 @@ impl TcpStage {
     fn inward_one(&mut self, message: &mut Message, tally: &mut Tally, context: &mut Context<'_>) -> bool {
         match message.body {
             Body::Control(Control::Unreachable(kind, code)) => {
-                tally.events |= self.on_unreachable(kind, code, context.now);
+                self.on_unreachable(kind, code, tally, context.now);
                 return false;
             }
             Body::Control(Control::UnreachableSegment(kind, code, sequence)) => {
                 if self.connection().is_some_and(|connection| connection.is_outstanding(sequence)) {
-                    tally.events |= self.on_unreachable(kind, code, context.now);
+                    self.on_unreachable(kind, code, tally, context.now);
                 }
                 return false;
             }
@@ -291,14 +293,16 @@ impl TcpStage {
         }
     }
 
-    fn on_unreachable(&mut self, kind: u8, code: u8, now: Time) -> Events {
-        let Machine::Running(connection) = &mut self.machine else { return Events::empty() };
+    fn on_unreachable(&mut self, kind: u8, code: u8, tally: &mut Tally, now: Time) {
+        let Machine::Running(connection) = &mut self.machine else { return };
         let too_long = kind == icmp::UNREACHABLE && code == icmp::unreachable::FRAGMENTATION_NEEDED;
-        let Some(errno) = errno::of_icmp(kind, code).filter(|_| !too_long) else { return Events::empty() };
+        let Some(errno) = errno::of_icmp(kind, code).filter(|_| !too_long) else { return };
         self.unreachable = Some(errno);
         // While a connection opens, Linux gives up on any of these (RFC 5461 §4.1 describes it); RFC 1122 §4.2.3.9
         // asks so for codes 2 to 4. Later they are hints.
-        connection.on_unreachable(true, now)
+        let events = connection.on_unreachable(true, now);
+        tally.hint = Some(errno).filter(|_| events.is_empty() && connection.state() != State::Closed);
+        tally.events |= events;
     }
 
     /// One control outward.
@@ -372,6 +376,8 @@ impl TcpStage {
         }
         if let Some(errno) = self.failure(events) {
             tell(Control::Failed(errno));
+        } else if let Some(errno) = tally.hint {
+            tell(Control::Hint(errno));
         }
         if events.contains(Events::CLOSED) && self.end != End::Reported {
             self.end = End::Due;

@@ -494,7 +494,7 @@ fn an_established_connection_outlives_icmp_errors_and_dies_of_resets() {
     server.received();
     client.received();
     server.receive_message(child, control(Control::Unreachable(3, 3)));
-    assert!(server.received().is_empty());
+    assert_eq!(controls(&server.received()), [Control::Hint(errno::ECONNREFUSED)], "for who asks");
     let sent = client.send(path, control(Control::Abort));
     assert_eq!(controls(&client.received()), [Control::Closed]);
     server.on_frame(&wire(&client, sent)[0]);

@@ -52,13 +52,13 @@ impl<'a> Socket<'a> {
 
     /// Bytes, or connections of a listening socket, that wait.
     pub fn received(self) -> u64 {
-        self.slot.receive_tail.load(Acquire).wrapping_sub(self.slot.receive_head.load(Acquire))
+        self.slot.incoming().held()
     }
 
     /// Room in the send ring.
     pub fn sendable(self) -> u64 {
-        let held = self.slot.send_tail.load(Acquire).wrapping_sub(self.slot.send_head.load(Acquire));
-        let free = u64::from(self.slot.send_size.load(Relaxed)).saturating_sub(held);
+        let size = u64::from(self.slot.send_size.load(Relaxed));
+        let free = size.saturating_sub(self.slot.outgoing().held());
         self.room_with_syn().map_or(free, |room| free.min(room))
     }
 
@@ -98,6 +98,7 @@ impl<'a> Socket<'a> {
         let state = self.state();
         state & (is::PEER_FINISHED | is::FAILED) != 0
             || state & (is::CONNECTING | is::CONNECTED) == 0
+            || self.slot.error.load(Acquire) != 0
             || self.requests() & ask::SHUTDOWN_READ != 0
     }
 
@@ -117,7 +118,10 @@ impl<'a> Socket<'a> {
         if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
             return Err(libc::ENOTCONN);
         }
-        Ok(())
+        match self.take_error() {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
     }
 
     /// Nothing can be sent any more.
@@ -125,12 +129,13 @@ impl<'a> Socket<'a> {
         let state = self.state();
         state & is::FAILED != 0
             || state & (is::CONNECTING | is::CONNECTED) == 0
+            || self.slot.error.load(Acquire) != 0
             || self.requests() & ask::SHUTDOWN != 0
     }
 
     /// The error of a send that cannot be.
     pub fn send_end(self) -> i32 {
-        let errno = if self.state() & is::FAILED == 0 { 0 } else { self.take_error() };
+        let errno = self.take_error();
         if errno == 0 { libc::EPIPE } else { errno }
     }
 
@@ -219,7 +224,7 @@ impl<'a> Socket<'a> {
     /// Moves the head on, and tells the engine when the window is worth an update (the shim's rule).
     pub fn consume(self, head: u64, held: u64, len: u64) {
         let size = u64::from(self.slot.receive_size.load(Relaxed));
-        self.slot.receive_head.store(head + len, Release);
+        self.slot.incoming().free(head + len);
         let quarter = (size / 4).max(1);
         if held >= size / 2 || head / quarter != (head + len) / quarter {
             self.tell();
@@ -248,7 +253,7 @@ impl<'a> Socket<'a> {
             let bit = if more == More::Corked { 0 } else { HELD_BY_CALL };
             self.slot.held_from.store(from | bit, Release);
         }
-        self.slot.send_tail.store(tail + len as u64, Release);
+        self.slot.outgoing().publish(tail + len as u64);
         if held != 0 && more.is_none() {
             self.slot.held_from.store(0, Release);
         }

@@ -30,6 +30,10 @@ impl Cursor<'_> {
                 self.word()?;
                 Body::Arp(self.arp()?)
             }
+            "igmp" => {
+                self.word()?;
+                Body::Igmp(self.igmp()?)
+            }
             "ip6" => {
                 self.word()?;
                 Body::Ip6(self.ip6()?)

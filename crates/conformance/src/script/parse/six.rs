@@ -1,6 +1,6 @@
-//! IPv6 packets, byte by byte.
+//! IPv6 packets and messages of IGMP, byte by byte.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::super::Ip6;
 use super::{Cursor, Result};
@@ -31,6 +31,31 @@ impl Cursor<'_> {
             }
         }
         Ok(Ip6 { next, source, destination, hop, bytes })
+    }
+
+    /// `[ bytes ]`, among them `@` addresses of IPv4.
+    pub(super) fn igmp(&mut self) -> Result<Vec<Option<u8>>> {
+        self.expect("[")?;
+        let mut bytes = Vec::new();
+        while !self.eat("]") {
+            if self.eat("..") {
+                bytes.push(None);
+            } else if self.eat("@") {
+                bytes.extend(self.address4()?.octets().map(Some));
+            } else {
+                bytes.push(Some(self.hex_byte()?));
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn address4(&mut self) -> Result<Ipv4Addr> {
+        let start = self.at;
+        while self.peek().is_ascii_digit() || self.peek() == b'.' {
+            self.at += 1;
+        }
+        let text = std::str::from_utf8(&self.text[start..self.at]).unwrap_or_default();
+        text.parse().map_err(|_| self.error("an address of IPv4"))
     }
 
     fn hex_byte(&mut self) -> Result<u8> {

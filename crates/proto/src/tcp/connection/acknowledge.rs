@@ -35,21 +35,9 @@ impl Connection {
         let mut delta = SeqNumber(header.acknowledgment).offset_from(self.send.iss.plus(self.send.una));
         let opens = self.state == State::SynReceived;
         if opens {
-            if delta <= 0 || delta > acknowledgable {
-                // RFC 9293 §3.10.7.4: <SEQ=SEG.ACK><CTL=RST>
-                self.reset = Some((header.acknowledgment, None));
-                input.drop = Some(Drop::BadAck);
+            if !self.on_opening_acknowledgment(header, delta, now, input) {
                 return false;
             }
-            if !self.is_fast() {
-                input.events |= Events::CONNECTED;
-            }
-            self.establish(now);
-            // RFC 9293: SND.WND, SND.WL1 and SND.WL2 from this segment.
-            self.send.window = u32::from(header.window) << self.negotiated.send_scale;
-            self.send.max_window = self.send.max_window.max(self.send.window);
-            self.send.wl1 = SeqNumber(header.sequence);
-            self.send.wl2 = 1;
             delta -= 1;
         }
         // RFC 5961 §5.2: (SND.UNA - MAX.SND.WND) =< SEG.ACK =< SND.NXT
@@ -67,9 +55,9 @@ impl Connection {
         if self.ecn.on_flags(header.flags, acknowledged, self.send.max)
             && self.recovery.phase() == Phase::Open
         {
-            self.congestion.on_loss(self.outstanding());
-            self.recovery.forget_undo();
+            self.begin_reduction();
         }
+        let unheard = self.recovery.unheard_of(delta.max(0) as u64, self.segment());
         let was_quiet = self.recovery.is_quiet();
         let mut delivered = Delivered::default();
         let duplicate_block = self.take_blocks(header, delta, &mut delivered);
@@ -108,10 +96,65 @@ impl Connection {
             let times = self.loss_times(header, now);
             self.detect_loss(&delivered, delta > 0, &times, now);
         }
+        if self.recovery.is_reducing() {
+            let arrived = match self.negotiated.sack {
+                // Nothing out of order: the scoreboard was not asked.
+                true if was_quiet && delivered.units == 0 => unheard,
+                true => delivered.units,
+                // A duplicate stands for a segment that has arrived.
+                false if duplicate => u64::from(self.segment()),
+                false => unheard,
+            };
+            self.reduce_for_echo(arrived, header.flags.contains(Flags::ECE));
+        }
         if self.congestion.is_model() && delivered.units > 0 {
             self.tell_model(delivered.units, delivered.newest.map(|piece| piece.end), now);
         }
         true
+    }
+
+    /// The acknowledgment of our SYN opens the connection; false when it is none.
+    fn on_opening_acknowledgment(
+        &mut self,
+        header: &Header,
+        delta: i64,
+        now: Time,
+        input: &mut Input,
+    ) -> bool {
+        if delta <= 0 || delta > (self.send.max - self.send.una) as i64 {
+            // RFC 9293 §3.10.7.4: <SEQ=SEG.ACK><CTL=RST>
+            self.reset = Some((header.acknowledgment, None));
+            input.drop = Some(Drop::BadAck);
+            return false;
+        }
+        if !self.is_fast() {
+            input.events |= Events::CONNECTED;
+        }
+        self.establish(now);
+        // RFC 9293: SND.WND, SND.WL1 and SND.WL2 from this segment.
+        self.send.window = u32::from(header.window) << self.negotiated.send_scale;
+        self.send.max_window = self.send.max_window.max(self.send.window);
+        self.send.wl1 = SeqNumber(header.sequence);
+        self.send.wl2 = 1;
+        true
+    }
+
+    /// An echo of congestion is answered as a loss would be, but that nothing has to go again (RFC 3168 §6.1.2).
+    #[inline(never)]
+    fn begin_reduction(&mut self) {
+        self.congestion.on_loss(self.outstanding());
+        self.recovery.forget_undo();
+        if !self.congestion.is_model() && self.send.una < self.send.max {
+            self.recovery.begin_reduction(self.send.una, self.send.max);
+        }
+    }
+
+    /// Within such a reduction: so many bytes have arrived.
+    #[inline(never)]
+    fn reduce_for_echo(&mut self, arrived: u64, echoed: bool) {
+        let segment = self.segment();
+        let pipe = self.recovery.in_flight(self.send.una, self.send.next, segment);
+        self.recovery.reduce_for_echo(arrived, pipe, self.congestion.threshold(), segment, echoed);
     }
 
     /// What has arrived is news for a model of the path.
@@ -413,6 +456,8 @@ impl Connection {
     }
 
     fn begin_recovery(&mut self, reduces: bool) {
+        // Once for a window of data, whether it is marks or losses that tell of congestion (RFC 3168 §6.1.2).
+        let reduces = reduces && !self.recovery.is_reducing();
         if reduces {
             // RFC 5681 §3.2 step 2 and RFC 6675 §5 step 4.2
             self.congestion.on_loss(self.outstanding());

@@ -1,7 +1,7 @@
-//! Ending: shutdown, close, abort, resets, TIME-WAIT, ICMP errors.
+//! Ending: shutdown, close, abort, resets, ICMP errors.
 
 use scoutline_base::Time;
-use scoutline_wire::tcp::{Flags, Header};
+use scoutline_wire::tcp::Header;
 
 use super::{Connection, Owed, State};
 use crate::tcp::segment::{Drop, Events, Input};
@@ -134,43 +134,5 @@ impl Connection {
         self.reset = Some((header.acknowledgment, None));
         input.drop = Some(Drop::NoReceiver);
         input
-    }
-
-    pub(super) fn enter_time_wait(&mut self, now: Time, input: &mut Input) {
-        self.state = State::TimeWait;
-        self.timers.clear();
-        self.timers.arm(Timer::Linger, now + self.config.time_wait);
-        input.events |= Events::TIME_WAIT;
-    }
-
-    pub(super) fn on_time_wait(&mut self, header: &Header, len: u32, now: Time) -> Input {
-        if header.flags.contains(Flags::RST) {
-            // RFC 1337 §3, fix F1: a reset must not end TIME-WAIT.
-            return Input::dropped(Drop::BadReset);
-        }
-        let offset = SeqNumber(header.sequence).offset_from(self.receive_next());
-        if header.flags.contains(Flags::SYN) && !header.flags.contains(Flags::ACK) {
-            // RFC 6191 §2: newer by timestamp, or else by sequence number (RFC 1122 §4.2.2.13).
-            let newer = match header.options.timestamps {
-                Some((value, _)) if self.negotiated.timestamps => {
-                    let age = value.wrapping_sub(self.receive.recent) as i32;
-                    age > 0 || (age == 0 && offset > 0)
-                }
-                _ => offset > 0,
-            };
-            if newer {
-                return Input { events: Events::NEW_SYN, ..Input::default() };
-            }
-            self.challenge(now);
-            return Input::dropped(Drop::UnexpectedSyn);
-        }
-        if header.flags.contains(Flags::FIN) {
-            // RFC 9293 §3.10.7.4: our last acknowledgment was lost; begin the wait again.
-            self.owed = Owed::Now;
-            self.timers.arm(Timer::Linger, now + self.config.time_wait);
-        } else if len > 0 || offset != 0 {
-            self.challenge(now);
-        }
-        Input::dropped(Drop::Duplicate)
     }
 }

@@ -25,7 +25,7 @@ pub struct Info {
     pub backoff: u8,
     /// The congestion control of now.
     pub congestion: Algorithm,
-    /// Congestion window in bytes.
+    /// Congestion window in bytes; while it is being reduced, what is in the network and what may go at once.
     pub cwnd: u32,
     /// Slow-start threshold in bytes; `u32::MAX` before the first loss.
     pub ssthresh: u32,
@@ -33,6 +33,8 @@ pub struct Info {
     pub pacing_rate: Option<u64>,
     /// Recovery phase.
     pub phase: Phase,
+    /// The window is being reduced for an echo of congestion.
+    pub reducing: bool,
     /// Duplicates that mean loss: grows with the reordering seen.
     pub reordering: u32,
     /// Segments (or super-segments) sent again, in total.
@@ -96,6 +98,14 @@ pub struct Info {
 }
 
 impl Connection {
+    fn window_of_now(&self) -> u32 {
+        let Some(allowance) = self.recovery.allowance().filter(|_| !self.congestion.is_model()) else {
+            return self.congestion.window();
+        };
+        let in_flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+        (in_flight + allowance).min(u64::from(u32::MAX)) as u32
+    }
+
     /// A snapshot.
     pub fn info(&self) -> Info {
         let again = self.recovery.again();
@@ -107,10 +117,11 @@ impl Connection {
             rto: self.rtt.rto(),
             backoff: self.rtt.backoff(),
             congestion: self.congestion.algorithm(),
-            cwnd: self.congestion.window(),
+            cwnd: self.window_of_now(),
             ssthresh: self.congestion.threshold(),
             pacing_rate: self.pacing_rate(),
             phase: self.recovery.phase(),
+            reducing: self.recovery.is_reducing(),
             reordering: self.recovery.reordering(self.segment()),
             retransmits: self.retransmits,
             retransmitted: self.retransmitted,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header};
 
-use super::{Connection, Owed, State, Unordered};
+use super::halves::Unordered;
+use super::{Connection, Owed, State};
 use crate::tcp::flight::Delivered;
 use crate::tcp::segment::{Deliver, Drop, Events, Input};
 use crate::tcp::sequence::SeqNumber;
@@ -49,6 +50,7 @@ impl Connection {
             || self.receive.fin_at.is_some()
             || self.orphan
             || !self.recovery.is_quiet()
+            || self.recovery.is_reducing()
             || self.send.tail_probe.is_some()
             || !header.options.sack.is_empty()
         {

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use scoutline_base::Time;
 
-use super::{Connection, TailProbe};
+use super::Connection;
+use super::halves::TailProbe;
 use crate::tcp::segment::Transmit;
 use crate::tcp::timers::Timer;
 

@@ -188,3 +188,32 @@ CASE(mtu_of_the_way) {
     T(option(connect_after(NULL, "A"), IPPROTO_IP, IP_MTU));
     T(option(accepted("B"), IPPROTO_IP, IP_MTU));
 }
+
+/* A router's word that a connection outlives: only who asks hears it, from the next call or SO_ERROR (IP_RECVERR). */
+CASE(what_routers_say_of_a_connection) {
+    int fd = connect_after(NULL, "A");
+    char byte;
+    tell("unreachable A 1");
+    tell("send A x");
+    NEED(await(fd, POLLIN) & POLLIN);
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(recv(fd, &byte, 1, 0));
+    T(set_option(fd, IPPROTO_IP, IP_RECVERR, 1));
+    T(option(fd, IPPROTO_IP, IP_RECVERR));
+    tell("unreachable A 1");
+    T(await(fd, 0));
+    T(recv(fd, &byte, 1, 0));
+    T(recv(fd, &byte, 1, MSG_DONTWAIT));
+    tell("unreachable A 0");
+    T(await(fd, 0));
+    T(send(fd, "a", 1, 0));
+    T(send(fd, "b", 1, 0));
+    tell("read A 1");
+    tell("unreachable A 3");
+    T(await(fd, 0));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(recv(fd, &byte, 1, MSG_ERRQUEUE));
+    T(shutdown(fd, SHUT_WR));
+    tell("drain A");
+}

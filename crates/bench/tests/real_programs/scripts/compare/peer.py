@@ -7,7 +7,7 @@ listen L | accept L C | connect C HOST PORT | send C TEXT | line C WORDS | fill 
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
 option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT |
 join D GROUP | beside D HOST | ip S NAME VALUE (tos, ttl, recvtos, recvttl) | connect_with C HOST PORT SERVICE |
-watch W | watched W PORT KINDS
+watch W | watched W PORT KINDS | unreachable C CODE
 An address of the program may be a mapped one: what it says to us is IPv4 then.
 All sockets of a case are closed when its connection ends.
 """
@@ -91,6 +91,26 @@ class Case:
             whole = "whole" if packet[6] & 0x40 else "divisible"
             found.setdefault(kind, set()).add(f"{packet[1]:#x}/{packet[8]}/{whole}")
         return " ".join(f"{kind}:{'+'.join(sorted(found[kind]))}" for kind in kinds)
+
+    def unreachable(self, name, code):
+        """Says as a router would that what comes to us on this connection is not delivered (ICMP, RFC 792)."""
+        s = self.sockets[name]
+        # What the other side sends next: the kernel tells it to who repairs a connection (tcp_repair).
+        repair, queue, number, receiving, off = 19, 20, 21, 1, -1
+        s.setsockopt(socket.IPPROTO_TCP, repair, 1)
+        s.setsockopt(socket.IPPROTO_TCP, queue, receiving)
+        number = s.getsockopt(socket.IPPROTO_TCP, number) & 0xFFFFFFFF
+        s.setsockopt(socket.IPPROTO_TCP, repair, off)
+        (their, their_port), (our, our_port) = s.getpeername(), s.getsockname()
+        quoted = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 0, 0x4000, 64, 6, 0, *map(socket.inet_aton, (their, our)))
+        quoted += struct.pack("!HHI", their_port, our_port, number)
+        message = struct.pack("!BBHI", 3, int(code), 0, 0) + quoted
+        total = sum(struct.unpack(f"!{len(message) // 2}H", message))
+        total = (total & 0xFFFF) + (total >> 16)
+        total = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+        with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
+            raw.sendto(message[:2] + struct.pack("!H", total) + message[4:], (their, 0))
+        return "ok"
 
     def fast(self, name, host, port, text):
         """Connects with TEXT in the SYN, if there is a cookie."""

@@ -1,8 +1,10 @@
 //! `setsockopt` and `getsockopt` of the model program.
 
+use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use scoutline_abi::layout::{call_op, slot_option, slot_state as is};
+use scoutline_abi::layout::{call_op, datagram_flag, membership, slot_option, slot_state as is};
+use scoutline_base::Address;
 use scoutline_sim::model::Socket;
 
 use super::{Caller, Fd};
@@ -20,6 +22,18 @@ const SO_MEMINFO: i32 = 55;
 const MEMORY_WORDS: usize = 9;
 /// Bytes of `struct tcp_info` as Linux 6.18 has it. What is behind ours, of accurate ECN, is nothing.
 const TCP_INFO_LEN: usize = 280;
+
+/// What an option about groups does ([`membership`]).
+fn membership_of((level, name): (i32, i32)) -> Option<u64> {
+    match name {
+        _ if level != libc::IPPROTO_IP => None,
+        libc::IP_ADD_MEMBERSHIP => Some(membership::JOIN),
+        libc::IP_DROP_MEMBERSHIP => Some(membership::LEAVE),
+        libc::IP_ADD_SOURCE_MEMBERSHIP => Some(membership::JOIN_SOURCE),
+        libc::IP_DROP_SOURCE_MEMBERSHIP => Some(membership::LEAVE_SOURCE),
+        _ => None,
+    }
+}
 
 impl Caller<'_> {
     fn tell_option(&mut self, fd: &Fd, option: u64, value: u64) -> Result<Answer, i32> {
@@ -42,6 +56,14 @@ impl Caller<'_> {
         option: (i32, i32),
         value: &[u8],
     ) -> Result<Answer, i32> {
+        if option == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+            let names = slot_option::CONGESTION_NAMES;
+            let number = names.iter().position(|name| name.as_bytes() == value).ok_or(libc::ENOENT)?;
+            return self.tell_option(fd, slot_option::CONGESTION, number as u64 + 1);
+        }
+        if let Some(what) = membership_of(option) {
+            return self.change_membership(fd, what, value);
+        }
         let word = |index: usize| {
             let bytes = value.get(index * 4..index * 4 + 4)?.try_into().ok()?;
             Some(i32::from_ne_bytes(bytes))
@@ -71,6 +93,13 @@ impl Caller<'_> {
             | (libc::IPPROTO_TCP, libc::TCP_QUICKACK)
             // As the shim has it: of a stream these are kept by the kernel's socket.
             | (libc::IPPROTO_IP, libc::IP_TOS | libc::IP_MTU_DISCOVER) => {}
+            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+                return self.tell_option(fd, slot_option::MAX_PACING_RATE, u64::from(count));
+            }
+            (libc::IPPROTO_IP, libc::IP_RECVERR) => {
+                let flags = &self.at(fd).slot.datagram_flags;
+                flags.store(if number == 0 { 0 } else { datagram_flag::ERRORS }, Release);
+            }
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
                 fd.no_delay = number != 0;
                 if fd.no_delay && self.at(fd).slot.held_from.swap(0, AcqRel) != 0 {
@@ -85,6 +114,7 @@ impl Caller<'_> {
                 }
             }
             (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
+                let count = number.cast_unsigned(); // 2^32-1: no limit
                 self.at(fd).slot.unsent_low_water.store(count, Release);
                 return self.tell_option(fd, slot_option::UNSENT_LOW_WATER, u64::from(count));
             }
@@ -124,6 +154,20 @@ impl Caller<'_> {
             _ => return Err(libc::ENOPROTOOPT),
         }
         Ok(Answer::of(0))
+    }
+
+    /// A group, our address, and of some a source (ip(7)).
+    fn change_membership(&mut self, fd: &Fd, what: u64, value: &[u8]) -> Result<Answer, i32> {
+        let address = |at: usize| {
+            let octets: Option<[u8; 4]> = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+            octets.map_or(Address::UNSPECIFIED_V4, |octets| Ipv4Addr::from(octets).into())
+        };
+        let ([a, b], [c, d]) = (address(0).words(), address(8).words());
+        self.program.region.call(0).expect("a region has calls").more.store(what, Release);
+        match self.call(call_op::MEMBERSHIP, fd.slot, [a, b, c, d]) {
+            result if result < 0 => Err(-result),
+            _ => Ok(Answer::of(0)),
+        }
     }
 
     /// What the engine says to GET_OPTION.

@@ -7,10 +7,16 @@ const ECN_SYN: Flags = Flags::SYN.union(Flags::ECE).union(Flags::CWR);
 const ECE_ACK: Flags = Flags::ACK.union(Flags::ECE);
 
 fn offering() -> Connection {
-    let config = Config { ecn: Policy::Offer, ..plain() };
+    offering_with(false)
+}
+
+fn offering_with(sack: bool) -> Connection {
+    let config = Config { ecn: Policy::Offer, selective_ack: sack, ..plain() };
     let mut connection = Connection::connect(config, ISS, 0, ms(0));
     assert_eq!(connection.poll_transmit(ms(0)).unwrap().header.flags, ECN_SYN);
-    connection.on_segment(&segment(0, 1, SYN_ACK | Flags::ECE), 0, ms(1));
+    let mut answer = segment(0, 1, SYN_ACK | Flags::ECE);
+    answer.options.sack_permitted = sack;
+    connection.on_segment(&answer, 0, ms(1));
     assert!(connection.info().ecn);
     expect(&mut connection, ms(1), Flags::ACK, 1, 1);
     connection
@@ -56,12 +62,34 @@ fn an_echo_reduces_the_window_once_and_is_answered_by_new_data() {
     let next = connection.poll_transmit(ms(12)).unwrap();
     assert_eq!(next.payload, Some(10_000..11_000), "on a segment of its own");
     assert_eq!(next.header.flags.difference(Flags::PSH), Flags::ACK | Flags::CWR);
+    assert_eq!((connection.info().reducing, connection.info().cwnd), (true, 7_000));
     connection.on_segment(&segment(1, 10_001, ECE_ACK), 0, ms(13));
     assert_eq!(connection.info().ssthresh, 7_000, "once for a window of data");
     let next = connection.poll_transmit(ms(13)).unwrap();
     assert!(!next.header.flags.contains(Flags::CWR));
     connection.on_segment(&segment(1, 11_001, ECE_ACK), 0, ms(23));
     assert!(connection.info().ssthresh < 7_000, "sent after the response");
+}
+
+/// RFC 9937: seven are sent for ten that arrive, from the first on. Before, nothing was until three had arrived.
+#[test]
+fn the_window_shrinks_in_proportion_to_what_arrives() {
+    for sack in [true, false] {
+        let mut connection = offering_with(sack);
+        connection.on_written(60_000);
+        assert_eq!(connection.poll_transmit(ms(2)).unwrap().payload, Some(0..10_000));
+        let mut sent = 0;
+        for (arrived, expected) in (1..).zip([1, 1, 2, 2, 2, 3, 4, 5, 6, 7]) {
+            connection.on_segment(&segment(1, 1 + arrived * 1_000, ECE_ACK), 0, ms(12));
+            while let Some(next) = connection.poll_transmit(ms(12)) {
+                sent += next.payload.map_or(0, |range| range.end - range.start);
+            }
+            assert_eq!(sent, expected * 1_000, "after {arrived}");
+        }
+        connection.on_segment(&segment(1, 11_001, Flags::ACK), 0, ms(22));
+        assert!(!connection.info().reducing);
+        assert_eq!(connection.info().cwnd / 1_000, 7);
+    }
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! What each direction of a connection keeps (RFC 9293 §3.3.1): the sending half counts units, the receiving one stream
+//! positions (see [`Connection`](super::Connection)).
+
+use scoutline_base::Time;
+
+use crate::tcp::reassembly::Ranges;
+use crate::tcp::sequence::SeqNumber;
+
+/// The sending half: units (0 is the SYN).
+#[derive(Clone, Debug)]
+pub(super) struct Send {
+    pub(super) iss: SeqNumber,
+    /// RFC 9293 SND.UNA
+    pub(super) una: u64,
+    /// RFC 9293 SND.NXT; goes back after a time-out.
+    pub(super) next: u64,
+    /// The highest that `next` ever was.
+    pub(super) max: u64,
+    /// RFC 9293 SND.WND, scaled.
+    pub(super) window: u32,
+    /// RFC 5961 §5 MAX.SND.WND
+    pub(super) max_window: u32,
+    /// RFC 9293 SND.WL1
+    pub(super) wl1: SeqNumber,
+    /// RFC 9293 SND.WL2
+    pub(super) wl2: u64,
+    /// Stream position: what the program has written.
+    pub(super) written: u64,
+    /// Size of the send ring.
+    pub(super) buffer: u32,
+    /// From this unit on the program holds back what fills no segment (TCP_CORK, MSG_MORE); `u64::MAX`: nothing.
+    pub(super) held: u64,
+    /// Calls say so (MSG_MORE), not the socket.
+    pub(super) held_by_call: bool,
+    /// What ends here was written with the word that more follows.
+    pub(super) unfinished: u64,
+    /// End of the last segment sent that was less than full (Minshall's SND.SML).
+    pub(super) small_end: u64,
+    /// Data up to here was sent while the congestion window was the limit.
+    pub(super) limited_to: u64,
+    /// The most that was outstanding since what ends here (its low half) was sent: how much of the window is in use.
+    pub(super) most_out: u32,
+    pub(super) most_out_to: u32,
+    /// When data was last sent.
+    pub(super) last: Time,
+    /// End and time of the segment being timed (Karn).
+    pub(super) timed: Option<(u64, Time)>,
+    /// A tail loss probe that is under way.
+    pub(super) tail_probe: Option<TailProbe>,
+}
+
+/// A tail loss probe (RFC 8985 §7.1).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TailProbe {
+    /// TLP.end_seq
+    pub(super) end: u64,
+    /// TLP.is_retrans
+    pub(super) again: bool,
+}
+
+/// The receiving half: stream positions.
+#[derive(Clone, Debug)]
+pub(super) struct Receive {
+    pub(super) irs: SeqNumber,
+    /// The stream is complete to here.
+    pub(super) next: u64,
+    /// The right edge of the window as last told to the peer; never moves left (RFC 9293 §3.8.6).
+    pub(super) edge: u64,
+    /// What the program has taken.
+    pub(super) consumed: u64,
+    /// Size of the receive ring.
+    pub(super) buffer: u32,
+    /// `next` in our last acknowledgment (RFC 7323 §4.3 Last.ACK.sent).
+    pub(super) acknowledged: u64,
+    /// Position of a FIN that came ahead of data.
+    pub(super) fin_at: Option<u64>,
+    /// What came otherwise than in order, while it has to be told of. Most connections never see any.
+    pub(super) unordered: Option<Box<Unordered>>,
+    /// RFC 7323 TS.Recent and when it was taken.
+    pub(super) recent: u32,
+    pub(super) recent_at: Time,
+    /// The echo of the last segment (RFC 7323 TSecr).
+    pub(super) echo: u32,
+    /// Bytes since our last acknowledgment.
+    pub(super) unacknowledged: u32,
+    /// The peer's full segment as seen, in bytes of payload.
+    pub(super) segment: u16,
+    /// Acknowledgments to send without delay, at the start.
+    pub(super) quick: u8,
+    /// Duplicate acknowledgments owed beyond one.
+    pub(super) duplicates: u8,
+}
+
+/// What came ahead of data that is missing, and what came twice.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unordered {
+    /// Data beyond [`Receive::next`] that is already in the ring.
+    pub(super) ranges: Ranges,
+    /// Start of the range that grew last: the first SACK block (RFC 2018 §4).
+    pub(super) latest: u64,
+    /// A position in each range that has grown since it was last told, in the order in which they grew.
+    pub(super) untold: Vec<u64>,
+    /// What came a second time, to be reported once (RFC 2883).
+    pub(super) duplicate: Option<(u64, u64)>,
+}
+
+impl Receive {
+    /// Data is missing before some that has come.
+    #[inline]
+    pub(super) fn has_gap(&self) -> bool {
+        self.unordered.as_ref().is_some_and(|unordered| !unordered.ranges.is_empty())
+    }
+
+    /// These positions came a second time.
+    pub(super) fn note_duplicate(&mut self, start: u64, end: u64) {
+        self.unordered.get_or_insert_default().duplicate = Some((start, end));
+    }
+}
