@@ -143,7 +143,7 @@ mod tests {
     fn a_timer_is_no_arrival() {
         let mut spin = Spin::new(MOST);
         for due in [Spin::on_worked as fn(&mut Spin, Duration, bool), |spin, idle, came| {
-            spin.on_slept(idle, came, false)
+            spin.on_slept(idle, came, false);
         }] {
             spin.on_slept(SOON, true, false);
             assert_ne!(spin.limit(), Duration::ZERO);
