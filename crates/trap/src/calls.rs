@@ -157,28 +157,21 @@ impl Supervisor {
             return Err(Reply::error(libc::EINVAL));
         }
         let socket = self.socket(on)?;
-        let State::Listening { signalled, ready } = &mut socket.state else {
+        let State::Listening { ready, .. } = &mut socket.state else {
             return Err(Reply::error(libc::EINVAL));
         };
-        let accepted = match ready.pop_front() {
-            Some(accepted) => accepted,
-            None => match sys::accept(&socket.inner) {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if *signalled {
-                        // Nothing waits any more: the descriptor is not readable.
-                        let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
-                        let _ = sys::receive(&outer, &mut [0; 1], 0);
-                        *signalled = false;
-                    }
-                    if on.non_blocking && !on.again {
-                        return Err(Reply::error(libc::EAGAIN));
-                    }
-                    let limit = time_limit(&socket.inner, libc::SO_RCVTIMEO);
-                    return Ok(Reply::Later { socket: on.id, limit, errno: libc::EAGAIN });
+        let taken = ready.pop_front().map_or_else(|| sys::accept(&socket.inner), Ok);
+        take_tokens(on, socket)?;
+        let accepted = match taken {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if on.non_blocking && !on.again {
+                    return Err(Reply::error(libc::EAGAIN));
                 }
-                Err(error) => return Err(error.into()),
-            },
+                let limit = time_limit(&socket.inner, libc::SO_RCVTIMEO);
+                return Ok(Reply::Later { socket: on.id, limit, errno: libc::EAGAIN });
+            }
+            Err(error) => return Err(error.into()),
         };
         if at != 0
             && let Ok(name) = sys::name(libc::getpeername, &accepted)
@@ -209,11 +202,16 @@ impl Supervisor {
             return Err(Reply::error(libc::EINVAL));
         }
         let socket = self.socket(on)?;
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+            return Ok(Reply::Now(Answer::Native));
+        }
         let mut value = [0; MAX_OPTION];
         let value = &mut value[..MAX_OPTION.min(room as usize)];
         let mut len = sys::option(&socket.inner, level, name, value)?;
         if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.error != 0 {
-            let error = std::mem::take(&mut socket.error).to_ne_bytes();
+            let inode = socket.inode;
+            let outer = || target::duplicate(on.call.thread, on.call.fd(), inode);
+            let error = socket.take_error(outer).to_ne_bytes();
             len = error.len().min(value.len());
             value[..len].copy_from_slice(&error[..len]);
         }
@@ -232,11 +230,19 @@ impl Supervisor {
         if len > 0 {
             sys::read_memory(on.call.thread, at, &mut value)?;
         }
-        sys::set_option(&self.socket(on)?.inner, level, name, &value)?;
-        // Reading and writing happen on the program's end: it has these as well.
-        let both = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_RCVLOWAT];
-        let native = level == libc::SOL_SOCKET && both.contains(&name);
-        Ok(Reply::Now(if native { Answer::Native } else { Answer::Value(0) }))
+        // Reading and writing happen on the program's end. What waits for a low water mark must come there, too.
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+            return Ok(Reply::Now(Answer::Native));
+        }
+        // What asks for notices about what the pair copies would wait for them.
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
+            return Err(Reply::error(libc::EOPNOTSUPP));
+        }
+        let socket = self.socket(on)?;
+        sys::set_option(&socket.inner, level, name, &value)?;
+        let times = level == libc::SOL_SOCKET && [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].contains(&name);
+        let connected = !matches!(socket.state, State::Fresh | State::Listening { .. } | State::Failed);
+        Ok(Reply::Now(if times && connected { Answer::Native } else { Answer::Value(0) }))
     }
 }
 
@@ -252,7 +258,11 @@ fn start_connecting(on: On<'_>, socket: &mut Socket, address: &[u8]) -> Result<R
         fill(&outer)?;
         socket.state = State::Fresh;
     }
-    match sys::with_address(libc::connect, &socket.inner, address) {
+    let connecting = sys::with_address(libc::connect, &socket.inner, address);
+    if connecting.as_ref().map_or_else(|error| sys::errno(error) == libc::EINPROGRESS, |()| true) {
+        socket.give_times_back(&outer);
+    }
+    match connecting {
         Ok(()) => {
             socket.establish(&outer);
             Ok(Reply::Now(Answer::Value(0)))
@@ -266,6 +276,20 @@ fn start_connecting(on: On<'_>, socket: &mut Socket, address: &[u8]) -> Result<R
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// When no connection waits any more the program's descriptor is not readable.
+fn take_tokens(on: On<'_>, socket: &mut Socket) -> Result<(), Reply> {
+    if let State::Listening { signalled, ready } = &mut socket.state
+        && *signalled
+        && ready.is_empty()
+        && !sys::readable(&socket.inner)
+    {
+        let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
+        while sys::receive(&outer, &mut [0; 64], 0).is_ok_and(|len| len == 64) {}
+        *signalled = false;
+    }
+    Ok(())
 }
 
 fn wait_for_connection(id: u64, socket: &Socket) -> Reply {

@@ -38,16 +38,21 @@ pub(crate) enum Progress {
 
 impl Stream {
     /// See [`crate::socket::Socket::interest`].
-    pub(crate) fn interest(&self) -> (Option<u32>, u32) {
+    pub(crate) fn interest(&self) -> (Option<u32>, Option<u32>) {
         let (input, output) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
         let mut peer = if self.to_path.is_empty() && !self.program_ended { input } else { 0 };
-        let mut inner = if self.to_program.is_empty() && !self.path_ended { input } else { 0 };
+        // A path that has ended one direction may still be reset; while bytes wait for the program that has time.
+        let mut inner = match (self.to_program.is_empty(), self.path_ended) {
+            (true, false) => Some(input),
+            (true, true) if !self.program_ended => Some(0),
+            _ => None,
+        };
         if !self.to_program.is_empty() {
             peer |= output;
         }
         // Of a closed end nothing more is told: what is left is read as the path takes it.
         if !self.to_path.is_empty() || self.gone {
-            inner |= output;
+            inner = Some(inner.unwrap_or(0) | output);
         }
         (Some(peer).filter(|_| !self.gone), inner)
     }
@@ -126,6 +131,9 @@ impl Stream {
                 }
             }
             if self.path_ended {
+                if !self.program_ended && sys::hung_up(inner) {
+                    return Progress::Reset(sys::pending_error(inner));
+                }
                 break;
             }
             match sys::receive(inner, space, 0) {
@@ -218,7 +226,7 @@ mod tests {
         loop {
             let progress = bed.advance();
             let (peer, inner) = bed.stream.interest();
-            assert!(peer.is_none() && inner & libc::EPOLLOUT as u32 != 0);
+            assert!(peer.is_none() && inner.unwrap() & libc::EPOLLOUT as u32 != 0);
             while let Ok(bytes) = read(bed.path()) {
                 received += bytes.len();
             }
