@@ -64,6 +64,10 @@ impl Supervisor {
         if call.number == libc::SYS_socket {
             return create(call).unwrap_or_else(Reply::from);
         }
+        if call.number == libc::SYS_io_uring_setup {
+            sys::count_ring();
+            return Reply::error(libc::ENOSYS);
+        }
         let Some(found) = target::descriptor(call.thread, call.fd()) else {
             return Reply::Now(Answer::Native);
         };
@@ -87,6 +91,7 @@ impl Supervisor {
             libc::SYS_listen => self.listen(on),
             libc::SYS_connect => self.connect(on),
             libc::SYS_accept | libc::SYS_accept4 => self.accept(on),
+            libc::SYS_shutdown => self.shut(on),
             libc::SYS_getsockname => self.name(on, libc::getsockname),
             libc::SYS_getpeername => self.name(on, libc::getpeername),
             libc::SYS_getsockopt => self.option(on),
@@ -105,7 +110,7 @@ impl Supervisor {
             libc::SYS_getsockname => {
                 Reply::Now(Answer::of(target::write_sized(call.thread, at, len_at, name)))
             }
-            libc::SYS_getpeername => Reply::error(libc::ENOTCONN),
+            libc::SYS_getpeername | libc::SYS_shutdown => Reply::error(libc::ENOTCONN),
             libc::SYS_connect => Reply::error(libc::EISCONN),
             libc::SYS_setsockopt => Reply::Now(Answer::Value(0)),
             _ => Reply::Now(Answer::Native),
@@ -140,9 +145,15 @@ impl Supervisor {
             State::Connecting { .. } if on.non_blocking && !on.again => Err(Reply::error(libc::EALREADY)),
             State::Connecting { .. } => Ok(wait_for_connection(on.id, socket)),
             State::Stream(_) if on.again => Ok(Reply::Now(Answer::Value(0))),
-            State::Failed if socket.error != 0 => Err(Reply::error(std::mem::take(&mut socket.error))),
+            State::Failed => {
+                // Told once, by whichever call; who has it from SO_ERROR is told that much (`inet_stream_connect`).
+                fill(&target::duplicate(on.call.thread, on.call.fd(), socket.inode)?)?;
+                socket.state = State::Fresh;
+                let error = Some(std::mem::take(&mut socket.error)).filter(|&error| error != 0);
+                Err(Reply::error(error.unwrap_or(libc::ECONNABORTED)))
+            }
             _ if on.again => Err(Reply::error(std::mem::take(&mut socket.error))),
-            State::Fresh | State::Failed => start_connecting(on, socket, &address),
+            State::Fresh => start_connecting(on, socket, &address),
             State::Stream(_) | State::Listening { .. } | State::Datagram(_) => {
                 sys::with_address(libc::connect, &socket.inner, &address)?;
                 Ok(Reply::Now(Answer::Value(0)))
@@ -181,6 +192,25 @@ impl Supervisor {
         let (accepted, outer) = Socket::accepted(accepted, flags & libc::SOCK_NONBLOCK != 0)?;
         let flags = Flags { close_on_exec: flags & libc::SOCK_CLOEXEC != 0 };
         Ok(Reply::Give { socket: Box::new(accepted), outer, flags, from: Some(on.id) })
+    }
+
+    /// Of a connection or a datagram socket the pair's own end is shut, and the path's when that is seen.
+    fn shut(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let how = on.call.arguments[1] as i32;
+        let socket = self.socket(on)?;
+        match &socket.state {
+            State::Stream(_) | State::Connecting { .. } | State::Datagram(_) => {
+                return Ok(Reply::Now(Answer::Native));
+            }
+            State::Fresh | State::Failed | State::Listening { .. } => sys::shutdown(&socket.inner, how)?,
+        }
+        if how != libc::SHUT_WR && matches!(socket.state, State::Listening { .. }) {
+            // It listens no more: whoever waits for a connection is told so.
+            take_tokens(on, socket)?;
+            socket.state = State::Fresh;
+            self.retry(on.id);
+        }
+        Ok(Reply::Now(Answer::Value(0)))
     }
 
     fn name(
@@ -235,7 +265,7 @@ impl Supervisor {
             return Ok(Reply::Now(Answer::Native));
         }
         // What asks for notices about what the pair copies would wait for them.
-        if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && value == 1i32.to_ne_bytes() {
             return Err(Reply::error(libc::EOPNOTSUPP));
         }
         let socket = self.socket(on)?;
@@ -254,10 +284,6 @@ fn create(call: &Call) -> io::Result<Reply> {
 
 fn start_connecting(on: On<'_>, socket: &mut Socket, address: &[u8]) -> Result<Reply, Reply> {
     let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
-    if let State::Failed = socket.state {
-        fill(&outer)?;
-        socket.state = State::Fresh;
-    }
     let connecting = sys::with_address(libc::connect, &socket.inner, address);
     if connecting.as_ref().map_or_else(|error| sys::errno(error) == libc::EINPROGRESS, |()| true) {
         socket.give_times_back(&outer);

@@ -10,12 +10,13 @@ use std::os::fd::OwnedFd;
 use crate::sys;
 
 /// Calls that are always trapped.
-const TRAPPED: [i64; 13] = [
+const TRAPPED: [i64; 14] = [
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_connect,
     libc::SYS_accept,
     libc::SYS_accept4,
+    libc::SYS_shutdown,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     libc::SYS_setsockopt,
@@ -60,8 +61,8 @@ const fn skip(k: u32, if_equal: u8, if_not: u8) -> Step {
     Step { code: EQUAL, jt: if_equal, jf: if_not, k }
 }
 
-/// Other architectures' calls have other numbers: they go on to the kernel.
-fn prologue() -> Vec<Step> {
+/// Other architectures' calls have other numbers: they go on to the kernel. `ring` is what becomes of rings.
+fn prologue(ring: u32) -> Vec<Step> {
     vec![
         step(LOAD, ARCH),
         skip(ARCHITECTURE, 1, 0),
@@ -69,14 +70,14 @@ fn prologue() -> Vec<Step> {
         step(LOAD, NUMBER),
         // io_uring reads and writes behind every trap; without it programs fall back to calls.
         skip(libc::SYS_io_uring_setup as u32, 0, 1),
-        step(RETURN, REFUSE),
+        step(RETURN, ring),
     ]
 }
 
 fn program() -> Vec<Step> {
     let notify = step(RETURN, libc::SECCOMP_RET_USER_NOTIF);
     let allow = step(RETURN, libc::SECCOMP_RET_ALLOW);
-    let mut steps = prologue();
+    let mut steps = prologue(libc::SECCOMP_RET_USER_NOTIF);
     for number in TRAPPED {
         steps.extend([skip(number as u32, 0, 1), notify]);
     }
@@ -121,7 +122,7 @@ pub(crate) fn install() -> io::Result<OwnedFd> {
 /// # Errors
 /// What the kernel said.
 pub fn refuse_io_uring() -> io::Result<()> {
-    let mut steps = prologue();
+    let mut steps = prologue(REFUSE);
     steps.push(step(RETURN, libc::SECCOMP_RET_ALLOW));
     sys::install_plain_filter(&steps)
 }
@@ -200,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn io_uring_is_refused_and_other_architectures_pass() {
-        assert_eq!(verdict(libc::SYS_io_uring_setup, [8, 0, 0, 0, 0, 0], ARCHITECTURE), REFUSE);
+    fn rings_are_told_to_the_supervisor_and_other_architectures_pass() {
+        assert_eq!(verdict(libc::SYS_io_uring_setup, [8, 0, 0, 0, 0, 0], ARCHITECTURE), NOTIFY);
         assert_eq!(verdict(libc::SYS_connect, [3; 6], ARCHITECTURE ^ 1), ALLOW);
     }
 }

@@ -8,7 +8,7 @@
 //! Datagram ─── bind, connect, data ───▶ Datagram
 //! ```
 //!
-//! Until it is connected, *filler* stands in the program's way out: one message that leaves no room, so that the
+//! Until it is connected, *filler* stands in the program's way out: bytes that leave no room, so that the
 //! descriptor becomes writable when the connection stands, and not before. In front of a listening socket's program
 //! lie bytes, the *tokens*, while connections wait, one for each that came: so its descriptor is readable, and each
 //! wakes somebody. Reads and writes of a stream that is not connected would wait for good there; a time-out of the
@@ -25,8 +25,8 @@ use crate::sys;
 
 /// What the pair may hold in each direction, as far as the system lets us.
 const BUFFER: i32 = 1 << 20;
-/// With the smallest send buffer (SOCK_MIN_SNDBUF, about 4.5 KiB) a socket counts as writable while less than a
-/// quarter of it is in use (`unix_writable`); this is more.
+/// A piece of what fills the smallest send buffer (SOCK_MIN_SNDBUF, about 4.5 KiB). A socket counts as writable while
+/// less than a quarter of that is in use (`unix_writable`), and takes a write while it is not all.
 const FILLER: [u8; 2048] = [0; 2048];
 
 /// How long reads and writes wait.
@@ -174,7 +174,9 @@ impl Socket {
 /// Makes the program's end unwritable.
 pub(crate) fn fill(outer: &OwnedFd) -> io::Result<()> {
     set_buffer(outer, 1)?;
-    sys::send(outer, &FILLER).map(drop)
+    // Not only poll, but also write has to find no room: what was written before the connection stands would be lost.
+    while sys::send(outer, &FILLER).is_ok() {}
+    Ok(())
 }
 
 fn set_buffer(fd: &OwnedFd, len: i32) -> io::Result<()> {
@@ -198,6 +200,7 @@ mod tests {
         let call = Call { id: 0, thread: 0, number: libc::SYS_socket, arguments };
         let (mut socket, outer) = Socket::create(&call).unwrap();
         assert!(!writable(&outer));
+        assert!(sys::send(&outer, b"too early").is_err());
         socket.establish(&outer);
         assert!(writable(&outer));
         // Nothing of the filler is left for the path.

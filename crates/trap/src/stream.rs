@@ -101,7 +101,8 @@ impl Stream {
                     self.program_ended = true;
                     self.gone |= sys::hung_up(peer);
                     if !self.gone {
-                        sys::shutdown(inner, libc::SHUT_WR);
+                        // That the connection has ended meanwhile is seen elsewhere.
+                        let _ = sys::shutdown(inner, libc::SHUT_WR);
                     }
                 }
                 Ok(len) => match sys::send(inner, &space[..len]) {
@@ -139,7 +140,7 @@ impl Stream {
             match sys::receive(inner, space, 0) {
                 Ok(0) => {
                     self.path_ended = true;
-                    sys::shutdown(peer, libc::SHUT_WR);
+                    let _ = sys::shutdown(peer, libc::SHUT_WR);
                 }
                 Ok(len) => self.to_program.extend_from_slice(&space[..len]),
                 Err(error) if error.kind() == WouldBlock => break,
@@ -197,14 +198,14 @@ mod tests {
     fn bytes_and_ends_of_both_directions_are_carried_over() {
         let mut bed = Bed::new();
         sys::send(bed.program(), b"question").unwrap();
-        sys::shutdown(bed.program(), libc::SHUT_WR);
+        sys::shutdown(bed.program(), libc::SHUT_WR).unwrap();
         assert_eq!(bed.advance(), Progress::Open);
         assert_eq!(read(bed.path()).unwrap(), b"question");
         assert_eq!(read(bed.path()).unwrap(), b"");
         sys::send(bed.path(), b"answer").unwrap();
         assert_eq!(bed.advance(), Progress::Open);
         assert_eq!(read(bed.program()).unwrap(), b"answer");
-        sys::shutdown(bed.path(), libc::SHUT_WR);
+        sys::shutdown(bed.path(), libc::SHUT_WR).unwrap();
         assert_eq!(bed.advance(), Progress::Done);
         assert_eq!(read(bed.program()).unwrap(), b"");
     }
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn a_direction_that_the_program_has_shut_is_read_and_forgotten() {
         let mut bed = Bed::new();
-        sys::shutdown(bed.program(), libc::SHUT_RD);
+        sys::shutdown(bed.program(), libc::SHUT_RD).unwrap();
         sys::send(bed.path(), b"forgotten").unwrap();
         assert_eq!(bed.advance(), Progress::Open);
         sys::send(bed.program(), b"still heard").unwrap();

@@ -57,6 +57,12 @@ pub(crate) fn install_plain_filter(steps: &[libc::sock_filter]) -> io::Result<()
     seccomp(steps, 0).map(drop)
 }
 
+/// Asks for a ring, as the program has: the library under this process refuses, counts and says so.
+pub(crate) fn count_ring() {
+    // SAFETY: the kernel, where it is asked at all, answers EFAULT to a null pointer.
+    unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, ptr::null_mut::<c_void>()) };
+}
+
 /// Lets `pid` look into this process where Yama would not (`ptrace_scope`); without Yama it is not needed.
 pub(crate) fn let_read(pid: u32) {
     // SAFETY: numbers only.
@@ -210,9 +216,9 @@ pub(crate) fn accept(fd: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// `shutdown`.
-pub(crate) fn shutdown(fd: &OwnedFd, how: c_int) {
-    // SAFETY: numbers only. That a connection has ended meanwhile is seen elsewhere.
-    unsafe { libc::shutdown(fd.as_raw_fd(), how) };
+pub(crate) fn shutdown(fd: &OwnedFd, how: c_int) -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(unsafe { libc::shutdown(fd.as_raw_fd(), how) }).map(drop)
 }
 
 /// `getsockopt` into `value`: the length.
