@@ -197,6 +197,16 @@ impl Supervisor {
     /// Of a connection or a datagram socket the pair's own end is shut, and the path's when that is seen.
     fn shut(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let how = on.call.arguments[1] as i32;
+        let mut space = std::mem::take(&mut self.space);
+        let ended = self.socket(on).map(|socket| match &mut socket.state {
+            State::Datagram(datagram) => datagram.shut(how, &socket.peer, &socket.inner, &mut space),
+            _ => false,
+        });
+        self.space = space;
+        if ended? {
+            self.remove(on.id);
+            return Ok(Reply::Now(Answer::Native));
+        }
         let socket = self.socket(on)?;
         match &socket.state {
             State::Stream(_) | State::Connecting { .. } | State::Datagram(_) => {

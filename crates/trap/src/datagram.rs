@@ -27,6 +27,8 @@ pub(crate) struct Datagram {
     unsent: Option<Vec<u8>>,
     /// An empty datagram that stands for an error lies in the pair, and nothing beside it.
     error_lies: bool,
+    /// The program has shut these directions: in, out.
+    shut: [bool; 2],
 }
 
 /// How a filling of the pair ended.
@@ -105,6 +107,18 @@ impl Datagram {
             }
         }
         Ok(Filled::More)
+    }
+
+    /// The program shuts a direction. True: it has shut both, which looks as if it had closed; what it has written is
+    /// sent.
+    pub(crate) fn shut(&mut self, how: i32, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> bool {
+        self.shut[0] |= matches!(how, libc::SHUT_RD | libc::SHUT_RDWR);
+        self.shut[1] |= matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+        let ended = self.shut == [true, true];
+        if ended {
+            let _ = self.drain(peer, inner, space);
+        }
+        ended
     }
 
     /// Makes the program's end readable, since there is an error, as soon as nothing else does.
@@ -201,6 +215,30 @@ mod tests {
         let (bytes, facts) = bed.take(false).unwrap();
         assert_eq!((bytes.as_slice(), &facts.address[2..4]), (&b""[..], &port(0)[..]));
         assert!(bed.take(false).is_none());
+    }
+
+    #[test]
+    fn an_error_makes_readable_once_and_is_taken_back() {
+        let Bed { mut datagram, peer, outer, inner, mut space, .. } = Bed::new();
+        datagram.tell_error(&peer);
+        datagram.tell_error(&peer);
+        assert!(sys::readable(&outer) && !datagram.has_read_error(&peer));
+        assert_eq!(datagram.refill(&peer, &inner, &mut space).unwrap(), Filled::All);
+        let duplicate = outer.try_clone().unwrap();
+        datagram.take_error_back(|| Ok(duplicate));
+        assert!(!sys::readable(&outer) && !datagram.has_read_error(&peer));
+        datagram.tell_error(&peer);
+        assert_eq!(sys::receive(&outer, &mut [0; 4], 0).unwrap(), 0);
+        assert!(datagram.has_read_error(&peer));
+        assert!(!sys::readable(&outer));
+    }
+
+    #[test]
+    fn what_is_shut_both_ways_has_ended() {
+        let Bed { mut datagram, peer, inner, mut space, .. } = Bed::new();
+        assert!(!datagram.shut(libc::SHUT_RD, &peer, &inner, &mut space));
+        assert!(!datagram.shut(77, &peer, &inner, &mut space));
+        assert!(datagram.shut(libc::SHUT_WR, &peer, &inner, &mut space));
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl Supervisor {
         }
     }
 
-    fn remove(&mut self, id: u64) -> Option<Socket> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Socket> {
         let socket = self.sockets.remove(&id)?;
         self.by_inode.remove(&socket.inode);
         for blocked in self.blocked.extract_if(.., |blocked| blocked.socket == id) {

@@ -375,3 +375,23 @@ fn scatter(thread: u32, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<usize, 
     }
     Ok(did)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::cut_control;
+
+    /// Two control messages of 20 bytes, padded to 24.
+    fn two() -> Vec<u8> {
+        let one = [&20u64.to_le_bytes()[..], &[1; 12], &[0; 4]].concat();
+        [&one[..], &one[..]].concat()
+    }
+
+    #[test]
+    fn control_messages_are_cut_to_the_room() {
+        assert_eq!(cut_control(&two(), 48), (two(), 48, true));
+        assert_eq!(cut_control(&two(), 30), (two()[..24].to_vec(), 24, false));
+        let (told, len, whole) = cut_control(&two(), 18);
+        assert_eq!((told.len(), len, whole, told[0]), (18, 18, false, 18));
+        assert_eq!(cut_control(&two(), 0), (Vec::new(), 0, false));
+    }
+}
