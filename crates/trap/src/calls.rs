@@ -124,7 +124,13 @@ impl Supervisor {
     fn bind(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let [_, at, len, ..] = on.call.arguments;
         let address = target::read_address(on.call.thread, at, len)?;
-        sys::with_address(libc::bind, &self.socket(on)?.inner, &address)?;
+        let mut bound = sys::with_address(libc::bind, &self.socket(on)?.inner, &address);
+        if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
+            // By a socket perhaps that the program has closed, which is not trapped.
+            self.see_closed();
+            bound = sys::with_address(libc::bind, &self.socket(on)?.inner, &address);
+        }
+        bound?;
         Ok(Reply::Now(Answer::Value(0)))
     }
 

@@ -233,6 +233,14 @@ impl Supervisor {
         self.watch(id);
     }
 
+    /// Looks at once for sockets that the program has closed.
+    pub(crate) fn see_closed(&mut self) {
+        let closed = self.sockets.iter().filter(|(_, socket)| sys::hung_up(&socket.peer));
+        for id in closed.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.on_ready(id, false, true);
+        }
+    }
+
     fn on_datagrams(&mut self, id: u64) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let State::Datagram(datagram) = &mut socket.state else { return };
