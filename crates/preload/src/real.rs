@@ -121,6 +121,13 @@ real! {
     fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int = c"getifaddrs";
     fn freeifaddrs(list: *mut libc::ifaddrs) -> () = c"freeifaddrs";
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long = c"syscall";
+    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int = c"io_uring_setup";
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int = c"io_uring_queue_init";
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int
+        = c"io_uring_queue_init_params";
+    fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void,
+        len: size_t) -> c_int = c"io_uring_queue_init_mem";
+    fn io_uring_get_probe() -> *mut c_void = c"io_uring_get_probe";
     fn exit_now(status: c_int) -> ! = c"_exit";
     fn fork() -> libc::pid_t = c"fork";
     fn execve(path: *const c_char, arguments: List, environment: List) -> c_int = c"execve";

@@ -64,6 +64,10 @@ impl Supervisor {
         if call.number == libc::SYS_socket {
             return create(call).unwrap_or_else(Reply::from);
         }
+        if call.number == libc::SYS_io_uring_setup {
+            sys::count_ring();
+            return Reply::error(libc::ENOSYS);
+        }
         let Some(found) = target::descriptor(call.thread, call.fd()) else {
             return Reply::Now(Answer::Native);
         };
@@ -87,6 +91,7 @@ impl Supervisor {
             libc::SYS_listen => self.listen(on),
             libc::SYS_connect => self.connect(on),
             libc::SYS_accept | libc::SYS_accept4 => self.accept(on),
+            libc::SYS_shutdown => self.shut(on),
             libc::SYS_getsockname => self.name(on, libc::getsockname),
             libc::SYS_getpeername => self.name(on, libc::getpeername),
             libc::SYS_getsockopt => self.option(on),
@@ -105,7 +110,7 @@ impl Supervisor {
             libc::SYS_getsockname => {
                 Reply::Now(Answer::of(target::write_sized(call.thread, at, len_at, name)))
             }
-            libc::SYS_getpeername => Reply::error(libc::ENOTCONN),
+            libc::SYS_getpeername | libc::SYS_shutdown => Reply::error(libc::ENOTCONN),
             libc::SYS_connect => Reply::error(libc::EISCONN),
             libc::SYS_setsockopt => Reply::Now(Answer::Value(0)),
             _ => Reply::Now(Answer::Native),
@@ -119,7 +124,13 @@ impl Supervisor {
     fn bind(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let [_, at, len, ..] = on.call.arguments;
         let address = target::read_address(on.call.thread, at, len)?;
-        sys::with_address(libc::bind, &self.socket(on)?.inner, &address)?;
+        let mut bound = sys::with_address(libc::bind, &self.socket(on)?.inner, &address);
+        if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
+            // By a socket perhaps that the program has closed, which is not trapped.
+            self.see_closed();
+            bound = sys::with_address(libc::bind, &self.socket(on)?.inner, &address);
+        }
+        bound?;
         Ok(Reply::Now(Answer::Value(0)))
     }
 
@@ -140,9 +151,15 @@ impl Supervisor {
             State::Connecting { .. } if on.non_blocking && !on.again => Err(Reply::error(libc::EALREADY)),
             State::Connecting { .. } => Ok(wait_for_connection(on.id, socket)),
             State::Stream(_) if on.again => Ok(Reply::Now(Answer::Value(0))),
-            State::Failed if socket.error != 0 => Err(Reply::error(std::mem::take(&mut socket.error))),
+            State::Failed => {
+                // Told once, by whichever call; who has it from SO_ERROR is told that much (`inet_stream_connect`).
+                fill(&target::duplicate(on.call.thread, on.call.fd(), socket.inode)?)?;
+                socket.state = State::Fresh;
+                let error = Some(std::mem::take(&mut socket.error)).filter(|&error| error != 0);
+                Err(Reply::error(error.unwrap_or(libc::ECONNABORTED)))
+            }
             _ if on.again => Err(Reply::error(std::mem::take(&mut socket.error))),
-            State::Fresh | State::Failed => start_connecting(on, socket, &address),
+            State::Fresh => start_connecting(on, socket, &address),
             State::Stream(_) | State::Listening { .. } | State::Datagram(_) => {
                 sys::with_address(libc::connect, &socket.inner, &address)?;
                 Ok(Reply::Now(Answer::Value(0)))
@@ -157,28 +174,21 @@ impl Supervisor {
             return Err(Reply::error(libc::EINVAL));
         }
         let socket = self.socket(on)?;
-        let State::Listening { signalled, ready } = &mut socket.state else {
+        let State::Listening { ready, .. } = &mut socket.state else {
             return Err(Reply::error(libc::EINVAL));
         };
-        let accepted = match ready.pop_front() {
-            Some(accepted) => accepted,
-            None => match sys::accept(&socket.inner) {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if *signalled {
-                        // Nothing waits any more: the descriptor is not readable.
-                        let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
-                        let _ = sys::receive(&outer, &mut [0; 1], 0);
-                        *signalled = false;
-                    }
-                    if on.non_blocking && !on.again {
-                        return Err(Reply::error(libc::EAGAIN));
-                    }
-                    let limit = time_limit(&socket.inner, libc::SO_RCVTIMEO);
-                    return Ok(Reply::Later { socket: on.id, limit, errno: libc::EAGAIN });
+        let taken = ready.pop_front().map_or_else(|| sys::accept(&socket.inner), Ok);
+        take_tokens(on, socket)?;
+        let accepted = match taken {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if on.non_blocking && !on.again {
+                    return Err(Reply::error(libc::EAGAIN));
                 }
-                Err(error) => return Err(error.into()),
-            },
+                let limit = time_limit(&socket.inner, libc::SO_RCVTIMEO);
+                return Ok(Reply::Later { socket: on.id, limit, errno: libc::EAGAIN });
+            }
+            Err(error) => return Err(error.into()),
         };
         if at != 0
             && let Ok(name) = sys::name(libc::getpeername, &accepted)
@@ -188,6 +198,35 @@ impl Supervisor {
         let (accepted, outer) = Socket::accepted(accepted, flags & libc::SOCK_NONBLOCK != 0)?;
         let flags = Flags { close_on_exec: flags & libc::SOCK_CLOEXEC != 0 };
         Ok(Reply::Give { socket: Box::new(accepted), outer, flags, from: Some(on.id) })
+    }
+
+    /// Of a connection or a datagram socket the pair's own end is shut, and the path's when that is seen.
+    fn shut(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let how = on.call.arguments[1] as i32;
+        let mut space = std::mem::take(&mut self.space);
+        let ended = self.socket(on).map(|socket| match &mut socket.state {
+            State::Datagram(datagram) => datagram.shut(how, &socket.peer, &socket.inner, &mut space),
+            _ => false,
+        });
+        self.space = space;
+        if ended? {
+            self.remove(on.id);
+            return Ok(Reply::Now(Answer::Native));
+        }
+        let socket = self.socket(on)?;
+        match &socket.state {
+            State::Stream(_) | State::Connecting { .. } | State::Datagram(_) => {
+                return Ok(Reply::Now(Answer::Native));
+            }
+            State::Fresh | State::Failed | State::Listening { .. } => sys::shutdown(&socket.inner, how)?,
+        }
+        if how != libc::SHUT_WR && matches!(socket.state, State::Listening { .. }) {
+            // It listens no more: whoever waits for a connection is told so.
+            take_tokens(on, socket)?;
+            socket.state = State::Fresh;
+            self.retry(on.id);
+        }
+        Ok(Reply::Now(Answer::Value(0)))
     }
 
     fn name(
@@ -209,11 +248,16 @@ impl Supervisor {
             return Err(Reply::error(libc::EINVAL));
         }
         let socket = self.socket(on)?;
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+            return Ok(Reply::Now(Answer::Native));
+        }
         let mut value = [0; MAX_OPTION];
         let value = &mut value[..MAX_OPTION.min(room as usize)];
         let mut len = sys::option(&socket.inner, level, name, value)?;
         if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.error != 0 {
-            let error = std::mem::take(&mut socket.error).to_ne_bytes();
+            let inode = socket.inode;
+            let outer = || target::duplicate(on.call.thread, on.call.fd(), inode);
+            let error = socket.take_error(outer).to_ne_bytes();
             len = error.len().min(value.len());
             value[..len].copy_from_slice(&error[..len]);
         }
@@ -232,11 +276,19 @@ impl Supervisor {
         if len > 0 {
             sys::read_memory(on.call.thread, at, &mut value)?;
         }
-        sys::set_option(&self.socket(on)?.inner, level, name, &value)?;
-        // Reading and writing happen on the program's end: it has these as well.
-        let both = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_RCVLOWAT];
-        let native = level == libc::SOL_SOCKET && both.contains(&name);
-        Ok(Reply::Now(if native { Answer::Native } else { Answer::Value(0) }))
+        // Reading and writing happen on the program's end. What waits for a low water mark must come there, too.
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+            return Ok(Reply::Now(Answer::Native));
+        }
+        // What asks for notices about what the pair copies would wait for them.
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && value == 1i32.to_ne_bytes() {
+            return Err(Reply::error(libc::EOPNOTSUPP));
+        }
+        let socket = self.socket(on)?;
+        sys::set_option(&socket.inner, level, name, &value)?;
+        let times = level == libc::SOL_SOCKET && [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].contains(&name);
+        let connected = !matches!(socket.state, State::Fresh | State::Listening { .. } | State::Failed);
+        Ok(Reply::Now(if times && connected { Answer::Native } else { Answer::Value(0) }))
     }
 }
 
@@ -248,11 +300,11 @@ fn create(call: &Call) -> io::Result<Reply> {
 
 fn start_connecting(on: On<'_>, socket: &mut Socket, address: &[u8]) -> Result<Reply, Reply> {
     let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
-    if let State::Failed = socket.state {
-        fill(&outer)?;
-        socket.state = State::Fresh;
+    let connecting = sys::with_address(libc::connect, &socket.inner, address);
+    if connecting.as_ref().map_or_else(|error| sys::errno(error) == libc::EINPROGRESS, |()| true) {
+        socket.give_times_back(&outer);
     }
-    match sys::with_address(libc::connect, &socket.inner, address) {
+    match connecting {
         Ok(()) => {
             socket.establish(&outer);
             Ok(Reply::Now(Answer::Value(0)))
@@ -266,6 +318,20 @@ fn start_connecting(on: On<'_>, socket: &mut Socket, address: &[u8]) -> Result<R
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// When no connection waits any more the program's descriptor is not readable.
+fn take_tokens(on: On<'_>, socket: &mut Socket) -> Result<(), Reply> {
+    if let State::Listening { signalled, ready } = &mut socket.state
+        && *signalled
+        && ready.is_empty()
+        && !sys::readable(&socket.inner)
+    {
+        let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
+        while sys::receive(&outer, &mut [0; 64], 0).is_ok_and(|len| len == 64) {}
+        *signalled = false;
+    }
+    Ok(())
 }
 
 fn wait_for_connection(id: u64, socket: &Socket) -> Reply {

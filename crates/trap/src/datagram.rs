@@ -4,6 +4,9 @@
 //! source at a time: a datagram of another source is held back until the program has taken all that lie in the pair.
 //! So the answer to "from whom is the next one" is always known, whether the program takes it by `read` (no trap) or
 //! by `recvfrom`.
+//!
+//! An error that waits at the path (a datagram was refused) is told by calls that are trapped. So that a program which
+//! waits for the socket makes one, an empty datagram lies in the pair meanwhile; who takes it by `read` gets 0.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,12 +25,25 @@ pub(crate) struct Datagram {
     held: Option<(Vec<u8>, Facts)>,
     /// Written by the program; the path has no room.
     unsent: Option<Vec<u8>>,
+    /// An empty datagram that stands for an error lies in the pair, and nothing beside it.
+    error_lies: bool,
+    /// The program has shut these directions: in, out.
+    shut: [bool; 2],
+}
+
+/// How a filling of the pair ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// With all that can be put there now.
+    All,
+    /// With its turn.
+    More,
 }
 
 impl Datagram {
     /// What to wait for at the inner socket.
     pub(crate) fn inner_interest(&self) -> u32 {
-        let input = if self.held.is_none() { libc::EPOLLIN as u32 } else { 0 };
+        let input = if self.held.is_none() && !self.error_lies { libc::EPOLLIN as u32 } else { 0 };
         let output = if self.unsent.is_some() { libc::EPOLLOUT as u32 } else { 0 };
         input | output
     }
@@ -44,6 +60,8 @@ impl Datagram {
                         self.unsent = Some(bytes);
                         return Ok(false);
                     }
+                    // Without a peer `write` says so at once on Linux; here it is too late to.
+                    Err(error) if sys::errno(&error) == libc::EDESTADDRREQ => {}
                     sent => drop(sent?),
                 }
             }
@@ -60,32 +78,70 @@ impl Datagram {
     ///
     /// # Errors
     /// An error that waited at the path.
-    pub(crate) fn refill(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn refill(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<Filled> {
+        if self.error_lies {
+            return Ok(Filled::All);
+        }
         for _ in 0..ROUNDS {
             let (bytes, facts) = match self.held.take() {
                 Some(held) => held,
-                None => match sys::receive_message(inner, space) {
-                    Ok((len, facts)) => (space[..len].to_vec(), facts),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                None => match sys::receive_message(inner, space, 0) {
+                    Ok((len, facts, _)) => (space[..len].to_vec(), facts),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Filled::All),
                     Err(error) => return Err(error),
                 },
             };
             let alike = self.front.as_ref().is_none_or(|front| *front == facts && facts.control.is_empty());
             if !alike && sys::untaken(peer) > 0 {
                 self.held = Some((bytes, facts));
-                return Ok(());
+                return Ok(Filled::All);
             }
             match sys::send(peer, &bytes) {
                 Ok(_) => self.front = Some(facts),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.held = Some((bytes, facts));
-                    return Ok(());
+                    return Ok(Filled::All);
                 }
                 // The program is closing.
-                Err(_) => return Ok(()),
+                Err(_) => return Ok(Filled::All),
             }
         }
-        Ok(())
+        Ok(Filled::More)
+    }
+
+    /// The program shuts a direction. True: it has shut both, which looks as if it had closed; what it has written is
+    /// sent.
+    pub(crate) fn shut(&mut self, how: i32, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> bool {
+        self.shut[0] |= matches!(how, libc::SHUT_RD | libc::SHUT_RDWR);
+        self.shut[1] |= matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+        let ended = self.shut == [true, true];
+        if ended {
+            let _ = self.drain(peer, inner, space);
+        }
+        ended
+    }
+
+    /// Makes the program's end readable, since there is an error, as soon as nothing else does.
+    pub(crate) fn tell_error(&mut self, peer: &OwnedFd) {
+        if !self.error_lies && sys::untaken(peer) == 0 {
+            self.error_lies = sys::send(peer, &[]).is_ok();
+        }
+    }
+
+    /// Whether the program has read the datagram that stood for an error.
+    pub(crate) fn has_read_error(&mut self, peer: &OwnedFd) -> bool {
+        let read = self.error_lies && sys::untaken(peer) == 0;
+        self.error_lies &= !read;
+        read
+    }
+
+    /// The program has been told of the error.
+    pub(crate) fn take_error_back(&mut self, outer: impl FnOnce() -> io::Result<OwnedFd>) {
+        if std::mem::take(&mut self.error_lies)
+            && let Ok(outer) = outer()
+        {
+            let _ = sys::receive(&outer, &mut [0; 1], 0);
+        }
     }
 
     /// The next datagram, for a call that asks from whom it is, into `space`: its own length and what belongs to it.
@@ -159,6 +215,30 @@ mod tests {
         let (bytes, facts) = bed.take(false).unwrap();
         assert_eq!((bytes.as_slice(), &facts.address[2..4]), (&b""[..], &port(0)[..]));
         assert!(bed.take(false).is_none());
+    }
+
+    #[test]
+    fn an_error_makes_readable_once_and_is_taken_back() {
+        let Bed { mut datagram, peer, outer, inner, mut space, .. } = Bed::new();
+        datagram.tell_error(&peer);
+        datagram.tell_error(&peer);
+        assert!(sys::readable(&outer) && !datagram.has_read_error(&peer));
+        assert_eq!(datagram.refill(&peer, &inner, &mut space).unwrap(), Filled::All);
+        let duplicate = outer.try_clone().unwrap();
+        datagram.take_error_back(|| Ok(duplicate));
+        assert!(!sys::readable(&outer) && !datagram.has_read_error(&peer));
+        datagram.tell_error(&peer);
+        assert_eq!(sys::receive(&outer, &mut [0; 4], 0).unwrap(), 0);
+        assert!(datagram.has_read_error(&peer));
+        assert!(!sys::readable(&outer));
+    }
+
+    #[test]
+    fn what_is_shut_both_ways_has_ended() {
+        let Bed { mut datagram, peer, inner, mut space, .. } = Bed::new();
+        assert!(!datagram.shut(libc::SHUT_RD, &peer, &inner, &mut space));
+        assert!(!datagram.shut(77, &peer, &inner, &mut space));
+        assert!(datagram.shut(libc::SHUT_WR, &peer, &inner, &mut space));
     }
 
     #[test]

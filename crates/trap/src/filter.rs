@@ -1,7 +1,8 @@
 //! Which calls are trapped, as a classic BPF program (`seccomp(2)`, `struct seccomp_data`).
 //!
 //! What can be told from a call's own arguments is decided here; whether a descriptor is one of ours the supervisor
-//! looks up. `recv` and `send` without an address are never trapped: they are the hot ones.
+//! looks up. `recv` and `send` without an address are the hot ones, and trapped only with a flag that means something
+//! else on the pair's end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,12 +10,13 @@ use std::os::fd::OwnedFd;
 use crate::sys;
 
 /// Calls that are always trapped.
-const TRAPPED: [i64; 13] = [
+const TRAPPED: [i64; 14] = [
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_connect,
     libc::SYS_accept,
     libc::SYS_accept4,
+    libc::SYS_shutdown,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     libc::SYS_setsockopt,
@@ -43,6 +45,8 @@ const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+/// Flags of `recv` that the program's end of the pair would not obey: bytes that are to be thrown away, and errors.
+const FLAGS: u32 = (libc::MSG_TRUNC | libc::MSG_ERRQUEUE) as u32;
 /// The type in `socket`'s second argument, without SOCK_NONBLOCK and SOCK_CLOEXEC.
 const TYPE_MASK: u32 = 0xf;
 
@@ -57,8 +61,8 @@ const fn skip(k: u32, if_equal: u8, if_not: u8) -> Step {
     Step { code: EQUAL, jt: if_equal, jf: if_not, k }
 }
 
-/// Other architectures' calls have other numbers: they go on to the kernel.
-fn prologue() -> Vec<Step> {
+/// Other architectures' calls have other numbers: they go on to the kernel. `ring` is what becomes of rings.
+fn prologue(ring: u32) -> Vec<Step> {
     vec![
         step(LOAD, ARCH),
         skip(ARCHITECTURE, 1, 0),
@@ -66,24 +70,27 @@ fn prologue() -> Vec<Step> {
         step(LOAD, NUMBER),
         // io_uring reads and writes behind every trap; without it programs fall back to calls.
         skip(libc::SYS_io_uring_setup as u32, 0, 1),
-        step(RETURN, REFUSE),
+        step(RETURN, ring),
     ]
 }
 
 fn program() -> Vec<Step> {
     let notify = step(RETURN, libc::SECCOMP_RET_USER_NOTIF);
     let allow = step(RETURN, libc::SECCOMP_RET_ALLOW);
-    let mut steps = prologue();
+    let mut steps = prologue(libc::SECCOMP_RET_USER_NOTIF);
     for number in TRAPPED {
         steps.extend([skip(number as u32, 0, 1), notify]);
     }
-    for number in [libc::SYS_sendto, libc::SYS_recvfrom] {
+    for (number, flags) in [(libc::SYS_sendto, 0), (libc::SYS_recvfrom, FLAGS)] {
         // With an address: the fifth argument is a pointer.
         steps.extend([
-            skip(number as u32, 0, 6),
+            skip(number as u32, 0, 9),
             step(LOAD, argument(4)),
-            skip(0, 0, 2),
+            skip(0, 0, 5),
             step(LOAD, argument(4) + 4),
+            skip(0, 0, 3),
+            step(LOAD, argument(3)),
+            step(AND, flags),
             skip(0, 1, 0),
             notify,
             allow,
@@ -115,7 +122,7 @@ pub(crate) fn install() -> io::Result<OwnedFd> {
 /// # Errors
 /// What the kernel said.
 pub fn refuse_io_uring() -> io::Result<()> {
-    let mut steps = prologue();
+    let mut steps = prologue(REFUSE);
     steps.push(step(RETURN, libc::SECCOMP_RET_ALLOW));
     sys::install_plain_filter(&steps)
 }
@@ -176,6 +183,13 @@ mod tests {
             // A pointer whose low half is zero.
             assert_eq!(verdict(number, [3, 0x1000, 10, 0, 1 << 32, 16], ARCHITECTURE), NOTIFY);
         }
+        let receive =
+            |flags: i32| verdict(libc::SYS_recvfrom, [3, 0x1000, 10, flags as u64, 0, 0], ARCHITECTURE);
+        assert_eq!(receive(libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_WAITALL), ALLOW);
+        assert_eq!(receive(libc::MSG_PEEK | libc::MSG_TRUNC), NOTIFY);
+        assert_eq!(receive(libc::MSG_ERRQUEUE), NOTIFY);
+        let send = [3, 0x1000, 10, libc::MSG_TRUNC as u64, 0, 0];
+        assert_eq!(verdict(libc::SYS_sendto, send, ARCHITECTURE), ALLOW);
         for number in
             [libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_execve, libc::SYS_socketpair]
         {
@@ -187,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn io_uring_is_refused_and_other_architectures_pass() {
-        assert_eq!(verdict(libc::SYS_io_uring_setup, [8, 0, 0, 0, 0, 0], ARCHITECTURE), REFUSE);
+    fn rings_are_told_to_the_supervisor_and_other_architectures_pass() {
+        assert_eq!(verdict(libc::SYS_io_uring_setup, [8, 0, 0, 0, 0, 0], ARCHITECTURE), NOTIFY);
         assert_eq!(verdict(libc::SYS_connect, [3; 6], ARCHITECTURE ^ 1), ALLOW);
     }
 }

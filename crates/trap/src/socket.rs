@@ -8,9 +8,11 @@
 //! Datagram ─── bind, connect, data ───▶ Datagram
 //! ```
 //!
-//! Until it is connected, *filler* stands in the program's way out: one message that leaves no room, so that the
+//! Until it is connected, *filler* stands in the program's way out: bytes that leave no room, so that the
 //! descriptor becomes writable when the connection stands, and not before. In front of a listening socket's program
-//! lies one byte, the *token*, while connections wait: so its descriptor is readable.
+//! lie bytes, the *tokens*, while connections wait, one for each that came: so its descriptor is readable, and each
+//! wakes somebody. Reads and writes of a stream that is not connected would wait for good there; a time-out of the
+//! shortest kind has them fail (EAGAIN) until it is.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,9 +25,14 @@ use crate::sys;
 
 /// What the pair may hold in each direction, as far as the system lets us.
 const BUFFER: i32 = 1 << 20;
-/// With the smallest send buffer (SOCK_MIN_SNDBUF, about 4.5 KiB) a socket counts as writable while less than a
-/// quarter of it is in use (`unix_writable`); this is more.
+/// A piece of what fills the smallest send buffer (SOCK_MIN_SNDBUF, about 4.5 KiB). A socket counts as writable while
+/// less than a quarter of that is in use (`unix_writable`), and takes a write while it is not all.
 const FILLER: [u8; 2048] = [0; 2048];
+
+/// How long reads and writes wait.
+const TIMEOUTS: [i32; 2] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
+/// `struct timeval`: a microsecond, which the kernel makes a tick.
+const SHORTEST: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
 /// See the module.
 pub(crate) struct Socket {
@@ -40,8 +47,8 @@ pub(crate) struct Socket {
     /// For SO_ERROR; 0: none.
     pub(crate) error: i32,
     pub(crate) state: State,
-    /// What the loop waits for at `peer`, if at all, and at `inner`, if not 0.
-    pub(crate) watched: (Option<u32>, u32),
+    /// What the loop waits for at `peer` and at `inner`, if at all.
+    pub(crate) watched: (Option<u32>, Option<u32>),
 }
 
 pub(crate) enum State {
@@ -54,7 +61,7 @@ pub(crate) enum State {
         address: Vec<u8>,
     },
     Listening {
-        /// The token lies there.
+        /// Tokens lie there.
         signalled: bool,
         /// Accepted for a call that has been interrupted.
         ready: VecDeque<OwnedFd>,
@@ -79,6 +86,9 @@ impl Socket {
         set_buffer(&peer, BUFFER)?;
         let state = if stream {
             fill(&outer)?;
+            for name in TIMEOUTS {
+                sys::set_option(&outer, libc::SOL_SOCKET, name, &SHORTEST)?;
+            }
             State::Fresh
         } else {
             set_buffer(&outer, BUFFER)?;
@@ -99,21 +109,50 @@ impl Socket {
     }
 
     fn new(inner: OwnedFd, peer: OwnedFd, inode: u64, state: State) -> Socket {
-        Socket { inode, peer, inner, seen: (0, -1), error: 0, state, watched: (None, 0) }
+        Socket { inode, peer, inner, seen: (0, -1), error: 0, state, watched: (None, None) }
     }
 
-    /// What to wait for at `peer`, if at all, and at `inner`, if not 0.
-    pub(crate) fn interest(&self) -> (Option<u32>, u32) {
-        let (input, output) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
+    /// What to wait for at `peer` and at `inner`, if at all.
+    pub(crate) fn interest(&self) -> (Option<u32>, Option<u32>) {
+        let (input, output, edge) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32, libc::EPOLLET as u32);
         match &self.state {
-            State::Fresh => (Some(0), 0),
-            State::Connecting { .. } => (Some(0), output),
-            State::Listening { signalled, .. } => (Some(0), if *signalled { 0 } else { input }),
+            State::Fresh => (Some(0), None),
+            State::Connecting { .. } => (Some(0), Some(output)),
+            // Each connection is an edge.
+            State::Listening { .. } => (Some(0), Some(input | edge)),
             State::Stream(stream) => stream.interest(),
-            State::Failed => (Some(input), 0),
-            // Each datagram that the program takes is an edge.
+            State::Failed => (Some(input), None),
+            // Each datagram that the program takes is an edge; and an error, which may stay in a queue.
             State::Datagram(datagram) => {
-                (Some(input | output | libc::EPOLLET as u32), datagram.inner_interest())
+                (Some(input | output | edge), Some(datagram.inner_interest() | edge))
+            }
+        }
+    }
+
+    /// Keeps an error for the program. Of a datagram socket an empty datagram tells it that something is to be had.
+    pub(crate) fn on_error(&mut self, errno: i32) {
+        self.error = errno;
+        if let State::Datagram(datagram) = &mut self.state {
+            datagram.tell_error(&self.peer);
+        }
+    }
+
+    /// Takes the error that waits; 0: none. `outer` is the program's end, if it can be had.
+    pub(crate) fn take_error(&mut self, outer: impl FnOnce() -> io::Result<OwnedFd>) -> i32 {
+        if self.error != 0
+            && let State::Datagram(datagram) = &mut self.state
+        {
+            datagram.take_error_back(outer);
+        }
+        std::mem::take(&mut self.error)
+    }
+
+    /// The program asks for a connection: its reads and writes wait for it as long as they are to.
+    pub(crate) fn give_times_back(&self, outer: &OwnedFd) {
+        for name in TIMEOUTS {
+            let mut value = [0; 16];
+            if sys::option(&self.inner, libc::SOL_SOCKET, name, &mut value).is_ok() {
+                let _ = sys::set_option(outer, libc::SOL_SOCKET, name, &value);
             }
         }
     }
@@ -135,7 +174,9 @@ impl Socket {
 /// Makes the program's end unwritable.
 pub(crate) fn fill(outer: &OwnedFd) -> io::Result<()> {
     set_buffer(outer, 1)?;
-    sys::send(outer, &FILLER).map(drop)
+    // Not only poll, but also write has to find no room: what was written before the connection stands would be lost.
+    while sys::send(outer, &FILLER).is_ok() {}
+    Ok(())
 }
 
 fn set_buffer(fd: &OwnedFd, len: i32) -> io::Result<()> {
@@ -159,6 +200,7 @@ mod tests {
         let call = Call { id: 0, thread: 0, number: libc::SYS_socket, arguments };
         let (mut socket, outer) = Socket::create(&call).unwrap();
         assert!(!writable(&outer));
+        assert!(sys::send(&outer, b"too early").is_err());
         socket.establish(&outer);
         assert!(writable(&outer));
         // Nothing of the filler is left for the path.

@@ -38,16 +38,21 @@ pub(crate) enum Progress {
 
 impl Stream {
     /// See [`crate::socket::Socket::interest`].
-    pub(crate) fn interest(&self) -> (Option<u32>, u32) {
+    pub(crate) fn interest(&self) -> (Option<u32>, Option<u32>) {
         let (input, output) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
         let mut peer = if self.to_path.is_empty() && !self.program_ended { input } else { 0 };
-        let mut inner = if self.to_program.is_empty() && !self.path_ended { input } else { 0 };
+        // A path that has ended one direction may still be reset; while bytes wait for the program that has time.
+        let mut inner = match (self.to_program.is_empty(), self.path_ended) {
+            (true, false) => Some(input),
+            (true, true) if !self.program_ended => Some(0),
+            _ => None,
+        };
         if !self.to_program.is_empty() {
             peer |= output;
         }
         // Of a closed end nothing more is told: what is left is read as the path takes it.
         if !self.to_path.is_empty() || self.gone {
-            inner |= output;
+            inner = Some(inner.unwrap_or(0) | output);
         }
         (Some(peer).filter(|_| !self.gone), inner)
     }
@@ -96,7 +101,8 @@ impl Stream {
                     self.program_ended = true;
                     self.gone |= sys::hung_up(peer);
                     if !self.gone {
-                        sys::shutdown(inner, libc::SHUT_WR);
+                        // That the connection has ended meanwhile is seen elsewhere.
+                        let _ = sys::shutdown(inner, libc::SHUT_WR);
                     }
                 }
                 Ok(len) => match sys::send(inner, &space[..len]) {
@@ -126,12 +132,15 @@ impl Stream {
                 }
             }
             if self.path_ended {
+                if !self.program_ended && sys::hung_up(inner) {
+                    return Progress::Reset(sys::pending_error(inner));
+                }
                 break;
             }
             match sys::receive(inner, space, 0) {
                 Ok(0) => {
                     self.path_ended = true;
-                    sys::shutdown(peer, libc::SHUT_WR);
+                    let _ = sys::shutdown(peer, libc::SHUT_WR);
                 }
                 Ok(len) => self.to_program.extend_from_slice(&space[..len]),
                 Err(error) if error.kind() == WouldBlock => break,
@@ -189,14 +198,14 @@ mod tests {
     fn bytes_and_ends_of_both_directions_are_carried_over() {
         let mut bed = Bed::new();
         sys::send(bed.program(), b"question").unwrap();
-        sys::shutdown(bed.program(), libc::SHUT_WR);
+        sys::shutdown(bed.program(), libc::SHUT_WR).unwrap();
         assert_eq!(bed.advance(), Progress::Open);
         assert_eq!(read(bed.path()).unwrap(), b"question");
         assert_eq!(read(bed.path()).unwrap(), b"");
         sys::send(bed.path(), b"answer").unwrap();
         assert_eq!(bed.advance(), Progress::Open);
         assert_eq!(read(bed.program()).unwrap(), b"answer");
-        sys::shutdown(bed.path(), libc::SHUT_WR);
+        sys::shutdown(bed.path(), libc::SHUT_WR).unwrap();
         assert_eq!(bed.advance(), Progress::Done);
         assert_eq!(read(bed.program()).unwrap(), b"");
     }
@@ -218,7 +227,7 @@ mod tests {
         loop {
             let progress = bed.advance();
             let (peer, inner) = bed.stream.interest();
-            assert!(peer.is_none() && inner & libc::EPOLLOUT as u32 != 0);
+            assert!(peer.is_none() && inner.unwrap() & libc::EPOLLOUT as u32 != 0);
             while let Ok(bytes) = read(bed.path()) {
                 received += bytes.len();
             }
@@ -241,7 +250,7 @@ mod tests {
     #[test]
     fn a_direction_that_the_program_has_shut_is_read_and_forgotten() {
         let mut bed = Bed::new();
-        sys::shutdown(bed.program(), libc::SHUT_RD);
+        sys::shutdown(bed.program(), libc::SHUT_RD).unwrap();
         sys::send(bed.path(), b"forgotten").unwrap();
         assert_eq!(bed.advance(), Progress::Open);
         sys::send(bed.program(), b"still heard").unwrap();

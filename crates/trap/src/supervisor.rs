@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::calls::Reply;
+use crate::datagram::Filled;
 use crate::listener::{Answer, Call, Delivery, Listener};
 use crate::socket::{Socket, State};
 use crate::stream::Progress;
@@ -189,13 +190,12 @@ impl Supervisor {
             _ => Ok(()),
         };
         let watched = watched.and_then(|()| match (old_inner, inner) {
-            (0, 0) => Ok(()),
-            (0, events) => self.poll.add(&socket.inner, events, token | 1),
-            (_, 0) => {
+            (None, Some(events)) => self.poll.add(&socket.inner, events, token | 1),
+            (Some(_), None) => {
                 self.poll.remove(&socket.inner);
                 Ok(())
             }
-            (old, events) if old != events => self.poll.set(&socket.inner, events, token | 1),
+            (Some(old), Some(events)) if old != events => self.poll.set(&socket.inner, events, token | 1),
             _ => Ok(()),
         });
         if watched.is_err() {
@@ -203,7 +203,7 @@ impl Supervisor {
         }
     }
 
-    fn remove(&mut self, id: u64) -> Option<Socket> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Socket> {
         let socket = self.sockets.remove(&id)?;
         self.by_inode.remove(&socket.inode);
         for blocked in self.blocked.extract_if(.., |blocked| blocked.socket == id) {
@@ -226,22 +226,44 @@ impl Supervisor {
             State::Stream(stream) => {
                 let progress = stream.advance(&socket.peer, &socket.inner, closed, &mut self.space);
                 self.on_progress(id, &progress);
+                self.retry(id);
             }
-            State::Datagram(datagram) => {
-                let (peer, inner) = (&socket.peer, &socket.inner);
-                let drained = datagram.drain(peer, inner, &mut self.space);
-                let refilled = datagram.refill(peer, inner, &mut self.space);
-                if let Some(error) = drained.as_ref().err().or(refilled.as_ref().err()) {
-                    socket.error = sys::errno(error);
-                }
-                if drained.is_ok_and(|closed| closed) {
-                    self.remove(id);
-                } else {
-                    self.retry(id);
-                }
-            }
+            State::Datagram(_) => self.on_datagrams(id),
         }
         self.watch(id);
+    }
+
+    /// Looks at once for sockets that the program has closed.
+    pub(crate) fn see_closed(&mut self) {
+        let closed = self.sockets.iter().filter(|(_, socket)| sys::hung_up(&socket.peer));
+        for id in closed.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.on_ready(id, false, true);
+        }
+    }
+
+    fn on_datagrams(&mut self, id: u64) {
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        let State::Datagram(datagram) = &mut socket.state else { return };
+        let (peer, inner) = (&socket.peer, &socket.inner);
+        if datagram.has_read_error(peer) {
+            socket.error = 0;
+        }
+        let drained = datagram.drain(peer, inner, &mut self.space);
+        let refilled = datagram.refill(peer, inner, &mut self.space);
+        if matches!(refilled, Ok(Filled::More)) {
+            // Watched anew it is an edge again.
+            socket.watched.1 = Some(0);
+        }
+        let failed = drained.as_ref().err().or(refilled.as_ref().err()).map(sys::errno);
+        match failed.unwrap_or(socket.error) {
+            0 => {}
+            errno => socket.on_error(errno),
+        }
+        if drained.is_ok_and(|closed| closed) {
+            self.remove(id);
+        } else {
+            self.retry(id);
+        }
     }
 
     /// A connection stands, or has failed.
@@ -272,28 +294,24 @@ impl Supervisor {
 
     /// A connection waits to be accepted: by who waits for it, else the program's descriptor becomes readable.
     fn on_connection(&mut self, id: u64) {
-        if self.retry(id) {
-            return;
-        }
-        if let Some(Socket { state: State::Listening { signalled, .. }, peer, .. }) =
+        self.retry(id);
+        if let Some(Socket { state: State::Listening { signalled, .. }, peer, inner, .. }) =
             self.sockets.get_mut(&id)
-            && !*signalled
+            && sys::readable(inner)
         {
-            *signalled = sys::send(peer, &[0]).is_ok();
+            *signalled |= sys::send(peer, &[0]).is_ok();
         }
     }
 
-    /// Tries the calls again that wait for a socket. False: there was none.
-    pub(crate) fn retry(&mut self, id: u64) -> bool {
+    /// Tries the calls again that wait for a socket.
+    pub(crate) fn retry(&mut self, id: u64) {
         let waiting: Vec<Call> =
             self.blocked.iter().filter(|blocked| blocked.socket == id).map(|blocked| blocked.call).collect();
-        let mut any = false;
         for call in waiting {
             if !self.listener.is_valid(&call) {
                 self.blocked.retain(|blocked| blocked.call.id != call.id);
                 continue;
             }
-            any = true;
             match self.handle(&call, true) {
                 // It keeps its place and its deadline.
                 Reply::Later { .. } => {}
@@ -303,7 +321,6 @@ impl Supervisor {
                 }
             }
         }
-        any
     }
 
     fn on_progress(&mut self, id: u64, progress: &Progress) {
@@ -319,14 +336,26 @@ impl Supervisor {
             }
             Progress::Reset(_) => {
                 // An end that closes over unread bytes resets the other one.
-                let (thread, fd) = socket.seen;
-                if let Ok(outer) = target::duplicate(thread, fd, socket.inode) {
+                if let Some(outer) = self.outer(&socket) {
                     let _ = sys::send(&outer, &[0]);
                 }
                 self.remember(&socket);
             }
             Progress::Done | Progress::Open => self.remember(&socket),
         }
+    }
+
+    /// The program's end of a socket that no call names now: where it was last, or at another number, of that process
+    /// or of another one.
+    fn outer(&self, socket: &Socket) -> Option<OwnedFd> {
+        let (thread, fd) = socket.seen;
+        target::duplicate(thread, fd, socket.inode).ok().or_else(|| {
+            let mut others: Vec<u32> = self.sockets.values().map(|other| other.seen.0).collect();
+            others.push(thread);
+            others.sort_unstable();
+            others.dedup();
+            others.into_iter().find_map(|process| target::find(process, socket.inode))
+        })
     }
 
     fn remember(&mut self, socket: &Socket) {

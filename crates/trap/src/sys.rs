@@ -57,6 +57,12 @@ pub(crate) fn install_plain_filter(steps: &[libc::sock_filter]) -> io::Result<()
     seccomp(steps, 0).map(drop)
 }
 
+/// Asks for a ring, as the program has: the library under this process refuses, counts and says so.
+pub(crate) fn count_ring() {
+    // SAFETY: the kernel, where it is asked at all, answers EFAULT to a null pointer.
+    unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, ptr::null_mut::<c_void>()) };
+}
+
 /// Lets `pid` look into this process where Yama would not (`ptrace_scope`); without Yama it is not needed.
 pub(crate) fn let_read(pid: u32) {
     // SAFETY: numbers only.
@@ -210,9 +216,9 @@ pub(crate) fn accept(fd: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// `shutdown`.
-pub(crate) fn shutdown(fd: &OwnedFd, how: c_int) {
-    // SAFETY: numbers only. That a connection has ended meanwhile is seen elsewhere.
-    unsafe { libc::shutdown(fd.as_raw_fd(), how) };
+pub(crate) fn shutdown(fd: &OwnedFd, how: c_int) -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(unsafe { libc::shutdown(fd.as_raw_fd(), how) }).map(drop)
 }
 
 /// `getsockopt` into `value`: the length.
@@ -287,8 +293,12 @@ pub(crate) fn send_message(fd: &OwnedFd, bytes: &[u8], facts: &Facts, flags: c_i
     }
 }
 
-/// `recvmsg` of a datagram without waiting.
-pub(crate) fn receive_message(fd: &OwnedFd, into: &mut [u8]) -> io::Result<(usize, Facts)> {
+/// `recvmsg` of a datagram without waiting: its length, what belongs to it, and the flags that came with it.
+pub(crate) fn receive_message(
+    fd: &OwnedFd,
+    into: &mut [u8],
+    flags: c_int,
+) -> io::Result<(usize, Facts, c_int)> {
     let mut address = [0u64; 16];
     let mut control = [0u64; 64];
     let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
@@ -303,12 +313,13 @@ pub(crate) fn receive_message(fd: &OwnedFd, into: &mut [u8]) -> io::Result<(usiz
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
-        let len = check_size(libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT))?;
+        let flags = flags | libc::MSG_DONTWAIT;
+        let len = check_size(libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags))?;
         let facts = Facts {
             address: bytes(&address, message.msg_namelen as usize),
             control: bytes(&control, message.msg_controllen as usize),
         };
-        Ok((len, facts))
+        Ok((len, facts, message.msg_flags))
     }
 }
 
@@ -320,9 +331,18 @@ pub(crate) fn untaken(fd: &OwnedFd) -> c_int {
 
 /// Whether the other end of a pair is gone, or both directions are shut.
 pub(crate) fn hung_up(fd: &OwnedFd) -> bool {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
+    has(fd, libc::POLLHUP)
+}
+
+/// Whether a socket has something to read, or a connection to accept.
+pub(crate) fn readable(fd: &OwnedFd) -> bool {
+    has(fd, libc::POLLIN)
+}
+
+fn has(fd: &OwnedFd, events: i16) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: one element.
-    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 && poll.revents & libc::POLLHUP != 0 }
+    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 && poll.revents & events != 0 }
 }
 
 /// An epoll descriptor.

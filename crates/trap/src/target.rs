@@ -34,6 +34,17 @@ pub(crate) fn duplicate(thread: u32, fd: i32, inode: u64) -> io::Result<OwnedFd>
     if sys::inode(&taken)? == inode { Ok(taken) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
+/// The same by whatever number a process has it: as the number that it had may be another file's now.
+pub(crate) fn find(process: u32, inode: u64) -> Option<OwnedFd> {
+    let name = format!("socket:[{inode}]");
+    let has_it = |entry: &std::fs::DirEntry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == name.as_str())
+    };
+    let entries = std::fs::read_dir(format!("/proc/{process}/fd")).ok()?;
+    let found = entries.flatten().find(has_it)?;
+    duplicate(process, found.file_name().to_str()?.parse().ok()?, inode).ok()
+}
+
 /// An address argument.
 pub(crate) fn read_address(thread: u32, at: u64, len: u64) -> io::Result<Vec<u8>> {
     // Calls take the length as an int.
@@ -76,6 +87,20 @@ mod tests {
         let text = "pos:\t0\nflags:\t02000002\nmnt_id:\t10\nino:\t7\n";
         assert_eq!(parse(text), Some(Descriptor { inode: 7, non_blocking: false }));
         assert_eq!(parse("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn a_socket_is_found_by_whatever_number_it_has() {
+        let pid = std::process::id();
+        let (one, other) = sys::pair(libc::SOCK_STREAM).unwrap();
+        let inode = sys::inode(&one).unwrap();
+        let second = one.try_clone().unwrap();
+        drop(one);
+        let found = find(pid, inode).unwrap();
+        sys::send(&found, b"x").unwrap();
+        assert_eq!(sys::receive(&other, &mut [0; 4], 0).unwrap(), 1);
+        drop((second, found));
+        assert!(find(pid, inode).is_none());
     }
 
     #[test]

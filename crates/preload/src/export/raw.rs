@@ -2,8 +2,10 @@
 //!
 //! By number, the calls about sockets are those of the functions here. `io_uring_setup` is refused as kernels without
 //! it do (ENOSYS), so that programs fall back to calls that can be served: a ring would work on the kernel's socket
-//! behind ours, which is not connected. `scoutline run` refuses it for who calls without the C library as well, where
-//! its privileges allow (`scoutline_trap::refuse_io_uring`); those refusals are the kernel's, and not counted.
+//! behind ours, which is not connected. liburing makes its system calls by itself, past the C library; so the functions
+//! with which it makes a ring are here as well (`io_uring_queue_init(3)`). `scoutline run` refuses rings for who has
+//! neither (liburing linked statically), where its privileges allow (`scoutline_trap::refuse_io_uring`); those refusals
+//! are the kernel's, and not counted.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr::with_exposed_provenance as at;
@@ -25,6 +27,64 @@ fn refuse_ring() -> c_long {
     }
     real::set_errno(libc::ENOSYS);
     -1
+}
+
+/// As liburing says it: an errno negated.
+fn refuse_library_ring() -> c_int {
+    refuse_ring();
+    -libc::ENOSYS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
+    if attach::region().is_none() {
+        return real::io_uring_setup(entries, parameters);
+    }
+    refuse_library_ring()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+    if attach::region().is_none() {
+        return real::io_uring_queue_init(entries, ring, flags);
+    }
+    refuse_library_ring()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn io_uring_queue_init_params(
+    entries: c_uint,
+    ring: *mut c_void,
+    parameters: *mut c_void,
+) -> c_int {
+    if attach::region().is_none() {
+        return real::io_uring_queue_init_params(entries, ring, parameters);
+    }
+    refuse_library_ring()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn io_uring_queue_init_mem(
+    entries: c_uint,
+    ring: *mut c_void,
+    parameters: *mut c_void,
+    memory: *mut c_void,
+    len: usize,
+) -> c_int {
+    if attach::region().is_none() {
+        return real::io_uring_queue_init_mem(entries, ring, parameters, memory, len);
+    }
+    refuse_library_ring()
+}
+
+/// Makes a ring to ask what rings can do; null where there are none.
+#[unsafe(no_mangle)]
+extern "C" fn io_uring_get_probe() -> *mut c_void {
+    if attach::region().is_none() {
+        return real::io_uring_get_probe();
+    }
+    refuse_ring();
+    std::ptr::null_mut()
 }
 
 /// `syscall`, variadic in C: who gives fewer arguments leaves garbage that is not looked at.

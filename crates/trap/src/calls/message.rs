@@ -51,19 +51,18 @@ impl Header {
     }
 
     /// Tells what was received beside the data.
-    fn write(&self, thread: u32, facts: &Facts, cut: bool) -> Result<(), Reply> {
-        let mut flags = if cut { libc::MSG_TRUNC } else { 0 };
+    fn write(&self, thread: u32, facts: &Facts, mut flags: i32) -> Result<(), Reply> {
         if self.name.0 != 0 {
             let room = facts.address.len().min(self.name.1 as usize);
             sys::write_memory(thread, self.name.0, &facts.address[..room])?;
             sys::write_memory(thread, self.at + 8, &(facts.address.len() as u32).to_ne_bytes())?;
         }
-        let mut control = facts.control.len();
-        if control as u64 > self.control.1 {
+        let room = if self.control.0 == 0 { 0 } else { self.control.1 as usize };
+        let (told, control, whole) = cut_control(&facts.control, room);
+        if !whole {
             flags |= libc::MSG_CTRUNC;
-            control = 0;
         }
-        sys::write_memory(thread, self.control.0, &facts.control[..control])?;
+        sys::write_memory(thread, self.control.0, &told)?;
         sys::write_memory(thread, self.at + 40, &(control as u64).to_ne_bytes())?;
         sys::write_memory(thread, self.at + 48, &flags.to_ne_bytes())?;
         Ok(())
@@ -72,16 +71,21 @@ impl Header {
 
 impl Supervisor {
     pub(super) fn message(&mut self, on: On<'_>) -> Result<Reply, Reply> {
-        if !matches!(self.socket(on)?.state, State::Datagram(_)) {
-            return Ok(Reply::Now(Answer::Native));
+        match self.socket(on)?.state {
+            State::Datagram(_) => {}
+            State::Stream(_) => return self.on_stream(on),
+            _ => return Ok(Reply::Now(Answer::Native)),
         }
-        let [_, first, second, third, ..] = on.call.arguments;
+        let [_, first, second, third, fourth, _] = on.call.arguments;
         match on.call.number {
             libc::SYS_sendto => self.send_to(on),
             libc::SYS_recvfrom => self.receive_from(on),
             libc::SYS_sendmsg => self.send_message(on, first, second as i32).map(done),
             libc::SYS_recvmsg => self.receive_message(on, first, second as i32).map(done),
             number => {
+                if number == libc::SYS_recvmmsg && fourth != 0 {
+                    check_time(on.call.thread, fourth)?;
+                }
                 let one = if number == libc::SYS_sendmmsg {
                     Supervisor::send_message
                 } else {
@@ -145,6 +149,9 @@ impl Supervisor {
             let Socket { state: State::Datagram(datagram), peer, inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
             };
+            if socket.error != 0 {
+                return Err(Reply::error(take_error(on, socket)));
+            }
             // What was written before goes before.
             datagram.drain(peer, inner, &mut space)?;
             match sys::send_message(inner, bytes, facts, flags) {
@@ -160,31 +167,36 @@ impl Supervisor {
 
     fn receive_from(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let [_, at, len, flags, address_at, address_len_at] = on.call.arguments;
-        let (full, facts) = self.take_datagram(on, flags as i32)?;
+        let (full, facts, _) = self.take_datagram(on, flags as i32)?;
         let len = scatter(on.call.thread, &[(at, len as usize)], &self.space[..full])?;
-        target::write_sized(on.call.thread, address_at, address_len_at, &facts.address)?;
+        if address_at != 0 {
+            target::write_sized(on.call.thread, address_at, address_len_at, &facts.address)?;
+        }
         self.next_datagram(on);
         Ok(done(if flags as i32 & libc::MSG_TRUNC != 0 { full } else { len }))
     }
 
     fn receive_message(&mut self, on: On<'_>, at: u64, flags: i32) -> Result<usize, Reply> {
         let header = Header::read(on.call.thread, at)?;
-        let (full, facts) = self.take_datagram(on, flags)?;
+        let (full, facts, mut told) = self.take_datagram(on, flags)?;
         let len = scatter(on.call.thread, &header.pieces, &self.space[..full])?;
-        header.write(on.call.thread, &facts, len < full)?;
+        if len < full {
+            told |= libc::MSG_TRUNC;
+        }
+        header.write(on.call.thread, &facts, told)?;
         self.next_datagram(on);
         Ok(if flags & libc::MSG_TRUNC != 0 { full } else { len })
     }
 
-    /// Takes a datagram into the space.
-    fn take_datagram(&mut self, on: On<'_>, flags: i32) -> Result<(usize, Facts), Reply> {
+    /// Takes a datagram into the space, or an error of the queue; and the flags that a header has of it.
+    fn take_datagram(&mut self, on: On<'_>, flags: i32) -> Result<(usize, Facts, i32), Reply> {
         if flags & libc::MSG_ERRQUEUE != 0 {
-            return Err(Reply::error(libc::EAGAIN));
+            return self.take_queued_error(on);
         }
         let mut space = std::mem::take(&mut self.space);
         let taken = self.socket(on).and_then(|socket| {
             if socket.error != 0 {
-                return Err(Reply::error(std::mem::take(&mut socket.error)));
+                return Err(Reply::error(take_error(on, socket)));
             }
             let Socket { state: State::Datagram(datagram), peer, inner, inode, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
@@ -195,23 +207,137 @@ impl Supervisor {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     Err(wait(on, flags, inner, libc::SO_RCVTIMEO))
                 }
-                taken => Ok(taken?),
+                taken => Ok(taken.map(|(len, facts)| (len, facts, 0))?),
             }
         });
         self.space = space;
         taken
     }
 
+    /// The next of the errors that IP_RECVERR keeps, with the datagram that it is about. The one that waits for other
+    /// calls is the next one's, as on Linux.
+    fn take_queued_error(&mut self, on: On<'_>) -> Result<(usize, Facts, i32), Reply> {
+        let mut space = std::mem::take(&mut self.space);
+        let taken = self.socket(on).and_then(|socket| {
+            let taken = sys::receive_message(&socket.inner, &mut space, libc::MSG_ERRQUEUE)?;
+            take_error(on, socket);
+            match sys::pending_error(&socket.inner) {
+                0 => {}
+                errno => socket.on_error(errno),
+            }
+            Ok(taken)
+        });
+        self.space = space;
+        taken
+    }
+
+    /// A call on a connection that the kernel's own on the pair would not do as TCP does.
+    fn on_stream(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        let [_, at, len, flags, ..] = on.call.arguments;
+        let flags = flags as i32;
+        match on.call.number {
+            libc::SYS_recvfrom if flags & libc::MSG_ERRQUEUE != 0 => Err(Reply::error(libc::EAGAIN)),
+            libc::SYS_recvmsg if len as i32 & libc::MSG_ERRQUEUE != 0 => Err(Reply::error(libc::EAGAIN)),
+            libc::SYS_recvfrom if flags & libc::MSG_TRUNC != 0 => self.throw_away(on, len as usize, flags),
+            // TCP takes no notice of the address.
+            libc::SYS_sendto => self.write_through(on, &[(at, (len as usize).min(MAX_DATAGRAM))], flags),
+            libc::SYS_sendmsg => {
+                let header = Header::read(on.call.thread, at)?;
+                if header.name.0 == 0
+                    || header.pieces.iter().map(|piece| piece.1).sum::<usize>() > MAX_DATAGRAM
+                {
+                    return Ok(Reply::Now(Answer::Native));
+                }
+                self.write_through(on, &header.pieces, len as i32)
+            }
+            _ => Ok(Reply::Now(Answer::Native)),
+        }
+    }
+
+    /// MSG_TRUNC of a stream: bytes are taken and seen by nobody.
+    fn throw_away(&mut self, on: On<'_>, len: usize, flags: i32) -> Result<Reply, Reply> {
+        let mut space = std::mem::take(&mut self.space);
+        let taken = self.socket(on).and_then(|socket| {
+            let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
+            let len = len.min(space.len());
+            match sys::receive(&outer, &mut space[..len], flags & libc::MSG_PEEK) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    Err(wait(on, flags, &socket.inner, libc::SO_RCVTIMEO))
+                }
+                taken => Ok(done(taken?)),
+            }
+        });
+        self.space = space;
+        taken
+    }
+
+    /// Writes to the program's own end, behind what it has written.
+    fn write_through(&mut self, on: On<'_>, pieces: &[(u64, usize)], flags: i32) -> Result<Reply, Reply> {
+        let bytes = gather(on.call.thread, pieces)?;
+        let socket = self.socket(on)?;
+        let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
+        match sys::send(&outer, &bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Err(wait(on, flags, &socket.inner, libc::SO_SNDTIMEO))
+            }
+            // The program's own call says it with the signal that belongs to it.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reply::Now(Answer::Native)),
+            sent => Ok(done(sent?)),
+        }
+    }
+
     /// The next one takes the place of the one that was taken, so that the descriptor stays readable.
     fn next_datagram(&mut self, on: On<'_>) {
         let mut space = std::mem::take(&mut self.space);
-        if let Ok(Socket { state: State::Datagram(datagram), peer, inner, error, .. }) = self.socket(on)
-            && let Err(failed) = datagram.refill(peer, inner, &mut space)
+        if let Ok(socket) = self.socket(on)
+            && let State::Datagram(datagram) = &mut socket.state
+            && let Err(failed) = datagram.refill(&socket.peer, &socket.inner, &mut space)
         {
-            *error = sys::errno(&failed);
+            socket.on_error(sys::errno(&failed));
         }
         self.space = space;
     }
+}
+
+/// Takes the error that waits at a socket which a call names.
+fn take_error(on: On<'_>, socket: &mut Socket) -> i32 {
+    let inode = socket.inode;
+    socket.take_error(|| target::duplicate(on.call.thread, on.call.fd(), inode))
+}
+
+/// Control messages as the kernel lays them out in a room (`put_cmsg`): the bytes, how many of the room they take, and
+/// whether that is all. The last one may be cut.
+fn cut_control(control: &[u8], room: usize) -> (Vec<u8>, usize, bool) {
+    const HEADER: usize = 16;
+    let (mut told, mut rest) = (Vec::new(), control);
+    while rest.len() >= HEADER {
+        let len = rest[..8].iter().rev().fold(0usize, |sum, &byte| sum << 8 | usize::from(byte));
+        let len = len.clamp(HEADER, rest.len());
+        let left = room - told.len();
+        if left < HEADER {
+            return (told.clone(), told.len(), false);
+        }
+        if left < len {
+            told.extend_from_slice(&left.to_ne_bytes());
+            told.extend_from_slice(&rest[8..left]);
+            return (told, room, false);
+        }
+        let padded = len.next_multiple_of(8).min(left).min(rest.len());
+        told.extend_from_slice(&rest[..padded]);
+        rest = &rest[len.next_multiple_of(8).min(rest.len())..];
+    }
+    let len = told.len();
+    (told, len, true)
+}
+
+/// A `struct timespec` of the program has to be one.
+fn check_time(thread: u32, at: u64) -> Result<(), Reply> {
+    let mut bytes = [0; 16];
+    sys::read_memory(thread, at, &mut bytes)?;
+    let [seconds, nanos] = [0, 8]
+        .map(|from| bytes[from..from + 8].iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte)));
+    let right = seconds.cast_signed() >= 0 && nanos < 1_000_000_000;
+    if right { Ok(()) } else { Err(Reply::error(libc::EINVAL)) }
 }
 
 fn done(value: usize) -> Reply {
@@ -248,4 +374,24 @@ fn scatter(thread: u32, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<usize, 
         did += len;
     }
     Ok(did)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut_control;
+
+    /// Two control messages of 20 bytes, padded to 24.
+    fn two() -> Vec<u8> {
+        let one = [&20u64.to_le_bytes()[..], &[1; 12], &[0; 4]].concat();
+        [&one[..], &one[..]].concat()
+    }
+
+    #[test]
+    fn control_messages_are_cut_to_the_room() {
+        assert_eq!(cut_control(&two(), 48), (two(), 48, true));
+        assert_eq!(cut_control(&two(), 30), (two()[..24].to_vec(), 24, false));
+        let (told, len, whole) = cut_control(&two(), 18);
+        assert_eq!((told.len(), len, whole, told[0]), (18, 18, false, 18));
+        assert_eq!(cut_control(&two(), 0), (Vec::new(), 0, false));
+    }
 }

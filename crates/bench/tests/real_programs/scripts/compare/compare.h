@@ -176,8 +176,9 @@ static const char *host_of(const struct name *name) {
     return text[turn];
 }
 
-/* An address on the wire that nobody has; another one for each family, since silence is remembered. */
+/* An address on the wire that nobody has; another one for each family, and by trap, since silence is remembered. */
 static const char *nobody(void) {
+    if (!getenv("LD_PRELOAD")) return over_inet6 ? "2001:db8:77::79" : family == AF_INET6 ? "10.77.0.80" : "10.77.0.79";
     return over_inet6 ? "2001:db8:77::77" : family == AF_INET6 ? "10.77.0.78" : "10.77.0.77";
 }
 
