@@ -256,6 +256,28 @@ fn a_syn_that_comes_again_passes() {
     }
 }
 
+/// A stranger asks again after a second, in which a million others came.
+#[test]
+fn a_syn_is_remembered_among_a_million() {
+    let limits = Limits { syns: 1, total: 10_000_000, ..LIMITS };
+    let Some(bench) = Bench::new(&[], limits) else { return };
+    let mut frame = tcp(false, 0, 0x02);
+    let mut syn = |source: [u8; 4], port: u16| {
+        frame[26..30].copy_from_slice(&source);
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+        bench.verdict(&frame)
+    };
+    let strangers: Vec<u16> =
+        (0..2000).filter(|&port| syn([10, 0, 0, 2], port) == XDP_DROP).take(200).collect();
+    assert_eq!(strangers.len(), 200);
+    for forged in 0..1_000_000_u32 {
+        let [a, b, c, _] = forged.to_le_bytes();
+        syn([198, 18, a, b], u16::from(c));
+    }
+    let again = strangers.iter().filter(|&&port| syn([10, 0, 0, 2], port) == XDP_PASS).count();
+    assert!(again >= 192, "{again} of 200 pass");
+}
+
 #[test]
 fn what_is_exempt_always_passes() {
     let rules = [
