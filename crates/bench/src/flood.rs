@@ -21,8 +21,8 @@
 //!
 //! Datagrams are as many on every arm. The faster a client is served the less of its core it leaves to the sender: so what the
 //! sender can do beside it is measured on every arm first, and then it sends at nine tenths of the least of that on all.
-//! SYNs are offered at a million a second, as many as people ask about; `flood sent` says how many there were: fewer for
-//! the kernel, whose answers to them take from the load core, so the comparison flatters it.
+//! SYNs are offered at a million a second, as many as people ask about; `flood sent` says how many there were. Where the
+//! server answers them these answers take from the load core, and there may be fewer, which flatters that arm.
 //!
 //! Every arm is its own measure: the request rate without the flood comes from the same round. A client that thinks
 //! hides delays in its rate, so each case is there with the usual pause between requests and without any.
@@ -156,7 +156,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     lab.serve(Kind::Nginx { workers: 2, keepalive: true })?;
     let sinks: Result<Vec<Process>> = (0..ARMS.len()).map(|arm| start_sink(&lab, options, arm)).collect();
     let mut sinks = sinks?;
-    let mut meter = Meter::new(options, (2 * rounds as usize + 1) * cases.len() * ARMS.len());
+    let unknown = cases.iter().filter(|case| case.offered.is_none()).count();
+    let mut meter = Meter::new(options, (2 * rounds as usize * cases.len() + unknown) * ARMS.len());
     let load = Load { size_kb: SIZE_KB, standard: 0, preferred: true, seconds, warmup };
     for round in 0..rounds {
         for case in &mut cases {
