@@ -458,7 +458,7 @@ fn methods(report: &mut Report, cases: &[Case]) {
         cases.iter().flat_map(|case| &case.means).map(|means| means.describe()).collect();
     means.sort_unstable();
     means.dedup();
-    report.method("the flood's sender", &means.join("; in others "));
+    report.method("the flood's sender", means.join("; in others "));
     report.method(
         "receipt",
         "the servers' interfaces have GRO on, in every arm: as with a network card, frames come by NAPI; without it live \

@@ -137,7 +137,7 @@ struct ProgQuery {
 
 /// `union bpf_attr` for `BPF_PROG_TEST_RUN`.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct TestRun {
     prog_fd: u32,
     verdict: u32,

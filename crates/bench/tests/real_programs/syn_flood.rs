@@ -50,22 +50,8 @@ fn a_flood_of_syns_leaves_connections_and_options() {
     let before = resident(&mut fixture);
     let arrived = |fixture: &Fixture| fixture.ask("stat")["devices"]["eth0"].clone();
     let first = arrived(&fixture);
-    let mac = machine::link(fixture.testbed().server(0), "eth0", "address");
     let address = fixture.address().to_string();
-    let tool = scoutline().display().to_string();
-    let flood = [
-        &tool,
-        "load",
-        "flood",
-        "--syn",
-        "--device=eth0",
-        &format!("--mac={}", mac.as_str().unwrap()),
-        "--source=198.18.0.1",
-        &format!("--target={address}:80"),
-        "--rate=1000000",
-        "--seconds=120",
-    ]
-    .map(str::to_owned);
+    let flood = flood_of(&fixture);
     let script = script("syn_flood.py");
     let [a, b, c, _] = fixture.peer_address().octets();
     let strangers: Vec<String> =
@@ -104,6 +90,24 @@ fn a_flood_of_syns_leaves_connections_and_options() {
         assert!((1..=most).contains(&held), "{held} {name}, which are {most} at most");
     }
     nginx.check().unwrap();
+}
+
+/// The command that floods the server from the client host.
+fn flood_of(fixture: &Fixture) -> [String; 10] {
+    let mac = machine::link(fixture.testbed().server(0), "eth0", "address");
+    [
+        &scoutline().display().to_string(),
+        "load",
+        "flood",
+        "--syn",
+        "--device=eth0",
+        &format!("--mac={}", mac.as_str().unwrap()),
+        "--source=198.18.0.1",
+        &format!("--target={}:80", fixture.address()),
+        "--rate=1000000",
+        "--seconds=120",
+    ]
+    .map(str::to_owned)
 }
 
 /// The line that the client prints in the end, and the most that the daemon held at any look meanwhile, by name.
