@@ -133,7 +133,9 @@ impl Order<'_> {
                 continue;
             }
             if self.forged {
-                frames.iter_mut().for_each(|frame| forge(frame, &mut random));
+                for frame in &mut frames {
+                    forge(frame, &mut random);
+                }
             }
             let batch: [&[u8]; BATCH] = std::array::from_fn(|at| frames[at].as_slice());
             count += sender.send(batch).with_context(|| format!("cannot send at {device}"))?;
