@@ -17,4 +17,5 @@ pub mod region;
 pub mod request;
 pub mod tcp_operations;
 pub mod tcp_pair;
+pub mod vlan;
 pub mod wire;

@@ -19,8 +19,10 @@
 //! What arrives beyond the room of the core's backlog (`net.core.netdev_max_backlog`) the kernel drops before
 //! anybody can tell whose it was; the rows show how much that is.
 //!
-//! Every arm has the same flood. The faster a client is served the less of its core it leaves to the sender: so what the
+//! Datagrams are as many on every arm. The faster a client is served the less of its core it leaves to the sender: so what the
 //! sender can do beside it is measured on every arm first, and then it sends at nine tenths of the least of that on all.
+//! SYNs are offered at a million a second, as many as people ask about; `flood sent` says how many there were. Where the
+//! server answers them these answers take from the load core, and there may be fewer, which flatters that arm.
 //!
 //! Every arm is its own measure: the request rate without the flood comes from the same round. A client that thinks
 //! hides delays in its rate, so each case is there with the usual pause between requests and without any.
@@ -37,7 +39,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::harness::{Arm, Lab, Load, Measurement, Meter, describe, order};
-use crate::load::flood::Sent;
+use crate::load::flood::{Means, Sent};
 use crate::plot::{Figure, Panel, Series};
 use crate::process::{Place, Process};
 use crate::report::{Better, Report, Row, median};
@@ -59,6 +61,8 @@ const SIZE_KB: u32 = 1;
 const SINK_PORT: u16 = 9000;
 const CLOSED_PORT: u16 = 9001;
 const SERVER_PORT: u16 = 80;
+/// SYNs a second that are offered: an arm on which the sender cannot do so many beside the client has fewer.
+const SYNS_OFFERED: f64 = 1e6;
 /// How much of what it can do the sender does, so that it keeps to it.
 const OFFERED: f64 = 0.9;
 /// For how long what it can do is measured, at most.
@@ -112,6 +116,8 @@ struct Case {
     think_us: u64,
     /// Datagrams a second; `None` before they are known.
     offered: Option<f64>,
+    /// Who sent them, each once.
+    means: Vec<Means>,
     /// Per arm, one of each round.
     alone: [Vec<Measurement>; 3],
     flooded: [Vec<Measurement>; 3],
@@ -145,11 +151,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         options.only.as_deref().unwrap_or_default()
     );
     let mut lab = Lab::new(options, &ARMS, STEER)?;
+    lab.testbed().receive_with_napi()?;
     // Whether a connection is kept is the client's choice.
     lab.serve(Kind::Nginx { workers: 2, keepalive: true })?;
     let sinks: Result<Vec<Process>> = (0..ARMS.len()).map(|arm| start_sink(&lab, options, arm)).collect();
     let mut sinks = sinks?;
-    let mut meter = Meter::new(options, (2 * rounds as usize + 1) * cases.len() * ARMS.len());
+    let unknown = cases.iter().filter(|case| case.offered.is_none()).count();
+    let mut meter = Meter::new(options, (2 * rounds as usize * cases.len() + unknown) * ARMS.len());
     let load = Load { size_kb: SIZE_KB, standard: 0, preferred: true, seconds, warmup };
     for round in 0..rounds {
         for case in &mut cases {
@@ -165,11 +173,14 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
                 let alone = lab.measure(arm, &load, None)?;
                 meter.step(&format!("{what} · without the flood"), &alone);
                 case.alone[arm].push(alone);
-                let (flooded, rates) =
+                let Flooded { measurement, rates, means } =
                     measure_flooded(&mut lab, options, arm, (case.target, Some(offered)), &load)?;
-                meter.step(&what, &flooded);
-                case.flooded[arm].push(flooded);
+                meter.step(&what, &measurement);
+                case.flooded[arm].push(measurement);
                 case.rates[arm].push(rates);
+                if !case.means.contains(&means) {
+                    case.means.push(means);
+                }
                 sinks[arm].check().with_context(|| format!("arm `{}`", ARMS[arm].name))?;
             }
         }
@@ -178,7 +189,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let all: Vec<&Measurement> =
         cases.iter().flat_map(|case| case.alone.iter().chain(&case.flooded).flatten()).collect();
     describe(&mut report, options, (seconds, warmup, rounds), STEER, &all);
-    methods(&mut report);
+    methods(&mut report, &cases);
     for case in &cases {
         rows(case, options, &mut report.rows);
     }
@@ -196,7 +207,8 @@ fn cases(options: &Options) -> Vec<Case> {
             let case = Case {
                 target,
                 think_us,
-                offered: None,
+                offered: matches!(target, Target::Server { .. }).then_some(SYNS_OFFERED),
+                means: Vec::new(),
                 alone: Default::default(),
                 flooded: Default::default(),
                 rates: Default::default(),
@@ -220,7 +232,8 @@ fn calibrate(
     let load = Load { seconds: load.seconds.min(CALIBRATED_SECONDS), ..*load };
     let mut least = f64::INFINITY;
     for (arm, Arm { name, .. }) in ARMS.iter().enumerate() {
-        let (measurement, rates) = measure_flooded(lab, options, arm, (case.target, None), &load)?;
+        let Flooded { measurement, rates, .. } =
+            measure_flooded(lab, options, arm, (case.target, None), &load)?;
         meter.step(&format!("{} · {name} · how much can be sent", case.text()), &measurement);
         least = least.min(rates[FLOOD_SENT]);
     }
@@ -281,13 +294,20 @@ fn wait_for_line(process: &mut Process, word: &str) -> Result<()> {
     }
 }
 
+/// What was seen in a flood.
+struct Flooded {
+    measurement: Measurement,
+    rates: Rates,
+    means: Means,
+}
+
 fn measure_flooded(
     lab: &mut Lab<'_>,
     options: &Options,
     arm: usize,
     flood: (Target, Option<f64>),
     load: &Load,
-) -> Result<(Measurement, Rates)> {
+) -> Result<Flooded> {
     let offered = flood.1;
     let mut load = *load;
     if flood.0 == (Target::Server { kept: true }) {
@@ -301,20 +321,20 @@ fn measure_flooded(
     let (first, last) = (first?, last?);
     let mut rates = last.since(&first);
     let sent = std::iter::from_fn(|| flood.line_if(|line| serde_json::from_str(line).ok()));
-    let sent =
+    let (sent, means) =
         sent_between(sent, first.kernel_s, last.kernel_s).context("the sender does not say what it sends")?;
     rates.insert(FLOOD_SENT.to_owned(), sent);
     rates.extend(offered.map(|offered| (FLOOD_OFFERED.to_owned(), offered)));
-    Ok((measurement, rates))
+    Ok(Flooded { measurement, rates, means })
 }
 
-/// Datagrams a second, by what the sender said between two times.
-fn sent_between(said: impl Iterator<Item = Sent>, from_s: f64, to_s: f64) -> Option<f64> {
+/// Datagrams a second, by what the sender said between two times, and who that was.
+fn sent_between(said: impl Iterator<Item = Sent>, from_s: f64, to_s: f64) -> Option<(f64, Means)> {
     let within = said.filter(|sent| (from_s..=to_s).contains(&(sent.at_ns as f64 / 1e9)));
     let within: Vec<Sent> = within.collect();
     let (first, last) = within.first().zip(within.last())?;
     let seconds = (last.at_ns - first.at_ns) as f64 / 1e9;
-    (seconds > 0.0).then(|| (last.count - first.count) as f64 / seconds)
+    (seconds > 0.0).then(|| ((last.count - first.count) as f64 / seconds, last.means))
 }
 
 /// What was counted up to a moment, by the kernel and by our daemon; each has its own moment, because a daemon under
@@ -397,7 +417,7 @@ fn ask_stat(control: &Path) -> Result<Value> {
 }
 
 /// Packets received and dropped on receipt, sent and dropped on sending, of one line of `/proc/net/dev`.
-fn device(text: &str, name: &str) -> Option<[u64; 4]> {
+pub(crate) fn device(text: &str, name: &str) -> Option<[u64; 4]> {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
     let fields: Vec<u64> = line.split_whitespace().flat_map(str::parse).collect();
     Some([*fields.get(1)?, *fields.get(3)?, *fields.get(9)?, *fields.get(11)?])
@@ -418,7 +438,7 @@ fn backlog_drops(core: usize) -> u64 {
     column.and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0)
 }
 
-fn methods(report: &mut Report) {
+fn methods(report: &mut Report, cases: &[Case]) {
     report.method("servers", "nginx with 2 workers; sendfile on; no logs");
     report.method(
         "preferred client",
@@ -428,11 +448,22 @@ fn methods(report: &mut Report) {
     report.method(
         "flood",
         "one sender on the load core, in the time that the preferred client leaves; in every arm at the rate \
-         `flood offered`, nine tenths of the most that it could send on each of them; what it was held up by it makes \
-         up for (`flood sent`): frames of 64 bytes (UDP) from another address over AF_PACKET, 64 a system call; for port 9000, where a program (on paths in those arms) \
-         takes one datagram a millisecond, or for port 9001, where nobody listens; or SYNs with all of Linux's options to \
+         `flood offered`: of SYNs a million a second, of datagrams nine tenths of the most that it could send on each of \
+         them; what it was held up by it makes up for (`flood sent`): frames of 64 bytes (UDP) from another address; \
+         for port 9000, where a program (on paths in those arms) takes one datagram a millisecond, or for port 9001, where nobody listens; or SYNs with all of Linux's options to \
          the server's own port, each from an address and port drawn anew (RFC 2544's network, to which the server's \
          answers have a way)",
+    );
+    let mut means: Vec<&str> =
+        cases.iter().flat_map(|case| &case.means).map(|means| means.describe()).collect();
+    means.sort_unstable();
+    means.dedup();
+    report.method("the flood's sender", means.join("; in others "));
+    report.method(
+        "receipt",
+        "the servers' interfaces have GRO on, in every arm: as with a network card, frames come by NAPI; without it live \
+         frames do not arrive. A program at the hook in the driver runs on the sender's core, though, since a veth has no \
+         interrupt of its own: what it costs is no part of the server's core",
     );
     report.method(
         "response times",
@@ -533,7 +564,7 @@ fn figure(cases: &[Case]) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::{Snapshot, device, protocol_counter, sent_between};
-    use crate::load::flood::Sent;
+    use crate::load::flood::{Means, Sent};
 
     #[test]
     fn counters_are_found_by_their_names() {
@@ -548,9 +579,10 @@ mod tests {
 
     #[test]
     fn what_was_sent_is_counted_within_the_window() {
-        let sent = |count, at_ms: u64| Sent { count, at_ns: at_ms * 1_000_000 };
+        let means = Means::Socket;
+        let sent = |count, at_ms: u64| Sent { count, at_ns: at_ms * 1_000_000, means };
         let said = [sent(0, 900), sent(100, 1000), sent(300, 1500), sent(400, 2000), sent(9000, 2100)];
-        assert_eq!(sent_between(said.into_iter(), 0.95, 2.05), Some(300.0));
+        assert_eq!(sent_between(said.into_iter(), 0.95, 2.05), Some((300.0, means)));
         assert_eq!(sent_between(said.into_iter(), 0.95, 1.05), None, "one line says nothing");
     }
 

@@ -230,11 +230,7 @@ pub(crate) struct FrameSender {
 
 impl FrameSender {
     pub(crate) fn open(interface: &str) -> io::Result<FrameSender> {
-        let (asking, mut request) = interface_request(interface)?;
-        // SAFETY: `request` is an ifreq with a name, into which this command writes an index.
-        check(unsafe { libc::ioctl(asking.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request) })?;
-        // SAFETY: the command has filled in this member of the union.
-        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        let index = interface_index(interface)?;
         // Protocol 0: it receives nothing.
         // SAFETY: plain system call with integer arguments.
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
@@ -243,7 +239,7 @@ impl FrameSender {
         set_option(fd.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32.to_ne_bytes())?;
         // SAFETY: `sockaddr_ll` is plain data for which zeros are valid.
         let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
-        (address.sll_family, address.sll_ifindex) = (libc::AF_PACKET as u16, index);
+        (address.sll_family, address.sll_ifindex) = (libc::AF_PACKET as u16, index as i32);
         let length = mem::size_of_val(&address) as libc::socklen_t;
         // SAFETY: `address` is a valid sockaddr_ll of the length given.
         check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) })?;
@@ -269,19 +265,40 @@ impl FrameSender {
     }
 }
 
-/// ETHTOOL_STXCSUM (include/uapi/linux/ethtool.h).
+/// The number of an interface of the caller's namespace.
+pub(crate) fn interface_index(interface: &str) -> io::Result<u32> {
+    let (asking, mut request) = interface_request(interface)?;
+    // SAFETY: `request` is an ifreq with a name, into which this command writes an index.
+    check(unsafe { libc::ioctl(asking.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request) })?;
+    // SAFETY: the command has filled in this member of the union.
+    Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
+}
+
+/// ETHTOOL_STXCSUM and ETHTOOL_SGRO (include/uapi/linux/ethtool.h).
 const ETHTOOL_STXCSUM: u32 = 0x17;
+/// The same.
+const ETHTOOL_SGRO: u32 = 0x2c;
 
 /// Has the kernel complete checksums, and so also cut super-segments, before frames reach this interface of the
 /// caller's namespace (`ethtool -K NAME tx off`; segmentation offload depends on checksum offload).
 pub(crate) fn offloads_off(interface: &str) -> io::Result<()> {
+    set_feature(interface, ETHTOOL_STXCSUM, 0)
+}
+
+/// Has this interface of the caller's namespace put segments together as they arrive (`ethtool -K NAME gro on`): a veth then
+/// has NAPI, as network cards have, and takes frames that its other end was sent by a program.
+pub(crate) fn gro_on(interface: &str) -> io::Result<()> {
+    set_feature(interface, ETHTOOL_SGRO, 1)
+}
+
+fn set_feature(interface: &str, command: u32, data: u32) -> io::Result<()> {
     /// struct ethtool_value
     #[repr(C)]
     struct Value {
         command: u32,
         data: u32,
     }
-    let mut value = Value { command: ETHTOOL_STXCSUM, data: 0 };
+    let mut value = Value { command, data };
     let (fd, mut request) = interface_request(interface)?;
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: `request` is an ifreq whose data is the ethtool_value that this command reads.

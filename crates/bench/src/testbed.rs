@@ -186,6 +186,18 @@ impl Testbed {
         Ok(testbed)
     }
 
+    /// Has the server hosts' interfaces receive by NAPI, as network cards do (see [`sys::gro_on`]).
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn receive_with_napi(&self) -> Result<()> {
+        for host in &self.servers {
+            let on = host.enter(|| sys::gro_on("eth0"))?;
+            on.with_context(|| format!("cannot switch on GRO of eth0 in {}", host.name))?;
+        }
+        Ok(())
+    }
+
     /// Makes a client host, one server host, and a line between them that loses, delays and mixes up packets.
     ///
     /// # Errors

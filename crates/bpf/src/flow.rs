@@ -14,9 +14,10 @@
 //!
 //! SYNs are counted apart, or a flood of them would take from connections that stand. Those of clients that have had a
 //! connection pass (`known.rs`). And one that was dropped passes when it comes again, as those of real clients do after
-//! a second (RFC 6298 §2), up to `total` of them: forged ones are drawn anew. What is remembered of a SYN is 16 bits in
-//! one of eight million places: at a million a second seven in eight are there after a second, and fifteen forged ones
-//! pass for others.
+//! a second (RFC 6298 §2), up to `total` of them: forged ones are drawn anew. What is remembered of a SYN is 16 bits, of
+//! the last four that fell into one of two million entries: at a million a second an entry gets more than that within a
+//! second in one case of five hundred, and some sixty forged ones pass for others. (Four places of which each SYN had its
+//! own forgot one in eight.)
 
 use std::fs;
 use std::io;
@@ -55,8 +56,9 @@ const KNOWN: u32 = BUCKETS + 6;
 const CLIENT: u32 = BUCKETS + 7;
 const CLIENT_BUCKETS: u32 = 4096;
 const ENTRIES: u32 = CLIENT + CLIENT_BUCKETS;
-/// Entries where SYNs that were dropped are remembered, a power of two, four in each: 16 MiB.
+/// Entries where SYNs that were dropped are remembered, a power of two, the last four in each: 16 MiB.
 const REMEMBERED: u32 = 1 << 21;
+const REMEMBERED_EACH: u32 = 4;
 /// log2 of a window in nanoseconds.
 pub(crate) const WINDOW_SHIFT: i32 = 20;
 /// More rules of a family than this are not compared: a program has to stay short. The rest counts as ordinary.
@@ -419,15 +421,21 @@ fn look_again(program: &mut Program, seen: &Seen, drop: Label) {
         .load(Word, 1, 10, SEQUENCE_AT)
         .word(Xor, 1, R(9))
         .word(Multiply, 1, K(MIX as i32))
-        // Which of the four, and what is remembered.
-        .word(Move, 2, R(1))
-        .word(And, 2, K(3))
-        .word(ShiftLeft, 2, K(1))
-        .double(Add, 0, R(2))
         .word(ShiftRight, 1, K(16))
-        .load(Half, 2, 0, 0)
-        .jump_if(2, Equal, R(1), again)
-        .store(Half, 0, 0, 1)
+        .load(Double, 2, 0, 0)
+        .double(Move, 3, R(2));
+    for _ in 0..REMEMBERED_EACH {
+        program.double(Move, 4, R(3)).double(And, 4, K(0xffff)).jump_if(4, Equal, R(1), again).double(
+            ShiftRight,
+            3,
+            K(16),
+        );
+    }
+    program
+        // The earliest of the four goes.
+        .double(ShiftLeft, 2, K(16))
+        .double(Add, 2, R(1))
+        .store(Double, 0, 0, 2)
         .jump(drop)
         .place(again);
 }

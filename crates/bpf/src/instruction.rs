@@ -104,6 +104,11 @@ impl Program {
         self.emit(0xdc, (register, 0), 0, 16)
     }
 
+    /// The same with 32 bits.
+    pub(crate) fn network_word(&mut self, register: u8) -> &mut Program {
+        self.emit(0xdc, (register, 0), 0, 32)
+    }
+
     /// `to = *(base + offset)`.
     pub(crate) fn load(&mut self, width: Width, to: u8, base: u8, offset: i16) -> &mut Program {
         self.emit(CLASS_LDX | MODE_MEM | width as u8, (to, base), offset, 0)

@@ -16,7 +16,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -94,13 +94,7 @@ impl Known {
     /// As the kernel says.
     pub fn new() -> io::Result<Known> {
         let map = sys::shared_array(FLOWS + CLIENTS, ENTRY_LEN)?;
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a fresh mapping of an array that was made to be mapped, as long as its entries together.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), LEN, access, kind, map.as_raw_fd(), 0) };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let memory = NonNull::new(memory.cast()).expect("mmap gives no null pointer");
+        let memory = sys::map_shared(&map, LEN)?;
         Ok(Known { map, memory })
     }
 

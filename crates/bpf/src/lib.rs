@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // bpf(2) takes pointers to user memory; each block says why they hold
 
 mod flow;
+mod generator;
 mod held;
 mod instruction;
 mod known;
@@ -17,6 +18,7 @@ mod tcx;
 mod xdp;
 
 pub use flow::{Exempt, Limits};
+pub use generator::{Frames, Generator};
 pub use known::{Known, KnownAs, Peer};
 pub use loss::RandomDrop;
 pub use policer::Policer;

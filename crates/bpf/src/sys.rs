@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
 
 use crate::instruction::Instruction;
 
@@ -13,6 +14,8 @@ const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 /// `enum bpf_cmd`.
 const BPF_PROG_LOAD: libc::c_long = 5;
+/// `enum bpf_cmd`.
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
 /// `enum bpf_cmd`.
 const BPF_PROG_QUERY: libc::c_long = 16;
 /// `enum bpf_cmd`.
@@ -39,12 +42,16 @@ const BPF_F_MMAPABLE: u32 = 1 << 10;
 const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 /// `enum bpf_map_type`: AF_XDP sockets by number.
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+/// `BPF_F_TEST_XDP_LIVE_FRAMES`: what the program does with a frame is done; Linux 5.18 and later.
+const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 /// `bpf_map_lookup_elem` (`__BPF_FUNC_MAPPER`).
 pub(crate) const BPF_FUNC_MAP_LOOKUP_ELEM: i32 = 1;
 /// `bpf_ktime_get_ns` (`__BPF_FUNC_MAPPER`).
 pub(crate) const BPF_FUNC_KTIME_GET_NS: i32 = 5;
 /// `bpf_get_prandom_u32` (`__BPF_FUNC_MAPPER`).
 pub(crate) const BPF_FUNC_GET_PRANDOM_U32: i32 = 7;
+/// `bpf_redirect` (`__BPF_FUNC_MAPPER`).
+pub(crate) const BPF_FUNC_REDIRECT: i32 = 23;
 /// `bpf_redirect_map` (`__BPF_FUNC_MAPPER`).
 pub(crate) const BPF_FUNC_REDIRECT_MAP: i32 = 51;
 
@@ -126,6 +133,28 @@ struct ProgQuery {
     link_ids: u64,
     link_attach_flags: u64,
     revision: u64,
+}
+
+/// `union bpf_attr` for `BPF_PROG_TEST_RUN`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct TestRun {
+    prog_fd: u32,
+    verdict: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    padding: u32,
 }
 
 /// Loads a program.
@@ -222,6 +251,48 @@ pub(crate) fn shared_array(entries: u32, value_len: u32) -> io::Result<OwnedFd> 
     };
     // SAFETY: `attr` is laid out as the command demands and holds no pointer.
     unsafe { bpf(BPF_MAP_CREATE, &attr) }
+}
+
+/// Maps the beginning of a [`shared_array`], to read and write.
+pub(crate) fn map_shared(map: &OwnedFd, len: usize) -> io::Result<NonNull<u8>> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping of an array that was made to be mapped.
+    let memory =
+        unsafe { libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, map.as_raw_fd(), 0) };
+    if memory == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(memory.cast()).expect("mmap gives no null pointer"))
+}
+
+/// Runs a program at XDP on frames with these bytes, `repeat` times, and has its verdicts done.
+pub(crate) fn test_live(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    repeat: u32,
+    batch_size: u32,
+) -> io::Result<()> {
+    let flags = BPF_F_TEST_XDP_LIVE_FRAMES;
+    test_run(program, frame, TestRun { repeat, flags, batch_size, ..TestRun::default() }).map(drop)
+}
+
+/// Runs a program at XDP on a frame, once: its verdict, and what it has made of the bytes, as many as `out` has room for.
+#[cfg(test)]
+pub(crate) fn test(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::Result<u32> {
+    let (data_out, data_size_out) = (out.as_mut_ptr() as u64, out.len() as u32);
+    // Without room nothing is written.
+    let data_out = if out.is_empty() { 0 } else { data_out };
+    test_run(program, frame, TestRun { repeat: 1, data_out, data_size_out, ..TestRun::default() })
+}
+
+fn test_run(program: BorrowedFd<'_>, frame: &[u8], run: TestRun) -> io::Result<u32> {
+    let (prog_fd, data_size_in) = (program.as_raw_fd() as u32, frame.len() as u32);
+    let mut attr = TestRun { prog_fd, data_size_in, data_in: frame.as_ptr() as u64, ..run };
+    let size = size_of::<TestRun>() as libc::c_long;
+    // SAFETY: `attr` is laid out as the command demands; the frame, and room for what becomes of it if there is any, outlive
+    // the call.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(attr.verdict) }
 }
 
 /// An array of `entries` AF_XDP sockets, empty so far.

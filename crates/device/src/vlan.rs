@@ -23,6 +23,7 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 
 use scoutline_base::Time;
+use scoutline_bpf::{KnownAs, Peer};
 use scoutline_path::Burst;
 
 use crate::packet::Important;
@@ -143,6 +144,18 @@ impl Partner for Shared {
 
     fn police(&mut self, policing: Option<Policing<'_>>) {
         self.parent.borrow_mut().police(policing);
+    }
+
+    fn know(&mut self, peer: &Peer, known: Option<KnownAs>) {
+        self.parent.borrow_mut().know(peer, known);
+    }
+
+    fn hold_back(&mut self, frame: &[u8], until: Time, owner: u64) {
+        self.parent.borrow_mut().hold_back(frame, until, owner);
+    }
+
+    fn tell_held_back(&mut self, now: Time, each: &mut dyn FnMut(u64, u64)) {
+        self.parent.borrow_mut().tell_held_back(now, each);
     }
 
     fn news(&mut self) -> Option<Notice> {

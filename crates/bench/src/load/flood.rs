@@ -1,13 +1,14 @@
 //! The flood's two ends: a sender of minimum-size datagrams, or of SYNs from forged addresses, at a rate or as fast as its
 //! core can, and a program that takes datagrams slower than they come.
 //!
-//! The sender writes whole Ethernet frames to a packet socket, many a system call, past the queueing discipline: it
-//! is not held up by a socket of its own, by routes or by neighbours. Both run until they are stopped, as
-//! `scoutline load flood …` and `scoutline load sink …`.
+//! How the sender sends: see `flood/sender.rs`. Both run until they are stopped, as `scoutline load flood …` and
+//! `scoutline load sink …`.
+
+mod sender;
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
@@ -15,6 +16,8 @@ use scoutline_base::Random;
 use scoutline_wire::{checksum, ethernet, ipv4, tcp, udp};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::sender::Means;
+use self::sender::Order;
 use crate::sys;
 
 /// The least that Ethernet carries, its checksum not counted (IEEE 802.3 §4A.4.2: 64 with it).
@@ -23,6 +26,8 @@ const FRAME_BYTES: usize = 60;
 const SYN_BYTES: usize = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN + 40;
 /// Frames of one system call.
 const BATCH: usize = 64;
+/// Where forged addresses are drawn: the /15 of RFC 2544, appendix C.2.2.
+const FORGED_FROM: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 /// What `scoutline load flood` is told.
 #[derive(Clone, Debug, Parser)]
@@ -49,6 +54,9 @@ pub struct FloodArguments {
     /// Run on this core only.
     #[arg(long)]
     pub cpu: Option<usize>,
+    /// Who sends; where live frames do not work a packet socket does, and standard error says so.
+    #[arg(long, value_enum, default_value_t)]
+    pub means: Means,
     /// End by itself after so long.
     #[arg(long, default_value_t = 60.0)]
     pub seconds: f64,
@@ -71,6 +79,7 @@ pub struct SinkArguments {
 pub(crate) struct Sent {
     pub(crate) count: u64,
     pub(crate) at_ns: u64,
+    pub(crate) means: Means,
 }
 
 /// Between two lines with a [`Sent`].
@@ -84,37 +93,16 @@ pub fn flood(arguments: &FloodArguments) -> Result<()> {
     let device = &arguments.device;
     let own = sys::link_address(device).with_context(|| format!("no link address of {device}"))?;
     let mac = parse_mac(&arguments.mac)?;
-    let sender = sys::FrameSender::open(device).with_context(|| format!("cannot send frames at {device}"))?;
-    println!("sending");
-    let mut random = Random::new(u64::from(std::process::id()));
-    let mut syns = [syn(own, mac, arguments.target); BATCH];
-    let frame = frame(own, mac, arguments.source, arguments.target);
-    let begin = Instant::now();
-    let (mut count, mut tell_at) = (0, Duration::ZERO);
-    loop {
-        let now = begin.elapsed();
-        if now.as_secs_f64() >= arguments.seconds {
-            return Ok(());
-        }
-        if now >= tell_at {
-            println!("{}", serde_json::to_string(&Sent { count, at_ns: sys::monotonic_ns() })?);
-            tell_at = now + TELL_EVERY;
-        }
-        if arguments.rate.is_some_and(|rate| count as f64 >= rate * now.as_secs_f64()) {
-            // To sleep would take longer than a batch is worth of time.
-            std::hint::spin_loop();
-            continue;
-        }
-        let frames: [&[u8]; BATCH] = if arguments.syn {
-            for syn in &mut syns {
-                forge(syn, &mut random);
-            }
-            syns.each_ref().map(<[u8; SYN_BYTES]>::as_slice)
-        } else {
-            [&frame; BATCH]
-        };
-        count += sender.send(frames).with_context(|| format!("cannot send at {device}"))?;
-    }
+    let (syn, datagram);
+    let template: &[u8] = if arguments.syn {
+        syn = self::syn(own, mac, arguments.target);
+        &syn
+    } else {
+        datagram = frame(own, mac, arguments.source, arguments.target);
+        &datagram
+    };
+    let FloodArguments { syn: forged, rate, seconds, .. } = *arguments;
+    Order { device, template, forged, rate, seconds }.carry_out(arguments.means)
 }
 
 /// A SYN as Linux makes them, with all of its options; from nobody yet.
@@ -155,10 +143,9 @@ fn syn(own: [u8; 6], mac: [u8; 6], target: SocketAddrV4) -> [u8; SYN_BYTES] {
 }
 
 /// Another address, port and sequence number, and the checksums that follow.
-fn forge(frame: &mut [u8; SYN_BYTES], random: &mut Random) {
-    const NETWORK: u32 = 0xc612_0000;
+fn forge(frame: &mut [u8], random: &mut Random) {
     let (header, segment) = frame[ethernet::HEADER_LEN..].split_at_mut(ipv4::MIN_HEADER_LEN);
-    let source = NETWORK | random.below(1 << 17);
+    let source = FORGED_FROM.to_bits() | random.below(1 << 17);
     header[12..16].copy_from_slice(&source.to_be_bytes());
     header[ipv4::CHECKSUM_OFFSET..ipv4::CHECKSUM_OFFSET + 2].fill(0);
     let sum = checksum::finish(checksum::sum(header));

@@ -131,7 +131,7 @@ fn what_has_no_room_is_dropped_in_the_hook_and_what_is_important_is_served() {
     let mac = format!("--mac={}", mac.as_str().unwrap());
     let source = format!("--source={}", fixture.peer_address());
     let target = format!("--target={}:7000", fixture.address());
-    let arguments = ["load", "flood", "--device=eth0", &mac, &source, &target];
+    let arguments = ["load", "flood", "--device=eth0", &mac, &source, &target, "--rate=1000000"];
     let mut flood = fixture.start_peer(&tool, &arguments);
     wait_for_line(&mut flood, "sending");
     wait_until("the path is full", SOON, || {

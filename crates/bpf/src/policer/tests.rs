@@ -3,23 +3,11 @@
 use super::program;
 use crate::flow::{Buckets, Exempt, Limits, POLICED, Police, Seen, WINDOW_SHIFT};
 use crate::known::{Known, KnownAs, Peer};
+use crate::sys;
 use crate::xdp::{self, XDP_DROP, XDP_PASS};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
-
-/// `union bpf_attr` for `BPF_PROG_TEST_RUN`, as Linux 4.12 knew it.
-#[repr(C)]
-struct TestRun {
-    prog_fd: u32,
-    verdict: u32,
-    data_size_in: u32,
-    data_size_out: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-}
 
 struct Bench {
     program: OwnedFd,
@@ -52,22 +40,7 @@ impl Bench {
     }
 
     fn verdict(&self, packet: &[u8]) -> i32 {
-        const BPF_PROG_TEST_RUN: libc::c_long = 10;
-        let mut attr = TestRun {
-            prog_fd: self.program.as_raw_fd() as u32,
-            verdict: 0,
-            data_size_in: packet.len() as u32,
-            data_size_out: 0,
-            data_in: packet.as_ptr() as u64,
-            data_out: 0,
-            repeat: 1,
-            duration: 0,
-        };
-        let size = size_of::<TestRun>() as libc::c_long;
-        // SAFETY: `attr` is laid out as the command demands and the packet outlives the call.
-        let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size) };
-        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-        attr.verdict as i32
+        sys::test(self.program.as_fd(), packet, &mut []).unwrap() as i32
     }
 
     fn passed(&self, packets: impl Iterator<Item = Vec<u8>>) -> u64 {
@@ -281,6 +254,28 @@ fn a_syn_that_comes_again_passes() {
         let many = bench.passed((0..40).flat_map(|_| dropped[50..100].iter().map(|&port| syn(port, 1))));
         assert!((50..=208 * bench.windows()).contains(&many), "{many}");
     }
+}
+
+/// A stranger asks again after a second, in which a million others came.
+#[test]
+fn a_syn_is_remembered_among_a_million() {
+    let limits = Limits { syns: 1, total: 10_000_000, ..LIMITS };
+    let Some(bench) = Bench::new(&[], limits) else { return };
+    let mut frame = tcp(false, 0, 0x02);
+    let mut syn = |source: [u8; 4], port: u16| {
+        frame[26..30].copy_from_slice(&source);
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+        bench.verdict(&frame)
+    };
+    let strangers: Vec<u16> =
+        (0..2000).filter(|&port| syn([10, 0, 0, 2], port) == XDP_DROP).take(200).collect();
+    assert_eq!(strangers.len(), 200);
+    for forged in 0..1_000_000_u32 {
+        let [a, b, c, _] = forged.to_le_bytes();
+        syn([198, 18, a, b], u16::from(c));
+    }
+    let again = strangers.iter().filter(|&&port| syn([10, 0, 0, 2], port) == XDP_PASS).count();
+    assert!(again >= 192, "{again} of 200 pass");
 }
 
 #[test]

@@ -1,10 +1,13 @@
+use std::os::fd::RawFd;
+
 use scoutline_base::{DeviceId, Time};
+use scoutline_bpf::{KnownAs, Peer};
 use scoutline_path::{Body, Burst, Checksum, Message, Segmentation, SegmentationKind};
 use scoutline_ring::Block;
 
 use super::{Config, Tag, open, share, tag_of, untag};
-use crate::Partner;
 use crate::memory::{MemoryPartner, WireConfig, wire};
+use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Partner};
 
 const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
 
@@ -43,6 +46,70 @@ fn tagged_on_the_way_out_and_untagged_on_the_way_in() {
     untag(&mut came[0]);
     assert_eq!(came[0].bytes(), came[1].bytes());
     assert_eq!((network.counters().tx_packets, network.counters().tx_bytes), (1, 30));
+}
+
+/// A device that tells what it was told of flows.
+struct Told(MemoryPartner, std::sync::mpsc::Sender<String>);
+
+impl Partner for Told {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn facts(&self) -> &DeviceFacts {
+        self.0.facts()
+    }
+
+    fn pull(&mut self, burst: &mut Burst, limit: usize, now: Time) -> Result<usize, DeviceError> {
+        self.0.pull(burst, limit, now)
+    }
+
+    fn has_input(&self) -> bool {
+        self.0.has_input()
+    }
+
+    fn push(&mut self, burst: &mut Burst) -> Result<usize, DeviceError> {
+        self.0.push(burst)
+    }
+
+    fn room(&self) -> usize {
+        self.0.room()
+    }
+
+    fn poll_fd(&self) -> Option<RawFd> {
+        self.0.poll_fd()
+    }
+
+    fn know(&mut self, peer: &Peer, known: Option<KnownAs>) {
+        self.1.send(format!("{} as {known:?}", peer.source_port)).unwrap();
+    }
+
+    fn hold_back(&mut self, frame: &[u8], until: Time, owner: u64) {
+        self.1.send(format!("{} bytes until {} for {owner}", frame.len(), until.as_millis())).unwrap();
+    }
+
+    fn tell_held_back(&mut self, _: Time, each: &mut dyn FnMut(u64, u64)) {
+        each(9, 17);
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+/// Who is known in a flood of a device's untagged packets is also known where there are tagged ones beside them.
+#[test]
+fn a_shared_device_is_told_of_flows() {
+    let (parent, _other) = wire(1, WireConfig::default());
+    let (tell, told) = std::sync::mpsc::channel();
+    let mut shared = share(Box::new(Told(parent, tell)));
+    let peer = Peer { source: std::net::Ipv4Addr::new(10, 0, 0, 2).into(), source_port: 7, local_port: 80 };
+    shared.know(&peer, Some(KnownAs::Standing));
+    shared.hold_back(&HEADER, Time::from_millis(3), 9);
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), ["7 as Some(Standing)", "14 bytes until 3 for 9"]);
+    let mut counted = Vec::new();
+    shared.tell_held_back(Time::ZERO, &mut |owner, dropped| counted.push((owner, dropped)));
+    assert_eq!(counted, [(9, 17)]);
 }
 
 /// What the parent does not take stays in the burst, and has one tag when it comes again.
