@@ -107,7 +107,7 @@ impl Partner for PacketPartner {
     }
 
     fn ring_for(&mut self, rules: &[Important]) -> io::Result<()> {
-        self.bell.as_mut().map_or(Ok(()), |bell| bell.listen_for(rules))
+        self.bell.as_ref().map_or(Ok(()), |bell| bell.listen_for(rules))
     }
 
     fn silence_bell(&mut self) {

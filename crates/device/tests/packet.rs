@@ -58,6 +58,23 @@ fn a_flood_is_held_back_at_the_interface() {
     assert_eq!(two.counters().rx_policed, policed, "what was counted stays so");
 }
 
+/// That the interface goes down rings, rules or none; it must not ring for ever, or the engine would not sleep again.
+#[test]
+fn a_bell_is_silent_after_the_interface_went_down() {
+    let (_first, second) = veth();
+    let mut two = open(&second, &packet::Config { bell: true, ..packet::Config::new("right") });
+    let mut poll = libc::pollfd { fd: two.bell_fd().expect("one"), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which outlives the call.
+    let mut rings = |wait_ms| unsafe { libc::poll(&raw mut poll, 1, wait_ms) } == 1;
+    assert!(!rings(0));
+    second.ip(&["link", "set", "right", "down"]);
+    assert!(rings(5000), "it says so");
+    two.silence_bell();
+    assert!(!rings(0));
+    second.ip(&["link", "set", "right", "up"]);
+    assert!(!rings(0));
+}
+
 /// Rules change by exchange: what was dropped before is remembered, so that at no moment everything passes.
 #[test]
 fn what_is_remembered_of_syns_outlives_a_change_of_rules() {

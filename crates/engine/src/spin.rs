@@ -37,8 +37,6 @@ pub(crate) struct Spin {
 impl Spin {
     /// At most so long; zero: never.
     pub(crate) fn new(most: Duration) -> Spin {
-        let most =
-            std::env::var("SCL_SPIN").ok().and_then(|s| s.parse().ok()).map_or(most, Duration::from_micros);
         Spin { most, limit: Duration::ZERO, in_vain: 0, resting: 0, rest: *REST.start() }
     }
 
@@ -142,14 +140,13 @@ mod tests {
     #[test]
     fn a_timer_is_no_arrival() {
         let mut spin = Spin::new(MOST);
-        for due in [Spin::on_worked as fn(&mut Spin, Duration, bool), |spin, idle, came| {
-            spin.on_slept(idle, came, false);
-        }] {
-            spin.on_slept(SOON, true, false);
-            assert_ne!(spin.limit(), Duration::ZERO);
-            due(&mut spin, SOON, false);
-            assert_eq!(spin.limit(), Duration::ZERO);
-        }
+        spin.on_slept(SOON, true, false);
+        spin.on_slept(SOON, false, false);
+        assert_eq!(spin.limit(), Duration::ZERO);
+        spin.on_slept(SOON, true, false);
+        assert_ne!(spin.limit(), Duration::ZERO);
+        spin.on_worked(SOON, false);
+        assert_eq!(spin.limit(), Duration::ZERO);
     }
 
     #[test]

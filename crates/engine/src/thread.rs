@@ -358,8 +358,11 @@ impl Loop {
         self.core.wakes.set(0);
         self.core.publish(engine_state::AWAY);
         fence(Ordering::SeqCst);
-        // What rang before is in the ring now; what comes from here on rings again.
-        self.core.silence_bells();
+        // What rang before is in the ring now; what comes from here on rings again. Where no bell of a device is heard in
+        // this turn, it may go on.
+        if decision.level < self.core.highest_level() {
+            self.core.silence_bells();
+        }
         self.core.pull(start);
         // Who marked before it saw that we are away has not rung.
         self.core.listen_to_programs(start);

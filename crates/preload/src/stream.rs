@@ -170,7 +170,11 @@ pub(crate) fn receive_patiently(
             return if done > 0 { done as isize } else { err(libc::ECONNRESET) };
         }
         if over {
-            return if done > 0 { done as isize } else { receive_end(socket) };
+            match if done > 0 { Some(done as isize) } else { receive_end(socket) } {
+                Some(result) => return result,
+                None if blocked(socket, flags) => return err(libc::EAGAIN),
+                None => continue,
+            }
         }
         if blocked(socket, flags) {
             // It may look again and again, and never sleep.
@@ -193,27 +197,27 @@ fn blocked(socket: Socket, flags: c_int) -> bool {
     flags & MSG_DONTWAIT != 0 || socket.non_blocking()
 }
 
-/// What a read gives when the ring is empty and nothing will come: Linux's order of reasons.
-fn receive_end(socket: Socket) -> isize {
+/// What a read gives when the ring is empty and nothing will come: Linux's order of reasons. `None`: another thread has
+/// heard what a router said, and the connection goes on.
+fn receive_end(socket: Socket) -> Option<isize> {
     let state = socket.state();
     if state & is::PEER_FINISHED != 0 {
-        return 0;
+        return Some(0);
     }
     if state & is::FAILED != 0 {
         // Told once; then the stream is over.
         let errno = socket.take_error();
-        return if errno == 0 && socket.is_unconnected_again() { err(libc::ENOTCONN) } else { err(errno) };
+        let unconnected = errno == 0 && socket.is_unconnected_again();
+        return Some(err(if unconnected { libc::ENOTCONN } else { errno }));
     }
     if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
-        return err(libc::ENOTCONN);
+        return Some(err(libc::ENOTCONN));
     }
-    // The connection goes on (IP_RECVERR).
+    // The connection goes on (IP_RECVERR), or is shut down for reading.
     match socket.take_error() {
-        0 if socket.requests() & ask::SHUTDOWN_READ == 0 => return err(libc::EAGAIN), // another thread has heard it
-        0 => {}
-        errno => return err(errno),
+        0 => (socket.requests() & ask::SHUTDOWN_READ != 0).then_some(0),
+        errno => Some(err(errno)),
     }
-    0 // shut down for reading
 }
 
 /// Nothing more can be sent.

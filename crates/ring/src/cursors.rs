@@ -49,7 +49,8 @@ impl Cursors<'_> {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// Bytes between the two, by whichever side. Only the other side's nonsense makes them more than the ring is long.
+    /// Bytes between the two, by whichever side. More than the ring is long come of the other side's nonsense; or, where
+    /// a thread looks that does not hold the ring, of both sides having gone on between the two looks.
     #[inline]
     pub fn held(self) -> u64 {
         let tail = self.written();

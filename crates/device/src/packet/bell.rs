@@ -45,45 +45,35 @@ const SILENCED_AT_ONCE: usize = 32;
 const BUFFER_LEN: libc::c_int = 1;
 
 /// The bell's socket.
-pub(super) struct Bell {
-    socket: OwnedFd,
-    /// Something may ring.
-    rings: bool,
-}
+pub(super) struct Bell(OwnedFd);
 
 impl Bell {
     /// One that nothing rings yet.
     pub(super) fn open(interface: &Interface) -> Result<Bell, OpenError> {
-        let mut bell = Bell { socket: raw_socket(&interface.name)?, rings: false };
+        let bell = Bell(raw_socket(&interface.name)?);
         let system = |action| move |error| OpenError::system(&interface.name, action, error);
         bell.listen_for(&[]).map_err(system("filter its packets"))?;
-        let _ = sys::set_option(&bell.socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BUFFER_LEN);
+        let _ = sys::set_option(&bell.0, libc::SOL_SOCKET, libc::SO_RCVBUF, &BUFFER_LEN);
         // Linux 4.20; before it, what we send rings too.
-        let _ = sys::set_option(&bell.socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
-        bind(&bell.socket, interface.index, libc::ETH_P_ALL as u16)
+        let _ = sys::set_option(&bell.0, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
+        bind(&bell.0, interface.index, libc::ETH_P_ALL as u16)
             .map_err(system("bind a raw packet socket to it"))?;
         Ok(bell)
     }
 
     pub(super) fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        self.0.as_raw_fd()
     }
 
     /// From now on these packets ring, and no others.
-    pub(super) fn listen_for(&mut self, rules: &[Important]) -> io::Result<()> {
+    pub(super) fn listen_for(&self, rules: &[Important]) -> io::Result<()> {
         let mut program = filter(rules);
         let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        sys::set_option(&self.socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
-        self.silence(); // of the rules before
-        self.rings = !rules.is_empty();
-        Ok(())
+        sys::set_option(&self.0, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
-    /// Takes what rang; the rest, if a flood does, rings again.
+    /// Takes what rang, and that the interface went down, which rings as well. The rest, if a flood does, rings again.
     pub(super) fn silence(&self) {
-        if !self.rings {
-            return;
-        }
         let mut byte = 0u8;
         for _ in 0..SILENCED_AT_ONCE {
             // SAFETY: one byte of a local; what is longer is cut off.

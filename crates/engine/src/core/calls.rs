@@ -4,18 +4,17 @@
 use std::any::Any;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use scoutline_abi::datagram::{ErrorRecord, origin};
 use scoutline_abi::layout::{
     CALL_COUNT, Call, HOLDER_PROCESS, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option,
     slot_request, slot_state,
 };
-use scoutline_base::{Address, Endpoint, PathId, Time};
+use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{Attributes, CreateError, DropReason, Name, Path, Value};
 use scoutline_proto::bindings::{EPHEMERAL, Sharing};
 use scoutline_proto::tcp::module::{FAST_OPEN_QUEUE, HEADERS, MAX_SEGMENT};
-use scoutline_proto::tcp::{Algorithm, ListenStage, TcpStage};
+use scoutline_proto::tcp::{Algorithm, ListenStage};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
@@ -29,8 +28,6 @@ use crate::wishes::Granted;
 
 /// TCP_DEFER_ACCEPT counts up to this, in seconds: longer than anybody waits for a request.
 const MAX_DEFER_S: u64 = 3600;
-/// See [`Core::may_follow`]: a step of Linux's clock for that, and of the coarsest of timestamps (RFC 7323 §5.4).
-const FOLLOWS_AFTER: Duration = Duration::from_secs(1);
 /// SO_REUSEADDR, SO_REUSEPORT and IPV6_V6ONLY among the bits of BIND's third argument.
 const REUSE_ADDRESS: u64 = 1;
 const REUSE_PORT: u64 = 2;
@@ -330,15 +327,10 @@ impl Core {
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
         let start = self.fast_start(end, net, (local, remote), fast, now)?;
         let key = flow_key(net, TCP, local, remote);
-        if let Some(before) = self.flows.lookup(&key) {
-            // It is there, or in TIME-WAIT (`__inet_check_established` of Linux).
-            if !self.may_follow(net, before, now) {
-                return Err(libc::EADDRNOTAVAIL);
-            }
-            if let Some(stage) = self.paths.get(before).and_then(Path::stage::<TcpStage>) {
-                stage.precede();
-            }
-            self.destroy(before);
+        let before = self.flows.lookup(&key);
+        // It is there, or in TIME-WAIT (`__inet_check_established` of Linux).
+        if before.is_some_and(|before| !self.may_follow(net, before, now)) {
+            return Err(libc::EADDRNOTAVAIL);
         }
         let ruled = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
         let by_rules = ruled.number;
@@ -351,6 +343,9 @@ impl Core {
         }
         // Before the first packet: an answer may come in the same turn of the loop.
         end.add_state(slot_state::CONNECTING | slot_state::BOUND);
+        if let Some(before) = before {
+            self.give_way(before);
+        }
         let mut attributes = socket_attributes(end, TCP, local, Some(remote));
         let room = start.map_or(0, |start| begin_fast(end, start, &mut attributes));
         let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
@@ -370,18 +365,6 @@ impl Core {
             end.signal(); // it is writable
         }
         Ok(room as i32)
-    }
-
-    /// A connection may follow one of its flow that has been in TIME-WAIT for a second, if an old segment of that one
-    /// would be known: by its timestamp (RFC 6191 §2; Linux has this as `tcp_tw_reuse` 1), or since the two are within
-    /// the machine, where none can be on its way any more (`tcp_tw_reuse` 2). So a proxy does not run out of ports when
-    /// it opens thousands of connections a second to one server and closes them first.
-    fn may_follow(&self, net: usize, before: PathId, now: Time) -> bool {
-        let stage = self.paths.get(before).and_then(Path::stage::<TcpStage>);
-        stage.and_then(TcpStage::connection).is_some_and(|before| {
-            (self.nets[net].interface().is_own_link() || before.has_timestamps())
-                && before.in_time_wait_for(now).is_some_and(|time| time >= FOLLOWS_AFTER)
-        })
     }
 
     fn set_option(&mut self, end: &Rc<SocketEnd>, option: u64, value: u64, now: Time) -> Result<i32, Errno> {

@@ -2,9 +2,16 @@
 //! one path more they make it, the longest waiting first: who opens connections and has them closed takes no place from
 //! others. Linux as well keeps no more of them than it has places (`tcp_max_tw_buckets`), and refuses nobody for them.
 
-use scoutline_base::PathId;
+use std::time::Duration;
+
+use scoutline_base::{PathId, Time};
+use scoutline_path::Path;
+use scoutline_proto::tcp::TcpStage;
 
 use super::Core;
+
+/// A connection may follow one that has been in TIME-WAIT for so long: a step of Linux's clock for that, and of the coarsest of timestamps (RFC 7323 §5.4).
+const FOLLOWS_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
     /// A path has begun to wait.
@@ -28,5 +35,25 @@ impl Core {
         {
             self.destroy(id);
         }
+    }
+
+    /// A connection may follow one of its flow that has been in TIME-WAIT for a second, if an old segment of that one
+    /// would be known: by its timestamp (RFC 6191 §2; Linux has this as `tcp_tw_reuse` 1), or since the two are within
+    /// the machine, where none can be on its way any more (`tcp_tw_reuse` 2). So a proxy does not run out of ports when
+    /// it opens thousands of connections a second to one server and closes them first.
+    pub(super) fn may_follow(&self, net: usize, before: PathId, now: Time) -> bool {
+        let stage = self.paths.get(before).and_then(Path::stage::<TcpStage>);
+        stage.and_then(TcpStage::connection).is_some_and(|before| {
+            (self.nets[net].interface().is_own_link() || before.has_timestamps())
+                && before.in_time_wait_for(now).is_some_and(|time| time >= FOLLOWS_AFTER)
+        })
+    }
+
+    /// Ends TIME-WAIT for a connection that is made in this turn.
+    pub(super) fn give_way(&mut self, before: PathId) {
+        if let Some(stage) = self.paths.get(before).and_then(Path::stage::<TcpStage>) {
+            stage.precede();
+        }
+        self.destroy(before);
     }
 }

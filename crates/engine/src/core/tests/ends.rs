@@ -1,5 +1,8 @@
 //! How sockets end when their programs cannot say more: exit, `exec`, a listener that goes or is shut down.
 
+use scoutline_path::Path;
+use scoutline_proto::tcp::TcpStage;
+
 use super::*;
 
 /// Holds an accepted connection, as the shim does.
@@ -80,6 +83,15 @@ fn who_closes_first_keeps_no_socket() {
     assert_eq!(program.ring_bytes(), 0);
 }
 
+/// Of the only connection of a host.
+fn next_initial(host: &Host) -> u32 {
+    let stages = host.core.paths.iter().filter_map(Path::stage::<TcpStage>);
+    let mut connections = stages.filter_map(TcpStage::connection);
+    let next = connections.next().unwrap().next_initial();
+    assert!(connections.next().is_none());
+    next
+}
+
 /// A program that opens connections and closes them first does not run out of ports: after a second the next one may
 /// follow, behind all numbers of the one before.
 #[test]
@@ -108,6 +120,7 @@ fn a_connection_follows_one_in_time_wait() {
     pair.server.request(server, slot_request::CLOSE);
     settle(&mut pair);
     assert_eq!(pair.client.socket_paths(), 1, "it is in TIME-WAIT");
+    let next = next_initial(&pair.client);
     for (later, expected) in [(500, -libc::EADDRNOTAVAIL), (600, 0)] {
         pair.now += Duration::from_millis(later);
         let (client, made) = connect(&mut pair);
@@ -115,6 +128,8 @@ fn a_connection_follows_one_in_time_wait() {
         settle(&mut pair);
         if made == 0 {
             assert_eq!(pair.client.socket_paths(), 1, "the one before has gone");
+            // RFC 6191 §2: behind all numbers of the one before, and its own SYN.
+            assert_eq!(next_initial(&pair.client).wrapping_sub(next), 65_537 + 1);
             let server = pair.server.accept(listener).unwrap();
             pair.client.write(client, b"once more");
             settle(&mut pair);
