@@ -98,12 +98,14 @@ pub struct Info {
 }
 
 impl Connection {
+    /// What may be in the network now: within a reduction less than the window, down to one segment. With nothing there
+    /// and nothing owed it is still that, as Linux has it.
     fn window_of_now(&self) -> u32 {
         let Some(allowance) = self.recovery.allowance().filter(|_| !self.congestion.is_model()) else {
             return self.congestion.window();
         };
         let in_flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
-        (in_flight + allowance).min(u64::from(u32::MAX)) as u32
+        (in_flight + allowance).clamp(u64::from(self.segment()), u64::from(u32::MAX)) as u32
     }
 
     /// A snapshot.
