@@ -186,7 +186,7 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Has the server hosts' interfaces receive by NAPI, as network cards do (see [`sys::gro_on`]).
+    /// Has the server hosts' interfaces receive by NAPI, as network cards do (GRO is switched on).
     ///
     /// # Errors
     /// The kernel refuses.

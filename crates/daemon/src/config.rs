@@ -252,7 +252,7 @@ pub struct Engine {
     pub realtime: Realtime,
     /// Which: 1 to 99.
     pub realtime_priority: Spanned<u8>,
-    /// How long to spin for more work before sleeping, at most; 0: not at all.
+    /// How long to spin for more work before sleeping, at most, while that pays and nobody else wants the core; 0: not at all.
     pub spin_us: Spanned<u32>,
     /// Receive buffer of a socket: connections begin with less, and have that when they need it.
     pub receive_buffer: Spanned<Size>,
@@ -293,7 +293,7 @@ impl Default for Engine {
             cpu: None,
             realtime: Realtime::Auto,
             realtime_priority: values::unplaced(50),
-            spin_us: values::unplaced(50),
+            spin_us: values::unplaced(200),
             receive_buffer: values::unplaced(Size(256 << 10)),
             send_buffer: values::unplaced(Size(256 << 10)),
             receive_buffer_max: values::unplaced(Size(4 << 20)),
