@@ -195,7 +195,9 @@ impl Supervisor {
         {
             target::write_sized(on.call.thread, at, len_at, &name)?;
         }
-        let (accepted, outer) = Socket::accepted(accepted, flags & libc::SOCK_NONBLOCK != 0)?;
+        let reported = socket.reported;
+        let (mut accepted, outer) = Socket::accepted(accepted, flags & libc::SOCK_NONBLOCK != 0)?;
+        accepted.reported = reported;
         let flags = Flags { close_on_exec: flags & libc::SOCK_CLOEXEC != 0 };
         Ok(Reply::Give { socket: Box::new(accepted), outer, flags, from: Some(on.id) })
     }
@@ -254,6 +256,11 @@ impl Supervisor {
         let mut value = [0; MAX_OPTION];
         let value = &mut value[..MAX_OPTION.min(room as usize)];
         let mut len = sys::option(&socket.inner, level, name, value)?;
+        if let Some((_, &mut on)) = socket.report(level, name) {
+            // In one byte, if there is no room for four.
+            let on = i32::from(on).to_ne_bytes();
+            value[..len].copy_from_slice(&on[..len]);
+        }
         if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.error != 0 {
             let inode = socket.inode;
             let outer = || target::duplicate(on.call.thread, on.call.fd(), inode);
@@ -285,6 +292,14 @@ impl Supervisor {
             return Err(Reply::error(libc::EOPNOTSUPP));
         }
         let socket = self.socket(on)?;
+        if let Some((inner, reported)) = socket.report(level, name) {
+            // An `int`, or its first byte.
+            let on = value.iter().take(if len < 4 { 1 } else { 4 }).any(|&byte| byte != 0);
+            // Off, which tells whether such a call is right.
+            sys::set_option(inner, level, name, &vec![0; len])?;
+            *reported = on;
+            return Ok(Reply::Now(Answer::Value(0)));
+        }
         sys::set_option(&socket.inner, level, name, &value)?;
         let times = level == libc::SOL_SOCKET && [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].contains(&name);
         let connected = !matches!(socket.state, State::Fresh | State::Listening { .. } | State::Failed);
