@@ -89,9 +89,7 @@ impl Socket {
         set_buffer(&peer, BUFFER)?;
         let state = if stream {
             fill(&outer)?;
-            for name in TIMEOUTS {
-                sys::set_option(&outer, libc::SOL_SOCKET, name, &SHORTEST)?;
-            }
+            take_times(&outer)?;
             State::Fresh
         } else {
             set_buffer(&outer, BUFFER)?;
@@ -199,6 +197,14 @@ pub(crate) fn fill(outer: &OwnedFd) -> io::Result<()> {
     set_buffer(outer, 1)?;
     // Not only poll, but also write has to find no room: what was written before the connection stands would be lost.
     while sys::send(outer, &FILLER).is_ok() {}
+    Ok(())
+}
+
+/// Reads and writes of the program fail (EAGAIN) instead of waiting.
+pub(crate) fn take_times(outer: &OwnedFd) -> io::Result<()> {
+    for name in TIMEOUTS {
+        sys::set_option(outer, libc::SOL_SOCKET, name, &SHORTEST)?;
+    }
     Ok(())
 }
 

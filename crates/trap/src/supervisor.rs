@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::calls::Reply;
 use crate::datagram::Filled;
 use crate::listener::{Answer, Call, Delivery, Listener};
-use crate::socket::{Socket, State};
+use crate::socket::{Socket, State, take_times};
 use crate::stream::Progress;
 use crate::{sys, target};
 
@@ -284,9 +284,13 @@ impl Supervisor {
         }
         if socket.error == 0 {
             socket.establish(&outer);
-        } else if !waited_for {
-            socket.remove_filler();
-            socket.state = State::Failed;
+        } else {
+            // There is nothing to wait for any more.
+            let _ = take_times(&outer);
+            if !waited_for {
+                socket.remove_filler();
+                socket.state = State::Failed;
+            }
         }
         drop(outer);
         self.retry(id);

@@ -61,6 +61,9 @@ static void blocking(struct sockaddr_in peer) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(fd >= 0);
     CHECK(connect(fd, (void *)&nobody, sizeof nobody) < 0 && errno == ECONNREFUSED);
+    /* There is nothing to wait for; by trap that is EAGAIN. */
+    CHECK(send(fd, "x", 1, MSG_NOSIGNAL) < 0 && (errno == EPIPE || errno == EAGAIN));
+    CHECK(recv(fd, &(char){0}, 1, 0) <= 0);
     CHECK(connect(fd, (void *)&peer, sizeof peer) == 0);
     CHECK(connect(fd, (void *)&peer, sizeof peer) < 0 && errno == EISCONN);
     socklen_t len = sizeof found;
