@@ -25,6 +25,8 @@ pub(crate) enum Reply {
         limit: Option<Duration>,
         errno: i32,
     },
+    /// EPIPE, with the signal that belongs to it.
+    BrokenPipe,
     /// A new socket; accepted from another one.
     Give {
         socket: Box<Socket>,
@@ -37,6 +39,11 @@ pub(crate) enum Reply {
 impl Reply {
     pub(crate) fn error(errno: i32) -> Reply {
         Reply::Now(Answer::error(errno))
+    }
+
+    /// Of a call that sends with `flags` where nothing can be sent any more.
+    fn broken_pipe(flags: i32) -> Reply {
+        if flags & libc::MSG_NOSIGNAL == 0 { Reply::BrokenPipe } else { Reply::error(libc::EPIPE) }
     }
 }
 
@@ -105,8 +112,10 @@ impl Supervisor {
         let Some((_, name)) = self.ended.iter().rev().find(|(ended, _)| *ended == inode) else {
             return Reply::Now(Answer::Native);
         };
-        let [_, at, len_at, ..] = call.arguments;
+        let [_, at, len_at, flags, address, _] = call.arguments;
         match call.number {
+            // With an address the pair would say EISCONN.
+            libc::SYS_sendto if address != 0 => Reply::broken_pipe(flags as i32),
             libc::SYS_getsockname => {
                 Reply::Now(Answer::of(target::write_sized(call.thread, at, len_at, name)))
             }
@@ -259,8 +268,9 @@ impl Supervisor {
         let mut len = sys::option(&socket.inner, level, name, value)?;
         if let Some((_, &mut on)) = socket.report(level, name) {
             // In one byte, if there is no room for four.
-            let on = i32::from(on).to_ne_bytes();
-            value[..len].copy_from_slice(&on[..len]);
+            for (to, from) in value[..len].iter_mut().zip(i32::from(on).to_ne_bytes()) {
+                *to = from;
+            }
         }
         if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.error != 0 {
             let inode = socket.inode;

@@ -127,6 +127,7 @@ impl Supervisor {
     fn reply(&mut self, call: Call, reply: Reply) {
         match reply {
             Reply::Now(answer) => self.conclude(&call, &answer),
+            Reply::BrokenPipe => self.break_pipe(&call),
             Reply::Later { socket, limit, errno } => {
                 if self.blocked.len() >= MANY_BLOCKED {
                     // Of threads that were killed meanwhile nobody else tells.
@@ -155,6 +156,19 @@ impl Supervisor {
             && self.unclaimed.len() < MAX_UNCLAIMED
         {
             self.unclaimed.insert(call.thread, (*call, value));
+        }
+    }
+
+    /// SIGPIPE belongs before the answer: who blocks it looks for it then. A handler of it would interrupt the call,
+    /// which would be made again, and so runs after.
+    fn break_pipe(&self, call: &Call) {
+        let handled = target::handles(call.thread, libc::SIGPIPE);
+        if !handled {
+            sys::signal(call.thread, libc::SIGPIPE);
+        }
+        let delivery = self.listener.answer(call, &Answer::error(libc::EPIPE));
+        if handled && delivery == Delivery::Done(None) {
+            sys::signal(call.thread, libc::SIGPIPE);
         }
     }
 

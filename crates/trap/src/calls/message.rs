@@ -279,8 +279,8 @@ impl Supervisor {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 Err(wait(on, flags, &socket.inner, libc::SO_SNDTIMEO))
             }
-            // The program's own call says it with the signal that belongs to it.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reply::Now(Answer::Native)),
+            // The program's own call on the pair would say EISCONN, for its address.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Reply::broken_pipe(flags)),
             sent => Ok(done(sent?)),
         }
     }
