@@ -25,6 +25,8 @@ pub(crate) enum Reply {
         limit: Option<Duration>,
         errno: i32,
     },
+    /// EPIPE, with the signal that belongs to it.
+    BrokenPipe,
     /// A new socket; accepted from another one.
     Give {
         socket: Box<Socket>,
@@ -37,6 +39,11 @@ pub(crate) enum Reply {
 impl Reply {
     pub(crate) fn error(errno: i32) -> Reply {
         Reply::Now(Answer::error(errno))
+    }
+
+    /// Of a call that sends with `flags` where nothing can be sent any more.
+    fn broken_pipe(flags: i32) -> Reply {
+        if flags & libc::MSG_NOSIGNAL == 0 { Reply::BrokenPipe } else { Reply::error(libc::EPIPE) }
     }
 }
 
@@ -105,8 +112,10 @@ impl Supervisor {
         let Some((_, name)) = self.ended.iter().rev().find(|(ended, _)| *ended == inode) else {
             return Reply::Now(Answer::Native);
         };
-        let [_, at, len_at, ..] = call.arguments;
+        let [_, at, len_at, flags, address, _] = call.arguments;
         match call.number {
+            // With an address the pair would say EISCONN.
+            libc::SYS_sendto if address != 0 => Reply::broken_pipe(flags as i32),
             libc::SYS_getsockname => {
                 Reply::Now(Answer::of(target::write_sized(call.thread, at, len_at, name)))
             }
@@ -178,7 +187,8 @@ impl Supervisor {
             return Err(Reply::error(libc::EINVAL));
         };
         let taken = ready.pop_front().map_or_else(|| sys::accept(&socket.inner), Ok);
-        take_tokens(on, socket)?;
+        // Tokens that stay wake the program once too often; a connection that it is not given is lost.
+        let _ = take_tokens(on, socket);
         let accepted = match taken {
             Ok(accepted) => accepted,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -195,7 +205,9 @@ impl Supervisor {
         {
             target::write_sized(on.call.thread, at, len_at, &name)?;
         }
-        let (accepted, outer) = Socket::accepted(accepted, flags & libc::SOCK_NONBLOCK != 0)?;
+        let reported = socket.reported;
+        let (mut accepted, outer) = Socket::accepted(accepted, flags & libc::SOCK_NONBLOCK != 0)?;
+        accepted.reported = reported;
         let flags = Flags { close_on_exec: flags & libc::SOCK_CLOEXEC != 0 };
         Ok(Reply::Give { socket: Box::new(accepted), outer, flags, from: Some(on.id) })
     }
@@ -254,6 +266,12 @@ impl Supervisor {
         let mut value = [0; MAX_OPTION];
         let value = &mut value[..MAX_OPTION.min(room as usize)];
         let mut len = sys::option(&socket.inner, level, name, value)?;
+        if let Some((_, &mut on)) = socket.report(level, name) {
+            // In one byte, if there is no room for four.
+            for (to, from) in value[..len].iter_mut().zip(i32::from(on).to_ne_bytes()) {
+                *to = from;
+            }
+        }
         if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.error != 0 {
             let inode = socket.inode;
             let outer = || target::duplicate(on.call.thread, on.call.fd(), inode);
@@ -285,6 +303,14 @@ impl Supervisor {
             return Err(Reply::error(libc::EOPNOTSUPP));
         }
         let socket = self.socket(on)?;
+        if let Some((inner, reported)) = socket.report(level, name) {
+            // An `int`, or its first byte.
+            let on = value.iter().take(if len < 4 { 1 } else { 4 }).any(|&byte| byte != 0);
+            // Off, which tells whether such a call is right.
+            sys::set_option(inner, level, name, &vec![0; len])?;
+            *reported = on;
+            return Ok(Reply::Now(Answer::Value(0)));
+        }
         sys::set_option(&socket.inner, level, name, &value)?;
         let times = level == libc::SOL_SOCKET && [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].contains(&name);
         let connected = !matches!(socket.state, State::Fresh | State::Listening { .. } | State::Failed);

@@ -46,6 +46,9 @@ pub(crate) struct Socket {
     pub(crate) seen: (u32, i32),
     /// For SO_ERROR; 0: none.
     pub(crate) error: i32,
+    /// What a stream's program has set IP_RECVERR and IPV6_RECVERR to, which `inner` is not told: its error would end
+    /// the connection.
+    pub(crate) reported: [bool; 2],
     pub(crate) state: State,
     /// What the loop waits for at `peer` and at `inner`, if at all.
     pub(crate) watched: (Option<u32>, Option<u32>),
@@ -86,9 +89,7 @@ impl Socket {
         set_buffer(&peer, BUFFER)?;
         let state = if stream {
             fill(&outer)?;
-            for name in TIMEOUTS {
-                sys::set_option(&outer, libc::SOL_SOCKET, name, &SHORTEST)?;
-            }
+            take_times(&outer)?;
             State::Fresh
         } else {
             set_buffer(&outer, BUFFER)?;
@@ -109,7 +110,27 @@ impl Socket {
     }
 
     fn new(inner: OwnedFd, peer: OwnedFd, inode: u64, state: State) -> Socket {
-        Socket { inode, peer, inner, seen: (0, -1), error: 0, state, watched: (None, None) }
+        Socket {
+            inode,
+            peer,
+            inner,
+            seen: (0, -1),
+            error: 0,
+            reported: [false; 2],
+            state,
+            watched: (None, None),
+        }
+    }
+
+    /// Of an option that asks a stream for reports of errors: the socket that it is about, and its value.
+    pub(crate) fn report(&mut self, level: i32, name: i32) -> Option<(&OwnedFd, &mut bool)> {
+        let which = match (&self.state, level, name) {
+            (State::Datagram(_), ..) => return None,
+            (_, libc::IPPROTO_IP, libc::IP_RECVERR) => 0,
+            (_, libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => 1,
+            _ => return None,
+        };
+        Some((&self.inner, &mut self.reported[which]))
     }
 
     /// What to wait for at `peer` and at `inner`, if at all.
@@ -176,6 +197,14 @@ pub(crate) fn fill(outer: &OwnedFd) -> io::Result<()> {
     set_buffer(outer, 1)?;
     // Not only poll, but also write has to find no room: what was written before the connection stands would be lost.
     while sys::send(outer, &FILLER).is_ok() {}
+    Ok(())
+}
+
+/// Reads and writes of the program fail (EAGAIN) instead of waiting.
+pub(crate) fn take_times(outer: &OwnedFd) -> io::Result<()> {
+    for name in TIMEOUTS {
+        sys::set_option(outer, libc::SOL_SOCKET, name, &SHORTEST)?;
+    }
     Ok(())
 }
 

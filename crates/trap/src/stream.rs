@@ -132,8 +132,12 @@ impl Stream {
                 }
             }
             if self.path_ended {
-                if !self.program_ended && sys::hung_up(inner) {
-                    return Progress::Reset(sys::pending_error(inner));
+                if !self.program_ended {
+                    // Taken in any case: an error that does not end the path would wake us for ever.
+                    let error = sys::pending_error(inner);
+                    if sys::hung_up(inner) {
+                        return Progress::Reset(error);
+                    }
                 }
                 break;
             }

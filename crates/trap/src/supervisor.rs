@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::calls::Reply;
 use crate::datagram::Filled;
 use crate::listener::{Answer, Call, Delivery, Listener};
-use crate::socket::{Socket, State};
+use crate::socket::{Socket, State, take_times};
 use crate::stream::Progress;
 use crate::{sys, target};
 
@@ -127,6 +127,7 @@ impl Supervisor {
     fn reply(&mut self, call: Call, reply: Reply) {
         match reply {
             Reply::Now(answer) => self.conclude(&call, &answer),
+            Reply::BrokenPipe => self.break_pipe(&call),
             Reply::Later { socket, limit, errno } => {
                 if self.blocked.len() >= MANY_BLOCKED {
                     // Of threads that were killed meanwhile nobody else tells.
@@ -155,6 +156,19 @@ impl Supervisor {
             && self.unclaimed.len() < MAX_UNCLAIMED
         {
             self.unclaimed.insert(call.thread, (*call, value));
+        }
+    }
+
+    /// SIGPIPE belongs before the answer: who blocks it looks for it then. A handler of it would interrupt the call,
+    /// which would be made again, and so runs after.
+    fn break_pipe(&self, call: &Call) {
+        let handled = target::handles(call.thread, libc::SIGPIPE);
+        if !handled {
+            sys::signal(call.thread, libc::SIGPIPE);
+        }
+        let delivery = self.listener.answer(call, &Answer::error(libc::EPIPE));
+        if handled && delivery == Delivery::Done(None) {
+            sys::signal(call.thread, libc::SIGPIPE);
         }
     }
 
@@ -284,9 +298,13 @@ impl Supervisor {
         }
         if socket.error == 0 {
             socket.establish(&outer);
-        } else if !waited_for {
-            socket.remove_filler();
-            socket.state = State::Failed;
+        } else {
+            // There is nothing to wait for any more.
+            let _ = take_times(&outer);
+            if !waited_for {
+                socket.remove_filler();
+                socket.state = State::Failed;
+            }
         }
         drop(outer);
         self.retry(id);

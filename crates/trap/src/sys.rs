@@ -93,6 +93,12 @@ pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     })
 }
 
+/// Sends a signal to one thread.
+pub(crate) fn signal(thread: u32, signal: c_int) {
+    // SAFETY: numbers only. The call wants no process, of which only the thread is known.
+    unsafe { libc::syscall(libc::SYS_tkill, thread, signal) };
+}
+
 /// A duplicate of another process's descriptor.
 pub(crate) fn take(process: &OwnedFd, number: c_int) -> io::Result<OwnedFd> {
     // SAFETY: numbers only.

@@ -28,6 +28,18 @@ fn parse(text: &str) -> Option<Descriptor> {
     Some(Descriptor { inode: field("ino:")?.parse().ok()?, non_blocking: flags & libc::O_NONBLOCK != 0 })
 }
 
+/// Whether a signal would run a handler in a thread (`proc_pid_status(5)`): it has one, and does not block the signal.
+pub(crate) fn handles(thread: u32, signal: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    is_in(&status, "SigCgt:", signal) && !is_in(&status, "SigBlk:", signal)
+}
+
+/// A set of signals is a number, the first signal its lowest bit.
+fn is_in(status: &str, set: &str, signal: i32) -> bool {
+    let set = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(set)?.trim(), 16).ok());
+    set.is_some_and(|set| set >> (signal - 1) & 1 != 0)
+}
+
 /// A duplicate of a thread's descriptor, if it still is the file that it was.
 pub(crate) fn duplicate(thread: u32, fd: i32, inode: u64) -> io::Result<OwnedFd> {
     let taken = sys::take(&sys::pidfd(thread)?, fd)?;
@@ -87,6 +99,14 @@ mod tests {
         let text = "pos:\t0\nflags:\t02000002\nmnt_id:\t10\nino:\t7\n";
         assert_eq!(parse(text), Some(Descriptor { inode: 7, non_blocking: false }));
         assert_eq!(parse("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn sets_of_signals_are_read_as_the_kernel_writes_them() {
+        let text = "Threads:\t1\nSigBlk:\t0000000000000000\nSigCgt:\t0000000180001002\n";
+        assert!(is_in(text, "SigCgt:", libc::SIGPIPE) && is_in(text, "SigCgt:", libc::SIGINT));
+        assert!(!is_in(text, "SigCgt:", libc::SIGTERM));
+        assert!(!is_in(text, "SigBlk:", libc::SIGPIPE) && !is_in(text, "SigIgn:", libc::SIGPIPE));
     }
 
     #[test]

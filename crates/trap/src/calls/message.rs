@@ -243,9 +243,8 @@ impl Supervisor {
             libc::SYS_sendto => self.write_through(on, &[(at, (len as usize).min(MAX_DATAGRAM))], flags),
             libc::SYS_sendmsg => {
                 let header = Header::read(on.call.thread, at)?;
-                if header.name.0 == 0
-                    || header.pieces.iter().map(|piece| piece.1).sum::<usize>() > MAX_DATAGRAM
-                {
+                let len = header.pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.1));
+                if header.name.0 == 0 || len > MAX_DATAGRAM {
                     return Ok(Reply::Now(Answer::Native));
                 }
                 self.write_through(on, &header.pieces, len as i32)
@@ -280,8 +279,8 @@ impl Supervisor {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 Err(wait(on, flags, &socket.inner, libc::SO_SNDTIMEO))
             }
-            // The program's own call says it with the signal that belongs to it.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reply::Now(Answer::Native)),
+            // The program's own call on the pair would say EISCONN, for its address.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Reply::broken_pipe(flags)),
             sent => Ok(done(sent?)),
         }
     }

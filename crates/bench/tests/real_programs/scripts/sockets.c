@@ -61,6 +61,9 @@ static void blocking(struct sockaddr_in peer) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(fd >= 0);
     CHECK(connect(fd, (void *)&nobody, sizeof nobody) < 0 && errno == ECONNREFUSED);
+    /* There is nothing to wait for; by trap that is EAGAIN. */
+    CHECK(send(fd, "x", 1, MSG_NOSIGNAL) < 0 && (errno == EPIPE || errno == EAGAIN));
+    CHECK(recv(fd, &(char){0}, 1, 0) <= 0);
     CHECK(connect(fd, (void *)&peer, sizeof peer) == 0);
     CHECK(connect(fd, (void *)&peer, sizeof peer) < 0 && errno == EISCONN);
     socklen_t len = sizeof found;
@@ -110,6 +113,45 @@ static void non_blocking(struct sockaddr_in peer) {
     CHECK(connect(fd, (void *)&nobody, sizeof nobody) < 0 && errno == EINPROGRESS);
     CHECK(poll_for(fd, POLLOUT, 10000) & POLLOUT);
     CHECK(error_of(fd) == ECONNREFUSED && error_of(fd) == 0);
+    close(fd);
+}
+
+static volatile sig_atomic_t broken;
+static void on_broken(int signal) { broken += signal == SIGPIPE; }
+
+/* Whether this thread has SIGPIPE before it, which is thereby taken. */
+static int has_signal(const sigset_t *pipe) {
+    struct timespec now = {0};
+    return sigtimedwait(pipe, NULL, &now) == SIGPIPE;
+}
+
+/* Sending behind a shutdown, with an address, of which TCP takes no notice; and a signal. */
+static void shut(struct sockaddr_in peer) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && connect(fd, (void *)&peer, sizeof peer) == 0);
+    sigset_t pipe, before;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    CHECK(sigprocmask(SIG_BLOCK, &pipe, &before) == 0);
+    CHECK(sendto(fd, "x", 1, 0, (void *)&peer, sizeof peer) == 1);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    /* The second time the other end is closed as well. */
+    for (int turn = 0; turn < 2; turn++) {
+        CHECK(!has_signal(&pipe));
+        CHECK(sendto(fd, "x", 1, MSG_NOSIGNAL, (void *)&peer, sizeof peer) < 0 && errno == EPIPE);
+        CHECK(!has_signal(&pipe));
+        CHECK(sendto(fd, "x", 1, 0, (void *)&peer, sizeof peer) < 0 && errno == EPIPE);
+        CHECK(has_signal(&pipe));
+        char byte;
+        read_all(fd, &byte, !turn);
+        CHECK(recv(fd, &byte, 1, 0) == 0);
+    }
+    struct sigaction action = {.sa_handler = on_broken}, old;
+    CHECK(sigaction(SIGPIPE, &action, &old) == 0 && sigprocmask(SIG_SETMASK, &before, NULL) == 0);
+    CHECK(sendto(fd, "x", 1, 0, (void *)&peer, sizeof peer) < 0 && errno == EPIPE);
+    for (int tries = 0; tries < 1000 && !broken; tries++) poll(NULL, 0, 1);
+    CHECK(broken == 1);
+    CHECK(sigaction(SIGPIPE, &old, NULL) == 0);
     close(fd);
 }
 
@@ -172,6 +214,7 @@ int main(int count, char **words) {
     struct sockaddr_in peer = name(words[1], atoi(words[2])), own = name("0.0.0.0", atoi(words[3]));
     setvbuf(stdout, NULL, _IOLBF, 0);
     blocking(peer);
+    shut(peer);
     non_blocking(peer);
     int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
     CHECK(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);

@@ -202,7 +202,7 @@ CASE(what_routers_say_of_a_connection) {
     T(option(fd, IPPROTO_IP, IP_RECVERR));
     tell("unreachable A 1");
     T(await(fd, 0));
-    T(recv(fd, &byte, 1, 0));
+    T(recv(fd, &byte, 1, MSG_DONTWAIT));
     T(recv(fd, &byte, 1, MSG_DONTWAIT));
     tell("unreachable A 0");
     T(await(fd, 0));
