@@ -205,7 +205,7 @@ fn the_file_is_read_again() {
     );
     bed.changed(&add("by hand", &[("local_port", "9")], None));
     bed.write(&format!(
-        "{DEVICE}mtu = 1400\ndriver = \"tap\"\n[engine]\ncpu = 1\nspin_us = 50\nqueue_packets = 99\n\
+        "{DEVICE}mtu = 1400\ndriver = \"tap\"\n[engine]\ncpu = 1\nspin_us = 200\nqueue_packets = 99\n\
          [[class]]\nname = \"b\"\nlocal_port = [2]\n[[class]]\nname = \"c\"\nlocal_port = [3]\n\
          [[class]]\nname = \"a\"\nlocal_port = [1, 11]\n"
     ));
