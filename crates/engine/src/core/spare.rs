@@ -10,7 +10,8 @@ use scoutline_proto::tcp::TcpStage;
 
 use super::Core;
 
-/// A connection may follow one that has been in TIME-WAIT for so long: a step of Linux's clock for that, and of the coarsest of timestamps (RFC 7323 §5.4).
+/// A connection may follow one that has been in TIME-WAIT for so long: a step of Linux's clock for that, and of the
+/// coarsest of timestamps (RFC 7323 §5.4).
 const FOLLOWS_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {

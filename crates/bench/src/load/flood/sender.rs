@@ -98,11 +98,18 @@ impl Order<'_> {
         generator.begin(sys::monotonic_ns());
         let sending = Arc::clone(generator);
         let thread = thread::Builder::new().name("flood".into());
-        let thread = thread.spawn(move || while sending.run(u32::MAX).is_ok() {})?;
+        let thread = thread.spawn(move || -> std::io::Result<()> {
+            loop {
+                sending.run(u32::MAX)?;
+            }
+        })?;
         println!("sending");
         let end = Instant::now() + Duration::from_secs_f64(self.seconds);
         while Instant::now() < end {
-            anyhow::ensure!(!thread.is_finished(), "the program in the kernel has ended");
+            if thread.is_finished() {
+                let ended = thread.join().expect("it does not panic");
+                return ended.context("the program in the kernel has ended");
+            }
             Order::tell(Means::LiveFrames, generator.sent())?;
             thread::sleep(TELL_EVERY);
         }
