@@ -94,8 +94,11 @@ pub enum Answer {
 /// One path, as `scoutline ps` shows it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PathRow {
-    /// Its id, `index.generation`.
+    /// Its id, `index.generation`; of several engines `engine:index.generation`.
     pub id: String,
+    /// The engine that serves it.
+    #[serde(default)]
+    pub engine: u32,
     /// Its name, such as `tcp 10.0.0.1:80 <- 10.0.0.2:41000`.
     pub name: String,
     /// Names of its stages, device side first.
@@ -180,6 +183,9 @@ pub struct Stat {
     pub uptime_s: f64,
     /// Engine totals by name: nanoseconds busy, spinning, asleep, away (Linux's quanta); bursts; wake-ups.
     pub engine: BTreeMap<String, u64>,
+    /// The same of each, where there are several.
+    #[serde(default)]
+    pub engines: Vec<BTreeMap<String, u64>>,
     /// Per device: counters by name.
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
     /// Per class: what its paths, finished ones included, spent.

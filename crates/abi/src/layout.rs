@@ -11,6 +11,7 @@
 //! Everything starts as zeros. All fields are atomics because two address spaces share them.
 
 use std::mem::size_of;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use scoutline_base::Address;
@@ -20,6 +21,8 @@ use scoutline_ring::{Cursors, bitmap_words, summary_words};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SCOUTLN1");
 /// Sockets per region.
 pub const SLOT_COUNT: usize = 16_384;
+/// Engines that serve a region, at most: each has slots, and a word of their summary, of its own.
+pub const ENGINE_COUNT: usize = 4;
 /// Processes per region.
 pub const PROCESS_COUNT: usize = 512;
 /// Poll sets per region: one per epoll descriptor and one per thread that blocks.
@@ -64,14 +67,18 @@ pub struct Header {
     pub stand_in_key: AtomicU64,
     /// The networks: our address, prefix length, gateway.
     pub served: [Served; SERVED_COUNT],
-    /// Written by the engine: see [`engine_state`]. The shim may change SLEEPING to POLLING when it rings.
-    pub engine: EngineWord,
+    /// How many engines serve the region, 1 to [`ENGINE_COUNT`]; written by the daemon. See [`slots_of`].
+    pub engine_count: AtomicU32,
+    /// How often shims have refused io_uring. Written by shims, seldom.
+    pub rings_refused: AtomicU32,
+    /// Written by each engine: see [`engine_state`]. The shim may change SLEEPING to POLLING when it rings.
+    pub engines: [EngineWord; ENGINE_COUNT],
     /// Marked by shims: slots with new data, freed space or requests.
     pub dirty_summary: Line<{ SLOT_SUMMARY }>,
     /// See `dirty_summary`.
     pub dirty_words: [AtomicU64; SLOT_WORDS],
-    /// Marked by shims: calls to be answered.
-    pub calls_pending: Line<{ CALL_COUNT / 64 }>,
+    /// Marked by shims: calls to be answered by each engine.
+    pub calls_pending: [Line<{ CALL_COUNT / 64 }>; ENGINE_COUNT],
     /// Calls in use: a shim takes a call by setting its bit.
     pub calls_taken: Line<{ CALL_COUNT / 64 }>,
 }
@@ -83,8 +90,23 @@ pub struct EngineWord {
     pub state: AtomicU32,
     /// The core the engine runs on, plus one; 0: not pinned. A shim on the same core never spins.
     pub cpu_plus_one: AtomicU32,
-    /// How often shims have refused io_uring. Written by shims, seldom.
-    pub rings_refused: AtomicU32,
+}
+
+/// The slots of one engine among several: whole words of the summary, so that no two engines take marks from one.
+pub fn slots_of(engine: usize, engines: usize) -> Range<usize> {
+    let each = slots_of_each(engines);
+    engine * each..(engine + 1) * each
+}
+
+/// The engine that serves a slot.
+#[inline]
+pub fn engine_of(slot: u32, engines: usize) -> usize {
+    (slot as usize / slots_of_each(engines)).min(ENGINE_COUNT - 1)
+}
+
+#[inline]
+fn slots_of_each(engines: usize) -> usize {
+    SLOT_SUMMARY / engines.clamp(1, ENGINE_COUNT) * 64 * 64
 }
 
 /// Words on a cache line of their own.
@@ -679,6 +701,7 @@ pub mod offset {
 const _: () = {
     assert!(size_of::<Call>() == 64);
     assert!(size_of::<Slot>() == 512);
+    assert!(SLOT_SUMMARY >= ENGINE_COUNT);
     assert!(SLOT_COUNT.is_multiple_of(64) && SET_COUNT.is_multiple_of(64) && CALL_COUNT.is_multiple_of(64));
     assert!(SET_WORDS <= 32, "sets_summary has one bit per word");
 };

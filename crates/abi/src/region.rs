@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use scoutline_ring::{Bitmap, Span};
 
 use crate::layout::{
-    ARENA_LEN, CALL_COUNT, Call, Header, MAGIC, PROCESS_COUNT, PollSet, ProcessRecord, SET_COUNT, SLOT_COUNT,
-    Slot, offset,
+    ARENA_LEN, CALL_COUNT, Call, ENGINE_COUNT, Header, MAGIC, PROCESS_COUNT, PollSet, ProcessRecord,
+    SET_COUNT, SLOT_COUNT, Slot, offset, slots_of,
 };
 
 /// Why a region could not be made or mapped. Carries an errno where the system refused.
@@ -163,6 +163,21 @@ impl Region {
     pub fn dirty(&self) -> Bitmap<'_> {
         let header = self.header();
         Bitmap::new(&header.dirty_summary.0, &header.dirty_words)
+    }
+
+    /// Of them those of one engine among several; [`slots_of`]`.start` is their first.
+    #[inline]
+    pub fn dirty_of(&self, engine: usize, engines: usize) -> Bitmap<'_> {
+        let header = self.header();
+        let slots = slots_of(engine, engines);
+        let summary = &header.dirty_summary.0[slots.start / 4096..slots.end / 4096];
+        Bitmap::new(summary, &header.dirty_words[slots.start / 64..slots.end / 64])
+    }
+
+    /// How many engines serve it. Any number may stand there.
+    #[inline]
+    pub fn engines(&self) -> usize {
+        (self.header().engine_count.load(Ordering::Relaxed) as usize).clamp(1, ENGINE_COUNT)
     }
 
     /// What became ready in a poll set.

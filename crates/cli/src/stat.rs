@@ -1,5 +1,6 @@
 //! `scoutline stat`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use scoutline_abi::api::Stat;
@@ -102,17 +103,19 @@ fn text(stat: &Stat) -> String {
 /// Where the engine's time went since its start, and how well its work comes in bursts.
 fn summary(stat: &Stat) -> String {
     let value = |name: &str| stat.engine.get(name).copied().unwrap_or(0) as f64;
-    let percent = |name: &str| 100.0 * value(name) / (stat.uptime_s * 1e9).max(1.0);
     let of_devices = |name: &str| stat.devices.values().filter_map(|rows| rows.get(name)).sum::<u64>() as f64;
     let each = |what: &str, of: &str| if value(of) > 0.0 { value(what) / value(of) } else { 0.0 };
+    let mut times = String::new();
+    if stat.engines.is_empty() {
+        times += &where_time_went("engine", &stat.engine, stat.uptime_s);
+    }
+    for (number, engine) in stat.engines.iter().enumerate() {
+        times += &where_time_went(&format!("engine {number}"), engine, stat.uptime_s);
+    }
     format!(
-        "engine: busy {:.1} %, spinning {:.1} %, asleep {:.1} %, away {:.1} %; {:.1} packets in a burst in, {:.1} out; \
-         {:.2} wake-ups of programs and {:.2} doorbells for each packet in\n\
+        "{times}work: {:.1} packets in a burst in, {:.1} out; {:.2} wake-ups of programs and {:.2} doorbells for each \
+         packet in\n\
          copies: {:.2} of each byte in, {:.2} of each byte out; {} left uncopied\n",
-        percent("busy-ns"),
-        percent("spin-ns"),
-        percent("sleep-ns"),
-        percent("away-ns"),
         each("packets-pulled", "pulls"),
         each("packets-pushed", "pushes"),
         each("wake-ups", "packets-pulled"),
@@ -120,6 +123,20 @@ fn summary(stat: &Stat) -> String {
         (of_devices("rx-copied-bytes") + value("stored-bytes")) / of_devices("rx-bytes").max(1.0),
         of_devices("tx-copied-bytes") / of_devices("tx-bytes").max(1.0),
         output::bytes((of_devices("tx-bytes") - of_devices("tx-copied-bytes")).max(0.0) as u64),
+    )
+}
+
+fn where_time_went(name: &str, engine: &BTreeMap<String, u64>, uptime_s: f64) -> String {
+    let percent = |counter: &str| {
+        let spent = engine.get(counter).copied().unwrap_or(0) as f64;
+        100.0 * spent / (uptime_s * 1e9).max(1.0)
+    };
+    format!(
+        "{name}: busy {:.1} %, spinning {:.1} %, asleep {:.1} %, away {:.1} %\n",
+        percent("busy-ns"),
+        percent("spin-ns"),
+        percent("sleep-ns"),
+        percent("away-ns"),
     )
 }
 

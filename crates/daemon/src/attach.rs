@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -30,6 +31,7 @@ use rustix::net::{
 use rustix::pipe::PipeFlags;
 use scoutline_abi::Region;
 use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
+use scoutline_abi::layout::ENGINE_COUNT;
 use scoutline_abi::served::Network;
 use scoutline_engine::{FileMap, ProgramFacts};
 
@@ -252,9 +254,11 @@ impl AttachServer {
                 return Err(error.to_string());
             }
         };
-        // Its doorbell: a pipe of its own, of which it gets the writing end only.
-        let (bell, ring) = match rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) {
-            Ok(ends) => ends,
+        // Its doorbells: pipes of its own, one to each engine, of which it gets the writing ends only.
+        let pipe = |_| rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
+        let pipes = (0..engine.count()).map(pipe).collect::<Result<Vec<_>, _>>();
+        let (bells, rings): (Vec<OwnedFd>, Vec<OwnedFd>) = match pipes {
+            Ok(pipes) => pipes.into_iter().unzip(),
             Err(error) => {
                 refuse(connection.socket.as_fd(), error, "no descriptor for the doorbell");
                 return Err(error.to_string());
@@ -270,17 +274,19 @@ impl AttachServer {
             background: message.flags & flag::BACKGROUND != 0,
         };
         let region = Arc::new(region);
+        region.header().engine_count.store(engine.count() as u32, Ordering::Relaxed);
         fill_served(&region, engine);
         let mut program = Program::new(Arc::clone(&region), connection.peer.pid);
         let record = program.take_record(connection.peer.pid).ok_or("no process record")?;
-        let fds = [memory.as_fd(), ring.as_fd()];
+        let fds: Vec<BorrowedFd<'_>> =
+            std::iter::once(memory.as_fd()).chain(rings.iter().map(AsFd::as_fd)).collect();
         send(connection.socket.as_fd(), &Message::new(kind::OK, record), &fds)?;
         let region_id = RegionId(self.next_region);
         self.next_region += 1;
         connection.attached = Some(Process { region: region_id, record, sets: Vec::new() });
         self.programs.insert(region_id, program);
         log::debug!("attach: {} (pid {pid}, user {uid}, cgroups {})", facts.name, facts.cgroups.join(" "));
-        engine.send(Command::AddRegion { id: region_id, region, program: facts, pid, bell: Some(bell) });
+        engine.send(Command::AddRegion { id: region_id, region, program: facts, pid, bells });
         Ok(())
     }
 
@@ -425,7 +431,7 @@ fn fill_served(region: &Region, engine: &impl EngineLink) {
 /// Sends an answer with descriptors. Never waits: who leaves no room for the one answer to its one request is
 /// disconnected.
 fn send(socket: BorrowedFd<'_>, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<(), Fault> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1 + ENGINE_COUNT))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err("too many descriptors for one message".into());

@@ -36,7 +36,7 @@ pub use route::{Local, Route, RouteKind};
 pub use scheduling::{Percent, Policy, Scheduler};
 pub(crate) use settings::{classes as class_settings, permissions as permission_settings};
 pub use tcp::{Congestion, Ecn, Tcp};
-pub use values::{AnyNetwork, Interval, Mode, Network, Network6, Networks, Ports, Rate, Size, User};
+pub use values::{AnyNetwork, Cores, Interval, Mode, Network, Network6, Networks, Ports, Rate, Size, User};
 
 /// Where the daemon looks for its file when none is named.
 pub const DEFAULT_FILE: &str = "/etc/scoutline.toml";
@@ -246,8 +246,8 @@ pub struct PcapFiles {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Engine {
-    /// The core to run on; default: Linux decides.
-    pub cpu: Option<Spanned<usize>>,
+    /// The core to run on; a list: an engine on each of them. Default: Linux decides.
+    pub cpu: Option<Spanned<Cores>>,
     /// Whether to run with real-time priority.
     pub realtime: Realtime,
     /// Which: 1 to 99.

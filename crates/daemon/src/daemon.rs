@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::process::{Resource, Rlimit};
 use scoutline_device::{SegmentLimit, Steering, Suited};
-use scoutline_engine::{Engine, EngineHandle, StartError};
+use scoutline_engine::{Engine, StartError, UndoLog};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -16,6 +16,7 @@ use crate::attach::Owners;
 use crate::classes::Classes;
 use crate::config::{Config, ConfigError, Device, Driver};
 use crate::engine::EngineLink;
+use crate::engines::Engines;
 use crate::guard::{Guard, Undo};
 use crate::plane::{Ended, Plane, PlaneSettings, Told};
 use crate::sockets::SocketError;
@@ -63,9 +64,27 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
             end_steering(config, guard);
             undo = guard.log().map_err(|error| log::warn!("threads keep their own priority: {error}")).ok();
         }
-        Engine::start(config.settings(), undo).map_err(DaemonError::Engine)
+        start_engines(config, undo).map_err(DaemonError::Engine)
     };
-    run_with(config, start, || announce(config), EngineHandle::stop)
+    run_with(config, start, || announce(config), Engines::stop)
+}
+
+/// One engine, or one on each core that was asked for.
+fn start_engines(config: &Config, undo: Option<Box<dyn UndoLog>>) -> Result<Engines, StartError> {
+    let (settings, cores) = (config.settings(), config.cores());
+    if cores.len() < 2 {
+        return Ok(Engines::new(vec![Engine::start(settings, undo)?]));
+    }
+    let mut notices = Vec::new();
+    if settings.extension.is_some() {
+        notices.push("with several engines threads of programs keep their own priority".to_owned());
+    }
+    let polices =
+        |device: &Device| device.packet.as_ref().and_then(|knobs| knobs.police_floods).unwrap_or(true);
+    if config.device.iter().any(polices) {
+        notices.push("with several engines floods are not held back at the interface".to_owned());
+    }
+    Engine::start_several(settings.parts(cores)).map(Engines::new).map(|engines| engines.noticing(notices))
 }
 
 /// Settles what `driver = "auto"` means, and says why.
@@ -74,7 +93,10 @@ fn with_drivers_chosen(config: &Config) -> Config {
     for device in chosen.device.iter_mut().filter(|device| device.driver == Driver::Auto) {
         let name = device.name.get_ref();
         let is_parent = |other: &Device| other.parent.as_ref().is_some_and(|parent| parent.get_ref() == name);
-        device.driver = if config.device.iter().any(is_parent) {
+        device.driver = if config.cores().len() > 1 {
+            log::info!("{name}: driver \"packet\", because several engines share it");
+            Driver::Packet
+        } else if config.device.iter().any(is_parent) {
             log::info!("{name}: driver \"packet\", because networks with tags are on it");
             Driver::Packet
         } else {

@@ -26,6 +26,10 @@ impl EngineLink for Silent {
     fn is_running(&self) -> bool {
         true
     }
+
+    fn count(&self) -> usize {
+        1
+    }
 }
 
 /// What lines made of the classes, and how many of them were no request, or refused.

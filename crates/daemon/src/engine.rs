@@ -1,7 +1,6 @@
 //! The engine as the control plane sees it. A trait, so that tests stand in for it.
 
 use scoutline_abi::served::Network;
-use scoutline_engine::EngineHandle;
 pub(crate) use scoutline_engine::{Command, RegionId};
 
 /// A running engine.
@@ -15,24 +14,8 @@ pub(crate) trait EngineLink {
     fn notices(&self) -> &[String];
     /// False once it has ended, whatever the reason.
     fn is_running(&self) -> bool;
-}
-
-impl EngineLink for EngineHandle {
-    fn send(&self, command: Command) {
-        EngineHandle::send(self, command);
-    }
-
-    fn served(&self) -> Vec<Network> {
-        EngineHandle::served(self)
-    }
-
-    fn notices(&self) -> &[String] {
-        EngineHandle::notices(self)
-    }
-
-    fn is_running(&self) -> bool {
-        EngineHandle::is_running(self)
-    }
+    /// How many engines it is.
+    fn count(&self) -> usize;
 }
 
 #[cfg(test)]
@@ -107,6 +90,10 @@ pub(crate) mod fake {
 
         fn is_running(&self) -> bool {
             !self.dead.get()
+        }
+
+        fn count(&self) -> usize {
+            1
         }
     }
 }

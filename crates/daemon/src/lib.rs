@@ -18,8 +18,10 @@ mod daemon;
 #[doc(hidden)]
 pub mod dry;
 mod engine;
+mod engines;
 pub mod guard;
 mod live;
+mod merge;
 mod plane;
 mod sockets;
 

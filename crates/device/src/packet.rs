@@ -26,6 +26,7 @@ mod police;
 mod receive;
 mod ring;
 mod send;
+mod spread;
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -40,6 +41,7 @@ use bell::Bell;
 pub use bell::Important;
 pub use open::{Config, open};
 pub(crate) use police::{LIMITS, begun};
+pub use spread::{Spread, engine_of};
 
 /// One interface, ours as long as this lives.
 pub struct PacketPartner {

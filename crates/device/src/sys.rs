@@ -241,6 +241,16 @@ pub(crate) fn set_option<T>(socket: &OwnedFd, level: i32, option: i32, value: &T
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Reads an option that is one number.
+pub(crate) fn option(socket: &OwnedFd, level: i32, option: i32) -> io::Result<u32> {
+    let mut value = 0u32;
+    let mut len = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `value`.
+    let status =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len) };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
 /// Reads (and clears) the error that a socket holds.
 pub(crate) fn take_error(socket: &OwnedFd) -> Option<i32> {
     let mut error: libc::c_int = 0;

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
@@ -347,4 +347,97 @@ fn steering_is_the_interfaces() {
         assert!(Steering::set(queue.interface, "rx-99", "0").is_err());
         assert!(Steering::named("none").is_err());
     });
+}
+
+/// A frame of TCP or UDP, IPv4 or IPv6, with these ports; `fragment` of IPv4: the first of several.
+fn flow_frame(stream: bool, peer: IpAddr, ports: (u16, u16), fragment: bool) -> Vec<u8> {
+    let protocol = if stream { 6 } else { 17 };
+    let mut bytes = [[2u8, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]].concat();
+    match peer {
+        IpAddr::V4(peer) => {
+            bytes.extend([
+                8,
+                0,
+                0x45,
+                0,
+                0,
+                40,
+                0,
+                1,
+                if fragment { 0x20 } else { 0 },
+                0,
+                64,
+                protocol,
+                0,
+                0,
+            ]);
+            bytes.extend(peer.octets());
+            bytes.extend([10, 9, 0, 2]);
+        }
+        IpAddr::V6(peer) => {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, protocol, 64]);
+            bytes.extend(peer.octets());
+            bytes.extend([0; 16]);
+        }
+    }
+    bytes.extend(ports.0.to_be_bytes());
+    bytes.extend(ports.1.to_be_bytes());
+    bytes.extend([0; 16]);
+    bytes
+}
+
+/// The kernel gives each packet to the engine that the rule names; what has no ports goes to the first.
+#[test]
+fn flows_are_spread_as_the_rule_says() {
+    let (first, second) = veth();
+    let mut left = open(&first, &packet::Config::new("left"));
+    for engines in 2..=4 {
+        let spread = packet::Spread::default();
+        let member = |index| {
+            let spread = packet::Spread { is_further: index > 0, ..spread.clone() };
+            open(
+                &second,
+                &packet::Config { spread: Some(spread), ring_frames: 64, ..packet::Config::new("right") },
+            )
+        };
+        let mut members: Vec<_> = (0..engines).map(member).collect();
+        let mut hits = vec![0; engines];
+        let mut arrives_at = |bytes: Vec<u8>, expected: usize, what: &str| {
+            let (len, facts) =
+                (bytes.len() as u32, Facts { checksum: Checksum::Complete, ..Facts::default() });
+            send(&mut left, Message::received(Block::from_bytes(bytes.into()), 0..len, facts));
+            let start = Instant::now();
+            let came = loop {
+                let mut burst = Burst::new();
+                let came = members
+                    .iter_mut()
+                    .position(|member| member.pull(&mut burst, 8, Time::ZERO).expect("pulls") > 0);
+                if let Some(came) = came {
+                    break came;
+                }
+                assert!(start.elapsed() < Duration::from_secs(5), "{what} is lost");
+            };
+            assert_eq!(came, expected, "{what} among {engines}");
+            hits[came] += 1;
+        };
+        let peers: [IpAddr; 4] = [
+            "10.9.0.1".parse().unwrap(),
+            "192.168.77.3".parse().unwrap(),
+            "2001:db8::1".parse().unwrap(),
+            "fe80::ff:fe00:1".parse().unwrap(),
+        ];
+        for (number, peer) in (0u16..200).zip(peers.into_iter().cycle()) {
+            for stream in [false, true] {
+                for local in [80, 8000 + number, 32_768 + 131 * number] {
+                    let port = 1024 + 311 * number;
+                    let expected = packet::engine_of(stream, peer, port, local, engines);
+                    let what = format!("{peer} {port} to {local}, stream {stream}");
+                    arrives_at(flow_frame(stream, peer, (port, local), false), expected, &what);
+                }
+            }
+        }
+        arrives_at(flow_frame(true, peers[0], (5000, 80), true), 0, "a fragment");
+        arrives_at(frame(60, 1).bytes().to_vec(), 0, "another protocol");
+        assert!(hits.iter().all(|&hits| hits > 1200 / engines / 2), "{hits:?}");
+    }
 }

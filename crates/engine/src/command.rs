@@ -9,6 +9,7 @@ use scoutline_abi::api::{Answer, Request};
 
 use crate::file::FileMap;
 use crate::settings::{ClassSettings, LiveSettings, PermissionSettings, ProgramFacts};
+use crate::several::Crossing;
 
 /// Names a region of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,9 +27,9 @@ pub enum Command {
         program: ProgramFacts,
         /// Process id of its first process.
         pid: u32,
-        /// Read end of the pipe that its processes write to when the engine sleeps. A pipe of its own: no program
-        /// can take another's ring away, or change how our end behaves.
-        bell: Option<OwnedFd>,
+        /// Read ends of the pipes that its processes write to when an engine sleeps, one for each engine; each engine is
+        /// given its own. Pipes of its own: no program can take another's ring away, or change how our end behaves.
+        bells: Vec<OwnedFd>,
     },
     /// All of its processes are gone: its sockets are aborted and its memory returns.
     RemoveRegion(RegionId),
@@ -75,6 +76,8 @@ pub enum Command {
     /// These settings take the place of those that there are; [`Answer::Done`] follows when every path and thread is as
     /// they say.
     SetLive(LiveSettings, Sender<Answer>),
+    /// What another engine says.
+    Crossing(Crossing),
     /// A question of the JSON API.
     Query(Request, Sender<Answer>),
     /// Reset all connections, give everything back, end the loop.

@@ -24,6 +24,7 @@ mod open;
 mod passing;
 mod paths;
 mod report;
+mod several;
 mod spare;
 mod transmit;
 mod vlan;
@@ -32,7 +33,7 @@ mod wishes;
 pub use micro::{PathCost, path_cost};
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -57,6 +58,7 @@ use crate::program::Program;
 use crate::routing::Routing;
 use crate::scheduling::Asks;
 use crate::settings::{EngineSettings, ProgramFacts};
+use crate::several::Several;
 use crate::socket::Listeners;
 use crate::start::Served;
 use crate::wheel::Wheel;
@@ -66,6 +68,7 @@ use floods::{LONGEST_QUEUE, SERVED_IN};
 use forward::Direction;
 use paths::is_syn;
 use report::Counters;
+use several::Stray;
 use transmit::{TransmitSide, attach_stream};
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
@@ -189,6 +192,13 @@ pub struct Core {
     stalled: Vec<PathId>,
     /// Paths in TIME-WAIT, and some that have gone.
     spare: VecDeque<PathId>,
+    /// The other engines of the daemon.
+    pub(crate) several: Several,
+    /// Flows that are another engine's, though the rule says that they are this one's.
+    elsewhere: HashMap<FlowKey, usize>,
+    /// What found no path, to be looked at again; and that this is being done.
+    strays: Vec<Stray>,
+    looks_again: bool,
 }
 
 impl Core {
@@ -238,7 +248,7 @@ impl Core {
     }
 
     /// Sorts one packet onto its path, or drops it here: before any copy or protocol work (DESIGN.md §2).
-    fn classify(&mut self, net: usize, message: Message, now: Time) {
+    fn classify(&mut self, net: usize, mut message: Message, now: Time) {
         let device = DeviceId(net as u16);
         if let Some(key) = flow_of_frame(message.bytes(), device)
             && let Some(id) = self.flows.lookup(&key)
@@ -249,6 +259,11 @@ impl Core {
         }
         if let Some(tag) = tag_of(message.bytes()) {
             return self.classify_tagged(net, tag.vlan, message, now);
+        }
+        if self.several.is_several() {
+            let key = flow_of_frame(message.bytes(), device);
+            let Some(own) = self.keep_own(net, key.as_ref(), message) else { return };
+            message = own;
         }
         let (verdict, key) = {
             let net = &self.nets[net];
@@ -360,19 +375,17 @@ impl Core {
         while let Some((&id, program)) = self.programs.range((next, Bound::Unbounded)).next() {
             let program = Rc::clone(program);
             next = Bound::Excluded(id);
-            let header = program.region.header();
-            if header.calls_pending.0.iter().any(|w| w.load(Ordering::Acquire) != 0) {
+            if program.has_posted() {
                 any = true;
                 self.answer_calls(&program, now);
             }
-            let dirty = program.region.dirty();
-            if dirty.is_empty() {
+            if program.dirty().is_empty() {
                 continue;
             }
             any = true;
-            dirty.drain(|slot| {
+            program.take_dirty(|slot| {
                 self.counters.doorbells += 1;
-                self.on_dirty(&program, slot as u32, now);
+                self.on_dirty(&program, slot, now);
             });
         }
         any
@@ -569,10 +582,8 @@ impl Core {
     /// True when something could be done now.
     pub(crate) fn has_input(&self) -> bool {
         self.nets.iter().any(|net| net.device.has_input())
-            || self.programs.values().any(|program| {
-                let calls = &program.region.header().calls_pending.0;
-                !program.region.dirty().is_empty() || calls.iter().any(|w| w.load(Ordering::Acquire) != 0)
-            })
+            || self.programs.values().any(|program| program.has_called())
+            || self.has_strays()
     }
 
     /// True when programs of this machine have sent each other what nobody has taken yet.

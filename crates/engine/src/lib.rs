@@ -24,6 +24,7 @@ mod routing;
 mod scheduling;
 mod seldom;
 mod settings;
+mod several;
 mod socket;
 mod spin;
 mod start;

@@ -2,16 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use scoutline_abi::Region;
-use scoutline_abi::layout::{EXCLUSIVE, PROCESS_COUNT, SET_WORDS, SLOT_COUNT, Slot, slot_kind};
+use scoutline_abi::layout::{
+    EXCLUSIVE, EngineWord, PROCESS_COUNT, SET_WORDS, Slot, engine_of, slot_kind, slots_of,
+};
 use scoutline_base::{Address, Time};
-use scoutline_ring::SleeperBell;
+use scoutline_ring::{Bitmap, SleeperBell};
 use scoutline_sched::Level;
 
 use crate::arena::{Arena, Ring};
@@ -19,6 +22,7 @@ use crate::command::RegionId;
 use crate::extend::{Duty, Extension};
 use crate::file::FileMap;
 use crate::settings::ProgramFacts;
+use crate::several::{Said, Several};
 use crate::socket::SocketEnd;
 
 /// Threads of a program of which none runs for so long, while Linux has turns, are stopped. The queue that is held back keeps
@@ -40,6 +44,8 @@ pub(crate) struct Program {
     pub(crate) region: Arc<Region>,
     /// Bytes that were copied into its rings.
     pub(crate) stored: Cell<u64>,
+    /// Which engine this is, and the others.
+    several: Several,
     arena: RefCell<Arena>,
     free_slots: RefCell<Vec<u32>>,
     /// Write ends of the pipes of its poll sets.
@@ -60,6 +66,18 @@ pub(crate) struct Program {
     extension: Rc<Extension>,
 }
 
+/// What the programs of an engine have in common.
+pub(crate) struct OfEngine {
+    /// Which engine it is, and the others.
+    pub(crate) several: Several,
+    /// Threads woken since the Linux thread last ran.
+    pub(crate) wakes: Rc<Cell<u64>>,
+    /// Somebody asks which threads were woken.
+    pub(crate) tracks_woken: bool,
+    /// Raises threads with the paths that they serve.
+    pub(crate) extension: Rc<Extension>,
+}
+
 /// A poll set as the daemon has made it.
 struct SetEnd {
     /// Write end of its pipe.
@@ -75,10 +93,11 @@ impl Program {
         facts: ProgramFacts,
         pid: u32,
         region: Arc<Region>,
-        wakes: Rc<Cell<u64>>,
-        tracks_woken: bool,
-        extension: Rc<Extension>,
+        engine: OfEngine,
     ) -> Program {
+        let OfEngine { several, wakes, tracks_woken, extension } = engine;
+        let (engine, engines) = (several.index, several.count());
+        let slots = slots_of(engine, engines);
         Program {
             id,
             facts: Rc::new(facts),
@@ -86,8 +105,9 @@ impl Program {
             key: Cell::new(0),
             region,
             stored: Cell::new(0),
-            arena: RefCell::default(),
-            free_slots: RefCell::new((0..SLOT_COUNT as u32).rev().collect()),
+            several,
+            arena: RefCell::new(Arena::part(engine, engines)),
+            free_slots: RefCell::new(slots.map(|slot| slot as u32).rev().collect()),
             sets: RefCell::default(),
             files: RefCell::default(),
             ends: RefCell::new(Vec::new()),
@@ -105,12 +125,61 @@ impl Program {
         self.region.header().stand_in_key.store(key, Ordering::Release);
     }
 
+    /// Takes the marks of the slots that this engine serves.
+    pub(crate) fn take_dirty(&self, mut found: impl FnMut(u32)) {
+        let first = self.slots().start;
+        self.dirty().drain(|slot| found((first + slot) as u32));
+    }
+
+    /// Those marks.
+    #[inline]
+    pub(crate) fn dirty(&self) -> Bitmap<'_> {
+        self.region.dirty_of(self.several.index, self.several.count())
+    }
+
+    /// Marks of calls that this engine is to answer.
+    #[inline]
+    pub(crate) fn calls_pending(&self) -> &[AtomicU64] {
+        &self.region.header().calls_pending[self.several.index].0
+    }
+
+    /// There is a mark or a call for this engine.
+    #[inline]
+    pub(crate) fn has_called(&self) -> bool {
+        self.has_posted() || !self.dirty().is_empty()
+    }
+
+    /// There is a call.
+    #[inline]
+    pub(crate) fn has_posted(&self) -> bool {
+        self.calls_pending().iter().any(|word| word.load(Ordering::Acquire) != 0)
+    }
+
+    /// What this engine tells the shim of itself.
+    pub(crate) fn engine_word(&self) -> &EngineWord {
+        &self.region.header().engines[self.several.index]
+    }
+
+    /// The slot is one of this engine's.
+    pub(crate) fn serves(&self, slot: u32) -> bool {
+        self.slots().contains(&(slot as usize))
+    }
+
+    fn slots(&self) -> Range<usize> {
+        slots_of(self.several.index, self.several.count())
+    }
+
     /// One of its processes says that it has this id.
     pub(crate) fn has_process(&self, pid: u32) -> bool {
         let records = (0..PROCESS_COUNT as u32).filter_map(|number| self.region.process(number));
         records
             .filter(|record| record.alive.load(Ordering::Acquire) != 0)
             .any(|record| record.pid.load(Ordering::Relaxed) == pid)
+    }
+
+    /// Tells the engine that serves this slot.
+    pub(crate) fn tell_of(&self, slot: u32, said: Said) {
+        self.several.tell(engine_of(slot, self.several.count()), said);
     }
 
     /// A free slot, reset; `None` when all are in use.
@@ -186,7 +255,7 @@ impl Program {
     /// A poll set came into use. What happened before we knew its pipe is made good by one wake-up.
     pub(crate) fn add_set(&self, set: u32, pipe: OwnedFd, process: u32) {
         self.sets.borrow_mut().insert(set, SetEnd { pipe, process });
-        if let Some(shared) = self.region.set(set) {
+        if let Some(shared) = self.region.set(set).filter(|_| self.several.is_first()) {
             // Whatever was signalled went to the pipe of an earlier set with this number.
             shared.signalled.store(0, Ordering::SeqCst);
             shared.thread.store(0, Ordering::SeqCst);

@@ -1,5 +1,7 @@
 //! What an engine is told when it starts. The daemon makes this from its configuration file.
 
+mod parts;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
@@ -84,6 +86,8 @@ pub struct EngineSettings {
     /// What everything random follows from: for simulation, where a run must repeat. `None`, as ever else: from the
     /// system.
     pub seed: Option<u64>,
+    /// What the engines of one daemon have in common: addresses and keys of sockets follow from it. `None`: there is one.
+    pub shared_secret: Option<u64>,
 }
 
 impl Default for EngineSettings {
@@ -119,6 +123,7 @@ impl Default for EngineSettings {
             extension: Some(ExtensionSettings::default()),
             system_level: Level::Priority(3),
             seed: None,
+            shared_secret: None,
         }
     }
 }

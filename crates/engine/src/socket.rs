@@ -15,4 +15,4 @@ pub(crate) use datagram::DatagramStage;
 pub(crate) use end::{ACCEPT_RING, SocketEnd};
 pub(crate) use growth::Sizes;
 pub(crate) use module::{Listeners, Outlet, SIDE, SocketModule, Standing};
-pub(crate) use stream::{StreamStage, set_addresses};
+pub(crate) use stream::{StreamStage, queue_accepted, set_addresses};

@@ -1,7 +1,7 @@
 //! Starting an engine: devices are opened in its own thread, because what it owns never leaves it.
 
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::extend::UndoLog;
 use crate::linux::Sentinel;
 use crate::settings::EngineSettings;
+use crate::several::{Mouth, Several};
 use crate::sys::{self, Sleeper};
 use crate::thread::Loop;
 
@@ -86,15 +87,38 @@ impl Engine {
         if settings.devices.is_empty() {
             return Err(StartError::NoDevice);
         }
+        let (mouth, ear) = way()?;
+        Engine::run(settings, undo, Several::default(), mouth, ear)
+    }
+
+    /// The same for several engines, one for each of the settings ([`EngineSettings::parts`]), in their order.
+    ///
+    /// # Errors
+    /// Whatever of it failed; then nothing stays behind.
+    pub fn start_several(settings: Vec<EngineSettings>) -> Result<Vec<EngineHandle>, StartError> {
+        let ways = settings.iter().map(|_| way()).collect::<Result<Vec<_>, _>>()?;
+        let mouths: Vec<Mouth> = ways.iter().map(|(mouth, _)| mouth.clone()).collect();
+        let start = |(index, (settings, (mouth, ear)))| {
+            Engine::run(settings, None, Several::new(index, mouths.clone()), mouth, ear)
+        };
+        settings.into_iter().zip(ways).enumerate().map(start).collect()
+    }
+
+    fn run(
+        settings: EngineSettings,
+        undo: Option<Box<dyn UndoLog>>,
+        several: Several,
+        mouth: Mouth,
+        ear: Ear,
+    ) -> Result<EngineHandle, StartError> {
         let served = Served::default();
         let told = Arc::clone(&served);
-        let doorbell = sys::eventfd().map_err(|source| StartError::System { what: "eventfd", source })?;
-        let theirs = doorbell.try_clone().map_err(|source| StartError::System { what: "dup", source })?;
-        let (commands, received) = channel();
         let (report, ready) = channel();
+        let name =
+            if several.is_first() { "scl-engine".into() } else { format!("scl-engine{}", several.index) };
         let thread = std::thread::Builder::new()
-            .name("scl-engine".into())
-            .spawn(move || match prepare(settings, undo, received, theirs, told) {
+            .name(name)
+            .spawn(move || match prepare(settings, undo, several, ear, told) {
                 Ok((mut engine, notices)) => {
                     let _ = report.send(Ok(notices));
                     engine.run();
@@ -108,16 +132,30 @@ impl Engine {
             what: "engine thread",
             source: std::io::Error::other("it ended before it served"),
         })??;
-        Ok(EngineHandle { commands, doorbell, served, notices, thread: Some(thread) })
+        Ok(EngineHandle { mouth, served, notices, thread: Some(thread) })
     }
+}
+
+/// An engine's end of the way to it.
+struct Ear {
+    commands: Receiver<Command>,
+    doorbell: OwnedFd,
+}
+
+/// A way to an engine that is to be.
+fn way() -> Result<(Mouth, Ear), StartError> {
+    let doorbell = sys::eventfd().map_err(|source| StartError::System { what: "eventfd", source })?;
+    let theirs = doorbell.try_clone().map_err(|source| StartError::System { what: "dup", source })?;
+    let (commands, received) = channel();
+    Ok((Mouth::new(commands, doorbell), Ear { commands: received, doorbell: theirs }))
 }
 
 /// In the engine's thread: everything that the loop needs.
 fn prepare(
     settings: EngineSettings,
     undo: Option<Box<dyn UndoLog>>,
-    commands: Receiver<Command>,
-    doorbell: OwnedFd,
+    several: Several,
+    Ear { commands, doorbell }: Ear,
     served: Served,
 ) -> Result<(Loop, Vec<String>), StartError> {
     let system = |what| move |source| StartError::System { what, source };
@@ -137,7 +175,7 @@ fn prepare(
         }
     }
     let (required, priority) = (settings.realtime_required, settings.realtime_priority);
-    let mut core = Core::open(settings, undo, &mut notices)?;
+    let mut core = Core::open(settings, undo, several, &mut notices)?;
     core.share_served(served);
     let sleeper = Sleeper::new().map_err(system("epoll_create1"))?;
     let alarm = Alarm::new().map_err(system("timerfd_create"))?;
@@ -164,8 +202,7 @@ fn prepare(
 
 /// A running engine, as the control thread holds it.
 pub struct EngineHandle {
-    commands: Sender<Command>,
-    doorbell: OwnedFd,
+    mouth: Mouth,
     served: Served,
     notices: Vec<String>,
     thread: Option<JoinHandle<()>>,
@@ -174,9 +211,7 @@ pub struct EngineHandle {
 impl EngineHandle {
     /// Gives the engine a command. Lost when the engine has ended.
     pub fn send(&self, command: Command) {
-        if self.commands.send(command).is_ok() {
-            sys::ring(self.doorbell.as_raw_fd());
-        }
+        self.mouth.send(command);
     }
 
     /// What its paths serve.

@@ -144,6 +144,7 @@ impl Loop {
         while !self.stopping {
             let now = clock::now();
             self.obey_commands(now);
+            self.core.look_again(now);
             if self.stopping {
                 break; // or it would sleep first, and nothing need ever come
             }
@@ -485,8 +486,8 @@ impl Loop {
                 }
                 Ok(mut command) => {
                     match &mut command {
-                        Command::AddRegion { id, bell, .. } => {
-                            if let Some(bell) = bell.take() {
+                        Command::AddRegion { id, bells, .. } => {
+                            if let Some(bell) = bells.pop() {
                                 self.bells.add(*id, bell);
                             }
                         }

@@ -10,6 +10,7 @@
 //! paths stand lower and get no more of anything.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use scoutline_sched::transmit::BitRate;
 use scoutline_sched::{Level, Weight};
@@ -25,7 +26,7 @@ const DSCP_CS1: u8 = 8;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wishes {
     /// A class by name: there may come to be one again.
-    pub(crate) class: Option<Rc<str>>,
+    pub(crate) class: Option<Arc<str>>,
     pub(crate) place: Option<Place>,
     pub(crate) background: bool,
     pub(crate) extend: Option<bool>,

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
-use scoutline_abi::layout::ProcessRecord;
+use scoutline_abi::layout::{ENGINE_COUNT, ProcessRecord};
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
@@ -22,7 +22,8 @@ const REQUIRED_EXIT: c_int = 126;
 static REGION: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
-static DOORBELL: AtomicI32 = AtomicI32::new(-1);
+/// One for each engine.
+static DOORBELLS: [AtomicI32; ENGINE_COUNT] = [const { AtomicI32::new(-1) }; ENGINE_COUNT];
 /// The region, for a new program image.
 static MEMORY: AtomicI32 = AtomicI32::new(-1);
 static DEAD: AtomicBool = AtomicBool::new(false);
@@ -70,7 +71,7 @@ pub(crate) fn set_dead() {
 
 /// A descriptor of ours was moved.
 pub(crate) fn relocated(from: c_int, to: c_int) {
-    for known in [&CONNECTION, &DOORBELL, &MEMORY] {
+    for known in DOORBELLS.iter().chain([&CONNECTION, &MEMORY]) {
         let _ = known.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
@@ -91,14 +92,17 @@ fn own_process() {
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
-/// Wakes the engine.
-pub(crate) fn ring() {
+/// Wakes an engine.
+pub(crate) fn ring(engine: usize) {
     let one = 1u64;
     // Whoever is cancelled here has marked something, and the engine would sleep on.
-    real::uncancelled(|| real::write(DOORBELL.load(Ordering::Relaxed), (&raw const one).cast(), 8));
+    real::uncancelled(|| real::write(DOORBELLS[engine].load(Ordering::Relaxed), (&raw const one).cast(), 8));
 }
 
-fn exchange(connection: c_int, request: Message, answer: bool) -> Result<(Message, [c_int; 2]), c_int> {
+/// Descriptors beside an answer: the region's memory and the doorbells of all engines at most.
+type Descriptors = [c_int; 1 + ENGINE_COUNT];
+
+fn exchange(connection: c_int, request: Message, answer: bool) -> Result<(Message, Descriptors), c_int> {
     exchange_with(connection, request, None, answer)
 }
 
@@ -108,7 +112,7 @@ fn exchange_with(
     request: Message,
     file: Option<c_int>,
     answer: bool,
-) -> Result<(Message, [c_int; 2]), c_int> {
+) -> Result<(Message, Descriptors), c_int> {
     // Under a lock, and an answer that nobody has taken would be the next one's.
     real::uncancelled(|| exchange_now(connection, request, file, answer))
 }
@@ -118,7 +122,7 @@ fn exchange_now(
     mut request: Message,
     file: Option<c_int>,
     answer: bool,
-) -> Result<(Message, [c_int; 2]), c_int> {
+) -> Result<(Message, Descriptors), c_int> {
     // SAFETY: no arguments.
     request.pid = unsafe { libc::getpid() } as u32;
     let bytes = request.to_bytes();
@@ -135,7 +139,7 @@ fn exchange_now(
         }
     }
     if !answer {
-        return Ok((request, [-1, -1]));
+        return Ok((request, Descriptors::from([-1; 1 + ENGINE_COUNT])));
     }
     let mut bytes = [0u8; MESSAGE_LEN];
     let mut control = [0u64; 8];
@@ -154,7 +158,7 @@ fn exchange_now(
         if got <= 0 {
             return Err(if got == 0 { libc::ECONNRESET } else { real::errno() });
         }
-        let mut fds = [-1; 2];
+        let mut fds = [-1; 1 + ENGINE_COUNT];
         // SAFETY: the kernel filled the header and `control`; CMSG_* walk within it.
         unsafe {
             let head = libc::CMSG_FIRSTHDR(&raw const message);
@@ -177,7 +181,7 @@ fn exchange_now(
 /// A new poll set: its number and its pipe, entered among ours.
 pub(crate) fn new_set(region: &Region) -> Option<(u32, c_int)> {
     let _held = REQUESTS.lock(); // a fork sees it here and at the daemon, or at neither
-    let (answer, [pipe, _]) = request(Message::new(kind::NEW_SET, 0), true).ok()?;
+    let (answer, [pipe, ..]) = request(Message::new(kind::NEW_SET, 0), true).ok()?;
     if pipe < 0 {
         return None;
     }
@@ -196,7 +200,7 @@ pub(crate) fn free_set(set: u32, pipe: c_int) {
 }
 
 /// Sends a request to the daemon, and waits for its answer if it has one. For who holds `REQUESTS`.
-fn request(request: Message, answer: bool) -> Result<(Message, [c_int; 2]), c_int> {
+fn request(request: Message, answer: bool) -> Result<(Message, Descriptors), c_int> {
     let connection = CONNECTION.load(Ordering::Relaxed);
     if connection < 0 || dead() {
         return Err(libc::ECONNRESET);
@@ -339,9 +343,9 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     if is_set(c"SCOUTLINE_BACKGROUND") {
         hello.flags |= flag::BACKGROUND;
     }
-    let (answer, [memory, doorbell]) =
+    let (answer, [memory, doorbells @ ..]) =
         exchange(fd, hello, true).map_err(|errno| fail(b"attaching to", errno))?;
-    if memory < 0 || doorbell < 0 {
+    if memory < 0 || doorbells[0] < 0 {
         return Err(fail(b"attaching to", libc::EPROTO));
     }
     // SAFETY: just received, open, and closed only below.
@@ -350,23 +354,35 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     if region.process(answer.value).is_none() {
         return Err(fail(b"attaching to", libc::EPROTO));
     }
-    begin(region, ForImage { process: answer.value, connection: fd, doorbell, memory });
+    begin(region, ForImage { process: answer.value, connection: fd, doorbells, memory });
     Ok(())
 }
 
-/// What a process needs to take part in a region: its record, and three descriptors.
+/// What a process needs to take part in a region: its record, and descriptors; -1: there is no such engine.
 #[derive(Clone, Copy)]
 pub(crate) struct ForImage {
     pub(crate) process: u32,
     pub(crate) connection: c_int,
-    pub(crate) doorbell: c_int,
+    pub(crate) doorbells: [c_int; ENGINE_COUNT],
     pub(crate) memory: c_int,
+}
+
+impl ForImage {
+    /// Closes the descriptors.
+    pub(crate) fn close(&self) {
+        let fds = [self.connection, self.memory].into_iter().chain(self.doorbells);
+        for fd in fds.filter(|&fd| fd >= 0) {
+            real::close(fd);
+        }
+    }
 }
 
 fn begin(region: Region, image: ForImage) -> &'static Region {
     PROCESS.store(image.process, Ordering::Relaxed);
     CONNECTION.store(own::protect(image.connection), Ordering::Relaxed);
-    DOORBELL.store(own::protect(image.doorbell), Ordering::Relaxed);
+    for (known, doorbell) in DOORBELLS.iter().zip(image.doorbells).filter(|(_, doorbell)| *doorbell >= 0) {
+        known.store(own::protect(doorbell), Ordering::Relaxed);
+    }
     MEMORY.store(own::protect(image.memory), Ordering::Relaxed);
     own_process();
     wait::start();
@@ -410,28 +426,29 @@ impl Drop for Alone {
 pub(crate) fn for_image() -> Option<ForImage> {
     let mut message = Message::new(kind::FORK, 0);
     message.flags |= flag::NEW_IMAGE;
-    let (answer, [connection, _]) = request(message, true).ok()?;
+    let (answer, [connection, ..]) = request(message, true).ok()?;
     if connection < 0 {
         return None;
     }
-    let open = |known: &AtomicI32| own::copy_up(known.load(Ordering::Relaxed), libc::F_DUPFD);
+    let open = |known: &AtomicI32| match known.load(Ordering::Relaxed) {
+        -1 => -1,
+        fd => own::copy_up(fd, libc::F_DUPFD),
+    };
     let image = ForImage {
         process: answer.value,
         connection: own::move_up_open(connection),
-        doorbell: open(&DOORBELL),
+        doorbells: std::array::from_fn(|engine| open(&DOORBELLS[engine])),
         memory: open(&MEMORY),
     };
     if let Some(record) = region()?.process(image.process)
-        && image.doorbell >= 0
+        && image.doorbells[0] >= 0
         && image.memory >= 0
     {
         // Should there be no such image, or one without us, that is no crash either.
         record.ends_well.store(1, Ordering::Release);
         return Some(image);
     }
-    for fd in [image.connection, image.doorbell, image.memory] {
-        real::close(fd);
-    }
+    image.close();
     None
 }
 
@@ -460,7 +477,7 @@ extern "C" fn before_fork() {
     // stand in `own`.
     let mut held = REQUESTS.lock();
     let child = match request(Message::new(kind::FORK, 0), true) {
-        Ok((answer, [connection, _])) if connection >= 0 && region.process(answer.value).is_some() => {
+        Ok((answer, [connection, ..])) if connection >= 0 && region.process(answer.value).is_some() => {
             Some(Child { process: answer.value, connection })
         }
         _ => None,
@@ -493,7 +510,8 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     unlock_after_fork();
     // Pipes of the parent's sets, and the parent's connection, whose last copy must be the parent's.
-    let kept = [&DOORBELL, &MEMORY].map(|fd| fd.load(Ordering::Relaxed));
+    let kept: [c_int; 1 + ENGINE_COUNT] =
+        std::array::from_fn(|at| DOORBELLS.get(at).unwrap_or(&MEMORY).load(Ordering::Relaxed));
     let connection = child.map_or(-1, |child| own::move_up(child.connection));
     own::each(|fd, set| {
         if kept.contains(&fd) {

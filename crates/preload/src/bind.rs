@@ -1,7 +1,7 @@
 //! `bind` and `listen`: which sockets become ours by them, and what Linux says of addresses that do not fit.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::{call_op, slot_kind, slot_request as ask, slot_state as is};
@@ -13,7 +13,7 @@ use crate::reach::{kernel_name, kernel_port, may_bind, serves_any, speaks, suita
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
-use crate::{attach, call, options, real};
+use crate::{attach, call, engines, options, passing, real};
 
 /// `bind`.
 pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
@@ -32,6 +32,13 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
         if !may_bind(to) {
             back_to_kernel(fd, socket);
             return real::ours(real::bind(fd, address, len) as isize);
+        }
+        if to.port != 0 && engines::of_port(socket.region, to.port) != socket.engine() {
+            // It became ours for an option that only the engine knows, before it was known to which engine it belongs.
+            static SAID: AtomicBool = AtomicBool::new(false);
+            let remedy = b"with several engines, bind before asking for a class, a priority or a group";
+            passing::say_once(&SAID, remedy);
+            return err(libc::EINVAL);
         }
         return bound(fd, socket, to, bind_slot(fd, socket, to));
     }

@@ -7,14 +7,21 @@ use scoutline_abi::layout::{CALL_COUNT, Call, EXCLUSIVE, call_state, engine_stat
 use scoutline_ring::EngineBell;
 
 use crate::wait::Woken;
-use crate::{attach, lock, real, wait};
+use crate::{attach, engines, lock, real, wait};
 
 /// How often an answer is looked for before sleeping.
 const SPINS: u32 = 200;
 
-/// Asks; answers the engine's result, an errno negated on failure.
+/// Asks the engine of a slot; answers its result, an errno negated on failure.
 pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
     call_for(op, slot, arguments).0
+}
+
+/// Asks this engine something that is about no slot.
+pub(crate) fn ask_engine(engine: usize, op: u32, arguments: [u64; 4]) -> i32 {
+    let Some(region) = attach::region().filter(|_| !attach::dead()) else { return -libc::ECONNRESET };
+    let asked = real::uncancelled(|| ask(region, engine, op, 0, arguments, 0));
+    asked.map_or(-libc::ECONNRESET, |(result, _)| result)
 }
 
 /// The same for a call that is answered with words, too.
@@ -29,11 +36,19 @@ pub(crate) fn call_with(op: u32, slot: u32, arguments: [u64; 4], more: u64) -> (
     if attach::dead() {
         return gone;
     }
-    real::uncancelled(|| ask(region, op, slot, arguments, more)).unwrap_or(gone)
+    let engine = engines::of_slot(region, slot);
+    real::uncancelled(|| ask(region, engine, op, slot, arguments, more)).unwrap_or(gone)
 }
 
 /// `None`: the engine is gone.
-fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4], more: u64) -> Option<(i32, [u64; 4])> {
+fn ask(
+    region: &Region,
+    engine: usize,
+    op: u32,
+    slot: u32,
+    mut arguments: [u64; 4],
+    more: u64,
+) -> Option<(i32, [u64; 4])> {
     let set = wait::thread_set();
     let (index, call) = take();
     call.op.store(op, Ordering::Relaxed);
@@ -45,12 +60,12 @@ fn ask(region: &Region, op: u32, slot: u32, mut arguments: [u64; 4], more: u64) 
     }
     call.more.store(more, Ordering::Relaxed);
     call.state.store(call_state::POSTED, Ordering::Release);
-    region.header().calls_pending.0[index / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
-    let bell = EngineBell(&region.header().engine.state);
+    region.header().calls_pending[engine].0[index / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
+    let bell = EngineBell(&region.header().engines[engine].state);
     if bell.look_after_mark() != engine_state::POLLING {
         // A call is worth waking for even when the engine has given the core to Linux.
         bell.claim(engine_state::SLEEPING, engine_state::POLLING);
-        attach::ring();
+        attach::ring(engine);
     }
     let done = || call.state.load(Ordering::Acquire) == call_state::DONE;
     if !(0..SPINS).any(|_| {

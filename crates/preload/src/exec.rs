@@ -28,6 +28,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
+use scoutline_abi::layout::ENGINE_COUNT;
 use scoutline_abi::{Region, VERSION};
 
 use crate::attach::{self, ForImage};
@@ -43,8 +44,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"SLEX");
 const MOST: usize = 1 << 16;
 /// In a handoff: a socket of the kernel's that may become ours.
 const CANDIDATE: u32 = u32::MAX;
-/// Words before the descriptors: magic, version, record, connection, doorbell, region.
-const HEAD: usize = 6;
+/// Words before the descriptors: magic, version, record, connection, region, doorbells.
+const HEAD: usize = 5 + ENGINE_COUNT;
 
 type Environment = *const *const c_char;
 
@@ -185,7 +186,8 @@ impl Handoff {
             }
         }
         let mut words = vec![MAGIC, VERSION, image.process];
-        words.extend([image.connection, image.doorbell, image.memory].map(c_int::cast_unsigned));
+        words.extend([image.connection, image.memory].map(c_int::cast_unsigned));
+        words.extend(image.doorbells.map(c_int::cast_unsigned));
         for (fd, entry) in staying.iter().take(MOST) {
             let what = if let Entry::Socket(index) = entry { *index } else { CANDIDATE };
             words.extend([fd.cast_unsigned(), what]);
@@ -204,11 +206,10 @@ impl Handoff {
 
     /// Closes our copies. Without a new image that has them the daemon sees the end of its connection.
     fn close(self) {
-        for fd in [self.file, self.image.connection, self.image.doorbell, self.image.memory] {
-            if fd >= 0 {
-                real::close(fd);
-            }
+        if self.file >= 0 {
+            real::close(self.file);
         }
+        self.image.close();
     }
 }
 
@@ -277,14 +278,14 @@ pub(crate) fn take_over() -> bool {
     unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
     let Some(words) = read(file) else { return false };
     real::close(file);
-    let [process, connection, doorbell, memory] = [words[2], words[3], words[4], words[5]];
-    let [connection, doorbell, memory] = [connection, doorbell, memory].map(u32::cast_signed);
+    let (process, connection, memory) = (words[2], words[3].cast_signed(), words[4].cast_signed());
+    let doorbells = std::array::from_fn(|engine| words[5 + engine].cast_signed());
     // SAFETY: named by the image before us, and closed by nobody; a number that is not open is an error to `map`.
     let Ok(region) = Region::map(unsafe { BorrowedFd::borrow_raw(memory) }) else { return false };
     if region.process(process).is_none() || !table::create() {
         return false;
     }
-    let region = attach::go_on(region, ForImage { process, connection, doorbell, memory });
+    let region = attach::go_on(region, ForImage { process, connection, doorbells, memory });
     for pair in words[HEAD..].chunks_exact(2) {
         let (fd, what) = (pair[0].cast_signed(), pair[1]);
         // Another thread may have closed it in the meantime.

@@ -39,6 +39,7 @@ mod bind;
 mod call;
 mod control;
 mod datagram;
+mod engines;
 mod epoll;
 mod errors;
 mod exec;

@@ -18,11 +18,13 @@ use crate::reach::{
 use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
-use crate::{attach, call, epoll, fast_open, headers, options, own, real, stdio, stream, table, wait};
+use crate::{
+    attach, call, engines, epoll, fast_open, headers, options, own, real, stdio, stream, table, wait,
+};
 
 /// A fresh slot for `fd`, not yet entered in the table.
-fn open(fd: c_int, kind: u32, family: c_int) -> Result<Socket, isize> {
-    let opened = call::call(call_op::OPEN, 0, [u64::from(kind), family as u64, 0, 0]);
+fn open(fd: c_int, kind: u32, family: c_int, engine: usize) -> Result<Socket, isize> {
+    let opened = call::ask_engine(engine, call_op::OPEN, [u64::from(kind), family as u64, 0, 0]);
     if opened < 0 {
         return Err(opened as isize);
     }
@@ -62,7 +64,20 @@ pub(crate) fn connect_slot(socket: Socket, to: Name, how: u64) -> isize {
 
 /// Makes `fd` ours and binds it; on failure it stays the kernel's.
 pub(crate) fn adopt(fd: c_int, kind: u32, family: c_int, name: Option<Name>) -> Result<Socket, isize> {
-    let socket = open(fd, kind, family)?;
+    adopt_towards(fd, kind, family, name, None)
+}
+
+/// The same for a socket that is to connect to `remote`.
+fn adopt_towards(
+    fd: c_int,
+    kind: u32,
+    family: c_int,
+    name: Option<Name>,
+    remote: Option<Name>,
+) -> Result<Socket, isize> {
+    let port = name.map_or(0, |name| name.port);
+    let engine = attach::region().map_or(0, |region| engines::for_socket(region, kind, port, remote));
+    let socket = open(fd, kind, family, engine)?;
     if let Some(name) = name {
         let result = bind_slot(fd, socket, name);
         if result < 0 {
@@ -209,7 +224,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     }
     let Some((kind, family)) = suitable(fd).filter(suits) else { return kernel() };
     let name = kernel_name(fd).filter(|name| name.port != 0);
-    match adopt(fd, kind, family, name.map(Name::anywhere)) {
+    match adopt_towards(fd, kind, family, name.map(Name::anywhere), Some(to)) {
         Ok(socket) if kind == slot_kind::STREAM => stream(socket, to),
         Ok(socket) => connect_slot(socket, to, 0),
         Err(result) => result,
@@ -239,7 +254,7 @@ pub(crate) fn back_to_kernel(fd: c_int, socket: Socket) {
 /// watch it.
 fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
     let family = if old.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
-    let fresh = open(fd, slot_kind::STREAM, family)?;
+    let fresh = open(fd, slot_kind::STREAM, family, old.engine())?;
     options::inherit(old, fresh);
     headers::tell(fresh); // of the old one alone the engine knew
     fresh.set_non_blocking(old.non_blocking());

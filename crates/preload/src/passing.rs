@@ -28,7 +28,7 @@ use scoutline_abi::stand_in;
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{attach, call};
+use crate::{attach, call, engines};
 
 /// Stand-ins in one message: Linux's own limit of descriptors (SCM_MAX_FD).
 const MOST: usize = 253;
@@ -88,7 +88,7 @@ pub(crate) fn send(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     send_stand_ins(fd, given, flags)
 }
 
-fn say_once(said: &AtomicBool, what: &[u8]) {
+pub(crate) fn say_once(said: &AtomicBool, what: &[u8]) {
     if !said.swap(true, Ordering::Relaxed) {
         real::say(&[what]);
     }
@@ -169,7 +169,7 @@ fn is_on_paths(fd: c_int) -> bool {
     let is_ours = (0..PROCESS_COUNT as u32)
         .filter_map(|number| region.process(number))
         .any(|record| record.alive.load(Ordering::Acquire) != 0 && record.pid.load(Ordering::Relaxed) == pid);
-    is_ours || call::call(call_op::IS_ON_PATHS, 0, [pid.into(), 0, 0, 0]) == 1
+    is_ours || call::ask_engine(0, call_op::IS_ON_PATHS, [pid.into(), 0, 0, 0]) == 1
 }
 
 /// `recvmsg` on a socket of the kernel's.
@@ -215,8 +215,9 @@ fn came(fd: c_int, peeked: bool) {
 /// Has the engine move a socket of another program here: its slot.
 fn take(word: u64) -> Option<u32> {
     let begun = real::now_ns();
+    let engine = engines::of_slot(attach::region()?, stand_in::read(word)?.1);
     loop {
-        let result = call::call(call_op::TAKE, 0, [word, 0, 0, 0]);
+        let result = call::ask_engine(engine, call_op::TAKE, [word, 0, 0, 0]);
         // A thread is within its rings, and may have been interrupted there.
         if result != -libc::EAGAIN || real::now_ns() - begun > PATIENCE_NS {
             return u32::try_from(result).ok();

@@ -8,7 +8,7 @@ use scoutline_abi::served::Network;
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
-use crate::{attach, call, options, real};
+use crate::{attach, call, engines, options, real};
 
 /// What the daemon serves.
 pub(crate) fn served() -> Option<scoutline_abi::served::Networks> {
@@ -136,7 +136,14 @@ pub(crate) fn leads_to(name: Name, kind: u32) -> bool {
         return false;
     }
     let [high, low] = name.address.words();
-    call::call(call_op::IS_LISTENED_AT, 0, [low, u64::from(name.port), u64::from(kind), high]) > 0
+    let Some(region) = attach::region() else { return false };
+    let engine = engines::of_port(region, name.port);
+    call::ask_engine(engine, call_op::IS_LISTENED_AT, [low, u64::from(name.port), u64::from(kind), high]) > 0
+}
+
+/// True for an address of this machine on paths.
+pub(crate) fn is_own(name: Name) -> bool {
+    name.address.is_loopback() || is_served_address(name)
 }
 
 /// False where [`leads_to`] would say no for every kind of socket, without asking anybody else.

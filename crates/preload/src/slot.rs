@@ -15,7 +15,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
 
 use crate::lock::{Lock, back_off};
-use crate::{accept, attach, epoll, fast_open, real, serve, urgent, wait, zero_copy};
+use crate::{accept, attach, engines, epoll, fast_open, real, serve, urgent, wait, zero_copy};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -293,7 +293,13 @@ impl Socket {
     #[inline]
     pub(crate) fn tell(self) {
         self.region.dirty().set(self.index as usize);
-        wake_engine(self.region, self.slot.urgent.load(Ordering::Relaxed) != 0);
+        wake_engine(self.region, self.engine(), self.slot.urgent.load(Ordering::Relaxed) != 0);
+    }
+
+    /// The engine that serves it.
+    #[inline]
+    pub(crate) fn engine(self) -> usize {
+        engines::of_slot(self.region, self.index)
     }
 
     /// Marks for later: [`tell_deferred`] does it before a thread sleeps.
@@ -392,12 +398,17 @@ impl Socket {
 
 /// After marking, wakes the engine if nobody else will.
 #[inline]
-pub(crate) fn wake_engine(region: &Region, urgent: bool) {
-    let bell = EngineBell(&region.header().engine.state);
+pub(crate) fn wake_engine(region: &Region, engine: usize, urgent: bool) {
+    let word = &region.header().engines[engine];
+    let bell = EngineBell(&word.state);
     match bell.look_after_mark() {
-        engine_state::SLEEPING if bell.claim(engine_state::SLEEPING, engine_state::POLLING) => attach::ring(),
+        engine_state::SLEEPING if bell.claim(engine_state::SLEEPING, engine_state::POLLING) => {
+            attach::ring(engine)
+        }
         // Behind a raised thread it would look, see that one go on running, and leave it the core: `ring_before_sleep`.
-        engine_state::AWAY if urgent && !(wait::is_at_home(region) && serve::is_raised()) => attach::ring(),
+        engine_state::AWAY if urgent && !(wait::is_on_core_of(word) && serve::is_raised()) => {
+            attach::ring(engine);
+        }
         _ => {}
     }
 }
@@ -414,10 +425,11 @@ pub(crate) fn ring_before_sleep() {
 
 /// Has the engine look, if Linux has its core.
 pub(crate) fn ring_if_away() {
-    if let Some(region) = attach::region()
-        && region.header().engine.state.load(Ordering::Relaxed) == engine_state::AWAY
-    {
-        attach::ring();
+    let Some(region) = attach::region() else { return };
+    for (engine, word) in engines::all(region).iter().enumerate() {
+        if word.state.load(Ordering::Relaxed) == engine_state::AWAY {
+            attach::ring(engine);
+        }
     }
 }
 

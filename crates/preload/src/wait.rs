@@ -22,12 +22,12 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::{pollfd, sigset_t, timespec};
 use scoutline_abi::Region;
-use scoutline_abi::layout::{EXCLUSIVE, PollSet, engine_state, slot_state};
+use scoutline_abi::layout::{EXCLUSIVE, EngineWord, PollSet, engine_state, slot_state};
 use scoutline_ring::SleeperBell;
 
 use crate::lock::Lock;
 use crate::slot::{Socket, ring_before_sleep, tell_deferred};
-use crate::{attach, real, serve};
+use crate::{attach, engines, real, serve};
 
 /// Spinning lasts at most this long.
 const SPIN_NS: u64 = 10_000;
@@ -278,18 +278,20 @@ fn cpu() -> u32 {
 }
 
 /// Whether we run on the engine's core.
-pub(crate) fn is_at_home(region: &Region) -> bool {
-    cpu().wrapping_add(1) == region.header().engine.cpu_plus_one.load(Ordering::Relaxed)
+pub(crate) fn is_on_core_of(engine: &EngineWord) -> bool {
+    cpu().wrapping_add(1) == engine.cpu_plus_one.load(Ordering::Relaxed)
 }
 
 /// Spins for a moment if the engine is at work on another core and spinning paid lately. True: it is ready.
 pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
-    let engine = &region.header().engine;
-    if engine.state.load(Ordering::Relaxed) != engine_state::POLLING {
+    let engines = engines::all(region);
+    let works = || engines.iter().any(|engine| engine.state.load(Ordering::Relaxed) == engine_state::POLLING);
+    if !works() {
         return false;
     }
-    let home = engine.cpu_plus_one.load(Ordering::Relaxed);
-    if home == 0 || cpu().wrapping_add(1) == home {
+    let here = cpu().wrapping_add(1);
+    let homes = engines.iter().map(|engine| engine.cpu_plus_one.load(Ordering::Relaxed));
+    if homes.into_iter().any(|home| home == 0 || home == here) {
         return false;
     }
     let score = SPIN_SCORE.load(Ordering::Relaxed);
@@ -307,7 +309,7 @@ pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
             SPIN_SCORE.store((score + 1).min(8), Ordering::Relaxed);
             return true;
         }
-        if real::now_ns() >= end || engine.state.load(Ordering::Relaxed) != engine_state::POLLING {
+        if real::now_ns() >= end || !works() {
             SPIN_SCORE.store(if score < 2 { -32 } else { score - 2 }, Ordering::Relaxed);
             return false;
         }

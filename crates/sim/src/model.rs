@@ -40,7 +40,10 @@ pub fn attach(engine: &mut Driven, id: RegionId, name: &str, now: Time) -> Arc<R
     let (region, _fd) = Region::create().expect("a region");
     let region = Arc::new(region);
     let program = ProgramFacts { name: name.into(), ..ProgramFacts::default() };
-    engine.obey(Command::AddRegion { id, region: Arc::clone(&region), program, pid: 1, bell: None }, now);
+    engine.obey(
+        Command::AddRegion { id, region: Arc::clone(&region), program, pid: 1, bells: Vec::new() },
+        now,
+    );
     region.process(0).expect("a region has process records").alive.store(1, Release);
     region
 }
@@ -59,7 +62,7 @@ pub fn call(region: &Region, engine: &mut Driven, now: Time, op: u32, slot: u32,
         cell.store(value, Relaxed);
     }
     call.state.store(call_state::POSTED, Release);
-    region.header().calls_pending.0[0].fetch_or(1, SeqCst);
+    region.header().calls_pending[0].0[0].fetch_or(1, SeqCst);
     engine.settle(now);
     assert_eq!(call.state.load(Acquire), call_state::DONE, "the engine answers calls at once");
     call.result.load(Relaxed)

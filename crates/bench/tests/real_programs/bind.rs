@@ -13,7 +13,7 @@ const NAMES: usize = 200;
 /// Records of one name: more than any datagram holds, and less than the 100 that named takes.
 const TEXTS: usize = 60;
 
-fn named_answers(arm: Arm) {
+pub(crate) fn named_answers(arm: Arm) {
     let fixture = Fixture::new(arm);
     let directory = fixture.testbed().directory().display().to_string();
     // Debian's profile for named has no place for this one.

@@ -27,7 +27,7 @@ fn echo(stream: &mut TcpStream) {
 }
 
 #[test]
-fn a_killed_server_frees_its_paths_and_resets_its_peers() {
+pub(crate) fn a_killed_server_frees_its_paths_and_resets_its_peers() {
     let fixture = Fixture::new(Arm::Paths);
     let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut server, "ready");

@@ -1,5 +1,6 @@
 //! Two hosts, the daemon, and ways to run programs on them.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufReader, BufWriter, Read as _, Write as _};
@@ -45,6 +46,35 @@ pub(crate) use twins;
 /// Who has the server host's address.
 fn owner(arm: Arm) -> Owner {
     if arm == Arm::Paths { Owner::Daemon } else { Owner::Kernel }
+}
+
+thread_local! {
+    /// Daemons that this thread starts have two engines.
+    static SEVERAL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a test with two engines in each daemon.
+pub(crate) fn with_several_engines(test: impl FnOnce()) {
+    SEVERAL.set(true);
+    test();
+    SEVERAL.set(false);
+}
+
+/// Whether daemons have two engines: in this test, or, as `SCOUTLINE_ENGINES=2` says, in all.
+pub(crate) fn has_several_engines() -> bool {
+    SEVERAL.get() || std::env::var_os("SCOUTLINE_ENGINES").is_some_and(|count| count == "2")
+}
+
+/// A configuration with an engine on each of the first two cores, unless it says itself where they run.
+fn on_cores(text: &str) -> String {
+    let cores = "[engine]\ncpu = [0, 1]\n";
+    if text.contains("\ncpu = ") {
+        return text.to_owned();
+    }
+    match text.split_once("[engine]\n") {
+        Some((before, after)) => format!("{before}{cores}{after}"),
+        None => format!("{text}\n{cores}"),
+    }
 }
 
 /// Whose turn it is.
@@ -108,7 +138,8 @@ impl Fixture {
     /// As [`Fixture::start_daemon`], with this configuration.
     pub(crate) fn start_daemon_from(&mut self, text: &str) {
         self.daemon = None;
-        let daemon = Daemon::start_with(&self.testbed, 0, &scoutline(), None, text);
+        let text = if has_several_engines() { on_cores(text) } else { text.to_owned() };
+        let daemon = Daemon::start_with(&self.testbed, 0, &scoutline(), None, &text);
         self.daemon = Some(daemon.unwrap_or_else(|error| panic!("the daemon does not start: {error:#}")));
     }
 

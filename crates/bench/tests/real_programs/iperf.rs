@@ -38,7 +38,7 @@ fn check(case: &[&str], text: &str) {
     }
 }
 
-fn iperf3_as_server(arm: Arm) {
+pub(crate) fn iperf3_as_server(arm: Arm) {
     let fixture = Fixture::new(arm);
     let address = fixture.address().to_string();
     for case in CASES {
@@ -50,7 +50,7 @@ fn iperf3_as_server(arm: Arm) {
     }
 }
 
-fn iperf3_as_client(arm: Arm) {
+pub(crate) fn iperf3_as_client(arm: Arm) {
     let fixture = Fixture::new(arm);
     let address = fixture.peer_address().to_string();
     for case in CASES {

@@ -8,7 +8,7 @@ use crate::nginx::{self, Side};
 twins!(nginx_asks_nginx_and_redis, datagrams_come_back);
 
 /// Client and server side at once: curl here asks an nginx here, which asks another here.
-fn nginx_asks_nginx_and_redis(arm: Arm) {
+pub(crate) fn nginx_asks_nginx_and_redis(arm: Arm) {
     let fixture = Fixture::new(arm);
     let files = fixture.file("files");
     fs::create_dir_all(&files).unwrap();
@@ -46,7 +46,7 @@ fn nginx_asks_nginx_and_redis(arm: Arm) {
 }
 
 /// The script checks what it gets; its twin shows that it is right.
-fn datagrams_come_back(arm: Arm) {
+pub(crate) fn datagrams_come_back(arm: Arm) {
     let fixture = Fixture::new(arm);
     let (program, ours, peer) = (script("local.py"), fixture.address().to_string(), fixture.peer_address());
     let mut far = fixture.start_peer("python3", &[&script("echo.py"), &peer.to_string(), "7"]);

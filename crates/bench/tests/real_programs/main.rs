@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Needs root, iproute2, a built `scoutline` (`make build`; `SCOUTLINE_BIN` names another one) and the programs
-//! themselves, and fails with a hint where one is missing. Two variables:
+//! themselves, and fails with a hint where one is missing. Three variables:
 //! `SCOUTLINE_LONG=1` makes the transfers over the bad line 8 MiB and runs all of CPython's asyncio; `SCOUTLINE_LOGS=DIR`
-//! keeps the logs of each test there.
+//! keeps the logs of each test there. `SCOUTLINE_ENGINES=2` gives each daemon two engines (see [`several`]).
 //!
 //! Most tests have a twin that runs the same programs on the kernel alone: it shows that the test itself is right.
 //! `cargo test -p scoutline-bench --test real_programs -- --ignored on_kernel` runs them. Tests take turns
@@ -41,6 +41,7 @@ mod redis;
 mod redis_suite;
 mod requests;
 mod restored;
+mod several;
 mod shares;
 mod spinning;
 mod successors;

@@ -53,7 +53,7 @@ fn asyncio_server_echoes(arm: Arm) {
     server.check().unwrap();
 }
 
-fn asyncio_client_asks(arm: Arm) {
+pub(crate) fn asyncio_client_asks(arm: Arm) {
     let fixture = Fixture::new(arm);
     let mut server = fixture.start_peer("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut server, "ready");
@@ -91,7 +91,7 @@ fn tls_client_asks(arm: Arm) {
     server.check().unwrap();
 }
 
-fn datagrams_of_every_size_echo(arm: Arm) {
+pub(crate) fn datagrams_of_every_size_echo(arm: Arm) {
     let fixture = Fixture::new(arm);
     let datagrams = script("datagrams.py");
     let mut server = fixture.start("python3", &[&datagrams, "serve", "0.0.0.0", "7000"]);

@@ -36,7 +36,7 @@ const CASES: [&[&str]; 3] = [
     &["-n", "2000", "-c", "20", "-d", "65536", "--threads", "2", "-t", "set,get,lpush,lpop"],
 ];
 
-fn redis_serves(arm: Arm) {
+pub(crate) fn redis_serves(arm: Arm) {
     let fixture = Fixture::new(arm);
     let directory = fixture.file("").display().to_string();
     let mut server = ready(fixture.start("redis-server", &arguments(&directory)));

@@ -94,7 +94,7 @@ fn nginx_serves_curl(arm: Arm) {
     server.check().unwrap();
 }
 
-fn nginx_serves_load(arm: Arm) {
+pub(crate) fn nginx_serves_load(arm: Arm) {
     let fixture = Fixture::new(arm);
     let mut server = server(&fixture, Kind::Nginx { workers: 2, keepalive: true });
     load(&fixture, &["--clients", "1"]);
@@ -106,7 +106,7 @@ fn nginx_serves_load(arm: Arm) {
     server.check().unwrap();
 }
 
-fn nginx_serves_wrk(arm: Arm) {
+pub(crate) fn nginx_serves_wrk(arm: Arm) {
     let fixture = Fixture::new(arm);
     let mut server = server(&fixture, Kind::Nginx { workers: 2, keepalive: true });
     for (connections, name) in [("64", "1k"), ("16", "100k")] {
@@ -150,7 +150,7 @@ fn nginx_outlives_a_worker(arm: Arm) {
 }
 
 /// SIGHUP: new workers take over the port while old ones finish what they have; no request is lost.
-fn nginx_reloads_under_load(arm: Arm) {
+pub(crate) fn nginx_reloads_under_load(arm: Arm) {
     let fixture = Fixture::new(arm);
     let mut server = server(&fixture, Kind::NGINX);
     let master = server.process().id();
@@ -165,7 +165,7 @@ fn nginx_reloads_under_load(arm: Arm) {
 }
 
 /// A proxy, a server and a client at once: who asks and who answers are on the other host.
-fn nginx_stands_between(arm: Arm) {
+pub(crate) fn nginx_stands_between(arm: Arm) {
     let fixture = Fixture::new(arm);
     let files = fixture.file("peer-files");
     let behind = format!("listen 8080; root {}; location / {{ dav_methods PUT; }}", files.display());
@@ -196,7 +196,7 @@ fn nginx_stands_between(arm: Arm) {
     proxy.check().unwrap();
 }
 
-fn apache_serves(arm: Arm) {
+pub(crate) fn apache_serves(arm: Arm) {
     let fixture = Fixture::new(arm);
     let mut server = server(&fixture, Kind::ApachePrefork { processes: 20 });
     curl_fetches_all(&fixture);
@@ -208,7 +208,7 @@ fn apache_serves(arm: Arm) {
     server.check().unwrap();
 }
 
-fn curl_downloads_and_uploads(arm: Arm) {
+pub(crate) fn curl_downloads_and_uploads(arm: Arm) {
     let fixture = Fixture::new(arm);
     let files = fixture.file("peer-files");
     let _nginx = nginx::start(&fixture, Side::Peer, &files);

@@ -103,13 +103,12 @@ fn a_program_attaches_waits_and_goes() {
     assert_eq!(region.header().served_count.load(Ordering::Relaxed), 1);
     assert_eq!(region.header().served[0].prefix.load(Ordering::Relaxed), 96 + 24);
 
-    let Some(Command::AddRegion { program, pid, bell: Some(bell), .. }) = bed.engine.next() else {
-        panic!("no region")
-    };
+    let Some(Command::AddRegion { program, pid, bells, .. }) = bed.engine.next() else { panic!("no region") };
+    let [bell] = &bells[..] else { panic!("one engine, one bell") };
     let mut rung = [0; 16];
-    assert_eq!(rustix::io::read(&bell, &mut rung), Err(rustix::io::Errno::AGAIN));
+    assert_eq!(rustix::io::read(bell, &mut rung), Err(rustix::io::Errno::AGAIN));
     rustix::io::write(&doorbell, &1u64.to_ne_bytes()).unwrap();
-    assert_eq!(rustix::io::read(&bell, &mut rung), Ok(8), "what the program writes, the engine reads");
+    assert_eq!(rustix::io::read(bell, &mut rung), Ok(8), "what the program writes, the engine reads");
     assert!(rustix::io::read(&doorbell, &mut rung).is_err(), "a program cannot take rings away");
     assert_eq!(pid, std::process::id());
     // This process runs the daemon's own executable, which speaks for others (`run --trap`) and is believed.

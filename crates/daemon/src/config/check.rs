@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use scoutline_abi::layout::ENGINE_COUNT;
 use toml::Spanned;
 
 use super::error::Fault;
@@ -35,6 +36,7 @@ pub(super) fn check(config: &Config) -> Checked {
     check_forwards(config)?;
     route::check_routes(config)?;
     check_engine(config)?;
+    check_cores(config)?;
     check_classes(&config.class, &config.device)?;
     check_permissions(config)?;
     let socket = config.control.socket.get_ref();
@@ -68,6 +70,40 @@ pub(super) fn within<T: PartialOrd + Display>(
         allowed.end()
     );
     fault(value, message)
+}
+
+/// One engine on a core, and several only where they can share what there is.
+fn check_cores(config: &Config) -> Checked {
+    let Some(cores) = &config.engine.cpu else { return Ok(()) };
+    let list = &cores.get_ref().0;
+    if list.is_empty() || list.len() > ENGINE_COUNT {
+        return fault(cores, format!("cpu lists {} cores; it must be 1 to {ENGINE_COUNT}", list.len()));
+    }
+    if let Some(core) =
+        list.iter().enumerate().find(|(at, core)| list[..*at].contains(core)).map(|(_, core)| core)
+    {
+        return fault(cores, format!("core {core} is there twice; each engine needs one of its own"));
+    }
+    if list.len() == 1 {
+        return Ok(());
+    }
+    for device in &config.device {
+        let name = device.name.get_ref();
+        if !matches!(device.driver, Driver::Packet | Driver::Auto) {
+            let message = format!(
+                "`{name}`: several engines share a device only with driver = \"packet\"; choose that, or one core"
+            );
+            return fault(&device.name, message);
+        }
+        if device.ip6_mode() == Ip6Mode::Auto {
+            let message = format!(
+                "`{name}`: several engines need IPv6 addresses that stay; give address6 and ipv6 = \"static\", or \
+                 one core"
+            );
+            return fault(&device.name, message);
+        }
+    }
+    Ok(())
 }
 
 fn check_devices(devices: &[Device]) -> Checked {

@@ -31,7 +31,7 @@ impl Config {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
         let values: [(&str, String); 26] = [
-            ("[engine] cpu", text(&settings.cpu)),
+            ("[engine] cpu", text(&self.cores())),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
             ("[engine] receive_buffer", text(&settings.receive_buffer)),

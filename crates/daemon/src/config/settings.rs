@@ -25,7 +25,7 @@ impl Config {
     /// What the engine is told. The configuration has been checked when it was made.
     pub fn settings(&self) -> EngineSettings {
         let engine = &self.engine;
-        let cpu = engine.cpu.as_ref().map(|cpu| *cpu.get_ref());
+        let cpu = self.cores().first().copied();
         let realtime = match engine.realtime {
             Realtime::On => true,
             // Only with a core of its own choice does the engine leave room for what else runs there (the Linux
@@ -65,11 +65,17 @@ impl Config {
             extension: self.extension(),
             system_level: Level::Priority(*self.system.priority.get_ref()),
             seed: None,
+            shared_secret: None,
         }
     }
 }
 
 impl Config {
+    /// The cores with an engine each; none: there is one engine, wherever Linux puts it.
+    pub(crate) fn cores(&self) -> &[usize] {
+        self.engine.cpu.as_ref().map_or(&[], |cores| &cores.get_ref().0)
+    }
+
     fn forwards(&self) -> Vec<Forward> {
         let index = |name: &Spanned<String>| {
             let index = self.device.iter().position(|device| device.name.get_ref() == name.get_ref());

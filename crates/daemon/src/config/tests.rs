@@ -137,6 +137,8 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
         ("[engine]\nsend_buffer = \"lots\"", "`lots` is no size; write it like"),
         ("[engine]\nspin_us = 20000", "s.toml:5: spin_us = 20000 is out of range; it must be 0 to 10000"),
         ("[engine]\ncpu = -1", "s.toml:5:"),
+        ("[engine]\ncpu = []", "s.toml:5: cpu lists 0 cores; it must be 1 to 4"),
+        ("[engine]\ncpu = [1, 0, 1]", "s.toml:5: core 1 is there twice; each engine needs one of its own"),
         ("[engine]\nrealtime = \"maybe\"", "known values: auto, on, off"),
         ("[engine]\nrealtime_priority = 0", "must be 1 to 99"),
         ("[engine]\nspin_us = 1\nspin_us = 2", "duplicate key"),
@@ -338,6 +340,7 @@ fn the_engine_is_told_the_same() {
         (settings.cpu, settings.realtime_priority, settings.realtime_required),
         (Some(0), Some(50), true)
     );
+    assert_eq!(config.cores(), [0]);
     let classes: Vec<(&str, Level, Level)> =
         settings.classes.iter().map(|class| (class.name.as_str(), class.level, class.listen_level)).collect();
     assert_eq!(
@@ -604,3 +607,38 @@ fn what_is_wrong_with_ip6_is_said_with_a_remedy() {
 }
 
 mod host;
+
+/// Several engines have each their part, and only the first does what is done for an interface once.
+#[test]
+fn several_engines_divide_what_there_is() {
+    use scoutline_device::Driver;
+
+    let config = parse(
+        "[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\nrate = \"100Mbit/s\"\n[engine]\ncpu = [2, 0]\n\
+         max_paths = 1001\n[[class]]\nname = \"a\"\nconnections = 5\nmemory = \"3MiB\"\nrate = \"10Mbit/s\"\n",
+    )
+    .unwrap();
+    assert_eq!(config.cores(), [2, 0]);
+    let parts = config.settings().parts(config.cores());
+    let spread = |part: &scoutline_engine::EngineSettings| match &part.devices[0].device.driver {
+        Driver::Packet(options) => options.spread.clone().expect("it is shared"),
+        other => panic!("{other:?}"),
+    };
+    for (part, cpu) in parts.iter().zip([2, 0]) {
+        assert_eq!((part.cpu, part.max_paths), (Some(cpu), 501));
+        assert_eq!(part.devices[0].rate.map(|rate| rate.get()), Some(50_000_000));
+        let class = &part.classes[0];
+        assert_eq!((class.connections, class.memory), (Some(3), Some(3 << 19)));
+        assert_eq!(class.rate.map(|rate| rate.get()), Some(5_000_000));
+    }
+    assert_eq!(parts.iter().map(|part| spread(part).is_further).collect::<Vec<_>>(), [false, true]);
+    assert!(std::sync::Arc::ptr_eq(&spread(&parts[0]).group, &spread(&parts[1]).group), "one group");
+    let refused = |more: &str, says: &str| {
+        let text =
+            format!("[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\n{more}[engine]\ncpu = [0, 1]\n");
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(says), "{error}");
+    };
+    refused("driver = \"xdp\"\n", "several engines share a device only with driver = \"packet\"");
+    refused("ipv6 = \"auto\"\n", "several engines need IPv6 addresses that stay");
+}

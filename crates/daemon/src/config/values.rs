@@ -207,6 +207,35 @@ impl<'de> Deserialize<'de> for Networks {
     }
 }
 
+/// Cores: one, or a list of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cores(pub Vec<usize>);
+
+impl<'de> Deserialize<'de> for Cores {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cores, D::Error> {
+        struct OneOrMany;
+        impl<'de> Visitor<'de> for OneOrMany {
+            type Value = Cores;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the number of a core such as 0, or a list of them, an engine for each")
+            }
+            fn visit_i64<E: de::Error>(self, core: i64) -> Result<Cores, E> {
+                let core = usize::try_from(core)
+                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(core), &self))?;
+                Ok(Cores(vec![core]))
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Cores, A::Error> {
+                let mut cores = Vec::new();
+                while let Some(core) = list.next_element()? {
+                    cores.push(core);
+                }
+                Ok(Cores(cores))
+            }
+        }
+        deserializer.deserialize_any(OneOrMany)
+    }
+}
+
 /// A rate in bits per second: `"100Mbit/s"`, `"1.5Gbit/s"`, `64000`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(pub u64);

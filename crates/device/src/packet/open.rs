@@ -6,6 +6,7 @@ use scoutline_bpf::IngressDrop;
 use crate::error::OpenError;
 use crate::ethernet::{self, Station};
 use crate::link::SegmentLimit;
+use crate::packet::spread::{self, Spread};
 use crate::packet::{Bell, PacketPartner, police, receive, send};
 use crate::partner::{DeviceCounters, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::Interface;
@@ -31,6 +32,8 @@ pub struct Config {
     pub police: bool,
     /// Important packets can ring (see [`Important`](super::Important)).
     pub bell: bool,
+    /// Several engines share the interface, each with a partner of its own.
+    pub spread: Option<Spread>,
 }
 
 impl Config {
@@ -49,6 +52,7 @@ impl Config {
             qdisc_bypass: false,
             police: true,
             bell: false,
+            spread: None,
         }
     }
 }
@@ -78,7 +82,14 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
     if config.station.groups {
         ethernet::receive_groups(receiver.socket(), interface)?;
     }
-    let ingress_drop = if config.dedicated {
+    let is_further = match &config.spread {
+        Some(spread) => {
+            spread::join(name, receiver.socket(), spread)?;
+            spread.is_further
+        }
+        None => false,
+    };
+    let ingress_drop = if config.dedicated && !is_further {
         match IngressDrop::attach(interface.index) {
             Ok(drop) => Some(drop),
             Err(error) => {
@@ -100,7 +111,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
         sender,
         counters: DeviceCounters::default(),
         bell,
-        police: config.police.then(|| police::Police::new(found.interface.index)),
+        police: (config.police && !is_further).then(|| police::Police::new(found.interface.index)),
         _ingress_drop: ingress_drop,
     };
     Ok((partner, found.notices))

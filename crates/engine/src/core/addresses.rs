@@ -32,7 +32,7 @@ impl Core {
         }
         self.served_of = self.nets.iter().map(|net| net.interface().generation()).collect();
         let networks = self.networks();
-        for program in self.programs.values() {
+        for program in self.programs.values().filter(|_| self.several.is_first()) {
             program.region.header().write_served(&networks);
         }
         *Arc::clone(&self.served).lock().unwrap_or_else(PoisonError::into_inner) = networks;

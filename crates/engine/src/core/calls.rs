@@ -40,7 +40,7 @@ impl Core {
     /// Answers all calls that a program has posted.
     pub(super) fn answer_calls(&mut self, program: &Rc<Program>, now: Time) {
         for word in 0..CALL_COUNT / 64 {
-            let mut bits = program.region.header().calls_pending.0[word].swap(0, Ordering::AcqRel);
+            let mut bits = program.calls_pending()[word].swap(0, Ordering::AcqRel);
             while bits != 0 {
                 let index = word as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
@@ -216,6 +216,7 @@ impl Core {
             let here = |&net: &usize| {
                 let before = self.flows.lookup(&flow_key(net, protocol, at, towards));
                 self.bindings(net, protocol).is_reserved(port)
+                    || !self.several.has_port(port)
                     || before.is_some_and(|before| !self.may_follow(net, before, now))
             };
             // A connection from an end to itself would be a simultaneous open of one.
@@ -235,6 +236,7 @@ impl Core {
         if !end.listen_paths.borrow().is_empty() {
             // Linux: listen on a listening socket changes its backlog.
             end.backlog.set(waiting_at_most(backlog));
+            self.tell_listens(end);
             return Ok(0);
         }
         if end.bound.get().is_none() {
@@ -259,6 +261,7 @@ impl Core {
             }
         }
         end.add_state(slot_state::LISTENING);
+        self.tell_listens(end);
         Ok(0)
     }
 
@@ -346,6 +349,7 @@ impl Core {
         if let Some(before) = before {
             self.give_way(before);
         }
+        self.tell_elsewhere(net, &key, Some(self.several.index));
         let mut attributes = socket_attributes(end, TCP, local, Some(remote));
         let room = start.map_or(0, |start| begin_fast(end, start, &mut attributes));
         let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
@@ -398,6 +402,9 @@ impl Core {
             }
             _ => return Err(libc::ENOPROTOOPT),
         }
+        if !end.listen_paths.is_empty() {
+            self.tell_listens(end);
+        }
         if let Some(id) = end.path.get()
             && self.paths.get(id).is_some()
         {
@@ -407,7 +414,7 @@ impl Core {
     }
 
     /// TCP_MAXSEG and headers of a listening socket: the connections that begin from now on have them.
-    fn tune_listening(&mut self, end: &Rc<SocketEnd>) {
+    pub(super) fn tune_listening(&mut self, end: &Rc<SocketEnd>) {
         let (most, headers) = (end.tuning.get().max_segment, end.headers.get());
         let paths = end.listen_paths.borrow();
         for &id in &*paths {
@@ -430,7 +437,9 @@ impl Core {
     /// A process of a program is gone: what it held and nobody else holds is reset.
     pub(crate) fn on_process_gone(&mut self, program: &Rc<Program>, process: u32, now: Time) {
         let Some(record) = program.region.process(process) else { return };
-        if let Some(claimed) = record.claiming.swap(0, Ordering::AcqRel).checked_sub(1)
+        let claiming = record.claiming.load(Ordering::Acquire);
+        if let Some(claimed) = claiming.checked_sub(1).filter(|&slot| program.serves(slot))
+            && record.claiming.compare_exchange(claiming, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             && let Some(end) = program.end(claimed)
             && end.shared().references.load(Ordering::Acquire) == 0
             && !end.closed.get()
@@ -446,6 +455,9 @@ impl Core {
             }
         }
         for (word, holds) in record.holds.iter().enumerate() {
+            if !program.serves(word as u32 * 64) {
+                continue;
+            }
             let mut bits = holds.swap(0, Ordering::AcqRel);
             while bits != 0 {
                 let slot = word as u32 * 64 + bits.trailing_zeros();
@@ -472,6 +484,9 @@ impl Core {
                     end.signal();
                 }
             }
+        }
+        if !self.several.is_last() {
+            return; // the next one goes on
         }
         for index in 0..CALL_COUNT as u32 {
             let Some(call) = program.region.call(index) else { continue };

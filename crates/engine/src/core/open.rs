@@ -32,9 +32,10 @@ use crate::command::Command;
 use crate::extend::{Extension, TakenBack, UndoLog};
 use crate::flood::{Detector, Unwanted};
 use crate::policy::{ClassPolicy, PolicyMemory};
-use crate::program::Program;
+use crate::program::{OfEngine, Program};
 use crate::routing::Routing;
 use crate::settings::{DeviceSettings, EngineSettings};
+use crate::several::{Crossing, Several};
 use crate::socket::{Listeners, Outlet, SocketModule};
 use crate::start::{Served, StartError};
 use crate::sys;
@@ -52,11 +53,13 @@ impl Core {
     pub(crate) fn open(
         settings: EngineSettings,
         undo: Option<Box<dyn UndoLog>>,
+        several: Several,
         notices: &mut Vec<String>,
     ) -> Result<Core, StartError> {
         let opened = open_devices(&settings.devices, notices)?;
         let extension = Extension::new(settings.extension, undo);
         let mut core = Core::with_devices(settings, opened, clock::now())?;
+        core.several = several;
         core.extension = Rc::new(extension);
         Ok(core)
     }
@@ -84,7 +87,8 @@ impl Core {
         let mut nets = Vec::new();
         for (index, (device, partner)) in settings.devices.iter().zip(devices).enumerate() {
             let (facts, id) = (partner.facts().clone(), DeviceId(index as u16));
-            let secret = seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let secret = settings.shared_secret.unwrap_or(seed)
+                ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let interface = interface_of(id, device, partner.as_ref(), secret)?;
             if settings.forwards.iter().any(|forward| forward.from == id) {
                 interface.ip6.become_router();
@@ -171,6 +175,10 @@ impl Core {
             due: Vec::new(),
             stalled: Vec::new(),
             spare: VecDeque::new(),
+            several: Several::default(),
+            elsewhere: HashMap::new(),
+            strays: Vec::new(),
+            looks_again: false,
             settings,
         };
         core.vlans = core.settings.vlans();
@@ -245,16 +253,22 @@ impl Core {
         match command {
             Command::AddRegion { id, region, program, pid, .. } => {
                 let cpu = self.settings.cpu.map_or(0, |cpu| cpu as u32 + 1);
-                region.header().engine.cpu_plus_one.store(cpu, Ordering::Relaxed);
-                let wakes = Rc::clone(&self.wakes);
-                // Who is not pinned has no Linux thread that would ask.
-                let tracks_woken = self.settings.cpu.is_some();
-                let program =
-                    Program::new(id, program, pid, region, wakes, tracks_woken, Rc::clone(&self.extension));
+                let engine = OfEngine {
+                    several: self.several.clone(),
+                    wakes: Rc::clone(&self.wakes),
+                    // Who is not pinned has no Linux thread that would ask.
+                    tracks_woken: self.settings.cpu.is_some(),
+                    extension: Rc::clone(&self.extension),
+                };
+                let program = Program::new(id, program, pid, region, engine);
                 let program = Rc::new(program);
-                let mut source = Source::of(self.settings.seed.map(|seed| seed ^ u64::from(id.0)));
+                program.engine_word().cpu_plus_one.store(cpu, Ordering::Relaxed);
+                let common = self.settings.seed.or(self.settings.shared_secret);
+                let mut source = Source::of(common.map(|common| common ^ u64::from(id.0)));
                 program.set_key(stand_in::key(source.number()));
-                program.region.header().write_served(&self.networks());
+                if self.several.is_first() {
+                    program.region.header().write_served(&self.networks());
+                }
                 self.programs.insert(id, program);
             }
             Command::RemoveRegion(id) => {
@@ -262,6 +276,8 @@ impl Core {
                     self.remove_program(&program, now);
                     self.extension.forget_region(&program.region);
                 }
+                // Behind what was said of its processes.
+                self.several.pass_on(Command::RemoveRegion(id));
             }
             Command::AddFile { region, file, map } => {
                 if let Some(program) = self.programs.get(&region) {
@@ -284,7 +300,9 @@ impl Core {
                     let pid = program.region.process(process).map_or(0, |it| it.pid.load(Ordering::Relaxed));
                     self.extension.forget_process(&program.region, pid);
                 }
+                self.several.pass_on(Command::ProcessGone { region, process });
             }
+            Command::Crossing(Crossing(said)) => self.on_said(said, now),
             // What it changes for sockets that are there, the sweep finds that the classes begin which follow.
             Command::SetPermissions(permissions) => self.policy.set_permissions(permissions),
             Command::SetClasses(classes, done) => self.set_classes(classes, done, now),
@@ -296,7 +314,7 @@ impl Core {
     /// Tells the programs what the engine does: whether they must ring.
     pub(crate) fn publish(&self, state: u32) {
         for program in self.programs.values() {
-            EngineBell(&program.region.header().engine.state).publish(state);
+            EngineBell(&program.engine_word().state).publish(state);
         }
     }
 

@@ -19,8 +19,8 @@ impl Core {
     /// Moves the socket for which this word stands to the program; its slot there.
     ///
     /// # Errors
-    /// EBADF when it names no socket that is under way, EINVAL when that is the program's own, and as
-    /// [`SocketEnd::move_to`].
+    /// EBADF when it names no socket that is under way, EINVAL when that is the program's own, EOPNOTSUPP when it listens
+    /// at several engines, and as [`SocketEnd::move_to`].
     pub(super) fn take_passed(
         &mut self,
         to: &Rc<Program>,
@@ -39,6 +39,9 @@ impl Core {
             return Err(libc::EBADF);
         }
         let listens = !old.listen_paths.borrow().is_empty();
+        if listens && self.several.is_several() {
+            return Err(libc::EOPNOTSUPP); // its shadows and what waits in its queue are other engines'
+        }
         let waiting: Vec<u32> = if listens { old.queued().collect() } else { Vec::new() };
         let new = old.move_to(to)?;
         self.serve_by(&old, &new);

@@ -20,6 +20,7 @@ use crate::admission::Booked;
 use crate::policy::{Class, mark_of};
 use crate::scheduling::{Asks, Stands};
 use crate::settings::ProgramFacts;
+use crate::several::Said;
 use crate::socket::{Sizes, SocketEnd, StreamStage};
 use crate::wishes::Granted;
 
@@ -238,8 +239,7 @@ impl Core {
         }
         let parent = from.and_then(|id| self.listeners.borrow().get(&id).cloned());
         if let Some(listener) = &parent {
-            let taken = listener.shared().receive_head.load(Ordering::Acquire);
-            let waiting = listener.received.get().saturating_sub(taken) + listener.deferring.get();
+            let waiting = listener.waiting() + listener.deferring.get();
             if waiting >= listener.backlog.get() {
                 self.count_drop(from, DropReason::BacklogFull);
                 return;
@@ -322,7 +322,7 @@ impl Core {
     }
 
     /// Tells the path of a flow something.
-    fn notify(&mut self, net: usize, key: &FlowKey, control: Control, now: Time) {
+    pub(super) fn notify(&mut self, net: usize, key: &FlowKey, control: Control, now: Time) {
         let exact = self.flows.lookup(key);
         let id = exact.or_else(|| match key.protocol {
             UDP => self.nets[net].udp.listener(key, 0),
@@ -330,6 +330,8 @@ impl Core {
         });
         if let Some(id) = id {
             self.offer(id, Message::control(control), now);
+        } else if let Some(engine) = self.elsewhere.get(key).copied().or_else(|| self.several.other_of(key)) {
+            self.several.tell(engine, Said::Told { net, key: *key, control });
         }
     }
 
@@ -352,6 +354,7 @@ impl Core {
             && self.flows.lookup(&key) == Some(id)
         {
             self.flows.remove(&key);
+            self.tell_elsewhere(usize::from(extra.net), &key, None);
         }
         let net = &self.nets[extra.net as usize];
         if self.listeners.borrow_mut().remove(&id).is_some() {
@@ -415,7 +418,9 @@ impl Core {
     /// The listening part of that. The port stays, and the socket may listen again.
     fn stop_listening(&mut self, end: &Rc<SocketEnd>, now: Time) {
         let shared = end.shared();
-        shared.state.fetch_and(!slot_state::LISTENING, Ordering::AcqRel);
+        if !end.is_shadow {
+            shared.state.fetch_and(!slot_state::LISTENING, Ordering::AcqRel);
+        }
         let begun = |id: &PathId| {
             let stage = self.paths.get(*id).and_then(Path::stage::<ListenStage>);
             stage.is_some_and(|stage| stage.backlog().half_open.get() > 0)
@@ -434,17 +439,12 @@ impl Core {
             self.destroy(id);
         }
         // One that is not in the queue any more has been accepted, and maybe closed since.
-        for orphan in end.queued().filter_map(|slot| end.program.end(slot)) {
-            let slot = orphan.shared();
-            let waiting = slot.references.load(Ordering::Acquire) == 0
-                && slot.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
-                && orphan.listener.get() == Some(end.slot)
-                // Accepted and closed: its listener was another one, with the same slot, or it goes in the same turn.
-                && slot.requests.load(Ordering::Acquire) & slot_request::CLOSE == 0
-                && !orphan.closed.get();
-            if waiting && !Rc::ptr_eq(&orphan, end) {
-                self.abort_end(&orphan, now);
-            }
+        if end.is_shadow {
+            return; // the queue is its engine's
+        }
+        self.tell_unlistens(end);
+        for slot in end.queued().collect::<Vec<_>>() {
+            self.end_orphan(&end.program, end.slot, slot, now);
         }
         // Not before: who waits is known by the queue.
         shared.receive_head.store(shared.receive_tail.load(Ordering::Acquire), Ordering::Release);

@@ -35,6 +35,8 @@ pub(crate) struct Counters {
     pub(crate) paths_made: u64,
     /// For want of room, CPU or memory: paths, connections, and moves to another class.
     pub(crate) paths_refused: u64,
+    /// Packets that were another engine's.
+    pub(crate) handed_over: u64,
 }
 
 impl Core {
@@ -128,6 +130,7 @@ impl Core {
             ("paths", self.paths.len() as u64),
             ("paths-made", counters.paths_made),
             ("paths-refused", counters.paths_refused),
+            ("handed-over", counters.handed_over),
             ("busy-ns", charged.paths.as_nanos() as u64),
             ("linux-ns", charged.linux.as_nanos() as u64),
             ("buffer-bytes", self.paths.budget().buffer_bytes()),
@@ -146,6 +149,7 @@ impl Core {
             addresses: self.address_rows(),
             routes: self.route_rows(),
             stages: self.stage_rows(),
+            ..Stat::default()
         }
     }
 
@@ -313,7 +317,7 @@ fn program_row(program: &crate::program::Program) -> ProgramRow {
         name: program.facts.name.clone(),
         pid: program.pid,
         processes: alive.filter(|record| record.alive.load(Ordering::Relaxed) != 0).count() as u64,
-        sockets: program.ends().len() as u64,
-        rings_refused: program.region.header().engine.rings_refused.load(Ordering::Relaxed).into(),
+        sockets: program.ends().iter().filter(|end| !end.is_shadow).count() as u64,
+        rings_refused: program.region.header().rings_refused.load(Ordering::Relaxed).into(),
     }
 }

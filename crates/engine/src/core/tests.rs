@@ -111,7 +111,13 @@ impl Host {
         let (region, _fd) = Region::create().unwrap();
         let region = Arc::new(region);
         core.obey(
-            Command::AddRegion { id: RegionId(1), region: Arc::clone(&region), program, pid: 1, bell: None },
+            Command::AddRegion {
+                id: RegionId(1),
+                region: Arc::clone(&region),
+                program,
+                pid: 1,
+                bells: Vec::new(),
+            },
             Time::ZERO,
         );
         region.process(0).unwrap().alive.store(1, Ordering::Release);
@@ -133,7 +139,7 @@ impl Host {
             cell.store(value, Ordering::Relaxed);
         }
         call.state.store(call_state::POSTED, Ordering::Release);
-        self.region.header().calls_pending.0[0].fetch_or(1, Ordering::SeqCst);
+        self.region.header().calls_pending[0].0[0].fetch_or(1, Ordering::SeqCst);
         self.core.listen_to_programs(now);
         let call = self.region.call(0).unwrap();
         assert_eq!(call.state.load(Ordering::Acquire), call_state::DONE);
@@ -455,7 +461,7 @@ fn a_hostile_region_loses_only_itself() {
         call.set.store(random.next_u32(), Ordering::Relaxed);
         call.arguments[0].store(u64::from(random.next_u32()), Ordering::Relaxed);
         call.state.store(call_state::POSTED, Ordering::Relaxed);
-        for word in &pair.server.region.header().calls_pending.0 {
+        for word in &pair.server.region.header().calls_pending[0].0 {
             word.store(random.next_u64(), Ordering::Relaxed);
         }
         pair.server.core.listen_to_programs(now);

@@ -1,6 +1,7 @@
 //! Calls about what a program asks for a socket (`setsockopt(SOL_SCOUT)`): judged, kept, applied at once.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{CLASS_NAME_LEN, Call, slot_option};
@@ -24,7 +25,7 @@ impl Core {
         if !name.is_empty() && self.policy.named(name).is_none() {
             return Err(libc::ENOENT);
         }
-        let class: Option<Rc<str>> = (!name.is_empty()).then(|| Rc::from(name));
+        let class: Option<Arc<str>> = (!name.is_empty()).then(|| Arc::from(name));
         self.wish(end, |wishes| wishes.class.clone_from(&class), now)
     }
 
@@ -73,7 +74,7 @@ impl Core {
         let mut wishes = end.wishes.borrow().as_deref().cloned().unwrap_or_default();
         // Whether it is a rise is judged in the class that the socket has by an earlier wish.
         let class = self.granted(Rc::clone(&ruled), end).class;
-        let name = (class.number != ruled.number).then(|| Rc::from(class.settings.name.as_str()));
+        let name = (class.number != ruled.number).then(|| Arc::from(class.settings.name.as_str()));
         let mut alone = Wishes { class: name, ..Wishes::default() };
         change(&mut alone);
         change(&mut wishes);

@@ -9,7 +9,9 @@ fn asleep(sets: u32) -> Program {
     let (region, _) = Region::create().unwrap();
     let extension = Rc::new(Extension::new(None, None));
     let facts = ProgramFacts::default();
-    let program = Program::new(RegionId(1), facts, 1, Arc::new(region), Rc::default(), true, extension);
+    let engine =
+        OfEngine { several: Several::default(), wakes: Rc::default(), tracks_woken: true, extension };
+    let program = Program::new(RegionId(1), facts, 1, Arc::new(region), engine);
     for set in 0..sets {
         let mut ends = [0; 2];
         // SAFETY: fills two descriptors.

@@ -45,6 +45,8 @@ pub(crate) struct SocketEnd {
     pub(crate) slot: u32,
     /// [`scoutline_abi::layout::slot_kind`].
     pub(crate) kind: u32,
+    /// It stands for a listening socket of another engine, whose the slot and the queue are.
+    pub(crate) is_shadow: bool,
     pub(super) receive: Cell<Ring>,
     pub(super) send: Cell<Ring>,
     /// The send ring before the last exchange, and up to where the stream stands in it.
@@ -132,10 +134,20 @@ impl SocketEnd {
     /// A socket in a fresh slot, without rings; `None` when slots ran out.
     pub(crate) fn open(program: &Rc<Program>, kind: u32) -> Option<Rc<SocketEnd>> {
         let slot = program.take_slot(kind)?;
+        Some(SocketEnd::at(program, slot, kind, false))
+    }
+
+    /// What stands for a listening socket of another engine.
+    pub(crate) fn shadow(program: &Rc<Program>, slot: u32, kind: u32) -> Rc<SocketEnd> {
+        SocketEnd::at(program, slot, kind, true)
+    }
+
+    fn at(program: &Rc<Program>, slot: u32, kind: u32, is_shadow: bool) -> Rc<SocketEnd> {
         let end = Rc::new(SocketEnd {
             program: Rc::clone(program),
             slot,
             kind,
+            is_shadow,
             receive: Cell::default(),
             send: Cell::default(),
             send_before: Rare::default(),
@@ -179,7 +191,7 @@ impl SocketEnd {
             wakeups: Cell::new(0),
         });
         program.keep_end(slot, Rc::clone(&end));
-        Some(end)
+        end
     }
 
     /// Gives it rings of these sizes, unless it has them, and charges them to `memory`; false when that, or the
@@ -449,15 +461,31 @@ impl SocketEnd {
         true
     }
 
+    /// The listening socket's ring and how far it is filled; of a shadow's, what its own engine says in shared memory.
+    fn queue(&self) -> (Ring, u64) {
+        if !self.is_shadow {
+            return (self.receive.get(), self.received.get());
+        }
+        let slot = self.shared();
+        let offset = slot.receive_offset.load(Ordering::Relaxed);
+        let size = slot.receive_size.load(Ordering::Acquire).min(ACCEPT_RING);
+        (Ring { offset, size }, slot.receive_tail.load(Ordering::Acquire))
+    }
+
+    /// Connections that wait in the accept queue.
+    pub(crate) fn waiting(&self) -> u64 {
+        let (_, tail) = self.queue();
+        tail.saturating_sub(self.shared().receive_head.load(Ordering::Acquire))
+    }
+
     /// The slots that wait in the accept queue, as the program has it: any numbers.
     pub(crate) fn queued(&self) -> impl Iterator<Item = u32> {
-        let tail = self.received.get();
+        let (ring, tail) = self.queue();
         // A socket that does not listen has other things in its ring, and more of them.
-        let entries = u64::from(ACCEPT_RING.min(self.receive_size()) / 4);
+        let entries = u64::from(ACCEPT_RING.min(ring.size) / 4);
         let head =
             self.shared().receive_head.load(Ordering::Acquire).clamp(tail.saturating_sub(entries), tail);
         (head..tail).filter_map(move |entry| {
-            let ring = self.receive.get();
             let spans = self.program.region.ring_spans(ring.offset, ring.size, entry * 4, 4)?;
             let mut bytes = [0; 4];
             // SAFETY: four bytes of our mapping; entries never wrap.
@@ -695,6 +723,8 @@ impl Drop for SocketEnd {
         self.program.give_ring(self.send.get());
         self.program.give_ring(self.errors.get());
         self.program.give_ring(self.send_before.get().map_or_else(Ring::default, |(before, _)| before));
-        self.program.give_slot(self.slot);
+        if !self.is_shadow {
+            self.program.give_slot(self.slot);
+        }
     }
 }

@@ -19,6 +19,7 @@ use super::end::Written;
 use super::module::Standing;
 use crate::policy::{Class, Seat};
 use crate::seldom::Rare;
+use crate::several::Said;
 use crate::wishes::Wishes;
 
 /// Looks at an extent of a file that we do not know yet. The control thread needs microseconds to tell us of it;
@@ -403,6 +404,13 @@ impl StreamStage {
 fn stand_in_queue(end: &SocketEnd, standing: Standing) {
     let Some(listener) = end.listener.get().and_then(|slot| end.program.end(slot)) else { return };
     let waits = end.shared().references.load(Ordering::Acquire) == 0;
+    if listener.is_shadow {
+        let (region, slot) = (end.program.id, listener.slot);
+        if waits {
+            end.program.tell_of(slot, Said::Stands { region, listener: slot, standing });
+        }
+        return;
+    }
     if waits && standing.importance() > listener.shared().importance.load(Ordering::Relaxed) {
         listener.stand(standing);
         listener.signal_at(standing.duty());
@@ -411,6 +419,19 @@ fn stand_in_queue(end: &SocketEnd, standing: Standing) {
 
 /// Puts an accepted socket into its listening socket's queue; false when it is full or closed.
 fn accept_queue_push(listener: &SocketEnd, slot: u32, standing: Standing) -> bool {
+    if let Some(accepted) = listener.program.end(slot) {
+        accepted.listener.set(Some(listener.slot));
+    }
+    if listener.is_shadow {
+        let (region, home) = (listener.program.id, listener.slot);
+        listener.program.tell_of(home, Said::Accepted { region, listener: home, slot, standing });
+        return !listener.closed.get();
+    }
+    queue_accepted(listener, slot, standing)
+}
+
+/// The same for the listening socket itself, whichever engine the accepted one is of.
+pub(crate) fn queue_accepted(listener: &SocketEnd, slot: u32, standing: Standing) -> bool {
     let shared = listener.shared();
     let entries = u64::from(listener.receive_size() / 4);
     let tail = listener.received.get();
@@ -421,9 +442,6 @@ fn accept_queue_push(listener: &SocketEnd, slot: u32, standing: Standing) -> boo
     }
     if !listener.store(tail * 4, &slot.to_le_bytes()) {
         return false;
-    }
-    if let Some(accepted) = listener.program.end(slot) {
-        accepted.listener.set(Some(listener.slot));
     }
     // Whoever accepts looks for the most important that waits while this says that there may be one.
     let importance = standing.importance();

@@ -20,7 +20,7 @@ static SAID: AtomicBool = AtomicBool::new(false);
 
 fn refuse_ring() -> c_long {
     if let Some(region) = attach::region() {
-        region.header().engine.rings_refused.fetch_add(1, Ordering::Relaxed);
+        region.header().rings_refused.fetch_add(1, Ordering::Relaxed);
     }
     if !SAID.swap(true, Ordering::Relaxed) {
         real::say(&[b"io_uring is refused: this program's sockets are on paths, and it can do without"]);

@@ -196,7 +196,7 @@ fn run(world: &Mutex<World>, doorbell: RawFd) {
                     break;
                 }
                 for region in &w.regions {
-                    region.header().engine.state.store(state, SeqCst);
+                    region.header().engines[0].state.store(state, SeqCst);
                 }
                 fence(SeqCst);
                 idle &= !w.work();
@@ -340,7 +340,7 @@ impl World {
         let mut any = false;
         for r in 0..self.regions.len() {
             let region = Arc::clone(&self.regions[r]);
-            for (w, word) in region.header().calls_pending.0.iter().enumerate() {
+            for (w, word) in region.header().calls_pending[0].0.iter().enumerate() {
                 let mut bits = word.swap(0, SeqCst);
                 while bits != 0 {
                     any = true;

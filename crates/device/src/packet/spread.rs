@@ -1,0 +1,170 @@
+//! Flows spread over several engines: each has a packet socket of its own in one fanout group (packet(7)), and a classic
+//! BPF program says which of them gets a packet.
+//!
+//! [`engine_of`] is the same rule, for engines to know whose a flow is: one that opens a connection takes a local port by
+//! which its packets come back to it.
+//!
+//! ```text
+//!   TCP to a port below 32,768   a hash of the peer's address and port: what many peers ask of one server is spread
+//!   TCP to another port          the port: whoever opened the connection has chosen it
+//!   UDP                          the port: a datagram socket is served by one engine
+//!   all else, fragments          the first engine, which hands on what is not its own
+//! ```
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use crate::error::OpenError;
+use crate::sys;
+
+/// Ports from here on are those of whoever opens connections (Linux: `ip_local_port_range`).
+const EPHEMERAL: u16 = 32_768;
+/// Knuth's multiplicative hash: the upper bits of the product depend on all of the factor's.
+const GOLDEN: u32 = 0x9e37_79b1;
+/// Fragments of IPv4: an offset, or more to come.
+const FRAGMENT: u32 = 0x3fff;
+
+/// An interface's fanout group. The engines join it in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// Its number, once the first engine has made it.
+    pub group: Arc<OnceLock<u16>>,
+    /// It is for another engine than the first: what is done for an interface once has been done.
+    pub is_further: bool,
+}
+
+/// Which of so many engines a flow belongs to: of TCP (`stream`) or UDP, between this peer and a port of ours.
+pub fn engine_of(stream: bool, peer: IpAddr, peer_port: u16, local_port: u16, engines: usize) -> usize {
+    let word = match peer {
+        IpAddr::V4(peer) => peer.to_bits(),
+        IpAddr::V6(peer) => {
+            let bits = peer.to_bits();
+            (0..4).fold(0, |word, part| word ^ (bits >> (32 * part)) as u32)
+        }
+    };
+    let chosen = if stream && local_port < EPHEMERAL {
+        (word ^ u32::from(peer_port)).wrapping_mul(GOLDEN) >> 16
+    } else {
+        u32::from(local_port)
+    };
+    chosen as usize % engines.max(1)
+}
+
+/// Puts a bound packet socket into the group; the first makes it and says how packets are spread.
+pub(super) fn join(name: &str, socket: &OwnedFd, spread: &Spread) -> Result<(), OpenError> {
+    let system = |action| move |error| OpenError::system(name, action, error);
+    let wanted = |flags: u32| match spread.group.get() {
+        Some(&group) => (FANOUT_CBPF | flags) << 16 | u32::from(group),
+        None => (FANOUT_CBPF | FLAG_UNIQUE_ID | flags) << 16,
+    };
+    let join = |flags| sys::set_option(socket, libc::SOL_PACKET, FANOUT, &wanted(flags));
+    // Linux 6.0; before it, outgoing packets are skipped one by one.
+    join(FLAG_IGNORE_OUTGOING)
+        .or_else(|_| join(0))
+        .map_err(system("spread its packets over several engines"))?;
+    if spread.group.get().is_some() {
+        return Ok(());
+    }
+    let group = sys::option(socket, libc::SOL_PACKET, FANOUT)
+        .map_err(system("read the number of its fanout group"))?;
+    let _ = spread.group.set(group as u16);
+    let mut program = program();
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    sys::set_option(socket, libc::SOL_PACKET, FANOUT_DATA, &program)
+        .map_err(system("say how its packets are spread"))
+}
+
+/// include/uapi/linux/if_packet.h.
+const FANOUT: libc::c_int = 18;
+const FANOUT_DATA: libc::c_int = 22;
+const FANOUT_CBPF: u32 = 6;
+const FLAG_UNIQUE_ID: u32 = 0x2000;
+const FLAG_IGNORE_OUTGOING: u32 = 0x4000;
+
+/// Offsets of the network header, wherever the packet begins (SKF_NET_OFF).
+const NET: u32 = libc::SKF_NET_OFF.cast_unsigned();
+const ETHER_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL).cast_unsigned();
+
+const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const LOAD_HALF_AT: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
+const LOAD_IP_HEADER_LEN: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
+const TO_X: u16 = (libc::BPF_MISC | libc::BPF_TAX) as u16;
+const XOR_X: u16 = (libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X) as u16;
+const MULTIPLY: u16 = (libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K) as u16;
+const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
+const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+const RETURN_A: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
+
+fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
+/// What [`engine_of`] says, before the remainder: the kernel takes that.
+fn program() -> Vec<libc::sock_filter> {
+    let (v4, v6) = (of_v4(), of_v6());
+    let mut program = vec![
+        step(LOAD_WORD, ETHER_TYPE, 0, 0),
+        step(EQUAL, 0x0800, 2, 0),
+        step(EQUAL, 0x86dd, 1 + v4.len() as u8, 0),
+        step(RETURN, 0, 0, 0),
+    ];
+    program.extend(v4);
+    program.extend(v6);
+    program
+}
+
+fn of_v4() -> Vec<libc::sock_filter> {
+    let local_port = [step(LOAD_IP_HEADER_LEN, NET, 0, 0), step(LOAD_HALF_AT, NET.wrapping_add(2), 0, 0)];
+    let by_peer = [
+        step(LOAD_HALF_AT, NET, 0, 0),
+        step(TO_X, 0, 0, 0),
+        step(LOAD_WORD, NET.wrapping_add(12), 0, 0),
+        step(XOR_X, 0, 0, 0),
+    ];
+    let mut part = vec![
+        step(LOAD_HALF, NET.wrapping_add(6), 0, 0),
+        // To where `choose` says that it is neither UDP nor TCP.
+        step(ANY_BIT, FRAGMENT, 3, 0),
+        step(LOAD_BYTE, NET.wrapping_add(9), 0, 0),
+    ];
+    part.extend(choose(&local_port, &by_peer));
+    part
+}
+
+fn of_v6() -> Vec<libc::sock_filter> {
+    let local_port = [step(LOAD_HALF, NET.wrapping_add(42), 0, 0)];
+    let mut by_peer = vec![step(LOAD_HALF, NET.wrapping_add(40), 0, 0)];
+    for part in 0..4 {
+        by_peer.extend([
+            step(TO_X, 0, 0, 0),
+            step(LOAD_WORD, NET.wrapping_add(8 + 4 * part), 0, 0),
+            step(XOR_X, 0, 0, 0),
+        ]);
+    }
+    let mut part = vec![step(LOAD_BYTE, NET.wrapping_add(6), 0, 0)];
+    part.extend(choose(&local_port, &by_peer));
+    part
+}
+
+/// The protocol is loaded: UDP goes by our port, TCP as well from [`EPHEMERAL`] on, else by the peer; all else to the first.
+fn choose(local_port: &[libc::sock_filter], by_peer: &[libc::sock_filter]) -> Vec<libc::sock_filter> {
+    let port = local_port.len() as u8;
+    let mut part = vec![
+        step(EQUAL, libc::IPPROTO_UDP as u32, 2, 0),
+        step(EQUAL, libc::IPPROTO_TCP as u32, port + 2, 0),
+        step(RETURN, 0, 0, 0),
+    ];
+    part.extend(local_port);
+    part.push(step(RETURN_A, 0, 0, 0));
+    part.extend(local_port);
+    part.extend([step(AT_LEAST, EPHEMERAL.into(), 0, 1), step(RETURN_A, 0, 0, 0)]);
+    part.extend(by_peer);
+    part.extend([step(MULTIPLY, GOLDEN, 0, 0), step(SHIFT_RIGHT, 16, 0, 0), step(RETURN_A, 0, 0, 0)]);
+    part
+}
