@@ -102,6 +102,10 @@ pub(super) struct Unordered {
     pub(super) untold: Vec<u64>,
     /// What came a second time, to be reported once (RFC 2883).
     pub(super) duplicate: Option<(u64, u64)>,
+    /// Where the gap begins of which acknowledgments have told, how many did so at once, and what the next one merges.
+    pub(super) told_of: u64,
+    pub(super) told_at_once: u8,
+    pub(super) merged: u8,
 }
 
 impl Receive {

@@ -19,6 +19,11 @@ pub(super) const QUICK_ACKS: u8 = 16;
 /// At the start, a small segment's acknowledgment waits this long for an answer to ride on: enough for a server's
 /// reply, too little for a peer that waits (Nagle) to notice.
 const QUICK_DELAY: Duration = Duration::from_millis(1);
+/// RFC 5681 §3.2: by so many duplicates a peer without RACK sees a loss.
+const TOLD_AT_ONCE: u8 = 3;
+/// Acknowledgments about a gap that are merged into one at most, and for how long (Linux's defaults).
+const MOST_MERGED: u8 = 44;
+const LONGEST_MERGE: Duration = Duration::from_millis(1);
 /// RFC 7323 §5.5: a timestamp older than this says nothing.
 const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 /// More ranges than this that grew at once are told when they happen to be among the highest.
@@ -275,10 +280,11 @@ impl Connection {
             if self.owed == Owed::Now && !self.negotiated.sack {
                 receive.duplicates = (receive.duplicates + 1).min(MAX_OWED_DUPLICATES);
             }
-            self.owed = Owed::Now;
             if input.drop.is_some() {
+                self.owed = Owed::Now;
                 return;
             }
+            self.tell_of_gap(now);
         } else if !receive.has_gap() {
             receive.next = position + take;
             if take < wanted || skip > 0 {
@@ -297,6 +303,34 @@ impl Connection {
         }
         let in_order_to = self.receive.next;
         input.deliver = Some(Deliver { position, skip: skip as u32, len: take as u32, in_order_to });
+    }
+
+    /// RFC 5681 §4.2: what leaves a gap is acknowledged at once. With SACK one acknowledgment says what several would; so
+    /// of a gap the first ones go at once, by which the peer sees a loss, and then they are merged for a moment, as Linux
+    /// merges them (`tcp_comp_sack_nr`, `_delay_ns`): else each segment behind a gap that lasts a round trip costs a packet.
+    fn tell_of_gap(&mut self, now: Time) {
+        let next = self.receive.next;
+        let moment = self.rtt.smoothed().map(|rtt| (rtt / 20).min(LONGEST_MERGE));
+        let unordered = self.receive.unordered.get_or_insert_default();
+        if unordered.told_of != next {
+            (unordered.told_of, unordered.told_at_once) = (next, 0);
+        }
+        let merges = self.negotiated.sack
+            && self.receive.quick == 0
+            && self.owed != Owed::Now
+            && unordered.told_at_once >= TOLD_AT_ONCE
+            && unordered.merged < MOST_MERGED;
+        let Some(moment) = moment.filter(|_| merges) else {
+            unordered.told_at_once = unordered.told_at_once.saturating_add(1);
+            self.owed = Owed::Now;
+            return;
+        };
+        unordered.merged += 1;
+        self.owed = Owed::Later;
+        let due = now + moment;
+        if self.timers.deadline(Timer::DelayedAck).is_none_or(|armed| armed > due) {
+            self.timers.arm(Timer::DelayedAck, due);
+        }
     }
 
     /// Delayed acknowledgments (RFC 9293 §3.8.6.3, RFC 5681 §4.2): at least for every second full segment, where a

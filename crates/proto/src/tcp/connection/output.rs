@@ -449,6 +449,9 @@ impl Connection {
         } else {
             self.owed = Owed::Nothing;
         }
+        if let Some(unordered) = &mut receive.unordered {
+            unordered.merged = 0;
+        }
         self.timers.disarm(Timer::DelayedAck);
         let mut header = Header {
             sequence: self.send.iss.plus(unit).0,

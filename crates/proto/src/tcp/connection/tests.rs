@@ -278,6 +278,46 @@ fn sack_blocks_name_the_latest_first() {
     quiet(&mut connection, ms(2));
 }
 
+/// Behind a gap the first three segments are acknowledged at once, the next together a millisecond later, and what fills
+/// it at once again; without SACK each is.
+#[test]
+fn acknowledgments_of_a_long_gap_are_merged() {
+    for (sack, merges) in [(true, true), (false, false)] {
+        let config = Config { selective_ack: sack, timestamps: false, ..plain() };
+        let mut connection = Connection::connect(config, ISS, 0, ms(0));
+        connection.poll_transmit(ms(0)).unwrap();
+        let mut syn = segment(0, 1, SYN_ACK);
+        syn.options.sack_permitted = sack;
+        connection.on_segment(&syn, 0, ms(40));
+        while connection.poll_transmit(ms(40)).is_some() {}
+        connection.receive.quick = 0; // the start is over
+        let now = ms(50);
+        let mut acknowledged_at_once = |at: u32, now: Time| {
+            connection.on_segment(&segment(at, 1, Flags::ACK), 1_000, now);
+            let transmit = connection.poll_transmit(now);
+            assert!(connection.poll_transmit(now).is_none());
+            transmit.map(|transmit| transmit.header)
+        };
+        for number in 1..=3 {
+            assert!(acknowledged_at_once(number * 1_000 + 1, now).is_some(), "the {number}. one");
+        }
+        let later =
+            [4, 5, 6].map(|number| acknowledged_at_once(number * 1_000 + 1, now + Duration::from_micros(9)));
+        assert!(later.iter().all(|ack| ack.is_none() == merges), "{later:?}");
+        if merges {
+            let due = connection.next_timeout().unwrap();
+            assert_eq!(due, now + Duration::from_micros(1_009));
+            connection.on_timeout(due);
+            let header = expect(&mut connection, due, Flags::ACK, 1, 1).header;
+            let block = header.options.sack.as_slice()[0];
+            assert_eq!((block.0.wrapping_sub(PEER), block.1.wrapping_sub(PEER)), (1_001, 7_001));
+            quiet(&mut connection, due);
+        }
+        connection.on_segment(&segment(1, 1, Flags::ACK), 1_000, ms(60));
+        expect(&mut connection, ms(60), Flags::ACK, 1, 7_001);
+    }
+}
+
 #[test]
 fn a_tail_probe_finds_the_loss_before_the_time_out() {
     let config = Config { timestamps: false, ..Config::default() };
