@@ -94,19 +94,20 @@ pub struct EngineWord {
 
 /// The slots of one engine among several: whole words of the summary, so that no two engines take marks from one.
 pub fn slots_of(engine: usize, engines: usize) -> Range<usize> {
-    let each = slots_of_each(engines);
-    engine * each..(engine + 1) * each
+    let shift = slots_shift(engines);
+    engine << shift..(engine + 1) << shift
 }
 
 /// The engine that serves a slot.
 #[inline]
 pub fn engine_of(slot: u32, engines: usize) -> usize {
-    (slot as usize / slots_of_each(engines)).min(ENGINE_COUNT - 1)
+    (slot as usize >> slots_shift(engines)).min(ENGINE_COUNT - 1)
 }
 
+/// A power of two for each, so that no look at a slot divides.
 #[inline]
-fn slots_of_each(engines: usize) -> usize {
-    SLOT_SUMMARY / engines.clamp(1, ENGINE_COUNT) * 64 * 64
+fn slots_shift(engines: usize) -> u32 {
+    SLOT_COUNT.trailing_zeros() - engines.clamp(1, ENGINE_COUNT).next_power_of_two().trailing_zeros()
 }
 
 /// Words on a cache line of their own.
@@ -701,7 +702,29 @@ pub mod offset {
 const _: () = {
     assert!(size_of::<Call>() == 64);
     assert!(size_of::<Slot>() == 512);
-    assert!(SLOT_SUMMARY >= ENGINE_COUNT);
+    // The slots of an engine are whole words of the summary.
+    assert!(SLOT_COUNT.is_power_of_two() && SLOT_COUNT / ENGINE_COUNT.next_power_of_two() >= 64 * 64);
     assert!(SLOT_COUNT.is_multiple_of(64) && SET_COUNT.is_multiple_of(64) && CALL_COUNT.is_multiple_of(64));
     assert!(SET_WORDS <= 32, "sets_summary has one bit per word");
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_is_of_one_engine() {
+        for engines in 1..=ENGINE_COUNT {
+            for slot in (0..SLOT_COUNT).step_by(61) {
+                let of: Vec<usize> =
+                    (0..engines).filter(|&engine| slots_of(engine, engines).contains(&slot)).collect();
+                assert!(of.len() <= 1, "slot {slot} of {engines}");
+                if let [engine] = of[..] {
+                    assert_eq!(engine_of(slot as u32, engines), engine);
+                }
+            }
+            assert!((0..engines).all(|engine| slots_of(engine, engines).len() >= SLOT_COUNT / ENGINE_COUNT));
+            assert!(engine_of(u32::MAX, engines) < ENGINE_COUNT, "whatever a program writes");
+        }
+    }
+}

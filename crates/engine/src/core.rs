@@ -409,6 +409,11 @@ impl Core {
         }
     }
 
+    /// The program's end of a path waits to be looked at.
+    fn is_kicked(&self, id: PathId) -> bool {
+        self.paths.get(id).is_some() && self.extras[id.index as usize].kicked
+    }
+
     /// The program's end of a path wants to be looked at.
     fn kick(&mut self, id: PathId, now: Time) {
         self.extras[id.index as usize].kicked = true;

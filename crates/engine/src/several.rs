@@ -8,7 +8,7 @@
 //! listen               a listening socket has a *shadow* in each other engine: same slot, no queue
 //! a connection there   Accepted to the listener's engine, which puts it into the queue; Orphaned back if it cannot
 //! fragments, the link  Packet: put together by the first engine, or sent by a program to one of another engine
-//! neighbours, groups   Packet, to all: the first engine hears them for all
+//! neighbours, groups   Packet, to all: the first engine hears them for all; Looped: members on this machine
 //! an ICMP error        Told: the first engine has read it
 //! connect, bound       Elsewhere: the rule names another engine, which hands on what comes
 //! ```
@@ -21,7 +21,7 @@ use std::sync::mpsc::Sender;
 
 use scoutline_base::Endpoint;
 use scoutline_device::packet;
-use scoutline_path::{Checksum, Control, FlowKey, Segmentation, Tuning};
+use scoutline_path::{Checksum, Control, Facts, FlowKey, Segmentation, Tuning};
 use scoutline_proto::bindings::Sharing;
 use scoutline_proto::tcp::fast_open::Keys;
 use scoutline_wire::ipv4::PROTOCOL_TCP;
@@ -129,6 +129,8 @@ pub struct Crossing(pub(crate) Said);
 pub(crate) enum Said {
     /// A packet for a path of the other's.
     Packet(Packet),
+    /// A datagram that went out to a group, for members of this machine.
+    Looped { net: usize, bytes: Box<[u8]>, facts: Facts },
     /// What an ICMP error says to the path of this flow.
     Told { net: usize, key: FlowKey, control: Control },
     /// A socket listens, or its options have changed.

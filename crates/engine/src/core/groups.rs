@@ -10,6 +10,7 @@ use scoutline_ring::Block;
 use scoutline_wire::ipv4::PROTOCOL_UDP;
 
 use super::Core;
+use crate::several::Said;
 use crate::socket::{DatagramStage, SocketEnd};
 
 impl Core {
@@ -29,6 +30,16 @@ impl Core {
     /// A datagram that went out to a group or everybody: sockets of this machine get it as it is, past the stages that
     /// deal with what comes off a wire.
     pub(super) fn loop_back(&mut self, net: usize, message: &Message) {
+        self.loop_here(net, message);
+        self.several.tell_all(|| Said::Looped {
+            net,
+            bytes: message.bytes().into(),
+            facts: message.facts.clone(),
+        });
+    }
+
+    /// The same among the sockets of this engine.
+    pub(super) fn loop_here(&mut self, net: usize, message: &Message) {
         let facts = &message.facts;
         let (Some(remote), Some(local), Some(ports)) = (facts.source, facts.destination, facts.ports) else {
             return;

@@ -37,7 +37,10 @@ impl Core {
         match option {
             slot_option::CONGESTION => {
                 let asked = Algorithm::by_number(end.tuning.get().congestion);
-                let algorithm = info.map(|info| info.congestion).or(asked);
+                let in_use = info.map(|info| info.congestion);
+                // What was said may not have reached the connection yet.
+                let is_to_hear = end.path.get().is_some_and(|id| self.is_kicked(id));
+                let algorithm = if is_to_hear { asked.or(in_use) } else { in_use.or(asked) };
                 Ok(i32::from(algorithm.unwrap_or(self.settings.tcp.congestion).number()))
             }
             slot_option::MAX_SEGMENT => Ok(info.map_or(DEFAULT_SEGMENT, |info| i32::from(info.snd_mss))),

@@ -105,6 +105,12 @@ impl Core {
                 self.classify(net, Message::received(Block::from_bytes(bytes), range, facts), now);
                 self.looks_again = false;
             }
+            Said::Looped { net, bytes, facts } => {
+                if net < self.nets.len() {
+                    let range = 0..bytes.len() as u32;
+                    self.loop_here(net, &Message::received(Block::from_bytes(bytes), range, facts));
+                }
+            }
             Said::Told { net, key, control } => self.notify(net, &key, control, now),
             Said::Listens(shadow) => self.listen_beside(&shadow, now),
             Said::Unlistens { region, slot } => {
@@ -226,6 +232,7 @@ impl Core {
         }
         if !is_new {
             self.tune_listening(&end);
+            self.place_listener(&end, now);
             return;
         }
         end.first_of_accepted.set(end.begin_with(Sizes::configured(&self.settings)));

@@ -87,16 +87,24 @@ impl Core {
             self.refuse(self.admit_move(id, end, &granted), granted.class.number)?;
         }
         *end.wishes.borrow_mut() = Some(Box::new(wishes));
+        if !end.listen_paths.is_empty() {
+            self.place_listener(end, now);
+            self.tell_listens(end);
+        }
+        if let Some(id) = path {
+            self.place_path(id, ruled, now);
+        }
+        Ok(0)
+    }
+
+    /// The listen paths of a socket stand where it is granted now.
+    pub(super) fn place_listener(&mut self, end: &Rc<SocketEnd>, now: Time) {
         let listen_paths = end.listen_paths.borrow().clone();
         for id in listen_paths {
             if let Some(path) = self.paths.get(id) {
                 self.place_listen_path(end, id, u32::from(path.class()), now);
             }
         }
-        if let Some(id) = path {
-            self.place_path(id, ruled, now);
-        }
-        Ok(0)
     }
 
     /// The class that the rules give a socket, as far as is known where its path will lead.
