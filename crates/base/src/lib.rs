@@ -5,6 +5,7 @@
 mod address;
 mod id;
 mod random;
+pub mod spread;
 mod time;
 
 pub use address::{Address, Endpoint, V4_PREFIX_LEN};

@@ -280,14 +280,15 @@ impl AttachServer {
         let record = program.take_record(connection.peer.pid).ok_or("no process record")?;
         let fds: Vec<BorrowedFd<'_>> =
             std::iter::once(memory.as_fd()).chain(rings.iter().map(AsFd::as_fd)).collect();
-        send(connection.socket.as_fd(), &Message::new(kind::OK, record), &fds)?;
-        let region_id = RegionId(self.next_region);
+        let id = RegionId(self.next_region);
         self.next_region += 1;
-        connection.attached = Some(Process { region: region_id, record, sets: Vec::new() });
-        self.programs.insert(region_id, program);
+        connection.attached = Some(Process { region: id, record, sets: Vec::new() });
+        self.programs.insert(id, program);
         log::debug!("attach: {} (pid {pid}, user {uid}, cgroups {})", facts.name, facts.cgroups.join(" "));
-        engine.send(Command::AddRegion { id: region_id, region, program: facts, pid, bells });
-        Ok(())
+        // Every engine knows the program before it can ask one, which may tell the others.
+        let key = Some(scoutline_engine::random_key());
+        engine.send(Command::AddRegion { id, region, program: facts, pid, key, bells });
+        send(connection.socket.as_fd(), &Message::new(kind::OK, record), &fds)
     }
 
     fn on_new_set(
@@ -313,7 +314,7 @@ impl AttachServer {
         };
         process.sets.push(set);
         // The engine knows the set before the program does.
-        engine.send(Command::AddSet { region: process.region, set, pipe: write, process: sender });
+        engine.send(Command::AddSet { region: process.region, set, pipe: Arc::new(write), process: sender });
         send(socket, &Message::new(kind::OK, set), &[read.as_fd()])
     }
 

@@ -45,13 +45,8 @@ impl Engines {
         self.all.into_iter().for_each(EngineHandle::stop);
     }
 
-    fn each(&self, command: impl Fn(usize) -> Option<Command>) {
-        for (index, engine) in self.all.iter().enumerate() {
-            match command(index) {
-                Some(command) => engine.send(command),
-                None => log::warn!("no descriptor for engine {index}"),
-            }
-        }
+    fn each(&self, command: impl Fn() -> Command) {
+        self.all.iter().for_each(|engine| engine.send(command()));
     }
 
     /// Puts a question to all; their answers become one.
@@ -84,21 +79,21 @@ impl EngineLink for Engines {
             return engine.send(command);
         }
         match command {
-            Command::AddRegion { id, region, program, pid, bells } => {
+            Command::AddRegion { id, region, program, pid, key, bells } => {
                 for (engine, bell) in self.all.iter().zip(bells) {
                     let (region, program) = (region.clone(), program.clone());
-                    engine.send(Command::AddRegion { id, region, program, pid, bells: vec![bell] });
+                    engine.send(Command::AddRegion { id, region, program, pid, key, bells: vec![bell] });
                 }
             }
             Command::AddSet { region, set, pipe, process } => {
-                self.each(|_| Some(Command::AddSet { region, set, pipe: pipe.try_clone().ok()?, process }))
+                self.each(|| Command::AddSet { region, set, pipe: pipe.clone(), process });
             }
-            Command::RemoveSet { region, set } => self.each(|_| Some(Command::RemoveSet { region, set })),
+            Command::RemoveSet { region, set } => self.each(|| Command::RemoveSet { region, set }),
             Command::AddFile { region, file, map } => {
-                self.each(|_| Some(Command::AddFile { region, file, map: map.clone() }));
+                self.each(|| Command::AddFile { region, file, map: map.clone() });
             }
             Command::SetPermissions(permissions) => {
-                self.each(|_| Some(Command::SetPermissions(permissions.clone())));
+                self.each(|| Command::SetPermissions(permissions.clone()));
             }
             Command::SetClasses(classes, done) => {
                 let of = self.all.len() as u64;
@@ -112,7 +107,10 @@ impl EngineLink for Engines {
             Command::Query(question, answer) => {
                 self.ask(answer, |answer| Command::Query(question.clone(), answer));
             }
-            ordered => self.all[0].send(ordered),
+            // In order, from one engine to the next.
+            ordered @ (Command::ProcessGone { .. } | Command::RemoveRegion(_)) => self.all[0].send(ordered),
+            // Engines are stopped one by one, and speak to each other by themselves.
+            Command::Stop | Command::Crossing(_) => {}
         }
     }
 

@@ -41,7 +41,7 @@ use bell::Bell;
 pub use bell::Important;
 pub use open::{Config, open};
 pub(crate) use police::{LIMITS, begun};
-pub use spread::{Spread, engine_of};
+pub use spread::Spread;
 
 /// One interface, ours as long as this lives.
 pub struct PacketPartner {

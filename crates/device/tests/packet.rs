@@ -7,6 +7,7 @@ mod support;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use scoutline_base::spread::engine_of_flow;
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::{DeviceError, MAX_LONG_FRAME, Partner, Policing, SegmentLimit, Steering, packet};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
@@ -430,7 +431,7 @@ fn flows_are_spread_as_the_rule_says() {
             for stream in [false, true] {
                 for local in [80, 8000 + number, 32_768 + 131 * number] {
                     let port = 1024 + 311 * number;
-                    let expected = packet::engine_of(stream, peer, port, local, engines);
+                    let expected = engine_of_flow(stream, peer, port, local, engines);
                     let what = format!("{peer} {port} to {local}, stream {stream}");
                     arrives_at(flow_frame(stream, peer, (port, local), false), expected, &what);
                 }

@@ -27,6 +27,8 @@ pub enum Command {
         program: ProgramFacts,
         /// Process id of its first process.
         pid: u32,
+        /// By which its sockets are known when they are passed: out of random bits. `None`: the engine draws one.
+        key: Option<u64>,
         /// Read ends of the pipes that its processes write to when an engine sleeps, one for each engine; each engine is
         /// given its own. Pipes of its own: no program can take another's ring away, or change how our end behaves.
         bells: Vec<OwnedFd>,
@@ -40,7 +42,7 @@ pub enum Command {
         /// Its number.
         set: u32,
         /// Write end of its pipe, non-blocking.
-        pipe: OwnedFd,
+        pipe: Arc<OwnedFd>,
         /// The process that asked for it, as the kernel says; 0: not known.
         process: u32,
     },

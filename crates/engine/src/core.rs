@@ -199,6 +199,8 @@ pub struct Core {
     /// What found no path, to be looked at again; and that this is being done.
     strays: Vec<Stray>,
     looks_again: bool,
+    /// How often sockets have begun to listen.
+    listenings: u32,
 }
 
 impl Core {
@@ -269,6 +271,10 @@ impl Core {
             let net = &self.nets[net];
             net.graph.demux(message.bytes(), device, net.entry)
         };
+        if self.several.is_several() && !self.nets[net].interface().is_own_link() {
+            let Some(own) = self.keep_unless_others(net, &key, message) else { return };
+            message = own;
+        }
         match verdict {
             Verdict::Path(id) => match self.refuses_connection(id, &message) {
                 Some(reason) => {
@@ -589,6 +595,7 @@ impl Core {
         self.nets.iter().any(|net| net.device.has_input())
             || self.programs.values().any(|program| program.has_called())
             || self.has_strays()
+            || self.several.is_given()
     }
 
     /// True when programs of this machine have sent each other what nobody has taken yet.

@@ -53,4 +53,4 @@ pub use scoutline_proto::tcp::Pacing;
 pub use scoutline_proto::tcp::ecn::Policy as Ecn;
 pub use scoutline_proto::tcp::fast_open::{Keys as FastOpenKeys, Policy as FastOpen};
 
-pub use crate::start::{Engine, EngineHandle, StartError};
+pub use crate::start::{Engine, EngineHandle, StartError, random_key};

@@ -81,7 +81,7 @@ pub(crate) struct OfEngine {
 /// A poll set as the daemon has made it.
 struct SetEnd {
     /// Write end of its pipe.
-    pipe: OwnedFd,
+    pipe: Arc<OwnedFd>,
     /// The process that asked for it, as the kernel says.
     process: u32,
 }
@@ -253,13 +253,15 @@ impl Program {
     }
 
     /// A poll set came into use. What happened before we knew its pipe is made good by one wake-up.
-    pub(crate) fn add_set(&self, set: u32, pipe: OwnedFd, process: u32) {
+    pub(crate) fn add_set(&self, set: u32, pipe: Arc<OwnedFd>, process: u32) {
         self.sets.borrow_mut().insert(set, SetEnd { pipe, process });
-        if let Some(shared) = self.region.set(set).filter(|_| self.several.is_first()) {
-            // Whatever was signalled went to the pipe of an earlier set with this number.
+        if let Some(shared) = self.region.set(set) {
+            // Whatever was signalled went to the pipe of an earlier set with this number, by us or by another engine.
             shared.signalled.store(0, Ordering::SeqCst);
-            shared.thread.store(0, Ordering::SeqCst);
-            shared.level.store(0, Ordering::SeqCst);
+            if self.several.is_first() {
+                shared.thread.store(0, Ordering::SeqCst);
+                shared.level.store(0, Ordering::SeqCst);
+            }
         }
         self.wake_set(set, Duty::default());
     }

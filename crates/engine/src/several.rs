@@ -1,7 +1,7 @@
 //! Several engines: what one knows of the others, and what passes between them.
 //!
 //! Each engine owns its paths, slots and devices' ends; nothing that changes is shared. The device gives each packet to
-//! the engine that a rule names ([`packet::engine_of`]), and a socket lives in the engine to which the packets for its
+//! the engine that a rule names ([`scoutline_base::spread`]), and a socket lives in the engine to which the packets for its
 //! port come. What cannot be so is handed over, as a command:
 //!
 //! ```text
@@ -17,12 +17,12 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 
 use scoutline_base::Endpoint;
-use scoutline_device::packet;
+use scoutline_base::spread::{engine_of_flow, engine_of_port};
 use scoutline_path::{Checksum, Control, Facts, FlowKey, Segmentation, Tuning};
-use scoutline_proto::bindings::Sharing;
 use scoutline_proto::tcp::fast_open::Keys;
 use scoutline_wire::ipv4::PROTOCOL_TCP;
 
@@ -31,16 +31,23 @@ use crate::socket::Standing;
 use crate::sys;
 use crate::wishes::Wishes;
 
+/// Packets on their way to an engine, at most; more are dropped. It takes so many in a turn, so that they keep neither its
+/// devices nor what is important waiting.
+const MOST_UNDER_WAY: usize = 1024;
+pub(crate) const TAKEN_AT_ONCE: usize = 64;
+
 /// The way to an engine.
 #[derive(Clone)]
 pub(crate) struct Mouth {
     commands: Sender<Command>,
     doorbell: Arc<OwnedFd>,
+    /// Packets that it has not taken yet.
+    under_way: Arc<AtomicUsize>,
 }
 
 impl Mouth {
     pub(crate) fn new(commands: Sender<Command>, doorbell: OwnedFd) -> Mouth {
-        Mouth { commands, doorbell: Arc::new(doorbell) }
+        Mouth { commands, doorbell: Arc::new(doorbell), under_way: Arc::default() }
     }
 
     /// Hands over a command and rings. Lost when the engine has ended.
@@ -48,6 +55,20 @@ impl Mouth {
         if self.commands.send(command).is_ok() {
             sys::ring(self.doorbell.as_raw_fd());
         }
+    }
+
+    /// Hands over what came as a packet: false when too many are under way.
+    fn send_packet(&self, said: Said) -> bool {
+        let before = self.under_way.fetch_add(1, Ordering::AcqRel);
+        if before >= MOST_UNDER_WAY {
+            self.under_way.fetch_sub(1, Ordering::AcqRel);
+            return false;
+        }
+        // While others are under way it does not sleep.
+        if self.commands.send(Command::Crossing(Crossing(said))).is_ok() && before == 0 {
+            sys::ring(self.doorbell.as_raw_fd());
+        }
+        true
     }
 }
 
@@ -58,6 +79,13 @@ pub(crate) struct Several {
     pub(crate) index: usize,
     /// The ways to all, in order; none where there is but one.
     mouths: Vec<Mouth>,
+}
+
+impl Crossing {
+    /// It counts among the packets under way.
+    pub(crate) fn is_packet(&self) -> bool {
+        matches!(self.0, Said::Packet(_) | Said::Looped { .. } | Said::Told { .. })
+    }
 }
 
 impl Several {
@@ -86,13 +114,38 @@ impl Several {
             return None;
         }
         let stream = key.protocol == PROTOCOL_TCP;
-        let of = packet::engine_of(stream, key.remote.to_ip(), key.remote_port, key.local_port, self.count());
+        let peer = key.remote.to_ip();
+        let of = engine_of_flow(stream, peer, key.remote_port, key.local_port, self.count());
         (of != self.index).then_some(of)
     }
 
     /// Whether packets to this port of ours come to this engine, whoever sends them.
     pub(crate) fn has_port(&self, port: u16) -> bool {
-        usize::from(port) % self.count() == self.index
+        engine_of_port(port, self.count()) == self.index
+    }
+
+    /// Gives one of the others a packet, or a part of one's work; false: it has too many.
+    pub(crate) fn give(&self, engine: usize, said: Said) -> bool {
+        self.mouths.get(engine).is_some_and(|mouth| mouth.send_packet(said))
+    }
+
+    /// Gives it to all others, as far as they have room.
+    pub(crate) fn give_all(&self, said: impl Fn() -> Said) {
+        for engine in (0..self.mouths.len()).filter(|&engine| engine != self.index) {
+            self.give(engine, said());
+        }
+    }
+
+    /// Packets are under way to this engine.
+    pub(crate) fn is_given(&self) -> bool {
+        self.mouths.get(self.index).is_some_and(|mouth| mouth.under_way.load(Ordering::Acquire) > 0)
+    }
+
+    /// One of them has been taken.
+    pub(crate) fn took(&self) {
+        if let Some(mouth) = self.mouths.get(self.index) {
+            mouth.under_way.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     /// Tells one of the others.
@@ -136,15 +189,23 @@ pub(crate) enum Said {
     /// A socket listens, or its options have changed.
     Listens(Box<Shadow>),
     /// It listens no more.
-    Unlistens { region: RegionId, slot: u32 },
+    Unlistens(Listener),
     /// A connection of a shadow stands: it is to wait in the listener's queue.
-    Accepted { region: RegionId, listener: u32, slot: u32, standing: Standing },
+    Accepted { listener: Listener, slot: u32, standing: Standing },
     /// Its place in the queue has become more important.
-    Stands { region: RegionId, listener: u32, standing: Standing },
-    /// A connection that nobody will accept, of this listener.
-    Orphaned { region: RegionId, listener: u32, slot: u32 },
+    Stands { listener: Listener, standing: Standing },
+    /// A connection that nobody will accept.
+    Orphaned { listener: Listener, slot: u32 },
     /// The packets of this flow belong to that engine, whatever the rule says; `None`: they do no longer.
     Elsewhere { key: FlowKey, engine: Option<usize> },
+}
+
+/// A listening socket, and which listening of its slot: slots are used again, and so is a socket that ceased to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listener {
+    pub(crate) region: RegionId,
+    pub(crate) slot: u32,
+    pub(crate) listening: u32,
 }
 
 /// A packet on its way to another engine.
@@ -158,11 +219,9 @@ pub(crate) struct Packet {
 
 /// A listening socket, for the engines beside its own.
 pub(crate) struct Shadow {
-    pub(crate) region: RegionId,
-    pub(crate) slot: u32,
+    pub(crate) of: Listener,
     pub(crate) local: Endpoint,
     pub(crate) v6_only: bool,
-    pub(crate) sharing: Sharing,
     pub(crate) backlog: u64,
     pub(crate) no_delay: bool,
     pub(crate) keep_alive: u64,
@@ -175,7 +234,8 @@ pub(crate) struct Shadow {
 }
 
 /// Whether what comes to the first engine is to be heard by all: an answer of a neighbour (RFC 826, RFC 4861), what a
-/// router says, and questions about groups (RFC 3376, RFC 3810). Questions about neighbours the first one answers alone.
+/// router says, probes for an address (RFC 4862), and questions about groups (RFC 3376, RFC 3810). Questions about
+/// neighbours the first one answers alone.
 pub(crate) fn is_for_all(frame: &[u8]) -> bool {
     const ARP: [u8; 2] = [0x08, 0x06];
     const IP4: [u8; 2] = [0x08, 0x00];
@@ -188,8 +248,11 @@ pub(crate) fn is_for_all(frame: &[u8]) -> bool {
         Some(kind) if kind == ARP => octets(20) == Some(&REPLY[..]),
         Some(kind) if kind == IP4 => frame.get(23) == Some(&IGMP),
         Some(kind) if kind == IP6 => match frame.get(20) {
-            // Router advertisements, neighbour advertisements, redirects.
-            Some(&ICMPV6) => matches!(frame.get(54), Some(134 | 136 | 137)),
+            // Router advertisements, neighbour advertisements, redirects; and who probes for an address of ours.
+            Some(&ICMPV6) => match frame.get(54) {
+                Some(135) => frame.get(22..38) == Some(&[0; 16][..]),
+                kind => matches!(kind, Some(134 | 136 | 137)),
+            },
             // Questions about listeners come behind a hop-by-hop header with the router alert (RFC 3810 §5).
             Some(&0) => frame.get(54) == Some(&ICMPV6) && frame.get(62) == Some(&130),
             _ => false,
@@ -214,7 +277,9 @@ mod tests {
         assert!(is_for_all(&arp(2)) && !is_for_all(&arp(1)));
         let icmp6 = |kind| frame([0x86, 0xdd], &[(20, 58), (54, kind)]);
         assert!([134, 136, 137].into_iter().all(|kind| is_for_all(&icmp6(kind))));
-        assert!([1, 128, 133, 135].into_iter().all(|kind| !is_for_all(&icmp6(kind))));
+        assert!([1, 128, 133].into_iter().all(|kind| !is_for_all(&icmp6(kind))));
+        assert!(is_for_all(&icmp6(135)), "a probe for an address");
+        assert!(!is_for_all(&frame([0x86, 0xdd], &[(20, 58), (22, 0xfe), (54, 135)])), "a question");
         assert!(is_for_all(&frame([0x86, 0xdd], &[(54, 58), (62, 130)])), "a question about listeners");
         assert!(is_for_all(&frame([8, 0], &[(23, 2)])) && !is_for_all(&frame([8, 0], &[(23, 6)])));
         assert!(!is_for_all(&[0; 13]) && !is_for_all(&arp(2)[..21]), "short");

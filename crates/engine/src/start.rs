@@ -150,6 +150,11 @@ fn way() -> Result<(Mouth, Ear), StartError> {
     Ok((Mouth::new(commands, doorbell), Ear { commands: received, doorbell: theirs }))
 }
 
+/// Bits for a key of a region.
+pub fn random_key() -> u64 {
+    u64::from_le_bytes(sys::random_bytes())
+}
+
 /// In the engine's thread: everything that the loop needs.
 fn prepare(
     settings: EngineSettings,

@@ -28,6 +28,7 @@ use crate::command::Command;
 use crate::core::Core;
 use crate::linux::Sentinel;
 use crate::program::Program;
+use crate::several::TAKEN_AT_ONCE;
 use crate::spin::Spin;
 use crate::sys::{self, Sleeper};
 
@@ -301,6 +302,14 @@ impl Loop {
                 }
                 break;
             }
+            if self.core.several.is_several() {
+                // Other engines' connections and packets do not wait for Linux.
+                self.obey_commands(now);
+                self.core.look_again(now);
+                if self.stopping {
+                    break;
+                }
+            }
             self.core.pull(now);
             self.core.listen_to_programs(now);
             self.core.pace(now);
@@ -455,7 +464,8 @@ impl Loop {
     }
 
     fn obey_commands(&mut self, now: Time) {
-        loop {
+        let mut packets = 0;
+        while packets < TAKEN_AT_ONCE {
             match self.commands.try_recv() {
                 Ok(Command::Query(request, reply)) => {
                     self.core.count_held_back(now);
@@ -493,6 +503,7 @@ impl Loop {
                         }
                         Command::RemoveRegion(id) => self.bells.remove(*id),
                         Command::SetLive(live, _) => self.spin.set_most(live.spin),
+                        Command::Crossing(crossing) => packets += usize::from(crossing.is_packet()),
                         _ => {}
                     }
                     self.core.obey(command, now);

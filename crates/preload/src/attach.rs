@@ -345,7 +345,7 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     }
     let (answer, [memory, doorbells @ ..]) =
         exchange(fd, hello, true).map_err(|errno| fail(b"attaching to", errno))?;
-    if memory < 0 || doorbells[0] < 0 {
+    if memory < 0 {
         return Err(fail(b"attaching to", libc::EPROTO));
     }
     // SAFETY: just received, open, and closed only below.
@@ -353,6 +353,10 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     let Ok(region) = region else { return Err(fail(b"mapping the memory of", libc::EPROTO)) };
     if region.process(answer.value).is_none() {
         return Err(fail(b"attaching to", libc::EPROTO));
+    }
+    if doorbells[..region.engines()].iter().any(|&doorbell| doorbell < 0) {
+        // What finds no place in our table the kernel leaves out (unix(7)).
+        return Err(fail(b"attaching to", libc::EMFILE));
     }
     begin(region, ForImage { process: answer.value, connection: fd, doorbells, memory });
     Ok(())
@@ -441,7 +445,7 @@ pub(crate) fn for_image() -> Option<ForImage> {
         memory: open(&MEMORY),
     };
     if let Some(record) = region()?.process(image.process)
-        && image.doorbells[0] >= 0
+        && image.doorbells[..region()?.engines()].iter().all(|&doorbell| doorbell >= 0)
         && image.memory >= 0
     {
         // Should there be no such image, or one without us, that is no crash either.

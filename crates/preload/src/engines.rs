@@ -1,19 +1,17 @@
 //! Several engines may serve a program: which one a slot, a port or a thread belongs to.
 //!
 //! A slot lies among those of its engine. Packets for a port come to the engine that the port's number names
-//! (`scoutline_device::packet::engine_of`), so a socket that is bound gets a slot there; a connection that is opened from
+//! ([`scoutline_base::spread`]), so a socket that is bound gets a slot there; a connection that is opened from
 //! any port goes to the engine on the core of the thread that opens it, if one is there.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::{EngineWord, engine_of, slot_kind};
+use scoutline_base::spread::{EPHEMERAL_FROM, engine_of_port};
 
 use crate::address::Name;
 use crate::{reach, wait};
-
-/// From here on the port decides for connections, too.
-const EPHEMERAL: u16 = 32_768;
 
 /// The engines that serve the program.
 pub(crate) fn all(region: &Region) -> &[EngineWord] {
@@ -28,22 +26,28 @@ pub(crate) fn of_slot(region: &Region, slot: u32) -> usize {
 
 /// The engine to which packets for a port come.
 pub(crate) fn of_port(region: &Region, port: u16) -> usize {
-    usize::from(port) % region.engines()
+    engine_of_port(port, region.engines())
 }
 
-/// Where a socket is to have its slot that will be bound to a port (0: any), or connect to `remote`.
-pub(crate) fn for_socket(region: &Region, kind: u32, port: u16, remote: Option<Name>) -> usize {
-    if region.engines() == 1 {
-        return 0;
-    }
-    match remote {
-        _ if port != 0 => of_port(region, port),
+/// Where a socket can have its slot that will be bound to a port (0: any), or connect to `remote`: the best first.
+pub(crate) fn for_socket(
+    region: &Region,
+    kind: u32,
+    port: u16,
+    remote: Option<Name>,
+) -> impl Iterator<Item = usize> + use<> {
+    let count = region.engines();
+    let only = match remote {
+        _ if count == 1 => Some(0),
+        _ if port != 0 => Some(of_port(region, port)),
         // Both ends are here: that of the other is given.
-        Some(to) if kind == slot_kind::STREAM && to.port >= EPHEMERAL && reach::is_own(to) => {
-            of_port(region, to.port)
+        Some(to) if kind == slot_kind::STREAM && to.port >= EPHEMERAL_FROM && reach::is_own(to) => {
+            Some(of_port(region, to.port))
         }
-        _ => near(region),
-    }
+        _ => None,
+    };
+    let first = only.unwrap_or_else(|| near(region));
+    (0..if only.is_some() { 1 } else { count }).map(move |further| (first + further) % count)
 }
 
 /// The engine on this thread's core; where there is none, each in turn.

@@ -23,8 +23,19 @@ use crate::{
 };
 
 /// A fresh slot for `fd`, not yet entered in the table.
-fn open(fd: c_int, kind: u32, family: c_int, engine: usize) -> Result<Socket, isize> {
-    let opened = call::ask_engine(engine, call_op::OPEN, [u64::from(kind), family as u64, 0, 0]);
+fn open(
+    fd: c_int,
+    kind: u32,
+    family: c_int,
+    engines: impl IntoIterator<Item = usize>,
+) -> Result<Socket, isize> {
+    let mut opened = -libc::ECONNRESET;
+    for engine in engines {
+        opened = call::ask_engine(engine, call_op::OPEN, [u64::from(kind), family as u64, 0, 0]);
+        if opened != -libc::ENFILE {
+            break; // that one has no slot left, and another may
+        }
+    }
     if opened < 0 {
         return Err(opened as isize);
     }
@@ -76,8 +87,8 @@ fn adopt_towards(
     remote: Option<Name>,
 ) -> Result<Socket, isize> {
     let port = name.map_or(0, |name| name.port);
-    let engine = attach::region().map_or(0, |region| engines::for_socket(region, kind, port, remote));
-    let socket = open(fd, kind, family, engine)?;
+    let engines = attach::region().map(|region| engines::for_socket(region, kind, port, remote));
+    let socket = open(fd, kind, family, engines.into_iter().flatten())?;
     if let Some(name) = name {
         let result = bind_slot(fd, socket, name);
         if result < 0 {
@@ -254,7 +265,7 @@ pub(crate) fn back_to_kernel(fd: c_int, socket: Socket) {
 /// watch it.
 fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
     let family = if old.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
-    let fresh = open(fd, slot_kind::STREAM, family, old.engine())?;
+    let fresh = open(fd, slot_kind::STREAM, family, [old.engine()])?;
     options::inherit(old, fresh);
     headers::tell(fresh); // of the old one alone the engine knew
     fresh.set_non_blocking(old.non_blocking());

@@ -41,7 +41,7 @@ pub fn attach(engine: &mut Driven, id: RegionId, name: &str, now: Time) -> Arc<R
     let region = Arc::new(region);
     let program = ProgramFacts { name: name.into(), ..ProgramFacts::default() };
     engine.obey(
-        Command::AddRegion { id, region: Arc::clone(&region), program, pid: 1, bells: Vec::new() },
+        Command::AddRegion { id, region: Arc::clone(&region), program, pid: 1, key: None, bells: Vec::new() },
         now,
     );
     region.process(0).expect("a region has process records").alive.store(1, Release);

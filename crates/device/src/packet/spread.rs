@@ -1,27 +1,15 @@
 //! Flows spread over several engines: each has a packet socket of its own in one fanout group (packet(7)), and a classic
-//! BPF program says which of them gets a packet.
-//!
-//! [`engine_of`] is the same rule, for engines to know whose a flow is: one that opens a connection takes a local port by
-//! which its packets come back to it.
-//!
-//! ```text
-//!   TCP to a port below 32,768   a hash of the peer's address and port: what many peers ask of one server is spread
-//!   TCP to another port          the port: whoever opened the connection has chosen it
-//!   UDP                          the port: a datagram socket is served by one engine
-//!   all else, fragments          the first engine, which hands on what is not its own
-//! ```
+//! BPF program gives each packet to the engine that [`scoutline_base::spread`] names; what has no ports, fragments too, to
+//! the first, which hands on what is not its own.
 
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
+
+use scoutline_base::spread::{EPHEMERAL_FROM, GOLDEN};
 
 use crate::error::OpenError;
 use crate::sys;
 
-/// Ports from here on are those of whoever opens connections (Linux: `ip_local_port_range`).
-const EPHEMERAL: u16 = 32_768;
-/// Knuth's multiplicative hash: the upper bits of the product depend on all of the factor's.
-const GOLDEN: u32 = 0x9e37_79b1;
 /// Fragments of IPv4: an offset, or more to come.
 const FRAGMENT: u32 = 0x3fff;
 
@@ -32,23 +20,6 @@ pub struct Spread {
     pub group: Arc<OnceLock<u16>>,
     /// It is for another engine than the first: what is done for an interface once has been done.
     pub is_further: bool,
-}
-
-/// Which of so many engines a flow belongs to: of TCP (`stream`) or UDP, between this peer and a port of ours.
-pub fn engine_of(stream: bool, peer: IpAddr, peer_port: u16, local_port: u16, engines: usize) -> usize {
-    let word = match peer {
-        IpAddr::V4(peer) => peer.to_bits(),
-        IpAddr::V6(peer) => {
-            let bits = peer.to_bits();
-            (0..4).fold(0, |word, part| word ^ (bits >> (32 * part)) as u32)
-        }
-    };
-    let chosen = if stream && local_port < EPHEMERAL {
-        (word ^ u32::from(peer_port)).wrapping_mul(GOLDEN) >> 16
-    } else {
-        u32::from(local_port)
-    };
-    chosen as usize % engines.max(1)
 }
 
 /// Puts a bound packet socket into the group; the first makes it and says how packets are spread.
@@ -105,7 +76,7 @@ fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// What [`engine_of`] says, before the remainder: the kernel takes that.
+/// What the rule says, before the remainder: the kernel takes that.
 fn program() -> Vec<libc::sock_filter> {
     let (v4, v6) = (of_v4(), of_v6());
     let mut program = vec![
@@ -152,7 +123,7 @@ fn of_v6() -> Vec<libc::sock_filter> {
     part
 }
 
-/// The protocol is loaded: UDP goes by our port, TCP as well from [`EPHEMERAL`] on, else by the peer; all else to the first.
+/// The protocol is loaded: UDP goes by our port, TCP as well from [`EPHEMERAL_FROM`] on, else by the peer; all else to the first.
 fn choose(local_port: &[libc::sock_filter], by_peer: &[libc::sock_filter]) -> Vec<libc::sock_filter> {
     let port = local_port.len() as u8;
     let mut part = vec![
@@ -163,7 +134,7 @@ fn choose(local_port: &[libc::sock_filter], by_peer: &[libc::sock_filter]) -> Ve
     part.extend(local_port);
     part.push(step(RETURN_A, 0, 0, 0));
     part.extend(local_port);
-    part.extend([step(AT_LEAST, EPHEMERAL.into(), 0, 1), step(RETURN_A, 0, 0, 0)]);
+    part.extend([step(AT_LEAST, EPHEMERAL_FROM.into(), 0, 1), step(RETURN_A, 0, 0, 0)]);
     part.extend(by_peer);
     part.extend([step(MULTIPLY, GOLDEN, 0, 0), step(SHIFT_RIGHT, 16, 0, 0), step(RETURN_A, 0, 0, 0)]);
     part

@@ -78,7 +78,9 @@ impl Core {
             call_op::IS_ON_PATHS => return Ok(i32::from(self.is_on_paths(argument(0) as u32))),
             _ => {}
         }
-        let end = program.end(call.slot.load(Ordering::Relaxed)).ok_or(libc::EBADF)?;
+        let slot = call.slot.load(Ordering::Relaxed);
+        // Another engine's may have a shadow here.
+        let end = program.end(slot).filter(|_| program.serves(slot)).ok_or(libc::EBADF)?;
         match op {
             call_op::BIND => {
                 let said = |option| argument(2) & option != 0;
@@ -155,6 +157,10 @@ impl Core {
         let nets: Vec<usize> = self.places_of(end, local).into_iter().map(|(net, _)| net).collect();
         if nets.is_empty() {
             return Err(libc::EADDRNOTAVAIL);
+        }
+        // Who may have a port is decided in one place: the shim goes there.
+        if local.port != 0 && !self.several.has_port(local.port) {
+            return Err(libc::EINVAL);
         }
         if local.port == 0 {
             local.port = self.free_port(&nets, protocol, local.address, None, now).ok_or(libc::EADDRINUSE)?;
@@ -246,6 +252,8 @@ impl Core {
         if !end.begin_listening() {
             return Err(libc::EADDRINUSE);
         }
+        self.listenings = self.listenings.wrapping_add(1);
+        end.listening_number.set(self.listenings);
         end.first_of_accepted.set(end.begin_with(Sizes::configured(&self.settings)));
         // Of no class: its connections may be of several.
         if !end.ensure_rings((ACCEPT_RING, 0), self.paths.budget()) {
@@ -349,7 +357,6 @@ impl Core {
         if let Some(before) = before {
             self.give_way(before);
         }
-        self.tell_elsewhere(net, &key, Some(self.several.index));
         let mut attributes = socket_attributes(end, TCP, local, Some(remote));
         let room = start.map_or(0, |start| begin_fast(end, start, &mut attributes));
         let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
@@ -359,6 +366,7 @@ impl Core {
         })?;
         end.path.set(Some(id));
         self.bind_flow(id, key);
+        self.tell_elsewhere(&key, Some(self.several.index));
         if let Some(stage) = self.paths.get_mut(id).and_then(Path::stage_mut::<StreamStage>) {
             stage.set_ruled(by_rules);
         }
@@ -485,19 +493,24 @@ impl Core {
                 }
             }
         }
-        if !self.several.is_last() {
-            return; // the next one goes on
-        }
         for index in 0..CALL_COUNT as u32 {
             let Some(call) = program.region.call(index) else { continue };
             if call.process.load(Ordering::Relaxed) == process + 1 {
+                // Not answered any more: it is soon another's, of any engine.
+                let pending = &program.calls_pending()[index as usize / 64];
+                pending.fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
+                if !self.several.is_last() {
+                    continue; // the next one goes on
+                }
                 call.process.store(0, Ordering::Relaxed);
                 call.state.store(call_state::FREE, Ordering::Relaxed);
                 let taken = &program.region.header().calls_taken.0[index as usize / 64];
                 taken.fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
             }
         }
-        record.alive.store(0, Ordering::Release);
+        if self.several.is_last() {
+            record.alive.store(0, Ordering::Release);
+        }
     }
 
     /// All processes of a program are gone. What it closed before is still sent, from its memory, which lives as long as

@@ -31,7 +31,7 @@ impl Core {
     /// deal with what comes off a wire.
     pub(super) fn loop_back(&mut self, net: usize, message: &Message) {
         self.loop_here(net, message);
-        self.several.tell_all(|| Said::Looped {
+        self.several.give_all(|| Said::Looped {
             net,
             bytes: message.bytes().into(),
             facts: message.facts.clone(),

@@ -85,7 +85,7 @@ fn listening(core: &mut Core) -> Result<Rc<SocketEnd>, StartError> {
     let id = RegionId(0);
     let region = Arc::new(region);
     let program = ProgramFacts { name: "micro".into(), ..ProgramFacts::default() };
-    core.obey(Command::AddRegion { id, region, program, pid: 0, bells: Vec::new() }, Time::ZERO);
+    core.obey(Command::AddRegion { id, region, program, pid: 0, key: None, bells: Vec::new() }, Time::ZERO);
     let fault = || StartError::Graph("the listen path could not be made".into());
     let program = core.programs.get(&id).cloned().ok_or_else(fault)?;
     let end = SocketEnd::open(&program, slot_kind::STREAM).ok_or_else(fault)?;

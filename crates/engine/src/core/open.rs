@@ -35,7 +35,7 @@ use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::{OfEngine, Program};
 use crate::routing::Routing;
 use crate::settings::{DeviceSettings, EngineSettings};
-use crate::several::{Crossing, Several};
+use crate::several::Several;
 use crate::socket::{Listeners, Outlet, SocketModule};
 use crate::start::{Served, StartError};
 use crate::sys;
@@ -179,6 +179,7 @@ impl Core {
             elsewhere: HashMap::new(),
             strays: Vec::new(),
             looks_again: false,
+            listenings: 0,
             settings,
         };
         core.vlans = core.settings.vlans();
@@ -251,7 +252,7 @@ impl Core {
     /// Obeys a command that changes which programs there are.
     pub(crate) fn obey(&mut self, command: Command, now: Time) {
         match command {
-            Command::AddRegion { id, region, program, pid, .. } => {
+            Command::AddRegion { id, region, program, pid, key, .. } => {
                 let cpu = self.settings.cpu.map_or(0, |cpu| cpu as u32 + 1);
                 let engine = OfEngine {
                     several: self.several.clone(),
@@ -263,9 +264,8 @@ impl Core {
                 let program = Program::new(id, program, pid, region, engine);
                 let program = Rc::new(program);
                 program.engine_word().cpu_plus_one.store(cpu, Ordering::Relaxed);
-                let common = self.settings.seed.or(self.settings.shared_secret);
-                let mut source = Source::of(common.map(|common| common ^ u64::from(id.0)));
-                program.set_key(stand_in::key(source.number()));
+                let mut source = Source::of(self.settings.seed.map(|seed| seed ^ u64::from(id.0)));
+                program.set_key(stand_in::key(key.unwrap_or_else(|| source.number())));
                 if self.several.is_first() {
                     program.region.header().write_served(&self.networks());
                 }
@@ -302,7 +302,12 @@ impl Core {
                 }
                 self.several.pass_on(Command::ProcessGone { region, process });
             }
-            Command::Crossing(Crossing(said)) => self.on_said(said, now),
+            Command::Crossing(crossing) => {
+                if crossing.is_packet() {
+                    self.several.took();
+                }
+                self.on_said(crossing.0, now);
+            }
             // What it changes for sockets that are there, the sweep finds that the classes begin which follow.
             Command::SetPermissions(permissions) => self.policy.set_permissions(permissions),
             Command::SetClasses(classes, done) => self.set_classes(classes, done, now),

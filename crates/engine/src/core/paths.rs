@@ -239,7 +239,7 @@ impl Core {
         }
         let parent = from.and_then(|id| self.listeners.borrow().get(&id).cloned());
         if let Some(listener) = &parent {
-            let waiting = listener.waiting() + listener.deferring.get();
+            let waiting = listener.waiting().saturating_add(listener.deferring.get());
             if waiting >= listener.backlog.get() {
                 self.count_drop(from, DropReason::BacklogFull);
                 return;
@@ -330,8 +330,8 @@ impl Core {
         });
         if let Some(id) = id {
             self.offer(id, Message::control(control), now);
-        } else if let Some(engine) = self.elsewhere.get(key).copied().or_else(|| self.several.other_of(key)) {
-            self.several.tell(engine, Said::Told { net, key: *key, control });
+        } else if let Some(engine) = self.whose(key) {
+            self.several.give(engine, Said::Told { net, key: *key, control });
         }
     }
 
@@ -354,7 +354,7 @@ impl Core {
             && self.flows.lookup(&key) == Some(id)
         {
             self.flows.remove(&key);
-            self.tell_elsewhere(usize::from(extra.net), &key, None);
+            self.tell_elsewhere(&key, None);
         }
         let net = &self.nets[extra.net as usize];
         if self.listeners.borrow_mut().remove(&id).is_some() {
@@ -444,7 +444,7 @@ impl Core {
         }
         self.tell_unlistens(end);
         for slot in end.queued().collect::<Vec<_>>() {
-            self.end_orphan(&end.program, end.slot, slot, now);
+            self.end_orphan(&end.program, end.as_listener(), slot, now);
         }
         // Not before: who waits is known by the queue.
         shared.receive_head.store(shared.receive_tail.load(Ordering::Acquire), Ordering::Release);

@@ -4,15 +4,15 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{engine_of, slot_kind, slot_request, slot_state};
-use scoutline_base::Time;
-use scoutline_path::{Body, Facts, FlowKey, Message};
+use scoutline_base::{Endpoint, Time};
+use scoutline_path::{Body, DropReason, Facts, FlowKey, Message};
 use scoutline_proto::bindings::Sharing;
 use scoutline_ring::Block;
-use scoutline_wire::ipv4::PROTOCOL_TCP as TCP;
+use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
 use super::Core;
 use crate::program::Program;
-use crate::several::{Packet, Said, Shadow, is_for_all};
+use crate::several::{Listener, Packet, Said, Shadow, is_for_all};
 use crate::socket::{Sizes, SocketEnd, queue_accepted};
 
 /// Packets of no known flow that wait for what other engines may have said of it: more are looked at as they are.
@@ -38,11 +38,22 @@ impl Core {
         let Some(key) = key else {
             if self.several.is_first() && is_for_all(message.bytes()) {
                 let packet = packet_of(net, &message);
-                self.several.tell_all(|| Said::Packet(packet.clone()));
+                self.several.give_all(|| Said::Packet(packet.clone()));
             }
             return Some(message);
         };
-        match self.elsewhere.get(key).copied().or_else(|| self.several.other_of(key)) {
+        self.keep_unless_others(net, key, message)
+    }
+
+    /// The same once modules have read the headers of a packet that is of no common kind.
+    pub(super) fn keep_unless_others(
+        &mut self,
+        net: usize,
+        key: &FlowKey,
+        message: Message,
+    ) -> Option<Message> {
+        let has_ports = matches!(key.protocol, TCP | UDP);
+        match self.whose(key).filter(|_| has_ports && !self.looks_again) {
             Some(engine) => {
                 self.hand_over(net, &message, engine);
                 None
@@ -51,16 +62,18 @@ impl Core {
         }
     }
 
+    /// The other engine that has this flow, or would.
+    pub(super) fn whose(&self, key: &FlowKey) -> Option<usize> {
+        self.elsewhere.get(key).copied().or_else(|| self.several.other_of(key))
+    }
+
     /// A packet that no path takes: `None` if another engine may have one, or may have said so by the next turn.
     pub(super) fn keep_stray(&mut self, net: usize, key: &FlowKey, message: Message) -> Option<Message> {
         if !self.several.is_several() || self.looks_again {
             return Some(message);
         }
-        if self.nets[net].interface().is_own_link()
-            && let Some(engine) = self.several.other_of(key)
-        {
-            self.hand_over(net, &message, engine);
-            return None;
+        if self.nets[net].interface().is_own_link() && self.whose(key).is_some() {
+            return self.keep_unless_others(net, key, message);
         }
         if self.strays.len() >= MOST_STRAYS {
             return Some(message);
@@ -87,8 +100,11 @@ impl Core {
     }
 
     fn hand_over(&mut self, net: usize, message: &Message, engine: usize) {
-        self.counters.handed_over += 1;
-        self.several.tell(engine, Said::Packet(packet_of(net, message)));
+        if self.several.give(engine, Said::Packet(packet_of(net, message))) {
+            self.counters.handed_over += 1;
+        } else {
+            self.unowned.on_drop(DropReason::QueueFull);
+        }
     }
 
     /// Another engine says something.
@@ -113,28 +129,27 @@ impl Core {
             }
             Said::Told { net, key, control } => self.notify(net, &key, control, now),
             Said::Listens(shadow) => self.listen_beside(&shadow, now),
-            Said::Unlistens { region, slot } => {
-                if let Some(end) = self.programs.get(&region).and_then(|program| program.end(slot)) {
+            Said::Unlistens(listener) => {
+                if let Some(end) = self.listening(listener) {
                     self.close_listener(&end, now);
                 }
             }
-            Said::Accepted { region, listener, slot, standing } => {
-                let end = self.programs.get(&region).and_then(|program| program.end(listener));
-                if !end.is_some_and(|end| queue_accepted(&end, slot, standing)) {
-                    let engine = engine_of(slot, self.several.count());
-                    self.several.tell(engine, Said::Orphaned { region, listener, slot });
+            Said::Accepted { listener, slot, standing } => {
+                if !self.listening(listener).is_some_and(|end| queue_accepted(&end, slot, standing)) {
+                    self.several
+                        .tell(engine_of(slot, self.several.count()), Said::Orphaned { listener, slot });
                 }
             }
-            Said::Stands { region, listener, standing } => {
-                if let Some(end) = self.programs.get(&region).and_then(|program| program.end(listener))
+            Said::Stands { listener, standing } => {
+                if let Some(end) = self.listening(listener)
                     && standing.importance() > end.shared().importance.load(Ordering::Relaxed)
                 {
                     end.stand(standing);
                     end.signal_at(standing.duty());
                 }
             }
-            Said::Orphaned { region, listener, slot } => {
-                if let Some(program) = self.programs.get(&region).cloned() {
+            Said::Orphaned { listener, slot } => {
+                if let Some(program) = self.programs.get(&listener.region).cloned() {
                     self.end_orphan(&program, listener, slot, now);
                 }
             }
@@ -145,32 +160,35 @@ impl Core {
         }
     }
 
+    /// The socket that listens so, or its shadow.
+    fn listening(&self, listener: Listener) -> Option<Rc<SocketEnd>> {
+        let end = self.programs.get(&listener.region)?.end(listener.slot)?;
+        (!end.listen_paths.is_empty() && end.as_listener() == listener).then_some(end)
+    }
+
     /// Resets a connection that waits in the queue of this listening socket, unless a program has taken it.
-    pub(super) fn end_orphan(&mut self, program: &Rc<Program>, listener: u32, slot: u32, now: Time) {
-        let Some(orphan) = program.end(slot) else {
-            if self.several.is_several() && !program.serves(slot) {
-                let engine = engine_of(slot, self.several.count());
-                self.several.tell(engine, Said::Orphaned { region: program.id, listener, slot });
-            }
+    pub(super) fn end_orphan(&mut self, program: &Rc<Program>, listener: Listener, slot: u32, now: Time) {
+        if !program.serves(slot) {
+            self.several.tell(engine_of(slot, self.several.count()), Said::Orphaned { listener, slot });
             return;
-        };
+        }
+        let Some(orphan) = program.end(slot) else { return };
         let shared = orphan.shared();
         let waiting = shared.references.load(Ordering::Acquire) == 0
             && shared.state.load(Ordering::Acquire) & slot_state::CONNECTED != 0
-            && orphan.listener.get() == Some(listener)
-            // Accepted and closed: its listener was another one, with the same slot, or it goes in the same turn.
+            && orphan.listener() == Some(listener.slot)
+            && orphan.listening_number.get() == listener.listening
+            // Accepted and closed: it goes in the same turn.
             && shared.requests.load(Ordering::Acquire) & slot_request::CLOSE == 0
             && !orphan.closed.get();
-        if waiting && slot != listener {
+        if waiting && slot != listener.slot {
             self.abort_end(&orphan, now);
         }
     }
 
     /// The engine to which the rule gives this flow's packets hands them on to that one, or no longer.
-    pub(super) fn tell_elsewhere(&self, net: usize, key: &FlowKey, engine: Option<usize>) {
-        if let Some(other) = self.several.other_of(key)
-            && !self.nets[net].interface().is_own_link()
-        {
+    pub(super) fn tell_elsewhere(&self, key: &FlowKey, engine: Option<usize>) {
+        if let Some(other) = self.several.other_of(key) {
             self.several.tell(other, Said::Elsewhere { key: *key, engine });
         }
     }
@@ -182,11 +200,9 @@ impl Core {
         };
         self.several.tell_all(|| {
             Said::Listens(Box::new(Shadow {
-                region: end.program.id,
-                slot: end.slot,
+                of: end.as_listener(),
                 local,
                 v6_only: end.v6_only.get(),
-                sharing: end.sharing.get(),
                 backlog: end.backlog.get(),
                 no_delay: end.no_delay.get(),
                 keep_alive: end.keep_alive.get(),
@@ -205,18 +221,19 @@ impl Core {
     /// They listen no more.
     pub(super) fn tell_unlistens(&self, end: &SocketEnd) {
         if self.several.is_several() && !end.is_shadow {
-            self.several.tell_all(|| Said::Unlistens { region: end.program.id, slot: end.slot });
+            self.several.tell_all(|| Said::Unlistens(end.as_listener()));
         }
     }
 
     /// A socket of another engine listens: here stands its shadow, or comes to.
     fn listen_beside(&mut self, shadow: &Shadow, now: Time) {
-        let Some(program) = self.programs.get(&shadow.region).cloned() else { return };
-        let found = program.end(shadow.slot).filter(|end| end.is_shadow);
+        let Listener { region, slot, listening } = shadow.of;
+        let Some(program) = self.programs.get(&region).cloned() else { return };
+        let found = self.listening(shadow.of);
         let is_new = found.is_none();
-        let end = found.unwrap_or_else(|| SocketEnd::shadow(&program, shadow.slot, slot_kind::STREAM));
+        let end = found.unwrap_or_else(|| SocketEnd::shadow(&program, slot, slot_kind::STREAM));
+        end.listening_number.set(listening);
         end.v6_only.set(shadow.v6_only);
-        end.sharing.set(shadow.sharing);
         end.backlog.set(shadow.backlog);
         end.no_delay.set(shadow.no_delay);
         end.keep_alive.set(shadow.keep_alive);
@@ -236,23 +253,33 @@ impl Core {
             return;
         }
         end.first_of_accepted.set(end.begin_with(Sizes::configured(&self.settings)));
-        // Who has the port is decided where the socket is: here it is shared with whoever else was allowed it there.
-        for (net, place) in self.places_of(&end, shadow.local) {
-            let shared = Sharing { port: true, address: true };
-            if self.nets[net].tcp.reserve(place, shared).is_ok() {
-                end.keep_port(Rc::clone(&self.nets[net].tcp), place);
-            }
+        if !self.listen_at(&end, shadow.local) {
+            // What would come here is refused, as where a socket more finds no room.
+            eprintln!(
+                "scoutline: warn: engine {} cannot listen at {}: what comes to it is refused",
+                self.several.index, shadow.local
+            );
+            self.close_listener(&end, now);
         }
-        end.bound.set(Some((TCP, shadow.local)));
-        end.sharing.set(Sharing { port: true, address: true });
-        let _ = end.begin_listening();
-        for (net, class, place) in self.listened_classes(&end, shadow.local) {
-            if self.make_listen_path(&end, net, class, place).is_err() {
-                // Without a path here what comes is refused here: the same as with one socket too many.
-                self.close_listener(&end, now);
-                return;
+    }
+
+    /// Makes the listen paths of a shadow. Who has the port is decided where the socket is: here it is shared with whoever
+    /// else was allowed it there, and with nobody else.
+    fn listen_at(&mut self, end: &Rc<SocketEnd>, local: Endpoint) -> bool {
+        let sharing = Sharing { port: true, address: true };
+        end.sharing.set(sharing);
+        end.bound.set(Some((TCP, local)));
+        for (net, place) in self.places_of(end, local) {
+            if self.nets[net].tcp.reserve(place, sharing).is_err() {
+                return false;
             }
+            end.keep_port(Rc::clone(&self.nets[net].tcp), place);
         }
+        end.begin_listening()
+            && self
+                .listened_classes(end, local)
+                .into_iter()
+                .all(|(net, class, place)| self.make_listen_path(end, net, class, place).is_ok())
     }
 }
 

@@ -116,6 +116,7 @@ impl Host {
                 region: Arc::clone(&region),
                 program,
                 pid: 1,
+                key: None,
                 bells: Vec::new(),
             },
             Time::ZERO,

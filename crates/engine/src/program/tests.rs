@@ -18,7 +18,7 @@ fn asleep(sets: u32) -> Program {
         assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
         // SAFETY: just made, and owned by nobody else.
         let [_, write] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        program.add_set(set, write, 1);
+        program.add_set(set, Arc::new(write), 1);
         program.region.set(set).unwrap().sleepers.store(1, Ordering::SeqCst);
     }
     program

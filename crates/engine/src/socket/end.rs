@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::extend::Duty;
 use crate::file::FileMap;
 use crate::program::Program;
 use crate::seldom::{Rare, Seldom};
+use crate::several::Listener;
 use crate::socket::growth::Sizes;
 use crate::socket::membership::Memberships;
 use crate::socket::module::Standing;
@@ -87,8 +89,10 @@ pub(crate) struct SocketEnd {
     pub(crate) defer_accept: Cell<u32>,
     /// Connections that this keeps from its queue.
     pub(crate) deferring: Cell<u64>,
-    /// The slot of the listening socket in whose queue it was put.
-    pub(crate) listener: Cell<Option<u32>>,
+    /// The slot of the listening socket in whose queue it was put, plus one: see [`SocketEnd::listener`].
+    listener: Cell<Option<NonZeroU32>>,
+    /// Which listening of its slot this is, or that was.
+    pub(crate) listening_number: Cell<u32>,
     /// Connections that may wait to be accepted (only for a listening socket).
     pub(crate) backlog: Cell<u64>,
     /// In order in the receive ring.
@@ -170,6 +174,7 @@ impl SocketEnd {
             defer_accept: Cell::new(0),
             deferring: Cell::new(0),
             listener: Cell::new(None),
+            listening_number: Cell::new(0),
             backlog: Cell::new(0),
             received: Cell::new(0),
             stored: Cell::new(0),
@@ -472,6 +477,22 @@ impl SocketEnd {
         (Ring { offset, size }, slot.receive_tail.load(Ordering::Acquire))
     }
 
+    /// The slot of the listening socket in whose queue it was put.
+    pub(crate) fn listener(&self) -> Option<u32> {
+        self.listener.get().map(|plus_one| plus_one.get() - 1)
+    }
+
+    /// It goes to the queue of this listening socket.
+    pub(crate) fn set_listener(&self, listener: &SocketEnd) {
+        self.listener.set(NonZeroU32::new(listener.slot + 1));
+        self.listening_number.set(listener.listening_number.get());
+    }
+
+    /// As the other engines know a listening socket.
+    pub(crate) fn as_listener(&self) -> Listener {
+        Listener { region: self.program.id, slot: self.slot, listening: self.listening_number.get() }
+    }
+
     /// Connections that wait in the accept queue.
     pub(crate) fn waiting(&self) -> u64 {
         let (_, tail) = self.queue();
@@ -486,9 +507,9 @@ impl SocketEnd {
         let head =
             self.shared().receive_head.load(Ordering::Acquire).clamp(tail.saturating_sub(entries), tail);
         (head..tail).filter_map(move |entry| {
-            let spans = self.program.region.ring_spans(ring.offset, ring.size, entry * 4, 4)?;
+            let spans = self.program.region.ring_spans(ring.offset, ring.size, entry.wrapping_mul(4), 4)?;
             let mut bytes = [0; 4];
-            // SAFETY: four bytes of our mapping; entries never wrap.
+            // SAFETY: four bytes of our mapping; entries never wrap, since sizes are powers of two and hold four.
             unsafe { spans[0].copy_to(&mut bytes) };
             Some(u32::from_le_bytes(bytes))
         })

@@ -402,12 +402,11 @@ impl StreamStage {
 /// The connection may wait in its listening socket's queue: who accepts takes the most important first, and hears of
 /// one that has become so.
 fn stand_in_queue(end: &SocketEnd, standing: Standing) {
-    let Some(listener) = end.listener.get().and_then(|slot| end.program.end(slot)) else { return };
+    let Some(listener) = end.listener().and_then(|slot| end.program.end(slot)) else { return };
     let waits = end.shared().references.load(Ordering::Acquire) == 0;
     if listener.is_shadow {
-        let (region, slot) = (end.program.id, listener.slot);
         if waits {
-            end.program.tell_of(slot, Said::Stands { region, listener: slot, standing });
+            end.program.tell_of(listener.slot, Said::Stands { listener: listener.as_listener(), standing });
         }
         return;
     }
@@ -420,12 +419,15 @@ fn stand_in_queue(end: &SocketEnd, standing: Standing) {
 /// Puts an accepted socket into its listening socket's queue; false when it is full or closed.
 fn accept_queue_push(listener: &SocketEnd, slot: u32, standing: Standing) -> bool {
     if let Some(accepted) = listener.program.end(slot) {
-        accepted.listener.set(Some(listener.slot));
+        accepted.set_listener(listener);
     }
     if listener.is_shadow {
-        let (region, home) = (listener.program.id, listener.slot);
-        listener.program.tell_of(home, Said::Accepted { region, listener: home, slot, standing });
-        return !listener.closed.get();
+        let listens = !listener.closed.get();
+        if listens {
+            let said = Said::Accepted { listener: listener.as_listener(), slot, standing };
+            listener.program.tell_of(listener.slot, said);
+        }
+        return listens;
     }
     queue_accepted(listener, slot, standing)
 }

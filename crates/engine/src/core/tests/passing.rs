@@ -13,8 +13,14 @@ fn with_other(seed: u64) -> (Pair, Arc<Region>) {
     let (region, _fd) = Region::create().unwrap();
     let region = Arc::new(region);
     let program = ProgramFacts { name: "other".into(), ..ProgramFacts::default() };
-    let add =
-        Command::AddRegion { id: OTHER, region: Arc::clone(&region), program, pid: 2, bells: Vec::new() };
+    let add = Command::AddRegion {
+        id: OTHER,
+        region: Arc::clone(&region),
+        program,
+        pid: 2,
+        key: None,
+        bells: Vec::new(),
+    };
     pair.server.core.obey(add, pair.now);
     let record = region.process(0).unwrap();
     record.alive.store(1, Ordering::Release);
