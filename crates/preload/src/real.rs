@@ -71,6 +71,8 @@ real! {
     fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t = c"write";
     fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t = c"readv";
     fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t = c"writev";
+    fn preadv2(fd: c_int, iov: *const iovec, n: c_int, position: off_t, flags: c_int) -> ssize_t = c"preadv2";
+    fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, position: off_t, flags: c_int) -> ssize_t = c"pwritev2";
     fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t = c"recv";
     fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t)
         -> ssize_t = c"recvfrom";

@@ -256,7 +256,7 @@ pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
 }
 
 #[unsafe(export_name = "_exit")]
-extern "C" fn exit_now(status: c_int) -> ! {
+pub(super) extern "C" fn exit_now(status: c_int) -> ! {
     life::leave();
     real::exit_now(status)
 }
@@ -365,6 +365,6 @@ fn become_standard(fd: c_int) {
 
 /// A child that shares our memory would undo what the fork handlers do: a full fork is always correct.
 #[unsafe(no_mangle)]
-extern "C" fn vfork() -> libc::pid_t {
+pub(super) extern "C" fn vfork() -> libc::pid_t {
     real::fork()
 }
