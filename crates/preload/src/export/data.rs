@@ -13,7 +13,9 @@ use crate::address::{self, Given, Name};
 use crate::control::{Said, Writer};
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
-use crate::{control, datagram, errors, fast_open, life, passing, sendfile, stream, table, zero_copy};
+use crate::{
+    control, datagram, errors, fast_open, life, options, passing, sendfile, stream, table, zero_copy,
+};
 
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
 
@@ -90,7 +92,11 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
         if result >= 0 {
             message.msg_namelen = 0;
             message.msg_flags = flags & libc::MSG_OOB;
-            message.msg_controllen = 0;
+            let mut writer = Writer::new(message);
+            if let Some((level, kind, value)) = options::queued(socket) {
+                writer.put(level, kind, &value);
+            }
+            writer.finish(message);
         }
         return result;
     }

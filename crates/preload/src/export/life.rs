@@ -87,6 +87,9 @@ pub(super) extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    if options::is_refused(fd, level, name, value, len) {
+        return finish_int(err(libc::ENOPROTOOPT));
+    }
     if let Some(result) = groups::set(fd, level, name, value, len) {
         return finish_int(result);
     }
@@ -100,6 +103,7 @@ pub(super) extern "C" fn setsockopt(
         return finish_int(options::set(fd, socket, level, name, value, len));
     }
     ip_options::note(level, name);
+    options::note(level, name);
     fast_open::note(level, name);
     not_on_paths(level, real::setsockopt(fd, level, name, value, len))
 }
