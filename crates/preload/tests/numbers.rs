@@ -18,7 +18,7 @@ const RENAMED: [(&str, &str); 8] = [
 ];
 
 /// Functions of the C library alone: what they do to a descriptor, if anything, they do by calls that are here as well.
-const WITHOUT_NUMBER: [&str; 32] = [
+const WITHOUT_NUMBER: [&str; 40] = [
     "closefrom",
     "daemon",
     "dprintf",
@@ -39,17 +39,25 @@ const WITHOUT_NUMBER: [&str; 32] = [
     "io_uring_queue_init_mem",
     "io_uring_queue_init_params",
     "login_tty",
+    "pclose",
     "perror",
+    "popen",
     "posix_spawn",
+    "posix_spawn_file_actions_addchdir",
+    "posix_spawn_file_actions_addchdir_np",
     "posix_spawn_file_actions_addclose",
     "posix_spawn_file_actions_addclosefrom_np",
     "posix_spawn_file_actions_adddup2",
+    "posix_spawn_file_actions_addfchdir",
+    "posix_spawn_file_actions_addfchdir_np",
     "posix_spawn_file_actions_addopen",
+    "posix_spawn_file_actions_addtcsetpgrp_np",
     "posix_spawn_file_actions_destroy",
     "posix_spawn_file_actions_init",
     "posix_spawnp",
     "sockatmark",
     "syscall",
+    "system",
     "vdprintf",
 ];
 

@@ -19,7 +19,7 @@ use crate::ip6;
 
 /// Those that run by `run --trap` too, over IPv4: the mechanism is the same for each family. The others are about what
 /// is not served there: fast open, urgent data, notices of MSG_ZEROCOPY, TCP_INFO of a connection that has ended.
-const TRAPPED: [&str; 11] = [
+const TRAPPED: [&str; 12] = [
     "states",
     "data",
     "numbers",
@@ -29,6 +29,7 @@ const TRAPPED: [&str; 11] = [
     "readiness",
     "signals",
     "processes",
+    "shells",
     "options",
     "streams",
 ];
@@ -86,6 +87,11 @@ fn signals() {
 #[test]
 fn processes() {
     compare("processes");
+}
+
+#[test]
+fn shells() {
+    compare("shells");
 }
 
 #[test]
