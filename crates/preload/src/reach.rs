@@ -99,7 +99,7 @@ pub(crate) fn serves_several() -> bool {
     let networks = served();
     let mut scopes = networks
         .iter()
-        .flat_map(|networks| networks.as_slice())
+        .flat_map(scoutline_abi::served::Networks::as_slice)
         .filter(|network| network.is_ours() && network.scope != 0)
         .map(|network| network.scope);
     let first = scopes.next();

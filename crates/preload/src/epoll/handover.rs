@@ -47,7 +47,8 @@ pub(crate) fn hand_over(number: u32, goes_on: impl Fn(u32) -> bool, epolls: &[u3
     let head = words.len();
     words.extend([epoll.kernel, 0]);
     let mut put = |kind, which, item: &Item| {
-        let flags = u32::from(item.spent) * SPENT | u32::from(item.was_ready) * WAS_READY;
+        let flag = |on, bit| if on { bit } else { 0 };
+        let flags = flag(item.spent, SPENT) | flag(item.was_ready, WAS_READY);
         let (fd, data) = (item.fd_plus_one.cast_unsigned(), item.data);
         words.extend([kind, which, fd, item.events, data as u32, (data >> 32) as u32, flags]);
     };

@@ -6,6 +6,7 @@
 //! epoll          see `epoll::handover`, one after another
 //! ```
 
+use std::collections::HashSet;
 use std::ffi::{CStr, c_int};
 use std::os::fd::BorrowedFd;
 
@@ -87,9 +88,12 @@ impl Handoff {
             };
             words.extend([fd.cast_unsigned(), what]);
         }
-        let goes_on = |slot: u32| staying.iter().any(|(_, entry)| *entry == Entry::Socket(slot));
+        let slots: HashSet<u32> = staying
+            .iter()
+            .filter_map(|(_, entry)| if let Entry::Socket(slot) = entry { Some(*slot) } else { None })
+            .collect();
         for &number in &epolls {
-            epoll::hand_over(number, goes_on, &epolls, &mut words);
+            epoll::hand_over(number, |slot| slots.contains(&slot), &epolls, &mut words);
         }
         let len = words.len() * size_of::<u32>();
         words.len() <= MOST_WORDS && real::write(self.file, words.as_ptr().cast(), len) == len as isize

@@ -8,6 +8,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{FILE, pid_t, posix_spawnattr_t, sigaction, sigset_t};
 
@@ -28,6 +29,8 @@ struct Deaf {
 }
 
 static DEAF: Lock<Deaf> = Lock::new(Deaf { threads: 0, before: [const { MaybeUninit::zeroed() }; 2] });
+/// There was such a stream: `fclose` of others need not look, nor wait for who opens one.
+static ANY_OPENED: AtomicBool = AtomicBool::new(false);
 /// Streams of `popen`, by their address, and their children.
 static OPENED: Lock<Vec<(usize, pid_t)>> = Lock::new(Vec::new());
 
@@ -270,12 +273,16 @@ fn attach_child(
     if stays {
         real::fcntl(real::fileno(stream), libc::F_SETFD, 0);
     }
+    ANY_OPENED.store(true, Ordering::Release);
     opened.push((stream.expose_provenance(), pid));
     Ok(())
 }
 
 /// The child of a stream, which is none of `popen` from now on.
 fn child_of(stream: *mut FILE) -> Option<pid_t> {
+    if !ANY_OPENED.load(Ordering::Acquire) {
+        return None;
+    }
     let mut opened = OPENED.lock();
     let at = opened.iter().position(|(other, _)| *other == stream.addr())?;
     Some(opened.swap_remove(at).1)

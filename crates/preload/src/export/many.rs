@@ -271,7 +271,7 @@ pub(super) fn pselect6(
 ) -> c_long {
     let sets = Sets { read, write, except };
     if attach::region().is_none() || n <= 0 || !sets.concerns(n) {
-        let [read, write, except] = [read, write, except].map(|set| set.expose_provenance());
+        let [read, write, except] = [read, write, except].map(<*mut fd_set>::expose_provenance);
         let [timeout, given] = [timeout.expose_provenance(), given.expose_provenance()];
         return real::syscall(libc::SYS_pselect6, n as usize, read, write, except, timeout, given);
     }
