@@ -145,7 +145,7 @@ pub struct Connection {
 }
 
 // There may be a hundred thousand.
-const _: () = assert!(size_of::<Connection>() <= 816);
+const _: () = assert!(size_of::<Connection>() <= 800);
 
 impl Connection {
     fn new(config: Arc<Config>, state: State, iss: u32, timestamp_offset: u32, now: Time) -> Connection {
