@@ -29,12 +29,14 @@ static int take(int through, int flags) {
     return fd;
 }
 
-/* Whether an epoll tells of all that have these numbers as their data. */
+/* Whether an epoll tells, within some time, of all that have these numbers as their data. */
 static int are_told_of(int set, int all) {
     struct epoll_event events[8];
     int seen = 0, got;
-    for (int tries = 0; tries < 1000 && (seen & all) != all && (got = epoll_wait(set, events, 8, SOON_MS)) > 0; tries++)
+    for (int ms = 0; ms < SOON_MS && (seen & all) != all && (got = epoll_wait(set, events, 8, SOON_MS)) > 0; ms++) {
         for (int i = 0; i < got; i++) seen |= 1 << events[i].data.u32;
+        if ((seen & all) != all) usleep(1000);
+    }
     return (seen & all) == all;
 }
 
