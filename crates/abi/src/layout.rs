@@ -368,6 +368,15 @@ pub mod slot_option {
     /// What IP_TOS, IP_TTL and IP_MTU_DISCOVER say of a stream: type of service | hops << 8 (0: not said) | 1 << 16 if
     /// routers may fragment; in the upper 32 bits the same of IPv6.
     pub const HEADERS: u64 = 43;
+    /// TCP_SYNCNT: how often a SYN, or a SYN-ACK, goes again; 0: as configured. Asked for, so are the next two.
+    pub const SYN_COUNT: u64 = 44;
+    /// TCP_LINGER2: seconds in FIN-WAIT-2 once the program has closed; 0: as configured; [`AS_CLASS`]: none. Asked for: one
+    /// more, and 0 for none.
+    pub const ORPHAN_WAIT: u64 = 45;
+    /// TCP_WINDOW_CLAMP in bytes: the most that the peer is offered; 0: as much as there is room for.
+    pub const WINDOW_CLAMP: u64 = 46;
+    /// SO_BINDTODEVICE: Linux's number of the interface by which all comes and goes; 0: any.
+    pub const DEVICE: u64 = 47;
 
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;
@@ -620,6 +629,9 @@ pub struct Slot {
     pub send_options: [AtomicU64; 2],
     /// IP_MULTICAST_IF and IPV6_MULTICAST_IF: Linux's number of the interface; 0: not said.
     pub group_interface: [AtomicU32; 2],
+    // Of a stream, written by shims:
+    /// SO_PEEK_OFF, its bits inverted: 0 is -1, off.
+    pub peek_offset_inverted: AtomicU32,
 }
 
 impl Slot {

@@ -453,6 +453,7 @@ fn reset(slot: &Slot) {
     slot.asked_max_segment.store(0, relaxed);
     slot.unsent_low_water.store(0, relaxed);
     slot.defer_accept_s.store(0, relaxed);
+    slot.peek_offset_inverted.store(0, relaxed);
     slot.sent.store(0, relaxed);
     slot.held_from.store(0, relaxed);
     for times in &slot.keep_alive_times {

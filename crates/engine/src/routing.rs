@@ -50,7 +50,13 @@ impl Routing {
     /// # Errors
     /// The errno that Linux has for it.
     pub(crate) fn towards(&self, remote: Address, scope: u32) -> Result<usize, i32> {
+        self.towards_by(remote, scope, 0)
+    }
+
+    /// The same for who takes one interface only (SO_BINDTODEVICE), by Linux's number; 0: any.
+    pub(crate) fn towards_by(&self, remote: Address, scope: u32, device: u32) -> Result<usize, i32> {
         let nets = self.nets.borrow();
+        let is_its = |index: u32| device == 0 || index == device;
         if let Some(own) = self.own_link.get()
             && nets[own].0.is_ours(remote)
         {
@@ -58,11 +64,12 @@ impl Routing {
         }
         let everybody = || nets.iter().any(|(net, _)| net.is_everybody(remote));
         if scope != 0 && (remote.is_link_local() || remote.is_multicast() || everybody()) {
-            let there = nets.iter().position(|(net, index)| *index == scope && net.speaks(remote));
+            let there =
+                nets.iter().position(|(net, index)| *index == scope && is_its(*index) && net.speaks(remote));
             return there.ok_or(ENETUNREACH);
         }
         let mut best = None;
-        for (number, (net, _)) in nets.iter().enumerate() {
+        for (number, (net, _)) in nets.iter().enumerate().filter(|(_, (_, index))| is_its(*index)) {
             if let Some((_, rank)) = net.way(remote).filter(|_| !net.is_own_link())
                 && best.is_none_or(|(_, other)| rank > other)
             {
@@ -77,7 +84,7 @@ impl Routing {
             return Err(refusal.errno());
         }
         // Groups have no way: the first device that speaks to them.
-        let group = || nets.iter().position(|(net, _)| net.route(remote).is_some());
+        let group = || nets.iter().position(|(net, index)| is_its(*index) && net.route(remote).is_some());
         best.map(|(number, _)| number).or_else(group).ok_or(ENETUNREACH)
     }
 }
@@ -119,8 +126,8 @@ mod tests {
         let nets = vec![interface(0, "10.0.0.1", Some("10.0.0.254")), interface(1, "10.0.1.1", None)];
         nets[1].set_routes(vec![route("10.9.0.0", 16, Way::Via(address("10.0.1.9")))]);
         let routing = Routing::default();
-        for net in &nets {
-            routing.add(Rc::clone(net), 0);
+        for (net, number) in nets.iter().zip([4, 7]) {
+            routing.add(Rc::clone(net), number);
         }
         routing.add(Interface::own_link(DeviceId(2), nets, 1, Offload::default()), 0);
         routing
@@ -136,6 +143,22 @@ mod tests {
         for group in ["255.255.255.255", "224.0.0.251", "10.0.1.255"] {
             assert!(routing.towards(address(group), 0).is_ok_and(|net| net < 2), "{group}");
         }
+    }
+
+    /// SO_BINDTODEVICE: by its interface, or not at all.
+    #[test]
+    fn bound_to_an_interface() {
+        let routing = routing();
+        let cases =
+            [("10.0.0.7", Ok(0), Err(ENETUNREACH)), ("10.0.1.7", Ok(0), Ok(1)), ("10.9.3.4", Ok(0), Ok(1))];
+        for (to, by_first, by_second) in cases {
+            assert_eq!(routing.towards_by(address(to), 0, 4), by_first, "{to}");
+            assert_eq!(routing.towards_by(address(to), 0, 7), by_second, "{to}");
+        }
+        assert_eq!(routing.towards_by(address("224.0.0.251"), 0, 7), Ok(1));
+        assert_eq!(routing.towards_by(address("224.0.0.251"), 4, 7), Err(ENETUNREACH));
+        assert_eq!(routing.towards_by(address("10.0.1.1"), 0, 4), Ok(2), "it is ours");
+        assert_eq!(routing.towards_by(address("10.0.0.7"), 0, 99), Err(ENETUNREACH));
     }
 
     #[test]

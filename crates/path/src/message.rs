@@ -178,6 +178,14 @@ pub struct Tuning {
     pub quick_ack_said: u8,
     /// The program writes while less than this is unsent, in bytes, and so wants to hear what is sent; 0: it does not.
     pub unsent_low_water: u32,
+    /// The most that the peer is offered, in bytes; 0: as much as there is room for.
+    pub window_clamp: u32,
+    /// How often a SYN, or a SYN-ACK, goes again; 0: as configured.
+    pub syn_count: u8,
+    /// Seconds in FIN-WAIT-2 once the program has closed; 0: as configured; below: none.
+    pub orphan_wait_s: i8,
+    /// Linux's number of the interface by which all comes and goes; 0: any. Whoever makes its paths sees to that.
+    pub device: u32,
 }
 
 /// What a program may say of the network headers of its packets; the default leaves all to the host.

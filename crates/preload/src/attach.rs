@@ -476,6 +476,7 @@ fn unlock_after_fork() {
 
 extern "C" fn before_fork() {
     let Some(region) = region() else { return };
+    exec::children_before_fork();
     lock_for_fork();
     // From the exchange until the process is copied no set comes or goes: the daemon gives the child the sets that
     // stand in `own`.
@@ -497,6 +498,7 @@ extern "C" fn after_fork() {
     if region().is_none() {
         return;
     }
+    exec::children_after_fork();
     REQUESTS.give_back();
     // The child has its own copy now. Without a child this is the last one, and the daemon releases what the
     // record holds.
@@ -508,6 +510,7 @@ extern "C" fn after_fork() {
 
 extern "C" fn in_child() {
     let Some(region) = region() else { return };
+    exec::children_after_fork();
     REQUESTS.give_back();
     let child = REQUESTS.lock().take();
     own_process();

@@ -8,10 +8,12 @@
 //!   (`data` is an address of ours) never reach the program.
 //! - After a fork the child gets a set of its own for its copy of the table: registrations made later are not
 //!   shared between the two, unlike Linux's.
+//! - A new program image has what [`handover`] tells it.
 //! - A socket that is added before it is known whose it is (`socket`, `epoll_ctl`, `connect`) is the kernel's at
 //!   first, and moves over when it becomes ours.
 
 mod control;
+mod handover;
 mod ready;
 mod waiting;
 
@@ -26,6 +28,7 @@ use libc::{
 use scoutline_abi::layout::{SLOT_COUNT, slot_state};
 
 pub(crate) use control::control;
+pub(crate) use handover::{hand_over, marks, named, strip_marks, take_over};
 pub(crate) use waiting::{Answer, await_events};
 
 use crate::lock::Lock;
@@ -317,7 +320,7 @@ impl Epoll {
         let mut kept = 0;
         for i in 0..n {
             let event = events[i];
-            if { event.u64 } == kick_mark() {
+            if handover::is_mark(event.u64) {
                 if let Some(fd) = self.kick.filter(|_| self.in_kernel == 0) {
                     let mut count = 0u64;
                     real::uncancelled(|| real::read(fd, (&raw mut count).cast(), 8));

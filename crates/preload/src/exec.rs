@@ -18,36 +18,35 @@
 //! - An environment that lacks the variables of `scoutline run` gets them again: nginx starts its successor with none.
 //! - A new image without sockets of ours attaches by itself: it is a program of its own, with its own name.
 //! - `posix_spawn` makes the child in the C library: what its file actions will do is followed here in the parent's
-//!   table. Behind `closefrom` nothing is handed over, as the handoff's descriptors are closed, too.
+//!   table ([`actions`]). `system` and `popen` call neither `exec` nor `posix_spawn` by name; they stand here themselves
+//!   ([`shell`]).
+//! - An epoll keeps the sockets of ours that go on with it, as a forked child's does: from then on each has its own table,
+//!   and the kernel's descriptors in it stay shared. An edge that was told already is told once more.
 //!
-//! Left out: epoll descriptors (the new image has them without our sockets), and `system` and `popen`, which call
-//! neither `exec` nor `posix_spawn` by name; their shells find no sockets of ours.
+//! Left out: an epoll keeps no socket of which only other processes have a descriptor.
+
+mod actions;
+mod handoff;
+mod shell;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::ENGINE_COUNT;
-use scoutline_abi::{Region, VERSION};
+use scoutline_abi::Region;
 
-use crate::attach::{self, ForImage};
-use crate::lock::Lock;
-use crate::slot::Socket;
 use crate::table::Entry;
-use crate::{own, real, slot, stdio, table};
+use crate::{attach, real, slot, table};
+
+use actions::Made;
+pub(crate) use actions::{Action, add_action, after_fork, before_fork, clear_actions};
+use handoff::Handoff;
+pub(crate) use handoff::take_over;
+pub(crate) use shell::{children_after_fork, children_before_fork, close, environment, popen, system};
 
 const VARIABLE: &CStr = c"SCOUTLINE_EXEC";
-/// The first word of a handoff.
-const MAGIC: u32 = u32::from_le_bytes(*b"SLEX");
-/// Descriptors in a handoff, at most: what is beyond stays open, but unknown.
-const MOST: usize = 1 << 16;
-/// In a handoff: a socket of the kernel's that may become ours.
-const CANDIDATE: u32 = u32::MAX;
-/// Words before the descriptors: magic, version, record, connection, region, doorbells.
-const HEAD: usize = 5 + ENGINE_COUNT;
 
-type Environment = *const *const c_char;
+pub(crate) type Environment = *const *const c_char;
 
 /// What `scoutline run` has put into the environment, as it was at the start.
 struct Kept {
@@ -94,7 +93,7 @@ fn staying() -> Vec<Staying> {
     let mut staying = Vec::new();
     for fd in 0..=table::highest() {
         let entry = table::look(fd);
-        if matches!(entry, Entry::Socket(_) | Entry::Candidate { .. })
+        if matches!(entry, Entry::Socket(_) | Entry::Candidate { .. } | Entry::Epoll(_))
             && real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC == 0
         {
             staying.push((fd, entry));
@@ -108,14 +107,26 @@ pub(crate) fn execute(environment: Environment, exec: impl FnOnce(Environment) -
     let Some(region) = attach::region().filter(|_| attach::is_owner() && !attach::dead()) else {
         return exec(environment);
     };
+    real::uncancelled(|| execute_alone(environment, exec, region))
+}
+
+fn execute_alone(
+    environment: Environment,
+    exec: impl FnOnce(Environment) -> c_int,
+    region: &'static Region,
+) -> c_int {
     let staying = staying();
     // Until the image is exchanged nobody forks: the handoff's descriptors are for one.
     let alone = attach::alone();
     set_ends_well(region, true);
     let result = match Handoff::new(&staying, region) {
         Some(handoff) => {
-            let changed = Changed::new(environment, handoff.file);
-            let result = exec(changed.as_ptr());
+            let numbers = handoff.numbers();
+            let result = if handoff.write(&staying, numbers) {
+                exec(Changed::new(environment, numbers[0]).as_ptr())
+            } else {
+                exec(environment)
+            };
             let errno = real::errno();
             handoff.close();
             real::set_errno(errno);
@@ -143,74 +154,53 @@ fn set_ends_well(region: &'static Region, on: bool) {
     }
 }
 
-/// Calls `posix_spawn` or `posix_spawnp` with the environment that the new image needs.
+/// Calls `posix_spawn` or `posix_spawnp` with the file actions and the environment that the new image needs.
 pub(crate) fn spawn(
-    actions: *const c_void,
+    object: *const c_void,
     environment: Environment,
-    spawn: impl FnOnce(Environment) -> c_int,
+    spawn: impl FnOnce(*const c_void, Environment) -> c_int,
 ) -> c_int {
     let Some(region) = attach::region().filter(|_| attach::is_owner() && !attach::dead()) else {
-        return spawn(environment);
+        return spawn(object, environment);
     };
-    let Some(staying) = after_actions(actions) else { return spawn(environment) };
+    spawn_through(&actions::of(object), object, region, environment, spawn)
+}
+
+/// The same, where these are the actions that `object` has.
+fn spawn_through(
+    actions: &[Action],
+    object: *const c_void,
+    region: &'static Region,
+    environment: Environment,
+    spawn: impl FnOnce(*const c_void, Environment) -> c_int,
+) -> c_int {
+    // It is no place to be cancelled, and what it calls is: its locks would stay taken.
+    real::uncancelled(|| spawn_alone(actions, object, region, environment, spawn))
+}
+
+fn spawn_alone(
+    actions: &[Action],
+    object: *const c_void,
+    region: &'static Region,
+    environment: Environment,
+    spawn: impl FnOnce(*const c_void, Environment) -> c_int,
+) -> c_int {
+    let staying = actions::after(staying(), actions);
     let alone = attach::alone();
-    let result = match Handoff::new(&staying, region) {
-        Some(handoff) => {
-            let changed = Changed::new(environment, handoff.file);
-            let result = spawn(changed.as_ptr());
-            handoff.close();
-            result
-        }
-        None => spawn(environment),
+    let Some(handoff) = Handoff::new(&staying, region) else { return spawn(object, environment) };
+    let mut made = Made::around(actions, handoff.numbers());
+    let (object, numbers) = match &mut made {
+        Some((made, numbers)) => (made.object().cast_const(), *numbers),
+        None => (object, handoff.numbers()),
     };
+    let result = if handoff.write(&staying, numbers) {
+        spawn(object, Changed::new(environment, numbers[0]).as_ptr())
+    } else {
+        spawn(object, environment)
+    };
+    handoff.close();
     drop(alone);
     result
-}
-
-/// A handoff with the descriptors that it names, all without FD_CLOEXEC.
-struct Handoff {
-    file: c_int,
-    image: ForImage,
-}
-
-impl Handoff {
-    /// `None` when no socket is to be handed over, or nothing can be: then the sockets end with this image.
-    fn new(staying: &[Staying], region: &'static Region) -> Option<Handoff> {
-        if !staying.iter().any(|(_, entry)| matches!(entry, Entry::Socket(_))) {
-            return None;
-        }
-        let image = attach::for_image()?;
-        for (_, entry) in staying {
-            if let Entry::Socket(index) = entry {
-                slot::share_one(region, image.process, *index);
-            }
-        }
-        let mut words = vec![MAGIC, VERSION, image.process];
-        words.extend([image.connection, image.memory].map(c_int::cast_unsigned));
-        words.extend(image.doorbells.map(c_int::cast_unsigned));
-        for (fd, entry) in staying.iter().take(MOST) {
-            let what = if let Entry::Socket(index) = entry { *index } else { CANDIDATE };
-            words.extend([fd.cast_unsigned(), what]);
-        }
-        // SAFETY: a terminated name.
-        let file = unsafe { libc::memfd_create(c"scoutline-exec".as_ptr(), 0) };
-        let file = own::move_up_open(file);
-        let handoff = Handoff { file, image };
-        let len = words.len() * size_of::<u32>();
-        if file < 0 || real::write(file, words.as_ptr().cast(), len) != len as isize {
-            handoff.close();
-            return None;
-        }
-        Some(handoff)
-    }
-
-    /// Closes our copies. Without a new image that has them the daemon sees the end of its connection.
-    fn close(self) {
-        if self.file >= 0 {
-            real::close(self.file);
-        }
-        self.image.close();
-    }
 }
 
 /// An environment that leads to a handoff, and to us.
@@ -263,117 +253,4 @@ impl Changed {
     fn as_ptr(&self) -> Environment {
         self.pointers.as_ptr()
     }
-}
-
-/// In a new image: what the one before handed over, entered. False when there is nothing, or nothing usable.
-pub(crate) fn take_over() -> bool {
-    let value = real::getenv(VARIABLE.as_ptr());
-    if value.is_null() {
-        return false;
-    }
-    // SAFETY: `getenv` answers a terminated string.
-    let text = unsafe { CStr::from_ptr(value) }.to_str().unwrap_or_default();
-    let file = text.parse().unwrap_or(-1);
-    // SAFETY: a terminated name; no other thread runs yet.
-    unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
-    let Some(words) = read(file) else { return false };
-    real::close(file);
-    let (process, connection, memory) = (words[2], words[3].cast_signed(), words[4].cast_signed());
-    let doorbells = std::array::from_fn(|engine| words[5 + engine].cast_signed());
-    // SAFETY: named by the image before us, and closed by nobody; a number that is not open is an error to `map`.
-    let Ok(region) = Region::map(unsafe { BorrowedFd::borrow_raw(memory) }) else { return false };
-    if region.process(process).is_none() || !table::create() {
-        return false;
-    }
-    let region = attach::go_on(region, ForImage { process, connection, doorbells, memory });
-    for pair in words[HEAD..].chunks_exact(2) {
-        let (fd, what) = (pair[0].cast_signed(), pair[1]);
-        // Another thread may have closed it in the meantime.
-        if real::fcntl(fd, libc::F_GETFD, 0) < 0 {
-            continue;
-        }
-        if what == CANDIDATE {
-            table::put(fd, Entry::Candidate { watched: false });
-        } else if let Some(socket) = Socket::at(what) {
-            table::put(fd, Entry::Socket(what));
-            socket.hold(true);
-        }
-    }
-    slot::drop_unheld(region);
-    if stdio::is_standard() {
-        stdio::tell_if_not_served();
-    }
-    true
-}
-
-/// The words of a handoff; `None` for any other file.
-fn read(file: c_int) -> Option<Vec<u32>> {
-    let mut words = vec![0u32; HEAD + 2 * MOST];
-    let room = words.len() * size_of::<u32>();
-    // SAFETY: room for so many bytes.
-    let got = unsafe { libc::pread(file, words.as_mut_ptr().cast(), room, 0) };
-    words.truncate(usize::try_from(got).ok()? / size_of::<u32>());
-    (words.len() >= HEAD && words[..2] == [MAGIC, VERSION]).then_some(words)
-}
-
-/// One step of `posix_spawn`'s file actions.
-#[derive(Clone, Copy)]
-pub(crate) enum Action {
-    /// Closes a descriptor, or puts something of the kernel's there.
-    Gone(c_int),
-    /// `dup2`.
-    Dup(c_int, c_int),
-    /// Closes all from here on.
-    CloseFrom,
-}
-
-/// The actions that the program has collected, by the object that stands for them.
-static ACTIONS: Lock<Vec<(usize, Action)>> = Lock::new(Vec::new());
-
-/// Nobody may be in the list while the process is copied.
-pub(crate) fn before_fork() {
-    ACTIONS.take_over_fork();
-}
-
-/// See [`before_fork`].
-pub(crate) fn after_fork() {
-    ACTIONS.give_back();
-}
-
-/// A further action of `object`.
-pub(crate) fn add_action(object: *const c_void, action: Action) {
-    if attach::region().is_some() {
-        ACTIONS.lock().push((object.addr(), action));
-    }
-}
-
-/// `object` has no actions (any more).
-pub(crate) fn clear_actions(object: *const c_void) {
-    if attach::region().is_some() {
-        ACTIONS.lock().retain(|(of, _)| *of != object.addr());
-    }
-}
-
-/// What stays open in a child that goes through these actions; `None` when it closes the handoff.
-fn after_actions(object: *const c_void) -> Option<Vec<Staying>> {
-    let mut staying = staying();
-    if object.is_null() {
-        return Some(staying);
-    }
-    for (_, action) in ACTIONS.lock().iter().filter(|(of, _)| *of == object.addr()) {
-        match *action {
-            Action::CloseFrom => return None,
-            Action::Gone(fd) => staying.retain(|(other, _)| *other != fd),
-            Action::Dup(from, to) => {
-                // Of a descriptor with FD_CLOEXEC too, as the duplicate has none.
-                let here =
-                    staying.iter().find(|(fd, _)| *fd == from).map_or_else(|| table::look(from), |it| it.1);
-                staying.retain(|(fd, _)| *fd != to);
-                if matches!(here, Entry::Socket(_) | Entry::Candidate { .. }) {
-                    staying.push((to, here));
-                }
-            }
-        }
-    }
-    Some(staying)
 }

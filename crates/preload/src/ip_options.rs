@@ -79,6 +79,11 @@ pub(crate) fn note(level: c_int, name: c_int) {
     }
 }
 
+/// Sockets of the kernel's came with what somebody else has set.
+pub(crate) fn note_any() {
+    ANY_SET.store(true, Ordering::Relaxed);
+}
+
 /// `setsockopt` on a datagram socket of ours: `None` where that is somebody else's affair.
 pub(crate) fn set(
     fd: c_int,

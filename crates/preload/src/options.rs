@@ -15,8 +15,10 @@ use crate::zero_copy::SO_ZEROCOPY;
 use crate::{call, fast_open, headers, ip_options, real, scout, stream};
 
 mod carry_over;
+mod lesser;
 
 pub(crate) use carry_over::carry_over;
+pub(crate) use lesser::{is_refused, may_be_ours, move_peek_offset, note, note_any, peek_offset, queued};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -169,6 +171,9 @@ fn set_inner(
     let int = || value::<c_int>(from, len);
     if len.cast_signed() < 0 {
         return Err(err(libc::EINVAL));
+    }
+    if let Some(result) = lesser::set(fd, socket, (level, name), from, len) {
+        return result;
     }
     match (level, name) {
         (SOL_SCOUT, _) => return scout::set(socket, name, from, len),
@@ -363,6 +368,9 @@ pub(crate) fn get(
     }
     // Linux doubles what was asked, for its own overhead.
     let buffer = |asked: u32, default: u32| int(if asked == 0 { default } else { asked * 2 } as c_int);
+    if let Some(result) = lesser::get(socket, (level, name), to, len) {
+        return result;
+    }
     match (level, name) {
         (SOL_SCOUT, _) => scout::get(socket, name, to, len),
         (SOL_SOCKET, libc::SO_ERROR) => {
@@ -546,6 +554,7 @@ pub(crate) fn inherit(from: Socket, to: Socket) {
         (&old.asked_max_segment, &new.asked_max_segment),
         (&old.unsent_low_water, &new.unsent_low_water),
         (&old.defer_accept_s, &new.defer_accept_s),
+        (&old.peek_offset_inverted, &new.peek_offset_inverted),
         (&old.keep_alive_times[0], &new.keep_alive_times[0]),
         (&old.keep_alive_times[1], &new.keep_alive_times[1]),
     ] {

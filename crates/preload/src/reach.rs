@@ -94,6 +94,18 @@ pub(crate) fn is_served_interface(number: u32) -> bool {
     any_served(|network| network.scope == number && network.is_ours())
 }
 
+/// True when paths have more than one interface.
+pub(crate) fn serves_several() -> bool {
+    let networks = served();
+    let mut scopes = networks
+        .iter()
+        .flat_map(scoutline_abi::served::Networks::as_slice)
+        .filter(|network| network.is_ours() && network.scope != 0)
+        .map(|network| network.scope);
+    let first = scopes.next();
+    scopes.any(|scope| Some(scope) != first)
+}
+
 /// The interface that has an address of ours.
 pub(crate) fn interface_of(address: Address) -> Option<u32> {
     let networks = served()?;
@@ -196,7 +208,7 @@ pub(crate) fn kernel_port(fd: c_int) -> u16 {
 /// The kind and family of a kernel socket that could be ours.
 pub(crate) fn suitable(fd: c_int) -> Option<(u32, c_int)> {
     let family = options::of_kernel(fd, libc::SO_DOMAIN);
-    if family != libc::AF_INET && family != libc::AF_INET6 {
+    if family != libc::AF_INET && family != libc::AF_INET6 || !options::may_be_ours(fd) {
         return None;
     }
     // Without IPv6 on paths there is nothing for a socket that wants nothing else.

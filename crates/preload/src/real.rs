@@ -71,6 +71,8 @@ real! {
     fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t = c"write";
     fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t = c"readv";
     fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t = c"writev";
+    fn preadv2(fd: c_int, iov: *const iovec, n: c_int, position: off_t, flags: c_int) -> ssize_t = c"preadv2";
+    fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, position: off_t, flags: c_int) -> ssize_t = c"pwritev2";
     fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t = c"recv";
     fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t)
         -> ssize_t = c"recvfrom";
@@ -149,6 +151,15 @@ real! {
         mode: libc::mode_t) -> c_int = c"posix_spawn_file_actions_addopen";
     fn posix_spawn_file_actions_addclosefrom_np(object: *mut c_void, from: c_int) -> c_int
         = c"posix_spawn_file_actions_addclosefrom_np";
+    fn posix_spawn_file_actions_addchdir_np(object: *mut c_void, path: *const c_char) -> c_int
+        = c"posix_spawn_file_actions_addchdir_np";
+    fn posix_spawn_file_actions_addfchdir_np(object: *mut c_void, fd: c_int) -> c_int
+        = c"posix_spawn_file_actions_addfchdir_np";
+    fn posix_spawn_file_actions_addtcsetpgrp_np(object: *mut c_void, fd: c_int) -> c_int
+        = c"posix_spawn_file_actions_addtcsetpgrp_np";
+    fn system(command: *const c_char) -> c_int = c"system";
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE = c"popen";
+    fn pclose(stream: *mut libc::FILE) -> c_int = c"pclose";
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int = c"pthread_setcancelstate";
     fn cleanup_push(buffer: *mut CleanUp, routine: extern "C" fn(*mut c_void), argument: *mut c_void) -> ()
         = c"_pthread_cleanup_push";

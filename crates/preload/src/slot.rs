@@ -41,6 +41,8 @@ pub(crate) mod kept {
     pub(crate) const COMPLETES: u32 = 1 << 11;
     /// TCP_FASTOPEN_CONNECT.
     pub(crate) const FAST_OPEN_CONNECT: u32 = 1 << 12;
+    /// TCP_INQ.
+    pub(crate) const TELLS_QUEUED: u32 = 1 << 13;
 }
 
 /// Descriptors of this process per slot, threads asleep on it included.
@@ -338,6 +340,11 @@ impl Socket {
     pub(crate) fn is_held_once(self) -> bool {
         COUNTS[self.index as usize].load(Ordering::Acquire) == 1
             && self.slot.references.load(Ordering::Acquire) == 1
+    }
+
+    /// This process holds it.
+    pub(crate) fn is_held_here(self) -> bool {
+        COUNTS[self.index as usize].load(Ordering::Acquire) > 0
     }
 
     /// Under way to another process: held by none.

@@ -11,7 +11,7 @@ use scoutline_abi::layout::{HELD_BY_CALL, slot_request as ask, slot_state as is}
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::wait::Patience;
-use crate::{attach, fast_open, urgent, wait};
+use crate::{attach, fast_open, options, urgent, wait};
 
 /// Bytes of an io vector.
 pub(crate) fn total(iov: &[iovec]) -> usize {
@@ -82,8 +82,9 @@ fn take(
 ) -> Result<(usize, bool), c_int> {
     let slot = socket.slot;
     let _held = socket.lock_receive()?;
-    let head = slot.incoming().own_head();
-    let held = socket.received();
+    let ahead = if flags & MSG_PEEK == 0 { 0 } else { options::peek_offset(socket) };
+    let head = slot.incoming().own_head().wrapping_add(ahead);
+    let held = socket.received().saturating_sub(ahead);
     let mut step = urgent::Step { skip: 0, len: held.min(want as u64), ends: false };
     if socket.state() & is::URGENT != 0 {
         step = urgent::step(socket, head, held, want as u64, skip > 0);
@@ -106,6 +107,7 @@ fn take(
     }
     if flags & MSG_PEEK == 0 {
         consume(socket, head, held, step.skip + step.len);
+        options::move_peek_offset(socket, -(step.len as i64));
     }
     Ok((len, step.ends))
 }
@@ -153,6 +155,7 @@ pub(crate) fn receive_patiently(
             }
             Ok((got, ends)) if peek => {
                 if got >= target || (got > 0 && (over || ends || blocked(socket, flags))) {
+                    options::move_peek_offset(socket, got as i64);
                     return got as isize;
                 }
             }
@@ -182,7 +185,8 @@ pub(crate) fn receive_patiently(
             return if done > 0 { done as isize } else { err(libc::EAGAIN) };
         }
         let needed = if peek {
-            (target as u64).min(u64::from(socket.slot.receive_size.load(Ordering::Relaxed)).max(1))
+            let ahead = options::peek_offset(socket);
+            (target as u64 + ahead).min(u64::from(socket.slot.receive_size.load(Ordering::Relaxed)).max(1))
         } else {
             1
         };

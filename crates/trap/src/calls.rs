@@ -13,6 +13,8 @@ use crate::supervisor::{Supervisor, time_limit};
 use crate::target::{self, Descriptor};
 use crate::{sys, target::read_u32};
 
+/// `linux/tcp.h`.
+const TCP_INQ: i32 = 36;
 /// The longest value of an option that is passed on.
 const MAX_OPTION: usize = 4096;
 
@@ -303,6 +305,15 @@ impl Supervisor {
             return Err(Reply::error(libc::EOPNOTSUPP));
         }
         let socket = self.socket(on)?;
+        // Looks and control messages are the pair's, which knows nothing of these but their being off.
+        let off = match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => Some(-1i32),
+            (libc::IPPROTO_TCP, TCP_INQ) => Some(0),
+            _ => None,
+        };
+        if off.is_some_and(|off| value != off.to_ne_bytes()) {
+            return Err(Reply::error(libc::ENOPROTOOPT));
+        }
         if let Some((inner, reported)) = socket.report(level, name) {
             // An `int`, or its first byte.
             let on = value.iter().take(if len < 4 { 1 } else { 4 }).any(|&byte| byte != 0);

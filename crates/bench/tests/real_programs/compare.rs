@@ -19,15 +19,17 @@ use crate::ip6;
 
 /// Those that run by `run --trap` too, over IPv4: the mechanism is the same for each family. The others are about what
 /// is not served there: fast open, urgent data, notices of MSG_ZEROCOPY, TCP_INFO of a connection that has ended.
-const TRAPPED: [&str; 10] = [
+const TRAPPED: [&str; 12] = [
     "states",
     "data",
+    "numbers",
     "datagrams",
     "groups",
     "headers",
     "readiness",
     "signals",
     "processes",
+    "shells",
     "options",
     "streams",
 ];
@@ -50,6 +52,11 @@ fn states() {
 #[test]
 fn data() {
     compare("data");
+}
+
+#[test]
+fn numbers() {
+    compare("numbers");
 }
 
 #[test]
@@ -80,6 +87,11 @@ fn signals() {
 #[test]
 fn processes() {
     compare("processes");
+}
+
+#[test]
+fn shells() {
+    compare("shells");
 }
 
 #[test]

@@ -11,9 +11,9 @@ use scoutline_abi::layout::{
     slot_request, slot_state,
 };
 use scoutline_base::{Address, Endpoint, Time};
-use scoutline_path::{Attributes, CreateError, DropReason, Name, Path, Value};
+use scoutline_path::{Attributes, CreateError, DropReason, Name, Path, Tuning, Value};
 use scoutline_proto::bindings::{EPHEMERAL, Sharing};
-use scoutline_proto::tcp::module::{FAST_OPEN_QUEUE, HEADERS, MAX_SEGMENT};
+use scoutline_proto::tcp::module::{FAST_OPEN_QUEUE, HEADERS, MAX_SEGMENT, TUNING};
 use scoutline_proto::tcp::{Algorithm, ListenStage};
 use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
 
@@ -196,7 +196,10 @@ impl Core {
     /// Where a socket bound to `local` takes packets: on which nets, and at which addresses there.
     pub(super) fn places_of(&self, end: &SocketEnd, local: Endpoint) -> Vec<(usize, Endpoint)> {
         let at = |net: usize| end.places(local).map(move |place| (net, place));
-        (0..self.nets.len()).flat_map(at).filter(|&(net, place)| self.covers(net, place)).collect()
+        let device = end.tuning.get().device;
+        let is_its = |net: usize| device == 0 || self.nets[net].device.facts().index == device;
+        let nets = (0..self.nets.len()).filter(|&net| is_its(net));
+        nets.flat_map(at).filter(|&(net, place)| self.covers(net, place)).collect()
     }
 
     fn bindings(&self, net: usize, protocol: u8) -> &Rc<scoutline_proto::Bindings> {
@@ -324,7 +327,7 @@ impl Core {
         if !end.listen_paths.borrow().is_empty() {
             return Err(libc::EOPNOTSUPP);
         }
-        let net = self.routing.towards(remote.address, scope)?;
+        let net = self.routing.towards_by(remote.address, scope, end.tuning.get().device)?;
         let bound = end.bound.get().map_or(anywhere(end), |(_, local)| local);
         let address = self.source_towards(net, bound.address, remote.address).ok_or(libc::EADDRNOTAVAIL)?;
         if address.is_v4() != remote.address.is_v4() {
@@ -391,12 +394,15 @@ impl Core {
                 return Err(libc::ENOBUFS);
             }
             slot_option::BROADCAST | slot_option::QUEUE_ERRORS => {}
-            slot_option::CONGESTION..=slot_option::MAX_PACING_RATE | slot_option::UNSENT_LOW_WATER => {
+            slot_option::CONGESTION..=slot_option::MAX_PACING_RATE
+            | slot_option::UNSENT_LOW_WATER
+            | slot_option::SYN_COUNT..=slot_option::WINDOW_CLAMP => {
                 tune(end, option, value)?;
-                if option == slot_option::MAX_SEGMENT {
+                if option == slot_option::MAX_SEGMENT || option >= slot_option::SYN_COUNT {
                     self.tune_listening(end);
                 }
             }
+            slot_option::DEVICE => tune(end, option, value)?,
             slot_option::HEADERS => {
                 end.headers.set(value);
                 self.tune_listening(end);
@@ -421,13 +427,13 @@ impl Core {
         Ok(0)
     }
 
-    /// TCP_MAXSEG and headers of a listening socket: the connections that begin from now on have them.
+    /// Options of a listening socket that its handshakes need: the connections that begin from now on have them.
     pub(super) fn tune_listening(&mut self, end: &Rc<SocketEnd>) {
-        let (most, headers) = (end.tuning.get().max_segment, end.headers.get());
+        let (tuning, headers) = (end.tuning.get(), end.headers.get());
         let paths = end.listen_paths.borrow();
         for &id in &*paths {
             if let Some(stage) = self.paths.get_mut(id).and_then(Path::stage_mut::<ListenStage>) {
-                stage.set_max_segment(most);
+                stage.set_tuning(tuning);
                 stage.set_headers(headers);
             }
         }
@@ -560,13 +566,16 @@ pub(super) fn socket_attributes(
     with_tuning(attributes, end)
 }
 
-/// The largest segment and what headers have, if the program said so.
+/// What a handshake needs of the options, and what headers have, if the program said so.
 fn with_tuning(mut attributes: Attributes, end: &SocketEnd) -> Attributes {
-    let most = end.tuning.get().max_segment.into();
-    for (name, number) in [(MAX_SEGMENT, most), (HEADERS, end.headers.get())] {
+    let tuning = end.tuning.get();
+    for (name, number) in [(MAX_SEGMENT, tuning.max_segment.into()), (HEADERS, end.headers.get())] {
         if number != 0 {
             attributes.set(Name::Other(name), Value::Number(number));
         }
+    }
+    if tuning != Tuning::default() {
+        attributes.set(Name::Other(TUNING), Value::Any(Rc::new(tuning)));
     }
     attributes
 }
@@ -589,6 +598,15 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
         }
         slot_option::UNSENT_LOW_WATER => {
             tuning.unsent_low_water = u32::try_from(value).map_err(|_| libc::EINVAL)?;
+        }
+        slot_option::SYN_COUNT => tuning.syn_count = u8::try_from(value).map_err(|_| libc::EINVAL)?,
+        slot_option::ORPHAN_WAIT if value == slot_option::AS_CLASS => tuning.orphan_wait_s = -1,
+        slot_option::ORPHAN_WAIT => {
+            tuning.orphan_wait_s = i8::try_from(value).map_err(|_| libc::EINVAL)?;
+        }
+        slot_option::DEVICE => tuning.device = u32::try_from(value).map_err(|_| libc::EINVAL)?,
+        slot_option::WINDOW_CLAMP => {
+            tuning.window_clamp = u32::try_from(value).map_err(|_| libc::EINVAL)?;
         }
         _ => tuning.max_pacing_rate = value,
     }

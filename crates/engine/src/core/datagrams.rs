@@ -29,7 +29,7 @@ impl Core {
     ) -> Result<(), Errno> {
         let Some((_, bound)) = end.bound.get() else { return Err(libc::EINVAL) };
         let net = match remote {
-            Some(remote) => self.routing.towards(remote.address, scope)?,
+            Some(remote) => self.routing.towards_by(remote.address, scope, end.tuning.get().device)?,
             None => self.places_of(end, bound).first().ok_or(libc::EADDRNOTAVAIL)?.0,
         };
         let address = match remote {

@@ -44,6 +44,9 @@ impl Core {
                 Ok(i32::from(algorithm.unwrap_or(self.settings.tcp.congestion).number()))
             }
             slot_option::MAX_SEGMENT => Ok(info.map_or(DEFAULT_SEGMENT, |info| i32::from(info.snd_mss))),
+            slot_option::SYN_COUNT => Ok(end.tuning.get().syn_count.into()),
+            slot_option::ORPHAN_WAIT => Ok(i32::from(end.tuning.get().orphan_wait_s) + 1),
+            slot_option::WINDOW_CLAMP => Ok(end.tuning.get().window_clamp.min(i32::MAX as u32) as i32),
             slot_option::INFO => {
                 let mut image = Image::default();
                 match &info {

@@ -99,6 +99,9 @@ impl DatagramStage {
     /// True for a datagram that leaves by another device. Where no way leads the protocol says so.
     fn leaves_elsewhere(&self, message: &Message) -> bool {
         let Sends::Own { routing, device } = &self.sends else { return false };
+        if self.end.tuning.get().device != 0 {
+            return false; // it has no other (SO_BINDTODEVICE)
+        }
         let way = message.facts.destination.and_then(|to| routing.towards(to, message.facts.scope).ok());
         way.is_some_and(|net| net != usize::from(device.0))
     }

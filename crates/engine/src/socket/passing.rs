@@ -210,6 +210,7 @@ fn copy_slot(from: &Slot, to: &Slot) {
         (&from.errors_head, &to.errors_head),
         (&from.group_interface[0], &to.group_interface[0]),
         (&from.group_interface[1], &to.group_interface[1]),
+        (&from.peek_offset_inverted, &to.peek_offset_inverted),
     ];
     for (from, to) in words {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);

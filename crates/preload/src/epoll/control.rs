@@ -8,7 +8,7 @@ use libc::{
     EPOLLOUT, EPOLLWAKEUP, epoll_event,
 };
 
-use super::{ALWAYS, EPOLLS, EXCLUSIVE, Epoll, Item, created, each_socket, watch_above};
+use super::{ALWAYS, EPOLLS, EXCLUSIVE, Epoll, Item, created, descriptor_of, each_socket, watch_above};
 use crate::lock::Guard;
 use crate::real::err;
 use crate::slot::Socket;
@@ -100,6 +100,13 @@ fn nest(
     drop(within);
     if let Some(set) = set {
         each_socket(inner, &mut |socket| wait::watch(socket, set.number));
+    }
+}
+
+/// In a new program image: an epoll is in another one as before.
+pub(super) fn renest(outer: u32, inner: u32, item: Item) {
+    if let Some(epfd) = descriptor_of(outer) {
+        nest(EPOLLS[outer as usize].lock(), (epfd, outer), (item.fd_plus_one - 1, inner), Some(item));
     }
 }
 

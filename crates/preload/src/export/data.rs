@@ -13,7 +13,9 @@ use crate::address::{self, Given, Name};
 use crate::control::{Said, Writer};
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
-use crate::{control, datagram, errors, fast_open, life, passing, sendfile, stream, table, zero_copy};
+use crate::{
+    control, datagram, errors, fast_open, life, options, passing, sendfile, stream, table, zero_copy,
+};
 
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
 
@@ -90,7 +92,11 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
         if result >= 0 {
             message.msg_namelen = 0;
             message.msg_flags = flags & libc::MSG_OOB;
-            message.msg_controllen = 0;
+            let mut writer = Writer::new(message);
+            if let Some((level, kind, value)) = options::queued(socket) {
+                writer.put(level, kind, &value);
+            }
+            writer.finish(message);
         }
         return result;
     }
@@ -176,9 +182,81 @@ pub(super) extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_
 pub(super) extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return real::writev(fd, iov, n) };
     finish(match vector(iov, n as usize) {
+        Ok(iov) if stream::total(iov) == 0 => 0, // unlike `write`, which sends an empty datagram (`vfs_writev`)
         Ok(iov) => send(socket, iov, 0, ptr::null(), 0),
         Err(result) => result,
     })
+}
+
+/// Flags of `preadv2` and `pwritev2` that say something of files only (`linux/fs.h`): RWF_HIPRI, _DSYNC, _SYNC, _APPEND,
+/// _NOAPPEND. The others a socket does not have.
+const OF_FILES: c_int = 0x1 | 0x2 | 0x4 | RWF_APPEND | RWF_NOAPPEND;
+const RWF_NOWAIT: c_int = 0x8;
+const RWF_APPEND: c_int = 0x10;
+const RWF_NOAPPEND: c_int = 0x20;
+
+/// The flags of `recv` and `send` for those of `preadv2` and `pwritev2` (`kiocb_set_rw_flags`).
+fn of_vector(flags: c_int) -> Result<c_int, isize> {
+    if flags & !(OF_FILES | RWF_NOWAIT) != 0 {
+        return Err(err(libc::EOPNOTSUPP));
+    }
+    if flags & RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 {
+        return Err(err(libc::EINVAL));
+    }
+    Ok(if flags & RWF_NOWAIT != 0 { MSG_DONTWAIT } else { 0 })
+}
+
+/// A socket has no positions: with one the kernel's own says so. -1: where the stream is.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn preadv2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    position: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let Some(socket) = ours(fd).filter(|_| position == -1) else {
+        return real::preadv2(fd, iov, n, position, flags);
+    };
+    finish(match vector(iov, n as usize) {
+        Ok(iov) if stream::total(iov) == 0 => 0,
+        Ok(iov) => of_vector(flags).map_or_else(
+            |failed| failed,
+            |flags| receive(socket, iov, flags, ptr::null_mut(), ptr::null_mut()),
+        ),
+        Err(result) => result,
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn preadv64v2(fd: c_int, iov: *const iovec, n: c_int, position: off_t, flags: c_int) -> ssize_t {
+    preadv2(fd, iov, n, position, flags)
+}
+
+/// As [`preadv2`].
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn pwritev2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    position: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let Some(socket) = ours(fd).filter(|_| position == -1) else {
+        return real::pwritev2(fd, iov, n, position, flags);
+    };
+    finish(match vector(iov, n as usize) {
+        Ok(iov) if stream::total(iov) == 0 => 0,
+        Ok(iov) => {
+            of_vector(flags).map_or_else(|failed| failed, |flags| send(socket, iov, flags, ptr::null(), 0))
+        }
+        Err(result) => result,
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, n: c_int, position: off_t, flags: c_int) -> ssize_t {
+    pwritev2(fd, iov, n, position, flags)
 }
 
 #[unsafe(no_mangle)]

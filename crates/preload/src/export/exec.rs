@@ -1,33 +1,23 @@
-//! New program images: the `exec` family and `posix_spawn` with its file actions.
+//! New program images: the `exec` family, `posix_spawn` with its file actions, and shells (`system`, `popen`).
 //!
 //! `execl` and its kin are variadic in C, which Rust cannot define. Their entry points are a few instructions that lay
 //! the arguments out as the list that `execv` wants; they stand in the registers and on the stack in that order.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use crate::exec::{self, Action};
-use crate::real;
+use crate::{attach, real};
 
 type List = *const *const c_char;
 
-unsafe extern "C" {
-    /// The program's environment.
-    static environ: List;
-}
-
-fn current() -> List {
-    // SAFETY: a pointer of the C library's; who changes the environment meanwhile does what POSIX forbids.
-    unsafe { environ }
-}
-
 #[unsafe(no_mangle)]
-extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub(super) extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     exec::execute(environment, |environment| real::execve(path, arguments, environment))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn execv(path: *const c_char, arguments: List) -> c_int {
-    execve(path, arguments, current())
+    execve(path, arguments, exec::environment())
 }
 
 #[unsafe(no_mangle)]
@@ -37,7 +27,7 @@ extern "C" fn execvpe(file: *const c_char, arguments: List, environment: List) -
 
 #[unsafe(no_mangle)]
 extern "C" fn execvp(file: *const c_char, arguments: List) -> c_int {
-    execvpe(file, arguments, current())
+    execvpe(file, arguments, exec::environment())
 }
 
 #[unsafe(no_mangle)]
@@ -46,7 +36,7 @@ extern "C" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn execveat(
+pub(super) extern "C" fn execveat(
     directory: c_int,
     path: *const c_char,
     arguments: List,
@@ -131,7 +121,7 @@ extern "C" fn posix_spawn(
     arguments: List,
     environment: List,
 ) -> c_int {
-    exec::spawn(actions, environment, |environment| {
+    exec::spawn(actions, environment, |actions, environment| {
         real::posix_spawn(pid, path, actions, attributes, arguments, environment)
     })
 }
@@ -145,7 +135,7 @@ extern "C" fn posix_spawnp(
     arguments: List,
     environment: List,
 ) -> c_int {
-    exec::spawn(actions, environment, |environment| {
+    exec::spawn(actions, environment, |actions, environment| {
         real::posix_spawnp(pid, file, actions, attributes, arguments, environment)
     })
 }
@@ -164,12 +154,12 @@ extern "C" fn posix_spawn_file_actions_destroy(object: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn posix_spawn_file_actions_addclose(object: *mut c_void, fd: c_int) -> c_int {
-    remember(object, Action::Gone(fd), real::posix_spawn_file_actions_addclose(object, fd))
+    remember(object, || Action::Close(fd), real::posix_spawn_file_actions_addclose(object, fd))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn posix_spawn_file_actions_adddup2(object: *mut c_void, from: c_int, to: c_int) -> c_int {
-    remember(object, Action::Dup(from, to), real::posix_spawn_file_actions_adddup2(object, from, to))
+    remember(object, || Action::Dup(from, to), real::posix_spawn_file_actions_adddup2(object, from, to))
 }
 
 #[unsafe(no_mangle)]
@@ -181,18 +171,72 @@ extern "C" fn posix_spawn_file_actions_addopen(
     mode: libc::mode_t,
 ) -> c_int {
     let result = real::posix_spawn_file_actions_addopen(object, fd, path, flags, mode);
-    remember(object, Action::Gone(fd), result)
+    remember(object, || Action::Open { fd, path: text(path), flags, mode }, result)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn posix_spawn_file_actions_addclosefrom_np(object: *mut c_void, from: c_int) -> c_int {
-    remember(object, Action::CloseFrom, real::posix_spawn_file_actions_addclosefrom_np(object, from))
+    remember(object, || Action::CloseFrom(from), real::posix_spawn_file_actions_addclosefrom_np(object, from))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn posix_spawn_file_actions_addchdir_np(object: *mut c_void, path: *const c_char) -> c_int {
+    let result = real::posix_spawn_file_actions_addchdir_np(object, path);
+    remember(object, || Action::ChangeTo(text(path)), result)
+}
+
+/// POSIX's name of it (Issue 8), which older C libraries lack.
+#[unsafe(no_mangle)]
+extern "C" fn posix_spawn_file_actions_addchdir(object: *mut c_void, path: *const c_char) -> c_int {
+    posix_spawn_file_actions_addchdir_np(object, path)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn posix_spawn_file_actions_addfchdir_np(object: *mut c_void, fd: c_int) -> c_int {
+    let result = real::posix_spawn_file_actions_addfchdir_np(object, fd);
+    remember(object, || Action::ChangeToOpen(fd), result)
+}
+
+/// As for `addchdir`.
+#[unsafe(no_mangle)]
+extern "C" fn posix_spawn_file_actions_addfchdir(object: *mut c_void, fd: c_int) -> c_int {
+    posix_spawn_file_actions_addfchdir_np(object, fd)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn posix_spawn_file_actions_addtcsetpgrp_np(object: *mut c_void, fd: c_int) -> c_int {
+    let result = real::posix_spawn_file_actions_addtcsetpgrp_np(object, fd);
+    remember(object, || Action::Foreground(fd), result)
+}
+
+/// A copy of what the C library has copied.
+fn text(path: *const c_char) -> CString {
+    // SAFETY: the program vouches for its text, which the C library has read.
+    unsafe { CStr::from_ptr(path) }.to_owned()
 }
 
 /// An action that the C library has taken (`result` 0) is ours to know, too.
-fn remember(object: *const c_void, action: Action, result: c_int) -> c_int {
+fn remember(object: *const c_void, action: impl FnOnce() -> Action, result: c_int) -> c_int {
     if result == 0 {
-        exec::add_action(object, action);
+        exec::add_action(object, action());
     }
     result
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn system(command: *const c_char) -> c_int {
+    if attach::region().is_none() || command.is_null() {
+        return real::system(command);
+    }
+    exec::system(command)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    if attach::region().is_none() { real::popen(command, mode) } else { exec::popen(command, mode) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pclose(stream: *mut libc::FILE) -> c_int {
+    exec::close(stream).unwrap_or_else(|| real::pclose(stream))
 }

@@ -87,6 +87,9 @@ pub(super) extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    if options::is_refused(fd, level, name, value, len) {
+        return finish_int(err(libc::ENOPROTOOPT));
+    }
     if let Some(result) = groups::set(fd, level, name, value, len) {
         return finish_int(result);
     }
@@ -100,6 +103,7 @@ pub(super) extern "C" fn setsockopt(
         return finish_int(options::set(fd, socket, level, name, value, len));
     }
     ip_options::note(level, name);
+    options::note(level, name);
     fast_open::note(level, name);
     not_on_paths(level, real::setsockopt(fd, level, name, value, len))
 }
@@ -256,7 +260,7 @@ pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
 }
 
 #[unsafe(export_name = "_exit")]
-extern "C" fn exit_now(status: c_int) -> ! {
+pub(super) extern "C" fn exit_now(status: c_int) -> ! {
     life::leave();
     real::exit_now(status)
 }
@@ -365,6 +369,6 @@ fn become_standard(fd: c_int) {
 
 /// A child that shares our memory would undo what the fork handlers do: a full fork is always correct.
 #[unsafe(no_mangle)]
-extern "C" fn vfork() -> libc::pid_t {
+pub(super) extern "C" fn vfork() -> libc::pid_t {
     real::fork()
 }

@@ -1,6 +1,6 @@
 //! Waiting for many: epoll, poll, select.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 use std::{ptr, slice};
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -20,7 +20,7 @@ fn made(epfd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn epoll_create(size: c_int) -> c_int {
+pub(super) extern "C" fn epoll_create(size: c_int) -> c_int {
     made(real::epoll_create(size))
 }
 
@@ -161,7 +161,7 @@ extern "C" fn __ppoll_chk(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn select(
+pub(super) extern "C" fn select(
     n: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -208,4 +208,77 @@ extern "C" fn pselect(
         return finish_int(err(libc::EINVAL));
     }
     finish_int(sets.select(n, given.is_some_and(is_zero), deadline, mask))
+}
+
+/// What the kernel takes as the last argument of `pselect6` (select(2)).
+#[repr(C)]
+pub(super) struct GivenMask {
+    mask: *const sigset_t,
+    len: size_t,
+}
+
+/// Bytes of the kernel's own `sigset_t`, which is a part of the C library's.
+const MASK_LEN: size_t = 8;
+
+/// The signals to wait with, if their length is right.
+fn mask_of(mask: *const sigset_t, len: size_t) -> Result<*const sigset_t, c_long> {
+    if mask.is_null() || len == MASK_LEN { Ok(mask) } else { Err(failed(libc::EINVAL)) }
+}
+
+fn failed(errno: c_int) -> c_long {
+    finish_int(err(errno)).into()
+}
+
+/// By number a call tells what is left of its time, which the C library's functions keep to themselves.
+fn with_time_left(timeout: *mut timespec, call: impl FnOnce(*const timespec) -> c_int) -> c_long {
+    // SAFETY: the program vouches for its timeout, or passes null.
+    let Some(given) = (unsafe { timeout.as_mut() }) else { return call(ptr::null()).into() };
+    let deadline = deadline_ns(given);
+    let result = call(ptr::from_ref(given));
+    if let Some(deadline) = deadline {
+        let left = deadline.saturating_sub(real::now_ns());
+        given.tv_sec = (left / 1_000_000_000) as i64;
+        given.tv_nsec = (left % 1_000_000_000) as i64;
+    }
+    result.into()
+}
+
+/// `syscall(SYS_ppoll, …)`.
+pub(super) fn ppoll_by_number(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *mut timespec,
+    mask: *const sigset_t,
+    mask_len: size_t,
+) -> c_long {
+    if concerned(fds, n).is_none() {
+        let [fds, timeout, mask] =
+            [fds.expose_provenance(), timeout.expose_provenance(), mask.expose_provenance()];
+        return real::syscall(libc::SYS_ppoll, fds, n as usize, timeout, mask, mask_len, 0);
+    }
+    match mask_of(mask, mask_len) {
+        Ok(mask) => with_time_left(timeout, |timeout| ppoll(fds, n, timeout, mask)),
+        Err(result) => result,
+    }
+}
+
+/// `syscall(SYS_pselect6, …)`.
+pub(super) fn pselect6(
+    n: c_int,
+    [read, write, except]: [*mut fd_set; 3],
+    timeout: *mut timespec,
+    given: *const GivenMask,
+) -> c_long {
+    let sets = Sets { read, write, except };
+    if attach::region().is_none() || n <= 0 || !sets.concerns(n) {
+        let [read, write, except] = [read, write, except].map(<*mut fd_set>::expose_provenance);
+        let [timeout, given] = [timeout.expose_provenance(), given.expose_provenance()];
+        return real::syscall(libc::SYS_pselect6, n as usize, read, write, except, timeout, given);
+    }
+    // SAFETY: the program vouches for its mask, or passes null.
+    let mask = unsafe { given.as_ref() }.map_or(Ok(ptr::null()), |given| mask_of(given.mask, given.len));
+    match mask {
+        Ok(mask) => with_time_left(timeout, |timeout| pselect(n, read, write, except, timeout, mask)),
+        Err(result) => result,
+    }
 }

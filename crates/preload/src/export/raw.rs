@@ -1,6 +1,7 @@
 //! System calls that a program makes by number (`syscall(2)`), and io_uring.
 //!
-//! By number, the calls about sockets are those of the functions here. `io_uring_setup` is refused as kernels without
+//! By number, the calls about sockets are those of the functions here (`tests/numbers.rs` compares the lists); so are
+//! those that make new images and children. `io_uring_setup` is refused as kernels without
 //! it do (ENOSYS), so that programs fall back to calls that can be served: a ring would work on the kernel's socket
 //! behind ours, which is not connected. liburing makes its system calls by itself, past the C library; so the functions
 //! with which it makes a ring are here as well (`io_uring_queue_init(3)`). `scoutline run` refuses rings for who has
@@ -12,7 +13,7 @@ use std::ptr::with_exposed_provenance as at;
 use std::ptr::with_exposed_provenance_mut as at_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{data, life, many};
+use super::{data, exec, life, many};
 use crate::{attach, real};
 
 /// Whether this process has said that it refused a ring.
@@ -100,6 +101,9 @@ extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e:
         libc::SYS_write => data::write(fd, at::<c_void>(b), c) as c_long,
         libc::SYS_readv => data::readv(fd, at(b), int(c)) as c_long,
         libc::SYS_writev => data::writev(fd, at(b), int(c)) as c_long,
+        // The fifth argument is the upper half of the position, on machines of 32 bits.
+        libc::SYS_preadv2 => data::preadv2(fd, at(b), int(c), d as i64, int(f)) as c_long,
+        libc::SYS_pwritev2 => data::pwritev2(fd, at(b), int(c), d as i64, int(f)) as c_long,
         libc::SYS_recvfrom => data::recvfrom(fd, at_mut(b), c, int(d), at_mut(e), at_mut(f)) as c_long,
         libc::SYS_sendto => data::sendto(fd, at(b), c, int(d), at(e), f as c_uint) as c_long,
         libc::SYS_recvmsg => data::recvmsg(fd, at_mut(b), int(c)) as c_long,
@@ -129,13 +133,25 @@ extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e:
         libc::SYS_epoll_ctl => many::epoll_ctl(fd, int(b), int(c), at_mut(d)).into(),
         libc::SYS_epoll_pwait => many::epoll_pwait(fd, at_mut(b), int(c), int(d), at(e)).into(),
         libc::SYS_epoll_pwait2 => many::epoll_pwait2(fd, at_mut(b), int(c), at(d), at(e)).into(),
-        libc::SYS_ppoll => many::ppoll(at_mut(a), b as _, at(c), at(d)).into(),
+        libc::SYS_ppoll => many::ppoll_by_number(at_mut(a), b as _, at_mut(c), at(d), e),
+        libc::SYS_pselect6 => many::pselect6(int(a), [b, c, d].map(at_mut), at_mut(e), at(f)),
+        libc::SYS_execve => exec::execve(at(a), at(b), at(c)).into(),
+        libc::SYS_execveat => exec::execveat(fd, at(b), at(c), at(d), int(e)).into(),
+        libc::SYS_exit_group => life::exit_now(fd),
+        // What `fork` of older C libraries was. Others share memory with their child, which then is not ours to serve.
+        libc::SYS_clone if a == libc::SIGCHLD as usize && b == 0 => real::fork().into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => many::epoll_wait(fd, at_mut(b), int(c), int(d)).into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_poll => many::poll_plain(at_mut(a), b as _, int(c)).into(),
         #[cfg(target_arch = "x86_64")]
+        libc::SYS_select => many::select(int(a), at_mut(b), at_mut(c), at_mut(d), at_mut(e)).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_create => many::epoll_create(fd).into(),
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => life::dup2(fd, int(b)).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork => life::vfork().into(),
         _ => real::syscall(number, a, b, c, d, e, f),
     }
 }

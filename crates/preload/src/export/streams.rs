@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::FILE;
 
-use crate::{life, real, stdio, table};
+use crate::{exec, life, real, stdio, table};
 
 #[unsafe(no_mangle)]
 extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
@@ -29,6 +29,9 @@ extern "C" fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut F
 
 #[unsafe(no_mangle)]
 extern "C" fn fclose(stream: *mut FILE) -> c_int {
+    if let Some(status) = exec::close(stream) {
+        return status;
+    }
     if !stdio::is_served() && !stream.is_null() {
         // The C library closes the descriptor without asking anybody.
         life::closing(real::fileno(stream));

@@ -9,7 +9,7 @@ use scoutline_abi::layout::slot_option;
 
 use super::{
     CONGESTION_NAME_LEN, DEFAULT_SEGMENT, RECEIVE_LOCKED, SEND_LOCKED, SO_BUF_LOCK, TCP_NOTSENT_LOWAT,
-    congestion_number, keep, kept_bit, kernel_int, kernel_value, microseconds, of_kernel, tell,
+    congestion_number, keep, kept_bit, kernel_int, kernel_value, lesser, microseconds, of_kernel, tell,
     tell_keep_alive,
 };
 use crate::slot::{Socket, kept};
@@ -56,6 +56,7 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
         tell(socket, slot_option::BROADCAST, 1);
     }
     ip_options::carry_over(fd, socket);
+    lesser::carry_over(fd, socket);
     if socket.is_stream() {
         keep(socket, kept::CORK, kernel_int(fd, IPPROTO_TCP, libc::TCP_CORK) != 0);
         if kernel_int(fd, IPPROTO_TCP, libc::TCP_NODELAY) != 0 {

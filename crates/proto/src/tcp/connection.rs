@@ -134,7 +134,7 @@ pub struct Connection {
     /// DSACKs that came.
     duplicates: u32,
     /// What the program set.
-    tuned: Tuning,
+    tuned: Option<Box<Tuning>>,
     /// Most data of the next `Transmit`, in bytes.
     transmit_limit: u32,
     /// Urgent data, once there was some.
@@ -145,7 +145,7 @@ pub struct Connection {
 }
 
 // There may be a hundred thousand.
-const _: () = assert!(size_of::<Connection>() <= 816);
+const _: () = assert!(size_of::<Connection>() <= 800);
 
 impl Connection {
     fn new(config: Arc<Config>, state: State, iss: u32, timestamp_offset: u32, now: Time) -> Connection {
@@ -226,7 +226,7 @@ impl Connection {
             retransmits: 0,
             retransmitted: 0,
             duplicates: 0,
-            tuned: Tuning::default(),
+            tuned: None,
             transmit_limit: u32::MAX,
             urgent: None,
             fast_open: None,
@@ -319,6 +319,7 @@ impl Connection {
     /// The program has taken `position` bytes from the receive ring so far. Clamped to what was delivered in order.
     #[inline]
     pub fn on_consumed(&mut self, position: u64) {
+        let limit = self.window_limit();
         let receive = &mut self.receive;
         let consumed = position.min(receive.next);
         if consumed <= receive.consumed {
@@ -326,7 +327,6 @@ impl Connection {
         }
         receive.consumed = consumed;
         let open = receive.edge.saturating_sub(receive.next);
-        let limit = u64::from(u16::MAX) << self.negotiated.receive_scale;
         let could = (receive.consumed + u64::from(receive.buffer) - receive.next).min(limit);
         let worth = u64::from(receive.buffer / 2).min(2 * u64::from(receive.segment));
         // RFC 9293 §3.8.6.2.2: tell of a grown window only when it is worth a segment; and, as Linux does, only
@@ -379,7 +379,7 @@ impl Connection {
     /// The program wants to hear how far the stream has been sent (TCP_NOTSENT_LOWAT).
     #[inline]
     pub fn tells_sent(&self) -> bool {
-        self.tuned.unsent_low_water != 0
+        self.tuned().unsent_low_water != 0
     }
 
     /// Stream position to which received data is complete.

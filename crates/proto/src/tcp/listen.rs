@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{
-    Attributes, Body, Burst, Context, DropReason, Effect, FlowKey, HeaderWishes, Message, Name, Stage, Value,
+    Attributes, Body, Burst, Context, DropReason, Effect, FlowKey, HeaderWishes, Message, Name, Stage,
+    Tuning, Value,
 };
 use scoutline_wire::ipv4;
 use scoutline_wire::tcp::{Flags, Header, Options};
@@ -17,7 +18,7 @@ use super::fast_open::{self, Offer, Queue};
 use super::message::{Emitter, parse, restored};
 use super::module::{
     Backlog, COOKIE, FAST_OPEN_QUEUE, HALF_OPEN, HEADERS, HalfOpen, MAX_SEGMENT, OFFER, PASSIVE, Recalled,
-    Tcp, headers_of,
+    TUNING, Tcp, headers_of,
 };
 use super::options::{DEFAULT_MSS as DEFAULT_SEGMENT, Negotiated};
 use super::{Config, ecn, reset_for};
@@ -26,7 +27,7 @@ use crate::Interface;
 /// How long an acknowledgment may bring back a cookie (see [`cookie`]).
 const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 /// Attributes that a new connection has from the path that listened.
-const INHERITED: [Name; 9] = [
+const INHERITED: [Name; 10] = [
     Name::Class,
     Name::Priority,
     Name::Device,
@@ -36,6 +37,7 @@ const INHERITED: [Name; 9] = [
     Name::SendBuffer,
     Name::Other(MAX_SEGMENT),
     Name::Other(HEADERS),
+    Name::Other(TUNING),
 ];
 
 /// The TCP stage of a listen path: RFC 9293 §3.10.7.2, the LISTEN state.
@@ -74,12 +76,13 @@ impl ListenStage {
         ListenStage { interface, tcp, local, backlog, fast_open, inherited, accepted: 0 }
     }
 
-    /// TCP_MAXSEG of the connections that begin from now on; 0: what the link takes.
-    pub fn set_max_segment(&mut self, bytes: u16) {
+    /// What its program has set for the connections that begin from now on.
+    pub fn set_tuning(&mut self, tuning: Tuning) {
         self.inherited.remove(Name::Other(MAX_SEGMENT));
-        if bytes != 0 {
-            self.inherited.set(Name::Other(MAX_SEGMENT), Value::Number(u64::from(bytes)));
+        if tuning.max_segment != 0 {
+            self.inherited.set(Name::Other(MAX_SEGMENT), Value::Number(u64::from(tuning.max_segment)));
         }
+        self.inherited.set(Name::Other(TUNING), Value::Any(Rc::new(tuning)));
     }
 
     /// What the packets of connections that begin from now on have in their network headers, see [`HEADERS`].

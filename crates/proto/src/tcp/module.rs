@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use scoutline_base::{Address, Time};
 use scoutline_path::{
-    Attributes, CreateError, DropReason, FlowKey, HeaderWishes, Module, Name, Service, Stage, Step, Value,
-    Verdict, View,
+    Attributes, CreateError, DropReason, FlowKey, HeaderWishes, Module, Name, Service, Stage, Step, Tuning,
+    Value, Verdict, View,
 };
 use scoutline_wire::{ethernet, ipv4, ipv6, tcp};
 
@@ -28,6 +28,8 @@ pub const RESET6: &str = "reset6";
 pub const BACKLOG: &str = "backlog";
 /// The attribute (`Name::Other`) with the largest segment of a connection, as its program set it (TCP_MAXSEG).
 pub const MAX_SEGMENT: &str = "max-segment";
+/// The attribute (`Name::Other`) with what else a program has set before its connection begins: a [`Tuning`] (`Value::Any`).
+pub const TUNING: &str = "tuning";
 /// Attribute of a path: what the program said of network headers ([`HeaderWishes::of_families`]).
 pub const HEADERS: &str = "headers";
 /// The attribute (`Name::Other`) with which a listening socket's paths share one
@@ -314,6 +316,7 @@ impl TcpModule {
             attributes.number(Name::Other(MAX_SEGMENT)),
         );
         let headers = headers_of(attributes, address);
+        let tuning = attributes.any::<Tuning>(Name::Other(TUNING));
         let passive = attributes.remove(Name::Other(PASSIVE)).is_some();
         let half_open = attributes.any::<HalfOpen>(Name::Other(HALF_OPEN));
         attributes.remove(Name::Other(HALF_OPEN));
@@ -329,7 +332,7 @@ impl TcpModule {
             (false, _) => Begins::Active(start),
         };
         let (interface, tcp) = (Rc::clone(&self.interface), Rc::clone(&self.tcp));
-        Ok(TcpStage::new(interface, tcp, key, config, begins, half_open, headers))
+        Ok(TcpStage::new(interface, tcp, key, config, begins, half_open, (headers, tuning)))
     }
 }
 

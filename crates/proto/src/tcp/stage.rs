@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use scoutline_base::{Endpoint, Time};
 use scoutline_path::{
-    Body, Burst, Context, Control, DropReason, Effect, FlowKey, HeaderWishes, Message, Stage,
+    Body, Burst, Context, Control, DropReason, Effect, FlowKey, HeaderWishes, Message, Stage, Tuning,
 };
 use scoutline_wire::tcp::{Flags, Header};
 use scoutline_wire::{icmp, ipv4, ipv6};
@@ -38,6 +38,8 @@ pub struct TcpStage {
     key: FlowKey,
     /// What the program said of the packets' network headers.
     headers: HeaderWishes,
+    /// What the program has set before the connection begins.
+    tuning: Option<Rc<Tuning>>,
     machine: Machine,
     half_open: Option<Rc<HalfOpen>>,
     /// It began on the word of a cookie (RFC 7413), and the peer has not acknowledged our SYN.
@@ -104,7 +106,7 @@ impl TcpStage {
         config: Arc<Config>,
         begins: Begins,
         half_open: Option<Rc<HalfOpen>>,
-        headers: HeaderWishes,
+        (headers, tuning): (HeaderWishes, Option<Rc<Tuning>>),
     ) -> TcpStage {
         let machine = match begins {
             Begins::Active(start) => Machine::Active(config, start),
@@ -116,6 +118,7 @@ impl TcpStage {
             tcp,
             key,
             headers,
+            tuning,
             machine,
             half_open,
             pending: None,
@@ -165,13 +168,21 @@ impl TcpStage {
         &self.key
     }
 
+    /// What was said of a connection before it began.
+    fn prepare(&self, connection: &mut Connection, now: Time) {
+        connection.set_background(self.background, now);
+        if let Some(tuning) = &self.tuning {
+            connection.tune(tuning, now);
+        }
+    }
+
     /// Goes on as if the SYN that was answered with a cookie had made a connection.
     fn recall(&mut self, now: Time) {
         if let Machine::Recalled(config, recalled) = &self.machine {
             let (_, offset) = self.tcp.initial(&self.key, now);
             let config = Arc::clone(config);
             let mut connection = Connection::recall(config, recalled.cookie, offset, &recalled.syn, now);
-            connection.set_background(self.background, now);
+            self.prepare(&mut connection, now);
             self.machine = Machine::Running(Box::new(connection));
         }
     }
@@ -185,7 +196,7 @@ impl TcpStage {
                 Some(start) => Connection::connect_fast(config, iss, offset, start, now),
                 None => Connection::connect(config, iss, offset, now),
             };
-            connection.set_background(self.background, now);
+            self.prepare(&mut connection, now);
             self.machine = Machine::Running(Box::new(connection));
         }
     }
@@ -270,7 +281,7 @@ impl TcpStage {
         let Offer { answer, accepted } = offer.as_ref().map(|offer| offer.take()).unwrap_or_default();
         let config = Arc::clone(config);
         let mut connection = Connection::accept_answering(config, iss, offset, syn, answer, now);
-        connection.set_background(self.background, now);
+        self.prepare(&mut connection, now);
         let input = if accepted.is_some() { connection.begin_fast(payload_len) } else { Input::default() };
         self.pending = accepted;
         self.machine = Machine::Running(Box::new(connection));

@@ -345,8 +345,11 @@ impl Connection {
             State::FinWait1 => {
                 self.state = State::FinWait2;
                 if self.orphan {
-                    // Not in the standard; as Linux does: a peer that never closes holds nothing for ever.
-                    self.timers.arm(Timer::Linger, now + self.config.orphan_timeout);
+                    input.events |= self.wait_as_orphan(now);
+                    // Of an acknowledgment, as in RFC 9293 §3.5.2, group 1.
+                    if let Some((_, acknowledgment)) = &mut self.reset {
+                        *acknowledgment = None;
+                    }
                 }
             }
             State::Closing => self.enter_time_wait(now, input),

@@ -43,10 +43,19 @@ impl Connection {
         }
         self.orphan = true;
         self.shutdown();
-        if self.state == State::FinWait2 {
-            self.timers.arm(Timer::Linger, now + self.config.orphan_timeout);
+        if self.state == State::FinWait2 { self.wait_as_orphan(now) } else { Events::empty() }
+    }
+
+    /// In FIN-WAIT-2 nobody here waits for the peer's FIN any more. Not in the standard; as Linux does: a peer that never
+    /// closes holds nothing for ever.
+    pub(super) fn wait_as_orphan(&mut self, now: Time) -> Events {
+        match self.orphan_wait() {
+            Some(wait) => {
+                self.timers.arm(Timer::Linger, now + wait);
+                Events::empty()
+            }
+            None => self.abort(),
         }
-        Events::empty()
     }
 
     /// [`Connection::close`] would be a reset, for data that nobody has read.

@@ -117,8 +117,9 @@ impl Connection {
         self.send.next = self.send.max;
         self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         // RFC 7323 §2.2: not scaled.
+        let limit = self.window_limit();
         let receive = &mut self.receive;
-        let could = receive.consumed + u64::from(receive.buffer) - receive.next;
+        let could = (receive.consumed + u64::from(receive.buffer) - receive.next).min(limit);
         receive.edge = receive.edge.max(receive.next + could.min(u64::from(u16::MAX)));
         receive.acknowledged = receive.next;
         let window = self.window_left().min(u64::from(u16::MAX));

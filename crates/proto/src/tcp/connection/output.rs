@@ -154,7 +154,7 @@ impl Connection {
         if !self.paced {
             return None;
         }
-        let most = if self.tuned.max_pacing_rate == 0 { u64::MAX } else { self.tuned.max_pacing_rate };
+        let most = if self.tuned().max_pacing_rate == 0 { u64::MAX } else { self.tuned().max_pacing_rate };
         self.controlled_rate().map(|rate| rate.min(most)).or((most != u64::MAX).then_some(most))
     }
 
@@ -474,8 +474,8 @@ impl Connection {
     /// The window field; moves the right edge when that is worth it.
     fn advertise(&mut self) -> u16 {
         let scale = self.negotiated.receive_scale;
+        let limit = self.window_limit();
         let receive = &mut self.receive;
-        let limit = u64::from(u16::MAX) << scale;
         // Rounded down: what the field cannot say is not promised.
         let could =
             (receive.consumed + u64::from(receive.buffer) - receive.next).min(limit) >> scale << scale;

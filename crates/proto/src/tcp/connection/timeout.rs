@@ -52,7 +52,7 @@ impl Connection {
         if !opening && self.send.una == self.send.max {
             return Events::empty();
         }
-        let limit = if opening { self.config.max_syn_retransmits } else { self.attempt_limit() };
+        let limit = if opening { self.syn_limit() } else { self.attempt_limit() };
         self.attempts = self.attempts.saturating_add(1);
         if self.attempts > limit {
             return self.give_up(false);

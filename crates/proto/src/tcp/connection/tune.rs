@@ -14,6 +14,24 @@ use crate::tcp::timers::Timer;
 /// The least of TCP_KEEPIDLE and TCP_KEEPINTVL.
 const LEAST_KEEPALIVE: Duration = Duration::from_secs(1);
 
+/// Linux: `tcp_fin_time`. FIN-WAIT-2 takes three and a half time-outs at least.
+const ORPHAN_TIMEOUTS_HALVES: u32 = 7;
+
+/// A program has set nothing, as most.
+const NOTHING: Tuning = Tuning {
+    congestion: 0,
+    max_segment: 0,
+    user_timeout_ms: 0,
+    max_pacing_rate: 0,
+    quick_ack: 0,
+    quick_ack_said: 0,
+    unsent_low_water: 0,
+    window_clamp: 0,
+    syn_count: 0,
+    orphan_wait_s: 0,
+    device: 0,
+};
+
 /// The least round trip of a path where connections are paced for its length: ten bursts.
 const LONG_PATH: Duration = Duration::from_millis(10);
 
@@ -51,12 +69,21 @@ impl Connection {
 
     /// Paced whatever the path and the window.
     pub(super) fn must_pace(&self) -> bool {
-        self.config.pacing == Pacing::Always || self.congestion.is_model() || self.tuned.max_pacing_rate != 0
+        self.config.pacing == Pacing::Always
+            || self.congestion.is_model()
+            || self.tuned().max_pacing_rate != 0
+    }
+
+    /// What the program has set.
+    #[inline]
+    pub(super) fn tuned(&self) -> &Tuning {
+        self.tuned.as_deref().unwrap_or(&NOTHING)
     }
 
     /// What the program set. What is as before changes nothing.
     pub fn tune(&mut self, tuning: &Tuning, now: Time) {
-        let before = std::mem::replace(&mut self.tuned, *tuning);
+        let before = *self.tuned();
+        self.tuned = (*tuning != NOTHING).then(|| Box::new(*tuning));
         if tuning.congestion != before.congestion
             && let Some(algorithm) = Algorithm::by_number(tuning.congestion)
         {
@@ -72,6 +99,32 @@ impl Connection {
         if tuning.quick_ack_said != before.quick_ack_said {
             self.set_quick_ack(tuning.quick_ack == 1);
         }
+    }
+
+    /// How often a SYN, or a SYN-ACK, goes again (`TCP_SYNCNT`).
+    pub(super) fn syn_limit(&self) -> u8 {
+        if self.tuned().syn_count == 0 { self.config.max_syn_retransmits } else { self.tuned().syn_count }
+    }
+
+    /// How long FIN-WAIT-2 lasts once the program has closed (`TCP_LINGER2`); `None`: it is left at once.
+    pub(super) fn orphan_wait(&self) -> Option<Duration> {
+        match u64::try_from(self.tuned().orphan_wait_s) {
+            Err(_) => None,
+            Ok(0) => Some(self.config.orphan_timeout),
+            Ok(seconds) => {
+                Some(Duration::from_secs(seconds).max(self.rtt.rto() * ORPHAN_TIMEOUTS_HALVES / 2))
+            }
+        }
+    }
+
+    /// The most that the window field may say (`TCP_WINDOW_CLAMP`).
+    #[inline]
+    pub(super) fn window_limit(&self) -> u64 {
+        let clamp = match self.tuned().window_clamp {
+            0 => u64::MAX,
+            bytes => u64::from(bytes),
+        };
+        clamp.min(u64::from(u16::MAX) << self.negotiated.receive_scale)
     }
 
     /// `TCP_QUICKACK`: what is owed goes at once, and what comes next is acknowledged at once for a while; or not.

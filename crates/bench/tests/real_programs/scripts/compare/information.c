@@ -1,5 +1,5 @@
 /* What TCP tells of a connection (TCP_INFO, TCP_CONGESTION), and options by what they do: TCP_DEFER_ACCEPT, SO_LINGER,
- * SO_RCVLOWAT, SO_SNDTIMEO, TCP_MAXSEG.
+ * SO_RCVLOWAT, SO_SNDTIMEO, TCP_MAXSEG, TCP_INQ, SO_PEEK_OFF.
  */
 #include "compare.h"
 
@@ -216,4 +216,82 @@ CASE(segments_as_small_as_asked) {
     ask(fd);
     out("segments %u, advertised %u", info.tcpi_snd_mss, info.tcpi_advmss);
     T(option(fd, IPPROTO_TCP, TCP_MAXSEG));
+}
+
+/* TCP_INQ: each message tells what is left. */
+CASE(what_is_left) {
+    int listening = listener();
+    T(set_option(listening, IPPROTO_TCP, TCP_INQ, 2));
+    T(set_option(listening, IPPROTO_TCP, TCP_INQ, -1));
+    T(option(listening, IPPROTO_TCP, TCP_INQ));
+    T(set_option(listening, IPPROTO_TCP, TCP_INQ, 1));
+    tell("connect a %s %d", own, port_of(listening));
+    int fd = accept(listening, NULL, NULL);
+    NEED(fd >= 0);
+    T(option(fd, IPPROTO_TCP, TCP_INQ));
+    tell("send a abcdefgh");
+    for (int i = 0, n = 0; i < SOON_MS && n < 8; i++) {
+        NEED(ioctl(fd, FIONREAD, &n) == 0);
+        if (n < 8) usleep(1000);
+    }
+    static const struct {
+        int len, flags, room;
+    } reads[] = {{3, MSG_PEEK, 64}, {3, 0, 64}, {2, 0, 4}, {2, 0, 18}, {1, 0, 64}};
+    for (int round = 0; round < 7; round++) {
+        char bytes[16] = "", space[64] = "";
+        struct iovec part = {bytes, round < 5 ? reads[round].len : 4};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space,
+                                 .msg_controllen = round < 5 ? reads[round].room : 64};
+        if (round == 5) {
+            tell("shut a");
+            NEED(await(fd, POLLRDHUP) & POLLRDHUP);
+        }
+        if (round == 6) T(set_option(fd, IPPROTO_TCP, TCP_INQ, 0));
+        T(recvmsg(fd, &message, round < 5 ? reads[round].flags : 0));
+        out("flags %x, %zu bytes beside", message.msg_flags, message.msg_controllen);
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        if (head) {
+            int left = -1;
+            memcpy(&left, CMSG_DATA(head), head->cmsg_len >= CMSG_LEN(4) ? 4 : 0);
+            out("level %d, type %d, %d left", head->cmsg_level, head->cmsg_type, left);
+        }
+    }
+}
+
+/* SO_PEEK_OFF: looks go on behind each other, reads bring them back. */
+CASE(looks_behind_each_other) {
+    int fd = accepted("a");
+    char bytes[16] = "";
+    T(option(fd, SOL_SOCKET, SO_PEEK_OFF));
+    T(set_option(fd, SOL_SOCKET, SO_PEEK_OFF, 2));
+    tell("send a abcdefghij");
+    for (int i = 0, n = 0; i < SOON_MS && n < 10; i++) {
+        NEED(ioctl(fd, FIONREAD, &n) == 0);
+        if (n < 10) usleep(1000);
+    }
+    T(recv(fd, bytes, 3, MSG_PEEK));
+    out("%.3s", bytes);
+    T(option(fd, SOL_SOCKET, SO_PEEK_OFF));
+    T(recv(fd, bytes, 3, MSG_PEEK));
+    out("%.3s", bytes);
+    T(recv(fd, bytes, 3, 0));
+    out("%.3s", bytes);
+    T(option(fd, SOL_SOCKET, SO_PEEK_OFF));
+    T(recv(fd, bytes, 16, MSG_PEEK));
+    out("%.2s", bytes);
+    T(recv(fd, bytes, 16, MSG_PEEK | MSG_DONTWAIT));
+    tell("send a kl");
+    T(recv(fd, bytes, 2, MSG_PEEK | MSG_WAITALL));
+    out("%.2s", bytes);
+    T(recv(fd, bytes, 9, MSG_WAITALL));
+    T(option(fd, SOL_SOCKET, SO_PEEK_OFF));
+    T(set_option(fd, SOL_SOCKET, SO_PEEK_OFF, -1));
+    T(option(fd, SOL_SOCKET, SO_PEEK_OFF));
+    T(recv(fd, bytes, 1, MSG_PEEK));
+    T(recv(fd, bytes, 1, MSG_PEEK));
+    tell("shut a");
+    T(await(fd, POLLRDHUP) & POLLRDHUP);
+    T(set_option(fd, SOL_SOCKET, SO_PEEK_OFF, 0));
+    T(recv(fd, bytes, 16, MSG_PEEK));
+    T(recv(fd, bytes, 16, MSG_PEEK));
 }

@@ -2,7 +2,9 @@
  * has of them.
  */
 #include "compare.h"
+#include <linux/filter.h>
 #include <linux/sockios.h>
+#include <net/if.h>
 
 #ifndef TCP_NOTSENT_LOWAT
 #define TCP_NOTSENT_LOWAT 25
@@ -395,6 +397,98 @@ CASE(low_water_of_unsent_data) {
     struct pollfd p = {fd, POLLOUT, 0};
     T(poll(&p, 1, SOON_MS));
     T(send(fd, data, 100, MSG_DONTWAIT));
+}
+
+/* What a connection has of these from before it was one, or from its listener. */
+CASE(beginnings_and_ends) {
+    static const int names[] = {TCP_SYNCNT, TCP_LINGER2, TCP_WINDOW_CLAMP}, values[] = {3, 11, 9000};
+    int listening = bound(2), fd = socket(family, SOCK_STREAM, 0);
+    struct name at = name_of(peer, atoi(tell("listen l")));
+    for (int i = 0; i < 3; i++) {
+        T(set_option(listening, IPPROTO_TCP, names[i], values[i]));
+        T(set_option(fd, IPPROTO_TCP, names[i], values[i]));
+    }
+    T(set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 0));
+    T(option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP));
+    T(set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 1));
+    T(connect(fd, ADDRESS(at)));
+    int one = accepted_from(listening, "a"), two = accepted_from(listening, "b");
+    T(set_option(one, IPPROTO_TCP, TCP_LINGER2, -5));
+    T(set_option(one, IPPROTO_TCP, TCP_SYNCNT, 9));
+    T(set_option(one, IPPROTO_TCP, TCP_WINDOW_CLAMP, 0));
+    T(set_option(one, IPPROTO_TCP, TCP_WINDOW_CLAMP, 8000));
+    T(set_option(listening, IPPROTO_TCP, TCP_WINDOW_CLAMP, 0));
+    for (int i = 0; i < 3; i++)
+        out("%d: %d %d %d %d", names[i], option(fd, IPPROTO_TCP, names[i]), option(listening, IPPROTO_TCP, names[i]),
+            option(one, IPPROTO_TCP, names[i]), option(two, IPPROTO_TCP, names[i]));
+}
+
+/* The first interface that is not the loopback one. */
+static const char *interface(void) {
+    static char name[IF_NAMESIZE];
+    for (int number = 1; number < 1000; number++)
+        if (if_indextoname(number, name) && strcmp(name, "lo")) return name;
+    die("no interface");
+    return NULL;
+}
+
+CASE(bound_to_an_interface) {
+    const char *name = interface();
+    char found[IF_NAMESIZE] = "";
+    socklen_t len = sizeof found;
+    struct name at = name_of(peer, atoi(tell("listen l"))), there = name_of(peer, atoi(tell("bind d")));
+    int fd = socket(family, SOCK_STREAM, 0), datagrams = socket(family, SOCK_DGRAM, 0), other;
+    T(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "nosuch0", 8));
+    T(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, strlen(name)));
+    T(connect(fd, ADDRESS(at)));
+    T(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, found, &len));
+    T(strcmp(found, name));
+    T(option(fd, SOL_SOCKET, SO_BINDTOIFINDEX) == (int)if_nametoindex(name));
+    T(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "nosuch0", 8));
+    T(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "", 0));
+    T(option(fd, SOL_SOCKET, SO_BINDTOIFINDEX));
+    T(setsockopt(datagrams, SOL_SOCKET, SO_BINDTODEVICE, name, strlen(name)));
+    T(sendto(datagrams, "by it", 5, 0, ADDRESS(there)));
+    tell("recvfrom d");
+    int listening = socket(family, SOCK_STREAM, 0);
+    struct name anywhere = {.in6 = {.sin6_family = family}};
+    T(set_option(listening, SOL_SOCKET, SO_BINDTOIFINDEX, if_nametoindex(name)));
+    T(bind(listening, ADDRESS(anywhere)));
+    T(listen(listening, 2));
+    int one = accepted_from(listening, "a");
+    T(option(one, SOL_SOCKET, SO_BINDTOIFINDEX) == (int)if_nametoindex(name));
+    tell("send a x");
+    char byte;
+    T(recv(one, &byte, 1, 0));
+    /* By the loopback interface nobody is reached there. */
+    other = socket(family, SOCK_DGRAM, 0);
+    T(setsockopt(other, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3));
+    sendto(other, "lost", 4, 0, ADDRESS(there));
+    T(sendto(datagrams, "found", 5, 0, ADDRESS(there)));
+    tell("recvfrom d");
+    T(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3));
+}
+
+/* What paths cannot do is refused: differences.txt. */
+CASE(refused) {
+    struct sock_filter all = {BPF_RET | BPF_K, 0, 0, 0xffffffff};
+    struct sock_fprog filter = {1, &all};
+    int fresh = socket(family, SOCK_STREAM, 0), fd = connected("c"), datagrams = socket(family, SOCK_DGRAM, 0);
+    struct name there = name_of(peer, atoi(tell("bind d")));
+    NEED(connect(datagrams, ADDRESS(there)) == 0);
+    T(setsockopt(fresh, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+    T(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+    T(setsockopt(datagrams, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+    T(setsockopt(fresh, SOL_SOCKET, SO_ATTACH_FILTER, &filter, 3));
+    T(set_option(fresh, IPPROTO_TCP, TCP_SAVE_SYN, 1));
+    T(set_option(fresh, IPPROTO_TCP, TCP_SAVE_SYN, 0));
+    T(set_option(datagrams, SOL_SOCKET, SO_PEEK_OFF, 1));
+    T(set_option(datagrams, SOL_SOCKET, SO_PEEK_OFF, -1));
+    /* What the kernel has, or its own names for it, is served as ever. */
+    int ends[2];
+    T(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+    T(set_option(ends[0], SOL_SOCKET, SO_PEEK_OFF, 1));
+    T(setsockopt(ends[0], SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
 }
 
 CASE(listeners_share_a_port) {

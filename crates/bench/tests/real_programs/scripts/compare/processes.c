@@ -29,6 +29,17 @@ static int take(int through, int flags) {
     return fd;
 }
 
+/* Whether an epoll tells, within some time, of all that have these numbers as their data. */
+static int are_told_of(int set, int all) {
+    struct epoll_event events[8];
+    int seen = 0, got;
+    for (int ms = 0; ms < SOON_MS && (seen & all) != all && (got = epoll_wait(set, events, 8, SOON_MS)) > 0; ms++) {
+        for (int i = 0; i < got; i++) seen |= 1 << events[i].data.u32;
+        if ((seen & all) != all) usleep(1000);
+    }
+    return (seen & all) == all;
+}
+
 /* Roles of a program that was started: what it finds under which number. */
 static int started(const char *role) {
     case_name = role;
@@ -47,6 +58,12 @@ static int started(const char *role) {
         int new = socket(family, SOCK_STREAM, 0);
         T(connect(new, ADDRESS(to)));
         T(send(new, large, sizeof large, 0));
+    } else if (!strncmp(role, "few", 3)) {
+        T(send(fd, "few", 3, 0));
+        for (int one = 0; one < 1024; one++)
+            if (fcntl(one, F_GETFD) >= 0) out("%d is open", one);
+        T(getcwd(bytes, sizeof bytes) != NULL);
+        out("in %s", bytes);
     } else if (!strncmp(role, "closed", 6)) {
         T(fcntl(fd, F_GETFD));
         T(send(fd, "x", 1, 0));
@@ -71,6 +88,28 @@ static int started(const char *role) {
         /* Through one program more. */
         execl(program, program, "started", "say-5", NULL);
         return 9;
+    } else if (!strncmp(role, "waits", 5)) {
+        /* An epoll goes on with what is in it: a socket twice, a pipe, a spent one-shot, an epoll around it. */
+        int around = fd + 1, pipe_end = fd + 2, twice = fd + 4, new;
+        struct epoll_event events[4] = {{0}}, change = {.events = EPOLLIN, .data.u64 = 0x1234567800000009};
+        T(write(pipe_end, "r", 1));
+        T(await(around, POLLIN) & POLLIN);
+        T(epoll_wait(around, events, 4, SOON_MS) > 0);
+        out("%x %u", events[0].events, events[0].data.u32);
+        out("three are told of: %d", are_told_of(fd, 7));
+        T(epoll_ctl(fd, EPOLL_CTL_ADD, twice, &change));
+        T(epoll_ctl(fd, EPOLL_CTL_DEL, twice, NULL));
+        T(epoll_ctl(fd, EPOLL_CTL_DEL, twice, NULL));
+        T(epoll_ctl(fd, EPOLL_CTL_MOD, atoi(getenv("ONCE")), &change));
+        out("and what was spent: %d", are_told_of(fd, 1 << 9));
+        T(read(atoi(getenv("ONCE")), bytes, 16));
+        /* A candidate that was in it connects. */
+        use_family_of(getenv("PEER"));
+        struct name to = name_of(getenv("PEER"), atoi(getenv("PORT")));
+        T(connect(new = atoi(getenv("NEW")), ADDRESS(to)));
+        change = (struct epoll_event){.events = EPOLLOUT, .data.u32 = 4};
+        T(epoll_ctl(fd, EPOLL_CTL_ADD, new, &change));
+        T(epoll_ctl(fd, EPOLL_CTL_MOD, new, &change));
     } else if (!strncmp(role, "receive", 7)) {
         int stream = T(take(fd, 0)), listening = T(take(fd, 0)), datagrams = T(take(fd, MSG_CMSG_CLOEXEC));
         T(fcntl(datagrams, F_GETFD));
@@ -289,6 +328,47 @@ CASE(exec_in_place) {
     NEED(wait(NULL) > 0);
 }
 
+static void put_number(const char *name, int number) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", number);
+    setenv(name, text, 1);
+}
+
+CASE(epoll_across_exec) {
+    int port = atoi(tell("listen L")), fd = accepted("A"), once = accepted("B");
+    int set = HIGH - 90, around = set + 1, ends[2], twice = set + 4;
+    NEED(dup2(epoll_create1(EPOLL_CLOEXEC), set) == set && dup2(epoll_create1(0), around) == around);
+    NEED(pipe(ends) == 0 && dup2(ends[0], set + 3) >= 0 && dup2(ends[1], set + 2) >= 0 && dup2(fd, twice) == twice);
+    int new = T(socket(family, SOCK_STREAM, 0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 0};
+    T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    event.data.u32 = 1;
+    T(epoll_ctl(set, EPOLL_CTL_ADD, twice, &event));
+    event.data.u32 = 2;
+    T(epoll_ctl(set, EPOLL_CTL_ADD, set + 3, &event));
+    event = (struct epoll_event){.events = EPOLLIN | EPOLLONESHOT, .data.u32 = 3};
+    T(epoll_ctl(set, EPOLL_CTL_ADD, once, &event));
+    tell("send B once");
+    T(epoll_wait(set, &event, 1, SOON_MS));
+    out("%x %u", event.events, event.data.u32);
+    event = (struct epoll_event){.events = EPOLLOUT, .data.u32 = 4};
+    T(epoll_ctl(set, EPOLL_CTL_ADD, new, &event));
+    event = (struct epoll_event){.events = EPOLLIN, .data.u32 = 77};
+    T(epoll_ctl(around, EPOLL_CTL_ADD, set, &event));
+    put_number("ONCE", once);
+    put_number("NEW", new);
+    put_number("PORT", port);
+    setenv("PEER", peer, 1);
+    char role[16];
+    snprintf(role, sizeof role, "waits-%d", set);
+    pid_t child = fork();
+    if (child == 0) execute(role);
+    tell("send A abc");
+    wait_for(child);
+    /* Here they are as they were. */
+    T(epoll_wait(set, &event, 1, SOON_MS) > 0);
+}
+
 CASE(failed_exec_changes_nothing) {
     int fd = accepted("A");
     T(execl("/nonexistent/program", "program", NULL));
@@ -366,6 +446,29 @@ CASE(spawned) {
     posix_spawn_file_actions_destroy(&actions);
     T(posix_spawn(&child, "/nonexistent/program", NULL, NULL, arguments, environ));
     T(system("exit 3") >> 8);
+    /* All but some are closed, and the program finds its sockets all the same. */
+    posix_spawn_file_actions_init(&actions);
+    T(posix_spawn_file_actions_adddup2(&actions, cloexec, 1));
+    T(posix_spawn_file_actions_addclosefrom_np(&actions, 3));
+    T(posix_spawn_file_actions_adddup2(&actions, 1, 4));
+    T(posix_spawn_file_actions_adddup2(&actions, 2, 1));
+    T(posix_spawn_file_actions_addopen(&actions, 6, "/dev/null", O_RDONLY, 0));
+    T(posix_spawn_file_actions_addchdir_np(&actions, "/"));
+    char *few[] = {(char *)program, "started", "few-4", NULL};
+    NEED(dup2(1, 2) == 2);
+    T(posix_spawn(&child, program, &actions, NULL, few, environ));
+    wait_for(child);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawn_file_actions_init(&actions);
+    T(posix_spawn_file_actions_addclosefrom_np(&actions, fd + 1));
+    snprintf(role, sizeof role, "say-%d", fd);
+    T(posix_spawn(&child, program, &actions, NULL, arguments, environ));
+    wait_for(child);
+    T(posix_spawn_file_actions_addclosefrom_np(&actions, 3));
+    snprintf(role, sizeof role, "closed-%d", fd);
+    T(posix_spawn(&child, program, &actions, NULL, arguments, environ));
+    wait_for(child);
+    posix_spawn_file_actions_destroy(&actions);
     T(close(fd));
     T(close(cloexec));
     tell("drain A");
@@ -492,6 +595,36 @@ CASE(fork_while_others_open_and_close) {
     }
     open_close_stop = 1;
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    T(close(fd));
+    tell("drain A");
+}
+
+static struct {
+    int result;
+    pid_t child;
+} started_there = {-1, -1};
+
+static void *spawns(void *nothing) {
+    char *arguments[] = {"true", NULL};
+    pthread_cancel(pthread_self());
+    started_there.result = posix_spawnp(&started_there.child, "true", NULL, NULL, arguments, environ);
+    pthread_testcancel();
+    return nothing;
+}
+
+/* It is no place to be cancelled. */
+CASE(spawn_in_a_cancelled_thread) {
+    int fd = accepted("A");
+    pthread_t thread;
+    NEED(pthread_create(&thread, NULL, spawns, NULL) == 0);
+    void *result;
+    T(pthread_join(thread, &result));
+    T(result == PTHREAD_CANCELED);
+    T(started_there.result);
+    wait_for(started_there.child);
+    pid_t child = fork();
+    if (child == 0) _exit(3);
+    wait_for(child);
     T(close(fd));
     tell("drain A");
 }

@@ -135,6 +135,16 @@ impl Caller<'_> {
             (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
                 return self.tell_option(fd, slot_option::USER_TIMEOUT, u64::from(count));
             }
+            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => {
+                return self.tell_option(fd, slot_option::SYN_COUNT, u64::from(count));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_LINGER2) => {
+                let seconds = if number < 0 { slot_option::AS_CLASS } else { u64::from(count) };
+                return self.tell_option(fd, slot_option::ORPHAN_WAIT, seconds);
+            }
+            (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => {
+                return self.tell_option(fd, slot_option::WINDOW_CLAMP, u64::from(count));
+            }
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
                 fd.max_segment = count;
                 return self.tell_option(fd, slot_option::MAX_SEGMENT, u64::from(count));
