@@ -21,7 +21,7 @@ fn current() -> List {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub(super) extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     exec::execute(environment, |environment| real::execve(path, arguments, environment))
 }
 
@@ -46,7 +46,7 @@ extern "C" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn execveat(
+pub(super) extern "C" fn execveat(
     directory: c_int,
     path: *const c_char,
     arguments: List,

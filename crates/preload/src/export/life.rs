@@ -256,7 +256,7 @@ pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
 }
 
 #[unsafe(export_name = "_exit")]
-extern "C" fn exit_now(status: c_int) -> ! {
+pub(super) extern "C" fn exit_now(status: c_int) -> ! {
     life::leave();
     real::exit_now(status)
 }
