@@ -183,6 +183,7 @@ pub(crate) mod dispatched {
 
     use libc::{addrinfo, sighandler_t};
 
+    #[allow(clippy::wildcard_imports)] // the types of the list above
     use super::*;
 
     real! {

@@ -29,8 +29,9 @@ use crate::{attach, export, real, table};
 const X86_64: u32 = 0xc000_003e;
 /// Bytes of `syscall`, and of `int 0x80`.
 const INSTRUCTION_LEN: i64 = 2;
-/// `linux/sched.h`: struct clone_args up to `set_tid_size`.
-const CLONE3_MOST: usize = 11 * 8;
+/// `linux/sched.h`: struct clone_args, the first one and that up to `cgroup` (CLONE_ARGS_SIZE_VER0, _VER2).
+const CLONE3_LEAST: usize = 64;
+const CLONE3_MOST: usize = 88;
 /// `stack` and `stack_size` in it, in words.
 const CLONE3_STACK: usize = 5;
 const CLONE3_STACK_SIZE: usize = 6;
@@ -206,7 +207,7 @@ fn clone(registers: &[i64], [flags, stack, c, d, e, f]: [usize; 6]) -> isize {
 /// `clone3`.
 fn clone3(registers: &[i64], arguments: [usize; 6]) -> isize {
     let [given, len, ..] = arguments;
-    if given == 0 || !(8 * size_of::<u64>()..=CLONE3_MOST).contains(&len) {
+    if given == 0 || !(CLONE3_LEAST..=CLONE3_MOST).contains(&len) {
         return native(libc::SYS_clone3, arguments); // the kernel's to refuse, or too new for us
     }
     let mut copy = [0u64; CLONE3_MOST / 8];

@@ -59,16 +59,15 @@ fn sets_number(code: &[u8]) -> bool {
             .is_some_and(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) < NUMBERS)
     };
     match code {
-        [0xb8, ..] => small(1),                                 // mov eax, N
-        [0x48, 0xc7, 0xc0, ..] => small(3),                     // mov rax, N
-        [0x6a, _, 0x58, ..] => true,                            // push N; pop rax
-        [0x31 | 0x33, 0xc0, ..] => true,                        // xor eax, eax
-        [0x48 | 0x4c, 0x89, modrm, ..] => modrm & 0xc7 == 0xc0, // mov rax, REGISTER
-        [0x89, modrm, ..] => modrm & 0xc7 == 0xc0,              // mov eax, REGISTER
-        [0x44, 0x89, modrm, ..] => modrm & 0xc7 == 0xc0,        // mov eax, r8d to r15d
-        [0x48, 0x8b, modrm, ..] => modrm & 0x38 == 0,           // mov rax, MEMORY
-        [0x8b, modrm, ..] => modrm & 0x38 == 0,                 // mov eax, MEMORY
-        [0x48, 0x63, modrm, ..] => modrm & 0x38 == 0,           // movsxd rax, …
+        // mov eax, N; mov rax, N
+        [0xb8, ..] => small(1),
+        [0x48, 0xc7, 0xc0, ..] => small(3),
+        // push N; pop rax; or xor eax, eax
+        [0x6a, _, 0x58, ..] | [0x31 | 0x33, 0xc0, ..] => true,
+        // mov eax or rax, REGISTER
+        [0x44 | 0x48 | 0x4c, 0x89, modrm, ..] | [0x89, modrm, ..] => modrm & 0xc7 == 0xc0,
+        // mov or movsxd to eax or rax, MEMORY
+        [0x48, 0x8b | 0x63, modrm, ..] | [0x8b, modrm, ..] => modrm & 0x38 == 0,
         _ => false,
     }
 }
@@ -102,9 +101,10 @@ fn length(code: &[u8]) -> Option<usize> {
     let opcode = *code.get(at)?;
     at += 1;
     let immediate = match opcode {
-        // Arithmetic between a register and anything; test, xchg, mov, lea.
+        // Arithmetic between a register and anything.
         0x00..=0x3f if opcode & 7 < 4 => return Some(at + operand(&code[at..])?),
-        0x63 | 0x84..=0x8b | 0x8d => return Some(at + operand(&code[at..])?),
+        // movsxd, test, xchg, mov, lea, shifts, inc, dec.
+        0x63 | 0x84..=0x8b | 0x8d | 0xd0..=0xd3 | 0xff => return Some(at + operand(&code[at..])?),
         0x00..=0x3f if opcode & 7 == 4 => 1, // with al and eax
         0x00..=0x3f if opcode & 7 == 5 => number,
         0x50..=0x5f | 0x90..=0x99 => 0, // push, pop, nop, xchg, cdqe, cqo
@@ -120,7 +120,6 @@ fn length(code: &[u8]) -> Option<usize> {
         }
         0x69 | 0x81 | 0xc7 => return Some(at + operand(&code[at..])? + number),
         0x6b | 0x80 | 0x83 | 0xc0 | 0xc1 | 0xc6 => return Some(at + operand(&code[at..])? + 1),
-        0xd0..=0xd3 | 0xff => return Some(at + operand(&code[at..])?),
         0xf6 | 0xf7 => {
             let tests = code.get(at)? & 0x30 == 0;
             let more = if !tests {
