@@ -400,6 +400,9 @@ pub struct ProgramRow {
     /// How often it wanted io_uring and was refused.
     #[serde(default)]
     pub rings_refused: u64,
+    /// System calls about its sockets that it made past the C library, and that were served.
+    #[serde(default)]
+    pub calls_dispatched: u64,
 }
 
 /// The module graph and the live paths.

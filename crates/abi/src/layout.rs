@@ -81,6 +81,8 @@ pub struct Header {
     pub calls_pending: [Line<{ CALL_COUNT / 64 }>; ENGINE_COUNT],
     /// Calls in use: a shim takes a call by setting its bit.
     pub calls_taken: Line<{ CALL_COUNT / 64 }>,
+    /// How often shims have served a system call that went past the C library. Written by shims.
+    pub calls_dispatched: Line<1>,
 }
 
 /// The engine's state on a cache line of its own.

@@ -116,6 +116,7 @@ fn findings() -> Vec<Finding> {
         deadlines(),
         weights(),
         descriptors(),
+        dispatch(),
         library(),
     ]);
     all
@@ -264,6 +265,14 @@ fn descriptors() -> Finding {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let remedy = "raise the hard limit: ulimit -Hn 65536, or LimitNOFILE= in the service";
     finding("descriptors", limit >= DESCRIPTORS, State::Degraded, format!("up to {limit}"), remedy)
+}
+
+fn dispatch() -> Finding {
+    let there = scoutline_trap::dispatches();
+    let remedy = "system calls that a program makes past the C library reach the kernel's sockets, and names are asked \
+                  for by the kernel's routes; it needs Linux 5.11 on x86-64, or: scoutline run --trap";
+    let found = there.as_ref().map_or_else(ToString::to_string, |()| "works".into());
+    finding("system-call dispatch", there.is_ok(), State::Degraded, found, remedy)
 }
 
 fn library() -> Finding {

@@ -85,9 +85,16 @@ fn text(stat: &Stat) -> String {
         let (via, device) = (or_none(&route.via), or_none(&route.device));
         routes.row(vec![route.to.clone(), route.kind.clone(), via, device, route.metric.to_string()]);
     }
-    let mut programs = Table::new(&["PROGRAM", ">PID", ">PROCESSES", ">SOCKETS", ">IO_URING-REFUSED"]);
+    let mut programs =
+        Table::new(&["PROGRAM", ">PID", ">PROCESSES", ">SOCKETS", ">IO_URING-REFUSED", ">DISPATCHED"]);
     for program in &stat.programs {
-        let numbers = [u64::from(program.pid), program.processes, program.sockets, program.rings_refused];
+        let numbers = [
+            u64::from(program.pid),
+            program.processes,
+            program.sockets,
+            program.rings_refused,
+            program.calls_dispatched,
+        ];
         programs
             .row([vec![program.name.clone()], numbers.map(|number| number.to_string()).to_vec()].concat());
     }

@@ -14,7 +14,7 @@ use scoutline_abi::layout::{ENGINE_COUNT, ProcessRecord};
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
-use crate::{accept, epoll, exec, own, real, serve, slot, stdio, table, urgent, wait};
+use crate::{accept, dispatch, epoll, exec, own, real, serve, slot, stdio, table, urgent, wait};
 
 /// Exit code when a path was required and there is none.
 const REQUIRED_EXIT: c_int = 126;
@@ -249,6 +249,8 @@ pub(crate) fn give_file(file: c_int) -> Result<u32, c_int> {
 /// Called by the loader before the program's `main`.
 extern "C" fn start() {
     real::resolve_all();
+    #[cfg(target_arch = "x86_64")]
+    real::dispatched::resolve_all();
     let path = real::getenv(c"SCOUTLINE_ATTACH".as_ptr());
     if path.is_null() {
         return;
@@ -393,6 +395,7 @@ fn begin(region: Region, image: ForImage) -> &'static Region {
     let region: &'static Region = Box::leak(Box::new(region));
     REGION.store(ptr::from_ref(region).cast_mut(), Ordering::Release);
     stdio::serve();
+    dispatch::start();
     // SAFETY: three functions of ours that live as long as the process.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     region
@@ -530,6 +533,7 @@ extern "C" fn in_child() {
             let _ = exchange(connection, Message::new(kind::FREE_SET, set), false);
         }
     });
+    dispatch::in_child();
     serve::in_child();
     wait::in_child();
     urgent::in_child();

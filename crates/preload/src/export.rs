@@ -9,8 +9,14 @@ mod exec;
 mod interfaces;
 mod life;
 mod many;
+#[cfg(target_arch = "x86_64")]
+mod names;
 mod raw;
+#[cfg(target_arch = "x86_64")]
+mod signals;
 mod streams;
+#[cfg(target_arch = "x86_64")]
+mod threads;
 
 use std::ffi::c_int;
 use std::slice;
@@ -22,6 +28,8 @@ use crate::slot::Socket;
 use crate::table;
 
 pub(crate) use data::{read, write};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use {many::concerns as poll_concerns, many::poll_plain as poll, raw::by_number};
 
 /// The socket behind a descriptor, if ours.
 #[inline]

@@ -24,6 +24,7 @@
 //! call     questions to the engine (open, bind, listen, connect, options)
 //! attach   the connection to the daemon, the region
 //! own      descriptors of our own
+//! dispatch  system calls that go past the C library
 //! table, real, lock, address   what the above stand on
 //! ```
 //!
@@ -39,6 +40,11 @@ mod bind;
 mod call;
 mod control;
 mod datagram;
+#[cfg(target_arch = "x86_64")]
+mod dispatch;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "dispatch/absent.rs"]
+mod dispatch;
 mod engines;
 mod epoll;
 mod errors;

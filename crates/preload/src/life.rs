@@ -19,7 +19,8 @@ use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
 use crate::{
-    attach, call, engines, epoll, fast_open, headers, options, own, real, stdio, stream, table, wait,
+    attach, call, dispatch, engines, epoll, fast_open, headers, options, own, real, stdio, stream, table,
+    wait,
 };
 
 /// A fresh slot for `fd`, not yet entered in the table.
@@ -147,6 +148,9 @@ pub(crate) fn created(fd: c_int, family: c_int, kind: c_int) {
     let candidate = inet && (kind == libc::SOCK_STREAM || kind == libc::SOCK_DGRAM);
     let entry = if candidate { Entry::Candidate { watched: false } } else { Entry::Kernel };
     left(fd, table::put(fd, entry));
+    if candidate {
+        dispatch::catch_up();
+    }
 }
 
 /// A descriptor that was `entry` is gone.

@@ -161,6 +161,7 @@ real! {
     fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE = c"popen";
     fn pclose(stream: *mut libc::FILE) -> c_int = c"pclose";
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int = c"pthread_setcancelstate";
+    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int = c"pthread_setcanceltype";
     fn cleanup_push(buffer: *mut CleanUp, routine: extern "C" fn(*mut c_void), argument: *mut c_void) -> ()
         = c"_pthread_cleanup_push";
     fn cleanup_pop(buffer: *mut CleanUp, execute: c_int) -> () = c"_pthread_cleanup_pop";
@@ -181,6 +182,55 @@ real! {
     fn openpty(master: *mut c_int, slave: *mut c_int, name: *mut c_char, termios: *const c_void, size: *const c_void)
         -> c_int = c"openpty";
     fn getenv(name: *const c_char) -> *mut c_char = c"getenv";
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use dispatched::*;
+
+/// What stands in front of these is for dispatched calls only.
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod dispatched {
+    use std::ffi::c_uchar;
+
+    use libc::{addrinfo, sighandler_t};
+
+    #[allow(clippy::wildcard_imports)] // the types of the list above
+    use super::*;
+
+    real! {
+        fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = c"sigaction";
+        fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int = c"sigprocmask";
+        fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int = c"pthread_sigmask";
+        fn sigsuspend(set: *const sigset_t) -> c_int = c"sigsuspend";
+        fn signal(number: c_int, handler: sighandler_t) -> sighandler_t = c"signal";
+        fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t = c"__sysv_signal";
+        fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t = c"sigset";
+        fn sigignore(number: c_int) -> c_int = c"sigignore";
+        fn sighold(number: c_int) -> c_int = c"sighold";
+        fn sigrelse(number: c_int) -> c_int = c"sigrelse";
+        fn sigblock(mask: c_int) -> c_int = c"sigblock";
+        fn sigsetmask(mask: c_int) -> c_int = c"sigsetmask";
+        fn pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: *mut c_void,
+            argument: *mut c_void) -> c_int = c"pthread_create";
+        fn thrd_create(thread: *mut libc::pthread_t, start: *mut c_void, argument: *mut c_void) -> c_int
+            = c"thrd_create";
+        fn getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo, list: *mut *mut addrinfo) -> c_int = c"getaddrinfo";
+        fn getnameinfo(address: *const sockaddr, len: socklen_t, host: *mut c_char, host_len: socklen_t, service: *mut c_char, service_len: socklen_t, flags: c_int) -> c_int = c"getnameinfo";
+        fn gethostbyname(name: *const c_char) -> *mut c_void = c"gethostbyname";
+        fn gethostbyname2(name: *const c_char, family: c_int) -> *mut c_void = c"gethostbyname2";
+        fn gethostbyname_r(name: *const c_char, entry: *mut c_void, room: *mut c_char, len: usize, result: *mut *mut c_void, error: *mut c_int) -> c_int = c"gethostbyname_r";
+        fn gethostbyname2_r(name: *const c_char, family: c_int, entry: *mut c_void, room: *mut c_char, len: usize, result: *mut *mut c_void, error: *mut c_int) -> c_int = c"gethostbyname2_r";
+        fn gethostbyaddr(address: *const c_void, len: socklen_t, family: c_int) -> *mut c_void = c"gethostbyaddr";
+        fn gethostbyaddr_r(address: *const c_void, len: socklen_t, family: c_int, entry: *mut c_void, room: *mut c_char, room_len: usize, result: *mut *mut c_void, error: *mut c_int) -> c_int = c"gethostbyaddr_r";
+        fn res_query(name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_query";
+        fn res_search(name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_search";
+        fn res_querydomain(name: *const c_char, domain: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_querydomain";
+        fn res_send(question: *const c_uchar, question_len: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_send";
+        fn res_nquery(state: *mut c_void, name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_nquery";
+        fn res_nsearch(state: *mut c_void, name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_nsearch";
+        fn res_nquerydomain(state: *mut c_void, name: *const c_char, domain: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_nquerydomain";
+        fn res_nsend(state: *mut c_void, question: *const c_uchar, question_len: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_nsend";
+    }
 }
 
 /// The calling thread's `errno`.
@@ -283,6 +333,21 @@ pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
     pthread_setcancelstate(DISABLE, &raw mut before);
     let result = work();
     pthread_setcancelstate(before, ptr::null_mut());
+    result
+}
+
+/// `work` for who can be cancelled at any moment here, as the C library has it around its own calls that sleep: for the
+/// time of it only where it sleeps itself. Who cannot is not cancelled in it at all.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn cancelled_as_there<R>(work: impl FnOnce() -> R) -> R {
+    const DEFERRED: c_int = 0; // PTHREAD_CANCEL_DEFERRED, in every C library for Linux
+    let mut before = DEFERRED;
+    pthread_setcanceltype(DEFERRED, &raw mut before);
+    if before == DEFERRED {
+        return uncancelled(work);
+    }
+    let result = work();
+    pthread_setcanceltype(before, ptr::null_mut());
     result
 }
 

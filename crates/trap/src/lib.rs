@@ -40,6 +40,15 @@ use std::os::fd::AsRawFd;
 
 pub use filter::refuse_io_uring;
 
+/// Whether system calls that programs make past the C library can be served under the preloaded library (Syscall User
+/// Dispatch).
+///
+/// # Errors
+/// What the kernel said; ENOSYS on other processors than x86-64.
+pub fn dispatches() -> io::Result<()> {
+    sys::try_dispatch()
+}
+
 /// The program's side, before `exec`: installs the filter and hands its listener to the supervisor that reads and
 /// writes at the other ends of two pipes. Afterwards this process must make no trapped call but `exec`.
 ///

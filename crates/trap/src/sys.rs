@@ -69,6 +69,20 @@ pub(crate) fn let_read(pid: u32) {
     unsafe { libc::prctl(libc::PR_SET_PTRACER, c_ulong::from(pid), 0, 0, 0) };
 }
 
+/// Syscall User Dispatch; it stays off in this thread, as it is.
+pub(crate) fn try_dispatch() -> io::Result<()> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+    }
+    const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+    let off: c_ulong = 0;
+    // SAFETY: numbers only.
+    match unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, off, off, off, off) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// As many descriptors as are allowed: each socket of the program takes two.
 pub(crate) fn raise_descriptor_limit() {
     // SAFETY: fills and reads a structure of ours.

@@ -32,6 +32,7 @@ mod iperf;
 mod local;
 mod loss;
 mod machine;
+mod names;
 mod nginx;
 mod options;
 mod policies;

@@ -39,8 +39,14 @@ fn answers(stream: &UnixStream) -> impl Iterator<Item = Answer> + use<> {
 
 #[test]
 fn questions_reach_the_engine_and_stop_stops() {
-    let programs =
-        vec![ProgramRow { name: "nginx".into(), pid: 1, processes: 3, sockets: 5, rings_refused: 0 }];
+    let programs = vec![ProgramRow {
+        name: "nginx".into(),
+        pid: 1,
+        processes: 3,
+        sockets: 5,
+        rings_refused: 0,
+        calls_dispatched: 0,
+    }];
     let engine = FakeEngine::answering(move |request| match request {
         Request::Stat => Answer::Stat(Stat { programs: programs.clone(), ..Stat::default() }),
         _ => Answer::Paths { paths: Vec::new() },

@@ -139,7 +139,8 @@ pub(crate) fn take_over() -> bool {
     }
     let region = attach::go_on(region, ForImage { process, connection, doorbells, memory });
     epoll::strip_marks([words[MARKS], words[MARKS + 1]]);
-    let (descriptors, epolls) = words[HEAD..].split_at((2 * words[MARKS + 2] as usize).min(words.len() - HEAD));
+    let (descriptors, epolls) =
+        words[HEAD..].split_at((2 * words[MARKS + 2] as usize).min(words.len() - HEAD));
     let mut numbers: Vec<Option<u32>> = Vec::new();
     for pair in descriptors.chunks_exact(2) {
         let (fd, what) = (pair[0].cast_signed(), pair[1]);

@@ -6,6 +6,7 @@ use std::{ptr, slice};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::data::deadline_ns;
+use crate::dispatch::signals::strip;
 use crate::epoll::Answer;
 use crate::poll::{self, Sets};
 use crate::real::{self, err, finish_int};
@@ -72,6 +73,8 @@ pub(super) extern "C" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    let mut copy = None;
+    let mask = strip(mask, &mut copy);
     match epoll::await_events(epfd, events, max, timeout == 0, deadline_of(timeout), mask) {
         Answer::Done(result) => finish_int(result),
         Answer::Kernel => real::epoll_pwait(epfd, events, max, timeout, mask),
@@ -86,6 +89,8 @@ pub(super) extern "C" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let mut copy = None;
+    let mask = strip(mask, &mut copy);
     // SAFETY: the program vouches for its timeout, or passes null.
     let given = unsafe { timeout.as_ref() };
     let deadline = given.and_then(deadline_ns);
@@ -110,11 +115,17 @@ fn concerned<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
 }
 
 #[unsafe(export_name = "poll")]
-pub(super) extern "C" fn poll_plain(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+pub(crate) extern "C" fn poll_plain(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     match concerned(fds, n) {
         Some(fds) => finish_int(poll::poll(fds, timeout == 0, deadline_ms(timeout), ptr::null())),
         None => real::poll(fds, n, timeout),
     }
+}
+
+/// Whether a `poll` is about sockets of ours.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn concerns(fds: *mut pollfd, n: nfds_t) -> bool {
+    concerned(fds, n).is_some()
 }
 
 fn check(n: nfds_t, room: size_t) {
@@ -138,6 +149,8 @@ pub(super) extern "C" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let mut copy = None;
+    let mask = strip(mask, &mut copy);
     let Some(ours) = concerned(fds, n) else { return real::ppoll(fds, n, timeout, mask) };
     // SAFETY: the program vouches for its timeout, or passes null.
     let given = unsafe { timeout.as_ref() };
@@ -189,7 +202,7 @@ pub(super) extern "C" fn select(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn pselect(
+pub(super) extern "C" fn pselect(
     n: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -197,6 +210,8 @@ extern "C" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let mut copy = None;
+    let mask = strip(mask, &mut copy);
     let sets = Sets { read, write, except };
     if attach::region().is_none() || n <= 0 || !sets.concerns(n) {
         return real::pselect(n, read, write, except, timeout, mask);

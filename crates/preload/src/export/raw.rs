@@ -1,12 +1,12 @@
-//! System calls that a program makes by number (`syscall(2)`), and io_uring.
+//! System calls that a program makes by number (`syscall(2)`, or past the C library: [`crate::dispatch`]), and io_uring.
 //!
 //! By number, the calls about sockets are those of the functions here (`tests/numbers.rs` compares the lists); so are
 //! those that make new images and children. `io_uring_setup` is refused as kernels without
 //! it do (ENOSYS), so that programs fall back to calls that can be served: a ring would work on the kernel's socket
 //! behind ours, which is not connected. liburing makes its system calls by itself, past the C library; so the functions
 //! with which it makes a ring are here as well (`io_uring_queue_init(3)`). `scoutline run` refuses rings for who has
-//! neither (liburing linked statically), where its privileges allow (`scoutline_trap::refuse_io_uring`); those refusals
-//! are the kernel's, and not counted.
+//! neither (liburing linked statically) where no call can be dispatched, if its privileges allow
+//! (`scoutline_trap::refuse_io_uring`); those refusals are the kernel's, and not counted.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr::with_exposed_provenance as at;
@@ -14,6 +14,7 @@ use std::ptr::with_exposed_provenance_mut as at_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{data, exec, life, many};
+use crate::dispatch::signals;
 use crate::{attach, real};
 
 /// Whether this process has said that it refused a ring.
@@ -91,13 +92,28 @@ extern "C" fn io_uring_get_probe() -> *mut c_void {
 /// `syscall`, variadic in C: who gives fewer arguments leaves garbage that is not looked at.
 #[unsafe(no_mangle)]
 extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-    if attach::region().is_none() {
-        return real::syscall(number, a, b, c, d, e, f);
-    }
-    let (fd, int) = (a as c_int, |value: usize| value as c_int);
     match number {
+        // What `fork` of older C libraries was. Others share memory with their child, which then is not ours to serve.
+        libc::SYS_clone if a == libc::SIGCHLD as usize && b == 0 && attach::region().is_some() => {
+            real::fork().into()
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork if attach::region().is_some() => life::vfork().into(),
+        _ => by_number(number, [a, b, c, d, e, f]).unwrap_or_else(|| real::syscall(number, a, b, c, d, e, f)),
+    }
+}
+
+/// The call, if a function here is in front of it: -1 and `errno` on failure.
+pub(crate) fn by_number(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
+    attach::region()?;
+    let [a, b, c, d, e, f] = arguments;
+    let (fd, int) = (a as c_int, |value: usize| value as c_int);
+    let result = match number {
         libc::SYS_io_uring_setup => refuse_ring(),
         libc::SYS_read => data::read(fd, at_mut::<c_void>(b), c) as c_long,
+        libc::SYS_connect => life::connect(fd, at(b), c as c_uint).into(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll => many::poll_plain(at_mut(a), b as _, c as c_int).into(),
         libc::SYS_write => data::write(fd, at::<c_void>(b), c) as c_long,
         libc::SYS_readv => data::readv(fd, at(b), int(c)) as c_long,
         libc::SYS_writev => data::writev(fd, at(b), int(c)) as c_long,
@@ -110,14 +126,13 @@ extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e:
         libc::SYS_sendmsg => data::sendmsg(fd, at(b), int(c)) as c_long,
         libc::SYS_recvmmsg => data::recvmmsg(fd, at_mut(b), c as c_uint, int(d), at_mut(e)).into(),
         libc::SYS_sendmmsg => data::sendmmsg(fd, at_mut(b), c as c_uint, int(d)).into(),
+        libc::SYS_accept => life::accept(fd, at_mut(b), at_mut(c)).into(),
+        libc::SYS_accept4 => life::accept4(fd, at_mut(b), at_mut(c), int(d)).into(),
         libc::SYS_sendfile => data::sendfile64(fd, int(b), at_mut(c), d) as c_long,
         libc::SYS_splice => data::splice(fd, at_mut(b), int(c), at_mut(d), e, f as c_uint) as c_long,
         libc::SYS_socket => life::socket(fd, int(b), int(c)).into(),
         libc::SYS_bind => life::bind(fd, at(b), c as c_uint).into(),
         libc::SYS_listen => life::listen(fd, int(b)).into(),
-        libc::SYS_connect => life::connect(fd, at(b), c as c_uint).into(),
-        libc::SYS_accept => life::accept(fd, at_mut(b), at_mut(c)).into(),
-        libc::SYS_accept4 => life::accept4(fd, at_mut(b), at_mut(c), int(d)).into(),
         libc::SYS_shutdown => life::shutdown(fd, int(b)).into(),
         libc::SYS_getsockname => life::getsockname(fd, at_mut(b), at_mut(c)).into(),
         libc::SYS_getpeername => life::getpeername(fd, at_mut(b), at_mut(c)).into(),
@@ -138,20 +153,15 @@ extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e:
         libc::SYS_execve => exec::execve(at(a), at(b), at(c)).into(),
         libc::SYS_execveat => exec::execveat(fd, at(b), at(c), at(d), int(e)).into(),
         libc::SYS_exit_group => life::exit_now(fd),
-        // What `fork` of older C libraries was. Others share memory with their child, which then is not ours to serve.
-        libc::SYS_clone if a == libc::SIGCHLD as usize && b == 0 => real::fork().into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => many::epoll_wait(fd, at_mut(b), int(c), int(d)).into(),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_poll => many::poll_plain(at_mut(a), b as _, int(c)).into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_select => many::select(int(a), at_mut(b), at_mut(c), at_mut(d), at_mut(e)).into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_create => many::epoll_create(fd).into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => life::dup2(fd, int(b)).into(),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork | libc::SYS_vfork => life::vfork().into(),
-        _ => real::syscall(number, a, b, c, d, e, f),
-    }
+        _ => return signals::by_number(number, arguments),
+    };
+    Some(result)
 }

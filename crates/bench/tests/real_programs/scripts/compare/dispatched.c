@@ -1,0 +1,345 @@
+/* Calls by instruction (inline.h) among threads, signals and processes, and those that a handler in between could spoil:
+ * signal masks, stacks, the program's own SIGSYS, clone and fork, the end of a handler. */
+#include "compare.h"
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <ucontext.h>
+
+static int started(const char *role) {
+    int fd = atoi(role);
+    case_name = "image";
+    T(write(fd, "image", 5));
+    return 0;
+}
+
+static int fd;
+static char bytes[64];
+
+/* There and back. */
+static void exchange(const char *name) {
+    T(write(fd, "abc", 3));
+    tell("read %s 3", name);
+    tell("send %s de", name);
+    T(recv(fd, bytes, 2, MSG_WAITALL));
+    out("%.2s", bytes);
+}
+
+static void *in_thread(void *name) {
+    sigset_t all, now;
+    sigfillset(&all);
+    T(pthread_sigmask(SIG_BLOCK, &all, NULL));
+    exchange(name);
+    sigemptyset(&now);
+    T(pthread_sigmask(SIG_BLOCK, NULL, &now));
+    T(sigismember(&now, SIGSYS));
+    T(sigismember(&now, SIGUSR1));
+    return NULL;
+}
+
+CASE(a_thread_that_blocks_all_signals) {
+    fd = connected("A");
+    pthread_t thread;
+    pthread_create(&thread, NULL, in_thread, "A");
+    pthread_join(thread, NULL);
+    /* By the C library's functions. */
+    sigset_t all, now;
+    sigfillset(&all);
+    T((pthread_sigmask)(SIG_SETMASK, &all, NULL));
+    T((sigprocmask)(SIG_BLOCK, NULL, &now));
+    T(sigismember(&now, SIGSYS));
+    exchange("A");
+    sigdelset(&all, SIGSYS);
+    T((sigprocmask)(SIG_SETMASK, &all, &now));
+    T(sigismember(&now, SIGSYS));
+    T((sigprocmask)(SIG_SETMASK, NULL, &now));
+    T(sigismember(&now, SIGSYS));
+    T(sigprocmask(77, &all, NULL));
+    T((int)INLINE(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, 4));
+}
+
+static volatile sig_atomic_t handled;
+
+static void exchanging(int number) {
+    handled = number;
+    exchange("A");
+}
+
+CASE(a_handler_that_blocks_all_signals) {
+    fd = connected("A");
+    struct sigaction action = {.sa_handler = exchanging}, before;
+    sigfillset(&action.sa_mask);
+    T(sigaction(SIGUSR1, &action, NULL));
+    T(sigaction(SIGUSR1, NULL, &before));
+    T(sigismember(&before.sa_mask, SIGSYS));
+    raise(SIGUSR1);
+    out("handled %d", handled);
+    /* And in a wait with a mask of its own. */
+    sigset_t usual, waiting;
+    sigemptyset(&usual);
+    sigaddset(&usual, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &usual, NULL);
+    handled = 0;
+    raise(SIGUSR1);
+    sigfillset(&waiting);
+    sigdelset(&waiting, SIGUSR1);
+    T(sigsuspend(&waiting));
+    out("handled %d", handled);
+    handled = 0;
+    raise(SIGUSR1);
+    struct pollfd one = {fd, POLLIN, 0};
+    T(ppoll(&one, 1, NULL, &waiting));
+    out("handled %d", handled);
+}
+
+static void on_system_call(int number, siginfo_t *info, void *context) {
+    ucontext_t *interrupted = context;
+    out("signal %d code %d call %d", number, info->si_code, info->si_syscall);
+    exchange("A");
+    if (info->si_code > 0) interrupted->uc_mcontext.gregs[REG_RAX] = 4711;
+}
+
+/* getpgid is trapped by a filter. */
+static void filter(void) {
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getpgid, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {4, steps};
+    T(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    T(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+CASE(its_own_handler_of_sigsys) {
+    fd = connected("A");
+    struct sigaction action = {.sa_sigaction = on_system_call, .sa_flags = SA_SIGINFO | SA_NODEFER}, before;
+    T(sigaction(SIGSYS, &action, &before));
+    T(before.sa_handler == SIG_DFL);
+    filter();
+    T(getpgid(0));
+    T((int)INLINE(SYS_getpgid, 0));
+    T(kill(getpid(), SIGSYS));
+    T(sigaction(SIGSYS, NULL, &before));
+    T(before.sa_sigaction == on_system_call);
+    T(before.sa_flags & (SA_SIGINFO | SA_NODEFER | SA_RESTART));
+    T(signal(SIGSYS, SIG_IGN) == (void *)on_system_call);
+    T(kill(getpid(), SIGSYS));
+    T(signal(SIGSYS, SIG_DFL) == SIG_IGN);
+    exchange("A");
+}
+
+CASE(no_handler_of_sigsys) {
+    fd = connected("A");
+    pid_t child = fork();
+    if (child == 0) {
+        filter();
+        INLINE(SYS_getpgid, 0);
+        _exit(1);
+    }
+    int status;
+    T(waitpid(child, &status, 0) == child);
+    out("ended by %d", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    child = fork();
+    if (child == 0) {
+        signal(SIGSYS, SIG_IGN);
+        filter();
+        getpgid(0);
+        _exit(1);
+    }
+    T(waitpid(child, &status, 0) == child);
+    out("ended by %d", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+}
+
+CASE(a_child) {
+    fd = connected("A");
+    pid_t child = fork();
+    if (child == 0) {
+        T(write(fd, "child", 5));
+        int other = socket(family, SOCK_STREAM, 0);
+        struct name name = name_of(own, 0);
+        T(bind(other, ADDRESS(name)));
+        T(listen(other, 1));
+        INLINE(SYS_exit_group, 7);
+    }
+    int status;
+    T(waitpid(child, &status, 0) == child);
+    out("status %x", status);
+    tell("read A 5");
+    exchange("A");
+}
+
+CASE(a_new_image) {
+    fd = connected("A");
+    pid_t child = fork();
+    if (child == 0) {
+        char number[12];
+        snprintf(number, sizeof number, "%d", fd);
+        char *arguments[] = {(char *)program, "started", number, NULL};
+        extern char **environ;
+        INLINE(SYS_execve, program, arguments, environ);
+        _exit(9);
+    }
+    int status;
+    T(waitpid(child, &status, 0) == child);
+    out("status %x", status);
+    tell("read A 5");
+    exchange("A");
+}
+
+CASE(children_by_instruction) {
+    int status;
+    pid_t child = INLINE(SYS_fork);
+    if (child == 0) INLINE(SYS_exit_group, 3);
+    T(waitpid(child, &status, 0) == child);
+    out("status %x", status);
+    child = INLINE(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) INLINE(SYS_exit_group, 4);
+    T(waitpid(child, &status, 0) == child);
+    out("status %x", status);
+    struct clone_args arguments = {.exit_signal = SIGCHLD};
+    child = INLINE(SYS_clone3, &arguments, sizeof arguments);
+    if (child == 0) INLINE(SYS_exit_group, 5);
+    T(waitpid(child, &status, 0) == child);
+    out("status %x", status);
+    child = INLINE(SYS_vfork);
+    if (child == 0) INLINE(SYS_exit_group, 6);
+    T(waitpid(child, &status, 0) == child);
+    out("status %x", status);
+}
+
+static int woken;
+
+/* What a thread without a C library does: it writes its argument and ends. */
+__attribute__((used)) static void bare(int *place) {
+    *place = 4712;
+    inline_call(SYS_futex, (long)place, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+    inline_call(SYS_exit, 0, 0, 0, 0, 0, 0);
+}
+
+/* clone with CLONE_VM: the child goes on behind the instruction, with the registers of its parent, on its own stack. */
+static long bare_thread(long flags, char *stack, int *place) {
+    register int *argument __asm__("r12") = place;
+    register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
+    long result;
+    __asm__ volatile(
+        "syscall\n"
+        "test %%rax, %%rax\n"
+        "jnz 1f\n"
+        "xor %%ebp, %%ebp\n"
+        "mov %%r12, %%rdi\n"
+        "call bare\n"
+        "ud2\n"
+        "1:"
+        : "=a"(result)
+        : "a"((long)SYS_clone), "D"(flags), "S"(stack), "d"(0L), "r"(r10), "r"(r8), "r"(argument)
+        : "rcx", "r11", "memory");
+    return result;
+}
+
+CASE(a_thread_by_instruction) {
+    char *stack = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    T(bare_thread(flags, stack + 65536, &woken) > 0);
+    while (__atomic_load_n(&woken, __ATOMIC_SEQ_CST) == 0)
+        inline_call(SYS_futex, (long)&woken, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0);
+    out("woken %d", woken);
+    fd = connected("A");
+    exchange("A");
+}
+
+/* A handler that the program returns from by itself. */
+struct kernel_action {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)(void);
+    unsigned long mask;
+};
+enum { RESTORER = 0x04000000 };
+void restorer(void);
+__asm__("restorer: mov $15, %eax\n syscall\n ud2\n");
+
+CASE(a_restorer_of_its_own) {
+    fd = connected("A");
+    struct kernel_action action = {exchanging, RESTORER | SA_RESTART, restorer, ~0ul}, before = {0};
+    T(INLINE(SYS_rt_sigaction, SIGUSR2, &action, NULL, 8));
+    T(INLINE(SYS_rt_sigaction, SIGUSR2, NULL, &before, 8));
+    out("mask has %d", (before.mask >> (SIGSYS - 1) & 1) != 0);
+    T(before.restorer == restorer);
+    T(raise(SIGUSR2));
+    out("handled %d", handled);
+    T(INLINE(SYS_rt_sigaction, SIGSYS, &action, NULL, 8));
+    T(raise(SIGSYS));
+    out("handled %d", handled);
+}
+
+CASE(signal_stacks) {
+    static char room[65536];
+    stack_t given = {.ss_sp = room, .ss_size = sizeof room}, found = {0};
+    T((int)INLINE(SYS_sigaltstack, &given, NULL));
+    T(getppid() > 0);
+    T((int)INLINE(SYS_sigaltstack, NULL, &found));
+    out("%d %d %d", found.ss_sp == room, found.ss_flags, (int)found.ss_size);
+    fd = connected("A");
+    struct sigaction action = {.sa_handler = exchanging, .sa_flags = SA_ONSTACK};
+    sigaction(SIGUSR1, &action, NULL);
+    raise(SIGUSR1);
+    given.ss_flags = SS_DISABLE;
+    T((int)INLINE(SYS_sigaltstack, &given, NULL));
+    T((int)INLINE(SYS_sigaltstack, NULL, &found));
+    out("%d", found.ss_flags);
+}
+
+static sigjmp_buf back;
+static void jump(int number) { siglongjmp(back, number); }
+
+CASE(jumps_out_of_a_call) {
+    fd = connected("A");
+    signal(SIGALRM, jump);
+    for (volatile int i = 0; i < 3; i++) {
+        int by = sigsetjmp(back, 1);
+        if (!by) {
+            ualarm(30000, 0);
+            recv(fd, bytes, 1, 0);
+        }
+        out("by %d", by);
+    }
+    alarm(CASE_S);
+    exchange("A");
+}
+
+static void *cancelled(void *unused) {
+    recv(fd, bytes, 1, 0);
+    out("the call came back");
+    pthread_testcancel();
+    return unused;
+}
+
+CASE(no_place_to_be_cancelled) {
+    fd = connected("A");
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, NULL, cancelled, NULL);
+    pthread_cancel(thread);
+    tell("send A x");
+    pthread_join(thread, &result);
+    T(result == PTHREAD_CANCELED);
+    exchange("A");
+}
+
+CASE(errno_stays) {
+    fd = connected("A");
+    long result;
+    errno = 12;
+    __asm__ volatile("syscall" : "=a"(result) : "a"((long)SYS_read), "D"(-1L), "S"(bytes), "d"(1L) : "rcx", "r11", "memory");
+    out("%ld %d", result, errno);
+    nonblock(fd);
+    __asm__ volatile("syscall" : "=a"(result) : "a"((long)SYS_read), "D"((long)fd), "S"(bytes), "d"(1L) : "rcx", "r11", "memory");
+    out("%ld %d", result, errno);
+}

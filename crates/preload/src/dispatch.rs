@@ -1,0 +1,300 @@
+//! System calls that go past the C library, served: Syscall User Dispatch (Linux 5.11, x86-64,
+//! `Documentation/admin-guide/syscall-user-dispatch.rst`).
+//!
+//! A thread for which it is on gets SIGSYS for each `syscall` instruction outside one range of addresses, and the call
+//! is not made. The handler makes it: what is about sockets by the functions of [`crate::export`], as `syscall()`
+//! does, all else natively; the result goes into the saved registers.
+//!
+//! ```text
+//! mode       exempt range                 for
+//! Off        everything                   programs without system calls of their own ([`scan`]): they pay nothing
+//! Library    the C library's code         programs with some; 4 to 13 ns more for each call by the C library
+//! Resolver   a few instructions of ours   a thread in getaddrinfo and its kin, whose calls are the C library's own
+//! ```
+//!
+//! - A thread is `Off` or `Library` for good, its *base*. Threads do not inherit it: `pthread_create` puts one more frame
+//!   below the start routine. A forked child's thread takes its parent's.
+//! - In `Resolver` the handler goes back to the base before it does anything, since all that it calls makes its system
+//!   calls in the C library, and enters it again at its end. Its own return (`rt_sigreturn`) is then in the exempt range.
+//!   The selector, a byte beside the range, only lets the change of modes itself through.
+//! - Nothing is blocked in the handler: calls block there, and the program's signals end them as ever. What SIGSYS
+//!   means to the program, and that nobody blocks it, is [`signals`]' matter; calls that cannot be made from within a
+//!   handler (of threads, stacks, masks) are [`calls`]'.
+//! - It interrupts a program at an instruction of its own, which holds no lock of the C library's or ours; or the
+//!   resolver in a call about sockets. The other calls of the resolver (memory, locks, files) are made natively at once.
+//!
+//! Left out: code that is made while the program runs (JIT) is not looked at, and libraries that come later (`dlopen`)
+//! are looked at by the next `socket()`. Threads that the C library makes for itself (`getaddrinfo_a`, SIGEV_THREAD), and
+//! threads and children by a program's own `clone`, are dispatched from their first `socket()` on, if at all.
+
+mod calls;
+mod objects;
+mod scan;
+pub(crate) mod signals;
+
+use std::arch::{asm, global_asm};
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
+
+use crate::{attach, real};
+use calls::Next;
+
+const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+/// `si_code` of a SIGSYS that a dispatch has made.
+const SYS_USER_DISPATCH: c_int = 2;
+
+/// Values of the selector: the call is made; or it is dispatched.
+const ALLOW: u8 = 0;
+const BLOCK: u8 = 1;
+
+/// Where the C library's code is. 0: dispatching is not to be had.
+static LIBRARY_START: AtomicUsize = AtomicUsize::new(0);
+static LIBRARY_LEN: AtomicUsize = AtomicUsize::new(0);
+/// Where a handler returns to in the C library.
+static RESTORER: AtomicUsize = AtomicUsize::new(0);
+/// The program makes system calls of its own.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The thread's base is `Library`.
+    static IN_LIBRARY: Cell<bool> = const { Cell::new(false) };
+    /// Where the stack was when the thread entered the resolver; 0: it is not there.
+    static RESOLVING: Cell<usize> = const { Cell::new(0) };
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Off) };
+    /// Read by the kernel where a call would be dispatched.
+    static SELECTOR: Cell<u8> = const { Cell::new(BLOCK) };
+}
+
+// The exempt range of `Resolver`: the end of our handler.
+global_asm!(
+    ".pushsection .text.scoutline_gate, \"ax\", @progbits",
+    ".balign 64",
+    ".hidden scoutline_gate",
+    ".hidden scoutline_gate_end",
+    ".globl scoutline_gate",
+    ".globl scoutline_gate_end",
+    "scoutline_gate:",
+    "mov rsp, rdi",
+    "mov eax, 15",
+    "syscall",
+    "ud2",
+    "scoutline_gate_end:",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    /// `rt_sigreturn` with the stack at a frame's `ucontext`.
+    fn scoutline_gate(stack: usize) -> !;
+    static scoutline_gate_end: u8;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Off,
+    Library,
+    Resolver,
+}
+
+impl Mode {
+    /// The thread's base.
+    fn base() -> Mode {
+        if IN_LIBRARY.get() { Mode::Library } else { Mode::Off }
+    }
+
+    /// The calling thread goes into this mode, from any. False: the kernel refused.
+    fn enter(self) -> bool {
+        let gate = scoutline_gate as *const () as usize;
+        let (on, start, len) = match self {
+            Mode::Off => (0, 0, 0),
+            Mode::Library => (1, LIBRARY_START.load(Ordering::Relaxed), LIBRARY_LEN.load(Ordering::Relaxed)),
+            Mode::Resolver => (1, gate, (&raw const scoutline_gate_end).addr() - gate),
+        };
+        // Off has no selector.
+        let selector = SELECTOR.with(|byte| if on == 1 { byte.as_ptr().expose_provenance() } else { 0 });
+        // Whatever the mode is, this call is made; and the mode is known again before another can be dispatched.
+        SELECTOR.set(ALLOW);
+        compiler_fence(Ordering::SeqCst);
+        let entered =
+            real::syscall(libc::SYS_prctl, PR_SET_SYSCALL_USER_DISPATCH, on, start, len, selector, 0) == 0;
+        if entered {
+            MODE.set(self);
+        }
+        compiler_fence(Ordering::SeqCst);
+        SELECTOR.set(BLOCK);
+        entered
+    }
+}
+
+/// Whether dispatching is to be had, and for whom: called once attached, by the program's only thread.
+pub(crate) fn start() {
+    // The supervisor of a trapped program is ours, and makes no call past the C library about a socket of paths.
+    if !real::getenv(c"SCOUTLINE_PROGRAM".as_ptr()).is_null() {
+        return;
+    }
+    let Some(library) = objects::library() else { return };
+    LIBRARY_LEN.store(library.len(), Ordering::Relaxed);
+    // Kernels without it say EINVAL.
+    if !Mode::Off.enter() || !signals::keep(on_signal) {
+        return;
+    }
+    RESTORER.store(signals::restorer(), Ordering::Relaxed);
+    LIBRARY_START.store(library.start, Ordering::Release);
+    look();
+}
+
+/// Whether threads can be dispatched at all.
+fn is_available() -> bool {
+    LIBRARY_START.load(Ordering::Acquire) != 0
+}
+
+fn library() -> Range<usize> {
+    let start = LIBRARY_START.load(Ordering::Acquire);
+    start..start + LIBRARY_LEN.load(Ordering::Relaxed)
+}
+
+/// Looks at the code that has not been looked at, and begins with the calling thread if it is wanted.
+fn look() {
+    if !WANTED.load(Ordering::Relaxed) && objects::make_calls_of_their_own() {
+        WANTED.store(true, Ordering::Relaxed);
+    }
+    begin();
+}
+
+/// The calling thread's base is as the program needs it.
+fn begin() {
+    if WANTED.load(Ordering::Relaxed) && !IN_LIBRARY.get() && RESOLVING.get() == 0 {
+        signals::unblock();
+        IN_LIBRARY.set(Mode::Library.enter());
+    }
+}
+
+/// A socket is made: libraries may have come since, and this thread past us.
+#[inline]
+pub(crate) fn catch_up() {
+    if is_available() && !IN_LIBRARY.get() && attach::is_owner() {
+        look();
+    }
+}
+
+/// Whether new threads are to [`begin_thread`].
+pub(crate) fn is_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
+/// In a new thread, before its start routine.
+pub(crate) fn begin_thread() {
+    begin();
+}
+
+/// In a forked child: the kernel has forgotten it.
+pub(crate) fn in_child() {
+    if MODE.get() != Mode::Off {
+        MODE.get().enter();
+    }
+}
+
+/// `work`, a function of the C library's resolver, whose calls about sockets are served.
+pub(crate) fn resolving<R>(work: impl FnOnce() -> R) -> R {
+    let place = 0u8;
+    let here = (&raw const place).addr();
+    let within = RESOLVING.get();
+    // Within itself it is on already; where it was jumped out of, it is off, or we stand above the place.
+    let is_within = MODE.get() == Mode::Resolver && here < within;
+    if !is_available() || attach::region().is_none() || attach::dead() || is_within {
+        return work();
+    }
+    signals::unblock();
+    RESOLVING.set(here);
+    Mode::Resolver.enter();
+    let result = real::cancellable(resolved, ptr::null_mut(), work);
+    Mode::base().enter();
+    RESOLVING.set(within);
+    result
+}
+
+/// The thread is cancelled in the resolver.
+extern "C" fn resolved(_: *mut c_void) {
+    Mode::base().enter();
+    RESOLVING.set(0);
+}
+
+/// SIGSYS. Leaves `errno` as it was. Where the resolver's thread is cancelled, it is unwound through here: nothing is
+/// dropped in any of the frames.
+extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let errno = real::errno();
+    let was = MODE.get();
+    if was == Mode::Resolver {
+        Mode::base().enter();
+    }
+    // SAFETY: what the kernel gives to a handler with SA_SIGINFO.
+    let (code, interrupted) = unsafe { ((*info).si_code, &mut *context.cast::<libc::ucontext_t>()) };
+    let next = if code == SYS_USER_DISPATCH {
+        calls::answer(info, interrupted)
+    } else {
+        signals::pass_on(signal, info, context);
+        Next::Return
+    };
+    real::set_errno(errno);
+    let resolves = was == Mode::Resolver && !is_left(interrupted);
+    match next {
+        Next::Return if resolves => leave(context.addr(), true),
+        Next::Return => {}
+        Next::LeaveFrame(stack) => leave(stack, resolves),
+        Next::Undispatched => {
+            IN_LIBRARY.set(false);
+            Mode::Off.enter();
+        }
+    }
+}
+
+/// Whether the interrupted code stands outside of the resolver, which a signal handler of the program's has jumped out of.
+fn is_left(interrupted: &libc::ucontext_t) -> bool {
+    let stack = interrupted.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    let other = interrupted.uc_stack.ss_sp.addr();
+    let is_left = stack > RESOLVING.get() && !(other..other + interrupted.uc_stack.ss_size).contains(&stack);
+    if is_left {
+        RESOLVING.set(0);
+    }
+    is_left
+}
+
+/// Ends a signal handler whose frame is at `stack`.
+fn leave(stack: usize, resolving: bool) -> ! {
+    if resolving {
+        Mode::Resolver.enter();
+        // SAFETY: the frame is the kernel's own, above us on this stack or on the one that was interrupted.
+        unsafe { scoutline_gate(stack) }
+    }
+    // SAFETY: as above; the C library's restorer is `rt_sigreturn` and nothing else.
+    unsafe {
+        asm!("mov rsp, {}", "jmp {}", in(reg) stack, in(reg) RESTORER.load(Ordering::Relaxed), options(noreturn))
+    }
+}
+
+/// A start routine of a thread, and its argument.
+pub(crate) struct Routine {
+    pub(crate) start: *mut c_void,
+    pub(crate) argument: *mut c_void,
+}
+
+/// The first frame of a thread by `pthread_create`. It is unwound where the thread is cancelled, and has nothing to drop.
+pub(crate) extern "C-unwind" fn first_frame(routine: *mut c_void) -> *mut c_void {
+    // SAFETY: what `export::threads` gave, as its only owner.
+    let Routine { start, argument } = *unsafe { Box::from_raw(routine.cast::<Routine>()) };
+    begin_thread();
+    // SAFETY: the program's start routine.
+    unsafe { transmute::<*mut c_void, extern "C-unwind" fn(*mut c_void) -> *mut c_void>(start)(argument) }
+}
+
+/// The same by `thrd_create`.
+pub(crate) extern "C-unwind" fn first_frame_c11(routine: *mut c_void) -> c_int {
+    // SAFETY: as in `first_frame`.
+    let Routine { start, argument } = *unsafe { Box::from_raw(routine.cast::<Routine>()) };
+    begin_thread();
+    // SAFETY: the program's start routine.
+    unsafe { transmute::<*mut c_void, extern "C-unwind" fn(*mut c_void) -> c_int>(start)(argument) }
+}
