@@ -51,12 +51,21 @@ impl Connection {
 
     /// Paced whatever the path and the window.
     pub(super) fn must_pace(&self) -> bool {
-        self.config.pacing == Pacing::Always || self.congestion.is_model() || self.tuned.max_pacing_rate != 0
+        self.config.pacing == Pacing::Always
+            || self.congestion.is_model()
+            || self.tuned().max_pacing_rate != 0
+    }
+
+    /// What the program has set.
+    #[inline]
+    pub(super) fn tuned(&self) -> Tuning {
+        self.tuned.as_deref().copied().unwrap_or_default()
     }
 
     /// What the program set. What is as before changes nothing.
     pub fn tune(&mut self, tuning: &Tuning, now: Time) {
-        let before = std::mem::replace(&mut self.tuned, *tuning);
+        let before = self.tuned();
+        self.tuned = (*tuning != Tuning::default()).then(|| Box::new(*tuning));
         if tuning.congestion != before.congestion
             && let Some(algorithm) = Algorithm::by_number(tuning.congestion)
         {
