@@ -19,9 +19,15 @@ const NO_CHECKOUT: &str = "SCOUTLINE_NO_REDIS_SUITE";
 const UNITS: &str = "SCOUTLINE_REDIS_UNITS";
 const PROGRAMS: [&str; 5] =
     ["redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb"];
-/// Pipelines, clients that hold up, many clients, listening anew, pushed messages, a replica; some 15 seconds.
-const SHORT: &str = "unit/protocol unit/querybuf unit/pubsub unit/limits unit/networking unit/tracking unit/keyspace \
-                     integration/redis-benchmark unit/wait";
+/// Pipelines, clients that hold up, many clients, listening anew, pushed messages, blocked clients, the tools, replicas that
+/// come and go: some three minutes. Left out of what is about sockets: `integration/replication` and
+/// `integration/replication-psync`, which wait for minutes.
+const SHORT: &str = "unit/protocol unit/querybuf unit/pubsub unit/pubsubshard unit/limits unit/networking unit/tracking \
+                     unit/keyspace unit/auth unit/quit unit/multi unit/other unit/wait integration/redis-benchmark \
+                     integration/redis-cli integration/block-repl integration/replication-2 integration/replication-3 \
+                     integration/replication-4 integration/replication-buffer integration/psync2-reg \
+                     integration/psync2-pingoff integration/psync2-master-restart integration/failover \
+                     integration/shutdown";
 const LIMIT: Duration = Duration::from_secs(2 * 3600);
 
 fn redis_passes_its_own_tests(arm: Arm) {
