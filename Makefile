@@ -34,10 +34,10 @@ demo: deps build
 	$(SUDO) $(RELEASE)/scoutline demo
 
 # The release build is what integration tests start; they find it through SCOUTLINE_BIN.
-# redis's own tests are fetched; without them one test is skipped, and says so.
+# redis's own tests are fetched; SCOUTLINE_NO_REDIS_SUITE=1 leaves them out, where there is no network.
 REDIS_TESTS := $(abspath $(TARGET))/redis-tests
 test: deps build
-	@./scripts/redis-tests "$(REDIS_TESTS)" || true
+	@[ -n "$(SCOUTLINE_NO_REDIS_SUITE)" ] || ./scripts/redis-tests "$(REDIS_TESTS)"
 	SCOUTLINE_BIN="$(abspath $(RELEASE))/scoutline" SCOUTLINE_REDIS_SUITE="$(REDIS_TESTS)" \
 		$(CARGO) test --workspace --locked
 

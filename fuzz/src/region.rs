@@ -201,7 +201,7 @@ impl World {
                     argument.store(bytes.u64(), Ordering::Relaxed);
                 }
                 call.state.store(call_state::POSTED, Ordering::Release);
-                region.header().calls_pending.0[0].fetch_or(1 << which, Ordering::SeqCst);
+                region.header().calls_pending[0].0[0].fetch_or(1 << which, Ordering::SeqCst);
             }
             _ => self.call_properly(which, bytes),
         }
@@ -228,7 +228,7 @@ impl World {
             cell.store(value, Ordering::Relaxed);
         }
         call.state.store(call_state::POSTED, Ordering::Release);
-        self.hostile.header().calls_pending.0[0].fetch_or(1, Ordering::SeqCst);
+        self.hostile.header().calls_pending[0].0[0].fetch_or(1, Ordering::SeqCst);
     }
 }
 

@@ -260,6 +260,18 @@ pub struct RouteRow {
     pub device: Option<String>,
     /// Of two to the same network the smaller one's is taken.
     pub metric: u32,
+    /// Bytes of a packet that the way carries at most, where the route says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+    /// The segment size that peers are told, where the route says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advmss: Option<u16>,
+    /// The initial congestion window in segments, where the route says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initcwnd: Option<u16>,
+    /// The window that a SYN tells at most, in segments, where the route says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initrwnd: Option<u16>,
 }
 
 /// One class.

@@ -32,6 +32,9 @@ pub const CALL_COUNT: usize = 256;
 /// In [`Slot::held_from`]: calls say that more follows (MSG_MORE), not the socket (TCP_CORK). It binds until the peer
 /// acknowledges something, as in Linux.
 pub const HELD_BY_CALL: u64 = 1 << 63;
+/// In [`Slot::held_from`]: the last call has said that more follows, whatever the socket does: what it wrote ends without
+/// PSH, also where something else lets it go.
+pub const HELD_UNFINISHED: u64 = 1 << 62;
 /// Addresses served, at most.
 pub const SERVED_COUNT: usize = 64;
 /// Bytes of arena: address space only; pages exist once touched.
@@ -542,8 +545,8 @@ pub struct Slot {
     /// engine hears of them by `OPTION`.
     pub keep_alive_times: [AtomicU32; 2],
     /// From where on in the outgoing stream the program holds back what fills no segment (TCP_CORK), plus one; 0: nowhere.
-    /// With [`HELD_BY_CALL`] where only calls have said so (MSG_MORE). Set before what is held back is written, cleared
-    /// after what follows it.
+    /// With [`HELD_BY_CALL`] where only calls have said so (MSG_MORE), with [`HELD_UNFINISHED`] where the last call has. Set
+    /// before what is held back is written, cleared after what follows it.
     pub held_from: AtomicU64,
 
     // Line 2: ports (engine), timeouts (shim).

@@ -79,11 +79,20 @@ fn text(stat: &Stat) -> String {
     for own in &stat.addresses {
         addresses.row(vec![own.address.clone(), own.device.clone(), own.state.clone()]);
     }
-    let mut routes = Table::new(&["ROUTE", "TYPE", "VIA", "DEVICE", ">METRIC"]);
+    let mut routes = Table::new(&["ROUTE", "TYPE", "VIA", "DEVICE", ">METRIC", "SAYS"]);
     for route in &stat.routes {
         let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         let (via, device) = (or_none(&route.via), or_none(&route.device));
-        routes.row(vec![route.to.clone(), route.kind.clone(), via, device, route.metric.to_string()]);
+        let metrics = [
+            ("mtu", route.mtu),
+            ("advmss", route.advmss),
+            ("initcwnd", route.initcwnd),
+            ("initrwnd", route.initrwnd),
+        ];
+        let says = metrics.iter().filter_map(|(name, value)| value.map(|value| format!("{name} {value}")));
+        let says = Some(says.collect::<Vec<_>>().join(" ")).filter(|says| !says.is_empty());
+        let metric = route.metric.to_string();
+        routes.row(vec![route.to.clone(), route.kind.clone(), via, device, metric, or_none(&says)]);
     }
     let mut programs =
         Table::new(&["PROGRAM", ">PID", ">PROCESSES", ">SOCKETS", ">IO_URING-REFUSED", ">DISPATCHED"]);
@@ -192,6 +201,8 @@ mod tests {
             routes: vec![RouteRow {
                 to: "192.168.0.0/16".into(),
                 kind: "blackhole".into(),
+                mtu: Some(1400),
+                initcwnd: Some(20),
                 ..RouteRow::default()
             }],
             ..Stat::default()
@@ -206,6 +217,7 @@ mod tests {
             "notice: no real-time priority",
             "10.0.0.5/24",
             "blackhole",
+            "mtu 1400 initcwnd 20",
             "busy 15.0 %",
             "2.5 packets in a burst in",
             "0.50 wake-ups",

@@ -21,6 +21,8 @@ pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 2);
 pub const REMOTE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// Prefix length of our network.
 pub const PREFIX: u8 = 24;
+/// Of the peer's network, to which a route may lead.
+pub const REMOTE_PREFIX: u8 = 24;
 /// Link address of the gateway.
 pub const GATEWAY_LINK: [u8; 6] = [2, 0, 0, 0, 0, 2];
 

@@ -57,6 +57,7 @@ pub fn setting(script: &Script, how: How) -> Setting {
     let number =
         |name, default: u32| script.option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
     Setting {
+        route: script.option("route").map(route_of).unwrap_or_default(),
         mtu: number("mtu", 1500),
         receive_buffer: number("receive_buffer", if foreign { FOREIGN_BUFFER } else { 256 << 10 }),
         send_buffer: number("send_buffer", 256 << 10),
@@ -73,6 +74,15 @@ pub fn setting(script: &Script, how: How) -> Setting {
         seed: how.seed,
         ..Setting::default()
     }
+}
+
+/// `--route=mtu 1000 initcwnd 4`. What is no number counts as 0, which no stack takes.
+fn route_of(text: &str) -> Vec<(String, u16)> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words
+        .chunks(2)
+        .map(|pair| (pair[0].to_owned(), pair.get(1).and_then(|number| number.parse().ok()).unwrap_or(0)))
+        .collect()
 }
 
 /// What a script sets in the kernel, as far as ours has it and scripts need it.

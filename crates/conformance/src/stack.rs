@@ -194,6 +194,8 @@ pub struct Setting {
     pub ip6: Option<(Ipv6Addr, u8, Ipv6Addr)>,
     /// Routers are asked for over IPv6, and obeyed. Ours only.
     pub autoconfigure: bool,
+    /// What the route to the peer says of the way: names of ip-route(8), each with a number.
+    pub route: Vec<(String, u16)>,
     /// MTU of the link.
     pub mtu: u32,
     /// Longer packets come, too, as from a link that merges them. Ours only.
@@ -221,6 +223,7 @@ impl Default for Setting {
             ip4: (LOCAL, PREFIX, GATEWAY),
             ip6: None,
             autoconfigure: false,
+            route: Vec::new(),
             mtu: 1500,
             takes_merged: false,
             tcp: TcpSettings::default(),

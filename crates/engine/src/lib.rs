@@ -48,7 +48,7 @@ pub use crate::settings::{
     PermissionSettings, ProgramFacts, Requests, RouteSettings, TcpSettings,
 };
 pub use scoutline_proto::ip6::Host6Config;
-pub use scoutline_proto::route::{Refusal, Route, Way};
+pub use scoutline_proto::route::{Metrics, Refusal, Route, Way};
 pub use scoutline_proto::tcp::Pacing;
 pub use scoutline_proto::tcp::ecn::Policy as Ecn;
 pub use scoutline_proto::tcp::fast_open::{Keys as FastOpenKeys, Policy as FastOpen};

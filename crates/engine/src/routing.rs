@@ -93,7 +93,7 @@ impl Routing {
 mod tests {
     use scoutline_base::DeviceId;
     use scoutline_proto::errno::{EACCES, EHOSTUNREACH, EINVAL};
-    use scoutline_proto::route::Refusal;
+    use scoutline_proto::route::{Metrics, Refusal};
     use scoutline_proto::{InterfaceConfig, Offload};
 
     use super::*;
@@ -118,7 +118,8 @@ mod tests {
     }
 
     fn route(network: &str, prefix_len: u8, way: Way) -> Route {
-        Route { network: address(network), prefix_len: 96 + prefix_len, way, metric: 0 }
+        let metrics = Metrics::default();
+        Route { network: address(network), prefix_len: 96 + prefix_len, way, metric: 0, metrics }
     }
 
     /// 10.0.0.1 with the gateway, 10.0.1.1 with a router to 10.9.0.0/16, and the link of the machine with itself.

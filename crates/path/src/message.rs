@@ -86,11 +86,15 @@ pub enum Control {
         from: Option<u64>,
         /// Calls have said so, not the socket: until something is acknowledged.
         by_call: bool,
+        /// The last call has said so, whatever the socket does.
+        unfinished: bool,
     },
     /// What the program has written up to this position is urgent (MSG_OOB).
     Urge(u64),
     /// The receive ring has grown to so many bytes.
     ReceiveBuffer(u32),
+    /// The send ring has so many bytes, and they are all written.
+    SendRing(u32),
     /// No more will be written (`shutdown(SHUT_WR)`).
     Shutdown,
     /// The program closed the socket.

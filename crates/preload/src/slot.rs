@@ -122,11 +122,18 @@ impl Socket {
     pub(crate) fn sendable(self) -> u64 {
         let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
         let free = size.saturating_sub(self.slot.outgoing().held());
-        match self.slot.unsent_low_water.load(Ordering::Relaxed) {
+        match self.unsent_low_water() {
             0 => free,
             low_water if self.unsent() < low_water => free.min(UNSENT_STEP),
             _ => 0,
         }
+    }
+
+    /// TCP_NOTSENT_LOWAT; 0: no bound, which 2³² - 1 means as well (tcp_notsent_lowat of Linux's ip-sysctl).
+    #[inline]
+    fn unsent_low_water(self) -> u32 {
+        let said = self.slot.unsent_low_water.load(Ordering::Relaxed);
+        if said == u32::MAX { 0 } else { said }
     }
 
     /// Bytes written and not sent, where the engine tells (TCP_NOTSENT_LOWAT).
@@ -139,7 +146,7 @@ impl Socket {
     #[inline]
     pub(crate) fn roomy(self) -> bool {
         let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
-        let low_water = self.slot.unsent_low_water.load(Ordering::Relaxed);
+        let low_water = self.unsent_low_water();
         if low_water != 0 {
             // Half of it, lest a writer be woken for every segment (Linux: `tcp_stream_memory_free`).
             let held = self.slot.outgoing().held();

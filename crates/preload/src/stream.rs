@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, iovec};
 use scoutline_abi::Span2;
-use scoutline_abi::layout::{HELD_BY_CALL, slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{HELD_BY_CALL, HELD_UNFINISHED, slot_request as ask, slot_state as is};
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
@@ -299,8 +299,10 @@ pub(crate) fn publish(socket: Socket, tail: u64, len: u64, flags: c_int) {
     let held = slot.held_from.load(Ordering::Relaxed);
     if more {
         let is_corked = slot.kept_options.load(Ordering::Relaxed) & kept::CORK != 0;
-        let from = if held == 0 { tail.wrapping_add(1) } else { held & !HELD_BY_CALL };
-        slot.held_from.store(if is_corked { from } else { from | HELD_BY_CALL }, Ordering::Release);
+        let from = if held == 0 { tail.wrapping_add(1) } else { held & !(HELD_BY_CALL | HELD_UNFINISHED) };
+        let who = if is_corked { 0 } else { HELD_BY_CALL };
+        let last = if flags & MSG_MORE == 0 { 0 } else { HELD_UNFINISHED };
+        slot.held_from.store(from | who | last, Ordering::Release);
     }
     slot.outgoing().publish(tail.wrapping_add(len));
     if held != 0 && !more {

@@ -12,7 +12,7 @@ use crate::groups::{self, Groups};
 use crate::ip6::{Host6, Host6Config};
 use crate::limit::TokenBucket;
 use crate::neighbour::{self, Cache};
-use crate::route::{Rank, Route, Routes, Way};
+use crate::route::{Metrics, Rank, Route, Routes, Way};
 use crate::{igmp, mld, nd};
 
 /// ICMP errors that one interface sends, per second and at once: Linux' `icmp_msgs_per_sec` and `_burst`.
@@ -113,6 +113,8 @@ pub struct Interface {
     /// Our other IPv4 addresses, with the bits that name their networks.
     others: RefCell<Vec<(Ipv4Addr, u8)>>,
     routes: RefCell<Routes>,
+    /// Some of them say more than where they lead.
+    has_metrics: Cell<bool>,
     /// The interfaces whose addresses are ours: of the machine's link with itself only.
     machine: Option<Vec<Rc<Interface>>>,
     /// Changes whenever addresses or routes that are set here do.
@@ -184,6 +186,7 @@ impl Interface {
             prefix_len: Cell::new(config.prefix_len.min(32)),
             others: RefCell::default(),
             routes: RefCell::default(),
+            has_metrics: Cell::new(false),
             machine,
             generation: Cell::new(0),
             gateway: Cell::new(config.gateway),
@@ -217,6 +220,7 @@ impl Interface {
 
     /// The ways to networks that are not on the link.
     pub fn set_routes(&self, routes: Vec<Route>) {
+        self.has_metrics.set(routes.iter().any(|route| route.metrics != Metrics::default()));
         *self.routes.borrow_mut() = Routes::new(routes);
         self.ip6.forget_redirects();
         self.changed();
@@ -282,6 +286,15 @@ impl Interface {
         }
         let routes = self.routes.borrow();
         let routed = routes.find(destination).map(|route| (route.way, route.rank()));
+        // A network's own link before a route to the whole of it, and the gateway before another default route.
+        match (self.own_way(destination), routed) {
+            (Some(own), Some(routed)) => Some(if routed.1 > own.1 { routed } else { own }),
+            (own, routed) => own.or(routed),
+        }
+    }
+
+    /// The way without routes.
+    fn own_way(&self, destination: Address) -> Option<(Way, Rank)> {
         // RFC 1122 §3.3.1.1: directly when it is on the connected network, by the gateway else.
         let connected = self.network_len(destination).map(|len| (Way::Link, (len, u32::MAX)));
         let gateway = || {
@@ -291,17 +304,48 @@ impl Interface {
                 Some((Way::Via(self.ip6.router()?.into()), (0, u32::MAX)))
             }
         };
-        // A network's own link before a route to the whole of it, and the gateway before another default route.
-        let better = |one: Option<(Way, Rank)>, other: Option<(Way, Rank)>| match (one, other) {
-            (Some(one), Some(other)) => Some(if other.1 > one.1 { other } else { one }),
-            (one, other) => one.or(other),
-        };
-        better(connected.or_else(gateway), routed)
+        connected.or_else(gateway)
+    }
+
+    /// What the route to a destination says of the way there; nothing where no route decides it.
+    pub fn metrics(&self, destination: Address) -> Metrics {
+        if !self.has_metrics.get() {
+            return Metrics::default();
+        }
+        let routes = self.routes.borrow();
+        let route = routes.find(destination);
+        let own = self.own_way(destination);
+        let route = route.filter(|route| own.is_none_or(|(_, rank)| route.rank() > rank));
+        route.map_or_else(Metrics::default, |route| route.metrics)
+    }
+
+    /// Bytes of an IP packet that the link and the route to a destination carry.
+    #[inline]
+    pub fn mtu_of_way(&self, destination: Address) -> u16 {
+        let link = if destination.is_v4() { self.mtu.get() } else { self.ip6.mtu() };
+        self.bounded(destination, link)
+    }
+
+    /// The same, as far as routers on the way have told (RFC 8201; of IPv4 each connection knows for itself).
+    #[inline]
+    pub fn path_mtu(&self, destination: Address, now: Time) -> u16 {
+        let known = destination.as_v6().map(|destination| self.ip6.path_mtu(destination, now));
+        self.bounded(destination, known.unwrap_or(self.mtu.get()))
+    }
+
+    #[inline]
+    fn bounded(&self, destination: Address, mtu: u16) -> u16 {
+        if !self.has_metrics.get() {
+            return mtu;
+        }
+        self.metrics(destination).mtu.map_or(mtu, |most| most.min(mtu))
     }
 
     /// Every way from here: the networks on the link, the gateways, and the routes.
     pub fn ways(&self) -> Vec<Route> {
-        let route = |network: Address, prefix_len, way| Route { network, prefix_len, way, metric: 0 };
+        let metrics = Metrics::default();
+        let route =
+            |network: Address, prefix_len, way| Route { network, prefix_len, way, metric: 0, metrics };
         let connected = self.addresses4().into_iter().map(|(address, len)| {
             let network = Ipv4Addr::from_bits(address.to_bits() & mask(len));
             route(network.into(), V4_PREFIX_LEN + len, Way::Link)

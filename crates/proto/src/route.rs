@@ -62,6 +62,21 @@ pub struct Route {
     pub way: Way,
     /// Of two routes to the same network the smaller one's is taken.
     pub metric: u32,
+    /// What is said of the way beside where it begins.
+    pub metrics: Metrics,
+}
+
+/// What is said of a way, named as in ip-route(8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// Bytes of an IP packet that it carries: no packet is longer, and the path MTU begins here.
+    pub mtu: Option<u16>,
+    /// The largest segment that peers are told to send (RFC 9293 §3.7.1); default: what the MTU leaves.
+    pub advmss: Option<u16>,
+    /// The initial congestion window, in segments; default: RFC 6928.
+    pub initcwnd: Option<u16>,
+    /// The window that the SYN tells at most, in segments; default: the receive buffer.
+    pub initrwnd: Option<u16>,
 }
 
 impl Route {
@@ -107,7 +122,7 @@ mod tests {
 
     fn route(network: &str, prefix_len: u8, metric: u32, via: &str) -> Route {
         let way = Way::Via(via.parse().unwrap());
-        Route { network: network.parse().unwrap(), prefix_len, way, metric }
+        Route { network: network.parse().unwrap(), prefix_len, way, metric, metrics: Metrics::default() }
     }
 
     fn way(routes: &Routes, to: &str) -> Option<Way> {

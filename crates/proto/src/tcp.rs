@@ -13,7 +13,7 @@
 //!
 //! One file per mechanism: [`sequence`], [`isn`], [`cookie`], [`fast_open`], [`options`], [`rtt`], [`congestion`], [`recovery`] (over
 //! [`flight`], [`rack`], [`prr`] and [`frto`]), [`reassembly`], [`ecn`], [`pacing`], [`timers`],
-//! [`chronograph`]; `connection` joins them.
+//! [`chronograph`], [`delivery`]; `connection` joins them.
 //!
 //! Left out on purpose: authentication.
 
@@ -22,6 +22,7 @@ pub mod config;
 pub mod congestion;
 pub mod connection;
 pub mod cookie;
+pub mod delivery;
 pub mod ecn;
 pub mod fast_open;
 pub mod flight;

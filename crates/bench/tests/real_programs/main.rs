@@ -7,7 +7,7 @@
 //!
 //! Needs root, iproute2, a built `scoutline` (`make build`; `SCOUTLINE_BIN` names another one) and the programs
 //! themselves, and fails with a hint where one is missing. Three variables:
-//! `SCOUTLINE_LONG=1` makes the transfers over the bad line 8 MiB and runs all of CPython's asyncio; `SCOUTLINE_LOGS=DIR`
+//! `SCOUTLINE_LONG=1` makes the transfers over the bad line 8 MiB and runs all of redis's own tests; `SCOUTLINE_LOGS=DIR`
 //! keeps the logs of each test there. `SCOUTLINE_ENGINES=2` gives each daemon two engines (see [`several`]).
 //!
 //! Most tests have a twin that runs the same programs on the kernel alone: it shows that the test itself is right.

@@ -40,16 +40,12 @@ fn assert_on_paths(fixture: &Fixture, arm: Arm, program: &str, port: u16) {
     assert!(names.iter().all(|name| *name == program), "{names:?}");
 }
 
-/// `web.go`, built; `None`, said loudly, where there is no Go.
-fn web(fixture: &Fixture) -> Option<PathBuf> {
+/// `web.go`, built.
+fn web(fixture: &Fixture) -> PathBuf {
     let places = ["/usr/local/go/bin/go", "/usr/bin/go", "/usr/lib/go/bin/go"];
-    let Some(go) = places.iter().map(Path::new).find(|path| path.exists()) else {
-        let text = "SKIPPED: a Go program by `run --trap`: no go at /usr/local/go/bin or /usr/bin; \
-                    install it from https://go.dev/dl or with: apt-get install golang-go\n";
-        // Past what the harness captures: this must be seen.
-        std::io::stderr().write_all(text.as_bytes()).unwrap();
-        return None;
-    };
+    let go = places.iter().map(Path::new).find(|path| path.exists()).unwrap_or_else(|| {
+        panic!("go is missing; install it with: apt-get install golang-go, or from https://go.dev/dl")
+    });
     let program = fixture.file("web");
     // Beside the build's other products: the standard library is compiled once.
     let test = std::env::current_exe().unwrap();
@@ -62,12 +58,12 @@ fn web(fixture: &Fixture) -> Option<PathBuf> {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(program)
+    program
 }
 
 fn go_server_serves(arm: Arm) {
     let fixture = Fixture::new(arm);
-    let Some(web) = web(&fixture) else { return };
+    let web = web(&fixture);
     let mut server = start(&fixture, &web, &["serve", "0.0.0.0:8000"]);
     wait_for_line(&mut server, "ready");
     let address = format!("{}:8000", fixture.address());
@@ -96,7 +92,7 @@ fn go_server_serves(arm: Arm) {
 
 fn go_client_asks(arm: Arm) {
     let fixture = Fixture::new(arm);
-    let Some(web) = web(&fixture) else { return };
+    let web = web(&fixture);
     let address = format!("{}:8000", fixture.peer_address());
     let mut server = fixture.start_peer(&web.display().to_string(), &["serve", &address]);
     wait_for_line(&mut server, "ready");

@@ -8,6 +8,7 @@ mod program;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -218,6 +219,13 @@ fn prepare(setting: &Setting) -> io::Result<File> {
         commands.push(format!(
             "ip -6 address add {address}/{prefix} dev script0 nodad; ip -6 route add default via {router} dev script0"
         ));
+    }
+    if !setting.route.is_empty() {
+        let metrics: Vec<String> =
+            setting.route.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let (peer, len) = (crate::packet::REMOTE, crate::packet::REMOTE_PREFIX);
+        let network = Ipv4Addr::from_bits(peer.to_bits() & u32::MAX << (32 - len));
+        commands.push(format!("ip route add {network}/{len} via {router} {}", metrics.join(" ")));
     }
     if setting.static_neighbour {
         commands.push(format!("ip neigh replace {router} lladdr {gateway} dev script0 nud permanent"));

@@ -14,15 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_abi::Region;
-use scoutline_base::Time;
+use scoutline_base::{DeviceId, Time, V4_PREFIX_LEN};
 use scoutline_device::Partner;
 use scoutline_device::memory::{MemoryPartner, WireConfig, wire};
-use scoutline_engine::{DeviceSettings, Driven, EngineSettings, Host6Config, Pacing, RegionId, TcpSettings};
+use scoutline_engine::{
+    DeviceSettings, Driven, EngineSettings, Host6Config, HostSettings, Metrics, Pacing, RegionId, Route,
+    RouteSettings, TcpSettings, Way,
+};
 use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
 use scoutline_sim::model;
 
 use super::{Answer, Op, Setting, Stack};
+use crate::packet;
 
 /// Virtual time does not begin at zero: what is subtracted from it must not become negative.
 const START: Time = Time::from_millis(1_000);
@@ -83,6 +87,7 @@ impl Ours {
             max_paths: 1000,
             spin: Duration::ZERO,
             extension: None,
+            host: HostSettings { others: Vec::new(), routes: routes(setting) },
             seed: Some(setting.seed),
             ..EngineSettings::default()
         };
@@ -152,6 +157,30 @@ impl Ours {
 /// Microseconds since the beginning.
 fn micros(time: Time) -> i64 {
     time.since(START).as_micros() as i64
+}
+
+/// The route to the peer, where the script says something of it.
+fn routes(setting: &Setting) -> Vec<RouteSettings> {
+    let mut metrics = Metrics::default();
+    for (name, value) in &setting.route {
+        let metric = match name.as_str() {
+            "mtu" => &mut metrics.mtu,
+            "advmss" => &mut metrics.advmss,
+            "initcwnd" => &mut metrics.initcwnd,
+            "initrwnd" => &mut metrics.initrwnd,
+            _ => panic!("no metric of a route: {name}"),
+        };
+        *metric = Some(*value);
+    }
+    let route = Route {
+        network: packet::REMOTE.into(),
+        prefix_len: V4_PREFIX_LEN + packet::REMOTE_PREFIX,
+        way: Way::Via(setting.ip4.2.into()),
+        metric: 0,
+        metrics,
+    };
+    let route = RouteSettings { device: Some(DeviceId(0)), route };
+    if setting.route.is_empty() { Vec::new() } else { vec![route] }
 }
 
 impl Stack for Ours {

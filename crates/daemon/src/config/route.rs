@@ -1,9 +1,10 @@
 //! `[[route]]` and `[local]`: where packets go that no device's own network takes, and those for this machine.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use scoutline_base::{Address, DeviceId, V4_PREFIX_LEN};
-use scoutline_engine::{HostSettings, OwnLink, Refusal, Route as EngineRoute, RouteSettings, Way};
+use scoutline_engine::{HostSettings, Metrics, OwnLink, Refusal, Route as EngineRoute, RouteSettings, Way};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -13,6 +14,15 @@ use super::{AnyNetwork, Config, Device, Ip6Mode, Network};
 /// Addresses and routes that a program can be told of: the header of a region holds so many networks, those that
 /// routers advertise (16 on a device at most) among them.
 const MAX_NETWORKS: usize = scoutline_abi::layout::SERVED_COUNT;
+
+/// RFC 791 §3.2: what every link carries.
+const LEAST_MTU: u32 = 68;
+/// RFC 8200 §5.
+const LEAST_MTU6: u32 = 1280;
+/// Linux: `TCP_MIN_MSS`, and the largest packet without its headers.
+const ADVERTISED: RangeInclusive<u32> = 88..=65_495;
+/// In segments.
+const INITIAL_WINDOWS: RangeInclusive<u32> = 1..=65_535;
 
 /// `[[route]]`.
 #[derive(Clone, Debug, Deserialize)]
@@ -30,6 +40,14 @@ pub struct Route {
     /// What becomes of the packets; default: they go there.
     #[serde(default, rename = "type")]
     pub kind: RouteKind,
+    /// Bytes of an IP packet that the way carries at most; default: what the device carries.
+    pub mtu: Option<Spanned<u32>>,
+    /// The largest segment that peers are told to send; default: what the MTU leaves.
+    pub advmss: Option<Spanned<u32>>,
+    /// The initial congestion window, in segments; default: ten, as RFC 6928 has it.
+    pub initcwnd: Option<Spanned<u32>>,
+    /// The window that the SYN tells at most, in segments; default: the receive buffer.
+    pub initrwnd: Option<Spanned<u32>>,
 }
 
 /// `type = "…"`, named as in ip-route(8).
@@ -94,7 +112,16 @@ impl Config {
             (None, None) => Way::Link,
         };
         let device = self.device_of(route).map(|index| DeviceId(index as u16));
-        RouteSettings { device, route: EngineRoute { network, prefix_len, way, metric: route.metric } }
+        let metrics = Metrics {
+            mtu: number(route.mtu.as_ref()),
+            advmss: number(route.advmss.as_ref()),
+            initcwnd: number(route.initcwnd.as_ref()),
+            initrwnd: number(route.initrwnd.as_ref()),
+        };
+        RouteSettings {
+            device,
+            route: EngineRoute { network, prefix_len, way, metric: route.metric, metrics },
+        }
     }
 
     /// The device of a route: as it says, or the one on whose network its router is.
@@ -104,6 +131,26 @@ impl Config {
         }
         let via = *route.via.as_ref()?.get_ref();
         self.device.iter().position(|device| device.reaches(via))
+    }
+}
+
+/// One of a route's metrics. It has been checked.
+fn number(value: Option<&Spanned<u32>>) -> Option<u16> {
+    value.and_then(|value| u16::try_from(*value.get_ref()).ok())
+}
+
+impl Route {
+    /// The metrics that it has, by name, with what each may be.
+    fn metrics(&self) -> impl Iterator<Item = (&'static str, &Spanned<u32>, RangeInclusive<u32>)> {
+        let least_mtu = if self.to.get_ref().address.is_ipv4() { LEAST_MTU } else { LEAST_MTU6 };
+        [
+            ("mtu", &self.mtu, least_mtu..=u32::from(u16::MAX)),
+            ("advmss", &self.advmss, ADVERTISED),
+            ("initcwnd", &self.initcwnd, INITIAL_WINDOWS),
+            ("initrwnd", &self.initrwnd, INITIAL_WINDOWS),
+        ]
+        .into_iter()
+        .filter_map(|(name, value, range)| Some((name, value.as_ref()?, range)))
     }
 }
 
@@ -185,8 +232,19 @@ fn check_route(config: &Config, route: &Route) -> Checked {
         return match (&route.via, &route.device) {
             (Some(via), _) => fault(via, format!("{surplus} via")),
             (None, Some(device)) => fault(device, format!("{surplus} device")),
-            (None, None) => Ok(()),
+            (None, None) => match route.metrics().next() {
+                Some((name, value, _)) => {
+                    fault(value, format!("a route that leads nowhere has no {name}; take it out"))
+                }
+                None => Ok(()),
+            },
         };
+    }
+    let mut wrong = route.metrics().filter(|(_, value, range)| !range.contains(value.get_ref()));
+    if let Some((name, value, range)) = wrong.next() {
+        let (least, most) = (range.start(), range.end());
+        let message = format!("{name} = {} is out of range; it must be {least} to {most}", value.get_ref());
+        return fault(value, message);
     }
     check_way(config, route)
 }

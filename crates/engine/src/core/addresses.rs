@@ -128,11 +128,7 @@ impl Core {
     /// Bytes of an IP packet that the way to a peer carries, as far as is known; without a peer the link.
     pub(super) fn mtu_towards(&self, net: usize, remote: Option<Address>, now: Time) -> u32 {
         let interface = self.nets[net].interface();
-        let mtu = match remote.map(Address::as_v6) {
-            Some(Some(remote)) => interface.ip6.path_mtu(remote, now),
-            _ => interface.mtu.get(),
-        };
-        u32::from(mtu)
+        u32::from(remote.map_or(interface.mtu.get(), |remote| interface.path_mtu(remote, now)))
     }
 
     /// The address that a socket bound to `local` has towards a peer.
@@ -207,6 +203,10 @@ impl Core {
                 via,
                 device: net.map(|net| self.nets[net].device.name().to_owned()),
                 metric: route.metric,
+                mtu: route.metrics.mtu,
+                advmss: route.metrics.advmss,
+                initcwnd: route.metrics.initcwnd,
+                initrwnd: route.metrics.initrwnd,
             }
         };
         routes.into_iter().map(row).collect()

@@ -28,6 +28,8 @@ use crate::wishes::Granted;
 
 /// TCP_DEFER_ACCEPT counts up to this, in seconds: longer than anybody waits for a request.
 const MAX_DEFER_S: u64 = 3600;
+/// Connections that are looked at for a port that none of them has: some hundred microseconds.
+const MAX_LOOKED_AT: usize = 1 << 16;
 /// SO_REUSEADDR, SO_REUSEPORT and IPV6_V6ONLY among the bits of BIND's third argument.
 const REUSE_ADDRESS: u64 = 1;
 const REUSE_PORT: u64 = 2;
@@ -220,6 +222,11 @@ impl Core {
             let random = self.random.next_u32();
             Endpoint::new(std::net::Ipv4Addr::from_bits(random), EPHEMERAL.0)
         });
+        // Whose peer is not known yet may meet any connection there, also one in TIME-WAIT: as Linux, a port without.
+        let busy = (protocol == TCP && remote.is_none()).then(|| self.ports_of_connections()).flatten();
+        let is_busy = |port: u16| {
+            busy.as_ref().is_some_and(|ports| ports[usize::from(port) / 64] >> (port % 64) & 1 != 0)
+        };
         let in_use = |port| {
             let at = Endpoint::new(local, port);
             let here = |&net: &usize| {
@@ -231,7 +238,22 @@ impl Core {
             // A connection from an end to itself would be a simultaneous open of one.
             at == towards || nets.iter().any(here)
         };
-        self.bindings(*nets.first()?, protocol).ephemeral(local, towards, in_use)
+        let bindings = self.bindings(*nets.first()?, protocol);
+        let without = bindings.ephemeral(local, towards, |port| is_busy(port) || in_use(port));
+        // All are: then one that may be shared.
+        without.or_else(|| bindings.ephemeral(local, towards, in_use))
+    }
+
+    /// Local ports of connections, a bit each; `None` where there are so many that looking at all would take long.
+    fn ports_of_connections(&self) -> Option<Vec<u64>> {
+        if self.flows.len() > MAX_LOOKED_AT {
+            return None;
+        }
+        let mut ports = vec![0; 1 << 10];
+        for (key, _) in self.flows.iter().filter(|(key, _)| key.protocol == TCP) {
+            ports[usize::from(key.local_port) / 64] |= 1 << (key.local_port % 64);
+        }
+        Some(ports)
     }
 
     /// Makes the listen paths: one per net and class that connections can come to be in.
@@ -597,7 +619,9 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
             tuning.quick_ack_said = tuning.quick_ack_said.wrapping_add(1);
         }
         slot_option::UNSENT_LOW_WATER => {
-            tuning.unsent_low_water = u32::try_from(value).map_err(|_| libc::EINVAL)?;
+            let said = u32::try_from(value).map_err(|_| libc::EINVAL)?;
+            // 2³² - 1 is no bound: nobody waits for what is sent.
+            tuning.unsent_low_water = if said == u32::MAX { 0 } else { said };
         }
         slot_option::SYN_COUNT => tuning.syn_count = u8::try_from(value).map_err(|_| libc::EINVAL)?,
         slot_option::ORPHAN_WAIT if value == slot_option::AS_CLASS => tuning.orphan_wait_s = -1,

@@ -57,11 +57,13 @@ impl Core {
                     let chronograph = connection.chronograph();
                     image.put64(168, chronograph.busy(now).as_micros() as u64); // busy_time
                     image.put64(176, chronograph.window_limited(now).as_micros() as u64); // rwnd_limited
+                    image.put64(184, chronograph.ring_limited(now).as_micros() as u64); // sndbuf_limited
                 }
                 if let Some(path) = path {
                     let account = &path.account;
-                    image.put32(136, account.packets_out as u32); // segs_out
-                    image.put32(140, account.packets_in as u32); // segs_in
+                    let (merged_in, merged_out) = info.as_ref().map_or((0, 0), |info| info.merged_segments);
+                    image.put32(136, (account.packets_out as u32).wrapping_add(merged_out)); // segs_out
+                    image.put32(140, (account.packets_in as u32).wrapping_add(merged_in)); // segs_in
                 }
                 let page = call.arguments[1].load(Ordering::Relaxed) as usize;
                 let at = page.saturating_mul(PAGE);
@@ -134,17 +136,21 @@ impl Image {
         self.put32(96, info.rcv_wnd); // rcv_space
         self.put32(100, info.retransmits);
         self.put64(104, info.pacing_rate.unwrap_or(u64::MAX));
-        self.put64(112, u64::MAX);
+        self.put64(112, info.max_pacing_rate.unwrap_or(u64::MAX));
         // Linux counts the SYN of who opened the connection.
         self.put64(120, info.acknowledged + u64::from(!info.passive && info.state != State::SynSent));
         self.put64(128, info.received);
         self.put32(144, info.unsent.min(u64::from(u32::MAX)) as u32);
         self.put32(148, info.min_rtt.map_or(u32::MAX, micros));
+        let (data_in, data_out) = info.data_segments;
+        self.put32(152, data_in);
+        self.put32(156, data_out);
+        self.put64(160, info.delivery_rate);
         self.put32(192, segments(info.acknowledged + info.sacked)); // delivered
         self.put64(200, info.acknowledged + info.unacked + info.retransmitted); // bytes_sent
         self.put64(208, info.retransmitted);
         self.put32(216, info.duplicates);
-        self.put32(220, u32::from(info.is_reordering));
+        self.put32(220, info.reorderings);
         self.put32(228, info.snd_wnd);
         self.put32(232, info.rcv_wnd);
     }
@@ -167,6 +173,7 @@ impl Image {
         let options = [(1, info.timestamps), (2, info.sack), (4, scaled), (8, info.ecn), (32, info.syn_data)];
         self.0[5] = options.iter().map(|&(bit, on)| if on { bit } else { 0 }).sum();
         self.0[6] = info.snd_wscale & 0xf | info.rcv_wscale << 4;
+        self.0[7] = u8::from(info.app_limited); // delivery_rate_app_limited
     }
 }
 

@@ -139,6 +139,14 @@ impl SocketEnd {
         self.asked_sizes().send.wanted(size, need, true).is_some_and(|to| self.grow_send(to))
     }
 
+    /// The size of the send ring, where the program has written all of it.
+    #[inline]
+    pub(super) fn send_ring_if_full(&self) -> Option<u32> {
+        let size = self.send.get().size;
+        let held = self.written.get().saturating_sub(self.freed.get());
+        (held == u64::from(size)).then_some(size)
+    }
+
     fn grow_receive(&self, to: u32) -> bool {
         let slot = self.shared();
         let before = self.receive.get();

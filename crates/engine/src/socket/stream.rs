@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use scoutline_abi::layout::{HELD_BY_CALL, slot_kind, slot_request, slot_state};
+use scoutline_abi::layout::{HELD_BY_CALL, HELD_UNFINISHED, slot_kind, slot_request, slot_state};
 use scoutline_base::{Endpoint, Time};
 use scoutline_path::{
     Account, Attributes, Body, Budget, Burst, Context, Control, CreateError, DropReason, Effect, Message,
@@ -53,6 +53,7 @@ pub(crate) struct StreamStage {
     told_consumed: u64,
     told_requests: u32,
     told_held: u64,
+    told_ring: u32,
     told_no_delay: bool,
     told_keep_alive: u64,
     told_tuning: Rare<Tuning>,
@@ -126,6 +127,7 @@ impl StreamStage {
             told_consumed: 0,
             told_requests: 0,
             told_held: 0,
+            told_ring: 0,
             told_no_delay: false,
             told_keep_alive: 0,
             told_tuning: Rare::default(),
@@ -521,8 +523,10 @@ impl Stage for StreamStage {
         let held = slot.held_from.load(Ordering::Acquire);
         if held != self.told_held {
             self.told_held = held;
-            let from = (held & !HELD_BY_CALL).checked_sub(1);
-            burst.push(Message::control(Control::Held { from, by_call: held & HELD_BY_CALL != 0 }));
+            let from = (held & !(HELD_BY_CALL | HELD_UNFINISHED)).checked_sub(1);
+            let by_call = held & HELD_BY_CALL != 0;
+            let unfinished = held & HELD_UNFINISHED != 0;
+            burst.push(Message::control(Control::Held { from, by_call, unfinished }));
         }
         // As well: the request is older than the position.
         let once = slot.requests.load(Ordering::Acquire) & (slot_request::URGENT | slot_request::COMPLETED);
@@ -544,6 +548,11 @@ impl Stage for StreamStage {
                 None => written,
             };
             self.told_written = to;
+            let ring = end.send_ring_if_full();
+            if ring.is_some_and(|size| size != self.told_ring) {
+                self.told_ring = ring.unwrap_or_default();
+                burst.push(Message::control(Control::SendRing(self.told_ring)));
+            }
             burst.push(Message::control(Control::Written(to)));
             if to < written {
                 // Nor must the end overtake it.

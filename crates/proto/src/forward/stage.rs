@@ -116,10 +116,10 @@ impl ForwardStage {
         Ok(packet)
     }
 
-    /// Bytes of a packet that the outgoing link carries.
+    /// Bytes of a packet that the outgoing link carries, and the route.
     fn mtu(&self, destination: Address) -> u16 {
         // Routers there may ask for less IPv6 than the link could carry.
-        if destination.is_v4() { self.to.mtu.get() } else { self.to.ip6.mtu() }
+        self.to.mtu_of_way(destination)
     }
 }
 

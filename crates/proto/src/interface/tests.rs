@@ -44,7 +44,8 @@ fn several_addresses_each_with_its_network() {
         assert_eq!(interface.route(v4(towards)), Some(NextHop::Neighbour(v4(towards))));
     }
     // Beyond a router: from the network that it is in.
-    let to = Route { network: v4("8.8.0.0"), prefix_len: 112, way: Way::Via(v4("192.168.1.9")), metric: 0 };
+    let (network, way) = (v4("8.8.0.0"), Way::Via(v4("192.168.1.9")));
+    let to = Route { network, prefix_len: 112, way, metric: 0, metrics: Metrics::default() };
     interface.set_routes(vec![to]);
     assert_eq!(interface.source_for(v4("8.8.8.8")), Some(v4("192.168.1.1")));
     assert_eq!(interface.route(v4("8.8.8.8")), Some(NextHop::Neighbour(v4("192.168.1.9"))));
@@ -56,7 +57,9 @@ fn routes_go_before_networks_when_they_are_longer() {
     let interface = testing::interface();
     interface.gateway.set(Some(Ipv4Addr::new(10, 0, 0, 254)));
     let via = Way::Via(v4("10.0.0.7"));
-    let route = |network: &str, prefix_len, way| Route { network: v4(network), prefix_len, way, metric: 0 };
+    let metrics = Metrics::default();
+    let route =
+        |network: &str, prefix_len, way| Route { network: v4(network), prefix_len, way, metric: 0, metrics };
     let refuse = Way::Refuse(crate::route::Refusal::Unreachable);
     interface.set_routes(vec![
         route("10.0.0.128", 121, via),
@@ -102,4 +105,30 @@ fn the_own_link_has_every_address_of_the_machine_and_nobody_elses() {
     assert_eq!(own.source_for(v4("10.0.0.1")), Some(v4("10.0.0.1")));
     machine.set_others(vec![(Ipv4Addr::new(10, 7, 0, 1), 24)]);
     assert!(own.is_ours(v4("10.7.0.1")));
+}
+
+#[test]
+fn a_routes_metrics_hold_where_it_decides() {
+    let interface = testing::interface();
+    let metrics = Metrics { mtu: Some(1_000), initcwnd: Some(4), ..Metrics::default() };
+    let route = |network: &str, prefix_len, metrics| {
+        let way = Way::Via(v4("10.0.0.9"));
+        Route { network: v4(network), prefix_len, way, metric: 0, metrics }
+    };
+    interface.gateway.set(Some(Ipv4Addr::new(10, 0, 0, 254)));
+    assert_eq!(interface.metrics(v4("8.8.8.8")), Metrics::default());
+    interface.set_routes(vec![
+        route("8.8.0.0", 112, metrics),
+        route("8.8.7.0", 120, Metrics { mtu: Some(9_000), ..Metrics::default() }),
+        // The network of the link, and what the gateway has already.
+        route("10.0.0.0", 120, metrics),
+        route("0.0.0.0", 96, metrics),
+    ]);
+    assert_eq!(interface.metrics(v4("8.8.8.8")), metrics);
+    assert_eq!(interface.mtu_of_way(v4("8.8.8.8")), 1_000);
+    assert_eq!(interface.mtu_of_way(v4("8.8.7.8")), 1_500, "no more than the link carries");
+    assert_eq!(interface.path_mtu(v4("10.0.0.7"), Time::ZERO), 1_500);
+    assert_eq!(interface.metrics(v4("9.9.9.9")), Metrics::default());
+    interface.set_routes(Vec::new());
+    assert_eq!(interface.mtu_of_way(v4("8.8.8.8")), 1_500);
 }

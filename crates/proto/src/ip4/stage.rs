@@ -125,10 +125,17 @@ impl Ip4Stage {
     #[inline]
     fn exceeds(&self, message: &Message) -> bool {
         let len = message.head.as_slice().len() + message.body_len() + ipv4::MIN_HEADER_LEN;
-        len > usize::from(self.interface.mtu.get())
+        len > usize::from(self.mtu(message))
             && message.facts.segmentation.is_none()
             && self.protocol != ipv4::PROTOCOL_TCP
             && !matches!(message.body, Body::Control(_))
+    }
+
+    /// Bytes of a packet that the way of a message carries.
+    #[inline]
+    fn mtu(&self, message: &Message) -> u16 {
+        let destination = message.facts.destination.or(self.remote.map(Address::from));
+        destination.map_or(self.interface.mtu.get(), |destination| self.interface.mtu_of_way(destination))
     }
 
     fn push_fragments(&self, message: &Message, into: &mut Burst, context: &mut Context<'_>) {
@@ -138,7 +145,7 @@ impl Ip4Stage {
         let tos = context.marked(message.facts.tos);
         let header = self.header((source, destination), 0, tos, &message.facts);
         let facts = Facts { destination: Some(destination.into()), ..message.facts.clone() };
-        if fragment::cut(message, &header, &facts, self.interface.mtu.get(), into).is_err() {
+        if fragment::cut(message, &header, &facts, self.mtu(message), into).is_err() {
             context.account.on_drop(DropReason::Malformed);
         }
     }

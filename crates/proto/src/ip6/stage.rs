@@ -155,7 +155,7 @@ impl Ip6Stage {
         if len <= usize::from(ipv6::MIN_MTU) {
             return None;
         }
-        let mtu = self.interface.ip6.path_mtu(destination, now);
+        let mtu = self.interface.path_mtu(destination.into(), now);
         (len > usize::from(mtu)).then_some(mtu)
     }
 

@@ -43,6 +43,12 @@ pub enum Pacing {
 pub struct Config {
     /// Our maximum segment size in bytes: the MTU less 40 (IPv4). Options are counted in, as in RFC 6691.
     pub mss: u16,
+    /// What the peer is told to send at most, in bytes; `None`: the same.
+    pub advertised_mss: Option<u16>,
+    /// The initial congestion window, in segments; `None`: RFC 6928's.
+    pub initial_window: Option<u16>,
+    /// The window that our SYN tells at most, in segments of what the peer is told; `None`: what the ring holds.
+    pub initial_receive_window: Option<u16>,
     /// Size of the receive ring in bytes: the window is never above it.
     pub receive_buffer: u32,
     /// The size to which the receive ring may grow, in bytes: it decides the window scale, which is fixed at the
@@ -98,10 +104,28 @@ pub struct Config {
     pub max_orphan_retransmits: u8,
 }
 
+impl Config {
+    /// The MSS option of our SYN.
+    pub fn told_mss(&self) -> u16 {
+        self.advertised_mss.unwrap_or(self.mss)
+    }
+
+    /// The window of our SYN, of which `could` fits the ring (RFC 7323 §2.2: not scaled).
+    pub fn syn_window(&self, could: u64) -> u16 {
+        let most = self
+            .initial_receive_window
+            .map_or(u64::MAX, |segments| u64::from(segments) * u64::from(self.told_mss()));
+        could.min(most).min(u64::from(u16::MAX)) as u16
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {
             mss: 1460,
+            advertised_mss: None,
+            initial_window: None,
+            initial_receive_window: None,
             receive_buffer: 256 * 1024,
             receive_buffer_max: 6 * 1024 * 1024,
             send_buffer: 256 * 1024,

@@ -195,9 +195,9 @@ pub enum Congestion {
 }
 
 impl Congestion {
-    /// A controller with the initial window of `segment` bytes of payload.
-    pub fn new(algorithm: Algorithm, segment: u16) -> Congestion {
-        let base = Window::new(segment);
+    /// A controller with the initial window, in segments of so many bytes of payload; `None`: RFC 6928's.
+    pub fn new(algorithm: Algorithm, segment: u16, initial: Option<u16>) -> Congestion {
+        let base = Window::new(segment, initial);
         match algorithm {
             Algorithm::NewReno => Congestion::NewReno(NewReno { base }),
             Algorithm::Cubic => Congestion::Cubic(Cubic::new(base)),

@@ -52,6 +52,7 @@ use self::mtu::PathMtu;
 use crate::tcp::chronograph::Chronograph;
 use crate::tcp::config::{Config, Pacing};
 use crate::tcp::congestion::{Algorithm, Congestion};
+use crate::tcp::delivery::Delivery;
 use crate::tcp::ecn::Ecn;
 use crate::tcp::options::Negotiated;
 use crate::tcp::pacing::Pacer;
@@ -75,6 +76,19 @@ enum Owed {
 
 /// A reset to send: its sequence number, and the acknowledgment if it carries one.
 type Reset = (u32, Option<u32>);
+
+/// Segments on the wire, of which several may come and leave as one packet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Segments {
+    /// With data, received.
+    data_in: u32,
+    /// With data, sent.
+    data_out: u32,
+    /// Received behind the first of their packet.
+    merged_in: u32,
+    /// Sent behind the first of their packet.
+    merged_out: u32,
+}
 
 /// One connection. Feed it with `on_*`, then call [`Connection::poll_transmit`] until `None`, then ask
 /// [`Connection::next_timeout`]; all with the same `now`.
@@ -114,6 +128,7 @@ pub struct Connection {
     ecn: Ecn,
     pacer: Pacer,
     chronograph: Chronograph,
+    delivery: Delivery,
     congestion: Congestion,
     rtt: RttEstimator,
     /// Added to the millisecond clock (RFC 7323 §7.1).
@@ -128,12 +143,14 @@ pub struct Connection {
     challenge_second: u32,
     last_heard: Time,
     reset: Option<Reset>,
+    /// Segments that were sent again.
     retransmits: u32,
     /// Of them, bytes.
     retransmitted: u64,
     /// DSACKs that came.
     duplicates: u32,
-    /// What the program set.
+    segments: Segments,
+    /// What the program set, if it did.
     tuned: Option<Box<Tuning>>,
     /// Most data of the next `Transmit`, in bytes.
     transmit_limit: u32,
@@ -145,7 +162,7 @@ pub struct Connection {
 }
 
 // There may be a hundred thousand.
-const _: () = assert!(size_of::<Connection>() <= 800);
+const _: () = assert!(size_of::<Connection>() <= 848);
 
 impl Connection {
     fn new(config: Arc<Config>, state: State, iss: u32, timestamp_offset: u32, now: Time) -> Connection {
@@ -179,8 +196,10 @@ impl Connection {
                 wl2: 0,
                 written: 0,
                 buffer: config.send_buffer,
+                ring: 0,
                 held: u64::MAX,
                 held_by_call: false,
+                held_unfinished: false,
                 unfinished: 0,
                 small_end: 0,
                 limited_to: 0,
@@ -213,8 +232,13 @@ impl Connection {
             ecn: Ecn::default(),
             pacer: Pacer::default(),
             chronograph: Chronograph::default(),
-            congestion: Congestion::new(config.congestion, negotiated.segment_payload()),
-            rtt: RttEstimator::new(config.min_rto),
+            delivery: Delivery::default(),
+            congestion: Congestion::new(
+                config.congestion,
+                negotiated.segment_payload(),
+                config.initial_window,
+            ),
+            rtt: RttEstimator::default(),
             timestamp_offset,
             attempts: 0,
             probes: 0,
@@ -226,6 +250,7 @@ impl Connection {
             retransmits: 0,
             retransmitted: 0,
             duplicates: 0,
+            segments: Segments::default(),
             tuned: None,
             transmit_limit: u32::MAX,
             urgent: None,
@@ -278,6 +303,16 @@ impl Connection {
         self.on_unpredicted(header, payload_len, now)
     }
 
+    /// The segment that is taken next has so many bytes of data, merged from segments of `size`.
+    #[inline]
+    pub fn on_arrived(&mut self, payload_len: u32, size: Option<u16>) {
+        if payload_len > 0 {
+            let count = size.map_or(1, |size| payload_len.div_ceil(u32::from(size.max(1))));
+            self.segments.data_in = self.segments.data_in.wrapping_add(count);
+            self.segments.merged_in = self.segments.merged_in.wrapping_add(count - 1);
+        }
+    }
+
     /// The segment just taken came marked CE: a router would rather have dropped it (RFC 3168 §6.1.3).
     pub fn on_congestion_experienced(&mut self) {
         if self.ecn.on_mark() && self.state.may_receive() {
@@ -300,12 +335,15 @@ impl Connection {
     ///
     /// `by_call`: it was said of calls only (MSG_MORE). As in Linux that holds until the next acknowledgment, for what was
     /// written before it.
-    pub fn set_held(&mut self, from: Option<u64>, by_call: bool) {
-        if self.send.held_by_call {
+    ///
+    /// `unfinished`: the last call said so, whatever the socket does. What it wrote ends without PSH.
+    pub fn set_held(&mut self, from: Option<u64>, by_call: bool, unfinished: bool) {
+        if self.send.held_unfinished {
             self.send.unfinished = self.data_end();
         }
         self.send.held = from.map_or(u64::MAX, |position| position.saturating_add(1));
         self.send.held_by_call = by_call;
+        self.send.held_unfinished = unfinished;
     }
 
     /// An acknowledgment came: what calls have held back goes.
@@ -345,6 +383,11 @@ impl Connection {
     /// The send ring has grown to `size` bytes.
     pub fn set_send_buffer(&mut self, size: u32) {
         self.send.buffer = self.send.buffer.max(size);
+    }
+
+    /// The program writes into `size` bytes, and waits when they are full.
+    pub fn set_ring(&mut self, size: u32) {
+        self.send.ring = size;
     }
 
     /// The state.

@@ -220,8 +220,8 @@ impl ListenStage {
             sequence: cookie::make(secret, &flow, header.sequence, segment, context.now),
             acknowledgment: header.sequence.wrapping_add(1),
             flags,
-            window: config.receive_buffer.min(u32::from(u16::MAX)) as u16,
-            options: ours.syn_options(config.mss, (stamp, timestamps.map_or(0, |(value, _)| value))),
+            window: config.syn_window(u64::from(config.receive_buffer)),
+            options: ours.syn_options(config.told_mss(), (stamp, timestamps.map_or(0, |(value, _)| value))),
             ..Header::default()
         };
         self.backlog.cookie_at.set(Some(context.now));

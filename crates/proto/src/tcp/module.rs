@@ -175,6 +175,8 @@ impl Tcp {
         let send = send.map_or(base.send_buffer, |size| size.min(u64::from(u32::MAX)) as u32);
         let longest = if remote.is_v4() { u32::MAX } else { MAX_TRANSMIT_LEN6 };
         let mss = largest_segment(interface, remote, max_segment);
+        let metrics = interface.metrics(remote);
+        let told = metrics.advmss.map(|told| told.min(largest_arriving(interface, remote, max_segment)));
         let max_transmit_len = match interface.offload.get().tcp_segmentation {
             Some(datagram) => base.max_transmit_len.min(datagram.saturating_sub(MAX_HEADERS)).min(longest),
             None => u32::from(mss),
@@ -184,6 +186,9 @@ impl Tcp {
                 && config.send_buffer == send
                 && config.mss == mss
                 && config.max_transmit_len == max_transmit_len
+                && config.advertised_mss == told
+                && config.initial_window == metrics.initcwnd
+                && config.initial_receive_window == metrics.initrwnd
         };
         let mut ready = self.ready.borrow_mut();
         if let Some(config) = ready.iter().find(|config| fits(config)) {
@@ -191,6 +196,9 @@ impl Tcp {
         }
         let config = Config {
             mss,
+            advertised_mss: told,
+            initial_window: metrics.initcwnd,
+            initial_receive_window: metrics.initrwnd,
             max_transmit_len,
             receive_buffer: receive,
             receive_buffer_max: base.receive_buffer_max.max(receive),
@@ -264,14 +272,20 @@ impl Tcp {
     }
 }
 
-/// The largest segment that the link takes, and the program: its MSS (RFC 6691: the MTU less both headers without
-/// options).
+/// The largest segment that the link takes, and the route, and the program: its MSS (RFC 6691: the MTU less both headers
+/// without options).
 fn largest_segment(interface: &Interface, remote: Address, max_segment: Option<u64>) -> u16 {
-    let (mtu, headers) = if remote.is_v4() {
-        (interface.mtu.get(), ipv4::MIN_HEADER_LEN)
-    } else {
-        (interface.ip6.mtu(), ipv6::HEADER_LEN)
-    };
+    segment_within(interface.mtu_of_way(remote), remote, max_segment)
+}
+
+/// The same of what comes, which is bound by the link alone: a route says what it carries from here.
+fn largest_arriving(interface: &Interface, remote: Address, max_segment: Option<u64>) -> u16 {
+    let link = if remote.is_v4() { interface.mtu.get() } else { interface.ip6.mtu() };
+    segment_within(link, remote, max_segment)
+}
+
+fn segment_within(mtu: u16, remote: Address, max_segment: Option<u64>) -> u16 {
+    let headers = if remote.is_v4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
     let mss = mtu.saturating_sub((headers + tcp::MIN_HEADER_LEN) as u16).max(64);
     max_segment.map_or(mss, |most| mss.min(most.max(64) as u16))
 }

@@ -34,12 +34,12 @@ pub struct Rack {
     at: Time,
     /// RACK.end_seq: its end.
     end: u64,
-    /// RACK.rtt: the round trip that it took.
-    rtt: Duration,
+    /// RACK.rtt: the round trip that it took, in nanoseconds.
+    rtt_ns: u64,
     /// RACK.fack: the highest that has arrived.
     highest: u64,
-    /// RACK.reordering_seen
-    reordering: bool,
+    /// RACK.reordering_seen, and how often.
+    reorderings: u32,
     /// By how many units, at most.
     degree: u32,
     /// RACK.reo_wnd_mult less one.
@@ -58,12 +58,21 @@ impl Rack {
 
     /// Reordering was seen on this connection.
     pub fn is_reordering(&self) -> bool {
-        self.reordering
+        self.reorderings > 0
+    }
+
+    /// How often (`tcpi_reord_seen`).
+    pub fn reorderings(&self) -> u32 {
+        self.reorderings
     }
 
     /// Reordering made us send in vain.
     pub fn set_reordering(&mut self) {
-        self.reordering = true;
+        self.reorderings = self.reorderings.saturating_add(1);
+    }
+
+    fn rtt(&self) -> Duration {
+        Duration::from_nanos(self.rtt_ns)
     }
 
     /// RACK.reo_wnd_mult.
@@ -77,7 +86,7 @@ impl Rack {
     pub fn on_acknowledged(&mut self, at: Time, end: u64, now: Time) {
         self.at = at;
         self.end = end;
-        self.rtt = now.since(at);
+        self.rtt_ns = now.since(at).as_nanos() as u64;
     }
 
     /// RFC 8985 §6.2, steps 2 and 3.
@@ -89,14 +98,14 @@ impl Rack {
             if piece.again && is_answer_to_an_earlier_copy(&piece, times, now) {
                 continue;
             }
-            self.rtt = now.since(piece.at);
+            self.rtt_ns = now.since(piece.at).as_nanos() as u64;
             if piece.is_sent_after(self.at, self.end) {
                 self.at = piece.at;
                 self.end = piece.end;
             }
         }
         if let Some((start, _)) = delivered.first.filter(|&(_, end)| end < self.highest) {
-            self.reordering = true;
+            self.set_reordering();
             self.degree = self.degree.max((self.highest - start).min(u64::from(u32::MAX)) as u32);
         }
         let highest =
@@ -125,7 +134,7 @@ impl Rack {
     /// The reordering window (RFC 8985 §6.2 step 4). `evident`: in recovery, or enough was selectively acknowledged
     /// that without reordering the loss is certain.
     fn window(&self, evident: bool, times: &Times) -> Duration {
-        if !self.reordering && evident {
+        if !self.is_reordering() && evident {
             return Duration::ZERO;
         }
         (times.least / 4 * (u32::from(self.more) + 1)).min(times.smoothed)
@@ -139,7 +148,7 @@ impl Rack {
         times: &Times,
         now: Time,
     ) -> (bool, Option<Time>) {
-        let patience = self.rtt + self.window(evident, times);
+        let patience = self.rtt() + self.window(evident, times);
         let mut again_at = None;
         let found = flight.lose_where(|piece| {
             if piece.is_sent_after(self.at, self.end) {
@@ -157,7 +166,7 @@ impl Rack {
 
     /// RFC 8985 §6.3: which pieces a time-out takes for lost beside the first.
     pub fn on_timeout(&self, flight: &mut Flight, times: &Times, now: Time) {
-        let patience = self.rtt.max(times.smoothed) + self.window(false, times);
+        let patience = self.rtt().max(times.smoothed) + self.window(false, times);
         flight.lose_where(|piece| Some(piece.at + patience <= now));
     }
 }

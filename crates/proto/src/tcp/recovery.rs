@@ -155,9 +155,9 @@ impl Recovery {
         delta.saturating_sub(heard).max(delta.min(u64::from(segment)))
     }
 
-    /// Reordering was seen (with SACK).
-    pub fn is_reordering(&self) -> bool {
-        self.rack.is_reordering()
+    /// How often reordering was seen (with SACK).
+    pub fn reorderings(&self) -> u32 {
+        self.rack.reorderings()
     }
 
     /// RACK.reo_wnd_mult.

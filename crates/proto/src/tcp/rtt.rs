@@ -19,26 +19,26 @@ pub struct RttEstimator {
     smoothed_ns: u64,
     variation_ns: u64,
     least_ns: u64,
-    min_rto_ns: u64,
     rto_ns: u64,
     backoff: u8,
 }
 
-impl RttEstimator {
-    /// Without a sample yet. `min_rto` is the least that the variation contributes.
-    pub fn new(min_rto: Duration) -> RttEstimator {
+impl Default for RttEstimator {
+    /// Without a sample yet.
+    fn default() -> RttEstimator {
         RttEstimator {
             smoothed_ns: 0,
             variation_ns: 0,
             least_ns: u64::MAX,
-            min_rto_ns: min_rto.as_nanos() as u64,
             rto_ns: INITIAL_RTO.as_nanos() as u64,
             backoff: 0,
         }
     }
+}
 
-    /// Takes a measurement and ends any back-off.
-    pub fn on_sample(&mut self, sample: Duration) {
+impl RttEstimator {
+    /// Takes a measurement and ends any back-off. `min_rto` is the least that the variation contributes to the time-out.
+    pub fn on_sample(&mut self, sample: Duration, min_rto: Duration) {
         let sample = (sample.as_nanos() as u64).clamp(1, MAX_RTO.as_nanos() as u64);
         self.least_ns = self.least_ns.min(sample);
         if self.smoothed_ns == 0 {
@@ -53,7 +53,7 @@ impl RttEstimator {
         }
         // As Linux does, the floor applies to the variation term: a path of long but steady delay would else
         // have no slack for the peer's delayed acknowledgment.
-        self.rto_ns = self.smoothed_ns + (4 * self.variation_ns).max(self.min_rto_ns);
+        self.rto_ns = self.smoothed_ns + (4 * self.variation_ns).max(min_rto.as_nanos() as u64);
         self.backoff = 0;
     }
 
@@ -113,9 +113,9 @@ mod tests {
 
     #[test]
     fn first_sample_sets_mean_and_half_as_variation() {
-        let mut rtt = RttEstimator::new(MIN);
+        let mut rtt = RttEstimator::default();
         assert_eq!((rtt.rto(), rtt.smoothed(), rtt.least()), (INITIAL_RTO, None, None));
-        rtt.on_sample(Duration::from_millis(200));
+        rtt.on_sample(Duration::from_millis(200), MIN);
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(200)));
         assert_eq!(rtt.variation(), Duration::from_millis(100));
         assert_eq!(rtt.rto(), Duration::from_millis(600));
@@ -123,9 +123,9 @@ mod tests {
 
     #[test]
     fn steady_samples_leave_the_floor_and_backoff_doubles_to_the_ceiling() {
-        let mut rtt = RttEstimator::new(MIN);
+        let mut rtt = RttEstimator::default();
         for _ in 0..200 {
-            rtt.on_sample(Duration::from_micros(50));
+            rtt.on_sample(Duration::from_micros(50), MIN);
         }
         let rto = rtt.rto();
         assert!(rto >= MIN && rto < MIN + Duration::from_millis(1), "{rto:?}");
@@ -141,11 +141,11 @@ mod tests {
 
     #[test]
     fn a_lost_syn_without_measurement_means_three_seconds() {
-        let mut rtt = RttEstimator::new(MIN);
+        let mut rtt = RttEstimator::default();
         rtt.back_off();
         rtt.after_lost_syn();
         assert_eq!(rtt.rto(), Duration::from_secs(3));
-        rtt.on_sample(Duration::ZERO);
+        rtt.on_sample(Duration::ZERO, MIN);
         assert!(rtt.smoothed().is_some(), "a zero sample still counts");
     }
 }

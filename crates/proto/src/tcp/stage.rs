@@ -257,6 +257,7 @@ impl TcpStage {
                 return Err(DropReason::BadFlags);
             }
         };
+        connection.on_arrived(payload_len, message.facts.segmentation.map(|cut| cut.size));
         let input = connection.on_segment(&header, payload_len, now);
         if message.facts.tos & ipv4::ECN_MASK == ipv4::ECN_CE && input.drop.is_none() {
             connection.on_congestion_experienced();
@@ -330,8 +331,9 @@ impl TcpStage {
             Control::Consumed(position) => connection.on_consumed(position),
             Control::ReceiveBuffer(size) => connection.set_receive_buffer(size),
             Control::Written(position) => connection.on_written(position),
+            Control::SendRing(size) => connection.set_ring(size),
             Control::Urge(position) => connection.set_urgent(position),
-            Control::Held { from, by_call } => connection.set_held(from, by_call),
+            Control::Held { from, by_call, unfinished } => connection.set_held(from, by_call, unfinished),
             Control::Shutdown => connection.shutdown(),
             Control::Close if !connection.resets_on_close() => return connection.close(now),
             // Linux has sent by now what was written; here it may be told of in the same look of the engine.

@@ -119,10 +119,7 @@ impl UdpStage {
         message.facts.destination = Some(remote.address);
         let pseudo = checksum::pseudo_header(source, remote.address, ipv4::PROTOCOL_UDP, len);
         // Fragments cannot be completed by a device: the sum runs over all of them.
-        let mtu = match remote.address.as_v6() {
-            Some(remote) => self.interface.ip6.path_mtu(remote, context.now),
-            None => self.interface.mtu.get(),
-        };
+        let mtu = self.interface.path_mtu(remote.address, context.now);
         let fragmented = len + ip_len > usize::from(mtu);
         if message
             .facts

@@ -4,7 +4,9 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use scoutline_abi::Region;
-use scoutline_abi::layout::{HELD_BY_CALL, Slot, slot_kind, slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{
+    HELD_BY_CALL, HELD_UNFINISHED, Slot, slot_kind, slot_request as ask, slot_state as is,
+};
 
 /// Who says that more follows what is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +15,8 @@ pub enum More {
     Corked,
     /// The call: MSG_MORE.
     ByCall,
+    /// Either.
+    Both,
 }
 
 /// A slot with its region.
@@ -74,7 +78,8 @@ impl<'a> Socket<'a> {
         let size = u64::from(self.slot.send_size.load(Relaxed));
         let low_water = u64::from(self.slot.unsent_low_water.load(Relaxed));
         let unsent = (self.slot.send_tail.load(Acquire) as u32).wrapping_sub(self.slot.sent.load(Acquire));
-        size > 0 && self.sendable() >= size / 3 && (low_water == 0 || 2 * u64::from(unsent) < low_water)
+        let bound = low_water != 0 && low_water != u64::from(u32::MAX);
+        size > 0 && self.sendable() >= size / 3 && !(bound && 2 * u64::from(unsent) >= low_water)
     }
 
     /// SO_ERROR.
@@ -249,9 +254,13 @@ impl<'a> Socket<'a> {
         }
         let held = self.slot.held_from.load(Relaxed);
         if let Some(more) = more {
-            let from = if held == 0 { tail + 1 } else { held & !HELD_BY_CALL };
-            let bit = if more == More::Corked { 0 } else { HELD_BY_CALL };
-            self.slot.held_from.store(from | bit, Release);
+            let from = if held == 0 { tail + 1 } else { held & !(HELD_BY_CALL | HELD_UNFINISHED) };
+            let bits = match more {
+                More::Corked => 0,
+                More::ByCall => HELD_BY_CALL | HELD_UNFINISHED,
+                More::Both => HELD_UNFINISHED,
+            };
+            self.slot.held_from.store(from | bits, Release);
         }
         self.slot.outgoing().publish(tail + len as u64);
         if held != 0 && more.is_none() {

@@ -343,7 +343,8 @@ impl Caller<'_> {
         }
         let fits = data.len() - sent <= socket.sendable() as usize;
         let more = match (fd.cork, fits && flags & libc::MSG_MORE != 0) {
-            (true, _) => Some(More::Corked),
+            (true, false) => Some(More::Corked),
+            (true, true) => Some(More::Both),
             (false, true) => Some(More::ByCall),
             (false, false) => None,
         };

@@ -58,6 +58,10 @@ fn routes() {
         to = "192.168.0.0/16"
         device = "eth1"
         metric = 5
+        mtu = 1400
+        advmss = 1200
+        initcwnd = 30
+        initrwnd = 20
         [[route]]
         to = "2001:db8:7::/48"
         via = "fe80::7"
@@ -82,6 +86,8 @@ fn routes() {
         assert!(told[index].contains(part), "{part} in {}", told[index]);
     }
     assert_eq!(settings.host.routes[0].route.prefix_len, 112);
+    let said = ["mtu: Some(1400)", "advmss: Some(1200)", "initcwnd: Some(30)", "initrwnd: Some(20)"];
+    assert!(said.iter().all(|part| told[1].contains(part) && !told[0].contains(part)), "{told:?}");
     let faults = [
         ("to = \"192.168.0.0/16\"", "needs via = \"…\" (a router), or device"),
         (
@@ -100,6 +106,17 @@ fn routes() {
         ("to = \"224.0.0.0/8\"\ndevice = \"eth1\"", "not the address of another host"),
         ("to = \"10.9.0.0/16\"\ntype = \"blackhole\"\nvia = \"10.0.0.9\"", "take out via"),
         ("to = \"10.9.0.0/16\"\ntype = \"nowhere\"", "unknown value `nowhere`"),
+        ("to = \"10.9.0.0/16\"\ntype = \"prohibit\"\nmtu = 1400", "leads nowhere has no mtu; take it out"),
+        (
+            "to = \"10.9.0.0/16\"\nvia = \"10.0.0.9\"\nmtu = 67",
+            "mtu = 67 is out of range; it must be 68 to 65535",
+        ),
+        (
+            "to = \"2001:db8::/32\"\nvia = \"fe80::1\"\ndevice = \"eth1\"\nmtu = 1279",
+            "mtu = 1279 is out of range; it must be 1280 to 65535",
+        ),
+        ("to = \"10.9.0.0/16\"\nvia = \"10.0.0.9\"\nadvmss = 70000", "it must be 88 to 65495"),
+        ("to = \"10.9.0.0/16\"\nvia = \"10.0.0.9\"\ninitcwnd = 0", "it must be 1 to 65535"),
         (
             "to = \"10.9.0.0/16\"\nvia = \"10.0.0.9\"\n[[route]]\nto = \"10.9.0.0/16\"\nvia = \"10.0.0.8\"",
             "there are two routes to 10.9.0.0/16 with metric 0",

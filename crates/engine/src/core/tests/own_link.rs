@@ -2,7 +2,7 @@
 
 use scoutline_abi::api::Answer;
 use scoutline_base::Address;
-use scoutline_proto::route::{Refusal, Route, Way};
+use scoutline_proto::route::{Metrics, Refusal, Route, Way};
 
 use super::*;
 use crate::settings::{OwnLink, RouteSettings};
@@ -307,7 +307,13 @@ fn files_are_not_sent_from_where_they_lie() {
 fn routes_are_obeyed_and_change_live() {
     let route = |network: &str, way, device: Option<u16>| RouteSettings {
         device: device.map(DeviceId),
-        route: Route { network: network.parse().unwrap(), prefix_len: 112, way, metric: 0 },
+        route: Route {
+            network: network.parse().unwrap(),
+            prefix_len: 112,
+            way,
+            metric: 0,
+            metrics: Metrics::default(),
+        },
     };
     let mut alone = Alone::new(64 << 10, |settings| {
         settings.host.routes = vec![route("192.168.0.0", Way::Refuse(Refusal::Prohibit), None)];
@@ -340,4 +346,24 @@ fn routes_are_obeyed_and_change_live() {
     assert_eq!(shown("192.168.0.0/16").as_deref(), Some("via"));
     assert_eq!(shown("10.0.0.0/24").as_deref(), Some("link"));
     assert!(stat.addresses.iter().any(|row| row.address == "10.0.0.77/24"));
+}
+
+/// A client that binds to port 0 and then connects must not meet an earlier connection to the same server (Linux takes no
+/// port there that a connection has, TIME-WAIT included).
+#[test]
+fn a_port_that_is_chosen_before_the_peer_is_no_connections() {
+    let mut alone = Alone::new(RINGS, |_| {});
+    let listener = alone.listen(0, 80);
+    let mut taken = Vec::new();
+    for _ in 0..60 {
+        let (client, accepted) = alone.connected(listener, SERVER, 80);
+        taken.push(alone.host.slot(client).local_port.load(Ordering::Relaxed));
+        alone.host.request(client, slot_request::CLOSE);
+        alone.host.request(accepted, slot_request::CLOSE);
+    }
+    for _ in 0..4_000 {
+        let socket = alone.bound(slot_kind::STREAM, 0, 0);
+        let port = alone.host.slot(socket).local_port.load(Ordering::Relaxed);
+        assert!(!taken.contains(&port), "{port} is a connection's");
+    }
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use scoutline_base::Time;
 
 use self::rate::{DeliveryRate, Sample};
-use super::window::{MAX_WINDOW, Window, initial_window};
+use super::window::{MAX_WINDOW, Window};
 use super::{Acknowledged, Controller, Moved};
 use crate::tcp::pacing;
 
@@ -261,7 +261,7 @@ impl Bbr {
             Some(target) if self.full => window.saturating_add(bytes).min(target),
             Some(target)
                 if window >= target
-                    && self.rate.delivered() >= u64::from(initial_window(self.base.segment)) =>
+                    && self.rate.delivered() >= u64::from(self.base.initial(self.base.segment)) =>
             {
                 window
             }
@@ -348,7 +348,7 @@ mod tests {
 
     impl Path {
         fn new() -> Path {
-            let bbr = Bbr::new(Window::new(SEGMENT), None, Time::ZERO);
+            let bbr = Bbr::new(Window::new(SEGMENT, None), None, Time::ZERO);
             let begin = Time::from_millis(1);
             let delay = Duration::from_millis(40);
             let pacer = pacing::Pacer::default();

@@ -66,7 +66,7 @@ enum Phase {
 impl LedbatPlusPlus {
     /// A new connection's.
     pub(super) fn new(segment: u16) -> LedbatPlusPlus {
-        let mut base = Window::new(segment);
+        let mut base = Window::new(segment, None);
         base.window = LEAST_SEGMENTS * u32::from(segment);
         LedbatPlusPlus { base, delays: Delays::default(), phase: Phase::SlowStart, fraction: 0.0 }
     }

@@ -29,7 +29,7 @@ fn algorithms_have_numbers_and_names() {
 #[test]
 fn both_start_with_ten_segments_and_double_per_window() {
     for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
-        let mut controller = Congestion::new(algorithm, SEGMENT);
+        let mut controller = Congestion::new(algorithm, SEGMENT, None);
         assert_eq!(controller.window(), 14_480);
         controller.on_acknowledged(&acknowledged(14_480, 1, false));
         assert_eq!(controller.window(), 14_480, "no growth while the window is not used");
@@ -42,7 +42,7 @@ fn both_start_with_ten_segments_and_double_per_window() {
 
 #[test]
 fn reno_halves_and_then_adds_one_segment_per_window() {
-    let mut controller = Congestion::new(Algorithm::NewReno, SEGMENT);
+    let mut controller = Congestion::new(Algorithm::NewReno, SEGMENT, None);
     controller.on_acknowledged(&acknowledged(100_000, 1, true));
     let window = controller.window();
     controller.on_loss(window);
@@ -55,7 +55,7 @@ fn reno_halves_and_then_adds_one_segment_per_window() {
 fn what_piled_up_behind_a_hole_does_not_soften_the_reduction() {
     for (algorithm, factor) in [(Algorithm::NewReno, 0.5), (Algorithm::Cubic, CUBIC_BETA)] {
         for timeout in [false, true] {
-            let mut controller = Congestion::new(algorithm, SEGMENT);
+            let mut controller = Congestion::new(algorithm, SEGMENT, None);
             controller.on_acknowledged(&acknowledged(100_000, 1, true));
             let window = controller.window();
             if timeout {
@@ -72,7 +72,7 @@ fn what_piled_up_behind_a_hole_does_not_soften_the_reduction() {
 
 #[test]
 fn cubic_returns_to_the_old_window_at_k_and_then_passes_it() {
-    let mut controller = Congestion::new(Algorithm::Cubic, SEGMENT);
+    let mut controller = Congestion::new(Algorithm::Cubic, SEGMENT, None);
     controller.on_acknowledged(&acknowledged(1_000_000, 0, true));
     let before = controller.window();
     controller.on_loss(before);
@@ -96,7 +96,7 @@ fn cubic_returns_to_the_old_window_at_k_and_then_passes_it() {
 #[test]
 fn timeouts_leave_one_segment_and_undo_restores() {
     for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
-        let mut controller = Congestion::new(algorithm, SEGMENT);
+        let mut controller = Congestion::new(algorithm, SEGMENT, None);
         controller.on_acknowledged(&acknowledged(100_000, 1, true));
         let (window, threshold) = (controller.window(), controller.threshold());
         controller.on_timeout(window);
@@ -116,11 +116,11 @@ fn timeouts_leave_one_segment_and_undo_restores() {
 
 #[test]
 fn a_switch_keeps_the_window_and_goes_back_to_the_one_before_a_slowdown() {
-    let mut fresh = Congestion::new(Algorithm::Cubic, SEGMENT);
+    let mut fresh = Congestion::new(Algorithm::Cubic, SEGMENT, None);
     fresh.switch(Algorithm::LedbatPlusPlus, None, Time::ZERO);
     assert_eq!(fresh.window(), 2 * u32::from(SEGMENT), "as if it had always been so");
 
-    let mut controller = Congestion::new(Algorithm::Cubic, SEGMENT);
+    let mut controller = Congestion::new(Algorithm::Cubic, SEGMENT, None);
     controller.on_acknowledged(&acknowledged(1_000_000, 1, true));
     controller.on_loss(controller.window());
     let window = controller.window();

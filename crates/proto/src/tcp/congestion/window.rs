@@ -1,5 +1,7 @@
 //! The window that every controller moves, and RFC 5681's ways of moving it.
 
+use std::num::NonZeroU16;
+
 /// No path needs more; keeps the arithmetic far from its limits.
 pub(super) const MAX_WINDOW: u32 = 1 << 30;
 
@@ -9,6 +11,8 @@ pub(crate) struct Window {
     pub(super) window: u32,
     pub(super) threshold: u32,
     pub(super) segment: u16,
+    /// The initial window in segments, where a route says so.
+    pub(super) initial: Option<NonZeroU16>,
     /// Bytes acknowledged toward the next segment of growth.
     pub(super) credit: u32,
     /// Window and threshold before the last loss.
@@ -16,13 +20,22 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(segment: u16) -> Window {
-        Window { window: initial_window(segment), threshold: u32::MAX, segment, credit: 0, before: None }
+    pub(super) fn new(segment: u16, initial: Option<u16>) -> Window {
+        let initial = initial.and_then(NonZeroU16::new);
+        let mut window = Window { window: 0, threshold: u32::MAX, segment, initial, credit: 0, before: None };
+        window.window = window.initial(segment);
+        window
+    }
+
+    /// The initial window with segments of this size.
+    pub(super) fn initial(&self, segment: u16) -> u32 {
+        let said = |count: NonZeroU16| (u32::from(count.get()) * u32::from(segment)).min(MAX_WINDOW);
+        self.initial.map_or_else(|| initial_window(segment), said)
     }
 
     /// True before anything has happened.
     pub(super) fn is_initial(&self) -> bool {
-        self.window == initial_window(self.segment) && self.threshold == u32::MAX
+        self.window == self.initial(self.segment) && self.threshold == u32::MAX
     }
 
     /// The same, for another algorithm to go on from.
@@ -76,12 +89,12 @@ impl Window {
         if self.threshold != u32::MAX {
             self.threshold = self.threshold.max(self.window / 4 * 3);
         }
-        self.window = self.window.min(initial_window(self.segment));
+        self.window = self.window.min(self.initial(self.segment));
     }
 
     pub(super) fn set_segment(&mut self, segment: u16) {
-        if self.window == initial_window(self.segment) {
-            self.window = initial_window(segment);
+        if self.window == self.initial(self.segment) {
+            self.window = self.initial(segment);
         }
         self.segment = segment;
         self.window = self.window.max(u32::from(segment));

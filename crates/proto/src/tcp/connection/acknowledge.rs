@@ -107,6 +107,9 @@ impl Connection {
             };
             self.reduce_for_echo(arrived, header.flags.contains(Flags::ECE));
         }
+        if delta <= 0 && delivered.units > 0 {
+            self.delivery.on_delivered(self.delivered(), now);
+        }
         if self.congestion.is_model() && delivered.units > 0 {
             self.tell_model(delivered.units, delivered.newest.map(|piece| piece.end), now);
         }
@@ -239,12 +242,14 @@ impl Connection {
             self.on_size_probe_answered(now);
         }
         let echo = header.options.timestamps.filter(|_| self.negotiated.timestamps).map(|(_, echo)| echo);
+        let marked = self.send.timed;
         let sample = self.measure(echo, now);
         if quiet {
             self.recovery.advance_quietly(self.send.una, now);
         } else {
             self.recovery.advance(self.send.una, delivered);
         }
+        self.measure_delivery(marked, now);
         if self.congestion.is_model() && (quiet || !self.negotiated.sack) {
             let newest = (self.send.timed.is_some() || quiet).then_some(self.send.una);
             self.tell_model(delta, newest, now);
@@ -297,7 +302,7 @@ impl Connection {
         match self.send.timed {
             Some((end, at)) if self.send.una >= end => {
                 let sample = now.since(at);
-                self.rtt.on_sample(sample);
+                self.rtt.on_sample(sample, self.config.min_rto);
                 self.send.timed = None;
                 if self.paced || self.is_long {
                     // It may prove shorter than its first round trip.
@@ -308,11 +313,25 @@ impl Connection {
             Some(_) => self.rtt.reset_backoff(),
             // RFC 7323 §4.1: after a retransmission only the echo tells which copy was answered.
             None => match coarse.filter(|elapsed| *elapsed >= LEAST_TIMESTAMP_RTT) {
-                Some(elapsed) => self.rtt.on_sample(elapsed),
+                Some(elapsed) => self.rtt.on_sample(elapsed, self.config.min_rto),
                 None => self.rtt.reset_backoff(),
             },
         }
         coarse.map(|elapsed| elapsed + TICK)
+    }
+
+    /// What has arrived tells of the path's rate, if the segment that was `marked` is among it.
+    #[inline]
+    fn measure_delivery(&mut self, marked: Option<(u64, Time)>, now: Time) {
+        let delivered = self.delivered();
+        self.delivery.on_delivered(delivered, now);
+        if let Some((end, at)) = marked
+            && self.send.una >= end
+        {
+            let least = self.rtt.least().unwrap_or_default();
+            self.delivery.on_mark_delivered(delivered, at, least, now);
+        }
+        self.chronograph.on_room(now);
     }
 
     #[inline]

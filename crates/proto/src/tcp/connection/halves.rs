@@ -26,12 +26,16 @@ pub(super) struct Send {
     pub(super) wl2: u64,
     /// Stream position: what the program has written.
     pub(super) written: u64,
-    /// Size of the send ring.
+    /// Size of the send ring, with what lies in files beside it.
     pub(super) buffer: u32,
+    /// Of the ring alone; 0: not told.
+    pub(super) ring: u32,
     /// From this unit on the program holds back what fills no segment (TCP_CORK, MSG_MORE); `u64::MAX`: nothing.
     pub(super) held: u64,
     /// Calls say so (MSG_MORE), not the socket.
     pub(super) held_by_call: bool,
+    /// The last call says so, whoever else does.
+    pub(super) held_unfinished: bool,
     /// What ends here was written with the word that more follows.
     pub(super) unfinished: u64,
     /// End of the last segment sent that was less than full (Minshall's SND.SML).

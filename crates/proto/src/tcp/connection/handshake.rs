@@ -75,7 +75,11 @@ impl Connection {
     /// Our SYN is acknowledged.
     pub(super) fn establish(&mut self, now: Time) {
         self.send.una = 1;
-        self.send.next = self.send.next.max(1);
+        if self.send.next == 0 {
+            // A SYN-ACK was to go again. Data that a fast open has sent behind it has gone, and does not go anew: the
+            // scoreboard has it.
+            self.send.next = self.send.max.max(1);
+        }
         self.state = if self.fin_queued { State::FinWait1 } else { State::Established };
         self.end_fast_open();
         self.timers.disarm(Timer::Retransmit);
@@ -84,7 +88,7 @@ impl Connection {
         match self.send.timed {
             Some((1, at)) => {
                 self.send.timed = None;
-                self.rtt.on_sample(now.since(at));
+                self.rtt.on_sample(now.since(at), self.config.min_rto);
             }
             // Karn: a SYN that went twice gives none, whatever is timed of the data behind it (passive fast open).
             _ => self.rtt.after_lost_syn(),
@@ -111,7 +115,6 @@ impl Connection {
         let again = self.send.max > 0;
         // Karn: a SYN that was sent twice is not timed.
         self.send.timed = if again { None } else { Some((1, now)) };
-        self.retransmits += u32::from(again);
         // Data that a fast open has sent behind it does not go again with it.
         self.send.max = self.send.max.max(1);
         self.send.next = self.send.max;
@@ -120,14 +123,16 @@ impl Connection {
         let limit = self.window_limit();
         let receive = &mut self.receive;
         let could = (receive.consumed + u64::from(receive.buffer) - receive.next).min(limit);
-        receive.edge = receive.edge.max(receive.next + could.min(u64::from(u16::MAX)));
+        receive.edge = receive.edge.max(receive.next + u64::from(self.config.syn_window(could)));
         receive.acknowledged = receive.next;
         let window = self.window_left().min(u64::from(u16::MAX));
         let mut header = Header {
             sequence: self.send.iss.0,
             flags: Flags::SYN,
             window: window as u16,
-            options: self.negotiated.syn_options(self.config.mss, (self.timestamp(now), self.receive.recent)),
+            options: self
+                .negotiated
+                .syn_options(self.config.told_mss(), (self.timestamp(now), self.receive.recent)),
             ..Header::default()
         };
         if self.state == State::SynReceived {

@@ -7,6 +7,7 @@ use scoutline_base::Time;
 use super::{Connection, HEADERS, State};
 use crate::tcp::congestion::{Algorithm, Controller};
 use crate::tcp::recovery::Phase;
+use crate::tcp::segment::Transmit;
 
 /// A snapshot for `TCP_INFO` and listings.
 #[derive(Clone, Copy, Debug)]
@@ -31,20 +32,30 @@ pub struct Info {
     pub ssthresh: u32,
     /// The rate at which data leaves, in bytes a second, if it is paced.
     pub pacing_rate: Option<u64>,
+    /// The most that the program allows of it, if it said so.
+    pub max_pacing_rate: Option<u64>,
     /// Recovery phase.
     pub phase: Phase,
     /// The window is being reduced for an echo of congestion.
     pub reducing: bool,
     /// Duplicates that mean loss: grows with the reordering seen.
     pub reordering: u32,
-    /// Segments (or super-segments) sent again, in total.
+    /// Segments sent again, in total.
     pub retransmits: u32,
     /// Of them, bytes.
     pub retransmitted: u64,
     /// How often the peer told of something that came twice.
     pub duplicates: u32,
-    /// Reordering was seen (with SACK).
-    pub is_reordering: bool,
+    /// How often reordering was seen (with SACK).
+    pub reorderings: u32,
+    /// Segments with data that came, and were sent.
+    pub data_segments: (u32, u32),
+    /// Segments beyond the first of each packet that came, and was sent.
+    pub merged_segments: (u32, u32),
+    /// What the path has delivered, in bytes a second; 0 before it was measured.
+    pub delivery_rate: u64,
+    /// The program had too little to send for that to be what the path can do.
+    pub app_limited: bool,
     /// Time-outs in a row.
     pub attempts: u8,
     /// Probes since the window closed.
@@ -98,6 +109,49 @@ pub struct Info {
 }
 
 impl Connection {
+    /// There is nothing to send though the window would take it: what arrives does not tell how fast the path is. With
+    /// the ring full it is the ring that keeps the program from writing.
+    #[inline]
+    pub(super) fn note_app_limited(&mut self, now: Time) {
+        let flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
+        if flight >= u64::from(self.congestion.window()) {
+            return;
+        }
+        self.delivery.on_app_limited(self.delivered() + flight);
+        if self.paced && self.congestion.is_model() {
+            self.congestion.on_app_limited(flight);
+        }
+        if self.is_ring_full() {
+            self.chronograph.on_ring_full(now);
+        }
+    }
+
+    /// The program cannot write more: its ring holds what is not acknowledged.
+    #[inline]
+    fn is_ring_full(&self) -> bool {
+        self.send.ring != 0 && self.send.written - self.acknowledged() == u64::from(self.send.ring)
+    }
+
+    /// Bytes that have arrived, as far as known.
+    #[inline]
+    pub(super) fn delivered(&self) -> u64 {
+        self.acknowledged() + if self.recovery.is_quiet() { 0 } else { self.recovery.sacked() }
+    }
+
+    /// A packet leaves.
+    #[inline]
+    pub(super) fn count_sent(&mut self, transmit: &Transmit) {
+        let len = transmit.payload.as_ref().map_or(0, |range| range.end - range.start);
+        let count = len.div_ceil(u64::from(transmit.segment_size.max(1))) as u32;
+        if count > 0 {
+            self.segments.data_out = self.segments.data_out.wrapping_add(count);
+            self.segments.merged_out = self.segments.merged_out.wrapping_add(count - 1);
+        }
+        if transmit.retransmission {
+            self.retransmits = self.retransmits.saturating_add(count.max(1));
+        }
+    }
+
     /// What may be in the network now: within a reduction less than the window, down to one segment. With nothing there
     /// and nothing owed it is still that, as Linux has it.
     fn window_of_now(&self) -> u32 {
@@ -122,20 +176,25 @@ impl Connection {
             cwnd: self.window_of_now(),
             ssthresh: self.congestion.threshold(),
             pacing_rate: self.pacing_rate(),
+            max_pacing_rate: Some(self.tuned().max_pacing_rate).filter(|&rate| rate != 0),
             phase: self.recovery.phase(),
             reducing: self.recovery.is_reducing(),
             reordering: self.recovery.reordering(self.segment()),
             retransmits: self.retransmits,
             retransmitted: self.retransmitted,
             duplicates: self.duplicates,
-            is_reordering: self.recovery.is_reordering(),
+            reorderings: self.recovery.reorderings(),
+            data_segments: (self.segments.data_in, self.segments.data_out),
+            merged_segments: (self.segments.merged_in, self.segments.merged_out),
+            delivery_rate: self.delivery.rate(),
+            app_limited: self.delivery.is_app_limited(),
             attempts: self.attempts,
             probes: self.probes,
             last_sent: self.send.last,
             last_heard: self.last_heard,
             acknowledged: self.acknowledged(),
             received: self.receive.next,
-            advertised_mss: self.config.mss.saturating_sub(self.options_len() as u16),
+            advertised_mss: self.config.told_mss().saturating_sub(self.options_len() as u16),
             passive: self.passive,
             unacked: self.send.max - self.send.una,
             sacked: self.recovery.sacked(),

@@ -9,6 +9,7 @@
 //!   that of all; its loss is no congestion, and the next probe is half-way (RFC 4821 §7.3, §7.6). Probes need SACK, which
 //!   finds a single loss without a time-out, and a flow with data enough that the loss is found soon.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use scoutline_base::Time;
@@ -44,16 +45,16 @@ pub(super) struct PathMtu {
     above: u16,
     /// The size of the probe under way.
     size: u16,
-    /// The stream units of the probe under way; empty: none is.
+    /// The stream units of the probe under way: none where there are none.
     start: u64,
-    end: u64,
+    len: u16,
     /// When to send the next probe; `Time::MAX`: there is none to send.
     at: Time,
 }
 
 impl Default for PathMtu {
     fn default() -> PathMtu {
-        PathMtu { most: 0, above: u16::MAX, size: 0, start: 0, end: 0, at: Time::MAX }
+        PathMtu { most: 0, above: u16::MAX, size: 0, start: 0, len: 0, at: Time::MAX }
     }
 }
 
@@ -67,11 +68,20 @@ impl PathMtu {
     /// A probe is under way, and `una` covers it.
     #[inline]
     pub(super) fn is_answered(&self, una: u64) -> bool {
-        self.end > self.start && una >= self.end
+        self.is_under_way() && una >= self.units().end
+    }
+
+    #[inline]
+    fn is_under_way(&self) -> bool {
+        self.len > 0
+    }
+
+    fn units(&self) -> Range<u64> {
+        self.start..self.start + u64::from(self.len)
     }
 
     fn forget_probe(&mut self) {
-        self.end = self.start;
+        self.len = 0;
     }
 }
 
@@ -91,7 +101,7 @@ impl Connection {
         };
         let segment = mtu.max(LEAST_MTU) - HEADERS;
         let probe = &mut self.path_mtu;
-        if probe.end > probe.start && segment < probe.size {
+        if probe.is_under_way() && segment < probe.size {
             // The next one fits what was told.
             probe.above = probe.above.min(segment.max(before) + 1);
         }
@@ -109,7 +119,7 @@ impl Connection {
     /// The retransmission timer has expired `attempts` times: perhaps because of the size.
     pub(super) fn suspect_black_hole(&mut self, now: Time) {
         let (segment, probe) = (self.negotiated.mss, &mut self.path_mtu);
-        if probe.end > probe.start {
+        if probe.is_under_way() {
             probe.forget_probe();
             probe.above = probe.size;
         }
@@ -162,7 +172,7 @@ impl Connection {
     pub(super) fn poll_size_probe(&mut self, now: Time) -> Option<Transmit> {
         let next = self.send.next;
         let is_quiet = self.recovery.is_quiet() && next == self.send.max && self.attempts == 0;
-        if !is_quiet || !self.negotiated.sack || self.path_mtu.end > self.path_mtu.start {
+        if !is_quiet || !self.negotiated.sack || self.path_mtu.is_under_way() {
             return None;
         }
         let size = self.next_size(now)?;
@@ -174,7 +184,7 @@ impl Connection {
         if self.data_end() < next + len + company || !has_room || u64::from(self.transmit_limit) < len {
             return None;
         }
-        (self.path_mtu.start, self.path_mtu.end, self.path_mtu.size) = (next, next + len, size);
+        (self.path_mtu.start, self.path_mtu.len, self.path_mtu.size) = (next, len as u16, size);
         self.book_sent(next..next + len, len, now);
         let transmit = self.range_transmit(next..next + len, false, now);
         Some(Transmit { segment_size: len as u16, ..transmit })
@@ -191,12 +201,12 @@ impl Connection {
     /// Something was found lost. True when it is the probe and nothing else: that is no congestion (RFC 4821 §7.6.2).
     pub(super) fn is_size_probe_lost(&mut self, now: Time) -> bool {
         let probe = &mut self.path_mtu;
-        if probe.end == probe.start || !self.recovery.is_lost(&(probe.start..probe.end)) {
+        if !probe.is_under_way() || !self.recovery.is_lost(&probe.units()) {
             return false;
         }
         probe.above = probe.above.min(probe.size);
         probe.at = now + NEXT_AFTER;
-        let alone = self.recovery.lost() == probe.end - probe.start;
+        let alone = self.recovery.lost() == u64::from(probe.len);
         probe.forget_probe();
         alone
     }

@@ -23,6 +23,12 @@ impl Connection {
     /// The next segment to send at `now`. Call until `None`; what is returned counts as sent. The caller may stop
     /// early and come back later.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        let transmit = self.poll_any(now)?;
+        self.count_sent(&transmit);
+        Some(transmit)
+    }
+
+    fn poll_any(&mut self, now: Time) -> Option<Transmit> {
         if let Some((sequence, acknowledgment)) = self.reset.take() {
             return Some(self.reset_transmit(sequence, acknowledgment, now));
         }
@@ -154,7 +160,8 @@ impl Connection {
         if !self.paced {
             return None;
         }
-        let most = if self.tuned().max_pacing_rate == 0 { u64::MAX } else { self.tuned().max_pacing_rate };
+        let most = self.tuned().max_pacing_rate;
+        let most = if most == 0 { u64::MAX } else { most };
         self.controlled_rate().map(|rate| rate.min(most)).or((most != u64::MAX).then_some(most))
     }
 
@@ -189,10 +196,11 @@ impl Connection {
         }
         let end = self.end_unit();
         let next = self.send.next;
-        if next >= end && self.paced && self.congestion.is_model() {
-            self.note_app_limited();
+        if next >= end {
+            self.note_app_limited(now);
+            return None;
         }
-        if next >= end || (self.transmit_limit < self.segment() && next < self.data_end()) {
+        if self.transmit_limit < self.segment() && next < self.data_end() {
             return None;
         }
         let burst = self.burst(now)?;
@@ -203,6 +211,7 @@ impl Connection {
         }
         if self.send.una == self.send.max {
             self.chronograph.on_busy(now);
+            self.delivery.on_flight(now);
             if now.since(self.send.last) > self.rtt.rto() && !self.config.keeps_idle_window {
                 // RFC 5681 §4.1
                 self.congestion.on_idle();
@@ -318,14 +327,6 @@ impl Connection {
         }
     }
 
-    /// There is nothing to send though the window would take it: what arrives does not tell how fast the path is.
-    fn note_app_limited(&mut self) {
-        let flight = self.recovery.in_flight(self.send.una, self.send.next, self.segment());
-        if flight < u64::from(self.congestion.window()) {
-            self.congestion.on_app_limited(flight);
-        }
-    }
-
     /// New data up to the unit `end` leaves at a rate.
     #[inline(never)]
     fn book_paced(&mut self, end: u64, len: u64, now: Time) {
@@ -345,6 +346,7 @@ impl Connection {
         } else {
             if self.send.timed.is_none() {
                 self.send.timed = Some((range.end, now));
+                self.delivery.on_marked(self.delivered());
             }
             // We answer what came: an exchange, in which acknowledgments ride on data.
             if self.owed == Owed::Later {
@@ -413,7 +415,7 @@ impl Connection {
         let payload = (range.start < stop).then(|| range.start - 1..stop - 1);
         let is_last = stop == data_end
             && stop != self.send.unfinished
-            && !(self.send.held_by_call && self.send.held <= stop);
+            && !(self.send.held_unfinished && self.send.held <= stop);
         let is_burst = !retransmission && stop - range.start > u64::from(self.segment());
         if payload.is_some() && (is_last || is_burst) {
             // RFC 9293 §3.9.1.2: the last of what was written, unless the program said that more follows. And the last
@@ -422,7 +424,6 @@ impl Connection {
             flags |= Flags::PSH;
         }
         if retransmission {
-            self.retransmits += 1;
             self.retransmitted += range.end - range.start;
         }
         // RFC 3168 §6.1.5: what goes again is not capable.

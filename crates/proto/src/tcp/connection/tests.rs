@@ -15,6 +15,7 @@ mod loss;
 mod mtu;
 mod pacing;
 mod time_wait;
+mod told;
 
 const ISS: u32 = u32::MAX - 5;
 const PEER: u32 = u32::MAX - 2_000;

@@ -108,7 +108,12 @@ CASE(what_is_counted) {
     out("state of congestion %d, window %d, delivered %d", info.tcpi_ca_state, info.tcpi_snd_cwnd >= 10,
         within(info.tcpi_delivered, 2, 100));
     out("segments in %d, out %d", info.tcpi_segs_in >= 2, info.tcpi_segs_out >= 2);
-    out("segments with data in %d, out %d", info.tcpi_data_segs_in >= 1, info.tcpi_data_segs_out >= 1);
+    /* 30,000 and 50,000 bytes in segments of 1,448 or 1,428, of which the last of a write may be short. */
+    out("segments with data in %d, out %d", within(info.tcpi_data_segs_in, 21, 40),
+        within(info.tcpi_data_segs_out, 35, 60));
+    out("and all of them in %d, out %d", info.tcpi_segs_in >= info.tcpi_data_segs_in,
+        info.tcpi_segs_out >= info.tcpi_data_segs_out);
+    out("reordered %u, twice %u", info.tcpi_reord_seen, info.tcpi_dsack_dups);
     out("round trip %d, variance %d, least %d", within(info.tcpi_rtt, 1, 1000000), within(info.tcpi_rttvar, 0, 1000000),
         within(info.tcpi_min_rtt, 1, info.tcpi_rtt + 1000000));
     out("the peer's segments %d, its window %d, ours %d", info.tcpi_rcv_mss >= 536, info.tcpi_snd_wnd >= 10000,
@@ -117,6 +122,10 @@ CASE(what_is_counted) {
         info.tcpi_last_ack_recv < 3000);
     out("held by the window while busy %d", info.tcpi_rwnd_limited <= info.tcpi_busy_time);
     out("rate of delivery %d", info.tcpi_delivery_rate > 0);
+    unsigned long long rate = 1000000;
+    T(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate));
+    ask(fd);
+    out("at most %llu", info.tcpi_max_pacing_rate);
 }
 
 CASE(what_stands_still) {
@@ -128,6 +137,7 @@ CASE(what_stands_still) {
     ask(fd);
     out("unsent %d, held by the window %d, state %d", info.tcpi_notsent_bytes > 0, info.tcpi_rwnd_limited > 100000,
         info.tcpi_state);
+    out("held by its own room %d", info.tcpi_sndbuf_limited > 100000);
     out("probes or none, never sent again: %u", info.tcpi_total_retrans);
 }
 

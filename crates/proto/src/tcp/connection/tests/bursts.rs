@@ -33,16 +33,16 @@ fn what_more_shall_follow_is_not_pushed() {
     assert!(pushes(&mut writing(1, 1_000)));
     for by_call in [true, false] {
         let mut held = writing(1, 1_000);
-        held.set_held(Some(500), by_call);
+        held.set_held(Some(500), by_call, by_call);
         assert_eq!(pushes(&mut held), !by_call, "a full segment goes");
         let mut released = writing(1, 500);
-        released.set_held(Some(0), by_call);
+        released.set_held(Some(0), by_call, by_call);
         quiet(&mut released, ms(1));
-        released.set_held(None, false);
+        released.set_held(None, false, false);
         assert_eq!(pushes(&mut released), !by_call);
         let mut followed = writing(1, 500);
-        followed.set_held(Some(0), by_call);
-        followed.set_held(None, false);
+        followed.set_held(Some(0), by_call, by_call);
+        followed.set_held(None, false, false);
         followed.on_written(600);
         assert!(pushes(&mut followed), "what followed was the end");
     }
@@ -53,7 +53,7 @@ fn what_more_shall_follow_is_not_pushed() {
 fn an_acknowledgment_lets_go_what_a_call_held_back_and_no_cork() {
     for by_call in [true, false] {
         let mut connection = writing(1, 1_000);
-        connection.set_held(Some(1_000), by_call);
+        connection.set_held(Some(1_000), by_call, by_call);
         connection.on_written(1_300);
         assert_eq!(sizes(&mut connection, ms(1)), [1_000]);
         connection.on_segment(&segment(1, 1_001, Flags::ACK), 0, ms(2));
@@ -66,7 +66,7 @@ fn an_acknowledgment_lets_go_what_a_call_held_back_and_no_cork() {
 #[test]
 fn what_the_timer_sends_is_pushed() {
     let mut held = writing(1, 500);
-    held.set_held(Some(0), true);
+    held.set_held(Some(0), true, true);
     quiet(&mut held, ms(1));
     let due = held.next_timeout().expect("it waits for no longer than 200 ms");
     held.on_timeout(due);

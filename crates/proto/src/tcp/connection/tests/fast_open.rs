@@ -144,3 +144,28 @@ fn a_reset_or_silence_ends_what_was_begun() {
     }
     assert_eq!((syn_acks, events), (7, Events::TIMED_OUT | Events::CLOSED));
 }
+
+/// The SYN-ACK's time is over, and before it goes again its acknowledgment comes. The data behind it stood twice in the
+/// scoreboard then, and what was lost of it went again without end (found by fuzzing).
+#[test]
+fn data_behind_a_syn_ack_do_not_go_anew_when_that_is_acknowledged_late() {
+    let config = Config { selective_ack: true, ..plain() };
+    let mut syn = segment(0, 0, Flags::SYN);
+    syn.options.sack_permitted = true;
+    let mut connection = Connection::accept(config, ISS, 0, &syn, ms(0));
+    connection.begin_fast(10);
+    connection.poll_transmit(ms(0)).unwrap();
+    connection.on_written(3_000);
+    while connection.poll_transmit(ms(1)).is_some() {}
+    assert_eq!(connection.info().unacked, 3_001);
+    let due = connection.next_timeout().unwrap();
+    connection.on_timeout(due);
+    connection.on_segment(&segment(11, 1, Flags::ACK), 0, due);
+    quiet(&mut connection, due);
+    assert_eq!(connection.info().unacked, 3_000);
+    // It is outstanding, and lost when its own time is over.
+    let due = connection.next_timeout().unwrap();
+    connection.on_timeout(due);
+    let again: Vec<_> = std::iter::from_fn(|| connection.poll_transmit(due)).take(20).collect();
+    assert!(!again.is_empty() && again.len() < 20, "{} segments go again", again.len());
+}
