@@ -50,12 +50,12 @@ fn join(mut one: Answer, other: Answer) -> Answer {
 }
 
 fn add_stat(stat: &mut Stat, more: Stat) {
-    add(&mut stat.engine, more.engine);
+    add(&mut stat.engine, &more.engine);
     stat.engines.extend(more.engines);
     for (name, counters) in more.devices {
-        add(stat.devices.entry(name).or_default(), counters);
+        add(stat.devices.entry(name).or_default(), &counters);
     }
-    add(&mut stat.drops, more.drops);
+    add(&mut stat.drops, &more.drops);
     add_rows(&mut stat.classes, more.classes, |one, other| one.name == other.name, add_class);
     add_rows(&mut stat.policies, more.policies, |one, other| one.name == other.name, add_policy);
     add_rows(&mut stat.programs, more.programs, |one, other| one.pid == other.pid, add_program);
@@ -65,23 +65,23 @@ fn add_stat(stat: &mut Stat, more: Stat) {
     stat.notices.extend(fresh);
 }
 
-fn add(to: &mut Counters, more: Counters) {
+fn add(to: &mut Counters, more: &Counters) {
     for (name, count) in more {
-        *to.entry(name).or_default() += count;
+        *to.entry(name.clone()).or_default() += count;
     }
 }
 
 /// Adds to the rows that are about the same; the others come behind.
-fn add_rows<R>(rows: &mut Vec<R>, more: Vec<R>, same: impl Fn(&R, &R) -> bool, add: impl Fn(&mut R, R)) {
+fn add_rows<R>(rows: &mut Vec<R>, more: Vec<R>, same: impl Fn(&R, &R) -> bool, add: impl Fn(&mut R, &R)) {
     for other in more {
         match rows.iter_mut().find(|row| same(row, &other)) {
-            Some(row) => add(row, other),
+            Some(row) => add(row, &other),
             None => rows.push(other),
         }
     }
 }
 
-fn add_class(row: &mut ClassRow, more: ClassRow) {
+fn add_class(row: &mut ClassRow, more: &ClassRow) {
     row.paths += more.paths;
     row.connections += more.connections;
     row.memory_bytes += more.memory_bytes;
@@ -92,22 +92,22 @@ fn add_class(row: &mut ClassRow, more: ClassRow) {
     row.bytes_out += more.bytes_out;
     row.requests += more.requests;
     row.promised_percent += more.promised_percent;
-    add(&mut row.drops, more.drops);
+    add(&mut row.drops, &more.drops);
 }
 
-fn add_policy(row: &mut PolicyRow, more: PolicyRow) {
+fn add_policy(row: &mut PolicyRow, more: &PolicyRow) {
     row.cpu_ns += more.cpu_ns;
     row.missed += more.missed;
     row.memory_bytes += more.memory_bytes;
     row.promised_percent += more.promised_percent;
 }
 
-fn add_program(row: &mut ProgramRow, more: ProgramRow) {
+fn add_program(row: &mut ProgramRow, more: &ProgramRow) {
     // Processes and refusals each engine reads in the same place.
     row.sockets += more.sockets;
 }
 
-fn add_stage(row: &mut StageRow, more: StageRow) {
+fn add_stage(row: &mut StageRow, more: &StageRow) {
     add_cost(&mut row.inward, &more.inward);
     add_cost(&mut row.outward, &more.outward);
     add_cost(&mut row.timeouts, &more.timeouts);

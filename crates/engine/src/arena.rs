@@ -33,7 +33,7 @@ pub(crate) struct Ring {
 impl Arena {
     /// One engine's part among several.
     pub(crate) fn part(engine: usize, engines: usize) -> Arena {
-        let len = ARENA_LEN / engines as u64 >> MAX_SHIFT << MAX_SHIFT;
+        let len = ((ARENA_LEN / engines as u64) >> MAX_SHIFT) << MAX_SHIFT;
         Arena { fresh: len * engine as u64, end: len * (engine as u64 + 1), ..Arena::default() }
     }
 

@@ -270,7 +270,9 @@ mod tests {
         let frame = |kind: [u8; 2], at: &[(usize, u8)]| {
             let mut frame = vec![0; 80];
             frame[12..14].copy_from_slice(&kind);
-            at.iter().for_each(|&(at, octet)| frame[at] = octet);
+            for &(at, octet) in at {
+                frame[at] = octet;
+            }
             frame
         };
         let arp = |operation| frame([8, 6], &[(21, operation)]);

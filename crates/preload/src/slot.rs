@@ -417,7 +417,7 @@ pub(crate) fn wake_engine(region: &Region, engine: usize, urgent: bool) {
     let bell = EngineBell(&word.state);
     match bell.look_after_mark() {
         engine_state::SLEEPING if bell.claim(engine_state::SLEEPING, engine_state::POLLING) => {
-            attach::ring(engine)
+            attach::ring(engine);
         }
         // Behind a raised thread it would look, see that one go on running, and leave it the core: `ring_before_sleep`.
         engine_state::AWAY if urgent && !(wait::is_on_core_of(word) && serve::is_raised()) => {

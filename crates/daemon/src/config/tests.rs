@@ -612,6 +612,7 @@ mod host;
 #[test]
 fn several_engines_divide_what_there_is() {
     use scoutline_device::Driver;
+    use scoutline_sched::transmit::BitRate;
 
     let config = parse(
         "[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\nrate = \"100Mbit/s\"\n[engine]\ncpu = [2, 0]\n\
@@ -626,10 +627,10 @@ fn several_engines_divide_what_there_is() {
     };
     for (part, cpu) in parts.iter().zip([2, 0]) {
         assert_eq!((part.cpu, part.max_paths), (Some(cpu), 501));
-        assert_eq!(part.devices[0].rate.map(|rate| rate.get()), Some(50_000_000));
+        assert_eq!(part.devices[0].rate.map(BitRate::get), Some(50_000_000));
         let class = &part.classes[0];
         assert_eq!((class.connections, class.memory), (Some(3), Some(3 << 19)));
-        assert_eq!(class.rate.map(|rate| rate.get()), Some(5_000_000));
+        assert_eq!(class.rate.map(BitRate::get), Some(5_000_000));
     }
     assert_eq!(parts.iter().map(|part| spread(part).is_further).collect::<Vec<_>>(), [false, true]);
     assert!(std::sync::Arc::ptr_eq(&spread(&parts[0]).group, &spread(&parts[1]).group), "one group");
