@@ -301,6 +301,9 @@ pub mod fast_open {
     /// As DATA, but where fast open is off, the connection begins as ever (TCP_FASTOPEN_CONNECT: the kernel may have
     /// allowed it, and `connect` does not fail for it).
     pub const OPTION: u64 = 3;
+    /// Beside these, of a stream that is bound: the program has left its port to the kernel, and another will do where a
+    /// connection to this peer had it just now.
+    pub const ANY_PORT: u64 = 1 << 8;
 }
 
 /// What MEMBERSHIP does.

@@ -8,7 +8,7 @@
 //! ```text
 //! mode       exempt range                 for
 //! Off        everything                   programs without system calls of their own ([`scan`]): they pay nothing
-//! Library    the C library's code         programs with some; 4 to 13 ns more for each call by the C library
+//! Library    the C library's code         programs with some; 35 ns more for each call by the C library
 //! Resolver   a few instructions of ours   a thread in getaddrinfo and its kin, whose calls are the C library's own
 //! ```
 //!
@@ -23,9 +23,10 @@
 //! - It interrupts a program at an instruction of its own, which holds no lock of the C library's or ours; or the
 //!   resolver in a call about sockets. The other calls of the resolver (memory, locks, files) are made natively at once.
 //!
-//! Left out: code that is made while the program runs (JIT) is not looked at, and libraries that come later (`dlopen`)
-//! are looked at by the next `socket()`. Threads that the C library makes for itself (`getaddrinfo_a`, SIGEV_THREAD), and
-//! threads and children by a program's own `clone`, are dispatched from their first `socket()` on, if at all.
+//! Left out: what is loaded at the start is looked at, not code that comes later (`dlopen`, JIT): to ask the loader for news
+//! takes a lock of its own that a fork does not wait for. Threads that the C library makes for itself (`getaddrinfo_a`,
+//! SIGEV_THREAD), and threads and children by a program's own `clone`, are not dispatched. Nor are programs with parts in
+//! Go, whose stacks have no room for a handler, nor those that use this facility themselves.
 
 mod calls;
 mod objects;
@@ -143,7 +144,8 @@ pub(crate) fn start() {
     }
     RESTORER.store(signals::restorer(), Ordering::Relaxed);
     LIBRARY_START.store(library.start, Ordering::Release);
-    look();
+    WANTED.store(objects::make_calls_of_their_own(&self::library()), Ordering::Relaxed);
+    begin();
 }
 
 /// Whether threads can be dispatched at all.
@@ -156,27 +158,11 @@ fn library() -> Range<usize> {
     start..start + LIBRARY_LEN.load(Ordering::Relaxed)
 }
 
-/// Looks at the code that has not been looked at, and begins with the calling thread if it is wanted.
-fn look() {
-    if !WANTED.load(Ordering::Relaxed) && objects::make_calls_of_their_own() {
-        WANTED.store(true, Ordering::Relaxed);
-    }
-    begin();
-}
-
 /// The calling thread's base is as the program needs it.
 fn begin() {
     if WANTED.load(Ordering::Relaxed) && !IN_LIBRARY.get() && RESOLVING.get() == 0 {
         signals::unblock();
         IN_LIBRARY.set(Mode::Library.enter());
-    }
-}
-
-/// A socket is made: libraries may have come since, and this thread past us.
-#[inline]
-pub(crate) fn catch_up() {
-    if is_available() && !IN_LIBRARY.get() && attach::is_owner() {
-        look();
     }
 }
 
@@ -232,7 +218,8 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
     }
     // SAFETY: what the kernel gives to a handler with SA_SIGINFO.
     let (code, interrupted) = unsafe { ((*info).si_code, &mut *context.cast::<libc::ucontext_t>()) };
-    let next = if code == SYS_USER_DISPATCH {
+    // Where we have not asked for it, the program has.
+    let next = if code == SYS_USER_DISPATCH && was != Mode::Off {
         calls::answer(info, interrupted)
     } else {
         signals::pass_on(signal, info, context);

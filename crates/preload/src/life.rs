@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
+use scoutline_abi::layout::fast_open::ANY_PORT;
 use scoutline_abi::layout::{call_op, slot_flag, slot_kind, slot_request as ask, slot_state as is};
 
 use crate::address::{self, Given, Name};
@@ -19,8 +20,7 @@ use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
 use crate::{
-    attach, call, dispatch, engines, epoll, fast_open, headers, options, own, real, stdio, stream, table,
-    wait,
+    attach, call, engines, epoll, fast_open, headers, options, own, real, stdio, stream, table, wait,
 };
 
 /// A fresh slot for `fd`, not yet entered in the table.
@@ -148,9 +148,6 @@ pub(crate) fn created(fd: c_int, family: c_int, kind: c_int) {
     let candidate = inet && (kind == libc::SOCK_STREAM || kind == libc::SOCK_DGRAM);
     let entry = if candidate { Entry::Candidate { watched: false } } else { Entry::Kernel };
     left(fd, table::put(fd, entry));
-    if candidate {
-        dispatch::catch_up();
-    }
 }
 
 /// A descriptor that was `entry` is gone.
@@ -239,8 +236,16 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     }
     let Some((kind, family)) = suitable(fd).filter(suits) else { return kernel() };
     let name = kernel_name(fd).filter(|name| name.port != 0);
-    match adopt_towards(fd, kind, family, name.map(Name::anywhere), Some(to)) {
-        Ok(socket) if kind == slot_kind::STREAM => stream(socket, to),
+    // The kernel has chosen that port, and does not know what we use.
+    let adopted = adopt_towards(fd, kind, family, name.map(Name::anywhere), Some(to))
+        .or_else(|_| adopt_towards(fd, kind, family, None, Some(to)));
+    match adopted {
+        Ok(socket) if kind == slot_kind::STREAM => {
+            if name.is_some() {
+                socket.slot.kept_options.fetch_or(kept::ANY_PORT, Ordering::AcqRel);
+            }
+            stream(socket, to)
+        }
         Ok(socket) => connect_slot(socket, to, 0),
         Err(result) => result,
     }
@@ -335,7 +340,9 @@ fn connect_stream(fd: c_int, socket: Socket, to: Name) -> Result<Option<isize>, 
         return Ok(Some(0));
     }
     let Some(socket) = ready(fd, socket, to)? else { return Ok(None) };
-    let result = connect_slot(socket, to, fast_open::how_to_connect(socket));
+    let any_port = socket.slot.kept_options.load(Ordering::Relaxed) & kept::ANY_PORT != 0;
+    let any_port = if any_port { ANY_PORT } else { 0 };
+    let result = connect_slot(socket, to, fast_open::how_to_connect(socket) | any_port);
     if result < 0 {
         return Err(result);
     }

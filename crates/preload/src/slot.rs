@@ -43,6 +43,8 @@ pub(crate) mod kept {
     pub(crate) const FAST_OPEN_CONNECT: u32 = 1 << 12;
     /// TCP_INQ.
     pub(crate) const TELLS_QUEUED: u32 = 1 << 13;
+    /// Its port was the kernel's choice.
+    pub(crate) const ANY_PORT: u32 = 1 << 14;
 }
 
 /// Descriptors of this process per slot, threads asleep on it included.

@@ -78,3 +78,22 @@ fn real_code() {
         .find_map(|line| line.split_whitespace().nth(5).filter(|name| name.contains("libc.so")));
     assert!(has_syscall(&std::fs::read(library.unwrap()).unwrap()));
 }
+
+#[test]
+fn a_note_of_gos_is_found_among_others() {
+    let note = |name: &[u8], contents: &[u8]| {
+        let mut bytes = Vec::new();
+        bytes.extend((name.len() as u32).to_ne_bytes());
+        bytes.extend((contents.len() as u32).to_ne_bytes());
+        bytes.extend(4u32.to_ne_bytes());
+        for part in [name, contents] {
+            bytes.extend(part);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    };
+    let (gnu, go) = (note(b"GNU\0", b"12345"), note(b"Go\0\0", b"abc"));
+    assert!(scan::is_of_go(&[gnu.clone(), go.clone()].concat()));
+    assert!(!scan::is_of_go(&gnu) && !scan::is_of_go(&[]) && !scan::is_of_go(&go[..9]));
+    assert!(!scan::is_of_go(&[0xff; 40]), "nonsense ends");
+}

@@ -14,6 +14,7 @@ twins!(
     asyncio_client_asks,
     tls_server_echoes,
     tls_client_asks,
+    ports_of_the_kernels_choice_connect,
     datagrams_of_every_size_echo,
 );
 
@@ -89,6 +90,15 @@ fn tls_client_asks(arm: Arm) {
     let text = fixture.run("python3", &ask.each_ref().map(String::as_str), LIMIT);
     assert!(text.contains("all echoed"), "{text}");
     server.check().unwrap();
+}
+
+fn ports_of_the_kernels_choice_connect(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let peer = format!("{}:7003", fixture.peer_address());
+    let mut echo = fixture.start_peer("python3", &[&script("several.py"), "accept", &peer]);
+    wait_for_line(&mut echo, "ready");
+    let text = fixture.run("python3", &[&script("several.py"), "anywhere", &peer], SOON);
+    assert!(text.contains("connected"), "{text}");
 }
 
 pub(crate) fn datagrams_of_every_size_echo(arm: Arm) {

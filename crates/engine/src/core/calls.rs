@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::datagram::{ErrorRecord, origin};
+use scoutline_abi::layout::fast_open::ANY_PORT;
 use scoutline_abi::layout::{
     CALL_COUNT, Call, HOLDER_PROCESS, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option,
     slot_request, slot_state,
@@ -95,8 +96,8 @@ impl Core {
             }
             call_op::LISTEN => self.listen(&end, argument(0), now),
             call_op::CONNECT => {
-                let (scope, fast) = (argument(2) as u32, argument(2) >> 32);
-                self.connect(&end, address(), scope, fast, now)
+                let (scope, how) = (argument(2) as u32, argument(2) >> 32);
+                self.connect(&end, address(), scope, how, now)
             }
             call_op::OPTION if argument(0) == slot_option::FAST_OPEN_KEY => {
                 Self::set_fast_open_key(&end, call);
@@ -334,9 +335,10 @@ impl Core {
         end: &Rc<SocketEnd>,
         remote: Endpoint,
         scope: u32,
-        fast: u64,
+        how: u64,
         now: Time,
     ) -> Result<i32, Errno> {
+        let (fast, any_port) = (how & !ANY_PORT, how & ANY_PORT != 0);
         if end.kind == slot_kind::DATAGRAM {
             if end.bound.get().is_none() {
                 self.bind(end, anywhere(end), Sharing::default(), now)?;
@@ -355,9 +357,13 @@ impl Core {
         if address.is_v4() != remote.address.is_v4() {
             return Err(libc::ENETUNREACH);
         }
+        let is_taken = |port| {
+            let before = self.flows.lookup(&flow_key(net, TCP, Endpoint::new(address, port), remote));
+            before.is_some_and(|before| !self.may_follow(net, before, now))
+        };
         let port = match bound.port {
-            0 => self.free_port(&[net], TCP, address, Some(remote), now).ok_or(libc::EADDRNOTAVAIL)?,
-            port => port,
+            port if port != 0 && !(any_port && is_taken(port)) => port,
+            _ => self.free_port(&[net], TCP, address, Some(remote), now).ok_or(libc::EADDRNOTAVAIL)?,
         };
         let local = Endpoint::new(address, port);
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);

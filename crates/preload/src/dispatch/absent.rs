@@ -4,7 +4,6 @@
 pub(crate) fn start() {}
 
 /// See the other `dispatch`.
-pub(crate) fn catch_up() {}
 
 /// See the other `dispatch`.
 pub(crate) fn in_child() {}

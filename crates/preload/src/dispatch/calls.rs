@@ -186,7 +186,7 @@ fn count() {
     region.header().calls_dispatched.0[0].fetch_add(1, Ordering::Relaxed);
     if !SAID.load(Ordering::Relaxed) && !SAID.swap(true, Ordering::Relaxed) {
         real::say(&[
-            b"system calls that this program makes past the C library are served; each takes a microsecond more",
+            b"system calls that this program makes past the C library are served; each takes some microseconds more",
         ]);
     }
 }

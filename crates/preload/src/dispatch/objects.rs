@@ -2,17 +2,11 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
-use std::slice;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::{ptr, slice};
 
 use libc::dl_phdr_info;
 
 use super::scan;
-
-/// What the loader had loaded and unloaded when we looked last, and how many objects there were.
-static LOADED: AtomicU64 = AtomicU64::new(0);
-static UNLOADED: AtomicU64 = AtomicU64::new(0);
-static LOOKED_AT: AtomicUsize = AtomicUsize::new(0);
 
 /// Libraries that make system calls by instruction, and never about sockets: of threads and memory (futex, mmap), of
 /// files (libaio), or those that watch the program's memory and stacks.
@@ -38,8 +32,6 @@ fn headers(info: &dl_phdr_info) -> &[libc::Elf64_Phdr] {
     // SAFETY: the loader's own headers, which stay while it tells of them.
     unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
 }
-
-const PAGE: usize = 4096;
 
 /// The code of an object, piece by piece.
 fn code(info: &dl_phdr_info) -> impl Iterator<Item = Range<usize>> {
@@ -83,46 +75,44 @@ pub(super) fn library() -> Option<Range<usize>> {
     found
 }
 
-/// Whether an object that we have not looked at yet makes system calls by itself that may be about sockets.
-pub(super) fn make_calls_of_their_own() -> bool {
+/// Whether the program, or a library of its, makes system calls by itself that may be about sockets. Not where a part of it
+/// is in Go: a routine there may stand on a stack with no room for a signal handler.
+pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> bool {
     let own = make_calls_of_their_own as *const () as usize;
-    let library = super::library();
-    let (mut at, mut first, mut wanted) = (0, 0, false);
+    let (mut wanted, mut is_go) = (false, false);
     each(&mut |info| {
-        if at == 0 {
-            let news = LOADED.swap(info.dlpi_adds, Ordering::Relaxed) != info.dlpi_adds;
-            // New ones come last, unless some went.
-            let all = UNLOADED.swap(info.dlpi_subs, Ordering::Relaxed) != info.dlpi_subs;
-            if !news && !all {
-                return true;
-            }
-            first = if all { 0 } else { LOOKED_AT.load(Ordering::Relaxed) };
-        }
-        at += 1;
         let ranges = || code(info);
-        if at > first
-            && !ranges().any(|code| code.contains(&own) || code == library)
+        is_go |= has_go_note(info);
+        if !wanted
+            && !ranges().any(|code| code.contains(&own) || code == *library)
             && is_readable(info)
             && !is_named_so(info)
         {
             // SAFETY: mapped as long as the loader tells of it, and readable.
-            wanted |= ranges().any(|code| scan::has_syscall(unsafe { bytes(code) }));
+            wanted = ranges().any(|code| scan::has_syscall(unsafe { bytes(code) }));
         }
-        wanted
+        is_go
     });
-    LOOKED_AT.fetch_max(at, Ordering::Relaxed);
-    wanted
+    wanted && !is_go
+}
+
+/// Whether an object says that Go's linker has made it (a note of that name; elf(5)).
+fn has_go_note(info: &dl_phdr_info) -> bool {
+    let notes = headers(info).iter().filter(|header| header.p_type == libc::PT_NOTE);
+    notes.into_iter().any(|header| {
+        let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+        // SAFETY: a part of the object that the loader has mapped readable, for as long as it tells of it.
+        let notes = unsafe {
+            slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(start), header.p_memsz as usize)
+        };
+        scan::is_of_go(notes)
+    })
 }
 
 /// # Safety
 /// The range is mapped and readable for as long as the slice is used.
 unsafe fn bytes<'a>(code: Range<usize>) -> &'a [u8] {
-    let start: *const u8 = std::ptr::with_exposed_provenance(code.start);
-    // One call instead of a page fault for each 64 KiB; kernels without it (before 5.14) say EINVAL.
-    let first = code.start & !(PAGE - 1);
-    let whole = std::ptr::with_exposed_provenance_mut(first);
-    // SAFETY: reads what is mapped; nothing changes.
-    unsafe { libc::madvise(whole, code.end - first, libc::MADV_POPULATE_READ) };
+    let start: *const u8 = ptr::with_exposed_provenance(code.start);
     // SAFETY: the caller's.
     unsafe { slice::from_raw_parts(start, code.len()) }
 }

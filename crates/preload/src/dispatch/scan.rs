@@ -186,3 +186,18 @@ fn operand(code: &[u8]) -> Option<usize> {
     }
     Some(len + displacement)
 }
+
+/// Whether notes of an object (elf(5)) say that Go's linker has made it. Each note: lengths of name and contents, a kind, then both, filled up to words.
+pub(crate) fn is_of_go(mut notes: &[u8]) -> bool {
+    let word = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
+    };
+    while let (Some(name), Some(contents)) = (word(notes, 0), word(notes, 4)) {
+        if notes.get(12..12 + name as usize) == Some(b"Go\0\0") {
+            return true;
+        }
+        let filled = |len: u32| (len as usize).next_multiple_of(4);
+        notes = notes.get(12 + filled(name) + filled(contents)..).unwrap_or_default();
+    }
+    false
+}

@@ -227,6 +227,7 @@ pub(super) extern "C" fn pselect(
 
 /// What the kernel takes as the last argument of `pselect6` (select(2)).
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(super) struct GivenMask {
     mask: *const sigset_t,
     len: size_t,
@@ -267,6 +268,8 @@ pub(super) fn ppoll_by_number(
     mask_len: size_t,
 ) -> c_long {
     if concerned(fds, n).is_none() {
+        let mut copy = None;
+        let mask = if mask_len == MASK_LEN { strip(mask, &mut copy) } else { mask };
         let [fds, timeout, mask] =
             [fds.expose_provenance(), timeout.expose_provenance(), mask.expose_provenance()];
         return real::syscall(libc::SYS_ppoll, fds, n as usize, timeout, mask, mask_len, 0);
@@ -286,6 +289,13 @@ pub(super) fn pselect6(
 ) -> c_long {
     let sets = Sets { read, write, except };
     if attach::region().is_none() || n <= 0 || !sets.concerns(n) {
+        // SAFETY: the program vouches for its mask, or passes null.
+        let mut stripped = unsafe { given.as_ref() }.copied();
+        let mut copy = None;
+        if let Some(given) = stripped.as_mut().filter(|given| given.len == MASK_LEN) {
+            given.mask = strip(given.mask, &mut copy);
+        }
+        let given = stripped.as_ref().map_or(ptr::null(), ptr::from_ref);
         let [read, write, except] = [read, write, except].map(<*mut fd_set>::expose_provenance);
         let [timeout, given] = [timeout.expose_provenance(), given.expose_provenance()];
         return real::syscall(libc::SYS_pselect6, n as usize, read, write, except, timeout, given);

@@ -112,6 +112,9 @@ pub(super) fn carry_over(fd: c_int, socket: Socket) {
     keep_offset(socket, super::kernel_value(fd, libc::SO_PEEK_OFF, -1));
     keep(socket, kept::TELLS_QUEUED, kernel_int(fd, IPPROTO_TCP, TCP_INQ) != 0);
     let fresh = real::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+    if fresh < 0 {
+        return; // what is configured holds
+    }
     for name in [libc::TCP_SYNCNT, libc::TCP_LINGER2, libc::TCP_WINDOW_CLAMP] {
         let set = kernel_int(fd, IPPROTO_TCP, name);
         if set != kernel_int(fresh, IPPROTO_TCP, name) {

@@ -1,4 +1,4 @@
-"""Both ends of the tests about several engines. Each is told what to do, and at which ADDRESS:PORT."""
+"""Both ends of the tests about several engines, and of others that want many connections. Each is told what to do, and at which ADDRESS:PORT."""
 
 import select
 import socket
@@ -107,6 +107,17 @@ def bound(own, to):
     print("echoed")
 
 
+def anywhere(to):
+    """Sockets whose ports the kernel chooses: none may be that of a connection in TIME-WAIT."""
+    for _ in range(1500):
+        one = socket.socket()
+        one.bind(("", 0))
+        one.settimeout(10)
+        one.connect(to)
+        one.close()
+    print("connected")
+
+
 def datagrams(host):
     """Sockets at neighbouring ports, which are different engines', ask each other."""
     sockets = []
@@ -136,6 +147,7 @@ def main():
             "wait_for_reset": wait_for_reset,
             "hold": hold,
             "bound": bound,
+            "anywhere": anywhere,
         }
         actions[what](*map(place, places))
 

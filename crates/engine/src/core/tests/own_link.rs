@@ -1,6 +1,7 @@
 //! Two sockets of one host: the machine's link with itself.
 
 use scoutline_abi::api::Answer;
+use scoutline_abi::layout::fast_open;
 use scoutline_base::Address;
 use scoutline_proto::route::{Metrics, Refusal, Route, Way};
 
@@ -189,7 +190,11 @@ fn the_same_connection_again() {
     alone.until("a moment", |alone| alone.now.since(closed) > Duration::from_millis(500));
     let (refused, made) = again(&mut alone);
     assert_eq!(made, -libc::EADDRNOTAVAIL, "it is in TIME-WAIT");
-    alone.host.request(refused, slot_request::CLOSE);
+    // Whose program did not choose the port gets another.
+    let any_port = fast_open::ANY_PORT << 32;
+    assert_eq!(alone.call(call_op::CONNECT, refused, [SERVER, 80, any_port, 0]), 0);
+    assert_ne!(alone.host.slot(refused).local_port.load(Ordering::Relaxed), 40_000);
+    alone.host.request(refused, slot_request::ABORT);
     alone.until("a second", |alone| alone.now.since(closed) > Duration::from_millis(1500));
     let (client, made) = again(&mut alone);
     assert_eq!(made, 0);
