@@ -1,6 +1,9 @@
 //! What each direction of a connection keeps (RFC 9293 §3.3.1): the sending half counts units, the receiving one stream
 //! positions (see [`Connection`](super::Connection)).
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use scoutline_base::Time;
 
 use crate::tcp::reassembly::Ranges;
@@ -95,6 +98,9 @@ pub(super) struct Receive {
     pub(super) duplicates: u8,
 }
 
+/// Reports of duplicates that may wait: more would be acknowledgments for their own sake.
+const MOST_DUPLICATES: usize = 8;
+
 /// What came ahead of data that is missing, and what came twice.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unordered {
@@ -104,12 +110,25 @@ pub(super) struct Unordered {
     pub(super) latest: u64,
     /// A position in each range that has grown since it was last told, in the order in which they grew.
     pub(super) untold: Vec<u64>,
-    /// What came a second time, to be reported once (RFC 2883).
-    pub(super) duplicate: Option<(u64, u64)>,
+    /// What came a second time, oldest first: each to be reported once (RFC 2883), in an acknowledgment of its own.
+    pub(super) duplicates: VecDeque<Range<u64>>,
     /// Where the gap begins of which acknowledgments have told, how many did so at once, and what the next one merges.
     pub(super) told_of: u64,
     pub(super) told_at_once: u8,
     pub(super) merged: u8,
+}
+
+impl Unordered {
+    /// This came a second time. What follows another is told with it: who undoes what it did for a loss that was none
+    /// counts all of them (RFC 3708), so none may be left out because it came in one burst with another.
+    pub(super) fn note_duplicate(&mut self, came: Range<u64>) {
+        let has_room = self.duplicates.len() < MOST_DUPLICATES;
+        match self.duplicates.back_mut() {
+            Some(last) if last.end == came.start => last.end = came.end,
+            _ if has_room => self.duplicates.push_back(came),
+            _ => {}
+        }
+    }
 }
 
 impl Receive {
@@ -121,6 +140,6 @@ impl Receive {
 
     /// These positions came a second time.
     pub(super) fn note_duplicate(&mut self, start: u64, end: u64) {
-        self.unordered.get_or_insert_default().duplicate = Some((start, end));
+        self.unordered.get_or_insert_default().note_duplicate(start..end);
     }
 }

@@ -271,7 +271,7 @@ impl Connection {
                     unordered.note_untold(position);
                 }
                 Ok(false) => {
-                    unordered.duplicate = Some((position, position + take));
+                    unordered.note_duplicate(position..position + take);
                     input.drop = Some(Drop::Duplicate);
                 }
                 Err(_) => input.drop = Some(Drop::ReassemblyLimit),

@@ -494,13 +494,13 @@ impl Connection {
     fn sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         let Some(unordered) = &mut self.receive.unordered else { return blocks };
-        if unordered.ranges.is_empty() && unordered.duplicate.is_none() {
+        if unordered.ranges.is_empty() && unordered.duplicates.is_empty() {
             self.receive.unordered = None;
             return blocks;
         }
         if !self.negotiated.sack {
             unordered.untold.clear();
-            unordered.duplicate = None;
+            unordered.duplicates.clear();
             if unordered.ranges.is_empty() {
                 self.receive.unordered = None;
             }
@@ -515,11 +515,14 @@ impl Connection {
             let there = blocks.as_slice();
             !repeats && there.contains(&(left, right)) || there.len() < most && blocks.push(left, right)
         };
-        if let Some((start, end)) = unordered.duplicate.take() {
-            push(&mut blocks, &(start..end), true);
+        if let Some(duplicate) = unordered.duplicates.pop_front() {
+            push(&mut blocks, &duplicate, true);
             // RFC 2883 §4: the block that holds it follows, even if it is no larger.
-            if let Some(range) = ranges.containing(start) {
+            if let Some(range) = ranges.containing(duplicate.start) {
                 push(&mut blocks, &range, true);
+            }
+            if !unordered.duplicates.is_empty() {
+                self.owed = Owed::Now;
             }
         }
         while let Some(position) = unordered.untold.pop() {

@@ -68,6 +68,32 @@ fn what_comes_twice_is_reported_first_and_once() {
     assert_eq!(told(&mut connection, ms(33)), [(1, 501), (5_001, 6_001)]);
 }
 
+/// RFC 2883 §4: an acknowledgment reports one duplicate; a peer that undoes what it did counts them all (RFC 3708).
+#[test]
+fn each_of_several_duplicates_in_a_burst_is_reported() {
+    let mut connection = selective();
+    connection.on_segment(&segment(1, 1, Flags::ACK), 9_000, ms(30));
+    while connection.poll_transmit(ms(30)).is_some() {}
+    for start in [1, 1_001, 5_001, 8_001] {
+        connection.on_segment(&segment(start, 1, Flags::ACK), 1_000, ms(31));
+    }
+    assert_eq!(told(&mut connection, ms(31)), [(1, 2_001)], "what follows is told with it");
+    assert_eq!(told(&mut connection, ms(31)), [(5_001, 6_001)]);
+    assert_eq!(told(&mut connection, ms(31)), [(8_001, 9_001)]);
+    assert!(connection.poll_transmit(ms(31)).is_none());
+    // Ahead of a gap, too; and not without end.
+    connection.on_segment(&segment(20_001, 1, Flags::ACK), 5_000, ms(32));
+    while connection.poll_transmit(ms(32)).is_some() {}
+    for again in 0..100 {
+        connection.on_segment(&segment(20_001 + 2_000 * (again % 3), 1, Flags::ACK), 500, ms(33));
+    }
+    for report in 0..8 {
+        let start = 20_001 + 2_000 * (report % 3);
+        assert_eq!(told(&mut connection, ms(33)), [(start, start + 500), (20_001, 25_001)]);
+    }
+    assert!(connection.poll_transmit(ms(33)).is_none());
+}
+
 /// RFC 2018 §4: a burst with more holes than an acknowledgment has blocks makes several, so that each range is told.
 #[test]
 fn a_burst_with_many_holes_is_told_whole() {
