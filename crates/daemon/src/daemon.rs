@@ -75,16 +75,7 @@ fn start_engines(config: &Config, undo: Option<Box<dyn UndoLog>>) -> Result<Engi
     if cores.len() < 2 {
         return Ok(Engines::new(vec![Engine::start(settings, undo)?]));
     }
-    let mut notices = Vec::new();
-    if settings.extension.is_some() {
-        notices.push("with several engines threads of programs keep their own priority".to_owned());
-    }
-    let polices =
-        |device: &Device| device.packet.as_ref().and_then(|knobs| knobs.police_floods).unwrap_or(true);
-    if config.device.iter().any(polices) {
-        notices.push("with several engines floods are not held back at the interface".to_owned());
-    }
-    Engine::start_several(settings.parts(cores)).map(Engines::new).map(|engines| engines.noticing(notices))
+    Engine::start_several(settings.parts(cores), undo).map(Engines::new)
 }
 
 /// Settles what `driver = "auto"` means, and says why.

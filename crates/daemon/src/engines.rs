@@ -34,12 +34,6 @@ impl Engines {
         Engines { all, notices }
     }
 
-    /// Adds what is degraded by there being several.
-    pub(crate) fn noticing(mut self, notices: Vec<String>) -> Engines {
-        self.notices.extend(notices);
-        self
-    }
-
     /// Stops them: connections are reset, devices closed.
     pub(crate) fn stop(self) {
         self.all.into_iter().for_each(EngineHandle::stop);

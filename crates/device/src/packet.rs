@@ -30,6 +30,7 @@ mod spread;
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_bpf::{IngressDrop, KnownAs, Peer};
@@ -40,6 +41,7 @@ use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, 
 use bell::Bell;
 pub use bell::Important;
 pub use open::{Config, open};
+use police::Police;
 pub(crate) use police::{LIMITS, begun};
 pub use spread::Spread;
 
@@ -53,7 +55,9 @@ pub struct PacketPartner {
     counters: DeviceCounters,
     bell: Option<Bell>,
     /// Present when floods may be held back.
-    police: Option<police::Police>,
+    police: Option<Arc<Police>>,
+    /// Whose it is, of several engines.
+    engine: usize,
     /// Keeps Linux from answering; detached with us.
     _ingress_drop: Option<IngressDrop>,
 }
@@ -119,11 +123,14 @@ impl Partner for PacketPartner {
     }
 
     fn police(&mut self, policing: Option<Policing<'_>>) {
-        let Some(police) = &mut self.police else { return };
-        police.want(policing.map(|policing| {
-            let exempt = policing.exempt.iter().map(Important::exempt).collect();
-            police::What { exempt, only_syns: policing.only_syns }
-        }));
+        let Some(police) = &self.police else { return };
+        police.want(
+            self.engine,
+            policing.map(|policing| {
+                let exempt = policing.exempt.iter().map(Important::exempt).collect();
+                police::What { exempt, only_syns: policing.only_syns }
+            }),
+        );
     }
 
     fn know(&mut self, peer: &Peer, known: Option<KnownAs>) {
@@ -133,11 +140,11 @@ impl Partner for PacketPartner {
     }
 
     fn news(&mut self) -> Option<Notice> {
-        self.police.as_mut()?.news(&self.name)
+        self.police.as_ref()?.news(&self.name)
     }
 
     fn counters(&self) -> DeviceCounters {
-        let rx_policed = self.police.as_ref().map_or(0, police::Police::dropped);
+        let rx_policed = self.police.as_ref().map_or(0, |police| police.dropped());
         DeviceCounters { rx_ring_drops: self.receiver.drops(), rx_policed, ..self.counters }
     }
 }

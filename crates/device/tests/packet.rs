@@ -395,7 +395,7 @@ fn flows_are_spread_as_the_rule_says() {
     for engines in 2..=4 {
         let spread = packet::Spread::default();
         let member = |index| {
-            let spread = packet::Spread { is_further: index > 0, ..spread.clone() };
+            let spread = spread.of_engine(index);
             open(
                 &second,
                 &packet::Config { spread: Some(spread), ring_frames: 64, ..packet::Config::new("right") },

@@ -17,6 +17,7 @@ mod driven;
 mod extend;
 mod file;
 mod flood;
+mod link_use;
 mod linux;
 mod policy;
 mod program;
@@ -41,6 +42,7 @@ pub use crate::extend::{
     ExtensionSettings, ThreadBefore, ThreadGroup, UndoLog, deadlines_of_threads, weights_of_threads,
 };
 pub use crate::file::FileMap;
+pub use crate::link_use::LinkUse;
 pub use crate::policy::ClassPolicy;
 pub use crate::scheduling::{Asks, JobAsks, Stands};
 pub use crate::settings::{

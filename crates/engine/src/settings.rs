@@ -5,6 +5,7 @@ mod parts;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_base::DeviceId;
@@ -18,6 +19,7 @@ use scoutline_sched::transmit::{BitRate, Preemption};
 use scoutline_sched::{Level, Weight};
 
 use crate::extend::ExtensionSettings;
+use crate::link_use::LinkUse;
 use crate::scheduling::{Asks, Stands};
 
 /// Everything an engine needs to know.
@@ -88,6 +90,8 @@ pub struct EngineSettings {
     pub seed: Option<u64>,
     /// What the engines of one daemon have in common: addresses and keys of sockets follow from it. `None`: there is one.
     pub shared_secret: Option<u64>,
+    /// For each device, what its engines tell each other of its link; empty: there is one.
+    pub link_use: Vec<Arc<LinkUse>>,
 }
 
 impl Default for EngineSettings {
@@ -124,6 +128,7 @@ impl Default for EngineSettings {
             system_level: Level::Priority(3),
             seed: None,
             shared_secret: None,
+            link_use: Vec::new(),
         }
     }
 }

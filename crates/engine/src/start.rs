@@ -12,7 +12,7 @@ use crate::alarm::Alarm;
 use crate::bells::Bells;
 use crate::command::Command;
 use crate::core::Core;
-use crate::extend::UndoLog;
+use crate::extend::{Extension, Threads, UndoLog};
 use crate::linux::Sentinel;
 use crate::settings::EngineSettings;
 use crate::several::{Mouth, Several};
@@ -88,25 +88,31 @@ impl Engine {
             return Err(StartError::NoDevice);
         }
         let (mouth, ear) = way()?;
-        Engine::run(settings, undo, Several::default(), mouth, ear)
+        let threads = Threads::new(settings.extension, undo);
+        Engine::run(settings, Extension::new(threads, 0), Several::default(), mouth, ear)
     }
 
     /// The same for several engines, one for each of the settings ([`EngineSettings::parts`]), in their order.
     ///
     /// # Errors
     /// Whatever of it failed; then nothing stays behind.
-    pub fn start_several(settings: Vec<EngineSettings>) -> Result<Vec<EngineHandle>, StartError> {
+    pub fn start_several(
+        settings: Vec<EngineSettings>,
+        undo: Option<Box<dyn UndoLog>>,
+    ) -> Result<Vec<EngineHandle>, StartError> {
+        let threads = Threads::new(settings.first().and_then(|first| first.extension), undo);
         let ways = settings.iter().map(|_| way()).collect::<Result<Vec<_>, _>>()?;
         let mouths: Vec<Mouth> = ways.iter().map(|(mouth, _)| mouth.clone()).collect();
         let start = |(index, (settings, (mouth, ear)))| {
-            Engine::run(settings, None, Several::new(index, mouths.clone()), mouth, ear)
+            let extension = Extension::new(Arc::clone(&threads), index);
+            Engine::run(settings, extension, Several::new(index, mouths.clone()), mouth, ear)
         };
         settings.into_iter().zip(ways).enumerate().map(start).collect()
     }
 
     fn run(
         settings: EngineSettings,
-        undo: Option<Box<dyn UndoLog>>,
+        extension: Extension,
         several: Several,
         mouth: Mouth,
         ear: Ear,
@@ -118,7 +124,7 @@ impl Engine {
             if several.is_first() { "scl-engine".into() } else { format!("scl-engine{}", several.index) };
         let thread = std::thread::Builder::new()
             .name(name)
-            .spawn(move || match prepare(settings, undo, several, ear, told) {
+            .spawn(move || match prepare(settings, extension, several, ear, told) {
                 Ok((mut engine, notices)) => {
                     let _ = report.send(Ok(notices));
                     engine.run();
@@ -158,7 +164,7 @@ pub fn random_key() -> u64 {
 /// In the engine's thread: everything that the loop needs.
 fn prepare(
     settings: EngineSettings,
-    undo: Option<Box<dyn UndoLog>>,
+    extension: Extension,
     several: Several,
     Ear { commands, doorbell }: Ear,
     served: Served,
@@ -180,7 +186,7 @@ fn prepare(
         }
     }
     let (required, priority) = (settings.realtime_required, settings.realtime_priority);
-    let mut core = Core::open(settings, undo, several, &mut notices)?;
+    let mut core = Core::open(settings, extension, several, &mut notices)?;
     core.share_served(served);
     let sleeper = Sleeper::new().map_err(system("epoll_create1"))?;
     let alarm = Alarm::new().map_err(system("timerfd_create"))?;

@@ -471,7 +471,11 @@ impl Loop {
                     self.core.count_held_back(now);
                     let mut answer = self.core.answer_query(&request, now);
                     if let scoutline_abi::api::Answer::Stat(stat) = &mut answer {
-                        let (deadlines, weights) = self.core.extension.shared_now();
+                        // The books are one for all engines, and answers are added up.
+                        let is_first = self.core.several.is_first();
+                        let (deadlines, weights) =
+                            if is_first { self.core.extension.shared_now() } else { (0, 0) };
+                        let raised = if is_first { self.core.extension.raised_now() } else { 0 };
                         let times = [
                             ("spin-ns", self.times.spin_ns),
                             ("sleep-ns", self.times.sleep_ns),
@@ -481,7 +485,7 @@ impl Loop {
                             ("linux-slices-ended-idle", self.times.slices_idle),
                             ("linux-slices-interrupted", self.times.slices_interrupted),
                             ("threads-raised", self.core.extension.raises.get()),
-                            ("threads-raised-now", self.core.extension.raised_now() as u64),
+                            ("threads-raised-now", raised as u64),
                             ("threads-with-deadline", deadlines as u64),
                             ("threads-with-weight", weights as u64),
                         ];

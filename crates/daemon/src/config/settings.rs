@@ -66,6 +66,7 @@ impl Config {
             system_level: Level::Priority(*self.system.priority.get_ref()),
             seed: None,
             shared_secret: None,
+            link_use: Vec::new(),
         }
     }
 }

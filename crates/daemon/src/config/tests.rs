@@ -611,6 +611,8 @@ mod host;
 /// Several engines have each their part, and only the first does what is done for an interface once.
 #[test]
 fn several_engines_divide_what_there_is() {
+    use std::sync::Arc;
+
     use scoutline_device::Driver;
     use scoutline_sched::transmit::BitRate;
 
@@ -632,8 +634,9 @@ fn several_engines_divide_what_there_is() {
         assert_eq!((class.connections, class.memory), (Some(3), Some(3 << 19)));
         assert_eq!(class.rate.map(BitRate::get), Some(5_000_000));
     }
-    assert_eq!(parts.iter().map(|part| spread(part).is_further).collect::<Vec<_>>(), [false, true]);
-    assert!(std::sync::Arc::ptr_eq(&spread(&parts[0]).group, &spread(&parts[1]).group), "one group");
+    assert_ne!(spread(&parts[0]), spread(&parts[1]), "each is the one or the other engine's");
+    assert_eq!(spread(&parts[0]).of_engine(1), spread(&parts[1]), "of one group");
+    assert!(Arc::ptr_eq(&parts[0].link_use[0], &parts[1].link_use[0]), "one link");
     let refused = |more: &str, says: &str| {
         let text =
             format!("[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\n{more}[engine]\ncpu = [0, 1]\n");

@@ -1,13 +1,16 @@
 //! Opening a `packet` partner: checks first, each with its remedy, then sockets, ring and the drop for Linux.
 
+use std::sync::Arc;
+
 use scoutline_base::DeviceId;
 use scoutline_bpf::IngressDrop;
 
 use crate::error::OpenError;
 use crate::ethernet::{self, Station};
 use crate::link::SegmentLimit;
+use crate::packet::police::Police;
 use crate::packet::spread::{self, Spread};
-use crate::packet::{Bell, PacketPartner, police, receive, send};
+use crate::packet::{Bell, PacketPartner, receive, send};
 use crate::partner::{DeviceCounters, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::Interface;
 
@@ -85,7 +88,7 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
     let is_further = match &config.spread {
         Some(spread) => {
             spread::join(name, receiver.socket(), spread)?;
-            spread.is_further
+            spread.is_further()
         }
         None => false,
     };
@@ -111,7 +114,11 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
         sender,
         counters: DeviceCounters::default(),
         bell,
-        police: (config.police && !is_further).then(|| police::Police::new(found.interface.index)),
+        police: config.police.then(|| {
+            let make = || Police::new(found.interface.index);
+            config.spread.as_ref().map_or_else(|| Arc::new(make()), |spread| spread.police(make))
+        }),
+        engine: config.spread.as_ref().map_or(0, Spread::engine),
         _ingress_drop: ingress_drop,
     };
     Ok((partner, found.notices))

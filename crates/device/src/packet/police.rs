@@ -4,8 +4,8 @@
 //! a thread of ours does it, and the engine goes on. Rules change by exchange, so that there is no moment without any.
 //! While a veth has the program, its other end cuts its super-segments itself.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scoutline_bpf::{AttachError, Exempt, Known, KnownAs, Limits, Mode, Peer, Policer};
 
@@ -41,15 +41,69 @@ pub(super) struct What {
     pub(super) only_syns: bool,
 }
 
-/// The policer of one interface, there or not.
+/// What holds floods back at an interface; common to the engines that share it.
 pub(super) struct Police {
+    /// Who is known; `None` where there can be no such table.
+    known: Option<Arc<Known>>,
+    changing: Mutex<Changing>,
+}
+
+impl Police {
+    pub(super) fn new(ifindex: u32) -> Police {
+        Police::with(ifindex, Known::new().ok().map(Arc::new), |ifindex, what, before, known| {
+            let limits = Limits { only_syns: what.only_syns, ..LIMITS };
+            match before {
+                Some(policer) => policer.change(&what.exempt, limits).map(|()| None),
+                None => Policer::attach(ifindex, known, &what.exempt, limits).map(Some),
+            }
+        })
+    }
+
+    fn with(ifindex: u32, known: Option<Arc<Known>>, attach: Attach) -> Police {
+        Police { known: known.clone(), changing: Mutex::new(Changing::new(ifindex, known, attach)) }
+    }
+
+    /// A connection stands, or has ended: see [`crate::Partner::know`].
+    pub(super) fn know(&self, peer: &Peer, known: Option<KnownAs>) {
+        if let Some(table) = &self.known {
+            match known {
+                Some(known) => table.know(peer, known),
+                None => table.forget(peer),
+            }
+        }
+    }
+
+    /// From now on this engine wants this to be held back, or nothing any more. Takes effect soon.
+    pub(super) fn want(&self, engine: usize, what: Option<What>) {
+        self.changing().want(engine, what);
+    }
+
+    /// What has come of it, once: for people. Asked now and then while a flood lasts.
+    pub(super) fn news(&self, name: &str) -> Option<Notice> {
+        self.changing().news(name)
+    }
+
+    /// Packets dropped so far; while it goes, its own are not known.
+    pub(super) fn dropped(&self) -> u64 {
+        self.changing().dropped()
+    }
+
+    /// Held for a moment, some hundred times a second at most.
+    fn changing(&self) -> MutexGuard<'_, Changing> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The policer of one interface, there or not.
+struct Changing {
     ifindex: u32,
     attach: Attach,
-    /// Who is known; `None` where there can be no such table.
     known: Option<Arc<Known>>,
     policer: Option<Arc<Policer>>,
     /// A thread is changing it.
     change: Option<Receiver<Changed>>,
+    /// What engines want it to be like.
+    wanting: Vec<(usize, What)>,
     /// What it should be like.
     wanted: Wanted,
     /// It is, or a thread is about to make it so.
@@ -75,24 +129,15 @@ enum Changed {
     Off(u64),
 }
 
-impl Police {
-    pub(super) fn new(ifindex: u32) -> Police {
-        Police::with(ifindex, Known::new().ok().map(Arc::new), |ifindex, what, before, known| {
-            let limits = Limits { only_syns: what.only_syns, ..LIMITS };
-            match before {
-                Some(policer) => policer.change(&what.exempt, limits).map(|()| None),
-                None => Policer::attach(ifindex, known, &what.exempt, limits).map(Some),
-            }
-        })
-    }
-
-    fn with(ifindex: u32, known: Option<Arc<Known>>, attach: Attach) -> Police {
-        Police {
+impl Changing {
+    fn new(ifindex: u32, known: Option<Arc<Known>>, attach: Attach) -> Changing {
+        Changing {
             ifindex,
             attach,
             known,
             policer: None,
             change: None,
+            wanting: Vec::new(),
             wanted: Wanted::Off,
             begun: true,
             dropped_before: 0,
@@ -100,19 +145,13 @@ impl Police {
         }
     }
 
-    /// A connection stands, or has ended: see [`crate::Partner::know`].
-    pub(super) fn know(&self, peer: &Peer, known: Option<KnownAs>) {
-        if let Some(table) = &self.known {
-            match known {
-                Some(known) => table.know(peer, known),
-                None => table.forget(peer),
-            }
-        }
-    }
-
-    /// From now on this is held back, or nothing any more. Takes effect soon.
-    pub(super) fn want(&mut self, what: Option<What>) {
-        self.wanted = what.map_or(Wanted::Off, Wanted::On);
+    fn want(&mut self, engine: usize, what: Option<What>) {
+        self.wanting.retain(|&(other, _)| other != engine);
+        self.wanting.extend(what.map(|what| (engine, what)));
+        // Classes are the same for all engines. Where one has a flood of anything, it is all that is held back.
+        let only_syns = self.wanting.iter().all(|(_, what)| what.only_syns);
+        let latest = self.wanting.last().map(|(_, what)| What { only_syns, ..what.clone() });
+        self.wanted = latest.map_or(Wanted::Off, Wanted::On);
         self.begun = false;
         self.go_on();
     }
@@ -146,8 +185,7 @@ impl Police {
         self.change = Some(told);
     }
 
-    /// What has come of it, once: for people. Asked now and then while a flood lasts.
-    pub(super) fn news(&mut self, name: &str) -> Option<Notice> {
+    fn news(&mut self, name: &str) -> Option<Notice> {
         let told = self.change.as_ref().map(Receiver::try_recv);
         let news = match told {
             None | Some(Err(TryRecvError::Empty)) => {
@@ -195,8 +233,7 @@ impl Police {
         })
     }
 
-    /// Packets dropped so far; while it goes, its own are not known.
-    pub(super) fn dropped(&self) -> u64 {
+    fn dropped(&self) -> u64 {
         let now = self.policer.as_ref().map_or(0, |policer| policer.dropped().unwrap_or(0));
         self.dropped_before + now
     }
@@ -241,7 +278,7 @@ mod tests {
     }
 
     /// Looks for news until there has been some, or `calls` calls were made.
-    fn look(police: &mut Police, calls: u32) -> Vec<String> {
+    fn look(police: &mut Changing, calls: u32) -> Vec<String> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut said = Vec::new();
         while CALLS.load(Ordering::SeqCst) < calls {
@@ -259,13 +296,31 @@ mod tests {
             prefix_len: 32,
             local_port: None,
         };
-        let mut police = Police::with(1, None, faulty);
-        police.want(Some(What { exempt: vec![exempt()], only_syns: true }));
+        let mut police = Changing::new(1, None, faulty);
+        police.want(0, Some(What { exempt: vec![exempt()], only_syns: true }));
         // The rules change meanwhile.
-        police.want(Some(What { exempt: vec![exempt(), exempt()], only_syns: true }));
+        police.want(0, Some(What { exempt: vec![exempt(), exempt()], only_syns: true }));
         let said = look(&mut police, 4);
         assert_eq!(said.len(), 1, "said once: {said:?}");
         assert!(said[0].starts_with("eth9: a flood cannot be held back at the interface now"), "{}", said[0]);
         assert!(police.retry.failures >= 3 && police.dropped() == 0);
+    }
+
+    #[test]
+    fn what_several_engines_want_is_one_wish() {
+        let mut police = Changing::new(1, None, |_, _, _, _| Err(AttachError::NoInterface));
+        let only_syns = |police: &Changing| match &police.wanted {
+            Wanted::On(what) => Some(what.only_syns),
+            Wanted::Off => None,
+        };
+        let mut want = |engine, syns: Option<bool>| {
+            police.want(engine, syns.map(|only_syns| What { exempt: Vec::new(), only_syns }));
+            only_syns(&police)
+        };
+        assert_eq!(want(0, Some(true)), Some(true));
+        assert_eq!(want(1, Some(false)), Some(false), "one of them has a flood of anything");
+        assert_eq!(want(0, Some(true)), Some(false));
+        assert_eq!(want(1, None), Some(true), "it is over there, and not here");
+        assert_eq!(want(0, None), None);
     }
 }

@@ -2,30 +2,74 @@
 //! BPF program gives each packet to the engine that [`scoutline_base::spread`] names; what has no ports, fragments too, to
 //! the first, which hands on what is not its own.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use scoutline_base::spread::{EPHEMERAL_FROM, GOLDEN};
 
+use super::police::Police;
 use crate::error::OpenError;
 use crate::sys;
 
 /// Fragments of IPv4: an offset, or more to come.
 const FRAGMENT: u32 = 0x3fff;
 
-/// An interface's fanout group. The engines join it in their order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// An interface that several engines share. They open it in their order.
+#[derive(Clone, Debug, Default)]
 pub struct Spread {
-    /// Its number, once the first engine has made it.
-    pub group: Arc<OnceLock<u16>>,
+    common: Arc<Common>,
+    engine: usize,
+}
+
+impl Spread {
+    /// The same interface, for this engine.
+    #[must_use]
+    pub fn of_engine(&self, engine: usize) -> Spread {
+        Spread { common: Arc::clone(&self.common), engine }
+    }
+
+    /// Which engine it is for.
+    pub(super) fn engine(&self) -> usize {
+        self.engine
+    }
+
     /// It is for another engine than the first: what is done for an interface once has been done.
-    pub is_further: bool,
+    pub(super) fn is_further(&self) -> bool {
+        self.engine > 0
+    }
+
+    /// What holds floods back there; made by the first who asks.
+    pub(super) fn police(&self, make: impl FnOnce() -> Police) -> Arc<Police> {
+        Arc::clone(self.common.police.get_or_init(|| Arc::new(make())))
+    }
+}
+
+impl PartialEq for Spread {
+    fn eq(&self, other: &Spread) -> bool {
+        Arc::ptr_eq(&self.common, &other.common) && self.engine == other.engine
+    }
+}
+
+impl Eq for Spread {}
+
+#[derive(Default)]
+struct Common {
+    /// Number of the fanout group, once the first engine has made it.
+    group: OnceLock<u16>,
+    police: OnceLock<Arc<Police>>,
+}
+
+impl fmt::Debug for Common {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Common").field("group", &self.group).finish_non_exhaustive()
+    }
 }
 
 /// Puts a bound packet socket into the group; the first makes it and says how packets are spread.
 pub(super) fn join(name: &str, socket: &OwnedFd, spread: &Spread) -> Result<(), OpenError> {
     let system = |action| move |error| OpenError::system(name, action, error);
-    let wanted = |flags: u32| match spread.group.get() {
+    let wanted = |flags: u32| match spread.common.group.get() {
         Some(&group) => (FANOUT_CBPF | flags) << 16 | u32::from(group),
         None => (FANOUT_CBPF | FLAG_UNIQUE_ID | flags) << 16,
     };
@@ -34,12 +78,12 @@ pub(super) fn join(name: &str, socket: &OwnedFd, spread: &Spread) -> Result<(), 
     join(FLAG_IGNORE_OUTGOING)
         .or_else(|_| join(0))
         .map_err(system("spread its packets over several engines"))?;
-    if spread.group.get().is_some() {
+    if spread.common.group.get().is_some() {
         return Ok(());
     }
     let group = sys::option(socket, libc::SOL_PACKET, FANOUT)
         .map_err(system("read the number of its fanout group"))?;
-    let _ = spread.group.set(group as u16);
+    let _ = spread.common.group.set(group as u16);
     let mut program = program();
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     sys::set_option(socket, libc::SOL_PACKET, FANOUT_DATA, &program)

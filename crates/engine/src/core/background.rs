@@ -6,21 +6,23 @@
 //!   outward   socket's ring ─► [suspended? wait] ─► stages ─► idle queue ─► one frame below
 //! ```
 //! Background is what stands at the idle level, foreground all else. Whether foreground is active is one moment for
-//! each device (`scoutline_sched::transmit::Activity`), looked at before any protocol work is done for a background
+//! each device (`scoutline_sched::transmit::Activity`), which its engines have in common ([`LinkUse`]), looked at before any protocol work is done for a background
 //! path. What a suspended program sends waits in its socket's ring, where back-pressure is as on any full socket
 //! (EAGAIN, or the call blocks); what it is sent waits in its path's queue, and is dropped from there, as `displaced`,
 //! when foreground needs the buffers.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_base::{PathId, Time};
 use scoutline_path::{DropReason, Path};
 use scoutline_proto::tcp::TcpStage;
 use scoutline_sched::Level;
-use scoutline_sched::transmit::Activity;
+use scoutline_sched::transmit::{Activity, Preemption};
 
 use super::Core;
+use crate::link_use::LinkUse;
 
 /// Round trips for which a connection is believed to wait for the network.
 const WAITING_TRIPS: u32 = 2;
@@ -30,7 +32,9 @@ const LISTED_LEAST: usize = 64;
 
 /// Background of one device.
 pub(crate) struct Background {
-    pub(super) activity: Activity,
+    activity: Activity,
+    /// What other engines know of the link.
+    link_use: Option<Arc<LinkUse>>,
     /// Paths at the idle level; while there are none, nothing here costs anything.
     paths: u32,
     /// Chosen to run while foreground was active.
@@ -48,6 +52,7 @@ impl Background {
     pub(super) fn new(activity: Activity) -> Background {
         Background {
             activity,
+            link_use: None,
             paths: 0,
             suspended: Vec::new(),
             since: None,
@@ -55,6 +60,52 @@ impl Background {
             waiting: VecDeque::new(),
             displaced: 0,
             ended: false,
+        }
+    }
+
+    /// There are other engines with paths on this link.
+    pub(super) fn share(&mut self, link_use: Option<Arc<LinkUse>>) {
+        self.link_use = link_use;
+    }
+
+    /// Whether foreground matters to anybody.
+    #[inline]
+    fn is_anywhere(&self) -> bool {
+        self.paths > 0 || self.link_use.as_ref().is_some_and(|link| link.has_background())
+    }
+
+    /// Background keeps away for another time after a foreground packet.
+    pub(super) fn set_preemption(&mut self, preemption: Preemption) {
+        self.activity.set_preemption(preemption);
+    }
+
+    /// For how long it does now.
+    pub(super) fn interval(&self) -> Duration {
+        self.activity.interval()
+    }
+
+    /// From when on background may be sent, if no foreground comes before.
+    #[inline]
+    pub(super) fn quiet_at(&self) -> Time {
+        let quiet_at = self.activity.quiet_at();
+        self.link_use.as_ref().map_or(quiet_at, |link| quiet_at.max(link.quiet_at()))
+    }
+
+    /// A foreground packet came, or was made.
+    fn on_foreground(&mut self, now: Time) {
+        self.activity.on_foreground(now);
+        self.tell();
+    }
+
+    /// A foreground connection waits for acknowledgments.
+    fn on_waiting(&mut self, now: Time, time: Duration) {
+        self.activity.on_waiting(now, time);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if let Some(link) = &self.link_use {
+            link.on_foreground(self.activity.quiet_at());
         }
     }
 
@@ -96,7 +147,7 @@ impl Core {
         let side = &self.nets[net].transmit;
         side.background.paths > 0
             && !side.background.ended
-            && (side.background.activity.is_active(now) || side.queues.presses(now))
+            && (now < side.background.quiet_at() || side.queues.presses(now))
     }
 
     /// A background path was chosen to run, and has to wait.
@@ -129,18 +180,18 @@ impl Core {
         let side = &self.nets[net].transmit;
         // While foreground waits for the link, the link's time comes first.
         let waits = side.background.has_suspended() && !side.queues.presses(now);
-        waits.then(|| side.background.activity.quiet_at())
+        waits.then(|| side.background.quiet_at())
     }
 
     /// A packet was put into a path's queue.
     #[inline]
     pub(super) fn on_offered(&mut self, net: usize, id: PathId, level: Level, now: Time) {
         let background = &mut self.nets[net].transmit.background;
-        if background.paths == 0 {
+        if !background.is_anywhere() {
             return;
         }
         if level > Level::Idle {
-            background.activity.on_foreground(now);
+            background.on_foreground(now);
         } else if !std::mem::replace(&mut self.extras[id.index as usize].listed, true) {
             background.waiting.push_back(id);
             if background.waiting.len() > 2 * background.paths as usize + LISTED_LEAST {
@@ -153,14 +204,14 @@ impl Core {
     #[inline]
     pub(super) fn on_foreground_run(&mut self, net: usize, id: PathId, made: bool, now: Time) {
         let background = &mut self.nets[net].transmit.background;
-        if background.paths == 0 {
+        if !background.is_anywhere() {
             return;
         }
         if made {
-            background.activity.on_foreground(now);
+            background.on_foreground(now);
         }
         if let Some(time) = self.paths.get(id).and_then(waits_for_network) {
-            background.activity.on_waiting(now, time);
+            background.on_waiting(now, time);
         }
     }
 
@@ -223,9 +274,14 @@ impl Core {
         if (before == Level::Idle) == (after == Level::Idle) {
             return;
         }
-        let paths = &mut self.nets[net].transmit.background.paths;
-        *paths = if after == Level::Idle { *paths + 1 } else { *paths - 1 };
-        if *paths <= 1 {
+        let background = &mut self.nets[net].transmit.background;
+        let had = background.paths > 0;
+        background.paths = if after == Level::Idle { background.paths + 1 } else { background.paths - 1 };
+        let has = background.paths > 0;
+        if had != has {
+            if let Some(link) = &background.link_use {
+                link.set_background(has);
+            }
             self.check_direct();
         }
     }

@@ -29,7 +29,7 @@ use super::{Apart, Core, Counters, Net};
 use crate::admission::Promises;
 use crate::clock;
 use crate::command::Command;
-use crate::extend::{Extension, TakenBack, UndoLog};
+use crate::extend::{Extension, TakenBack, Threads};
 use crate::flood::{Detector, Unwanted};
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::{OfEngine, Program};
@@ -52,12 +52,11 @@ impl Core {
     /// Opens the devices and makes the service paths.
     pub(crate) fn open(
         settings: EngineSettings,
-        undo: Option<Box<dyn UndoLog>>,
+        extension: Extension,
         several: Several,
         notices: &mut Vec<String>,
     ) -> Result<Core, StartError> {
         let opened = open_devices(&settings.devices, notices)?;
-        let extension = Extension::new(settings.extension, undo);
         let mut core = Core::with_devices(settings, opened, clock::now())?;
         core.several = several;
         core.extension = Rc::new(extension);
@@ -102,7 +101,8 @@ impl Core {
                 &policy,
                 Outlet { routing: Rc::clone(&routing), device: id, number: facts.index, kernel_sends },
             );
-            let transmit = TransmitSide::new(device.rate, device.preemption, facts.mtu);
+            let mut transmit = TransmitSide::new(device.rate, device.preemption, facts.mtu);
+            transmit.background.share(settings.link_use.get(index).cloned());
             nets.push(make_net(interface, (partner, transmit), &settings, &policy, socket, &mut source)?);
         }
         if settings.own_link.is_some() {
@@ -164,7 +164,7 @@ impl Core {
             all_ring: false,
             apart: Apart::default(),
             wakes: Rc::new(Cell::new(0)),
-            extension: Rc::new(Extension::new(None, None)),
+            extension: Rc::new(Extension::new(Threads::new(None, None), 0)),
             counters: Counters::default(),
             unowned: Account::default(),
 

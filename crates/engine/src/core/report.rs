@@ -136,11 +136,12 @@ impl Core {
             ("buffer-bytes", self.paths.budget().buffer_bytes()),
             ("ring-bytes", self.programs.values().map(|p| p.ring_bytes()).sum()),
         ];
+        let is_first = self.several.is_first();
         Stat {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_s: self.uptime(now).as_secs_f64(),
             engine: engine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-            devices: self.nets.iter().map(|net| device_counters(net, now)).collect(),
+            devices: self.nets.iter().map(|net| device_counters(net, is_first, now)).collect(),
             classes: self.class_rows(),
             policies: self.policy_rows(),
             drops: drops(&self.unowned),
@@ -284,7 +285,7 @@ fn name_of(row: &PathRow) -> String {
     }
 }
 
-fn device_counters(net: &super::Net, now: Time) -> (String, BTreeMap<String, u64>) {
+fn device_counters(net: &super::Net, is_first: bool, now: Time) -> (String, BTreeMap<String, u64>) {
     let c = net.device.counters();
     let rows = [
         ("rx-packets", c.rx_packets),
@@ -292,7 +293,8 @@ fn device_counters(net: &super::Net, now: Time) -> (String, BTreeMap<String, u64
         ("tx-packets", c.tx_packets),
         ("tx-bytes", c.tx_bytes),
         ("rx-ring-drops", c.rx_ring_drops),
-        ("rx-policed", c.rx_policed),
+        // Of all engines of the device.
+        ("rx-policed", if is_first { c.rx_policed } else { 0 }),
         ("rx-held-back", c.rx_held_back),
         ("rx-important", c.rx_important),
         ("rx-malformed", c.rx_malformed),

@@ -79,7 +79,7 @@ impl TransmitSide {
     /// The link carries something else, and background keeps away for another time.
     pub(super) fn set_link(&mut self, rate: Option<BitRate>, preemption: Preemption) {
         self.queues.set_rate(rate);
-        self.background.activity.set_preemption(preemption);
+        self.background.set_preemption(preemption);
     }
 
     /// What the link carries, as configured.
@@ -107,7 +107,7 @@ impl TransmitSide {
             ("queued-bytes", self.queues.bytes()),
             ("background-paths", u64::from(background.paths())),
             ("background-suspended-ns", background.suspended_for(now).as_nanos() as u64),
-            ("preemption-ns", background.activity.interval().as_nanos() as u64),
+            ("preemption-ns", background.interval().as_nanos() as u64),
             ("displaced", background.displaced()),
         ];
         queued.chain(named.map(|(name, value)| (name.to_owned(), value))).collect()
@@ -387,7 +387,7 @@ impl Core {
         {
             return None;
         }
-        let quiet = side.background.activity.quiet_at();
+        let quiet = side.background.quiet_at();
         if side.queues.is_paced() { side.queues.next_time(Some(quiet)) } else { Some(quiet) }
     }
 

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use scoutline_abi::layout::{HAS_DEADLINE, PollSet};
 use scoutline_base::Time;
 
+use super::books::{MAX_THREADS, Means, TRUSTED, Touched};
 use super::duty::Share;
+use super::undo::ThreadBefore;
 use super::weights::say;
-use super::{Extension, MAX_THREADS, TRUSTED, ThreadBefore, Touched};
 use crate::sys::{self, Reservation, ThreadPolicy};
 
 /// Whether a thread has SCHED_DEADLINE.
@@ -23,9 +24,15 @@ pub(super) enum Reserved {
     Never,
 }
 
-impl Extension {
+impl Means {
     /// Gives a thread SCHED_DEADLINE, or takes it; whether it has it now.
-    pub(super) fn reserve(&self, touched: &mut Touched, shared: &PollSet, share: Share, now: Time) -> bool {
+    pub(super) fn reserve(
+        &mut self,
+        touched: &mut Touched,
+        shared: &PollSet,
+        share: Share,
+        now: Time,
+    ) -> bool {
         let thread = touched.before.thread;
         if share == Share::Unsaid {
             return matches!(touched.reserved, Reserved::Has(_));
@@ -54,15 +61,15 @@ impl Extension {
     }
 
     /// Notes that a thread gets SCHED_DEADLINE; false if it had it before.
-    fn is_first_deadline(&self, thread: (u32, u64)) -> bool {
-        let mut had = self.had_deadline.borrow_mut();
+    fn is_first_deadline(&mut self, thread: (u32, u64)) -> bool {
+        let had = &mut self.had_deadline;
         if had.len() >= MAX_THREADS {
             had.retain(|&(id, started)| sys::thread_stat(id).is_ok_and(|stat| stat.started == started));
         }
         had.len() < MAX_THREADS && had.insert(thread)
     }
 
-    fn give_reservation(&self, touched: &mut Touched, shared: &PollSet, wanted: Reservation, now: Time) {
+    fn give_reservation(&mut self, touched: &mut Touched, shared: &PollSet, wanted: Reservation, now: Time) {
         let ThreadBefore { thread, started, .. } = touched.before;
         if touched.reserved == Reserved::NotYet && !self.is_first_deadline((thread, started)) {
             touched.reserved = Reserved::Never;

@@ -2,8 +2,11 @@
 
 use std::io;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use super::books::{DROP_ENDED_EVERY, MAX_THREADS, Touched, touch};
 use super::*;
+use crate::sys::{self, ThreadPolicy};
 
 /// Nothing is ever undone here: no thread's policy is changed.
 pub(super) struct NoLog;
@@ -19,41 +22,42 @@ impl UndoLog for NoLog {
     fn forget_group(&self, _: &ThreadGroup) {}
 }
 
-fn books() -> (Extension, Arc<Region>) {
-    let extension = Extension::new(Some(ExtensionSettings::default()), Some(Box::new(NoLog)));
-    (extension, Arc::new(Region::create().unwrap().0))
+fn threads() -> Arc<Threads> {
+    Threads::new(Some(ExtensionSettings::default()), Some(Box::new(NoLog)))
+}
+
+fn books() -> (Books, Arc<Region>) {
+    let books = Books::new(Some(ExtensionSettings::default()), Some(Arc::new(NoLog)), Notices::default());
+    (books, Arc::new(Region::create().unwrap().0))
 }
 
 #[test]
 fn a_program_has_no_say_about_a_thread_of_another() {
-    let (extension, region) = books();
-    let mut threads = HashMap::new();
+    let (mut books, region) = books();
     let own = std::process::id();
     let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
-    assert!(extension.keep_books(&mut threads, (&region, 0), (own, own), at(1)));
+    assert!(books.keep((&region, 0), (own, own), at(1)));
     let other = Arc::new(Region::create().unwrap().0);
-    assert!(!extension.keep_books(&mut threads, (&other, 0), (own, 1), at(2)));
-    assert!(
-        threads.get(&own).is_some_and(|known| known.process == own && Arc::ptr_eq(&known.region, &region))
-    );
-    assert!(extension.keep_books(&mut threads, (&region, 0), (own, own), at(3)));
+    assert!(!books.keep((&other, 0), (own, 1), at(2)));
+    let known = &books.threads[&own];
+    assert!(known.process == own && Arc::ptr_eq(&known.region, &region));
+    assert!(books.keep((&region, 0), (own, own), at(3)));
 }
 
 #[test]
 fn threads_that_have_ended_make_room_in_the_books() {
-    let (extension, region) = books();
-    let mut threads = HashMap::new();
+    let (mut books, region) = books();
     let own = std::process::id();
-    assert!(extension.keep_books(&mut threads, (&region, 0), (own, own), Time::ZERO));
-    let before = threads[&own].before;
+    assert!(books.keep((&region, 0), (own, own), Time::ZERO));
+    let before = books.threads[&own].before;
     // Beyond the largest id that Linux gives (PID_MAX_LIMIT).
     for thread in (1 << 23)..(1 << 23) + MAX_THREADS as u32 {
         let ended = touch(&NoLog, &region, 0, (own, own), Time::ZERO).unwrap();
-        threads.insert(thread, Touched { before: ThreadBefore { thread, ..before }, ..ended });
+        books.threads.insert(thread, Touched { before: ThreadBefore { thread, ..before }, ..ended });
     }
-    threads.remove(&own);
-    assert!(extension.keep_books(&mut threads, (&region, 0), (own, own), Time::ZERO + DROP_ENDED_EVERY));
-    assert_eq!(threads.len(), 1);
+    books.threads.remove(&own);
+    assert!(books.keep((&region, 0), (own, own), Time::ZERO + DROP_ENDED_EVERY));
+    assert_eq!(books.threads.len(), 1);
 }
 
 /// A process of one thread that waits for its end, and does nothing else.
@@ -84,9 +88,9 @@ impl Drop for Idler {
     }
 }
 
-/// The books, and a region on whose sets 0, 1, … these wait.
+/// An engine's, and a region on whose sets 0, 1, … these wait.
 fn serving(idlers: &[&Idler]) -> (Extension, Arc<Region>) {
-    let (extension, region) = books();
+    let (extension, region) = (Extension::new(threads(), 0), Arc::new(Region::create().unwrap().0));
     for (set, idler) in idlers.iter().enumerate() {
         region.set(set as u32).unwrap().thread.store(idler.id(), Ordering::SeqCst);
     }
@@ -178,4 +182,40 @@ fn a_change_of_classes_takes_back_what_they_gave_and_nothing_else() {
     assert_eq!(take_back(duty(0, deadline(200_000))), [libc::SCHED_FIFO, libc::SCHED_DEADLINE]);
     assert_eq!(take_back(duty(2, Share::Own)), [libc::SCHED_OTHER, libc::SCHED_DEADLINE]);
     assert_eq!(take_back(duty(0, deadline(100_000))), [libc::SCHED_OTHER; 2]);
+}
+
+#[test]
+fn a_thread_that_several_engines_raise_is_raised_once_and_remembered_as_it_was() {
+    let idler = Idler::start();
+    let threads = threads();
+    let [one, other] = [0, 1].map(|engine| Extension::new(Arc::clone(&threads), engine));
+    let region = Arc::new(Region::create().unwrap().0);
+    let set = region.set(0).unwrap();
+    set.thread.store(idler.id(), Ordering::SeqCst);
+    let before = ThreadPolicy::of(idler.id()).unwrap();
+    let raise = |engine: &Extension, ms, priority| {
+        engine.raise_at(at_ms(ms), (&region, 0), idler.id(), duty(priority, Share::Own));
+        ThreadPolicy::of(idler.id()).unwrap().priority
+    };
+    let base = i32::from(ExtensionSettings::default().base);
+    assert_eq!(raise(&one, 0, 2), base + 2);
+    assert_eq!(raise(&other, 1, 1), base + 2, "less important than what another engine has for it");
+    assert_eq!(raise(&other, 2, 3), base + 3);
+    assert_eq!((one.raises.get(), other.raises.get()), (1, 1));
+
+    let wanted = || [&one, &other].map(|engine| engine.wanted(at_ms(2)));
+    let most = Some(Level::Priority(3));
+    assert_eq!(wanted(), [most; 2], "whose core it has nobody knows");
+    one.core_was_idle();
+    assert_eq!(wanted(), [None, most]);
+    assert_eq!(raise(&one, 2, 1), base + 3);
+    assert_eq!(wanted(), [most; 2], "it has been woken, and may be anywhere");
+
+    // What one engine gives back is given back for all.
+    one.forget_region(&region);
+    assert_eq!(ThreadPolicy::of(idler.id()).unwrap(), before);
+    assert_eq!((set.level.load(Ordering::SeqCst), other.raised_now(), wanted()), (0, 0, [None; 2]));
+    assert_eq!(raise(&other, 3, 1), base + 1);
+    other.restore_all();
+    assert_eq!(ThreadPolicy::of(idler.id()).unwrap(), before);
 }

@@ -7,7 +7,7 @@ use super::*;
 /// A program with so many poll sets, a thread asleep on each.
 fn asleep(sets: u32) -> Program {
     let (region, _) = Region::create().unwrap();
-    let extension = Rc::new(Extension::new(None, None));
+    let extension = Rc::new(Extension::new(crate::extend::Threads::new(None, None), 0));
     let facts = ProgramFacts::default();
     let engine =
         OfEngine { several: Several::default(), wakes: Rc::default(), tracks_woken: true, extension };

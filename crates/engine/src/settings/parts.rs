@@ -1,11 +1,14 @@
 //! What each of several engines has of what a daemon was given: limits and rates are divided, and what is done for an
 //! interface once the first engine does.
 
+use std::sync::Arc;
+
 use scoutline_device::{Driver, packet};
 use scoutline_proto::tcp::fast_open::Keys;
 use scoutline_sched::transmit::BitRate;
 
 use super::{ClassSettings, EngineSettings, LiveSettings};
+use crate::link_use::LinkUse;
 use crate::sys;
 
 impl EngineSettings {
@@ -14,25 +17,23 @@ impl EngineSettings {
         let secret = u64::from_le_bytes(sys::random_bytes());
         let fast_open = Keys::new(sys::random_bytes(), None);
         let spreads: Vec<packet::Spread> = self.devices.iter().map(|_| packet::Spread::default()).collect();
+        let link_use: Vec<Arc<LinkUse>> = self.devices.iter().map(|_| Arc::default()).collect();
         let part = |(index, &cpu): (usize, &usize)| {
             let mut part = self.clone();
             let of = cpus.len() as u64;
             part.cpu = Some(cpu);
             part.shared_secret = Some(secret);
+            part.link_use.clone_from(&link_use);
             part.max_paths = (u64::from(self.max_paths).div_ceil(of)) as u32;
             part.max_buffer_bytes = self.max_buffer_bytes.div_ceil(of);
             part.policy_memory = self.policy_memory.map(|memory| memory.map(|bytes| bytes.div_ceil(of)));
             part.classes = self.classes.iter().map(|class| class.part(of)).collect();
-            // A thread may serve paths of several engines, and each would raise and lower it by what it knows.
-            part.extension = None;
             // A client's next connection may be another engine's.
             part.tcp.fast_open_keys.get_or_insert(fast_open);
             for (device, spread) in part.devices.iter_mut().zip(&spreads) {
                 device.rate = device.rate.map(|rate| divided(rate, of));
                 if let Driver::Packet(options) = &mut device.device.driver {
-                    options.spread = Some(packet::Spread { is_further: index > 0, ..spread.clone() });
-                    // What one engine knows of connections that stand, the hook does not know of the others'.
-                    options.police = false;
+                    options.spread = Some(spread.of_engine(index));
                 }
             }
             part
@@ -60,7 +61,7 @@ impl LiveSettings {
     pub fn part(&self, of: u64) -> LiveSettings {
         let link =
             |&(rate, preemption): &(Option<BitRate>, _)| (rate.map(|rate| divided(rate, of)), preemption);
-        LiveSettings { extension: None, links: self.links.iter().map(link).collect(), ..self.clone() }
+        LiveSettings { links: self.links.iter().map(link).collect(), ..self.clone() }
     }
 }
 

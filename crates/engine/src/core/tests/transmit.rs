@@ -1,11 +1,14 @@
 //! The transmit side and idle-time service, two whole engines over a wire in virtual time: rates, weights, background
 //! that is suspended, held back and displaced.
 
+use std::sync::Arc;
+
 use scoutline_path::DropReason;
 use scoutline_sched::transmit::BitRate;
 use scoutline_sched::{Level, Weight};
 
 use super::*;
+use crate::link_use::LinkUse;
 use crate::settings::ClassSettings;
 
 /// 100 Mbit/s: a full frame takes 121 µs.
@@ -168,6 +171,42 @@ fn a_class_keeps_to_its_rate() {
     let used = share(slow.received, LONG);
     assert!((0.095..=0.103).contains(&used), "{used} instead of a tenth");
     assert!(free.received > 30 * slow.received, "the other class is not held up: {}", free.received);
+}
+
+/// Two engines on one link: what one has as foreground, the other's background waits for.
+#[test]
+fn background_of_one_engine_waits_for_foreground_of_another() {
+    let link: Arc<LinkUse> = Arc::default();
+    let mut engine = |settings: &mut EngineSettings| {
+        settings.classes = vec![background_class()];
+        settings.link_use = vec![Arc::clone(&link)];
+    };
+    let (mut one, mut other) = (pair(slow_wire(), &mut engine), pair(slow_wire(), &mut engine));
+    let mut background = Stream::open(&mut one, BACKGROUND);
+    let mut foreground = Stream::open(&mut other, 22);
+    let mut beside = |active: bool| {
+        (background.received, foreground.received) = (0, 0);
+        let begin = one.now.max(other.now);
+        for step in 1..=(LONG.as_micros() / 50) as u32 {
+            let until = begin + Duration::from_micros(50) * step;
+            run(&mut other, until, |pair| {
+                if active {
+                    foreground.feed(pair);
+                }
+                foreground.drain(pair);
+            });
+            run(&mut one, until, |pair| {
+                background.feed(pair);
+                background.drain(pair);
+            });
+        }
+        (share(background.received, LONG), share(foreground.received, LONG))
+    };
+    let (taken, kept) = beside(true);
+    assert!(kept >= 0.8 && taken <= 0.02, "foreground {kept}, background {taken}");
+    beside(false); // what is still to be sent
+    let (taken, kept) = beside(false);
+    assert!(kept == 0.0 && taken >= 0.9, "foreground {kept}, background {taken}");
 }
 
 /// The eight cases of the paper in small: what foreground loses to background, and what background gets.
