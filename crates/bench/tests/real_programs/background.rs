@@ -85,7 +85,7 @@ fn path(fixture: &Fixture, state: &str) -> Option<(String, Option<u64>, Option<S
 }
 
 #[test]
-fn a_background_program_stays_so_in_an_important_class_and_with_extended_paths() {
+pub(crate) fn a_background_program_stays_so_in_an_important_class_and_with_extended_paths() {
     let fixture = fixture();
     let server = redis(&fixture, &["--background"]);
     // It has threads of its own beside the one that serves.
@@ -165,7 +165,7 @@ fn without_a_daemon_threads_and_disk_are_lowered_all_the_same_and_it_says_so() {
 /// Foreground was there a moment ago, so background waits, in buffers that are full by then: what comes for foreground
 /// takes their room.
 #[test]
-fn foreground_displaces_what_background_holds() {
+pub(crate) fn foreground_displaces_what_background_holds() {
     const PORTS: [u16; 4] = [7000, 7001, 7002, 7003];
     let mut fixture = Fixture::without_daemon(Arm::Paths);
     fixture.start_daemon_with(

@@ -71,7 +71,7 @@ fn fixture() -> Fixture {
 }
 
 #[test]
-fn a_thread_is_raised_while_it_serves_an_important_connection() {
+pub(crate) fn a_thread_is_raised_while_it_serves_an_important_connection() {
     let fixture = fixture();
     let (server, peer) = serving(&fixture);
     drop(peer);
@@ -85,7 +85,7 @@ fn a_thread_is_raised_while_it_serves_an_important_connection() {
 /// From the event that an epoll gives for it until the next events: it once lowered itself when it accepted, to ask for the
 /// same anew.
 #[test]
-fn an_event_driven_thread_stays_raised_from_accepting_to_answering() {
+pub(crate) fn an_event_driven_thread_stays_raised_from_accepting_to_answering() {
     let fixture = fixture();
     let mut server = fixture.start("python3", &[&script("epoll_policy.py"), "7000"]);
     wait_for_line(&mut server, "ready");
@@ -118,7 +118,7 @@ fn a_policy_that_is_given_from_outside_stays() {
 }
 
 #[test]
-fn threads_get_back_what_they_had_when_the_daemon_is_killed() {
+pub(crate) fn threads_get_back_what_they_had_when_the_daemon_is_killed() {
     let mut fixture = fixture();
     let (server, _peer) = serving(&fixture);
     fixture.daemon().process().kill();

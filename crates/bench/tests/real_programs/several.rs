@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::fixture::{Arm, Fixture, SOON, finish, script, wait_for_line, wait_until, with_several_engines};
-use crate::{bind, iperf, local, python, redis, web};
+use crate::{background, bind, extension, iperf, local, python, redis, shares, syn_flood, web};
 
 /// Tests of others, with two engines.
 macro_rules! again {
@@ -26,6 +26,23 @@ again!(
     python::asyncio_client_asks,
     local::nginx_asks_nginx_and_redis,
     local::datagrams_come_back,
+);
+
+/// The same of those that are about the daemon.
+macro_rules! again_with_a_daemon {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        $(#[test] fn $name() { with_several_engines($module::$name); })*
+    };
+}
+
+again_with_a_daemon!(
+    extension::a_thread_is_raised_while_it_serves_an_important_connection,
+    extension::an_event_driven_thread_stays_raised_from_accepting_to_answering,
+    extension::threads_get_back_what_they_had_when_the_daemon_is_killed,
+    shares::threads_of_weighted_classes_are_in_groups_of_that_weight,
+    background::a_background_program_stays_so_in_an_important_class_and_with_extended_paths,
+    background::foreground_displaces_what_background_holds,
+    syn_flood::a_flood_of_syns_leaves_connections_and_options,
 );
 
 fn fixture() -> Fixture {

@@ -201,7 +201,7 @@ fn a_thread_that_may_not_have_a_deadline_is_raised_and_it_is_said_why() {
 }
 
 #[test]
-fn threads_of_weighted_classes_are_in_groups_of_that_weight() {
+pub(crate) fn threads_of_weighted_classes_are_in_groups_of_that_weight() {
     let mut fixture = fixture();
     let [heavy, light] = ["7001", "7002"].map(|port| server(&fixture, port));
     let home = group(heavy.id());

@@ -31,7 +31,7 @@ const SOCKETS: u64 = 400;
 const LOOK: Duration = Duration::from_millis(200);
 
 #[test]
-fn a_flood_of_syns_leaves_connections_and_options() {
+pub(crate) fn a_flood_of_syns_leaves_connections_and_options() {
     let mut fixture = Fixture::without_daemon(Arm::Paths);
     // Else live frames do not arrive.
     fixture.testbed().receive_with_napi().unwrap();
