@@ -412,6 +412,9 @@ pub struct ProgramRow {
     /// How often it wanted io_uring and was refused.
     #[serde(default)]
     pub rings_refused: u64,
+    /// How often it was left to the kernel (`scoutline run --io-uring`), and sockets of that process with it.
+    #[serde(default)]
+    pub rings_left: u64,
     /// System calls about its sockets that it made past the C library, and that were served.
     #[serde(default)]
     pub calls_dispatched: u64,

@@ -74,6 +74,8 @@ pub struct Header {
     pub engine_count: AtomicU32,
     /// How often shims have refused io_uring. Written by shims, seldom.
     pub rings_refused: AtomicU32,
+    /// How often they have left io_uring to the kernel, and the sockets of that process with it.
+    pub rings_left: AtomicU32,
     /// Written by each engine: see [`engine_state`]. The shim may change SLEEPING to POLLING when it rings.
     pub engines: [EngineWord; ENGINE_COUNT],
     /// Marked by shims: slots with new data, freed space or requests.

@@ -161,6 +161,9 @@ ones cannot be served that way; they are refused with the reason.
 With --trap the program's calls about sockets are trapped instead (seccomp user notification), and a second process
 answers them and moves the bytes. That serves static programs and Go's, and whatever they start; it is slower.
 
+io_uring is refused to programs on paths, and nearly all fall back to calls. One that cannot do without is run
+with --io-uring: from its first ring on, the sockets that it makes are the kernel's.
+
 With --background the program gets what nobody else wants: its paths stand at the idle level, whatever their class,
 its threads are on SCHED_IDLE and its disk I/O is in the idle class; so it is for all that it starts. Where its
 sockets cannot be on paths (no daemon, a static program), it runs on the kernel's, with threads and disk in idle
@@ -174,6 +177,9 @@ pub(crate) struct Run {
     /// Trap the program's calls instead of preloading: for static programs and those in Go
     #[arg(long)]
     pub(crate) trap: bool,
+    /// Let the program have io_uring; from its first ring on its sockets are the kernel's
+    #[arg(long, conflicts_with = "trap")]
+    pub(crate) io_uring: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,

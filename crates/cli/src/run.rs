@@ -2,7 +2,7 @@
 //!
 //! The environment tells the preload library what it needs: `SCOUTLINE_ATTACH` is the attach socket and
 //! `SCOUTLINE_REQUIRED=1` makes it an error not to reach the daemon; with `--background`, `SCOUTLINE_BACKGROUND=1`
-//! has it say so. Children inherit all of it, and the scheduling of threads and disk too. With `--trap` the program
+//! has it say so; with `--io-uring`, `SCOUTLINE_IO_URING=1` has it leave rings to the kernel. Children inherit all of it, and the scheduling of threads and disk too. With `--trap` the program
 //! has none of it; its supervisor does ([`crate::trap`]).
 
 use std::ffi::{OsStr, OsString};
@@ -39,8 +39,12 @@ pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
         Ok(on_paths) if arguments.trap => trap::enter(&program, on_paths, arguments.background)?,
         Ok(on_paths) => {
             command.envs(on_paths);
-            // Without the privilege only the library refuses it, to who asks by the C library.
-            let _ = scoutline_trap::refuse_io_uring();
+            if arguments.io_uring {
+                command.env("SCOUTLINE_IO_URING", "1");
+            } else {
+                // Without the privilege only the library refuses it, to who asks by the C library.
+                let _ = scoutline_trap::refuse_io_uring();
+            }
         }
         // What can be had in idle time without us is had all the same.
         Err(failure) if arguments.background => eprintln!(

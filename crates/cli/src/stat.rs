@@ -94,14 +94,22 @@ fn text(stat: &Stat) -> String {
         let metric = route.metric.to_string();
         routes.row(vec![route.to.clone(), route.kind.clone(), via, device, metric, or_none(&says)]);
     }
-    let mut programs =
-        Table::new(&["PROGRAM", ">PID", ">PROCESSES", ">SOCKETS", ">IO_URING-REFUSED", ">DISPATCHED"]);
+    let mut programs = Table::new(&[
+        "PROGRAM",
+        ">PID",
+        ">PROCESSES",
+        ">SOCKETS",
+        ">IO_URING-REFUSED",
+        ">IO_URING-LEFT",
+        ">DISPATCHED",
+    ]);
     for program in &stat.programs {
         let numbers = [
             u64::from(program.pid),
             program.processes,
             program.sockets,
             program.rings_refused,
+            program.rings_left,
             program.calls_dispatched,
         ];
         programs

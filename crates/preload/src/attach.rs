@@ -283,7 +283,7 @@ extern "C" fn start() {
 }
 
 /// Whether a variable of the environment begins with 1.
-fn is_set(name: &CStr) -> bool {
+pub(crate) fn is_set(name: &CStr) -> bool {
     let value = real::getenv(name.as_ptr());
     // SAFETY: `getenv` answers a terminated string, whose first byte exists.
     !value.is_null() && unsafe { *value } == b'1'.cast_signed()

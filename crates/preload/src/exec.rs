@@ -62,15 +62,20 @@ static KEPT: OnceLock<Kept> = OnceLock::new();
 pub(crate) fn remember() {
     let _ = KEPT.set(Kept {
         library: own_path(),
-        variables: [c"SCOUTLINE_ATTACH", c"SCOUTLINE_REQUIRED", c"SCOUTLINE_BACKGROUND"]
-            .into_iter()
-            .filter_map(|name| {
-                let value = real::getenv(name.as_ptr());
-                // SAFETY: `getenv` answers a terminated string.
-                let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })?;
-                CString::new([name.to_bytes(), b"=", value.to_bytes()].concat()).ok()
-            })
-            .collect(),
+        variables: [
+            c"SCOUTLINE_ATTACH",
+            c"SCOUTLINE_REQUIRED",
+            c"SCOUTLINE_BACKGROUND",
+            c"SCOUTLINE_IO_URING",
+        ]
+        .into_iter()
+        .filter_map(|name| {
+            let value = real::getenv(name.as_ptr());
+            // SAFETY: `getenv` answers a terminated string.
+            let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })?;
+            CString::new([name.to_bytes(), b"=", value.to_bytes()].concat()).ok()
+        })
+        .collect(),
     });
 }
 

@@ -1,6 +1,7 @@
 //! Whose a socket is: where paths lead, and which kernel sockets could go there.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::socklen_t;
 use scoutline_abi::layout::{call_op, slot_kind};
@@ -205,8 +206,19 @@ pub(crate) fn kernel_port(fd: c_int) -> u16 {
     kernel_name(fd).map_or(0, |name| name.port)
 }
 
+/// No socket becomes ours any more.
+static STAYS_AWAY: AtomicBool = AtomicBool::new(false);
+
+/// From now on sockets stay the kernel's, where they are not ours already.
+pub(crate) fn stay_away() {
+    STAYS_AWAY.store(true, Ordering::Relaxed);
+}
+
 /// The kind and family of a kernel socket that could be ours.
 pub(crate) fn suitable(fd: c_int) -> Option<(u32, c_int)> {
+    if STAYS_AWAY.load(Ordering::Relaxed) {
+        return None;
+    }
     let family = options::of_kernel(fd, libc::SO_DOMAIN);
     if family != libc::AF_INET && family != libc::AF_INET6 || !options::may_be_ours(fd) {
         return None;

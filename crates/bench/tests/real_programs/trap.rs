@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use scoutline_bench::process::Process;
 
@@ -180,6 +180,32 @@ fn calls_by_number_are_served_and_rings_refused() {
 #[test]
 fn calls_by_number_are_trapped_and_rings_refused() {
     calls_past_the_library(true);
+}
+
+/// Who cannot do without a ring has it when told so, and the kernel's sockets with it.
+#[test]
+fn a_program_that_has_nothing_but_rings_runs_on_the_kernels_sockets() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = fixture.file("rings");
+    let built = Command::new(find("gcc"))
+        .args(["-O1", "-Wall", "-o"])
+        .args([program.as_os_str(), script("rings.c").as_ref()])
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let program = program.display().to_string();
+    let mut refused = fixture.start_with(&[], &program, &[]);
+    refused.finish(Instant::now() + SOON).expect_err("it cannot do without");
+    let log = refused.log_tail();
+    assert!(log.contains("scoutline run --io-uring") && log.contains("Function not implemented"), "{log}");
+    let mut left = fixture.start_with(&["--io-uring"], &program, &[]);
+    assert_eq!(wait_for_line(&mut left, "back"), "back: hello");
+    let log = left.log_tail();
+    assert_eq!(log.matches("sockets are the kernel's from now on").count(), 1, "{log}");
+    let stat = fixture.ask("stat");
+    let row = stat["programs"].as_array().expect("programs").iter().find(|row| row["name"] == "rings");
+    let row = row.expect("our program");
+    assert_eq!([&row["rings_left"], &row["rings_refused"], &row["sockets"]], [1, 0, 0], "{row}");
 }
 
 fn calls_past_the_library(trapped: bool) {

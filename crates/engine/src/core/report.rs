@@ -321,6 +321,7 @@ fn program_row(program: &crate::program::Program) -> ProgramRow {
         processes: alive.filter(|record| record.alive.load(Ordering::Relaxed) != 0).count() as u64,
         sockets: program.ends().iter().filter(|end| !end.is_shadow).count() as u64,
         rings_refused: program.region.header().rings_refused.load(Ordering::Relaxed).into(),
+        rings_left: program.region.header().rings_left.load(Ordering::Relaxed).into(),
         calls_dispatched: program.region.header().calls_dispatched.0[0].load(Ordering::Relaxed),
     }
 }

@@ -7,6 +7,9 @@
 //! with which it makes a ring are here as well (`io_uring_queue_init(3)`). `scoutline run` refuses rings for who has
 //! neither (liburing linked statically) where no call can be dispatched, if its privileges allow
 //! (`scoutline_trap::refuse_io_uring`); those refusals are the kernel's, and not counted.
+//!
+//! A program that has nothing else is run with `--io-uring`: it gets its rings, and from then on its sockets stay the
+//! kernel's. Not by itself: most who ask for a ring can do without, and would lose their paths.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr::with_exposed_provenance as at;
@@ -15,17 +18,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{data, exec, life, many};
 use crate::dispatch::signals;
-use crate::{attach, real};
+use crate::{attach, reach, real};
 
-/// Whether this process has said that it refused a ring.
+/// Whether this process has said what became of its rings.
 static SAID: AtomicBool = AtomicBool::new(false);
+
+/// The kernel makes the ring: without paths, or where that was asked for.
+fn is_left() -> bool {
+    let Some(region) = attach::region() else { return true };
+    if !attach::is_set(c"SCOUTLINE_IO_URING") {
+        return false;
+    }
+    region.header().rings_left.fetch_add(1, Ordering::Relaxed);
+    reach::stay_away();
+    if !SAID.swap(true, Ordering::Relaxed) {
+        real::say(&[b"io_uring is used: this program's sockets are the kernel's from now on"]);
+    }
+    true
+}
 
 fn refuse_ring() -> c_long {
     if let Some(region) = attach::region() {
         region.header().rings_refused.fetch_add(1, Ordering::Relaxed);
     }
     if !SAID.swap(true, Ordering::Relaxed) {
-        real::say(&[b"io_uring is refused: this program's sockets are on paths, and it can do without"]);
+        real::say(&[
+            b"io_uring is refused, for this program's sockets are on paths; if it cannot do without: scoutline run --io-uring",
+        ]);
     }
     real::set_errno(libc::ENOSYS);
     -1
@@ -39,7 +58,7 @@ fn refuse_library_ring() -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
-    if attach::region().is_none() {
+    if is_left() {
         return real::io_uring_setup(entries, parameters);
     }
     refuse_library_ring()
@@ -47,7 +66,7 @@ extern "C" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int 
 
 #[unsafe(no_mangle)]
 extern "C" fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
-    if attach::region().is_none() {
+    if is_left() {
         return real::io_uring_queue_init(entries, ring, flags);
     }
     refuse_library_ring()
@@ -59,7 +78,7 @@ extern "C" fn io_uring_queue_init_params(
     ring: *mut c_void,
     parameters: *mut c_void,
 ) -> c_int {
-    if attach::region().is_none() {
+    if is_left() {
         return real::io_uring_queue_init_params(entries, ring, parameters);
     }
     refuse_library_ring()
@@ -73,7 +92,7 @@ extern "C" fn io_uring_queue_init_mem(
     memory: *mut c_void,
     len: usize,
 ) -> c_int {
-    if attach::region().is_none() {
+    if is_left() {
         return real::io_uring_queue_init_mem(entries, ring, parameters, memory, len);
     }
     refuse_library_ring()
@@ -82,7 +101,7 @@ extern "C" fn io_uring_queue_init_mem(
 /// Makes a ring to ask what rings can do; null where there are none.
 #[unsafe(no_mangle)]
 extern "C" fn io_uring_get_probe() -> *mut c_void {
-    if attach::region().is_none() {
+    if is_left() {
         return real::io_uring_get_probe();
     }
     refuse_ring();
@@ -109,6 +128,7 @@ pub(crate) fn by_number(number: c_long, arguments: [usize; 6]) -> Option<c_long>
     let [a, b, c, d, e, f] = arguments;
     let (fd, int) = (a as c_int, |value: usize| value as c_int);
     let result = match number {
+        libc::SYS_io_uring_setup if is_left() => return None,
         libc::SYS_io_uring_setup => refuse_ring(),
         libc::SYS_read => data::read(fd, at_mut::<c_void>(b), c) as c_long,
         libc::SYS_connect => life::connect(fd, at(b), c as c_uint).into(),
