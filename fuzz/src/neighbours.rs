@@ -22,6 +22,9 @@ const LONG: Duration = Duration::from_secs(60);
 /// The limits of proto: entries of a cache; addresses of a host.
 const MAX_ENTRIES: usize = 4096;
 const MAX_ADDRESSES: usize = 16;
+const MAX_WAITING_BYTES: usize = 1 << 20;
+/// Of a message that waits.
+const LONGEST: usize = 60_000;
 
 /// Both caches, and the messages that wait in each.
 struct Link {
@@ -76,10 +79,12 @@ pub fn run(data: &[u8]) {
 impl Link {
     fn message(&mut self) -> Message {
         self.next = self.next.wrapping_add(1);
-        let bytes: Box<[u8]> = self.next.to_le_bytes().into();
-        let facts = Facts::default();
+        let mut bytes = self.next.to_le_bytes().to_vec();
+        // Of all lengths: what waits is bounded by bytes.
+        bytes.resize(2 + usize::from(self.next.wrapping_mul(40_503)) % LONGEST, 0);
+        let (facts, len) = (Facts::default(), bytes.len() as u32);
         Message {
-            body: Body::Block { block: Block::from_bytes(bytes), range: 0..2 },
+            body: Body::Block { block: Block::from_bytes(bytes.into()), range: 0..len },
             facts,
             ..Message::default()
         }
@@ -185,6 +190,11 @@ impl Link {
 
     fn check(&self) {
         assert!(self.arp.entries().count() <= MAX_ENTRIES && self.nd.entries().count() <= MAX_ENTRIES);
+        assert!(
+            self.arp.waiting_bytes() <= MAX_WAITING_BYTES && self.nd.waiting_bytes() <= MAX_WAITING_BYTES
+        );
+        let waits = [&self.arp, &self.nd].map(|cache| cache.waiting_bytes() > 0);
+        assert_eq!(waits, [0, 1].map(|family: usize| !self.waiting[family].is_empty()));
         assert!(self.host.addresses().len() <= MAX_ADDRESSES);
         assert!(self.host.mtu() >= 1280, "RFC 8200 §5");
         assert!(self.host.path_mtu(v6(1), self.now) >= 1280);

@@ -7,7 +7,7 @@ pub use module::{IcmpModule, UNREACHABLE_PATH};
 pub use stage::{IcmpStage, UnreachableStage};
 
 use scoutline_base::{DeviceId, Endpoint};
-use scoutline_path::{Control, FlowKey, Message, Told};
+use scoutline_path::{Control, FlowKey, Told};
 use scoutline_wire::{icmp, icmpv6, ipv4};
 
 use crate::errno;
@@ -28,8 +28,8 @@ pub(crate) fn flow_of(device: DeviceId, quoted: &icmp::Quoted) -> FlowKey {
 }
 
 /// What a path hears of a message for which no neighbour was found: as if we had sent ourselves the ICMP message, as
-/// Linux does.
-pub(crate) fn neighbour_missing(key: &FlowKey, message: &Message) -> Control {
+/// Linux does. `data`: those of a datagram.
+pub(crate) fn neighbour_missing(key: &FlowKey, data: &[u8]) -> Control {
     if key.protocol != ipv4::PROTOCOL_UDP {
         return Control::Unreachable(icmp::UNREACHABLE, icmp::unreachable::HOST);
     }
@@ -38,7 +38,6 @@ pub(crate) fn neighbour_missing(key: &FlowKey, message: &Message) -> Control {
     } else {
         (icmpv6::UNREACHABLE, icmpv6::unreachable::ADDRESS)
     };
-    let data = message.bytes();
     Control::Told(Box::new(Told {
         errno: errno::EHOSTUNREACH,
         fatal: false,

@@ -18,6 +18,8 @@
 //! path of ARP or of neighbour discovery hears the answer and sends what waited. A path that waits drives the timers
 //! itself, so no path depends on another's being run.
 
+mod waiting;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,13 +28,12 @@ use scoutline_base::{Address, Time};
 use scoutline_path::{Account, Body, Burst, Context, DropReason, Effect, Message};
 use scoutline_wire::{ethernet, icmp, icmpv6, ipv6};
 
+use self::waiting::Waiting;
 use crate::eth::encapsulate;
 use crate::{Interface, arp, nd};
 
 /// Entries of a cache.
 const MAX_ENTRIES: usize = 4096;
-/// Messages that wait at one entry: RFC 1122 §2.3.2.2 and RFC 4861 §7.2.2 ask for at least one, the latest.
-const MAX_WAITING: usize = 4;
 /// At most one question in a second for each destination (RFC 1122 §2.3.2.1; RFC 4861 §10 RETRANS_TIMER).
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 /// RFC 4861 §10 MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT; Linux' `mcast_solicit` and `ucast_solicit`.
@@ -43,6 +44,8 @@ const DELAY_TIME: Duration = Duration::from_secs(5);
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
 /// How long a neighbour that did not answer is not asked again.
 const FAILED_TIME: Duration = Duration::from_secs(1);
+/// Bytes of a payload that tell its flow (RFC 792).
+const QUOTED: usize = 8;
 /// Entries that eviction looks at to find an old one.
 const EVICTION_SAMPLE: usize = 8;
 
@@ -56,6 +59,10 @@ pub struct Cache {
     /// Slots in `Incomplete`, `Delay` or `Probe`, by when that ends: the engine asks for the first in each turn, and anybody
     /// on the link can make the others many.
     asking: BTreeSet<(Time, u32)>,
+    /// By slot.
+    waiting: Waiting,
+    /// What waited at entries that had to go, until somebody counts it.
+    evicted: Vec<Message>,
     /// Grows with each change of a known address: who remembers an answer compares it.
     generation: u32,
 }
@@ -125,7 +132,6 @@ struct Entry {
     deadline: Time,
     tries: u8,
     used: Time,
-    waiting: Vec<Message>,
 }
 
 impl Cache {
@@ -166,21 +172,25 @@ impl Cache {
         }
     }
 
-    /// Leaves a message until `address` is known; it has all headers but the link's. When too much waits the
-    /// oldest comes back, to be dropped. Stream bodies come back at once: their memory is known only once they
-    /// have left the path, and TCP sends them again.
-    pub fn hold(&mut self, address: impl Into<Address>, message: Message) -> Option<Message> {
-        let entry = self.index.get(&address.into()).map(|&slot| &mut self.slots[slot as usize]);
-        let Some(entry) = entry.filter(|entry| entry.state == State::Incomplete) else {
-            return Some(message);
-        };
-        if !matches!(message.body, Body::Empty | Body::Block { .. }) {
-            return Some(message);
+    /// Leaves a message until `address` is known; it has all headers but the link's. What comes back is to be
+    /// dropped: what has waited longest, when too much waits ([`Cache::waiting_bytes`]). Stream bodies come back at
+    /// once: their memory is known only once they have left the path, and TCP sends them again.
+    pub fn hold(&mut self, address: impl Into<Address>, message: Message) -> Vec<Message> {
+        let mut back = std::mem::take(&mut self.evicted);
+        let slot = self.index.get(&address.into()).copied();
+        let slot = slot.filter(|&slot| self.slots[slot as usize].state == State::Incomplete);
+        match slot {
+            Some(slot) if matches!(message.body, Body::Empty | Body::Block { .. }) => {
+                back.append(&mut self.waiting.push(slot, message));
+            }
+            _ => back.push(message),
         }
-        // RFC 1122 §2.3.2.2: save the latest.
-        let oldest = (entry.waiting.len() == MAX_WAITING).then(|| entry.waiting.remove(0));
-        entry.waiting.push(message);
-        oldest
+        back
+    }
+
+    /// Bytes that waiting messages hold: for one neighbour 212,992 at most, as on Linux, for all 1 MiB.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting.bytes()
     }
 
     /// Hears from `address` itself that it is at `link`, and gives what waited for it. Unless `create`, only an entry
@@ -193,9 +203,9 @@ impl Cache {
         now: Time,
     ) -> Vec<Message> {
         let address = address.into();
-        match self.index.get(&address) {
-            Some(&slot) => self.set(slot, link, State::Reachable, now),
-            None if create => {
+        match self.index.get(&address).copied() {
+            Some(slot) => self.set(slot, link, State::Reachable, now),
+            None if create && self.has_place() => {
                 let slot = self.add(address, now);
                 self.set(slot, link, State::Reachable, now)
             }
@@ -212,9 +222,10 @@ impl Cache {
         now: Time,
     ) -> Vec<Message> {
         let address = address.into();
-        let slot = match self.index.get(&address) {
-            Some(&slot) => slot,
-            None => self.add(address, now),
+        let slot = match self.index.get(&address).copied() {
+            Some(slot) => slot,
+            None if self.has_place() => self.add(address, now),
+            None => return Vec::new(),
         };
         let entry = &self.slots[slot as usize];
         let known = !matches!(entry.state, State::Incomplete | State::Failed);
@@ -260,7 +271,7 @@ impl Cache {
         entry.state = state;
         entry.deadline = now + REACHABLE_TIME;
         entry.tries = 0;
-        std::mem::take(&mut entry.waiting)
+        self.waiting.take(slot)
     }
 
     /// When [`Cache::on_timeout`] has work.
@@ -270,7 +281,7 @@ impl Cache {
 
     /// Says what is to be done where no answer came, and gives back what waited for neighbours that are given up.
     pub fn on_timeout(&mut self, now: Time, mut due: impl FnMut(Due)) -> Vec<Message> {
-        let mut given_up = Vec::new();
+        let mut given_up = std::mem::take(&mut self.evicted);
         while let Some(&(at, slot)) = self.asking.first().filter(|(at, _)| *at <= now) {
             self.asking.remove(&(at, slot));
             let entry = &mut self.slots[slot as usize];
@@ -285,7 +296,7 @@ impl Cache {
                 entry.state = State::Failed;
                 entry.deadline = now + rest;
                 self.generation = self.generation.wrapping_add(1);
-                given_up.append(&mut entry.waiting);
+                given_up.append(&mut self.waiting.take(slot));
                 due(Due::Lost(entry.address));
                 continue;
             }
@@ -295,7 +306,7 @@ impl Cache {
             due(Due::Ask {
                 address: entry.address,
                 last: (entry.state == State::Probe).then_some(entry.link),
-                prompt: entry.waiting.first().and_then(source_of),
+                prompt: self.waiting.first(slot).and_then(source_of),
             });
         }
         given_up
@@ -332,15 +343,7 @@ impl Cache {
 
     /// A fresh entry, of which nothing is known.
     fn add(&mut self, address: Address, now: Time) -> u32 {
-        let entry = Entry {
-            address,
-            state: State::Failed,
-            link: [0; 6],
-            deadline: now,
-            tries: 0,
-            used: now,
-            waiting: Vec::new(),
-        };
+        let entry = Entry { address, state: State::Failed, link: [0; 6], deadline: now, tries: 0, used: now };
         let slot = if self.slots.len() < MAX_ENTRIES {
             self.slots.push(entry);
             self.slots.len() - 1
@@ -348,6 +351,7 @@ impl Cache {
             let slot = self.victim();
             self.index.remove(&self.slots[slot].address);
             self.asking.remove(&(self.slots[slot].deadline, slot as u32));
+            self.evicted.append(&mut self.waiting.take(slot as u32));
             self.generation = self.generation.wrapping_add(1);
             self.slots[slot] = entry;
             slot
@@ -360,10 +364,26 @@ impl Cache {
     fn victim(&mut self) -> usize {
         let start = self.hand;
         self.hand = (start + EVICTION_SAMPLE) % MAX_ENTRIES;
-        let sample = (start..start + EVICTION_SAMPLE).map(|slot| slot % MAX_ENTRIES);
-        let age = |&slot: &usize| (!self.slots[slot].waiting.is_empty(), self.slots[slot].used);
-        sample.min_by_key(age).unwrap_or(start)
+        let age = |&slot: &usize| (!self.waiting.is_empty_at(slot as u32), self.slots[slot].used);
+        sample(start).min_by_key(age).unwrap_or(start)
     }
+
+    /// There is a place for whoever only tells of itself: it takes none from those whom somebody waits for.
+    fn has_place(&mut self) -> bool {
+        if self.slots.len() < MAX_ENTRIES {
+            return true;
+        }
+        let free = sample(self.hand).any(|slot| self.waiting.is_empty_at(slot as u32));
+        if !free {
+            self.hand = (self.hand + EVICTION_SAMPLE) % MAX_ENTRIES;
+        }
+        free
+    }
+}
+
+/// The slots that eviction looks at.
+fn sample(start: usize) -> impl Iterator<Item = usize> {
+    (start..start + EVICTION_SAMPLE).map(|slot| slot % MAX_ENTRIES)
 }
 
 /// Looks up the link address of `next_hop` for a message that leaves. With it comes how long it is to be believed.
@@ -382,10 +402,8 @@ pub(crate) fn resolve(
             if request {
                 context.out.push(question(interface, next_hop, None, source_of(message)));
             }
-            let held = neighbours.borrow_mut().hold(next_hop, std::mem::take(message));
-            if let Some(refused) = held {
-                context.drop_message(refused, DropReason::NoNeighbour);
-            }
+            let back = neighbours.borrow_mut().hold(next_hop, std::mem::take(message));
+            back.into_iter().for_each(|message| context.drop_message(message, DropReason::NoNeighbour));
             Resolved::Waits
         }
         Found::Failed => {
@@ -469,13 +487,22 @@ pub(crate) fn on_timeout(
 /// Drops a message whose neighbour never answered, and tells its path.
 fn on_given_up(interface: &Interface, message: &Message, account: &mut Account, effects: &mut Vec<Effect>) {
     account.on_drop(DropReason::NoNeighbour);
-    // The head holds what an ICMP error would quote: the IP header and the transport's first bytes.
-    let head = message.head.as_slice();
-    let key = icmp::Quoted::parse(head)
-        .map(|quoted| crate::icmp::flow_of(interface.device, &quoted))
-        .or_else(|| Some(crate::icmp6::flow_of(interface.device, &icmpv6::Quoted::parse(head)?)));
-    if let Some(key) = key {
-        effects.push(Effect::Notify(key, crate::icmp::neighbour_missing(&key, message)));
+    // What an ICMP error would quote: the IP header, in the head unless the message is passed on for others, and the
+    // transport's first bytes, which a fragment has in the body.
+    let (head, body) = (message.head.as_slice(), message.bytes());
+    if head.is_empty() {
+        return;
+    }
+    let quoted = [head, &body[..body.len().min(QUOTED)]].concat();
+    let parsed = icmp::Quoted::parse(&quoted)
+        .map(|quoted| (crate::icmp::flow_of(interface.device, &quoted), quoted.data))
+        .or_else(|| {
+            let quoted = icmpv6::Quoted::parse(&quoted)?;
+            Some((crate::icmp6::flow_of(interface.device, &quoted), quoted.data))
+        });
+    if let Some((key, data)) = parsed {
+        let data = &body[data.saturating_sub(head.len()).min(body.len())..];
+        effects.push(Effect::Notify(key, crate::icmp::neighbour_missing(&key, data)));
     }
 }
 

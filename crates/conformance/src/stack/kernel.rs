@@ -219,6 +219,13 @@ fn prepare(setting: &Setting) -> io::Result<File> {
         commands.push(format!(
             "ip -6 address add {address}/{prefix} dev script0 nodad; ip -6 route add default via {router} dev script0"
         ));
+        // What goes to an address is taken once a worker has entered a route to it (addrconf_dad_work), also where no
+        // duplicate is looked for: a script that began before it would lose its first packets.
+        commands.push(
+            "ready() { [ \"$(ip -6 route show table local | grep -c '^local .* dev script0')\" = \
+             \"$(grep -c script0 /proc/net/if_inet6)\" ]; }; for try in $(seq 1000); do ready && break; done; ready"
+                .to_owned(),
+        );
     }
     if !setting.route.is_empty() {
         let metrics: Vec<String> =

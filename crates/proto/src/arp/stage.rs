@@ -121,7 +121,9 @@ impl Stage for ArpStage {
     }
 
     fn describe(&self, facts: &mut Vec<(&'static str, String)>) {
-        facts.push(("neighbours", self.interface.neighbours.borrow().entries().count().to_string()));
+        let neighbours = self.interface.neighbours.borrow();
+        facts.push(("neighbours", neighbours.entries().count().to_string()));
+        facts.push(("waiting-bytes", neighbours.waiting_bytes().to_string()));
         facts.push(("conflicts", self.interface.address_conflicts.get().to_string()));
     }
 

@@ -98,7 +98,7 @@ fn a_silent_neighbour_is_reported_to_the_paths_that_waited() {
     {
         let mut neighbours = host.interface.neighbours.borrow_mut();
         neighbours.find(PEER, host.now);
-        assert!(neighbours.hold(PEER, waiting(1)).is_none());
+        assert!(neighbours.hold(PEER, waiting(1)).is_empty());
     }
     for _ in 0..2 {
         assert_eq!(host.expire(arp, Duration::from_secs(1)).len(), 1);
@@ -111,4 +111,30 @@ fn a_silent_neighbour_is_reported_to_the_paths_that_waited() {
     };
     assert_eq!((key.remote, key.remote_port, key.local, key.local_port), (PEER.into(), 9, OURS.into(), 7));
     assert_eq!((told.errno, told.kind, told.code), (crate::errno::EHOSTUNREACH, icmp::UNREACHABLE, 1));
+}
+
+/// A fragment has its transport header in the body; one datagram is reported once, with its data.
+#[test]
+fn a_datagram_in_fragments_is_reported_once() {
+    let mut host = Host::new();
+    let arp = arp_path(&host);
+    host.interface.neighbours.borrow_mut().find(PEER, host.now);
+    for offset in [0, 24, 48] {
+        let mut piece = testing::block(&[&[0, 7, 0, 9, 0, 80, 0, 0], [b'd'; 16].as_slice()].concat());
+        let mut header = testing::ip_header(17, 24);
+        (header.source, header.destination) = (OURS, PEER);
+        (header.fragment_offset, header.more_fragments) = (offset, offset < 48);
+        header.emit(piece.head.prepend(20));
+        assert!(host.interface.neighbours.borrow_mut().hold(PEER, piece).is_empty());
+    }
+    for _ in 0..3 {
+        host.expire(arp, Duration::from_secs(1));
+    }
+    assert_eq!(host.drops(arp), [(DropReason::NoNeighbour, 3)]);
+    let effects = host.effects();
+    let [Effect::Notify(key, Control::Told(told))] = &effects[..] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!((key.remote_port, key.local_port), (9, 7));
+    assert_eq!(told.quoted, [b'd'; 16]);
 }

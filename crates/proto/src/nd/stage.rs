@@ -220,7 +220,9 @@ impl Stage for NdStage {
             .map(|own| format!("{}/{} {}", own.address, own.prefix_len, own.state.as_str()))
             .collect();
         facts.push(("addresses", shown.join(", ")));
-        facts.push(("neighbours", self.interface.neighbours6.borrow().entries().count().to_string()));
+        let neighbours = self.interface.neighbours6.borrow();
+        facts.push(("neighbours", neighbours.entries().count().to_string()));
+        facts.push(("waiting-bytes", neighbours.waiting_bytes().to_string()));
         if let Some(router) = self.interface.ip6.router() {
             facts.push(("router", router.to_string()));
         }

@@ -31,19 +31,47 @@ fn exhaust(cache: &mut Cache) -> (Vec<Due>, Time) {
 }
 
 #[test]
-fn the_latest_wait_and_leave_when_the_answer_comes() {
+fn what_waits_leaves_when_the_answer_comes() {
     let mut cache = Cache::default();
     assert_eq!(cache.find(PEER, NOW), Found::Unknown { request: true });
     assert_eq!(cache.find(PEER, NOW), Found::Unknown { request: false }, "asked once");
     for last in 0..6 {
-        assert_eq!(cache.hold(PEER, testing::block(&[last])).is_some(), last >= 4);
+        assert!(cache.hold(PEER, testing::block(&[last])).is_empty());
     }
+    assert_eq!(cache.waiting_bytes(), 6 * (size_of::<Message>() + 1));
     let stream = Message { body: Body::Stream { range: 0..9, memory: None }, ..Message::default() };
-    assert!(cache.hold(PEER, stream).is_some());
+    assert_eq!(cache.hold(PEER, stream).len(), 1);
     let waited = cache.learn(PEER, PEER_LINK, false, NOW);
-    assert_eq!(waited.iter().map(|message| message.bytes()[0]).collect::<Vec<_>>(), [2, 3, 4, 5]);
-    assert_eq!(cache.next_timeout(), None);
-    assert!(cache.hold(PEER, testing::block(b"")).is_some(), "nothing waits for who is known");
+    assert_eq!(waited.iter().map(|message| message.bytes()[0]).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!((cache.next_timeout(), cache.waiting_bytes()), (None, 0));
+    assert_eq!(cache.hold(PEER, testing::block(b"")).len(), 1, "nothing waits for who is known");
+}
+
+/// What is asked of more neighbours than there are entries comes back, and who tells of itself takes no entry from them.
+#[test]
+fn what_waited_at_an_evicted_entry_comes_back() {
+    let mut cache = Cache::default();
+    let address = |number: u32| Ipv4Addr::from(0x0a01_0000 + number);
+    let (mut back, many) = (0, MAX_ENTRIES as u32 + 100);
+    for number in 0..many {
+        if number >= MAX_ENTRIES as u32 {
+            // Eviction looks at entries for which somebody waits; those of the oldest do not any more.
+            cache.hand = MAX_ENTRIES - 2 * EVICTION_SAMPLE;
+            cache.learn(PEER, PEER_LINK, true, NOW);
+            cache.on_source(PEER, PEER_LINK, NOW);
+            assert!(!cache.index.contains_key(&PEER.into()));
+            cache.hand = MAX_ENTRIES - 2 * EVICTION_SAMPLE;
+        }
+        cache.find(address(number), NOW + Duration::from_micros(number.into()));
+        back += cache.hold(address(number), testing::block(&[1; 100])).len();
+    }
+    // Nobody answers.
+    while let Some(due) = cache.next_timeout() {
+        back += cache.on_timeout(due, |_| ()).len();
+    }
+    assert_eq!((back as u32, cache.waiting_bytes()), (many, 0));
+    cache.learn(PEER, PEER_LINK, true, NOW);
+    assert!(cache.index.contains_key(&PEER.into()), "nobody waits any more");
 }
 
 /// RFC 4861 §7.3.3, and RFC 1122 §2.3.2.1 (2): the old answer is used, and the station alone is asked.
@@ -150,6 +178,10 @@ proptest! {
             let deadlines = cache.slots.iter().filter(asks).map(|entry| entry.deadline);
             prop_assert_eq!(cache.next_timeout(), deadlines.clone().min(), "none is forgotten, none left behind");
             prop_assert_eq!(cache.asking.len(), deadlines.count());
+            for (slot, entry) in cache.slots.iter().enumerate() {
+                let waits = !cache.waiting.is_empty_at(slot as u32);
+                prop_assert!(!waits || entry.state == State::Incomplete, "whoever waits is asked for");
+            }
             prop_assert!(cache.entries().count() <= 50);
         }
     }

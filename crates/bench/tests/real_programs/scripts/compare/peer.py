@@ -7,7 +7,7 @@ listen L | accept L C | connect C HOST PORT | send C TEXT | line C WORDS | fill 
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
 option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT |
 join D GROUP | beside D HOST | ip S NAME VALUE (tos, ttl, recvtos, recvttl) | connect_with C HOST PORT SERVICE |
-watch W | watched W PORT KINDS | unreachable C CODE
+watch W | watched W PORT KINDS | watch_times D | unreachable C CODE
 An address of the program may be a mapped one: what it says to us is IPv4 then.
 All sockets of a case are closed when its connection ends.
 """
@@ -39,6 +39,8 @@ PATIENCE_S = 8
 class Case:
     def __init__(self):
         self.sockets = {}
+        # By both ports: where the data that `watched` has told of end, as a sequence number.
+        self.told = {}
 
     def add(self, name, s):
         s.settimeout(PATIENCE_S)
@@ -77,7 +79,11 @@ class Case:
         return self.add(name, socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, every_ip))
 
     def watched(self, name, port, *kinds):
-        """Type of service, TTL and DF of segments from a port, by kind: S SA D(ata) F R. Waits until each has come."""
+        """Type of service, TTL and DF of segments from a port, by kind: S SA D(ata) F R. Waits until each has come.
+
+        Data that were told of are not again: where the machine stands still for a moment they are sent a second time, as
+        the sender's options are by then.
+        """
         found = {kind: set() for kind in kinds}
         while not all(found.values()):
             packet, (_, _, direction, *_) = self.sockets[name].recvfrom(1 << 16)
@@ -88,6 +94,11 @@ class Case:
             flags, data = segment[13], struct.unpack("!H", packet[2:4])[0] - header - (segment[12] >> 4) * 4
             kind = {2: "S", 18: "SA"}.get(flags & 18 if flags & 2 else 0)
             kind = kind or ("R" if flags & 4 else "D" if data else "F" if flags & 1 else "A")
+            if kind == "D":
+                end = struct.unpack("!I", segment[4:8])[0] + data & 0xFFFFFFFF
+                if (self.told.get(segment[:4], end - 1) - end) & 0xFFFFFFFF < 1 << 31:
+                    continue
+                self.told[segment[:4]] = end
             whole = "whole" if packet[6] & 0x40 else "divisible"
             found.setdefault(kind, set()).add(f"{packet[1]:#x}/{packet[8]}/{whole}")
         return " ".join(f"{kind}:{'+'.join(sorted(found[kind]))}" for kind in kinds)
@@ -186,6 +197,12 @@ class Case:
 
     def recvfrom(self, name):
         return self.sockets[name].recv(1 << 16).decode()
+
+    def watch_times(self, name):
+        """Takes a datagram; whether its time is told beside it (SO_TIMESTAMPING)."""
+        _, beside, _, _ = self.sockets[name].recvmsg(16, 256)
+        scm_timestamping = 37
+        return "told" if any(kind == scm_timestamping for _, kind, _ in beside) else "not told"
 
     def sendto_empty(self, name, host, port):
         self.sockets[name].sendto(b"", (host, int(port)))
