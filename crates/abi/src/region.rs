@@ -81,7 +81,15 @@ impl Region {
     }
 
     /// Maps a region that was made by [`Region::create`].
+    ///
+    /// # Errors
+    /// Nothing of that kind: also a file of the right length that somebody could shrink, which would end us.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Region, MapError> {
+        // SAFETY: a plain system call; -1, where it has no seals at all, fails below.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(MapError::NotARegion);
+        }
         // SAFETY: fstat fills the structure that we give.
         let len = unsafe {
             let mut stat: libc::stat = std::mem::zeroed();

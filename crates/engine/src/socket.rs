@@ -8,11 +8,14 @@ mod growth;
 mod membership;
 mod module;
 mod passing;
+mod queue;
 mod stream;
+mod written;
 
 pub(crate) use asked::Asked;
 pub(crate) use datagram::DatagramStage;
 pub(crate) use end::{ACCEPT_RING, SocketEnd};
 pub(crate) use growth::Sizes;
 pub(crate) use module::{Listeners, Outlet, SIDE, SocketModule, Standing};
-pub(crate) use stream::{StreamStage, queue_accepted, set_addresses};
+pub(crate) use queue::queue_accepted;
+pub(crate) use stream::{StreamStage, set_addresses};

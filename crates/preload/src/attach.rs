@@ -53,6 +53,11 @@ pub(crate) fn process() -> u32 {
     PROCESS.load(Ordering::Relaxed)
 }
 
+/// The connection to the daemon.
+pub(crate) fn connection() -> c_int {
+    CONNECTION.load(Ordering::Relaxed)
+}
+
 /// Our process record.
 pub(crate) fn record(region: &'static Region) -> Option<&'static ProcessRecord> {
     region.process(process())
@@ -405,8 +410,6 @@ fn begin(region: Region, image: ForImage) -> &'static Region {
 pub(crate) fn go_on(region: Region, image: ForImage) -> &'static Region {
     let region = begin(region, image);
     if let Some(record) = record(region) {
-        // SAFETY: no arguments.
-        record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
         record.ends_well.store(0, Ordering::Release);
     }
     region
@@ -453,6 +456,8 @@ pub(crate) fn for_image() -> Option<ForImage> {
     {
         // Should there be no such image, or one without us, that is no crash either.
         record.ends_well.store(1, Ordering::Release);
+        // Who takes it over writes its own.
+        record.pid.store(0, Ordering::Release);
         return Some(image);
     }
     image.close();

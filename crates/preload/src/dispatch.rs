@@ -70,19 +70,26 @@ thread_local! {
     static SELECTOR: Cell<u8> = const { Cell::new(BLOCK) };
 }
 
-// The exempt range of `Resolver`: the end of our handler.
+// The exempt range of `Resolver`: the end of our handler, and what the change of modes begins and ends with.
 global_asm!(
     ".pushsection .text.scoutline_gate, \"ax\", @progbits",
     ".balign 64",
     ".hidden scoutline_gate",
     ".hidden scoutline_gate_end",
+    ".hidden scoutline_gate_mask",
     ".globl scoutline_gate",
+    ".globl scoutline_gate_mask",
     ".globl scoutline_gate_end",
     "scoutline_gate:",
     "mov rsp, rdi",
     "mov eax, 15",
     "syscall",
     "ud2",
+    "scoutline_gate_mask:",
+    "mov r10, rcx",
+    "mov eax, 14",
+    "syscall",
+    "ret",
     "scoutline_gate_end:",
     ".popsection",
 );
@@ -90,6 +97,8 @@ global_asm!(
 unsafe extern "C" {
     /// `rt_sigreturn` with the stack at a frame's `ucontext`.
     fn scoutline_gate(stack: usize) -> !;
+    /// `rt_sigprocmask`.
+    fn scoutline_gate_mask(how: c_int, set: *const u64, old: *mut u64, len: usize) -> isize;
     static scoutline_gate_end: u8;
 }
 
@@ -114,6 +123,9 @@ impl Mode {
             Mode::Library => (1, LIBRARY_START.load(Ordering::Relaxed), LIBRARY_LEN.load(Ordering::Relaxed)),
             Mode::Resolver => (1, gate, (&raw const scoutline_gate_end).addr() - gate),
         };
+        // A signal handler of the program's in between would find its calls made natively, or the mode not to be what it
+        // is called. The mode is known before the first of these and behind the last one.
+        let before = hold_signals();
         // Off has no selector.
         let selector = SELECTOR.with(|byte| if on == 1 { byte.as_ptr().expose_provenance() } else { 0 });
         // Whatever the mode is, this call is made; and the mode is known again before another can be dispatched.
@@ -126,7 +138,41 @@ impl Mode {
         }
         compiler_fence(Ordering::SeqCst);
         SELECTOR.set(BLOCK);
+        set_mask(before);
         entered
+    }
+}
+
+/// `call`, of whose instructions none is dispatched; nor of a signal handler's meanwhile, and for as long as one that jumps
+/// out of it stays away from the resolver.
+fn undispatched<R>(call: impl FnOnce() -> R) -> R {
+    SELECTOR.set(ALLOW);
+    compiler_fence(Ordering::SeqCst);
+    let result = call();
+    compiler_fence(Ordering::SeqCst);
+    SELECTOR.set(BLOCK);
+    result
+}
+
+/// No signal comes until [`set_mask`] with the answer, but SIGSYS, which is never blocked.
+fn hold_signals() -> u64 {
+    let all = !signals::OURS;
+    let mut before = 0;
+    change_mask(&raw const all, &raw mut before);
+    before
+}
+
+fn set_mask(mask: u64) {
+    change_mask(&raw const mask, ptr::null_mut());
+}
+
+/// `rt_sigprocmask` with SIG_SETMASK, by an instruction that the mode exempts.
+fn change_mask(set: *const u64, old: *mut u64) {
+    if MODE.get() == Mode::Resolver {
+        // SAFETY: a system call that reads and writes words of the caller's.
+        unsafe { scoutline_gate_mask(libc::SIG_SETMASK, set, old, size_of::<u64>()) };
+    } else {
+        signals::native_mask(libc::SIG_SETMASK, set, old);
     }
 }
 
@@ -268,20 +314,12 @@ pub(crate) struct Routine {
     pub(crate) argument: *mut c_void,
 }
 
-/// The first frame of a thread by `pthread_create`. It is unwound where the thread is cancelled, and has nothing to drop.
-pub(crate) extern "C-unwind" fn first_frame(routine: *mut c_void) -> *mut c_void {
+/// The first frame of a thread, with the result that its start routine has: a pointer by `pthread_create`, an integer by
+/// `thrd_create`. It is unwound where the thread is cancelled, and has nothing to drop.
+pub(crate) extern "C-unwind" fn first_frame<R>(routine: *mut c_void) -> R {
     // SAFETY: what `export::threads` gave, as its only owner.
     let Routine { start, argument } = *unsafe { Box::from_raw(routine.cast::<Routine>()) };
     begin_thread();
     // SAFETY: the program's start routine.
-    unsafe { transmute::<*mut c_void, extern "C-unwind" fn(*mut c_void) -> *mut c_void>(start)(argument) }
-}
-
-/// The same by `thrd_create`.
-pub(crate) extern "C-unwind" fn first_frame_c11(routine: *mut c_void) -> c_int {
-    // SAFETY: as in `first_frame`.
-    let Routine { start, argument } = *unsafe { Box::from_raw(routine.cast::<Routine>()) };
-    begin_thread();
-    // SAFETY: the program's start routine.
-    unsafe { transmute::<*mut c_void, extern "C-unwind" fn(*mut c_void) -> c_int>(start)(argument) }
+    unsafe { transmute::<*mut c_void, extern "C-unwind" fn(*mut c_void) -> R>(start)(argument) }
 }

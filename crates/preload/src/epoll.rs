@@ -5,7 +5,7 @@
 //!
 //! - A thread that sleeps sleeps in `ppoll` on both the kernel's descriptor and the set's pipe.
 //! - Another thread that adds something ready wakes it through an eventfd inside the kernel's epoll, whose events
-//!   (`data` is an address of ours) never reach the program.
+//!   (by their `data`) never reach the program.
 //! - After a fork the child gets a set of its own for its copy of the table: registrations made later are not
 //!   shared between the two, unlike Linux's.
 //! - A new program image has what [`handover`] tells it.
@@ -14,6 +14,7 @@
 
 mod control;
 mod handover;
+mod nested;
 mod ready;
 mod waiting;
 
@@ -28,8 +29,10 @@ use libc::{
 use scoutline_abi::layout::{SLOT_COUNT, slot_state};
 
 pub(crate) use control::control;
-pub(crate) use handover::{hand_over, marks, named, strip_marks, take_over};
+pub(crate) use handover::{hand_over, is_one, named, take_over};
 pub(crate) use waiting::{Answer, await_events};
+
+use nested::{Mark, Nested};
 
 use crate::lock::Lock;
 use crate::serve::{self, Hold};
@@ -53,11 +56,6 @@ static USED: AtomicU32 = AtomicU32::new(0);
 /// How many entries each slot has in all tables of this process.
 static WATCHED: [AtomicU16; SLOT_COUNT] = [const { AtomicU16::new(0) }; SLOT_COUNT];
 
-/// `data` of the eventfd that wakes sleepers.
-fn kick_mark() -> u64 {
-    USED.as_ptr() as u64
-}
-
 /// One descriptor in an epoll.
 #[derive(Clone, Copy)]
 struct Item {
@@ -67,8 +65,6 @@ struct Item {
     data: u64,
     /// One-shot, and shot.
     spent: bool,
-    /// Nested: what was seen last, for edges.
-    was_ready: bool,
 }
 
 /// Whether EPOLLEXCLUSIVE holds for the listening sockets in an epoll. The set says so for all of them, and so of an epoll
@@ -95,8 +91,8 @@ struct Epoll {
     extra: Vec<(u32, Item)>,
     /// Kernel sockets that may become ours: their registrations.
     candidates: Vec<Item>,
-    /// Epolls within this one: number and registration.
-    nested: Vec<(u32, Item)>,
+    /// Epolls within this one.
+    nested: Vec<Nested>,
     /// Epolls that this one is in.
     parents: Vec<u32>,
     exclusive: Exclusive,
@@ -207,6 +203,9 @@ impl Epoll {
             wait::watch(socket, set.number);
             socket.region.ready(set.shared).set(socket.index as usize);
         });
+        for nested in &self.nested {
+            each_socket(nested.inner, &mut |socket| wait::watch(socket, set.number));
+        }
         Some(set)
     }
 
@@ -297,7 +296,7 @@ impl Epoll {
                 return;
             }
             let fd = own::protect(fd);
-            let mut event = epoll_event { events: EPOLLIN as u32, u64: kick_mark() };
+            let mut event = epoll_event { events: EPOLLIN as u32, u64: nested::WAKE_UP };
             real::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &raw mut event);
             self.kick = Some(fd);
         }
@@ -315,17 +314,23 @@ impl Epoll {
         }
     }
 
-    /// Takes our own wake-up out of what the kernel gave. It stays until no thread is in the kernel's `epoll_wait`.
+    /// Takes our own wake-up out of what the kernel gave, and reads what it says of epolls within. The wake-up stays until
+    /// no thread is in the kernel's `epoll_wait`.
     fn strip(&mut self, events: &mut [epoll_event], n: usize) -> usize {
         let mut kept = 0;
         for i in 0..n {
-            let event = events[i];
-            if handover::is_mark(event.u64) {
-                if let Some(fd) = self.kick.filter(|_| self.in_kernel == 0) {
-                    let mut count = 0u64;
-                    real::uncancelled(|| real::read(fd, (&raw mut count).cast(), 8));
+            let told = match nested::mark_of(events[i].u64) {
+                None => Some(events[i]),
+                Some(Mark::Nested(id)) => self.told_by_kernel(id, events[i]),
+                Some(Mark::WakeUp) => {
+                    if let Some(fd) = self.kick.filter(|_| self.in_kernel == 0) {
+                        let mut count = 0u64;
+                        real::uncancelled(|| real::read(fd, (&raw mut count).cast(), 8));
+                    }
+                    None
                 }
-            } else {
+            };
+            if let Some(event) = told {
                 events[kept] = event;
                 kept += 1;
             }
@@ -400,11 +405,11 @@ pub(crate) fn closed(number: u32) {
         return;
     }
     let parents = std::mem::take(&mut epoll.parents);
-    let inner: Vec<u32> = epoll.nested.iter().map(|(inner, _)| *inner).collect();
+    let inner: Vec<u32> = epoll.nested.iter().map(|nested| nested.inner).collect();
     epoll.free();
     drop(epoll);
     for parent in parents {
-        EPOLLS[parent as usize].lock().nested.retain(|(inner, _)| *inner != number);
+        EPOLLS[parent as usize].lock().nested.retain(|nested| nested.inner != number);
     }
     for inner in inner {
         EPOLLS[inner as usize].lock().parents.retain(|parent| *parent != number);
@@ -520,7 +525,7 @@ pub(crate) fn each_socket(number: u32, visit: &mut dyn FnMut(Socket)) {
     let inner: Vec<u32> = {
         let mut epoll = EPOLLS[number as usize].lock();
         epoll.each_slot(&mut *visit);
-        epoll.nested.iter().map(|(inner, _)| *inner).collect()
+        epoll.nested.iter().map(|nested| nested.inner).collect()
     };
     for inner in inner {
         each_socket(inner, visit);

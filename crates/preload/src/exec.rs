@@ -35,6 +35,7 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::Region;
 
+use crate::dispatch::signals;
 use crate::table::Entry;
 use crate::{attach, real, slot, table};
 
@@ -109,6 +110,7 @@ fn staying() -> Vec<Staying> {
 
 /// Calls one of the `exec` family with the environment that the new image needs. Answers as it does: only on failure.
 pub(crate) fn execute(environment: Environment, exec: impl FnOnce(Environment) -> c_int) -> c_int {
+    let exec = |environment| signals::handing_on(|| exec(environment));
     let Some(region) = attach::region().filter(|_| attach::is_owner() && !attach::dead()) else {
         return exec(environment);
     };
@@ -166,7 +168,7 @@ pub(crate) fn spawn(
     spawn: impl FnOnce(*const c_void, Environment) -> c_int,
 ) -> c_int {
     let Some(region) = attach::region().filter(|_| attach::is_owner() && !attach::dead()) else {
-        return spawn(object, environment);
+        return signals::handing_on(|| spawn(object, environment));
     };
     spawn_through(&actions::of(object), object, region, environment, spawn)
 }
@@ -179,6 +181,7 @@ fn spawn_through(
     environment: Environment,
     spawn: impl FnOnce(*const c_void, Environment) -> c_int,
 ) -> c_int {
+    let spawn = |object, environment| signals::handing_on(|| spawn(object, environment));
     // It is no place to be cancelled, and what it calls is: its locks would stay taken.
     real::uncancelled(|| spawn_alone(actions, object, region, environment, spawn))
 }

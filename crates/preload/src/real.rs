@@ -198,9 +198,11 @@ pub(crate) mod dispatched {
     use super::*;
 
     real! {
-        fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = c"sigaction";
+        fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction)
+            -> c_int = c"sigaction";
         fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int = c"sigprocmask";
-        fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int = c"pthread_sigmask";
+        fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t)
+            -> c_int = c"pthread_sigmask";
         fn sigsuspend(set: *const sigset_t) -> c_int = c"sigsuspend";
         fn signal(number: c_int, handler: sighandler_t) -> sighandler_t = c"signal";
         fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t = c"__sysv_signal";
@@ -210,26 +212,44 @@ pub(crate) mod dispatched {
         fn sigrelse(number: c_int) -> c_int = c"sigrelse";
         fn sigblock(mask: c_int) -> c_int = c"sigblock";
         fn sigsetmask(mask: c_int) -> c_int = c"sigsetmask";
+        fn setcontext(next: *const libc::ucontext_t) -> c_int = c"setcontext";
+        fn swapcontext(before: *mut libc::ucontext_t, next: *const libc::ucontext_t)
+            -> c_int = c"swapcontext";
         fn pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: *mut c_void,
             argument: *mut c_void) -> c_int = c"pthread_create";
         fn thrd_create(thread: *mut libc::pthread_t, start: *mut c_void, argument: *mut c_void) -> c_int
             = c"thrd_create";
-        fn getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo, list: *mut *mut addrinfo) -> c_int = c"getaddrinfo";
-        fn getnameinfo(address: *const sockaddr, len: socklen_t, host: *mut c_char, host_len: socklen_t, service: *mut c_char, service_len: socklen_t, flags: c_int) -> c_int = c"getnameinfo";
+        fn getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo,
+            list: *mut *mut addrinfo) -> c_int = c"getaddrinfo";
+        fn getnameinfo(address: *const sockaddr, len: socklen_t, host: *mut c_char, host_len: socklen_t,
+            service: *mut c_char, service_len: socklen_t, flags: c_int) -> c_int = c"getnameinfo";
         fn gethostbyname(name: *const c_char) -> *mut c_void = c"gethostbyname";
         fn gethostbyname2(name: *const c_char, family: c_int) -> *mut c_void = c"gethostbyname2";
-        fn gethostbyname_r(name: *const c_char, entry: *mut c_void, room: *mut c_char, len: usize, result: *mut *mut c_void, error: *mut c_int) -> c_int = c"gethostbyname_r";
-        fn gethostbyname2_r(name: *const c_char, family: c_int, entry: *mut c_void, room: *mut c_char, len: usize, result: *mut *mut c_void, error: *mut c_int) -> c_int = c"gethostbyname2_r";
-        fn gethostbyaddr(address: *const c_void, len: socklen_t, family: c_int) -> *mut c_void = c"gethostbyaddr";
-        fn gethostbyaddr_r(address: *const c_void, len: socklen_t, family: c_int, entry: *mut c_void, room: *mut c_char, room_len: usize, result: *mut *mut c_void, error: *mut c_int) -> c_int = c"gethostbyaddr_r";
-        fn res_query(name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_query";
-        fn res_search(name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_search";
-        fn res_querydomain(name: *const c_char, domain: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_querydomain";
-        fn res_send(question: *const c_uchar, question_len: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_send";
-        fn res_nquery(state: *mut c_void, name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_nquery";
-        fn res_nsearch(state: *mut c_void, name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_nsearch";
-        fn res_nquerydomain(state: *mut c_void, name: *const c_char, domain: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_nquerydomain";
-        fn res_nsend(state: *mut c_void, question: *const c_uchar, question_len: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_nsend";
+        fn gethostbyname_r(name: *const c_char, entry: *mut c_void, room: *mut c_char, len: usize,
+            result: *mut *mut c_void, error: *mut c_int) -> c_int = c"gethostbyname_r";
+        fn gethostbyname2_r(name: *const c_char, family: c_int, entry: *mut c_void, room: *mut c_char,
+            len: usize, result: *mut *mut c_void, error: *mut c_int) -> c_int = c"gethostbyname2_r";
+        fn gethostbyaddr(address: *const c_void, len: socklen_t, family: c_int)
+            -> *mut c_void = c"gethostbyaddr";
+        fn gethostbyaddr_r(address: *const c_void, len: socklen_t, family: c_int, entry: *mut c_void,
+            room: *mut c_char, room_len: usize, result: *mut *mut c_void, error: *mut c_int)
+            -> c_int = c"gethostbyaddr_r";
+        fn res_query(name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int)
+            -> c_int = c"res_query";
+        fn res_search(name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, len: c_int)
+            -> c_int = c"res_search";
+        fn res_querydomain(name: *const c_char, domain: *const c_char, class: c_int, kind: c_int,
+            answer: *mut c_uchar, len: c_int) -> c_int = c"res_querydomain";
+        fn res_send(question: *const c_uchar, question_len: c_int, answer: *mut c_uchar, len: c_int)
+            -> c_int = c"res_send";
+        fn res_nquery(state: *mut c_void, name: *const c_char, class: c_int, kind: c_int,
+            answer: *mut c_uchar, len: c_int) -> c_int = c"res_nquery";
+        fn res_nsearch(state: *mut c_void, name: *const c_char, class: c_int, kind: c_int,
+            answer: *mut c_uchar, len: c_int) -> c_int = c"res_nsearch";
+        fn res_nquerydomain(state: *mut c_void, name: *const c_char, domain: *const c_char, class: c_int,
+            kind: c_int, answer: *mut c_uchar, len: c_int) -> c_int = c"res_nquerydomain";
+        fn res_nsend(state: *mut c_void, question: *const c_uchar, question_len: c_int,
+            answer: *mut c_uchar, len: c_int) -> c_int = c"res_nsend";
     }
 }
 

@@ -23,7 +23,7 @@ const RENAMED: [(&str, &str); 13] = [
 ];
 
 /// Functions of the C library alone: what they do to a descriptor, if anything, they do by calls that are here as well.
-const WITHOUT_NUMBER: [&str; 77] = [
+const WITHOUT_NUMBER: [&str; 79] = [
     "__res_nquery",
     "__res_nquerydomain",
     "__res_nsearch",
@@ -87,6 +87,7 @@ const WITHOUT_NUMBER: [&str; 77] = [
     "res_querydomain",
     "res_search",
     "res_send",
+    "setcontext",
     "sigblock",
     "sighold",
     "sigignore",
@@ -96,6 +97,7 @@ const WITHOUT_NUMBER: [&str; 77] = [
     "sigsetmask",
     "sockatmark",
     "ssignal",
+    "swapcontext",
     "syscall",
     "system",
     "sysv_signal",

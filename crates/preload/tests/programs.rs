@@ -180,9 +180,14 @@ fn asyncio() {
 
 /// Compiles a C program.
 fn compile(name: &str) -> String {
-    let out = format!("{}/{name}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    compile_with(name, "dynamic", &[])
+}
+
+fn compile_with(name: &str, way: &str, options: &[&str]) -> String {
+    let out = format!("{}/{name}-{way}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     let status = Command::new("gcc")
         .args(["-O2", "-D_FORTIFY_SOURCE=2", "-Wall", "-pthread", "-o", &out, &script(&format!("{name}.c"))])
+        .args(options)
         .status()
         .expect("gcc is installed");
     assert!(status.success());
@@ -194,6 +199,51 @@ fn signals() {
     let program = compile("signals");
     same(&program, &[]);
     std::fs::remove_file(program).unwrap();
+}
+
+/// What goes on over `exec` and has been damaged on the way: whatever it says, the new program runs, keeps its own
+/// descriptors, and has sockets; where the handoff cannot be used, what it names is closed.
+#[test]
+fn damaged_handoffs() {
+    const TAKEN: &str = "events 1, goes on, has its own, left 2\n";
+    const REFUSED: &str = "lost, has its own, left 0\n";
+    const UNKNOWN: &str = "lost, has its own, left 3\n";
+    let (program, through) = (compile("handoff"), compile_with("handoff", "static", &["-static"]));
+    let twice = format!("{TAKEN}{REFUSED}");
+    for (mode, expected) in [
+        ("whole", TAKEN),
+        ("twice", &twice),
+        // What is named twice, wrongly, or not ours.
+        ("descriptors", TAKEN),
+        ("items", TAKEN),
+        ("many", "events 0, goes on, has its own, left 2\n"),
+        ("cut", "lost, has its own, left 2\n"),
+        // Of another version, or of a record that is not there.
+        ("version", REFUSED),
+        ("record", REFUSED),
+        ("dead", REFUSED),
+        ("closed", REFUSED),
+        // What is named wrongly stays open.
+        ("low", "lost, has its own, left 1\n"),
+        ("same", "lost, has its own, left 1\n"),
+        ("kinds", "lost, has its own, left 1\n"),
+        // No handoff at all.
+        ("magic", UNKNOWN),
+        ("short", UNKNOWN),
+        ("unsealed", UNKNOWN),
+        ("number", UNKNOWN),
+        ("text", UNKNOWN),
+    ] {
+        let mut command = daemon().shim(&program);
+        command.args(["begin", &through, mode]);
+        let output = finish(command);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{mode}: {}", text(&output));
+        assert!(output.status.success(), "{mode}: {}", text(&output));
+        let is_said = String::from_utf8_lossy(&output.stderr).contains("its sockets are lost here");
+        assert_eq!(is_said, expected.contains("lost") && expected != UNKNOWN && mode != "cut", "{mode}");
+    }
+    std::fs::remove_file(program).unwrap();
+    std::fs::remove_file(through).unwrap();
 }
 
 /// The threads of a process with how often each was switched to another; `None` when one of them runs or only naps.

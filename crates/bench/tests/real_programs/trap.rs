@@ -1,5 +1,5 @@
 //! `scoutline run --trap`: programs that no library can be preloaded under, whose calls are trapped: Go's own network
-//! code, a static busybox, a static program that checks what it gets. And direct system calls under the library.
+//! code, a static busybox, a static program that checks what it gets. And system calls past the C library under the library.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,7 +14,17 @@ use crate::fixture::{
     Arm, Fixture, SOON, assert_same, find, finish, script, twins, wait_for_line, write_file,
 };
 
-twins!(go_server_serves, go_client_asks, busybox_serves_and_asks, static_program_gets_what_it_expects);
+twins!(
+    go_server_serves,
+    go_client_asks,
+    busybox_serves_and_asks,
+    static_program_gets_what_it_expects,
+    rust_server_by_instruction_serves,
+    rust_client_by_instruction_asks,
+);
+
+/// A program in Rust whose calls are instructions of its own (rustix).
+const INLINE: &str = env!("CARGO_BIN_EXE_scoutline-inline");
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -167,6 +177,44 @@ fn static_program_gets_what_it_expects(arm: Arm) {
     drop(reset);
     let said = finish(&mut program, SOON);
     assert!(said.contains("all right"), "{said}");
+}
+
+/// Whether the library has served such calls of this program, as far as there is one, and for as long as it runs.
+fn assert_dispatched(fixture: &Fixture, arm: Arm, name: &str) {
+    if arm == Arm::Kernel || cfg!(not(target_arch = "x86_64")) {
+        return;
+    }
+    let stat = fixture.ask("stat");
+    let programs = stat["programs"].as_array().expect("programs");
+    let row = programs.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {stat}"));
+    assert!(row["calls_dispatched"].as_u64() > Some(3), "{row}");
+}
+
+fn rust_server_by_instruction_serves(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let address = format!("{}:7200", fixture.address());
+    let mut server = fixture.start(INLINE, &["serve", &address]);
+    wait_for_line(&mut server, "ready");
+    assert_on_paths(&fixture, arm, "scoutline-inline", 7200);
+    assert_dispatched(&fixture, arm, "scoutline-inline");
+    let asked = fixture.run_peer(INLINE, &["ask", &address], LIMIT);
+    assert!(asked.contains("all right"), "{asked}");
+    assert!(finish(&mut server, SOON).contains("ended"));
+}
+
+fn rust_client_by_instruction_asks(arm: Arm) {
+    let fixture = Fixture::new(arm);
+    let address = format!("{}:7200", fixture.peer_address());
+    let mut server = fixture.start_peer(INLINE, &["serve", &address]);
+    wait_for_line(&mut server, "ready");
+    let mut client = fixture.start(INLINE, &["ask", &address]);
+    let asked = finish(&mut client, LIMIT);
+    assert!(asked.contains("all right"), "{asked}");
+    if arm == Arm::Paths && cfg!(target_arch = "x86_64") {
+        let log = client.log_tail();
+        assert!(log.contains("past the C library are served"), "{log}");
+    }
+    assert!(finish(&mut server, SOON).contains("ended"));
 }
 
 /// One of the six rings is asked for by a call of the program's own making, as are a write and a read; these two the

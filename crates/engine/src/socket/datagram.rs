@@ -16,8 +16,8 @@ use scoutline_ring::{Block, Pool};
 use scoutline_wire::ipv6;
 
 use super::SocketEnd;
-use super::end::Written;
 use super::stream::set_addresses;
+use super::written::Written;
 use crate::routing::Routing;
 
 /// The longest UDP payload, over IPv6: the protocol knows what IPv4 takes.

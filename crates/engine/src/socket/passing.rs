@@ -13,8 +13,8 @@ use scoutline_abi::datagram::{ERROR_COUNT, ERROR_LEN};
 use scoutline_abi::layout::{Slot, slot_request, slot_state};
 
 use super::SocketEnd;
-use super::end::Written;
 use super::growth::Held;
+use super::written::Written;
 use crate::arena::Ring;
 use crate::program::Program;
 

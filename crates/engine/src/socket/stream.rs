@@ -15,11 +15,11 @@ use scoutline_proto::bindings::ClassIndex;
 
 use super::SocketEnd;
 use super::asked::{Asked, Move};
-use super::end::Written;
 use super::module::Standing;
+use super::queue::{accept_queue_push, stand_in_queue};
+use super::written::Written;
 use crate::policy::{Class, Seat};
 use crate::seldom::Rare;
-use crate::several::Said;
 use crate::wishes::Wishes;
 
 /// Looks at an extent of a file that we do not know yet. The control thread needs microseconds to tell us of it;
@@ -399,62 +399,6 @@ impl StreamStage {
             }
         }
     }
-}
-
-/// The connection may wait in its listening socket's queue: who accepts takes the most important first, and hears of
-/// one that has become so.
-fn stand_in_queue(end: &SocketEnd, standing: Standing) {
-    let Some(listener) = end.listener().and_then(|slot| end.program.end(slot)) else { return };
-    let waits = end.shared().references.load(Ordering::Acquire) == 0;
-    if listener.is_shadow {
-        if waits {
-            end.program.tell_of(listener.slot, Said::Stands { listener: listener.as_listener(), standing });
-        }
-        return;
-    }
-    if waits && standing.importance() > listener.shared().importance.load(Ordering::Relaxed) {
-        listener.stand(standing);
-        listener.signal_at(standing.duty());
-    }
-}
-
-/// Puts an accepted socket into its listening socket's queue; false when it is full or closed.
-fn accept_queue_push(listener: &SocketEnd, slot: u32, standing: Standing) -> bool {
-    if let Some(accepted) = listener.program.end(slot) {
-        accepted.set_listener(listener);
-    }
-    if listener.is_shadow {
-        let listens = !listener.closed.get();
-        if listens {
-            let said = Said::Accepted { listener: listener.as_listener(), slot, standing };
-            listener.program.tell_of(listener.slot, said);
-        }
-        return listens;
-    }
-    queue_accepted(listener, slot, standing)
-}
-
-/// The same for the listening socket itself, whichever engine the accepted one is of.
-pub(crate) fn queue_accepted(listener: &SocketEnd, slot: u32, standing: Standing) -> bool {
-    let shared = listener.shared();
-    let entries = u64::from(listener.receive_size() / 4);
-    let tail = listener.received.get();
-    // A head beyond the tail is nonsense of a hostile program; it only harms its own queue.
-    let waiting = tail.saturating_sub(shared.receive_head.load(Ordering::Acquire));
-    if listener.closed.get() || waiting >= entries {
-        return false;
-    }
-    if !listener.store(tail * 4, &slot.to_le_bytes()) {
-        return false;
-    }
-    // Whoever accepts looks for the most important that waits while this says that there may be one.
-    let importance = standing.importance();
-    if waiting == 0 || importance > shared.importance.load(Ordering::Relaxed) {
-        listener.stand(standing);
-    }
-    listener.publish_received(tail + 1);
-    listener.signal_at(standing.duty());
-    true
 }
 
 impl Stage for StreamStage {

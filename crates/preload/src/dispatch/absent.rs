@@ -4,8 +4,6 @@
 pub(crate) fn start() {}
 
 /// See the other `dispatch`.
-
-/// See the other `dispatch`.
 pub(crate) fn in_child() {}
 
 pub(crate) mod signals {
@@ -15,6 +13,10 @@ pub(crate) mod signals {
 
     pub(crate) fn strip(set: *const sigset_t, _: &mut Option<sigset_t>) -> *const sigset_t {
         set
+    }
+
+    pub(crate) fn handing_on<R>(exec: impl FnOnce() -> R) -> R {
+        exec()
     }
 
     pub(crate) fn by_number(_: c_long, _: [usize; 6]) -> Option<c_long> {

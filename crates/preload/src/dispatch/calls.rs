@@ -7,9 +7,18 @@
 //! sigaltstack         the same
 //! rt_sigreturn        ends the program's own handler, below ours
 //! clone, clone3       the child begins on its own stack where the parent was interrupted: by a return address there
-//! vfork and its kin   the child would run on our frames: it gets a copy of the memory instead, as from `vfork()`
-//! munmap, madvise     of the stack below us, and what changes the thread's registers: the call is made again, undispatched
+//! fork and its kin    by the C library's `fork`, whose handlers let a child have sockets; so are vfork and what shares memory
+//!                     with its parent, whose child would run on our frames
+//! int 0x80            a call of 32 bits, made by an instruction of ours with the selector open
+//! munmap, madvise     of the stack below us: the call is made again, undispatched, and so are all to come of the thread
+//! arch_prctl          of the thread's FS: the same
 //! ```
+//! Who changes FS takes the C library's thread from itself, ours with it: whatever we know of the thread lies there, and no
+//! function of either can be called until FS is back. The same holds for `wrfsbase`, of which nobody tells us. Of the calls of
+//! 32 bits those about signals and children end the dispatch as well: they are about frames of another form.
+//!
+//! Children that are to be in another name space, or to have a process descriptor, are made natively, without handlers: what
+//! they see of our sockets is their parent's.
 
 use std::ffi::{c_int, c_long};
 use std::ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
@@ -17,8 +26,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{
-    CLONE_THREAD, CLONE_VFORK, CLONE_VM, REG_R8, REG_R9, REG_R10, REG_RAX, REG_RDI, REG_RDX, REG_RIP,
-    REG_RSI, REG_RSP, ucontext_t,
+    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_PARENT_SETTID, CLONE_THREAD, CLONE_VFORK, CLONE_VM,
+    REG_R8, REG_R9, REG_R10, REG_RAX, REG_RDI, REG_RDX, REG_RIP, REG_RSI, REG_RSP, ucontext_t,
 };
 
 use super::signals;
@@ -27,6 +36,10 @@ use crate::{attach, export, real, table};
 
 /// `AUDIT_ARCH_X86_64`; else `int 0x80`.
 const X86_64: u32 = 0xc000_003e;
+/// Numbers of 32 bits (`asm/unistd_32.h`) about signals, threads and children: fork, execve, signal, sigaction, sigsuspend,
+/// sigreturn, clone, sigprocmask, rt_sigreturn to rt_sigsuspend, sigaltstack, vfork, execveat, clone3.
+const OF_THIS_THREAD_32: [c_long; 17] =
+    [2, 11, 48, 67, 72, 119, 120, 126, 173, 174, 175, 176, 179, 186, 190, 358, 435];
 /// Bytes of `syscall`, and of `int 0x80`.
 const INSTRUCTION_LEN: i64 = 2;
 /// `linux/sched.h`: struct clone_args, the first one and that up to `cgroup` (CLONE_ARGS_SIZE_VER0, _VER2).
@@ -35,6 +48,8 @@ const CLONE3_MOST: usize = 88;
 /// `stack` and `stack_size` in it, in words.
 const CLONE3_STACK: usize = 5;
 const CLONE3_STACK_SIZE: usize = 6;
+/// How many numbers the child is to have.
+const CLONE3_NUMBERS: usize = 9;
 
 /// Whether this process has said that it serves such calls.
 static SAID: AtomicBool = AtomicBool::new(false);
@@ -84,9 +99,20 @@ fn answer_uncancelled(info: *mut libc::siginfo_t, interrupted: &mut ucontext_t) 
     let arguments =
         [REG_RDI, REG_RSI, REG_RDX, REG_R10, REG_R8, REG_R9].map(|name| registers[name as usize] as usize);
     let number = c_long::from(number);
-    if architecture != X86_64 || is_of_this_thread(number, arguments) {
+    let is_undispatched = match architecture {
+        X86_64 => is_of_this_thread(number, arguments),
+        _ => OF_THIS_THREAD_32.contains(&number),
+    };
+    if is_undispatched {
         registers[REG_RIP as usize] -= INSTRUCTION_LEN;
         return Next::Undispatched;
+    }
+    if architecture != X86_64 {
+        registers[REG_RAX as usize] = super::undispatched(|| {
+            // SAFETY: a system call with the program's own arguments.
+            unsafe { call_of_32_bits(registers.as_ptr(), number) }
+        });
+        return Next::Return;
     }
     let result = match number {
         libc::SYS_rt_sigreturn => return Next::LeaveFrame(stack),
@@ -96,12 +122,16 @@ fn answer_uncancelled(info: *mut libc::siginfo_t, interrupted: &mut ucontext_t) 
             signals::edit(mask, arguments)
         }
         libc::SYS_sigaltstack => {
+            if interrupted.uc_stack.ss_flags & signals::SS_AUTODISARM != 0 {
+                // Each signal takes such a stack away until its handler's end, ours as well.
+                native(number, [(&raw const interrupted.uc_stack).expose_provenance(), 0, 0, 0, 0, 0]);
+            }
             let result = native(number, arguments);
             // SAFETY: fills the structure that the handler's end restores.
             unsafe { libc::sigaltstack(std::ptr::null(), &raw mut interrupted.uc_stack) };
             result
         }
-        libc::SYS_vfork => native(libc::SYS_fork, [0; 6]),
+        libc::SYS_fork | libc::SYS_vfork => real::ours(real::fork() as isize),
         libc::SYS_clone => clone(registers, arguments),
         libc::SYS_clone3 => clone3(registers, arguments),
         _ => serve(number, arguments, super::library().contains(&call_address)),
@@ -198,10 +228,39 @@ fn clone(registers: &[i64], [flags, stack, c, d, e, f]: [usize; 6]) -> isize {
         let stack = stack - size_of::<usize>();
         return onto(libc::SYS_clone, registers, stack, [flags, stack]);
     }
-    if shares && flags & CLONE_THREAD as usize == 0 {
-        return native(libc::SYS_clone, [flags & !(CLONE_VM | CLONE_VFORK) as usize, 0, c, d, e, f]);
+    let flags = if shares && flags & CLONE_THREAD as usize == 0 {
+        flags & !(CLONE_VM | CLONE_VFORK) as usize
+    } else {
+        flags
+    };
+    if flags & !TOLD == libc::SIGCHLD as usize {
+        return fork(flags, c, d);
     }
     native(libc::SYS_clone, [flags, stack, c, d, e, f])
+}
+
+/// Who is told of a child's number, beside the parent by the result.
+const TOLD: usize = (CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID) as usize;
+
+/// A child with a copy of everything, of whose number these places are told.
+fn fork(flags: usize, of_parent: usize, of_child: usize) -> isize {
+    let tell = |flag: c_int, place: usize, number: c_int| {
+        if flags & flag as usize != 0 {
+            // SAFETY: the program vouches for its place.
+            unsafe { at_mut::<c_int>(place).write_unaligned(number) };
+        }
+    };
+    let child = real::fork();
+    if child == 0 {
+        // SAFETY: no arguments.
+        tell(CLONE_CHILD_SETTID, of_child, unsafe { libc::gettid() });
+        if flags & CLONE_CHILD_CLEARTID as usize != 0 {
+            real::syscall(libc::SYS_set_tid_address, of_child, 0, 0, 0, 0, 0);
+        }
+    } else if child > 0 {
+        tell(CLONE_PARENT_SETTID, of_parent, child);
+    }
+    real::ours(child as isize)
 }
 
 /// `clone3`.
@@ -221,6 +280,11 @@ fn clone3(registers: &[i64], arguments: [usize; 6]) -> isize {
     }
     if copy[0] & CLONE_THREAD as u64 == 0 {
         copy[0] &= !(CLONE_VM | CLONE_VFORK) as u64;
+    }
+    let [flags, _, of_child, of_parent, signal, ..] = copy.map(|word| word as usize);
+    let has_number = len > CLONE3_LEAST && copy[CLONE3_NUMBERS] != 0;
+    if flags & !TOLD == 0 && signal == libc::SIGCHLD as usize && !has_number {
+        return fork(flags, of_parent, of_child);
     }
     native(libc::SYS_clone3, [(&raw const copy).expose_provenance(), len, 0, 0, 0, 0])
 }
@@ -284,6 +348,35 @@ unsafe extern "C" fn with_registers(gregs: *const i64, instruction: usize) -> is
         "mov rax, [rcx + 104]",
         "call r11",
         "add rsp, 8",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+    )
+}
+
+/// `int 0x80` with the registers of `gregs`, but with this number: what it returns.
+#[unsafe(naked)]
+unsafe extern "C" fn call_of_32_bits(gregs: *const i64, number: c_long) -> i64 {
+    std::arch::naked_asm!(
+        "push rbx",
+        "push rbp",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "mov r11, rdi",
+        "mov eax, esi",
+        "mov rdi, [r11 + 64]",
+        "mov rsi, [r11 + 72]",
+        "mov rbp, [r11 + 80]",
+        "mov rbx, [r11 + 88]",
+        "mov rdx, [r11 + 96]",
+        "mov rcx, [r11 + 112]",
+        "int 0x80",
         "pop r15",
         "pop r14",
         "pop r13",

@@ -5,8 +5,16 @@
 //! for every SIGSYS that no dispatch has made (seccomp's, `kill`'s), and masks reach the kernel without it, those of
 //! `sigprocmask` and the ones that handlers and waits ask for. What was said is what is read back.
 //!
-//! Left out: a SIGSYS that is sent to who "blocks" it is delivered at once.
+//! - A new image begins with what was said: [`handing_on`].
+//! - `setcontext` and `swapcontext` set a mask that they find in memory; there SIGSYS is taken out of it.
+//!
+//! Left out: a SIGSYS that is sent to who "blocks" it is delivered at once. What `getcontext` and `sigsetjmp` keep has it not
+//! blocked, so behind a jump back it does not count as blocked. A signal handler that puts it into the mask to which it
+//! returns (`uc_sigmask` of its third argument) blocks it indeed, and the thread's next call past the C library ends the
+//! program: to stand in the way of that return would take a trampoline of ours in each handler's frame, and unwinders
+//! (cancellation, exceptions, debuggers) know only the C library's. No program that we know of does it.
 
+use std::arch::global_asm;
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 use std::mem::{transmute, zeroed};
@@ -20,6 +28,8 @@ use crate::real;
 /// SIGSYS in the first word of a set, which is all that the kernel has.
 pub(super) const OURS: u64 = 1 << (SIGSYS - 1);
 const KERNEL_SET_LEN: usize = size_of::<u64>();
+/// Of a stack for signals: it is none while a handler runs (`linux/signal.h`).
+pub(super) const SS_AUTODISARM: c_int = c_int::MIN;
 
 /// Whether SIGSYS is kept here.
 static KEPT: AtomicBool = AtomicBool::new(false);
@@ -99,7 +109,7 @@ pub(super) fn unblock() {
 
 static OURS_ALONE: u64 = OURS;
 
-fn native_mask(how: c_int, set: *const u64, old: *mut u64) -> c_long {
+pub(super) fn native_mask(how: c_int, set: *const u64, old: *mut u64) -> c_long {
     let (set, old) = (set.expose_provenance(), old.expose_provenance());
     real::syscall(libc::SYS_rt_sigprocmask, how as usize, set, old, KERNEL_SET_LEN, 0, 0)
 }
@@ -143,8 +153,106 @@ pub(super) fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
         // The kernel sets it back when our handler ends.
         native_mask(SIG_BLOCK, &raw const blocked, ptr::null_mut());
     }
-    // SAFETY: what the program gave as its handler; one that takes less does not look at the others.
-    unsafe { transmute::<usize, Handler>(handler)(signal, info, context) };
+    // SAFETY: the kernel's own structure.
+    let interrupted = unsafe { &*context.cast::<libc::ucontext_t>() };
+    match other_stack(interrupted).filter(|_| flags & libc::SA_ONSTACK != 0) {
+        // SAFETY: the program vouches for its handler, and for the stack that it has given for such.
+        Some(top) => unsafe { scoutline_on_stack(top, handler, signal, info, context) },
+        // SAFETY: what the program gave as its handler; one that takes less does not look at the others.
+        None => unsafe { transmute::<usize, Handler>(handler)(signal, info, context) },
+    }
+}
+
+/// Where the program's stack for signals begins, if it has one and was interrupted elsewhere (`sigaltstack(2)`). Our own
+/// handler is not on it: it may be a small one.
+fn other_stack(interrupted: &libc::ucontext_t) -> Option<usize> {
+    let libc::stack_t { ss_sp, ss_flags, ss_size } = interrupted.uc_stack;
+    let stack = interrupted.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    if ss_size == 0 || ss_flags & libc::SS_DISABLE != 0 {
+        return None;
+    }
+    // With SS_AUTODISARM the kernel has taken it away until our handler's end, so nobody else goes there.
+    if ss_flags & SS_AUTODISARM == 0 && (ss_sp.addr() + 1..=ss_sp.addr() + ss_size).contains(&stack) {
+        return None;
+    }
+    Some((ss_sp.addr() + ss_size) & !15)
+}
+
+// Calls a handler on another stack, through which it can be unwound.
+global_asm!(
+    ".pushsection .text.scoutline_on_stack, \"ax\", @progbits",
+    ".hidden scoutline_on_stack",
+    ".globl scoutline_on_stack",
+    ".type scoutline_on_stack, @function",
+    "scoutline_on_stack:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "mov rsp, rdi",
+    "mov rax, rsi",
+    "mov edi, edx",
+    "mov rsi, rcx",
+    "mov rdx, r8",
+    "call rax",
+    "mov rsp, rbp",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    ".cfi_endproc",
+    ".popsection",
+);
+
+unsafe extern "C-unwind" {
+    /// Calls `handler` with the others, with the stack at `top`.
+    fn scoutline_on_stack(
+        top: usize,
+        handler: usize,
+        signal: c_int,
+        info: *mut libc::siginfo_t,
+        context: *mut c_void,
+    );
+}
+
+/// `exec`, of a new image or of a child: it begins with SIGSYS blocked or ignored, as the program has said. Here that is so
+/// for the moment only, in which a call past the C library would be the end: so it is not ignored while other threads run.
+pub(crate) fn handing_on<R>(exec: impl FnOnce() -> R) -> R {
+    if !KEPT.load(Ordering::Acquire) {
+        return exec();
+    }
+    let is_blocked = BLOCKED.get();
+    let is_ignored = said().handler == SIG_IGN && is_only_thread();
+    // SAFETY: zeros are a valid action.
+    let (mut ignore, mut ours): (libc::sigaction, libc::sigaction) = unsafe { (zeroed(), zeroed()) };
+    ignore.sa_sigaction = SIG_IGN;
+    if is_ignored {
+        real::sigaction(SIGSYS, &raw const ignore, &raw mut ours);
+    }
+    if is_blocked {
+        native_mask(SIG_BLOCK, &raw const OURS_ALONE, ptr::null_mut());
+    }
+    let result = exec();
+    let errno = real::errno();
+    if is_blocked {
+        native_mask(SIG_UNBLOCK, &raw const OURS_ALONE, ptr::null_mut());
+    }
+    if is_ignored {
+        real::sigaction(SIGSYS, &raw const ours, ptr::null_mut());
+    }
+    real::set_errno(errno);
+    result
+}
+
+/// No other thread runs. Where that cannot be seen, another one may.
+fn is_only_thread() -> bool {
+    // Links of a directory: itself, what is above it, and one for each thread.
+    // SAFETY: fills the structure that we give; a terminated name.
+    unsafe {
+        let mut about: libc::stat = zeroed();
+        libc::stat(c"/proc/self/task".as_ptr(), &raw mut about) == 0 && about.st_nlink == 3
+    }
 }
 
 /// `sigaction`.
@@ -275,6 +383,17 @@ pub(crate) fn strip(set: *const sigset_t, copy: &mut Option<sigset_t>) -> *const
     let copy = copy.insert(unsafe { zeroed() });
     set_first_word(copy, first_word(set) & !OURS);
     copy
+}
+
+/// A context that the thread goes on with sets this mask: noted, and without SIGSYS from now on.
+pub(crate) fn enter_context(mask: *mut sigset_t) {
+    if KEPT.load(Ordering::Acquire) {
+        let word = first_word(mask);
+        note(SIG_SETMASK, word);
+        if word & OURS != 0 {
+            set_first_word(mask, word & !OURS);
+        }
+    }
 }
 
 /// A set of BSD's (`sigblock`), noted and without SIGSYS.

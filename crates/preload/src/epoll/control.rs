@@ -8,12 +8,12 @@ use libc::{
     EPOLLOUT, EPOLLWAKEUP, epoll_event,
 };
 
-use super::{ALWAYS, EPOLLS, EXCLUSIVE, Epoll, Item, created, descriptor_of, each_socket, watch_above};
-use crate::lock::Guard;
+use super::nested::{Nested, nest};
+use super::{ALWAYS, EPOLLS, EXCLUSIVE, Item, created, watch_above};
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
-use crate::{real, table, wait};
+use crate::{real, table};
 
 /// What may stand beside EPOLLEXCLUSIVE, which can be given once and not changed (epoll_ctl(2)).
 const BESIDE_EXCLUSIVE: u32 =
@@ -41,17 +41,15 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         // SAFETY: the program vouches for its event; the type is packed.
         Some(unsafe { ptr::read_unaligned(event) })
     };
-    let item = given.map(|event| Item {
-        fd_plus_one: fd + 1,
-        events: event.events,
-        data: event.u64,
-        spent: false,
-        was_ready: false,
-    });
+    let item =
+        given.map(|event| Item { fd_plus_one: fd + 1, events: event.events, data: event.u64, spent: false });
     if let Fd::Socket(slot) = target
         && let Some(socket) = Socket::at(slot)
     {
         return control_socket(epfd, number, op, fd, socket, item);
+    }
+    if let Fd::Epoll(inner) = target {
+        return control_nested((epfd, number), op, (fd, inner), item, event);
     }
     let result = kernel_control(epfd, op, fd, event);
     if result < 0 {
@@ -64,54 +62,46 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         _ => {}
     }
     let item = item.filter(|_| op != EPOLL_CTL_DEL);
-    match target {
-        Fd::Candidate { .. } => {
-            epoll.candidates.retain(|item| item.fd_plus_one != fd + 1);
-            if let Some(item) = item {
-                epoll.candidates.push(item);
-                table::put(fd, Fd::Candidate { watched: true });
-            }
+    if matches!(target, Fd::Candidate { .. }) {
+        epoll.candidates.retain(|item| item.fd_plus_one != fd + 1);
+        if let Some(item) = item {
+            epoll.candidates.push(item);
+            table::put(fd, Fd::Candidate { watched: true });
         }
-        Fd::Epoll(inner) => nest(epoll, (epfd, number), (fd, inner), item),
-        _ => {}
     }
     0
 }
 
-/// An epoll is in another one from now on with this registration, or no more.
-fn nest(
-    mut epoll: Guard<'_, Epoll>,
+/// The same for an epoll of ours, which the kernel knows by a mark.
+fn control_nested(
     (epfd, number): (c_int, u32),
+    op: c_int,
     (fd, inner): (c_int, u32),
     item: Option<Item>,
-) {
-    epoll.nested.retain(|(number, old)| *number != inner || old.fd_plus_one != fd + 1);
-    let set = item.and_then(|item| {
-        epoll.nested.push((inner, item));
-        epoll.kick(epfd);
-        epoll.ready_set()
-    });
-    drop(epoll);
-    let mut within = EPOLLS[inner as usize].lock();
-    within.parents.retain(|parent| *parent != number);
-    if set.is_some() {
-        within.parents.push(number);
+    event: *mut epoll_event,
+) -> isize {
+    let mut epoll = EPOLLS[number as usize].lock();
+    let marked =
+        item.filter(|_| op != EPOLL_CTL_DEL).map(|item| (item, epoll.marked(inner, fd, item.events)));
+    let result = match marked {
+        Some((_, (mut event, _))) => kernel_control(epfd, op, fd, &raw mut event),
+        None => kernel_control(epfd, op, fd, event),
+    };
+    if result < 0 {
+        return result;
     }
-    drop(within);
-    if let Some(set) = set {
-        each_socket(inner, &mut |socket| wait::watch(socket, set.number));
+    match op {
+        EPOLL_CTL_ADD => epoll.kernel += 1,
+        EPOLL_CTL_DEL => epoll.kernel = epoll.kernel.saturating_sub(1),
+        _ => {}
     }
-}
-
-/// In a new program image: an epoll is in another one as before.
-pub(super) fn renest(outer: u32, inner: u32, item: Item) {
-    if let Some(epfd) = descriptor_of(outer) {
-        nest(EPOLLS[outer as usize].lock(), (epfd, outer), (item.fd_plus_one - 1, inner), Some(item));
-    }
+    let new = marked.map(|(item, (_, id))| Nested::new(inner, item, id));
+    nest(epoll, (epfd, number), (fd, inner), new);
+    0
 }
 
 /// Whether this is an epoll descriptor at all: it says that it does not know `fd`, whose socket here is not in it.
-fn look_at(epfd: c_int, fd: c_int) -> Result<(), isize> {
+pub(super) fn look_at(epfd: c_int, fd: c_int) -> Result<(), isize> {
     match kernel_control(epfd, EPOLL_CTL_DEL, fd, ptr::null_mut()) {
         result if result < 0 && result != err(libc::ENOENT) => Err(result),
         _ => Ok(()),

@@ -3,11 +3,11 @@
 //! The set's ready bits say where to look; whether a socket is ready is then read from its slot. A level-triggered bit
 //! stays while its socket is ready; an edge-triggered or one-shot one is cleared before looking.
 
-use libc::{EPOLLIN, epoll_event};
+use libc::epoll_event;
 use scoutline_abi::Region;
 use scoutline_abi::layout::SLOT_COUNT;
 
-use super::{ALWAYS, EDGE, EPOLLS, Epoll, Item, ONCE};
+use super::{ALWAYS, EDGE, Epoll, Item, ONCE, nested};
 use crate::serve::{self, Hold};
 use crate::slot::Socket;
 use crate::wait::Set;
@@ -70,7 +70,7 @@ impl Epoll {
         let bits = region.ready(set.shared);
         let mut n = 0;
         let from = self.rotate as usize;
-        let (items, extra) = (self.items, &mut self.extra);
+        let (items, extra, nested) = (self.items, &mut self.extra, &mut self.nested);
         let given = &mut self.given;
         let mut next = None;
         bits.visit(from, |slot| {
@@ -83,6 +83,7 @@ impl Epoll {
             let Some((item, socket)) = item.filter(|item| item.fd_plus_one != 0).zip(Socket::at(slot as u32))
             else {
                 bits.clear(slot);
+                nested::note(nested, slot as u32);
                 return true;
             };
             if least > 0 && socket.importance() < least {
@@ -90,6 +91,7 @@ impl Epoll {
             }
             // Cleared first, set again if level-triggered and still ready: an event in between is not lost.
             bits.clear(slot);
+            nested::note(nested, slot as u32);
             let others = extra.iter_mut().filter(|(s, _)| *s == slot as u32).map(|(_, item)| item);
             let (taken, again) = take(socket, std::iter::once(item).chain(others), &mut out[n..]);
             if taken > 0 {
@@ -104,26 +106,6 @@ impl Epoll {
         });
         if let Some(next) = next {
             self.rotate = next % SLOT_COUNT as u32;
-        }
-        n
-    }
-
-    /// Events of epolls within this one.
-    fn take_nested(&mut self, out: &mut [epoll_event]) -> usize {
-        let mut n = 0;
-        for (number, item) in &mut self.nested {
-            if n == out.len() {
-                break;
-            }
-            let ready =
-                !item.spent && item.events & EPOLLIN as u32 != 0 && EPOLLS[*number as usize].lock().peek();
-            let edge = ready && !item.was_ready;
-            item.was_ready = ready;
-            if ready && (edge || item.events & EDGE == 0) {
-                out[n] = epoll_event { events: EPOLLIN as u32, u64: item.data };
-                n += 1;
-                item.spent = item.events & ONCE != 0;
-            }
         }
         n
     }
@@ -148,7 +130,7 @@ impl Epoll {
             }
             !found
         });
-        found || self.nested.iter().any(|(number, _)| EPOLLS[*number as usize].lock().peek())
+        found || self.peek_nested()
     }
 
     /// True when there may be more events than were just taken.

@@ -145,7 +145,8 @@ fn around(actions: &[Action], mut numbers: Numbers) -> (Vec<Action>, Numbers) {
             continue;
         };
         let later = &actions[at + 1..];
-        let mut next = first.max(0);
+        // Standard streams stay what the program makes of them.
+        let mut next = first.max(super::handoff::LEAST_NUMBER);
         let mut kept = Vec::new();
         for index in 0..numbers.len() {
             if numbers[index] < first {

@@ -1,14 +1,20 @@
-//! The handoff: what one program image leaves to the next, in a file in memory.
+//! The handoff: what one program image leaves to the next, in a file in memory that nobody can change any more.
 //!
 //! ```text
-//! head           magic, version, record, connection, region, doorbells, mark of epolls (2), descriptors that follow
+//! head           magic, version, connection, region, doorbells, record, descriptors that follow
 //! descriptor     number, what: a slot; CANDIDATE; EPOLL | place among the epolls
 //! epoll          see `epoll::handover`, one after another
 //! ```
+//! The variable that names it may go through programs without the shim, which may damage it, hand it to several others, or
+//! put something else at its numbers. So it is looked at as what a stranger says: the file is sealed, the descriptors are
+//! several, none of the standard streams and of the kinds that they should be, the record is alive and nobody has taken it
+//! yet, its sockets are those that the record holds. Where one of these does not hold, what is certainly the handoff's is
+//! closed, so that the daemon gives the record back, and the image attaches by itself.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_int};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::ENGINE_COUNT;
 use scoutline_abi::{Region, VERSION};
@@ -30,11 +36,16 @@ const MOST_WORDS: usize = 16 << 20;
 const CANDIDATE: u32 = u32::MAX;
 /// In a handoff: an epoll.
 const EPOLL: u32 = 1 << 31;
+/// Where the handoff's own descriptors stand, in every version; and what follows them.
+const NUMBERS: usize = 2;
+const RECORD: usize = NUMBERS + 2 + ENGINE_COUNT;
+const COUNT: usize = RECORD + 1;
 /// Words before the descriptors.
-const HEAD: usize = 8 + ENGINE_COUNT;
-/// Where the doorbells stand among them, and what follows.
-const DOORBELLS: usize = 5;
-const MARKS: usize = DOORBELLS + ENGINE_COUNT;
+const HEAD: usize = COUNT + 1;
+/// What nobody can do to a handoff any more.
+const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
+/// Standard streams are never a handoff's.
+pub(super) const LEAST_NUMBER: c_int = 3;
 
 /// A handoff with the descriptors that it names, all without FD_CLOEXEC.
 pub(super) struct Handoff {
@@ -55,7 +66,7 @@ impl Handoff {
             }
         }
         // SAFETY: a terminated name.
-        let file = unsafe { libc::memfd_create(c"scoutline-exec".as_ptr(), 0) };
+        let file = unsafe { libc::memfd_create(c"scoutline-exec".as_ptr(), libc::MFD_ALLOW_SEALING) };
         let handoff = Handoff { file: own::move_up_open(file), image };
         if handoff.file < 0 {
             handoff.close();
@@ -77,10 +88,9 @@ impl Handoff {
     pub(super) fn write(&self, staying: &[Staying], numbers: Numbers) -> bool {
         let staying = &staying[..staying.len().min(MOST)];
         let mut epolls: Vec<u32> = Vec::new();
-        let mut words = vec![MAGIC, VERSION, self.image.process];
+        let mut words = vec![MAGIC, VERSION];
         words.extend(numbers[1..].iter().map(|number| number.cast_unsigned()));
-        words.extend(epoll::marks());
-        words.push(staying.len() as u32);
+        words.extend([self.image.process, staying.len() as u32]);
         for (fd, entry) in staying {
             let what = match *entry {
                 Entry::Socket(index) => index,
@@ -104,7 +114,9 @@ impl Handoff {
             epoll::hand_over(number, |slot| slots.contains(&slot), &epolls, &mut words);
         }
         let len = words.len() * size_of::<u32>();
-        words.len() <= MOST_WORDS && real::write(self.file, words.as_ptr().cast(), len) == len as isize
+        words.len() <= MOST_WORDS
+            && real::write(self.file, words.as_ptr().cast(), len) == len as isize
+            && real::fcntl(self.file, libc::F_ADD_SEALS, SEALS as usize) == 0
     }
 
     /// Closes our copies. Without a new image that has them the daemon sees the end of its connection.
@@ -129,42 +141,22 @@ pub(crate) fn take_over() -> bool {
     // SAFETY: a terminated name; no other thread runs yet.
     unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
     let Some(words) = read(file) else { return false };
+    let image = image_of(&words);
+    let region = image_is_sound(file, &image).then(|| map(&words, &image)).flatten();
     real::close(file);
-    let (process, connection, memory) = (words[2], words[3].cast_signed(), words[4].cast_signed());
-    let doorbells = std::array::from_fn(|engine| words[DOORBELLS + engine].cast_signed());
-    // SAFETY: named by the image before us, and closed by nobody; a number that is not open is an error to `map`.
-    let Ok(region) = Region::map(unsafe { BorrowedFd::borrow_raw(memory) }) else { return false };
-    if region.process(process).is_none() || !table::create() {
+    let Some(region) = region.filter(|_| table::create()) else {
+        close_sound(file, &image);
+        real::say(&[
+            b"what the program before this one left cannot be taken over: its sockets are lost here",
+        ]);
         return false;
-    }
-    let region = attach::go_on(region, ForImage { process, connection, doorbells, memory });
-    epoll::strip_marks([words[MARKS], words[MARKS + 1]]);
+    };
+    let region = attach::go_on(region, image);
     let (descriptors, epolls) =
-        words[HEAD..].split_at((2 * words[MARKS + 2] as usize).min(words.len() - HEAD));
+        words[HEAD..].split_at((2 * words[COUNT] as usize).min(words.len() - HEAD) & !1);
     let mut numbers: Vec<Option<u32>> = Vec::new();
     for pair in descriptors.chunks_exact(2) {
-        let (fd, what) = (pair[0].cast_signed(), pair[1]);
-        // Another thread may have closed it in the meantime.
-        let is_open = real::fcntl(fd, libc::F_GETFD, 0) >= 0;
-        if what == CANDIDATE {
-            if is_open {
-                table::put(fd, Entry::Candidate { watched: false });
-                // What was set on it the image before this one knew.
-                options::note_any();
-                ip_options::note_any();
-            }
-        } else if what & EPOLL != 0 {
-            let place = (what & !EPOLL) as usize;
-            if place == numbers.len() {
-                numbers.push(None);
-            }
-            if let Some(number) = numbers.get_mut(place).filter(|_| is_open) {
-                *number = epoll::named(fd, *number);
-            }
-        } else if let Some(socket) = Socket::at(what).filter(|_| is_open) {
-            table::put(fd, Entry::Socket(what));
-            socket.hold(true);
-        }
+        enter(pair[0].cast_signed(), pair[1], region, &mut numbers);
     }
     slot::drop_unheld(region);
     epoll::take_over(&numbers, epolls);
@@ -174,8 +166,147 @@ pub(crate) fn take_over() -> bool {
     true
 }
 
-/// The words of a handoff; `None` for any other file.
+/// Enters a descriptor, if it is what it is said to be: another thread of the image before may have closed it in the
+/// meantime, and its number may be another file's. `numbers`: those of the epolls, by their place.
+fn enter(fd: c_int, what: u32, region: &Region, numbers: &mut Vec<Option<u32>>) {
+    // Named twice, or one of ours.
+    let is_free = table::covers(fd) && table::look(fd) == Entry::Kernel;
+    if what == CANDIDATE {
+        if is_free && kind_of(fd) == Kind::Socket {
+            table::put(fd, Entry::Candidate { watched: false });
+            // What was set on it the image before this one knew.
+            options::note_any();
+            ip_options::note_any();
+        }
+    } else if what & EPOLL != 0 {
+        let place = (what & !EPOLL) as usize;
+        if place == numbers.len() {
+            numbers.push(None);
+        }
+        let is_epoll = is_free && kind_of(fd) == Kind::Nameless && epoll::is_one(fd);
+        if let Some(number) = numbers.get_mut(place).filter(|_| is_epoll) {
+            *number = epoll::named(fd, *number);
+        }
+    } else if let Some(socket) = Socket::at(what).filter(|_| is_free && kind_of(fd) == Kind::Socket)
+        && is_in_record(region, what)
+    {
+        table::put(fd, Entry::Socket(what));
+        socket.hold(true);
+    }
+}
+
+/// Whether our record holds a socket, as the image before this one has written it.
+fn is_in_record(region: &Region, index: u32) -> bool {
+    let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
+    region
+        .process(attach::process())
+        .and_then(|record| record.holds.get(word))
+        .is_some_and(|holds| holds.load(Ordering::Acquire) & bit != 0)
+}
+
+/// What a descriptor is, as far as it matters here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Of IP.
+    Socket,
+    /// One whose borders of messages stay, on this machine.
+    Connection,
+    /// Of a file system, memory among them.
+    File,
+    /// A pipe's end.
+    Pipe,
+    /// Of the kernel's without a name, as epolls are.
+    Nameless,
+    Other,
+}
+
+fn kind_of(fd: c_int) -> Kind {
+    // SAFETY: zeros are a valid structure to fill.
+    let mode = unsafe {
+        let mut about: libc::stat = std::mem::zeroed();
+        if libc::fstat(fd, &raw mut about) < 0 {
+            return Kind::Other;
+        }
+        about.st_mode & libc::S_IFMT
+    };
+    let option = |name| {
+        let (mut value, mut len) = (-1, size_of::<c_int>() as u32);
+        real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len);
+        value
+    };
+    match mode {
+        0 => Kind::Nameless,
+        libc::S_IFREG => Kind::File,
+        libc::S_IFIFO => Kind::Pipe,
+        libc::S_IFSOCK => match (option(libc::SO_DOMAIN), option(libc::SO_TYPE)) {
+            (libc::AF_UNIX, libc::SOCK_SEQPACKET) => Kind::Connection,
+            (libc::AF_INET | libc::AF_INET6, _) => Kind::Socket,
+            _ => Kind::Other,
+        },
+        _ => Kind::Other,
+    }
+}
+
+/// The record and the descriptors that a handoff names.
+fn image_of(words: &[u32]) -> ForImage {
+    let number = |at: usize| words[NUMBERS + at].cast_signed();
+    ForImage {
+        process: words[RECORD],
+        connection: number(0),
+        memory: number(1),
+        doorbells: std::array::from_fn(|engine| number(2 + engine)),
+    }
+}
+
+/// The descriptors of an image that are certainly a handoff's: of the right kind, and none that has another meaning.
+fn sound(file: c_int, image: &ForImage) -> impl Iterator<Item = c_int> {
+    let wanted = [(image.connection, Kind::Connection), (image.memory, Kind::File)]
+        .into_iter()
+        .chain(image.doorbells.map(|doorbell| (doorbell, Kind::Pipe)));
+    let mut seen = vec![file];
+    wanted.filter_map(move |(fd, kind)| {
+        let is_sound = fd >= LEAST_NUMBER && !seen.contains(&fd) && kind_of(fd) == kind;
+        seen.push(fd);
+        is_sound.then_some(fd)
+    })
+}
+
+fn image_is_sound(file: c_int, image: &ForImage) -> bool {
+    let bells = image.doorbells.iter().filter(|&&doorbell| doorbell != -1).count();
+    sound(file, image).count() == 2 + bells
+}
+
+/// Gives back what a handoff names that cannot be used.
+fn close_sound(file: c_int, image: &ForImage) {
+    let descriptors: Vec<c_int> = sound(file, image).collect();
+    for fd in descriptors {
+        real::close(fd);
+    }
+}
+
+/// The region of a handoff, if its record is there for us.
+fn map(words: &[u32], image: &ForImage) -> Option<Region> {
+    if words[1] != VERSION {
+        return None;
+    }
+    // SAFETY: a file that is open, and closed by nobody here.
+    let region = Region::map(unsafe { BorrowedFd::borrow_raw(image.memory) }).ok()?;
+    let bells = image.doorbells.get(..region.engines())?;
+    let record = region.process(image.process)?;
+    // A program without the shim may have started several: the first one is the image that was meant.
+    // SAFETY: no arguments.
+    let own = unsafe { libc::getpid() } as u32;
+    let is_ours = bells.iter().all(|&bell| bell >= 0)
+        && record.alive.load(Ordering::Acquire) != 0
+        && record.pid.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    is_ours.then_some(region)
+}
+
+/// The words of a handoff; `None` for any other file, and one that somebody could still change.
 fn read(file: c_int) -> Option<Vec<u32>> {
+    if file < LEAST_NUMBER || real::fcntl(file, libc::F_GET_SEALS, 0) & SEALS != SEALS {
+        return None;
+    }
     // SAFETY: zeros are a valid structure to fill.
     let len = unsafe {
         let mut about: libc::stat = std::mem::zeroed();
@@ -190,5 +321,5 @@ fn read(file: c_int) -> Option<Vec<u32>> {
     // SAFETY: room for so many bytes.
     let got = unsafe { libc::pread(file, words.as_mut_ptr().cast(), room, 0) };
     words.truncate(usize::try_from(got).ok()? / size_of::<u32>());
-    (words.len() >= HEAD && words[..2] == [MAGIC, VERSION]).then_some(words)
+    (words.len() >= HEAD && words[0] == MAGIC).then_some(words)
 }

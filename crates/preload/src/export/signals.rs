@@ -130,3 +130,24 @@ extern "C" fn sigblock(mask: c_int) -> c_int {
 extern "C" fn sigsetmask(mask: c_int) -> c_int {
     real::sigsetmask(signals::strip_bsd(SIG_SETMASK, mask))
 }
+
+/// Null is the kernel's to refuse, as ever: the C library looks at nothing before.
+fn enter_context(next: *mut libc::ucontext_t) {
+    if !next.is_null() {
+        // SAFETY: the program vouches for its context.
+        signals::enter_context(unsafe { &raw mut (*next).uc_sigmask });
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn setcontext(next: *mut libc::ucontext_t) -> c_int {
+    enter_context(next);
+    real::setcontext(next)
+}
+
+/// Who goes on with what this keeps returns through here, on its own stack.
+#[unsafe(no_mangle)]
+extern "C" fn swapcontext(before: *mut libc::ucontext_t, next: *mut libc::ucontext_t) -> c_int {
+    enter_context(next);
+    real::swapcontext(before, next)
+}

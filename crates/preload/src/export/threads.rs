@@ -31,14 +31,14 @@ extern "C" fn pthread_create(
     start: *mut c_void,
     argument: *mut c_void,
 ) -> c_int {
-    make(start, argument, dispatch::first_frame as *mut c_void, |start, argument| {
+    make(start, argument, dispatch::first_frame::<*mut c_void> as *mut c_void, |start, argument| {
         real::pthread_create(thread, attributes, start, argument)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn thrd_create(thread: *mut libc::pthread_t, start: *mut c_void, argument: *mut c_void) -> c_int {
-    make(start, argument, dispatch::first_frame_c11 as *mut c_void, |start, argument| {
+    make(start, argument, dispatch::first_frame::<c_int> as *mut c_void, |start, argument| {
         real::thrd_create(thread, start, argument)
     })
 }

@@ -46,8 +46,9 @@ struct World {
 pub(crate) fn serve(path: &str, address: Ipv4Addr, ready: impl FnOnce()) {
     // SAFETY: plain system calls on descriptors made here.
     unsafe {
-        let doorbell = OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC));
-        let bell = doorbell.as_raw_fd();
+        let mut ends = [0; 2];
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK), 0);
+        let (bell, doorbell) = (ends[0], OwnedFd::from_raw_fd(ends[1]));
         let world = Arc::new(Mutex::new(World {
             address: address.into(),
             doorbell,

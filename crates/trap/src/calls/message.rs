@@ -10,6 +10,8 @@ use crate::target;
 
 /// Most bytes of a datagram.
 const MAX_DATAGRAM: usize = 65_535;
+/// Most bytes of a stream in one call that is trapped: about what the pair holds.
+const MAX_WRITE: usize = 1 << 20;
 /// Most control bytes of a message that are passed on.
 const MAX_CONTROL: u64 = 512;
 /// Messages of one `sendmmsg` or `recvmmsg` that are done; who gives more is told how many were.
@@ -120,7 +122,7 @@ impl Supervisor {
     fn send_to(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let [_, at, len, flags, address_at, address_len] = on.call.arguments;
         let address = target::read_address(on.call.thread, address_at, address_len)?;
-        let bytes = gather(on.call.thread, &[(at, len as usize)])?;
+        let bytes = gather_datagram(on.call.thread, &[(at, len as usize)])?;
         let facts = Facts { address, control: Vec::new() };
         self.send_datagram(on, &bytes, &facts, flags as i32).map(done)
     }
@@ -128,7 +130,7 @@ impl Supervisor {
     fn send_message(&mut self, on: On<'_>, at: u64, flags: i32) -> Result<usize, Reply> {
         let thread = on.call.thread;
         let header = Header::read(thread, at)?;
-        let bytes = gather(thread, &header.pieces)?;
+        let bytes = gather_datagram(thread, &header.pieces)?;
         if header.control.1 > MAX_CONTROL {
             return Err(Reply::error(libc::ENOBUFS));
         }
@@ -240,11 +242,10 @@ impl Supervisor {
             libc::SYS_recvmsg if len as i32 & libc::MSG_ERRQUEUE != 0 => Err(Reply::error(libc::EAGAIN)),
             libc::SYS_recvfrom if flags & libc::MSG_TRUNC != 0 => self.throw_away(on, len as usize, flags),
             // TCP takes no notice of the address.
-            libc::SYS_sendto => self.write_through(on, &[(at, (len as usize).min(MAX_DATAGRAM))], flags),
+            libc::SYS_sendto => self.write_through(on, &[(at, len as usize)], flags),
             libc::SYS_sendmsg => {
                 let header = Header::read(on.call.thread, at)?;
-                let len = header.pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.1));
-                if header.name.0 == 0 || len > MAX_DATAGRAM {
+                if header.name.0 == 0 {
                     return Ok(Reply::Now(Answer::Native));
                 }
                 self.write_through(on, &header.pieces, len as i32)
@@ -270,9 +271,9 @@ impl Supervisor {
         taken
     }
 
-    /// Writes to the program's own end, behind what it has written.
+    /// Writes to the program's own end, behind what it has written. Who writes more at once is told how much that was.
     fn write_through(&mut self, on: On<'_>, pieces: &[(u64, usize)], flags: i32) -> Result<Reply, Reply> {
-        let bytes = gather(on.call.thread, pieces)?;
+        let bytes = gather(on.call.thread, &cut(pieces, MAX_WRITE))?;
         let socket = self.socket(on)?;
         let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
         match sys::send(&outer, &bytes) {
@@ -350,14 +351,28 @@ fn wait(on: On<'_>, flags: i32, inner: &std::os::fd::OwnedFd, limit: i32) -> Rep
     Reply::Later { socket: on.id, limit: time_limit(inner, limit), errno: libc::EAGAIN }
 }
 
+/// The first `most` bytes of these pieces.
+fn cut(pieces: &[(u64, usize)], most: usize) -> Vec<(u64, usize)> {
+    let mut left = most;
+    let mut taken = Vec::new();
+    for &(at, len) in pieces {
+        taken.push((at, len.min(left)));
+        left -= len.min(left);
+    }
+    taken
+}
+
 /// The bytes of a datagram to send.
+fn gather_datagram(thread: u32, pieces: &[(u64, usize)]) -> Result<Vec<u8>, Reply> {
+    let len = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.1));
+    if len > MAX_DATAGRAM { Err(Reply::error(libc::EMSGSIZE)) } else { gather(thread, pieces) }
+}
+
+/// The bytes of these pieces, which are not too many.
 fn gather(thread: u32, pieces: &[(u64, usize)]) -> Result<Vec<u8>, Reply> {
     let mut bytes = Vec::new();
     for &(at, len) in pieces.iter().filter(|piece| piece.1 > 0) {
         let from = bytes.len();
-        if len > MAX_DATAGRAM - from {
-            return Err(Reply::error(libc::EMSGSIZE));
-        }
         bytes.resize(from + len, 0);
         sys::read_memory(thread, at, &mut bytes[from..])?;
     }
@@ -377,7 +392,14 @@ fn scatter(thread: u32, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<usize, 
 
 #[cfg(test)]
 mod tests {
-    use super::cut_control;
+    use super::{cut, cut_control};
+
+    #[test]
+    fn pieces_are_cut_to_what_is_written_at_once() {
+        let pieces = [(8, 3), (100, usize::MAX), (200, 5)];
+        assert_eq!(cut(&pieces, 10), [(8, 3), (100, 7), (200, 0)]);
+        assert_eq!(cut(&pieces[..1], 10), [(8, 3)]);
+    }
 
     /// Two control messages of 20 bytes, padded to 24.
     fn two() -> Vec<u8> {

@@ -229,6 +229,21 @@ CASE(timeouts) {
     T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &short_, 4));
 }
 
+/* A stream takes no notice of an address, whatever the length. */
+CASE(addresses_of_a_connection) {
+    int fd = connected("A");
+    static char large[100000];
+    struct name to = name_of(peer, 9);
+    struct iovec pieces[2] = {{large, 60000}, {large + 60000, 40000}};
+    struct msghdr message = {.msg_name = &to, .msg_namelen = name_size(&to), .msg_iov = pieces, .msg_iovlen = 2};
+    T(sendmsg(fd, &message, 0));
+    tell("read A 100000");
+    T(sendto(fd, large, sizeof large, 0, ADDRESS(to)));
+    tell("read A 100000");
+    message.msg_iovlen = 0;
+    T(sendmsg(fd, &message, 0));
+}
+
 CASE(low_water) {
     int fd = accepted("A");
     T(option(fd, SOL_SOCKET, SO_RCVLOWAT));

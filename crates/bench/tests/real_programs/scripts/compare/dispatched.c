@@ -5,6 +5,7 @@
 #include <linux/futex.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <netdb.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -14,6 +15,16 @@
 static int started(const char *role) {
     int fd = atoi(role);
     case_name = "image";
+    if (!strcmp(role, "said")) {
+        sigset_t now;
+        struct sigaction action;
+        T((sigprocmask)(SIG_BLOCK, NULL, &now));
+        T(sigismember(&now, SIGSYS));
+        T(sigaction(SIGSYS, NULL, &action));
+        T(action.sa_handler == SIG_IGN);
+        T(action.sa_handler == SIG_DFL);
+        return 0;
+    }
     T(write(fd, "image", 5));
     return 0;
 }
@@ -157,6 +168,205 @@ CASE(no_handler_of_sigsys) {
     out("ended by %d", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }
 
+static char room[256 << 10];
+
+static void tell_stack(const char *where) {
+    char here;
+    stack_t now = {0};
+    T((int)INLINE(SYS_sigaltstack, NULL, &now));
+    out("%s: on it %d, flags %x", where, &here > room && &here < room + sizeof room, now.ss_flags);
+}
+
+static void within(int number) { tell_stack(number == SIGUSR1 ? "within" : "?"); }
+
+static void on_another_stack(int number, siginfo_t *info, void *context) {
+    out("signal %d code %d with a context %d", number, info->si_code, context != NULL);
+    tell_stack("in the handler");
+    raise(SIGUSR1);
+    exchange("A");
+}
+
+CASE(its_own_handler_on_another_stack) {
+    fd = connected("A");
+    struct sigaction action = {.sa_sigaction = on_another_stack, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    struct sigaction other = {.sa_handler = within};
+    sigaction(SIGUSR1, &other, NULL);
+    T(sigaction(SIGSYS, &action, NULL));
+    T(kill(getpid(), SIGSYS));
+    stack_t given = {.ss_sp = room, .ss_size = sizeof room};
+    T(sigaltstack(&given, NULL));
+    T(kill(getpid(), SIGSYS));
+    tell_stack("behind it");
+    other.sa_flags = SA_ONSTACK;
+    sigaction(SIGUSR1, &other, NULL);
+    T(kill(getpid(), SIGSYS));
+    given.ss_flags = 1 << 31; /* SS_AUTODISARM */
+    T(sigaltstack(&given, NULL));
+    T(kill(getpid(), SIGSYS));
+    tell_stack("behind it");
+    action.sa_flags = SA_SIGINFO;
+    T(sigaction(SIGSYS, &action, NULL));
+    T(kill(getpid(), SIGSYS));
+}
+
+static ucontext_t here, there;
+
+static void in_a_context(void) {
+    sigset_t now;
+    T(pthread_sigmask(SIG_BLOCK, NULL, &now));
+    T(sigismember(&now, SIGSYS));
+    T(sigismember(&now, SIGUSR1));
+    exchange("A");
+    T(swapcontext(&there, &here));
+    exchange("A");
+}
+
+/* Contexts with a mask of their own. */
+CASE(contexts) {
+    fd = connected("A");
+    sigset_t now;
+    T(getcontext(&there));
+    there.uc_stack = (stack_t){.ss_sp = room, .ss_size = sizeof room};
+    there.uc_link = &here;
+    sigfillset(&there.uc_sigmask);
+    makecontext(&there, in_a_context, 0);
+    T(swapcontext(&here, &there));
+    T(pthread_sigmask(SIG_BLOCK, NULL, &now));
+    T(sigismember(&now, SIGSYS));
+    T(sigismember(&now, SIGUSR1));
+    exchange("A");
+    sigfillset(&there.uc_sigmask);
+    T(swapcontext(&here, &there));
+    volatile int times = 0;
+    T(getcontext(&here));
+    if (times++ < 2) {
+        sigfillset(&here.uc_sigmask);
+        setcontext(&here);
+    }
+    out("times %d", times);
+    exchange("A");
+}
+
+static int asked, not_served;
+
+/* On paths: there is nothing to read. The kernel's own socket behind it would not be connected. */
+static void ask(int number) {
+    int before = errno;
+    char byte;
+    asked += number == SIGUSR1;
+    if (recv(fd, &byte, 1, MSG_DONTWAIT) != -1 || errno != EAGAIN) not_served++;
+    errno = before;
+}
+
+/* Signals come while the C library looks up names, at any of its calls. */
+CASE(signals_while_names_are_looked_up) {
+    fd = connected("A");
+    struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    struct itimerspec times = {{0, 150000}, {0, 150000}};
+    timer_t timer;
+    NEED(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &times, NULL) == 0);
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found;
+    int failed = 0;
+    for (int i = 0; i < 4000 || asked < 1000; i++) {
+        if (getaddrinfo("localhost", "80", &hints, &found)) failed++;
+        else freeaddrinfo(found);
+    }
+    NEED(timer_delete(timer) == 0);
+    out("failed %d, not served %d", failed, not_served);
+    exchange("A");
+}
+
+CASE(what_is_said_of_sigsys_goes_on) {
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGSYS);
+    char *arguments[] = {(char *)program, "started", "said", NULL};
+    extern char **environ;
+    int status;
+    pid_t child;
+    fd = connected("A");
+    for (int said = 0; said < 4; said++) {
+        T((sigprocmask)(said & 1 ? SIG_BLOCK : SIG_UNBLOCK, &blocked, NULL));
+        signal(SIGSYS, said & 2 ? SIG_IGN : SIG_DFL);
+        child = fork();
+        if (child == 0) {
+            execv("/nowhere", arguments);
+            execv(program, arguments);
+            _exit(9);
+        }
+        T(waitpid(child, &status, 0) == child);
+        out("status %x", status);
+        T(posix_spawn(&child, program, NULL, NULL, arguments, environ));
+        T(waitpid(child, &status, 0) == child);
+        out("status %x", status);
+        T(execv("/nowhere", arguments));
+        exchange("A");
+    }
+}
+
+static long call_of_32_bits(long number, int first, int second) {
+    long result;
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(first), "c"(second) : "r8", "r9", "r10", "r11", "memory");
+    return (int)result;
+}
+
+/* getpid, kill, close, read. */
+CASE(calls_of_32_bits) {
+    fd = connected("A");
+    T(call_of_32_bits(20, 0, 0) == getpid());
+    exchange("A");
+    T(call_of_32_bits(37, getpid(), 0));
+    T(call_of_32_bits(6, 999, 0));
+    T(call_of_32_bits(3, 999, 0));
+    exchange("A");
+}
+
+static int of_parent, of_child;
+
+/* A child, by one of these ways. */
+static pid_t child_by(int way) {
+    long flags = CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
+    struct clone_args arguments = {.exit_signal = SIGCHLD};
+    switch (way) {
+    case 0: return INLINE(SYS_fork);
+    case 1: return INLINE(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    case 2: return INLINE(SYS_clone, flags | SIGCHLD, 0, &of_parent, &of_child, 0);
+    case 3: return INLINE(SYS_clone3, &arguments, sizeof arguments);
+    case 4:
+        arguments.flags = flags;
+        arguments.parent_tid = (long)&of_parent;
+        arguments.child_tid = (long)&of_child;
+        return INLINE(SYS_clone3, &arguments, CLONE_ARGS_SIZE_VER0);
+    default: return INLINE(SYS_vfork);
+    }
+}
+
+CASE(children_by_instruction_have_sockets) {
+    fd = connected("A");
+    for (int way = 0; way < 6; way++) {
+        of_parent = of_child = 0;
+        pid_t child = child_by(way);
+        if (child == 0) {
+            T(write(fd, "child", 5));
+            T(close(fd));
+            if (way == 2 || way == 4) T(of_child == gettid());
+            int other = socket(family, SOCK_STREAM, 0);
+            struct name name = name_of(own, 0);
+            T(bind(other, ADDRESS(name)));
+            T(listen(other, 1));
+            INLINE(SYS_exit_group, 7);
+        }
+        int status;
+        T(waitpid(child, &status, 0) == child);
+        out("status %x", status);
+        if (way == 2 || way == 4) T(of_parent == child);
+        tell("read A 5");
+        exchange("A");
+    }
+}
+
 CASE(a_child) {
     fd = connected("A");
     pid_t child = fork();
@@ -280,7 +490,6 @@ CASE(a_restorer_of_its_own) {
 }
 
 CASE(signal_stacks) {
-    static char room[65536];
     stack_t given = {.ss_sp = room, .ss_size = sizeof room}, found = {0};
     T((int)INLINE(SYS_sigaltstack, &given, NULL));
     T(getppid() > 0);

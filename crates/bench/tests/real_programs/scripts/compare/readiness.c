@@ -188,6 +188,148 @@ CASE(nested) {
     T(add(outer, outer, EPOLLIN, 3));
 }
 
+/* An inner epoll with a connection and a pipe in an outer one, by `events`. */
+struct nest {
+    int inner, outer, fd, pipe[2];
+};
+
+static struct nest nest(unsigned events) {
+    struct nest nest = {.inner = epoll_create1(0), .outer = epoll_create1(0), .fd = accepted("A")};
+    NEED(pipe(nest.pipe) == 0);
+    T(add(nest.inner, nest.fd, EPOLLIN, 1));
+    T(add(nest.inner, nest.pipe[0], EPOLLIN, 2));
+    T(add(nest.outer, nest.inner, events, 3));
+    return nest;
+}
+
+CASE(nested_level) {
+    struct nest it = nest(EPOLLIN);
+    tell("send A abc");
+    NEED(await(it.fd, POLLIN) > 0);
+    T(write(it.pipe[1], "x", 1));
+    events_of("both", it.outer, SOON_MS);
+    events_of("both still", it.outer, SOON_MS);
+    events_of("both, within", it.inner, SOON_MS);
+    take(it.fd);
+    events_of("the pipe", it.outer, SOON_MS);
+    T(read(it.pipe[0], answer, 1));
+    events_of("none", it.outer, 0);
+    tell("send A de");
+    events_of("the connection", it.outer, SOON_MS);
+    T(change(it.outer, it.inner, EPOLLOUT, 4));
+    events_of("of no interest", it.outer, 0);
+    T(change(it.outer, it.inner, EPOLLIN | EPOLLRDNORM, 5));
+    events_of("by two names", it.outer, 0);
+    T(epoll_ctl(it.outer, EPOLL_CTL_DEL, it.inner, NULL));
+    events_of("removed", it.outer, 0);
+}
+
+CASE(nested_edge) {
+    struct nest it = nest(EPOLLIN | EPOLLET);
+    events_of("nothing", it.outer, 0);
+    tell("send A abc");
+    events_of("came", it.outer, SOON_MS);
+    events_of("told", it.outer, 0);
+    tell("send A de");
+    events_of("came again", it.outer, SOON_MS);
+    T(write(it.pipe[1], "x", 1));
+    events_of("the pipe", it.outer, SOON_MS);
+    events_of("told", it.outer, 0);
+    T(write(it.pipe[1], "x", 1));
+    tell("send A f");
+    NEED(poll(NULL, 0, 100) == 0);
+    events_of("both", it.outer, SOON_MS);
+    events_of("told", it.outer, 0);
+    T(write(it.fd, "answer", 6));
+    tell("read A 6");
+    events_of("what was sent is no event", it.outer, 0);
+    T(change(it.outer, it.inner, EPOLLIN | EPOLLET, 4));
+    events_of("changed", it.outer, 0);
+    events_of("told", it.outer, 0);
+    tell("send A g");
+    NEED(poll(NULL, 0, 100) == 0);
+    take(it.fd);
+    T(read(it.pipe[0], answer, 2));
+    events_of("taken before", it.outer, 0);
+    tell("send A h");
+    events_of("came again", it.outer, SOON_MS);
+}
+
+CASE(nested_once) {
+    struct nest it = nest(EPOLLIN | EPOLLONESHOT);
+    tell("send A abc");
+    NEED(await(it.fd, POLLIN) > 0);
+    T(write(it.pipe[1], "x", 1));
+    events_of("both", it.outer, SOON_MS);
+    events_of("told", it.outer, 0);
+    tell("send A de");
+    T(write(it.pipe[1], "x", 1));
+    NEED(poll(NULL, 0, 100) == 0);
+    events_of("told", it.outer, 0);
+    T(now_has(it.outer, POLLIN));
+    T(change(it.outer, it.inner, EPOLLIN | EPOLLONESHOT, 4));
+    events_of("both again", it.outer, SOON_MS);
+    events_of("told", it.outer, 0);
+    T(read(it.pipe[0], answer, 2));
+    take(it.fd);
+    T(change(it.outer, it.inner, EPOLLIN | EPOLLONESHOT, 5));
+    events_of("nothing", it.outer, 0);
+    T(write(it.pipe[1], "x", 1));
+    events_of("the pipe", it.outer, SOON_MS);
+    tell("send A f");
+    NEED(await(it.fd, POLLIN) > 0);
+    events_of("told", it.outer, 0);
+}
+
+CASE(nested_twice) {
+    struct nest it = nest(EPOLLIN | EPOLLET);
+    int top = T(epoll_create1(0)), level = T(epoll_create1(0)), again = T(dup(it.inner));
+    T(add(top, it.outer, EPOLLIN, 4));
+    T(add(level, again, EPOLLIN, 5));
+    T(add(level, it.inner, EPOLLIN, 6));
+    T(add(it.inner, top, EPOLLIN, 7));
+    tell("send A abc");
+    events_of("top", top, SOON_MS);
+    events_of("top still", top, SOON_MS);
+    T(now_has(top, POLLIN));
+    events_of("level", level, SOON_MS);
+    events_of("between", it.outer, SOON_MS);
+    events_of("top, told below", top, 0);
+    T(now_has(top, POLLIN));
+    tell("send A de");
+    events_of("top", top, SOON_MS);
+    events_of("level", level, SOON_MS);
+    T(epoll_ctl(level, EPOLL_CTL_DEL, again, NULL));
+    events_of("one of them", level, SOON_MS);
+    take(it.fd);
+    events_of("none", level, 0);
+    tell("send A f");
+    events_of("one of them still", level, SOON_MS);
+    T(close(it.inner));
+    events_of("another descriptor has it", level, SOON_MS);
+    T(close(again));
+    events_of("closed", level, 0);
+    events_of("closed", it.outer, 0);
+}
+
+CASE(nested_in_a_child) {
+    struct nest it = nest(EPOLLIN);
+    pid_t child = fork();
+    if (child == 0) {
+        events_of("in the child", it.outer, SOON_MS);
+        take(it.fd);
+        events_of("taken there", it.outer, 0);
+        _exit(0);
+    }
+    await_sleep(child);
+    tell("send A abc");
+    int status;
+    T(waitpid(child, &status, 0) == child);
+    events_of("taken by the child", it.outer, 0);
+    tell("send A de");
+    events_of("in the parent", it.outer, SOON_MS);
+}
+
 CASE(epoll_errors) {
     int set = T(epoll_create1(0)), fd = accepted("A");
     struct epoll_event event = {.events = EPOLLIN};
