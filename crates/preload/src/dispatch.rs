@@ -25,7 +25,7 @@
 //!
 //! Left out: what is loaded at the start is looked at, not code that comes later (`dlopen`, JIT): to ask the loader for news
 //! takes a lock of its own that a fork does not wait for. Threads that the C library makes for itself (`getaddrinfo_a`,
-//! SIGEV_THREAD), and threads and children by a program's own `clone`, are not dispatched. Nor are programs with parts in
+//! SIGEV_THREAD), and threads by a program's own `clone`, are not dispatched. Nor are programs with parts in
 //! Go, whose stacks have no room for a handler, nor those that use this facility themselves.
 
 mod calls;

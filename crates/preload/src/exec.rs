@@ -9,7 +9,7 @@
 //! the record holds the sockets that stay open
 //! handoff: record, connection, doorbell, region,         maps the region, enters the sockets,
 //!   which descriptor is which slot                         gives back what it has no descriptor for
-//! SCOUTLINE_EXEC=its descriptor, exec                    takes the variable away, closes the handoff
+//! SCOUTLINE_EXEC=its descriptor, exec                    takes the variable away, looks whether all that is so
 //! ```
 //! - If `exec` fails, the new record's connection is closed, and the daemon releases what the record held.
 //! - The old record ends with the old image; what only it held is closed as Linux closes it (`ends_well`).
@@ -23,7 +23,9 @@
 //! - An epoll keeps the sockets of ours that go on with it, as a forked child's does: from then on each has its own table,
 //!   and the kernel's descriptors in it stay shared. An edge that was told already is told once more.
 //!
-//! Left out: an epoll keeps no socket of which only other processes have a descriptor.
+//! Left out: an epoll keeps no socket of which only other processes have a descriptor. An image to which no socket goes on
+//! does not know the epolls that it inherits: where the image before it lives on and wakes its own sleepers in one, it finds
+//! events with a number of ours.
 
 mod actions;
 mod handoff;

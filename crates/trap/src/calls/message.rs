@@ -75,6 +75,10 @@ impl Supervisor {
     pub(super) fn message(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         match self.socket(on)?.state {
             State::Datagram(_) => {}
+            // As where fast open is off: the pair takes no notice of the flag, or says that it is connected.
+            _ if flags_of_sending(on) & libc::MSG_FASTOPEN != 0 => {
+                return Err(Reply::error(libc::EOPNOTSUPP));
+            }
             State::Stream(_) => return self.on_stream(on),
             _ => return Ok(Reply::Now(Answer::Native)),
         }
@@ -296,6 +300,16 @@ impl Supervisor {
             socket.on_error(sys::errno(&failed));
         }
         self.space = space;
+    }
+}
+
+/// The flags of a call that sends; 0: it does not.
+fn flags_of_sending(on: On<'_>) -> i32 {
+    let [_, _, second, third, ..] = on.call.arguments;
+    match on.call.number {
+        libc::SYS_sendmsg => second as i32,
+        libc::SYS_sendto | libc::SYS_sendmmsg => third as i32,
+        _ => 0,
     }
 }
 

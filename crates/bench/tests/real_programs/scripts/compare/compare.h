@@ -236,9 +236,10 @@ static int now_has(int fd, int events) {
     return one.revents;
 }
 
+/* A thread, or a process of one. */
 static int sleeps(pid_t thread) {
     char name[64], text[512] = "";
-    snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+    snprintf(name, sizeof name, "/proc/%d/stat", thread);
     int file = open(name, O_RDONLY | O_CLOEXEC);
     long n = read(file, text, sizeof text - 1);
     close(file);

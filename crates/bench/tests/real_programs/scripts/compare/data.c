@@ -244,6 +244,24 @@ CASE(addresses_of_a_connection) {
     T(sendmsg(fd, &message, 0));
 }
 
+/* Data with the SYN, from who is not allowed to send it so: it is said, and an ordinary connection follows. */
+CASE(fast_open_refused) {
+    int port = atoi(tell("listen L")), fd = socket(family, SOCK_STREAM, 0);
+    struct name to = name_of(peer, port);
+    struct iovec piece = {"abc", 3};
+    struct msghdr message = {.msg_name = &to, .msg_namelen = name_size(&to), .msg_iov = &piece, .msg_iovlen = 1};
+    long result = sendto(fd, "abc", 3, MSG_FASTOPEN, ADDRESS(to));
+    int refused = result < 0 && errno == EOPNOTSUPP;
+    out("sent or refused %d", result == 3 || refused);
+    out("again %d", sendmsg(fd, &message, MSG_FASTOPEN) == -1 && errno == (refused ? EOPNOTSUPP : EISCONN));
+    int connects = connect(fd, ADDRESS(to)) == 0;
+    out("connected %d", refused ? connects && send(fd, "abc", 3, 0) == 3 : !connects && errno == EISCONN);
+    tell("accept L A");
+    result = sendto(fd, "abc", 3, MSG_FASTOPEN, ADDRESS(to));
+    out("and now %d", result == -1 && (errno == EISCONN || errno == EOPNOTSUPP));
+    tell("read A 3");
+}
+
 CASE(low_water) {
     int fd = accepted("A");
     T(option(fd, SOL_SOCKET, SO_RCVLOWAT));
