@@ -523,14 +523,10 @@ impl Core {
             more |= ran.more;
             ran.stopped_early
         };
-        let mut expired = std::mem::take(&mut extra.expired);
-        // What came for background while it was suspended comes first: it may well be what the timer waits for.
-        if expired && (level > Level::Idle || path.queue().is_empty()) {
-            kicked |= note(path.on_timeout(&mut self.runner, grant));
-            expired = false;
-        }
+        let expired = std::mem::take(&mut extra.expired);
+        // What came goes first: it may well be what the timer waits for, where the engine was away for a while or the path
+        // was suspended.
         if !path.queue().is_empty() {
-            let grant = grant.after(&self.runner.out);
             kicked |= note(path.run_inward(&mut self.runner, grant));
         }
         if expired {

@@ -403,7 +403,9 @@ pub(crate) fn resolve(
                 context.out.push(question(interface, next_hop, None, source_of(message)));
             }
             let back = neighbours.borrow_mut().hold(next_hop, std::mem::take(message));
-            back.into_iter().for_each(|message| context.drop_message(message, DropReason::NoNeighbour));
+            for message in back {
+                context.drop_message(message, DropReason::NoNeighbour);
+            }
             Resolved::Waits
         }
         Found::Failed => {

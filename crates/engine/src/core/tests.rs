@@ -624,6 +624,7 @@ mod floods;
 mod forward;
 mod growth;
 mod ip6;
+mod late;
 mod own_link;
 mod passing;
 mod policies;
