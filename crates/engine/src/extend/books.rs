@@ -1,5 +1,6 @@
 //! The books about threads: what each was, what it has, and what it gets.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
@@ -45,8 +46,8 @@ pub(super) struct Means {
     undo: Option<Arc<dyn UndoLog>>,
     /// Threads that have had SCHED_DEADLINE, by id and start: never twice, see [`Share::Deadline`].
     pub(super) had_deadline: HashSet<(u32, u64)>,
-    /// Started by the first thread that has a weight; `Some(None)`: this machine has no such groups.
-    weights: Option<Option<Weights>>,
+    /// Started by the first thread that has a weight; `None`: this machine has no such groups.
+    weights: OnceCell<Option<Weights>>,
     /// Threads that have a deadline or a weight: then it matters what else they serve.
     special: usize,
     pub(super) notices: Notices,
@@ -105,7 +106,13 @@ impl Books {
             threads: HashMap::new(),
             raised: Vec::new(),
             dropped_ended: Time::ZERO,
-            means: Means { undo, had_deadline: HashSet::new(), weights: None, special: 0, notices },
+            means: Means {
+                undo,
+                had_deadline: HashSet::new(),
+                weights: OnceCell::new(),
+                special: 0,
+                notices,
+            },
         }
     }
 
@@ -123,7 +130,7 @@ impl Books {
     pub(super) fn configure(&mut self, settings: Option<ExtensionSettings>, then: Box<dyn FnOnce() + Send>) {
         self.restore_all();
         self.settings = settings;
-        match &self.means.weights {
+        match self.means.weights.get() {
             Some(Some(weights)) => weights.dissolve(then),
             _ => then(),
         }
@@ -376,7 +383,7 @@ impl Means {
     fn forget(&mut self, touched: &Touched) {
         self.count_special(touched.is_special(), false);
         if touched.seat != Seat::Home
-            && let Some(Some(weights)) = &self.weights
+            && let Some(Some(weights)) = self.weights.get()
         {
             weights.leave(&touched.before);
         }
@@ -411,9 +418,9 @@ impl Means {
         }
     }
 
-    fn weights(&mut self) -> Option<&Weights> {
+    fn weights(&self) -> Option<&Weights> {
         let undo = self.undo.as_ref()?;
-        self.weights.get_or_insert_with(|| Weights::start(Arc::clone(undo), &self.notices)).as_ref()
+        self.weights.get_or_init(|| Weights::start(Arc::clone(undo), &self.notices)).as_ref()
     }
 }
 

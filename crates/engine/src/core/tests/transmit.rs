@@ -177,11 +177,11 @@ fn a_class_keeps_to_its_rate() {
 #[test]
 fn background_of_one_engine_waits_for_foreground_of_another() {
     let link: Arc<LinkUse> = Arc::default();
-    let mut engine = |settings: &mut EngineSettings| {
+    let engine = |settings: &mut EngineSettings| {
         settings.classes = vec![background_class()];
         settings.link_use = vec![Arc::clone(&link)];
     };
-    let (mut one, mut other) = (pair(slow_wire(), &mut engine), pair(slow_wire(), &mut engine));
+    let (mut one, mut other) = (pair(slow_wire(), engine), pair(slow_wire(), engine));
     let mut background = Stream::open(&mut one, BACKGROUND);
     let mut foreground = Stream::open(&mut other, 22);
     let mut beside = |active: bool| {
