@@ -16,4 +16,4 @@ pub mod stand_in;
 pub use region::{MapError, Region, Span2};
 
 /// Version of layout and messages; daemon and shim must agree exactly.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;

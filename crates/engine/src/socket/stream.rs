@@ -15,7 +15,7 @@ use scoutline_proto::bindings::ClassIndex;
 
 use super::SocketEnd;
 use super::asked::{Asked, Move};
-use super::end::Written;
+use super::end::{HeldPort, Written};
 use super::module::Standing;
 use crate::policy::{Class, Seat};
 use crate::seldom::Rare;
@@ -62,6 +62,9 @@ pub(crate) struct StreamStage {
     looked_again: u32,
     /// Connected, and kept from `accept` until data comes or this is over (TCP_DEFER_ACCEPT, tcp(7)).
     deferred: Option<Deferred>,
+    /// What its socket was bound to. As on Linux nobody else has that while old segments may be about (TIME-WAIT), but for
+    /// those whom it shares it with.
+    port: Option<Box<HeldPort>>,
 }
 
 /// A connection that its listening socket's program does not hear of yet. It counts in the backlog meanwhile.
@@ -134,6 +137,7 @@ impl StreamStage {
             told_headers: 0,
             looked_again: 0,
             deferred: None,
+            port: None,
         }
     }
 
@@ -391,6 +395,7 @@ impl StreamStage {
             self.end.as_ref().is_some_and(|end| end.closed.get() && end.freed.get() == end.written.get());
         if done && let Some(end) = self.end.take() {
             end.path.set(None);
+            self.port = end.take_port();
             end.program.forget_end(end.slot);
             self.seat = None;
             // Nobody asks any more: it keeps its class.
@@ -572,6 +577,9 @@ impl Stage for StreamStage {
         self.told_requests |= requests;
         if fresh & slot_request::SHUTDOWN != 0 {
             burst.push(Message::control(Control::Shutdown));
+        }
+        if fresh & slot_request::SHUTDOWN_READ != 0 {
+            burst.push(Message::control(Control::ShutdownRead));
         }
         if fresh & (slot_request::SHUTDOWN | slot_request::SHUTDOWN_READ) != 0 {
             // Other threads may sleep in a call that this ends.
