@@ -387,6 +387,8 @@ pub mod slot_option {
     pub const WINDOW_CLAMP: u64 = 46;
     /// SO_BINDTODEVICE: Linux's number of the interface by which all comes and goes; 0: any.
     pub const DEVICE: u64 = 47;
+    /// SO_REUSEADDR and SO_REUSEPORT of a socket that is bound, as BIND has them.
+    pub const SHARING: u64 = 48;
 
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;
@@ -619,7 +621,8 @@ pub struct Slot {
 
     // Line 7: datagrams. Written by the engine:
     /// Where the ring of errors lies in the arena: [`crate::datagram::ERROR_COUNT`] of
-    /// [`crate::datagram::ERROR_LEN`] bytes. Only while `errors_queued`.
+    /// [`crate::datagram::ERROR_LEN`] bytes. Only while `errors_queued`. Of a stream, which has none: see
+    /// [`Slot::urgent_passed`].
     pub errors_offset: AtomicU64,
     /// Errors ever put there.
     pub errors_tail: AtomicU32,
@@ -642,9 +645,20 @@ pub struct Slot {
     // Of a stream, written by shims:
     /// SO_PEEK_OFF, its bits inverted: 0 is -1, off.
     pub peek_offset_inverted: AtomicU32,
+    // Of a stream, written by the engine:
+    /// What a router has said of a connection that goes on, an errno, until something is heard of the peer. The shim takes
+    /// it with a swap, for SO_ERROR alone.
+    pub soft_error: AtomicI32,
 }
 
 impl Slot {
+    /// Of a stream: reading goes on at this position of the incoming stream where it has not come there. What is before it
+    /// was urgent, and overtaken by another urgent byte while it was next to be read. Written by the engine.
+    #[inline]
+    pub fn urgent_passed(&self) -> &AtomicU64 {
+        &self.errors_offset
+    }
+
     /// The cursors of what comes in: the engine writes, the program reads.
     #[inline]
     pub fn incoming(&self) -> Cursors<'_> {

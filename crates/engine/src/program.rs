@@ -428,6 +428,7 @@ fn reset(slot: &Slot) {
     let relaxed = Ordering::Relaxed;
     slot.state.store(0, relaxed);
     slot.error.store(0, relaxed);
+    slot.soft_error.store(0, relaxed);
     slot.receive_tail.store(0, relaxed);
     slot.receive_head.store(0, relaxed);
     slot.send_head.store(0, relaxed);
@@ -459,7 +460,7 @@ fn reset(slot: &Slot) {
     for times in &slot.keep_alive_times {
         times.store(0, relaxed);
     }
-    for mark in [&slot.urgent_mark, &slot.urgent_taken, &slot.urgent_to] {
+    for mark in [&slot.urgent_mark, &slot.urgent_taken, &slot.urgent_to, slot.urgent_passed()] {
         mark.store(0, relaxed);
     }
     slot.owner_set.store(0, relaxed);

@@ -97,6 +97,8 @@ pub enum Control {
     SendRing(u32),
     /// No more will be written (`shutdown(SHUT_WR)`).
     Shutdown,
+    /// No more will be read (`shutdown(SHUT_RD)`).
+    ShutdownRead,
     /// The program closed the socket.
     Close,
     /// The program died or asked for a reset.
@@ -129,7 +131,8 @@ pub enum Control {
     PeerFinished,
     /// The path failed; a Linux errno.
     Failed(i32),
-    /// An ICMP error came that the connection outlives (RFC 5927 §5.2); a Linux errno, for programs that ask for such.
+    /// An ICMP error came that the connection outlives (RFC 5927 §5.2); a Linux errno, for programs that ask for such. 0: the
+    /// peer was heard of since.
     Hint(i32),
     /// An ICMP error concerns this flow: type and code as ICMP for IPv4 has them (RFC 792), also where ICMPv6 told. The transport stage decides what it means.
     Unreachable(u8, u8),

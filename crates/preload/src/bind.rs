@@ -114,17 +114,20 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
 /// A datagram socket of ours that nobody has bound gets a port.
 pub(crate) fn bind_anywhere(socket: Socket) -> isize {
     let [high, low] = unbound(socket.is_inet6()).address.words();
-    call::call(call_op::BIND, socket.index, [low, 0, 0, high]).min(0) as isize
+    call::call(call_op::BIND, socket.index, [low, 0, sharing(socket), high]).min(0) as isize
 }
 
 pub(crate) fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
-    let kept = socket.slot.kept_options.load(Ordering::Relaxed);
     let v6_only = socket.is_inet6() && options::is_v6_only(fd);
-    let bits = u64::from(kept & kept::REUSE_ADDRESS != 0)
-        | u64::from(kept & kept::REUSE_PORT != 0) << 1
-        | u64::from(v6_only) << 2;
+    let bits = sharing(socket) | u64::from(v6_only) << 2;
     let [high, low] = to.address.words();
     call::call(call_op::BIND, socket.index, [low, u64::from(to.port), bits, high]).min(0) as isize
+}
+
+/// SO_REUSEADDR and SO_REUSEPORT, as BIND has them.
+pub(crate) fn sharing(socket: Socket) -> u64 {
+    let kept = socket.slot.kept_options.load(Ordering::Relaxed);
+    u64::from(kept & kept::REUSE_ADDRESS != 0) | u64::from(kept & kept::REUSE_PORT != 0) << 1
 }
 
 /// What a socket that was not bound is bound to.

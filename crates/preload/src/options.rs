@@ -12,7 +12,7 @@ use scoutline_scout::SOL_SCOUT;
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::zero_copy::SO_ZEROCOPY;
-use crate::{call, fast_open, headers, ip_options, real, scout, stream};
+use crate::{bind, call, fast_open, headers, ip_options, real, scout, stream};
 
 mod carry_over;
 mod lesser;
@@ -177,8 +177,13 @@ fn set_inner(
     }
     match (level, name) {
         (SOL_SCOUT, _) => return scout::set(socket, name, from, len),
-        (SOL_SOCKET, libc::SO_REUSEADDR) => keep(socket, kept::REUSE_ADDRESS, int()? != 0),
-        (SOL_SOCKET, libc::SO_REUSEPORT) => keep(socket, kept::REUSE_PORT, int()? != 0),
+        (SOL_SOCKET, libc::SO_REUSEADDR | libc::SO_REUSEPORT) => {
+            let bit = if name == libc::SO_REUSEADDR { kept::REUSE_ADDRESS } else { kept::REUSE_PORT };
+            keep(socket, bit, int()? != 0);
+            if socket.state() & is::BOUND != 0 {
+                return Ok(tell(socket, slot_option::SHARING, bind::sharing(socket)));
+            }
+        }
         (SOL_SOCKET, libc::SO_OOBINLINE) => keep(socket, kept::OOB_INLINE, int()? != 0),
         (SOL_SOCKET, SO_ZEROCOPY) => {
             let on = int()?;
@@ -374,7 +379,7 @@ pub(crate) fn get(
     match (level, name) {
         (SOL_SCOUT, _) => scout::get(socket, name, to, len),
         (SOL_SOCKET, libc::SO_ERROR) => {
-            let errno = if crate::attach::dead() { libc::ECONNRESET } else { socket.take_error() };
+            let errno = if crate::attach::dead() { libc::ECONNRESET } else { socket.take_any_error() };
             int(errno)
         }
         (SOL_SOCKET, libc::SO_TYPE) => {

@@ -191,6 +191,14 @@ impl Socket {
         }
     }
 
+    /// SO_ERROR: the pending error, or what a router has said of a connection that goes on (`sk_err_soft` of Linux).
+    pub(crate) fn take_any_error(self) -> i32 {
+        match self.take_error() {
+            0 if self.is_stream() => self.slot.soft_error.swap(0, Ordering::AcqRel),
+            errno => errno,
+        }
+    }
+
     /// What `poll` would say, as Linux's `tcp_poll` and `udp_poll` do. OUT is looked at only when `interest` has it,
     /// for looking asks the engine to tell of room.
     pub(crate) fn readiness(self, interest: u32) -> u32 {

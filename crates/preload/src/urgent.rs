@@ -43,12 +43,22 @@ pub(crate) fn in_child() {
     OWNED.lock().clear();
 }
 
-/// How far the urgent byte is from `head`, unless reading has passed it or there is none.
+/// How far the urgent byte is from what is read next at `head`, unless reading has passed it or there is none.
 fn distance(socket: Socket, head: u64) -> Option<u64> {
     if socket.state() & is::URGENT == 0 {
         return None;
     }
-    socket.slot.urgent_mark.load(Ordering::Acquire).checked_sub(1)?.checked_sub(head)
+    let mark = socket.slot.urgent_mark.load(Ordering::Acquire).checked_sub(1)?;
+    mark.checked_sub(head + overtaken(socket, head))
+}
+
+/// Bytes at `head` that were urgent and are not given any more, since others have overtaken them. Behind the mark, which
+/// the engine writes after this.
+fn overtaken(socket: Socket, head: u64) -> u64 {
+    if is_inline(socket) {
+        return 0;
+    }
+    socket.slot.urgent_passed().load(Ordering::Acquire).saturating_sub(head)
 }
 
 fn is_inline(socket: Socket) -> bool {
@@ -68,14 +78,17 @@ pub(crate) struct Step {
 /// A step from `head` on, of at most `want` of the `held` bytes; `begun`: the call has given some already.
 #[cold]
 pub(crate) fn step(socket: Socket, head: u64, held: u64, want: u64, begun: bool) -> Step {
-    let free = Step { skip: 0, len: held.min(want), ends: false };
-    match distance(socket, head) {
-        Some(0) if begun => Step { skip: 0, len: 0, ends: true },
+    let distance = distance(socket, head);
+    let lead = overtaken(socket, head).min(held);
+    let held = held - lead;
+    let free = Step { skip: lead, len: held.min(want), ends: false };
+    match distance {
+        Some(0) if begun => Step { skip: lead, len: 0, ends: true },
         Some(0) if !is_inline(socket) => {
             let skip = held.min(1);
-            Step { skip, len: (held - skip).min(want), ends: false }
+            Step { skip: lead + skip, len: (held - skip).min(want), ends: false }
         }
-        Some(distance @ 1..) if distance <= free.len => Step { skip: 0, len: distance, ends: true },
+        Some(distance @ 1..) if distance <= free.len => Step { skip: lead, len: distance, ends: true },
         _ => free,
     }
 }
@@ -85,14 +98,14 @@ pub(crate) fn is_waiting(socket: Socket) -> bool {
     let slot = socket.slot;
     let head = slot.receive_head.load(Ordering::Acquire);
     let mark = slot.urgent_mark.load(Ordering::Acquire);
-    distance(socket, head).is_some_and(|distance| distance < socket.received())
+    distance(socket, head).is_some_and(|distance| overtaken(socket, head) + distance < socket.received())
         && slot.urgent_taken.load(Ordering::Relaxed) != mark
 }
 
-/// Bytes that must be there before any can be read: one more when the next is urgent.
+/// Bytes that must be there before any can be read: more when the next are urgent.
 pub(crate) fn hidden(socket: Socket) -> u64 {
     let head = socket.slot.receive_head.load(Ordering::Acquire);
-    u64::from(distance(socket, head) == Some(0) && !is_inline(socket))
+    overtaken(socket, head) + u64::from(distance(socket, head) == Some(0) && !is_inline(socket))
 }
 
 /// SIOCATMARK: reading has come to the mark.
@@ -102,8 +115,9 @@ pub(crate) fn is_at_mark(socket: Socket) -> bool {
 
 /// FIONREAD: what one call can read.
 pub(crate) fn readable(socket: Socket) -> u64 {
-    let held = socket.received();
-    match distance(socket, socket.slot.receive_head.load(Ordering::Acquire)) {
+    let head = socket.slot.receive_head.load(Ordering::Acquire);
+    let held = socket.received().saturating_sub(overtaken(socket, head));
+    match distance(socket, head) {
         Some(distance) if !is_inline(socket) => held.min(distance),
         _ => held,
     }
@@ -123,6 +137,7 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
         return err(libc::EINVAL);
     };
     drain_owner(socket);
+    let distance = distance + overtaken(socket, head);
     if distance >= socket.received() {
         let over = socket.state() & (is::PEER_FINISHED | is::FAILED) != 0
             || socket.requests() & ask::SHUTDOWN_READ != 0;

@@ -55,7 +55,18 @@ struct State {
 /// The paths that listen at one place for one class: a packet is compared with each class once, however many share it.
 struct Listeners {
     class: ClassIndex,
-    paths: Vec<PathId>,
+    /// They share what comes (SO_REUSEPORT).
+    sharing: Vec<PathId>,
+    /// Of these the last takes all (SO_REUSEADDR, datagrams).
+    alone: Vec<PathId>,
+    /// Who came last is alone.
+    alone_is_last: bool,
+}
+
+impl Listeners {
+    fn all(&self) -> impl Iterator<Item = PathId> {
+        self.sharing.iter().chain(&self.alone).copied()
+    }
 }
 
 /// With whom who holds a port shares it, as Linux has it (`inet_csk_bind_conflict`).
@@ -63,7 +74,7 @@ struct Listeners {
 pub struct Sharing {
     /// SO_REUSEPORT: with all who say so.
     pub port: bool,
-    /// SO_REUSEADDR: with all who say so, as long as none of them listens.
+    /// SO_REUSEADDR: with all who say so, as long as none of them listens. (Datagram sockets never do.)
     pub address: bool,
 }
 
@@ -73,26 +84,35 @@ struct Reservation {
     holders: u32,
     by_port: u32,
     by_address: u32,
+    by_both: u32,
     listening: u32,
 }
 
 impl Reservation {
     fn admits(&self, sharing: Sharing) -> bool {
-        (sharing.port && self.by_port == self.holders)
-            || (sharing.address && self.by_address == self.holders && self.listening == 0)
-            || self.holders == 0
+        let by_address = sharing.address && self.listening == 0;
+        // With each holder either way will do.
+        let shared = match (sharing.port, by_address) {
+            (true, true) => self.by_port + self.by_address - self.by_both,
+            (true, false) => self.by_port,
+            (false, true) => self.by_address,
+            (false, false) => 0,
+        };
+        shared == self.holders
     }
 
     fn add(&mut self, sharing: Sharing) {
         self.holders += 1;
         self.by_port += u32::from(sharing.port);
         self.by_address += u32::from(sharing.address);
+        self.by_both += u32::from(sharing.port && sharing.address);
     }
 
     fn remove(&mut self, sharing: Sharing) {
         self.holders -= 1;
         self.by_port -= u32::from(sharing.port);
         self.by_address -= u32::from(sharing.address);
+        self.by_both -= u32::from(sharing.port && sharing.address);
     }
 }
 
@@ -158,6 +178,14 @@ impl Bindings {
         Ok(())
     }
 
+    /// Who holds a reservation shares it otherwise from now on, which is asked when the next one comes.
+    pub fn share(&self, local: Endpoint, before: Sharing, sharing: Sharing) {
+        if let Some(held) = self.state.borrow_mut().reserved.get_mut(&(local.port, local.address)) {
+            held.remove(before);
+            held.add(sharing);
+        }
+    }
+
     /// Gives back one reservation, of one who was `listening` or not.
     pub fn release(&self, local: Endpoint, sharing: Sharing, listening: bool) {
         let mut state = self.state.borrow_mut();
@@ -203,11 +231,21 @@ impl Bindings {
         None
     }
 
-    /// Gives packets for `local` of this class to `path`.
+    /// Gives packets for `local` of this class to `path`, or to it and the others that listen so.
     pub fn listen(&self, local: Endpoint, class: ClassIndex, path: PathId) {
+        self.listen_with(local, class, path, true);
+    }
+
+    /// Gives packets for `local` of this class to `path`, and to no other that came before (Linux looks through datagram
+    /// sockets from the last that was bound).
+    pub fn listen_alone(&self, local: Endpoint, class: ClassIndex, path: PathId) {
+        self.listen_with(local, class, path, false);
+    }
+
+    fn listen_with(&self, local: Endpoint, class: ClassIndex, path: PathId, shares: bool) {
         let mut state = self.state.borrow_mut();
         let place = (local.port, local.address);
-        add(state.listeners.entry(place).or_default(), class, path);
+        add(state.listeners.entry(place).or_default(), class, path, shares);
         state.places.entry(path).or_default().push(place);
     }
 
@@ -229,16 +267,16 @@ impl Bindings {
         let state = &mut *self.state.borrow_mut();
         for place in state.places.get(&path).into_iter().flatten() {
             if let Some(classes) = state.listeners.get_mut(place) {
-                take(classes, path);
-                add(classes, class, path);
+                let shares = take(classes, path);
+                add(classes, class, path, shares);
             }
         }
     }
 
     /// The path that takes packets of this flow (with this type-of-service octet) when no exact one does: that of
     /// the first class that the packet fits, else of the class that was listened for first. Of several paths that
-    /// listen for that class (SO_REUSEPORT) the flow's hash chooses. A listener at the address goes before one at the
-    /// unspecified address.
+    /// listen for that class (SO_REUSEPORT) the flow's hash chooses, or it is the last (SO_REUSEADDR). A listener at the
+    /// address goes before one at the unspecified address.
     pub fn listener(&self, key: &FlowKey, tos: u8) -> Option<PathId> {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address));
@@ -250,7 +288,8 @@ impl Bindings {
                 classes.iter().filter_map(|at| Some((self.classifier.rank(at.class, key, tos)?, at)));
             ranked.min_by_key(|&(rank, _)| rank).map_or(classes.first()?, |(_, at)| at)
         };
-        match &listeners.paths[..] {
+        match &listeners.sharing[..] {
+            _ if listeners.alone_is_last => listeners.alone.last().copied(),
             [only] => Some(*only),
             paths => paths.get((self.hash(key) % paths.len().max(1) as u64) as usize).copied(),
         }
@@ -276,22 +315,35 @@ impl Bindings {
     pub fn group_listeners(&self, key: &FlowKey) -> Vec<PathId> {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address)).into_iter().flatten();
-        at(key.local).chain(at(key.local.unspecified())).flat_map(|at| at.paths.iter().copied()).collect()
+        at(key.local).chain(at(key.local.unspecified())).flat_map(Listeners::all).collect()
     }
 }
 
-fn add(classes: &mut Vec<Listeners>, class: ClassIndex, path: PathId) {
-    match classes.iter_mut().find(|at| at.class == class) {
-        Some(at) => at.paths.push(path),
-        None => classes.push(Listeners { class, paths: vec![path] }),
+fn add(classes: &mut Vec<Listeners>, class: ClassIndex, path: PathId, shares: bool) {
+    let index = classes.iter().position(|at| at.class == class).unwrap_or_else(|| {
+        classes.push(Listeners { class, sharing: Vec::new(), alone: Vec::new(), alone_is_last: false });
+        classes.len() - 1
+    });
+    let at = &mut classes[index];
+    if shares {
+        at.sharing.push(path)
+    } else {
+        at.alone.push(path)
     }
+    at.alone_is_last = !shares;
 }
 
-fn take(classes: &mut Vec<Listeners>, path: PathId) {
+/// Whether it shared what came.
+fn take(classes: &mut Vec<Listeners>, path: PathId) -> bool {
+    let mut shares = true;
     for at in &mut *classes {
-        at.paths.retain(|&other| other != path);
+        shares &= !at.alone.contains(&path);
+        at.sharing.retain(|&other| other != path);
+        at.alone.retain(|&other| other != path);
+        at.alone_is_last = !at.alone.is_empty() && (at.alone_is_last || at.sharing.is_empty());
     }
-    classes.retain(|at| !at.paths.is_empty());
+    classes.retain(|at| at.all().next().is_some());
+    shares
 }
 
 /// Every address of this port.
@@ -367,6 +419,48 @@ mod tests {
         bindings.release(at, BY_ADDRESS, false);
         bindings.release(any, BY_ADDRESS, true);
         assert!(!bindings.is_reserved(20));
+    }
+
+    #[test]
+    fn each_pair_of_holders_shares_in_its_own_way() {
+        let bindings = Bindings::new(Rc::new(OneClass), 1);
+        let at = Endpoint::new(A, 20);
+        let in_use = Err(CreateError::InUse);
+        const BOTH: Sharing = Sharing { port: true, address: true };
+        bindings.reserve(at, BY_ADDRESS).unwrap();
+        assert_eq!(bindings.reserve(at, BY_PORT), in_use);
+        bindings.reserve(at, BOTH).unwrap();
+        bindings.share(at, BOTH, BY_PORT);
+        assert_eq!(bindings.reserve(at, BY_ADDRESS), in_use);
+        bindings.reserve(at, BOTH).unwrap();
+        bindings.share(at, BY_ADDRESS, ALONE);
+        assert_eq!(bindings.reserve(at, BOTH), in_use, "one of them shares no more");
+        for sharing in [ALONE, BY_PORT, BOTH] {
+            bindings.release(at, sharing, false);
+        }
+        assert!(!bindings.is_reserved(20));
+    }
+
+    #[test]
+    fn of_those_who_take_all_the_last_does() {
+        let bindings = Bindings::new(Rc::new(OneClass), 1);
+        let at = Endpoint::new(A, 20);
+        let key = FlowKey { local: A, local_port: 20, ..FlowKey::default() };
+        let taker = || bindings.listener(&key, 0);
+        bindings.listen_alone(at, 0, path(1));
+        bindings.listen_alone(at, 0, path(2));
+        assert_eq!(taker(), Some(path(2)));
+        bindings.set_class(path(1), 3);
+        bindings.set_class(path(1), 0);
+        assert_eq!(taker(), Some(path(1)));
+        bindings.listen(at, 0, path(3));
+        assert_eq!(taker(), Some(path(3)));
+        assert_eq!(bindings.group_listeners(&key).len(), 3);
+        bindings.unlisten(path(3));
+        assert_eq!(taker(), Some(path(1)));
+        bindings.unlisten(path(1));
+        bindings.unlisten(path(2));
+        assert_eq!(taker(), None);
     }
 
     #[test]

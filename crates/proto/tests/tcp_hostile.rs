@@ -35,6 +35,7 @@ enum Operation {
     /// Poll this often.
     Poll(u8),
     Shutdown,
+    ShutdownRead,
     Close,
     Abort,
     Unreachable(bool),
@@ -68,7 +69,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (0..2_000_000u32).prop_map(Operation::Wait),
         4 => Just(Operation::TimeOut),
         8 => any::<u8>().prop_map(Operation::Poll),
-        1 => prop_oneof![Just(Operation::Shutdown), Just(Operation::Close), Just(Operation::Abort)],
+        1 => prop_oneof![Just(Operation::Shutdown), Just(Operation::ShutdownRead), Just(Operation::Close), Just(Operation::Abort)],
         1 => any::<bool>().prop_map(Operation::Unreachable),
         1 => (0..2 * RECEIVE).prop_map(Operation::GrowReceive),
         1 => Just(Operation::Mark),
@@ -181,6 +182,7 @@ impl Subject {
             }
             Operation::Poll(times) => self.poll(u32::from(times)),
             Operation::Shutdown => self.connection.shutdown(),
+            Operation::ShutdownRead => self.connection.shutdown_read(),
             Operation::Close => drop(self.connection.close(self.now)),
             Operation::Abort => drop(self.connection.abort()),
             Operation::Unreachable(hard) => drop(self.connection.on_unreachable(hard, self.now)),

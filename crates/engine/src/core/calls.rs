@@ -86,13 +86,8 @@ impl Core {
         let end = program.end(slot).filter(|_| program.serves(slot)).ok_or(libc::EBADF)?;
         match op {
             call_op::BIND => {
-                let said = |option| argument(2) & option != 0;
-                end.v6_only.set(said(V6_ONLY));
-                let (port, address_too) = (said(REUSE_PORT), said(REUSE_ADDRESS));
-                // For datagrams either option shares the port.
-                let either = end.kind == slot_kind::DATAGRAM && (port || address_too);
-                let sharing = Sharing { port: port || either, address: address_too || either };
-                self.bind(&end, address(), sharing, now)
+                end.v6_only.set(argument(2) & V6_ONLY != 0);
+                self.bind(&end, address(), sharing_by(argument(2)), now)
             }
             call_op::LISTEN => self.listen(&end, argument(0), now),
             call_op::CONNECT => {
@@ -177,11 +172,11 @@ impl Core {
                 return Err(libc::EADDRINUSE);
             }
         }
+        end.sharing.set(sharing);
         for (net, place) in places {
             end.keep_port(Rc::clone(self.bindings(net, protocol)), place);
         }
         end.bound.set(Some((protocol, local)));
-        end.sharing.set(sharing);
         let slot = end.shared();
         slot.local_address.store(local.address);
         slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
@@ -371,7 +366,15 @@ impl Core {
         let key = flow_key(net, TCP, local, remote);
         let before = self.flows.lookup(&key);
         // It is there, or in TIME-WAIT (`__inet_check_established` of Linux).
-        if before.is_some_and(|before| !self.may_follow(net, before, now)) {
+        let may_follow = |before| {
+            let chosen = port == bound.port && !any_port;
+            if chosen {
+                self.may_follow_as_bound(net, before, now)
+            } else {
+                self.may_follow(net, before, now)
+            }
+        };
+        if before.is_some_and(|before| !may_follow(before)) {
             return Err(libc::EADDRNOTAVAIL);
         }
         let ruled = self.policy.class(self.policy.class_for(&key, None, Some(&end.program.facts)));
@@ -418,7 +421,11 @@ impl Core {
                 return self.set_fast_open(end, option, value);
             }
             slot_option::DEFER_ACCEPT => end.defer_accept.set(value.min(MAX_DEFER_S) as u32),
-            slot_option::QUEUE_ERRORS if value != 0 && !end.ensure_errors(self.paths.budget()) => {
+            slot_option::QUEUE_ERRORS
+                if value != 0
+                    && end.kind == slot_kind::DATAGRAM
+                    && !end.ensure_errors(self.paths.budget()) =>
+            {
                 return Err(libc::ENOBUFS);
             }
             slot_option::BROADCAST | slot_option::QUEUE_ERRORS => {}
@@ -431,6 +438,7 @@ impl Core {
                 }
             }
             slot_option::DEVICE => tune(end, option, value)?,
+            slot_option::SHARING => end.share_port(sharing_by(value)),
             slot_option::HEADERS => {
                 end.headers.set(value);
                 self.tune_listening(end);
@@ -569,6 +577,11 @@ fn waiting_at_most(backlog: u64) -> u64 {
 fn anywhere(end: &SocketEnd) -> Endpoint {
     let inet6 = end.shared().flags.load(Ordering::Acquire) & slot_flag::INET6 != 0;
     Endpoint::new(if inet6 { Address::UNSPECIFIED_V6 } else { Address::UNSPECIFIED_V4 }, 0)
+}
+
+/// SO_REUSEADDR and SO_REUSEPORT as BIND has them.
+fn sharing_by(bits: u64) -> Sharing {
+    Sharing { port: bits & REUSE_PORT != 0, address: bits & REUSE_ADDRESS != 0 }
 }
 
 fn protocol_of(end: &SocketEnd) -> u8 {

@@ -122,7 +122,11 @@ impl Core {
         (class, id): (ClassIndex, PathId),
     ) {
         for (_, place) in self.places_of(end, bound).into_iter().filter(|(at, _)| *at == net) {
-            self.nets[net].udp.listen(place, class, id);
+            if end.sharing.get().port {
+                self.nets[net].udp.listen(place, class, id);
+            } else {
+                self.nets[net].udp.listen_alone(place, class, id);
+            }
         }
     }
 

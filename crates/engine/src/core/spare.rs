@@ -43,11 +43,22 @@ impl Core {
     /// the machine, where none can be on its way any more (`tcp_tw_reuse` 2). So a proxy does not run out of ports when
     /// it opens thousands of connections a second to one server and closes them first.
     pub(super) fn may_follow(&self, net: usize, before: PathId, now: Time) -> bool {
-        let stage = self.paths.get(before).and_then(Path::stage::<TcpStage>);
-        stage.and_then(TcpStage::connection).is_some_and(|before| {
-            (self.nets[net].interface().is_own_link() || before.has_timestamps())
-                && before.in_time_wait_for(now).is_some_and(|time| time >= FOLLOWS_AFTER)
+        self.waits(before, now).is_some_and(|(time, has_timestamps)| {
+            time >= FOLLOWS_AFTER && (has_timestamps || self.nets[net].interface().is_own_link())
         })
+    }
+
+    /// The same for a program that has chosen both ends: where timestamps tell old segments, at once (Linux's
+    /// `tcp_twsk_unique` without `twp`).
+    pub(super) fn may_follow_as_bound(&self, net: usize, before: PathId, now: Time) -> bool {
+        self.waits(before, now).is_some_and(|(_, has_timestamps)| has_timestamps)
+            || self.may_follow(net, before, now)
+    }
+
+    /// For how long it has been in TIME-WAIT, and whether its segments have timestamps.
+    fn waits(&self, path: PathId, now: Time) -> Option<(Duration, bool)> {
+        let connection = self.paths.get(path)?.stage::<TcpStage>()?.connection()?;
+        Some((connection.in_time_wait_for(now)?, connection.has_timestamps()))
     }
 
     /// Ends TIME-WAIT for a connection that is made in this turn.

@@ -295,6 +295,23 @@ impl SocketEnd {
         }
     }
 
+    /// The port that it holds by itself, for who holds it on; the socket no longer does.
+    pub(super) fn take_port(&self) -> Option<Box<HeldPort>> {
+        if self.reserved.is_empty() || self.listening.get() != 0 {
+            return None;
+        }
+        self.bound.set(None);
+        Some(Box::new(HeldPort { places: self.reserved.take(), sharing: self.sharing.get() }))
+    }
+
+    /// Its program has said otherwise with whom it shares its port.
+    pub(crate) fn share_port(&self, sharing: Sharing) {
+        let before = self.sharing.replace(sharing);
+        for (bindings, local) in &*self.reserved.borrow() {
+            bindings.share(*local, before, sharing);
+        }
+    }
+
     /// It listens from now on where it holds its port; false when another does whom it does not share that with. Then it
     /// is to give the port back, or to try again.
     pub(crate) fn begin_listening(&self) -> bool {
@@ -384,14 +401,21 @@ impl SocketEnd {
     }
 
     /// The connection goes on, but a router has said something of it: what a program that asked for it (IP_RECVERR) hears
-    /// from its next call, or by SO_ERROR. As on Linux a stream's errors are in no queue (ip(7)).
+    /// from its next call, or by SO_ERROR, and others by SO_ERROR alone, until something is heard of the peer (`errno` 0).
+    /// As on Linux a stream's errors are in no queue (ip(7)).
     pub(crate) fn hint(&self, errno: i32) {
         let slot = self.shared();
+        if errno == 0 {
+            slot.soft_error.store(0, Ordering::Release);
+            return;
+        }
         let is_v4 = slot.remote_address.load().is_v4();
         let wanted = if is_v4 { datagram_flag::ERRORS } else { datagram_flag::ERRORS6 };
         if slot.datagram_flags.load(Ordering::Relaxed) & wanted != 0 {
             slot.error.store(errno, Ordering::Release);
             self.signal();
+        } else {
+            slot.soft_error.store(errno, Ordering::Release);
         }
     }
 
@@ -464,7 +488,17 @@ impl SocketEnd {
 
     /// The byte at this position of the incoming stream is urgent.
     pub(crate) fn publish_urgent(&self, position: u64) {
-        self.shared().urgent_mark.store(position.wrapping_add(1), Ordering::Release);
+        let slot = self.shared();
+        // Linux's tcp_check_urg: one that is there and next to be read is passed, once there is another. Before the mark:
+        // who sees that sees this.
+        if let Some(before) = slot.urgent_mark.load(Ordering::Relaxed).checked_sub(1) {
+            let passed = slot.urgent_passed().load(Ordering::Relaxed);
+            let reads_at = slot.receive_head.load(Ordering::Acquire).max(passed);
+            if reads_at == before && before < self.received.get() {
+                slot.urgent_passed().store(before + 1, Ordering::Release);
+            }
+        }
+        slot.urgent_mark.store(position.wrapping_add(1), Ordering::Release);
         self.add_state(slot_state::URGENT);
         self.signal();
         self.program.signal_owner(self.shared().owner_set.load(Ordering::Acquire));
@@ -504,6 +538,20 @@ impl SocketEnd {
         }
         slot.send_wanted.store(0, Ordering::SeqCst);
         true
+    }
+}
+
+/// A port that is held without a socket, until this is dropped.
+pub(super) struct HeldPort {
+    places: Vec<(Rc<Bindings>, Endpoint)>,
+    sharing: Sharing,
+}
+
+impl Drop for HeldPort {
+    fn drop(&mut self) {
+        for (bindings, local) in &self.places {
+            bindings.release(*local, self.sharing, false);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::datagram::{ERROR_COUNT, ERROR_LEN};
-use scoutline_abi::layout::{Slot, slot_request, slot_state};
+use scoutline_abi::layout::{Slot, slot_kind, slot_request, slot_state};
 
 use super::SocketEnd;
 use super::growth::Held;
@@ -216,7 +216,11 @@ fn copy_slot(from: &Slot, to: &Slot) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     copy_long_words(from, to);
+    if from.kind.load(Ordering::Relaxed) == slot_kind::STREAM {
+        to.urgent_passed().store(from.urgent_passed().load(Ordering::Relaxed), Ordering::Relaxed);
+    }
     to.error.store(from.error.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.soft_error.store(from.soft_error.load(Ordering::Relaxed), Ordering::Relaxed);
     to.local_address.store(from.local_address.load());
     to.remote_address.store(from.remote_address.load());
 }

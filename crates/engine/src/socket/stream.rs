@@ -15,6 +15,7 @@ use scoutline_proto::bindings::ClassIndex;
 
 use super::SocketEnd;
 use super::asked::{Asked, Move};
+use super::end::HeldPort;
 use super::module::Standing;
 use super::queue::{accept_queue_push, stand_in_queue};
 use super::written::Written;
@@ -62,6 +63,9 @@ pub(crate) struct StreamStage {
     looked_again: u32,
     /// Connected, and kept from `accept` until data comes or this is over (TCP_DEFER_ACCEPT, tcp(7)).
     deferred: Option<Deferred>,
+    /// What its socket was bound to. As on Linux nobody else has that while old segments may be about (TIME-WAIT), but for
+    /// those whom it shares it with.
+    port: Option<Box<HeldPort>>,
 }
 
 /// A connection that its listening socket's program does not hear of yet. It counts in the backlog meanwhile.
@@ -134,6 +138,7 @@ impl StreamStage {
             told_headers: 0,
             looked_again: 0,
             deferred: None,
+            port: None,
         }
     }
 
@@ -391,6 +396,7 @@ impl StreamStage {
             self.end.as_ref().is_some_and(|end| end.closed.get() && end.freed.get() == end.written.get());
         if done && let Some(end) = self.end.take() {
             end.path.set(None);
+            self.port = end.take_port();
             end.program.forget_end(end.slot);
             self.seat = None;
             // Nobody asks any more: it keeps its class.
@@ -516,6 +522,9 @@ impl Stage for StreamStage {
         self.told_requests |= requests;
         if fresh & slot_request::SHUTDOWN != 0 {
             burst.push(Message::control(Control::Shutdown));
+        }
+        if fresh & slot_request::SHUTDOWN_READ != 0 {
+            burst.push(Message::control(Control::ShutdownRead));
         }
         if fresh & (slot_request::SHUTDOWN | slot_request::SHUTDOWN_READ) != 0 {
             // Other threads may sleep in a call that this ends.

@@ -100,6 +100,8 @@ pub struct Connection {
     passive: bool,
     /// The program has closed: nobody reads, and a limit holds for how long we try.
     orphan: bool,
+    /// The program reads no more.
+    reads_no_more: bool,
     nodelay: bool,
     /// Our FIN follows the last byte written.
     fin_queued: bool,
@@ -173,6 +175,7 @@ impl Connection {
             owed: Owed::Nothing,
             passive: state == State::SynReceived,
             orphan: false,
+            reads_no_more: false,
             nodelay: !config.nagle,
             fin_queued: false,
             fin_received: false,

@@ -268,8 +268,14 @@ impl TcpStage {
             yield_to(message, context);
             return Ok(false);
         }
-        if let Some(drop) = input.drop {
-            context.account.on_drop(reason(drop));
+        match input.drop {
+            Some(drop) => context.account.on_drop(reason(drop)),
+            // As in Linux's `tcp_ack`: something worked.
+            None if self.unreachable.is_some() && connection.state() != State::Closed => {
+                self.unreachable = None;
+                tally.hint = tally.hint.or(Some(0));
+            }
+            None => {}
         }
         Ok(deliver(message, &input, header_len, tally))
     }
@@ -335,6 +341,7 @@ impl TcpStage {
             Control::Urge(position) => connection.set_urgent(position),
             Control::Held { from, by_call, unfinished } => connection.set_held(from, by_call, unfinished),
             Control::Shutdown => connection.shutdown(),
+            Control::ShutdownRead => connection.shutdown_read(),
             Control::Close if !connection.resets_on_close() => return connection.close(now),
             // Linux has sent by now what was written; here it may be told of in the same look of the engine.
             Control::Close | Control::Abort if self.end == End::Open => self.end = End::Reset,

@@ -82,7 +82,15 @@ impl<'a> Socket<'a> {
         size > 0 && self.sendable() >= size / 3 && !(bound && 2 * u64::from(unsent) >= low_water)
     }
 
-    /// SO_ERROR.
+    /// SO_ERROR: the pending error, or what a router has said of a connection that goes on.
+    pub fn take_any_error(self) -> i32 {
+        match self.take_error() {
+            0 => self.slot.soft_error.swap(0, AcqRel),
+            errno => errno,
+        }
+    }
+
+    /// The pending error.
     pub fn take_error(self) -> i32 {
         self.slot.error.swap(0, AcqRel)
     }
@@ -153,16 +161,22 @@ impl<'a> Socket<'a> {
     }
 
     /// How far the urgent byte is from what is read next, unless reading has passed it.
-    pub fn urgent_distance(self) -> Option<u64> {
+    pub fn urgent_distance(self, inline: bool) -> Option<u64> {
         let head = self.slot.receive_head.load(Relaxed);
-        self.slot.urgent_mark.load(Acquire).checked_sub(1)?.checked_sub(head)
+        self.slot.urgent_mark.load(Acquire).checked_sub(1)?.checked_sub(head + self.overtaken(inline))
+    }
+
+    /// Bytes that are not given any more: they were urgent, and others have overtaken them.
+    fn overtaken(self, inline: bool) -> u64 {
+        let head = self.slot.receive_head.load(Relaxed);
+        if inline { 0 } else { self.slot.urgent_passed().load(Acquire).saturating_sub(head) }
     }
 
     /// Bytes that one call can read, and whether that ends before an urgent one; behind an urgent one that comes first,
     /// unless it is `inline`.
     pub fn readable(self, inline: bool) -> (u64, bool) {
-        let held = self.received();
-        match self.urgent_distance() {
+        let held = self.received().saturating_sub(self.overtaken(inline));
+        match self.urgent_distance(inline) {
             Some(0) if !inline => (held.saturating_sub(1), false),
             Some(distance @ 1..) if distance <= held => (distance, true),
             _ => (held, false),
@@ -171,7 +185,11 @@ impl<'a> Socket<'a> {
 
     /// The next byte is urgent, there, and not to be read in its place: it is passed.
     pub fn pass_urgent(self, inline: bool) {
-        if self.urgent_distance() == Some(0) && !inline && self.received() > 0 {
+        let overtaken = self.overtaken(inline).min(self.received());
+        if overtaken > 0 {
+            self.consume(self.slot.receive_head.load(Relaxed), self.received(), overtaken);
+        }
+        if self.urgent_distance(inline) == Some(0) && !inline && self.received() > 0 {
             let head = self.slot.receive_head.load(Relaxed);
             self.consume(head, self.received(), 1);
         }
@@ -181,7 +199,8 @@ impl<'a> Socket<'a> {
     pub fn take_urgent(self, inline: bool, look_only: bool) -> Result<Vec<u8>, i32> {
         let mark = self.slot.urgent_mark.load(Acquire);
         let taken = self.slot.urgent_taken.load(Relaxed) == mark;
-        let distance = self.urgent_distance().filter(|_| !taken && !inline).ok_or(libc::EINVAL)?;
+        let distance = self.urgent_distance(inline).filter(|_| !taken && !inline).ok_or(libc::EINVAL)?;
+        let distance = distance + self.overtaken(inline);
         if distance >= self.received() {
             return if self.receive_over() { Ok(Vec::new()) } else { Err(libc::EAGAIN) };
         }
@@ -297,7 +316,9 @@ impl<'a> Socket<'a> {
             ready |= POLLIN;
         }
         let mark = self.slot.urgent_mark.load(Acquire);
-        let urgent_is_there = self.urgent_distance().is_some_and(|distance| distance < self.received());
+        let urgent_is_there = self
+            .urgent_distance(inline)
+            .is_some_and(|distance| distance + self.overtaken(inline) < self.received());
         if urgent_is_there && self.slot.urgent_taken.load(Relaxed) != mark {
             ready |= libc::POLLPRI;
         }

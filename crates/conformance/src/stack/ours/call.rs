@@ -507,7 +507,7 @@ impl Caller<'_> {
         let value = match request {
             libc::FIONREAD if socket.is_stream() && fd.oob_inline => socket.received(),
             libc::FIONREAD if socket.is_stream() => socket.readable(false).0,
-            SIOCATMARK => u64::from(socket.urgent_distance() == Some(0)),
+            SIOCATMARK => u64::from(socket.urgent_distance(fd.oob_inline) == Some(0)),
             libc::FIONREAD if socket.received() >= HEADER_LEN as u64 => {
                 let head = socket.slot.receive_head.load(Relaxed);
                 let header = socket.copy_out(head, HEADER_LEN).try_into().expect("a header");

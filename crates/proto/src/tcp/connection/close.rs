@@ -26,6 +26,12 @@ impl Connection {
         }
     }
 
+    /// No more will be read. What comes is kept all the same while the program may write; data behind its end are refused
+    /// (`tcp_rcv_state_process` of Linux).
+    pub fn shutdown_read(&mut self) {
+        self.reads_no_more = true;
+    }
+
     /// The program is gone, as in Linux's `close`: what was written is still delivered, in the background; data
     /// unread, or arriving later, is answered by a reset (RFC 2525 §2.17, RFC 1122 §4.2.2.13). The events have
     /// CLOSED when nothing is left to wait for.
@@ -136,9 +142,18 @@ impl Connection {
         }
     }
 
-    /// Data for a program that has closed. The reset has the number that its sender awaits (RFC 9293 §3.5.2, group 3), so
-    /// that it is taken without a challenge, whatever of ours is still under way.
+    /// Whether nobody will take new data (RFC 1122 §4.2.2.13).
+    pub(super) fn refuses_data(&self) -> bool {
+        self.orphan || self.reads_no_more && matches!(self.state, State::FinWait1 | State::FinWait2)
+    }
+
+    /// Data for a program that has closed, or that has shut down both directions and hears of the reset. That has the number
+    /// that its sender awaits (RFC 9293 §3.5.2, group 3), so that it is taken without a challenge, whatever of ours is
+    /// still under way.
     pub(super) fn refuse_data(&mut self, header: &Header, mut input: Input) -> Input {
+        if !self.orphan {
+            input.events |= Events::RESET;
+        }
         input.events |= self.abort();
         self.reset = Some((header.acknowledgment, None));
         input.drop = Some(Drop::NoReceiver);

@@ -154,7 +154,7 @@ impl Connection {
                 self.receive.fin_at = Some(end);
             }
             if len > 0 {
-                if self.orphan && end > self.receive.next {
+                if self.refuses_data() && end > self.receive.next {
                     return self.refuse_data(header, input);
                 }
                 self.accept_payload(offset, len, now, &mut input);

@@ -214,6 +214,7 @@ proptest! {
                 11 => Some(Control::Consumed(consumed)),
                 12 => Some(Control::NoDelay(random.chance(0.5))),
                 13 if random.chance(0.05) => Some(Control::Shutdown),
+                13 if random.chance(0.05) => Some(Control::ShutdownRead),
                 13 if random.chance(0.05) => Some(Control::Close),
                 13 if random.chance(0.05) => Some(Control::Abort),
                 _ => None,

@@ -441,3 +441,21 @@ CASE(a_connected_socket_sends_elsewhere) {
     T(recv(fd, bytes, 10, 0));
     T(recv(fd, bytes, 10, MSG_DONTWAIT));
 }
+
+CASE(the_last_that_was_bound_gets_it) {
+    struct name name = name_of(own, 0);
+    int sockets[3];
+    for (int i = 0; i < 3; i++) {
+        sockets[i] = socket(family, SOCK_DGRAM, 0);
+        T(set_option(sockets[i], SOL_SOCKET, SO_REUSEADDR, 1));
+        T(bind(sockets[i], ADDRESS(name)));
+        name = name_of(own, port_of(sockets[0]));
+    }
+    tell("bind D");
+    for (int last = 2; last > 0; last--) {
+        told("x", sockets[0]);
+        settle();
+        for (int i = 0; i <= last; i++) T(recv(sockets[i], bytes, 9, MSG_DONTWAIT));
+        close(sockets[last]);
+    }
+}

@@ -474,3 +474,85 @@ CASE(closed_after_an_answer_with_data_unread) {
     T(close(fd));
     tell("drain A");
 }
+
+/* SO_REUSEADDR and SO_REUSEPORT count as they are when the next one comes, not as they were at `bind`. */
+static void share_later(int type, int option_, int on_before, int on_later) {
+    int one = socket(family, type, 0), other = socket(family, type, 0);
+    struct name name = name_of(own, 0);
+    T(set_option(one, SOL_SOCKET, option_, on_before));
+    T(bind(one, ADDRESS(name)));
+    name = name_of(own, port_of(one));
+    T(set_option(other, SOL_SOCKET, option_, 1));
+    T(set_option(one, SOL_SOCKET, option_, on_later));
+    T(bind(other, ADDRESS(name)));
+}
+
+CASE(sharing_said_after_bind) {
+    for (int on_later = 0; on_later < 2; on_later++) {
+        share_later(SOCK_STREAM, SO_REUSEADDR, !on_later, on_later);
+        share_later(SOCK_DGRAM, SO_REUSEADDR, !on_later, on_later);
+        share_later(SOCK_DGRAM, SO_REUSEPORT, !on_later, on_later);
+    }
+}
+
+CASE(data_after_both_directions_are_shut) {
+    int fd = accepted("A");
+    char room[16];
+    T(shutdown(fd, SHUT_RDWR));
+    tell("read A 1");
+    tell("send A abc");
+    tell("drain A");
+    tell("send A def");
+    T(recv(fd, room, 9, 0));
+    T(recv(fd, room, 9, 0));
+}
+
+/* Opens a connection from a port of its own and closes it first. */
+static void in_time_wait(struct name *me, struct name *to, int reuse) {
+    int fd = stream();
+    T(set_option(fd, SOL_SOCKET, SO_REUSEADDR, reuse));
+    T(bind(fd, ADDRESS(*me)));
+    *me = name_of(own, port_of(fd));
+    T(connect(fd, ADDRESS(*to)));
+    tell("accept L A");
+    T(close(fd));
+    tell("drain A");
+    tell("close A");
+    /* What was sent before is there by now: the acknowledgment of the peer's end is under way at most. */
+    tell("bind Z");
+}
+
+CASE(port_in_time_wait) {
+    struct name to = name_of(peer, atoi(tell("listen L"))), me = name_of(own, 0);
+    in_time_wait(&me, &to, 0);
+    int fd = stream();
+    T(bind(fd, ADDRESS(me)));
+    T(set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(fd, ADDRESS(me)));
+    me = name_of(own, 0);
+    in_time_wait(&me, &to, 1);
+    fd = stream();
+    T(bind(fd, ADDRESS(me)));
+    T(set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1));
+    T(bind(fd, ADDRESS(me)));
+    T(listen(fd, 1));
+}
+
+CASE(same_ends_again) {
+    struct name to = name_of(peer, atoi(tell("listen L"))), me = name_of(own, 0);
+    for (int i = 0; i < 3; i++) in_time_wait(&me, &to, 1);
+}
+
+CASE(receive_buffer_set_late) {
+    int fd = listener(), held = 0;
+    T(set_option(fd, SOL_SOCKET, SO_RCVBUF, 8192));
+    tell("connect A %s %d", own, port_of(fd));
+    fd = accept(fd, NULL, NULL);
+    const char *fill = "fill A 60000\n";
+    NEED(fd >= 0 && send(control, fill, strlen(fill), 0) == (ssize_t)strlen(fill));
+    for (int i = 0; i < 1000 && held < 40000; i++) {
+        NEED(ioctl(fd, FIONREAD, &held) == 0);
+        usleep(1000);
+    }
+    out("more than was asked for: %d", held >= 40000);
+}

@@ -70,6 +70,26 @@ CASE(urgent_byte_alone_is_nothing_to_read) {
     T(recv(fd, room, 8, MSG_OOB));
 }
 
+/* What was urgent, and next to be read, is not given any more once there is another urgent byte. */
+CASE(urgent_overtaken) {
+    int fd = accepted("a"), set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLPRI | EPOLLET}, got;
+    T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    char room[8];
+    for (int i = 0; i < 3; i++) {
+        tell("urgent a %c", 'x' + i);
+        T(epoll_wait(set, &got, 1, SOON_MS));
+    }
+    show(fd);
+    T(recv(fd, room, 8, MSG_OOB));
+    out("%c", room[0]);
+    T(recv(fd, room, 8, MSG_DONTWAIT));
+    tell("send a abc");
+    NEED(await(fd, POLLIN) & POLLIN);
+    T(recv(fd, room, 8, 0));
+    out("%.3s", room);
+}
+
 CASE(urgent_inline) {
     int fd = accepted("a");
     char room[32];

@@ -236,7 +236,7 @@ impl Caller<'_> {
                 }
             }
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => fd.max_segment as i32,
-            (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
+            (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_any_error(),
             (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => i32::from(socket.state() & is::LISTENING != 0),
             (libc::SOL_SOCKET, libc::SO_TYPE) => {
                 if socket.is_stream() {
