@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::datagram::{ERROR_COUNT, ERROR_LEN};
-use scoutline_abi::layout::{Slot, slot_request, slot_state};
+use scoutline_abi::layout::{Slot, slot_kind, slot_request, slot_state};
 
 use super::SocketEnd;
 use super::end::Written;
@@ -234,5 +234,9 @@ fn copy_long_words(from: &Slot, to: &Slot) {
     ];
     for (from, to) in words {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    if from.kind.load(Ordering::Relaxed) == slot_kind::DATAGRAM {
+        // Half a datagram stands in the old ring only.
+        to.held_from.store(0, Ordering::Relaxed);
     }
 }
