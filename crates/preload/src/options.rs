@@ -51,11 +51,12 @@ const KEEP_COUNT: u32 = 9;
 
 /// Reads a C value of the program's.
 pub(crate) fn value<T: Copy>(from: *const c_void, len: socklen_t) -> Result<T, isize> {
-    if memory::is_nowhere(from) {
-        return Err(err(libc::EFAULT));
-    }
+    // In this order, as Linux: of nothing no place is looked at.
     if (len as usize) < size_of::<T>() {
         return Err(err(libc::EINVAL));
+    }
+    if memory::is_nowhere(from) {
+        return Err(err(libc::EFAULT));
     }
     // SAFETY: the program vouches for `len` bytes, which is enough.
     Ok(unsafe { ptr::read_unaligned(from.cast()) })
@@ -321,11 +322,11 @@ fn set_inner(
 
 /// A name of congestion control, as the program gave it.
 fn congestion_number(from: *const c_void, len: socklen_t) -> Result<u64, isize> {
-    if memory::is_nowhere(from) {
-        return Err(err(libc::EFAULT));
-    }
     if len < 1 {
         return Err(err(libc::EINVAL));
+    }
+    if memory::is_nowhere(from) {
+        return Err(err(libc::EFAULT));
     }
     let len = (len as usize).min(CONGESTION_NAME_LEN - 1);
     // SAFETY: the program vouches for its bytes.

@@ -392,6 +392,7 @@ CASE(counts) {
     T(ioctl(fd, FIONREAD, &n));
     out("%d", n);
     T(ioctl(listening, FIONREAD, &n));
+    T(ioctl(listening, TIOCOUTQ, &n));
     n = 1;
     T(ioctl(fd, FIONBIO, &n));
     T((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
