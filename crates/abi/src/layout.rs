@@ -553,7 +553,8 @@ pub struct Slot {
     pub keep_alive_times: [AtomicU32; 2],
     /// From where on in the outgoing stream the program holds back what fills no segment (TCP_CORK), plus one; 0: nowhere.
     /// With [`HELD_BY_CALL`] where only calls have said so (MSG_MORE), with [`HELD_UNFINISHED`] where the last call has. Set
-    /// before what is held back is written, cleared after what follows it.
+    /// before what is held back is written, cleared after what follows it. Of a datagram socket the shims' own: bytes of a
+    /// datagram that is made by several calls (MSG_MORE, UDP_CORK), plus one; the engine does not look.
     pub held_from: AtomicU64,
 
     // Line 2: ports (engine), timeouts (shim).
@@ -708,6 +709,10 @@ pub mod datagram_flag {
     pub const OWN_GROUPS6: u32 = 1 << 15;
     /// SO_TIMESTAMPING asks for software's times of what comes.
     pub const TIMING: u32 = 1 << 16;
+    /// The times by the numbers of 64-bit time on all machines (SO_TIMESTAMP_NEW and its kin).
+    pub const TIME_NEW: u32 = 1 << 17;
+    /// IPV6_DONTFRAG.
+    pub const WHOLE6: u32 = 1 << 18;
 }
 
 /// Byte offset of each part.

@@ -244,7 +244,8 @@ impl AttachServer {
             return Err(format!("its version is {}, ours {}", message.value, scoutline_abi::VERSION));
         }
         if self.programs.len() >= MAX_PROGRAMS {
-            refuse(connection.socket.as_fd(), Errno::AGAIN, "too many programs are attached");
+            // The shim says by this number what is wrong.
+            refuse(connection.socket.as_fd(), Errno::USERS, "too many programs are attached");
             return Err(format!("{MAX_PROGRAMS} programs are attached"));
         }
         let (region, memory) = match Region::create() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::{SLOT_COUNT, slot_flag, slot_request as ask, slot_state as is};
 
-use crate::life::{left, remote};
+use crate::life::{close, left, remote};
 use crate::lock::back_off;
 use crate::real::err;
 use crate::slot::Socket;
@@ -104,8 +104,7 @@ fn accept_patiently(
         }
         if socket.received() > 0 {
             // The descriptor first: without one the connection stays in the queue, as on Linux.
-            let how = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-            let new_fd = real::fcntl(fd, how, 0);
+            let new_fd = new_descriptor(fd, socket, flags & libc::SOCK_CLOEXEC);
             if new_fd < 0 {
                 return err(real::errno());
             }
@@ -118,7 +117,12 @@ fn accept_patiently(
                 }
                 accepted.slot.flags.store(ours, Ordering::Release);
                 left(new_fd, table::put(new_fd, Entry::Socket(accepted.index)));
-                address::write(remote(accepted), accepted.is_inet6(), address, len);
+                let named = address::write(remote(accepted), accepted.is_inet6(), address, len);
+                if named < 0 {
+                    // As Linux: the connection is lost.
+                    close(new_fd);
+                    return named;
+                }
                 serve::took(accepted);
                 return new_fd as isize;
             }
@@ -141,6 +145,25 @@ fn accept_patiently(
             _ => {}
         }
     }
+}
+
+/// A descriptor for a connection: a duplicate of its listener's, and of a fresh socket of the kernel's where another thread
+/// has closed that while this one accepts. -1: there is none.
+fn new_descriptor(fd: c_int, listener: Socket, close_on_exec: c_int) -> c_int {
+    let is_listener = || table::socket(fd) == Some(listener.index);
+    if is_listener() {
+        let how = if close_on_exec == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
+        let new_fd = real::fcntl(fd, how, 0);
+        if is_listener() {
+            return new_fd;
+        }
+        // What had the number by then may have been something else.
+        if new_fd >= 0 {
+            real::uncancelled(|| real::close(new_fd));
+        }
+    }
+    let family = if listener.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
+    real::socket(family, libc::SOCK_STREAM | close_on_exec, 0)
 }
 
 /// Takes one connection from the queue, if there is one. The record says what is being taken, so that a death in between

@@ -4,8 +4,11 @@ use std::ffi::c_int;
 use std::mem::{size_of, zeroed};
 use std::ptr;
 
-use libc::{AF_INET, AF_INET6, AF_UNSPEC, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{AF_INET, AF_INET6, AF_UNSPEC, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use scoutline_base::Address;
+
+use crate::memory;
+use crate::real::err;
 
 /// The shortest `sockaddr_in6` that Linux takes: without the scope (RFC 2133).
 const SIN6_LEN_RFC2133: usize = 24;
@@ -29,13 +32,26 @@ impl Name {
 /// What Linux says of an AF_INET address where a socket of AF_INET6 takes only addresses of its own family (`inet6_bind`,
 /// `tcp_v6_connect`).
 pub(crate) fn misfit(inet6: bool, address: *const sockaddr, len: socklen_t) -> Option<c_int> {
-    if !inet6 || address.is_null() || (len as usize) < 2 {
+    if !inet6 || memory::is_nowhere(address) || (len as usize) < 2 {
         return None;
     }
     // SAFETY: the program vouches for `len` bytes, and two of them are the family.
     let family = c_int::from(unsafe { ptr::read_unaligned(ptr::addr_of!((*address).sa_family)) });
     let short = (len as usize) < SIN6_LEN_RFC2133;
     (family == AF_INET).then_some(if short { libc::EINVAL } else { libc::EAFNOSUPPORT })
+}
+
+/// No address has such a length.
+fn is_misfit(len: socklen_t) -> bool {
+    len as usize > size_of::<sockaddr_storage>()
+}
+
+/// What is wrong with what a program gave, whatever it says (`move_addr_to_kernel`); `None`: it can be read.
+pub(crate) fn unreadable(address: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    if is_misfit(len) {
+        return Some(libc::EINVAL);
+    }
+    (len > 0 && memory::is_nowhere(address)).then_some(libc::EFAULT)
 }
 
 /// What a program gave.
@@ -51,7 +67,7 @@ pub(crate) enum Given {
 
 /// Reads a program's address.
 pub(crate) fn parse(address: *const sockaddr, len: socklen_t) -> Given {
-    if address.is_null() || (len as usize) < 2 {
+    if memory::is_nowhere(address) || (len as usize) < 2 || is_misfit(len) {
         return Given::Other;
     }
     // SAFETY: the program vouches for `len` bytes; each read stays within them and needs no alignment.
@@ -104,15 +120,20 @@ pub(crate) fn sockaddr_v6(name: Name) -> sockaddr_in6 {
     v6
 }
 
-/// Writes an address for the program, cut to the room that it has, as Linux does; `inet6` shows IPv4 v4-mapped, but
-/// its unspecified address as `::`.
-pub(crate) fn write(from: Name, inet6: bool, address: *mut sockaddr, len: *mut socklen_t) {
-    if address.is_null() || len.is_null() {
-        return;
+/// Writes an address for the program, cut to the room that it has, as Linux does (`move_addr_to_user`); `inet6` shows
+/// IPv4 v4-mapped, but its unspecified address as `::`. No address is wanted where `address` is null.
+pub(crate) fn write(from: Name, inet6: bool, address: *mut sockaddr, len: *mut socklen_t) -> isize {
+    if address.is_null() {
+        return 0;
+    }
+    if memory::is_nowhere(address) || memory::is_nowhere(len) {
+        return err(libc::EFAULT);
     }
     // SAFETY: the program vouches for `len` and for `*len` bytes at `address`; no more is written.
     unsafe {
-        let room = ptr::read_unaligned(len) as usize;
+        let Ok(room) = usize::try_from(ptr::read_unaligned(len).cast_signed()) else {
+            return err(libc::EINVAL);
+        };
         if inet6 {
             let v6 = sockaddr_v6(from);
             let full = size_of::<sockaddr_in6>();
@@ -125,4 +146,5 @@ pub(crate) fn write(from: Name, inet6: bool, address: *mut sockaddr, len: *mut s
             ptr::write_unaligned(len, full as socklen_t);
         }
     }
+    0
 }

@@ -276,10 +276,12 @@ extern "C" fn start() {
     let required = is_set(c"SCOUTLINE_REQUIRED");
     let mut number = [0u8; 12];
     let number = decimal(failed.errno, &mut number);
-    let remedy: &[u8] = if required {
-        b"); is `scoutline up` running?"
-    } else {
-        b"); the program runs on the kernel's sockets; is `scoutline up` running?"
+    let is_full = failed.errno == libc::EUSERS;
+    let remedy: &[u8] = match (is_full, required) {
+        (true, true) => b"): as many programs are on paths as can be",
+        (true, false) => b"): as many programs are on paths as can be; this one runs on the kernel's sockets",
+        (false, true) => b"); is `scoutline up` running?",
+        (false, false) => b"); the program runs on the kernel's sockets; is `scoutline up` running?",
     };
     real::say(&[failed.what, b" ", path.to_bytes(), b" failed (errno ", number, remedy]);
     if required {

@@ -19,6 +19,9 @@ use crate::{attach, call, engines, options, passing, real};
 pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
     let given = address::parse(address, len);
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+        if let Some(errno) = address::unreadable(address, len) {
+            return err(errno);
+        }
         let Given::Inet(to) = given else { return err(libc::EINVAL) };
         if let Some(errno) = address::misfit(socket.is_inet6(), address, len) {
             return err(errno);

@@ -24,6 +24,10 @@ use crate::{address, reach, real};
 /// UDP_SEGMENT and UDP_GRO of `linux/udp.h`.
 pub(crate) const UDP_SEGMENT: c_int = 103;
 pub(crate) const UDP_GRO: c_int = 104;
+/// Of `asm-generic/socket.h`: the same with 64-bit time on all machines, and by these numbers they are told.
+pub(crate) const SO_TIMESTAMP_NEW: c_int = 63;
+pub(crate) const SO_TIMESTAMPNS_NEW: c_int = 64;
+pub(crate) const SO_TIMESTAMPING_NEW: c_int = 65;
 
 /// What a program says beside a datagram.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +42,8 @@ pub(crate) struct Said {
     pub(crate) interface: u32,
     /// UDP_SEGMENT.
     pub(crate) segment: Option<u16>,
+    /// IPV6_DONTFRAG.
+    pub(crate) whole: Option<bool>,
 }
 
 /// The program's control messages, each with level, type and data.
@@ -146,9 +152,11 @@ fn read_v6(kind: c_int, data: &[u8], said: &mut Said) -> Result<(), c_int> {
         libc::IPV6_HOPLIMIT => said.hop_limit = octet()?,
         libc::IPV6_TCLASS => said.tos = octet()?,
         libc::IPV6_DONTFRAG => {
-            if !(0..=1).contains(&exactly::<c_int>(data)?) {
+            let whole = exactly::<c_int>(data)?;
+            if !(0..=1).contains(&whole) {
                 return Err(libc::EINVAL);
             }
+            said.whole = Some(whole != 0);
         }
         _ => return Err(libc::EINVAL),
     }
@@ -222,17 +230,19 @@ impl Writer {
 /// Tells the program about a datagram what it asked for.
 pub(crate) fn tell(socket: Socket, record: &Record, to: &mut Writer) {
     let wants = socket.slot.datagram_flags.load(std::sync::atomic::Ordering::Relaxed);
-    let wants_of_program = wants & !(want::GATHER | want::ERRORS | want::ERRORS6);
+    let wants_of_program = wants & !(want::GATHER | want::ERRORS | want::ERRORS6 | want::WHOLE6);
     if wants_of_program == 0 && record.segment == 0 {
         return;
     }
     if wants & want::TIME != 0 {
-        tell_time(record.arrival_ns, wants & want::TIME_NS != 0, to);
+        tell_time(record.arrival_ns, wants, to);
     }
     if wants & want::TIMING != 0 {
         // `struct scm_timestamping`: of software; the second is no longer used, the third is the network card's.
         let none = timespec { tv_sec: 0, tv_nsec: 0 };
-        to.put(SOL_SOCKET, libc::SCM_TIMESTAMPING, &[wall_time(record.arrival_ns), none, none]);
+        let by_new = wants & want::TIME_NEW != 0;
+        let kind = if by_new { SO_TIMESTAMPING_NEW } else { libc::SCM_TIMESTAMPING };
+        to.put(SOL_SOCKET, kind, &[wall_time(record.arrival_ns), none, none]);
     }
     if wants & want::LOST != 0 && record.lost != 0 {
         to.put(SOL_SOCKET, libc::SO_RXQ_OVFL, &record.lost);
@@ -299,16 +309,15 @@ fn wall_time(arrival_ns: u64) -> timespec {
     timespec { tv_sec: (time / 1_000_000_000) as i64, tv_nsec: (time % 1_000_000_000) as i64 }
 }
 
-fn tell_time(arrival_ns: u64, as_ns: bool, to: &mut Writer) {
+fn tell_time(arrival_ns: u64, wants: u32, to: &mut Writer) {
     let time = wall_time(arrival_ns);
-    if as_ns {
-        to.put(SOL_SOCKET, libc::SO_TIMESTAMPNS, &time);
+    let by_new = wants & want::TIME_NEW != 0;
+    // On 64-bit machines both kinds are alike but for the number.
+    if wants & want::TIME_NS != 0 {
+        to.put(SOL_SOCKET, if by_new { SO_TIMESTAMPNS_NEW } else { libc::SO_TIMESTAMPNS }, &time);
     } else {
-        to.put(
-            SOL_SOCKET,
-            libc::SO_TIMESTAMP,
-            &timeval { tv_sec: time.tv_sec, tv_usec: time.tv_nsec / 1000 },
-        );
+        let time = timeval { tv_sec: time.tv_sec, tv_usec: time.tv_nsec / 1000 };
+        to.put(SOL_SOCKET, if by_new { SO_TIMESTAMP_NEW } else { libc::SO_TIMESTAMP }, &time);
     }
 }
 

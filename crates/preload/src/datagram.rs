@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
 use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, iovec};
-use scoutline_abi::datagram::{HEADER_LEN, Record, SendOptions, record_flag};
+use scoutline_abi::datagram::{HEADER_LEN, Record, record_flag};
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 use scoutline_base::Address;
 
@@ -12,9 +12,13 @@ use crate::address::Name;
 use crate::control::Said;
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::stream::{gather, scatter, total};
+use crate::stream::{scatter, total};
 use crate::wait::Patience;
-use crate::{attach, bind, errors, ip_options, life, reach, wait};
+use crate::{attach, bind, errors, ip_options, life, memory, reach, wait};
+
+pub(crate) mod corked;
+
+use corked::Put;
 
 /// The largest payload of UDP over IPv4, and over IPv6.
 const MAX_PAYLOAD: usize = 65_507;
@@ -74,9 +78,15 @@ fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_
     let copied = len.min(total(iov));
     let start = head.wrapping_add(HEADER_LEN as u64);
     let spans = socket.region.ring_spans(offset, size, start, copied).ok_or(libc::EIO)?;
-    scatter(&spans, iov, 0);
+    let fails = copied > 0 && memory::has_hole(iov);
+    if !fails {
+        scatter(&spans, iov, 0);
+    }
     if flags & MSG_PEEK == 0 {
-        slot.incoming().free(head.wrapping_add(step));
+        slot.incoming().free(head.wrapping_add(step)); // lost, as on Linux, where it cannot be copied
+    }
+    if fails {
+        return Err(libc::EFAULT);
     }
     Ok(Some(Taken { copied, len, from: name_of(socket, &record), record }))
 }
@@ -103,11 +113,11 @@ fn receive_patiently(
         if attach::dead() {
             return Err(socket.tell_dead(blocked(socket, flags)));
         }
+        if blocked(socket, flags) {
+            return Err(libc::EAGAIN); // shut or not (`__skb_recv_udp`)
+        }
         if socket.requests() & ask::SHUTDOWN_READ != 0 {
             return Ok(Taken { copied: 0, len: 0, from: Name::default(), record: Record::default() });
-        }
-        if blocked(socket, flags) {
-            return Err(libc::EAGAIN);
         }
         let ready = || {
             socket.received() > 0
@@ -121,12 +131,14 @@ fn receive_patiently(
     }
 }
 
-/// What a datagram is to be: the record that stands before it.
+fn connected_peer(socket: Socket) -> Name {
+    let port = socket.slot.remote_port.load(Ordering::Relaxed) as u16;
+    Name { address: socket.slot.remote_address.load(), port, scope: 0 }
+}
+
+/// What a datagram is to be: the record that stands before it; `segment` is what it is cut by, should it be longer.
 fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Result<Record, c_int> {
-    let towards = to.unwrap_or_else(|| {
-        let port = socket.slot.remote_port.load(Ordering::Relaxed) as u16;
-        Name { address: socket.slot.remote_address.load(), port, scope: 0 }
-    });
+    let towards = to.unwrap_or_else(|| connected_peer(socket));
     let v4 = towards.address.is_v4();
     if len > if v4 { MAX_PAYLOAD } else { MAX_PAYLOAD6 } {
         return Err(libc::EMSGSIZE);
@@ -145,7 +157,7 @@ fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Resu
     }
     let options = ip_options::sending(socket, towards.address);
     let segment = said.segment.unwrap_or_else(|| socket.slot.segment.load(Ordering::Relaxed) as u16);
-    check_len(socket, len, towards, segment, options)?;
+    check_len(socket, len, towards, segment, said.whole)?;
     let group = towards.address.is_multicast();
     let usual = if group { options.group_hop_limit } else { options.hop_limit };
     let hop_limit = said.hop_limit.or(usual);
@@ -163,7 +175,7 @@ fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Resu
         tos: said.tos.unwrap_or(options.tos),
         hop_limit: hop_limit.unwrap_or(0),
         interface,
-        segment: if len > usize::from(segment) { segment } else { 0 },
+        segment,
         flags: flag(hop_limit.is_some(), record_flag::HOP_LIMIT)
             | flag(ip_options::forbids_fragments(options), record_flag::DONT_FRAGMENT)
             | flag(options.no_loop, record_flag::NO_LOOP),
@@ -178,8 +190,12 @@ fn check_len(
     len: usize,
     towards: Name,
     segment: u16,
-    options: SendOptions,
+    whole: Option<bool>,
 ) -> Result<(), c_int> {
+    if len > if towards.address.is_v4() { MAX_PAYLOAD } else { MAX_PAYLOAD6 } {
+        return Err(libc::EMSGSIZE);
+    }
+    let options = ip_options::sending(socket, towards.address);
     let mtu = socket.slot.mtu.load(Ordering::Relaxed);
     let room = (mtu as usize).saturating_sub(if towards.address.is_v4() { HEADERS } else { HEADERS6 });
     if segment != 0 {
@@ -188,19 +204,32 @@ fn check_len(
         }
         return if len > usize::from(segment) * MAX_SEGMENTS { Err(libc::EINVAL) } else { Ok(()) };
     }
-    if len > room && ip_options::never_cuts(options) {
+    let whole = || whole.unwrap_or_else(|| ip_options::is_whole(socket)) && !towards.address.is_v4();
+    if len > room && (ip_options::never_cuts(options) || whole()) {
         errors::too_long(socket, towards, mtu);
         return Err(libc::EMSGSIZE);
     }
     Ok(())
 }
 
-/// Sends one datagram, to `to` or to the connected peer, with what is said beside it.
+/// Sends one datagram, to `to` or to the connected peer, with what is said beside it; or adds to the one that is held back
+/// (see [`corked`]), which has its own destination.
 pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said, flags: c_int) -> isize {
     // IPv6 does not look at it (`udp_sendmsg`, `udpv6_sendmsg`).
     let by_v4 = || to.map_or_else(|| socket.slot.remote_address.load(), |to| to.address).is_v4();
     if flags & MSG_OOB != 0 && (!socket.is_inet6() || by_v4()) {
         return err(libc::EOPNOTSUPP);
+    }
+    if memory::has_hole(iov) {
+        return err(libc::EFAULT);
+    }
+    let len = total(iov);
+    if corked::is_held(socket) {
+        let added = wait::patiently(socket, |patience| put_patiently(socket, iov, None, flags, patience));
+        if added != corked::NONE_HELD {
+            return added;
+        }
+        // Another thread has sent it meanwhile.
     }
     if socket.state() & is::BOUND == 0 {
         let bound = bind::bind_anywhere(socket);
@@ -208,70 +237,53 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
             return bound;
         }
     }
-    let len = total(iov);
-    let header = match record_for(socket, len, to, said) {
-        Ok(record) => record.to_bytes(),
-        Err(errno) => return err(errno),
-    };
-    wait::patiently(socket, |patience| put_patiently(socket, iov, &header, flags, patience))
+    match record_for(socket, len, to, said) {
+        Ok(record) => {
+            wait::patiently(socket, |patience| put_patiently(socket, iov, Some(record), flags, patience))
+        }
+        Err(errno) => err(errno),
+    }
 }
 
-/// Puts a datagram into the ring once there is room.
+/// Puts a datagram, or more of the one that is held back, into the ring once there is room.
 fn put_patiently(
     socket: Socket,
     iov: &[iovec],
-    header: &[u8; HEADER_LEN],
+    record: Option<Record>,
     flags: c_int,
     patience: &mut Patience,
 ) -> isize {
-    let len = total(iov);
-    let step = Record::ring_len(len);
+    // What cannot be added to takes with it what there is (`udp_flush_pending_frames`).
+    let failed = |errno| {
+        if record.is_none() {
+            corked::drop_held(socket);
+        }
+        err(errno)
+    };
     loop {
         if attach::dead() {
             return err(libc::ECONNRESET);
         }
         let errno = socket.take_error();
         if errno != 0 {
-            return err(errno);
+            return failed(errno);
         }
         if socket.requests() & ask::SHUTDOWN != 0 {
             return crate::stream::send_end(socket, flags);
         }
+        let step = match corked::put(socket, iov, record.as_ref(), flags) {
+            Put::Done(result) => return result,
+            Put::Failed(errno) => return failed(errno),
+            Put::NoRoom(step) => step,
+        };
         let slot = socket.slot;
-        let size = slot.send_size.load(Ordering::Relaxed);
-        if step > u64::from(size) {
-            return err(libc::EMSGSIZE);
-        }
-        {
-            let held = match socket.lock_send() {
-                Ok(held) => held,
-                Err(errno) => return err(errno),
-            };
-            if socket.sendable() >= step {
-                let tail = slot.outgoing().own_tail();
-                let offset = slot.send_offset.load(Ordering::Relaxed);
-                let head = [iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: HEADER_LEN }];
-                let (Some(first), Some(rest)) = (
-                    socket.region.ring_spans(offset, size, tail, HEADER_LEN),
-                    socket.region.ring_spans(offset, size, tail.wrapping_add(HEADER_LEN as u64), len),
-                ) else {
-                    return err(libc::EIO);
-                };
-                gather(&first, &head, 0);
-                gather(&rest, iov, 0);
-                crate::stream::publish(socket, tail, step, 0);
-                drop(held);
-                socket.tell();
-                return len as isize;
-            }
-        }
         slot.send_wanted.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if socket.sendable() >= step {
             continue;
         }
         if blocked(socket, flags) {
-            return err(libc::EAGAIN);
+            return failed(libc::EAGAIN);
         }
         let ready = || {
             socket.sendable() >= step
@@ -279,7 +291,7 @@ fn put_patiently(
                 || socket.requests() & ask::SHUTDOWN != 0
         };
         if let Err(errno) = patience.wait_for(socket, &slot.send_timeout_us, ready) {
-            return err(errno);
+            return failed(errno);
         }
     }
 }

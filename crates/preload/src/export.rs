@@ -21,11 +21,11 @@ mod threads;
 use std::ffi::c_int;
 use std::slice;
 
-use libc::iovec;
+use libc::{iovec, msghdr};
 
 use crate::real::err;
 use crate::slot::Socket;
-use crate::table;
+use crate::{memory, table};
 
 pub(crate) use data::{read, write};
 #[cfg(target_arch = "x86_64")]
@@ -45,9 +45,22 @@ fn vector<'a>(iov: *const iovec, count: usize) -> Result<&'a [iovec], isize> {
     if count == 0 {
         return Ok(&[]);
     }
-    if iov.is_null() {
+    if memory::is_nowhere(iov) {
         return Err(err(libc::EFAULT));
     }
     // SAFETY: the program vouches for `count` elements.
-    Ok(unsafe { slice::from_raw_parts(iov, count) })
+    let iov = unsafe { slice::from_raw_parts(iov, count) };
+    memory::check(iov).map_err(err)?;
+    Ok(iov)
+}
+
+/// That of a message (`copy_msghdr_from_user`).
+fn vector_of<'a>(message: &msghdr) -> Result<&'a [iovec], isize> {
+    if !message.msg_name.is_null() && message.msg_namelen.cast_signed() < 0 {
+        return Err(err(libc::EINVAL));
+    }
+    if message.msg_iovlen > libc::UIO_MAXIOV as usize {
+        return Err(err(libc::EMSGSIZE));
+    }
+    vector(message.msg_iov, message.msg_iovlen)
 }

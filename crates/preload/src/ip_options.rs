@@ -12,9 +12,10 @@ use scoutline_abi::datagram::SendOptions;
 use scoutline_abi::layout::{datagram_flag as want, slot_state as is};
 use scoutline_base::Address;
 
-use crate::control::{UDP_GRO, UDP_SEGMENT};
+use crate::control::{SO_TIMESTAMP_NEW, SO_TIMESTAMPING_NEW, SO_TIMESTAMPNS_NEW, UDP_GRO, UDP_SEGMENT};
 
-use crate::slot::Socket;
+use crate::datagram::corked;
+use crate::slot::{Socket, kept};
 use crate::{errors, groups, headers, options, real};
 
 /// IP_MTU_DISCOVER's values beyond those of libc.
@@ -26,7 +27,7 @@ pub(crate) const USUAL_HOPS: c_int = 64;
 static ANY_SET: AtomicBool = AtomicBool::new(false);
 
 /// Options of which the slot has one bit each.
-const FLAGS: [(c_int, c_int, u32); 18] = [
+const FLAGS: [(c_int, c_int, u32); 23] = [
     (IPPROTO_UDP, UDP_GRO, want::GATHER),
     (IPPROTO_IP, libc::IP_RECVERR, want::ERRORS),
     (IPPROTO_IPV6, libc::IPV6_RECVERR, want::ERRORS6),
@@ -45,6 +46,11 @@ const FLAGS: [(c_int, c_int, u32); 18] = [
     (IPPROTO_IP, IP_MULTICAST_ALL, want::OWN_GROUPS),
     (IPPROTO_IPV6, IPV6_MULTICAST_ALL, want::OWN_GROUPS6),
     (IPPROTO_UDP, UDP_SEGMENT, 0),
+    (IPPROTO_UDP, libc::UDP_CORK, 0),
+    (SOL_SOCKET, SO_TIMESTAMP_NEW, want::TIME),
+    (SOL_SOCKET, SO_TIMESTAMPNS_NEW, want::TIME | want::TIME_NS),
+    (SOL_SOCKET, SO_TIMESTAMPING_NEW, want::TIMING),
+    (IPPROTO_IPV6, libc::IPV6_DONTFRAG, want::WHOLE6),
 ];
 
 /// Of `linux/in.h` and `linux/in6.h`.
@@ -147,15 +153,22 @@ fn take_over(fd: c_int, socket: Socket, level: c_int, name: c_int) -> isize {
     let value = options::kernel_int(fd, level, name);
     match (level, name) {
         (IPPROTO_UDP, UDP_SEGMENT) => socket.slot.segment.store(value.unsigned_abs(), Ordering::Relaxed),
+        (IPPROTO_UDP, libc::UDP_CORK) => {
+            options::keep(socket, kept::CORK, value != 0);
+            return if value == 0 { corked::push(socket) } else { 0 };
+        }
         // One excludes the other, and each switches the time on or off.
-        (SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS) => {
-            let ns = options::kernel_int(fd, SOL_SOCKET, libc::SO_TIMESTAMPNS) != 0;
-            let us = options::kernel_int(fd, SOL_SOCKET, libc::SO_TIMESTAMP) != 0;
-            keep(socket, want::TIME, us || ns);
+        (SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | SO_TIMESTAMP_NEW | SO_TIMESTAMPNS_NEW) => {
+            let is_on = |name| options::kernel_int(fd, SOL_SOCKET, name) != 0;
+            let ns = is_on(libc::SO_TIMESTAMPNS) || is_on(SO_TIMESTAMPNS_NEW);
+            keep(socket, want::TIME, ns || is_on(libc::SO_TIMESTAMP) || is_on(SO_TIMESTAMP_NEW));
             keep(socket, want::TIME_NS, ns);
+            take_over_numbers(fd, socket);
         }
         // Times of the network card are not to be had here, nor those of sending.
-        (SOL_SOCKET, libc::SO_TIMESTAMPING) => {
+        (SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW) => {
+            let value = options::kernel_int(fd, SOL_SOCKET, libc::SO_TIMESTAMPING);
+            take_over_numbers(fd, socket);
             let both = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_RX_SOFTWARE;
             keep(socket, want::TIMING, value.cast_unsigned() & both == both);
         }
@@ -174,6 +187,13 @@ fn take_over(fd: c_int, socket: Socket, level: c_int, name: c_int) -> isize {
         }
     }
     0
+}
+
+/// By which numbers times are told.
+fn take_over_numbers(fd: c_int, socket: Socket) {
+    let new = [SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW];
+    let by_new = new.into_iter().any(|name| options::kernel_int(fd, SOL_SOCKET, name) != 0);
+    keep(socket, want::TIME_NEW, by_new);
 }
 
 fn keep(socket: Socket, flag: u32, on: bool) {
@@ -222,6 +242,11 @@ pub(crate) fn sending(socket: Socket, to: Address) -> SendOptions {
 /// True when datagrams must not be cut into fragments here (IP_PMTUDISC_DO, _PROBE, _INTERFACE).
 pub(crate) fn never_cuts(options: SendOptions) -> bool {
     (libc::IP_PMTUDISC_DO as u8..=PMTUDISC_INTERFACE).contains(&options.discover)
+}
+
+/// True when datagrams to addresses of IPv6 must not be cut, whatever IPV6_MTU_DISCOVER says (IPV6_DONTFRAG).
+pub(crate) fn is_whole(socket: Socket) -> bool {
+    socket.slot.datagram_flags.load(Ordering::Relaxed) & want::WHOLE6 != 0
 }
 
 /// True when routers must not either (IP_PMTUDISC_DO, _PROBE).

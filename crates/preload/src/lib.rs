@@ -57,6 +57,7 @@ mod headers;
 mod ip_options;
 mod life;
 mod lock;
+mod memory;
 mod options;
 mod own;
 mod passing;

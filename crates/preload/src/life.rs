@@ -188,12 +188,19 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         Err(result) => result,
     };
     if let Given::Inet(to) = given
-        && !options::may_broadcast(fd)
         && is_broadcast(to.address)
     {
-        return err(libc::EACCES);
+        if options::is_stream(fd) {
+            return if to.address.is_v4() { err(libc::ENETUNREACH) } else { kernel() }; // `tcp_v4_connect`
+        }
+        if !options::may_broadcast(fd) {
+            return err(libc::EACCES);
+        }
     }
     if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+        if let Some(errno) = address::unreadable(address, len) {
+            return err(errno);
+        }
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
             Given::Inet(to) if socket.is_stream() => {
@@ -300,6 +307,9 @@ pub(crate) fn settle(socket: Socket, blocks: bool) -> Result<bool, isize> {
             return Err(err(libc::EALREADY));
         }
         let failed = await_connection(socket);
+        if failed == err(libc::EINPROGRESS) {
+            return Err(err(libc::EALREADY)); // this call's time is over, too
+        }
         return if failed < 0 { Err(failed) } else { Ok(true) };
     }
     if state & is::FAILED == 0 && state & (is::CONNECTED | is::LISTENING) != 0 {
@@ -384,7 +394,7 @@ pub(crate) fn remote(socket: Socket) -> Name {
 
 /// `getsockname` on a socket of ours.
 pub(crate) fn local_name(socket: Socket, address: *mut sockaddr, len: *mut socklen_t) -> isize {
-    if address.is_null() || len.is_null() {
+    if address.is_null() {
         return err(libc::EFAULT);
     }
     let slot = socket.slot;
@@ -393,8 +403,7 @@ pub(crate) fn local_name(socket: Socket, address: *mut sockaddr, len: *mut sockl
         port: slot.local_port.load(Ordering::Relaxed) as u16,
         scope: slot.scope.load(Ordering::Relaxed),
     };
-    address::write(name, socket.is_inet6(), address, len);
-    0
+    address::write(name, socket.is_inet6(), address, len)
 }
 
 /// `getpeername` on a socket of ours.
@@ -403,11 +412,10 @@ pub(crate) fn peer_name(socket: Socket, address: *mut sockaddr, len: *mut sockle
     if state & is::CONNECTED == 0 || state & is::FAILED != 0 {
         return err(libc::ENOTCONN);
     }
-    if address.is_null() || len.is_null() {
+    if address.is_null() {
         return err(libc::EFAULT);
     }
-    address::write(remote(socket), socket.is_inet6(), address, len);
-    0
+    address::write(remote(socket), socket.is_inet6(), address, len)
 }
 
 /// `shutdown` on a socket of ours.
@@ -424,6 +432,13 @@ pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
     }
     socket.slot.requests.fetch_or(what, Ordering::AcqRel);
     socket.tell();
+    if state & is::LISTENING != 0 && what & ask::SHUTDOWN_READ != 0 {
+        // Who listens again right away must not be shut by this; and nobody is let in any more.
+        let ended = || socket.state() & is::LISTENING == 0;
+        while !ended() && !attach::dead() {
+            let _ = wait::wait_for(socket, None, ended);
+        }
+    }
     0
 }
 

@@ -6,13 +6,13 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_TCP, SOL_SOCKET, socklen_t, timeval};
-use scoutline_abi::layout::{call_op, slot_option, slot_state as is};
+use scoutline_abi::layout::{call_op, slot_option, slot_request, slot_state as is};
 use scoutline_scout::SOL_SCOUT;
 
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::zero_copy::SO_ZEROCOPY;
-use crate::{bind, call, fast_open, headers, ip_options, real, scout, stream};
+use crate::{bind, call, fast_open, headers, ip_options, memory, real, scout, stream};
 
 mod carry_over;
 mod lesser;
@@ -51,11 +51,12 @@ const KEEP_COUNT: u32 = 9;
 
 /// Reads a C value of the program's.
 pub(crate) fn value<T: Copy>(from: *const c_void, len: socklen_t) -> Result<T, isize> {
-    if from.is_null() {
-        return Err(err(libc::EFAULT));
-    }
+    // In this order, as Linux: of nothing no place is looked at.
     if (len as usize) < size_of::<T>() {
         return Err(err(libc::EINVAL));
+    }
+    if memory::is_nowhere(from) {
+        return Err(err(libc::EFAULT));
     }
     // SAFETY: the program vouches for `len` bytes, which is enough.
     Ok(unsafe { ptr::read_unaligned(from.cast()) })
@@ -63,7 +64,7 @@ pub(crate) fn value<T: Copy>(from: *const c_void, len: socklen_t) -> Result<T, i
 
 /// Writes a C value to the program, cut to its room.
 pub(crate) fn give<T: Copy>(from: T, to: *mut c_void, len: *mut socklen_t) -> isize {
-    if to.is_null() || len.is_null() {
+    if memory::is_nowhere(to) || memory::is_nowhere(len) {
         return err(libc::EFAULT);
     }
     // SAFETY: the program vouches for `len` and `*len` bytes at `to`; no more is written.
@@ -210,9 +211,13 @@ fn set_inner(
             slot.send_timeout_us.store(us, Ordering::Release);
         }
         (SOL_SOCKET, libc::SO_RCVLOWAT) => {
-            let bytes = int()?;
-            let bytes = if bytes < 0 { i32::MAX as u32 } else { bytes.unsigned_abs() };
-            slot.receive_low_water.store(bytes, Ordering::Release);
+            // The kernel knows its bounds.
+            let result = real::ours(real::setsockopt(fd, level, name, from, len) as isize);
+            if result < 0 {
+                return Err(result);
+            }
+            slot.receive_low_water.store(of_kernel(fd, name).unsigned_abs(), Ordering::Release);
+            socket.tell(); // the ring may have to grow
         }
         (SOL_SOCKET, libc::SO_LINGER) => {
             let linger: libc::linger = value(from, len)?;
@@ -322,11 +327,11 @@ fn set_inner(
 
 /// A name of congestion control, as the program gave it.
 fn congestion_number(from: *const c_void, len: socklen_t) -> Result<u64, isize> {
-    if from.is_null() {
-        return Err(err(libc::EFAULT));
-    }
     if len < 1 {
         return Err(err(libc::EINVAL));
+    }
+    if memory::is_nowhere(from) {
+        return Err(err(libc::EFAULT));
     }
     let len = (len as usize).min(CONGESTION_NAME_LEN - 1);
     // SAFETY: the program vouches for its bytes.
@@ -364,7 +369,7 @@ pub(crate) fn get(
         let time = timeval { tv_sec: (us / 1_000_000) as i64, tv_usec: (us % 1_000_000) as i64 };
         give(time, to, len)
     };
-    if !len.is_null() && !to.is_null() {
+    if !memory::is_nowhere(len) {
         // SAFETY: the program vouches for its length.
         let room = unsafe { ptr::read_unaligned(len) };
         if room.cast_signed() < 0 {
@@ -389,7 +394,10 @@ pub(crate) fn get(
         (SOL_SOCKET, libc::SO_PROTOCOL) => {
             int(if socket.is_stream() { libc::IPPROTO_TCP } else { libc::IPPROTO_UDP })
         }
-        (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(c_int::from(socket.state() & is::LISTENING != 0)),
+        (SOL_SOCKET, libc::SO_ACCEPTCONN) => {
+            let is_shut = socket.requests() & slot_request::SHUTDOWN_READ != 0;
+            int(c_int::from(socket.state() & is::LISTENING != 0 && !is_shut))
+        }
         (SOL_SOCKET, libc::SO_REUSEADDR) => int(kept_bit(socket, kept::REUSE_ADDRESS)),
         (SOL_SOCKET, libc::SO_REUSEPORT) => int(kept_bit(socket, kept::REUSE_PORT)),
         (SOL_SOCKET, SO_ZEROCOPY) => int(kept_bit(socket, kept::ZERO_COPY)),
@@ -514,6 +522,14 @@ pub(crate) fn may_broadcast(fd: c_int) -> bool {
     match crate::table::socket(fd).and_then(Socket::at) {
         Some(socket) => kept_bit(socket, kept::BROADCAST) != 0,
         None => of_kernel(fd, libc::SO_BROADCAST) != 0,
+    }
+}
+
+/// True of TCP's sockets, ours or the kernel's.
+pub(crate) fn is_stream(fd: c_int) -> bool {
+    match crate::table::socket(fd).and_then(Socket::at) {
+        Some(socket) => socket.is_stream(),
+        None => of_kernel(fd, libc::SO_TYPE) == libc::SOCK_STREAM,
     }
 }
 

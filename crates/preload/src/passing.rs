@@ -14,21 +14,21 @@
 //! EOPNOTSUPP where the other end (SO_PEERCRED) is known to be one, with a line on standard error; where it turns out
 //! later, its socket was never connected.
 //!
-//! Left out: `sendmmsg` and `recvmmsg` on Unix sockets, and MSG_PEEK of what comes from another program. A message that
+//! Left out: MSG_PEEK of what comes from another program. A message that
 //! nobody ever receives keeps its socket open until the program ends, and ends with it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libc::{cmsghdr, msghdr};
+use libc::{cmsghdr, mmsghdr, msghdr};
 use scoutline_abi::layout::{PROCESS_COUNT, call_op};
 use scoutline_abi::stand_in;
 
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{attach, call, engines};
+use crate::{attach, call, engines, memory};
 
 /// Stand-ins in one message: Linux's own limit of descriptors (SCM_MAX_FD).
 const MOST: usize = 253;
@@ -63,8 +63,8 @@ fn each_descriptor(message: &msghdr, mut visit: impl FnMut(&mut c_int)) {
 
 /// `sendmsg` on a socket of the kernel's.
 pub(crate) fn send(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
-    // SAFETY: the program vouches for its message, or passes null.
-    let given = unsafe { message.as_ref() };
+    // SAFETY: the program vouches for its message, where one can be.
+    let given = if memory::is_nowhere(message) { None } else { unsafe { message.as_ref() } };
     let Some(given) = given.filter(|given| given.msg_controllen > 0 && attach::region().is_some()) else {
         return real::ours(real::sendmsg(fd, message, flags));
     };
@@ -170,6 +170,37 @@ fn is_on_paths(fd: c_int) -> bool {
         .filter_map(|number| region.process(number))
         .any(|record| record.alive.load(Ordering::Acquire) != 0 && record.pid.load(Ordering::Relaxed) == pid);
     is_ours || call::ask_engine(0, call_op::IS_ON_PATHS, [pid.into(), 0, 0, 0]) == 1
+}
+
+/// `sendmmsg` on a socket of the kernel's; `None`: no message has one of ours beside it.
+pub(crate) fn send_many(fd: c_int, messages: &mut [mmsghdr], flags: c_int) -> Option<isize> {
+    attach::region()?;
+    let mut ours = false;
+    for message in messages.iter().filter(|message| message.msg_hdr.msg_controllen > 0) {
+        each_descriptor(&message.msg_hdr, |fd| {
+            ours |= matches!(table::look(*fd), Entry::Socket(_) | Entry::Internal);
+        });
+    }
+    if !ours {
+        return None;
+    }
+    for (done, message) in messages.iter_mut().enumerate() {
+        let result = send(fd, &raw const message.msg_hdr, flags);
+        if result < 0 {
+            return Some(if done == 0 { result } else { done as isize });
+        }
+        message.msg_len = result as u32;
+    }
+    Some(messages.len() as isize)
+}
+
+/// `recvmmsg` on a socket of the kernel's gave these.
+pub(crate) fn received_many(messages: &[mmsghdr], flags: c_int) {
+    if attach::region().is_some() {
+        for message in messages.iter().filter(|message| message.msg_hdr.msg_controllen > 0) {
+            each_descriptor(&message.msg_hdr, |fd| came(*fd, flags & libc::MSG_PEEK != 0));
+        }
+    }
 }
 
 /// `recvmsg` on a socket of the kernel's.

@@ -253,7 +253,7 @@ impl Socket {
                 ready |= HUP;
             }
         } else {
-            let mut target = u64::from(self.low_water());
+            let mut target = u64::from(self.readable_from());
             if state & is::URGENT != 0 {
                 target += urgent::hidden(self);
             }
@@ -288,9 +288,15 @@ impl Socket {
         TOLD[self.index as usize / 64].load(Ordering::Relaxed) >> (self.index % 64) & 1 != 0
     }
 
-    /// SO_RCVLOWAT, at least 1. What was set may be more than the ring ever holds: then half of the ring.
+    /// SO_RCVLOWAT, at least 1.
     pub(crate) fn low_water(self) -> u32 {
-        let asked = self.slot.receive_low_water.load(Ordering::Relaxed);
+        self.slot.receive_low_water.load(Ordering::Relaxed).max(1)
+    }
+
+    /// From how many bytes on it is readable. SO_RCVLOWAT may be more than the ring can hold, which grows no further:
+    /// then half of the ring.
+    fn readable_from(self) -> u32 {
+        let asked = self.low_water();
         let most = match self.slot.receive_size.load(Ordering::Relaxed) {
             0 => u32::MAX, // no ring yet
             size => size / 2,

@@ -11,16 +11,12 @@ use scoutline_abi::layout::{HELD_BY_CALL, HELD_UNFINISHED, slot_request as ask, 
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::wait::Patience;
-use crate::{attach, fast_open, options, urgent, wait};
+use crate::{attach, fast_open, memory, options, urgent, wait};
 
-/// Bytes of an io vector.
+/// Bytes of an io vector, as many as one call moves.
 pub(crate) fn total(iov: &[iovec]) -> usize {
-    iov.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
-}
-
-/// Null where there should be memory: EFAULT. Bytes are copied here, so any other wrong pointer is SIGSEGV.
-fn has_null(iov: &[iovec]) -> bool {
-    iov.iter().any(|part| part.iov_base.is_null() && part.iov_len > 0)
+    let sum = iov.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len));
+    sum.min(memory::MOST_MOVED)
 }
 
 /// Copies from `spans` into the vector, `skip` bytes into it. As much as both have.
@@ -100,7 +96,7 @@ fn take(
     let offset = slot.receive_offset.load(Ordering::Relaxed);
     let spans = socket.region.ring_spans(offset, size, head + step.skip, len).ok_or(libc::EIO)?;
     if flags & MSG_TRUNC == 0 {
-        if has_null(iov) {
+        if memory::has_hole(iov) {
             return Err(libc::EFAULT);
         }
         scatter(&spans, iov, skip);
@@ -184,14 +180,15 @@ pub(crate) fn receive_patiently(
             crate::slot::tell_deferred();
             return if done > 0 { done as isize } else { err(libc::EAGAIN) };
         }
-        let needed = if peek {
-            let ahead = options::peek_offset(socket);
-            (target as u64 + ahead).min(u64::from(socket.slot.receive_size.load(Ordering::Relaxed)).max(1))
-        } else {
-            1
-        };
+        // More than the ring ever holds is waited for until the time is over, as on Linux.
+        let needed = if peek { (target as u64).saturating_add(options::peek_offset(socket)) } else { 1 };
         let ready = || socket.received() >= needed + urgent::hidden(socket) || receive_over(socket);
         if let Err(errno) = patience.wait_for(socket, &socket.slot.receive_timeout_us, ready) {
+            // A look that ends before there is all shows what is there.
+            if peek && want > 0 && matches!(errno, libc::EAGAIN | libc::EINTR) {
+                done = take(socket, iov, 0, want, flags).map_or(0, |(got, _)| got);
+                options::move_peek_offset(socket, done as i64);
+            }
             return if done > 0 { done as isize } else { err(errno) };
         }
     }
@@ -367,7 +364,7 @@ pub(crate) fn put(
     if len == 0 {
         return Ok(0);
     }
-    if has_null(iov) {
+    if memory::has_hole(iov) {
         return Err(libc::EFAULT);
     }
     let tail = slot.outgoing().own_tail();

@@ -6,6 +6,7 @@
 //!     │        the program is slower than the network for a moment (receive ring half full, send ring three quarters)
 //!   ordinary   what scheduling on this machine asks for (`receive_buffer`, `send_buffer`)
 //!     │        the path is long: twice what passes in a round trip (`scoutline_proto`'s sizing)
+//!     │        or its program waits for so much at once (SO_RCVLOWAT)
 //!   most       `receive_buffer_max`, `send_buffer_max`; or what the program has set (SO_RCVBUF, SO_SNDBUF; socket(7))
 //! ```
 //! The program copies under a lock of the direction, in shared memory. The engine *tries* to take that lock, and puts the
@@ -115,9 +116,24 @@ impl SocketEnd {
         MAX_AHEAD.max(u64::from(self.sizes.get().send.most))
     }
 
+    /// The program waits for more than half of what the receive ring holds (SO_RCVLOWAT).
+    #[inline]
+    pub(super) fn is_below_mark(&self) -> bool {
+        self.receive_mark() > self.receive.get().size
+    }
+
+    /// The ring that SO_RCVLOWAT asks for: twice as much, so that the rest can come while that is read
+    /// (`tcp_set_rcvlowat` of Linux).
+    #[inline]
+    fn receive_mark(&self) -> u32 {
+        let mark = self.shared().receive_low_water.load(Ordering::Relaxed);
+        mark.saturating_mul(2).min(1 << 31).next_power_of_two().min(self.sizes.get().receive.most)
+    }
+
     /// Makes the receive ring larger if it should be, with a need of `need` bytes. True when it did.
     #[inline]
     pub(super) fn fit_receive(&self, need: u32) -> bool {
+        let need = need.max(self.receive_mark());
         let size = self.receive.get().size;
         let held = self.received.get().saturating_sub(self.consumed.get());
         let presses = held > u64::from(size / 2);

@@ -239,4 +239,8 @@ fn copy_long_words(from: &Slot, to: &Slot) {
     for (from, to) in words {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
+    if from.kind.load(Ordering::Relaxed) == slot_kind::DATAGRAM {
+        // Half a datagram stands in the old ring only.
+        to.held_from.store(0, Ordering::Relaxed);
+    }
 }

@@ -511,12 +511,13 @@ impl Stage for StreamStage {
             }
         }
         let consumed = end.read_consumed();
-        if consumed > self.told_consumed {
+        let is_read = consumed > self.told_consumed;
+        if is_read {
             self.told_consumed = consumed;
             burst.push(Message::control(Control::Consumed(consumed)));
-            if end.fit_receive(self.needs.0) {
-                burst.push(Message::control(Control::ReceiveBuffer(end.receive_size())));
-            }
+        }
+        if (is_read || end.is_below_mark()) && end.fit_receive(self.needs.0) {
+            burst.push(Message::control(Control::ReceiveBuffer(end.receive_size())));
         }
         let fresh = requests & !self.told_requests;
         self.told_requests |= requests;

@@ -13,7 +13,7 @@ use super::{ALWAYS, EPOLLS, EXCLUSIVE, Item, created, watch_above};
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
-use crate::{real, table};
+use crate::{memory, real, table};
 
 /// What may stand beside EPOLLEXCLUSIVE, which can be given once and not changed (epoll_ctl(2)).
 const BESIDE_EXCLUSIVE: u32 =
@@ -35,7 +35,7 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
     if target == Fd::Internal {
         return err(libc::EBADF);
     }
-    let given = if event.is_null() {
+    let given = if memory::is_nowhere(event) {
         None
     } else {
         // SAFETY: the program vouches for its event; the type is packed.

@@ -10,7 +10,7 @@ use crate::real::err;
 use crate::slot::{ring_before_sleep, tell_deferred};
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set, Woken};
-use crate::{attach, real, serve, table};
+use crate::{attach, memory, real, serve, table};
 
 /// Anything in front of us that the kernel should answer alone: not an epoll of ours, or without our sockets.
 pub(crate) enum Answer {
@@ -30,8 +30,16 @@ pub(crate) fn await_events(
     mask: *const sigset_t,
 ) -> Answer {
     let Fd::Epoll(number) = table::look(epfd) else { return Answer::Kernel };
-    if max <= 0 || events.is_null() {
+    if max <= 0 || memory::reaches_too_far(events, (max as usize).saturating_mul(size_of::<epoll_event>())) {
         return Answer::Kernel;
+    }
+    if memory::is_nowhere(events) {
+        // An error only where there is something to tell (`ep_send_events`).
+        let mut event = epoll_event { events: 0, u64: 0 };
+        return match await_events(epfd, &raw mut event, 1, zero, deadline, mask) {
+            Answer::Done(1..) => Answer::Done(err(libc::EFAULT)),
+            answer => answer,
+        };
     }
     // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
     let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };

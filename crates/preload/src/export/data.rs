@@ -8,19 +8,24 @@ use libc::{
     socklen_t, ssize_t, timespec,
 };
 
-use super::{ours, vector};
+use super::{ours, vector, vector_of};
 use crate::address::{self, Given, Name};
 use crate::control::{Said, Writer};
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::{
-    control, datagram, errors, fast_open, life, options, passing, sendfile, stream, table, zero_copy,
+    control, datagram, errors, fast_open, life, memory, options, passing, sendfile, stream, table, zero_copy,
 };
 
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
 
 fn one(buf: *const c_void, n: size_t) -> [iovec; 1] {
-    [iovec { iov_base: buf.cast_mut(), iov_len: n.min(isize::MAX as usize) }]
+    [iovec { iov_base: buf.cast_mut(), iov_len: n.min(memory::MOST_MOVED) }]
+}
+
+/// What `read` and `write` are given: they look at its end first, unlike `recv` and `send` (`vfs_read`).
+fn whole(buf: *const c_void, n: size_t) -> Result<[iovec; 1], isize> {
+    if memory::reaches_too_far(buf, n) { Err(err(libc::EFAULT)) } else { Ok(one(buf, n)) }
 }
 
 /// Receives; fills in the sender where asked.
@@ -30,16 +35,28 @@ fn receive(socket: Socket, iov: &[iovec], flags: c_int, from: *mut sockaddr, len
     }
     if socket.is_stream() {
         let result = stream::receive(socket, iov, flags);
-        if result >= 0 && !from.is_null() && !len.is_null() {
-            // SAFETY: the program vouches for its length. TCP names nobody, as on Linux.
-            unsafe { ptr::write_unaligned(len, 0) };
+        if result < 0 || from.is_null() {
+            return result;
+        }
+        if memory::is_nowhere(len) {
+            return err(libc::EFAULT);
+        }
+        // SAFETY: the program vouches for its length. TCP names nobody, as on Linux.
+        unsafe {
+            if ptr::read_unaligned(len).cast_signed() < 0 {
+                return err(libc::EINVAL);
+            }
+            ptr::write_unaligned(len, 0);
         }
         return result;
     }
     match datagram::receive(socket, iov, flags) {
         Err(errno) => err(errno),
         Ok(taken) => {
-            address::write(taken.from, socket.is_inet6(), from, len);
+            let named = address::write(taken.from, socket.is_inet6(), from, len);
+            if named < 0 {
+                return named;
+            }
             if flags & MSG_TRUNC != 0 { taken.len as isize } else { taken.copied as isize }
         }
     }
@@ -59,6 +76,9 @@ fn send(socket: Socket, iov: &[iovec], flags: c_int, to: *const sockaddr, len: s
 fn destination(to: *const sockaddr, len: socklen_t) -> Result<Option<Name>, c_int> {
     if to.is_null() {
         return Ok(None);
+    }
+    if let Some(errno) = address::unreadable(to, len) {
+        return Err(errno);
     }
     match address::parse(to, len) {
         Given::Inet(to) => Ok(Some(to)),
@@ -80,7 +100,7 @@ fn ours_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Socke
 }
 
 fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize {
-    let iov = match vector(message.msg_iov, message.msg_iovlen) {
+    let iov = match vector_of(message) {
         Ok(iov) => iov,
         Err(result) => return result,
     };
@@ -117,8 +137,14 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
     }
 }
 
+/// That of a message's name: what is too long is cut (`copy_msghdr_from_user`), and below zero is not.
+fn name_len(message: &msghdr) -> socklen_t {
+    let len = message.msg_namelen;
+    if len.cast_signed() < 0 { len } else { len.min(size_of::<libc::sockaddr_storage>() as socklen_t) }
+}
+
 fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
-    let iov = match vector(message.msg_iov, message.msg_iovlen) {
+    let iov = match vector_of(message) {
         Ok(iov) => iov,
         Err(result) => return result,
     };
@@ -126,7 +152,7 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
         return zero_copy::sent(socket, flags, stream::send(socket, iov, flags));
     }
     let inet6 = socket.is_inet6();
-    let said = destination(message.msg_name.cast(), message.msg_namelen).and_then(|to| {
+    let said = destination(message.msg_name.cast(), name_len(message)).and_then(|to| {
         let towards = to.map_or_else(|| socket.slot.remote_address.load(), |to| to.address);
         Ok((to, control::read(message, inet6, towards.is_v4())?))
     });
@@ -140,7 +166,12 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
 pub(crate) extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     match ours(fd) {
         Some(_) if n == 0 => 0, // unlike `recv`, which waits
-        Some(socket) => finish(receive(socket, &one(buf, n), 0, ptr::null_mut(), ptr::null_mut())),
+        Some(socket) => {
+            finish(whole(buf, n).map_or_else(
+                |failed| failed,
+                |iov| receive(socket, &iov, 0, ptr::null_mut(), ptr::null_mut()),
+            ))
+        }
         None => real::read(fd, buf, n),
     }
 }
@@ -163,7 +194,10 @@ fn check(n: size_t, room: size_t) {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     match ours(fd) {
-        Some(socket) => finish(send(socket, &one(buf, n), 0, ptr::null(), 0)),
+        Some(socket) => {
+            let iov = whole(buf, n);
+            finish(iov.map_or_else(|failed| failed, |iov| send(socket, &iov, 0, ptr::null(), 0)))
+        }
         None => real::write(fd, buf, n),
     }
 }
@@ -305,11 +339,11 @@ extern "C" fn __recvfrom_chk(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(socket) = ours(fd) else { return finish(passing::receive(fd, message, flags)) };
-    // SAFETY: the program vouches for its message, or passes null.
-    match unsafe { message.as_mut() } {
-        Some(message) => finish(receive_message(socket, message, flags)),
-        None => finish(err(libc::EFAULT)),
+    if memory::is_nowhere(message) {
+        return finish(err(libc::EFAULT));
     }
+    // SAFETY: the program vouches for its message.
+    finish(receive_message(socket, unsafe { &mut *message }, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -320,8 +354,15 @@ pub(super) extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    let Some(socket) = ours(fd) else { return real::recvmmsg(fd, messages, n, flags, timeout) };
-    if messages.is_null() {
+    let Some(socket) = ours(fd) else {
+        let got = real::recvmmsg(fd, messages, n, flags, timeout);
+        if got > 0 {
+            // SAFETY: the kernel has filled as many.
+            passing::received_many(unsafe { std::slice::from_raw_parts(messages, got as usize) }, flags);
+        }
+        return got;
+    };
+    if memory::is_nowhere(messages) {
         return finish_int(err(libc::EFAULT));
     }
     // SAFETY: the program vouches for `n` messages, and for its timeout, or passes null.
@@ -384,16 +425,16 @@ pub(super) extern "C" fn sendto(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the program vouches for its message, or passes null.
-    let given = unsafe { message.as_ref() };
+    // SAFETY: the program vouches for its message, where one can be.
+    let given = if memory::is_nowhere(message) { None } else { unsafe { message.as_ref() } };
     if flags & MSG_FASTOPEN != 0
         && let Some(message) = given
-        && let Ok(iov) = vector(message.msg_iov, message.msg_iovlen)
+        && let Ok(iov) = vector_of(message)
         && let Some(result) = fast_open::send_to(fd, iov, flags, message.msg_name.cast(), message.msg_namelen)
     {
         return finish(result);
     }
-    let socket = given.map_or_else(|| ours(fd), |m| ours_for_send(fd, m.msg_name.cast(), m.msg_namelen));
+    let socket = given.map_or_else(|| ours(fd), |m| ours_for_send(fd, m.msg_name.cast(), name_len(m)));
     match (socket, given) {
         (Some(socket), Some(message)) => finish(send_message(socket, message, flags)),
         _ => finish(passing::send(fd, message, flags)),
@@ -402,15 +443,16 @@ pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
-    if messages.is_null() || n == 0 {
+    if memory::is_nowhere(messages) || n == 0 {
         return real::sendmmsg(fd, messages, n, flags);
     }
     // SAFETY: the program vouches for `n` messages.
     let given =
         unsafe { std::slice::from_raw_parts_mut(messages, n.min(libc::UIO_MAXIOV as c_uint) as usize) };
     let first = &given[0].msg_hdr;
-    let Some(socket) = ours_for_send(fd, first.msg_name.cast(), first.msg_namelen) else {
-        return real::sendmmsg(fd, messages, n, flags);
+    let Some(socket) = ours_for_send(fd, first.msg_name.cast(), name_len(first)) else {
+        return passing::send_many(fd, given, flags)
+            .map_or_else(|| real::sendmmsg(fd, messages, n, flags), finish_int);
     };
     let mut done = 0;
     for message in given {

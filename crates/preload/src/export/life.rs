@@ -167,6 +167,10 @@ pub(super) extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     life::replace(from, to, || real::dup3(from, to, flags))
 }
 
+fn may_be_ours(fd: c_int) -> bool {
+    matches!(table::look(fd), Entry::Socket(_) | Entry::Candidate { .. })
+}
+
 fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
     if table::look(fd) == Entry::Internal {
         return finish_int(err(libc::EBADF));
@@ -176,6 +180,9 @@ fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
             let new = real::fcntl(fd, command, argument);
             life::duplicated(fd, new);
             new
+        }
+        libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 && may_be_ours(fd) => {
+            finish_int(err(libc::EOPNOTSUPP)) // SIGIO is not sent
         }
         libc::F_GETFL | libc::F_SETFL => {
             let Some(socket) = ours(fd) else { return real::fcntl(fd, command, argument) };
@@ -209,6 +216,8 @@ extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
 const SIOCOUTQNSD: c_ulong = 0x894b;
 /// `asm/sockios.h`
 const SIOCATMARK: c_ulong = 0x8905;
+/// SIOCGSTAMP and SIOCGSTAMPNS of `asm/sockios.h` and `linux/sockios.h`: by what number of time, and in what unit.
+const STAMPS: [c_ulong; 4] = [0x8906, 0x8907, 0x8010_8906, 0x8010_8907];
 
 /// The C library's own goes around `ioctl`.
 #[unsafe(no_mangle)]
@@ -240,11 +249,18 @@ pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             }
             give(crate::datagram::next_len(socket))
         }
+        libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() & is::LISTENING != 0 => finish_int(err(libc::EINVAL)),
         libc::TIOCOUTQ => {
             let slot = socket.slot;
             let tail = slot.send_tail.load(Ordering::Relaxed);
             give(tail.wrapping_sub(slot.send_head.load(Ordering::Acquire)))
         }
+        // SAFETY: as above.
+        libc::FIOASYNC if !int.is_null() && unsafe { ptr::read_unaligned(int) } != 0 => {
+            finish_int(err(libc::EOPNOTSUPP)) // as O_ASYNC
+        }
+        // When the last datagram came is told beside it only (SO_TIMESTAMP).
+        _ if STAMPS.contains(&request) => finish_int(err(libc::ENOTTY)),
         SIOCATMARK if socket.is_stream() => give(u64::from(urgent::is_at_mark(socket))),
         SIOCOUTQNSD if socket.is_stream() => give(crate::options::unsent(socket)),
         libc::FIONBIO => {

@@ -10,7 +10,7 @@ use crate::dispatch::signals::strip;
 use crate::epoll::Answer;
 use crate::poll::{self, Sets};
 use crate::real::{self, err, finish_int};
-use crate::{attach, epoll, life, table};
+use crate::{attach, epoll, life, memory, table};
 
 fn made(epfd: c_int) -> c_int {
     if epfd >= 0 && attach::region().is_some() {
@@ -106,7 +106,7 @@ pub(super) extern "C" fn epoll_pwait2(
 /// The program's array when the real function would not do.
 fn concerned<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
     // More than there can be descriptors are the kernel's to refuse.
-    if fds.is_null() || n == 0 || n > table::LEN as nfds_t || attach::region().is_none() {
+    if memory::is_nowhere(fds) || n == 0 || n > table::LEN as nfds_t || attach::region().is_none() {
         return None;
     }
     // SAFETY: the program vouches for `n` entries.

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libc::{IPPROTO_TCP, SOL_SOCKET, socklen_t};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, socklen_t};
 use scoutline_abi::layout::{slot_option, slot_state as is};
 
 use super::{ask, give, keep, kept_bit, kernel_int, of_kernel, tell, value};
@@ -20,6 +20,10 @@ const TCP_INQ: c_int = 36;
 const TCP_AO_ADD_KEY: c_int = 38;
 const TCP_AO_INFO: c_int = 40;
 const SO_BINDTOIFINDEX: c_int = 62;
+/// Of `linux/in.h` and `linux/in6.h`.
+const IP_BIND_ADDRESS_NO_PORT: c_int = 24;
+const IP_LOCAL_PORT_RANGE: c_int = 51;
+const IPV6_RECVPATHMTU: c_int = 60;
 /// TCP_CM_INQ.
 const INQ_MESSAGE: c_int = TCP_INQ;
 
@@ -33,8 +37,9 @@ const USUAL_ORPHAN_S: c_int = 60;
 const LEAST_CLAMP: c_int = 1152;
 
 /// What neither rings nor paths do: filters of what comes, or of who gets it; the SYN kept; signatures; a connection's
-/// state taken apart. Taken in silence they would promise what does not hold.
-const REFUSED: [(c_int, c_int); 10] = [
+/// state taken apart; ports chosen when a socket connects, or in a range of its own; fragments of another size, and what
+/// is told of theirs. Taken in silence they would promise what does not hold.
+const REFUSED: [(c_int, c_int); 14] = [
     (SOL_SOCKET, libc::SO_ATTACH_FILTER),
     (SOL_SOCKET, libc::SO_ATTACH_BPF),
     (SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF),
@@ -45,6 +50,10 @@ const REFUSED: [(c_int, c_int); 10] = [
     (IPPROTO_TCP, TCP_AO_ADD_KEY),
     (IPPROTO_TCP, TCP_AO_INFO),
     (IPPROTO_TCP, libc::TCP_REPAIR),
+    (IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT),
+    (IPPROTO_IP, IP_LOCAL_PORT_RANGE),
+    (IPPROTO_IPV6, libc::IPV6_MTU),
+    (IPPROTO_IPV6, IPV6_RECVPATHMTU),
 ];
 
 /// Such an option was set on some socket while it was the kernel's: those that become ours are looked at.
@@ -65,6 +74,9 @@ pub(crate) fn is_refused(fd: c_int, level: c_int, name: c_int, from: *const c_vo
         (SOL_SOCKET, libc::SO_PEEK_OFF) => !is_stream && given.is_ok_and(|offset| offset >= 0),
         (IPPROTO_TCP, TCP_SAVE_SYN) => is_stream && given.is_ok_and(|on| on != 0),
         (IPPROTO_TCP, _) => is_stream,
+        (IPPROTO_IP, _) => given.is_ok_and(|on| on != 0),
+        // To TCP they mean nothing, here as there.
+        (IPPROTO_IPV6, _) => !is_stream && given.is_ok_and(|on| on != 0),
         _ => true,
     }
 }

@@ -118,6 +118,30 @@ fn what_the_program_set_is_as_far_as_its_rings_grow() {
 }
 
 #[test]
+fn a_mark_gets_a_ring_that_holds_it() {
+    let mut pair = long_path(6, |_| {});
+    let (_, client, server) = pair.established(80);
+    pair.server.slot(server).receive_low_water.store(200_000, Ordering::Relaxed);
+    let bytes = pattern(600_000, 7);
+    let mut sent = 0;
+    pair.until("as much as is waited for", |pair| {
+        sent += pair.client.write(client, &bytes[sent..]);
+        pair.server.slot(server).incoming().held() >= 200_000
+    });
+    assert_eq!(rings(&pair.server, server).0, 512 << 10);
+    // As far as rings grow, and no further.
+    pair.server.slot(server).receive_low_water.store(u32::MAX, Ordering::Relaxed);
+    let mut got = Vec::new();
+    pair.until("the rest", |pair| {
+        sent += pair.client.write(client, &bytes[sent..]);
+        got.extend(pair.server.read(server, usize::MAX));
+        got.len() == bytes.len()
+    });
+    assert!(got == bytes);
+    assert_eq!(rings(&pair.server, server).0, 4 << 20);
+}
+
+#[test]
 fn a_lock_that_is_never_let_go_keeps_its_own_rings_small() {
     let mut pair = long_path(4, |_| {});
     let (_, client, server) = pair.established(80);

@@ -122,14 +122,91 @@ CASE(null_pointers) {
 
 CASE(wild_pointers) {
     int fd = accepted("A");
+    char *hole = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     pid_t child = fork();
     if (child == 0) {
-        send(fd, (void *)8, 4, 0);
+        send(fd, hole, 4, 0);
         _exit(0);
     }
     int status;
     waitpid(child, &status, 0);
     T(status);
+}
+
+/* What no program can have is an error, and nothing is sent of it or lost. */
+CASE(pointers_to_nowhere) {
+    int fd = accepted("A"), set = epoll_create1(0), datagrams = socket(family, SOCK_DGRAM, 0);
+    void *nowhere = (void *)8, *far = (void *)-4096;
+    socklen_t len = 16;
+    struct epoll_event event = {.events = EPOLLIN};
+    struct name to = name_of(peer, atoi(tell("bind D")));
+    T(send(fd, nowhere, 4, 0));
+    T(send(fd, far, 4, 0));
+    T(write(fd, nowhere, 4));
+    T(connect(datagrams, ADDRESS(to)));
+    T(send(datagrams, nowhere, 4, 0));
+    tell("send A abcd");
+    T(await(fd, POLLIN));
+    T(recv(fd, nowhere, 4, 0));
+    T(recvmsg(fd, nowhere, 0));
+    T(sendmsg(fd, nowhere, 0));
+    T(readv(fd, nowhere, 1));
+    T(getsockopt(fd, SOL_SOCKET, SO_ERROR, nowhere, &len));
+    T(getsockopt(fd, SOL_SOCKET, SO_ERROR, &len, nowhere));
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, nowhere, 8));
+    T(getsockname(fd, nowhere, &len));
+    T(getpeername(fd, (struct sockaddr *)&to, nowhere));
+    T(bind(socket(family, SOCK_STREAM, 0), nowhere, 16));
+    T(connect(socket(family, SOCK_STREAM, 0), nowhere, 16));
+    T(connect(datagrams, nowhere, 16));
+    T(sendto(datagrams, "x", 1, 0, nowhere, 16));
+    T(poll(nowhere, 1, 0));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, fd, nowhere));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    T(epoll_wait(set, nowhere, 1, 0));
+    T(epoll_wait(set, NULL, 1, 0));
+    char bytes[8] = "";
+    T(recv(fd, bytes, 4, 0));
+    T(epoll_wait(set, NULL, 1, 0));
+}
+
+CASE(lengths_beyond_all_memory) {
+    int fd = accepted("A"), listening = listener();
+    static char bytes[8];
+    static struct iovec parts[IOV_MAX + 1];
+    struct iovec below_zero = {bytes, -1}, two[2] = {{bytes, 4}, {bytes, SSIZE_MAX + 1ul}};
+    nonblock(fd);
+    T(writev(fd, &below_zero, 1));
+    T(readv(fd, &below_zero, 1));
+    T(writev(fd, two, 2));
+    T(write(fd, bytes, -1));
+    T(read(fd, bytes, -1));
+    struct msghdr message = {.msg_iov = &below_zero, .msg_iovlen = 1};
+    T(sendmsg(fd, &message, 0));
+    T(recvmsg(fd, &message, 0));
+    message = (struct msghdr){.msg_iov = parts, .msg_iovlen = IOV_MAX + 1};
+    T(sendmsg(fd, &message, 0));
+    T(recvmsg(fd, &message, 0));
+    tell("connect B %s %d", own, port_of(listening));
+    char name[256] = "";
+    socklen_t len = -1;
+    T(await(listening, POLLIN));
+    T(accept(listening, (struct sockaddr *)name, &len));
+    T(getsockname(fd, (struct sockaddr *)name, &len));
+    T(getpeername(fd, (struct sockaddr *)name, &len));
+    tell("send A ab");
+    T(await(fd, POLLIN));
+    T(recvfrom(fd, bytes, 2, 0, (struct sockaddr *)name, &len));
+    struct name there = name_of(peer, atoi(peer_port)), here = name_of(own, 0);
+    memcpy(name, &here, sizeof here);
+    T(bind(socket(family, SOCK_STREAM, 0), (struct sockaddr *)name, 200));
+    memcpy(name, &there, sizeof there);
+    T(connect(socket(family, SOCK_STREAM, 0), (struct sockaddr *)name, 200));
+    int datagrams = socket(family, SOCK_DGRAM, 0);
+    T(bind(datagrams, ADDRESS(here)));
+    T(sendto(datagrams, "x", 1, 0, (struct sockaddr *)name, 200));
+    T(connect(datagrams, (struct sockaddr *)name, 200));
+    T(bind(datagrams, (struct sockaddr *)name, 200));
 }
 
 CASE(files_to_sockets) {
@@ -262,6 +339,38 @@ CASE(fast_open_refused) {
     tell("read A 3");
 }
 
+static volatile int handled;
+static void handle(int signal) { handled = signal; }
+static void *interrupt(void *thread) {
+    await_sleep(case_thread);
+    pthread_kill(*(pthread_t *)thread, SIGUSR1);
+    return NULL;
+}
+
+/* A look for more than comes ends with what is there. */
+CASE(peeks_that_end_early) {
+    int fd = accepted("A");
+    char bytes[16];
+    struct timeval short_ = {0, 200000};
+    pthread_t self = pthread_self(), other;
+    struct sigaction action = {.sa_handler = handle};
+    NEED(!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &short_, sizeof short_) && !sigaction(SIGUSR1, &action, NULL));
+    T(recv(fd, bytes, 5, MSG_PEEK | MSG_WAITALL));
+    tell("send A abc");
+    T(await(fd, POLLIN));
+    T(recv(fd, bytes, 5, MSG_PEEK | MSG_WAITALL));
+    T(set_option(fd, SOL_SOCKET, SO_RCVLOWAT, 10));
+    T(recv(fd, bytes, 16, MSG_PEEK));
+    T(set_option(fd, SOL_SOCKET, SO_RCVLOWAT, 1));
+    short_ = (struct timeval){0};
+    NEED(!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &short_, sizeof short_));
+    NEED(!pthread_create(&other, NULL, interrupt, &self));
+    T(recv(fd, bytes, 5, MSG_PEEK | MSG_WAITALL));
+    NEED(!pthread_join(other, NULL));
+    T(handled == SIGUSR1);
+    T(recv(fd, bytes, 5, 0));
+}
+
 CASE(low_water) {
     int fd = accepted("A");
     T(option(fd, SOL_SOCKET, SO_RCVLOWAT));
@@ -278,6 +387,35 @@ CASE(low_water) {
     T(option(fd, SOL_SOCKET, SO_RCVLOWAT));
 }
 
+/* More than the first buffer holds. */
+CASE(a_large_low_water) {
+    static const int marks[] = {50000, 200000, 400000};
+    static char bytes[2 << 20];
+    for (int i = 0; i < 3; i++) {
+        char name[2] = {'A' + i}, line[64];
+        int fd = accepted(name), there = 0;
+        T(set_option(fd, SOL_SOCKET, SO_RCVLOWAT, marks[i]));
+        T(option(fd, SOL_SOCKET, SO_RCVLOWAT));
+        int len = snprintf(line, sizeof line, "fill %s 2000000\n", name);
+        NEED(send(control, line, len, 0) == len);
+        T(await(fd, POLLIN));
+        T(ioctl(fd, FIONREAD, &there));
+        out("%s", there >= marks[i] ? "so much is there" : "less is there");
+        long got = recv(fd, bytes, sizeof bytes, 0);
+        out("%s", got >= marks[i] ? "so much" : "less");
+        T(set_option(fd, SOL_SOCKET, SO_RCVLOWAT, 1));
+        while (got < 2000000) {
+            long more = recv(fd, bytes, sizeof bytes, 0);
+            NEED(more > 0);
+            got += more;
+        }
+        NEED(recv(control, answer, sizeof answer, 0) > 0);
+    }
+    int fd = accepted("Z");
+    T(set_option(fd, SOL_SOCKET, SO_RCVLOWAT, -1));
+    T(option(fd, SOL_SOCKET, SO_RCVLOWAT) > 1 << 20);
+}
+
 CASE(counts) {
     int fd = accepted("A"), listening = listener(), n = -1;
     T(ioctl(fd, FIONREAD, &n));
@@ -287,6 +425,7 @@ CASE(counts) {
     T(ioctl(fd, FIONREAD, &n));
     out("%d", n);
     T(ioctl(listening, FIONREAD, &n));
+    T(ioctl(listening, TIOCOUTQ, &n));
     n = 1;
     T(ioctl(fd, FIONBIO, &n));
     T((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);

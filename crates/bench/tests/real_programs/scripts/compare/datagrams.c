@@ -65,6 +65,56 @@ CASE(times_of_software) {
     T(set_option(fd, SOL_SOCKET, SO_TIMESTAMPING, 1 << 30));
 }
 
+/* The same by the numbers that 32-bit programs with 64-bit time use. */
+CASE(times_by_new_numbers) {
+    enum { TIME = 63, TIME_NS, TIMING, SOFTWARE = 1 << 4, RECEIVING = 1 << 3 };
+    int port, fd = pair(&port);
+    T(set_option(fd, SOL_SOCKET, TIME, 1));
+    T(option(fd, SOL_SOCKET, TIME));
+    T(option(fd, SOL_SOCKET, SO_TIMESTAMP));
+    told("abc", fd);
+    receive(fd, 0);
+    T(set_option(fd, SOL_SOCKET, TIME_NS, 1));
+    T(option(fd, SOL_SOCKET, TIME_NS));
+    told("def", fd);
+    receive(fd, 0);
+    T(set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1));
+    told("ghi", fd);
+    receive(fd, 0);
+    T(set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 0));
+    T(set_option(fd, SOL_SOCKET, TIMING, SOFTWARE | RECEIVING));
+    T(option(fd, SOL_SOCKET, TIMING));
+    T(option(fd, SOL_SOCKET, SO_TIMESTAMPING));
+    T(set_option(fd, SOL_SOCKET, TIMING, 0));
+    T(option(fd, SOL_SOCKET, SO_TIMESTAMPING));
+    struct timeval last;
+    T(ioctl(fd, 0x8906 /* SIOCGSTAMP */, &last));
+}
+
+/* What no fragments shall be made of (IPV6_DONTFRAG). */
+CASE(whole_datagrams) {
+    if (!over_inet6) return;
+    int port, fd = pair(&port);
+    struct name to = name_of(peer, port);
+    T(connect(fd, ADDRESS(to)));
+    T(set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1));
+    T(option(fd, IPPROTO_IPV6, IPV6_DONTFRAG));
+    T(send(fd, bytes, WHOLE + 1, 0));
+    T(send(fd, bytes, WHOLE, 0));
+    char space[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec one = {bytes, 3000};
+    struct msghdr given = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&given);
+    *head = (struct cmsghdr){CMSG_LEN(sizeof(int)), IPPROTO_IPV6, IPV6_DONTFRAG};
+    T(sendmsg(fd, &given, 0));
+    T(set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 0));
+    T(send(fd, bytes, 3000, 0));
+    memcpy(CMSG_DATA(head), &on, sizeof on);
+    T(sendmsg(fd, &given, 0));
+    T(set_option(fd, IPPROTO_IPV6, IPV6_MTU, 1300));
+    T(set_option(fd, IPPROTO_IPV6, IPV6_RECVPATHMTU, 1));
+}
+
 CASE(options_set_before_the_socket_is_bound) {
     int fd = socket(family, SOCK_DGRAM, 0);
     T(set_option(fd, RECVTTL, 1));
@@ -424,6 +474,94 @@ CASE(what_is_too_long) {
         T(option(fd, SOL_SOCKET, SO_ERROR));
     }
     T(set_option(fd, MTU_DISCOVER, 6));
+}
+
+CASE(made_by_several_calls) {
+    int port, fd = pair(&port), other = atoi(tell("bind E"));
+    struct name to = name_of(peer, port), elsewhere = name_of(peer, other);
+    T(sendto(fd, "ab", 2, MSG_MORE, ADDRESS(to)));
+    T(sendto(fd, "cd", 2, MSG_MORE, ADDRESS(elsewhere)));
+    T(sendto(fd, "ef", 2, 0, ADDRESS(to)));
+    tell("recvmsg D");
+    T(connect(fd, ADDRESS(to)));
+    T(set_option(fd, IPPROTO_UDP, UDP_CORK, 1));
+    T(option(fd, IPPROTO_UDP, UDP_CORK));
+    T(send(fd, "12", 2, 0));
+    T(write(fd, "34", 2));
+    T(send(fd, "", 0, 0));
+    pid_t child = fork();
+    if (child == 0) _exit(send(fd, "56", 2, 0) != 2);
+    int status;
+    waitpid(child, &status, 0);
+    T(status);
+    T(set_option(fd, IPPROTO_UDP, UDP_CORK, 0));
+    tell("recvmsg D");
+    T(option(fd, IPPROTO_UDP, UDP_CORK));
+    T(send(fd, "", 0, MSG_MORE));
+    T(send(fd, "", 0, 0));
+    tell("recvmsg D");
+    T(close(fd));
+}
+
+CASE(made_by_several_calls_too_long) {
+    int port, fd = pair(&port);
+    struct name to = name_of(peer, port);
+    T(sendto(fd, bytes, 60000, MSG_MORE, ADDRESS(to)));
+    T(sendto(fd, bytes, 60000, 0, ADDRESS(to)));
+    T(sendto(fd, "alone", 5, 0, ADDRESS(to)));
+    tell("recvmsg D");
+    T(sendto(fd, bytes, 1000, MSG_MORE, ADDRESS(to)));
+    T(sendto(fd, bytes, 2000, 0, ADDRESS(to)));
+    tell("recvmsg D");
+    /* Cut into segments as one. */
+    T(set_option(fd, IPPROTO_UDP, SEGMENT, 4));
+    T(sendto(fd, "abc", 3, MSG_MORE, ADDRESS(to)));
+    T(sendto(fd, "def", 3, 0, ADDRESS(to)));
+    tell("recvmsg D");
+    tell("recvmsg D");
+    T(set_option(fd, IPPROTO_UDP, SEGMENT, 0));
+}
+
+/* Of a connected socket, by MSG_MORE alone. */
+CASE(made_by_several_calls_without_a_name) {
+    int port, fd = pair(&port);
+    struct name to = name_of(peer, port);
+    T(connect(fd, ADDRESS(to)));
+    T(send(fd, "ab", 2, MSG_MORE));
+    T(send(fd, "cd", 2, 0));
+    tell("recvmsg D");
+    struct iovec halves[2] = {{"fi", 2}, {"rst", 3}};
+    struct mmsghdr both[2] = {{.msg_hdr = {.msg_iov = halves, .msg_iovlen = 1}},
+                              {.msg_hdr = {.msg_iov = halves + 1, .msg_iovlen = 1}}};
+    T(sendmmsg(fd, both, 2, MSG_MORE));
+    T(send(fd, "!", 1, 0));
+    tell("recvmsg D");
+}
+
+/* Corked while nobody knows yet whose it is. */
+CASE(corked_before_the_socket_is_bound) {
+    int fd = socket(family, SOCK_DGRAM, 0);
+    T(set_option(fd, IPPROTO_UDP, UDP_CORK, 1));
+    struct name to = name_of(peer, atoi(tell("bind D")));
+    T(connect(fd, ADDRESS(to)));
+    T(send(fd, "ab", 2, 0));
+    T(send(fd, "cd", 2, 0));
+    T(set_option(fd, IPPROTO_UDP, UDP_CORK, 0));
+    tell("recvfrom D");
+}
+
+CASE(shut_and_connected_no_longer) {
+    int port, fd = pair(&port), other = socket(family, SOCK_DGRAM, 0);
+    struct name to = name_of(peer, port);
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    T(connect(fd, ADDRESS(to)));
+    T(shutdown(fd, SHUT_RD));
+    T(recv(fd, bytes, 1, MSG_DONTWAIT));
+    T(recv(fd, bytes, 1, 0));
+    T(connect(other, ADDRESS(to)));
+    T(port_of(other) > 0);
+    T(connect(other, &none, sizeof none));
+    out("a port: %d", port_of(other) > 0);
 }
 
 CASE(a_connected_socket_sends_elsewhere) {

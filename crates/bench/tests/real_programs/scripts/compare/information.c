@@ -305,3 +305,17 @@ CASE(looks_behind_each_other) {
     T(recv(fd, bytes, 16, MSG_PEEK));
     T(recv(fd, bytes, 16, MSG_PEEK));
 }
+
+/* A look behind the offset for more than comes. */
+CASE(looks_that_end_early) {
+    int fd = accepted("A");
+    char bytes[8];
+    struct timeval short_ = {0, 200000};
+    NEED(!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &short_, sizeof short_));
+    tell("send A abc");
+    T(await(fd, POLLIN));
+    T(set_option(fd, SOL_SOCKET, SO_PEEK_OFF, 1));
+    T(recv(fd, bytes, 5, MSG_PEEK | MSG_WAITALL));
+    T(option(fd, SOL_SOCKET, SO_PEEK_OFF));
+    T(recv(fd, bytes, 5, MSG_PEEK | MSG_WAITALL));
+}

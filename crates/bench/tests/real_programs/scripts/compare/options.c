@@ -484,6 +484,12 @@ CASE(refused) {
     T(set_option(fresh, IPPROTO_TCP, TCP_SAVE_SYN, 0));
     T(set_option(datagrams, SOL_SOCKET, SO_PEEK_OFF, 1));
     T(set_option(datagrams, SOL_SOCKET, SO_PEEK_OFF, -1));
+    T(set_option(fresh, IPPROTO_IP, 24 /* IP_BIND_ADDRESS_NO_PORT */, 1));
+    T(set_option(fresh, IPPROTO_IP, 24, 0));
+    T(set_option(fd, IPPROTO_IP, 51 /* IP_LOCAL_PORT_RANGE */, 40000 << 16 | 30000));
+    T(fcntl(fd, F_SETFL, O_ASYNC));
+    T(fcntl(fd, F_SETFL, 0));
+    T(ioctl(fd, FIOASYNC, &on));
     /* What the kernel has, or its own names for it, is served as ever. */
     int ends[2];
     T(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));

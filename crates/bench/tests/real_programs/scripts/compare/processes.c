@@ -525,6 +525,33 @@ CASE(passed_to_itself) {
     tell("drain A");
 }
 
+CASE(passed_with_other_messages) {
+    int ends[2], fds[2] = {accepted("A"), accepted("B")}, came[2];
+    T(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+    char space[2][CMSG_SPACE(sizeof(int))] = {0}, bytes[2] = "xy";
+    struct iovec parts[2];
+    struct mmsghdr messages[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        parts[i] = (struct iovec){bytes + i, 1};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = parts + i, .msg_iovlen = 1, .msg_control = space[i],
+                                              .msg_controllen = sizeof space[i]};
+        struct cmsghdr *head = CMSG_FIRSTHDR(&messages[i].msg_hdr);
+        *head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(head), fds + i, sizeof(int));
+    }
+    T(sendmmsg(ends[0], messages, 2, 0));
+    out("%d %d", messages[0].msg_len, messages[1].msg_len);
+    T(close(fds[0]));
+    T(close(fds[1]));
+    T(recvmmsg(ends[1], messages, 2, 0, NULL));
+    for (int i = 0; i < 2; i++) {
+        memcpy(came + i, CMSG_DATA(CMSG_FIRSTHDR(&messages[i].msg_hdr)), sizeof(int));
+        T(send(came[i], "x", 1, MSG_NOSIGNAL));
+    }
+    tell("read A 1");
+    tell("read B 1");
+}
+
 /* A program of its own: it has inherited no socket. */
 CASE(passed_to_another_program) {
     int ends[2], fd = accepted("A"), listening = listener(), port = port_of(listening);

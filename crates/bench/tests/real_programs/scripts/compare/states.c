@@ -124,6 +124,67 @@ CASE(accept_what_was_reset) {
     T(recv(new, &byte, 1, 0));
 }
 
+CASE(shut_listener_says_so) {
+    int fd = listener();
+    T(option(fd, SOL_SOCKET, SO_ACCEPTCONN));
+    T(shutdown(fd, SHUT_RD));
+    T(option(fd, SOL_SOCKET, SO_ACCEPTCONN));
+    T(listen(fd, 4));
+    T(option(fd, SOL_SOCKET, SO_ACCEPTCONN));
+}
+
+CASE(connect_whose_time_is_over) {
+    struct name to = name_of(nobody(), 9);
+    struct timeval short_ = {0, 200000};
+    int fd = socket(family, SOCK_STREAM, 0);
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &short_, sizeof short_));
+    T(connect(fd, ADDRESS(to)));
+    T(connect(fd, ADDRESS(to)));
+}
+
+CASE(connect_to_all) {
+    if (over_inet6) return;
+    struct name to = name_of("255.255.255.255", 9);
+    int fd = socket(family, SOCK_STREAM, 0);
+    T(connect(fd, ADDRESS(to)));
+    T(set_option(fd, SOL_SOCKET, SO_BROADCAST, 1));
+    T(connect(fd, ADDRESS(to)));
+}
+
+static int shared, accepted_fd;
+static volatile pid_t acceptor;
+
+static void *accept_in_a_thread(void *unused) {
+    (void)unused;
+    acceptor = gettid();
+    accepted_fd = accept(shared, NULL, NULL);
+    return NULL;
+}
+
+/* The call holds the listener until it has its connection. */
+CASE(closed_while_a_thread_accepts) {
+    pthread_t thread;
+    shared = listener();
+    int port = port_of(shared), ends[2];
+    NEED(!pthread_create(&thread, NULL, accept_in_a_thread, NULL));
+    while (!acceptor) usleep(1000);
+    await_sleep(acceptor);
+    T(close(shared));
+    /* The number is somebody else's then. */
+    T(pipe(ends));
+    T(ends[0] == shared);
+    out("%s", tell("connect A %s %d", own, port));
+    NEED(!pthread_join(thread, NULL));
+    T(accepted_fd >= 0);
+    T(send(accepted_fd, "abc", 3, MSG_NOSIGNAL));
+    tell("read A 3");
+    T(write(ends[1], "x", 1));
+    char byte;
+    T(read(ends[0], &byte, 1));
+    tell("connect B %s %d", own, port);
+    out("%s", answer);
+}
+
 CASE(accept_after_end) {
     int fd = listener();
     tell("connect A %s %d", own, port_of(fd));
