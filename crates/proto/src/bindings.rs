@@ -326,9 +326,9 @@ fn add(classes: &mut Vec<Listeners>, class: ClassIndex, path: PathId, shares: bo
     });
     let at = &mut classes[index];
     if shares {
-        at.sharing.push(path)
+        at.sharing.push(path);
     } else {
-        at.alone.push(path)
+        at.alone.push(path);
     }
     at.alone_is_last = !shares;
 }
