@@ -286,6 +286,20 @@ impl Supervisor {
         Ok(Reply::Now(Answer::Value(0)))
     }
 
+    /// Datagrams that the program has written already leave by the options that held then.
+    fn send_written(&mut self, on: On<'_>) -> Result<(), Reply> {
+        let mut space = std::mem::take(&mut self.space);
+        let sent = self.socket(on).map(|socket| {
+            if let State::Datagram(datagram) = &mut socket.state
+                && let Err(error) = datagram.drain(&socket.peer, &socket.inner, &mut space)
+            {
+                socket.on_error(sys::errno(&error));
+            }
+        });
+        self.space = space;
+        sent
+    }
+
     fn set_option(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let [_, level, name, at, len, _] = on.call.arguments;
         let (level, name, len) = (level as i32, name as i32, len as u32 as usize);
@@ -322,6 +336,8 @@ impl Supervisor {
             *reported = on;
             return Ok(Reply::Now(Answer::Value(0)));
         }
+        self.send_written(on)?;
+        let socket = self.socket(on)?;
         sys::set_option(&socket.inner, level, name, &value)?;
         let times = level == libc::SOL_SOCKET && [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].contains(&name);
         let connected = !matches!(socket.state, State::Fresh | State::Listening { .. } | State::Failed);
