@@ -273,6 +273,7 @@ impl AttachServer {
             user: Some(uid),
             cgroups: cgroups_of(pid),
             background: message.flags & flag::BACKGROUND != 0,
+            first_port: first_port_of(pid),
         };
         let region = Arc::new(region);
         region.header().engine_count.store(engine.count() as u32, Ordering::Relaxed);
@@ -479,6 +480,25 @@ fn parse_cgroups(text: &str) -> Vec<String> {
     paths.sort();
     paths.dedup();
     paths
+}
+
+/// The lowest port to which a process may bind: the kernel's rule for its own sockets, by our network namespace.
+fn first_port_of(pid: u32) -> u16 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let users = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
+    if users("self") == users(&pid.to_string()) && may_bind_all(&status) {
+        return 0;
+    }
+    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    first.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
+}
+
+/// Whether a process with this status has CAP_NET_BIND_SERVICE (capabilities(7)).
+fn may_bind_all(status: &str) -> bool {
+    const BIND_SERVICE: u32 = 10;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|held| held >> BIND_SERVICE & 1 != 0)
 }
 
 /// All groups of a process.

@@ -421,4 +421,6 @@ pub struct ProgramFacts {
     /// It was started as background (`scoutline run --background`): its paths stand at the idle level, whatever
     /// their class.
     pub background: bool,
+    /// Ports below this one are not for it (bind(2), EACCES): it has not the privilege.
+    pub first_port: u16,
 }

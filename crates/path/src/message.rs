@@ -204,12 +204,20 @@ pub struct HeaderWishes {
     pub hop_limit: u8,
     /// IPv4: routers may fragment them.
     pub divisible: bool,
+    /// Inward: packets with fewer hops left are dropped (RFC 5082).
+    pub least_hops: u8,
 }
 
 impl HeaderWishes {
-    /// From a number, the type of service, the hops << 8, and 1 << 16 if divisible; any gives wishes.
+    /// From a number, the type of service, the hops << 8, 1 << 16 if divisible, and the least hops inward << 24; any
+    /// gives wishes.
     pub fn from_bits(bits: u64) -> HeaderWishes {
-        HeaderWishes { tos: bits as u8 & !0b11, hop_limit: (bits >> 8) as u8, divisible: bits >> 16 & 1 != 0 }
+        HeaderWishes {
+            tos: bits as u8 & !0b11,
+            hop_limit: (bits >> 8) as u8,
+            divisible: bits >> 16 & 1 != 0,
+            least_hops: (bits >> 24) as u8,
+        }
     }
 
     /// Those over IPv4 and IPv6, of which the upper half of the number tells.

@@ -13,7 +13,7 @@ use crate::reach::{kernel_name, kernel_port, may_bind, serves_any, speaks, suita
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
-use crate::{attach, call, engines, options, passing, real};
+use crate::{attach, call, engines, options, passing, privilege, real};
 
 /// `bind`.
 pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
@@ -36,6 +36,9 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
             back_to_kernel(fd, socket);
             return real::ours(real::bind(fd, address, len) as isize);
         }
+        if !privilege::may_have(to.port) {
+            return err(libc::EACCES);
+        }
         if to.port != 0 && engines::of_port(socket.region, to.port) != socket.engine() {
             // It became ours for an option that only the engine knows, before it was known to which engine it belongs.
             static SAID: AtomicBool = AtomicBool::new(false);
@@ -57,6 +60,9 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
         // What the kernel has bound (it sent elsewhere) is told so by the kernel.
         && kernel_port(fd) == 0
     {
+        if !privilege::may_have(to.port) {
+            return err(libc::EACCES);
+        }
         return match adopt(fd, kind, family, Some(to)) {
             Ok(socket) => bound(fd, socket, to, 0),
             Err(result) => result,

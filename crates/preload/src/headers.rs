@@ -1,15 +1,15 @@
-//! What a program says of the network headers of a stream: IP_TOS, IP_TTL, IP_MTU_DISCOVER and their IPv6 kin (ip(7),
-//! ipv6(7)). The engine puts it into what leaves; a listening socket's connections have it from their SYN-ACK on. And
+//! What a program says of the network headers of a stream: IP_TOS, IP_TTL, IP_MTU_DISCOVER, IP_MINTTL and their IPv6 kin
+//! (ip(7), ipv6(7)). The engine puts it into what leaves; a listening socket's connections have it from their SYN-ACK on. And
 //! whether it wants to hear of ICMP errors that a connection outlives (IP_RECVERR, IPV6_RECVERR).
 //!
 //! An accepted socket shares its kernel socket with its listener, so the slot keeps the values, and the kernel's socket only
 //! checks them. What few sockets have is in the words of datagram sockets' options (`send_options`):
 //!
 //! ```text
-//!  31             24 23           8 7             0
-//! ┌─────────────────┬──────────────┬───────────────┐
-//! │ discovery + 1   │ hops + 1     │ service       │   0: not said
-//! └─────────────────┴──────────────┴───────────────┘
+//!  39          32 31             24 23           8 7             0
+//! ┌──────────────┬─────────────────┬──────────────┬───────────────┐
+//! │ least hops   │ discovery + 1   │ hops + 1     │ service       │   0: not said
+//! └──────────────┴─────────────────┴──────────────┴───────────────┘
 //! ```
 //! Left out: with IP_PMTUDISC_PROBE and _INTERFACE the path's MTU is heeded as ever; an IPV6_UNICAST_HOPS of 0, with which
 //! nobody is reached, can be read back, and packets leave as if it had not been said.
@@ -34,6 +34,8 @@ enum Field {
     Service,
     Hops,
     Discovery,
+    /// That packets must have left (RFC 5082).
+    LeastHops,
 }
 
 impl Field {
@@ -43,9 +45,11 @@ impl Field {
             (IPPROTO_IP, libc::IP_TOS) => (Field::Service, 0),
             (IPPROTO_IP, libc::IP_TTL) => (Field::Hops, 0),
             (IPPROTO_IP, libc::IP_MTU_DISCOVER) => (Field::Discovery, 0),
+            (IPPROTO_IP, libc::IP_MINTTL) => (Field::LeastHops, 0),
             (IPPROTO_IPV6, libc::IPV6_TCLASS) => (Field::Service, 1),
             (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => (Field::Hops, 1),
             (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => (Field::Discovery, 1),
+            (IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT) => (Field::LeastHops, 1),
             _ => return None,
         })
     }
@@ -55,6 +59,7 @@ impl Field {
             Field::Service => 0,
             Field::Hops => 8,
             Field::Discovery => 24,
+            Field::LeastHops => 32,
         }
     }
 
@@ -64,8 +69,8 @@ impl Field {
     }
 
     /// What stands in a word.
-    fn part(self, word: u32) -> u32 {
-        word >> self.shift() & self.mask()
+    fn part(self, word: u64) -> u32 {
+        (word >> self.shift()) as u32 & self.mask()
     }
 
     /// As it is to stand there. The kernel has found it good; -1 is the default.
@@ -75,6 +80,7 @@ impl Field {
             Field::Service if family == 0 => value.cast_unsigned() & 0xff & !ECN_BITS,
             Field::Service => value.max(0).unsigned_abs() & !ECN_BITS,
             Field::Hops => (value + 1).unsigned_abs(),
+            Field::LeastHops => value.unsigned_abs(),
             Field::Discovery => value.unsigned_abs() + 1,
         }
     }
@@ -85,7 +91,7 @@ impl Field {
             (Field::Hops, 0) => USUAL_HOPS,
             (Field::Discovery, 0) => libc::IP_PMTUDISC_WANT,
             (Field::Hops | Field::Discovery, said) => said.cast_signed() - 1,
-            (Field::Service, said) => said.cast_signed(),
+            (Field::Service | Field::LeastHops, said) => said.cast_signed(),
         }
     }
 }
@@ -142,8 +148,8 @@ fn want_errors(socket: Socket, flag: u32, on: bool) {
 /// Enters a value, and tells the engine.
 fn keep(socket: Socket, family: usize, field: Field, value: c_int) -> isize {
     let word = &socket.slot.send_options[family];
-    let bits = u64::from(field.bits(value, family) << field.shift());
-    let others = !u64::from(field.mask() << field.shift());
+    let bits = u64::from(field.bits(value, family)) << field.shift();
+    let others = !(u64::from(field.mask()) << field.shift());
     // Threads set different fields at the same time.
     let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| Some(word & others | bits));
     tell(socket)
@@ -151,18 +157,18 @@ fn keep(socket: Socket, family: usize, field: Field, value: c_int) -> isize {
 
 /// The engine hears what is set.
 pub(crate) fn tell(socket: Socket) -> isize {
-    let [v4, v6] =
-        socket.slot.send_options.each_ref().map(|word| for_engine(word.load(Ordering::Relaxed) as u32));
+    let [v4, v6] = socket.slot.send_options.each_ref().map(|word| for_engine(word.load(Ordering::Relaxed)));
     options::tell(socket, slot_option::HEADERS, v6 << 32 | v4)
 }
 
 /// A word as [`slot_option::HEADERS`] has it.
-fn for_engine(word: u32) -> u64 {
+fn for_engine(word: u64) -> u64 {
     let hops = Field::Hops.part(word).saturating_sub(1);
     let discovery = Field::Discovery.value(Field::Discovery.part(word));
     // As Linux's `ip_dont_fragment`.
     let indivisible = matches!(discovery, libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO);
-    u64::from(Field::Service.part(word) | hops << 8) | u64::from(!indivisible) << 16
+    let least = Field::LeastHops.part(word);
+    u64::from(Field::Service.part(word) | hops << 8 | least << 24) | u64::from(!indivisible) << 16
 }
 
 /// `getsockopt` on a stream; `None` where that is somebody else's affair.
@@ -179,16 +185,24 @@ pub(crate) fn get(socket: Socket, level: c_int, name: c_int) -> Option<Result<c_
         return Some(Ok(c_int::from(socket.slot.datagram_flags.load(Ordering::Relaxed) & flag != 0)));
     }
     let (field, family) = Field::of(level, name)?;
-    let word = socket.slot.send_options[family].load(Ordering::Relaxed) as u32;
+    let word = socket.slot.send_options[family].load(Ordering::Relaxed);
     Some(Ok(field.value(field.part(word))))
 }
 
 /// What was set on the kernel's socket before it became ours.
 pub(crate) fn carry_over(fd: c_int, socket: Socket) {
-    let usual = [(Field::Service, 0), (Field::Hops, USUAL_HOPS), (Field::Discovery, libc::IP_PMTUDISC_WANT)];
+    let usual = [
+        (Field::Service, 0),
+        (Field::Hops, USUAL_HOPS),
+        (Field::Discovery, libc::IP_PMTUDISC_WANT),
+        (Field::LeastHops, 0),
+    ];
     for (level, names) in [
-        (IPPROTO_IP, [libc::IP_TOS, libc::IP_TTL, libc::IP_MTU_DISCOVER]),
-        (IPPROTO_IPV6, [libc::IPV6_TCLASS, libc::IPV6_UNICAST_HOPS, libc::IPV6_MTU_DISCOVER]),
+        (IPPROTO_IP, [libc::IP_TOS, libc::IP_TTL, libc::IP_MTU_DISCOVER, libc::IP_MINTTL]),
+        (
+            IPPROTO_IPV6,
+            [libc::IPV6_TCLASS, libc::IPV6_UNICAST_HOPS, libc::IPV6_MTU_DISCOVER, libc::IPV6_MINHOPCOUNT],
+        ),
     ] {
         if level == IPPROTO_IPV6 && !socket.is_inet6() {
             continue;

@@ -62,6 +62,7 @@ mod options;
 mod own;
 mod passing;
 mod poll;
+mod privilege;
 mod reach;
 mod real;
 mod scout;

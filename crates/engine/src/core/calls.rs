@@ -156,6 +156,9 @@ impl Core {
         if nets.is_empty() {
             return Err(libc::EADDRNOTAVAIL);
         }
+        if (1..end.program.facts.first_port).contains(&local.port) {
+            return Err(libc::EACCES);
+        }
         // Who may have a port is decided in one place: the shim goes there.
         if local.port != 0 && !self.several.has_port(local.port) {
             return Err(libc::EINVAL);

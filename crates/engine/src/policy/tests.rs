@@ -29,7 +29,7 @@ fn key() -> FlowKey {
 
 fn nginx() -> ProgramFacts {
     let cgroups = vec!["/system.slice/nginx.service".to_owned(), "/web/one".to_owned()];
-    ProgramFacts { name: "nginx".to_owned(), user: Some(33), cgroups, background: false }
+    ProgramFacts { name: "nginx".to_owned(), user: Some(33), cgroups, ..ProgramFacts::default() }
 }
 
 /// Whether a class with one condition takes a flow.

@@ -28,8 +28,8 @@ trait Network: 'static {
     fn new(plain: Self::Plain, key: &FlowKey) -> Self;
 
     /// When these bytes, which are at least both headers, begin with those of the common segment: the length of its
-    /// packet and its type-of-service octet.
-    fn common(&self, frame: &[u8], key: &FlowKey) -> Option<(usize, u8)>;
+    /// packet, its type-of-service octet and the hops that it has left.
+    fn common(&self, frame: &[u8], key: &FlowKey) -> Option<(usize, u8, u8)>;
 
     /// What follows Ethernet's header in front of `len` bytes of segment; `None` when it is too long.
     fn prepend(&self, message: &mut Message, interface: &Interface, key: &FlowKey, tos: u8) -> Option<()>;
@@ -58,7 +58,7 @@ impl Network for OverIp4 {
     }
 
     #[inline]
-    fn common(&self, frame: &[u8], key: &FlowKey) -> Option<(usize, u8)> {
+    fn common(&self, frame: &[u8], key: &FlowKey) -> Option<(usize, u8, u8)> {
         let head = frame.first_chunk::<{ OverIp4::HEADERS }>()?;
         let ip = &head[ethernet::HEADER_LEN..];
         let total_len = u16::from_be_bytes([ip[2], ip[3]]) as usize;
@@ -72,7 +72,7 @@ impl Network for OverIp4 {
             && address(16) == key.local.low_bits()
             && total_len >= ipv4::MIN_HEADER_LEN
             && ipv4::checksum_is_valid(ip);
-        common.then_some((total_len, ip[1]))
+        common.then_some((total_len, ip[1], ip[8]))
     }
 
     #[inline]
@@ -120,7 +120,7 @@ impl Network for OverIp6 {
     }
 
     #[inline]
-    fn common(&self, frame: &[u8], key: &FlowKey) -> Option<(usize, u8)> {
+    fn common(&self, frame: &[u8], key: &FlowKey) -> Option<(usize, u8, u8)> {
         let head = frame.first_chunk::<{ OverIp6::HEADERS }>()?;
         let ip = &head[ethernet::HEADER_LEN..];
         let common = head[12..14] == [0x86, 0xdd]
@@ -130,7 +130,7 @@ impl Network for OverIp6 {
             && ip[8..24] == key.remote.octets()
             && ip[24..40] == key.local.octets();
         let payload_len = u16::from_be_bytes([ip[4], ip[5]]) as usize;
-        common.then_some((ipv6::HEADER_LEN + payload_len, ip[0] << 4 | ip[1] >> 4))
+        common.then_some((ipv6::HEADER_LEN + payload_len, ip[0] << 4 | ip[1] >> 4, ip[7]))
     }
 
     #[inline]
@@ -179,7 +179,7 @@ impl<N: Network> Fused<N> {
         let Body::Block { block, range } = &mut message.body else { return false };
         let bytes = &block[range.start as usize..range.end as usize];
         let key = self.tcp.key();
-        let Some((packet_len, tos)) = self.network.common(bytes, key) else { return false };
+        let Some((packet_len, tos, hops)) = self.network.common(bytes, key) else { return false };
         let common = bytes[..6] == self.interface.link_address.get()
             && packet_len <= bytes.len() - ethernet::HEADER_LEN
             && self.valid_peer
@@ -189,7 +189,7 @@ impl<N: Network> Fused<N> {
         }
         let facts = &mut message.facts;
         facts.link_source = [bytes[6], bytes[7], bytes[8], bytes[9], bytes[10], bytes[11]];
-        facts.tos = tos;
+        (facts.tos, facts.hop_limit) = (tos, hops);
         facts.source = Some(key.remote);
         facts.destination = Some(key.local);
         facts.stream_position = u64::from(range.start);

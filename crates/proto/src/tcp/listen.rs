@@ -100,6 +100,10 @@ impl ListenStage {
             Ok(parsed) => parsed,
             Err(reason) => return context.account.on_drop(reason),
         };
+        let least = message.facts.source.map_or(0, |source| headers_of(&self.inherited, source).least_hops);
+        if message.facts.hop_limit < least {
+            return context.account.on_drop(DropReason::TtlExceeded);
+        }
         let flags = header.flags;
         // First: a reset is ignored. Second: an acknowledgment is of nothing that we sent. Third: a SYN.
         if flags.contains(Flags::RST) {

@@ -239,6 +239,9 @@ impl TcpStage {
         context: &mut Context<'_>,
     ) -> Result<bool, DropReason> {
         let (header, header_len) = parse(&self.interface, message)?;
+        if message.facts.hop_limit < self.headers.least_hops {
+            return Err(DropReason::TtlExceeded);
+        }
         let payload_len = (message.body_len() - header_len) as u32;
         let now = context.now;
         self.recall(now);
@@ -422,6 +425,19 @@ impl TcpStage {
         }
     }
 
+    /// The acknowledgment that a segment of a burst has for itself.
+    #[inline]
+    fn tell(&mut self, turned: &mut Burst, context: &mut Context<'_>) {
+        if let Machine::Running(connection) = &mut self.machine
+            && context.transmit_room > 0
+            && let Some(transmit) = connection.poll_told(context.now)
+        {
+            let emitter = Emitter { interface: &self.interface, key: &self.key, headers: self.headers };
+            context.transmit_room -= 1;
+            turned.push(emitter.segment(&transmit));
+        }
+    }
+
     /// Makes segments while the device has room, and then reports the end if it was reached.
     fn transmit(&mut self, outward: &mut Burst, inward: &mut Burst, context: &mut Context<'_>) {
         if !self.make_segments(outward, inward, context) {
@@ -486,7 +502,11 @@ impl Stage for TcpStage {
 
     fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
         let mut tally = Tally::default();
-        burst.retain_mut(|message| self.inward_one(message, &mut tally, context));
+        burst.retain_mut(|message| {
+            let goes_on = self.inward_one(message, &mut tally, context);
+            self.tell(turned, context);
+            goes_on
+        });
         if tally.events.contains(Events::CONNECTED) {
             burst.insert(0, Message::control(Control::Connected));
         }

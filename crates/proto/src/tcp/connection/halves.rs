@@ -116,6 +116,8 @@ pub(super) struct Unordered {
     pub(super) told_of: u64,
     pub(super) told_at_once: u8,
     pub(super) merged: u8,
+    /// What came last has an acknowledgment of its own, whatever else came with it.
+    pub(super) tells: bool,
 }
 
 impl Unordered {

@@ -294,10 +294,10 @@ impl Connection {
             input.events |= Events::READABLE;
         } else {
             // RFC 5681 §4.2: a segment that fills a gap is acknowledged at once.
-            receive.next = receive
-                .unordered
-                .as_mut()
-                .map_or(position + take, |unordered| unordered.ranges.advance(position + take));
+            receive.next = receive.unordered.as_mut().map_or(position + take, |unordered| {
+                unordered.tells = true;
+                unordered.ranges.advance(position + take)
+            });
             self.owed = Owed::Now;
             input.events |= Events::READABLE;
         }
@@ -308,6 +308,8 @@ impl Connection {
     /// RFC 5681 §4.2: what leaves a gap is acknowledged at once. With SACK one acknowledgment says what several would; so
     /// of a gap the first ones go at once, by which the peer sees a loss, and then they are merged for a moment, as Linux
     /// merges them (`tcp_comp_sack_nr`, `_delay_ns`): else each segment behind a gap that lasts a round trip costs a packet.
+    /// The first ones are one for each segment, also of a burst ([`Connection::poll_told`]): the peer then sends a burst's
+    /// worth again in parts, and not all in the moment that lost some of it, as behind a policer.
     fn tell_of_gap(&mut self, now: Time) {
         let next = self.receive.next;
         let moment = self.rtt.smoothed().map(|rtt| (rtt / 20).min(LONGEST_MERGE));
@@ -322,6 +324,8 @@ impl Connection {
             && unordered.merged < MOST_MERGED;
         let Some(moment) = moment.filter(|_| merges) else {
             unordered.told_at_once = unordered.told_at_once.saturating_add(1);
+            unordered.tells = self.negotiated.sack;
+            self.receive.quick = self.receive.quick.saturating_sub(1);
             self.owed = Owed::Now;
             return;
         };

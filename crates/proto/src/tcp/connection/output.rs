@@ -380,6 +380,18 @@ impl Connection {
         self.arm_user_timeout(now);
     }
 
+    /// The acknowledgment that what came last has for itself: to be asked for after each segment, where several come at
+    /// once.
+    #[inline]
+    pub fn poll_told(&mut self, now: Time) -> Option<Transmit> {
+        let tells = self.receive.unordered.as_ref().is_some_and(|unordered| unordered.tells);
+        if tells && self.reset.is_none() && self.state != State::Closed {
+            self.poll_acknowledgment(now)
+        } else {
+            None
+        }
+    }
+
     pub(super) fn poll_acknowledgment(&mut self, now: Time) -> Option<Transmit> {
         if self.owed != Owed::Now {
             return None;
@@ -452,6 +464,7 @@ impl Connection {
         }
         if let Some(unordered) = &mut receive.unordered {
             unordered.merged = 0;
+            unordered.tells = false;
         }
         self.timers.disarm(Timer::DelayedAck);
         let mut header = Header {

@@ -319,6 +319,31 @@ fn acknowledgments_of_a_long_gap_are_merged() {
     }
 }
 
+/// So it is when all come in one burst.
+#[test]
+fn each_of_the_first_behind_a_gap_is_told_also_of_a_burst() {
+    let config = Config { selective_ack: true, timestamps: false, ..plain() };
+    let mut connection = Connection::connect(config, ISS, 0, ms(0));
+    connection.poll_transmit(ms(0)).unwrap();
+    let mut syn = segment(0, 1, SYN_ACK);
+    syn.options.sack_permitted = true;
+    connection.on_segment(&syn, 0, ms(40));
+    while connection.poll_transmit(ms(40)).is_some() {}
+    connection.receive.quick = 0;
+    let mut told = |at: u32| -> Option<(u32, u32)> {
+        connection.on_segment(&segment(at, 1, Flags::ACK), 1_000, ms(50));
+        let header = connection.poll_told(ms(50))?.header;
+        assert!(connection.poll_told(ms(50)).is_none(), "one for each");
+        let first = header.options.sack.as_slice().first().copied().unwrap_or_default();
+        Some((header.acknowledgment.wrapping_sub(PEER), first.1.wrapping_sub(PEER)))
+    };
+    let behind: Vec<_> = (1..=6).map(|number| told(number * 1_000 + 1)).collect();
+    assert_eq!(behind[..3], [Some((1, 2_001)), Some((1, 3_001)), Some((1, 4_001))]);
+    assert_eq!(behind[3..], [None, None, None], "the others wait together");
+    assert_eq!(told(1).map(|(acknowledged, _)| acknowledged), Some(7_001), "what fills the gap");
+    assert_eq!(told(7_001), None, "in order again");
+}
+
 #[test]
 fn a_tail_probe_finds_the_loss_before_the_time_out() {
     let config = Config { timestamps: false, ..Config::default() };

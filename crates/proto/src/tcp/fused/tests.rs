@@ -22,7 +22,8 @@ fn observed(host: &mut Host, path: PathId, frames: &[Vec<u8>]) -> String {
     }
     for message in host.received() {
         let facts = &message.facts;
-        let about = (facts.stream_position, facts.source, facts.destination, facts.tos, facts.link_source);
+        let header = (facts.tos, facts.hop_limit);
+        let about = (facts.stream_position, facts.source, facts.destination, header, facts.link_source);
         writeln!(text, "{:?} {about:?} {:02x?}", message.body, message.bytes()).unwrap();
     }
     writeln!(text, "{:?} {}", std::mem::take(&mut host.log), host.more).unwrap();

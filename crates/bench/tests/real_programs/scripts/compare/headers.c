@@ -217,3 +217,29 @@ CASE(what_routers_say_of_a_connection) {
     T(shutdown(fd, SHUT_WR));
     tell("drain A");
 }
+
+/* What has come over too many routers is dropped (IP_MINTTL): a listener's SYNs, a connection's data. */
+CASE(least_hops) {
+    int level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6, name = family == AF_INET ? 21 : 73;
+    int fd = listener();
+    T(option(fd, level, name));
+    T(set_option(fd, level, name, 65));
+    T(option(fd, level, name));
+    T(set_option(fd, level, name, 256));
+    char line[128], byte;
+    int n = snprintf(line, sizeof line, "connect A %s %d\n", own, port_of(fd));
+    NEED(send(control, line, n, 0) == n);
+    struct pollfd one = {fd, POLLIN, 0};
+    T(poll(&one, 1, 500));
+    T(set_option(fd, level, name, 64));
+    T(await(fd, POLLIN));
+    NEED(recv(control, line, sizeof line, 0) > 0);
+    int new = T(accept(fd, NULL, NULL));
+    T(option(new, level, name));
+    T(set_option(new, level, name, 65));
+    tell("send A x");
+    one.fd = new;
+    T(poll(&one, 1, 300));
+    T(set_option(new, level, name, 0));
+    T(recv(new, &byte, 1, 0));
+}

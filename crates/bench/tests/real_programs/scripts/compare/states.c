@@ -500,6 +500,30 @@ CASE(bind_beside_what_was_accepted) {
     T(bind(stream(), ADDRESS(name)));
 }
 
+/* Ports below 1024 need a privilege. */
+CASE(bind_to_a_low_port) {
+    struct {
+        unsigned version;
+        int pid;
+    } head = {0x20080522, 0};
+    struct {
+        unsigned effective, permitted, inheritable;
+    } sets[2], less[2];
+    NEED(syscall(SYS_capget, &head, sets) == 0);
+    memcpy(less, sets, sizeof less);
+    less[0].effective &= ~(1u << 10);
+    struct name low = name_of(own, 1023), high = name_of(own, 1024), all = name_of(family == AF_INET ? "0.0.0.0" : "::", 1023);
+    NEED(syscall(SYS_capset, &head, less) == 0);
+    T(bind(stream(), ADDRESS(low)));
+    T(bind(socket(family, SOCK_DGRAM, 0), ADDRESS(low)));
+    T(bind(stream(), ADDRESS(all)));
+    int fd = stream();
+    T(bind(fd, ADDRESS(low)));
+    T(bind(fd, ADDRESS(high)));
+    NEED(syscall(SYS_capset, &head, sets) == 0);
+    T(bind(stream(), ADDRESS(low)));
+}
+
 CASE(bind_after_close) {
     int fd = listener(), port = port_of(fd);
     tell("connect A %s %d", own, port);
