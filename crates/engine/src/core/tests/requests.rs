@@ -86,7 +86,7 @@ impl Asking {
         let slot = self.pair.server.slot(self.server);
         let told = slot.importance.load(Ordering::Relaxed);
         assert_eq!(Some(told), row.priority.map(|priority| u32::from(priority) + 1), "the program knows");
-        assert_eq!(slot.urgent.load(Ordering::Relaxed), u32::from(told > 1));
+        assert_eq!(slot.urgent.load(Ordering::Relaxed), u16::from(told > 1));
         row.class
     }
 
