@@ -152,7 +152,7 @@ impl Epoll {
     /// What `op` has done with a descriptor of the kernel's.
     fn note_kernel(&mut self, op: c_int) {
         match op {
-            EPOLL_CTL_ADD => self.set_kernel(self.kernel() + 1),
+            EPOLL_CTL_ADD => self.set_kernel(self.kernel().wrapping_add(1)),
             EPOLL_CTL_DEL => self.set_kernel(self.kernel().saturating_sub(1)),
             _ => {}
         }
@@ -420,7 +420,7 @@ pub(crate) fn renewed(old: Socket, new: Socket) {
     for number in 0..USED.load(Ordering::Acquire) {
         let mut epoll = lock(number);
         let Some(list) = epoll.list.filter(|list| list.is_of(old)) else { continue };
-        let items: Vec<Item> = list.chain(old.index).map(|entry| entry.item()).collect();
+        let items: Vec<Item> = list.chain(old.index).map(interests::Entry::item).collect();
         let mut moved = false;
         for item in items {
             epoll.remove(old, item.fd_plus_one - 1);

@@ -200,7 +200,7 @@ impl List {
         if first.fd_plus_one() == 0 {
             first.write(item, socket);
             store(&first.0.next, 0);
-            store(&self.0.count, self.count() + 1);
+            store(&self.0.count, self.count().wrapping_add(1));
             return true;
         }
         let Some((place, entry)) = self.take_place() else { return false };

@@ -173,12 +173,11 @@ extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what the sleeper gave, in a frame that still stands.
     let leaving = unsafe { &*leaving.cast::<Leaving>() };
     let mut epoll = lock(leaving.number);
-    match leaving.set {
-        Some(set) => epoll.no_longer_sleeps(set),
-        None => {
-            epoll.waiters = epoll.waiters.saturating_sub(1);
-            epoll.in_kernel = epoll.in_kernel.saturating_sub(1);
-        }
+    if let Some(set) = leaving.set {
+        epoll.no_longer_sleeps(set);
+    } else {
+        epoll.waiters = epoll.waiters.saturating_sub(1);
+        epoll.in_kernel = epoll.in_kernel.saturating_sub(1);
     }
 }
 
