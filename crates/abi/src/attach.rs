@@ -10,6 +10,7 @@
 //! NEW_SET                   →
 //!                           ←     OK value = set number           + read end of its pipe
 //! FREE_SET set              →     (no answer)
+//! WAKE_SET set              →     (no answer)
 //! FILE                      →     + the file
 //!                           ←     OK value = file number
 //! FORK                      →
@@ -33,6 +34,8 @@ pub mod kind {
     pub const FORK: u32 = 4;
     /// A file to send from, readable and regular, as the descriptor beside the message. Answer: its number.
     pub const FILE: u32 = 5;
+    /// `value` is the set that whoever sleeps on it is to look at: an epoll that several processes have was changed.
+    pub const WAKE_SET: u32 = 6;
     /// Answer: done.
     pub const OK: u32 = 100;
     /// Answer: refused; `value` is an errno, `name` says why.

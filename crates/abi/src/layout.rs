@@ -6,13 +6,14 @@
 //! SETS       PollSet ×        who waits, and what became ready for them
 //! CALLS      Call ×           requests to the engine that want an answer
 //! SLOTS      Slot ×           one per socket
+//! INTERESTS  InterestList ×   what an epoll has of them, one per poll set ([`crate::interest`])
 //! ARENA      rings            offsets in slots count from here
 //! ```
 //! Everything starts as zeros. All fields are atomics because two address spaces share them.
 
 use std::mem::size_of;
 use std::ops::Range;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use scoutline_base::Address;
 use scoutline_ring::{Cursors, bitmap_words, summary_words};
@@ -68,6 +69,8 @@ pub struct Header {
     pub served_sequence: AtomicU32,
     /// By which the program's sockets are known when they are passed ([`crate::stand_in`]). Written by the engine.
     pub stand_in_key: AtomicU64,
+    /// What SO_COOKIE says of sockets counts from here, so that programs' do not meet: random. Written by the daemon.
+    pub cookie_base: AtomicU64,
     /// The networks: our address, prefix length, gateway.
     pub served: [Served; SERVED_COUNT],
     /// How many engines serve the region, 1 to [`ENGINE_COUNT`]; written by the daemon. See [`slots_of`].
@@ -210,6 +213,10 @@ pub struct PollSet {
     /// 1: an epoll that has its listening sockets with EPOLLEXCLUSIVE. Of several such sets one is woken for a connection.
     /// Written by shims.
     pub one_takes: AtomicU32,
+    /// Processes that have it; written by the daemon. More than one: an epoll that was shared by a fork.
+    pub holders: AtomicU32,
+    /// Spare.
+    pub spare: AtomicU32,
     /// Summary of `words`.
     pub ready_summary: [AtomicU64; SLOT_SUMMARY],
     /// Slots where something happened. Set by the engine (and by shims on registration); cleared by shims.
@@ -516,13 +523,15 @@ pub struct Slot {
     pub receive_size: AtomicU32,
     /// Size of the send ring in bytes.
     pub send_size: AtomicU32,
-    /// 1: more important than Linux: ring the doorbell even while the engine is AWAY.
-    pub urgent: AtomicU32,
     /// See [`slot_kind`].
     pub kind: AtomicU32,
     /// How important its path is: 0 idle, else its priority plus one; of a listening socket, the most important
     /// connection that waits.
-    pub importance: AtomicU32,
+    pub importance: AtomicU16,
+    /// 1: more important than Linux: ring the doorbell even while the engine is AWAY.
+    pub urgent: AtomicU16,
+    /// Tells the sockets apart that have this slot one after another.
+    pub generation: AtomicU32,
     /// How far the outgoing stream has been sent, the low half of the position. Only kept while `unsent_low_water` is set.
     pub sent: AtomicU32,
 
@@ -721,6 +730,7 @@ pub mod offset {
         ARENA_LEN, CALL_COUNT, Call, Header, PROCESS_COUNT, PollSet, ProcessRecord, SET_COUNT, SLOT_COUNT,
         Slot, size_of,
     };
+    use crate::interest::InterestList;
 
     const fn page(n: usize) -> usize {
         n.div_ceil(4096) * 4096
@@ -734,8 +744,11 @@ pub mod offset {
     pub const CALLS: usize = SETS + page(SET_COUNT * size_of::<PollSet>());
     /// Slots.
     pub const SLOTS: usize = CALLS + page(CALL_COUNT * size_of::<Call>());
+    /// Interest lists: address space only; pages exist once touched.
+    pub const INTERESTS: usize = SLOTS + page(SLOT_COUNT * size_of::<Slot>());
     /// Rings. On a 2 MiB boundary.
-    pub const ARENA: usize = (SLOTS + SLOT_COUNT * size_of::<Slot>()).div_ceil(2 << 20) * (2 << 20);
+    pub const ARENA: usize =
+        (INTERESTS + SET_COUNT * size_of::<InterestList>()).div_ceil(2 << 20) * (2 << 20);
     /// Length of the whole region.
     pub const END: usize = ARENA + ARENA_LEN as usize;
 }

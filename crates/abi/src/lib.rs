@@ -8,6 +8,7 @@
 pub mod api;
 pub mod attach;
 pub mod datagram;
+pub mod interest;
 pub mod layout;
 mod region;
 pub mod served;
@@ -16,4 +17,4 @@ pub mod stand_in;
 pub use region::{MapError, Region, Span2};
 
 /// Version of layout and messages; daemon and shim must agree exactly.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;

@@ -1,11 +1,12 @@
 //! A mapped region and checked ways into it.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 
 use scoutline_ring::{Bitmap, Span};
 
+use crate::interest::InterestList;
 use crate::layout::{
     ARENA_LEN, CALL_COUNT, Call, ENGINE_COUNT, Header, MAGIC, PROCESS_COUNT, PollSet, ProcessRecord,
     SET_COUNT, SLOT_COUNT, Slot, offset, slots_of,
@@ -153,6 +154,33 @@ impl Region {
         (index < SET_COUNT).then(|| self.at(offset::SETS + index * size_of::<PollSet>()))
     }
 
+    /// What the epoll with this poll set has of sockets.
+    #[inline]
+    pub fn interests(&self, set: u32) -> Option<&InterestList> {
+        let index = set as usize;
+        (index < SET_COUNT).then(|| self.at(offset::INTERESTS + index * size_of::<InterestList>()))
+    }
+
+    /// Empties that list, and gives its memory back. For who alone has the set.
+    pub fn clear_interests(&self, set: u32) {
+        let Some(list) = self.interests(set).filter(|list| list.touched.load(Ordering::Acquire) != 0) else {
+            return;
+        };
+        let len = size_of::<InterestList>();
+        // SAFETY: whole pages of this mapping, whose contents are atomics for which zeros are valid: a hole in the memory
+        // reads as zeros, for everybody who maps it.
+        if unsafe { libc::madvise(ptr::from_ref(list).cast_mut().cast(), len, libc::MADV_REMOVE) } == 0 {
+            return;
+        }
+        for entry in &list.entries {
+            entry.fd_plus_one.store(0, Ordering::Relaxed);
+        }
+        for word in [&list.lock, &list.count, &list.kernel, &list.exclusive, &list.extras, &list.spare] {
+            word.store(0, Ordering::Relaxed);
+        }
+        list.touched.store(0, Ordering::Release);
+    }
+
     /// A call.
     pub fn call(&self, index: u32) -> Option<&Call> {
         let index = index as usize;
@@ -232,6 +260,22 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::Region;
+
+    #[test]
+    fn an_interest_list_is_emptied_for_all_who_map_it() {
+        let (ours, fd) = Region::create().unwrap();
+        let theirs = Region::map(fd.as_fd()).unwrap();
+        let (list, other) = (ours.interests(3).unwrap(), theirs.interests(4).unwrap());
+        list.touched.store(1, Ordering::Relaxed);
+        list.count.store(2, Ordering::Relaxed);
+        list.entries.last().unwrap().fd_plus_one.store(9, Ordering::Relaxed);
+        other.entries[0].fd_plus_one.store(5, Ordering::Relaxed);
+        theirs.clear_interests(3);
+        assert_eq!(list.count.load(Ordering::Relaxed), 0);
+        assert_eq!(list.entries.last().unwrap().fd_plus_one.load(Ordering::Relaxed), 0);
+        assert_eq!(other.entries[0].fd_plus_one.load(Ordering::Relaxed), 5, "its neighbour stays");
+        assert!(ours.interests(crate::layout::SET_COUNT as u32).is_none());
+    }
 
     #[test]
     fn two_mappings_share_and_rings_wrap() {

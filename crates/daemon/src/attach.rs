@@ -226,6 +226,7 @@ impl AttachServer {
             kind::NEW_SET => self.on_new_set(id, message, sender, engine),
             kind::FREE_SET => self.on_free_set(id, message.value, engine),
             kind::FORK => self.on_fork(id, message),
+            kind::WAKE_SET => self.on_wake_set(id, message.value, engine),
             other => Err(format!("a message of unknown kind {other}")),
         }
     }
@@ -277,6 +278,7 @@ impl AttachServer {
         };
         let region = Arc::new(region);
         region.header().engine_count.store(engine.count() as u32, Ordering::Relaxed);
+        region.header().cookie_base.store(scoutline_engine::random_key(), Ordering::Relaxed);
         fill_served(&region, engine);
         let mut program = Program::new(Arc::clone(&region), connection.peer.pid);
         let record = program.take_record(connection.peer.pid).ok_or("no process record")?;
@@ -331,6 +333,15 @@ impl AttachServer {
         Ok(())
     }
 
+    fn on_wake_set(&mut self, id: u32, set: u32, engine: &impl EngineLink) -> Result<(), Fault> {
+        let (_, process, _) = self.parts(id)?;
+        if !process.sets.contains(&set) {
+            return Err(format!("it wakes set {set}, which it does not hold"));
+        }
+        engine.send(Command::WakeSet { region: process.region, set });
+        Ok(())
+    }
+
     /// A file to send from. Refusals are ordinary: the shim copies then.
     fn on_file(&mut self, id: u32, file: Option<OwnedFd>, engine: &impl EngineLink) -> Result<(), Fault> {
         let (socket, process, program) = self.parts(id)?;
@@ -379,15 +390,19 @@ impl AttachServer {
                     return Ok(());
                 }
             };
+        let new_image = message.flags & flag::NEW_IMAGE != 0;
+        let sets = if new_image { Vec::new() } else { process.sets.clone() };
+        // Before the answer: with it the child may be there, and who has an epoll with it has to know.
+        for &set in &sets {
+            program.share_set(set);
+        }
         let sent = send(socket, &Message::new(kind::OK, record), &[theirs.as_fd()]);
         if let Err(fault) = sent {
             program.give_back_unused(record);
+            for &set in &sets {
+                program.drop_set(set); // the one who asked has it still
+            }
             return Err(fault);
-        }
-        let new_image = message.flags & flag::NEW_IMAGE != 0;
-        let sets = if new_image { Vec::new() } else { process.sets.clone() };
-        for &set in &sets {
-            program.share_set(set);
         }
         tell_senders(&ours);
         let attached = Some(Process { region: process.region, record, sets });
@@ -416,6 +431,10 @@ impl AttachServer {
         for set in sets {
             if program.drop_set(set) {
                 engine.send(Command::RemoveSet { region, set });
+            } else {
+                // A wake-up may have gone to the dead process alone.
+                program.forget_signal(set);
+                engine.send(Command::WakeSet { region, set });
             }
         }
         if program.live() == 0 {

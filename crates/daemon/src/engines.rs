@@ -103,6 +103,8 @@ impl EngineLink for Engines {
             }
             // In order, from one engine to the next.
             ordered @ (Command::ProcessGone { .. } | Command::RemoveRegion(_)) => self.all[0].send(ordered),
+            // Each has its pipe, and one byte is enough.
+            one @ Command::WakeSet { .. } => self.all[0].send(one),
             // Engines are stopped one by one, and speak to each other by themselves.
             Command::Stop | Command::Crossing(_) => {}
         }

@@ -53,6 +53,13 @@ pub enum Command {
         /// Its number.
         set: u32,
     },
+    /// Whoever sleeps on a poll set looks again.
+    WakeSet {
+        /// Whose.
+        region: RegionId,
+        /// Its number.
+        set: u32,
+    },
     /// A file that the program may send from.
     AddFile {
         /// Whose.

@@ -187,11 +187,13 @@ impl Program {
         let index = self.free_slots.borrow_mut().pop()?;
         let slot = self.slot(index);
         reset(slot);
+        // What shims have noted of the socket that had the slot before is about that one.
+        slot.generation.fetch_add(1, Ordering::AcqRel);
         slot.kind.store(kind, Ordering::Release);
         Some(index)
     }
 
-    /// Gives a slot back. Its generation is what the free list says: shims drop their entries before.
+    /// Gives a slot back.
     pub(crate) fn give_slot(&self, index: u32) {
         self.slot(index).kind.store(slot_kind::FREE, Ordering::Release);
         self.free_slots.borrow_mut().push(index);

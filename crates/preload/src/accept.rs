@@ -12,7 +12,7 @@ use scoutline_abi::layout::{SLOT_COUNT, slot_flag, slot_request as ask, slot_sta
 use crate::life::{close, left, remote};
 use crate::lock::back_off;
 use crate::real::err;
-use crate::slot::Socket;
+use crate::slot::{Socket, kept};
 use crate::table::Entry;
 use crate::wait::Patience;
 use crate::{address, attach, options, real, serve, table, wait};
@@ -111,6 +111,7 @@ fn accept_patiently(
             let claimed = claim(socket);
             if let Ok(Some(accepted)) = claimed {
                 options::inherit(socket, accepted);
+                options::keep(accepted, kept::ACCEPTED, true);
                 let mut ours = socket.slot.flags.load(Ordering::Relaxed) & slot_flag::INET6;
                 if flags & libc::SOCK_NONBLOCK != 0 {
                     ours |= slot_flag::NONBLOCK;
@@ -195,7 +196,7 @@ fn claim(listener: Socket) -> Result<Option<Socket>, c_int> {
         if waiting == 0 {
             return Ok(None);
         }
-        if waiting > 1 && slot.importance.load(Ordering::Relaxed) > serve::ORDINARY {
+        if waiting > 1 && u32::from(slot.importance.load(Ordering::Relaxed)) > serve::ORDINARY {
             EXCHANGING.store(true, Ordering::Relaxed);
             bring_forward(listener, head, waiting);
             EXCHANGING.store(false, Ordering::Relaxed);
@@ -245,8 +246,9 @@ fn most_important(listener: Socket, head: u64, waiting: u64) -> (u32, u64) {
     for position in head..head.wrapping_add(waiting.min(LOOK_FORWARD)) {
         // SAFETY: a mapped entry.
         let index = entry(listener, position).map(|at| unsafe { at.read_volatile() });
-        let importance =
-            index.and_then(Socket::at).map_or(0, |socket| socket.slot.importance.load(Ordering::Relaxed));
+        let importance = index
+            .and_then(Socket::at)
+            .map_or(0, |socket| socket.slot.importance.load(Ordering::Relaxed).into());
         if importance > most {
             (most, place) = (importance, position);
         }
@@ -263,7 +265,8 @@ pub(crate) fn waiting_importance(listener: Socket, told: u32) -> u32 {
     let (most, _) = most_important(listener, head, waiting);
     if most < told {
         // It has been accepted. Should another have come just now, it waits its turn among the rest.
-        let _ = slot.importance.compare_exchange(told, most, Ordering::Relaxed, Ordering::Relaxed);
+        let (told, least) = (told as u16, most as u16);
+        let _ = slot.importance.compare_exchange(told, least, Ordering::Relaxed, Ordering::Relaxed);
     }
     most
 }

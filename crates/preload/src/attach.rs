@@ -204,6 +204,12 @@ pub(crate) fn free_set(set: u32, pipe: c_int) {
     own::discard(pipe);
 }
 
+/// Whoever sleeps on a set that several processes have looks again.
+pub(crate) fn wake_set(set: u32) {
+    let _held = REQUESTS.lock();
+    let _ = request(Message::new(kind::WAKE_SET, set), false);
+}
+
 /// Sends a request to the daemon, and waits for its answer if it has one. For who holds `REQUESTS`.
 fn request(request: Message, answer: bool) -> Result<(Message, Descriptors), c_int> {
     let connection = CONNECTION.load(Ordering::Relaxed);
@@ -487,6 +493,8 @@ fn unlock_after_fork() {
 extern "C" fn before_fork() {
     let Some(region) = region() else { return };
     exec::children_before_fork();
+    // First of all: who has one may want any of the others.
+    epoll::before_fork();
     lock_for_fork();
     // From the exchange until the process is copied no set comes or goes: the daemon gives the child the sets that
     // stand in `own`.
@@ -516,6 +524,7 @@ extern "C" fn after_fork() {
         real::close(child.connection);
     }
     unlock_after_fork();
+    epoll::after_fork();
 }
 
 extern "C" fn in_child() {
@@ -531,7 +540,8 @@ extern "C" fn in_child() {
         std::array::from_fn(|at| DOORBELLS.get(at).unwrap_or(&MEMORY).load(Ordering::Relaxed));
     let connection = child.map_or(-1, |child| own::move_up(child.connection));
     own::each(|fd, set| {
-        if kept.contains(&fd) {
+        // An epoll has one poll set in all processes.
+        if kept.contains(&fd) || connection >= 0 && set.is_some_and(epoll::keeps) {
             return;
         }
         own::discard(fd);
@@ -544,7 +554,7 @@ extern "C" fn in_child() {
     serve::in_child();
     wait::in_child();
     urgent::in_child();
-    epoll::in_child();
+    epoll::in_child(connection >= 0);
     slot::in_child();
     if let Some(child) = child {
         PROCESS.store(child.process, Ordering::Relaxed);

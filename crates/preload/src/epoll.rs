@@ -1,38 +1,41 @@
 //! epoll: the program's descriptor stays the kernel's and carries the kernel's descriptors; ours stand beside it.
 //!
-//! Per epoll descriptor (and process) there is a table of our sockets by slot, and a poll set whose ready bits say where to
-//! look (see [`ready`]).
+//! Per epoll there is a list of our sockets by slot ([`interests`]), and a poll set whose ready bits say where to look (see
+//! [`ready`]). Both lie in the region, and a forked child has the same ones ([`sharing`]).
 //!
 //! - A thread that sleeps sleeps in `ppoll` on both the kernel's descriptor and the set's pipe.
 //! - Another thread that adds something ready wakes it through an eventfd inside the kernel's epoll, whose events
 //!   (by their `data`) never reach the program.
-//! - After a fork the child gets a set of its own for its copy of the table: registrations made later are not
-//!   shared between the two, unlike Linux's.
 //! - A new program image has what [`handover`] tells it.
 //! - A socket that is added before it is known whose it is (`socket`, `epoll_ctl`, `connect`) is the kernel's at
 //!   first, and moves over when it becomes ours.
 
 mod control;
 mod handover;
+mod interests;
 mod nested;
 mod ready;
+mod sharing;
 mod waiting;
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT,
     epoll_event,
 };
-use scoutline_abi::layout::{SLOT_COUNT, slot_state};
+use scoutline_abi::layout::slot_state;
 
 pub(crate) use control::control;
 pub(crate) use handover::{hand_over, is_one, named, take_over};
+pub(crate) use sharing::{after_fork, before_fork, in_child, keeps};
 pub(crate) use waiting::{Answer, await_events};
 
+use interests::{List, Removed};
 use nested::{Mark, Nested};
+use sharing::{Entered, lock};
 
 use crate::lock::Lock;
 use crate::serve::{self, Hold};
@@ -53,8 +56,6 @@ const EXCLUSIVE: u32 = EPOLLEXCLUSIVE as u32;
 static EPOLLS: [Lock<Epoll>; EPOLL_COUNT] = [const { Lock::new(Epoll::NEW) }; EPOLL_COUNT];
 /// One past the highest number in use ever.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// How many entries each slot has in all tables of this process.
-static WATCHED: [AtomicU16; SLOT_COUNT] = [const { AtomicU16::new(0) }; SLOT_COUNT];
 
 /// One descriptor in an epoll.
 #[derive(Clone, Copy)]
@@ -69,63 +70,51 @@ struct Item {
 
 /// Whether EPOLLEXCLUSIVE holds for the listening sockets in an epoll. The set says so for all of them, and so of an epoll
 /// that has listening sockets of both kinds all who wait are woken, always.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Exclusive {
+mod exclusive {
     /// Nothing was added with it.
-    Unused,
-    Used,
+    pub(super) const UNUSED: u32 = 0;
+    pub(super) const USED: u32 = 1;
     /// A listening socket was added without it.
-    Mixed,
+    pub(super) const MIXED: u32 = 2;
 }
 
 struct Epoll {
     /// Descriptors of this process that name it; 0: free.
     fds: u32,
     set: Option<Set>,
-    /// [`attach::generation`] of `set`.
-    generation: u32,
-    /// A table by slot (address space only until touched).
-    items: *mut Item,
-    count: u32,
-    /// Further descriptors of the same slots (`dup`).
-    extra: Vec<(u32, Item)>,
+    /// The list of `set`.
+    list: Option<List>,
     /// Kernel sockets that may become ours: their registrations.
     candidates: Vec<Item>,
     /// Epolls within this one.
     nested: Vec<Nested>,
     /// Epolls that this one is in.
     parents: Vec<u32>,
-    exclusive: Exclusive,
-    /// Kernel descriptors, at most (closing removes them unseen).
+    /// Kernel descriptors, while there is no list to say so.
     kernel: u32,
     rotate: u32,
     hold: Hold,
     /// The most important event that `collect` gave last.
     given: u32,
     kernel_seen_ns: u64,
-    /// Threads asleep in it.
+    /// Threads of this process asleep in it.
     waiters: u32,
     /// Those of them in the kernel's `epoll_wait`, deaf to the set's pipe.
     in_kernel: u32,
     kick: Option<c_int>,
     dead_told: bool,
+    /// Other processes had it when it was looked at last, or are about to.
+    shared: bool,
 }
-
-// SAFETY: the raw pointer is to a mapping that this object owns.
-unsafe impl Send for Epoll {}
 
 impl Epoll {
     const NEW: Epoll = Epoll {
         fds: 0,
         set: None,
-        generation: 0,
-        items: ptr::null_mut(),
-        count: 0,
-        extra: Vec::new(),
+        list: None,
         candidates: Vec::new(),
         nested: Vec::new(),
         parents: Vec::new(),
-        exclusive: Exclusive::Unused,
         kernel: 0,
         rotate: 0,
         hold: Hold::NONE,
@@ -135,148 +124,99 @@ impl Epoll {
         in_kernel: 0,
         kick: None,
         dead_told: false,
+        shared: false,
     };
 
-    /// True when the kernel alone cannot answer.
+    /// True when the kernel alone cannot answer: other processes may add sockets at any time.
     fn is_ours(&self) -> bool {
-        self.count > 0 || !self.nested.is_empty()
+        self.shared || self.count() > 0 || !self.nested.is_empty()
     }
 
-    fn item(&mut self, slot: u32) -> Option<&mut Item> {
-        if self.items.is_null() || slot as usize >= SLOT_COUNT {
-            return None;
-        }
-        // SAFETY: the mapping has SLOT_COUNT items, zeros are valid ones, and `&mut self` makes access unique.
-        Some(unsafe { &mut *self.items.add(slot as usize) })
+    /// Slots in the list.
+    fn count(&self) -> u32 {
+        self.list.map_or(0, List::count)
     }
 
-    fn make_table(&mut self) -> bool {
-        if self.items.is_null() {
-            // SAFETY: a fresh anonymous mapping.
-            let memory = unsafe {
-                libc::mmap(
-                    ptr::null_mut(),
-                    SLOT_COUNT * size_of::<Item>(),
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                    -1,
-                    0,
-                )
-            };
-            if memory == libc::MAP_FAILED {
-                return false;
-            }
-            self.items = memory.cast();
-        }
-        true
+    /// Kernel descriptors in it, at most (closing removes them unseen).
+    fn kernel(&self) -> u32 {
+        self.list.map_or(self.kernel, List::kernel)
     }
 
-    /// Calls `visit` for each slot in the table.
-    fn each_slot(&mut self, mut visit: impl FnMut(Socket)) {
-        let mut left = self.count;
-        for slot in 0..SLOT_COUNT as u32 {
-            if left == 0 {
-                break;
-            }
-            if self.item(slot).is_some_and(|item| item.fd_plus_one != 0) {
-                left -= 1;
-                if let Some(socket) = Socket::at(slot) {
-                    visit(socket);
-                }
-            }
+    fn set_kernel(&mut self, count: u32) {
+        match self.list {
+            Some(list) => list.set_kernel(count),
+            None => self.kernel = count,
         }
     }
 
-    /// The set of this process, with every slot of the table in it.
+    /// What `op` has done with a descriptor of the kernel's.
+    fn note_kernel(&mut self, op: c_int) {
+        match op {
+            EPOLL_CTL_ADD => self.set_kernel(self.kernel().wrapping_add(1)),
+            EPOLL_CTL_DEL => self.set_kernel(self.kernel().saturating_sub(1)),
+            _ => {}
+        }
+    }
+
+    /// Calls `visit` for each socket in the list.
+    fn each_slot(&self, visit: impl FnMut(Socket)) {
+        if let Some(list) = self.list {
+            list.each_socket(visit);
+        }
+    }
+
+    /// Its set, made at first use.
     fn ready_set(&mut self) -> Option<Set> {
-        let generation = attach::generation();
-        if let Some(set) = self.set
-            && self.generation == generation
-        {
-            return Some(set);
+        if self.set.is_some() {
+            return self.set;
         }
         let set = wait::new_set(true)?;
+        let list = List(attach::region()?.interests(set.number)?);
         self.set = Some(set);
-        self.generation = generation;
-        self.tell_exclusive();
-        self.each_slot(|socket| {
-            wait::watch(socket, set.number);
-            socket.region.ready(set.shared).set(socket.index as usize);
-        });
+        self.list = Some(list);
+        if self.kernel > 0 {
+            list.set_kernel(self.kernel);
+        }
         for nested in &self.nested {
             each_socket(nested.inner, &mut |socket| wait::watch(socket, set.number));
         }
         Some(set)
     }
 
-    /// The engine hears whether one of those who wait is enough.
-    fn tell_exclusive(&self) {
-        if let Some(set) = self.set {
-            set.shared.one_takes.store(u32::from(self.exclusive == Exclusive::Used), Ordering::Release);
-        }
-    }
-
-    /// Something is added with these events.
+    /// Something is added with these events: the engine hears whether one of those who wait is enough.
     fn note_exclusive(&mut self, socket: Socket, events: u32) {
-        if events & EXCLUSIVE != 0 && self.exclusive == Exclusive::Unused {
-            self.exclusive = Exclusive::Used;
+        let (Some(set), Some(list)) = (self.set, self.list) else { return };
+        let word = list.word_of_exclusive();
+        if events & EXCLUSIVE != 0 && word.load(Ordering::Relaxed) == exclusive::UNUSED {
+            word.store(exclusive::USED, Ordering::Relaxed);
         } else if events & EXCLUSIVE == 0 && may_listen(socket) {
-            self.exclusive = Exclusive::Mixed;
+            word.store(exclusive::MIXED, Ordering::Relaxed);
         } else {
             return;
         }
-        self.tell_exclusive();
-    }
-
-    /// Finds a descriptor's registration for a slot.
-    fn find(&mut self, slot: u32, fd: c_int) -> Option<&mut Item> {
-        if self.item(slot).is_some_and(|item| item.fd_plus_one == fd + 1) {
-            return self.item(slot);
-        }
-        self.extra.iter_mut().find(|(s, item)| *s == slot && item.fd_plus_one == fd + 1).map(|(_, item)| item)
+        let is_used = word.load(Ordering::Relaxed) == exclusive::USED;
+        set.shared.one_takes.store(u32::from(is_used), Ordering::Release);
     }
 
     fn insert(&mut self, socket: Socket, item: Item) -> bool {
-        if !self.make_table() {
-            return false;
-        }
-        let Some(set) = self.ready_set() else { return false };
+        let (Some(set), Some(list)) = (self.ready_set(), self.list) else { return false };
         // Before it is watched: no connection may wake too many.
         self.note_exclusive(socket, item.events);
-        let Some(place) = self.item(socket.index) else { return false };
-        if place.fd_plus_one == 0 {
-            *place = item;
-            self.count += 1;
-        } else {
-            self.extra.push((socket.index, item));
+        if !list.add(socket, item) {
+            return false;
         }
-        WATCHED[socket.index as usize].fetch_add(1, Ordering::Relaxed);
         wait::watch(socket, set.number);
         socket.region.ready(set.shared).set(socket.index as usize);
         true
     }
 
     fn remove(&mut self, socket: Socket, fd: c_int) -> bool {
-        let slot = socket.index;
-        if self.item(slot).is_some_and(|item| item.fd_plus_one == fd + 1) {
-            let next = self.extra.iter().position(|(s, _)| *s == slot).map(|at| self.extra.swap_remove(at).1);
-            let Some(place) = self.item(slot) else { return false };
-            if let Some(next) = next {
-                *place = next;
-            } else {
-                place.fd_plus_one = 0;
-                self.count -= 1;
-                if let Some(set) = self.set {
-                    wait::unwatch(socket, set);
-                }
-            }
-        } else if let Some(at) = self.extra.iter().position(|(s, i)| *s == slot && i.fd_plus_one == fd + 1) {
-            self.extra.swap_remove(at);
-        } else {
-            return false;
+        let (Some(set), Some(list)) = (self.set, self.list) else { return false };
+        let removed = list.remove(socket, fd);
+        if removed == Removed::Last {
+            wait::unwatch(socket, set);
         }
-        WATCHED[slot as usize].fetch_sub(1, Ordering::Relaxed);
-        true
+        removed != Removed::Nothing
     }
 
     /// The calling thread goes on with `n` events.
@@ -284,9 +224,30 @@ impl Epoll {
         serve::serve(if n > 0 { self.given } else { 0 });
     }
 
+    /// Others than the calling thread sleep in it.
+    fn others_sleep(&self) -> bool {
+        match self.set.filter(|_| self.shared) {
+            Some(set) => set.shared.sleepers.load(Ordering::SeqCst) != 0 || self.in_kernel > 0,
+            None => self.waiters > 0,
+        }
+    }
+
     /// Wakes the threads that sleep in it: something was added.
+    #[inline]
     fn kick(&mut self, epfd: c_int) {
-        if self.waiters == 0 {
+        if self.shared || self.waiters > 0 {
+            self.kick_others(epfd);
+        }
+    }
+
+    #[cold]
+    fn kick_others(&mut self, epfd: c_int) {
+        if !self.others_sleep() {
+            return;
+        }
+        if let Some(set) = self.set.filter(|_| self.shared && self.in_kernel == 0) {
+            // An event in the kernel's epoll would be seen by all processes, and could be taken away by one.
+            attach::wake_set(set.number);
             return;
         }
         if self.kick.is_none() {
@@ -308,8 +269,11 @@ impl Epoll {
 
     /// Who leaves with `n` of at most `most` events wakes the next sleeper for the rest, unless the set's pipe does.
     fn pass_on(&mut self, epfd: c_int, n: usize, most: usize) {
+        if n != most && n != serve::BATCH {
+            return;
+        }
         let told = self.set.is_some_and(|set| set.shared.signalled.load(Ordering::SeqCst) != 0);
-        if (n == most || n == serve::BATCH) && self.waiters > 0 && !told && self.has_more() {
+        if !told && self.others_sleep() && self.has_more() {
             self.kick(epfd);
         }
     }
@@ -349,25 +313,20 @@ impl Epoll {
     }
 
     fn free(&mut self) {
-        let set = self.set.take().filter(|_| self.generation == attach::generation());
-        self.each_slot(|socket| {
-            WATCHED[socket.index as usize].fetch_sub(1, Ordering::Relaxed);
-            if let Some(set) = set {
-                wait::unwatch(socket, set);
+        if let (Some(set), Some(region)) = (self.set.take(), attach::region()) {
+            // Threads may sleep in it still.
+            set.bell().leave(self.waiters.saturating_sub(self.in_kernel));
+            if self.shared || attach::dead() {
+                // Others go on with it; the daemon sees to the rest.
+                attach::free_set(set.number, set.pipe);
+            } else {
+                self.each_slot(|socket| wait::unwatch(socket, set));
+                region.clear_interests(set.number);
+                wait::give_back(set);
             }
-        });
-        for (slot, _) in &self.extra {
-            WATCHED[*slot as usize].fetch_sub(1, Ordering::Relaxed);
-        }
-        if !self.items.is_null() {
-            // SAFETY: our mapping of this length, used by nobody any more.
-            unsafe { libc::munmap(self.items.cast(), SLOT_COUNT * size_of::<Item>()) };
         }
         if let Some(fd) = self.kick {
             own::discard(fd);
-        }
-        if let Some(set) = set {
-            wait::give_back(set);
         }
         *self = Epoll::NEW;
     }
@@ -399,15 +358,14 @@ pub(crate) fn duplicated(number: u32) {
 
 /// A descriptor of it is gone.
 pub(crate) fn closed(number: u32) {
-    let mut epoll = EPOLLS[number as usize].lock();
+    let mut epoll = lock(number);
     epoll.fds = epoll.fds.saturating_sub(1);
     if epoll.fds > 0 {
         return;
     }
     let parents = std::mem::take(&mut epoll.parents);
     let inner: Vec<u32> = epoll.nested.iter().map(|nested| nested.inner).collect();
-    epoll.free();
-    drop(epoll);
+    Entered::free(epoll);
     for parent in parents {
         EPOLLS[parent as usize].lock().nested.retain(|nested| nested.inner != number);
     }
@@ -416,17 +374,22 @@ pub(crate) fn closed(number: u32) {
     }
 }
 
-/// The last descriptor of a socket in this process is gone.
+/// Nobody has a descriptor of a socket any more.
 pub(crate) fn forget(socket: Socket) {
-    if WATCHED[socket.index as usize].load(Ordering::Relaxed) == 0 {
+    if !wait::is_watched(socket) {
         return;
     }
-    for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
-        let mut epoll = lock.lock();
-        while let Some(fd_plus_one) =
-            epoll.item(socket.index).map(|item| item.fd_plus_one).filter(|fd| *fd != 0)
+    for number in 0..USED.load(Ordering::Acquire) {
+        // Most have never had one.
+        if EPOLLS[number as usize].lock().count() == 0 {
+            continue;
+        }
+        let epoll = lock(number);
+        if let (Some(set), Some(list)) = (epoll.set, epoll.list)
+            && list.at(socket.index).is_some()
         {
-            epoll.remove(socket, fd_plus_one - 1);
+            list.drop_slot(socket.index);
+            wait::unwatch(socket, set);
         }
     }
 }
@@ -434,12 +397,12 @@ pub(crate) fn forget(socket: Socket) {
 /// A candidate became ours: what the kernel's epolls knew of it moves over.
 pub(crate) fn adopt(fd: c_int, socket: Socket) {
     for number in 0..USED.load(Ordering::Acquire) {
-        let mut epoll = EPOLLS[number as usize].lock();
+        let mut epoll = lock(number);
         let Some(at) = epoll.candidates.iter().position(|item| item.fd_plus_one == fd + 1) else { continue };
         let item = epoll.candidates.swap_remove(at);
         let Some(epfd) = descriptor_of(number) else { continue };
         real::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, ptr::null_mut());
-        epoll.kernel = epoll.kernel.saturating_sub(1);
+        epoll.note_kernel(EPOLL_CTL_DEL);
         epoll.insert(socket, item);
         epoll.kick(epfd);
         drop(epoll);
@@ -454,13 +417,12 @@ fn descriptor_of(number: u32) -> Option<c_int> {
 
 /// A socket goes on in another slot: its registrations go along.
 pub(crate) fn renewed(old: Socket, new: Socket) {
-    if WATCHED[old.index as usize].load(Ordering::Relaxed) == 0 {
-        return;
-    }
     for number in 0..USED.load(Ordering::Acquire) {
-        let mut epoll = EPOLLS[number as usize].lock();
+        let mut epoll = lock(number);
+        let Some(list) = epoll.list.filter(|list| list.is_of(old)) else { continue };
+        let items: Vec<Item> = list.chain(old.index).map(interests::Entry::item).collect();
         let mut moved = false;
-        while let Some(item) = epoll.item(old.index).copied().filter(|item| item.fd_plus_one != 0) {
+        for item in items {
             epoll.remove(old, item.fd_plus_one - 1);
             moved |= epoll.insert(new, item);
         }
@@ -497,23 +459,11 @@ pub(crate) fn relocated(from: c_int, to: c_int) {
     }
 }
 
-/// The sets and eventfds are the parent's; threads in the middle of something are not here.
-pub(crate) fn in_child() {
-    for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
-        lock.give_back();
-        let mut epoll = lock.lock();
-        epoll.set = None;
-        epoll.kick = None;
-        epoll.waiters = 0;
-        epoll.in_kernel = 0;
-    }
-}
-
 /// The epolls around `number` want to hear of this socket too.
 fn watch_above(number: u32, socket: Socket) {
     let parents = EPOLLS[number as usize].lock().parents.clone();
     for parent in parents {
-        if let Some(set) = EPOLLS[parent as usize].lock().ready_set() {
+        if let Some(set) = lock(parent).ready_set() {
             wait::watch(socket, set.number);
         }
         watch_above(parent, socket);
@@ -523,7 +473,7 @@ fn watch_above(number: u32, socket: Socket) {
 /// All sockets of an epoll, and of those within it.
 pub(crate) fn each_socket(number: u32, visit: &mut dyn FnMut(Socket)) {
     let inner: Vec<u32> = {
-        let mut epoll = EPOLLS[number as usize].lock();
+        let epoll = lock(number);
         epoll.each_slot(&mut *visit);
         epoll.nested.iter().map(|nested| nested.inner).collect()
     };
@@ -534,12 +484,12 @@ pub(crate) fn each_socket(number: u32, visit: &mut dyn FnMut(Socket)) {
 
 /// True when the kernel alone cannot say whether the epoll is readable.
 pub(crate) fn is_ours(number: u32) -> bool {
-    EPOLLS[number as usize].lock().is_ours()
+    lock(number).is_ours()
 }
 
 /// True when one of our sockets in it is ready.
 pub(crate) fn peek(number: u32) -> bool {
-    EPOLLS[number as usize].lock().peek()
+    lock(number).peek()
 }
 
 /// A stream that listens, or may come to: one that is neither connected nor about to be.

@@ -125,13 +125,14 @@ fn execute_alone(
     region: &'static Region,
 ) -> c_int {
     let staying = staying();
+    let epolls = handoff::epolls_of(&staying);
     // Until the image is exchanged nobody forks: the handoff's descriptors are for one.
     let alone = attach::alone();
     set_ends_well(region, true);
     let result = match Handoff::new(&staying, region) {
         Some(handoff) => {
             let numbers = handoff.numbers();
-            let result = if handoff.write(&staying, numbers) {
+            let result = if handoff.write(&staying, &epolls, numbers) {
                 exec(Changed::new(environment, numbers[0]).as_ptr())
             } else {
                 exec(environment)
@@ -196,6 +197,7 @@ fn spawn_alone(
     spawn: impl FnOnce(*const c_void, Environment) -> c_int,
 ) -> c_int {
     let staying = actions::after(staying(), actions);
+    let epolls = handoff::epolls_of(&staying);
     let alone = attach::alone();
     let Some(handoff) = Handoff::new(&staying, region) else { return spawn(object, environment) };
     let mut made = Made::around(actions, handoff.numbers());
@@ -203,7 +205,7 @@ fn spawn_alone(
         Some((made, numbers)) => (made.object().cast_const(), *numbers),
         None => (object, handoff.numbers()),
     };
-    let result = if handoff.write(&staying, numbers) {
+    let result = if handoff.write(&staying, &epolls, numbers) {
         spawn(object, Changed::new(environment, numbers[0]).as_ptr())
     } else {
         spawn(object, environment)

@@ -47,6 +47,11 @@ impl<T> Lock<T> {
         Guard(self)
     }
 
+    /// The same, if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| Guard(self))
+    }
+
     /// Takes it across a fork: [`Lock::give_back`] in parent and child.
     pub(crate) fn take_over_fork(&self) {
         std::mem::forget(self.lock());

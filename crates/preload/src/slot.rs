@@ -43,6 +43,8 @@ pub(crate) mod kept {
     pub(crate) const FAST_OPEN_CONNECT: u32 = 1 << 12;
     /// TCP_INQ.
     pub(crate) const TELLS_QUEUED: u32 = 1 << 13;
+    /// `accept` gave it: what its descriptor is to the kernel is its listener.
+    pub(crate) const ACCEPTED: u32 = 1 << 15;
     /// Its port was the kernel's choice.
     pub(crate) const ANY_PORT: u32 = 1 << 14;
 }
@@ -92,6 +94,25 @@ impl Socket {
 
     pub(crate) fn is_stream(self) -> bool {
         self.slot.kind.load(Ordering::Relaxed) != slot_kind::DATAGRAM
+    }
+
+    /// Tells it from other sockets that had this slot.
+    #[inline]
+    pub(crate) fn generation(self) -> u32 {
+        self.slot.generation.load(Ordering::Acquire)
+    }
+
+    /// SO_COOKIE: no other socket has it, nor had.
+    pub(crate) fn cookie(self) -> u64 {
+        let base = self.region.header().cookie_base.load(Ordering::Relaxed);
+        let own = u64::from(self.generation()) << SLOT_COUNT.trailing_zeros() | u64::from(self.index);
+        base.wrapping_add(own)
+    }
+
+    /// Some process has it.
+    #[inline]
+    pub(crate) fn is_held(self) -> bool {
+        self.slot.references.load(Ordering::Relaxed) != 0
     }
 
     pub(crate) fn is_inet6(self) -> bool {
@@ -307,7 +328,7 @@ impl Socket {
     /// 0 idle, else the priority of its path plus one.
     #[inline]
     pub(crate) fn importance(self) -> u32 {
-        let importance = self.slot.importance.load(Ordering::Relaxed);
+        let importance = self.slot.importance.load(Ordering::Relaxed).into();
         if importance > serve::ORDINARY && self.state() & scoutline_abi::layout::slot_state::LISTENING != 0 {
             return accept::waiting_importance(self, importance);
         }
@@ -404,9 +425,9 @@ impl Socket {
 
     /// No descriptor of this process is left.
     fn release_last(self) {
-        epoll::forget(self);
         urgent::forget_owner(self);
         if attach::dead() {
+            epoll::forget(self);
             return;
         }
         let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
@@ -419,6 +440,8 @@ impl Socket {
         let last = self.slot.references.fetch_sub(1, Ordering::AcqRel) == 1;
         drop(releasing);
         if last {
+            // Epolls have a socket until nobody has a descriptor of it. The slot is given to another one only after this.
+            epoll::forget(self);
             let how = if abort { ask::CLOSE | ask::ABORT } else { ask::CLOSE };
             self.slot.requests.fetch_or(how, Ordering::AcqRel);
             self.tell();

@@ -203,6 +203,12 @@ pub(crate) fn watch(socket: Socket, set: u32) {
     }
 }
 
+/// Some set has it. An answer of the moment, for who alone could change it.
+pub(crate) fn is_watched(socket: Socket) -> bool {
+    socket.slot.sets_summary.load(Ordering::Acquire) != 0
+        && socket.slot.sets.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+}
+
 /// No more.
 pub(crate) fn unwatch(socket: Socket, set: Set) {
     let (word, bit) = (set.number as usize / 64, 1u64 << (set.number % 64));

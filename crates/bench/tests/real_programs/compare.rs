@@ -20,7 +20,7 @@ use crate::ip6;
 
 /// Those that run by `run --trap` too, over IPv4: the mechanism is the same for each family. The others are about what
 /// is not served there: fast open, urgent data, notices of MSG_ZEROCOPY, TCP_INFO of a connection that has ended.
-const TRAPPED: [&str; 12] = [
+const TRAPPED: [&str; 13] = [
     "states",
     "data",
     "numbers",
@@ -28,6 +28,7 @@ const TRAPPED: [&str; 12] = [
     "groups",
     "headers",
     "readiness",
+    "shared_epolls",
     "signals",
     "processes",
     "shells",
@@ -36,8 +37,17 @@ const TRAPPED: [&str; 12] = [
 ];
 /// Those whose calls are made by instruction as well, over IPv4; with no more differences than those by the library.
 #[cfg(target_arch = "x86_64")]
-const BY_INSTRUCTION: [&str; 8] =
-    ["states", "data", "datagrams", "readiness", "signals", "processes", "options", "headers"];
+const BY_INSTRUCTION: [&str; 9] = [
+    "states",
+    "data",
+    "datagrams",
+    "readiness",
+    "shared_epolls",
+    "signals",
+    "processes",
+    "options",
+    "headers",
+];
 #[cfg(not(target_arch = "x86_64"))]
 const BY_INSTRUCTION: [&str; 0] = [];
 const PORT: &str = "7001";
@@ -84,6 +94,11 @@ fn families() {
 #[test]
 fn readiness() {
     compare("readiness");
+}
+
+#[test]
+fn shared_epolls() {
+    compare_in("shared_epolls", &[Family::Inet], ip6::fixture);
 }
 
 #[test]

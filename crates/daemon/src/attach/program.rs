@@ -126,7 +126,9 @@ impl Program {
             self.clear_watches(index);
         }
         self.holders[index] = 1;
+        self.region.clear_interests(index as u32);
         let set = self.region.set(index as u32)?;
+        set.holders.store(1, Ordering::Relaxed);
         set.sleepers.store(0, Ordering::Relaxed);
         for word in set.ready_words.iter().chain(&set.ready_summary) {
             word.store(0, Ordering::Relaxed);
@@ -149,12 +151,28 @@ impl Program {
     /// One more process knows the set.
     pub(super) fn share_set(&mut self, index: u32) {
         self.holders[index as usize] += 1;
+        self.tell_holders(index);
+    }
+
+    /// The shims take a lock in an epoll that several processes have.
+    fn tell_holders(&self, index: u32) {
+        if let Some(set) = self.region.set(index) {
+            set.holders.store(self.holders[index as usize], Ordering::SeqCst);
+        }
+    }
+
+    /// A process that had the set was ended in the midst of whatever it did: a byte that it took from the pipe, and nobody
+    /// knows of. Others are to be woken as ever.
+    pub(super) fn forget_signal(&self, index: u32) {
+        if let Some(set) = self.region.set(index) {
+            set.signalled.store(0, Ordering::SeqCst);
+        }
     }
 
     /// One process fewer; true when it was the last.
     pub(super) fn drop_set(&mut self, index: u32) -> bool {
-        let holders = &mut self.holders[index as usize];
-        *holders -= 1;
-        *holders == 0
+        self.holders[index as usize] -= 1;
+        self.tell_holders(index);
+        self.holders[index as usize] == 0
     }
 }

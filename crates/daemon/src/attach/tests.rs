@@ -223,6 +223,8 @@ fn a_child_has_its_record_and_shares_the_sets() {
     bed.ask(&parent, &Message::new(kind::NEW_SET, 0)).unwrap();
     let (answer, mut fds) = bed.ask(&parent, &Message::new(kind::FORK, 0)).unwrap();
     assert_eq!((answer.kind, answer.value, fds.len()), (kind::OK, 1, 1));
+    let set = region.set(0).unwrap();
+    assert_eq!(set.holders.load(Ordering::SeqCst), 2, "told before the child can be there");
     let child = fds.pop().unwrap();
     let mut message = Message::new(kind::NEW_SET, 0);
     message.pid = 4711;
@@ -232,10 +234,18 @@ fn a_child_has_its_record_and_shares_the_sets() {
     assert_eq!(bed.server.processes_of(std::process::id()), Some(2));
     bed.engine.clear();
 
+    assert!(bed.ask(&child, &Message::new(kind::WAKE_SET, 0)).is_none());
+    assert!(matches!(bed.engine.next(), Some(Command::WakeSet { set: 0, .. })));
+    set.signalled.store(1, Ordering::SeqCst);
     drop(parent);
     bed.turn();
     assert!(matches!(bed.engine.next(), Some(Command::ProcessGone { process: 0, .. })));
-    assert!(bed.engine.next().is_none(), "the child still knows set 0");
+    assert!(
+        matches!(bed.engine.next(), Some(Command::WakeSet { set: 0, .. })),
+        "the child still knows set 0, whose byte the parent may have taken"
+    );
+    assert_eq!((set.signalled.load(Ordering::SeqCst), set.holders.load(Ordering::SeqCst)), (0, 1));
+    assert!(bed.engine.next().is_none());
 
     // Record 0 is free again only once the engine has let go of it.
     let (answer, grandchild) = bed.ask(&child, &Message::new(kind::FORK, 0)).unwrap();
@@ -274,6 +284,7 @@ fn garbage_is_disconnected_and_others_go_on() {
     }
     let orders = [
         Message::new(kind::NEW_SET, 0), // before it attaches
+        Message::new(kind::WAKE_SET, 0),
         Message::new(kind::FORK, 0),    // the same
         Message::new(kind::ATTACH, 99), // another version
     ];

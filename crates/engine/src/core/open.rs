@@ -29,7 +29,7 @@ use super::{Apart, Core, Counters, Net};
 use crate::admission::Promises;
 use crate::clock;
 use crate::command::Command;
-use crate::extend::{Extension, TakenBack, Threads};
+use crate::extend::{Duty, Extension, TakenBack, Threads};
 use crate::flood::{Detector, Unwanted};
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::{OfEngine, Program};
@@ -292,6 +292,11 @@ impl Core {
             Command::RemoveSet { region, set } => {
                 if let Some(program) = self.programs.get(&region) {
                     program.remove_set(set);
+                }
+            }
+            Command::WakeSet { region, set } => {
+                if let Some(program) = self.programs.get(&region) {
+                    program.wake_set(set, Duty::default());
                 }
             }
             Command::ProcessGone { region, process } => {

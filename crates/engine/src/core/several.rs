@@ -142,7 +142,7 @@ impl Core {
             }
             Said::Stands { listener, standing } => {
                 if let Some(end) = self.listening(listener)
-                    && standing.importance() > end.shared().importance.load(Ordering::Relaxed)
+                    && standing.importance() > end.shared().importance.load(Ordering::Relaxed).into()
                 {
                     end.stand(standing);
                     end.signal_at(standing.duty());

@@ -423,8 +423,8 @@ impl SocketEnd {
     pub(crate) fn stand(&self, standing: Standing) {
         self.duty.set(standing.duty());
         let slot = self.shared();
-        slot.importance.store(standing.importance(), Ordering::Relaxed);
-        slot.urgent.store(u32::from(standing.urgent), Ordering::Relaxed);
+        slot.importance.store(standing.importance() as u16, Ordering::Relaxed);
+        slot.urgent.store(standing.urgent.into(), Ordering::Relaxed);
     }
 
     /// Tells whoever waits that something happened.

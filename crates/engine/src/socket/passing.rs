@@ -182,8 +182,6 @@ fn take(program: &Program, ring: Ring, bytes: &mut [u8]) {
 fn copy_slot(from: &Slot, to: &Slot) {
     let words = [
         (&from.state, &to.state),
-        (&from.urgent, &to.urgent),
-        (&from.importance, &to.importance),
         (&from.sent, &to.sent),
         (&from.requests, &to.requests),
         (&from.flags, &to.flags),
@@ -213,6 +211,9 @@ fn copy_slot(from: &Slot, to: &Slot) {
         (&from.peek_offset_inverted, &to.peek_offset_inverted),
     ];
     for (from, to) in words {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    for (from, to) in [(&from.importance, &to.importance), (&from.urgent, &to.urgent)] {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     copy_long_words(from, to);

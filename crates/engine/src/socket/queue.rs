@@ -71,7 +71,7 @@ pub(super) fn stand_in_queue(end: &SocketEnd, standing: Standing) {
         }
         return;
     }
-    if waits && standing.importance() > listener.shared().importance.load(Ordering::Relaxed) {
+    if waits && standing.importance() > listener.shared().importance.load(Ordering::Relaxed).into() {
         listener.stand(standing);
         listener.signal_at(standing.duty());
     }
@@ -108,7 +108,7 @@ pub(crate) fn queue_accepted(listener: &SocketEnd, slot: u32, standing: Standing
     }
     // Whoever accepts looks for the most important that waits while this says that there may be one.
     let importance = standing.importance();
-    if waiting == 0 || importance > shared.importance.load(Ordering::Relaxed) {
+    if waiting == 0 || importance > shared.importance.load(Ordering::Relaxed).into() {
         listener.stand(standing);
     }
     listener.publish_received(tail + 1);

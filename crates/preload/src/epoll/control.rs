@@ -9,7 +9,8 @@ use libc::{
 };
 
 use super::nested::{Nested, nest};
-use super::{ALWAYS, EPOLLS, EXCLUSIVE, Item, created, watch_above};
+use super::sharing::lock;
+use super::{ALWAYS, EXCLUSIVE, Item, created, watch_above};
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
@@ -55,12 +56,8 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
     if result < 0 {
         return result;
     }
-    let mut epoll = EPOLLS[number as usize].lock();
-    match op {
-        EPOLL_CTL_ADD => epoll.kernel += 1,
-        EPOLL_CTL_DEL => epoll.kernel = epoll.kernel.saturating_sub(1),
-        _ => {}
-    }
+    let mut epoll = lock(number);
+    epoll.note_kernel(op);
     let item = item.filter(|_| op != EPOLL_CTL_DEL);
     if matches!(target, Fd::Candidate { .. }) {
         epoll.candidates.retain(|item| item.fd_plus_one != fd + 1);
@@ -80,7 +77,7 @@ fn control_nested(
     item: Option<Item>,
     event: *mut epoll_event,
 ) -> isize {
-    let mut epoll = EPOLLS[number as usize].lock();
+    let mut epoll = lock(number);
     let marked =
         item.filter(|_| op != EPOLL_CTL_DEL).map(|item| (item, epoll.marked(inner, fd, item.events)));
     let result = match marked {
@@ -90,11 +87,7 @@ fn control_nested(
     if result < 0 {
         return result;
     }
-    match op {
-        EPOLL_CTL_ADD => epoll.kernel += 1,
-        EPOLL_CTL_DEL => epoll.kernel = epoll.kernel.saturating_sub(1),
-        _ => {}
-    }
+    epoll.note_kernel(op);
     let new = marked.map(|(item, (_, id))| Nested::new(inner, item, id));
     nest(epoll, (epfd, number), (fd, inner), new);
     0
@@ -120,7 +113,7 @@ fn control_socket(
     socket: Socket,
     item: Option<Item>,
 ) -> isize {
-    let mut epoll = EPOLLS[number as usize].lock();
+    let mut epoll = lock(number);
     match op {
         EPOLL_CTL_DEL => {
             if epoll.remove(socket, fd) {
@@ -134,13 +127,16 @@ fn control_socket(
             if item.events & EXCLUSIVE != 0 && item.events & !BESIDE_EXCLUSIVE != 0 {
                 return err(libc::EINVAL);
             }
-            if epoll.find(socket.index, fd).is_some() {
+            if epoll.list.is_some_and(|list| list.find(socket, fd).is_some()) {
                 return err(libc::EEXIST);
             }
             if !epoll.insert(socket, item) {
                 return err(libc::ENOSPC);
             }
-            epoll.kick(epfd);
+            // In the kernel's `epoll_wait` nobody hears of it otherwise.
+            if !epoll.shared || is_ready(socket, item) {
+                epoll.kick(epfd);
+            }
             drop(epoll);
             watch_above(number, socket);
             0
@@ -150,19 +146,25 @@ fn control_socket(
             if item.events & EXCLUSIVE != 0 {
                 return err(libc::EINVAL);
             }
-            let Some(place) = epoll.find(socket.index, fd) else { return err(libc::ENOENT) };
-            if place.events & EXCLUSIVE != 0 {
+            let place = epoll.list.and_then(|list| list.find(socket, fd));
+            let Some(place) = place else { return err(libc::ENOENT) };
+            if place.events() & EXCLUSIVE != 0 {
                 return err(libc::EINVAL);
             }
-            *place = item;
+            place.set(item);
             if let Some(set) = epoll.ready_set() {
                 socket.region.ready(set.shared).set(socket.index as usize);
             }
-            if socket.readiness(item.events | ALWAYS) & (item.events | ALWAYS) != 0 {
+            if is_ready(socket, item) {
                 epoll.kick(epfd);
             }
             0
         }
         _ => err(libc::EINVAL),
     }
+}
+
+fn is_ready(socket: Socket, item: Item) -> bool {
+    let interest = item.events | ALWAYS;
+    socket.readiness(interest) & interest != 0
 }

@@ -10,7 +10,8 @@
 use std::ffi::c_int;
 
 use super::nested::{Nested, renest};
-use super::{EPOLLS, Item, control, created, duplicated, watch_above};
+use super::sharing::lock;
+use super::{Item, control, created, duplicated, watch_above};
 use crate::attach;
 use crate::slot::Socket;
 use crate::table::{self, Entry as Fd};
@@ -25,9 +26,9 @@ const SPENT: u32 = 1;
 
 /// Writes what is in an epoll: sockets of which `goes_on` says so, and the epolls in it that stand in `epolls`.
 pub(crate) fn hand_over(number: u32, goes_on: impl Fn(u32) -> bool, epolls: &[u32], words: &mut Vec<u32>) {
-    let mut epoll = EPOLLS[number as usize].lock();
+    let epoll = lock(number);
     let head = words.len();
-    words.extend([epoll.kernel, 0]);
+    words.extend([epoll.kernel(), 0]);
     let mut put = |kind, which, item: &Item, id| {
         let flags = if item.spent { SPENT } else { 0 };
         let (fd, data) = (item.fd_plus_one.cast_unsigned(), item.data);
@@ -36,12 +37,9 @@ pub(crate) fn hand_over(number: u32, goes_on: impl Fn(u32) -> bool, epolls: &[u3
     let mut slots = Vec::new();
     epoll.each_slot(|socket| slots.push(socket.index));
     for slot in slots.into_iter().filter(|&slot| goes_on(slot)) {
-        if let Some(item) = epoll.item(slot) {
-            put(SOCKET, slot, item, 0);
+        for entry in epoll.list.iter().flat_map(|list| list.chain(slot)) {
+            put(SOCKET, slot, &entry.item(), 0);
         }
-    }
-    for (slot, item) in epoll.extra.iter().filter(|(slot, _)| goes_on(*slot)) {
-        put(SOCKET, *slot, item, 0);
     }
     for item in &epoll.candidates {
         put(CANDIDATE, 0, item, 0);
@@ -77,7 +75,7 @@ pub(crate) fn take_over(numbers: &[Option<u32>], mut words: &[u32]) {
         let (items, rest) = rest.split_at((*count as usize).saturating_mul(ITEM).min(rest.len()));
         words = rest;
         let Some(number) = number else { continue };
-        EPOLLS[number as usize].lock().kernel = (*kernel).min(table::LEN as u32);
+        lock(number).set_kernel((*kernel).min(table::LEN as u32));
         for item in items.chunks_exact(ITEM) {
             let [kind, which, fd, events, low, high, flags, id] = [0, 1, 2, 3, 4, 5, 6, 7].map(|at| item[at]);
             if !(1..=table::LEN as u32).contains(&fd) {
@@ -107,8 +105,9 @@ pub(crate) fn take_over(numbers: &[Option<u32>], mut words: &[u32]) {
 fn put_socket(number: u32, slot: u32, item: Item) {
     // Only what this image holds.
     let Some(socket) = Socket::at(slot).filter(|socket| socket.is_held_here()) else { return };
-    let mut epoll = EPOLLS[number as usize].lock();
-    if epoll.find(slot, item.fd_plus_one - 1).is_some() || !epoll.insert(socket, item) {
+    let mut epoll = lock(number);
+    let is_known = epoll.list.is_some_and(|list| list.find(socket, item.fd_plus_one - 1).is_some());
+    if is_known || !epoll.insert(socket, item) {
         return;
     }
     drop(epoll);
@@ -117,7 +116,7 @@ fn put_socket(number: u32, slot: u32, item: Item) {
 
 fn put_candidate(number: u32, item: Item) {
     let fd = item.fd_plus_one - 1;
-    let mut epoll = EPOLLS[number as usize].lock();
+    let mut epoll = lock(number);
     let is_new = epoll.candidates.iter().all(|other| other.fd_plus_one != item.fd_plus_one);
     if is_new && matches!(table::look(fd), Fd::Candidate { .. }) {
         epoll.candidates.push(item);

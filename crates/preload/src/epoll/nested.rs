@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN, EPOLLRDNORM, epoll_event};
 
-use super::{EDGE, EPOLLS, Epoll, Item, ONCE, descriptor_of, each_socket};
-use crate::lock::Guard;
+use super::sharing::{Entered, lock};
+use super::{EDGE, Epoll, Item, ONCE, descriptor_of, each_socket};
 use crate::table::{self, Entry as Fd};
 use crate::{attach, real, wait};
 
@@ -90,14 +90,14 @@ impl Nested {
         !self.item.spent
             && self.item.events & READABLE != 0
             && (self.item.events & EDGE == 0 || self.came || seen)
-            && EPOLLS[self.inner as usize].lock().peek()
+            && lock(self.inner).peek()
     }
 }
 
 /// Whether a socket is in an epoll, or in one within it. For who may hold the locks of those above it.
 fn contains(number: u32, slot: u32) -> bool {
-    let mut epoll = EPOLLS[number as usize].lock();
-    epoll.item(slot).is_some_and(|item| item.fd_plus_one != 0)
+    let epoll = lock(number);
+    epoll.list.is_some_and(|list| list.at(slot).is_some())
         || epoll.nested.iter().any(|nested| contains(nested.inner, slot))
 }
 
@@ -171,7 +171,7 @@ impl Epoll {
 
 /// An epoll is in another one from now on with this registration, or no more.
 pub(super) fn nest(
-    mut epoll: Guard<'_, Epoll>,
+    mut epoll: Entered,
     (epfd, number): (c_int, u32),
     (fd, inner): (c_int, u32),
     new: Option<Nested>,
@@ -184,7 +184,7 @@ pub(super) fn nest(
     let is_within = epoll.nested.iter().any(|nested| nested.inner == inner);
     let set = if is_within { epoll.ready_set() } else { None };
     drop(epoll);
-    let mut within = EPOLLS[inner as usize].lock();
+    let mut within = lock(inner);
     within.parents.retain(|parent| *parent != number);
     if set.is_some() {
         within.parents.push(number);
@@ -203,6 +203,6 @@ pub(super) fn renest(outer: u32, new: Nested) {
     if real::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &raw mut none) == 0 {
         real::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, &raw mut none);
     } else if real::errno() == libc::EEXIST {
-        nest(EPOLLS[outer as usize].lock(), (epfd, outer), (fd, inner), Some(new));
+        nest(lock(outer), (epfd, outer), (fd, inner), Some(new));
     }
 }

@@ -7,31 +7,30 @@ use libc::epoll_event;
 use scoutline_abi::Region;
 use scoutline_abi::layout::SLOT_COUNT;
 
-use super::{ALWAYS, EDGE, Epoll, Item, ONCE, nested};
+use super::interests::{Entry, List};
+use super::{EDGE, Epoll, ONCE, nested};
 use crate::serve::{self, Hold};
 use crate::slot::Socket;
 use crate::wait::Set;
-use crate::{attach, real};
+use crate::{attach, real, wait};
 
 impl Epoll {
     /// What an event must have to be given now; 0: nothing. Less important ones wait behind more important ones, for
     /// a bounded time.
     fn least_importance(&mut self, set: Set, region: &Region) -> u32 {
         let (mut most, mut others) = (0, false);
-        let items = self.items;
+        let list = self.list;
         region.ready(set.shared).visit(0, |slot| {
             let Some(socket) = Socket::at(slot as u32) else { return true };
             let importance = socket.importance();
             if importance <= serve::ORDINARY {
                 others = true;
-            } else if importance > most && !items.is_null() {
-                // SAFETY: as in `take_sockets`.
-                let item = unsafe { &*items.add(slot) };
-                let interest = item.events | ALWAYS;
-                if item.fd_plus_one != 0 && !item.spent && socket.readiness(interest) & interest != 0 {
-                    others |= most > 0;
-                    most = importance;
-                }
+            } else if importance > most
+                && let Some(first) = list.and_then(|list| list.at(slot as u32))
+                && socket.readiness(first.interest()) & first.interest() != 0
+            {
+                others |= most > 0;
+                most = importance;
             }
             true
         });
@@ -70,7 +69,7 @@ impl Epoll {
         let bits = region.ready(set.shared);
         let mut n = 0;
         let from = self.rotate as usize;
-        let (items, extra, nested) = (self.items, &mut self.extra, &mut self.nested);
+        let (list, nested) = (self.list, &mut self.nested);
         let given = &mut self.given;
         let mut next = None;
         bits.visit(from, |slot| {
@@ -78,10 +77,8 @@ impl Epoll {
                 next = Some(slot as u32);
                 return false;
             }
-            // SAFETY: `slot` is below SLOT_COUNT and `items`, when there, has that many; nobody else holds it.
-            let item = (!items.is_null()).then(|| unsafe { &mut *items.add(slot) });
-            let Some((item, socket)) = item.filter(|item| item.fd_plus_one != 0).zip(Socket::at(slot as u32))
-            else {
+            let first = list.and_then(|list| list.at(slot as u32));
+            let (Some(list), Some(first), Some(socket)) = (list, first, Socket::at(slot as u32)) else {
                 bits.clear(slot);
                 nested::note(nested, slot as u32);
                 return true;
@@ -92,8 +89,12 @@ impl Epoll {
             // Cleared first, set again if level-triggered and still ready: an event in between is not lost.
             bits.clear(slot);
             nested::note(nested, slot as u32);
-            let others = extra.iter_mut().filter(|(s, _)| *s == slot as u32).map(|(_, item)| item);
-            let (taken, again) = take(socket, std::iter::once(item).chain(others), &mut out[n..]);
+            let (mut taken, mut again) = take(socket, list.chain_from(Some(first)), &mut out[n..]);
+            if taken > 0 && !first.is_of(socket) {
+                // What was ready is another's who has the slot now, or nobody has it any more.
+                (taken, again) = (0, false);
+                forget(list, set, socket);
+            }
             if taken > 0 {
                 n += taken;
                 *given = (*given).max(socket.importance());
@@ -113,20 +114,14 @@ impl Epoll {
     /// True when `collect` would find something; takes nothing.
     pub(super) fn peek(&mut self) -> bool {
         let (Some(set), Some(region)) = (self.ready_set(), attach::region()) else { return false };
-        let mut found = attach::dead() && !self.dead_told && self.count > 0;
-        let (items, extra) = (self.items, &self.extra);
+        let mut found = attach::dead() && !self.dead_told && self.count() > 0;
+        let list = self.list;
         region.ready(set.shared).visit(0, |slot| {
-            if items.is_null() {
-                return false;
-            }
-            // SAFETY: as in `take_sockets`.
-            let item = unsafe { *items.add(slot) };
-            let others = extra.iter().filter(|(s, _)| *s == slot as u32).map(|(_, item)| *item);
-            if let Some(socket) = Socket::at(slot as u32).filter(|_| item.fd_plus_one != 0) {
-                found |= std::iter::once(item).chain(others).any(|item| {
-                    let interest = item.events | ALWAYS;
-                    !item.spent && socket.readiness(interest) & interest != 0
-                });
+            if let (Some(list), Some(socket)) = (list, Socket::at(slot as u32)) {
+                found |= list.chain(slot as u32).any(|entry| {
+                    let interest = entry.interest();
+                    interest != 0 && socket.readiness(interest) & interest != 0
+                }) && list.is_of(socket);
             }
             !found
         });
@@ -140,16 +135,19 @@ impl Epoll {
     }
 }
 
+/// A list has a registration of a socket that nobody has any more.
+#[cold]
+fn forget(list: List, set: Set, socket: Socket) {
+    list.drop_slot(socket.index);
+    wait::unwatch(socket, set);
+}
+
 /// The events of one socket, by each descriptor that names it: how many, and whether it is to be looked at again.
-fn take<'a>(
-    socket: Socket,
-    items: impl Iterator<Item = &'a mut Item>,
-    out: &mut [epoll_event],
-) -> (usize, bool) {
+fn take(socket: Socket, entries: impl Iterator<Item = Entry>, out: &mut [epoll_event]) -> (usize, bool) {
     let (mut n, mut again) = (0, false);
-    for item in items {
-        let interest = item.events | ALWAYS;
-        if item.spent {
+    for entry in entries {
+        let interest = entry.interest();
+        if interest == 0 {
             continue;
         }
         let ready = socket.readiness(interest) & interest;
@@ -160,11 +158,11 @@ fn take<'a>(
             again = true;
             break;
         }
-        out[n] = epoll_event { events: ready, u64: item.data };
+        out[n] = epoll_event { events: ready, u64: entry.data() };
         n += 1;
-        if item.events & ONCE != 0 {
-            item.spent = true;
-        } else if item.events & EDGE == 0 {
+        if entry.events() & ONCE != 0 {
+            entry.spend();
+        } else if entry.events() & EDGE == 0 {
             again = true;
         }
     }

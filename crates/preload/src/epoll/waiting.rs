@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 
 use libc::{epoll_event, pollfd, sigset_t};
 
-use super::{EPOLLS, Epoll, KERNEL_LOOK_NS};
-use crate::lock::{Guard, Lock};
+use super::sharing::{Entered, lock};
+use super::{Epoll, KERNEL_LOOK_NS};
 use crate::real::err;
 use crate::slot::{ring_before_sleep, tell_deferred};
 use crate::table::Entry as Fd;
@@ -43,17 +43,16 @@ pub(crate) fn await_events(
     }
     // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
     let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
-    let lock: &'static Lock<Epoll> = &EPOLLS[number as usize];
     tell_deferred();
     let mut spun = false;
     loop {
-        let mut epoll = lock.lock();
+        let mut epoll = lock(number);
         if !epoll.is_ours() {
             epoll.go_on(0);
             if zero {
-                return Answer::Done(wait_kernel(epoll, lock, epfd, out, Some(0), mask).0);
+                return Answer::Done(wait_kernel(epoll, number, epfd, out, Some(0), mask).0);
             }
-            let (n, kicked) = wait_kernel(epoll, lock, epfd, out, deadline, mask);
+            let (n, kicked) = wait_kernel(epoll, number, epfd, out, deadline, mask);
             if kicked && n == 0 {
                 continue;
             }
@@ -70,9 +69,9 @@ pub(crate) fn await_events(
             if wait::spin(region, || !region.ready(set.shared).is_empty()) {
                 continue;
             }
-            epoll = lock.lock();
+            epoll = lock(number);
         }
-        if let Some(result) = sleep_once(epoll, lock, (epfd, set), out, deadline, mask) {
+        if let Some(result) = sleep_once(epoll, number, (epfd, set), out, deadline, mask) {
             return Answer::Done(result);
         }
         spun = true;
@@ -82,7 +81,7 @@ pub(crate) fn await_events(
 impl Epoll {
     /// What is there now, of both kinds.
     fn look(&mut self, epfd: c_int, out: &mut [epoll_event]) -> usize {
-        let now = if self.kernel > 0 || self.kick.is_some() { real::now_ns() } else { 0 };
+        let now = if self.kernel() > 0 || self.kick.is_some() { real::now_ns() } else { 0 };
         // Who has epolls within tells of each once, whatever is there: both kinds are seen at the same time.
         let both = !self.nested.is_empty() && out.len() > 1;
         let due = now != 0 && (both || now.wrapping_sub(self.kernel_seen_ns) >= KERNEL_LOOK_NS);
@@ -99,6 +98,14 @@ impl Epoll {
         n
     }
 
+    /// The calling thread slept on this set. Where the epoll was closed meanwhile, that has been said.
+    fn no_longer_sleeps(&mut self, set: Set) {
+        if self.set.is_some_and(|own| own.number == set.number) {
+            self.waiters = self.waiters.saturating_sub(1);
+            set.bell().leave(1);
+        }
+    }
+
     /// The calling thread goes on with `n` events of at most `most`.
     fn leave(&mut self, epfd: c_int, n: usize, most: usize) -> isize {
         self.go_on(n);
@@ -109,8 +116,8 @@ impl Epoll {
 
 /// Sleeps, unless there is something by now. `None`: nothing came of it, and the time is not over.
 fn sleep_once(
-    mut epoll: Guard<'_, Epoll>,
-    lock: &'static Lock<Epoll>,
+    mut epoll: Entered,
+    number: u32,
     (epfd, set): (c_int, Set),
     out: &mut [epoll_event],
     deadline: Option<u64>,
@@ -125,17 +132,16 @@ fn sleep_once(
     if n == 0 {
         drop(epoll);
         ring_before_sleep();
-        let mut leaving = Leaving { lock, set: Some(set) };
+        let mut leaving = Leaving { number, set: Some(set) };
         (woken, by_pipe) =
             real::cancellable(cancelled, (&raw mut leaving).cast(), || sleep(epfd, set, deadline, mask));
-        epoll = lock.lock();
+        epoll = lock(number);
     }
-    epoll.waiters = epoll.waiters.saturating_sub(1);
-    set.bell().leave(1);
+    epoll.no_longer_sleeps(set);
     epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
     if by_pipe {
         // What is in the pipe is for all who sleep: who leaves more than it takes leaves that too.
-        if epoll.waiters > 0 {
+        if epoll.others_sleep() {
             n = epoll.collect(out);
         }
         if n == 0 || !epoll.has_more() {
@@ -157,7 +163,7 @@ fn sleep_once(
 
 /// What a thread takes back that no longer sleeps in an epoll; without a set it slept in the kernel's.
 struct Leaving {
-    lock: &'static Lock<Epoll>,
+    number: u32,
     set: Option<Set>,
 }
 
@@ -166,11 +172,12 @@ struct Leaving {
 extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what the sleeper gave, in a frame that still stands.
     let leaving = unsafe { &*leaving.cast::<Leaving>() };
-    let mut epoll = leaving.lock.lock();
-    epoll.waiters = epoll.waiters.saturating_sub(1);
-    match leaving.set {
-        Some(set) => set.bell().leave(1),
-        None => epoll.in_kernel = epoll.in_kernel.saturating_sub(1),
+    let mut epoll = lock(leaving.number);
+    if let Some(set) = leaving.set {
+        epoll.no_longer_sleeps(set);
+    } else {
+        epoll.waiters = epoll.waiters.saturating_sub(1);
+        epoll.in_kernel = epoll.in_kernel.saturating_sub(1);
     }
 }
 
@@ -187,8 +194,8 @@ fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) ->
 
 /// Only kernel descriptors are in it. Answers the result and whether we were woken by ourselves.
 fn wait_kernel(
-    mut epoll: Guard<'_, Epoll>,
-    lock: &'static Lock<Epoll>,
+    mut epoll: Entered,
+    number: u32,
     epfd: c_int,
     out: &mut [epoll_event],
     deadline: Option<u64>,
@@ -204,12 +211,12 @@ fn wait_kernel(
             left.div_ceil(1_000_000).min(i32::MAX as u64) as c_int
         }
     };
-    let mut leaving = Leaving { lock, set: None };
+    let mut leaving = Leaving { number, set: None };
     let n = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
         real::epoll_pwait(epfd, out.as_mut_ptr(), out.len() as c_int, timeout, mask)
     });
     let errno = real::errno();
-    let mut epoll = lock.lock();
+    let mut epoll = lock(number);
     epoll.waiters = epoll.waiters.saturating_sub(1);
     epoll.in_kernel = epoll.in_kernel.saturating_sub(1);
     if n < 0 {

@@ -53,6 +53,29 @@ pub(super) struct Handoff {
     image: ForImage,
 }
 
+/// The epolls that go on, and the words about each of them.
+type Epolls = (Vec<u32>, Vec<u32>);
+
+/// See [`Epolls`]. Before the locks for a fork are taken: an epoll's come before those.
+pub(super) fn epolls_of(staying: &[Staying]) -> Epolls {
+    let staying = &staying[..staying.len().min(MOST)];
+    let (mut epolls, mut slots) = (Vec::new(), HashSet::new());
+    for (_, entry) in staying {
+        match *entry {
+            Entry::Epoll(number) if !epolls.contains(&number) => epolls.push(number),
+            Entry::Socket(slot) => {
+                slots.insert(slot);
+            }
+            _ => {}
+        }
+    }
+    let mut words = Vec::new();
+    for &number in &epolls {
+        epoll::hand_over(number, |slot| slots.contains(&slot), &epolls, &mut words);
+    }
+    (epolls, words)
+}
+
 impl Handoff {
     /// `None` when no socket is to be handed over, or nothing can be: then the sockets end with this image.
     pub(super) fn new(staying: &[Staying], region: &'static Region) -> Option<Handoff> {
@@ -85,9 +108,8 @@ impl Handoff {
     }
 
     /// Writes what the next image finds, where it finds the descriptors at these numbers. False: it could not be written.
-    pub(super) fn write(&self, staying: &[Staying], numbers: Numbers) -> bool {
+    pub(super) fn write(&self, staying: &[Staying], (epolls, of_epolls): &Epolls, numbers: Numbers) -> bool {
         let staying = &staying[..staying.len().min(MOST)];
-        let mut epolls: Vec<u32> = Vec::new();
         let mut words = vec![MAGIC, VERSION];
         words.extend(numbers[1..].iter().map(|number| number.cast_unsigned()));
         words.extend([self.image.process, staying.len() as u32]);
@@ -95,24 +117,13 @@ impl Handoff {
             let what = match *entry {
                 Entry::Socket(index) => index,
                 Entry::Epoll(number) => {
-                    let known = epolls.iter().position(|other| *other == number);
-                    EPOLL
-                        | known.unwrap_or_else(|| {
-                            epolls.push(number);
-                            epolls.len() - 1
-                        }) as u32
+                    EPOLL | epolls.iter().position(|other| *other == number).unwrap_or(epolls.len()) as u32
                 }
                 _ => CANDIDATE,
             };
             words.extend([fd.cast_unsigned(), what]);
         }
-        let slots: HashSet<u32> = staying
-            .iter()
-            .filter_map(|(_, entry)| if let Entry::Socket(slot) = entry { Some(*slot) } else { None })
-            .collect();
-        for &number in &epolls {
-            epoll::hand_over(number, |slot| slots.contains(&slot), &epolls, &mut words);
-        }
+        words.extend(of_epolls);
         let len = words.len() * size_of::<u32>();
         words.len() <= MOST_WORDS
             && real::write(self.file, words.as_ptr().cast(), len) == len as isize

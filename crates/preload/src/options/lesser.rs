@@ -11,7 +11,7 @@ use super::{ask, give, keep, kept_bit, kernel_int, of_kernel, tell, value};
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
-use crate::{reach, real};
+use crate::{memory, reach, real};
 
 /// Of `linux/tcp.h` and `asm-generic/socket.h`, where `libc` lacks them.
 const TCP_SAVE_SYN: c_int = 27;
@@ -242,6 +242,9 @@ pub(super) fn get(
     to: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<isize> {
+    if (level, name) == (SOL_SOCKET, libc::SO_COOKIE) {
+        return cookie(socket, to, len);
+    }
     if !socket.is_stream() {
         return None;
     }
@@ -270,6 +273,21 @@ pub(super) fn get(
     // As nothing below 0 can be answered, that of TCP_LINGER2 is one more.
     let set = if option == slot_option::ORPHAN_WAIT { answer - 1 } else { answer };
     Some(give(if set == 0 { usual } else { set }, to, len))
+}
+
+/// SO_COOKIE. Who has a kernel socket of its own has had that one's since it was made.
+fn cookie(socket: Socket, to: *mut c_void, len: *mut socklen_t) -> Option<isize> {
+    if kept_bit(socket, kept::ACCEPTED) == 0 {
+        return None;
+    }
+    if !memory::is_nowhere(len) {
+        // SAFETY: the program vouches for its length.
+        let room = unsafe { std::ptr::read_unaligned(len) };
+        if (room as usize) < size_of::<u64>() {
+            return Some(err(libc::EINVAL));
+        }
+    }
+    Some(give(socket.cookie(), to, len))
 }
 
 fn keep_offset(socket: Socket, offset: c_int) {

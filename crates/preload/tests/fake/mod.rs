@@ -146,6 +146,8 @@ fn talk(world: &Arc<Mutex<World>>, connection: &OwnedFd, mut me: Option<(usize, 
                     slot.sets[free as usize / 64].fetch_and(!(1 << (free % 64)), Relaxed);
                 }
                 set.sleepers.store(0, SeqCst);
+                set.holders.store(1, SeqCst);
+                w.regions[region].clear_interests(free);
                 set.signalled.store(0, SeqCst);
                 w.pipes.insert((region, free), (write, 1));
                 sets.push(free);
@@ -154,6 +156,9 @@ fn talk(world: &Arc<Mutex<World>>, connection: &OwnedFd, mut me: Option<(usize, 
             (kind::FREE_SET, Some((region, _))) => {
                 sets.retain(|set| *set != message.value);
                 w.forget_set(region, message.value);
+            }
+            (kind::WAKE_SET, Some((region, _))) => {
+                w.wake(region, message.value);
             }
             (kind::FORK, Some((region, _))) => {
                 let free = (0..PROCESS_COUNT as u32).find(|p| !w.records.contains(&(region, *p))).unwrap();
@@ -167,10 +172,10 @@ fn talk(world: &Arc<Mutex<World>>, connection: &OwnedFd, mut me: Option<(usize, 
                     assert_eq!(libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()), 0);
                     (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
                 };
-                reply(fd, Message::new(kind::OK, free), &[theirs.as_raw_fd()]);
                 for set in &sets {
-                    w.pipes.get_mut(&(region, *set)).unwrap().1 += 1;
+                    w.share_set(region, *set);
                 }
+                reply(fd, Message::new(kind::OK, free), &[theirs.as_raw_fd()]);
                 let (world, sets) = (Arc::clone(world), sets.clone());
                 std::thread::spawn(move || talk(&world, &ours, Some((region, free)), sets));
             }
@@ -181,6 +186,8 @@ fn talk(world: &Arc<Mutex<World>>, connection: &OwnedFd, mut me: Option<(usize, 
         let mut w = world.lock().unwrap();
         for set in sets {
             w.forget_set(region, set);
+            w.regions[region].set(set).unwrap().signalled.store(0, SeqCst);
+            w.wake(region, set);
         }
         w.process_gone(region, process);
     }
@@ -226,10 +233,17 @@ impl World {
     fn forget_set(&mut self, region: usize, set: u32) {
         if let Some((_, count)) = self.pipes.get_mut(&(region, set)) {
             *count -= 1;
+            self.regions[region].set(set).unwrap().holders.store(*count, SeqCst);
             if *count == 0 {
                 self.pipes.remove(&(region, set));
             }
         }
+    }
+
+    fn share_set(&mut self, region: usize, set: u32) {
+        let (_, count) = self.pipes.get_mut(&(region, set)).unwrap();
+        *count += 1;
+        self.regions[region].set(set).unwrap().holders.store(*count, SeqCst);
     }
 
     /// Marks the slot in all sets that watch it, and wakes sleepers; of blocking accepts just one.
@@ -274,6 +288,7 @@ impl World {
         let key = (region, index);
         self.used.insert(key);
         let slot = self.slot(key);
+        let generation = slot.generation.load(Relaxed) + 1;
         // SAFETY: a slot is atomics only, and nobody uses this one now.
         unsafe {
             std::ptr::write_bytes(std::ptr::from_ref(slot).cast_mut().cast::<u8>(), 0, size_of::<Slot>());
@@ -282,6 +297,7 @@ impl World {
         slot.send_offset.store(u64::from(index) * u64::from(RING) * 2 + u64::from(RING), Relaxed);
         slot.receive_size.store(RING, Relaxed);
         slot.send_size.store(RING, Relaxed);
+        slot.generation.store(generation, Relaxed);
         slot.kind.store(kind, Release);
         key
     }

@@ -91,7 +91,7 @@ fn a_connection_changes_its_class_and_loses_nothing() {
         let now = pair.now;
         pair.server.change(vec![port("never", 81, 9), port(name, 80, priority)], now);
         assert_eq!(pair.server.classes_in("ESTABLISHED", now), of(name, priority));
-        assert_eq!(pair.server.slot(server).urgent.load(Ordering::Relaxed), u32::from(priority > 0));
+        assert_eq!(pair.server.slot(server).urgent.load(Ordering::Relaxed), u16::from(priority > 0));
         assert_eq!(pair.server.listened(now), [name], "a listen path for what can match");
         got.len() == sent.len()
     });

@@ -253,7 +253,7 @@ fn a_connection_changes_its_policy_and_loses_nothing() {
             assert_eq!(row.priority.is_some(), policy == "priority");
         }
         assert_eq!(rows.iter().filter(|row| row.class == "changing").count(), 2, "and its listen path");
-        assert_eq!(pair.server.slot(server).urgent.load(Ordering::Relaxed), u32::from(urgent));
+        assert_eq!(pair.server.slot(server).urgent.load(Ordering::Relaxed), u16::from(urgent));
         got.len() == sent.len()
     });
     assert!(got == sent, "the streams differ");

@@ -84,9 +84,9 @@ impl Asking {
     fn class(&self) -> String {
         let row = self.row();
         let slot = self.pair.server.slot(self.server);
-        let told = slot.importance.load(Ordering::Relaxed);
+        let told: u32 = slot.importance.load(Ordering::Relaxed).into();
         assert_eq!(Some(told), row.priority.map(|priority| u32::from(priority) + 1), "the program knows");
-        assert_eq!(slot.urgent.load(Ordering::Relaxed), u32::from(told > 1));
+        assert_eq!(slot.urgent.load(Ordering::Relaxed), u16::from(told > 1));
         row.class
     }
 
@@ -121,7 +121,7 @@ fn change(pair: &mut Pair, classes: Vec<ClassSettings>) {
 fn asking_row(pair: &Pair, client: u32) -> PathRow {
     let rows = pair.client.rows(pair.now);
     let row = rows.into_iter().find(|row| row.state.as_deref() == Some("ESTABLISHED")).unwrap();
-    let told = pair.client.slot(client).importance.load(Ordering::Relaxed);
+    let told: u32 = pair.client.slot(client).importance.load(Ordering::Relaxed).into();
     assert_eq!(Some(told), row.priority.map(|priority| u32::from(priority) + 1), "the program knows");
     row
 }

@@ -99,6 +99,46 @@ static void try_all(const char *when, int fd) {
     }
 }
 
+static unsigned long cookie(int fd) {
+    unsigned long value = 0;
+    socklen_t len = sizeof value;
+    T(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &value, &len));
+    T(len);
+    return value;
+}
+
+CASE(cookies_of_sockets) {
+    int fd = listener();
+    unsigned long of[5];
+    of[0] = cookie(fd);
+    int opened = connected("A");
+    of[1] = cookie(opened);
+    for (int i = 2; i < 5; i++) {
+        tell("connect %c %s %d", 'A' + i, own, port_of(fd));
+        int new = accept(fd, NULL, NULL);
+        NEED(new >= 0);
+        of[i] = cookie(new);
+        T(cookie(dup(new)) == of[i]);
+        T(cookie(new) == of[i]);
+        unsigned half = 0;
+        socklen_t len = sizeof half;
+        T(getsockopt(new, SOL_SOCKET, SO_COOKIE, &half, &len));
+        /* One after another they may have the same place. */
+        if (i == 3) T(close(new));
+    }
+    T(cookie(fd) == of[0] && cookie(opened) == of[1]);
+    int same = 0;
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < i; k++) same += of[i] == of[k] || of[i] == 0;
+    T(same);
+    pid_t child = fork();
+    if (child == 0) {
+        T(cookie(opened) == of[1] && cookie(fd) == of[0]);
+        _exit(0);
+    }
+    NEED(waitpid(child, NULL, 0) == child);
+}
+
 CASE(options_of_a_fresh_socket) { try_all("fresh", socket(family, SOCK_STREAM, 0)); }
 CASE(options_of_a_bound_socket) { try_all("bound", bound(-1)); }
 CASE(options_of_a_listening_socket) { try_all("listening", bound(4)); }
