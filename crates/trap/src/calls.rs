@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::listener::{Answer, Call, Flags};
-use crate::socket::{Socket, State, fill};
+use crate::socket::{Socket, State};
+use crate::standin::{self, Attempt};
 use crate::supervisor::{Supervisor, time_limit};
 use crate::target::{self, Descriptor};
 use crate::{sys, target::read_u32};
@@ -26,9 +27,9 @@ pub(crate) enum Reply {
         socket: u64,
         limit: Option<Duration>,
         errno: i32,
+        /// The program's end, if the call is to hold it.
+        outer: Option<OwnedFd>,
     },
-    /// EPIPE, with the signal that belongs to it.
-    BrokenPipe,
     /// A new socket; accepted from another one.
     Give {
         socket: Box<Socket>,
@@ -41,11 +42,6 @@ pub(crate) enum Reply {
 impl Reply {
     pub(crate) fn error(errno: i32) -> Reply {
         Reply::Now(Answer::error(errno))
-    }
-
-    /// Of a call that sends with `flags` where nothing can be sent any more.
-    fn broken_pipe(flags: i32) -> Reply {
-        if flags & libc::MSG_NOSIGNAL == 0 { Reply::BrokenPipe } else { Reply::error(libc::EPIPE) }
     }
 }
 
@@ -65,13 +61,15 @@ pub(crate) struct On<'a> {
     pub(crate) non_blocking: bool,
     /// It has waited before.
     pub(crate) again: bool,
+    /// The program's end, where the call holds it.
+    pub(crate) held: Option<&'a OwnedFd>,
 }
 
 impl Supervisor {
-    /// Does a call. `again`: it has waited for its socket.
-    pub(crate) fn handle(&mut self, call: &Call, again: bool) -> Reply {
+    /// Does a call.
+    pub(crate) fn handle(&mut self, call: &Call) -> Reply {
         if call.number == libc::SYS_socket {
-            return create(call).unwrap_or_else(Reply::from);
+            return self.create(call).unwrap_or_else(Reply::from);
         }
         if call.number == libc::SYS_io_uring_setup {
             sys::count_ring();
@@ -85,13 +83,29 @@ impl Supervisor {
             return Reply::error(libc::EINTR);
         }
         let Descriptor { inode, non_blocking } = found;
-        let Some(&id) = self.by_inode.get(&inode) else { return self.on_other(call, inode) };
+        let Some(&id) = self.by_inode.get(&inode) else { return Reply::Now(Answer::Native) };
         if let Some(socket) = self.sockets.get_mut(&id) {
             socket.seen = (call.thread, call.fd());
         }
-        let reply = self.dispatch(On { call, id, non_blocking, again }).unwrap_or_else(|reply| reply);
+        let on = On { call, id, non_blocking, again: false, held: None };
+        let reply = self.dispatch(on).unwrap_or_else(|reply| reply);
         self.watch(id);
         reply
+    }
+
+    /// Does a call that has waited for its socket, whatever its descriptor is now.
+    pub(crate) fn handle_again(&mut self, call: &Call, id: u64, held: Option<&OwnedFd>) -> Reply {
+        let on = On { call, id, non_blocking: false, again: true, held };
+        let reply = self.dispatch(on).unwrap_or_else(|reply| reply);
+        self.watch(id);
+        reply
+    }
+
+    /// The program's end of the socket that a call is about.
+    fn end_of(&mut self, on: On<'_>) -> Result<OwnedFd, Reply> {
+        let inode = self.socket(on)?.inode;
+        let held = on.held.map(OwnedFd::try_clone);
+        Ok(held.unwrap_or_else(|| target::duplicate(on.call.thread, on.call.fd(), inode))?)
     }
 
     fn dispatch(&mut self, on: On<'_>) -> Result<Reply, Reply> {
@@ -106,25 +120,6 @@ impl Supervisor {
             libc::SYS_getsockopt => self.option(on),
             libc::SYS_setsockopt => self.set_option(on),
             _ => self.message(on),
-        }
-    }
-
-    /// Not a socket of ours, or one whose connection has ended.
-    fn on_other(&self, call: &Call, inode: u64) -> Reply {
-        let Some((_, name)) = self.ended.iter().rev().find(|(ended, _)| *ended == inode) else {
-            return Reply::Now(Answer::Native);
-        };
-        let [_, at, len_at, flags, address, _] = call.arguments;
-        match call.number {
-            // With an address the pair would say EISCONN.
-            libc::SYS_sendto if address != 0 => Reply::broken_pipe(flags as i32),
-            libc::SYS_getsockname => {
-                Reply::Now(Answer::of(target::write_sized(call.thread, at, len_at, name)))
-            }
-            libc::SYS_getpeername | libc::SYS_shutdown => Reply::error(libc::ENOTCONN),
-            libc::SYS_connect => Reply::error(libc::EISCONN),
-            libc::SYS_setsockopt => Reply::Now(Answer::Value(0)),
-            _ => Reply::Now(Answer::Native),
         }
     }
 
@@ -149,7 +144,9 @@ impl Supervisor {
         let socket = self.socket(on)?;
         sys::listen(&socket.inner, on.call.arguments[1] as i32)?;
         if let State::Fresh = socket.state {
-            socket.state = State::Listening { signalled: false, ready: VecDeque::new() };
+            let name = standin::listen(&self.end_of(on)?)?;
+            let (knocks, ready) = (VecDeque::new(), VecDeque::new());
+            self.socket(on)?.state = State::Listening { name, knocks, ready };
         }
         Ok(Reply::Now(Answer::Value(0)))
     }
@@ -158,24 +155,61 @@ impl Supervisor {
         let [_, at, len, ..] = on.call.arguments;
         let address = target::read_address(on.call.thread, at, len)?;
         let socket = self.socket(on)?;
+        if !matches!(socket.state, State::Datagram(_)) && address.get(..2) == Some(&[0, 0]) {
+            return self.disconnect(on, &address);
+        }
         match &socket.state {
             State::Connecting { .. } if on.non_blocking && !on.again => Err(Reply::error(libc::EALREADY)),
-            State::Connecting { .. } => Ok(wait_for_connection(on.id, socket)),
+            State::Connecting { .. } => Ok(wait_for_connection(on.id, socket, libc::EALREADY)),
             State::Stream(_) if on.again => Ok(Reply::Now(Answer::Value(0))),
             State::Failed => {
-                // Told once, by whichever call; who has it from SO_ERROR is told that much (`inet_stream_connect`).
-                fill(&target::duplicate(on.call.thread, on.call.fd(), socket.inode)?)?;
+                let outer = self.end_of(on)?;
+                // Told once, by whichever call; who has it from another one is told that much (`inet_stream_connect`).
+                let socket = self.socket(on)?;
+                let error = socket.take_error(|| outer.try_clone());
                 socket.state = State::Fresh;
-                let error = Some(std::mem::take(&mut socket.error)).filter(|&error| error != 0);
-                Err(Reply::error(error.unwrap_or(libc::ECONNABORTED)))
+                standin::release(&outer)?;
+                Err(Reply::error(if error == 0 { libc::ECONNABORTED } else { error }))
             }
             _ if on.again => Err(Reply::error(std::mem::take(&mut socket.error))),
-            State::Fresh => start_connecting(on, socket, &address),
-            State::Stream(_) | State::Listening { .. } | State::Datagram(_) => {
+            State::Fresh => self.start_connecting(on, &address),
+            State::Stream(_) | State::Listening { .. } | State::Ended | State::Datagram(_) => {
                 sys::with_address(libc::connect, &socket.inner, &address)?;
                 Ok(Reply::Now(Answer::Value(0)))
             }
         }
+    }
+
+    fn start_connecting(&mut self, on: On<'_>, address: &[u8]) -> Result<Reply, Reply> {
+        let outer = self.end_of(on)?;
+        let socket = self.socket(on)?;
+        let connecting = sys::with_address(libc::connect, &socket.inner, address);
+        match connecting {
+            Ok(()) => {
+                socket.establish(Attempt::new(&outer)?)?;
+                Ok(Reply::Now(Answer::Value(0)))
+            }
+            Err(error) if sys::errno(&error) == libc::EINPROGRESS => {
+                socket.state =
+                    State::Connecting { attempt: Attempt::new(&outer)?, address: address.to_vec() };
+                if on.non_blocking {
+                    return Err(error.into());
+                }
+                Ok(wait_for_connection(on.id, socket, libc::EINPROGRESS))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A stream is to be as it was before it was connected, or listened.
+    fn disconnect(&mut self, on: On<'_>, address: &[u8]) -> Result<Reply, Reply> {
+        let outer = self.end_of(on)?;
+        let socket = self.socket(on)?;
+        sys::with_address(libc::connect, &socket.inner, address)?;
+        standin::release(&outer)?;
+        (socket.peer, socket.state, socket.error) = (None, State::Fresh, 0);
+        socket.watched.0 = None;
+        Ok(Reply::Now(Answer::Value(0)))
     }
 
     fn accept(&mut self, on: On<'_>) -> Result<Reply, Reply> {
@@ -184,63 +218,63 @@ impl Supervisor {
         if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
             return Err(Reply::error(libc::EINVAL));
         }
+        if let State::Datagram(_) = self.socket(on)?.state {
+            return Err(Reply::error(libc::EOPNOTSUPP));
+        }
+        let outer = self.end_of(on)?;
         let socket = self.socket(on)?;
         let State::Listening { ready, .. } = &mut socket.state else {
             return Err(Reply::error(libc::EINVAL));
         };
-        let taken = ready.pop_front().map_or_else(|| sys::accept(&socket.inner), Ok);
-        // Tokens that stay wake the program once too often; a connection that it is not given is lost.
-        let _ = take_tokens(on, socket);
-        let accepted = match taken {
+        let inner = match ready.pop_front().map_or_else(|| sys::accept(&socket.inner), Ok) {
             Ok(accepted) => accepted,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Who knocked has gone away.
+                while open_knock(socket, &outer, 0).is_ok() {}
                 if on.non_blocking && !on.again {
                     return Err(Reply::error(libc::EAGAIN));
                 }
                 let limit = time_limit(&socket.inner, libc::SO_RCVTIMEO);
-                return Ok(Reply::Later { socket: on.id, limit, errno: libc::EAGAIN });
+                return Ok(Reply::Later { socket: on.id, limit, errno: libc::EAGAIN, outer: Some(outer) });
             }
             Err(error) => return Err(error.into()),
         };
         if at != 0
-            && let Ok(name) = sys::name(libc::getpeername, &accepted)
+            && let Ok(name) = sys::name(libc::getpeername, &inner)
         {
             target::write_sized(on.call.thread, at, len_at, &name)?;
         }
+        let (peer, theirs) = opened(socket, &outer, flags & libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
+        // Whoever waits for the next one is told of it.
+        if let State::Listening { name, knocks, ready } = &mut socket.state
+            && knocks.is_empty()
+            && (!ready.is_empty() || sys::readable(&socket.inner))
+        {
+            knocks.extend(standin::knock(name));
+        }
         let reported = socket.reported;
-        let (mut accepted, outer) = Socket::accepted(accepted, flags & libc::SOCK_NONBLOCK != 0)?;
+        let mut accepted = Socket::accepted(&self.closings, inner, peer, &theirs)?;
         accepted.reported = reported;
+        accepted.bring(&mut self.space);
         let flags = Flags { close_on_exec: flags & libc::SOCK_CLOEXEC != 0 };
-        Ok(Reply::Give { socket: Box::new(accepted), outer, flags, from: Some(on.id) })
+        Ok(Reply::Give { socket: Box::new(accepted), outer: theirs, flags, from: Some(on.id) })
     }
 
-    /// Of a connection or a datagram socket the pair's own end is shut, and the path's when that is seen.
+    /// The program's end is shut by the kernel, and the path's when that is seen.
     fn shut(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let how = on.call.arguments[1] as i32;
-        let mut space = std::mem::take(&mut self.space);
-        let ended = self.socket(on).map(|socket| match &mut socket.state {
-            State::Datagram(datagram) => datagram.shut(how, &socket.peer, &socket.inner, &mut space),
-            _ => false,
-        });
-        self.space = space;
-        if ended? {
-            self.remove(on.id);
-            return Ok(Reply::Now(Answer::Native));
-        }
         let socket = self.socket(on)?;
         match &socket.state {
-            State::Stream(_) | State::Connecting { .. } | State::Datagram(_) => {
-                return Ok(Reply::Now(Answer::Native));
+            State::Connecting { .. } => drop(sys::shutdown(&socket.inner, how)),
+            State::Listening { .. } if [libc::SHUT_RD, libc::SHUT_RDWR].contains(&how) => {
+                sys::shutdown(&socket.inner, how)?;
+                // It listens no more: whoever waits for a connection is told so.
+                socket.state = State::Fresh;
+                self.retry(on.id);
             }
-            State::Fresh | State::Failed | State::Listening { .. } => sys::shutdown(&socket.inner, how)?,
+            _ => {}
         }
-        if how != libc::SHUT_WR && matches!(socket.state, State::Listening { .. }) {
-            // It listens no more: whoever waits for a connection is told so.
-            take_tokens(on, socket)?;
-            socket.state = State::Fresh;
-            self.retry(on.id);
-        }
-        Ok(Reply::Now(Answer::Value(0)))
+        Ok(Reply::Now(Answer::Native))
     }
 
     fn name(
@@ -262,7 +296,8 @@ impl Supervisor {
             return Err(Reply::error(libc::EINVAL));
         }
         let socket = self.socket(on)?;
-        if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+        let stream = !matches!(socket.state, State::Datagram(_));
+        if stream && of_reading(level, name) {
             return Ok(Reply::Now(Answer::Native));
         }
         let mut value = [0; MAX_OPTION];
@@ -274,12 +309,15 @@ impl Supervisor {
                 *to = from;
             }
         }
-        if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.error != 0 {
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
             let inode = socket.inode;
             let outer = || target::duplicate(on.call.thread, on.call.fd(), inode);
-            let error = socket.take_error(outer).to_ne_bytes();
-            len = error.len().min(value.len());
-            value[..len].copy_from_slice(&error[..len]);
+            let error = socket.take_error(outer);
+            if error != 0 {
+                let error = error.to_ne_bytes();
+                len = error.len().min(value.len());
+                value[..len].copy_from_slice(&error[..len]);
+            }
         }
         sys::write_memory(on.call.thread, at, &value[..len])?;
         sys::write_memory(on.call.thread, len_at, &(len as u32).to_ne_bytes())?;
@@ -290,8 +328,8 @@ impl Supervisor {
     fn send_written(&mut self, on: On<'_>) -> Result<(), Reply> {
         let mut space = std::mem::take(&mut self.space);
         let sent = self.socket(on).map(|socket| {
-            if let State::Datagram(datagram) = &mut socket.state
-                && let Err(error) = datagram.drain(&socket.peer, &socket.inner, &mut space)
+            if let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer)
+                && let Err(error) = datagram.drain(peer, &socket.inner, &mut space)
             {
                 socket.on_error(sys::errno(&error));
             }
@@ -310,22 +348,13 @@ impl Supervisor {
         if len > 0 {
             sys::read_memory(on.call.thread, at, &mut value)?;
         }
-        // Reading and writing happen on the program's end. What waits for a low water mark must come there, too.
-        if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+        let socket = self.socket(on)?;
+        let stream = !matches!(socket.state, State::Datagram(_));
+        if stream && of_reading(level, name) {
             return Ok(Reply::Now(Answer::Native));
         }
-        // What asks for notices about what the pair copies would wait for them.
-        if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && value == 1i32.to_ne_bytes() {
-            return Err(Reply::error(libc::EOPNOTSUPP));
-        }
-        let socket = self.socket(on)?;
-        // Looks and control messages are the pair's, which knows nothing of these but their being off.
-        let off = match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => Some(-1i32),
-            (libc::IPPROTO_TCP, TCP_INQ) => Some(0),
-            _ => None,
-        };
-        if off.is_some_and(|off| value != off.to_ne_bytes()) {
+        if !stream && (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) && value != (-1i32).to_ne_bytes()
+        {
             return Err(Reply::error(libc::ENOPROTOOPT));
         }
         if let Some((inner, reported)) = socket.report(level, name) {
@@ -339,55 +368,60 @@ impl Supervisor {
         self.send_written(on)?;
         let socket = self.socket(on)?;
         sys::set_option(&socket.inner, level, name, &value)?;
-        let times = level == libc::SOL_SOCKET && [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].contains(&name);
-        let connected = !matches!(socket.state, State::Fresh | State::Listening { .. } | State::Failed);
-        Ok(Reply::Now(if times && connected { Answer::Native } else { Answer::Value(0) }))
+        let native = if stream { is_common(level, name) } else { is_time(level, name) };
+        Ok(Reply::Now(if native { Answer::Native } else { Answer::Value(0) }))
+    }
+
+    fn create(&mut self, call: &Call) -> io::Result<Reply> {
+        let (socket, outer) = Socket::create(call, &self.closings)?;
+        let flags = Flags { close_on_exec: call.arguments[1] as i32 & libc::SOCK_CLOEXEC != 0 };
+        Ok(Reply::Give { socket: Box::new(socket), outer, flags, from: None })
     }
 }
 
-fn create(call: &Call) -> io::Result<Reply> {
-    let (socket, outer) = Socket::create(call)?;
-    let flags = Flags { close_on_exec: call.arguments[1] as i32 & libc::SOCK_CLOEXEC != 0 };
-    Ok(Reply::Give { socket: Box::new(socket), outer, flags, from: None })
+/// Options of a stream that are about its reads and writes only, which are the program's own end's.
+fn of_reading(level: i32, name: i32) -> bool {
+    const SOCKET: [i32; 4] = [libc::SO_RCVLOWAT, libc::SO_ZEROCOPY, libc::SO_PEEK_OFF, libc::SO_OOBINLINE];
+    level == libc::SOL_SOCKET && SOCKET.contains(&name) || (level, name) == (libc::IPPROTO_TCP, TCP_INQ)
 }
 
-fn start_connecting(on: On<'_>, socket: &mut Socket, address: &[u8]) -> Result<Reply, Reply> {
-    let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
-    let connecting = sys::with_address(libc::connect, &socket.inner, address);
-    if connecting.as_ref().map_or_else(|error| sys::errno(error) == libc::EINPROGRESS, |()| true) {
-        socket.give_times_back(&outer);
-    }
-    match connecting {
-        Ok(()) => {
-            socket.establish(&outer);
-            Ok(Reply::Now(Answer::Value(0)))
+/// How long calls wait.
+fn is_time(level: i32, name: i32) -> bool {
+    level == libc::SOL_SOCKET && [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].contains(&name)
+}
+
+/// Options that both have: the path for itself, and the program's end for reads and writes.
+fn is_common(level: i32, name: i32) -> bool {
+    is_time(level, name) || (level, name) == (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT)
+}
+
+/// The program's end of one of the knocks, and ours.
+fn open_knock(socket: &mut Socket, outer: &OwnedFd, flags: i32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let State::Listening { knocks, .. } = &mut socket.state else {
+        return Err(io::ErrorKind::WouldBlock.into());
+    };
+    loop {
+        let (theirs, name) = standin::open(outer, flags)?;
+        // A stranger's connection is closed.
+        if let Some(at) = knocks.iter().position(|knock| knock.1 == name)
+            && let Some((ours, _)) = knocks.remove(at)
+        {
+            return Ok((ours, theirs));
         }
-        Err(error) if sys::errno(&error) == libc::EINPROGRESS => {
-            socket.state = State::Connecting { outer, address: address.to_vec() };
-            if on.non_blocking {
-                return Err(error.into());
-            }
-            Ok(wait_for_connection(on.id, socket))
+    }
+}
+
+/// The same for a connection that is accepted, whether or not it has knocked.
+fn opened(socket: &mut Socket, outer: &OwnedFd, flags: i32) -> io::Result<(OwnedFd, OwnedFd)> {
+    open_knock(socket, outer, flags).or_else(|_| {
+        if let State::Listening { name, knocks, .. } = &mut socket.state {
+            knocks.push_back(standin::knock(name)?);
         }
-        Err(error) => Err(error.into()),
-    }
+        open_knock(socket, outer, flags)
+    })
 }
 
-/// When no connection waits any more the program's descriptor is not readable.
-fn take_tokens(on: On<'_>, socket: &mut Socket) -> Result<(), Reply> {
-    if let State::Listening { signalled, ready } = &mut socket.state
-        && *signalled
-        && ready.is_empty()
-        && !sys::readable(&socket.inner)
-    {
-        let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
-        while sys::receive(&outer, &mut [0; 64], 0).is_ok_and(|len| len == 64) {}
-        *signalled = false;
-    }
-    Ok(())
-}
-
-fn wait_for_connection(id: u64, socket: &Socket) -> Reply {
+fn wait_for_connection(id: u64, socket: &Socket, errno: i32) -> Reply {
     let limit = time_limit(&socket.inner, libc::SO_SNDTIMEO);
-    Reply::Later { socket: id, limit, errno: libc::EINPROGRESS }
+    Reply::Later { socket: id, limit, errno, outer: None }
 }

@@ -27,8 +27,6 @@ pub(crate) struct Datagram {
     unsent: Option<Vec<u8>>,
     /// An empty datagram that stands for an error lies in the pair, and nothing beside it.
     error_lies: bool,
-    /// The program has shut these directions: in, out.
-    shut: [bool; 2],
 }
 
 /// How a filling of the pair ended.
@@ -48,17 +46,17 @@ impl Datagram {
         input | output
     }
 
-    /// Sends what the program has written without a trap. True: its last descriptor is closed.
+    /// Sends what the program has written without a trap.
     ///
     /// # Errors
     /// What the path said of a datagram, which is lost.
-    pub(crate) fn drain(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<bool> {
+    pub(crate) fn drain(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<()> {
         loop {
             if let Some(bytes) = self.unsent.take() {
-                match sys::send(inner, &bytes) {
+                match sys::send(inner, &bytes, 0) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         self.unsent = Some(bytes);
-                        return Ok(false);
+                        return Ok(());
                     }
                     // Without a peer `write` says so at once on Linux; here it is too late to.
                     Err(error) if sys::errno(&error) == libc::EDESTADDRREQ => {}
@@ -66,10 +64,10 @@ impl Datagram {
                 }
             }
             match sys::receive(peer, space, 0) {
-                Ok(0) if sys::hung_up(peer) => return Ok(true),
+                // Closed, or shut.
+                Ok(0) if sys::events(peer, libc::POLLRDHUP) & libc::POLLRDHUP != 0 => return Ok(()),
                 Ok(len) => self.unsent = Some(space[..len].to_vec()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(_) => return Ok(true),
+                Err(_) => return Ok(()),
             }
         }
     }
@@ -96,7 +94,7 @@ impl Datagram {
                 self.held = Some((bytes, facts));
                 return Ok(Filled::All);
             }
-            match sys::send(peer, &bytes) {
+            match sys::send(peer, &bytes, 0) {
                 Ok(_) => self.front = Some(facts),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.held = Some((bytes, facts));
@@ -109,22 +107,10 @@ impl Datagram {
         Ok(Filled::More)
     }
 
-    /// The program shuts a direction. True: it has shut both, which looks as if it had closed; what it has written is
-    /// sent.
-    pub(crate) fn shut(&mut self, how: i32, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> bool {
-        self.shut[0] |= matches!(how, libc::SHUT_RD | libc::SHUT_RDWR);
-        self.shut[1] |= matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
-        let ended = self.shut == [true, true];
-        if ended {
-            let _ = self.drain(peer, inner, space);
-        }
-        ended
-    }
-
     /// Makes the program's end readable, since there is an error, as soon as nothing else does.
     pub(crate) fn tell_error(&mut self, peer: &OwnedFd) {
         if !self.error_lies && sys::untaken(peer) == 0 {
-            self.error_lies = sys::send(peer, &[]).is_ok();
+            self.error_lies = sys::send(peer, &[], 0).is_ok();
         }
     }
 
@@ -234,26 +220,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shut_both_ways_has_ended() {
-        let Bed { mut datagram, peer, inner, mut space, .. } = Bed::new();
-        assert!(!datagram.shut(libc::SHUT_RD, &peer, &inner, &mut space));
-        assert!(!datagram.shut(77, &peer, &inner, &mut space));
-        assert!(datagram.shut(libc::SHUT_WR, &peer, &inner, &mut space));
-    }
-
-    #[test]
     fn what_is_written_without_a_trap_is_sent_and_the_end_is_seen() {
         let Bed { mut datagram, peer, outer, inner, mut space, .. } = Bed::new();
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let name = sys::name(libc::getsockname, &receiver.as_fd().try_clone_to_owned().unwrap()).unwrap();
         sys::with_address(libc::connect, &inner, &name).unwrap();
-        sys::send(&outer, b"one").unwrap();
-        sys::send(&outer, b"").unwrap();
-        assert!(!datagram.drain(&peer, &inner, &mut space).unwrap());
+        sys::send(&outer, b"one", 0).unwrap();
+        sys::send(&outer, b"", 0).unwrap();
+        datagram.drain(&peer, &inner, &mut space).unwrap();
         let mut bytes = [0; 16];
         assert_eq!(receiver.recv(&mut bytes).unwrap(), 3);
         assert_eq!(receiver.recv(&mut bytes).unwrap(), 0);
         drop(outer);
-        assert!(datagram.drain(&peer, &inner, &mut space).unwrap());
+        datagram.drain(&peer, &inner, &mut space).unwrap();
     }
 }

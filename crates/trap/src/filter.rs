@@ -45,8 +45,10 @@ const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-/// Flags of `recv` that the program's end of the pair would not obey: bytes that are to be thrown away, and errors.
-const FLAGS: u32 = (libc::MSG_TRUNC | libc::MSG_ERRQUEUE) as u32;
+/// Flags of `recv` that a pair of datagrams would not obey: the full length, errors, and one that UDP takes no notice of.
+const FLAGS_OF_RECEIVING: u32 = (libc::MSG_TRUNC | libc::MSG_ERRQUEUE | libc::MSG_OOB) as u32;
+/// The same of `send`: more of a datagram is to come.
+const FLAGS_OF_SENDING: u32 = libc::MSG_MORE as u32;
 /// The type in `socket`'s second argument, without SOCK_NONBLOCK and SOCK_CLOEXEC.
 const TYPE_MASK: u32 = 0xf;
 
@@ -81,7 +83,7 @@ fn program() -> Vec<Step> {
     for number in TRAPPED {
         steps.extend([skip(number as u32, 0, 1), notify]);
     }
-    for (number, flags) in [(libc::SYS_sendto, 0), (libc::SYS_recvfrom, FLAGS)] {
+    for (number, flags) in [(libc::SYS_sendto, FLAGS_OF_SENDING), (libc::SYS_recvfrom, FLAGS_OF_RECEIVING)] {
         // With an address: the fifth argument is a pointer.
         steps.extend([
             skip(number as u32, 0, 9),
@@ -188,8 +190,11 @@ mod tests {
         assert_eq!(receive(libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_WAITALL), ALLOW);
         assert_eq!(receive(libc::MSG_PEEK | libc::MSG_TRUNC), NOTIFY);
         assert_eq!(receive(libc::MSG_ERRQUEUE), NOTIFY);
+        assert_eq!(receive(libc::MSG_OOB), NOTIFY);
         let send = [3, 0x1000, 10, libc::MSG_TRUNC as u64, 0, 0];
         assert_eq!(verdict(libc::SYS_sendto, send, ARCHITECTURE), ALLOW);
+        let send = [3, 0x1000, 10, (libc::MSG_MORE | libc::MSG_NOSIGNAL) as u64, 0, 0];
+        assert_eq!(verdict(libc::SYS_sendto, send, ARCHITECTURE), NOTIFY);
         for number in
             [libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_execve, libc::SYS_socketpair]
         {

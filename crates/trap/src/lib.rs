@@ -2,8 +2,9 @@
 //! pass the C library by (seccomp user notification: `seccomp_unotify(2)`).
 //!
 //! A *supervisor* process has the preload library under itself, so its sockets are on paths like any program's. The
-//! program has, for each of its sockets, one end of a pair of AF_UNIX sockets; the supervisor has the other end and
-//! the *inner* socket, and moves bytes between the two. So `read`, `write`, `poll`, `epoll`, `dup`, `close`, `fork`,
+//! program has, for each of its sockets, a socket of the kernel's: of a stream a TCP socket on the loopback interface,
+//! of datagrams one end of a pair of AF_UNIX sockets. The supervisor has the other end and the *inner* socket, and moves
+//! bytes between the two. So `read`, `write`, `poll`, `epoll`, `dup`, `close`, `fork`,
 //! `exec`, SCM_RIGHTS and signals are the kernel's own and cost no trap. Only the calls that name addresses or
 //! options are trapped, and answered by the supervisor with the inner socket.
 //!
@@ -16,13 +17,13 @@
 //! ```
 //!
 //! `filter` says which calls are trapped; `listener` takes and answers them; `target` is the program seen from
-//! outside; `socket` is one of its sockets; `calls` answers; `stream` and `datagram` move; `supervisor` is the loop.
+//! outside; `socket` is one of its sockets, `standin` what a stream's descriptor is; `calls` answers; `stream` and `datagram` move; `supervisor` is the loop.
 //!
 //! A program that changes memory while a call is answered harms itself: what is read is copied once, checked, and
 //! used for its own sockets only.
 //!
 //! Left out on purpose: 32-bit programs and raw sockets (they keep the kernel's); SIOC… of the interface table on a
-//! trapped socket; urgent data.
+//! trapped socket; fast open.
 #![allow(unsafe_code)] // system calls about other processes are this crate's subject; `sys` has them all
 
 mod calls;
@@ -30,6 +31,7 @@ mod datagram;
 mod filter;
 mod listener;
 mod socket;
+mod standin;
 mod stream;
 mod supervisor;
 mod sys;

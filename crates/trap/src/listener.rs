@@ -47,14 +47,6 @@ impl Answer {
     pub(crate) fn error(errno: i32) -> Answer {
         Answer::Value(-i64::from(errno))
     }
-
-    /// What became of a call of our own.
-    pub(crate) fn of(result: io::Result<()>) -> Answer {
-        match result {
-            Ok(()) => Answer::Value(0),
-            Err(error) => Answer::error(sys::errno(&error)),
-        }
-    }
 }
 
 /// Flags of a descriptor in the program.

@@ -1,6 +1,6 @@
 //! The loop: trapped calls, sockets that are ready, calls that wait.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 use crate::calls::Reply;
 use crate::datagram::Filled;
 use crate::listener::{Answer, Call, Delivery, Listener};
-use crate::socket::{Socket, State, take_times};
+use crate::socket::{Socket, State};
+use crate::standin::{self, KNOCKS};
 use crate::stream::Progress;
-use crate::{sys, target};
+use crate::sys::{self, Closings};
+use crate::target;
 
 /// The listener's token; sockets have `id << 1`, and 1 more for their inner side.
 const LISTENER: u64 = u64::MAX;
+/// Sockets have been closed.
+const CLOSINGS: u64 = u64::MAX - 1;
 /// Events taken at a time.
 const EVENTS: usize = 64;
 /// Bytes moved at a time: also more than the largest datagram.
@@ -22,8 +26,6 @@ const SPACE: usize = 128 << 10;
 const MAX_UNCLAIMED: usize = 1024;
 /// From so many waiting calls on, those of threads that are gone are looked for.
 const MANY_BLOCKED: usize = 256;
-/// Ended connections of which the local name is still known.
-const MAX_ENDED: usize = 1024;
 
 /// A call that waits for its socket.
 pub(crate) struct Blocked {
@@ -31,21 +33,23 @@ pub(crate) struct Blocked {
     socket: u64,
     /// When to give up, and what to say then.
     deadline: Option<(Instant, i32)>,
+    /// The program's end, which the call holds: closed meanwhile, it is open until the call has ended.
+    outer: Option<OwnedFd>,
 }
 
 /// The supervisor of one program and of all that it starts.
 pub(crate) struct Supervisor {
     pub(crate) listener: Listener,
     poll: sys::Poll,
+    pub(crate) closings: Closings,
     next: u64,
     pub(crate) sockets: BTreeMap<u64, Socket>,
     pub(crate) by_inode: HashMap<u64, u64>,
+    by_watch: HashMap<i32, u64>,
     blocked: Vec<Blocked>,
     /// What has been done for a call whose thread a signal took away before the answer. The kernel restarts the
     /// call, or the program does; then it gets this and it is not done twice.
     unclaimed: BTreeMap<u32, (Call, i64)>,
-    /// Inodes and local names of streams that have ended while the program still holds them.
-    pub(crate) ended: VecDeque<(u64, Vec<u8>)>,
     pub(crate) space: Vec<u8>,
 }
 
@@ -54,15 +58,18 @@ impl Supervisor {
         let poll = sys::Poll::new()?;
         sys::take_turns(&listener);
         poll.add(&listener, libc::EPOLLIN as u32, LISTENER)?;
+        let closings = Closings::new()?;
+        poll.add(closings.descriptor(), libc::EPOLLIN as u32, CLOSINGS)?;
         Ok(Supervisor {
             listener: Listener::new(listener),
             poll,
+            closings,
             next: 0,
             sockets: BTreeMap::new(),
             by_inode: HashMap::new(),
+            by_watch: HashMap::new(),
             blocked: Vec::new(),
             unclaimed: BTreeMap::new(),
-            ended: VecDeque::new(),
             space: vec![0; SPACE],
         })
     }
@@ -75,8 +82,10 @@ impl Supervisor {
             let count = self.poll.wait(&mut events, self.limit_ms())?;
             for event in &events[..count] {
                 let (token, what) = (event.u64, event.events);
-                if token != LISTENER {
-                    self.on_ready(token >> 1, token & 1 != 0, what & libc::EPOLLHUP as u32 != 0);
+                if token == CLOSINGS {
+                    self.see_closed();
+                } else if token != LISTENER {
+                    self.on_ready(token >> 1);
                 } else if what & libc::EPOLLIN as u32 != 0 {
                     if let Some(call) = self.listener.receive()? {
                         self.on_call(call);
@@ -120,21 +129,20 @@ impl Supervisor {
             self.conclude(&call, &Answer::Value(value));
             return;
         }
-        let reply = self.handle(&call, false);
+        let reply = self.handle(&call);
         self.reply(call, reply);
     }
 
     fn reply(&mut self, call: Call, reply: Reply) {
         match reply {
             Reply::Now(answer) => self.conclude(&call, &answer),
-            Reply::BrokenPipe => self.break_pipe(&call),
-            Reply::Later { socket, limit, errno } => {
+            Reply::Later { socket, limit, errno, outer } => {
                 if self.blocked.len() >= MANY_BLOCKED {
                     // Of threads that were killed meanwhile nobody else tells.
                     self.blocked.retain(|blocked| self.listener.is_valid(&blocked.call));
                 }
                 let deadline = limit.map(|limit| (Instant::now() + limit, errno));
-                self.blocked.push(Blocked { call, socket, deadline });
+                self.blocked.push(Blocked { call, socket, deadline, outer });
             }
             Reply::Give { socket, outer, flags, from } => {
                 match self.listener.answer(&call, &Answer::Descriptor(outer, flags)) {
@@ -159,24 +167,13 @@ impl Supervisor {
         }
     }
 
-    /// SIGPIPE belongs before the answer: who blocks it looks for it then. A handler of it would interrupt the call,
-    /// which would be made again, and so runs after.
-    fn break_pipe(&self, call: &Call) {
-        let handled = target::handles(call.thread, libc::SIGPIPE);
-        if !handled {
-            sys::signal(call.thread, libc::SIGPIPE);
-        }
-        let delivery = self.listener.answer(call, &Answer::error(libc::EPIPE));
-        if handled && delivery == Delivery::Done(None) {
-            sys::signal(call.thread, libc::SIGPIPE);
-        }
-    }
-
     /// A connection that nobody has taken waits for the next `accept`.
     fn put_back(&mut self, from: Option<u64>, socket: Socket) {
+        self.closings.forget(socket.watch);
         let listener = from.and_then(|from| self.sockets.get_mut(&from));
-        if let Some(Socket { state: State::Listening { ready, .. }, .. }) = listener {
+        if let Some(Socket { state: State::Listening { name, knocks, ready }, .. }) = listener {
             ready.push_back(socket.inner);
+            knocks.extend(standin::knock(name));
         }
     }
 
@@ -184,6 +181,7 @@ impl Supervisor {
         let id = self.next;
         self.next += 1;
         self.by_inode.insert(socket.inode, id);
+        self.by_watch.insert(socket.watch, id);
         self.sockets.insert(id, socket);
         self.watch(id);
     }
@@ -194,24 +192,12 @@ impl Supervisor {
         let (peer, inner) = socket.interest();
         let (old_peer, old_inner) = std::mem::replace(&mut socket.watched, (peer, inner));
         let token = id << 1;
-        let watched = match (old_peer, peer) {
-            (None, Some(events)) => self.poll.add(&socket.peer, events, token),
-            (Some(_), None) => {
-                self.poll.remove(&socket.peer);
-                Ok(())
-            }
-            (Some(old), Some(events)) if old != events => self.poll.set(&socket.peer, events, token),
-            _ => Ok(()),
-        };
-        let watched = watched.and_then(|()| match (old_inner, inner) {
-            (None, Some(events)) => self.poll.add(&socket.inner, events, token | 1),
-            (Some(_), None) => {
-                self.poll.remove(&socket.inner);
-                Ok(())
-            }
-            (Some(old), Some(events)) if old != events => self.poll.set(&socket.inner, events, token | 1),
-            _ => Ok(()),
-        });
+        let mut watched = Ok(());
+        // An end of ours that has been closed is watched no more.
+        if let Some(end) = &socket.peer {
+            watched = change(&self.poll, end, (old_peer, peer), token);
+        }
+        let watched = watched.and_then(|()| change(&self.poll, &socket.inner, (old_inner, inner), token | 1));
         if watched.is_err() {
             self.remove(id);
         }
@@ -220,45 +206,88 @@ impl Supervisor {
     pub(crate) fn remove(&mut self, id: u64) -> Option<Socket> {
         let socket = self.sockets.remove(&id)?;
         self.by_inode.remove(&socket.inode);
+        self.by_watch.remove(&socket.watch);
+        self.closings.forget(socket.watch);
         for blocked in self.blocked.extract_if(.., |blocked| blocked.socket == id) {
             self.listener.answer(&blocked.call, &Answer::error(libc::EINVAL));
         }
         Some(socket)
     }
 
-    fn on_ready(&mut self, id: u64, inner: bool, hung_up: bool) {
+    fn on_ready(&mut self, id: u64) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
-        let closed = hung_up && !inner;
-        match &mut socket.state {
-            State::Fresh | State::Failed | State::Listening { .. } if !inner => {
-                // Closed; or written to although the connection has failed, which ends the pair.
-                self.remove(id);
-            }
-            State::Fresh | State::Failed => {}
-            State::Connecting { .. } => self.on_connected(id),
-            State::Listening { .. } => self.on_connection(id),
-            State::Stream(stream) => {
-                let progress = stream.advance(&socket.peer, &socket.inner, closed, &mut self.space);
+        match (&mut socket.state, &socket.peer) {
+            (State::Connecting { .. }, _) => self.on_connected(id),
+            (State::Listening { .. }, _) => self.on_connection(id),
+            (State::Stream(stream), Some(peer)) => {
+                // An end of its direction may be that of the program's last descriptor.
+                if sys::events(peer, libc::POLLRDHUP) & libc::POLLRDHUP != 0 {
+                    return self.on_ended(id);
+                }
+                let progress = stream.advance(peer, &socket.inner, &mut self.space);
                 self.on_progress(id, &progress);
                 self.retry(id);
             }
-            State::Datagram(_) => self.on_datagrams(id),
+            (State::Datagram(_), _) => self.on_datagrams(id),
+            (State::Stream(_) | State::Fresh | State::Failed | State::Ended, _) => {}
+        }
+        self.watch(id);
+    }
+
+    /// The program's end writes no more: whether it is closed is known before it is told.
+    fn on_ended(&mut self, id: u64) {
+        self.see_closed();
+        if let Some(Socket { state: State::Stream(stream), peer: Some(peer), inner, .. }) =
+            self.sockets.get_mut(&id)
+        {
+            let progress = stream.advance(peer, inner, &mut self.space);
+            self.on_progress(id, &progress);
+            self.retry(id);
         }
         self.watch(id);
     }
 
     /// Looks at once for sockets that the program has closed.
     pub(crate) fn see_closed(&mut self) {
-        let closed = self.sockets.iter().filter(|(_, socket)| sys::hung_up(&socket.peer));
-        for id in closed.map(|(&id, _)| id).collect::<Vec<_>>() {
-            self.on_ready(id, false, true);
+        for watch in self.closings.take() {
+            let closed = match watch {
+                Some(watch) => self.by_watch.get(&watch).copied().into_iter().collect(),
+                None => self.lost(),
+            };
+            for id in closed {
+                self.on_closed(id);
+            }
+        }
+    }
+
+    /// Sockets that nobody is known to have any more.
+    fn lost(&self) -> Vec<u64> {
+        let lost = self.sockets.iter().filter(|(_, socket)| self.outer(socket).is_none());
+        lost.map(|(&id, _)| id).collect()
+    }
+
+    /// The program has closed its last descriptor of a socket.
+    fn on_closed(&mut self, id: u64) {
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        match (&mut socket.state, &socket.peer) {
+            (State::Stream(stream), Some(peer)) => {
+                stream.on_closed();
+                let progress = stream.advance(peer, &socket.inner, &mut self.space);
+                self.on_progress(id, &progress);
+                self.watch(id);
+            }
+            (State::Datagram(datagram), Some(peer)) => {
+                let _ = datagram.drain(peer, &socket.inner, &mut self.space);
+                self.remove(id);
+            }
+            _ => drop(self.remove(id)),
         }
     }
 
     fn on_datagrams(&mut self, id: u64) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
-        let State::Datagram(datagram) = &mut socket.state else { return };
-        let (peer, inner) = (&socket.peer, &socket.inner);
+        let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer) else { return };
+        let inner = &socket.inner;
         if datagram.has_read_error(peer) {
             socket.error = 0;
         }
@@ -268,16 +297,12 @@ impl Supervisor {
             // Watched anew it is an edge again.
             socket.watched.1 = Some(0);
         }
-        let failed = drained.as_ref().err().or(refilled.as_ref().err()).map(sys::errno);
+        let failed = drained.err().or(refilled.err()).map(|error| sys::errno(&error));
         match failed.unwrap_or(socket.error) {
             0 => {}
             errno => socket.on_error(errno),
         }
-        if drained.is_ok_and(|closed| closed) {
-            self.remove(id);
-        } else {
-            self.retry(id);
-        }
+        self.retry(id);
     }
 
     /// A connection stands, or has failed.
@@ -288,7 +313,8 @@ impl Supervisor {
         if socket.error == 0 && sys::name(libc::getpeername, &socket.inner).is_err() {
             return;
         }
-        let State::Connecting { outer, address } = std::mem::replace(&mut socket.state, State::Fresh) else {
+        let State::Connecting { attempt, address } = std::mem::replace(&mut socket.state, State::Fresh)
+        else {
             return;
         };
         // The next call on the inner socket tells the end of this attempt once more: 0, or an error. A program that
@@ -297,46 +323,44 @@ impl Supervisor {
             let _ = sys::with_address(libc::connect, &socket.inner, &address);
         }
         if socket.error == 0 {
-            socket.establish(&outer);
-        } else {
-            // There is nothing to wait for any more.
-            let _ = take_times(&outer);
-            if !waited_for {
-                socket.remove_filler();
-                socket.state = State::Failed;
+            if let Err(error) = socket.establish(attempt) {
+                socket.error = sys::errno(&error);
             }
+        } else if waited_for {
+            // It is told by the call alone.
+            let outer = self.sockets.get(&id).and_then(|socket| self.outer(socket));
+            let _ = outer.map(|outer| standin::release(&outer));
+        } else {
+            socket.state = State::Failed;
+            attempt.fail();
         }
-        drop(outer);
         self.retry(id);
     }
 
     /// A connection waits to be accepted: by who waits for it, else the program's descriptor becomes readable.
     fn on_connection(&mut self, id: u64) {
         self.retry(id);
-        if let Some(Socket { state: State::Listening { signalled, .. }, peer, inner, .. }) =
+        if let Some(Socket { state: State::Listening { name, knocks, .. }, inner, .. }) =
             self.sockets.get_mut(&id)
+            && knocks.len() < KNOCKS
             && sys::readable(inner)
+            && let Ok(knock) = standin::knock(name)
         {
-            *signalled |= sys::send(peer, &[0]).is_ok();
+            knocks.push_back(knock);
         }
     }
 
     /// Tries the calls again that wait for a socket.
     pub(crate) fn retry(&mut self, id: u64) {
-        let waiting: Vec<Call> =
-            self.blocked.iter().filter(|blocked| blocked.socket == id).map(|blocked| blocked.call).collect();
-        for call in waiting {
-            if !self.listener.is_valid(&call) {
-                self.blocked.retain(|blocked| blocked.call.id != call.id);
+        let waiting: Vec<_> = self.blocked.extract_if(.., |blocked| blocked.socket == id).collect();
+        for blocked in waiting {
+            if !self.listener.is_valid(&blocked.call) {
                 continue;
             }
-            match self.handle(&call, true) {
+            match self.handle_again(&blocked.call, id, blocked.outer.as_ref()) {
                 // It keeps its place and its deadline.
-                Reply::Later { .. } => {}
-                reply => {
-                    self.blocked.retain(|blocked| blocked.call.id != call.id);
-                    self.reply(call, reply);
-                }
+                Reply::Later { .. } => self.blocked.push(blocked),
+                reply => self.reply(blocked.call, reply),
             }
         }
     }
@@ -345,27 +369,22 @@ impl Supervisor {
         if *progress == Progress::Open {
             return;
         }
-        let Some(socket) = self.remove(id) else { return };
-        match progress {
-            Progress::Abandoned => {
-                // `struct linger`: on, no seconds. Closing is a reset then.
-                let now = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
-                let _ = sys::set_option(&socket.inner, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        if let State::Stream(stream) = &socket.state
+            && stream.is_closed()
+        {
+            if *progress == Progress::Abandoned {
+                sys::reset_at_close(&socket.inner);
             }
-            Progress::Reset(_) => {
-                // An end that closes over unread bytes resets the other one.
-                if let Some(outer) = self.outer(&socket) {
-                    let _ = sys::send(&outer, &[0]);
-                }
-                self.remember(&socket);
-            }
-            Progress::Done | Progress::Open => self.remember(&socket),
+            self.remove(id);
+            return;
         }
+        socket.end(progress);
     }
 
     /// The program's end of a socket that no call names now: where it was last, or at another number, of that process
     /// or of another one.
-    fn outer(&self, socket: &Socket) -> Option<OwnedFd> {
+    pub(crate) fn outer(&self, socket: &Socket) -> Option<OwnedFd> {
         let (thread, fd) = socket.seen;
         target::duplicate(thread, fd, socket.inode).ok().or_else(|| {
             let mut others: Vec<u32> = self.sockets.values().map(|other| other.seen.0).collect();
@@ -375,14 +394,18 @@ impl Supervisor {
             others.into_iter().find_map(|process| target::find(process, socket.inode))
         })
     }
+}
 
-    fn remember(&mut self, socket: &Socket) {
-        if let Ok(name) = sys::name(libc::getsockname, &socket.inner) {
-            self.ended.push_back((socket.inode, name));
-            if self.ended.len() > MAX_ENDED {
-                self.ended.pop_front();
-            }
+/// Has a descriptor watched for these events, which was for those before.
+fn change(poll: &sys::Poll, fd: &OwnedFd, events: (Option<u32>, Option<u32>), token: u64) -> io::Result<()> {
+    match events {
+        (None, Some(events)) => poll.add(fd, events, token),
+        (Some(_), None) => {
+            poll.remove(fd);
+            Ok(())
         }
+        (Some(old), Some(events)) if old != events => poll.set(fd, events, token),
+        _ => Ok(()),
     }
 }
 

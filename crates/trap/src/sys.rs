@@ -7,6 +7,15 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+mod bare;
+mod closings;
+
+pub(crate) use bare::{
+    drop_by_ttl, drop_everything, kernel_accept, kernel_bind, kernel_connect, kernel_listen,
+    kernel_set_option, kernel_socket,
+};
+pub(crate) use closings::Closings;
+
 /// From `linux/seccomp.h`.
 const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 8;
 /// From `linux/pidfd.h` (6.9): the descriptor of a thread that is not its group's leader.
@@ -105,12 +114,6 @@ pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
         let group = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
         owned(open(group.ok_or(error)?, 0))
     })
-}
-
-/// Sends a signal to one thread.
-pub(crate) fn signal(thread: u32, signal: c_int) {
-    // SAFETY: numbers only. The call wants no process, of which only the thread is known.
-    unsafe { libc::syscall(libc::SYS_tkill, thread, signal) };
 }
 
 /// A duplicate of another process's descriptor.
@@ -273,8 +276,8 @@ pub(crate) fn receive(fd: &OwnedFd, into: &mut [u8], flags: c_int) -> io::Result
 }
 
 /// `send` without waiting.
-pub(crate) fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+pub(crate) fn send(fd: &OwnedFd, bytes: &[u8], flags: c_int) -> io::Result<usize> {
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: reads `bytes`.
     check_size(unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
 }
@@ -349,20 +352,52 @@ pub(crate) fn untaken(fd: &OwnedFd) -> c_int {
     if control(fd.as_raw_fd(), libc::TIOCOUTQ, &mut value).is_err() { 0 } else { value }
 }
 
-/// Whether the other end of a pair is gone, or both directions are shut.
+/// Whether the next byte to read is an urgent one.
+pub(crate) fn at_mark(fd: &OwnedFd) -> bool {
+    const SIOCATMARK: c_ulong = 0x8905; // `asm-generic/sockios.h`
+    let mut value: c_int = 0;
+    control(fd.as_raw_fd(), SIOCATMARK, &mut value).is_ok() && value != 0
+}
+
+/// Has urgent bytes lie among the others.
+pub(crate) fn take_urgent_in_line(fd: &OwnedFd) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1i32.to_ne_bytes())
+}
+
+/// Closing resets the connection.
+pub(crate) fn reset_at_close(fd: &OwnedFd) {
+    // `struct linger`: on, no seconds.
+    let now = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
+    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+}
+
+/// Whether the other end of a connection is gone, or both directions are shut.
 pub(crate) fn hung_up(fd: &OwnedFd) -> bool {
-    has(fd, libc::POLLHUP)
+    events(fd, 0) & libc::POLLHUP != 0
 }
 
 /// Whether a socket has something to read, or a connection to accept.
 pub(crate) fn readable(fd: &OwnedFd) -> bool {
-    has(fd, libc::POLLIN)
+    events(fd, libc::POLLIN) & libc::POLLIN != 0
 }
 
-fn has(fd: &OwnedFd, events: i16) -> bool {
+/// Which of these events there are, and of those that are always told.
+pub(crate) fn events(fd: &OwnedFd, events: i16) -> i16 {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: one element.
-    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 && poll.revents & events != 0 }
+    if unsafe { libc::poll(&raw mut poll, 1, 0) } > 0 { poll.revents } else { 0 }
+}
+
+/// The flags of an open file (F_GETFL).
+pub(crate) fn status(fd: &OwnedFd) -> io::Result<c_int> {
+    // SAFETY: numbers only.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })
+}
+
+/// Sets them.
+pub(crate) fn set_status(fd: &OwnedFd, flags: c_int) -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
 }
 
 /// An epoll descriptor.

@@ -28,18 +28,6 @@ fn parse(text: &str) -> Option<Descriptor> {
     Some(Descriptor { inode: field("ino:")?.parse().ok()?, non_blocking: flags & libc::O_NONBLOCK != 0 })
 }
 
-/// Whether a signal would run a handler in a thread (`proc_pid_status(5)`): it has one, and does not block the signal.
-pub(crate) fn handles(thread: u32, signal: i32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    is_in(&status, "SigCgt:", signal) && !is_in(&status, "SigBlk:", signal)
-}
-
-/// A set of signals is a number, the first signal its lowest bit.
-fn is_in(status: &str, set: &str, signal: i32) -> bool {
-    let set = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(set)?.trim(), 16).ok());
-    set.is_some_and(|set| set >> (signal - 1) & 1 != 0)
-}
-
 /// A duplicate of a thread's descriptor, if it still is the file that it was.
 pub(crate) fn duplicate(thread: u32, fd: i32, inode: u64) -> io::Result<OwnedFd> {
     let taken = sys::take(&sys::pidfd(thread)?, fd)?;
@@ -102,14 +90,6 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_signals_are_read_as_the_kernel_writes_them() {
-        let text = "Threads:\t1\nSigBlk:\t0000000000000000\nSigCgt:\t0000000180001002\n";
-        assert!(is_in(text, "SigCgt:", libc::SIGPIPE) && is_in(text, "SigCgt:", libc::SIGINT));
-        assert!(!is_in(text, "SigCgt:", libc::SIGTERM));
-        assert!(!is_in(text, "SigBlk:", libc::SIGPIPE) && !is_in(text, "SigIgn:", libc::SIGPIPE));
-    }
-
-    #[test]
     fn a_socket_is_found_by_whatever_number_it_has() {
         let pid = std::process::id();
         let (one, other) = sys::pair(libc::SOCK_STREAM).unwrap();
@@ -117,7 +97,7 @@ mod tests {
         let second = one.try_clone().unwrap();
         drop(one);
         let found = find(pid, inode).unwrap();
-        sys::send(&found, b"x").unwrap();
+        sys::send(&found, b"x", 0).unwrap();
         assert_eq!(sys::receive(&other, &mut [0; 4], 0).unwrap(), 1);
         drop((second, found));
         assert!(find(pid, inode).is_none());

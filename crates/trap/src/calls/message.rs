@@ -1,5 +1,5 @@
 //! Data calls with addresses, and those with a message header, of datagram sockets. On a stream they are the
-//! kernel's own: the pair carries its bytes.
+//! kernel's own.
 
 use crate::calls::{On, Reply};
 use crate::listener::Answer;
@@ -10,8 +10,6 @@ use crate::target;
 
 /// Most bytes of a datagram.
 const MAX_DATAGRAM: usize = 65_535;
-/// Most bytes of a stream in one call that is trapped: about what the pair holds.
-const MAX_WRITE: usize = 1 << 20;
 /// Most control bytes of a message that are passed on.
 const MAX_CONTROL: u64 = 512;
 /// Messages of one `sendmmsg` or `recvmmsg` that are done; who gives more is told how many were.
@@ -75,11 +73,10 @@ impl Supervisor {
     pub(super) fn message(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         match self.socket(on)?.state {
             State::Datagram(_) => {}
-            // As where fast open is off: the pair takes no notice of the flag, or says that it is connected.
+            // As where fast open is off: the program's end would go where it is told to.
             _ if flags_of_sending(on) & libc::MSG_FASTOPEN != 0 => {
                 return Err(Reply::error(libc::EOPNOTSUPP));
             }
-            State::Stream(_) => return self.on_stream(on),
             _ => return Ok(Reply::Now(Answer::Native)),
         }
         let [_, first, second, third, fourth, _] = on.call.arguments;
@@ -125,6 +122,8 @@ impl Supervisor {
 
     fn send_to(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let [_, at, len, flags, address_at, address_len] = on.call.arguments;
+        // Without an address its length says nothing.
+        let address_len = if address_at == 0 { 0 } else { address_len };
         let address = target::read_address(on.call.thread, address_at, address_len)?;
         let bytes = gather_datagram(on.call.thread, &[(at, len as usize)])?;
         let facts = Facts { address, control: Vec::new() };
@@ -152,7 +151,7 @@ impl Supervisor {
     fn send_datagram(&mut self, on: On<'_>, bytes: &[u8], facts: &Facts, flags: i32) -> Result<usize, Reply> {
         let mut space = std::mem::take(&mut self.space);
         let sent = self.socket(on).and_then(|socket| {
-            let Socket { state: State::Datagram(datagram), peer, inner, .. } = socket else {
+            let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
             };
             if socket.error != 0 {
@@ -204,7 +203,8 @@ impl Supervisor {
             if socket.error != 0 {
                 return Err(Reply::error(take_error(on, socket)));
             }
-            let Socket { state: State::Datagram(datagram), peer, inner, inode, .. } = socket else {
+            let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, inode, .. } = socket
+            else {
                 return Err(Reply::error(libc::EINVAL));
             };
             let outer = target::duplicate(on.call.thread, on.call.fd(), *inode)?;
@@ -237,65 +237,12 @@ impl Supervisor {
         taken
     }
 
-    /// A call on a connection that the kernel's own on the pair would not do as TCP does.
-    fn on_stream(&mut self, on: On<'_>) -> Result<Reply, Reply> {
-        let [_, at, len, flags, ..] = on.call.arguments;
-        let flags = flags as i32;
-        match on.call.number {
-            libc::SYS_recvfrom if flags & libc::MSG_ERRQUEUE != 0 => Err(Reply::error(libc::EAGAIN)),
-            libc::SYS_recvmsg if len as i32 & libc::MSG_ERRQUEUE != 0 => Err(Reply::error(libc::EAGAIN)),
-            libc::SYS_recvfrom if flags & libc::MSG_TRUNC != 0 => self.throw_away(on, len as usize, flags),
-            // TCP takes no notice of the address.
-            libc::SYS_sendto => self.write_through(on, &[(at, len as usize)], flags),
-            libc::SYS_sendmsg => {
-                let header = Header::read(on.call.thread, at)?;
-                if header.name.0 == 0 {
-                    return Ok(Reply::Now(Answer::Native));
-                }
-                self.write_through(on, &header.pieces, len as i32)
-            }
-            _ => Ok(Reply::Now(Answer::Native)),
-        }
-    }
-
-    /// MSG_TRUNC of a stream: bytes are taken and seen by nobody.
-    fn throw_away(&mut self, on: On<'_>, len: usize, flags: i32) -> Result<Reply, Reply> {
-        let mut space = std::mem::take(&mut self.space);
-        let taken = self.socket(on).and_then(|socket| {
-            let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
-            let len = len.min(space.len());
-            match sys::receive(&outer, &mut space[..len], flags & libc::MSG_PEEK) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    Err(wait(on, flags, &socket.inner, libc::SO_RCVTIMEO))
-                }
-                taken => Ok(done(taken?)),
-            }
-        });
-        self.space = space;
-        taken
-    }
-
-    /// Writes to the program's own end, behind what it has written. Who writes more at once is told how much that was.
-    fn write_through(&mut self, on: On<'_>, pieces: &[(u64, usize)], flags: i32) -> Result<Reply, Reply> {
-        let bytes = gather(on.call.thread, &cut(pieces, MAX_WRITE))?;
-        let socket = self.socket(on)?;
-        let outer = target::duplicate(on.call.thread, on.call.fd(), socket.inode)?;
-        match sys::send(&outer, &bytes) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                Err(wait(on, flags, &socket.inner, libc::SO_SNDTIMEO))
-            }
-            // The program's own call on the pair would say EISCONN, for its address.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Reply::broken_pipe(flags)),
-            sent => Ok(done(sent?)),
-        }
-    }
-
     /// The next one takes the place of the one that was taken, so that the descriptor stays readable.
     fn next_datagram(&mut self, on: On<'_>) {
         let mut space = std::mem::take(&mut self.space);
         if let Ok(socket) = self.socket(on)
-            && let State::Datagram(datagram) = &mut socket.state
-            && let Err(failed) = datagram.refill(&socket.peer, &socket.inner, &mut space)
+            && let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer)
+            && let Err(failed) = datagram.refill(peer, &socket.inner, &mut space)
         {
             socket.on_error(sys::errno(&failed));
         }
@@ -362,18 +309,7 @@ fn wait(on: On<'_>, flags: i32, inner: &std::os::fd::OwnedFd, limit: i32) -> Rep
     if (on.non_blocking && !on.again) || flags & libc::MSG_DONTWAIT != 0 {
         return Reply::error(libc::EAGAIN);
     }
-    Reply::Later { socket: on.id, limit: time_limit(inner, limit), errno: libc::EAGAIN }
-}
-
-/// The first `most` bytes of these pieces.
-fn cut(pieces: &[(u64, usize)], most: usize) -> Vec<(u64, usize)> {
-    let mut left = most;
-    let mut taken = Vec::new();
-    for &(at, len) in pieces {
-        taken.push((at, len.min(left)));
-        left -= len.min(left);
-    }
-    taken
+    Reply::Later { socket: on.id, limit: time_limit(inner, limit), errno: libc::EAGAIN, outer: None }
 }
 
 /// The bytes of a datagram to send.
@@ -406,14 +342,7 @@ fn scatter(thread: u32, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<usize, 
 
 #[cfg(test)]
 mod tests {
-    use super::{cut, cut_control};
-
-    #[test]
-    fn pieces_are_cut_to_what_is_written_at_once() {
-        let pieces = [(8, 3), (100, usize::MAX), (200, 5)];
-        assert_eq!(cut(&pieces, 10), [(8, 3), (100, 7), (200, 0)]);
-        assert_eq!(cut(&pieces[..1], 10), [(8, 3)]);
-    }
+    use super::cut_control;
 
     /// Two control messages of 20 bytes, padded to 24.
     fn two() -> Vec<u8> {

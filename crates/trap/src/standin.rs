@@ -1,0 +1,260 @@
+//! What the program's descriptor of a stream is: a TCP socket of the kernel's on the loopback interface, whose other
+//! end the supervisor has once the path is connected. So every state, error and event is the kernel's own.
+//!
+//! ```text
+//!   before       as socket() left it: POLLOUT | POLLHUP, ENOTCONN, EPIPE
+//!   listening    listens at the loopback; the supervisor *knocks* for each connection that waits, and who accepts
+//!                gets that knock as descriptor
+//!   connecting   in SYN-SENT ([`Attempt`]): no event, no end
+//!   connected    our end opens towards it: a simultaneous open (RFC 9293 §3.5, figure 7), for which its SYN need not
+//!                be repeated
+//!   refused      our end answers its SYN by a reset: ECONNREFUSED, POLLERR
+//!   reset        our end closes with SO_LINGER 0
+//! ```
+//!
+//! Nobody else gets in: a connection is taken only if its other end is a socket of the supervisor's.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::sys;
+
+/// Addresses of the loopback network of our own, so that what uses 127.0.0.1 keeps its ports; the next one each time,
+/// since what has ended keeps its port for a minute (TIME-WAIT).
+const ADDRESSES: [u8; 2] = [127, 83];
+/// How much may lie between the program and the supervisor in each direction, as far as the system lets us
+/// (`net.core.rmem_max`): what lies there counts as sent, and the path does not have it.
+const BUFFER: i32 = 256 << 10;
+/// SYNs of a socket that connects are never answered before the supervisor does, nor given up: it knows how long.
+const SYNS: i32 = 127;
+/// The TTL of what a stand-in is not to hear, and of the rest.
+const UNHEARD: u8 = 77;
+const HEARD: i32 = 64;
+/// Knocks that wait in front of a listening socket of the program: the queue holds more by default.
+pub(crate) const KNOCKS: usize = 100;
+const BACKLOG: i32 = 4096;
+
+/// An address of no family (AF_UNSPEC), by which `connect` ends a connection.
+pub(crate) const NOWHERE: [u8; 16] = [0; 16];
+
+/// A stand-in that connects, and what is to become of it.
+///
+/// It is in SYN-SENT, and our end in SYN-RECEIVED: that one has its SYN, and can refuse it. What that end says until
+/// then has a TTL by which a filter of the stand-in's drops it. If the connection stands, an end of ours that knows
+/// nothing of all this opens towards it.
+pub(crate) struct Attempt {
+    ours: OwnedFd,
+    our_name: Vec<u8>,
+    name: Vec<u8>,
+}
+
+impl Attempt {
+    pub(crate) fn new(outer: &OwnedFd) -> io::Result<Attempt> {
+        bind(outer)?;
+        let name = sys::name(libc::getsockname, outer)?;
+        let ours = end()?;
+        sys::kernel_bind(&ours, &any_port())?;
+        let our_name = sys::name(libc::getsockname, &ours)?;
+        for fd in [outer, &ours] {
+            set(fd, libc::IPPROTO_TCP, libc::TCP_SYNCNT, SYNS)?;
+        }
+        set(&ours, libc::IPPROTO_IP, libc::IP_TTL, UNHEARD.into())?;
+        // Nobody listens there yet, which it must not hear.
+        sys::drop_everything(&ours)?;
+        start(sys::kernel_connect(&ours, &name))?;
+        set(&ours, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)?;
+        sys::drop_by_ttl(outer, UNHEARD)?;
+        connect_without_waiting(outer, &our_name)?;
+        Ok(Attempt { ours, our_name, name })
+    }
+
+    /// The connection stands: our end.
+    pub(crate) fn succeed(self) -> io::Result<OwnedFd> {
+        sys::reset_at_close(&self.ours);
+        drop(self.ours);
+        let peer = end()?;
+        sys::kernel_bind(&peer, &self.our_name)?;
+        start(sys::kernel_connect(&peer, &self.name))?;
+        Ok(peer)
+    }
+
+    /// It does not: ECONNREFUSED.
+    pub(crate) fn fail(self) {
+        let _ = set(&self.ours, libc::IPPROTO_IP, libc::IP_TTL, HEARD);
+        sys::reset_at_close(&self.ours);
+    }
+}
+
+/// A stand-in: `flags` are those of `socket`.
+pub(crate) fn socket(flags: i32) -> io::Result<OwnedFd> {
+    let fd = sys::kernel_socket(libc::SOCK_STREAM | flags)?;
+    prepare(&fd)?;
+    Ok(fd)
+}
+
+/// What is written goes to the supervisor at once: whether it waits for more is the path's decision.
+fn prepare(fd: &OwnedFd) -> io::Result<()> {
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, BUFFER)
+}
+
+/// An end of the supervisor's.
+fn end() -> io::Result<OwnedFd> {
+    let fd = socket(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
+    set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, BUFFER)?;
+    sys::take_urgent_in_line(&fd)?;
+    Ok(fd)
+}
+
+fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    sys::kernel_set_option(fd, level, name, &value.to_ne_bytes())
+}
+
+/// To some port; unless it is bound, since it has connected or listened before.
+fn bind(fd: &OwnedFd) -> io::Result<()> {
+    match sys::kernel_bind(fd, &any_port()) {
+        Err(error) if sys::errno(&error) == libc::EINVAL => Ok(()),
+        bound => bound,
+    }
+}
+
+/// Some port of the next address.
+fn any_port() -> Vec<u8> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let mut name = vec![0; 16];
+    name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+    name[4..8].copy_from_slice(&[ADDRESSES, next].concat());
+    name
+}
+
+fn start(connecting: io::Result<()>) -> io::Result<()> {
+    match connecting {
+        Err(error) if sys::errno(&error) == libc::EINPROGRESS => Ok(()),
+        other => other,
+    }
+}
+
+/// The program's own descriptor may wait; this must not.
+fn connect_without_waiting(outer: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    let flags = sys::status(outer)?;
+    if flags & libc::O_NONBLOCK == 0 {
+        sys::set_status(outer, flags | libc::O_NONBLOCK)?;
+    }
+    let connecting = start(sys::kernel_connect(outer, name));
+    if flags & libc::O_NONBLOCK == 0 {
+        sys::set_status(outer, flags)?;
+    }
+    connecting
+}
+
+/// A stand-in is as socket() left it, in whatever state it was, and without an error.
+pub(crate) fn release(outer: &OwnedFd) -> io::Result<()> {
+    // `tcp_disconnect`
+    sys::kernel_connect(outer, &NOWHERE)?;
+    sys::pending_error(outer);
+    Ok(())
+}
+
+/// A stand-in listens: where.
+pub(crate) fn listen(outer: &OwnedFd) -> io::Result<Vec<u8>> {
+    bind(outer)?;
+    sys::kernel_listen(outer, BACKLOG)?;
+    sys::name(libc::getsockname, outer)
+}
+
+/// Makes the stand-in that listens there readable, and somebody who waits for it wake up: our end of the connection,
+/// and its name.
+pub(crate) fn knock(listener: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
+    let peer = end()?;
+    sys::kernel_bind(&peer, &any_port())?;
+    start(sys::kernel_connect(&peer, listener))?;
+    let name = sys::name(libc::getsockname, &peer)?;
+    Ok((peer, name))
+}
+
+/// The program's end of a knock, out of its listening stand-in: with the name of ours.
+///
+/// # Errors
+/// `WouldBlock`: there is none.
+pub(crate) fn open(outer: &OwnedFd, flags: i32) -> io::Result<(OwnedFd, Vec<u8>)> {
+    if !sys::readable(outer) {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    let accepted = sys::kernel_accept(outer, flags)?;
+    let name = sys::name(libc::getpeername, &accepted)?;
+    prepare(&accepted)?;
+    Ok((accepted, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(fd: &OwnedFd) -> i16 {
+        sys::events(fd, libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP)
+    }
+
+    fn connected() -> (OwnedFd, OwnedFd) {
+        let outer = socket(0).unwrap();
+        let peer = Attempt::new(&outer).unwrap().succeed().unwrap();
+        (outer, peer)
+    }
+
+    #[test]
+    fn a_stand_in_waits_in_silence_and_is_connected_at_once() {
+        let outer = socket(0).unwrap();
+        assert_eq!(events(&outer), libc::POLLOUT | libc::POLLHUP);
+        let attempt = Attempt::new(&outer).unwrap();
+        assert_eq!(events(&outer), 0);
+        assert_eq!(sys::status(&outer).unwrap() & libc::O_NONBLOCK, 0);
+        let peer = attempt.succeed().unwrap();
+        assert_eq!((events(&outer), events(&peer)), (libc::POLLOUT, libc::POLLOUT));
+        sys::send(&outer, b"question", 0).unwrap();
+        assert_eq!(sys::receive(&peer, &mut [0; 16], 0).unwrap(), 8);
+        sys::reset_at_close(&peer);
+        drop(peer);
+        assert_eq!(sys::pending_error(&outer), libc::ECONNRESET);
+    }
+
+    #[test]
+    fn a_stand_in_is_refused_and_may_try_again() {
+        let outer = socket(0).unwrap();
+        Attempt::new(&outer).unwrap().fail();
+        assert_ne!(events(&outer) & (libc::POLLERR | libc::POLLHUP), 0);
+        assert_eq!(sys::errno(&sys::receive(&outer, &mut [0; 1], 0).unwrap_err()), libc::ECONNREFUSED);
+        release(&outer).unwrap();
+        assert_eq!(events(&outer), libc::POLLOUT | libc::POLLHUP);
+        let attempt = Attempt::new(&outer).unwrap();
+        let _peer = attempt.succeed().unwrap();
+        assert_eq!(events(&outer), libc::POLLOUT);
+    }
+
+    #[test]
+    fn two_connect_at_the_same_time() {
+        let (one, other) = (connected(), connected());
+        sys::send(&one.0, b"a", 0).unwrap();
+        sys::send(&other.0, b"bc", 0).unwrap();
+        assert_eq!(sys::receive(&other.1, &mut [0; 4], 0).unwrap(), 2);
+        assert_eq!(sys::receive(&one.1, &mut [0; 4], 0).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_knock_wakes_and_is_the_connection() {
+        let outer = socket(0).unwrap();
+        let listener = listen(&outer).unwrap();
+        assert_eq!(events(&outer), 0);
+        assert!(open(&outer, 0).is_err());
+        let (peer, name) = knock(&listener).unwrap();
+        assert_eq!(events(&outer), libc::POLLIN);
+        let (accepted, from) = open(&outer, 0).unwrap();
+        assert_eq!(from, name);
+        sys::send(&peer, b"x", 0).unwrap();
+        assert_eq!(sys::receive(&accepted, &mut [0; 4], 0).unwrap(), 1);
+        // Whoever stops listening may begin again.
+        sys::shutdown(&outer, libc::SHUT_RD).unwrap();
+        let _knock = knock(&listen(&outer).unwrap()).unwrap();
+        assert_eq!(events(&outer), libc::POLLIN);
+    }
+}

@@ -1,0 +1,109 @@
+//! Calls about sockets that are the kernel's, and stay so: past the library under this process, which might put them
+//! on paths. They are made by the C library's own `syscall`.
+
+use std::ffi::{CStr, c_int, c_long, c_ulong, c_void};
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+use super::{aligned, check, owned};
+
+type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
+
+/// Where `syscall` is in the object that has another of the C library's functions, one that no library replaces.
+fn find() -> Option<Syscall> {
+    const NONE: c_int = 0;
+    // SAFETY: names end with zero, the structure is ours, and what is found is called by its own signature.
+    unsafe {
+        let known = libc::dlsym(libc::RTLD_DEFAULT, c"getppid".as_ptr());
+        let mut found: libc::Dl_info = zeroed();
+        if known.is_null() || libc::dladdr(known, &raw mut found) == NONE || found.dli_fname.is_null() {
+            return None;
+        }
+        let library =
+            libc::dlopen(CStr::from_ptr(found.dli_fname).as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if library.is_null() {
+            return None;
+        }
+        let function = libc::dlsym(library, c"syscall".as_ptr());
+        (!function.is_null()).then(|| std::mem::transmute::<*mut c_void, Syscall>(function))
+    }
+}
+
+fn call(number: c_long, arguments: [c_ulong; 5]) -> io::Result<c_int> {
+    static FOUND: OnceLock<Syscall> = OnceLock::new();
+    // Where nothing can be loaded nothing can be preloaded.
+    let function = FOUND.get_or_init(|| find().unwrap_or(libc::syscall));
+    let [a, b, c, d, e] = arguments;
+    // SAFETY: each call below has pointers to what lives until it returns, and is as long as it says.
+    check(unsafe { function(number, a, b, c, d, e) } as c_int)
+}
+
+fn number(fd: &OwnedFd) -> c_ulong {
+    fd.as_raw_fd() as c_ulong
+}
+
+/// `socket`, of IPv4.
+pub(crate) fn kernel_socket(kind: c_int) -> io::Result<OwnedFd> {
+    owned(call(libc::SYS_socket, [libc::AF_INET as c_ulong, kind as c_ulong, 0, 0, 0])?)
+}
+
+fn with_name(which: c_long, fd: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    let (address, len) = aligned(name);
+    call(which, [number(fd), (&raw const address).expose_provenance() as c_ulong, len.into(), 0, 0]).map(drop)
+}
+
+/// `bind`.
+pub(crate) fn kernel_bind(fd: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    with_name(libc::SYS_bind, fd, name)
+}
+
+/// `connect`.
+pub(crate) fn kernel_connect(fd: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    with_name(libc::SYS_connect, fd, name)
+}
+
+/// `listen`.
+pub(crate) fn kernel_listen(fd: &OwnedFd, backlog: c_int) -> io::Result<()> {
+    call(libc::SYS_listen, [number(fd), backlog as c_ulong, 0, 0, 0]).map(drop)
+}
+
+/// `accept4`.
+pub(crate) fn kernel_accept(fd: &OwnedFd, flags: c_int) -> io::Result<OwnedFd> {
+    owned(call(libc::SYS_accept4, [number(fd), 0, 0, flags as c_ulong, 0])?)
+}
+
+/// `setsockopt`.
+pub(crate) fn kernel_set_option(fd: &OwnedFd, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    let at = value.as_ptr().expose_provenance() as c_ulong;
+    call(libc::SYS_setsockopt, [number(fd), level as c_ulong, name as c_ulong, at, value.len() as c_ulong])
+        .map(drop)
+}
+
+const fn step(code: u32, jump_if_not: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: jump_if_not, k }
+}
+
+const DROP: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, 0, 0);
+const TAKE: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, 0, u32::MAX);
+
+/// Has a socket get no packet any more.
+pub(crate) fn drop_everything(fd: &OwnedFd) -> io::Result<()> {
+    attach(fd, &[DROP])
+}
+
+/// Has a socket of IPv4 get no packet any more that has this TTL.
+pub(crate) fn drop_by_ttl(fd: &OwnedFd, ttl: u8) -> io::Result<()> {
+    let at = libc::SKF_NET_OFF.cast_unsigned() + 8; // RFC 791 §3.1
+    let load = step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, at);
+    let is_it = step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, ttl.into());
+    attach(fd, &[load, is_it, DROP, TAKE])
+}
+
+fn attach(fd: &OwnedFd, steps: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_ptr().cast_mut() };
+    let at = (&raw const program).expose_provenance() as c_ulong;
+    let (level, name) = (libc::SOL_SOCKET as c_ulong, libc::SO_ATTACH_FILTER as c_ulong);
+    call(libc::SYS_setsockopt, [number(fd), level, name, at, size_of_val(&program) as c_ulong]).map(drop)
+}
