@@ -389,6 +389,8 @@ pub mod slot_option {
     pub const DEVICE: u64 = 47;
     /// SO_REUSEADDR and SO_REUSEPORT of a socket that is bound, as BIND has them.
     pub const SHARING: u64 = 48;
+    /// SO_SNDBUF has grown: who waits for room may have it.
+    pub const SEND_BUFFER: u64 = 49;
 
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;
@@ -569,7 +571,8 @@ pub struct Slot {
     /// SO_RCVLOWAT.
     pub receive_low_water: AtomicU32,
     /// SO_RCVBUF and SO_SNDBUF as the program set them, before Linux's doubling; 0: not set. The engine reads them when
-    /// it makes a stream's rings larger: what was set is as far as they grow.
+    /// it makes a stream's rings larger: what was set is as far as they grow. What stands in a send ring that is larger
+    /// already is bounded by [`Slot::send_limit`].
     pub asked_receive_buffer: AtomicU32,
     /// See `asked_receive_buffer`.
     pub asked_send_buffer: AtomicU32,
@@ -652,6 +655,9 @@ pub struct Slot {
     pub soft_error: AtomicI32,
 }
 
+/// The least that SO_SNDBUF leaves of a send ring (Linux: `SOCK_MIN_SNDBUF`).
+const LEAST_SEND_LIMIT: u32 = 4608;
+
 impl Slot {
     /// Of a stream: reading goes on at this position of the incoming stream where it has not come there. What is before it
     /// was urgent, and overtaken by another urgent byte while it was next to be read. Written by the engine.
@@ -664,6 +670,17 @@ impl Slot {
     #[inline]
     pub fn incoming(&self) -> Cursors<'_> {
         Cursors { head: &self.receive_head, tail: &self.receive_tail }
+    }
+
+    /// How much of its send ring, which has `size` bytes, a stream's program may fill: all, unless it has set SO_SNDBUF to
+    /// less since the ring was made. That bounds what is held in bytes as Linux tells it back, doubled (socket(7)). The
+    /// engine may believe it: whatever a program writes here, it gets no more than the ring.
+    #[inline]
+    pub fn send_limit(&self, size: u32) -> u32 {
+        match self.asked_send_buffer.load(Ordering::Relaxed) {
+            0 => size,
+            asked => size.min(asked.saturating_mul(2).max(LEAST_SEND_LIMIT)),
+        }
     }
 
     /// The cursors of what goes out: the program writes, the engine reads.

@@ -122,13 +122,19 @@ impl Socket {
     /// none.
     #[inline]
     pub(crate) fn sendable(self) -> u64 {
-        let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
-        let free = size.saturating_sub(self.slot.outgoing().held());
+        let free = self.send_limit().saturating_sub(self.slot.outgoing().held());
         match self.unsent_low_water() {
             0 => free,
             low_water if self.unsent() < low_water => free.min(UNSENT_STEP),
             _ => 0,
         }
+    }
+
+    /// How much of the send ring may be filled: less than all where SO_SNDBUF of a stream says so.
+    #[inline]
+    pub(crate) fn send_limit(self) -> u64 {
+        let size = self.slot.send_size.load(Ordering::Relaxed);
+        u64::from(if self.is_stream() { self.slot.send_limit(size) } else { size })
     }
 
     /// TCP_NOTSENT_LOWAT; 0: no bound, which 2³² - 1 means as well (tcp_notsent_lowat of Linux's ip-sysctl).
@@ -144,10 +150,10 @@ impl Socket {
             .wrapping_sub(self.slot.sent.load(Ordering::Acquire))
     }
 
-    /// Room enough to call the socket writable: a third of the ring, as Linux does.
+    /// Room enough to call the socket writable: a third of what may be filled, as Linux does.
     #[inline]
     pub(crate) fn roomy(self) -> bool {
-        let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
+        let size = self.send_limit();
         let low_water = self.unsent_low_water();
         if low_water != 0 {
             // Half of it, lest a writer be woken for every segment (Linux: `tcp_stream_memory_free`).

@@ -429,6 +429,7 @@ impl Core {
                 return Err(libc::ENOBUFS);
             }
             slot_option::BROADCAST | slot_option::QUEUE_ERRORS => {}
+            slot_option::SEND_BUFFER => end.tell_of_room(),
             slot_option::CONGESTION..=slot_option::MAX_PACING_RATE
             | slot_option::UNSENT_LOW_WATER
             | slot_option::SYN_COUNT..=slot_option::WINDOW_CLAMP => {

@@ -525,6 +525,13 @@ impl SocketEnd {
         self.is_writer_to_wake()
     }
 
+    /// The program may fill more of the send ring than before.
+    pub(crate) fn tell_of_room(&self) {
+        if self.is_writer_to_wake() {
+            self.signal();
+        }
+    }
+
     /// The program waits for room in the send ring and now has enough.
     pub(super) fn is_writer_to_wake(&self) -> bool {
         let (slot, position) = (self.shared(), self.freed.get());
@@ -533,7 +540,7 @@ impl SocketEnd {
         }
         // As Linux's sk_stream_write_space: a third free, so that a writer is woken for more than a trifle.
         let used = slot.send_tail.load(Ordering::Acquire).saturating_sub(position);
-        if used > u64::from(self.send_size()) * 2 / 3 {
+        if used > u64::from(self.send_limit()) * 2 / 3 {
             return false;
         }
         slot.send_wanted.store(0, Ordering::SeqCst);

@@ -61,9 +61,14 @@ impl<'a> Socket<'a> {
 
     /// Room in the send ring.
     pub fn sendable(self) -> u64 {
-        let size = u64::from(self.slot.send_size.load(Relaxed));
-        let free = size.saturating_sub(self.slot.outgoing().held());
+        let free = self.send_limit().saturating_sub(self.slot.outgoing().held());
         self.room_with_syn().map_or(free, |room| free.min(room))
+    }
+
+    /// How much of the send ring may be filled (SO_SNDBUF).
+    fn send_limit(self) -> u64 {
+        let size = self.slot.send_size.load(Relaxed);
+        u64::from(if self.is_stream() { self.slot.send_limit(size) } else { size })
     }
 
     /// Its SYN waits for the first that is written (RFC 7413): how much of that may go with it.
@@ -75,7 +80,7 @@ impl<'a> Socket<'a> {
 
     /// Room enough to be called writable: a third.
     pub fn roomy(self) -> bool {
-        let size = u64::from(self.slot.send_size.load(Relaxed));
+        let size = self.send_limit();
         let low_water = u64::from(self.slot.unsent_low_water.load(Relaxed));
         let unsent = (self.slot.send_tail.load(Acquire) as u32).wrapping_sub(self.slot.sent.load(Acquire));
         let bound = low_water != 0 && low_water != u64::from(u32::MAX);
