@@ -639,9 +639,7 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
             tuning.quick_ack_said = tuning.quick_ack_said.wrapping_add(1);
         }
         slot_option::UNSENT_LOW_WATER => {
-            let said = u32::try_from(value).map_err(|_| libc::EINVAL)?;
-            // 2³² - 1 is no bound: nobody waits for what is sent.
-            tuning.unsent_low_water = if said == u32::MAX { 0 } else { said };
+            tuning.unsent_low_water = u32::try_from(value).map_err(|_| libc::EINVAL)?;
         }
         slot_option::SYN_COUNT => tuning.syn_count = u8::try_from(value).map_err(|_| libc::EINVAL)?,
         slot_option::ORPHAN_WAIT if value == slot_option::AS_CLASS => tuning.orphan_wait_s = -1,
