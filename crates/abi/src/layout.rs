@@ -396,6 +396,8 @@ pub mod slot_option {
     pub const DEVICE: u64 = 47;
     /// SO_REUSEADDR and SO_REUSEPORT of a socket that is bound, as BIND has them.
     pub const SHARING: u64 = 48;
+    /// SO_SNDBUF has grown: who waits for room may have it.
+    pub const SEND_BUFFER: u64 = 49;
 
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;
@@ -446,6 +448,8 @@ pub mod slot_state {
     /// Its SYN waits, or waited, for what is written first: `mtu` bytes of it at most go with it (RFC 7413). Until then
     /// it is writable.
     pub const FAST_OPEN: u32 = 1 << 8;
+    /// What is written and not sent has a bound: [`super::Slot::unsent_told`] counts.
+    pub const UNSENT_BOUNDED: u32 = 1 << 9;
 }
 
 /// Bits of [`Slot::requests`], set by shims.
@@ -532,7 +536,8 @@ pub struct Slot {
     pub urgent: AtomicU16,
     /// Tells the sockets apart that have this slot one after another.
     pub generation: AtomicU32,
-    /// How far the outgoing stream has been sent, the low half of the position. Only kept while `unsent_low_water` is set.
+    /// How far the outgoing stream has been sent, the low half of the position. Only kept while there is a bound on what is
+    /// not: see [`Slot::unsent_bound`].
     pub sent: AtomicU32,
 
     // Line 1: written by shims.
@@ -578,7 +583,8 @@ pub struct Slot {
     /// SO_RCVLOWAT.
     pub receive_low_water: AtomicU32,
     /// SO_RCVBUF and SO_SNDBUF as the program set them, before Linux's doubling; 0: not set. The engine reads them when
-    /// it makes a stream's rings larger: what was set is as far as they grow.
+    /// it makes a stream's rings larger: what was set is as far as they grow. What stands in a send ring that is larger
+    /// already is bounded by [`Slot::send_limit`].
     pub asked_receive_buffer: AtomicU32,
     /// See `asked_receive_buffer`.
     pub asked_send_buffer: AtomicU32,
@@ -592,7 +598,7 @@ pub struct Slot {
     pub scope: AtomicU32,
     /// Messages under way (SCM_RIGHTS) that hold it. Written by shims.
     pub in_flight: AtomicU32,
-    /// TCP_NOTSENT_LOWAT in bytes; 0: not set.
+    /// TCP_NOTSENT_LOWAT in bytes; 0: not set, so as configured; 2³² - 1: no bound.
     pub unsent_low_water: AtomicU32,
     /// TCP_DEFER_ACCEPT in seconds; 0 off.
     pub defer_accept_s: AtomicU32,
@@ -634,7 +640,7 @@ pub struct Slot {
     /// [`crate::datagram::ERROR_LEN`] bytes. Only while `errors_queued`. Of a stream, which has none: see
     /// [`Slot::urgent_passed`].
     pub errors_offset: AtomicU64,
-    /// Errors ever put there.
+    /// Errors ever put there. Of a stream: see [`Slot::unsent_told`].
     pub errors_tail: AtomicU32,
     /// 1: there is a ring of errors.
     pub errors_queued: AtomicU32,
@@ -642,7 +648,7 @@ pub struct Slot {
     /// [`slot_state::FAST_OPEN`].
     pub mtu: AtomicU32,
     // Written by shims:
-    /// Errors ever taken.
+    /// Errors ever taken. Of a stream, and written by the engine: see [`Slot::unsent_told`].
     pub errors_head: AtomicU32,
     /// See [`datagram_flag`].
     pub datagram_flags: AtomicU32,
@@ -661,6 +667,21 @@ pub struct Slot {
     pub soft_error: AtomicI32,
 }
 
+/// The least that SO_SNDBUF leaves of a send ring (Linux: `SOCK_MIN_SNDBUF`).
+const LEAST_SEND_LIMIT: u32 = 4608;
+
+/// What leaves as one at most, where the engine has not said.
+const UNSENT_STEP: u64 = 64 << 10;
+
+/// What bounds data that are written and not sent, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnsentBound {
+    /// It is writable when twice what is unsent is less (Linux: `tcp_stream_memory_free`).
+    pub low_water: u32,
+    /// So much may be unsent: the bound, in whole bursts. Linux fills the buffer that it has begun, which is one.
+    pub most: u64,
+}
+
 impl Slot {
     /// Of a stream: reading goes on at this position of the incoming stream where it has not come there. What is before it
     /// was urgent, and overtaken by another urgent byte while it was next to be read. Written by the engine.
@@ -673,6 +694,48 @@ impl Slot {
     #[inline]
     pub fn incoming(&self) -> Cursors<'_> {
         Cursors { head: &self.receive_head, tail: &self.receive_tail }
+    }
+
+    /// How much of its send ring, which has `size` bytes, a stream's program may fill: all, unless it has set SO_SNDBUF to
+    /// less since the ring was made. That bounds what is held in bytes as Linux tells it back, doubled (socket(7)). The
+    /// engine may believe it: whatever a program writes here, it gets no more than the ring.
+    #[inline]
+    pub fn send_limit(&self, size: u32) -> u32 {
+        match self.asked_send_buffer.load(Ordering::Relaxed) {
+            0 => size,
+            asked => size.min(asked.saturating_mul(2).max(LEAST_SEND_LIMIT)),
+        }
+    }
+
+    /// Of a stream, as the engine tells it while [`slot_state::UNSENT_BOUNDED`]: the bound on what is unsent in bytes, and how
+    /// much may be unsent for its sake.
+    #[inline]
+    pub fn unsent_told(&self) -> (&AtomicU32, &AtomicU32) {
+        (&self.errors_tail, &self.errors_head)
+    }
+
+    /// What bounds a stream's data that are written and not sent: TCP_NOTSENT_LOWAT, else what is configured for all.
+    #[inline]
+    pub fn unsent_bound(&self) -> Option<UnsentBound> {
+        let said = self.unsent_low_water.load(Ordering::Relaxed);
+        let is_told = self.state.load(Ordering::Acquire) & slot_state::UNSENT_BOUNDED != 0;
+        let (told, most) = self.unsent_told();
+        let told = if is_told { told.load(Ordering::Relaxed) } else { 0 };
+        match if said == 0 { told } else { said } {
+            0 | u32::MAX => None,
+            low_water if low_water == told => {
+                Some(UnsentBound { low_water, most: most.load(Ordering::Relaxed).into() })
+            }
+            low_water => {
+                Some(UnsentBound { low_water, most: u64::from(low_water).next_multiple_of(UNSENT_STEP) })
+            }
+        }
+    }
+
+    /// Bytes written and not sent, where there is such a bound.
+    #[inline]
+    pub fn unsent(&self) -> u32 {
+        (self.send_tail.load(Ordering::Acquire) as u32).wrapping_sub(self.sent.load(Ordering::Acquire))
     }
 
     /// The cursors of what goes out: the program writes, the engine reads.

@@ -96,6 +96,7 @@ fn tcp_of(script: &Script) -> TcpSettings {
     let bits = sysctl("tcp_fastopen").and_then(|bits| bits.parse().ok()).unwrap_or(0);
     TcpSettings {
         fast_open: FastOpen::from_bits_truncate(bits),
+        unsent_low_water: sysctl("tcp_notsent_lowat").and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
         fast_open_keys: sysctl("tcp_fastopen_key").and_then(|text| FastOpenKeys::parse(&text)),
         ..TcpSettings::default()
     }

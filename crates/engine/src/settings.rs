@@ -199,6 +199,9 @@ pub struct TcpSettings {
     /// So many segments may leave as one however slow the path, if that is not what TCP takes by itself (Linux:
     /// `tcp_min_tso_segs`).
     pub min_burst_segments: Option<u8>,
+    /// Programs write while less than this is unsent, in bytes, unless they set TCP_NOTSENT_LOWAT; 0: there is no bound
+    /// (Linux: `tcp_notsent_lowat`).
+    pub unsent_low_water: u32,
     /// What is allowed of fast open (RFC 7413); nothing by default (Linux: `tcp_fastopen`).
     pub fast_open: fast_open::Policy,
     /// What makes cookies of fast open where no program says; else it is made at the start (Linux: `tcp_fastopen_key`).

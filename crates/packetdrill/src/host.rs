@@ -59,6 +59,11 @@ impl Host {
             _ => {}
         }
         let stack = self.stack();
+        if stack.is_waiting() {
+            let answer = stack.answer_meanwhile(&op, new_fd);
+            self.collect();
+            return Some(answer);
+        }
         stack.start(op, new_fd);
         let answer = stack.answer();
         self.collect();

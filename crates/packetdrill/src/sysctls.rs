@@ -28,6 +28,10 @@ fn apply_from(mut setting: Setting, read: impl Fn(&str) -> Option<String>) -> Se
     setting.tcp.no_timestamps = word("tcp_timestamps").as_deref() == Some("0");
     setting.tcp.keeps_idle_window = word("tcp_slow_start_after_idle").as_deref() == Some("0");
     setting.tcp.min_burst_segments = word("tcp_min_tso_segs").and_then(|segments| segments.parse().ok());
+    // 2³² - 1, as it is by default, is no bound.
+    let unsent =
+        word("tcp_notsent_lowat").and_then(|bytes| bytes.parse().ok()).filter(|&bytes| bytes != u32::MAX);
+    setting.tcp.unsent_low_water = unsent.unwrap_or(0);
     if let Some(bits) = word("tcp_fastopen").and_then(|bits| bits.parse().ok()) {
         setting.tcp.fast_open = fast_open::Policy::from_bits_truncate(bits);
     }
@@ -47,12 +51,17 @@ mod tests {
             "tcp_timestamps" | "tcp_slow_start_after_idle" => Some("0\n".into()),
             "tcp_min_tso_segs" => Some("4\n".into()),
             "tcp_fastopen" => Some("1027\n".into()),
+            "tcp_notsent_lowat" => Some("16384\n".into()),
             _ => None,
         });
         assert_eq!(setting.tcp.congestion, Algorithm::NewReno);
         assert_eq!(setting.tcp.ecn, ecn::Policy::Offer);
         assert!(setting.tcp.no_timestamps && setting.tcp.keeps_idle_window);
-        assert_eq!(setting.tcp.min_burst_segments, Some(4));
+        assert_eq!((setting.tcp.min_burst_segments, setting.tcp.unsent_low_water), (Some(4), 16_384));
+        let unbound = apply_from(Setting::default(), |name| {
+            (name == "tcp_notsent_lowat").then(|| "4294967295\n".into())
+        });
+        assert_eq!(unbound.tcp.unsent_low_water, 0);
         let policy =
             fast_open::Policy::CLIENT | fast_open::Policy::SERVER | fast_open::Policy::EVERY_LISTENER;
         assert_eq!(setting.tcp.fast_open, policy);

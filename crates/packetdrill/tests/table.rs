@@ -225,6 +225,11 @@ fn a_call_that_blocks_returns_at_its_moment() {
             thread::yield_now();
         }
         drill.sleep(100_000);
+        // Code blocks ask for TCP_INFO while a call waits.
+        let (mut kind, mut len) = (0, size_of::<i32>() as libc::socklen_t);
+        let (level, option, to) = (libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast());
+        assert_eq!((drill.0.getsockopt)(drill.0.userdata, fd, level, option, to, &raw mut len), 0);
+        assert_eq!(kind, libc::SOCK_STREAM);
         let before = drill.now();
         drill.inject(40_001, 8080, (theirs, ours, ACK), b"late");
         // Whatever the main thread does next, the reader sees the time at which its data came.

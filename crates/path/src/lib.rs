@@ -32,7 +32,7 @@ pub use limits::{Budget, Limits};
 pub use measure::{Clock, Cost, MeasureRule, Measured, Measurements, StageTotals};
 pub use message::{
     Body, Burst, Checksum, Control, Facts, HEAD_ROOM, Head, HeaderWishes, Message, Reach, Segmentation,
-    SegmentationKind, Told, Tuning, take_packets,
+    SegmentationKind, Sent, Told, Tuning, take_packets,
 };
 pub use module::{Arity, Module, Next, Service, ServiceKind, Side, Step, Verdict, View};
 pub use path::{Grant, Path, Ran, Runner, StageFacts};

@@ -121,8 +121,8 @@ pub enum Control {
     Acknowledged(u64),
     /// The byte at this position of the incoming stream is urgent. It may come later.
     Urgent(u64),
-    /// The outgoing stream has been sent up to this position; only where [`Tuning::unsent_low_water`] asks for it.
-    Sent(u64),
+    /// How far the outgoing stream has been sent; only where what is unsent has a bound (TCP_NOTSENT_LOWAT).
+    Sent(Sent),
     /// With a receive ring of so many bytes the program's reading does not limit the flow.
     NeedReceive(u32),
     /// With a send ring of so many bytes the program's writing does not limit the flow.
@@ -168,6 +168,17 @@ pub struct Told {
     pub quoted: Vec<u8>,
 }
 
+/// How far an outgoing stream has been sent, where what is written and not sent has a bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Position in the stream.
+    pub position: u64,
+    /// Bytes: the program is to write more when twice what is unsent is less than this; 0: there is no bound any more.
+    pub low_water: u32,
+    /// Bytes that may be unsent at most: the bound, as many times as it takes what leaves as one.
+    pub most: u32,
+}
+
 /// Settings of the transport that a program may change; the default leaves all as configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tuning {
@@ -183,7 +194,8 @@ pub struct Tuning {
     pub quick_ack: u8,
     /// How often `quick_ack` was said.
     pub quick_ack_said: u8,
-    /// The program writes while less than this is unsent, in bytes, and so wants to hear what is sent; 0: it does not.
+    /// The program writes while less than this is unsent, in bytes, and so wants to hear what is sent; 0: as configured;
+    /// 2³² - 1: there is no bound (Linux: `tcp_notsent_lowat`).
     pub unsent_low_water: u32,
     /// The most that the peer is offered, in bytes; 0: as much as there is room for.
     pub window_clamp: u32,

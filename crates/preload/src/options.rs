@@ -224,7 +224,8 @@ fn set_inner(
             let plus_one = if linger.l_onoff == 0 { 0 } else { linger.l_linger.max(0).unsigned_abs() + 1 };
             slot.linger_plus_one.store(plus_one, Ordering::Release);
         }
-        // The rings are the engine's: the figure is only kept to be read back. The kernel knows its bounds.
+        // The rings are the engine's, and grow as far as this says; of a send ring that is larger, less is filled from now
+        // on. The kernel knows its bounds.
         (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE | libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
             let result = real::ours(real::setsockopt(fd, level, name, from, len) as isize);
             if result < 0 {
@@ -234,7 +235,12 @@ fn set_inner(
                 libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => (&slot.asked_receive_buffer, libc::SO_RCVBUF),
                 _ => (&slot.asked_send_buffer, libc::SO_SNDBUF),
             };
-            field.store(of_kernel(fd, of).unsigned_abs() / 2, Ordering::Relaxed);
+            let asked = of_kernel(fd, of).unsigned_abs() / 2;
+            let before = field.swap(asked, Ordering::SeqCst);
+            if of == libc::SO_SNDBUF && asked > before && socket.is_stream() {
+                // As Linux's sock_setsockopt: who waits for room may have it now.
+                return Ok(tell(socket, slot_option::SEND_BUFFER, 0));
+            }
         }
         // The kernel's socket is not bound, and would take it.
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)

@@ -61,8 +61,6 @@ static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SU
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// A record's `holds` and a socket's `references` fall together, or a fork would count a hold that is just given up.
 static RELEASING: Lock<()> = Lock::new(());
-/// What a write puts at once where TCP_NOTSENT_LOWAT bounds what is unsent: Linux fills a packet of at most 64 KiB.
-const UNSENT_STEP: u64 = 64 << 10;
 /// A blocking call on such a socket takes so long, in microseconds.
 const DEAD_PAUSE_US: u64 = 500_000;
 
@@ -139,41 +137,36 @@ impl Socket {
         if held > u64::from(self.slot.receive_size.load(Ordering::Relaxed)) { 0 } else { held }
     }
 
-    /// Bytes that may be put into the send ring: as many as are free, and while TCP_NOTSENT_LOWAT or more are unsent
-    /// none.
+    /// Bytes that may be put into the send ring: as many as are free, and as may be unsent (TCP_NOTSENT_LOWAT).
     #[inline]
     pub(crate) fn sendable(self) -> u64 {
-        let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
-        let free = size.saturating_sub(self.slot.outgoing().held());
-        match self.unsent_low_water() {
-            0 => free,
-            low_water if self.unsent() < low_water => free.min(UNSENT_STEP),
-            _ => 0,
+        let free = self.send_limit().saturating_sub(self.slot.outgoing().held());
+        if !self.is_stream() {
+            return free;
+        }
+        match self.slot.unsent_bound() {
+            None => free,
+            Some(bound) => free.min(bound.most.saturating_sub(self.slot.unsent().into())),
         }
     }
 
-    /// TCP_NOTSENT_LOWAT; 0: no bound, which 2³² - 1 means as well (tcp_notsent_lowat of Linux's ip-sysctl).
+    /// How much of the send ring may be filled: less than all where SO_SNDBUF of a stream says so.
     #[inline]
-    fn unsent_low_water(self) -> u32 {
-        let said = self.slot.unsent_low_water.load(Ordering::Relaxed);
-        if said == u32::MAX { 0 } else { said }
+    pub(crate) fn send_limit(self) -> u64 {
+        let size = self.slot.send_size.load(Ordering::Relaxed);
+        u64::from(if self.is_stream() { self.slot.send_limit(size) } else { size })
     }
 
-    /// Bytes written and not sent, where the engine tells (TCP_NOTSENT_LOWAT).
-    fn unsent(self) -> u32 {
-        (self.slot.send_tail.load(Ordering::Acquire) as u32)
-            .wrapping_sub(self.slot.sent.load(Ordering::Acquire))
-    }
-
-    /// Room enough to call the socket writable: a third of the ring, as Linux does.
+    /// Room enough to call the socket writable: a third of what may be filled, as Linux does.
     #[inline]
     pub(crate) fn roomy(self) -> bool {
-        let size = u64::from(self.slot.send_size.load(Ordering::Relaxed));
-        let low_water = self.unsent_low_water();
-        if low_water != 0 {
+        let size = self.send_limit();
+        if self.is_stream()
+            && let Some(bound) = self.slot.unsent_bound()
+        {
             // Half of it, lest a writer be woken for every segment (Linux: `tcp_stream_memory_free`).
             let held = self.slot.outgoing().held();
-            return 2 * u64::from(self.unsent()) < u64::from(low_water)
+            return 2 * u64::from(self.slot.unsent()) < u64::from(bound.low_water)
                 && held <= size - size / 3
                 && size > 0;
         }

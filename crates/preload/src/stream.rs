@@ -340,7 +340,7 @@ pub(crate) fn push_held(socket: Socket) {
 /// Tells the engine of new bytes; unless the program said that more follows: then it hears of them before a thread of
 /// this process sleeps, so that what follows at once makes one packet with them.
 pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
-    let half = u64::from(socket.slot.send_size.load(Ordering::Relaxed)) / 2;
+    let half = socket.send_limit() / 2;
     if more_follows(socket, flags) && socket.sendable() > half {
         socket.tell_later();
     } else {

@@ -149,6 +149,21 @@ impl Ours {
         }
     }
 
+    /// A call waits for something.
+    pub fn is_waiting(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// What another thread's call is answered while one waits; it must not wait itself.
+    pub fn answer_meanwhile(&mut self, op: &Op, new_fd: i32) -> Answer {
+        let tried = call::attempt(&mut self.program, &mut self.engine, self.now, op, new_fd, true);
+        self.settle();
+        match tried {
+            call::Tried::Done(answer) => answer,
+            call::Tried::Blocks { .. } => Answer::error(libc::EAGAIN),
+        }
+    }
+
     fn has_news(&self) -> bool {
         !self.captured.is_empty() || self.answer.is_some()
     }

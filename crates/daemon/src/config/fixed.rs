@@ -30,7 +30,7 @@ impl Config {
     fn fixed(&self) -> Vec<(String, String)> {
         let settings = self.settings();
         let text = |value: &dyn Debug| format!("{value:?}");
-        let values: [(&str, String); 26] = [
+        let values: [(&str, String); 27] = [
             ("[engine] cpu", text(&self.cores())),
             ("[engine] realtime", text(&self.engine.realtime)),
             ("[engine] realtime_priority", text(self.engine.realtime_priority.get_ref())),
@@ -46,6 +46,7 @@ impl Config {
             ("[tcp] ecn", text(&settings.tcp.ecn)),
             ("[tcp] pacing", text(&settings.tcp.pacing)),
             ("[tcp] fast_open", text(&settings.tcp.fast_open)),
+            ("[tcp] notsent_lowat", text(&settings.tcp.unsent_low_water)),
             ("[linux] priority", text(&settings.linux_level)),
             ("[scheduler] priority_memory", text(&settings.policy_memory[0])),
             ("[scheduler] edf_memory", text(&settings.policy_memory[1])),

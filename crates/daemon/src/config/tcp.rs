@@ -4,6 +4,8 @@ use scoutline_engine::TcpSettings;
 use scoutline_proto::tcp::{Algorithm, Pacing, ecn, fast_open};
 use serde::Deserialize;
 
+use super::values::Size;
+
 /// `[tcp]`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -16,6 +18,8 @@ pub struct Tcp {
     pub pacing: Option<bool>,
     /// Data with a SYN (RFC 7413).
     pub fast_open: FastOpen,
+    /// Programs write while less than this is unsent, unless they set TCP_NOTSENT_LOWAT.
+    pub notsent_lowat: Option<Size>,
 }
 
 /// `congestion = "…"`.
@@ -88,6 +92,8 @@ impl Tcp {
                 FastOpen::Server => fast_open::Policy::SERVER,
                 FastOpen::Both => fast_open::Policy::CLIENT | fast_open::Policy::SERVER,
             },
+            // 2³² - 1 is no bound.
+            unsent_low_water: self.notsent_lowat.map_or(0, |size| u32::try_from(size.0).unwrap_or(0)),
             ..TcpSettings::default()
         }
     }

@@ -432,6 +432,7 @@ impl Core {
                 return Err(libc::ENOBUFS);
             }
             slot_option::BROADCAST | slot_option::QUEUE_ERRORS => {}
+            slot_option::SEND_BUFFER => end.tell_of_room(),
             slot_option::CONGESTION..=slot_option::MAX_PACING_RATE
             | slot_option::UNSENT_LOW_WATER
             | slot_option::SYN_COUNT..=slot_option::WINDOW_CLAMP => {
@@ -641,9 +642,7 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
             tuning.quick_ack_said = tuning.quick_ack_said.wrapping_add(1);
         }
         slot_option::UNSENT_LOW_WATER => {
-            let said = u32::try_from(value).map_err(|_| libc::EINVAL)?;
-            // 2³² - 1 is no bound: nobody waits for what is sent.
-            tuning.unsent_low_water = if said == u32::MAX { 0 } else { said };
+            tuning.unsent_low_water = u32::try_from(value).map_err(|_| libc::EINVAL)?;
         }
         slot_option::SYN_COUNT => tuning.syn_count = u8::try_from(value).map_err(|_| libc::EINVAL)?,
         slot_option::ORPHAN_WAIT if value == slot_option::AS_CLASS => tuning.orphan_wait_s = -1,

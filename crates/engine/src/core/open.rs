@@ -491,6 +491,7 @@ fn make_net(
         fast_open_keys: settings.tcp.fast_open_keys,
         timestamps: !settings.tcp.no_timestamps,
         keeps_idle_window: settings.tcp.keeps_idle_window,
+        unsent_low_water: settings.tcp.unsent_low_water,
         min_burst_segments: settings.tcp.min_burst_segments.unwrap_or(Config::default().min_burst_segments),
         ..Config::default()
     };

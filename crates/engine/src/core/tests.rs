@@ -175,7 +175,8 @@ impl Host {
         let slot = self.slot(index);
         let tail = slot.send_tail.load(Ordering::Relaxed);
         let size = slot.send_size.load(Ordering::Acquire);
-        let free = u64::from(size) - (tail - slot.send_head.load(Ordering::Acquire));
+        let held = tail - slot.send_head.load(Ordering::Acquire);
+        let free = u64::from(slot.send_limit(size)).saturating_sub(held);
         let count = bytes.len().min(free as usize);
         let offset = slot.send_offset.load(Ordering::Relaxed);
         let spans = self.region.ring_spans(offset, size, tail, count).unwrap();

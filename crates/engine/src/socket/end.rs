@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use scoutline_abi::datagram::{ERROR_COUNT, ERROR_LEN, ErrorRecord, MAX_QUOTED};
 use scoutline_abi::layout::{Slot, datagram_flag, slot_request, slot_state};
 use scoutline_base::{Address, Endpoint, PathId};
-use scoutline_path::{Budget, Tuning};
+use scoutline_path::{Budget, Sent, Tuning};
 use scoutline_proto::Bindings;
 use scoutline_proto::bindings::Sharing;
 use scoutline_proto::tcp::fast_open::Queue;
@@ -504,14 +504,22 @@ impl SocketEnd {
         self.program.signal_owner(self.shared().owner_set.load(Ordering::Acquire));
     }
 
-    /// The stream has been sent up to `position`; true when the program waits for that and little enough is unsent.
-    pub(crate) fn publish_sent(&self, position: u64) -> bool {
+    /// How far the stream has been sent; true when the program waits for that and little enough is unsent.
+    pub(crate) fn publish_sent(&self, sent: &Sent) -> bool {
         let slot = self.shared();
+        let (low_water, most) = slot.unsent_told();
         // Half of the stream's positions is enough: nobody is 2 GiB ahead.
-        slot.sent.store(position as u32, Ordering::SeqCst);
-        let unsent = slot.send_tail.load(Ordering::Acquire).saturating_sub(position);
-        let little = 2 * unsent < u64::from(self.tuning.get().unsent_low_water);
-        little && self.is_writer_to_wake()
+        slot.sent.store(sent.position as u32, Ordering::SeqCst);
+        most.store(sent.most, Ordering::Relaxed);
+        if low_water.swap(sent.low_water, Ordering::Relaxed) != sent.low_water {
+            match sent.low_water {
+                0 => self.clear_state(slot_state::UNSENT_BOUNDED),
+                _ => self.add_state(slot_state::UNSENT_BOUNDED),
+            }
+        }
+        let unsent = slot.send_tail.load(Ordering::Acquire).saturating_sub(sent.position);
+        let is_little = sent.low_water == 0 || 2 * unsent < u64::from(sent.low_water);
+        is_little && self.is_writer_to_wake()
     }
 
     /// The send ring is free up to `position`; true when the program waits for that and now has enough.
@@ -525,6 +533,13 @@ impl SocketEnd {
         self.is_writer_to_wake()
     }
 
+    /// The program may fill more of the send ring than before.
+    pub(crate) fn tell_of_room(&self) {
+        if self.is_writer_to_wake() {
+            self.signal();
+        }
+    }
+
     /// The program waits for room in the send ring and now has enough.
     pub(super) fn is_writer_to_wake(&self) -> bool {
         let (slot, position) = (self.shared(), self.freed.get());
@@ -533,7 +548,7 @@ impl SocketEnd {
         }
         // As Linux's sk_stream_write_space: a third free, so that a writer is woken for more than a trifle.
         let used = slot.send_tail.load(Ordering::Acquire).saturating_sub(position);
-        if used > u64::from(self.send_size()) * 2 / 3 {
+        if used > u64::from(self.send_limit()) * 2 / 3 {
             return false;
         }
         slot.send_wanted.store(0, Ordering::SeqCst);

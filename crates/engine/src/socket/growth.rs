@@ -155,12 +155,18 @@ impl SocketEnd {
         self.asked_sizes().send.wanted(size, need, true).is_some_and(|to| self.grow_send(to))
     }
 
-    /// The size of the send ring, where the program has written all of it.
+    /// How much of the send ring the program may fill.
+    #[inline]
+    pub(super) fn send_limit(&self) -> u32 {
+        self.shared().send_limit(self.send.get().size)
+    }
+
+    /// How much of the send ring the program may fill, where it has written all of that.
     #[inline]
     pub(super) fn send_ring_if_full(&self) -> Option<u32> {
-        let size = self.send.get().size;
+        let limit = self.send_limit();
         let held = self.written.get().saturating_sub(self.freed.get());
-        (held == u64::from(size)).then_some(size)
+        (held >= u64::from(limit)).then_some(limit)
     }
 
     fn grow_receive(&self, to: u32) -> bool {

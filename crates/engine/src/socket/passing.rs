@@ -140,7 +140,9 @@ impl SocketEnd {
         slot.receive_tail.store(self.received.get(), Ordering::Relaxed);
         slot.send_head.store(self.freed.get(), Ordering::Relaxed);
         slot.send_tail.store(self.written.get(), Ordering::Release);
-        slot.errors_tail.store(self.errors_put.get(), Ordering::Release);
+        if self.kind == slot_kind::DATAGRAM {
+            slot.errors_tail.store(self.errors_put.get(), Ordering::Release);
+        }
     }
 
     /// What the program that passed it still has: a socket where nothing comes any more, and that takes nothing. On Linux
@@ -219,6 +221,7 @@ fn copy_slot(from: &Slot, to: &Slot) {
     copy_long_words(from, to);
     if from.kind.load(Ordering::Relaxed) == slot_kind::STREAM {
         to.urgent_passed().store(from.urgent_passed().load(Ordering::Relaxed), Ordering::Relaxed);
+        to.unsent_told().0.store(from.unsent_told().0.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     to.error.store(from.error.load(Ordering::Relaxed), Ordering::Relaxed);
     to.soft_error.store(from.soft_error.load(Ordering::Relaxed), Ordering::Relaxed);

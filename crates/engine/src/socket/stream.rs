@@ -332,7 +332,7 @@ impl StreamStage {
             Control::NeedSend(bytes) => self.needs.1 = *bytes,
             Control::Acknowledged(position) if end.publish_freed(*position) => end.signal(),
             Control::Urgent(position) => end.publish_urgent(*position),
-            Control::Sent(position) if end.publish_sent(*position) => end.signal(),
+            Control::Sent(sent) if end.publish_sent(sent) => end.signal(),
             Control::PeerFinished => {
                 end.add_state(slot_state::PEER_FINISHED);
                 end.signal();

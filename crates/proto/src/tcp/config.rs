@@ -92,6 +92,8 @@ pub struct Config {
     pub min_burst_segments: u8,
     /// A window that was not used for longer than a time-out stays as it is, other than RFC 5681 §4.1 says.
     pub keeps_idle_window: bool,
+    /// Programs write while less than this is unsent, in bytes, unless they set TCP_NOTSENT_LOWAT; 0: there is no bound.
+    pub unsent_low_water: u32,
     /// Most payload of one `Transmit`, in bytes; [`Tcp`](super::Tcp) takes less where the device takes less.
     pub max_transmit_len: u32,
     /// The least that variation adds to the retransmission time-out.
@@ -146,6 +148,7 @@ impl Default for Config {
             user_timeout: None,
             min_burst_segments: 10,
             keeps_idle_window: false,
+            unsent_low_water: 0,
             max_transmit_len: 65_160,
             min_rto: Duration::from_millis(200),
             max_retransmits: 15,

@@ -422,12 +422,6 @@ impl Connection {
         self.send.max.saturating_sub(1).min(self.send.written)
     }
 
-    /// The program wants to hear how far the stream has been sent (TCP_NOTSENT_LOWAT).
-    #[inline]
-    pub fn tells_sent(&self) -> bool {
-        self.tuned().unsent_low_water != 0
-    }
-
     /// Stream position to which received data is complete.
     #[inline]
     pub fn receive_position(&self) -> u64 {

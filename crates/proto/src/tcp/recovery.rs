@@ -176,6 +176,11 @@ impl Recovery {
         self.flight.lost()
     }
 
+    /// All that was lost is under way again (with SACK).
+    pub fn has_repaired_all(&self) -> bool {
+        self.selective && self.phase != Phase::Open && self.flight.lost() == 0
+    }
+
     /// Bytes that were lost and are under way again (with SACK).
     pub fn again(&self) -> u64 {
         if self.phase == Phase::Open { 0 } else { self.flight.again() }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use scoutline_base::{Endpoint, Time};
 use scoutline_path::{
-    Body, Burst, Context, Control, DropReason, Effect, FlowKey, HeaderWishes, Message, Stage, Tuning,
+    Body, Burst, Context, Control, DropReason, Effect, FlowKey, HeaderWishes, Message, Sent, Stage, Tuning,
 };
 use scoutline_wire::tcp::{Flags, Header};
 use scoutline_wire::{icmp, ipv4, ipv6};
@@ -48,8 +48,8 @@ pub struct TcpStage {
     unreachable: Option<i32>,
     /// The path is served in idle time only, and its packets yield to all else beyond us too.
     background: bool,
-    /// How far the program was told that the stream is sent.
-    told_sent: u64,
+    /// What the program was told of how far the stream is sent, and may be written.
+    told_sent: Sent,
     end: End,
     /// What the socket's rings should hold.
     receive_sizing: Sizing,
@@ -124,7 +124,7 @@ impl TcpStage {
             pending: None,
             unreachable: None,
             background: false,
-            told_sent: 0,
+            told_sent: Sent::default(),
             end: End::Open,
             receive_sizing: Sizing::default(),
             send_sizing: Sizing::default(),
@@ -487,9 +487,9 @@ impl TcpStage {
             message.facts.can_wait &= matches!(message.body, Body::Empty);
             outward.push(message);
         };
-        if connection.tells_sent() && connection.sent() != self.told_sent {
-            self.told_sent = connection.sent();
-            inward.push(Message::control(Control::Sent(self.told_sent)));
+        if let Some(sent) = connection.news_of_sent(&self.told_sent) {
+            self.told_sent = sent;
+            inward.push(Message::control(Control::Sent(sent)));
         }
         all
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::{
-    HELD_BY_CALL, HELD_UNFINISHED, Slot, slot_kind, slot_request as ask, slot_state as is,
+    HELD_BY_CALL, HELD_UNFINISHED, Slot, UnsentBound, slot_kind, slot_request as ask, slot_state as is,
 };
 
 /// Who says that more follows what is sent.
@@ -61,9 +61,21 @@ impl<'a> Socket<'a> {
 
     /// Room in the send ring.
     pub fn sendable(self) -> u64 {
-        let size = u64::from(self.slot.send_size.load(Relaxed));
-        let free = size.saturating_sub(self.slot.outgoing().held());
+        let free = self.send_limit().saturating_sub(self.slot.outgoing().held());
+        let free =
+            self.bound().map_or(free, |bound| free.min(bound.most.saturating_sub(self.slot.unsent().into())));
         self.room_with_syn().map_or(free, |room| free.min(room))
+    }
+
+    /// What bounds what is written and not sent (TCP_NOTSENT_LOWAT).
+    fn bound(self) -> Option<UnsentBound> {
+        self.slot.unsent_bound().filter(|_| self.is_stream())
+    }
+
+    /// How much of the send ring may be filled (SO_SNDBUF).
+    fn send_limit(self) -> u64 {
+        let size = self.slot.send_size.load(Relaxed);
+        u64::from(if self.is_stream() { self.slot.send_limit(size) } else { size })
     }
 
     /// Its SYN waits for the first that is written (RFC 7413): how much of that may go with it.
@@ -75,11 +87,15 @@ impl<'a> Socket<'a> {
 
     /// Room enough to be called writable: a third.
     pub fn roomy(self) -> bool {
-        let size = u64::from(self.slot.send_size.load(Relaxed));
-        let low_water = u64::from(self.slot.unsent_low_water.load(Relaxed));
-        let unsent = (self.slot.send_tail.load(Acquire) as u32).wrapping_sub(self.slot.sent.load(Acquire));
-        let bound = low_water != 0 && low_water != u64::from(u32::MAX);
-        size > 0 && self.sendable() >= size / 3 && !(bound && 2 * u64::from(unsent) >= low_water)
+        let size = self.send_limit();
+        let held = self.slot.outgoing().held();
+        size > 0
+            && match self.bound() {
+                None => self.sendable() >= size / 3,
+                Some(bound) => {
+                    2 * u64::from(self.slot.unsent()) < u64::from(bound.low_water) && held <= size - size / 3
+                }
+            }
     }
 
     /// SO_ERROR: the pending error, or what a router has said of a connection that goes on.

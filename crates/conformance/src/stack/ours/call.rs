@@ -351,9 +351,18 @@ impl Caller<'_> {
         if flags & libc::MSG_OOB != 0 {
             socket.announce_urgent(data.len() - sent);
         }
-        let put = sent + socket.put(&data[sent..], more);
+        let mut put = sent + socket.put(&data[sent..], more);
         // The shim may be in no hurry to tell when more follows: but this program sleeps between its calls.
         socket.tell();
+        while put < data.len() && socket.slot.unsent_bound().is_some() {
+            // The engine runs beside the program, and what it sends meanwhile makes room (TCP_NOTSENT_LOWAT).
+            self.engine.settle(self.now);
+            match socket.put(&data[put..], more) {
+                0 => break,
+                next => put += next,
+            }
+            socket.tell();
+        }
         if put == data.len() || non_blocking {
             return done(put as i64);
         }

@@ -1,5 +1,7 @@
 //! Rings that grow with the connection's need.
 
+use scoutline_abi::layout::slot_option;
+
 use super::*;
 
 /// Half of a round trip.
@@ -115,6 +117,41 @@ fn what_the_program_set_is_as_far_as_its_rings_grow() {
     upload(&mut pair, client, server, 4 << 20);
     assert_eq!(rings(&pair.client, client).1, 128 << 10);
     assert_eq!(rings(&pair.server, server).0, 64 << 10, "a window never shrinks");
+}
+
+/// A ring that is there stays; SO_SNDBUF says how much of it is filled.
+#[test]
+fn what_the_program_sets_later_bounds_what_is_held() {
+    let mut pair = long_path(4, |_| {});
+    let (_, client, server) = pair.established(80);
+    let region = Arc::clone(&pair.client.region);
+    let slot = region.slot(client).expect("the client's");
+    let set = |bytes: u32| slot.asked_send_buffer.store(bytes, Ordering::Relaxed);
+    let waits = || slot.send_wanted.load(Ordering::Relaxed) == 1;
+    set(8_000);
+    let bytes = pattern(64 << 10, 8);
+    let mut sent = pair.client.write(client, &bytes);
+    assert_eq!((sent, rings(&pair.client, client).1), (16_000, 64 << 10));
+    slot.send_wanted.store(1, Ordering::Relaxed);
+    let told = [slot_option::SEND_BUFFER, 0, 0, 0];
+    assert_eq!(pair.client.call(call_op::OPTION, client, told, pair.now), 0);
+    assert!(waits(), "a full buffer, however large its ring");
+    set(16_000);
+    assert_eq!(pair.client.call(call_op::OPTION, client, told, pair.now), 0);
+    assert!(!waits(), "there is room now");
+    sent += pair.client.write(client, &bytes[sent..]);
+    assert_eq!(sent, 32_000);
+    // Less than what is held: nothing more goes in until that much is acknowledged.
+    set(8_000);
+    assert_eq!(pair.client.write(client, &bytes[sent..]), 0);
+    let mut got = Vec::new();
+    pair.until("the rest", |pair| {
+        sent += pair.client.write(client, &bytes[sent..]);
+        got.extend(pair.server.read(server, usize::MAX));
+        assert!(sent <= 32_000 || pair.client.slot(client).outgoing().held() <= 16_000);
+        got.len() == bytes.len()
+    });
+    assert!(got == bytes, "the streams differ");
 }
 
 #[test]

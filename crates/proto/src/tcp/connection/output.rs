@@ -428,11 +428,12 @@ impl Connection {
         let is_last = stop == data_end
             && stop != self.send.unfinished
             && !(self.send.held_unfinished && self.send.held <= stop);
-        let is_burst = !retransmission && stop - range.start > u64::from(self.segment());
+        let is_burst = stop - range.start > u64::from(self.segment())
+            && (!retransmission || self.recovery.has_repaired_all());
         if payload.is_some() && (is_last || is_burst) {
             // RFC 9293 §3.9.1.2: the last of what was written, unless the program said that more follows. And the last
-            // of a super-segment, as Linux does: a receiver that merges segments need not wait for more. What goes
-            // again fills a hole, and is delivered at once.
+            // of a super-segment, as Linux does: a receiver that merges segments need not wait for more. Of what goes
+            // again, after which nothing is missing: until then no segment is the last that the receiver waits for.
             flags |= Flags::PSH;
         }
         if retransmission {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_base::Time;
-use scoutline_path::Tuning;
+use scoutline_path::{Sent, Tuning};
 
 use super::{Connection, Owed, input};
 use crate::tcp::config::{Keepalive, Pacing};
@@ -31,6 +31,9 @@ const NOTHING: Tuning = Tuning {
     orphan_wait_s: 0,
     device: 0,
 };
+
+/// What is written behind something unsent at once, at most (Linux: `GSO_LEGACY_MAX_SIZE`).
+const LONGEST_STEP: u32 = 64 << 10;
 
 /// The least round trip of a path where connections are paced for its length: ten bursts.
 const LONG_PATH: Duration = Duration::from_millis(10);
@@ -115,6 +118,37 @@ impl Connection {
                 Some(Duration::from_secs(seconds).max(self.rtt.rto() * ORPHAN_TIMEOUTS_HALVES / 2))
             }
         }
+    }
+
+    /// How far the stream has been sent, for a program with a bound on what is not, if that is other than it was told.
+    #[inline]
+    pub fn news_of_sent(&self, told: &Sent) -> Option<Sent> {
+        let is_bounded = self.unsent_low_water() != 0 || told.low_water != 0;
+        if is_bounded && self.state.may_send() {
+            Some(self.sent_and_bound()).filter(|sent| sent != told)
+        } else {
+            None
+        }
+    }
+
+    /// The bound on what is written and not sent, in bytes (TCP_NOTSENT_LOWAT); 0: there is none.
+    #[inline]
+    fn unsent_low_water(&self) -> u32 {
+        match self.tuned().unsent_low_water {
+            0 => self.config.unsent_low_water,
+            u32::MAX => 0,
+            bytes => bytes,
+        }
+    }
+
+    /// The program may write whole bursts, as Linux lets it: half of the largest window that the peer has offered, in full
+    /// segments (`tcp_bound_to_half_wnd`).
+    fn sent_and_bound(&self) -> Sent {
+        let (low_water, segment) = (self.unsent_low_water(), self.segment());
+        let burst = (self.send.max_window / 2).min(LONGEST_STEP);
+        let burst = (burst / segment * segment).max(segment);
+        let most = u64::from(low_water).next_multiple_of(burst.into()).min(u32::MAX.into()) as u32;
+        Sent { position: self.sent(), low_water, most }
     }
 
     /// The most that the window field may say (`TCP_WINDOW_CLAMP`).

@@ -1,7 +1,7 @@
 //! `setsockopt` and `getsockopt` of the model program.
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use scoutline_abi::layout::{call_op, datagram_flag, membership, slot_option, slot_state as is};
 use scoutline_base::Address;
@@ -89,10 +89,16 @@ impl Caller<'_> {
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => fd.receive_timeout_us = timeval(value)?,
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => fd.send_timeout_us = timeval(value)?,
             // The rings are the engine's, and so is when acknowledgments go. Zero copy is the kernel's to promise.
-            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_ZEROCOPY)
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_ZEROCOPY)
             | (libc::IPPROTO_TCP, libc::TCP_QUICKACK)
             // As the shim has it: of a stream these are kept by the kernel's socket.
             | (libc::IPPROTO_IP, libc::IP_TOS | libc::IP_MTU_DISCOVER) => {}
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+                let before = self.at(fd).slot.asked_send_buffer.swap(count, SeqCst);
+                if self.at(fd).is_stream() && count > before {
+                    return self.tell_option(fd, slot_option::SEND_BUFFER, 0);
+                }
+            }
             (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
                 return self.tell_option(fd, slot_option::MAX_PACING_RATE, u64::from(count));
             }
@@ -225,7 +231,10 @@ impl Caller<'_> {
             (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
                 socket.slot.unsent_low_water.load(Relaxed).cast_signed()
             }
-            (libc::SOL_SOCKET, libc::SO_SNDBUF) => socket.slot.send_size.load(Relaxed) as i32,
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => match socket.slot.asked_send_buffer.load(Relaxed) {
+                0 => socket.slot.send_size.load(Relaxed) as i32,
+                asked => asked.saturating_mul(2) as i32, // as Linux tells it back
+            },
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => socket.slot.receive_size.load(Relaxed) as i32,
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG)
                 if fd.max_segment == 0 || socket.state() & is::CONNECTED != 0 =>
