@@ -130,6 +130,9 @@ impl Supervisor {
     fn bind(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let [_, at, len, ..] = on.call.arguments;
         let address = target::read_address(on.call.thread, at, len)?;
+        if !target::may_have_port(on.call.thread, &address) {
+            return Err(Reply::error(libc::EACCES));
+        }
         let mut bound = sys::with_address(libc::bind, &self.socket(on)?.inner, &address);
         if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
             // By a socket perhaps that the program has closed, which is not trapped.

@@ -76,6 +76,24 @@ pub(crate) fn write_sized(thread: u32, at: u64, len_at: u64, value: &[u8]) -> io
     sys::write_memory(thread, len_at, &(value.len() as u32).to_ne_bytes())
 }
 
+/// Whether a thread may bind to the port of this address: low ones need CAP_NET_BIND_SERVICE (bind(2), EACCES), which its
+/// supervisor may have when it has not.
+pub(crate) fn may_have_port(thread: u32, address: &[u8]) -> bool {
+    const BIND_SERVICE: u32 = 10;
+    let Some(port) = address.get(2..4).map(|octets| u16::from_be_bytes([octets[0], octets[1]])) else {
+        return true;
+    };
+    if port == 0 {
+        return true;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let held = held.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    let first = || std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
+    held >> BIND_SERVICE & 1 != 0
+        || port >= first().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
