@@ -296,7 +296,8 @@ pub mod call_op {
     /// Whether a process is on paths: argument its id. Result: 0 or 1.
     pub const IS_ON_PATHS: u32 = 19;
     /// Change what groups a datagram socket is in. Arguments: the group and the source (both words of each, the first
-    /// first); `more`: [`super::membership`] | Linux's number of the interface << 32.
+    /// first); `more`: [`super::membership`] | a number of the caller among its process's << 8 (24 bits, for filters) |
+    /// Linux's number of the interface << 32.
     pub const MEMBERSHIP: u32 = 17;
 }
 
@@ -329,6 +330,24 @@ pub mod membership {
     pub const BLOCK_SOURCE: u64 = 5;
     /// This source again.
     pub const UNBLOCK_SOURCE: u64 = 6;
+    /// The first source of a filter to come (IP_MSFILTER): what was named before of another is forgotten.
+    pub const FIRST_OF_FILTER: u64 = 7;
+    /// One more of its sources.
+    pub const NEXT_OF_FILTER: u64 = 8;
+    /// The filter holds from now on: only the sources that were named. In place of a source their number (EAGAIN: that
+    /// is not how many were named, since somebody else sets a filter of this socket).
+    pub const FILTER_INCLUDES: u64 = 9;
+    /// The same: all but the sources that were named.
+    pub const FILTER_EXCLUDES: u64 = 10;
+    /// Changes nothing. In place of a source a number. Result: how many sources the filter has | [`EXCLUDES`];
+    /// arguments: the source with that number, if there is one.
+    pub const FILTER: u64 = 11;
+    /// In the result of [`FILTER`]: all sources but these are wanted.
+    pub const EXCLUDES: u32 = 1 << 16;
+    /// Sources that a filter may have: `mld_max_msf` of Linux, where IPv4 has ten (`igmp_max_msf`).
+    pub const MOST_SOURCES: usize = 64;
+    /// See [`MOST_SOURCES`].
+    pub const MOST_SOURCES_V4: usize = 10;
 }
 
 /// Bytes of a class's name in a call: all its arguments.

@@ -23,7 +23,7 @@ use crate::extend::{Duty, Extension};
 use crate::file::FileMap;
 use crate::settings::ProgramFacts;
 use crate::several::{Said, Several};
-use crate::socket::SocketEnd;
+use crate::socket::{NamedSources, SocketEnd};
 
 /// Threads of a program of which none runs for so long, while Linux has turns, are stopped. The queue that is held back keeps
 /// below a millisecond (see [`crate::thread`]).
@@ -50,6 +50,8 @@ pub(crate) struct Program {
     free_slots: RefCell<Vec<u32>>,
     /// Write ends of the pipes of its poll sets.
     sets: RefCell<BTreeMap<u32, SetEnd>>,
+    /// Sources of a group's filter, one after the other, before it holds.
+    pub(crate) named_sources: RefCell<NamedSources>,
     /// Files that it may send from.
     files: RefCell<BTreeMap<u32, Arc<FileMap>>>,
     /// The sockets, by slot.
@@ -109,6 +111,7 @@ impl Program {
             arena: RefCell::new(Arena::part(engine, engines)),
             free_slots: RefCell::new(slots.map(|slot| slot as u32).rev().collect()),
             sets: RefCell::default(),
+            named_sources: RefCell::default(),
             files: RefCell::default(),
             ends: RefCell::new(Vec::new()),
             woken: RefCell::default(),

@@ -16,6 +16,7 @@ pub(crate) use asked::Asked;
 pub(crate) use datagram::DatagramStage;
 pub(crate) use end::{ACCEPT_RING, SocketEnd};
 pub(crate) use growth::Sizes;
+pub(crate) use membership::NamedSources;
 pub(crate) use module::{Listeners, Outlet, SIDE, SocketModule, Standing};
 pub(crate) use queue::queue_accepted;
 pub(crate) use stream::{StreamStage, set_addresses};

@@ -2,7 +2,7 @@
 //! (RFC 3493 §5.2, RFC 3678), and which interface they go out by.
 //!
 //! A group on an interface of ours is the engine's affair, on another one the kernel's. A socket that is still the
-//! kernel's becomes ours with a group of ours. Whole filters (IP_MSFILTER, MCAST_MSFILTER) are not served.
+//! kernel's becomes ours with a group of ours.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,6 +15,8 @@ use crate::options::value;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::{call, life, reach, real, table};
+
+pub(crate) mod filter;
 
 /// Of `linux/in.h`; libc has them not for every target.
 const MCAST_JOIN_GROUP: c_int = 42;
@@ -68,18 +70,27 @@ pub(crate) fn set(
     }
     // The kernel says what is wrong with one that cannot be read.
     let Ok(change) = parse(level, name, from, len)? else { return None };
-    let known = table::socket(fd).and_then(Socket::at);
-    let interface = match change.which {
-        Which::Any if known.is_some() => Some(0),
-        Which::Any => reach::leads_to_group(Name { address: change.group, port: 0, scope: 0 }).then_some(0),
-        Which::Number(number) => reach::is_served_interface(number).then_some(number),
-        Which::Of(address) => reach::interface_of(address),
-    };
-    let interface = interface?;
-    let socket = known.or_else(|| life::adopt_for_groups(fd))?;
+    let (socket, interface) = place(fd, change.which, change.group)?;
     let ([a, b], [c, d]) = (change.group.words(), change.source.words());
     let more = change.what | u64::from(interface) << 32;
     Some(call::call_with(call_op::MEMBERSHIP, socket.index, [a, b, c, d], more).0.min(0) as isize)
+}
+
+/// The socket, ours from now on, and our interface; `None` where the group is on one of the kernel's.
+fn place(fd: c_int, which: Which, group: Address) -> Option<(Socket, u32)> {
+    let known = table::socket(fd).and_then(Socket::at);
+    let interface = interface_of(which, group, known.is_some())?;
+    Some((known.or_else(|| life::adopt_for_groups(fd))?, interface))
+}
+
+/// Our interface that is meant; 0: any.
+fn interface_of(which: Which, group: Address, is_ours: bool) -> Option<u32> {
+    match which {
+        Which::Any if is_ours => Some(0),
+        Which::Any => reach::leads_to_group(Name { address: group, port: 0, scope: 0 }).then_some(0),
+        Which::Number(number) => reach::is_served_interface(number).then_some(number),
+        Which::Of(address) => reach::interface_of(address),
+    }
 }
 
 fn parse(level: c_int, name: c_int, from: *const c_void, len: socklen_t) -> Option<Result<Change, isize>> {

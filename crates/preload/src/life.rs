@@ -409,7 +409,8 @@ pub(crate) fn local_name(socket: Socket, address: *mut sockaddr, len: *mut sockl
 /// `getpeername` on a socket of ours.
 pub(crate) fn peer_name(socket: Socket, address: *mut sockaddr, len: *mut socklen_t) -> isize {
     let state = socket.state();
-    if state & is::CONNECTED == 0 || state & is::FAILED != 0 {
+    let has_peer = state & is::CONNECTED != 0 && state & is::FAILED == 0;
+    if !has_peer || socket.is_stream() && options::has_ended(socket) {
         return err(libc::ENOTCONN);
     }
     if address.is_null() {
@@ -427,7 +428,11 @@ pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
         _ => return err(libc::EINVAL),
     };
     let state = socket.state();
-    if state & is::LISTENING == 0 && (state & is::CONNECTED == 0 || state & is::FAILED != 0) {
+    let is_listening = state & is::LISTENING != 0;
+    if !is_listening && (state & is::CONNECTED == 0 || state & is::FAILED != 0) {
+        return err(libc::ENOTCONN);
+    }
+    if !is_listening && socket.is_stream() && options::has_ended(socket) {
         return err(libc::ENOTCONN);
     }
     socket.slot.requests.fetch_or(what, Ordering::AcqRel);

@@ -485,6 +485,14 @@ pub(crate) fn unsent(socket: Socket) -> u64 {
     if result < 0 { 0 } else { page[(AT % 32 / 8) as usize] & u64::from(u32::MAX) }
 }
 
+/// The connection has ended in both directions, and the peer knows: it is in TIME-WAIT, or gone.
+pub(crate) fn has_ended(socket: Socket) -> bool {
+    // `tcpi_state` of `struct tcp_info`: TCP_TIME_WAIT and TCP_CLOSE.
+    let is_over = |state: u64| state == 6 || state == 7;
+    let both = socket.state() & is::PEER_FINISHED != 0 && socket.requests() & slot_request::SHUTDOWN != 0;
+    both && matches!(ask(socket, slot_option::INFO, 0), (0, [word, ..]) if is_over(word & 0xff))
+}
+
 /// IP_MTU of a connection.
 pub(crate) fn path_mtu(socket: Socket) -> c_int {
     // `tcpi_pmtu` of `struct tcp_info`.

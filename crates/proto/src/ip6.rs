@@ -27,6 +27,8 @@ use crate::Interface;
 
 /// Hops that our packets may take until a router says otherwise: Linux' default.
 pub const HOP_LIMIT: u8 = 64;
+/// By how much its header is longer than IPv4's.
+pub(crate) const LONGER: u16 = (ipv6::HEADER_LEN - scoutline_wire::ipv4::MIN_HEADER_LEN) as u16;
 
 /// Reads and checks the header at the front of `bytes`: by itself, and whether it concerns us.
 ///

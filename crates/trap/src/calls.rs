@@ -1,5 +1,6 @@
 //! What each trapped call does.
 
+mod filter;
 mod message;
 
 use std::collections::VecDeque;
@@ -16,8 +17,8 @@ use crate::{sys, target::read_u32};
 
 /// `linux/tcp.h`.
 const TCP_INQ: i32 = 36;
-/// The longest value of an option that is passed on.
-const MAX_OPTION: usize = 4096;
+/// The longest value of an option that is passed on: a filter of 64 sources (MCAST_MSFILTER).
+const MAX_OPTION: usize = 144 + 64 * 128;
 
 /// What a call comes to.
 pub(crate) enum Reply {
@@ -297,6 +298,9 @@ impl Supervisor {
         let room = read_u32(on.call.thread, len_at)?;
         if room.cast_signed() < 0 {
             return Err(Reply::error(libc::EINVAL));
+        }
+        if filter::is_filter(level, name) {
+            return self.filter(on, room as usize);
         }
         let socket = self.socket(on)?;
         let stream = !matches!(socket.state, State::Datagram(_));

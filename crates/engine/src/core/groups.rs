@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::{Call, slot_kind};
+use scoutline_abi::layout::{Call, membership, slot_kind};
 use scoutline_base::{Address, Time};
 use scoutline_path::{Body, DropReason, FlowKey, Message, Path};
 use scoutline_ring::Block;
@@ -59,13 +59,13 @@ impl Core {
         }
     }
 
-    /// MEMBERSHIP: a socket joins or leaves a group.
+    /// MEMBERSHIP: a socket joins or leaves a group, or has a filter of sources.
     pub(super) fn change_membership(&mut self, end: &Rc<SocketEnd>, call: &Call) -> Result<i32, i32> {
         let word = |index: usize| call.arguments[index].load(Ordering::Relaxed);
         let (group, source) =
             (Address::from_words([word(0), word(1)]), Address::from_words([word(2), word(3)]));
         let more = call.more.load(Ordering::Relaxed);
-        let (what, number) = (more & 0xffff_ffff, (more >> 32) as u32);
+        let (what, caller, number) = (more & 0xff, (more >> 8) as u32 & 0xff_ffff, (more >> 32) as u32);
         if end.kind != slot_kind::DATAGRAM {
             return Err(libc::EPROTO);
         }
@@ -75,8 +75,27 @@ impl Core {
         let speaks = |net: &super::Net| net.interface().takes_for_many(group);
         let there = |net: &&super::Net| speaks(net) && (number == 0 || net.device.facts().index == number);
         let net = self.nets.iter().find(there).ok_or(libc::ENODEV)?;
-        let interface = (net.interface(), net.device.facts().index);
-        end.memberships.change(what, interface, group, source).map(|()| 0)
+        let (interface, number) = (net.interface(), net.device.facts().index);
+        let by = (end.slot, call.process.load(Ordering::Relaxed), caller);
+        let named = &end.program.named_sources;
+        match what {
+            membership::FIRST_OF_FILTER | membership::NEXT_OF_FILTER => {
+                named.borrow_mut().name(what == membership::FIRST_OF_FILTER, by, source)?;
+            }
+            membership::FILTER_INCLUDES | membership::FILTER_EXCLUDES => {
+                let sources = named.borrow_mut().take(by, word(3))?;
+                end.memberships.filter(what == membership::FILTER_EXCLUDES, sources, number, group)?;
+            }
+            membership::FILTER => {
+                let (said, source) = end.memberships.tell_filter(number, group, word(3))?;
+                for (to, from) in call.arguments.iter().zip(source.map_or([0; 2], Address::words)) {
+                    to.store(from, Ordering::Relaxed);
+                }
+                return Ok(said.cast_signed());
+            }
+            _ => end.memberships.change(what, (interface, number), group, source)?,
+        }
+        Ok(0)
     }
 }
 

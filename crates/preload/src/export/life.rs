@@ -73,6 +73,9 @@ pub(super) extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    if let Some(result) = groups::filter::get(fd, level, name, value, len) {
+        return finish_int(result);
+    }
     match ours(fd) {
         Some(socket) => finish_int(options::get(fd, socket, level, name, value, len)),
         None => not_on_paths(level, real::getsockopt(fd, level, name, value, len)),
@@ -90,7 +93,8 @@ pub(super) extern "C" fn setsockopt(
     if options::is_refused(fd, level, name, value, len) {
         return finish_int(err(libc::ENOPROTOOPT));
     }
-    if let Some(result) = groups::set(fd, level, name, value, len) {
+    let of_group = groups::set(fd, level, name, value, len);
+    if let Some(result) = of_group.or_else(|| groups::filter::set(fd, level, name, value, len)) {
         return finish_int(result);
     }
     let translated = groups::outgoing(level, name, value, len);

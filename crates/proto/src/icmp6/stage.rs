@@ -16,6 +16,7 @@ use scoutline_wire::{checksum, icmpv6, ipv4};
 use super::{as_icmp4, flow_of};
 use crate::eth::frame_start;
 use crate::groups::{Record, RecordKind, Report};
+use crate::ip6::LONGER;
 use crate::udp::is_intact;
 use crate::{Interface, errno, mld};
 
@@ -140,8 +141,10 @@ impl Icmp6Stage {
             return context.account.on_drop(DropReason::UnknownProtocol);
         };
         self.errors += 1;
-        if header.kind == icmpv6::PACKET_TOO_BIG {
-            let mtu = u32::from_be_bytes(header.rest);
+        let mtu = u32::from_be_bytes(header.rest);
+        let is_of_transport = matches!(quoted.protocol, ipv4::PROTOCOL_UDP | ipv4::PROTOCOL_TCP);
+        if header.kind == icmpv6::PACKET_TOO_BIG && !is_of_transport {
+            // RFC 8201 §4: of datagrams and segments the path that has sent them tells (`Ip6Stage`), if there is one.
             self.interface.ip6.on_too_big(quoted.destination, mtu, context.now);
         }
         let key = flow_of(self.interface.device, &quoted);
@@ -154,18 +157,20 @@ impl Icmp6Stage {
                     fatal,
                     kind: header.kind,
                     code: header.code,
-                    mtu: if too_big { u32::from_be_bytes(header.rest) } else { 0 },
+                    mtu: if too_big { mtu } else { 0 },
                     from: message.facts.source.unwrap_or_default(),
                     to: Endpoint::new(quoted.destination, quoted.ports.1),
                     quoted: quote[quoted.data..].to_vec(),
                 }))
             }
             _ if quoted.protocol != ipv4::PROTOCOL_TCP => Control::Unreachable(kind, code),
+            icmpv6::PACKET_TOO_BIG if mtu < ipv6::MIN_MTU.into() => {
+                // RFC 8201 §4: every link takes 1280 bytes; a router that says less is not believed.
+                return context.account.on_drop(DropReason::Malformed);
+            }
             icmpv6::PACKET_TOO_BIG => {
-                // RFC 8200 §5: no link takes less. TCP counts as if the headers were IPv4's.
-                let mtu = u32::from_be_bytes(header.rest).clamp(ipv6::MIN_MTU.into(), u16::MAX.into());
-                let longer = (ipv6::HEADER_LEN - ipv4::MIN_HEADER_LEN) as u32;
-                Control::TooLong((mtu - longer) as u16, quoted.sequence)
+                // TCP counts as if the headers were IPv4's.
+                Control::TooLong((mtu.min(u16::MAX.into()) - u32::from(LONGER)) as u16, quoted.sequence)
             }
             _ => Control::UnreachableSegment(kind, code, quoted.sequence),
         };

@@ -85,13 +85,19 @@ fn an_error_reaches_the_flow_that_it_is_about() {
 fn tcp_hears_what_the_link_on_the_way_takes() {
     let mut host = Host::with_ip6();
     let path = host.interface.service_paths.icmp6.get().unwrap();
-    for (mtu, told) in [(1400u32, 1380), (1, 1260), (u32::MAX, 65_515)] {
+    for (mtu, told) in [(1400u32, 1380), (1280, 1260), (u32::MAX, 65_515)] {
         let frame = icmp6_frame((PEER6, OURS6), icmpv6::PACKET_TOO_BIG, mtu.to_be_bytes(), &quote(OURS6));
         host.receive(path, &frame);
         let effects = host.effects();
         let [Effect::Notify(_, Control::TooLong(heard, _))] = &effects[..] else { panic!("{effects:?}") };
         assert_eq!(*heard, told, "40 bytes of headers less are in a segment");
     }
+    // RFC 8201 §4
+    host.receive(
+        path,
+        &icmp6_frame((PEER6, OURS6), icmpv6::PACKET_TOO_BIG, 1279u32.to_be_bytes(), &quote(OURS6)),
+    );
+    assert!(host.effects().is_empty(), "every link takes 1280 bytes");
 }
 
 #[test]

@@ -341,10 +341,10 @@ impl Host6 {
     }
 
     /// RFC 8201 §4: a router carries no more than `mtu` bytes on the way to `destination`. False when that says nothing
-    /// new, or lies: less than 1280 is ignored, or anybody could slow us down.
+    /// new (it never raises what is known), or lies: less than 1280, which every link takes, is discarded.
     pub fn on_too_big(&self, destination: Ipv6Addr, mtu: u32, now: Time) -> bool {
-        let mtu = mtu.max(u32::from(ipv6::MIN_MTU)).min(u32::from(u16::MAX)) as u16;
-        if mtu >= self.path_mtu(destination, now) {
+        let mtu = mtu.min(u32::from(u16::MAX)) as u16;
+        if mtu < ipv6::MIN_MTU || mtu >= self.path_mtu(destination, now) {
             return false;
         }
         self.destinations.borrow_mut().set_mtu(destination, mtu, now);

@@ -4,11 +4,13 @@ use std::net::Ipv6Addr;
 use std::rc::Rc;
 
 use scoutline_base::{Address, Time};
-use scoutline_path::{Body, Burst, Context, DropReason, Effect, Facts, Message, Stage, take_packets};
+use scoutline_path::{
+    Body, Burst, Context, Control, DropReason, Effect, Facts, Message, Stage, take_packets,
+};
 use scoutline_wire::ipv6::{self, ExtensionError, FRAGMENT_LEN, HEADER_LEN, Header};
 use scoutline_wire::{ethernet, icmpv6, ipv4, nd};
 
-use super::{Piece, extension_reason, fragment, validate, whole};
+use super::{LONGER, Piece, extension_reason, fragment, validate, whole};
 use crate::Interface;
 use crate::eth::{grow_offsets, rebuilt};
 use crate::icmp6::error_message;
@@ -46,10 +48,26 @@ impl Ip6Stage {
         self
     }
 
+    /// RFC 8201 §4: a router says how much arrives where this path sends. What is about no path's packet comes to none,
+    /// so strangers who guess addresses and ports wrong change nothing.
+    fn note_too_big(&self, message: &Message, now: Time) {
+        let (destination, mtu) = match &message.body {
+            Body::Control(Control::Told(told)) if told.kind == icmpv6::PACKET_TOO_BIG => {
+                (told.to.address.as_v6(), told.mtu)
+            }
+            Body::Control(Control::TooLong(mtu, _)) => (self.remote, u32::from(*mtu) + u32::from(LONGER)),
+            _ => return,
+        };
+        if let Some(destination) = destination {
+            self.interface.ip6.on_too_big(destination, mtu, now);
+        }
+    }
+
     /// One message inward: true when it goes on.
     #[inline]
     pub(crate) fn inward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
         if !matches!(message.body, Body::Block { .. }) {
+            self.note_too_big(message, context.now);
             return true;
         }
         match self.strip(message) {

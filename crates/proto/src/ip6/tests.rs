@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use scoutline_base::PathId;
-use scoutline_path::{Attributes, DropReason, Effect, Name, Value, Verdict};
+use scoutline_path::{Attributes, DropReason, Effect, Message, Name, Value, Verdict};
 use scoutline_wire::ipv6::{self, Fragment};
 use scoutline_wire::{ethernet, icmpv6};
 
@@ -227,14 +227,24 @@ fn what_is_too_big_is_cut_to_the_path() {
     let icmp = host.interface.service_paths.icmp6.get().unwrap();
     let too_big =
         |mtu: u32| testing::icmp6_frame((PEER6, OURS6), icmpv6::PACKET_TOO_BIG, mtu.to_be_bytes(), &quote);
+    // It is the path that has sent such a packet that learns of it, as the engine finds it.
+    let hear = |host: &mut Host, mtu: u32| {
+        host.receive(icmp, &too_big(mtu));
+        let told = host.effects();
+        let [Effect::Notify(_, control)] = &told[..] else { panic!("{told:?}") };
+        host.receive_message(path, Message::control(control.clone()));
+    };
     host.receive(icmp, &too_big(1400));
+    host.effects();
+    assert_eq!(host.send(path, testing::block(&[1; 1452])).len(), 1, "no path has heard of it");
+    hear(&mut host, 1400);
     let sent = host.send(path, testing::block(&[1; 1452]));
     let lens: Vec<usize> = sent.iter().map(|frame| frame.len() - 14).collect();
     assert!(lens.len() == 2 && lens[0] <= 1400, "{lens:?}");
     // No less than every link carries, whatever anybody says.
-    host.receive(icmp, &too_big(100));
+    hear(&mut host, 100);
     let sent = host.send(path, testing::block(&[1; 1452]));
-    assert!(sent.len() == 2 && sent[0].len() - 14 > 1200);
+    assert!(sent.len() == 2 && sent[0].len() - 14 > 1280);
     host.now += Duration::from_secs(601);
     host.know_peer6(PEER6, PEER_LINK);
     assert_eq!(host.send(path, testing::block(&[1; 1452])).len(), 1, "believed for ten minutes");

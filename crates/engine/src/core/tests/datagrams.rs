@@ -192,6 +192,51 @@ fn groups_reach_every_member_and_nobody_else() {
     assert!(!groups.borrow().contains(address(GROUP)));
 }
 
+/// Sources are named one by one; only then they are the filter, and only if nobody else has named any meanwhile.
+#[test]
+fn a_whole_filter_holds_at_once() {
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let slot = bound(&mut pair.server, 53, now);
+    let host = &mut pair.server;
+    let mut say = |what: u64, caller: u64, second: [u64; 2]| {
+        host.region.call(0).unwrap().more.store(what | caller << 8, Ordering::Relaxed);
+        let result = host.call(call_op::MEMBERSHIP, slot, [0, GROUP, second[0], second[1]], now);
+        let word = |index: usize| host.region.call(0).unwrap().arguments[index].load(Ordering::Relaxed);
+        (result, Address::from_words([word(0), word(1)]))
+    };
+    let source = |low: u64| [0, 0xffff_0a00_0000 + low];
+    assert_eq!(say(membership::FILTER, 1, [0, 0]).0, -libc::EADDRNOTAVAIL);
+    assert_eq!(say(membership::FILTER_EXCLUDES, 1, [0, 0]).0, -libc::EINVAL);
+    assert_eq!(say(membership::FILTER_INCLUDES, 1, [0, 0]).0, -libc::EADDRNOTAVAIL);
+    assert_eq!(say(membership::JOIN, 1, [0, 0]).0, 0);
+    assert_eq!(say(membership::FILTER, 1, [0, 0]).0, membership::EXCLUDES.cast_signed());
+    // Two threads: neither has the other's sources.
+    assert_eq!(say(membership::FIRST_OF_FILTER, 1, source(9)).0, 0);
+    assert_eq!(say(membership::FIRST_OF_FILTER, 2, source(7)).0, 0);
+    assert_eq!(say(membership::NEXT_OF_FILTER, 1, source(8)).0, 0);
+    assert_eq!(say(membership::FILTER_INCLUDES, 1, [0, 2]).0, -libc::EAGAIN);
+    assert_eq!(say(membership::FILTER_INCLUDES, 2, [0, 1]).0, -libc::EAGAIN);
+    assert_eq!(say(membership::FILTER, 1, [0, 0]).0, membership::EXCLUDES.cast_signed());
+    for (what, low) in [(membership::FIRST_OF_FILTER, 9), (membership::NEXT_OF_FILTER, 8)] {
+        assert_eq!(say(what, 1, source(low)).0, 0);
+    }
+    assert_eq!(say(membership::FILTER_INCLUDES, 1, [0, 2]).0, 0);
+    assert_eq!(say(membership::FILTER, 1, [0, 0]), (2, Address::from_words(source(9))));
+    assert_eq!(say(membership::FILTER, 1, [0, 1]), (2, Address::from_words(source(8))));
+    assert_eq!(say(membership::FILTER, 1, [0, u64::MAX]).0, 2);
+    // Limits: of what is named, and of what IPv4 takes.
+    for low in 0..membership::MOST_SOURCES as u64 {
+        let what = if low == 0 { membership::FIRST_OF_FILTER } else { membership::NEXT_OF_FILTER };
+        assert_eq!(say(what, 1, source(low)).0, 0);
+    }
+    assert_eq!(say(membership::NEXT_OF_FILTER, 1, source(99)).0, -libc::ENOBUFS);
+    assert_eq!(say(membership::FILTER_INCLUDES, 1, [0, 64]).0, -libc::ENOBUFS);
+    // Of nothing: that is to leave.
+    assert_eq!(say(membership::FILTER_INCLUDES, 1, [0, 0]).0, 0);
+    assert_eq!(say(membership::FILTER, 1, [0, 0]).0, -libc::EADDRNOTAVAIL);
+}
+
 #[test]
 fn everybody_means_every_socket() {
     let mut pair = Pair::new(5, WireConfig::default());

@@ -564,6 +564,29 @@ CASE(shut_and_connected_no_longer) {
     out("a port: %d", port_of(other) > 0);
 }
 
+/* What a socket that is bound to a port at every address says of itself while it is connected, and after. */
+CASE(names_while_connected) {
+    int port, unused = pair(&port), fd = socket(family, SOCK_DGRAM, 0);
+    struct name to = name_of(peer, port), name = name_of(family == AF_INET ? "0.0.0.0" : "::", 7140);
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    socklen_t len = sizeof name;
+    NEED(unused >= 0);
+    T(bind(fd, ADDRESS(name)));
+    for (int i = 0; i < 2; i++) {
+        T(getsockname(fd, (struct sockaddr *)&name, &len));
+        out("at %s port %d", host_of(&name), ntohs(name.port));
+        T(getpeername(fd, (struct sockaddr *)&name, &len));
+        T(connect(fd, ADDRESS(to)));
+        T(getsockname(fd, (struct sockaddr *)&name, &len));
+        out("at %s port %d", host_of(&name), ntohs(name.port));
+        T(getpeername(fd, (struct sockaddr *)&name, &len));
+        out("to %s, same port %d", host_of(&name), ntohs(name.port) == port);
+        T(connect(fd, &none, sizeof none));
+    }
+    T(getsockname(fd, (struct sockaddr *)&name, &len));
+    out("at %s port %d", host_of(&name), ntohs(name.port));
+}
+
 CASE(a_connected_socket_sends_elsewhere) {
     int port, fd = pair(&port);
     int other = atoi(tell("bind E"));

@@ -318,6 +318,91 @@ CASE(groups_by_source) {
     receive(fd, 0);
 }
 
+enum { MOST = 70 };
+
+/* A filter of this group; its sources are 2001:db8:99::1 and on, and in place `at` the other host. */
+static struct group_filter *filter_for(const char *of, int device, int mode, int count, int at) {
+    static char space[GROUP_FILTER_SIZE(MOST)];
+    struct group_filter *filter = (struct group_filter *)space;
+    memset(space, 0, sizeof space);
+    struct name to = name_of(of, 0);
+    filter->gf_interface = device, filter->gf_fmode = mode, filter->gf_numsrc = count;
+    memcpy(&filter->gf_group, &to, sizeof to);
+    for (int i = 0; i < count; i++) {
+        char text[40];
+        sprintf(text, "2001:db8:99::%x", count - i);
+        to = name_of(i == at ? peer : text, 0);
+        memcpy(&filter->gf_slist[i], &to, sizeof to);
+    }
+    return filter;
+}
+
+static int set_filter(int fd, struct group_filter *filter) {
+    return setsockopt(fd, IPPROTO_IPV6, MCAST_MSFILTER, filter, GROUP_FILTER_SIZE(filter->gf_numsrc));
+}
+
+static void filter_of(int fd, const char *of, int device, int room) {
+    struct group_filter *filter = filter_for(of, device, 77, 0, -1);
+    filter->gf_numsrc = room;
+    socklen_t len = GROUP_FILTER_SIZE(room);
+    if (T(getsockopt(fd, IPPROTO_IPV6, MCAST_MSFILTER, filter, &len)) == 0)
+        out("mode %d, %d sources, length %d", filter->gf_fmode, filter->gf_numsrc, len);
+    for (int i = 0; i < room; i++) {
+        struct name *source = (struct name *)&filter->gf_slist[i];
+        out("source family %d %s port %d", source->family, source->family ? host_of(source) : "", source->port);
+    }
+}
+
+CASE(whole_filters) {
+    int fd = shared(7135), device = if_nametoindex("eth0");
+    tell("bind_any D 0");
+    tell("join D %s", group);
+    filter_of(fd, group, device, 1);
+    T(set_filter(fd, filter_for(group, device, MCAST_EXCLUDE, 0, -1)));
+    T(set_filter(fd, filter_for(group, device, MCAST_INCLUDE, 0, -1)));
+    T(membership(fd, IPV6_JOIN_GROUP, group, device));
+    filter_of(fd, group, device, 1);
+    T(set_filter(fd, filter_for(group, device, MCAST_INCLUDE, 3, -1)));
+    filter_of(fd, group, device, 0);
+    filter_of(fd, group, device, 2);
+    filter_of(fd, group, device, 4);
+    filter_of(fd, group, 0, 1);
+    filter_of(fd, group, DEVICE_NONE, 1);
+    filter_of(fd, own, device, 1);
+    to_group(7135, "others_only");
+    settle();
+    T(recv(fd, bytes, 20, MSG_DONTWAIT));
+    T(by_source(fd, MCAST_JOIN_SOURCE_GROUP, group, peer));
+    filter_of(fd, group, device, 5);
+    to_group(7135, "peer_too");
+    receive(fd, 0);
+    T(set_filter(fd, filter_for(group, device, MCAST_EXCLUDE, 2, 1)));
+    filter_of(fd, group, device, 3);
+    to_group(7135, "not_peer");
+    settle();
+    T(recv(fd, bytes, 20, MSG_DONTWAIT));
+    T(set_filter(fd, filter_for(group, device, MCAST_EXCLUDE, 0, -1)));
+    to_group(7135, "all");
+    receive(fd, 0);
+    T(set_filter(fd, filter_for(group, device, MCAST_EXCLUDE, 64, -1)));
+    filter_of(fd, group, device, 65);
+    T(by_source(fd, MCAST_BLOCK_SOURCE, group, "2001:db8:98::1"));
+    T(set_filter(fd, filter_for(group, device, MCAST_EXCLUDE, 65, -1)));
+    T(set_filter(fd, filter_for(group, device, 2, 1, -1)));
+    T(set_filter(fd, filter_for(own, device, MCAST_EXCLUDE, 1, -1)));
+    T(set_filter(fd, filter_for(group, DEVICE_NONE, MCAST_EXCLUDE, 1, -1)));
+    T(set_filter(fd, filter_for("ff15::7:2", device, MCAST_EXCLUDE, 1, -1)));
+    struct group_filter *filter = filter_for(group, device, MCAST_EXCLUDE, 2, -1);
+    T(setsockopt(fd, IPPROTO_IPV6, MCAST_MSFILTER, filter, GROUP_FILTER_SIZE(1)));
+    T(setsockopt(fd, IPPROTO_IPV6, MCAST_MSFILTER, filter, GROUP_FILTER_SIZE(0) - 1));
+    T(setsockopt(fd, IPPROTO_IPV6, MCAST_MSFILTER, NULL, GROUP_FILTER_SIZE(0)));
+    filter->gf_group.ss_family = AF_INET;
+    socklen_t len = GROUP_FILTER_SIZE(2);
+    T(getsockopt(fd, IPPROTO_IPV6, MCAST_MSFILTER, filter, &len));
+    T(set_filter(fd, filter_for(group, device, MCAST_INCLUDE, 0, -1)));
+    filter_of(fd, group, device, 1);
+}
+
 CASE(sending_to_groups) {
     int fd = shared(7133), member = shared(7134), device = if_nametoindex("eth0");
     int port = atoi(tell("bind_any D 7134"));

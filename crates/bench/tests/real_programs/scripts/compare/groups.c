@@ -127,6 +127,142 @@ CASE(groups_by_source) {
     T(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request));
 }
 
+enum { MOST = 70 };
+
+/* A filter of so many of these sources; `len` 0: as long as it is. */
+static int filter_by(int fd, const char *of, const char *interface, int mode, int count, const char **sources, int len) {
+    static struct {
+        struct ip_msfilter head;
+        struct in_addr more[MOST];
+    } filter;
+    filter.head = (struct ip_msfilter){.imsf_multiaddr = name_of(of, 0).in.sin_addr, .imsf_interface = name_of(interface, 0).in.sin_addr,
+                                       .imsf_fmode = mode, .imsf_numsrc = count};
+    struct in_addr *to = (struct in_addr *)((char *)&filter + 16);
+    for (int i = 0; i < count && sources; i++) to[i] = name_of(sources[i], 0).in.sin_addr;
+    return setsockopt(fd, IPPROTO_IP, IP_MSFILTER, &filter, len ? len : 16 + 4 * count);
+}
+
+/* The filter as it is read with room for so many sources. */
+static void filter_of(int fd, const char *of, const char *interface, int room) {
+    static struct {
+        struct ip_msfilter head;
+        struct in_addr more[MOST];
+    } filter;
+    filter.head = (struct ip_msfilter){.imsf_multiaddr = name_of(of, 0).in.sin_addr, .imsf_interface = name_of(interface, 0).in.sin_addr,
+                                       .imsf_fmode = 77, .imsf_numsrc = room};
+    struct in_addr *to = (struct in_addr *)((char *)&filter + 16);
+    memset(to, 0, MOST * 4);
+    socklen_t len = 16 + 4 * room;
+    if (T(getsockopt(fd, IPPROTO_IP, IP_MSFILTER, &filter, &len)) == 0)
+        out("mode %d, %d sources, length %d", filter.head.imsf_fmode, filter.head.imsf_numsrc, len);
+    for (int i = 0; i < room; i++) out("source %s", inet_ntoa(to[i]));
+}
+
+CASE(whole_filters) {
+    static const char *first[] = {"192.0.2.9", "192.0.2.1", "192.0.2.9"}, *with_peer[] = {"192.0.2.1", NULL};
+    static const char *many[] = {"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.6", "192.0.2.7",
+                                 "192.0.2.8", "192.0.2.9", "192.0.2.10", "192.0.2.11"};
+    with_peer[1] = peer;
+    int fd = shared(7123);
+    tell("bind_any D 0");
+    tell("join D %s", group);
+    filter_of(fd, group, own, 2);
+    T(filter_by(fd, group, own, MCAST_EXCLUDE, 0, NULL, 0));
+    T(filter_by(fd, group, own, MCAST_INCLUDE, 0, NULL, 0));
+    T(membership(fd, IP_ADD_MEMBERSHIP, group, own));
+    filter_of(fd, group, own, 2);
+    T(filter_by(fd, group, own, MCAST_INCLUDE, 3, first, 0));
+    filter_of(fd, group, own, 0);
+    filter_of(fd, group, own, 1);
+    filter_of(fd, group, own, 4);
+    filter_of(fd, group, "192.0.2.1", 1);
+    filter_of(fd, "10.1.2.3", own, 1);
+    to_group(7123, "others_only");
+    settle();
+    T(recv(fd, bytes, 20, MSG_DONTWAIT));
+    T(by_source(fd, IP_ADD_SOURCE_MEMBERSHIP, group, peer));
+    T(by_source(fd, IP_DROP_SOURCE_MEMBERSHIP, group, "192.0.2.1"));
+    filter_of(fd, group, own, 4);
+    to_group(7123, "peer_too");
+    receive(fd, 0);
+    T(filter_by(fd, group, own, MCAST_EXCLUDE, 2, with_peer, 0));
+    filter_of(fd, group, own, 3);
+    to_group(7123, "not_peer");
+    settle();
+    T(recv(fd, bytes, 20, MSG_DONTWAIT));
+    T(filter_by(fd, group, own, MCAST_EXCLUDE, 0, NULL, 0));
+    filter_of(fd, group, own, 1);
+    to_group(7123, "all");
+    receive(fd, 0);
+    T(filter_by(fd, group, own, MCAST_EXCLUDE, 10, many, 0));
+    T(by_source(fd, IP_BLOCK_SOURCE, group, "192.0.2.12"));
+    T(filter_by(fd, group, own, MCAST_EXCLUDE, 11, many, 0));
+    T(filter_by(fd, group, own, MCAST_EXCLUDE, 3, many, 27));
+    T(filter_by(fd, group, own, MCAST_EXCLUDE, 3, many, 15));
+    T(filter_by(fd, group, own, 2, 1, many, 0));
+    T(filter_by(fd, "10.1.2.3", own, MCAST_EXCLUDE, 1, many, 0));
+    T(filter_by(fd, group, "192.0.2.1", MCAST_EXCLUDE, 1, many, 0));
+    T(filter_by(fd, "239.7.1.9", own, MCAST_EXCLUDE, 1, many, 0));
+    T(setsockopt(fd, IPPROTO_IP, IP_MSFILTER, NULL, 20));
+    filter_of(fd, group, own, 12);
+    T(filter_by(fd, group, own, MCAST_INCLUDE, 0, NULL, 0));
+    filter_of(fd, group, own, 1);
+    T(membership(fd, IP_DROP_MEMBERSHIP, group, own));
+    socklen_t len = 15;
+    T(getsockopt(fd, IPPROTO_IP, IP_MSFILTER, bytes, &len));
+    len = 16;
+    T(getsockopt(fd, IPPROTO_IP, IP_MSFILTER, NULL, &len));
+}
+
+/* The same by the structure of either family. */
+static struct group_filter *any_filter(const char *of, int interface, int mode, int count) {
+    static char space[GROUP_FILTER_SIZE(MOST)];
+    struct group_filter *filter = (struct group_filter *)space;
+    memset(space, 0, sizeof space);
+    filter->gf_interface = interface, filter->gf_fmode = mode, filter->gf_numsrc = count;
+    memcpy(&filter->gf_group, &(struct sockaddr_in){.sin_family = AF_INET, .sin_addr = name_of(of, 0).in.sin_addr}, sizeof(struct sockaddr_in));
+    return filter;
+}
+
+static void source_of(struct group_filter *filter, int index, const char *source) {
+    memcpy(&filter->gf_slist[index], &(struct sockaddr_in){.sin_family = AF_INET, .sin_addr = name_of(source, 0).in.sin_addr},
+           sizeof(struct sockaddr_in));
+}
+
+static void any_filter_of(int fd, const char *of, int interface, int room) {
+    struct group_filter *filter = any_filter(of, interface, 77, room);
+    socklen_t len = GROUP_FILTER_SIZE(room);
+    if (T(getsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, filter, &len)) == 0)
+        out("mode %d, %d sources, length %d", filter->gf_fmode, filter->gf_numsrc, len);
+    for (int i = 0; i < room; i++) {
+        struct sockaddr_in *source = (struct sockaddr_in *)&filter->gf_slist[i];
+        out("source family %d %s port %d", source->sin_family, inet_ntoa(source->sin_addr), source->sin_port);
+    }
+}
+
+CASE(whole_filters_of_either_family) {
+    int fd = shared(7124), device = if_nametoindex("eth0");
+    T(membership(fd, IP_ADD_MEMBERSHIP, group, own));
+    any_filter_of(fd, group, device, 1);
+    any_filter_of(fd, group, 0, 1);
+    any_filter_of(fd, group, 9999, 1);
+    struct group_filter *filter = any_filter(group, device, MCAST_INCLUDE, 2);
+    source_of(filter, 0, peer), source_of(filter, 1, "192.0.2.1");
+    T(setsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, filter, GROUP_FILTER_SIZE(2)));
+    any_filter_of(fd, group, device, 1);
+    any_filter_of(fd, group, device, 3);
+    filter = any_filter(group, device, MCAST_EXCLUDE, 2);
+    T(setsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, filter, GROUP_FILTER_SIZE(2)));
+    T(setsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, filter, GROUP_FILTER_SIZE(1)));
+    T(setsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, filter, 143));
+    filter->gf_group.ss_family = AF_INET6;
+    T(setsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, filter, GROUP_FILTER_SIZE(0)));
+    T(setsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, any_filter(group, 9999, MCAST_EXCLUDE, 0), GROUP_FILTER_SIZE(0)));
+    any_filter_of(fd, group, device, 1);
+    T(setsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, any_filter(group, device, MCAST_INCLUDE, 0), GROUP_FILTER_SIZE(0)));
+    any_filter_of(fd, group, device, 1);
+}
+
 CASE(sending_to_groups) {
     int fd = shared(7120), member = shared(7121);
     int port = atoi(tell("bind_any D 7121"));

@@ -202,6 +202,20 @@ CASE(close_lingers_until_it_is_acknowledged) {
     out("lingered %d", within(since(&begin), 900, 3000));
 }
 
+/* A close has no flags: O_NONBLOCK changes nothing. */
+CASE(close_lingers_without_blocking_too) {
+    int fd = accepted("A");
+    static char bytes[1 << 20];
+    nonblock(fd);
+    while (send(fd, bytes, sizeof bytes, 0) > 0 || poll(&(struct pollfd){fd, POLLOUT, 0}, 1, 200) == 1);
+    struct linger linger = {1, 1};
+    struct timespec begin;
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    T(close(fd));
+    out("lingered %d", within(since(&begin), 900, 3000));
+}
+
 CASE(low_water_holds_a_read) {
     int fd = accepted("A");
     T(set_option(fd, SOL_SOCKET, SO_RCVLOWAT, 4));

@@ -383,6 +383,113 @@ CASE(shutdown_write_then_answer) {
     T(shutdown(fd, SHUT_RDWR));
 }
 
+CASE(names_of_what_has_ended) {
+    int fd = connected("A");
+    struct name name;
+    socklen_t len = sizeof name;
+    char byte;
+    tell("shut A");
+    T(recv(fd, &byte, 1, 0));
+    T(getpeername(fd, (struct sockaddr *)&name, &len));
+    T(shutdown(fd, SHUT_WR));
+    tell("drain A");
+    /* The other end has our end: its acknowledgment may still be on its way. */
+    struct name before = name;
+    for (int i = 0; i < 400 && getpeername(fd, (struct sockaddr *)&name, &len) == 0; i++) usleep(10000);
+    T(getpeername(fd, (struct sockaddr *)&name, &len));
+    out("same until then: %d", !memcmp(&before, &name, name_size(&before)));
+    T(shutdown(fd, SHUT_RD));
+    T(getsockname(fd, (struct sockaddr *)&name, &len));
+    T(name.port != 0);
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+}
+
+/* How much of a name is written, and what its length is said to be. */
+CASE(names_cut_to_the_room) {
+    int fd = connected("A"), listening = listener();
+    static const int rooms[] = {0, 1, 2, 8, 15, 16, 17, 27, 28, 29, 200, -1};
+    for (int i = 0; i < (int)(sizeof rooms / sizeof *rooms); i++) {
+        unsigned char bytes[256];
+        socklen_t len = rooms[i];
+        for (int which = 0; which < 3; which++) {
+            memset(bytes, 0xee, sizeof bytes);
+            len = rooms[i];
+            if (which == 0) T(getsockname(fd, (struct sockaddr *)bytes, &len));
+            if (which == 1) T(getpeername(fd, (struct sockaddr *)bytes, &len));
+            if (which == 2) {
+                tell("connect B %s %d", own, port_of(listening));
+                NEED(await(listening, POLLIN) == POLLIN);
+                int new = accept(listening, (struct sockaddr *)bytes, &len);
+                out("accept with room for %d: %s", rooms[i], new < 0 ? strerrorname_np(errno) : "done");
+                if (new >= 0) close(new);
+            }
+            int written = sizeof bytes;
+            while (written > 0 && bytes[written - 1] == 0xee) written--;
+            out("room %d: length %d, written up to %d", rooms[i], (int)len, written);
+        }
+    }
+    struct name name;
+    socklen_t len = sizeof name;
+    T(getsockname(fd, NULL, &len));
+    T(getsockname(fd, (struct sockaddr *)&name, NULL));
+    T(getpeername(fd, NULL, &len));
+    T(getpeername(fd, (struct sockaddr *)&name, NULL));
+    tell("connect C %s %d", own, port_of(listening));
+    NEED(await(listening, POLLIN) == POLLIN);
+    len = 77;
+    T(accept(listening, NULL, &len) >= 0);
+    T(len);
+    tell("connect D %s %d", own, port_of(listening));
+    NEED(await(listening, POLLIN) == POLLIN);
+    T(accept(listening, (struct sockaddr *)&name, NULL));
+    nonblock(listening);
+    T(accept(listening, NULL, NULL));
+}
+
+CASE(accept_where_nothing_is_to_be_had) {
+    int fd = listener(), datagrams = socket(family, SOCK_DGRAM, 0), plain = socket(family, SOCK_STREAM, 0), pipes[2];
+    NEED(pipe(pipes) == 0);
+    nonblock(fd);
+    for (int flags = 0; flags < 3; flags++) {
+        static const int some[] = {0, MSG_DONTWAIT, SOCK_NONBLOCK | 1};
+        T(accept4(fd, NULL, NULL, some[flags]));
+        T(accept4(datagrams, NULL, NULL, some[flags]));
+        T(accept4(plain, NULL, NULL, some[flags]));
+        T(accept4(pipes[0], NULL, NULL, some[flags]));
+        T(accept4(-1, NULL, NULL, some[flags]));
+        T(accept4(699, NULL, NULL, some[flags]));
+    }
+    int unconnected = connected("A");
+    T(accept(unconnected, NULL, NULL));
+    struct name any = name_of(own, 0);
+    T(bind(plain, ADDRESS(any)));
+    T(accept(plain, NULL, NULL));
+    T(close(fd));
+    T(accept(fd, NULL, NULL));
+}
+
+/* What a listener at every address says of itself, and what it accepts of each side. */
+CASE(names_of_a_listener_everywhere) {
+    int fd = socket(family, SOCK_STREAM, 0);
+    struct name name = name_of(family == AF_INET ? "0.0.0.0" : "::", 0);
+    socklen_t len = sizeof name;
+    T(bind(fd, ADDRESS(name)));
+    T(getsockname(fd, (struct sockaddr *)&name, &len));
+    out("at %s, port given %d, length %d", host_of(&name), name.port != 0, len);
+    T(listen(fd, 4));
+    int port = ntohs(name.port);
+    T(port_of(fd) == port);
+    out("peer connects: %s", tell("connect A %s %d", own, port));
+    int new = accept(fd, (struct sockaddr *)&name, &len);
+    NEED(new >= 0);
+    out("from %s, length %d", host_of(&name), len);
+    T(getsockname(new, (struct sockaddr *)&name, &len));
+    out("to %s, same port %d", host_of(&name), ntohs(name.port) == port);
+    T(getsockname(fd, (struct sockaddr *)&name, &len));
+    out("still at %s", host_of(&name));
+}
+
 CASE(shutdown_read) {
     int fd = accepted("A");
     char bytes[16];
