@@ -45,6 +45,7 @@ mod restored;
 mod several;
 mod shares;
 mod spinning;
+mod ssh;
 mod successors;
 mod syn_flood;
 mod trap;
