@@ -3,7 +3,7 @@
 //! A connection stands for one process. Its end means that the daemon is gone: from then on every socket of ours
 //! fails with ECONNRESET and new ones stay with the kernel.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int, c_long, c_void};
 use std::mem::{size_of, zeroed};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
@@ -292,6 +292,7 @@ extern "C" fn start() {
     let number = decimal(failed.errno, &mut number);
     let is_full = failed.errno == libc::EUSERS;
     let remedy: &[u8] = match (is_full, required) {
+        _ if failed.what == MAPPING => b"): does a limit (`ulimit -H -v`) leave 9 GB of address space?",
         (true, true) => b"): as many programs are on paths as can be",
         (true, false) => b"): as many programs are on paths as can be; this one runs on the kernel's sockets",
         (false, true) => b"); is `scoutline up` running?",
@@ -322,8 +323,11 @@ fn decimal(mut value: c_int, digits: &mut [u8; 12]) -> &[u8] {
     }
 }
 
-/// What failed where the attach socket does not let us in.
+/// The attach socket does not let us in.
 const CONNECTING: &[u8] = b"connecting to";
+
+/// Or the region does not fit: a limit of address space is the reason that there may be.
+const MAPPING: &[u8] = b"mapping the memory of";
 
 struct Failed {
     what: &'static [u8],
@@ -378,7 +382,7 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     }
     // SAFETY: just received, open, and closed only below.
     let region = unsafe { limits::map(memory) };
-    let Some(region) = region else { return Err(fail(b"mapping the memory of", libc::EPROTO)) };
+    let Some(region) = region else { return Err(fail(MAPPING, libc::EPROTO)) };
     if region.process(answer.value).is_none() {
         return Err(fail(b"attaching to", libc::EPROTO));
     }
@@ -585,6 +589,20 @@ extern "C" fn in_child() {
         }
         set_dead();
     }
+}
+
+/// A fork that is not the C library's, which would call the handlers.
+pub(crate) fn fork_by(fork: impl FnOnce() -> c_long) -> c_long {
+    before_fork();
+    let result = fork();
+    let errno = real::errno();
+    if result == 0 {
+        in_child();
+    } else {
+        after_fork();
+    }
+    real::set_errno(errno);
+    result
 }
 
 #[used]

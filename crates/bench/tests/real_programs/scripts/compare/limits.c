@@ -1,6 +1,7 @@
 /* Limits of resources that leave no room: for descriptors, for address space. What is ours beside the program's is not
  * to be in its way. */
 #include "compare.h"
+#include <sched.h>
 #include <sys/resource.h>
 
 static int started(const char *role) {
@@ -43,9 +44,9 @@ CASE(waits_with_no_more_descriptors) {
     struct epoll_event event = {.events = EPOLLIN};
     T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
     T(limit(RLIMIT_NOFILE, 1));
-    struct pollfd one = {fd, POLLIN}, two[2] = {{fd, POLLIN}, {unused, POLLIN}};
+    struct pollfd one = {fd, POLLIN, 0}, two[2] = {{fd, POLLIN, 0}, {unused, POLLIN, 0}};
     struct timespec time = {0, 20000000};
-    struct pollfd of_set = {set, POLLIN};
+    struct pollfd of_set = {set, POLLIN, 0};
     T(poll(&one, 1, 20));
     T(poll(two, 2, 20));
     T(ppoll(&one, 1, &time, NULL));
@@ -69,7 +70,7 @@ CASE(waits_with_no_more_descriptors) {
 CASE(reads_with_no_descriptors) {
     int fd = accepted("A");
     T(limit(RLIMIT_NOFILE, 0));
-    struct pollfd one = {fd, POLLIN};
+    struct pollfd one = {fd, POLLIN, 0};
     T(poll(&one, 1, 20));
     T(select_one(fd, 20));
     char bytes[4];
@@ -146,10 +147,10 @@ CASE(memory_after_a_limit) {
     T(wait(NULL) > 0);
 }
 
-/* As vsftpd does. */
+/* As vsftpd does, whose child has a namespace of its own. */
 CASE(a_child_with_little_memory) {
     int fd = accepted("A");
-    pid_t child = fork();
+    pid_t child = syscall(SYS_clone, CLONE_NEWIPC | SIGCHLD, NULL, NULL, NULL, NULL);
     if (child == 0) {
         struct rlimit little = {200 << 20, 200 << 20};
         T(setrlimit(RLIMIT_AS, &little));
