@@ -6,7 +6,7 @@
 //! - RLIMIT_NOFILE: whoever lowers it could not have a pipe to wait by any more, so the calling thread has one before. And
 //!   what a child or a new image needs is opened beyond a limit that is reached.
 //!
-//! Left out: limits that another process sets for this one, or this one by the call's number.
+//! Left out: limits that another process sets for this one.
 
 use std::ffi::c_int;
 use std::mem::zeroed;

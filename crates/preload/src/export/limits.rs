@@ -7,7 +7,7 @@ use libc::rlimit;
 use crate::{limits, memory, real};
 
 #[unsafe(no_mangle)]
-extern "C" fn setrlimit(resource: c_int, limit: *const rlimit) -> c_int {
+pub(super) extern "C" fn setrlimit(resource: c_int, limit: *const rlimit) -> c_int {
     if memory::is_nowhere(limit) {
         return real::setrlimit(resource, limit);
     }
@@ -22,7 +22,7 @@ extern "C" fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getrlimit(resource: c_int, limit: *mut rlimit) -> c_int {
+pub(super) extern "C" fn getrlimit(resource: c_int, limit: *mut rlimit) -> c_int {
     let result = real::getrlimit(resource, limit);
     if result == 0 {
         // SAFETY: the kernel has filled it.
@@ -48,6 +48,11 @@ extern "C" fn prlimit(pid: libc::pid_t, resource: c_int, new: *const rlimit, old
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn prlimit64(pid: libc::pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_int {
+pub(super) extern "C" fn prlimit64(
+    pid: libc::pid_t,
+    resource: c_int,
+    new: *const rlimit,
+    old: *mut rlimit,
+) -> c_int {
     prlimit(pid, resource, new, old)
 }

@@ -16,7 +16,7 @@ use std::ptr::with_exposed_provenance as at;
 use std::ptr::with_exposed_provenance_mut as at_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{data, exec, life, many};
+use super::{data, exec, life, limits, many};
 use crate::dispatch::signals;
 use crate::{attach, reach, real};
 
@@ -189,6 +189,9 @@ pub(crate) fn by_number(number: c_long, arguments: [usize; 6]) -> Option<c_long>
         libc::SYS_execve => exec::execve(at(a), at(b), at(c)).into(),
         libc::SYS_execveat => exec::execveat(fd, at(b), at(c), at(d), int(e)).into(),
         libc::SYS_exit_group => life::exit_now(fd),
+        libc::SYS_getrlimit => limits::getrlimit(int(a), at_mut(b)).into(),
+        libc::SYS_setrlimit => limits::setrlimit(int(a), at(b)).into(),
+        libc::SYS_prlimit64 => limits::prlimit64(int(a), int(b), at(c), at_mut(d)).into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => many::epoll_wait(fd, at_mut(b), int(c), int(d)).into(),
         #[cfg(target_arch = "x86_64")]
