@@ -3,9 +3,8 @@
 //! A connection stands for one process. Its end means that the daemon is gone: from then on every socket of ours
 //! fails with ECONNRESET and new ones stay with the kernel.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int, c_long, c_void};
 use std::mem::{size_of, zeroed};
-use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
@@ -14,7 +13,7 @@ use scoutline_abi::layout::{ENGINE_COUNT, ProcessRecord};
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
-use crate::{accept, dispatch, epoll, exec, own, real, serve, slot, stdio, table, urgent, wait};
+use crate::{accept, dispatch, epoll, exec, limits, own, real, serve, slot, stdio, table, urgent, wait};
 
 /// Exit code when a path was required and there is none.
 const REQUIRED_EXIT: c_int = 126;
@@ -188,6 +187,8 @@ pub(crate) fn new_set(region: &Region) -> Option<(u32, c_int)> {
     let _held = REQUESTS.lock(); // a fork sees it here and at the daemon, or at neither
     let (answer, [pipe, ..]) = request(Message::new(kind::NEW_SET, 0), true).ok()?;
     if pipe < 0 {
+        // No descriptor was left for it: the daemon is not to keep what nobody can wait by.
+        let _ = request(Message::new(kind::FREE_SET, answer.value), false);
         return None;
     }
     if region.set(answer.value).is_none() {
@@ -275,15 +276,29 @@ extern "C" fn start() {
     if exec::take_over() {
         return;
     }
-    let failed = match attach(path) {
-        Ok(()) => return,
-        Err(failed) => failed,
+    let attached = match attach(path) {
+        Err(failed) if failed.errno == libc::EMFILE => {
+            limits::beyond(|| Some(attach(path))).unwrap_or(Err(failed))
+        }
+        attached => attached,
     };
+    let Err(failed) = attached else { return };
+    let is_refused = matches!(failed.errno, libc::EACCES | libc::EPERM);
+    if is_refused && failed.what == CONNECTING {
+        // `scoutline run` was let in, so an image before this one has given up the right.
+        real::say(&[
+            b"who this program runs as may not attach: it and what it starts run on the kernel's sockets",
+        ]);
+        // SAFETY: a terminated name; no other thread runs yet.
+        unsafe { libc::unsetenv(c"SCOUTLINE_ATTACH".as_ptr()) };
+        return;
+    }
     let required = is_set(c"SCOUTLINE_REQUIRED");
     let mut number = [0u8; 12];
     let number = decimal(failed.errno, &mut number);
     let is_full = failed.errno == libc::EUSERS;
     let remedy: &[u8] = match (is_full, required) {
+        _ if failed.what == MAPPING => b"): does a limit (`ulimit -H -v`) leave 9 GB of address space?",
         (true, true) => b"): as many programs are on paths as can be",
         (true, false) => b"): as many programs are on paths as can be; this one runs on the kernel's sockets",
         (false, true) => b"); is `scoutline up` running?",
@@ -314,6 +329,12 @@ fn decimal(mut value: c_int, digits: &mut [u8; 12]) -> &[u8] {
     }
 }
 
+/// The attach socket does not let us in.
+const CONNECTING: &[u8] = b"connecting to";
+
+/// Or the region does not fit: a limit of address space is the reason that there may be.
+const MAPPING: &[u8] = b"mapping the memory of";
+
 struct Failed {
     what: &'static [u8],
     errno: c_int,
@@ -340,7 +361,9 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     }
     let len = size_of::<libc::sockaddr_un>() as u32;
     if real::connect(fd, (&raw const address).cast(), len) < 0 {
-        return Err(fail(b"connecting to", real::errno()));
+        let errno = real::errno();
+        real::close(fd);
+        return Err(fail(CONNECTING, errno));
     }
     let mut exe = [0u8; 512];
     // SAFETY: writes at most the length that we give.
@@ -364,13 +387,14 @@ fn attach(path: &CStr) -> Result<(), Failed> {
         return Err(fail(b"attaching to", libc::EPROTO));
     }
     // SAFETY: just received, open, and closed only below.
-    let region = Region::map(unsafe { BorrowedFd::borrow_raw(memory) });
-    let Ok(region) = region else { return Err(fail(b"mapping the memory of", libc::EPROTO)) };
+    let region = unsafe { limits::map(memory) };
+    let Some(region) = region else { return Err(fail(MAPPING, libc::EPROTO)) };
     if region.process(answer.value).is_none() {
         return Err(fail(b"attaching to", libc::EPROTO));
     }
     if doorbells[..region.engines()].iter().any(|&doorbell| doorbell < 0) {
         // What finds no place in our table the kernel leaves out (unix(7)).
+        ForImage { process: 0, connection: fd, doorbells, memory }.close();
         return Err(fail(b"attaching to", libc::EMFILE));
     }
     begin(region, ForImage { process: answer.value, connection: fd, doorbells, memory });
@@ -499,12 +523,13 @@ extern "C" fn before_fork() {
     // From the exchange until the process is copied no set comes or goes: the daemon gives the child the sets that
     // stand in `own`.
     let mut held = REQUESTS.lock();
-    let child = match request(Message::new(kind::FORK, 0), true) {
+    let child = || match request(Message::new(kind::FORK, 0), true) {
         Ok((answer, [connection, ..])) if connection >= 0 && region.process(answer.value).is_some() => {
             Some(Child { process: answer.value, connection })
         }
         _ => None,
     };
+    let child = child().or_else(|| if dead() { None } else { limits::beyond(child) });
     *held = child;
     std::mem::forget(held);
     if let Some(child) = child {
@@ -574,6 +599,20 @@ extern "C" fn in_child() {
         }
         set_dead();
     }
+}
+
+/// A fork that is not the C library's, which would call the handlers.
+pub(crate) fn fork_by(fork: impl FnOnce() -> c_long) -> c_long {
+    before_fork();
+    let result = fork();
+    let errno = real::errno();
+    if result == 0 {
+        in_child();
+    } else {
+        after_fork();
+    }
+    real::set_errno(errno);
+    result
 }
 
 #[used]

@@ -269,7 +269,7 @@ fn put_patiently(
             return failed(errno);
         }
         if socket.requests() & ask::SHUTDOWN != 0 {
-            return crate::stream::send_end(socket, flags);
+            return err(libc::EPIPE); // SIGPIPE is for streams
         }
         let step = match corked::put(socket, iov, record.as_ref(), flags) {
             Put::Done(result) => return result,

@@ -8,6 +8,7 @@ mod data;
 mod exec;
 mod interfaces;
 mod life;
+mod limits;
 mod many;
 #[cfg(target_arch = "x86_64")]
 mod names;

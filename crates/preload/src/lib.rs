@@ -56,6 +56,7 @@ mod groups;
 mod headers;
 mod ip_options;
 mod life;
+mod limits;
 mod lock;
 mod memory;
 mod options;

@@ -158,34 +158,65 @@ fn look_at_kernel(
         large = vec![MaybeUninit::<pollfd>::uninit(); fds.len() + 1];
         &mut large
     };
-    for (to, from) in kernel.iter_mut().zip(fds.iter()) {
+    // Linux refuses more descriptors than RLIMIT_NOFILE says: `extra` has the place of one that is not the kernel's.
+    let mut place = fds.len();
+    for (at, (to, from)) in kernel.iter_mut().zip(fds.iter()).enumerate() {
         let ours = matches!(part(from.fd), Part::Socket(_) | Part::Internal);
+        if ours {
+            place = place.min(at);
+        }
         to.write(pollfd { fd: if ours { -1 } else { from.fd }, events: from.events, revents: 0 });
     }
-    kernel[fds.len()].write(extra.as_ref().map_or(pollfd { fd: -1, events: 0, revents: 0 }, |extra| **extra));
-    // SAFETY: every element was written above.
-    let kernel = unsafe { &mut *(std::ptr::from_mut(kernel) as *mut [pollfd]) };
-    let blind = |entry: &pollfd| entry.fd >= 0 && entry.events & POLLIN == 0;
-    let result = if call == Call::Select && kernel.iter().any(blind) {
-        select_until(kernel, deadline, mask)
-    } else {
-        wait::ppoll_until(kernel, deadline, mask)
-    };
+    let mut count = fds.len();
+    if let Some(extra) = &extra {
+        kernel[place].write(**extra);
+        count = count.max(place + 1);
+    }
+    // SAFETY: the first `count` elements were written above.
+    let kernel = unsafe { &mut *(std::ptr::from_mut(&mut kernel[..count]) as *mut [pollfd]) };
+    let result = ask_kernel(call, kernel, fds.len(), deadline, mask);
     if result >= 0 {
+        if let Some(extra) = extra {
+            extra.revents = std::mem::take(&mut kernel[place].revents);
+        }
         for (to, from) in fds.iter_mut().zip(kernel.iter()) {
             to.revents |= from.revents;
-        }
-        if let Some(extra) = extra {
-            extra.revents = kernel[fds.len()].revents;
         }
     }
     result
 }
 
+/// The kernel's answer about `fds`, of which so many are the program's.
+fn ask_kernel(
+    call: Call,
+    fds: &mut [pollfd],
+    programs: usize,
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+) -> isize {
+    let blind = |entry: &pollfd| entry.fd >= 0 && entry.events & POLLIN == 0;
+    if call == Call::Select && fds.iter().any(blind) {
+        return select_until(fds, deadline, mask);
+    }
+    let result = wait::ppoll_until(fds, deadline, mask);
+    if result != -(libc::EINVAL as isize) {
+        return result;
+    }
+    // Beyond RLIMIT_NOFILE, which `select` knows nothing of.
+    if call == Call::Poll {
+        // An epoll alone is ours, and with our pipe it is one too many; or so the program's are already.
+        let result = wait::ppoll_until(&mut fds[..programs], Some(0), ptr::null());
+        if result != 0 {
+            return result;
+        }
+    }
+    select_until(fds, deadline, mask)
+}
+
 /// As [`wait::ppoll_until`], for `select`: hang-ups and errors, which `poll` always reports, end it only where its sets show
 /// them. Those read by nobody (POLLIN) may not.
 #[cold]
-fn select_until(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> isize {
+pub(crate) fn select_until(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> isize {
     let n = fds.iter().map(|entry| entry.fd + 1).max().unwrap_or(0).max(0);
     let words = (n as usize).div_ceil(64);
     let mut small = [0u64; 3 * SMALL_WORDS];

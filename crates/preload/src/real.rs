@@ -131,6 +131,10 @@ real! {
         len: size_t) -> c_int = c"io_uring_queue_init_mem";
     fn io_uring_get_probe() -> *mut c_void = c"io_uring_get_probe";
     fn exit_now(status: c_int) -> ! = c"_exit";
+    fn setrlimit(resource: c_int, limit: *const libc::rlimit) -> c_int = c"setrlimit";
+    fn getrlimit(resource: c_int, limit: *mut libc::rlimit) -> c_int = c"getrlimit";
+    fn prlimit(pid: libc::pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int
+        = c"prlimit";
     fn fork() -> libc::pid_t = c"fork";
     fn execve(path: *const c_char, arguments: List, environment: List) -> c_int = c"execve";
     fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int = c"execvpe";

@@ -14,7 +14,7 @@ use crate::extent;
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::stream::{await_room, consume, publish, put, receive_patiently, send_end, tell_sent};
-use crate::wait::{Patience, patiently, ppoll_until};
+use crate::wait::{Patience, await_own, patiently};
 
 /// Bytes read under the send lock at once.
 const CHUNK: usize = 1 << 20;
@@ -175,7 +175,7 @@ fn await_pipe(
     let block = flags & libc::SPLICE_F_NONBLOCK == 0 && file & libc::O_NONBLOCK == 0;
     let mut fds = [pollfd { fd, events, revents: 0 }];
     let deadline = if block { None } else { Some(0) };
-    match patience.elsewhere(socket, || ppoll_until(&mut fds, deadline, std::ptr::null())) {
+    match patience.elsewhere(socket, || await_own(&mut fds, deadline, std::ptr::null())) {
         0 => Err(err(libc::EAGAIN)),
         n if n < 0 => Err(n),
         _ => Ok(()),

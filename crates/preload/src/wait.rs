@@ -27,7 +27,7 @@ use scoutline_ring::SleeperBell;
 
 use crate::lock::Lock;
 use crate::slot::{Socket, ring_before_sleep, tell_deferred};
-use crate::{attach, engines, real, serve};
+use crate::{attach, engines, poll, real, serve};
 
 /// Spinning lasts at most this long.
 const SPIN_NS: u64 = 10_000;
@@ -246,7 +246,7 @@ impl Set {
     fn sleep(&self, deadline: Option<u64>) -> Woken {
         let Some(deadline) = deadline else { return self.drain() };
         let mut fds = [pollfd { fd: self.pipe, events: libc::POLLIN, revents: 0 }];
-        match ppoll_until(&mut fds, Some(deadline), ptr::null()) {
+        match await_own(&mut fds, Some(deadline), ptr::null()) {
             0 => Woken::TimedOut,
             n if n > 0 => self.drain(),
             _ => Woken::Interrupted,
@@ -265,6 +265,15 @@ pub(crate) fn ppoll_until(fds: &mut [pollfd], deadline: Option<u64>, mask: *cons
     let timeout = deadline.map(left);
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     real::ours(real::ppoll(fds.as_mut_ptr(), fds.len() as u64, timeout, mask) as isize)
+}
+
+/// As [`ppoll_until`], for descriptors of our choice: Linux refuses more than RLIMIT_NOFILE says, which may be 0 by now,
+/// and `select` it does not.
+pub(crate) fn await_own(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> isize {
+    match ppoll_until(fds, deadline, mask) {
+        refused if refused == -(libc::EINVAL as isize) => poll::select_until(fds, deadline, mask),
+        result => result,
+    }
 }
 
 /// The core that we run on, cheaply.

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Functions whose number has another name than they.
-const RENAMED: [(&str, &str); 13] = [
+const RENAMED: [(&str, &str); 15] = [
+    ("prlimit", "prlimit64"),
+    ("prlimit64", "prlimit64"),
     ("_exit", "exit_group"),
     ("_Exit", "exit_group"),
     ("fexecve", "execveat"),

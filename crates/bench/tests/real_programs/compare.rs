@@ -120,6 +120,11 @@ fn shells() {
 }
 
 #[test]
+fn limits() {
+    compare_in("limits", &[Family::Inet], ip6::fixture);
+}
+
+#[test]
 fn options() {
     compare("options");
 }

@@ -185,7 +185,7 @@ extern "C" fn cancelled(leaving: *mut c_void) {
 fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) -> (Woken, bool) {
     let look = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut fds = [look(epfd), look(if attach::dead() { -1 } else { set.pipe })];
-    match wait::ppoll_until(&mut fds, deadline, mask) {
+    match wait::await_own(&mut fds, deadline, mask) {
         0 => (Woken::TimedOut, false),
         n if n > 0 => (Woken::Event, fds[1].revents != 0),
         _ => (Woken::Interrupted, false),

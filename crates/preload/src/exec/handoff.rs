@@ -13,7 +13,6 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_int};
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::ENGINE_COUNT;
@@ -24,7 +23,7 @@ use super::{Staying, VARIABLE};
 use crate::attach::{self, ForImage};
 use crate::slot::Socket;
 use crate::table::Entry;
-use crate::{epoll, ip_options, options, own, real, slot, stdio, table};
+use crate::{epoll, ip_options, limits, options, own, real, slot, stdio, table};
 
 /// The first word of a handoff.
 const MAGIC: u32 = u32::from_le_bytes(*b"SLEX");
@@ -82,6 +81,11 @@ impl Handoff {
         if !staying.iter().any(|(_, entry)| matches!(entry, Entry::Socket(_))) {
             return None;
         }
+        let made = || Handoff::made(staying, region);
+        made().or_else(|| if attach::dead() { None } else { limits::beyond(made) })
+    }
+
+    fn made(staying: &[Staying], region: &'static Region) -> Option<Handoff> {
         let image = attach::for_image()?;
         for (_, entry) in staying {
             if let Entry::Socket(index) = entry {
@@ -301,7 +305,7 @@ fn map(words: &[u32], image: &ForImage) -> Option<Region> {
         return None;
     }
     // SAFETY: a file that is open, and closed by nobody here.
-    let region = Region::map(unsafe { BorrowedFd::borrow_raw(image.memory) }).ok()?;
+    let region = unsafe { limits::map(image.memory) }?;
     let bells = image.doorbells.get(..region.engines())?;
     let record = region.process(image.process)?;
     // A program without the shim may have started several: the first one is the image that was meant.

@@ -16,7 +16,7 @@ use std::ptr::with_exposed_provenance as at;
 use std::ptr::with_exposed_provenance_mut as at_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{data, exec, life, many};
+use super::{data, exec, life, limits, many};
 use crate::dispatch::signals;
 use crate::{attach, reach, real};
 
@@ -116,10 +116,26 @@ extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e:
         libc::SYS_clone if a == libc::SIGCHLD as usize && b == 0 && attach::region().is_some() => {
             real::fork().into()
         }
+        // A fork into namespaces of its own, which the C library has no function for.
+        libc::SYS_clone if is_fork_into_namespaces(a) && b == 0 && attach::region().is_some() => {
+            attach::fork_by(|| real::syscall(number, a, b, c, d, e, f))
+        }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork if attach::region().is_some() => life::vfork().into(),
         _ => by_number(number, [a, b, c, d, e, f]).unwrap_or_else(|| real::syscall(number, a, b, c, d, e, f)),
     }
+}
+
+/// Whether these flags of `clone` make a child with nothing in common but that it is one.
+fn is_fork_into_namespaces(flags: usize) -> bool {
+    const NAMESPACES: c_int = libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET;
+    flags & !(NAMESPACES as usize) == libc::SIGCHLD as usize
 }
 
 /// The call, if a function here is in front of it: -1 and `errno` on failure.
@@ -173,6 +189,9 @@ pub(crate) fn by_number(number: c_long, arguments: [usize; 6]) -> Option<c_long>
         libc::SYS_execve => exec::execve(at(a), at(b), at(c)).into(),
         libc::SYS_execveat => exec::execveat(fd, at(b), at(c), at(d), int(e)).into(),
         libc::SYS_exit_group => life::exit_now(fd),
+        libc::SYS_getrlimit => limits::getrlimit(int(a), at_mut(b)).into(),
+        libc::SYS_setrlimit => limits::setrlimit(int(a), at(b)).into(),
+        libc::SYS_prlimit64 => limits::prlimit64(int(a), int(b), at(c), at_mut(d)).into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => many::epoll_wait(fd, at_mut(b), int(c), int(d)).into(),
         #[cfg(target_arch = "x86_64")]

@@ -564,6 +564,26 @@ CASE(shut_and_connected_no_longer) {
     out("a port: %d", port_of(other) > 0);
 }
 
+static volatile sig_atomic_t pipes;
+
+static void on_pipe(int number) { pipes += number == SIGPIPE; }
+
+/* EPIPE comes without SIGPIPE: that is for streams. */
+CASE(sent_after_it_is_shut) {
+    int port, fd = pair(&port);
+    struct name to = name_of(peer, port);
+    struct sigaction action = {.sa_handler = on_pipe}, before;
+    NEED(sigaction(SIGPIPE, &action, &before) == 0);
+    T(connect(fd, ADDRESS(to)));
+    T(shutdown(fd, SHUT_WR));
+    T(send(fd, "x", 1, 0));
+    T(write(fd, "x", 1));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(sendto(fd, "x", 1, 0, ADDRESS(to)));
+    out("signals: %d", pipes);
+    NEED(sigaction(SIGPIPE, &before, NULL) == 0);
+}
+
 /* What a socket that is bound to a port at every address says of itself while it is connected, and after. */
 CASE(names_while_connected) {
     int port, unused = pair(&port), fd = socket(family, SOCK_DGRAM, 0);

@@ -1,0 +1,169 @@
+/* Limits of resources that leave no room: for descriptors, for address space. What is ours beside the program's is not
+ * to be in its way. */
+#include "compare.h"
+#include <sched.h>
+#include <sys/resource.h>
+
+static int started(const char *role) {
+    return role == NULL;
+}
+
+static int limit(int resource, rlim_t soft) {
+    struct rlimit now;
+    NEED(getrlimit(resource, &now) == 0);
+    now.rlim_cur = soft;
+    return setrlimit(resource, &now);
+}
+
+/* What the program may have and does have, of address space. */
+static void tell_limit(void) {
+    struct rlimit now;
+    T(getrlimit(RLIMIT_AS, &now));
+    out("%lld %lld", (long long)now.rlim_cur, (long long)now.rlim_max);
+}
+
+static void wait_for(pid_t child) {
+    int status = -1;
+    NEED(waitpid(child, &status, 0) == child);
+    out("child ended with %x", status);
+}
+
+static int select_one(int fd, int ms) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    struct timeval time = {ms / 1000, ms % 1000 * 1000};
+    return select(fd + 1, &set, NULL, NULL, &time);
+}
+
+/* One descriptor may be open, and so only one may be in a call of `poll`: as in the child of OpenSSH's server that has
+ * given up its rights. */
+CASE(waits_with_no_more_descriptors) {
+    int fd = accepted("A"), unused = socket(family, SOCK_DGRAM, 0);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    T(limit(RLIMIT_NOFILE, 1));
+    struct pollfd one = {fd, POLLIN, 0}, two[2] = {{fd, POLLIN, 0}, {unused, POLLIN, 0}};
+    struct timespec time = {0, 20000000};
+    struct pollfd of_set = {set, POLLIN, 0};
+    T(poll(&one, 1, 20));
+    T(poll(two, 2, 20));
+    T(ppoll(&one, 1, &time, NULL));
+    T(select_one(fd, 20));
+    T(poll(&of_set, 1, 20));
+    T(select_one(set, 20));
+    T(epoll_wait(set, &event, 1, 20));
+    tell("send A abc");
+    T(poll(&one, 1, SOON_MS));
+    T(poll(&of_set, 1, SOON_MS));
+    T(select_one(fd, SOON_MS));
+    T(select_one(set, SOON_MS));
+    T(epoll_wait(set, &event, 1, SOON_MS));
+    char bytes[4];
+    T(recv(fd, bytes, 3, 0));
+    struct timeval patience = {0, 20000};
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience));
+    T(recv(fd, bytes, 3, 0));
+}
+
+CASE(reads_with_no_descriptors) {
+    int fd = accepted("A");
+    T(limit(RLIMIT_NOFILE, 0));
+    struct pollfd one = {fd, POLLIN, 0};
+    T(poll(&one, 1, 20));
+    T(select_one(fd, 20));
+    char bytes[4];
+    struct timeval patience = {0, 20000};
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience));
+    T(recv(fd, bytes, 3, 0));
+    tell("send A abc");
+    T(select_one(fd, SOON_MS));
+    T(recv(fd, bytes, 3, 0));
+}
+
+CASE(forks_with_a_full_table) {
+    int fd = accepted("A");
+    T(limit(RLIMIT_NOFILE, 64));
+    while (open("/dev/null", O_RDONLY) >= 0) {}
+    out("%s", strerrorname_np(errno));
+    pid_t child = fork();
+    if (child == 0) {
+        T(send(fd, "c", 1, MSG_NOSIGNAL));
+        _exit(0);
+    }
+    wait_for(child);
+    T(send(fd, "p", 1, MSG_NOSIGNAL));
+    tell("read A 2");
+    struct rlimit now;
+    T(getrlimit(RLIMIT_NOFILE, &now));
+    out("%d", (int)now.rlim_cur);
+    child = vfork();
+    if (child == 0) {
+        dup2(fd, 1);
+        for (int i = 3; i < 64; i++) close(i);
+        execl("/bin/sh", "sh", "-c", "echo shell", NULL);
+        _exit(3);
+    }
+    wait_for(child);
+    tell("read A 6");
+}
+
+/* Nor may anything that is open stay below the limit. */
+CASE(forks_with_a_limit_below_what_is_open) {
+    int fd = accepted("A");
+    T(limit(RLIMIT_NOFILE, 2));
+    pid_t child = fork();
+    if (child == 0) {
+        T(send(fd, "c", 1, MSG_NOSIGNAL));
+        _exit(0);
+    }
+    wait_for(child);
+    tell("read A 1");
+    T(dup(fd));
+}
+
+CASE(memory_after_a_limit) {
+    int fd = accepted("A");
+    tell_limit();
+    struct rlimit some = {1l << 30, 2l << 30}, before, is;
+    T(setrlimit(RLIMIT_AS, &some));
+    tell_limit();
+    T(malloc(1 << 20) ? 1 : -1);
+    T(malloc(800l << 20) ? 1 : -1);
+    T(malloc(3l << 30) ? 1 : -1);
+    pthread_t thread;
+    T(pthread_create(&thread, NULL, (void *)usleep, NULL));
+    T(send(fd, "x", 1, 0));
+    tell("read A 1");
+    some.rlim_cur = 900l << 20;
+    T(prlimit(0, RLIMIT_AS, &some, &before));
+    out("%lld %lld", (long long)before.rlim_cur, (long long)before.rlim_max);
+    T(prlimit(getpid(), RLIMIT_AS, NULL, &is));
+    out("%lld %lld", (long long)is.rlim_cur, (long long)is.rlim_max);
+    some.rlim_cur = 3l << 30;
+    T(setrlimit(RLIMIT_AS, &some));
+    T(fork() == 0 ? (tell_limit(), _exit(0), 0) : 0);
+    T(wait(NULL) > 0);
+}
+
+/* As vsftpd does, whose child has a namespace of its own. */
+CASE(a_child_with_little_memory) {
+    int fd = accepted("A");
+    pid_t child = syscall(SYS_clone, CLONE_NEWIPC | SIGCHLD, NULL, NULL, NULL, NULL);
+    if (child == 0) {
+        struct rlimit little = {200 << 20, 200 << 20};
+        T(setrlimit(RLIMIT_AS, &little));
+        T(malloc(1 << 20) ? 1 : -1);
+        T(send(fd, "220 hello", 9, 0));
+        int other = T(socket(family, SOCK_STREAM, 0));
+        struct name to = name_of(peer, atoi(peer_port));
+        T(connect(other, ADDRESS(to)));
+        pid_t grandchild = fork();
+        if (grandchild == 0) _exit(T(send(fd, "!", 1, 0)) == 1 ? 0 : 1);
+        wait_for(grandchild);
+        _exit(0);
+    }
+    wait_for(child);
+    tell("read A 10");
+}
