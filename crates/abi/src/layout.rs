@@ -187,9 +187,6 @@ pub struct ProcessRecord {
     /// Slots that it holds, one bit each. Written by its process; by its parent before a fork; read by the daemon
     /// when the process is gone.
     pub holds: [AtomicU64; SLOT_WORDS],
-    /// 1: when the process is gone, that is no crash but `exec`: what only it holds is closed, not reset. Written by
-    /// its process.
-    pub ends_well: AtomicU32,
 }
 
 /// Something that waits for sockets: an epoll descriptor, or a thread in a blocking call, in `poll` or `select`.

@@ -440,11 +440,7 @@ fn begin(region: Region, image: ForImage) -> &'static Region {
 
 /// This image goes on with what the one before it handed over.
 pub(crate) fn go_on(region: Region, image: ForImage) -> &'static Region {
-    let region = begin(region, image);
-    if let Some(record) = record(region) {
-        record.ends_well.store(0, Ordering::Release);
-    }
-    region
+    begin(region, image)
 }
 
 /// No other thread forks, claims or asks the daemon until it is dropped.
@@ -486,8 +482,6 @@ pub(crate) fn for_image() -> Option<ForImage> {
         && image.doorbells[..region()?.engines()].iter().all(|&doorbell| doorbell >= 0)
         && image.memory >= 0
     {
-        // Should there be no such image, or one without us, that is no crash either.
-        record.ends_well.store(1, Ordering::Release);
         // Who takes it over writes its own.
         record.pid.store(0, Ordering::Release);
         return Some(image);

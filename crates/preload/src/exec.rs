@@ -12,7 +12,7 @@
 //! SCOUTLINE_EXEC=its descriptor, exec                    takes the variable away, looks whether all that is so
 //! ```
 //! - If `exec` fails, the new record's connection is closed, and the daemon releases what the record held.
-//! - The old record ends with the old image; what only it held is closed as Linux closes it (`ends_well`).
+//! - The old record ends with the old image; what only it held is closed as Linux closes it.
 //! - A program without the shim (static, set-user-id) keeps its sockets alive while it runs, but cannot use them:
 //!   what it has is a kernel socket that was never connected.
 //! - An environment that lacks the variables of `scoutline run` gets them again: nginx starts its successor with none.
@@ -33,7 +33,6 @@ mod shell;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
 
 use scoutline_abi::Region;
 
@@ -128,7 +127,6 @@ fn execute_alone(
     let epolls = handoff::epolls_of(&staying);
     // Until the image is exchanged nobody forks: the handoff's descriptors are for one.
     let alone = attach::alone();
-    set_ends_well(region, true);
     let result = match Handoff::new(&staying, region) {
         Some(handoff) => {
             let numbers = handoff.numbers();
@@ -144,23 +142,14 @@ fn execute_alone(
         }
         None => exec(environment),
     };
-    set_ends_well(region, false);
     drop(alone);
     result
 }
 
-/// This process ends in good order, with sockets: the daemon closes them as Linux would.
-pub(crate) fn ends_well() {
-    if let Some(region) = attach::region().filter(|_| attach::is_owner() && !attach::dead()) {
-        set_ends_well(region, true);
+/// This process ends, with sockets, which the daemon closes: it hears of what was written before.
+pub(crate) fn tell_last() {
+    if attach::region().is_some() && attach::is_owner() && !attach::dead() {
         slot::tell_deferred();
-    }
-}
-
-/// The end of this image is not that of a killed process.
-fn set_ends_well(region: &'static Region, on: bool) {
-    if let Some(record) = attach::record(region) {
-        record.ends_well.store(u32::from(on), Ordering::Release);
     }
 }
 

@@ -62,6 +62,8 @@ pub(crate) struct Oracle {
     silences: bool,
     /// How long TIME-WAIT lasts on each host, in seconds.
     time_waits: [u64; 2],
+    /// See [`Oracle::on_stranger_killed`].
+    stranger_killed: bool,
 }
 
 /// Spreads bits (the finaliser of MurmurHash3).
@@ -118,6 +120,7 @@ impl Oracle {
             duplicates: plan.duplicates(),
             silences: plan.is_silent_at_times(),
             time_waits: plan.hosts.each_ref().map(|host| host.time_wait_s),
+            stranger_killed: false,
         }
     }
 
@@ -171,12 +174,21 @@ impl Oracle {
         if state.finished[writer] && state.read[side] == state.written[writer] {
             return Ok(());
         }
+        if self.stranger_killed && writer == SERVER && state.written[writer] == 0 && state.read[side] == 0 {
+            self.on_over(flow, SERVER, Outcome::Killed);
+            return Ok(());
+        }
         Err(format!(
             "flow {flow}: stream {writer} ends after {} bytes, of {} written ({})",
             state.read[side],
             state.written[writer],
             if state.finished[writer] { "all" } else { "more to come" }
         ))
+    }
+
+    /// A program was killed that had accepted a connection, and not yet read which: that ends before its first byte.
+    pub(crate) fn on_stranger_killed(&mut self) {
+        self.stranger_killed = true;
     }
 
     /// One end is over.

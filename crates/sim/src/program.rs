@@ -357,10 +357,12 @@ impl Program {
     pub(crate) fn on_killed(&self) {
         let mut oracle = self.oracle.borrow_mut();
         for held in self.sockets.values() {
-            if let Role::Talk(talk) = &held.role
-                && let Some(flow) = talk.flow
-            {
-                oracle.on_over(flow, talk.side, Outcome::Killed);
+            match &held.role {
+                Role::Talk(talk) => match talk.flow {
+                    Some(flow) => oracle.on_over(flow, talk.side, Outcome::Killed),
+                    None => oracle.on_stranger_killed(),
+                },
+                _ => {}
             }
         }
         for (_, opening) in &self.later {

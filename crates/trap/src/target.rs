@@ -90,8 +90,7 @@ pub(crate) fn may_have_port(thread: u32, address: &[u8]) -> bool {
     let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let held = held.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
     let first = || std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
-    held >> BIND_SERVICE & 1 != 0
-        || port >= first().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
+    held >> BIND_SERVICE & 1 != 0 || port >= first().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
 }
 
 #[cfg(test)]

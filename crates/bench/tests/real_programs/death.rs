@@ -27,7 +27,7 @@ fn echo(stream: &mut TcpStream) {
 }
 
 #[test]
-pub(crate) fn a_killed_server_frees_its_paths_and_resets_its_peers() {
+pub(crate) fn a_killed_server_closes_its_connections() {
     let fixture = Fixture::new(Arm::Paths);
     let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut server, "ready");
@@ -42,12 +42,11 @@ pub(crate) fn a_killed_server_frees_its_paths_and_resets_its_peers() {
     let killed = Instant::now();
     server.kill();
     for peer in &mut peers {
-        let error = peer.read(&mut [0; 8]).expect_err("a reset");
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert_eq!(peer.read(&mut [0; 8]).expect("an end"), 0);
     }
-    assert!(killed.elapsed() < SECOND, "the resets came after {:?}", killed.elapsed());
-    wait_until("its paths are gone", SECOND.saturating_sub(killed.elapsed()), || of_server() == 0);
-    assert!(killed.elapsed() < SECOND, "its paths were gone after {:?}", killed.elapsed());
+    assert!(killed.elapsed() < SECOND, "the ends came after {:?}", killed.elapsed());
+    drop(peers);
+    wait_until("its paths are gone", SECOND, || of_server() == 0);
     let programs = fixture.ask("stat")["programs"].as_array().expect("programs").clone();
     let left = |program: &serde_json::Value| program["pid"].as_u64() == Some(u64::from(server.id()));
     assert!(!programs.iter().any(left), "{programs:?}");

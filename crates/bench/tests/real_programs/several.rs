@@ -112,7 +112,7 @@ fn what_belongs_to_the_other_engine_crosses() {
     assert!(crossed.iter().all(|&crossed| crossed > 0), "{crossed:?}");
 }
 
-/// A server that is killed takes nothing with it: connections of both engines are reset, and all memory returns.
+/// A server that is killed takes nothing with it: connections of both engines end, and all memory returns.
 #[test]
 fn a_killed_server_is_forgotten_by_both() {
     let fixture = fixture();
@@ -123,7 +123,7 @@ fn a_killed_server_is_forgotten_by_both() {
     wait_for_line(&mut client, "held 64");
     server.kill();
     let text = finish(&mut client, SOON);
-    assert!(text.contains("reset 64"), "{text}");
+    assert!(text.contains("ended 64"), "{text}");
     let gone = || fixture.ask("stat")["engine"]["ring-bytes"] == 0;
     wait_until("its memory returns", SOON, gone);
 }

@@ -83,7 +83,6 @@ impl Program {
             word.store(0, Ordering::Relaxed);
         }
         record.claiming.store(0, Ordering::Relaxed);
-        record.ends_well.store(0, Ordering::Relaxed);
         record.claiming_from.store(0, Ordering::Relaxed);
         record.pid.store(pid, Ordering::Relaxed);
         record.alive.store(1, Ordering::Release);

@@ -505,7 +505,7 @@ impl Core {
                 .and_then(|slot| program.end(slot))
                 .is_some_and(|listener| listener.queued().any(|slot| slot == claimed));
             if held == 0 && !queued {
-                self.abort_end(&end, now);
+                self.finish_end(&end, slot_request::CLOSE, now);
             }
         }
         for (word, holds) in record.holds.iter().enumerate() {
@@ -529,10 +529,9 @@ impl Core {
                     .references
                     .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1))
                     .unwrap_or(0);
-                if before <= 1 && record.ends_well.load(Ordering::Acquire) != 0 {
+                if before <= 1 {
+                    // However it died, its descriptors are closed, as on Linux.
                     self.finish_end(&end, slot_request::CLOSE, now);
-                } else if before <= 1 {
-                    self.abort_end(&end, now);
                 } else {
                     // Others may have slept through a wake-up that went to the dead process.
                     end.signal();

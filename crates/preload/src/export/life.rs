@@ -293,7 +293,7 @@ extern "C" fn exit_c99(status: c_int) -> ! {
 /// After the program's own handlers of `exit`.
 extern "C" fn end() {
     if stdio::may_flush() {
-        exec::ends_well();
+        exec::tell_last();
     } else {
         life::leave();
     }

@@ -37,12 +37,11 @@ fn what_a_program_closed_before_it_ended_is_still_sent() {
 }
 
 #[test]
-fn a_new_program_image_closes_what_it_does_not_take_over() {
+fn a_process_that_is_gone_has_closed_what_it_held() {
     let mut pair = Pair::new(12, WireConfig::default());
     let (_, client, server) = pair.established(80);
     hold(&pair, server);
     let expected = pair.server.write(server, b"last words");
-    pair.server.region.process(0).unwrap().ends_well.store(1, Ordering::Release);
     let program = pair.server.core.programs.values().next().unwrap().clone();
     let now = pair.now;
     pair.server.core.on_process_gone(&program, 0, now);
