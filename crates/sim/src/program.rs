@@ -357,12 +357,11 @@ impl Program {
     pub(crate) fn on_killed(&self) {
         let mut oracle = self.oracle.borrow_mut();
         for held in self.sockets.values() {
-            match &held.role {
-                Role::Talk(talk) => match talk.flow {
+            if let Role::Talk(talk) = &held.role {
+                match talk.flow {
                     Some(flow) => oracle.on_over(flow, talk.side, Outcome::Killed),
                     None => oracle.on_stranger_killed(),
-                },
-                _ => {}
+                }
             }
         }
         for (_, opening) in &self.later {

@@ -1,6 +1,6 @@
 //! Programs and daemons that die by SIGKILL, and what is left of them.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 

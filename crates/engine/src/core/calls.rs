@@ -488,7 +488,7 @@ impl Core {
         })
     }
 
-    /// A process of a program is gone: what it held and nobody else holds is reset.
+    /// A process of a program is gone: what it held and nobody else holds is closed, however it died.
     pub(crate) fn on_process_gone(&mut self, program: &Rc<Program>, process: u32, now: Time) {
         let Some(record) = program.region.process(process) else { return };
         let claiming = record.claiming.load(Ordering::Acquire);
@@ -505,7 +505,7 @@ impl Core {
                 .and_then(|slot| program.end(slot))
                 .is_some_and(|listener| listener.queued().any(|slot| slot == claimed));
             if held == 0 && !queued {
-                self.finish_end(&end, slot_request::CLOSE, now);
+                self.finish_end(&end, how_it_closes(&end), now);
             }
         }
         for (word, holds) in record.holds.iter().enumerate() {
@@ -530,8 +530,7 @@ impl Core {
                     .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1))
                     .unwrap_or(0);
                 if before <= 1 {
-                    // However it died, its descriptors are closed, as on Linux.
-                    self.finish_end(&end, slot_request::CLOSE, now);
+                    self.finish_end(&end, how_it_closes(&end), now);
                 } else {
                     // Others may have slept through a wake-up that went to the dead process.
                     end.signal();
@@ -558,17 +557,22 @@ impl Core {
         }
     }
 
-    /// All processes of a program are gone. What it closed before is still sent, from its memory, which lives as long as
-    /// a path needs it; all else is reset.
+    /// All processes of a program are gone. What they wrote is still sent, from its memory, which lives as long as a path
+    /// needs it.
     pub(crate) fn remove_program(&mut self, program: &Rc<Program>, now: Time) {
         for end in program.ends() {
-            let closed = end.shared().requests.load(Ordering::Acquire) & slot_request::CLOSE;
-            let how = if closed == 0 { slot_request::ABORT } else { slot_request::CLOSE };
-            self.finish_end(&end, how, now);
+            let closed = end.shared().requests.load(Ordering::Acquire) & slot_request::CLOSE != 0;
+            self.finish_end(&end, if closed { slot_request::CLOSE } else { how_it_closes(&end) }, now);
         }
         self.counters.stored += program.stored.take();
         self.programs.remove(&program.id);
     }
+}
+
+/// What a socket's last holder asks for who is gone without a word: a reset if SO_LINGER says 0 seconds, as `close` does.
+fn how_it_closes(end: &SocketEnd) -> u32 {
+    let aborts = end.shared().linger_plus_one.load(Ordering::Relaxed) == 1;
+    if aborts { slot_request::ABORT } else { slot_request::CLOSE }
 }
 
 /// How many connections wait to be accepted: one more than `listen` says, as on Linux (`sk_acceptq_is_full`).

@@ -50,6 +50,19 @@ fn a_process_that_is_gone_has_closed_what_it_held() {
 }
 
 #[test]
+fn a_process_that_is_gone_resets_where_it_would_not_linger() {
+    let mut pair = Pair::new(12, WireConfig::default());
+    let (_, client, server) = pair.established(80);
+    hold(&pair, server);
+    pair.server.slot(server).linger_plus_one.store(1, Ordering::Release);
+    let program = pair.server.core.programs.values().next().unwrap().clone();
+    let now = pair.now;
+    pair.server.core.on_process_gone(&program, 0, now);
+    pair.until("reset", |pair| pair.client.state(client) & slot_state::FAILED != 0);
+    assert_eq!(pair.client.slot(client).error.load(Ordering::Relaxed), libc::ECONNRESET);
+}
+
+#[test]
 fn a_listener_in_the_place_of_another_resets_none_of_its_connections() {
     let mut pair = Pair::new(13, WireConfig::default());
     let (first, client, server) = pair.established(80);
