@@ -68,7 +68,7 @@ use floods::{LONGEST_QUEUE, SERVED_IN};
 use forward::Direction;
 use paths::is_syn;
 use report::Counters;
-use several::Stray;
+use several::{Look, Stray};
 use transmit::{TransmitSide, attach_stream};
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
@@ -196,9 +196,10 @@ pub struct Core {
     pub(crate) several: Several,
     /// Flows that are another engine's, though the rule says that they are this one's.
     elsewhere: HashMap<FlowKey, usize>,
-    /// What found no path, to be looked at again; and that this is being done.
+    /// What found no path, to be looked at again.
     strays: Vec<Stray>,
-    looks_again: bool,
+    /// At what is being looked.
+    look: Look,
     /// How often sockets have begun to listen.
     listenings: u32,
 }

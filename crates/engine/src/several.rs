@@ -15,6 +15,7 @@
 //! The order is kept: what an engine has told another before it sends a packet is known there before the answer to that
 //! packet is given up as a stray ([`Core::look_again`](crate::core::Core)).
 
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -79,6 +80,8 @@ pub(crate) struct Several {
     pub(crate) index: usize,
     /// The ways to all, in order; none where there is but one.
     mouths: Vec<Mouth>,
+    /// Packets of others that it has taken.
+    taken: Cell<u64>,
 }
 
 impl Crossing {
@@ -90,7 +93,7 @@ impl Crossing {
 
 impl Several {
     pub(crate) fn new(index: usize, mouths: Vec<Mouth>) -> Several {
-        Several { index, mouths }
+        Several { index, mouths, taken: Cell::new(0) }
     }
 
     /// How many there are.
@@ -141,8 +144,22 @@ impl Several {
         self.mouths.get(self.index).is_some_and(|mouth| mouth.under_way.load(Ordering::Acquire) > 0)
     }
 
+    /// How many packets it had been given by now, or may have been: what another engine has told before is not behind the
+    /// next one.
+    pub(crate) fn given(&self) -> u64 {
+        let under_way =
+            self.mouths.get(self.index).map_or(0, |mouth| mouth.under_way.load(Ordering::Acquire));
+        self.taken.get() + under_way as u64
+    }
+
+    /// How many of them it has taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.get()
+    }
+
     /// One of them has been taken.
     pub(crate) fn took(&self) {
+        self.taken.set(self.taken.get() + 1);
         if let Some(mouth) = self.mouths.get(self.index) {
             mouth.under_way.fetch_sub(1, Ordering::AcqRel);
         }

@@ -144,8 +144,7 @@ impl Loop {
     pub(crate) fn run(&mut self) {
         while !self.stopping {
             let now = clock::now();
-            self.obey_commands(now);
-            self.core.look_again(now);
+            self.hear(now);
             if self.stopping {
                 break; // or it would sleep first, and nothing need ever come
             }
@@ -304,8 +303,7 @@ impl Loop {
             }
             if self.core.several.is_several() {
                 // Other engines' connections and packets do not wait for Linux.
-                self.obey_commands(now);
-                self.core.look_again(now);
+                self.hear(now);
                 if self.stopping {
                     break;
                 }
@@ -463,7 +461,14 @@ impl Loop {
         self.last_work = woke;
     }
 
-    fn obey_commands(&mut self, now: Time) {
+    /// Takes what was commanded, and looks again at what found no path before that.
+    fn hear(&mut self, now: Time) {
+        let all = self.obey_commands(now);
+        self.core.look_again(all, now);
+    }
+
+    /// False: packets of other engines are left for the next turn, and whatever was said behind them.
+    fn obey_commands(&mut self, now: Time) -> bool {
         let mut packets = 0;
         while packets < TAKEN_AT_ONCE {
             match self.commands.try_recv() {
@@ -496,7 +501,7 @@ impl Loop {
                 }
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
                     self.stopping = true;
-                    return;
+                    return true;
                 }
                 Ok(mut command) => {
                     match &mut command {
@@ -512,8 +517,12 @@ impl Loop {
                     }
                     self.core.obey(command, now);
                 }
-                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Empty) => return true,
             }
         }
+        false
     }
 }
+
+#[cfg(test)]
+mod tests;

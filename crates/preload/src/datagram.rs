@@ -78,7 +78,7 @@ fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_
     let copied = len.min(total(iov));
     let start = head.wrapping_add(HEADER_LEN as u64);
     let spans = socket.region.ring_spans(offset, size, start, copied).ok_or(libc::EIO)?;
-    let fails = copied > 0 && memory::has_hole(iov);
+    let fails = memory::has_hole(iov, copied);
     if !fails {
         scatter(&spans, iov, 0);
     }
@@ -220,11 +220,13 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
     if flags & MSG_OOB != 0 && (!socket.is_inet6() || by_v4()) {
         return err(libc::EOPNOTSUPP);
     }
-    if memory::has_hole(iov) {
-        return err(libc::EFAULT);
-    }
     let len = total(iov);
+    let fails = memory::has_hole(iov, len);
     if corked::is_held(socket) {
+        if fails {
+            corked::drop_held(socket); // what cannot be added to takes with it what there is
+            return err(libc::EFAULT);
+        }
         let added = wait::patiently(socket, |patience| put_patiently(socket, iov, None, flags, patience));
         if added != corked::NONE_HELD {
             return added;
@@ -238,6 +240,8 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
         }
     }
     match record_for(socket, len, to, said) {
+        // Looked at last, as where it is copied.
+        Ok(_) if fails => err(libc::EFAULT),
         Ok(record) => {
             wait::patiently(socket, |patience| put_patiently(socket, iov, Some(record), flags, patience))
         }

@@ -25,9 +25,15 @@ pub(crate) fn reaches_too_far<T>(at: *const T, len: usize) -> bool {
     at.addr().checked_add(len).is_none_or(|end| end > END)
 }
 
-/// There is a part in which nothing can be: EFAULT where it is copied.
-pub(crate) fn has_hole(iov: &[iovec]) -> bool {
-    iov.iter().any(|part| part.iov_len > 0 && is_nowhere(part.iov_base))
+/// Among the first `len` bytes there is a part in which nothing can be: EFAULT where they are copied. What lies behind
+/// them nobody looks at.
+pub(crate) fn has_hole(iov: &[iovec], len: usize) -> bool {
+    let mut left = len;
+    iov.iter().any(|part| {
+        let reached = part.iov_len.min(left);
+        left -= reached;
+        reached > 0 && is_nowhere(part.iov_base)
+    })
 }
 
 /// The kernel's checks of a vector, before anything is copied.

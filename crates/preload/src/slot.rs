@@ -205,6 +205,11 @@ impl Socket {
         }
     }
 
+    /// The next call finds this error pending.
+    pub(crate) fn put_error(self, errno: i32) {
+        self.slot.error.store(errno, Ordering::Release);
+    }
+
     /// SO_ERROR: the pending error, or what a router has said of a connection that goes on (`sk_err_soft` of Linux).
     pub(crate) fn take_any_error(self) -> i32 {
         match self.take_error() {

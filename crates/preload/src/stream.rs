@@ -96,7 +96,7 @@ fn take(
     let offset = slot.receive_offset.load(Ordering::Relaxed);
     let spans = socket.region.ring_spans(offset, size, head + step.skip, len).ok_or(libc::EIO)?;
     if flags & MSG_TRUNC == 0 {
-        if memory::has_hole(iov) {
+        if memory::has_hole(iov, skip + len) {
             return Err(libc::EFAULT);
         }
         scatter(&spans, iov, skip);
@@ -142,7 +142,8 @@ pub(crate) fn receive_patiently(
         // Looked at before the ring: what the engine put there first is then seen.
         let over = receive_over(socket);
         match take(socket, iov, done, want - done, flags) {
-            Err(errno) => return err(errno),
+            // What was taken before is told, and not lost.
+            Err(errno) => return if done > 0 { done as isize } else { err(errno) },
             // As Linux: who wants nothing waits until there is something.
             Ok(_) if want == 0 => {
                 if socket.received() > urgent::hidden(socket) {
@@ -364,7 +365,7 @@ pub(crate) fn put(
     if len == 0 {
         return Ok(0);
     }
-    if memory::has_hole(iov) {
+    if memory::has_hole(iov, usize::MAX) {
         return Err(libc::EFAULT);
     }
     let tail = slot.outgoing().own_tail();

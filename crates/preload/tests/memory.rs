@@ -23,7 +23,9 @@ fn lengths_and_ends_are_checked_as_the_kernel_does() {
 
 #[test]
 fn the_first_page_is_nobodys() {
-    assert!(has_hole(&[part(8192, 1), part(8, 1)]));
-    assert!(!has_hole(&[part(8192, 1), part(0, 0)]));
+    let behind = [part(8192, 1), part(8, 1)];
+    assert!(has_hole(&behind, 2) && has_hole(&behind, usize::MAX));
+    assert!(!has_hole(&behind, 1) && !has_hole(&behind, 0), "nobody goes there");
+    assert!(!has_hole(&[part(8192, 1), part(0, 0)], usize::MAX));
     assert!(is_nowhere(at::<u8>(0)) && is_nowhere(at::<u8>(4095)) && !is_nowhere(at::<u8>(4096)));
 }

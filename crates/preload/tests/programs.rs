@@ -201,6 +201,13 @@ fn signals() {
     std::fs::remove_file(program).unwrap();
 }
 
+#[test]
+fn holes() {
+    let program = compile("holes");
+    same(&program, &[]);
+    std::fs::remove_file(program).unwrap();
+}
+
 /// What goes on over `exec` and has been damaged on the way: whatever it says, the new program runs, keeps its own
 /// descriptors, and has sockets; where the handoff cannot be used, what it names is closed.
 #[test]

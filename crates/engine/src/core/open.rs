@@ -24,6 +24,7 @@ use scoutline_sched::transmit::Preemption;
 use scoutline_sched::{Level, Policy, Quantum, Schedule, priority, schedule};
 use scoutline_wire::ethernet;
 
+use super::several::Look;
 use super::transmit::TransmitSide;
 use super::{Apart, Core, Counters, Net};
 use crate::admission::Promises;
@@ -178,7 +179,7 @@ impl Core {
             several: Several::default(),
             elsewhere: HashMap::new(),
             strays: Vec::new(),
-            looks_again: false,
+            look: Look::default(),
             listenings: 0,
             settings,
         };

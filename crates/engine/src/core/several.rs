@@ -18,10 +18,24 @@ use crate::socket::{Sizes, SocketEnd, queue_accepted};
 /// Packets of no known flow that wait for what other engines may have said of it: more are looked at as they are.
 const MOST_STRAYS: usize = 256;
 
+/// How often a packet has been looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It has just come by a device.
+    #[default]
+    First,
+    /// It found no path then. By now it may have one here, or be known for another engine's.
+    Again,
+    /// Another engine has given it: it is ours, or nobody's.
+    Given,
+}
+
 /// A packet that found no path.
 pub(super) struct Stray {
     net: usize,
     message: Message,
+    /// See [`Several::given`](crate::several::Several::given), when it came.
+    behind: u64,
 }
 
 impl Core {
@@ -32,11 +46,11 @@ impl Core {
         key: Option<&FlowKey>,
         message: Message,
     ) -> Option<Message> {
-        if !self.several.is_several() || self.looks_again || self.nets[net].interface().is_own_link() {
+        if !self.several.is_several() || self.nets[net].interface().is_own_link() {
             return Some(message);
         }
         let Some(key) = key else {
-            if self.several.is_first() && is_for_all(message.bytes()) {
+            if self.look == Look::First && self.several.is_first() && is_for_all(message.bytes()) {
                 let packet = packet_of(net, &message);
                 self.several.give_all(|| Said::Packet(packet.clone()));
             }
@@ -53,7 +67,7 @@ impl Core {
         message: Message,
     ) -> Option<Message> {
         let has_ports = matches!(key.protocol, TCP | UDP);
-        match self.whose(key).filter(|_| has_ports && !self.looks_again) {
+        match self.whose(key).filter(|_| has_ports && self.look != Look::Given) {
             Some(engine) => {
                 self.hand_over(net, &message, engine);
                 None
@@ -69,34 +83,38 @@ impl Core {
 
     /// A packet that no path takes: `None` if another engine may have one, or may have said so by the next turn.
     pub(super) fn keep_stray(&mut self, net: usize, key: &FlowKey, message: Message) -> Option<Message> {
-        if !self.several.is_several() || self.looks_again {
+        if !self.several.is_several() || self.look == Look::Given {
             return Some(message);
         }
         if self.nets[net].interface().is_own_link() && self.whose(key).is_some() {
             return self.keep_unless_others(net, key, message);
         }
-        if self.strays.len() >= MOST_STRAYS {
+        if self.look == Look::Again || self.strays.len() >= MOST_STRAYS {
             return Some(message);
         }
-        self.strays.push(Stray { net, message });
+        self.strays.push(Stray { net, message, behind: self.several.given() });
         None
     }
 
     /// There are packets to look at again.
-    pub(super) fn has_strays(&self) -> bool {
+    pub(crate) fn has_strays(&self) -> bool {
         !self.strays.is_empty()
     }
 
-    /// Looks again at what found no path, after what other engines have said meanwhile.
-    pub(crate) fn look_again(&mut self, now: Time) {
+    /// Looks again at what found no path, after what other engines had said until it came; `all`: nothing that they have
+    /// said is left. Else it has been heard once a packet was taken that was given later.
+    pub(crate) fn look_again(&mut self, all: bool, now: Time) {
         if self.strays.is_empty() {
             return;
         }
-        self.looks_again = true;
-        for Stray { net, message } in std::mem::take(&mut self.strays) {
+        let taken = self.several.taken();
+        let heard = self.strays.partition_point(|stray| all || taken > stray.behind);
+        let rest = self.strays.split_off(heard);
+        self.look = Look::Again;
+        for Stray { net, message, .. } in std::mem::replace(&mut self.strays, rest) {
             self.classify(net, message, now);
         }
-        self.looks_again = false;
+        self.look = Look::First;
     }
 
     fn hand_over(&mut self, net: usize, message: &Message, engine: usize) {
@@ -116,10 +134,9 @@ impl Core {
                 }
                 let facts = Facts { arrival: now, checksum, segmentation, ..Facts::default() };
                 let range = 0..bytes.len() as u32;
-                // It is ours, or nobody's.
-                self.looks_again = true;
+                self.look = Look::Given;
                 self.classify(net, Message::received(Block::from_bytes(bytes), range, facts), now);
-                self.looks_again = false;
+                self.look = Look::First;
             }
             Said::Looped { net, bytes, facts } => {
                 if net < self.nets.len() {

@@ -362,6 +362,9 @@ pub(super) extern "C" fn recvmmsg(
         }
         return got;
     };
+    if n == 0 {
+        return 0;
+    }
     if memory::is_nowhere(messages) {
         return finish_int(err(libc::EFAULT));
     }
@@ -380,6 +383,10 @@ pub(super) extern "C" fn recvmmsg(
         if result < 0 {
             if done == 0 {
                 return finish_int(result);
+            }
+            // `do_recvmmsg`: the next call says so.
+            if result != err(libc::EAGAIN) && result != err(libc::EINTR) {
+                socket.put_error(-result as i32);
             }
             break;
         }
