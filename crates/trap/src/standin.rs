@@ -60,10 +60,9 @@ impl Attempt {
             set(fd, libc::IPPROTO_TCP, libc::TCP_SYNCNT, SYNS)?;
         }
         set(&ours, libc::IPPROTO_IP, libc::IP_TTL, UNHEARD.into())?;
-        // Nobody listens there yet, which it must not hear.
-        sys::drop_everything(&ours)?;
+        // Nobody listens there yet, which it must not hear: whenever that comes, on a busy machine later than what follows.
+        sys::drop_resets(&ours)?;
         start(sys::kernel_connect(&ours, &name))?;
-        set(&ours, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)?;
         sys::drop_by_ttl(outer, UNHEARD)?;
         connect_without_waiting(outer, &our_name)?;
         Ok(Attempt { ours, our_name, name })

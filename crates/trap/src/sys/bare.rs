@@ -88,9 +88,13 @@ const fn step(code: u32, jump_if_not: u8, k: u32) -> libc::sock_filter {
 const DROP: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, 0, 0);
 const TAKE: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, 0, u32::MAX);
 
-/// Has a socket get no packet any more.
-pub(crate) fn drop_everything(fd: &OwnedFd) -> io::Result<()> {
-    attach(fd, &[DROP])
+/// A socket hears no reset from now on. What filters look at begins with TCP's header (RFC 9293 §3.1).
+pub(crate) fn drop_resets(fd: &OwnedFd) -> io::Result<()> {
+    const FLAGS_AT: u32 = 13;
+    const RST: u32 = 4;
+    let load = step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, FLAGS_AT);
+    let is_it = step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, RST);
+    attach(fd, &[load, is_it, DROP, TAKE])
 }
 
 /// Has a socket of IPv4 get no packet any more that has this TTL.
