@@ -11,8 +11,8 @@ mod bare;
 mod closings;
 
 pub(crate) use bare::{
-    drop_by_ttl, drop_resets, kernel_accept, kernel_bind, kernel_connect, kernel_listen,
-    kernel_set_option, kernel_socket,
+    drop_by_ttl, drop_resets, kernel_accept, kernel_bind, kernel_connect, kernel_listen, kernel_set_option,
+    kernel_socket,
 };
 pub(crate) use closings::Closings;
 
