@@ -10,6 +10,7 @@ pub mod attach;
 pub mod datagram;
 pub mod interest;
 pub mod layout;
+pub mod privilege;
 mod region;
 pub mod served;
 pub mod stand_in;

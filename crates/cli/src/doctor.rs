@@ -5,6 +5,7 @@ use std::fs;
 
 use rustix::fs::{Access, MemfdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use scoutline_abi::privilege;
 use serde::Serialize;
 
 use crate::arguments::Doctor;
@@ -126,14 +127,8 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-fn effective_capabilities() -> u64 {
-    let status = read("/proc/self/status");
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
-}
-
 fn capabilities() -> Vec<Finding> {
-    let have = effective_capabilities();
+    let have = privilege::effective(&read("/proc/self/status"));
     let has = |bit: u32| have & (1 << bit) != 0;
     let one = |check, held: bool, otherwise, remedy: &str| {
         finding(check, held, otherwise, if held { "held" } else { "not held" }, remedy)
@@ -208,7 +203,7 @@ fn tun() -> Finding {
 
 fn real_time() -> Finding {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Rtprio).current.unwrap_or(u64::MAX);
-    let privileged = effective_capabilities() & (1 << CAP_SYS_NICE) != 0;
+    let privileged = privilege::effective(&read("/proc/self/status")) & (1 << CAP_SYS_NICE) != 0;
     // With cgroup v1, a group without a real-time budget of its own is refused whatever the privilege.
     let group = read("/proc/self/cgroup");
     let group = group.lines().find_map(|line| {

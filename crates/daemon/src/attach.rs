@@ -32,6 +32,7 @@ use rustix::pipe::PipeFlags;
 use scoutline_abi::Region;
 use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
 use scoutline_abi::layout::ENGINE_COUNT;
+use scoutline_abi::privilege;
 use scoutline_abi::served::Network;
 use scoutline_engine::{FileMap, ProgramFacts};
 
@@ -505,19 +506,12 @@ fn parse_cgroups(text: &str) -> Vec<String> {
 fn first_port_of(pid: u32) -> u16 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let users = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
-    if users("self") == users(&pid.to_string()) && may_bind_all(&status) {
-        return 0;
+    let is_here = users("self") == users(&pid.to_string());
+    if is_here && privilege::may_bind_all(privilege::effective(&status)) {
+        0
+    } else {
+        privilege::first_port()
     }
-    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
-    first.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
-}
-
-/// Whether a process with this status has CAP_NET_BIND_SERVICE (capabilities(7)).
-fn may_bind_all(status: &str) -> bool {
-    const BIND_SERVICE: u32 = 10;
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .is_some_and(|held| held >> BIND_SERVICE & 1 != 0)
 }
 
 /// All groups of a process.

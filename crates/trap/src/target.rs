@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::sys;
+use scoutline_abi::privilege;
 
 /// Longest address that a program may give (`struct sockaddr_storage`).
 const MAX_ADDRESS: u32 = 128;
@@ -79,7 +80,6 @@ pub(crate) fn write_sized(thread: u32, at: u64, len_at: u64, value: &[u8]) -> io
 /// Whether a thread may bind to the port of this address: low ones need CAP_NET_BIND_SERVICE (bind(2), EACCES), which its
 /// supervisor may have when it has not.
 pub(crate) fn may_have_port(thread: u32, address: &[u8]) -> bool {
-    const BIND_SERVICE: u32 = 10;
     let Some(port) = address.get(2..4).map(|octets| u16::from_be_bytes([octets[0], octets[1]])) else {
         return true;
     };
@@ -87,10 +87,7 @@ pub(crate) fn may_have_port(thread: u32, address: &[u8]) -> bool {
         return true;
     }
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let held = held.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
-    let first = || std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
-    held >> BIND_SERVICE & 1 != 0 || port >= first().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
+    privilege::may_bind_all(privilege::effective(&status)) || port >= privilege::first_port()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use rustix::net::{
 use scoutline_abi::Region;
 use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
 
-use super::{AttachServer, Owners, may_bind_all, parse_cgroups};
+use super::{AttachServer, Owners, parse_cgroups};
 use crate::engine::{Command, fake::FakeEngine};
 
 struct Bed {
@@ -339,12 +339,4 @@ fn cgroups_of_both_versions() {
     assert_eq!(parse_cgroups(v1), ["/web/one", "/web:two"]);
     assert_eq!(parse_cgroups("0::/system.slice/nginx.service\n"), ["/system.slice/nginx.service"]);
     assert!(parse_cgroups("0::/\n").is_empty() && parse_cgroups("").is_empty());
-}
-
-#[test]
-fn the_privilege_of_low_ports_is_read() {
-    assert!(may_bind_all("Name:\tx\nCapEff:\t0000000000000400\nCapBnd:\t0\n"));
-    assert!(may_bind_all("CapEff:\t000001ffffffffff\n"));
-    assert!(!may_bind_all("CapPrm:\t0000000000000400\nCapEff:\t00000000000003ff\n"));
-    assert!(!may_bind_all(""));
 }

@@ -52,6 +52,12 @@ fn first_of_two() -> (Loop, Several, Receiver<Command>, MemoryPartner) {
     (Loop::new(core, commands, bells, ends, None), Several::new(1, mouths), told, peer)
 }
 
+/// A packet of another engine, which is nobody's.
+fn packet() -> Said {
+    let bytes = vec![0; 60].into_boxed_slice();
+    Said::Packet(Packet { net: 0, bytes, checksum: Checksum::Unverified, segmentation: None })
+}
+
 /// The answer to a SYN, for a station.
 fn answer(station: [u8; 6]) -> Vec<u8> {
     let mut frame = [station, [2, 0, 0, 0, 0, 9]].concat();
@@ -69,10 +75,6 @@ fn answer(station: [u8; 6]) -> Vec<u8> {
 #[test]
 fn an_answer_is_no_stray_while_what_was_told_before_it_is_unheard() {
     let (mut first, second, told, mut peer) = first_of_two();
-    let packet = || {
-        let bytes = vec![0; 60].into_boxed_slice();
-        Said::Packet(Packet { net: 0, bytes, checksum: Checksum::Unverified, segmentation: None })
-    };
     let key = FlowKey {
         remote: PEER.into(),
         local: OURS.into(),
@@ -117,10 +119,6 @@ fn an_answer_is_no_stray_while_what_was_told_before_it_is_unheard() {
 #[test]
 fn a_stray_is_given_up_once_what_came_before_it_is_heard() {
     let (mut first, second, told, mut peer) = first_of_two();
-    let packet = || {
-        let bytes = vec![0; 60].into_boxed_slice();
-        Said::Packet(Packet { net: 0, bytes, checksum: Checksum::Unverified, segmentation: None })
-    };
     let fill = || (0..2 * TAKEN_AT_ONCE).for_each(|_| _ = second.give(0, packet()));
     let frame = answer(first.core.nets[0].device.facts().link_address);
     let (len, mut burst) = (frame.len() as u32, Burst::new());

@@ -55,6 +55,8 @@ pub struct ListenStage {
     backlog: Rc<Backlog>,
     fast_open: Rc<Queue>,
     inherited: Attributes,
+    /// What `inherited` says of network headers, over each family.
+    headers: [HeaderWishes; 2],
     accepted: u64,
 }
 
@@ -73,7 +75,8 @@ impl ListenStage {
             }
         }
         let fast_open = attributes.any::<Queue>(Name::Other(FAST_OPEN_QUEUE)).unwrap_or_default();
-        ListenStage { interface, tcp, local, backlog, fast_open, inherited, accepted: 0 }
+        let headers = headers_of(&inherited);
+        ListenStage { interface, tcp, local, backlog, fast_open, inherited, headers, accepted: 0 }
     }
 
     /// What its program has set for the connections that begin from now on.
@@ -88,6 +91,7 @@ impl ListenStage {
     /// What the packets of connections that begin from now on have in their network headers, see [`HEADERS`].
     pub fn set_headers(&mut self, bits: u64) {
         self.inherited.set(Name::Other(HEADERS), Value::Number(bits));
+        self.headers = headers_of(&self.inherited);
     }
 
     /// The connections whose handshake is not complete.
@@ -100,8 +104,8 @@ impl ListenStage {
             Ok(parsed) => parsed,
             Err(reason) => return context.account.on_drop(reason),
         };
-        let least = message.facts.source.map_or(0, |source| headers_of(&self.inherited, source).least_hops);
-        if message.facts.hop_limit < least {
+        let is_v6 = message.facts.source.is_some_and(|source| !source.is_v4());
+        if message.facts.hop_limit < self.headers[usize::from(is_v6)].least_hops {
             return context.account.on_drop(DropReason::TtlExceeded);
         }
         let flags = header.flags;
@@ -231,7 +235,7 @@ impl ListenStage {
         self.backlog.cookie_at.set(Some(context.now));
         self.backlog.cookies.set(self.backlog.cookies.get() + 1);
         if let Some(key) = key_of(&self.interface, message, header) {
-            let headers = headers_of(&self.inherited, key.remote);
+            let headers = self.headers[usize::from(!key.remote.is_v4())];
             let emitter = Emitter { interface: &self.interface, key: &key, headers };
             turned.push(emitter.message(&answer, 0, Body::Empty));
         }

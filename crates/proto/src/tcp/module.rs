@@ -329,7 +329,7 @@ impl TcpModule {
             attributes.number(Name::SendBuffer),
             attributes.number(Name::Other(MAX_SEGMENT)),
         );
-        let headers = headers_of(attributes, address);
+        let headers = headers_of(attributes)[usize::from(!address.is_v4())];
         let tuning = attributes.any::<Tuning>(Name::Other(TUNING));
         let passive = attributes.remove(Name::Other(PASSIVE)).is_some();
         let half_open = attributes.any::<HalfOpen>(Name::Other(HALF_OPEN));
@@ -350,10 +350,9 @@ impl TcpModule {
     }
 }
 
-/// What the program said of headers towards this address.
-pub(super) fn headers_of(attributes: &Attributes, remote: Address) -> HeaderWishes {
-    let bits = attributes.number(Name::Other(HEADERS)).unwrap_or(0);
-    HeaderWishes::of_families(bits)[usize::from(!remote.is_v4())]
+/// What the program said of headers, over each family.
+pub(super) fn headers_of(attributes: &Attributes) -> [HeaderWishes; 2] {
+    HeaderWishes::of_families(attributes.number(Name::Other(HEADERS)).unwrap_or(0))
 }
 
 impl Module for TcpModule {
