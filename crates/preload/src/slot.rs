@@ -59,8 +59,8 @@ static DEFERRED_WORDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS]
 static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SUMMARY];
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// A record's `holds` and a socket's `references` fall together, or a fork would count a hold that is just given up.
-static RELEASING: Lock<()> = Lock::new(());
+/// A record's `holds` and a socket's `references` change together, or a fork would count one without the other.
+static HOLDS: Lock<()> = Lock::new(());
 /// A blocking call on such a socket takes so long, in microseconds.
 const DEAD_PAUSE_US: u64 = 500_000;
 
@@ -368,6 +368,9 @@ impl Socket {
     /// process among `references` (OPEN does).
     pub(crate) fn hold(self, counted: bool) {
         if COUNTS[self.index as usize].fetch_add(1, Ordering::AcqRel) == 0 {
+            // While the process is copied as well: a child whose table has what its record does not hold would close
+            // it for all.
+            let _changing = HOLDS.lock();
             let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
             if let Some(record) = attach::record(self.region) {
                 record.holds[word].fetch_or(bit, Ordering::AcqRel);
@@ -430,13 +433,13 @@ impl Socket {
         }
         let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
         let abort = self.slot.linger_plus_one.load(Ordering::Relaxed) == 1;
-        let releasing = RELEASING.lock();
+        let changing = HOLDS.lock();
         if let Some(record) = attach::record(self.region) {
             record.holds[word].fetch_and(!bit, Ordering::AcqRel);
         }
         // Both are read before the count falls: afterwards the slot may be somebody else's.
         let last = self.slot.references.fetch_sub(1, Ordering::AcqRel) == 1;
-        drop(releasing);
+        drop(changing);
         if last {
             // Epolls have a socket until nobody has a descriptor of it. The slot is given to another one only after this.
             epoll::forget(self);
@@ -500,14 +503,14 @@ pub(crate) fn tell_deferred() {
     }
 }
 
-/// Nobody may be giving up a hold while the process is copied.
+/// Nobody may come to hold a socket, nor give one up, while the process is copied.
 pub(crate) fn before_fork() {
-    RELEASING.take_over_fork();
+    HOLDS.take_over_fork();
 }
 
 /// See [`before_fork`].
 pub(crate) fn after_fork() {
-    RELEASING.give_back();
+    HOLDS.give_back();
 }
 
 /// The child will hold what this process holds.

@@ -1,5 +1,7 @@
 /* Duplicates, children, new programs, and descriptors that are passed: who holds a socket, and when it ends. */
 #include "compare.h"
+#include <pthread.h>
+#include <stdatomic.h>
 
 extern char **environ;
 
@@ -252,6 +254,43 @@ CASE(children_accept) {
         tell("drain %c", 'A' + i);
     }
     for (int i = 0; i < 3; i++) NEED(wait(NULL) > 0);
+}
+
+static atomic_int talk_is_over, talks_lost;
+
+/* Tells itself something by fresh sockets, again and again. */
+static void *talks(void *ignored) {
+    while (!talk_is_over) {
+        char byte;
+        struct name to = name_of(own, 0);
+        int from = socket(family, SOCK_DGRAM, 0), at = socket(family, SOCK_DGRAM, 0);
+        NEED(bind(at, ADDRESS(to)) == 0);
+        to = name_of(own, port_of(at));
+        NEED(connect(from, ADDRESS(to)) == 0);
+        struct pollfd event = {.fd = at, .events = POLLIN};
+        if (send(from, "x", 1, 0) != 1 || poll(&event, 1, SOON_MS) != 1 || recv(at, &byte, 1, MSG_DONTWAIT) != 1)
+            talks_lost++;
+        close(from);
+        close(at);
+    }
+    return ignored;
+}
+
+/* What a child closes it holds beside its parent, whatever other threads opened while it was made. */
+CASE(children_begin_while_threads_open_sockets) {
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) NEED(pthread_create(&threads[i], NULL, talks, NULL) == 0);
+    for (int i = 0; i < 200; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            close_range(3, ~0u, 0);
+            _exit(0);
+        }
+        NEED(waitpid(child, NULL, 0) == child);
+    }
+    talk_is_over = 1;
+    for (int i = 0; i < 4; i++) NEED(pthread_join(threads[i], NULL) == 0);
+    out("lost %d", talks_lost);
 }
 
 CASE(epoll_across_fork) {
