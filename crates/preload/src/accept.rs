@@ -183,9 +183,9 @@ fn claim(listener: Socket) -> Result<Option<Socket>, c_int> {
         return Err(libc::EAGAIN);
     }
     // Other processes take from the same queue, and entries change places. A thread that is interrupted may have the lock.
-    let held = listener.lock_receive();
+    let held = listener.lock_receive_in(0);
     if let Err(errno) = held
-        && !alone.within
+        && !(alone.within && listener.receives_here())
     {
         return Err(errno);
     }

@@ -55,7 +55,7 @@ fn blocked(socket: Socket, flags: c_int) -> bool {
 
 fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_int> {
     let slot = socket.slot;
-    let _held = socket.lock_receive()?;
+    let _held = socket.lock_receive_in(flags)?;
     let head = slot.incoming().own_head();
     let held = socket.received();
     if held < HEADER_LEN as u64 {
@@ -304,7 +304,7 @@ fn put_patiently(
 pub(crate) fn next_len(socket: Socket) -> u64 {
     let mut byte = 0u8;
     let to = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-    match take(socket, &to, MSG_PEEK) {
+    match take(socket, &to, MSG_PEEK | MSG_DONTWAIT) {
         Ok(Some(taken)) => taken.len as u64,
         _ => 0,
     }

@@ -54,6 +54,7 @@ mod extent;
 mod fast_open;
 mod groups;
 mod headers;
+mod held;
 mod ip_options;
 mod life;
 mod limits;

@@ -303,7 +303,8 @@ fn await_ready(
                 continue;
             }
         }
-        let Some(set) = wait::thread_set() else {
+        let frame = 0u64; // its address tells where we are
+        let Some((set, using)) = wait::use_set(&raw const frame) else {
             real::nap(1000);
             let result = look_at_kernel(call, fds, None, Some(0), std::ptr::null());
             let late = deadline.is_some_and(|at| real::now_ns() >= at);
@@ -322,7 +323,7 @@ fn await_ready(
             let pipe = if attach::dead() { -1 } else { set.pipe };
             let mut pipe = pollfd { fd: pipe, events: POLLIN, revents: 0 };
             ring_before_sleep();
-            let mut leaving = Leaving { fds: ptr::from_ref(fds), set };
+            let mut leaving = Leaving { fds: ptr::from_ref(fds), set, using };
             result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
                 look_at_kernel(call, fds, Some(&mut pipe), deadline, mask)
             });
@@ -333,6 +334,7 @@ fn await_ready(
             }
         }
         leave(fds, set);
+        wait::used(using);
         if result < 0 {
             return result;
         }
@@ -356,6 +358,7 @@ fn await_ready(
 struct Leaving {
     fds: *const [pollfd],
     set: Set,
+    using: wait::InUse,
 }
 
 fn leave(fds: &[pollfd], set: Set) {
@@ -366,11 +369,12 @@ fn leave(fds: &[pollfd], set: Set) {
 /// A thread is cancelled in its sleep.
 extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what the sleeper gave, in a frame that still stands; its descriptors are read only.
-    let (fds, set) = unsafe {
+    let (fds, set, using) = unsafe {
         let leaving = &*leaving.cast::<Leaving>();
-        (&*leaving.fds, leaving.set)
+        (&*leaving.fds, leaving.set, leaving.using)
     };
     leave(fds, set);
+    wait::used(using);
 }
 
 fn each_socket(fds: &[pollfd], visit: &mut dyn FnMut(Socket)) {

@@ -1,20 +1,17 @@
-//! One socket in shared memory: who holds it, whether it is ready, its two locks, and telling the engine.
-//!
-//! `receive_lock` and `send_lock` admit one thread of all processes to a direction; the holder is a process record
-//! plus one, so that a dead holder's lock can be taken over, and a mark of its thread, so that a signal handler does not
-//! wait for the very thread that it has interrupted. They are held for one copy, never while sleeping.
+//! One socket in shared memory: who holds it, whether it is ready, its two locks ([`crate::held`]), and telling the
+//! engine.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{
-    ENGINE_HOLDS, HOLDER_PROCESS, SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask,
-    slot_state as is,
+    SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
 };
 use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
 
-use crate::lock::{Lock, back_off};
+use crate::held::{self, Held};
+use crate::lock::Lock;
 use crate::{accept, attach, engines, epoll, fast_open, real, serve, urgent, wait, zero_copy};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
@@ -352,16 +349,42 @@ impl Socket {
     }
 
     /// The receive side, alone. EAGAIN in a signal handler that has interrupted its own thread there: that goes on only
-    /// when the handler returns.
+    /// when the handler returns. EAGAIN, too, while a process has it that is stopped.
     #[inline]
     pub(crate) fn lock_receive(self) -> Result<Held, i32> {
-        Held::take(self.region, &self.slot.receive_lock)
+        Held::take(self.region, &self.slot.receive_lock, || None)
     }
 
     /// The send side, alone; EAGAIN as for the other.
     #[inline]
     pub(crate) fn lock_send(self) -> Result<Held, i32> {
-        Held::take(self.region, &self.slot.send_lock)
+        Held::take(self.region, &self.slot.send_lock, || None)
+    }
+
+    /// The receive side for a call with these flags, which waits for a process that is stopped as it does for data:
+    /// not at all, or until its time is over (EAGAIN), or a signal handler has run (EINTR).
+    #[inline]
+    pub(crate) fn lock_receive_in(self, flags: i32) -> Result<Held, i32> {
+        let timeout = || self.patience(flags, &self.slot.receive_timeout_us);
+        Held::take(self.region, &self.slot.receive_lock, timeout)
+    }
+
+    /// The send side for a call with these flags.
+    #[inline]
+    pub(crate) fn lock_send_in(self, flags: i32) -> Result<Held, i32> {
+        let timeout = || self.patience(flags, &self.slot.send_timeout_us);
+        Held::take(self.region, &self.slot.send_lock, timeout)
+    }
+
+    /// How long a call waits, in microseconds (0: for ever); `None`: not at all.
+    fn patience(self, flags: i32, timeout_us: &AtomicU64) -> Option<u64> {
+        let blocks = flags & libc::MSG_DONTWAIT == 0 && !self.non_blocking();
+        blocks.then(|| timeout_us.load(Ordering::Relaxed))
+    }
+
+    /// The calling thread, interrupted by the handler that asks, has the receive side.
+    pub(crate) fn receives_here(self) -> bool {
+        held::is_own(&self.slot.receive_lock)
     }
 
     /// One descriptor (or sleeping thread) more in this process. `counted`: the engine has already counted this
@@ -567,63 +590,5 @@ pub(crate) fn in_child() {
         {
             count.fetch_add(1, Ordering::Relaxed);
         }
-    }
-}
-
-/// A direction's lock, held. Given back on drop.
-pub(crate) struct Held(&'static AtomicU32, u32);
-
-impl Held {
-    #[inline]
-    fn take(region: &'static Region, word: &'static AtomicU32) -> Result<Held, i32> {
-        let me = (attach::process() + 1) | this_thread() << HOLDER_PROCESS.count_ones();
-        if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            Held::wait(region, word, me)?;
-        }
-        Ok(Held(word, me))
-    }
-
-    #[cold]
-    fn wait(region: &'static Region, word: &'static AtomicU32, me: u32) -> Result<(), i32> {
-        let mut tries = 0u32;
-        loop {
-            let holder = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).err();
-            let Some(holder) = holder else { return Ok(()) };
-            if holder == me {
-                return Err(libc::EAGAIN);
-            }
-            if tries.is_multiple_of(256) && holder != 0 {
-                let alive = match holder {
-                    ENGINE_HOLDS => !attach::dead(),
-                    _ => region
-                        .process((holder & HOLDER_PROCESS).wrapping_sub(1))
-                        .is_some_and(|process| process.alive.load(Ordering::Acquire) != 0),
-                };
-                if !alive && word.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return Ok(());
-                }
-            }
-            back_off(tries);
-            tries += 1;
-        }
-    }
-}
-
-/// Tells the threads of a process apart: their descriptors stand at different places. Two that live are alike by chance
-/// only, one pair in four million.
-#[inline]
-fn this_thread() -> u32 {
-    /// 2^64 over the golden ratio: whatever regular distances stacks have, the upper bits differ (Knuth, vol. 3, 6.4).
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    // SAFETY: no arguments.
-    let descriptor = unsafe { libc::pthread_self() } as u64;
-    (descriptor.wrapping_mul(SPREAD) >> (u64::BITS - HOLDER_PROCESS.count_zeros())) as u32
-}
-
-impl Drop for Held {
-    #[inline]
-    fn drop(&mut self) {
-        // Only our own: it may have been taken over while we were taken for dead.
-        let _ = self.0.compare_exchange(self.1, 0, Ordering::Release, Ordering::Relaxed);
     }
 }

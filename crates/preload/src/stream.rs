@@ -77,7 +77,7 @@ fn take(
     flags: c_int,
 ) -> Result<(usize, bool), c_int> {
     let slot = socket.slot;
-    let _held = socket.lock_receive()?;
+    let _held = socket.lock_receive_in(flags)?;
     let ahead = if flags & MSG_PEEK == 0 { 0 } else { options::peek_offset(socket) };
     let head = slot.incoming().own_head().wrapping_add(ahead);
     let held = socket.received().saturating_sub(ahead);
@@ -358,7 +358,7 @@ pub(crate) fn put(
     flags: c_int,
 ) -> Result<usize, c_int> {
     let slot = socket.slot;
-    let _held = socket.lock_send()?;
+    let _held = socket.lock_send_in(flags)?;
     let room = socket.sendable();
     let room = fast_open::room(socket).map_or(room, |with_syn| room.min(with_syn));
     let len = room.min(want as u64) as usize;
@@ -399,6 +399,7 @@ fn send_patiently(socket: Socket, iov: &[iovec], flags: c_int, patience: &mut Pa
             return 0;
         }
         match put(socket, iov, done, want - done, flags) {
+            Err(_) if done > 0 => return done as isize,
             Err(errno) => return err(errno),
             Ok(0) => {}
             Ok(put) => {

@@ -64,7 +64,12 @@ struct Mine {
 thread_local! {
     // No destructor: a pthread key gives the set back (see `start`).
     static MINE: Cell<Mine> = const { Cell::new(Mine { set: None, generation: 0 }) };
+    /// The frame that sleeps by the set, or asks the engine by it ([`ASKS`]); 0: none does.
+    static USER: Cell<usize> = const { Cell::new(0) };
 }
+
+/// In `USER`: it is a question to the engine.
+const ASKS: usize = 1;
 
 struct Cache {
     items: [Option<Set>; CACHE_LEN],
@@ -159,6 +164,49 @@ pub(crate) fn thread_set() -> Option<Set> {
         unsafe { libc::pthread_setspecific(key, ptr::without_provenance(1)) };
     }
     Some(set)
+}
+
+/// The thread's set is in use, as long as nobody gives it back.
+///
+/// A signal handler may run in the midst of a sleep, and call, too. It must not take the byte that the sleep is to be
+/// woken by: whoever asks the engine there does so without the set, and what sleeps there leaves it to a question.
+#[derive(Clone, Copy)]
+pub(crate) struct InUse {
+    before: usize,
+}
+
+/// The calling thread's set, to sleep by from this frame on.
+pub(crate) fn use_set(frame: *const u64) -> Option<(Set, InUse)> {
+    use_set_as(frame, 0, |user| user & ASKS != 0)
+}
+
+/// The calling thread's set for a question to the engine; `None` in the midst of any use of it.
+pub(crate) fn use_set_to_ask(frame: *const u64) -> Option<(Set, InUse)> {
+    use_set_as(frame, ASKS, |_| true)
+}
+
+fn use_set_as(frame: *const u64, how: usize, conflicts: impl Fn(usize) -> bool) -> Option<(Set, InUse)> {
+    let (before, here) = (USER.get(), frame.addr());
+    // Stacks grow downwards. A frame that is not above was left by a jump out of a handler, unless the handler has a stack
+    // of its own.
+    if before != 0 && conflicts(before) && (here < before & !ASKS || is_on_signal_stack()) {
+        return None;
+    }
+    let set = thread_set()?;
+    USER.set(here | how);
+    Some((set, InUse { before }))
+}
+
+/// What [`use_set`] gave is not used any more.
+pub(crate) fn used(using: InUse) {
+    USER.set(using.before);
+}
+
+fn is_on_signal_stack() -> bool {
+    // SAFETY: a structure of numbers and a pointer.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    // SAFETY: fills the structure that we give.
+    unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0 }
 }
 
 /// A pipe of ours was moved. Other threads' sets are not reachable: they are protected by being high.
@@ -407,7 +455,8 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
         serve::orphaned();
         return Err(libc::ECONNRESET);
     }
-    let Some(set) = thread_set() else { return poll_slowly(deadline, ready) };
+    let frame = 0u64; // its address tells where we are
+    let Some((set, using)) = use_set(&raw const frame) else { return poll_slowly(deadline, ready) };
     if !std::mem::replace(&mut patience.holds, true) {
         socket.hold(false);
     }
@@ -420,7 +469,7 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
             break Ok(());
         }
         ring_before_sleep();
-        let mut leaving = Leaving { socket, set };
+        let mut leaving = Leaving { socket, set, using };
         let woken = real::cancellable(cancelled, (&raw mut leaving).cast(), || set.sleep(deadline));
         if woken == Woken::Event {
             continue;
@@ -437,6 +486,7 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
         };
     };
     leave(socket, set);
+    used(using);
     if result == Err(libc::ECONNRESET) {
         serve::orphaned();
     } else if socket.state() & slot_state::LISTENING == 0 {
@@ -451,6 +501,7 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
 struct Leaving {
     socket: Socket,
     set: Set,
+    using: InUse,
 }
 
 fn leave(socket: Socket, set: Set) {
@@ -461,8 +512,9 @@ fn leave(socket: Socket, set: Set) {
 /// A thread is cancelled in its sleep.
 extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what `sleep_until` gave, in a frame that still stands.
-    let Leaving { socket, set } = unsafe { leaving.cast::<Leaving>().read() };
+    let Leaving { socket, set, using } = unsafe { leaving.cast::<Leaving>().read() };
     leave(socket, set);
+    used(using);
     // A wake-up that it was to have goes to another one.
     socket.tell();
     socket.release();

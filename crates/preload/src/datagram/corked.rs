@@ -50,7 +50,7 @@ fn more_follows(socket: Socket, flags: c_int) -> bool {
 /// Puts a datagram with this record into the ring, or adds to the one that is held back.
 pub(super) fn put(socket: Socket, iov: &[iovec], record: Option<&Record>, flags: c_int) -> Put {
     let slot = socket.slot;
-    let held = match socket.lock_send() {
+    let held = match socket.lock_send_in(flags) {
         Ok(held) => held,
         Err(errno) => return Put::Failed(errno),
     };

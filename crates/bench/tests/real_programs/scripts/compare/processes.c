@@ -725,3 +725,47 @@ CASE(closed_while_a_thread_reads) {
     NEED(kill(child, SIGKILL) == 0);
     wait_for(child);
 }
+
+static void on_alarm(int number) { (void)number; }
+
+/* A child is stopped in the midst of a look at what its parent reads, too: that waits for it no longer than for data. */
+CASE(stopped_in_the_midst_of_a_call) {
+    enum { ROUNDS = 12, MUCH = 60000 };
+    static char much[MUCH];
+    int fd = accepted("A"), begun[2], wrong = 0;
+    struct timeval soon = {0, 200000}, never = {0, 0};
+    struct itimerval often = {{0, 50000}, {0, 50000}}, no_more = {{0, 0}, {0, 0}};
+    NEED(pipe(begun) == 0);
+    tell("fill A %d", MUCH);
+    for (int round = 0; round < ROUNDS; round++) {
+        char byte;
+        pid_t child = fork();
+        if (child == 0) {
+            NEED(write(begun[1], "b", 1) == 1);
+            for (;;) recv(fd, much, MUCH, MSG_PEEK | MSG_DONTWAIT);
+        }
+        NEED(read(begun[0], &byte, 1) == 1);
+        usleep(round * 137 % 1500);
+        NEED(kill(child, SIGSTOP) == 0 && waitpid(child, NULL, WUNTRACED) == child);
+        /* Who is late is ended by this. */
+        signal(SIGALRM, SIG_DFL);
+        alarm(10);
+        wrong += recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 1 && errno != EAGAIN;
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+        wrong += recv(fd, &byte, 1, MSG_PEEK) != 1 && errno != EAGAIN;
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof never);
+        struct sigaction action = {.sa_handler = on_alarm};
+        NEED(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+        wrong += recv(fd, &byte, 1, MSG_PEEK) != 1 && errno != EINTR;
+        setitimer(ITIMER_REAL, &no_more, NULL);
+        signal(SIGALRM, SIG_DFL);
+        alarm(10);
+        /* It goes on, or dies: all is as before. */
+        NEED(kill(child, round % 2 ? SIGCONT : SIGKILL) == 0);
+        wrong += recv(fd, &byte, 1, MSG_PEEK) != 1;
+        NEED(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+        alarm(0);
+    }
+    T(wrong);
+    T(recv(fd, much, MUCH, MSG_WAITALL));
+}

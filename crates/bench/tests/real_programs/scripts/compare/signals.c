@@ -243,6 +243,39 @@ CASE(calls_within_a_handler) {
     signal(SIGALRM, SIG_DFL);
 }
 
+static void ask_in_handler(int number) {
+    int before = errno;
+    set_option(cancelled_in, IPPROTO_TCP, TCP_NODELAY, number > 0);
+    errno = before;
+}
+
+/* A handler sets an option wherever its thread's attempts to connect are. */
+CASE(options_set_within_a_connect) {
+    enum { ROUNDS = 1500, LATE_S = 60 };
+    cancelled_in = accepted("A");
+    struct name to = name_of(peer, atoi(tell("listen L")));
+    tell("close L");
+    /* Who hangs is ended by this. */
+    timer_t late;
+    struct sigevent end = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2};
+    struct itimerspec limit = {.it_value = {LATE_S, 0}};
+    NEED(timer_create(CLOCK_MONOTONIC, &end, &late) == 0 && timer_settime(late, 0, &limit, NULL) == 0);
+    struct sigaction action = {.sa_handler = ask_in_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_REAL, &often, NULL);
+    int refused = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        int fd = socket(family, SOCK_STREAM, 0);
+        refused += connect(fd, ADDRESS(to)) < 0 && errno == ECONNREFUSED;
+        close(fd);
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    T(refused);
+    T(send(cancelled_in, "x", 1, 0));
+    tell("read A 1");
+}
+
 #ifdef __x86_64__
 enum { TRAP_FLAG = 0x100, STRIDE = 3 };
 
