@@ -138,8 +138,11 @@ fn exchange_now(
         if sent == bytes.len() as isize {
             break;
         }
-        if real::errno() != libc::EINTR {
-            return Err(real::errno());
+        match real::errno() {
+            libc::EINTR => {}
+            // Whom the daemon does not let in it tells so before it closes.
+            libc::EPIPE if answer => break,
+            errno => return Err(errno),
         }
     }
     if !answer {
@@ -147,6 +150,7 @@ fn exchange_now(
     }
     let mut bytes = [0u8; MESSAGE_LEN];
     let mut control = [0u64; 8];
+    let mut was_reset = false;
     loop {
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: zeros are a valid empty message header.
@@ -157,6 +161,11 @@ fn exchange_now(
         message.msg_controllen = size_of_val(&control) as _;
         let got = real::recvmsg(connection, &raw mut message, libc::MSG_CMSG_CLOEXEC);
         if got < 0 && real::errno() == libc::EINTR {
+            continue;
+        }
+        // It closed with our request unread (unix(7)): what it had said lies behind that error.
+        if got < 0 && real::errno() == libc::ECONNRESET && !was_reset {
+            was_reset = true;
             continue;
         }
         if got <= 0 {
@@ -284,8 +293,8 @@ extern "C" fn start() {
     };
     let Err(failed) = attached else { return };
     let is_refused = matches!(failed.errno, libc::EACCES | libc::EPERM);
-    if is_refused && failed.what == CONNECTING {
-        // `scoutline run` was let in, so an image before this one has given up the right.
+    if is_refused && matches!(failed.what, CONNECTING | ATTACHING) {
+        // An image before this one has given up the right, or the socket's mode lets in whom the daemon does not.
         real::say(&[
             b"who this program runs as may not attach: it and what it starts run on the kernel's sockets",
         ]);
@@ -331,6 +340,9 @@ fn decimal(mut value: c_int, digits: &mut [u8; 12]) -> &[u8] {
 
 /// The attach socket does not let us in.
 const CONNECTING: &[u8] = b"connecting to";
+
+/// Or the daemon does not.
+const ATTACHING: &[u8] = b"attaching to";
 
 /// Or the region does not fit: a limit of address space is the reason that there may be.
 const MAPPING: &[u8] = b"mapping the memory of";
@@ -381,21 +393,23 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     if is_set(c"SCOUTLINE_BACKGROUND") {
         hello.flags |= flag::BACKGROUND;
     }
-    let (answer, [memory, doorbells @ ..]) =
-        exchange(fd, hello, true).map_err(|errno| fail(b"attaching to", errno))?;
+    let (answer, [memory, doorbells @ ..]) = exchange(fd, hello, true).map_err(|errno| {
+        real::close(fd); // the program may go on, and the number is its own then
+        fail(ATTACHING, errno)
+    })?;
     if memory < 0 {
-        return Err(fail(b"attaching to", libc::EPROTO));
+        return Err(fail(ATTACHING, libc::EPROTO));
     }
     // SAFETY: just received, open, and closed only below.
     let region = unsafe { limits::map(memory) };
     let Some(region) = region else { return Err(fail(MAPPING, libc::EPROTO)) };
     if region.process(answer.value).is_none() {
-        return Err(fail(b"attaching to", libc::EPROTO));
+        return Err(fail(ATTACHING, libc::EPROTO));
     }
     if doorbells[..region.engines()].iter().any(|&doorbell| doorbell < 0) {
         // What finds no place in our table the kernel leaves out (unix(7)).
         ForImage { process: 0, connection: fd, doorbells, memory }.close();
-        return Err(fail(b"attaching to", libc::EMFILE));
+        return Err(fail(ATTACHING, libc::EMFILE));
     }
     begin(region, ForImage { process: answer.value, connection: fd, doorbells, memory });
     Ok(())

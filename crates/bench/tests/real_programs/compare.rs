@@ -40,7 +40,7 @@ const TRAPPED: [&str; 16] = [
 ];
 /// Those whose calls are made by instruction as well, over IPv4; with no more differences than those by the library.
 #[cfg(target_arch = "x86_64")]
-const BY_INSTRUCTION: [&str; 9] = [
+const BY_INSTRUCTION: [&str; 10] = [
     "states",
     "data",
     "datagrams",
@@ -49,6 +49,7 @@ const BY_INSTRUCTION: [&str; 9] = [
     "signals",
     "processes",
     "options",
+    "interfaces",
     "headers",
 ];
 #[cfg(not(target_arch = "x86_64"))]
@@ -127,6 +128,11 @@ fn limits() {
 #[test]
 fn options() {
     compare("options");
+}
+
+#[test]
+fn interfaces() {
+    compare("interfaces");
 }
 
 #[test]

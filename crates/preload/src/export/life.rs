@@ -8,7 +8,7 @@ use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 use scoutline_scout::SOL_SCOUT;
 
-use super::ours;
+use super::{interfaces, ours};
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
 use crate::{accept, bind, exec, fast_open, groups, ip_options, life, options, stdio, table, urgent};
@@ -233,6 +233,9 @@ extern "C" fn sockatmark(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    if interfaces::is_asked_about(request) {
+        return interfaces::tell(fd, request, argument);
+    }
     let Some(socket) = ours(fd) else { return real::ioctl(fd, request, argument) };
     let int = ptr::with_exposed_provenance_mut::<c_int>(argument);
     let give = |value: u64| {
