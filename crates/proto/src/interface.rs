@@ -531,7 +531,9 @@ impl Interface {
         match key.protocol {
             ipv4::PROTOCOL_TCP if !key.local.is_v4() => self.service_paths.reset6.get(),
             ipv4::PROTOCOL_TCP => self.service_paths.reset.get(),
-            ipv4::PROTOCOL_ICMP | ipv6::PROTOCOL_ICMPV6 => None,
+            // Each family's own; the other's is a protocol that we do not have.
+            ipv4::PROTOCOL_ICMP if key.local.is_v4() => None,
+            ipv6::PROTOCOL_ICMPV6 if !key.local.is_v4() => None,
             _ if !key.local.is_v4() => self.service_paths.unreachable6.get(),
             _ => self.service_paths.unreachable.get(),
         }

@@ -14,7 +14,7 @@ use super::{LONGER, Piece, extension_reason, fragment, validate, whole};
 use crate::Interface;
 use crate::eth::{grow_offsets, rebuilt};
 use crate::icmp6::error_message;
-use crate::ip4::{Limits, Offered, Reassembler};
+use crate::ip4::{Fragmented, Limits, Offered, Reassembler};
 
 /// The network stage of one path.
 ///
@@ -264,9 +264,13 @@ impl ReassemblyStage {
         let fragment = upper.fragment.ok_or(DropReason::Malformed)?;
         let payload = &packet[upper.offset..];
         let piece = Piece { header, fragment };
+        // RFC 6980 §5: neighbour discovery with a fragment header is ignored, an atomic one's as well, in silence.
+        if fragment.offset == 0 && is_neighbour_discovery(upper.protocol, payload) {
+            return Err(DropReason::Malformed.into());
+        }
         // RFC 6946 §4: whole by itself, whatever else has its identification.
         if fragment.is_atomic() {
-            let whole = crate::ip4::Fragmented::of_whole(&piece, payload.len());
+            let whole = piece.of_whole(payload.len(), piece.ecn());
             return Ok(Some(self.rebuild(message, &whole.header, payload)?));
         }
         if fragment.more && !payload.len().is_multiple_of(8) {
@@ -373,9 +377,12 @@ fn holds_all_headers(protocol: u8, payload: &[u8]) -> bool {
         _ => 0,
     };
     payload.len() >= least
-        // RFC 6980 §5: neighbour discovery is never fragmented.
-        && !(protocol == ipv6::PROTOCOL_ICMPV6
-            && payload.first().is_some_and(|kind| (nd::ROUTER_SOLICITATION..=nd::REDIRECT).contains(kind)))
+}
+
+/// True for the messages of RFC 4861.
+fn is_neighbour_discovery(protocol: u8, payload: &[u8]) -> bool {
+    protocol == ipv6::PROTOCOL_ICMPV6
+        && payload.first().is_some_and(|kind| (nd::ROUTER_SOLICITATION..=nd::REDIRECT).contains(kind))
 }
 
 impl Stage for ReassemblyStage {

@@ -405,8 +405,8 @@ impl Module for TcpModule {
         if header_len > view.end - view.offset {
             return Verdict::Drop(DropReason::Truncated);
         }
-        // RFC 9293 §3.9.2.3 (MUST-57): never to a broadcast address.
-        if !self.interface.is_ours(view.key.local) {
+        // RFC 9293 §3.9.2.3 (MUST-57), RFC 1122 §4.2.3.10: never to a broadcast or multicast address, be it the link's.
+        if view.group || !self.interface.is_ours(view.key.local) {
             return Verdict::Drop(DropReason::NotForUs);
         }
         self.tcp.bindings.listener(&view.key, view.tos).map_or(Verdict::NoPath, Verdict::Path)
