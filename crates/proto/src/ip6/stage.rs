@@ -10,7 +10,7 @@ use scoutline_path::{
 use scoutline_wire::ipv6::{self, ExtensionError, FRAGMENT_LEN, HEADER_LEN, Header};
 use scoutline_wire::{ethernet, icmpv6, ipv4, nd};
 
-use super::{LONGER, Piece, extension_reason, fragment, validate, whole};
+use super::{Piece, extension_reason, fragment, validate, whole};
 use crate::Interface;
 use crate::eth::{grow_offsets, rebuilt};
 use crate::icmp6::error_message;
@@ -48,18 +48,13 @@ impl Ip6Stage {
         self
     }
 
-    /// RFC 8201 §4: a router says how much arrives where this path sends. What is about no path's packet comes to none,
-    /// so strangers who guess addresses and ports wrong change nothing.
+    /// RFC 8201 §4: a router says how much arrives where this path sends datagrams. What is about no path's packet comes
+    /// to none, so strangers who guess addresses and ports wrong change nothing. TCP looks at its numbers, too.
     fn note_too_big(&self, message: &Message, now: Time) {
-        let (destination, mtu) = match &message.body {
-            Body::Control(Control::Told(told)) if told.kind == icmpv6::PACKET_TOO_BIG => {
-                (told.to.address.as_v6(), told.mtu)
-            }
-            Body::Control(Control::TooLong(mtu, _)) => (self.remote, u32::from(*mtu) + u32::from(LONGER)),
-            _ => return,
-        };
-        if let Some(destination) = destination {
-            self.interface.ip6.on_too_big(destination, mtu, now);
+        if let Body::Control(Control::Told(told)) = &message.body
+            && told.kind == icmpv6::PACKET_TOO_BIG
+        {
+            self.interface.on_too_big(told.to.address, told.mtu, now);
         }
     }
 

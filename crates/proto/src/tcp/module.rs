@@ -233,7 +233,7 @@ impl Tcp {
     ) -> Option<Start> {
         let policy = self.fast_open_policy();
         let known = self.servers.borrow_mut().look(local, remote, now);
-        let mss = largest_segment(interface, remote, max_segment);
+        let mss = segment_within(interface.path_mtu(remote, now), remote, max_segment);
         policy.contains(Policy::CLIENT).then(|| Start::new(known, policy, mss))
     }
 
