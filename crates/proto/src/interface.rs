@@ -12,7 +12,7 @@ use crate::groups::{self, Groups};
 use crate::ip6::{Host6, Host6Config};
 use crate::limit::TokenBucket;
 use crate::neighbour::{self, Cache};
-use crate::path_mtu::{self, PathMtus};
+use crate::path_mtu::{self, PathMtus, Told};
 use crate::route::{Metrics, Rank, Route, Routes, Way};
 use crate::{igmp, mld, nd};
 
@@ -336,12 +336,12 @@ impl Interface {
     #[inline]
     pub fn path_mtu(&self, destination: Address, now: Time) -> u16 {
         let most = self.mtu_of_way(destination);
-        self.told_mtu(destination, now).map_or(most, |(told, _)| told.min(most))
+        self.told_mtu(destination, now).map_or(most, |told| told.mtu.min(most))
     }
 
-    /// What routers have told of the way to a destination, and until when that is believed.
+    /// What routers have told of the way to a destination.
     #[inline]
-    pub fn told_mtu(&self, destination: Address, now: Time) -> Option<(u16, Time)> {
+    pub fn told_mtu(&self, destination: Address, now: Time) -> Option<Told> {
         if self.path_mtu_changes.get() == 0 {
             return None;
         }
@@ -357,10 +357,11 @@ impl Interface {
     /// RFC 1191 §3, RFC 8201 §4: a router carries no more than `mtu` bytes on the way to `destination`. Nothing when that
     /// says nothing new (it never raises what is known), or is not to be believed.
     pub fn on_too_big(&self, destination: Address, mtu: u32, now: Time) {
-        if let Some(mtu) = path_mtu::believed(destination, mtu)
-            && mtu < self.path_mtu(destination, now)
-        {
-            self.path_mtus.borrow_mut().set(destination, mtu, now);
+        let Some(told) = path_mtu::believed(destination, mtu, now) else { return };
+        let before = self.told_mtu(destination, now);
+        let divides = told.divisible && !before.is_some_and(|before| before.divisible);
+        if divides || told.mtu < self.path_mtu(destination, now) {
+            self.path_mtus.borrow_mut().set(destination, told);
             self.path_mtu_changes.set(self.path_mtu_changes.get().wrapping_add(1).max(1));
         }
     }

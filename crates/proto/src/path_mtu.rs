@@ -16,24 +16,35 @@ pub(crate) const PATH_MTU_TIME: Duration = Duration::from_secs(600);
 /// Destinations of which something is known.
 const MAX_DESTINATIONS: usize = 1024;
 
+/// What routers have told of the way to a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// What arrives.
+    pub mtu: u16,
+    /// Until when that is believed.
+    pub until: Time,
+    /// IPv4: they have told of less, which is not believed. What goes there may be fragmented on its way, in case that it
+    /// was true (RFC 1191 §3 gives a host this choice). Linux: `mtu lock`.
+    pub divisible: bool,
+}
+
 /// The destinations whose path carries less than the link.
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
-    /// What arrives, and until when that is believed.
-    known: BTreeMap<Address, (u16, Time)>,
+    known: BTreeMap<Address, Told>,
     /// The oldest first.
     order: VecDeque<Address>,
 }
 
 impl PathMtus {
-    /// What arrives at `destination`, where that was told lately, and until when it is believed.
-    pub(crate) fn of(&self, destination: Address, now: Time) -> Option<(u16, Time)> {
-        self.known.get(&destination).copied().filter(|&(_, until)| now < until)
+    /// What was told lately of the way to `destination`.
+    pub(crate) fn of(&self, destination: Address, now: Time) -> Option<Told> {
+        self.known.get(&destination).copied().filter(|told| now < told.until)
     }
 
-    /// A router has told what arrives at `destination`.
-    pub(crate) fn set(&mut self, destination: Address, mtu: u16, now: Time) {
-        if self.known.insert(destination, (mtu, now + PATH_MTU_TIME)).is_some() {
+    /// A router has told of the way to `destination`.
+    pub(crate) fn set(&mut self, destination: Address, told: Told) {
+        if self.known.insert(destination, told).is_some() {
             return;
         }
         if self.order.len() == MAX_DESTINATIONS
@@ -47,12 +58,13 @@ impl PathMtus {
 
 /// What a router says of the way to `destination`, where that is to be believed: no link carries less than 1280 bytes of
 /// IPv6 (RFC 8201 §4), and no IPv4 packet is cut to crumbs.
-pub(crate) fn believed(destination: Address, mtu: u32) -> Option<u16> {
+pub(crate) fn believed(destination: Address, mtu: u32, now: Time) -> Option<Told> {
     let mtu = mtu.min(u32::from(u16::MAX)) as u16;
+    let until = now + PATH_MTU_TIME;
     if destination.is_v4() {
-        return Some(mtu.max(LEAST_MTU));
+        return Some(Told { mtu: mtu.max(LEAST_MTU), until, divisible: mtu < LEAST_MTU });
     }
-    (mtu >= ipv6::MIN_MTU).then_some(mtu)
+    (mtu >= ipv6::MIN_MTU).then_some(Told { mtu, until, divisible: false })
 }
 
 #[cfg(test)]
@@ -63,13 +75,20 @@ mod tests {
         std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last).into()
     }
 
+    fn told(mtu: u32, now: Time) -> Told {
+        believed(address(1), mtu, now).unwrap()
+    }
+
     #[test]
     fn a_path_mtu_is_believed_for_ten_minutes() {
         let mut all = PathMtus::default();
         let now = Time::from_millis(5);
         assert_eq!(all.of(address(1), now), None);
-        all.set(address(1), 1300, now);
-        assert_eq!(all.of(address(1), now), Some((1300, now + PATH_MTU_TIME)));
+        all.set(address(1), told(1300, now));
+        assert_eq!(
+            all.of(address(1), now),
+            Some(Told { mtu: 1300, until: now + PATH_MTU_TIME, divisible: false })
+        );
         assert_eq!(all.of(address(2), now), None);
         assert_eq!(all.of(address(1), now + PATH_MTU_TIME), None);
     }
@@ -78,11 +97,11 @@ mod tests {
     fn the_oldest_makes_room() {
         let mut all = PathMtus::default();
         for last in 0..2_000 {
-            all.set(address(last), 1400, Time::ZERO);
-            all.set(address(last), 1300, Time::ZERO);
+            all.set(address(last), told(1400, Time::ZERO));
+            all.set(address(last), told(1300, Time::ZERO));
         }
         assert_eq!((all.known.len(), all.order.len()), (MAX_DESTINATIONS, MAX_DESTINATIONS));
         assert_eq!(all.of(address(0), Time::ZERO), None);
-        assert_eq!(all.of(address(1999), Time::ZERO).map(|(mtu, _)| mtu), Some(1300));
+        assert_eq!(all.of(address(1999), Time::ZERO).map(|told| told.mtu), Some(1300));
     }
 }

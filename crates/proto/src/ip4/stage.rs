@@ -121,8 +121,10 @@ impl Ip4Stage {
             tos,
             total_len,
             identification: self.interface.next_identification(),
-            // TCP fits its segments to the path; what may grow beyond it must stay divisible on the way.
-            dont_fragment: facts.dont_fragment || self.protocol == ipv4::PROTOCOL_TCP && !facts.divisible,
+            // RFC 1191 §3: TCP fits its segments to the path, and what is whole here of a socket's datagrams fits it as far
+            // as is known; what may grow beyond it must stay divisible on the way.
+            dont_fragment: facts.dont_fragment
+                || matches!(self.protocol, ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP) && !facts.divisible,
             more_fragments: false,
             fragment_offset: 0,
             ttl: if facts.hop_limit == 0 { usual } else { facts.hop_limit },

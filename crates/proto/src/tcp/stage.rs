@@ -54,6 +54,8 @@ pub struct TcpStage {
     end: End,
     /// How much had been learnt of paths when this one's was looked up.
     path_mtu_changes: u32,
+    /// Then segments could be fragmented on their way.
+    divisible: bool,
     /// What the socket's rings should hold.
     receive_sizing: Sizing,
     send_sizing: Sizing,
@@ -130,6 +132,7 @@ impl TcpStage {
             told_sent: Sent::default(),
             end: End::Open,
             path_mtu_changes: 0,
+            divisible: false,
             receive_sizing: Sizing::default(),
             send_sizing: Sizing::default(),
         }
@@ -335,8 +338,10 @@ impl TcpStage {
             return; // what the peer takes is still to be heard
         }
         self.path_mtu_changes = self.interface.path_mtu_changes();
-        if let Some((mtu, until)) = self.interface.told_mtu(self.key.remote, now) {
-            connection.on_told_by_others(mtu - longer, until);
+        let told = self.interface.told_mtu(self.key.remote, now);
+        self.divisible = told.is_some_and(|told| told.divisible);
+        if let Some(told) = told {
+            connection.on_told_by_others(told.mtu - longer, told.until);
         }
     }
 
@@ -492,7 +497,8 @@ impl TcpStage {
         if self.path_mtu_changes != self.interface.path_mtu_changes() {
             self.look_at_path_mtu(context.now);
         }
-        let emitter = Emitter { interface: &self.interface, key: &self.key, headers: self.headers };
+        let headers = HeaderWishes { divisible: self.headers.divisible || self.divisible, ..self.headers };
+        let emitter = Emitter { interface: &self.interface, key: &self.key, headers };
         let ip_len = if self.key.remote.is_v4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN } as u64;
         let Machine::Running(connection) = &mut self.machine else { return true };
         let all = loop {
