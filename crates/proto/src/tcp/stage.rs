@@ -22,7 +22,7 @@ use super::fast_open::{Offer, Pending, Start};
 use super::message::{Emitter, parse, restored};
 use super::module::{HalfOpen, Recalled, Tcp};
 use super::sizing::Sizing;
-use super::{Config, Connection, Drop, Events, Input, Keepalive, State};
+use super::{Config, Connection, Drop, Events, Input, Keepalive, State, ecn};
 use crate::ip6::LONGER;
 use crate::{Interface, errno};
 
@@ -257,7 +257,8 @@ impl TcpStage {
                     tally.events |= Events::CLOSED;
                     return Err(DropReason::BadFlags);
                 }
-                let input = self.accept(&header, payload_len, now);
+                let syn = Header { flags: ecn::flags_of_syn(header.flags, message.facts.tos), ..header };
+                let input = self.accept(&syn, payload_len, now);
                 return Ok(deliver(message, &input, header_len, tally));
             }
             Machine::Active(..) | Machine::Recalled(..) => {
