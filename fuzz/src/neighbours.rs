@@ -2,12 +2,14 @@
 //! and lists stay within their limits, each message that waits comes back exactly once, and every timer ends.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
 use std::time::Duration;
 
-use scoutline_base::Time;
+use scoutline_base::{DeviceId, Time};
 use scoutline_path::{Body, Facts, Message};
-use scoutline_proto::ip6::{Host6, Host6Config};
+use scoutline_proto::ip6::Host6Config;
 use scoutline_proto::neighbour::{Cache, Claim, Found};
+use scoutline_proto::{Interface, InterfaceConfig, Offload};
 use scoutline_ring::Block;
 use scoutline_wire::nd::{Prefix, RouterAdvertisement};
 
@@ -30,7 +32,7 @@ const LONGEST: usize = 60_000;
 struct Link {
     arp: Cache,
     nd: Cache,
-    host: Host6,
+    interface: Rc<Interface>,
     now: Time,
     next: u16,
     waiting: [Vec<u16>; 2],
@@ -55,7 +57,18 @@ pub fn run(data: &[u8]) {
     let mut link = Link {
         arp: Cache::default(),
         nd: Cache::default(),
-        host: Host6::new(Some(&config), [2, 0, 0, 0, 0, 1], 1500, 7),
+        interface: Interface::new(&InterfaceConfig {
+            device: DeviceId(0),
+            link_address: [2, 0, 0, 0, 0, 1],
+            address: Ipv4Addr::new(10, 0, 0, 1),
+            prefix_len: 24,
+            gateway: None,
+            ip6: Some(config),
+            seed: 7,
+            mtu: 1500,
+            trusted_checksums: false,
+            offload: Offload::default(),
+        }),
         now: Time::from_millis(1),
         next: 0,
         waiting: [Vec::new(), Vec::new()],
@@ -139,8 +152,13 @@ impl Link {
             }
             8 => self.advertise(which, bytes),
             _ => {
-                self.host.on_too_big(Ipv6Addr::from(u128::from(bytes.u16())), bytes.u32(), self.now);
-                self.host.on_duplicate(v6(which));
+                let number = bytes.u16();
+                let destination = match number & 1 {
+                    0 => Ipv6Addr::from(u128::from(number)).into(),
+                    _ => Ipv4Addr::from(u32::from(number)).into(),
+                };
+                self.interface.on_too_big(destination, bytes.u32(), self.now);
+                self.interface.ip6.on_duplicate(v6(which));
             }
         }
     }
@@ -166,7 +184,7 @@ impl Link {
             mtu: (bytes.u8() & 1 == 0).then(|| bytes.u32() >> (bytes.u8() & 31)),
             prefixes,
         };
-        self.host.on_router_advertisement(v6(which), &said, self.now);
+        self.interface.ip6.on_router_advertisement(v6(which), &said, self.now);
     }
 
     /// Time goes by, from timer to timer.
@@ -174,15 +192,15 @@ impl Link {
         let until = self.now + time;
         for turns in 0.. {
             assert!(turns < 10_000, "timers without end");
-            let next = [self.arp.next_timeout(), self.nd.next_timeout(), self.host.next_timeout()];
+            let next = [self.arp.next_timeout(), self.nd.next_timeout(), self.interface.ip6.next_timeout()];
             let Some(due) = next.into_iter().flatten().min().filter(|due| *due <= until) else { break };
             self.now = self.now.max(due);
             let back = self.arp.on_timeout(self.now, |_| {});
             self.back(0, back);
             let back = self.nd.on_timeout(self.now, |_| {});
             self.back(1, back);
-            self.host.on_timeout(self.now, |_| {});
-            let again = self.host.next_timeout();
+            self.interface.ip6.on_timeout(self.now, |_| {});
+            let again = self.interface.ip6.next_timeout();
             assert!(again.is_none_or(|at| at > self.now), "a timer that does not go on: {again:?}");
         }
         self.now = until;
@@ -195,8 +213,9 @@ impl Link {
         );
         let waits = [&self.arp, &self.nd].map(|cache| cache.waiting_bytes() > 0);
         assert_eq!(waits, [0, 1].map(|family: usize| !self.waiting[family].is_empty()));
-        assert!(self.host.addresses().len() <= MAX_ADDRESSES);
-        assert!(self.host.mtu() >= 1280, "RFC 8200 §5");
-        assert!(self.host.path_mtu(v6(1), self.now) >= 1280);
+        assert!(self.interface.ip6.addresses().len() <= MAX_ADDRESSES);
+        assert!(self.interface.ip6.mtu() >= 1280, "RFC 8200 §5");
+        assert!(self.interface.path_mtu(Ipv6Addr::from(2).into(), self.now) >= 1280);
+        assert!(self.interface.path_mtu(Ipv4Addr::from(1).into(), self.now) >= 552);
     }
 }

@@ -22,6 +22,8 @@ struct Progress {
     deadline: Time,
     /// Offset, bytes, more fragments.
     pieces: Vec<(usize, Vec<u8>, bool)>,
+    /// Their ECN fields.
+    ecn: Vec<u8>,
     first: Option<Header>,
     poisoned: bool,
 }
@@ -45,6 +47,27 @@ impl Progress {
             is_over = !more;
         }
         is_over.then_some(whole)
+    }
+
+    /// All that this piece says has been said, by one piece or by several.
+    fn says(&self, start: usize, payload: &[u8], more: bool) -> bool {
+        let end = start + payload.len();
+        let ends = |(from, bytes, more): &(usize, Vec<u8>, bool)| !more && from + bytes.len() == end;
+        let held = |at: usize| {
+            let has = |(from, bytes, _): &(usize, Vec<u8>, bool)| Some(*bytes.get(at.checked_sub(*from)?)?);
+            self.pieces.iter().find_map(has)
+        };
+        self.pieces.iter().any(ends) != more
+            && payload.iter().enumerate().all(|(at, byte)| held(start + at) == Some(*byte))
+    }
+
+    /// The ECN field of the whole (RFC 3168 §5.3); `None`: it is dropped.
+    fn whole_ecn(&self, first: u8) -> Option<u8> {
+        let of = |field: u8| self.ecn.contains(&field);
+        match (of(0), of(1) || of(2) || of(3)) {
+            (true, mixed) => (!mixed).then_some(0),
+            (false, _) => Some(if of(3) { 3 } else { first }),
+        }
     }
 
     /// A piece that cannot belong to one datagram with those kept.
@@ -115,7 +138,8 @@ impl Oracle {
         };
         let header = Header {
             header_len: 20,
-            tos: which,
+            // Most pieces of a datagram have one ECN field, some are marked.
+            tos: if what >> 5 == 7 { which | 3 } else { which },
             total_len: (20 + len).min(65_535) as u16,
             identification: u16::from(which & 3),
             dont_fragment: which & 64 != 0,
@@ -140,8 +164,8 @@ impl Oracle {
         let unusable = payload.is_empty()
             || (more && !payload.len().is_multiple_of(8))
             || start + payload.len() + 20 > 65_535;
-        assert_eq!(offered == Offered::Refused(DropReason::Malformed), unusable, "{offered:?}");
         if unusable {
+            assert_eq!(offered, Offered::Refused(DropReason::Malformed));
             return;
         }
         let held: usize = self.datagrams.values().map(Progress::len).sum();
@@ -157,10 +181,11 @@ impl Oracle {
         let progress = self.datagrams.entry(key).or_insert_with(|| Progress {
             deadline,
             pieces: Vec::new(),
+            ecn: Vec::new(),
             first: None,
             poisoned: false,
         });
-        let same = progress.pieces.iter().any(|piece| *piece == (start, payload.to_vec(), more));
+        let same = progress.says(start, payload, more);
         let contradicts = progress.contradicts(start, payload.len(), more);
         match offered {
             _ if progress.poisoned => {
@@ -181,10 +206,19 @@ impl Oracle {
                     assert!(held + payload.len() > self.limits.bytes, "refused below the limits");
                 }
             }
+            Offered::Refused(DropReason::Malformed) => {
+                progress.pieces.push((start, payload.to_vec(), more));
+                progress.ecn.push(header.tos & 3);
+                assert!(progress.whole().is_some(), "refused before it was whole");
+                let first = if start == 0 { header } else { progress.first.expect("the piece at 0") };
+                assert_eq!(progress.whole_ecn(first.tos & 3), None, "refused for its ECN fields");
+                self.datagrams.remove(&key);
+            }
             Offered::Refused(reason) => panic!("{reason:?}"),
             Offered::Kept | Offered::Complete(..) => {
                 assert!(!contradicts, "took what contradicts the rest");
                 progress.pieces.push((start, payload.to_vec(), more));
+                progress.ecn.push(header.tos & 3);
                 if start == 0 {
                     progress.first = Some(header);
                 }
@@ -193,7 +227,8 @@ impl Oracle {
                     assert_eq!(Some(&bytes), whole.as_ref(), "not the bytes that came");
                     let first = progress.first.expect("the piece at 0");
                     assert_eq!(usize::from(header.total_len), bytes.len() + 20);
-                    assert!(!header.is_fragment() && header.header_len == 20 && header.tos == first.tos);
+                    let tos = progress.whole_ecn(first.tos & 3).map(|ecn| first.tos & !3 | ecn);
+                    assert!(!header.is_fragment() && header.header_len == 20 && Some(header.tos) == tos);
                     assert_eq!((header.source, header.destination), (key.0, key.1));
                     assert_eq!((header.identification, header.protocol), (key.2, key.3));
                     self.datagrams.remove(&key);

@@ -16,6 +16,8 @@ pub mod record_flag {
     pub const DONT_FRAGMENT: u8 = 1 << 1;
     /// To a group: members on this machine do not get it (IP_MULTICAST_LOOP off).
     pub const NO_LOOP: u8 = 1 << 2;
+    /// IPv4: it may be fragmented on its way (IP_PMTUDISC_DONT, _INTERFACE and _OMIT).
+    pub const DIVISIBLE: u8 = 1 << 3;
 }
 
 /// The header of one datagram in a ring.
@@ -95,8 +97,8 @@ pub struct SendOptions {
     pub hop_limit: Option<u8>,
     /// IP_MULTICAST_TTL, IPV6_MULTICAST_HOPS; `None`: 1.
     pub group_hop_limit: Option<u8>,
-    /// IP_MTU_DISCOVER, IPV6_MTU_DISCOVER as Linux numbers them, 0 to 5.
-    pub discover: u8,
+    /// IP_MTU_DISCOVER, IPV6_MTU_DISCOVER as Linux numbers them, 0 to 5; `None`: not said.
+    pub discover: Option<u8>,
     /// IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP are off.
     pub no_loop: bool,
 }
@@ -104,23 +106,23 @@ pub struct SendOptions {
 impl SendOptions {
     /// As a word; 0 is the default.
     pub fn to_word(self) -> u64 {
-        let plus_one = |hops: Option<u8>| hops.map_or(0, |hops| u64::from(hops) + 1);
+        let plus_one = |said: Option<u8>| said.map_or(0, |said| u64::from(said) + 1);
         u64::from(self.tos)
             | plus_one(self.hop_limit) << 8
             | plus_one(self.group_hop_limit) << 24
-            | u64::from(self.discover) << 40
-            | u64::from(self.no_loop) << 48
+            | plus_one(self.discover) << 40
+            | u64::from(self.no_loop) << 56
     }
 
     /// From a word; any word gives options.
     pub fn from_word(word: u64) -> SendOptions {
-        let hops = |at: u32| u8::try_from((word >> at & 0xffff).wrapping_sub(1)).ok();
+        let less_one = |at: u32| u8::try_from((word >> at & 0xffff).wrapping_sub(1)).ok();
         SendOptions {
             tos: word as u8,
-            hop_limit: hops(8),
-            group_hop_limit: hops(24),
-            discover: (word >> 40) as u8,
-            no_loop: word >> 48 & 1 != 0,
+            hop_limit: less_one(8),
+            group_hop_limit: less_one(24),
+            discover: less_one(40),
+            no_loop: word >> 56 & 1 != 0,
         }
     }
 }
@@ -256,7 +258,7 @@ mod tests {
             tos: 0xff,
             hop_limit: Some(255),
             group_hop_limit: Some(0),
-            discover: 2,
+            discover: Some(2),
             no_loop: true,
         };
         assert_eq!(SendOptions::from_word(options.to_word()), options);

@@ -130,7 +130,8 @@ impl Graph {
     /// The key holds what was learnt, also when the verdict is `NoPath` or `Drop`. The verdict is never `Up`.
     pub fn demux(&self, frame: &[u8], device: DeviceId, entry: ModuleId) -> (Verdict, FlowKey) {
         let key = FlowKey { device, ..FlowKey::default() };
-        let mut view = View { bytes: frame, offset: 0, end: frame.len(), key, tos: 0, broadcast: false };
+        let mut view =
+            View { bytes: frame, offset: 0, end: frame.len(), key, tos: 0, broadcast: false, group: false };
         let mut at = entry;
         for _ in 0..MAX_DEMUX_STEPS {
             let node = &self.nodes[at.0 as usize];

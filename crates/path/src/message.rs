@@ -310,7 +310,7 @@ pub struct Facts {
     pub hop_limit: u8,
     /// Outward, IPv4: no router may fragment it.
     pub dont_fragment: bool,
-    /// Outward, IPv4: routers may fragment it, though it is TCP's, which fits its segments to the way.
+    /// Outward, IPv4: routers may fragment it, though it is a transport's, which fits what it sends to the way.
     pub divisible: bool,
     /// Outward: Linux's number of the interface by which it is to leave, where its destination does not say; 0: any.
     pub scope: u32,

@@ -122,6 +122,17 @@ pub struct View<'a> {
     pub tos: u8,
     /// The frame was sent to every station of its link, once the link module has looked.
     pub broadcast: bool,
+    /// Its link destination is a group, everybody or some: nobody is told that it found no path (RFC 1122 §3.2.2,
+    /// RFC 4443 §2.4 (e.4)), see [`View::stray`].
+    pub group: bool,
+}
+
+impl View<'_> {
+    /// The verdict on a packet that nobody takes: its sender may be told, unless it came to a group of the link, each
+    /// of whose stations would tell.
+    pub fn stray(&self, reason: DropReason) -> Verdict {
+        if self.group { Verdict::Drop(reason) } else { Verdict::NoPath }
+    }
 }
 
 /// What a module says of a packet.

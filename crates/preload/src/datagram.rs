@@ -178,6 +178,7 @@ fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Resu
         segment,
         flags: flag(hop_limit.is_some(), record_flag::HOP_LIMIT)
             | flag(ip_options::forbids_fragments(options), record_flag::DONT_FRAGMENT)
+            | flag(ip_options::is_divisible(options), record_flag::DIVISIBLE)
             | flag(options.no_loop, record_flag::NO_LOOP),
         own: said.own.unwrap_or_default(),
         ..Record::default()

@@ -229,7 +229,7 @@ fn take_over_sending(fd: c_int, socket: Socket, level: c_int, name: c_int, value
         (IPPROTO_IP, libc::IP_MULTICAST_LOOP) | (IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP) => {
             options.no_loop = value == 0;
         }
-        _ => options.discover = octet,
+        _ => options.discover = Some(octet),
     }
     word.store(options.to_word(), Ordering::Relaxed);
 }
@@ -241,7 +241,7 @@ pub(crate) fn sending(socket: Socket, to: Address) -> SendOptions {
 
 /// True when datagrams must not be cut into fragments here (IP_PMTUDISC_DO, _PROBE, _INTERFACE).
 pub(crate) fn never_cuts(options: SendOptions) -> bool {
-    (libc::IP_PMTUDISC_DO as u8..=PMTUDISC_INTERFACE).contains(&options.discover)
+    options.discover.is_some_and(|how| (libc::IP_PMTUDISC_DO as u8..=PMTUDISC_INTERFACE).contains(&how))
 }
 
 /// True when datagrams to addresses of IPv6 must not be cut, whatever IPV6_MTU_DISCOVER says (IPV6_DONTFRAG).
@@ -251,5 +251,10 @@ pub(crate) fn is_whole(socket: Socket) -> bool {
 
 /// True when routers must not either (IP_PMTUDISC_DO, _PROBE).
 pub(crate) fn forbids_fragments(options: SendOptions) -> bool {
-    (libc::IP_PMTUDISC_DO as u8..PMTUDISC_INTERFACE).contains(&options.discover)
+    options.discover.is_some_and(|how| (libc::IP_PMTUDISC_DO as u8..PMTUDISC_INTERFACE).contains(&how))
+}
+
+/// True when routers may, as Linux's `ip_dont_fragment` has it. What a program does not say is IP_PMTUDISC_WANT.
+pub(crate) fn is_divisible(options: SendOptions) -> bool {
+    options.discover.is_some_and(|how| how == libc::IP_PMTUDISC_DONT as u8 || how >= PMTUDISC_INTERFACE)
 }

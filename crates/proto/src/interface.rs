@@ -12,6 +12,7 @@ use crate::groups::{self, Groups};
 use crate::ip6::{Host6, Host6Config};
 use crate::limit::TokenBucket;
 use crate::neighbour::{self, Cache};
+use crate::path_mtu::{self, PathMtus, Told};
 use crate::route::{Metrics, Rank, Route, Routes, Way};
 use crate::{igmp, mld, nd};
 
@@ -129,7 +130,10 @@ pub struct Interface {
     pub offload: Cell<Offload>,
     /// Link addresses of neighbours.
     pub neighbours: RefCell<Cache>,
-    /// Addresses, routers and path MTUs of IPv6.
+    /// How much arrives at single destinations.
+    path_mtus: RefCell<PathMtus>,
+    path_mtu_changes: Cell<u32>,
+    /// Addresses and routers of IPv6.
     pub ip6: Host6,
     /// Link addresses of neighbours that speak IPv6.
     pub neighbours6: RefCell<Cache>,
@@ -194,6 +198,8 @@ impl Interface {
             trusted_checksums: Cell::new(config.trusted_checksums),
             offload: Cell::new(config.offload),
             neighbours: RefCell::default(),
+            path_mtus: RefCell::default(),
+            path_mtu_changes: Cell::new(0),
             ip6,
             neighbours6: RefCell::default(),
             groups: RefCell::new(Groups::new(config.seed ^ 4)),
@@ -326,11 +332,38 @@ impl Interface {
         self.bounded(destination, link)
     }
 
-    /// The same, as far as routers on the way have told (RFC 8201; of IPv4 each connection knows for itself).
+    /// The same, as far as routers on the way have told (RFC 1191, RFC 8201).
     #[inline]
     pub fn path_mtu(&self, destination: Address, now: Time) -> u16 {
-        let known = destination.as_v6().map(|destination| self.ip6.path_mtu(destination, now));
-        self.bounded(destination, known.unwrap_or(self.mtu.get()))
+        let most = self.mtu_of_way(destination);
+        self.told_mtu(destination, now).map_or(most, |told| told.mtu.min(most))
+    }
+
+    /// What routers have told of the way to a destination.
+    #[inline]
+    pub fn told_mtu(&self, destination: Address, now: Time) -> Option<Told> {
+        if self.path_mtu_changes.get() == 0 {
+            return None;
+        }
+        self.path_mtus.borrow().of(destination, now)
+    }
+
+    /// How often [`Interface::on_too_big`] has told something new: who goes by [`Interface::told_mtu`] looks again.
+    #[inline]
+    pub fn path_mtu_changes(&self) -> u32 {
+        self.path_mtu_changes.get()
+    }
+
+    /// RFC 1191 §3, RFC 8201 §4: a router carries no more than `mtu` bytes on the way to `destination`. Nothing when that
+    /// says nothing new (it never raises what is known), or is not to be believed.
+    pub fn on_too_big(&self, destination: Address, mtu: u32, now: Time) {
+        let Some(told) = path_mtu::believed(destination, mtu, now) else { return };
+        let before = self.told_mtu(destination, now);
+        let divides = told.divisible && !before.is_some_and(|before| before.divisible);
+        if divides || told.mtu < self.path_mtu(destination, now) {
+            self.path_mtus.borrow_mut().set(destination, told);
+            self.path_mtu_changes.set(self.path_mtu_changes.get().wrapping_add(1).max(1));
+        }
     }
 
     #[inline]
@@ -531,7 +564,9 @@ impl Interface {
         match key.protocol {
             ipv4::PROTOCOL_TCP if !key.local.is_v4() => self.service_paths.reset6.get(),
             ipv4::PROTOCOL_TCP => self.service_paths.reset.get(),
-            ipv4::PROTOCOL_ICMP | ipv6::PROTOCOL_ICMPV6 => None,
+            // Each family's own; the other's is a protocol that we do not have.
+            ipv4::PROTOCOL_ICMP if key.local.is_v4() => None,
+            ipv6::PROTOCOL_ICMPV6 if !key.local.is_v4() => None,
             _ if !key.local.is_v4() => self.service_paths.unreachable6.get(),
             _ => self.service_paths.unreachable.get(),
         }

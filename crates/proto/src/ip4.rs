@@ -6,6 +6,7 @@ mod reassembly;
 mod stage;
 
 pub use module::{Ip4Module, REASSEMBLY};
+pub(crate) use reassembly::ECN;
 pub use reassembly::{Expired, Fragmented, Key, Limits, Offered, Reassembler};
 pub use stage::{Ip4Stage, ReassemblyStage};
 
@@ -34,11 +35,20 @@ pub(crate) fn validate(interface: &Interface, bytes: &[u8]) -> Result<Header, Dr
     if !interface.is_valid_source(header.source.into()) {
         return Err(DropReason::Malformed);
     }
-    // RFC 1122 §3.2.1.7: a host does not discard for a TTL below 2; 0 should not have reached us.
-    if header.ttl == 0 {
+    if header.source.octets()[0] == 0 && !may_come_from_nowhere(&header) {
         return Err(DropReason::Malformed);
     }
+    // RFC 1122 §3.2.1.7: what is for us is not discarded for its TTL, be that 0.
     Ok(header)
+}
+
+/// RFC 1122 §3.2.1.3 (a): who has no address yet asks everybody on the link (RFC 2131 §4.1), groups of the link, and
+/// says by IGMP of which groups it is (RFC 3376 §4.2.13). Nobody else has a source of 0.0.0.0/8.
+fn may_come_from_nowhere(header: &Header) -> bool {
+    let destination = header.destination;
+    destination.is_broadcast()
+        || destination.octets()[..3] == [224, 0, 0]
+        || destination.is_multicast() && header.protocol == scoutline_wire::igmp::PROTOCOL
 }
 
 /// The reason for a header that does not parse.

@@ -49,6 +49,7 @@ pub mod mld;
 pub mod nd;
 pub mod neighbour;
 pub mod net;
+pub mod path_mtu;
 pub mod request;
 pub mod route;
 mod siphash;

@@ -305,6 +305,7 @@ impl DatagramStage {
                 _ => Reach::Link,
             },
             dont_fragment: record.flags & record_flag::DONT_FRAGMENT != 0,
+            divisible: record.flags & record_flag::DIVISIBLE != 0,
             segmentation: cut.then_some(Segmentation {
                 kind: SegmentationKind::Udp,
                 size: record.segment,

@@ -64,6 +64,7 @@ impl Module for EthModule {
         }
         view.key.device = self.interface.device;
         view.broadcast = header.destination == ethernet::BROADCAST;
+        view.group = ethernet::is_group(header.destination);
         view.offset += ethernet::HEADER_LEN;
         Verdict::Up(u32::from(header.ethertype))
     }

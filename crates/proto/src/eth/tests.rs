@@ -5,7 +5,9 @@ use scoutline_base::PathId;
 use scoutline_path::{Attributes, DropReason, Name, Value, Verdict};
 use scoutline_wire::{arp, ethernet};
 
-use crate::testing::{self, Host, OUR_LINK, OURS, PEER, PEER_LINK, address, udp_frame};
+use crate::testing::{
+    self, Host, OUR_LINK, OURS, PEER, PEER_LINK, address, ip6_frame, ip6_header, udp_frame, udp6_datagram,
+};
 
 /// A host with a connected UDP path.
 fn host() -> (Host, PathId) {
@@ -84,4 +86,39 @@ fn groups_and_missing_routes() {
     assert!(to(Ipv4Addr::new(224, 0, 0, 251))[0].starts_with(&[1, 0, 0x5e, 0, 0, 251]));
     assert!(to(Ipv4Addr::new(192, 0, 2, 1)).is_empty());
     assert_eq!(host.drops(path), [(DropReason::NoRoute, 1)]);
+}
+
+/// RFC 1122 §3.2.2, §4.2.3.10, RFC 4443 §2.4 (e.4): what came to a group of the link is for who wants it, and nobody else
+/// answers. Over IPv4 what came to everybody's link address is refused before (RFC 1122 §3.3.6).
+#[test]
+fn nobody_is_told_of_what_came_to_a_group_of_the_link() {
+    let mut host = Host::with_ip6();
+    let path = host.create(
+        "SOCKET",
+        Attributes::new()
+            .with(Name::Protocol, Value::Number(17))
+            .with(Name::Local, address(Ipv4Addr::UNSPECIFIED, 7)),
+    );
+    host.net.udp.listen("0.0.0.0:7".parse().unwrap(), 0, path);
+    host.net.udp.listen("[::]:7".parse().unwrap(), 0, path);
+    let groups = [[1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0xff; 6]];
+    let to = |group: [u8; 6], mut frame: Vec<u8>| {
+        frame[..6].copy_from_slice(&group);
+        host.demux(&frame).0
+    };
+    let six = |next: u8, bytes: &[u8]| ip6_frame(&ip6_header(next, bytes.len()), bytes);
+    let syn = &testing::tcp_frame_plain((9, 7))[34..];
+    for group in groups {
+        if group != [0xff; 6] {
+            assert_eq!(to(group, testing::udp_frame((9, 7), b"x")), Verdict::Path(path));
+            assert_eq!(to(group, testing::udp_frame((9, 8), b"x")), Verdict::Drop(DropReason::NoPath));
+            assert_eq!(to(group, testing::tcp_frame_plain((9, 7))), Verdict::Drop(DropReason::NotForUs));
+            let unknown = testing::ip_frame(&testing::ip_header(200, 1), b"x");
+            assert_eq!(to(group, unknown), Verdict::Drop(DropReason::UnknownProtocol));
+        }
+        assert_eq!(to(group, six(17, &udp6_datagram((9, 7), b"x"))), Verdict::Path(path));
+        assert_eq!(to(group, six(17, &udp6_datagram((9, 8), b"x"))), Verdict::Drop(DropReason::NoPath));
+        assert_eq!(to(group, six(6, syn)), Verdict::Drop(DropReason::NotForUs));
+        assert_eq!(to(group, six(200, b"x")), Verdict::Drop(DropReason::UnknownProtocol));
+    }
 }

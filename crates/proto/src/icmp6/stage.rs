@@ -145,7 +145,7 @@ impl Icmp6Stage {
         let is_of_transport = matches!(quoted.protocol, ipv4::PROTOCOL_UDP | ipv4::PROTOCOL_TCP);
         if header.kind == icmpv6::PACKET_TOO_BIG && !is_of_transport {
             // RFC 8201 §4: of datagrams and segments the path that has sent them tells (`Ip6Stage`), if there is one.
-            self.interface.ip6.on_too_big(quoted.destination, mtu, context.now);
+            self.interface.on_too_big(quoted.destination.into(), mtu, context.now);
         }
         let key = flow_of(self.interface.device, &quoted);
         let told = match header.kind {

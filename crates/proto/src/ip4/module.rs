@@ -91,7 +91,7 @@ impl Module for Ip4Module {
         }
         if !PROTOCOLS.contains(&header.protocol) {
             // RFC 1122 §3.2.2.1: the sender is told (see `Interface::stray_path`).
-            return Verdict::NoPath;
+            return view.stray(DropReason::UnknownProtocol);
         }
         view.end = view.offset + usize::from(header.total_len);
         view.offset += usize::from(header.header_len);

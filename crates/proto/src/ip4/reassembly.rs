@@ -2,8 +2,9 @@
 //! tells that pieces belong together ([`Fragmented`]).
 //!
 //! A datagram whose fragments overlap or contradict each other is dropped whole, and what else comes for it until
-//! its time is over (RFC 5722 §4, which Linux applies to IPv4 as well): overlaps are attacks, not accidents. An
-//! exact duplicate is an accident and is ignored.
+//! its time is over (RFC 5722 §4, which Linux applies to IPv4 as well): overlaps are attacks, not accidents. What
+//! brings again bytes that have come, and only these, is an accident and is ignored: whoever cut the datagram anew on
+//! another way. A congestion mark on one of them is a mark on the whole (RFC 3168 §5.3, [`whole_ecn`]).
 
 use std::time::Duration;
 
@@ -76,11 +77,14 @@ pub trait Fragmented: Copy {
     fn offset(&self) -> usize;
     /// It is not the last.
     fn more(&self) -> bool;
+    /// Its ECN field (RFC 3168 §5).
+    fn ecn(&self) -> u8;
     /// The longest payload of a whole.
     const MAX_LEN: usize;
-    /// The header of the whole, of which this is the first piece and whose payload has `len` bytes.
+    /// The header of the whole, of which this is the first piece, whose payload has `len` bytes and whose ECN field is
+    /// `ecn`.
     #[must_use]
-    fn of_whole(&self, len: usize) -> Self;
+    fn of_whole(&self, len: usize, ecn: u8) -> Self;
 }
 
 impl Fragmented for Header {
@@ -103,8 +107,13 @@ impl Fragmented for Header {
         self.more_fragments
     }
 
-    fn of_whole(&self, len: usize) -> Header {
+    fn ecn(&self) -> u8 {
+        self.tos & ECN
+    }
+
+    fn of_whole(&self, len: usize, ecn: u8) -> Header {
         Header {
+            tos: self.tos & !ECN | ecn,
             header_len: MIN_HEADER_LEN as u8,
             total_len: (len + MIN_HEADER_LEN) as u16,
             more_fragments: false,
@@ -126,6 +135,8 @@ struct Datagram<H> {
     /// By offset, without overlap.
     pieces: Vec<(usize, Box<[u8]>)>,
     bytes: usize,
+    /// Which ECN fields the pieces had: bit n for field n.
+    ecn: u8,
     /// An overlap was seen: everything that still comes is refused.
     poisoned: bool,
 }
@@ -185,6 +196,7 @@ impl<H: Fragmented> Reassembler<H> {
             Place::At(at) => datagram.pieces.insert(at, (start, payload.into())),
         }
         datagram.bytes += payload.len();
+        datagram.ecn |= 1 << header.ecn();
         self.bytes += payload.len();
         if !more {
             datagram.len = Some(end);
@@ -247,6 +259,7 @@ impl<H: Fragmented> Reassembler<H> {
             len: None,
             pieces: Vec::new(),
             bytes: 0,
+            ecn: 0,
             poisoned: false,
         });
         Ok(self.datagrams.len() - 1)
@@ -255,12 +268,33 @@ impl<H: Fragmented> Reassembler<H> {
     fn complete(&mut self, index: usize, first: H) -> Offered<H> {
         let datagram = self.datagrams.remove(index);
         self.bytes -= datagram.bytes;
+        let Some(ecn) = whole_ecn(first.ecn(), datagram.ecn) else {
+            return Offered::Refused(DropReason::Malformed);
+        };
         let mut payload = Vec::with_capacity(datagram.bytes);
         for (_, piece) in &datagram.pieces {
             payload.extend_from_slice(piece);
         }
-        Offered::Complete(first.of_whole(payload.len()), payload)
+        Offered::Complete(first.of_whole(payload.len(), ecn), payload)
     }
+}
+
+/// The bits of the ECN field in the type of service and the traffic class (RFC 3168 §5).
+pub(crate) const ECN: u8 = 0b11;
+const CE: u8 = 0b11;
+
+/// The ECN field of a whole whose first piece has `first`, and whose pieces had the fields of `seen`, bit n for field n.
+///
+/// RFC 3168 §5.3: CE on one piece is CE on the whole, and a whole some of whose pieces could not be marked is
+/// dropped (`None`): who reads a mark there would answer one that its sender never allowed. As Linux does, that holds
+/// for every mix with Not-ECT; of ECT(0) and ECT(1) the first piece's stands.
+fn whole_ecn(first: u8, seen: u8) -> Option<u8> {
+    const NOT_ECT_SEEN: u8 = 1;
+    const CE_SEEN: u8 = 1 << CE;
+    if seen & NOT_ECT_SEEN != 0 {
+        return (seen == NOT_ECT_SEEN).then_some(first);
+    }
+    Some(if seen & CE_SEEN != 0 { CE } else { first })
 }
 
 enum Place {
@@ -274,14 +308,12 @@ impl<H> Datagram<H> {
     fn place(&self, start: usize, end: usize, payload: &[u8], more: bool) -> Place {
         let at = self.pieces.partition_point(|&(other, _)| other < start);
         let is_last = !more;
-        if let Some((other, piece)) = self.pieces.get(at) {
-            let same_end = self.len.is_some_and(|len| len == end) == is_last;
-            if *other == start && **piece == *payload && same_end {
-                return Place::Duplicate;
-            }
-            if *other < end {
-                return Place::Contradiction;
-            }
+        let same_end = self.len.is_some_and(|len| len == end) == is_last;
+        if same_end && self.holds(start, payload) {
+            return Place::Duplicate;
+        }
+        if self.pieces.get(at).is_some_and(|&(other, _)| other < end) {
+            return Place::Contradiction;
         }
         let overlaps_before = at > 0 && {
             let (other, piece) = &self.pieces[at - 1];
@@ -293,6 +325,26 @@ impl<H> Datagram<H> {
             None => is_last && at < self.pieces.len(),
         };
         if overlaps_before || contradicts_len { Place::Contradiction } else { Place::At(at) }
+    }
+
+    /// True when all these bytes have come, the same ones, without a gap.
+    fn holds(&self, start: usize, payload: &[u8]) -> bool {
+        // The last piece that begins at `start` or before it may have the first of them.
+        let from = self.pieces.partition_point(|&(other, _)| other <= start).saturating_sub(1);
+        let mut wanted = payload;
+        for (other, piece) in &self.pieces[from..] {
+            let at = start + payload.len() - wanted.len();
+            let Some(piece) = at.checked_sub(*other).and_then(|skip| piece.get(skip..)) else { return false };
+            let len = wanted.len().min(piece.len());
+            if wanted[..len] != piece[..len] {
+                return false;
+            }
+            wanted = &wanted[len..];
+            if wanted.is_empty() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Forgets the pieces and refuses more of them: how many bytes came free.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use scoutline_base::{Address, Time};
 use scoutline_path::{
-    Body, Burst, Checksum, Context, DropReason, Effect, Facts, Message, Stage, take_packets,
+    Body, Burst, Checksum, Context, Control, DropReason, Effect, Facts, Message, Stage, take_packets,
 };
 use scoutline_wire::{ethernet, icmp, ipv4};
 
@@ -37,10 +37,21 @@ impl Ip4Stage {
         Ip4Stage { interface, protocol, local, remote }
     }
 
+    /// RFC 1191 §3: a router says how much arrives where this path sends datagrams. What is about no path's packet comes
+    /// to none. TCP looks at its numbers, too.
+    fn note_too_big(&self, message: &Message, now: Time) {
+        if let Body::Control(Control::Told(told)) = &message.body
+            && (told.kind, told.code) == (icmp::UNREACHABLE, icmp::unreachable::FRAGMENTATION_NEEDED)
+        {
+            self.interface.on_too_big(told.to.address, told.mtu, now);
+        }
+    }
+
     /// One message inward: true when it goes on.
     #[inline]
     pub(crate) fn inward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
         if !matches!(message.body, Body::Block { .. }) {
+            self.note_too_big(message, context.now);
             return true;
         }
         let header = match validate(&self.interface, message.bytes()) {
@@ -110,8 +121,10 @@ impl Ip4Stage {
             tos,
             total_len,
             identification: self.interface.next_identification(),
-            // TCP fits its segments to the path; what may grow beyond it must stay divisible on the way.
-            dont_fragment: facts.dont_fragment || self.protocol == ipv4::PROTOCOL_TCP && !facts.divisible,
+            // RFC 1191 §3: TCP fits its segments to the path, and what is whole here of a socket's datagrams fits it as far
+            // as is known; what may grow beyond it must stay divisible on the way.
+            dont_fragment: facts.dont_fragment
+                || matches!(self.protocol, ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP) && !facts.divisible,
             more_fragments: false,
             fragment_offset: 0,
             ttl: if facts.hop_limit == 0 { usual } else { facts.hop_limit },
@@ -123,9 +136,9 @@ impl Ip4Stage {
 
     /// True for a message that must be cut here: larger than the link carries, and no super-segment.
     #[inline]
-    fn exceeds(&self, message: &Message) -> bool {
+    fn exceeds(&self, message: &Message, now: Time) -> bool {
         let len = message.head.as_slice().len() + message.body_len() + ipv4::MIN_HEADER_LEN;
-        len > usize::from(self.mtu(message))
+        len > usize::from(self.mtu(message, now))
             && message.facts.segmentation.is_none()
             && self.protocol != ipv4::PROTOCOL_TCP
             && !matches!(message.body, Body::Control(_))
@@ -133,9 +146,9 @@ impl Ip4Stage {
 
     /// Bytes of a packet that the way of a message carries.
     #[inline]
-    fn mtu(&self, message: &Message) -> u16 {
+    fn mtu(&self, message: &Message, now: Time) -> u16 {
         let destination = message.facts.destination.or(self.remote.map(Address::from));
-        destination.map_or(self.interface.mtu.get(), |destination| self.interface.mtu_of_way(destination))
+        destination.map_or(self.interface.mtu.get(), |destination| self.interface.path_mtu(destination, now))
     }
 
     fn push_fragments(&self, message: &Message, into: &mut Burst, context: &mut Context<'_>) {
@@ -145,7 +158,7 @@ impl Ip4Stage {
         let tos = context.marked(message.facts.tos);
         let header = self.header((source, destination), 0, tos, &message.facts);
         let facts = Facts { destination: Some(destination.into()), ..message.facts.clone() };
-        if fragment::cut(message, &header, &facts, self.mtu(message), into).is_err() {
+        if fragment::cut(message, &header, &facts, self.mtu(message, context.now), into).is_err() {
             context.account.on_drop(DropReason::Malformed);
         }
     }
@@ -161,12 +174,12 @@ impl Stage for Ip4Stage {
     }
 
     fn outward(&mut self, burst: &mut Burst, _turned: &mut Burst, context: &mut Context<'_>) {
-        if !burst.iter().any(|message| self.exceeds(message)) {
+        if !burst.iter().any(|message| self.exceeds(message, context.now)) {
             return burst.retain_mut(|message| self.outward_one(message, context));
         }
         let mut whole = std::mem::take(burst);
         for mut message in whole.drain(..) {
-            if self.exceeds(&message) {
+            if self.exceeds(&message, context.now) {
                 self.push_fragments(&message, burst, context);
             } else if self.outward_one(&mut message, context) {
                 burst.push(message);

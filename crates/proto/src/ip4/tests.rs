@@ -1,3 +1,4 @@
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -67,7 +68,6 @@ fn each_fault_has_its_reason() {
     bad(&|f| f[33] = 200, true, DropReason::NotForUs);
     bad(&|f| f[26] = 127, true, DropReason::Malformed);
     bad(&|f| f[26..30].copy_from_slice(&OURS.octets()), true, DropReason::Malformed);
-    bad(&|f| f[22] = 0, true, DropReason::Malformed);
     bad(&|f| f[20] = 0x20, true, DropReason::Malformed);
     let mut unknown = good.clone();
     unknown[23] = 200;
@@ -152,6 +152,37 @@ fn reassembly_ends_after_its_time() {
     assert_eq!(host.path(reassembly).next_timeout(), None);
 }
 
+#[test]
+fn what_is_for_us_is_taken_whatever_its_ttl() {
+    let (mut host, path) = host();
+    for ttl in [0, 1] {
+        let datagram = udp_datagram((9, 7), b"hello");
+        let header = ipv4::Header { ttl, ..ip_header(17, datagram.len()) };
+        let frame = ip_frame(&header, &datagram);
+        assert_eq!(host.demux(&frame).0, Verdict::Path(path));
+        host.receive(path, &frame);
+        assert_eq!(host.received()[0].bytes(), b"hello", "RFC 1122 §3.2.1.7: {ttl}");
+    }
+}
+
+/// RFC 1122 §3.2.1.3 (a), RFC 2131 §4.1.
+#[test]
+fn from_nowhere_comes_what_is_for_everybody() {
+    let (mut host, path) = host();
+    let mut send = |source: [u8; 4], destination: Ipv4Addr| {
+        // Without a UDP checksum, so that it need not be made anew.
+        let mut datagram = udp_datagram((9, 7), b"hello");
+        datagram[6..8].fill(0);
+        let header = ipv4::Header { source: source.into(), destination, ..ip_header(17, datagram.len()) };
+        host.receive(path, &ip_frame(&header, &datagram));
+        (host.received().len(), host.drops(path).len())
+    };
+    assert_eq!(send([0; 4], Ipv4Addr::BROADCAST), (1, 0));
+    assert_eq!(send([0; 4], OURS), (0, 1));
+    assert_eq!(send([0, 1, 2, 3], OURS), (0, 1));
+    assert_eq!(host.path(path).account.drops(DropReason::Malformed), 2);
+}
+
 fn piece(start: usize, more: bool, id: u16) -> ipv4::Header {
     ipv4::Header {
         fragment_offset: start as u16,
@@ -183,6 +214,71 @@ fn overlap_drops_the_whole_datagram() {
     assert_eq!(offer(piece(65528, false, 6), &[1; 8]), Offered::Refused(DropReason::Malformed));
     assert_eq!(offer(piece(8, false, 6), &[]), Offered::Refused(DropReason::Malformed));
     assert_eq!(reassembler.bytes(), 0);
+}
+
+#[test]
+fn what_has_come_may_come_again_in_other_pieces() {
+    let bytes: Vec<u8> = (0..48).collect();
+    let mut reassembler = Reassembler::new(Limits::default());
+    let mut offer = |start: usize, end: usize, id: u16| {
+        reassembler.offer(&piece(start, end != 48, id), &bytes[start..end], Time::ZERO)
+    };
+    assert_eq!(offer(0, 24, 1), Offered::Kept);
+    for (start, end) in [(0, 8), (8, 16), (8, 24), (0, 24)] {
+        assert_eq!(offer(start, end, 1), Offered::Duplicate, "{start}..{end} of one piece");
+    }
+    assert_eq!(offer(24, 32, 1), Offered::Kept);
+    assert_eq!(offer(16, 32, 1), Offered::Duplicate, "of two");
+    assert!(matches!(offer(32, 48, 1), Offered::Complete(_, whole) if whole == bytes));
+    // The end alone comes again; bytes that are missing make an overlap.
+    assert_eq!(offer(24, 48, 2), Offered::Kept);
+    assert_eq!(offer(40, 48, 2), Offered::Duplicate);
+    assert_eq!(offer(16, 32, 2), Offered::Refused(DropReason::FragmentOverlap));
+    assert_eq!(offer(0, 8, 3), Offered::Kept);
+    assert_eq!(offer(16, 24, 3), Offered::Kept);
+    assert_eq!(offer(0, 24, 3), Offered::Refused(DropReason::FragmentOverlap), "a gap is in it");
+    // Other bytes, or another end: contradictions.
+    assert_eq!(offer(0, 24, 4), Offered::Kept);
+    let other = reassembler.offer(&piece(8, true, 4), &[0xee; 8], Time::ZERO);
+    assert_eq!(other, Offered::Refused(DropReason::FragmentOverlap));
+    assert_eq!(reassembler.offer(&piece(0, true, 5), &bytes[..24], Time::ZERO), Offered::Kept);
+    let end = reassembler.offer(&piece(8, false, 5), &bytes[8..16], Time::ZERO);
+    assert_eq!(end, Offered::Refused(DropReason::FragmentOverlap));
+}
+
+/// RFC 3168 §5.3, and what Linux makes of each mix (ip_frag_ecn_table).
+#[test]
+fn a_mark_on_a_piece_is_on_the_whole() {
+    let (not_ect, ect1, ect0, ce) = (0b00, 0b01, 0b10, 0b11);
+    for (fields, whole) in [
+        ([not_ect, not_ect, not_ect], Some(not_ect)),
+        ([ect0, ce, ect0], Some(ce)),
+        ([ce, ect0, ect0], Some(ce)),
+        ([ect1, ect1, ce], Some(ce)),
+        ([ect0, ect1, ce], Some(ce)),
+        ([ce, ce, ce], Some(ce)),
+        ([ect0, ect1, ect1], Some(ect0)),
+        ([ect1, ect0, ect0], Some(ect1)),
+        ([not_ect, ce, not_ect], None),
+        ([ce, ce, not_ect], None),
+        ([not_ect, ect0, ect0], None),
+        ([ect1, not_ect, not_ect], None),
+        ([not_ect, ect0, ce], None),
+    ] {
+        let mut reassembler = Reassembler::new(Limits::default());
+        let mut offer = |index: usize| {
+            let header = ipv4::Header { tos: 46 << 2 | fields[index], ..piece(index * 8, index < 2, 1) };
+            reassembler.offer(&header, &[1; 8], Time::ZERO)
+        };
+        // The last piece to come is not the first of the datagram.
+        assert_eq!((offer(2), offer(0)), (Offered::Kept, Offered::Kept));
+        match (offer(1), whole) {
+            (Offered::Complete(header, _), Some(ecn)) => assert_eq!(header.tos, 46 << 2 | ecn, "{fields:?}"),
+            (Offered::Refused(reason), None) => assert_eq!(reason, DropReason::Malformed, "{fields:?}"),
+            (offered, _) => panic!("{fields:?}: {offered:?}"),
+        }
+        assert_eq!((reassembler.bytes(), reassembler.datagrams()), (0, 0));
+    }
 }
 
 #[test]

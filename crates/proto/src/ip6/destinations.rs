@@ -1,16 +1,11 @@
-//! What is known of single destinations (RFC 4861 §5.1, the Destination Cache): how much arrives there (RFC 8201), and which
-//! neighbour is the better first hop (RFC 4861 §8). Bounded: the oldest makes room.
+//! What routers have said of single destinations (RFC 4861 §5.1, the Destination Cache): which neighbour is the better first
+//! hop (RFC 4861 §8). Bounded: the oldest makes room. How much arrives there is told by [`crate::path_mtu`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv6Addr;
-use std::time::Duration;
-
-use scoutline_base::Time;
 
 /// Destinations of which something is known.
 const MAX_DESTINATIONS: usize = 1024;
-/// RFC 8201 §4: how long a path MTU is believed before a larger one is tried.
-const PATH_MTU_TIME: Duration = Duration::from_secs(600);
 
 /// The destinations.
 #[derive(Debug, Default)]
@@ -22,24 +17,11 @@ pub(super) struct Destinations {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Destination {
-    /// What arrives, and until when that is believed.
-    mtu: Option<(u16, Time)>,
     /// Where a router said that its packets go.
     next_hop: Option<Ipv6Addr>,
 }
 
 impl Destinations {
-    /// The path MTU, where one was told lately.
-    pub(super) fn mtu(&self, destination: Ipv6Addr, now: Time) -> Option<u16> {
-        let (mtu, until) = self.known.get(&destination)?.mtu?;
-        (now < until).then_some(mtu)
-    }
-
-    /// A router has told the path MTU.
-    pub(super) fn set_mtu(&mut self, destination: Ipv6Addr, mtu: u16, now: Time) {
-        self.entry(destination).mtu = Some((mtu, now + PATH_MTU_TIME));
-    }
-
     /// The neighbour to which a router has redirected packets.
     pub(super) fn next_hop(&self, destination: Ipv6Addr) -> Option<Ipv6Addr> {
         self.known.get(&destination)?.next_hop
@@ -85,28 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_mtu_is_believed_for_ten_minutes() {
+    fn a_next_hop_is_left_when_it_is_gone() {
         let mut destinations = Destinations::default();
-        let now = Time::from_millis(5);
-        assert_eq!(destinations.mtu(address(1), now), None);
-        destinations.set_mtu(address(1), 1300, now);
-        assert_eq!(destinations.mtu(address(1), now), Some(1300));
-        assert_eq!(destinations.mtu(address(2), now), None);
-        assert_eq!(destinations.mtu(address(1), now + PATH_MTU_TIME), None);
-    }
-
-    #[test]
-    fn a_next_hop_is_left_when_it_is_gone_and_the_mtu_stays() {
-        let mut destinations = Destinations::default();
-        let now = Time::from_millis(5);
-        destinations.set_mtu(address(1), 1300, now);
         for (destination, hop) in [(1, 11), (2, 11), (3, 12)] {
             destinations.set_next_hop(address(destination), address(hop));
         }
         assert!(destinations.leave(Some(address(11))) && !destinations.leave(Some(address(11))));
         let hops = [1, 2, 3].map(|last| destinations.next_hop(address(last)));
         assert_eq!(hops, [None, None, Some(address(12))]);
-        assert_eq!(destinations.mtu(address(1), now), Some(1300));
         assert!(destinations.leave(None) && !destinations.leave(None));
     }
 
@@ -115,7 +83,6 @@ mod tests {
         let mut destinations = Destinations::default();
         for last in 0..2_000 {
             destinations.set_next_hop(address(last), address(1));
-            destinations.set_mtu(address(last), 1300, Time::ZERO);
         }
         assert_eq!(
             (destinations.known.len(), destinations.order.len()),

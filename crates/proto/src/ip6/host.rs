@@ -1,5 +1,5 @@
 //! What a host knows on one link: its own addresses with their states (RFC 4862), prefixes, routers (RFC 4861 §6.3),
-//! and path MTUs (RFC 8201). Pure: it is told the time, and says what to send.
+//! and redirected destinations. Pure: it is told the time, and says what to send.
 //!
 //! ```text
 //!                     duplicate address detection        preferred time over        valid time over
@@ -332,23 +332,6 @@ impl Host6 {
     #[inline]
     pub fn mtu(&self) -> u16 {
         self.mtu.get()
-    }
-
-    /// Bytes of a packet that arrive at `destination`, as far as is known.
-    pub fn path_mtu(&self, destination: Ipv6Addr, now: Time) -> u16 {
-        let known = self.destinations.borrow().mtu(destination, now);
-        known.map_or(self.mtu(), |mtu| mtu.min(self.mtu()))
-    }
-
-    /// RFC 8201 §4: a router carries no more than `mtu` bytes on the way to `destination`. False when that says nothing
-    /// new (it never raises what is known), or lies: less than 1280, which every link takes, is discarded.
-    pub fn on_too_big(&self, destination: Ipv6Addr, mtu: u32, now: Time) -> bool {
-        let mtu = mtu.min(u32::from(u16::MAX)) as u16;
-        if mtu < ipv6::MIN_MTU || mtu >= self.path_mtu(destination, now) {
-            return false;
-        }
-        self.destinations.borrow_mut().set_mtu(destination, mtu, now);
-        true
     }
 
     /// The identification of the next packet between these two that is cut into fragments.

@@ -126,7 +126,7 @@ impl Module for Ip6Module {
             ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP | ipv6::PROTOCOL_ICMPV6 => {}
             ipv6::NO_NEXT_HEADER => return Verdict::Drop(DropReason::UnknownProtocol),
             // RFC 8200 §4: the sender is told (see `Interface::stray_path`).
-            _ => return Verdict::NoPath,
+            _ => return view.stray(DropReason::UnknownProtocol),
         }
         view.end = view.offset + header.total_len();
         view.offset += upper.offset;

@@ -3,7 +3,7 @@
 
 use scoutline_wire::ipv6::{Fragment, Header};
 
-use crate::ip4::{Fragmented, Key};
+use crate::ip4::{ECN, Fragmented, Key};
 
 /// The headers of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +34,18 @@ impl Fragmented for Piece {
         self.fragment.more
     }
 
+    fn ecn(&self) -> u8 {
+        self.header.traffic_class & ECN
+    }
+
     /// The extension headers in front of the fragment header were looked at, and are not kept.
-    fn of_whole(&self, len: usize) -> Piece {
-        let header =
-            Header { payload_len: len as u16, next_header: self.fragment.next_header, ..self.header };
+    fn of_whole(&self, len: usize, ecn: u8) -> Piece {
+        let header = Header {
+            traffic_class: self.header.traffic_class & !ECN | ecn,
+            payload_len: len as u16,
+            next_header: self.fragment.next_header,
+            ..self.header
+        };
         Piece { header, fragment: Fragment { offset: 0, more: false, ..self.fragment } }
     }
 }

@@ -10,11 +10,11 @@ use scoutline_path::{
 use scoutline_wire::ipv6::{self, ExtensionError, FRAGMENT_LEN, HEADER_LEN, Header};
 use scoutline_wire::{ethernet, icmpv6, ipv4, nd};
 
-use super::{LONGER, Piece, extension_reason, fragment, validate, whole};
+use super::{Piece, extension_reason, fragment, validate, whole};
 use crate::Interface;
 use crate::eth::{grow_offsets, rebuilt};
 use crate::icmp6::error_message;
-use crate::ip4::{Limits, Offered, Reassembler};
+use crate::ip4::{Fragmented, Limits, Offered, Reassembler};
 
 /// The network stage of one path.
 ///
@@ -48,18 +48,13 @@ impl Ip6Stage {
         self
     }
 
-    /// RFC 8201 §4: a router says how much arrives where this path sends. What is about no path's packet comes to none,
-    /// so strangers who guess addresses and ports wrong change nothing.
+    /// RFC 8201 §4: a router says how much arrives where this path sends datagrams. What is about no path's packet comes
+    /// to none, so strangers who guess addresses and ports wrong change nothing. TCP looks at its numbers, too.
     fn note_too_big(&self, message: &Message, now: Time) {
-        let (destination, mtu) = match &message.body {
-            Body::Control(Control::Told(told)) if told.kind == icmpv6::PACKET_TOO_BIG => {
-                (told.to.address.as_v6(), told.mtu)
-            }
-            Body::Control(Control::TooLong(mtu, _)) => (self.remote, u32::from(*mtu) + u32::from(LONGER)),
-            _ => return,
-        };
-        if let Some(destination) = destination {
-            self.interface.ip6.on_too_big(destination, mtu, now);
+        if let Body::Control(Control::Told(told)) = &message.body
+            && told.kind == icmpv6::PACKET_TOO_BIG
+        {
+            self.interface.on_too_big(told.to.address, told.mtu, now);
         }
     }
 
@@ -264,9 +259,13 @@ impl ReassemblyStage {
         let fragment = upper.fragment.ok_or(DropReason::Malformed)?;
         let payload = &packet[upper.offset..];
         let piece = Piece { header, fragment };
+        // RFC 6980 §5: neighbour discovery with a fragment header is ignored, an atomic one's as well, in silence.
+        if fragment.offset == 0 && is_neighbour_discovery(upper.protocol, payload) {
+            return Err(DropReason::Malformed.into());
+        }
         // RFC 6946 §4: whole by itself, whatever else has its identification.
         if fragment.is_atomic() {
-            let whole = crate::ip4::Fragmented::of_whole(&piece, payload.len());
+            let whole = piece.of_whole(payload.len(), piece.ecn());
             return Ok(Some(self.rebuild(message, &whole.header, payload)?));
         }
         if fragment.more && !payload.len().is_multiple_of(8) {
@@ -373,9 +372,12 @@ fn holds_all_headers(protocol: u8, payload: &[u8]) -> bool {
         _ => 0,
     };
     payload.len() >= least
-        // RFC 6980 §5: neighbour discovery is never fragmented.
-        && !(protocol == ipv6::PROTOCOL_ICMPV6
-            && payload.first().is_some_and(|kind| (nd::ROUTER_SOLICITATION..=nd::REDIRECT).contains(kind)))
+}
+
+/// True for the messages of RFC 4861.
+fn is_neighbour_discovery(protocol: u8, payload: &[u8]) -> bool {
+    protocol == ipv6::PROTOCOL_ICMPV6
+        && payload.first().is_some_and(|kind| (nd::ROUTER_SOLICITATION..=nd::REDIRECT).contains(kind))
 }
 
 impl Stage for ReassemblyStage {

@@ -106,11 +106,18 @@ fn extension_headers_are_passed_over_or_reported() {
     assert_eq!((header.kind, header.code, header.rest), (icmpv6::PARAMETER_PROBLEM, 2, [0, 0, 0, 42]));
     assert_eq!(host.demux(&with_option(0x5e)).0, Verdict::Drop(DropReason::Malformed));
     // An unknown next header (RFC 8200 §4).
-    let strange = ip6_frame(&ip6_header(200, 4), &[0; 4]);
-    assert_eq!(host.demux(&strange).0, Verdict::NoPath);
-    let sent = host.receive(unreachable, &strange);
-    let header = icmpv6::Header::parse(&sent[0][54..], OURS6.into(), PEER6.into()).unwrap();
-    assert_eq!((header.kind, header.code, header.rest), (icmpv6::PARAMETER_PROBLEM, 1, [0, 0, 0, 6]));
+    for next in [200, 1] {
+        let strange = ip6_frame(&ip6_header(next, 4), &[0; 4]);
+        let (verdict, key) = host.demux(&strange);
+        assert_eq!(
+            (verdict, host.interface.stray_path(&key)),
+            (Verdict::NoPath, Some(unreachable)),
+            "{next}"
+        );
+        let sent = host.receive(unreachable, &strange);
+        let header = icmpv6::Header::parse(&sent[0][54..], OURS6.into(), PEER6.into()).unwrap();
+        assert_eq!((header.kind, header.code, header.rest), (icmpv6::PARAMETER_PROBLEM, 1, [0, 0, 0, 6]));
+    }
     assert_eq!(host.demux(&ip6_frame(&ip6_header(59, 0), &[])).0, Verdict::Drop(DropReason::UnknownProtocol));
 }
 
@@ -173,9 +180,28 @@ fn overlaps_and_incomplete_headers_are_refused() {
     let solicitation = pieces(&[135, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8], &[8], 58);
     host.receive(path, &solicitation[0]);
     assert_eq!(host.path(path).account.drops(DropReason::Malformed), 2);
+    // RFC 6980 §5: and behind the header of an atomic one.
+    let solicitation = pieces(&[135, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8], &[], 58);
+    host.receive(path, &solicitation[0]);
+    assert_eq!(host.path(path).account.drops(DropReason::Malformed), 3);
+    assert!(host.effects().is_empty());
     // RFC 6946: an atomic fragment is whole, also beside pieces of the same number.
     let atomic = pieces(&datagram, &[], UDP);
     assert_eq!(reassemble(&mut host, &atomic).len(), 1);
+}
+
+/// RFC 3168 §5.3.
+#[test]
+fn a_mark_on_a_piece_is_on_the_whole() {
+    let (mut host, _) = host(None);
+    let mut frames = pieces(&udp6_datagram((9, 7), &[5; 100]), &[48], UDP);
+    let mark = |frame: &mut Vec<u8>, ecn: u8| frame[15] = frame[15] & 0x0f | ecn << 4;
+    mark(&mut frames[0], 0b10);
+    mark(&mut frames[1], 0b11);
+    let whole = reassemble(&mut host, &frames);
+    assert_eq!(ipv6::Header::parse(&whole[0][14..]).unwrap().traffic_class, 0b11);
+    mark(&mut frames[0], 0);
+    assert!(reassemble(&mut host, &frames).is_empty(), "it could not be marked");
 }
 
 /// RFC 8200 §4.5, RFC 7112 §5: where the fault is.

@@ -11,6 +11,7 @@
 //! §6.1.6). CWR leaves on a segment of its own, so that no device copies it when it cuts. Accurate ECN (RFC 9768) is not
 //! spoken: an offer of it is answered as one of this (§3.1.2 there), and its extra bit is not looked at.
 
+use scoutline_wire::ipv4;
 use scoutline_wire::tcp::Flags;
 
 /// Whether connections use ECN, as Linux's `tcp_ecn`.
@@ -41,6 +42,13 @@ pub struct Ecn {
 }
 
 const BOTH: Flags = Flags::ECE.union(Flags::CWR);
+
+/// The flags of a SYN whose packet came with this type of service. A SYN is not sent as capable (§6.1.1): where one is,
+/// somebody on the way changes that field, marks would say nothing, and the offer is none (Linux:
+/// `tcp_ecn_create_request`).
+pub(super) fn flags_of_syn(flags: Flags, tos: u8) -> Flags {
+    if tos & ipv4::ECN_MASK == 0 { flags } else { flags - BOTH }
+}
 
 impl Ecn {
     /// Both ends agreed.

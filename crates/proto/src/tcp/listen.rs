@@ -126,7 +126,8 @@ impl ListenStage {
         if !flags.contains(Flags::SYN) {
             return context.account.on_drop(DropReason::BadFlags);
         }
-        self.on_syn(message, &header, header_len, turned, context);
+        let syn = Header { flags: ecn::flags_of_syn(flags, message.facts.tos), ..header };
+        self.on_syn(message, &syn, header_len, turned, context);
     }
 
     /// The connection that the acknowledgment of a cookie makes.

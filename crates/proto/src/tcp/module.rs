@@ -233,7 +233,7 @@ impl Tcp {
     ) -> Option<Start> {
         let policy = self.fast_open_policy();
         let known = self.servers.borrow_mut().look(local, remote, now);
-        let mss = largest_segment(interface, remote, max_segment);
+        let mss = segment_within(interface.path_mtu(remote, now), remote, max_segment);
         policy.contains(Policy::CLIENT).then(|| Start::new(known, policy, mss))
     }
 
@@ -405,8 +405,8 @@ impl Module for TcpModule {
         if header_len > view.end - view.offset {
             return Verdict::Drop(DropReason::Truncated);
         }
-        // RFC 9293 §3.9.2.3 (MUST-57): never to a broadcast address.
-        if !self.interface.is_ours(view.key.local) {
+        // RFC 9293 §3.9.2.3 (MUST-57), RFC 1122 §4.2.3.10: never to a broadcast or multicast address, be it the link's.
+        if view.group || !self.interface.is_ours(view.key.local) {
             return Verdict::Drop(DropReason::NotForUs);
         }
         self.tcp.bindings.listener(&view.key, view.tos).map_or(Verdict::NoPath, Verdict::Path)

@@ -22,7 +22,8 @@ use super::fast_open::{Offer, Pending, Start};
 use super::message::{Emitter, parse, restored};
 use super::module::{HalfOpen, Recalled, Tcp};
 use super::sizing::Sizing;
-use super::{Config, Connection, Drop, Events, Input, Keepalive, State};
+use super::{Config, Connection, Drop, Events, Input, Keepalive, State, ecn};
+use crate::ip6::LONGER;
 use crate::{Interface, errno};
 
 /// Payload that counts as one message more of the device's room: a super-segment of 192 KiB as 13.
@@ -51,6 +52,10 @@ pub struct TcpStage {
     /// What the program was told of how far the stream is sent, and may be written.
     told_sent: Sent,
     end: End,
+    /// How much had been learnt of paths when this one's was looked up.
+    path_mtu_changes: u32,
+    /// Then segments could be fragmented on their way.
+    divisible: bool,
     /// What the socket's rings should hold.
     receive_sizing: Sizing,
     send_sizing: Sizing,
@@ -126,6 +131,8 @@ impl TcpStage {
             background: false,
             told_sent: Sent::default(),
             end: End::Open,
+            path_mtu_changes: 0,
+            divisible: false,
             receive_sizing: Sizing::default(),
             send_sizing: Sizing::default(),
         }
@@ -215,9 +222,7 @@ impl TcpStage {
                 return false;
             }
             Body::Control(Control::TooLong(mtu, sequence)) => {
-                if let Machine::Running(connection) = &mut self.machine {
-                    connection.on_too_long(mtu, sequence, context.now);
-                }
+                self.on_too_long(mtu, sequence, context.now);
                 return false;
             }
             Body::Block { .. } => {}
@@ -252,7 +257,8 @@ impl TcpStage {
                     tally.events |= Events::CLOSED;
                     return Err(DropReason::BadFlags);
                 }
-                let input = self.accept(&header, payload_len, now);
+                let syn = Header { flags: ecn::flags_of_syn(header.flags, message.facts.tos), ..header };
+                let input = self.accept(&syn, payload_len, now);
                 return Ok(deliver(message, &input, header_len, tally));
             }
             Machine::Active(..) | Machine::Recalled(..) => {
@@ -312,6 +318,37 @@ impl TcpStage {
         {
             self.tcp.learn_fast_open(&self.key, &outcome, now);
         }
+    }
+
+    /// RFC 8201 §5.2: what this connection believes holds for all that goes to its peer.
+    fn on_too_long(&mut self, mtu: u16, sequence: u32, now: Time) {
+        if let Machine::Running(connection) = &mut self.machine
+            && let Some(mtu) = connection.on_too_long(mtu, sequence, now)
+        {
+            let mtu = u32::from(mtu) + u32::from(self.longer());
+            self.interface.on_too_big(self.key.remote, mtu, now);
+        }
+    }
+
+    /// What others have been told of the way to the peer.
+    #[cold]
+    fn look_at_path_mtu(&mut self, now: Time) {
+        let longer = self.longer();
+        let Machine::Running(connection) = &mut self.machine else { return };
+        if connection.state() == State::SynSent {
+            return; // what the peer takes is still to be heard
+        }
+        self.path_mtu_changes = self.interface.path_mtu_changes();
+        let told = self.interface.told_mtu(self.key.remote, now);
+        self.divisible = told.is_some_and(|told| told.divisible);
+        if let Some(told) = told {
+            connection.on_told_by_others(told.mtu - longer, told.until);
+        }
+    }
+
+    /// By how much the packets' headers are longer than IPv4's, as which the connection counts them.
+    fn longer(&self) -> u16 {
+        if self.key.remote.is_v4() { 0 } else { LONGER }
     }
 
     fn on_unreachable(&mut self, kind: u8, code: u8, tally: &mut Tally, now: Time) {
@@ -458,7 +495,11 @@ impl TcpStage {
 
     /// False when the device had room for less than there is.
     fn make_segments(&mut self, outward: &mut Burst, inward: &mut Burst, context: &mut Context<'_>) -> bool {
-        let emitter = Emitter { interface: &self.interface, key: &self.key, headers: self.headers };
+        if self.path_mtu_changes != self.interface.path_mtu_changes() {
+            self.look_at_path_mtu(context.now);
+        }
+        let headers = HeaderWishes { divisible: self.headers.divisible || self.divisible, ..self.headers };
+        let emitter = Emitter { interface: &self.interface, key: &self.key, headers };
         let ip_len = if self.key.remote.is_v4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN } as u64;
         let Machine::Running(connection) = &mut self.machine else { return true };
         let all = loop {

@@ -69,13 +69,16 @@ impl Module for UdpModule {
         };
         view.key.remote_port = header.source_port;
         view.key.local_port = header.destination_port;
-        if header.destination_port == 0 {
-            return Verdict::Drop(DropReason::Malformed);
-        }
         // What we take and is not ours is a group's or everybody's.
         if !self.interface.is_ours(view.key.local) {
             return Verdict::Group;
         }
-        self.bindings.listener(&view.key, view.tos).map_or(Verdict::NoPath, Verdict::Path)
+        // RFC 1122 §4.1.3.1, RFC 4443 §3.1: nobody is at port 0, and the sender is told as of any such port.
+        if header.destination_port == 0 {
+            return view.stray(DropReason::NoPath);
+        }
+        self.bindings
+            .listener(&view.key, view.tos)
+            .map_or_else(|| view.stray(DropReason::NoPath), Verdict::Path)
     }
 }

@@ -120,6 +120,8 @@ impl UdpStage {
         let pseudo = checksum::pseudo_header(source, remote.address, ipv4::PROTOCOL_UDP, len);
         // Fragments cannot be completed by a device: the sum runs over all of them.
         let mtu = self.interface.path_mtu(remote.address, context.now);
+        message.facts.divisible |=
+            self.interface.told_mtu(remote.address, context.now).is_some_and(|told| told.divisible);
         let fragmented = len + ip_len > usize::from(mtu);
         if message
             .facts

@@ -96,6 +96,20 @@ fn lengths_that_lie_are_refused() {
     assert_eq!(host.received()[0].bytes(), b"hi");
 }
 
+/// RFC 1122 §4.1.3.1.
+#[test]
+fn at_port_0_is_nobody_and_the_sender_is_told() {
+    let host = Host::new();
+    let (verdict, key) = host.demux(&udp_frame((9, 0), b"x"));
+    assert_eq!(verdict, Verdict::NoPath);
+    assert_eq!(host.interface.stray_path(&key), host.interface.service_paths.unreachable.get());
+    let host = Host::with_ip6();
+    let (verdict, key) =
+        host.demux(&testing::ip6_frame(&testing::ip6_header(17, 9), &testing::udp6_datagram((9, 0), b"x")));
+    assert_eq!(verdict, Verdict::NoPath);
+    assert_eq!(host.interface.stray_path(&key), host.interface.service_paths.unreachable6.get());
+}
+
 fn sent_sum(frame: &[u8]) -> u16 {
     let datagram = &frame[34..];
     checksum::add(checksum::pseudo_header(OURS, PEER, 17, datagram.len()), checksum::sum(datagram))

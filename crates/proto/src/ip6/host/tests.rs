@@ -156,8 +156,7 @@ fn what_anybody_on_the_link_says_stays_bounded() {
         let from = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, index);
         host.on_router_advertisement(from, &said, at(2));
         let destination = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, index, 0);
-        host.on_too_big(destination, 1300, at(2));
-        host.on_too_big(Ipv6Addr::new(1, 0, 0, 0, 0, 0, index, 1), 1300, at(2));
+        host.on_redirect(destination, ROUTER);
     }
     assert!(host.addresses().len() <= MAX_ADDRESSES);
     assert!(host.routers.borrow().len() <= MAX_ROUTERS && host.on_link.borrow().len() <= MAX_PREFIXES);

@@ -15,19 +15,16 @@ use std::time::Duration;
 use scoutline_base::Time;
 
 use super::{Connection, HEADERS, State};
+use crate::path_mtu::{LEAST_MTU, PATH_MTU_TIME};
 use crate::tcp::congestion::Controller;
 use crate::tcp::segment::Transmit;
 
 /// RFC 1191 §7.1: the sizes of links, for routers that do not tell.
 const PLATEAUS: [u16; 8] = [65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006];
-/// Nobody makes us send shorter packets than this (RFC 5927 §7.2). Linux: `min_pmtu`.
-const LEAST_MTU: u16 = 552;
 /// RFC 4821 §7.2, eff_pmtu's base; Linux: `tcp_base_mss`.
 const BASE_SEGMENT: u16 = 1024;
 /// Retransmissions in vain that make a black hole likely (RFC 9293 §3.8.3: R1). Linux: `tcp_retries1`.
 const BLACK_HOLE_ATTEMPTS: u8 = 3;
-/// RFC 1191 §6.3, RFC 8201 §4: how long the size stays before a larger one is tried.
-const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// From a probe that was lost to the next.
 const NEXT_AFTER: Duration = Duration::from_secs(1);
 /// A search that is so near its end is over. Linux: `tcp_probe_threshold` is 8.
@@ -87,11 +84,12 @@ impl PathMtu {
 
 impl Connection {
     /// A router on the way has dropped a packet of ours as too long for a link that takes `mtu` bytes (RFC 1191 §6; 0:
-    /// it does not say). `sequence` is what it quotes of the packet.
-    pub fn on_too_long(&mut self, mtu: u16, sequence: u32, now: Time) {
+    /// it does not say). `sequence` is what it quotes of the packet. The size of packets that others may go by, where that
+    /// is to be believed.
+    pub fn on_too_long(&mut self, mtu: u16, sequence: u32, now: Time) -> Option<u16> {
         // RFC 5927 §7.2: about something that is in flight.
         if !self.is_outstanding(sequence) || self.state == State::SynSent {
-            return;
+            return None;
         }
         let before = self.negotiated.mss;
         let long = u32::from(before) + u32::from(HEADERS);
@@ -106,13 +104,23 @@ impl Connection {
             probe.above = probe.above.min(segment.max(before) + 1);
         }
         if segment >= before {
-            return;
+            return Some(mtu);
         }
-        self.shrink(segment, now + RAISE_AFTER);
+        self.shrink(segment, now + PATH_MTU_TIME);
         if self.send.una < self.send.next && self.state.may_send() {
             // RFC 1191 §6.4: what was too long goes again, and is no sign of congestion.
             self.recovery.on_closed_window(self.send.una, self.send.next, self.send.max);
             self.go_back();
+        }
+        Some(mtu)
+    }
+
+    /// Others that send to this peer have been told that no more than `mtu` bytes arrive (RFC 8201 §5.2), which is
+    /// believed until then. Of what is under way whoever drops it tells us.
+    pub fn on_told_by_others(&mut self, mtu: u16, until: Time) {
+        let segment = mtu.max(LEAST_MTU) - HEADERS;
+        if segment < self.negotiated.mss {
+            self.shrink(segment, until);
         }
     }
 
@@ -161,7 +169,7 @@ impl Connection {
         }
         if probe.above - segment <= FINE_ENOUGH {
             probe.above = probe.most + 1;
-            probe.at = now + RAISE_AFTER;
+            probe.at = now + PATH_MTU_TIME;
             return None;
         }
         Some(u16::midpoint(segment, probe.above))

@@ -7,6 +7,7 @@ use scoutline_path::{Attributes, Body, Control, Name, Value};
 use scoutline_wire::{checksum, ethernet};
 
 use crate::Offload;
+use crate::tcp::TcpStage;
 use crate::tcp::module::HEADERS;
 use crate::tcp::tests::{connecting, listen, wire};
 use crate::testing::{
@@ -325,5 +326,47 @@ fn packets_have_what_the_program_said_of_headers() {
         assert_eq!(write(&mut client, 0x20), [(0x20, 64, false)], "service, {v6} {fused}");
         assert_eq!(write(&mut client, 1 << 16), [(0, 64, !v6)], "divisible, {v6} {fused}");
         assert_eq!(write(&mut client, 1 << 8), [(0, 1, false)], "one hop, {v6} {fused}");
+    }
+}
+
+/// RFC 8201 §5.2, of what RFC 5927 §7.2 lets a connection believe.
+#[test]
+fn what_one_connection_is_told_of_the_path_holds_for_the_next() {
+    for (v6, fused) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (mut server, mut client) = (host(v6, OUR_LINK, fused), host(v6, PEER_LINK, fused));
+        know(&server, v6, PEER_LINK, PEER_LINK);
+        know(&client, v6, OUR_LINK, OUR_LINK);
+        let _listener = if v6 { listen6(&mut server, 8) } else { listen(&mut server, 8) };
+        let mut connect = |client: &mut Host, port| {
+            let path = if v6 { connecting6(client, port) } else { connecting(client, port) };
+            let syn = client.expire(path, Duration::ZERO);
+            let answer = server.on_frame(&wire(client, syn)[0]);
+            client.receive(path, &wire(&server, answer)[0]);
+            path
+        };
+        let connection_of = |client: &Host, path| {
+            client.path(path).stage::<TcpStage>().unwrap().connection().unwrap().info().snd_mss
+        };
+        let (path, standing) = (connect(&mut client, 5000), connect(&mut client, 5001));
+        let sent = client.send(path, control(Control::Written(1)));
+        let sent = wire(&client, sent);
+        let header_len = if v6 { 54 } else { 34 };
+        let sequence = u32::from_be_bytes(sent[0][header_len + 4..header_len + 8].try_into().unwrap());
+        let peer: Address = if v6 { OURS6.into() } else { OURS.into() };
+        // TCP counts as if its headers were IPv4's.
+        let longer = if v6 { 20 } else { 0 };
+        let told = |sequence| control(Control::TooLong(1_300 - longer, sequence));
+        client.receive_message(path, told(sequence ^ 1 << 30));
+        assert_eq!(client.interface.path_mtu(peer, client.now), 1_500, "a guess, {v6} {fused}");
+        client.receive_message(path, told(sequence));
+        assert_eq!(client.interface.path_mtu(peer, client.now), 1_300, "{v6} {fused}");
+        let later = connect(&mut client, 5002);
+        client.send(standing, control(Control::Written(1)));
+        for path in [path, standing, later] {
+            assert_eq!(connection_of(&client, path), 1_300 - longer - 40 - 12, "{v6} {fused}");
+        }
+        client.now += Duration::from_secs(600);
+        let last = connect(&mut client, 5003);
+        assert_eq!(connection_of(&client, last), 1_500 - longer - 40 - 12, "{v6} {fused}");
     }
 }
