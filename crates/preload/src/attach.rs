@@ -1,9 +1,9 @@
-//! The connection to the daemon: attaching, poll sets, forking.
+//! The connection to the daemon: attaching, poll sets; forking is in [`fork`].
 //!
 //! A connection stands for one process. Its end means that the daemon is gone: from then on every socket of ours
 //! fails with ECONNRESET and new ones stay with the kernel.
 
-use std::ffi::{CStr, c_int, c_long, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem::{size_of, zeroed};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
@@ -13,7 +13,11 @@ use scoutline_abi::layout::{ENGINE_COUNT, ProcessRecord};
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
-use crate::{accept, dispatch, epoll, exec, limits, own, real, serve, slot, stdio, table, urgent, wait};
+use crate::{dispatch, exec, limits, own, real, stdio, table, wait};
+
+mod fork;
+
+pub(crate) use fork::{alone, for_image, fork_by};
 
 /// Exit code when a path was required and there is none.
 const REQUIRED_EXIT: c_int = 126;
@@ -30,13 +34,7 @@ static DEAD: AtomicBool = AtomicBool::new(false);
 static OWNER: AtomicI32 = AtomicI32::new(0);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Serialises requests; its content is what a fork under way got for its child.
-static REQUESTS: Lock<Option<Child>> = Lock::new(None);
-
-#[derive(Clone, Copy)]
-struct Child {
-    process: u32,
-    connection: c_int,
-}
+static REQUESTS: Lock<Option<fork::Child>> = Lock::new(None);
 
 /// The region, once attached.
 #[inline]
@@ -448,179 +446,13 @@ fn begin(region: Region, image: ForImage) -> &'static Region {
     stdio::serve();
     dispatch::start();
     // SAFETY: three functions of ours that live as long as the process.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+    unsafe { libc::pthread_atfork(Some(fork::before), Some(fork::after), Some(fork::in_child)) };
     region
 }
 
 /// This image goes on with what the one before it handed over.
 pub(crate) fn go_on(region: Region, image: ForImage) -> &'static Region {
     begin(region, image)
-}
-
-/// No other thread forks, claims or asks the daemon until it is dropped.
-pub(crate) struct Alone;
-
-/// See [`Alone`].
-pub(crate) fn alone() -> Alone {
-    lock_for_fork();
-    REQUESTS.take_over_fork();
-    Alone
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        REQUESTS.give_back();
-        unlock_after_fork();
-    }
-}
-
-/// A process record and descriptors for a new program image, open there. For who is [`alone`].
-pub(crate) fn for_image() -> Option<ForImage> {
-    let mut message = Message::new(kind::FORK, 0);
-    message.flags |= flag::NEW_IMAGE;
-    let (answer, [connection, ..]) = request(message, true).ok()?;
-    if connection < 0 {
-        return None;
-    }
-    let open = |known: &AtomicI32| match known.load(Ordering::Relaxed) {
-        -1 => -1,
-        fd => own::copy_up(fd, libc::F_DUPFD),
-    };
-    let image = ForImage {
-        process: answer.value,
-        connection: own::move_up_open(connection),
-        doorbells: std::array::from_fn(|engine| open(&DOORBELLS[engine])),
-        memory: open(&MEMORY),
-    };
-    if let Some(record) = region()?.process(image.process)
-        && image.doorbells[..region()?.engines()].iter().all(|&doorbell| doorbell >= 0)
-        && image.memory >= 0
-    {
-        // Who takes it over writes its own.
-        record.pid.store(0, Ordering::Release);
-        return Some(image);
-    }
-    image.close();
-    None
-}
-
-/// Nobody may be in the shim's tables while the process is copied.
-fn lock_for_fork() {
-    accept::before_fork();
-    urgent::before_fork();
-    wait::before_fork();
-    exec::before_fork();
-    slot::before_fork();
-}
-
-/// See [`lock_for_fork`].
-fn unlock_after_fork() {
-    slot::after_fork();
-    exec::after_fork();
-    wait::after_fork();
-    urgent::after_fork();
-    accept::after_fork();
-}
-
-extern "C" fn before_fork() {
-    let Some(region) = region() else { return };
-    exec::children_before_fork();
-    // First of all: who has one may want any of the others.
-    epoll::before_fork();
-    lock_for_fork();
-    // From the exchange until the process is copied no set comes or goes: the daemon gives the child the sets that
-    // stand in `own`.
-    let mut held = REQUESTS.lock();
-    let child = || match request(Message::new(kind::FORK, 0), true) {
-        Ok((answer, [connection, ..])) if connection >= 0 && region.process(answer.value).is_some() => {
-            Some(Child { process: answer.value, connection })
-        }
-        _ => None,
-    };
-    let child = child().or_else(|| if dead() { None } else { limits::beyond(child) });
-    *held = child;
-    std::mem::forget(held);
-    if let Some(child) = child {
-        slot::share_with_child(region, child.process);
-    }
-}
-
-extern "C" fn after_fork() {
-    if region().is_none() {
-        return;
-    }
-    exec::children_after_fork();
-    REQUESTS.give_back();
-    // The child has its own copy now. Without a child this is the last one, and the daemon releases what the
-    // record holds.
-    if let Some(child) = REQUESTS.lock().take() {
-        real::close(child.connection);
-    }
-    unlock_after_fork();
-    epoll::after_fork();
-}
-
-extern "C" fn in_child() {
-    let Some(region) = region() else { return };
-    exec::children_after_fork();
-    REQUESTS.give_back();
-    let child = REQUESTS.lock().take();
-    own_process();
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-    unlock_after_fork();
-    // Pipes of the parent's sets, and the parent's connection, whose last copy must be the parent's.
-    let kept: [c_int; 1 + ENGINE_COUNT] =
-        std::array::from_fn(|at| DOORBELLS.get(at).unwrap_or(&MEMORY).load(Ordering::Relaxed));
-    let connection = child.map_or(-1, |child| own::move_up(child.connection));
-    own::each(|fd, set| {
-        // An epoll has one poll set in all processes.
-        if kept.contains(&fd) || connection >= 0 && set.is_some_and(epoll::keeps) {
-            return;
-        }
-        own::discard(fd);
-        if let Some(set) = set.filter(|_| connection >= 0) {
-            // The daemon counts the parent's sets as the child's too.
-            let _ = exchange(connection, Message::new(kind::FREE_SET, set), false);
-        }
-    });
-    dispatch::in_child();
-    serve::in_child();
-    wait::in_child();
-    urgent::in_child();
-    epoll::in_child(connection >= 0);
-    slot::in_child();
-    if let Some(child) = child {
-        PROCESS.store(child.process, Ordering::Relaxed);
-        CONNECTION.store(own::enter(connection, 0), Ordering::Relaxed);
-        if let Some(record) = record(region) {
-            // SAFETY: no arguments.
-            record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
-        }
-        // Another thread of the parent was closing it, and has closed its descriptor already; or it was only waited for.
-        slot::drop_unheld(region);
-    } else {
-        CONNECTION.store(-1, Ordering::Relaxed);
-        if !dead() {
-            real::say(&[
-                b"no process record is left: the sockets of this child fail, new ones stay with the kernel",
-            ]);
-        }
-        set_dead();
-    }
-}
-
-/// A fork that is not the C library's, which would call the handlers.
-pub(crate) fn fork_by(fork: impl FnOnce() -> c_long) -> c_long {
-    before_fork();
-    let result = fork();
-    let errno = real::errno();
-    if result == 0 {
-        in_child();
-    } else {
-        after_fork();
-    }
-    real::set_errno(errno);
-    result
 }
 
 #[used]

@@ -2,7 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::real;
 
@@ -81,5 +82,55 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         self.0.held.store(0, Ordering::Release);
+    }
+}
+
+thread_local! {
+    /// Its address tells the threads of a process apart.
+    static HERE: u8 = const { 0 };
+}
+
+/// Code that one thread at a time is in. Its signal handlers, too, when they have interrupted it there: so what it does
+/// may be begun anew between any two of its steps.
+pub(crate) struct Section(AtomicUsize);
+
+/// See [`Section::enter`]. Left on drop.
+pub(crate) struct Inside<'a>(&'a Section);
+
+impl Section {
+    /// With nobody in it.
+    pub(crate) const fn new() -> Section {
+        Section(AtomicUsize::new(0))
+    }
+
+    /// Waits until nobody else is in it. `None`: a handler's, which leaves nothing.
+    #[must_use]
+    pub(crate) fn enter(&self) -> Option<Inside<'_>> {
+        let me = HERE.with(|here| ptr::from_ref(here).addr());
+        let mut tries = 0;
+        while let Err(other) = self.0.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            if other == me {
+                return None;
+            }
+            back_off(tries);
+            tries += 1;
+        }
+        Some(Inside(self))
+    }
+
+    /// Keeps others out across a fork: [`Section::give_back`] in parent and child.
+    pub(crate) fn take_over_fork(&self) {
+        std::mem::forget(self.enter());
+    }
+
+    /// Lets others in again.
+    pub(crate) fn give_back(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.give_back();
     }
 }

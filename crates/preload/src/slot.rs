@@ -11,7 +11,7 @@ use scoutline_abi::layout::{
 use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
 
 use crate::held::{self, Held};
-use crate::lock::Lock;
+use crate::lock::Section;
 use crate::{accept, attach, engines, epoll, fast_open, real, serve, urgent, wait, zero_copy};
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
@@ -57,7 +57,8 @@ static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SU
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// A record's `holds` and a socket's `references` change together, or a fork would count one without the other.
-static HOLDS: Lock<()> = Lock::new(());
+/// A handler that interrupts the change of one socket may change another one.
+static HOLDS: Section = Section::new();
 /// A blocking call on such a socket takes so long, in microseconds.
 const DEAD_PAUSE_US: u64 = 500_000;
 
@@ -393,7 +394,7 @@ impl Socket {
         if COUNTS[self.index as usize].fetch_add(1, Ordering::AcqRel) == 0 {
             // While the process is copied as well: a child whose table has what its record does not hold would close
             // it for all.
-            let _changing = HOLDS.lock();
+            let _changing = HOLDS.enter();
             let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
             if let Some(record) = attach::record(self.region) {
                 record.holds[word].fetch_or(bit, Ordering::AcqRel);
@@ -456,7 +457,7 @@ impl Socket {
         }
         let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
         let abort = self.slot.linger_plus_one.load(Ordering::Relaxed) == 1;
-        let changing = HOLDS.lock();
+        let changing = HOLDS.enter();
         if let Some(record) = attach::record(self.region) {
             record.holds[word].fetch_and(!bit, Ordering::AcqRel);
         }

@@ -298,6 +298,31 @@ static __attribute__((noinline)) int accept_in_steps(void) {
 }
 
 /* A handler accepts wherever it has interrupted its thread's own `accept`: each time both get a connection. */
+static void open_and_close(int number) {
+    struct name to = name_of(own, 0);
+    int fd = socket(family, SOCK_DGRAM, 0);
+    if (bind(fd, ADDRESS(to)) == 0) seen++;
+    close(fd);
+    (void)number;
+}
+
+CASE(sockets_within_a_fork) {
+    struct sigaction action = {.sa_handler = open_and_close, .sa_flags = SA_RESTART};
+    struct itimerval often = {.it_interval.tv_usec = 300, .it_value.tv_usec = 300}, never = {0};
+    sigaction(SIGALRM, &action, NULL);
+    T(setitimer(ITIMER_REAL, &often, NULL));
+    for (int i = 0; i < 300; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        NEED(waitpid(child, NULL, 0) == child);
+    }
+    T(setitimer(ITIMER_REAL, &never, NULL));
+    T(seen > 0);
+    sigset_t mask;
+    sigprocmask(SIG_BLOCK, NULL, &mask);
+    T(sigismember(&mask, SIGALRM));
+}
+
 CASE(accept_within_accept) {
     stepping = listener();
     struct sigaction action = {.sa_handler = on_step, .sa_flags = SA_RESTART};
