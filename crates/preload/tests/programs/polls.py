@@ -53,6 +53,7 @@ say(poll((l, select.POLLIN)))
 z.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 names[y.fileno()] = "y"
 z.close()
+poll((y, 0), ms=2000)  # until the reset has come
 say(poll((y, ALL)), failed(y.recv, 1), poll((y, ALL)))
 
 # A time-out of Python is poll plus a non-blocking call.
