@@ -155,14 +155,15 @@ fn undispatched<R>(call: impl FnOnce() -> R) -> R {
 }
 
 /// No signal comes until [`set_mask`] with the answer, but SIGSYS, which is never blocked.
-fn hold_signals() -> u64 {
+pub(crate) fn hold_signals() -> u64 {
     let all = !signals::OURS;
     let mut before = 0;
     change_mask(&raw const all, &raw mut before);
     before
 }
 
-fn set_mask(mask: u64) {
+/// These signals and no others are blocked.
+pub(crate) fn set_mask(mask: u64) {
     change_mask(&raw const mask, ptr::null_mut());
 }
 

@@ -106,7 +106,7 @@ impl Section {
     /// Waits until nobody else is in it. `None`: a handler's, which leaves nothing.
     #[must_use]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        let me = HERE.with(|here| ptr::from_ref(here).addr());
+        let me = this_thread();
         let mut tries = 0;
         while let Err(other) = self.0.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
             if other == me {
@@ -123,10 +123,15 @@ impl Section {
         std::mem::forget(self.enter());
     }
 
-    /// Lets others in again.
+    /// Lets others in again. Nothing where a handler's fork has done so within what it interrupted.
     pub(crate) fn give_back(&self) {
-        self.0.store(0, Ordering::Release);
+        let _ = self.0.compare_exchange(this_thread(), 0, Ordering::Release, Ordering::Relaxed);
     }
+}
+
+/// The same in a forked child.
+fn this_thread() -> usize {
+    HERE.with(|here| ptr::from_ref(here).addr())
 }
 
 impl Drop for Inside<'_> {

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long};
-use std::mem::size_of;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use scoutline_abi::attach::{Message, flag, kind};
@@ -15,7 +14,7 @@ use super::{
 use crate::{accept, dispatch, epoll, exec, limits, own, real, serve, slot, urgent, wait};
 
 thread_local! {
-    /// The signals that the thread had blocked before it forked.
+    /// The signals that the thread had blocked before it forked, as a word.
     static BLOCKED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -94,7 +93,7 @@ fn unlock_after_fork() {
 pub(super) extern "C" fn before() {
     let Some(region) = region() else { return };
     // A handler here would wait for its own thread wherever it needs what that has locked.
-    BLOCKED.set(set_signal_mask(!SIGSYS_ALONE));
+    BLOCKED.set(dispatch::hold_signals());
     exec::children_before_fork();
     // First of all: who has one may want any of the others.
     epoll::before_fork();
@@ -129,7 +128,7 @@ pub(super) extern "C" fn after() {
     }
     unlock_after_fork();
     epoll::after_fork();
-    set_signal_mask(BLOCKED.get());
+    dispatch::set_mask(BLOCKED.get());
 }
 
 pub(super) extern "C" fn in_child() {
@@ -179,18 +178,7 @@ pub(super) extern "C" fn in_child() {
         }
         set_dead();
     }
-    set_signal_mask(BLOCKED.get());
-}
-
-/// In a signal mask. Calls past the C library raise it, and while it is blocked they end the program.
-const SIGSYS_ALONE: u64 = 1 << (libc::SIGSYS - 1);
-
-/// Blocks these signals and no others; answers with those that were. Of all threads the calling one's.
-fn set_signal_mask(blocked: u64) -> u64 {
-    let mut before = 0u64;
-    let (new, old) = ((&raw const blocked).expose_provenance(), (&raw mut before).expose_provenance());
-    real::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK as usize, new, old, size_of::<u64>(), 0, 0);
-    before
+    dispatch::set_mask(BLOCKED.get());
 }
 
 /// A fork that is not the C library's, which would call the handlers.

@@ -6,6 +6,24 @@ pub(crate) fn start() {}
 /// See the other `dispatch`.
 pub(crate) fn in_child() {}
 
+/// See the other `dispatch`.
+pub(crate) fn hold_signals() -> u64 {
+    let mut before = 0;
+    change_mask(u64::MAX, &raw mut before);
+    before
+}
+
+/// See the other `dispatch`.
+pub(crate) fn set_mask(mask: u64) {
+    change_mask(mask, std::ptr::null_mut());
+}
+
+fn change_mask(mask: u64, before: *mut u64) {
+    let (set, old) = ((&raw const mask).expose_provenance(), before.expose_provenance());
+    let len = size_of::<u64>();
+    crate::real::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK as usize, set, old, len, 0, 0);
+}
+
 pub(crate) mod signals {
     use std::ffi::c_long;
 
