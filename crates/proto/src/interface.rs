@@ -8,11 +8,12 @@ use scoutline_base::{Address, DeviceId, PathId, Time, V4_PREFIX_LEN};
 use scoutline_path::{Account, Burst, Effect, FlowKey};
 use scoutline_wire::{ethernet, ipv4, ipv6};
 
+use crate::destinations::Destinations;
 use crate::groups::{self, Groups};
 use crate::ip6::{Host6, Host6Config};
 use crate::limit::TokenBucket;
 use crate::neighbour::{self, Cache};
-use crate::path_mtu::{self, PathMtus, Told};
+use crate::path_mtu::{self, Told};
 use crate::route::{Metrics, Rank, Route, Routes, Way};
 use crate::{igmp, mld, nd};
 
@@ -131,7 +132,7 @@ pub struct Interface {
     /// Link addresses of neighbours.
     pub neighbours: RefCell<Cache>,
     /// How much arrives at single destinations.
-    path_mtus: RefCell<PathMtus>,
+    path_mtus: RefCell<Destinations<Address, Told>>,
     path_mtu_changes: Cell<u32>,
     /// Addresses and routers of IPv6.
     pub ip6: Host6,
@@ -335,8 +336,14 @@ impl Interface {
     /// The same, as far as routers on the way have told (RFC 1191, RFC 8201).
     #[inline]
     pub fn path_mtu(&self, destination: Address, now: Time) -> u16 {
+        self.mtu_as_told(destination, self.told_mtu(destination, now))
+    }
+
+    /// The same, by what [`Interface::told_mtu`] has said.
+    #[inline]
+    pub fn mtu_as_told(&self, destination: Address, told: Option<Told>) -> u16 {
         let most = self.mtu_of_way(destination);
-        self.told_mtu(destination, now).map_or(most, |told| told.mtu.min(most))
+        told.map_or(most, |told| told.mtu.min(most))
     }
 
     /// What routers have told of the way to a destination.
@@ -345,7 +352,7 @@ impl Interface {
         if self.path_mtu_changes.get() == 0 {
             return None;
         }
-        self.path_mtus.borrow().of(destination, now)
+        self.path_mtus.borrow().of(destination).copied().filter(|told| now < told.until)
     }
 
     /// How often [`Interface::on_too_big`] has told something new: who goes by [`Interface::told_mtu`] looks again.
@@ -360,7 +367,7 @@ impl Interface {
         let Some(told) = path_mtu::believed(destination, mtu, now) else { return };
         let before = self.told_mtu(destination, now);
         let divides = told.divisible && !before.is_some_and(|before| before.divisible);
-        if divides || told.mtu < self.path_mtu(destination, now) {
+        if divides || told.mtu < self.mtu_as_told(destination, before) {
             self.path_mtus.borrow_mut().set(destination, told);
             self.path_mtu_changes.set(self.path_mtu_changes.get().wrapping_add(1).max(1));
         }

@@ -6,7 +6,6 @@ mod reassembly;
 mod stage;
 
 pub use module::{Ip4Module, REASSEMBLY};
-pub(crate) use reassembly::ECN;
 pub use reassembly::{Expired, Fragmented, Key, Limits, Offered, Reassembler};
 pub use stage::{Ip4Stage, ReassemblyStage};
 

@@ -4,7 +4,6 @@
 //! Left out on purpose: jumbograms, source routes (all routing headers with segments left are refused, RFC 5095),
 //! flow labels of our own (0 is sent), AH and ESP.
 
-mod destinations;
 mod dual;
 mod fragment;
 mod host;

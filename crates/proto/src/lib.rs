@@ -34,6 +34,7 @@ macro_rules! any_stage {
 
 pub mod arp;
 pub mod bindings;
+mod destinations;
 pub mod errno;
 pub mod eth;
 pub mod forward;

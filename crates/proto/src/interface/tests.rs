@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::testing;
 
@@ -131,4 +133,17 @@ fn a_routes_metrics_hold_where_it_decides() {
     assert_eq!(interface.metrics(v4("9.9.9.9")), Metrics::default());
     interface.set_routes(Vec::new());
     assert_eq!(interface.mtu_of_way(v4("8.8.8.8")), 1_500);
+}
+
+#[test]
+fn a_path_mtu_is_believed_for_ten_minutes() {
+    let interface = testing::interface();
+    let (near, far, now) = (v4("10.0.0.7"), v4("8.8.8.8"), Time::from_millis(5));
+    assert_eq!(interface.told_mtu(far, now), None);
+    interface.on_too_big(far, 1_300, now);
+    interface.on_too_big(far, 1_400, now + Duration::from_secs(1));
+    let until = now + path_mtu::PATH_MTU_TIME;
+    assert_eq!(interface.told_mtu(far, now), Some(Told { mtu: 1_300, until, divisible: false }));
+    assert_eq!((interface.path_mtu(far, now), interface.path_mtu(near, now)), (1_300, 1_500));
+    assert_eq!((interface.told_mtu(far, until), interface.path_mtu(far, until)), (None, 1_500));
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use scoutline_base::{Address, Time};
 use scoutline_path::DropReason;
-use scoutline_wire::ipv4::{Header, MIN_HEADER_LEN};
+use scoutline_wire::ipv4::{ECN_CE, ECN_MASK, Header, MIN_HEADER_LEN};
 
 /// What reassembly may hold.
 #[derive(Clone, Copy, Debug)]
@@ -108,12 +108,12 @@ impl Fragmented for Header {
     }
 
     fn ecn(&self) -> u8 {
-        self.tos & ECN
+        self.tos & ECN_MASK
     }
 
     fn of_whole(&self, len: usize, ecn: u8) -> Header {
         Header {
-            tos: self.tos & !ECN | ecn,
+            tos: self.tos & !ECN_MASK | ecn,
             header_len: MIN_HEADER_LEN as u8,
             total_len: (len + MIN_HEADER_LEN) as u16,
             more_fragments: false,
@@ -279,10 +279,6 @@ impl<H: Fragmented> Reassembler<H> {
     }
 }
 
-/// The bits of the ECN field in the type of service and the traffic class (RFC 3168 §5).
-pub(crate) const ECN: u8 = 0b11;
-const CE: u8 = 0b11;
-
 /// The ECN field of a whole whose first piece has `first`, and whose pieces had the fields of `seen`, bit n for field n.
 ///
 /// RFC 3168 §5.3: CE on one piece is CE on the whole, and a whole some of whose pieces could not be marked is
@@ -290,11 +286,11 @@ const CE: u8 = 0b11;
 /// for every mix with Not-ECT; of ECT(0) and ECT(1) the first piece's stands.
 fn whole_ecn(first: u8, seen: u8) -> Option<u8> {
     const NOT_ECT_SEEN: u8 = 1;
-    const CE_SEEN: u8 = 1 << CE;
+    const CE_SEEN: u8 = 1 << ECN_CE;
     if seen & NOT_ECT_SEEN != 0 {
         return (seen == NOT_ECT_SEEN).then_some(first);
     }
-    Some(if seen & CE_SEEN != 0 { CE } else { first })
+    Some(if seen & CE_SEEN != 0 { ECN_CE } else { first })
 }
 
 enum Place {

@@ -17,8 +17,8 @@ use scoutline_wire::nd::{self, Prefix, RouterAdvertisement};
 use scoutline_wire::{ethernet, ipv6};
 
 use super::HOP_LIMIT;
-use super::destinations::Destinations;
 use super::identification::Identifications;
+use crate::destinations::Destinations;
 
 /// Bits of a network in which addresses are made (RFC 4291 §2.5.1, RFC 4862 §5.5.3 (d)).
 const AUTONOMOUS_LEN: u8 = 64;
@@ -122,7 +122,8 @@ pub struct Host6 {
     addresses: RefCell<Vec<OwnAddress>>,
     on_link: RefCell<Vec<OnLink>>,
     routers: RefCell<Vec<Router>>,
-    destinations: RefCell<Destinations>,
+    /// To which neighbour, by a router's word (RFC 4861 §8).
+    redirected: RefCell<Destinations<Ipv6Addr, Ipv6Addr>>,
     hop_limit: Cell<u8>,
     mtu: Cell<u16>,
     /// What the link itself carries: routers may ask for less.
@@ -276,7 +277,7 @@ impl Host6 {
         let was_router = routers.len() != before;
         drop(routers);
         if was_router {
-            self.destinations.borrow_mut().leave(Some(address));
+            self.forget_redirects_to(address);
             self.changed();
         }
     }
@@ -284,7 +285,7 @@ impl Host6 {
     /// RFC 4861 §6.3.6, §7.3.3: a neighbour does not answer. What was redirected to it goes to the router again, and if
     /// it was that, another goes before it from now on.
     pub fn on_unreachable(&self, neighbour: Ipv6Addr) {
-        let mut changed = self.destinations.borrow_mut().leave(Some(neighbour));
+        let mut changed = self.forget_redirects_to(neighbour);
         let mut routers = self.routers.borrow_mut();
         if routers.len() > 1 && routers[0].address == neighbour {
             routers.rotate_left(1);
@@ -342,7 +343,7 @@ impl Host6 {
     /// The neighbour to which a router has redirected packets for `destination`: the destination itself, or another
     /// router.
     pub(crate) fn redirected(&self, destination: Ipv6Addr) -> Option<Ipv6Addr> {
-        self.destinations.borrow().next_hop(destination)
+        self.redirected.borrow().of(destination).copied()
     }
 
     /// RFC 4861 §8.3: the router on the way to `destination` says that `target` is the better first hop. Routers decide
@@ -351,16 +352,21 @@ impl Host6 {
         if self.is_router() {
             return false;
         }
-        self.destinations.borrow_mut().set_next_hop(destination, target);
+        self.redirected.borrow_mut().set(destination, target);
         self.changed();
         true
     }
 
     /// Ways have changed that redirects were said about.
     pub(crate) fn forget_redirects(&self) {
-        if self.destinations.borrow_mut().leave(None) {
+        if self.redirected.borrow_mut().retain(|_| false) {
             self.changed();
         }
+    }
+
+    /// Nothing goes by way of this neighbour any more (RFC 4861 §7.2.5, §7.3.3). True when that changes something.
+    fn forget_redirects_to(&self, neighbour: Ipv6Addr) -> bool {
+        self.redirected.borrow_mut().retain(|next_hop| *next_hop != neighbour)
     }
 
     /// Packets that come here may be for others from now on (RFC 4861 §2.1).

@@ -1,9 +1,10 @@
 //! What tells that fragments of IPv6 belong together (RFC 8200 §4.5). The rest is [`crate::ip4::Reassembler`], which
 //! drops a packet whose pieces overlap as RFC 5722 asks.
 
+use scoutline_wire::ipv4::ECN_MASK;
 use scoutline_wire::ipv6::{Fragment, Header};
 
-use crate::ip4::{ECN, Fragmented, Key};
+use crate::ip4::{Fragmented, Key};
 
 /// The headers of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +36,13 @@ impl Fragmented for Piece {
     }
 
     fn ecn(&self) -> u8 {
-        self.header.traffic_class & ECN
+        self.header.traffic_class & ECN_MASK
     }
 
     /// The extension headers in front of the fragment header were looked at, and are not kept.
     fn of_whole(&self, len: usize, ecn: u8) -> Piece {
         let header = Header {
-            traffic_class: self.header.traffic_class & !ECN | ecn,
+            traffic_class: self.header.traffic_class & !ECN_MASK | ecn,
             payload_len: len as u16,
             next_header: self.fragment.next_header,
             ..self.header

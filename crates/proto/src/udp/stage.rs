@@ -119,9 +119,9 @@ impl UdpStage {
         message.facts.destination = Some(remote.address);
         let pseudo = checksum::pseudo_header(source, remote.address, ipv4::PROTOCOL_UDP, len);
         // Fragments cannot be completed by a device: the sum runs over all of them.
-        let mtu = self.interface.path_mtu(remote.address, context.now);
-        message.facts.divisible |=
-            self.interface.told_mtu(remote.address, context.now).is_some_and(|told| told.divisible);
+        let told = self.interface.told_mtu(remote.address, context.now);
+        let mtu = self.interface.mtu_as_told(remote.address, told);
+        message.facts.divisible |= told.is_some_and(|told| told.divisible);
         let fragmented = len + ip_len > usize::from(mtu);
         if message
             .facts
