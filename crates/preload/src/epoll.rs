@@ -206,7 +206,7 @@ impl Epoll {
             return false;
         }
         wait::watch(socket, set.number);
-        socket.region.ready(set.shared).set(socket.index as usize);
+        ready::mark(set, socket, item);
         true
     }
 

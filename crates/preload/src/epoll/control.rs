@@ -10,7 +10,7 @@ use libc::{
 
 use super::nested::{Nested, nest};
 use super::sharing::lock;
-use super::{ALWAYS, EXCLUSIVE, Item, created, watch_above};
+use super::{EXCLUSIVE, Item, created, ready, watch_above};
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
@@ -134,7 +134,7 @@ fn control_socket(
                 return err(libc::ENOSPC);
             }
             // In the kernel's `epoll_wait` nobody hears of it otherwise.
-            if !epoll.shared || is_ready(socket, item) {
+            if !epoll.shared || ready::has_event(socket, item) {
                 epoll.kick(epfd);
             }
             drop(epoll);
@@ -152,19 +152,11 @@ fn control_socket(
                 return err(libc::EINVAL);
             }
             place.set(item);
-            if let Some(set) = epoll.ready_set() {
-                socket.region.ready(set.shared).set(socket.index as usize);
-            }
-            if is_ready(socket, item) {
+            if epoll.ready_set().is_some_and(|set| ready::mark(set, socket, item)) {
                 epoll.kick(epfd);
             }
             0
         }
         _ => err(libc::EINVAL),
     }
-}
-
-fn is_ready(socket: Socket, item: Item) -> bool {
-    let interest = item.events | ALWAYS;
-    socket.readiness(interest) & interest != 0
 }

@@ -8,7 +8,7 @@ use scoutline_abi::Region;
 use scoutline_abi::layout::SLOT_COUNT;
 
 use super::interests::{Entry, List};
-use super::{EDGE, Epoll, ONCE, nested};
+use super::{ALWAYS, EDGE, Epoll, Item, ONCE, nested};
 use crate::serve::{self, Hold};
 use crate::slot::Socket;
 use crate::wait::Set;
@@ -133,6 +133,23 @@ impl Epoll {
         let (Some(set), Some(region)) = (self.set, attach::region()) else { return false };
         !region.ready(set.shared).is_empty() || !self.nested.is_empty()
     }
+}
+
+/// Whether a socket has now what a registration asks for.
+pub(super) fn has_event(socket: Socket, item: Item) -> bool {
+    let interest = item.events | ALWAYS;
+    socket.readiness(interest) & interest != 0
+}
+
+/// A socket was registered with a set that watches it: marks it if it has what is asked for. Only then: beside a mark from
+/// before, what comes is found between its arrival and its own mark, and an edge is told twice.
+pub(super) fn mark(set: Set, socket: Socket, item: Item) -> bool {
+    set.bell().before_look();
+    let is_ready = has_event(socket, item);
+    if is_ready {
+        socket.region.ready(set.shared).set(socket.index as usize);
+    }
+    is_ready
 }
 
 /// A list has a registration of a socket that nobody has any more.
