@@ -16,6 +16,10 @@ use crate::layout::SLOT_COUNT;
 /// Places for registrations: one for each slot, and as many for further ones.
 pub const INTEREST_COUNT: usize = 2 * SLOT_COUNT;
 
+/// In [`InterestList::lock`]: who was in the list has ended there, and what it was doing is half done. The daemon says so,
+/// since the record may be another's next.
+pub const LEFT: u32 = u32::MAX;
+
 /// One registration.
 #[repr(C)]
 pub struct Interest {
@@ -34,7 +38,7 @@ pub struct Interest {
 /// The list of an epoll.
 #[repr(C, align(4096))]
 pub struct InterestList {
-    /// The process that is in the list, its record plus one; 0: none.
+    /// The process that is in the list, its record plus one; 0: none; [`LEFT`].
     pub lock: AtomicU32,
     /// Slots that have a registration.
     pub count: AtomicU32,

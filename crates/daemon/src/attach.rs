@@ -433,8 +433,9 @@ impl AttachServer {
             if program.drop_set(set) {
                 engine.send(Command::RemoveSet { region, set });
             } else {
-                // A wake-up may have gone to the dead process alone.
+                // A wake-up may have gone to the dead process alone, and it may have been in the list.
                 program.forget_signal(set);
+                program.forget_in_list(set, record);
                 engine.send(Command::WakeSet { region, set });
             }
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::Region;
+use scoutline_abi::interest::LEFT;
 use scoutline_abi::layout::{PROCESS_COUNT, SET_COUNT, SLOT_COUNT};
 
 /// What a process record is used for.
@@ -165,6 +166,13 @@ impl Program {
     pub(super) fn forget_signal(&self, index: u32) {
         if let Some(set) = self.region.set(index) {
             set.signalled.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// The process of this record was ended, perhaps while it was in the list of an epoll.
+    pub(super) fn forget_in_list(&self, set: u32, record: u32) {
+        if let Some(list) = self.region.interests(set) {
+            let _ = list.lock.compare_exchange(record + 1, LEFT, Ordering::Release, Ordering::Relaxed);
         }
     }
 

@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use scoutline_abi::Region;
 use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
+use scoutline_abi::interest::LEFT;
 
 use super::{AttachServer, Owners, parse_cgroups};
 use crate::engine::{Command, fake::FakeEngine};
@@ -237,6 +238,8 @@ fn a_child_has_its_record_and_shares_the_sets() {
     assert!(bed.ask(&child, &Message::new(kind::WAKE_SET, 0)).is_none());
     assert!(matches!(bed.engine.next(), Some(Command::WakeSet { set: 0, .. })));
     set.signalled.store(1, Ordering::SeqCst);
+    let list = region.interests(0).unwrap();
+    list.lock.store(1, Ordering::SeqCst); // record 0 is in it
     drop(parent);
     bed.turn();
     assert!(matches!(bed.engine.next(), Some(Command::ProcessGone { process: 0, .. })));
@@ -245,6 +248,7 @@ fn a_child_has_its_record_and_shares_the_sets() {
         "the child still knows set 0, whose byte the parent may have taken"
     );
     assert_eq!((set.signalled.load(Ordering::SeqCst), set.holders.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!(list.lock.load(Ordering::SeqCst), LEFT, "whoever has record 0 next is not in it");
     assert!(bed.engine.next().is_none());
 
     // Record 0 is free again only once the engine has let go of it.

@@ -126,6 +126,12 @@ impl List {
         load(&self.0.count)
     }
 
+    /// Sets that right: who was ended between an entry and its count has left it wrong.
+    pub(super) fn count_again(self) {
+        let count = (0..SLOT_COUNT as u32).filter(|&slot| self.at(slot).is_some()).count();
+        store(&self.0.count, count as u32);
+    }
+
     pub(super) fn word_of_exclusive(self) -> &'static AtomicU32 {
         &self.0.exclusive
     }

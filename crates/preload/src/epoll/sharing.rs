@@ -99,7 +99,8 @@ fn enter(epoll: &mut Epoll, is_shared: bool) -> Option<List> {
     let me = attach::process() + 1;
     let mut tries = 0u32;
     while let Err(holder) = list.0.lock.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-        // Our own number: of a process that had our record before us, since this one is kept out by its own lock.
+        // Our own number: of a process that had our record before us, since this one is kept out by its own lock. A number
+        // of nobody: the daemon has seen the holder end.
         let is_dead = holder == me
             || (tries.is_multiple_of(256) && {
                 let holder = attach::region()?.process(holder.wrapping_sub(1));
@@ -121,8 +122,11 @@ fn leave(list: List) {
     let _ = list.0.lock.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed);
 }
 
-/// Whoever had it before us was ended in the midst of a look.
+/// Whoever had it before us was ended in the midst of a look, or of a change.
 fn look_at_all_again(epoll: &Epoll, set: Set) {
+    if let Some(list) = epoll.list {
+        list.count_again();
+    }
     epoll.each_slot(|socket| socket.region.ready(set.shared).set(socket.index as usize));
     set.bell().drained();
 }

@@ -550,4 +550,56 @@ CASE(both_change_it_all_the_time) {
     T(epoll_wait(set, events, MANY + 1, 0));
 }
 
+/* Children that change it, or wait in it, are killed wherever they are: nothing that they had keeps the others out, and no
+ * event is lost but with the one that took it. */
+CASE(killed_in_the_midst) {
+    enum { MANY = 4, ROUNDS = 200 };
+    make_turns();
+    int set = T(epoll_create1(0)), fds[MANY], missed = 0, refused = 0;
+    for (int i = 0; i < MANY; i++) {
+        char name[2] = {'a' + i, 0};
+        fds[i] = accepted(name);
+    }
+    NEED(add(set, fds[0], EPOLLIN, 0) == 0 && add(set, fds[1], EPOLLOUT, 1) == 0);
+    tell("send a abc");
+    NEED(await(fds[0], POLLIN) == POLLIN);
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            hand(to_parent);
+            for (;;) {
+                struct epoll_event events[MANY];
+                if (round % 2) epoll_wait(set, events, MANY, 0);
+                add(set, fds[2 + round % 2], EPOLLOUT, 2);
+                epoll_ctl(set, EPOLL_CTL_DEL, fds[2 + round % 2], NULL);
+            }
+        }
+        turn_of(to_parent);
+        usleep(round * 137 % 1500);
+        NEED(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+        /* What is level-triggered is there for who looks next. */
+        struct epoll_event events[MANY];
+        int n = epoll_wait(set, events, MANY, SOON_MS), found = 0;
+        for (int i = 0; i < n; i++) found |= 1 << events[i].data.u32;
+        missed += (found & 3) != 3;
+        epoll_ctl(set, EPOLL_CTL_DEL, fds[2 + round % 2], NULL);
+        refused += add(set, fds[2 + round % 2], EPOLLOUT, 3) != 0;
+        refused += epoll_ctl(set, EPOLL_CTL_DEL, fds[2 + round % 2], NULL) != 0;
+    }
+    T(missed);
+    T(refused);
+    /* And who sleeps is woken. */
+    NEED(epoll_ctl(set, EPOLL_CTL_DEL, fds[0], NULL) == 0 && epoll_ctl(set, EPOLL_CTL_DEL, fds[1], NULL) == 0);
+    NEED(add(set, fds[3], EPOLLIN | EPOLLET, 3) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        says(set, SOON_MS);
+        _exit(0);
+    }
+    await_sleep(child);
+    tell("send d abc");
+    wait_for(child);
+    says(set, 0);
+}
+
 static int started(const char *role) { return role[0]; }
