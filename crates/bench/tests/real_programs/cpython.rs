@@ -37,7 +37,7 @@ fn cpython_passes_its_own_tests(arm: Arm) {
     let skips = skips.display().to_string();
     let common = ["-m", "test", "-v", "--timeout", PATIENCE_S, "--ignorefile", &skips];
     let passed = |module: &str, text: &str| assert!(text.contains("result: SUCCESS"), "{module}: {text}");
-    // One after another: test_epoll wants what is written on two connections to be there at once, see ARCHITECTURE.
+    // One after another: some of them are about time.
     for module in MODULES.into_iter().chain([ASYNCIO]) {
         passed(module, &fixture.run(PYTHON, &[&common[..], &[module]].concat(), LIMIT));
     }
