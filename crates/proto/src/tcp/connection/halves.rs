@@ -104,7 +104,7 @@ const MOST_DUPLICATES: usize = 8;
 /// What came ahead of data that is missing, and what came twice.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unordered {
-    /// Data beyond [`Receive::next`] that is already in the ring.
+    /// Data beyond [`Receive::next`] that is already in the ring, and the place of a FIN that came ahead of some.
     pub(super) ranges: Ranges,
     /// Start of the range that grew last: the first SACK block (RFC 2018 §4).
     pub(super) latest: u64,
@@ -129,6 +129,18 @@ impl Unordered {
             Some(last) if last.end == came.start => last.end = came.end,
             _ if has_room => self.duplicates.push_back(came),
             _ => {}
+        }
+    }
+
+    /// What of this is held already came a second time (RFC 2883 §4.3).
+    pub(super) fn note_overlaps(&mut self, came: Range<u64>) {
+        let first = self.ranges.as_slice().partition_point(|range| range.end <= came.start);
+        for at in first..self.ranges.as_slice().len() {
+            let range = &self.ranges.as_slice()[at];
+            if range.start >= came.end {
+                break;
+            }
+            self.note_duplicate(range.start.max(came.start)..range.end.min(came.end));
         }
     }
 }

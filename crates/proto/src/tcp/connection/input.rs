@@ -151,7 +151,7 @@ impl Connection {
             // Not below `next`: the segment passed the check of its sequence numbers.
             let end = (self.receive.next as i64 + offset + i64::from(len)) as u64;
             if fin && end <= self.receive.edge {
-                self.receive.fin_at = Some(end);
+                self.receive.fin_at = Some(self.receive.fin_at.map_or(end, |earlier| earlier.min(end)));
             }
             if len > 0 {
                 if self.refuses_data() && end > self.receive.next {
@@ -162,6 +162,7 @@ impl Connection {
             if self.receive.fin_at == Some(self.receive.next) {
                 self.on_fin(now, &mut input);
             } else if fin {
+                self.hold_fin(end);
                 self.owed = Owed::Now;
             }
         } else if len > 0 {
@@ -222,7 +223,7 @@ impl Connection {
         }
         if offset + segment_len <= 0 {
             self.owed = Owed::Now;
-            self.note_duplicate(offset, offset + i64::from(len));
+            self.note_duplicate(offset, offset + segment_len);
             self.heard(now);
             return Err(Drop::Duplicate);
         }
@@ -241,6 +242,23 @@ impl Connection {
         let place = |offset: i64| next.checked_add_signed(offset.min(0));
         if let (true, Some(start), Some(end)) = (from < to, place(from), place(to)) {
             self.receive.note_duplicate(start, end);
+        }
+    }
+
+    /// A FIN ahead of data that are missing. It has a place among the sequence numbers, of which SACK tells as of data's
+    /// (RFC 2018 §3).
+    fn hold_fin(&mut self, at: u64) {
+        if self.receive.fin_at != Some(at) {
+            return;
+        }
+        let unordered = self.receive.unordered.get_or_insert_default();
+        match unordered.ranges.insert(at..at + 1) {
+            Ok(true) => {
+                unordered.latest = at;
+                unordered.note_untold(at);
+            }
+            Ok(false) => unordered.note_duplicate(at..at + 1),
+            Err(_) => {}
         }
     }
 
@@ -263,6 +281,9 @@ impl Connection {
             self.owed = Owed::Now;
             return;
         }
+        if let Some(unordered) = &mut receive.unordered {
+            unordered.note_overlaps(position..position + take);
+        }
         if offset > 0 {
             let unordered = receive.unordered.get_or_insert_default();
             match unordered.ranges.insert(position..position + take) {
@@ -270,10 +291,7 @@ impl Connection {
                     unordered.latest = position;
                     unordered.note_untold(position);
                 }
-                Ok(false) => {
-                    unordered.note_duplicate(position..position + take);
-                    input.drop = Some(Drop::Duplicate);
-                }
+                Ok(false) => input.drop = Some(Drop::Duplicate),
                 Err(_) => input.drop = Some(Drop::ReassemblyLimit),
             }
             // RFC 5681 §4.2: at once. Without SACK the peer counts them, so none may be merged.
@@ -294,10 +312,12 @@ impl Connection {
             input.events |= Events::READABLE;
         } else {
             // RFC 5681 §4.2: a segment that fills a gap is acknowledged at once.
-            receive.next = receive.unordered.as_mut().map_or(position + take, |unordered| {
+            let next = receive.unordered.as_mut().map_or(position + take, |unordered| {
                 unordered.tells = true;
                 unordered.ranges.advance(position + take)
             });
+            // Not over the place of the FIN that waits for them.
+            receive.next = receive.fin_at.map_or(next, |fin| fin.min(next));
             self.owed = Owed::Now;
             input.events |= Events::READABLE;
         }
