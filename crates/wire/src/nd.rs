@@ -57,7 +57,7 @@ pub enum ParseError {
     /// A code other than 0 (RFC 4861 §7.1).
     #[error("code {0} is not 0")]
     Code(u8),
-    /// An option of length 0, or beyond the message.
+    /// An option of length 0, or beyond the message, or a link address that is none of Ethernet's.
     #[error("an option of impossible length")]
     Option,
     /// The target is a group.
@@ -95,12 +95,7 @@ impl Solicitation {
     /// What RFC 4861 §7.1.1 has a host drop it for, addresses and hop limit apart.
     pub fn parse(message: &[u8]) -> Result<Solicitation, ParseError> {
         let target = target_of(message)?;
-        let mut source_link = None;
-        each_option(&message[HEADER_LEN + 16..], |kind, body| {
-            if kind == OPTION_SOURCE_LINK {
-                source_link = link_of(body);
-            }
-        })?;
+        let source_link = only_link(&message[HEADER_LEN + 16..], OPTION_SOURCE_LINK)?;
         Ok(Solicitation { target, source_link })
     }
 
@@ -137,12 +132,7 @@ impl Advertisement {
     pub fn parse(message: &[u8]) -> Result<Advertisement, ParseError> {
         let target = target_of(message)?;
         let flags = message[4];
-        let mut target_link = None;
-        each_option(&message[HEADER_LEN + 16..], |kind, body| {
-            if kind == OPTION_TARGET_LINK {
-                target_link = link_of(body);
-            }
-        })?;
+        let target_link = only_link(&message[HEADER_LEN + 16..], OPTION_TARGET_LINK)?;
         Ok(Advertisement {
             router: flags & FLAG_ROUTER != 0,
             solicited: flags & FLAG_SOLICITED != 0,
@@ -313,6 +303,17 @@ fn each_option(mut bytes: &[u8], mut each: impl FnMut(u8, &[u8])) -> Result<(), 
         bytes = &bytes[len..];
     }
     Ok(())
+}
+
+/// The link address in options of this kind; one of another link's length is an error, as for Linux (`ndisc_recv_ns`).
+fn only_link(options: &[u8], of: u8) -> Result<Option<ethernet::Address>, ParseError> {
+    let mut link = Ok(None);
+    each_option(options, |kind, body| {
+        if kind == of {
+            link = link_of(body).map(Some).ok_or(ParseError::Option);
+        }
+    })?;
+    link
 }
 
 fn link_of(body: &[u8]) -> Option<ethernet::Address> {

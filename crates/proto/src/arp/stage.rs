@@ -41,6 +41,8 @@ impl ArpStage {
         if ethernet::is_group(packet.sender_link)
             || packet.sender.is_broadcast()
             || packet.sender.is_multicast()
+            // RFC 1122 §3.2.1.3 (g): never outside of a host.
+            || packet.sender.is_loopback()
         {
             return context.account.on_drop(DropReason::Malformed);
         }
