@@ -466,6 +466,14 @@ pub mod slot_state {
     pub const FAST_OPEN: u32 = 1 << 8;
     /// What is written and not sent has a bound: [`super::Slot::unsent_told`] counts.
     pub const UNSENT_BOUNDED: u32 = 1 << 9;
+    /// With FAILED: its program has given up the attempt to connect ([`super::slot_request::DISCONNECT`]).
+    pub const DISCONNECTED: u32 = 1 << 10;
+
+    /// A connection attempt is under way, and has not ended.
+    #[must_use]
+    pub const fn opens(state: u32) -> bool {
+        state & (CONNECTING | CONNECTED | FAILED) == CONNECTING
+    }
 }
 
 /// Bits of [`Slot::requests`], set by shims.
@@ -483,6 +491,11 @@ pub mod slot_request {
     /// The program has been put a notice that a send with MSG_ZEROCOPY is complete: who waits for events is woken. Taken
     /// by the engine.
     pub const COMPLETED: u32 = 1 << 5;
+    /// `shutdown` of a connection that opens: it ends without a word to the peer, and the socket may connect again. Taken
+    /// by the engine, before it says DISCONNECTED; one that finds the connection open, or failed, does nothing.
+    pub const DISCONNECT: u32 = 1 << 6;
+    /// What a stream's engine takes.
+    pub const ONCE: u32 = URGENT | COMPLETED | DISCONNECT;
 }
 
 /// Bits of [`Slot::flags`], of the open file description, set by shims.

@@ -299,7 +299,7 @@ fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
 
 /// What a call that connects a stream finds. True: the connection stands, and no call has told so yet.
 pub(crate) fn settle(socket: Socket, blocks: bool) -> Result<bool, isize> {
-    let pending = socket.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING != 0;
+    let pending = socket.connect_is_pending();
     let state = socket.state();
     if pending {
         // A second call tells how the first one ended.
@@ -427,6 +427,9 @@ pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
         libc::SHUT_RDWR => ask::SHUTDOWN | ask::SHUTDOWN_READ,
         _ => return err(libc::EINVAL),
     };
+    if socket.is_stream() && give_up_connecting(socket) {
+        return 0;
+    }
     let state = socket.state();
     let is_listening = state & is::LISTENING != 0;
     if !is_listening && (state & is::CONNECTED == 0 || state & is::FAILED != 0) {
@@ -445,6 +448,24 @@ pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
         }
     }
     0
+}
+
+/// Ends an attempt to connect, in whichever direction the socket is shut, as Linux does (`inet_shutdown` in SYN-SENT). False:
+/// none is under way, or it ended meanwhile.
+fn give_up_connecting(socket: Socket) -> bool {
+    if !is::opens(socket.state()) {
+        return false;
+    }
+    socket.slot.requests.fetch_or(ask::DISCONNECT, Ordering::AcqRel);
+    socket.tell();
+    // Who connects again right away must not be ended by this.
+    let answered = || !is::opens(socket.state());
+    while !answered() && !attach::dead() {
+        let _ = wait::wait_for(socket, None, answered);
+    }
+    // One that came too late is for nobody.
+    socket.slot.requests.fetch_and(!ask::DISCONNECT, Ordering::AcqRel);
+    socket.state() & is::DISCONNECTED != 0
 }
 
 /// `close`.

@@ -181,11 +181,16 @@ impl Socket {
         self.roomy()
     }
 
-    /// An attempt to connect has failed, and `connect` has said so: Linux forgets it then. Otherwise the socket is one
-    /// whose connection is over.
+    /// An attempt to connect has failed, and `connect` has said so, or it was given up: Linux forgets it then. Otherwise
+    /// the socket is one whose connection is over.
     pub(crate) fn is_unconnected_again(self) -> bool {
-        self.state() & (is::FAILED | is::CONNECTED) == is::FAILED
-            && self.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING == 0
+        self.state() & (is::FAILED | is::CONNECTED) == is::FAILED && !self.connect_is_pending()
+    }
+
+    /// No call has said yet how the attempt to connect has ended, and one is to.
+    pub(crate) fn connect_is_pending(self) -> bool {
+        self.state() & is::DISCONNECTED == 0
+            && self.slot.kept_options.load(Ordering::Acquire) & kept::CONNECT_PENDING != 0
     }
 
     /// There is a pending error.

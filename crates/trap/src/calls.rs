@@ -269,7 +269,7 @@ impl Supervisor {
         let how = on.call.arguments[1] as i32;
         let socket = self.socket(on)?;
         match &socket.state {
-            State::Connecting { .. } => drop(sys::shutdown(&socket.inner, how)),
+            State::Connecting { .. } => return self.shut_connecting(on, how),
             State::Listening { .. } if [libc::SHUT_RD, libc::SHUT_RDWR].contains(&how) => {
                 sys::shutdown(&socket.inner, how)?;
                 // It listens no more: whoever waits for a connection is told so.
@@ -279,6 +279,27 @@ impl Supervisor {
             _ => {}
         }
         Ok(Reply::Now(Answer::Native))
+    }
+
+    /// The attempt to connect is over: who waits for it is told, and else the program's end tells it, which the kernel
+    /// shuts in SYN-SENT, too.
+    fn shut_connecting(&mut self, on: On<'_>, how: i32) -> Result<Reply, Reply> {
+        let waited_for = self.is_waited_for(on.id);
+        let outer = self.end_of(on)?;
+        let socket = self.socket(on)?;
+        sys::shutdown(&socket.inner, how)?;
+        let error = sys::pending_error(&socket.inner);
+        if error == 0 {
+            return Ok(Reply::Now(Answer::Native)); // it stands: the path's end is shut when the program's is seen to be
+        }
+        socket.state = State::Fresh;
+        if !waited_for {
+            return Ok(Reply::Now(Answer::Native));
+        }
+        socket.error = error;
+        standin::release(&outer)?;
+        self.retry(on.id);
+        Ok(Reply::Now(Answer::Value(0)))
     }
 
     fn name(

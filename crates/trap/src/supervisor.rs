@@ -305,9 +305,14 @@ impl Supervisor {
         self.retry(id);
     }
 
+    /// A call waits for it.
+    pub(crate) fn is_waited_for(&self, id: u64) -> bool {
+        self.blocked.iter().any(|blocked| blocked.socket == id)
+    }
+
     /// A connection stands, or has failed.
     fn on_connected(&mut self, id: u64) {
-        let waited_for = self.blocked.iter().any(|blocked| blocked.socket == id);
+        let waited_for = self.is_waited_for(id);
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         socket.error = sys::pending_error(&socket.inner);
         if socket.error == 0 && sys::name(libc::getpeername, &socket.inner).is_err() {

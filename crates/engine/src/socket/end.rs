@@ -400,6 +400,18 @@ impl SocketEnd {
         self.signal();
     }
 
+    /// Its program has shut a connection that opens: as Linux's `tcp_disconnect` leaves it. False: it opens no more. (What
+    /// the program writes over its state ends its own connection.)
+    pub(crate) fn disconnect(&self) -> bool {
+        if !slot_state::opens(self.shared().state.load(Ordering::Relaxed)) {
+            self.signal();
+            return false;
+        }
+        self.add_state(slot_state::DISCONNECTED);
+        self.fail(libc::ECONNRESET);
+        true
+    }
+
     /// The connection goes on, but a router has said something of it: what a program that asked for it (IP_RECVERR) hears
     /// from its next call, or by SO_ERROR, and others by SO_ERROR alone, until something is heard of the peer (`errno` 0).
     /// As on Linux a stream's errors are in no queue (ip(7)).

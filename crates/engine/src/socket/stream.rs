@@ -479,7 +479,7 @@ impl Stage for StreamStage {
             burst.push(Message::control(Control::Held { from, by_call, unfinished }));
         }
         // As well: the request is older than the position.
-        let once = slot.requests.load(Ordering::Acquire) & (slot_request::URGENT | slot_request::COMPLETED);
+        let once = slot.requests.load(Ordering::Acquire) & slot_request::ONCE;
         if once != 0 {
             slot.requests.fetch_and(!once, Ordering::AcqRel);
             if once & slot_request::URGENT != 0 {
@@ -487,6 +487,9 @@ impl Stage for StreamStage {
             }
             if once & slot_request::COMPLETED != 0 {
                 end.signal();
+            }
+            if once & slot_request::DISCONNECT != 0 && end.disconnect() {
+                burst.push(Message::control(Control::Abort)); // RFC 9293 §3.10.5: SYN-SENT ends without a reset
             }
         }
         if end.fit_send(self.needs.1) && end.is_writer_to_wake() {

@@ -133,17 +133,110 @@ CASE(shut_listener_says_so) {
     T(option(fd, SOL_SOCKET, SO_ACCEPTCONN));
 }
 
-CASE(connect_whose_time_is_over) {
+/* Where nobody answers. */
+static struct name silent(void) {
 #ifdef INLINE_H
-    struct name to = name_of("10.77.0.81", 9); /* of the other's silence is known there */
+    return name_of("10.77.0.81", 9); /* of the other's silence is known there */
 #else
-    struct name to = name_of(nobody(), 9);
+    return name_of(nobody(), 9);
 #endif
+}
+
+CASE(connect_whose_time_is_over) {
+    struct name to = silent();
     struct timeval short_ = {0, 200000};
     int fd = socket(family, SOCK_STREAM, 0);
     T(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &short_, sizeof short_));
     T(connect(fd, ADDRESS(to)));
     T(connect(fd, ADDRESS(to)));
+}
+
+static void shut_and_say(int fd, int how) {
+    char byte;
+    struct name name;
+    socklen_t len = sizeof name;
+    T(shutdown(fd, how));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    T(getpeername(fd, (struct sockaddr *)&name, &len));
+    T(recv(fd, &byte, 1, 0));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+}
+
+static int connecting(void) {
+    struct name to = silent();
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    T(connect(fd, ADDRESS(to)));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    return fd;
+}
+
+CASE(shut_while_it_connects) {
+    for (int how = SHUT_RD; how <= SHUT_RDWR; how++) shut_and_say(connecting(), how);
+    int fd = connecting();
+    char byte;
+    T(shutdown(fd, SHUT_WR));
+    T(recv(fd, &byte, 1, 0));
+    T(recv(fd, &byte, 1, 0));
+    fd = connecting();
+    T(shutdown(fd, SHUT_WR));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(shut_while_it_connects_and_connected_again) {
+    struct name other = name_of(peer, atoi(tell("listen L")));
+    int fd = connecting();
+    T(shutdown(fd, SHUT_RDWR));
+    T(connect(fd, ADDRESS(other)));
+    T(await(fd, POLLOUT));
+    T(option(fd, SOL_SOCKET, SO_ERROR));
+    T(connect(fd, ADDRESS(other)));
+    T(send(fd, "hi", 2, 0));
+    tell("accept L A");
+    tell("read A 2");
+    T(shutdown(fd, SHUT_WR));
+    tell("drain A");
+}
+
+CASE(shut_while_it_connects_in_an_epoll) {
+    int fd = connecting(), set = T(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.u32 = 7}, got = {0};
+    T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    T(epoll_wait(set, &got, 1, 0));
+    T(shutdown(fd, SHUT_WR));
+    T(epoll_wait(set, &got, 1, SOON_MS));
+    out("%#x %u", got.events, got.data.u32);
+}
+
+static int opening;
+static volatile pid_t connector;
+
+static void *connect_in_a_thread(void *unused) {
+    (void)unused;
+    struct name to = silent();
+    connector = gettid();
+    T(connect(opening, ADDRESS(to)));
+    T(option(opening, SOL_SOCKET, SO_ERROR));
+    T(now_has(opening, POLLIN | POLLOUT | POLLRDHUP));
+    return NULL;
+}
+
+CASE(shut_while_a_thread_connects) {
+    pthread_t thread;
+    opening = stream();
+    NEED(!pthread_create(&thread, NULL, connect_in_a_thread, NULL));
+    while (!connector) usleep(1000);
+    await_sleep(connector);
+    T(shutdown(opening, SHUT_RDWR));
+    NEED(!pthread_join(thread, NULL));
+    struct name other = name_of(peer, atoi(tell("listen L")));
+    T(connect(opening, ADDRESS(other)));
+    T(send(opening, "hi", 2, 0));
+    tell("accept L A");
+    tell("read A 2");
 }
 
 CASE(connect_to_all) {
