@@ -96,7 +96,8 @@ pub(crate) fn read(message: &msghdr, inet6: bool, to_v4: bool) -> Result<Said, c
             IPPROTO_IPV6 if to_v4 && inet6 && kind == libc::IPV6_PKTINFO => {
                 let info: in6_pktinfo = exactly(data)?;
                 let own = Address::from_octets(info.ipi6_addr.s6_addr);
-                if !own.is_v4() && !own.is_unspecified() {
+                // That of IPv6 is none (`ip_cmsg_send`).
+                if !own.is_v4() {
                     return Err(libc::EINVAL);
                 }
                 said.interface = info.ipi6_ifindex;

@@ -162,6 +162,9 @@ fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Resu
     let usual = if group { options.group_hop_limit } else { options.hop_limit };
     let hop_limit = said.hop_limit.or(usual);
     let flag = |on: bool, flag| if on { flag } else { 0 };
+    if said.interface != 0 && !group && !reach::is_interface(said.interface) {
+        return Err(libc::ENODEV);
+    }
     let group_interface = || socket.slot.group_interface[usize::from(!v4)].load(Ordering::Relaxed);
     let interface = match (said.interface, to) {
         (0, Some(to)) if to.address.is_link_local() && to.scope != 0 => to.scope,

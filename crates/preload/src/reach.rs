@@ -1,6 +1,6 @@
 //! Whose a socket is: where paths lead, and which kernel sockets could go there.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::socklen_t;
@@ -93,6 +93,13 @@ pub(crate) fn leads_to_group(name: Name) -> bool {
 /// True for the number of an interface of ours.
 pub(crate) fn is_served_interface(number: u32) -> bool {
     any_served(|network| network.scope == number && network.is_ours())
+}
+
+/// True for the number of an interface of ours or of the kernel's.
+pub(crate) fn is_interface(number: u32) -> bool {
+    let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
+    // SAFETY: a buffer as long as names get.
+    is_served_interface(number) || unsafe { !libc::if_indextoname(number, name.as_mut_ptr()).is_null() }
 }
 
 /// True when paths have more than one interface.

@@ -235,6 +235,35 @@ CASE(what_is_said_beside_a_datagram) {
     if (T(sendmsg(fd, &message, 0)) > 0) tell("recvmsg D");
 }
 
+/* Sends by an interface, said by a control message. */
+static long send_by(int fd, int port, unsigned interface) {
+    struct in_pktinfo info = {.ipi_ifindex = interface};
+    struct in6_pktinfo info6 = {.ipi6_ifindex = interface};
+    if (family == AF_INET6) return send_with(fd, port, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof info6);
+    return send_with(fd, port, IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
+}
+
+/* The interface by which datagrams come. */
+static unsigned own_interface(int fd) {
+    NEED(set_option(fd, PKTINFO, 1) == 0);
+    told("abc", fd);
+    NEED(await(fd, POLLIN) == POLLIN && recvmsg(fd, room(8, 64), 0) == 3);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    NEED(c);
+    struct in_pktinfo info;
+    struct in6_pktinfo info6;
+    if (c->cmsg_level == IPPROTO_IPV6) return memcpy(&info6, CMSG_DATA(c), sizeof info6), info6.ipi6_ifindex;
+    return memcpy(&info, CMSG_DATA(c), sizeof info), info.ipi_ifindex;
+}
+
+CASE(by_which_interface) {
+    int port, fd = pair(&port);
+    if (T(send_by(fd, port, own_interface(fd))) > 0) tell("recvmsg D");
+    T(send_by(fd, port, 9999));
+    T(send_by(fd, port, 0x7fffffff));
+    if (T(send_by(fd, port, 0)) > 0) tell("recvmsg D");
+}
+
 CASE(options_of_sending) {
     int port, fd = pair(&port);
     struct name to = name_of(peer, port);
