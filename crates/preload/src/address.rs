@@ -75,11 +75,7 @@ pub(crate) fn parse(address: *const sockaddr, len: socklen_t) -> Given {
         let family = c_int::from(ptr::read_unaligned(ptr::addr_of!((*address).sa_family)));
         match family {
             AF_UNSPEC => Given::Unspecified,
-            AF_INET if len as usize >= size_of::<sockaddr_in>() => {
-                let v4 = ptr::read_unaligned(address.cast::<sockaddr_in>());
-                let address = std::net::Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
-                Given::Inet(Name { address: address.into(), port: u16::from_be(v4.sin_port), scope: 0 })
-            }
+            AF_INET if len as usize >= size_of::<sockaddr_in>() => Given::Inet(read_v4(address)),
             AF_INET6 if len as usize >= SIN6_LEN_RFC2133 => {
                 let mut v6: sockaddr_in6 = zeroed();
                 let bytes = (len as usize).min(size_of::<sockaddr_in6>());
@@ -92,6 +88,43 @@ pub(crate) fn parse(address: *const sockaddr, len: socklen_t) -> Given {
             }
             _ => Given::Other,
         }
+    }
+}
+
+/// Reads an IPv4 address, whatever its family says.
+///
+/// # Safety
+/// A `sockaddr_in` can be read there; it need not be aligned.
+unsafe fn read_v4(address: *const sockaddr) -> Name {
+    // SAFETY: as the caller says.
+    let v4 = unsafe { ptr::read_unaligned(address.cast::<sockaddr_in>()) };
+    let address = std::net::Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
+    Name { address: address.into(), port: u16::from_be(v4.sin_port), scope: 0 }
+}
+
+/// What Linux says of a length, or else a family, that it does not connect to (`__ip4_datagram_connect`, `tcp_v4_connect`
+/// and those of IPv6).
+pub(crate) fn refusal(inet6: bool, address: *const sockaddr, len: socklen_t) -> c_int {
+    let is_of_inet6 = inet6 && misfit(inet6, address, len).is_none();
+    let shortest = if is_of_inet6 { SIN6_LEN_RFC2133 } else { size_of::<sockaddr_in>() };
+    if (len as usize) < shortest { libc::EINVAL } else { libc::EAFNOSUPPORT }
+}
+
+/// Where a program wants to send a datagram (`udp_sendmsg`, `udpv6_sendmsg`); `None`: to the connected peer.
+pub(crate) fn destination(inet6: bool, to: *const sockaddr, len: socklen_t) -> Result<Option<Name>, c_int> {
+    if to.is_null() {
+        return Ok(None);
+    }
+    if let Some(errno) = unreadable(to, len) {
+        return Err(errno);
+    }
+    match parse(to, len) {
+        Given::Inet(to) => Ok(Some(to)),
+        Given::Unspecified if inet6 => Ok(None),
+        // SAFETY: the program vouches for `len` bytes, which are enough.
+        Given::Unspecified if len as usize >= size_of::<sockaddr_in>() => Ok(Some(unsafe { read_v4(to) })),
+        _ if inet6 => Err(libc::EINVAL),
+        _ => Err(refusal(inet6, to, len)),
     }
 }
 

@@ -120,7 +120,7 @@ fn read_v4(kind: c_int, data: &[u8], said: &mut Said) -> Result<(), c_int> {
     match kind {
         libc::IP_PKTINFO => {
             let info: in_pktinfo = exactly(data)?;
-            said.interface = info.ipi_ifindex.unsigned_abs();
+            said.interface = info.ipi_ifindex.cast_unsigned();
             let own = std::net::Ipv4Addr::from_bits(u32::from_be(info.ipi_spec_dst.s_addr));
             said.own = Some(Address::from(own)).filter(|own| !own.is_unspecified());
         }

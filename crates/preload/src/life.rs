@@ -227,7 +227,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
                 give_up(fd, socket);
                 0
             }
-            Given::Other => err(libc::EAFNOSUPPORT),
+            Given::Other => err(address::refusal(socket.is_inet6(), address, len)),
         };
     }
     let Given::Inet(to) = given else { return kernel() };

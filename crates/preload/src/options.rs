@@ -433,6 +433,8 @@ pub(crate) fn get(
         (SOL_SOCKET, libc::SO_SNDBUF) => {
             buffer(slot.asked_send_buffer.load(Ordering::Relaxed), DEFAULT_SEND_BUFFER)
         }
+        // `do_ip_getsockopt`
+        (IPPROTO_TCP, _) if !socket.is_stream() && !socket.is_inet6() => err(libc::EOPNOTSUPP),
         (IPPROTO_TCP, _) if !socket.is_stream() => err(libc::ENOPROTOOPT),
         (IPPROTO_TCP, _) if fast_open::is_option(name) => fast_open::get(socket, name, to, len),
         (IPPROTO_TCP, libc::TCP_NODELAY) => int(kept_bit(socket, kept::NO_DELAY)),

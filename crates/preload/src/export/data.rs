@@ -66,24 +66,9 @@ fn send(socket: Socket, iov: &[iovec], flags: c_int, to: *const sockaddr, len: s
     if socket.is_stream() {
         return zero_copy::sent(socket, flags, stream::send(socket, iov, flags));
     }
-    match destination(to, len) {
+    match address::destination(socket.is_inet6(), to, len) {
         Ok(to) => zero_copy::sent(socket, flags, datagram::send(socket, iov, to, &Said::default(), flags)),
         Err(errno) => err(errno),
-    }
-}
-
-/// Where a program wants to send; `None`: to the connected peer.
-fn destination(to: *const sockaddr, len: socklen_t) -> Result<Option<Name>, c_int> {
-    if to.is_null() {
-        return Ok(None);
-    }
-    if let Some(errno) = address::unreadable(to, len) {
-        return Err(errno);
-    }
-    match address::parse(to, len) {
-        Given::Inet(to) => Ok(Some(to)),
-        Given::Unspecified => Ok(None),
-        Given::Other => Err(libc::EAFNOSUPPORT),
     }
 }
 
@@ -152,7 +137,9 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
         return zero_copy::sent(socket, flags, stream::send(socket, iov, flags));
     }
     let inet6 = socket.is_inet6();
-    let said = destination(message.msg_name.cast(), name_len(message)).and_then(|to| {
+    // Without a length nobody is named, unlike for `sendto`.
+    let name = if name_len(message) == 0 { ptr::null() } else { message.msg_name.cast() };
+    let said = address::destination(inet6, name, name_len(message)).and_then(|to| {
         let towards = to.map_or_else(|| socket.slot.remote_address.load(), |to| to.address);
         Ok((to, control::read(message, inet6, towards.is_v4())?))
     });

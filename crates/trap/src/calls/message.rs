@@ -122,9 +122,12 @@ impl Supervisor {
 
     fn send_to(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let [_, at, len, flags, address_at, address_len] = on.call.arguments;
-        // Without an address its length says nothing.
+        // Without an address its length says nothing; one of no length is no address, and not none.
         let address_len = if address_at == 0 { 0 } else { address_len };
         let address = target::read_address(on.call.thread, address_at, address_len)?;
+        if address_at != 0 && address.is_empty() && matches!(self.socket(on)?.state, State::Datagram(_)) {
+            return Err(Reply::error(libc::EINVAL));
+        }
         let bytes = gather_datagram(on.call.thread, &[(at, len as usize)])?;
         let facts = Facts { address, control: Vec::new() };
         self.send_datagram(on, &bytes, &facts, flags as i32).map(done)

@@ -261,7 +261,34 @@ CASE(by_which_interface) {
     if (T(send_by(fd, port, own_interface(fd))) > 0) tell("recvmsg D");
     T(send_by(fd, port, 9999));
     T(send_by(fd, port, 0x7fffffff));
+    T(send_by(fd, port, -1));
     if (T(send_by(fd, port, 0)) > 0) tell("recvmsg D");
+}
+
+CASE(addresses_that_do_not_fit) {
+    int port, fd = pair(&port);
+    struct name to = name_of(peer, port), none = to, other = to;
+    none.family = AF_UNSPEC, other.family = AF_UNIX;
+    /* The socket is one that sends to the other host. */
+    if (T(sendto(fd, "x", 1, 0, ADDRESS(to))) > 0) tell("recvfrom D");
+    static const int lengths[] = {0, 1, 2, 3, 15, 16, 23, 24, 27};
+    for (int i = 0; i < 9; i++) {
+        out("length %d", lengths[i]);
+        for (const struct name *name = &other;; name = &none) {
+            if (T(sendto(fd, "x", 1, 0, (struct sockaddr *)name, lengths[i])) > 0) tell("recvfrom D");
+            if (name == &none) break;
+            T(connect(fd, (struct sockaddr *)name, lengths[i]));
+        }
+    }
+    struct iovec iov = {"y", 1};
+    struct msghdr nobody = {.msg_name = &to, .msg_iov = &iov, .msg_iovlen = 1};
+    T(sendmsg(fd, &nobody, 0));
+}
+
+CASE(options_of_streams) {
+    int port, fd = pair(&port);
+    T(option(fd, IPPROTO_TCP, TCP_NODELAY));
+    T(set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1));
 }
 
 CASE(options_of_sending) {
