@@ -1,4 +1,5 @@
-//! What is remembered of single destinations. Bounded: the oldest makes room.
+//! What is remembered of single destinations: path MTUs ([`crate::path_mtu`]) and, of IPv6, redirects (RFC 4861 §5.1, §8).
+//! Bounded: the oldest makes room.
 
 use std::collections::{BTreeMap, VecDeque};
 
