@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs;
-use std::io::{BufReader, ErrorKind, Read as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -125,8 +125,10 @@ pub(crate) fn record(arm: &str) -> Option<Recording> {
         } else {
             command.args(["-F", "4999"]);
         }
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        match command.spawn().context("cannot run perf") {
+        // It begins when it is told to by its standard input, and says on its output that it has.
+        command.args(["--delay=-1", "--control=fd:0,1"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        match command.spawn().context("cannot run perf").and_then(enabled) {
             Ok(perf) => Some(Recording { arm: arm.to_owned(), file: recorder.file.clone(), perf }),
             Err(error) => {
                 recorder.failure = Some(error);
@@ -134,6 +136,24 @@ pub(crate) fn record(arm: &str) -> Option<Recording> {
             }
         }
     })
+}
+
+/// Tells perf to record, and waits until it does.
+fn enabled(mut perf: Child) -> Result<Child> {
+    let mut answer = String::new();
+    let told = perf.stdin.as_mut().is_some_and(|stdin| stdin.write_all(b"enable\n").is_ok());
+    let heard = perf.stdout.as_mut().map(|stdout| BufReader::new(stdout).read_line(&mut answer));
+    if told && matches!(heard, Some(Ok(_))) && answer.contains("ack") {
+        return Ok(perf);
+    }
+    // Who has closed its output, or says something else, is of no use any more.
+    let _ = perf.kill();
+    let mut said = String::new();
+    if let Some(mut stderr) = perf.stderr.take() {
+        stderr.read_to_string(&mut said)?;
+    }
+    perf.wait()?;
+    bail!("perf does not record: {}", said.trim())
 }
 
 impl Recording {

@@ -15,7 +15,7 @@ use scoutline_device::memory::{self, WhenFull, WireConfig};
 use scoutline_device::{Partner, packet, pcap, tap, xdp};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::{Block, Span, Spans, StreamMemory};
-use support::{Namespace, veth};
+use support::{Namespace, SOON, veth};
 
 /// Two ends of a wire. `whole`: super-segments stay whole on it.
 struct Pair {
@@ -77,7 +77,7 @@ impl Pair {
     /// Pulls from one end until `count` messages are there.
     fn receive(&mut self, from_two: bool, count: usize) -> Burst {
         let mut burst = Burst::new();
-        let until = Instant::now() + Duration::from_secs(3);
+        let until = Instant::now() + SOON;
         while burst.len() < count {
             self.now += Duration::from_micros(50);
             let end = if from_two { &mut self.two } else { &mut self.one };
@@ -89,7 +89,7 @@ impl Pair {
 
     fn send(&mut self, messages: Burst) {
         let mut burst = messages;
-        let until = Instant::now() + Duration::from_secs(3);
+        let until = Instant::now() + SOON;
         while !burst.is_empty() {
             self.one.push(&mut burst).expect("pushes");
             if !burst.is_empty() {
@@ -277,7 +277,7 @@ fn garbage_does_no_harm(pair: &mut Pair) {
     burst.push(plain(14, 0).0);
     burst.push(good);
     pair.send(burst);
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + SOON;
     loop {
         assert!(Instant::now() < until, "the good frame never came");
         if pair.receive(true, 1).iter().any(|message| message.bytes() == bytes) {
@@ -292,7 +292,7 @@ fn input_is_announced(pair: &mut Pair) {
     while pair.two.pull(&mut burst, 64, pair.now).unwrap() > 0 {}
     assert!(!pair.two.has_input(), "nothing was sent");
     pair.send(vec![plain(100, 1).0, plain(100, 2).0]);
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + SOON;
     let mut taken = 0;
     while taken < 2 {
         pair.now += Duration::from_millis(1);
@@ -379,7 +379,7 @@ fn full_leaves_the_rest(pair: &mut Pair) {
     let (mut burst, expected): (Burst, Vec<Vec<u8>>) = frames.into_iter().unzip();
     let mut got = Burst::new();
     let mut left = 0;
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + SOON;
     while got.len() < expected.len() {
         let before = burst.len();
         let sent = pair.one.push(&mut burst).unwrap();

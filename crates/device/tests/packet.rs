@@ -5,14 +5,14 @@
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use scoutline_base::spread::engine_of_flow;
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::{DeviceError, MAX_LONG_FRAME, Partner, Policing, SegmentLimit, Steering, packet};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::Block;
-use support::{Namespace, arriving, frame, pull, send, veth};
+use support::{Namespace, SOON, arriving, frame, pull, send, veth};
 
 fn open(namespace: &Namespace, config: &packet::Config) -> packet::PacketPartner {
     let (partner, notices) = namespace.enter(|| packet::open(DeviceId(1), config)).expect("opens");
@@ -38,7 +38,7 @@ fn a_flood_is_held_back_at_the_interface() {
         if let Some(news) = two.news() {
             break news.0;
         }
-        assert!(start.elapsed() < Duration::from_secs(5), "nothing came of it");
+        assert!(start.elapsed() < SOON, "nothing came of it");
         std::thread::yield_now();
     };
     assert!(news.contains("held back in its driver"), "{news}");
@@ -52,7 +52,7 @@ fn a_flood_is_held_back_at_the_interface() {
     second.enter(|| two.police(None));
     let start = Instant::now();
     while two.news().is_none() {
-        assert!(start.elapsed() < Duration::from_secs(5), "nothing came of it");
+        assert!(start.elapsed() < SOON, "nothing came of it");
         std::thread::yield_now();
     }
     assert_eq!(arriving(&mut one, &mut two, flood, |_| frame(100, 1)), flood);
@@ -86,7 +86,7 @@ fn what_is_remembered_of_syns_outlives_a_change_of_rules() {
         second.enter(|| two.police(Some(Policing { exempt, only_syns: true })));
         let start = Instant::now();
         while two.news().is_none() {
-            assert!(start.elapsed() < Duration::from_secs(5), "nothing came of it");
+            assert!(start.elapsed() < SOON, "nothing came of it");
             std::thread::yield_now();
         }
     };
@@ -152,7 +152,7 @@ fn linux_accepts_what_we_send() {
     let (first, second) = veth();
     second.ip(&["addr", "add", "10.9.0.2/24", "dev", "right"]);
     let socket = second.enter(|| UdpSocket::bind("10.9.0.2:8192")).expect("binds");
-    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
     let right = second.enter(|| {
         packet::open(DeviceId(2), &packet::Config { dedicated: false, ..packet::Config::new("right") })
     });
@@ -416,7 +416,7 @@ fn flows_are_spread_as_the_rule_says() {
                 if let Some(came) = came {
                     break came;
                 }
-                assert!(start.elapsed() < Duration::from_secs(5), "{what} is lost");
+                assert!(start.elapsed() < SOON, "{what} is lost");
             };
             assert_eq!(came, expected, "{what} among {engines}");
             hits[came] += 1;

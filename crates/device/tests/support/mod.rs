@@ -13,7 +13,7 @@ use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
 
 /// How long what comes may take.
-pub(crate) const SOON: Duration = Duration::from_secs(5);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// A network namespace of its own, removed on drop.
 pub(crate) struct Namespace {

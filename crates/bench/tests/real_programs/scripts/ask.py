@@ -4,7 +4,7 @@ import socket
 import sys
 
 one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-one.settimeout(10)
+one.settimeout(30)
 try:
     one.connect((sys.argv[1], int(sys.argv[2])))
     one.send(b"hello")

@@ -22,7 +22,7 @@ if role == "serve":
         data, peer = s.recvfrom(65536)
         s.sendto(data, peer)
 
-s.settimeout(5)
+s.settimeout(30)
 for length in LENGTHS:
     for round in range(3):
         s.sendto(message(length, round), (address, port))
@@ -32,7 +32,7 @@ for length in LENGTHS:
 s.close()
 
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.settimeout(5)
+s.settimeout(30)
 s.connect((address, port))
 for length in LENGTHS:
     s.send(message(length, 9))

@@ -65,7 +65,7 @@ def datagram_to_closed_port():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.connect((peer, closed))
         s.send(b"x")
-        s.settimeout(5)
+        s.settimeout(30)
         return s.recv(1)
 
 

@@ -21,7 +21,7 @@ def error_of(hops, size=32):
     s.setsockopt(level, RECVERR, 1)
     s.setsockopt(level, MTU_DISCOVER, PMTUDISC_DO)
     s.setsockopt(level, HOPS, hops)
-    s.settimeout(10)
+    s.settimeout(30)
     s.connect((far, 33434))
     s.send(b"x" * size)
     try:

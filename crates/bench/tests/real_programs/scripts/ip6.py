@@ -21,7 +21,7 @@ def fails(number, call, what):
 
 def inet6(kind=socket.SOCK_STREAM):
     one = socket.socket(socket.AF_INET6, kind)
-    one.settimeout(5)
+    one.settimeout(30)
     return one
 
 

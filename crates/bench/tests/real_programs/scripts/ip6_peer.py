@@ -25,15 +25,15 @@ def main():
                 if data == b"connect":
                     # Both families to the same server.
                     for host in (OURS, OURS4):
-                        with socket.create_connection((host, 7003), timeout=5) as client:
+                        with socket.create_connection((host, 7003), timeout=30) as client:
                             client.sendall(b"hello")
                             assert client.recv(100) == b"hello"
                     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as four:
-                        four.settimeout(5)
+                        four.settimeout(30)
                         four.sendto(b"four", (OURS4, 7004))
                         assert four.recv(100) == b"four"
                     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as six:
-                        six.settimeout(5)
+                        six.settimeout(30)
                         six.sendto(b"six", (OURS, 7004))
                         assert six.recv(100) == b"six"
                 datagram.sendto(data, sender)

@@ -7,7 +7,7 @@ ours = sys.argv[1]
 
 # Bound to a loopback address: the kernel's.
 kernel = socket.create_server(("127.0.0.1", 7001))
-client = socket.create_connection(("127.0.0.1", 7001), timeout=10)
+client = socket.create_connection(("127.0.0.1", 7001), timeout=30)
 served, _ = kernel.accept()
 client.sendall(b"kernel")
 assert served.recv(100) == b"kernel"
@@ -15,7 +15,7 @@ assert served.recv(100) == b"kernel"
 # At every address: on paths, and reached at 127.0.0.1 and at the machine's address.
 paths = socket.create_server(("0.0.0.0", 7002))
 for to in ["127.0.0.1", ours]:
-    client = socket.create_connection((to, 7002), timeout=10)
+    client = socket.create_connection((to, 7002), timeout=30)
     served, peer = paths.accept()
     client.sendall(b"paths")
     assert served.recv(100) == b"paths"
@@ -24,7 +24,7 @@ for to in ["127.0.0.1", ours]:
 # Nobody.
 for to in ["127.0.0.1", ours]:
     try:
-        socket.create_connection((to, 7003), timeout=10)
+        socket.create_connection((to, 7003), timeout=30)
         raise SystemExit(f"somebody listens at {to}")
     except ConnectionRefusedError:
         pass

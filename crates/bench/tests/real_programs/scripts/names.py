@@ -26,7 +26,7 @@ def look_up():
 
 def echo(name):
     with socket.socket() as connection:
-        connection.settimeout(10)
+        connection.settimeout(30)
         connection.connect((name, PORT))
         connection.sendall(b"hello")
         got = b""

@@ -17,7 +17,7 @@ def connect(to, bound=None):
     one = socket.socket()
     if bound:
         one.bind(bound)
-    one.settimeout(10)
+    one.settimeout(30)
     one.connect(to)
     return one
 
@@ -120,7 +120,7 @@ def anywhere(to):
     for _ in range(1500):
         one = socket.socket()
         one.bind(("", 0))
-        one.settimeout(10)
+        one.settimeout(30)
         one.connect(to)
         one.close()
     print("connected")
@@ -131,7 +131,7 @@ def datagrams(host):
     sockets = []
     for port in range(7100, 7104):
         one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        one.settimeout(10)
+        one.settimeout(30)
         one.bind((host, port))
         sockets.append(one)
     for sender in sockets:
