@@ -46,9 +46,12 @@ test-redis: deps build
 	SCOUTLINE_BIN="$(abspath $(RELEASE))/scoutline" SCOUTLINE_REDIS_SUITE="$(REDIS_TESTS)" SCOUTLINE_LONG=1 \
 		$(CARGO) test --locked -p scoutline-bench --test real_programs redis_passes
 
-# Not part of `test`: it downloads kernels and qemu. Some minutes.
+# Not part of `test`: it downloads kernels and qemu, and builds the program statically. Some minutes.
+HOST := $(shell $(CARGO) -vV 2>/dev/null | sed -n 's/^host: //p')
 test-kernels: build
-	./scripts/test-kernels
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked --target $(HOST) \
+		--target-dir "$(TARGET)/static" -p scoutline-cli
+	SCOUTLINE_STATIC="$(abspath $(TARGET))/static/$(HOST)/release/scoutline" ./scripts/test-kernels
 
 check:
 	$(CARGO) fmt --all --check

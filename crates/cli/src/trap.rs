@@ -31,6 +31,11 @@ pub(crate) fn enter(
     environment: [(&'static str, OsString); 3],
     background: bool,
 ) -> Result<(), Failure> {
+    if cfg!(target_feature = "crt-static") {
+        let why = "this `scoutline` is statically linked, and so is the supervisor, which has to load the library for \
+                   preloading; use one that is linked dynamically";
+        return Err(Failure::new(CANNOT_RUN, format!("cannot trap {}: {why}", program.display())));
+    }
     let failed = |what: &str, error: &io::Error| {
         Failure::new(CANNOT_RUN, format!("cannot trap {}: {what}: {}", program.display(), plain(error)))
     };
