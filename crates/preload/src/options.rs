@@ -289,7 +289,7 @@ fn set_inner(
             slot.asked_max_segment.store(bytes.unsigned_abs(), Ordering::Relaxed);
             return Ok(tell(socket, slot_option::MAX_SEGMENT, bytes.unsigned_abs().into()));
         }
-        (SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+        (SOL_SOCKET, libc::SO_MAX_PACING_RATE) if socket.is_stream() => {
             let rate = pacing_rate(from, len)?;
             return Ok(tell(socket, slot_option::MAX_PACING_RATE, rate));
         }

@@ -53,6 +53,11 @@ impl Core {
                     Some(info) => image.connection(info, end.shared().remote_address.load().is_v4(), now),
                     None => image.without_connection(end),
                 }
+                let most = most_paced(end);
+                image.put64(112, most); // max_pacing_rate
+                if info.is_none() {
+                    image.put64(104, most); // pacing_rate: not known yet
+                }
                 if let Some(connection) = connection {
                     let chronograph = connection.chronograph();
                     image.put64(168, chronograph.busy(now).as_micros() as u64); // busy_time
@@ -75,6 +80,14 @@ impl Core {
             }
             _ => self.tell_fast_open(end, option, call),
         }
+    }
+}
+
+/// SO_MAX_PACING_RATE, all bits set where there is no limit. The connection may not have heard of it yet.
+fn most_paced(end: &SocketEnd) -> u64 {
+    match end.tuning.get().max_pacing_rate {
+        0 => u64::MAX,
+        rate => rate,
     }
 }
 
@@ -136,7 +149,6 @@ impl Image {
         self.put32(96, info.rcv_wnd); // rcv_space
         self.put32(100, info.retransmits);
         self.put64(104, info.pacing_rate.unwrap_or(u64::MAX));
-        self.put64(112, info.max_pacing_rate.unwrap_or(u64::MAX));
         // Linux counts the SYN of who opened the connection.
         self.put64(120, info.acknowledged + u64::from(!info.passive && info.state != State::SynSent));
         self.put64(128, info.received);

@@ -248,6 +248,9 @@ pub(super) fn get(
     if !socket.is_stream() {
         return None;
     }
+    if (level, name) == (SOL_SOCKET, libc::SO_MAX_PACING_RATE) {
+        return Some(max_pacing_rate(socket, to, len));
+    }
     let (option, usual) = match (level, name) {
         (SOL_SOCKET, libc::SO_PEEK_OFF) => {
             let offset = !socket.slot.peek_offset_inverted.load(Ordering::Relaxed).cast_signed();
@@ -273,6 +276,22 @@ pub(super) fn get(
     // As nothing below 0 can be answered, that of TCP_LINGER2 is one more.
     let set = if option == slot_option::ORPHAN_WAIT { answer - 1 } else { answer };
     Some(give(if set == 0 { usual } else { set }, to, len))
+}
+
+/// SO_MAX_PACING_RATE: as many bits as there is room for (`sk_getsockopt`). The engine has it from who was set or
+/// accepted; the kernel's socket behind may say something else by it, see `abi::stand_in`.
+fn max_pacing_rate(socket: Socket, to: *mut c_void, len: *mut socklen_t) -> isize {
+    // `tcpi_max_pacing_rate` of `struct tcp_info`.
+    const AT: u64 = 112;
+    let (answer, page) = ask(socket, slot_option::INFO, AT / 32);
+    if answer < 0 {
+        return answer as isize;
+    }
+    let rate = page[(AT % 32 / 8) as usize];
+    // SAFETY: the program vouches for its length.
+    let is_long =
+        !memory::is_nowhere(len) && unsafe { std::ptr::read_unaligned(len) } as usize >= size_of::<u64>();
+    if is_long { give(rate, to, len) } else { give(u32::try_from(rate).unwrap_or(u32::MAX), to, len) }
 }
 
 /// SO_COOKIE. Who has a kernel socket of its own has had that one's since it was made.

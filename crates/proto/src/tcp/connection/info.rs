@@ -32,8 +32,6 @@ pub struct Info {
     pub ssthresh: u32,
     /// The rate at which data leaves, in bytes a second, if it is paced.
     pub pacing_rate: Option<u64>,
-    /// The most that the program allows of it, if it said so.
-    pub max_pacing_rate: Option<u64>,
     /// Recovery phase.
     pub phase: Phase,
     /// The window is being reduced for an echo of congestion.
@@ -176,7 +174,6 @@ impl Connection {
             cwnd: self.window_of_now(),
             ssthresh: self.congestion.threshold(),
             pacing_rate: self.pacing_rate(),
-            max_pacing_rate: Some(self.tuned().max_pacing_rate).filter(|&rate| rate != 0),
             phase: self.recovery.phase(),
             reducing: self.recovery.is_reducing(),
             reordering: self.recovery.reordering(self.segment()),

@@ -44,6 +44,7 @@ static const struct option options[] = {
     O(SOL_SOCKET, SO_ERROR, 1),
     O(SOL_SOCKET, SO_ZEROCOPY, 1, 0, 2, -1),
     O(SOL_SOCKET, SO_TIMESTAMP, 1, 0),
+    O(SOL_SOCKET, SO_MAX_PACING_RATE, 1000000, 1, -2, -1),
     O(IPPROTO_IP, IP_TOS, 0x10, 0xb8, 3, 256, -1, 0),
     O(IPPROTO_IP, IP_TTL, 1, 255, 0, 256, -1, 64),
     O(IPPROTO_IPV6, IPV6_V6ONLY, 1, 0),
@@ -212,6 +213,34 @@ CASE(options_survive_connect) {
     NEED(connect(fd, (void *)&at, sizeof at) == 0);
     show_all("after connect", fd);
     show_rest(fd);
+}
+
+static void show_pacing_rate(const char *of, int fd) {
+    static const socklen_t rooms[] = {0, 2, 4, 7, 8, 12};
+    for (size_t i = 0; i < COUNT(rooms); i++) {
+        unsigned long long rate = 0x1111111111111111;
+        socklen_t len = rooms[i];
+        int result = getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &len);
+        out("%s, room %u: %d, %u, %llx", of, rooms[i], result, len, rate);
+    }
+}
+
+CASE(pacing_rates) {
+    static const unsigned long long rates[] = {1000000, 0xffffffff, 0x200000001, ~0ull};
+    int fd = bound(-1);
+    show_pacing_rate("fresh", fd);
+    for (size_t i = 0; i < COUNT(rates); i++) {
+        T(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rates[i], 8));
+        show_pacing_rate("of 64 bits", fd);
+        T(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rates[i], 4));
+        show_pacing_rate("of 32 bits", fd);
+    }
+    T(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rates[2], 8));
+    NEED(listen(fd, 4) == 0);
+    show_pacing_rate("listening", fd);
+    show_pacing_rate("accepted", accepted_from(fd, "a"));
+    T(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rates[0], 8));
+    show_pacing_rate("accepted later", accepted_from(fd, "b"));
 }
 
 CASE(maximum_segment) {

@@ -114,10 +114,9 @@ fn reordering_is_counted_and_the_programs_rate_told() {
         connection.on_segment(&told, 0, ms(41));
     }
     assert_eq!(connection.info().reorderings, 2);
-    assert_eq!(connection.info().max_pacing_rate, None);
     let tuning = scoutline_path::Tuning { max_pacing_rate: 77_000, ..Default::default() };
     connection.tune(&tuning, ms(42));
-    assert_eq!(connection.info().max_pacing_rate, Some(77_000));
+    assert_eq!(connection.info().pacing_rate, Some(77_000));
 }
 
 #[test]
