@@ -18,8 +18,7 @@ use std::time::Duration;
 use crate::fixture::{Arm, Fixture, finish, script, wait_for_line};
 use crate::ip6;
 
-/// Those that run by `run --trap` too, over IPv4: the mechanism is the same for each family. The others are about what
-/// is not served there: fast open.
+/// Those that run by `run --trap` too, over IPv4. The others are about what is not served there: fast open.
 const TRAPPED: [&str; 16] = [
     "states",
     "data",
@@ -37,6 +36,19 @@ const TRAPPED: [&str; 16] = [
     "urgent",
     "zero_copy",
     "information",
+];
+/// And over IPv6, where names, addresses, options and errors have to do with the family.
+const TRAPPED_OVER_INET6: [&str; 10] = [
+    "states",
+    "data",
+    "numbers",
+    "datagrams",
+    "readiness",
+    "signals",
+    "processes",
+    "options",
+    "streams",
+    "urgent",
 ];
 /// Those whose calls are made by instruction as well, over IPv4; with no more differences than those by the library.
 #[cfg(target_arch = "x86_64")]
@@ -261,6 +273,15 @@ impl Known<'_> {
     }
 }
 
+/// Whether a program of [`TRAPPED`] runs over this family by trap, too.
+fn is_trapped_over(name: &str, family: Family) -> bool {
+    match family {
+        Family::Inet => true,
+        Family::Inet6 => TRAPPED_OVER_INET6.contains(&name),
+        Family::Mapped => false,
+    }
+}
+
 fn compare(name: &str) {
     compare_in(name, &Family::ALL, ip6::fixture);
 }
@@ -276,9 +297,10 @@ fn compare_in(name: &str, families: &[Family], hosts: fn(Arm) -> Fixture) {
     let mut report =
         differences(name, &kernel, &transcript(name, families, &fixture, Way::Library), Way::Library);
     if TRAPPED.contains(&name) {
-        let kernel = kernel.into_iter().filter(|((family, _), _)| *family == Family::Inet).collect();
-        report +=
-            &differences(name, &kernel, &transcript(name, &[Family::Inet], &fixture, Way::Trap), Way::Trap);
+        let families: Vec<Family> =
+            families.iter().copied().filter(|family| is_trapped_over(name, *family)).collect();
+        let kernel = kernel.into_iter().filter(|((family, _), _)| families.contains(family)).collect();
+        report += &differences(name, &kernel, &transcript(name, &families, &fixture, Way::Trap), Way::Trap);
     }
     if let Some(kernel) = kernel_inline {
         let paths = transcript(name, &[Family::Inet], &fixture, Way::Inline);
@@ -311,6 +333,12 @@ fn differences(name: &str, kernel: &Transcript, paths: &Transcript, way: Way) ->
     }
     let mut met = vec![false; known.len()];
     let mut report = String::new();
+    // A case that its alarm has ended compares nothing from there on.
+    for ((family, case), lines) in kernel {
+        if lines.iter().any(|line| line.contains("ended with status e")) {
+            let _ = writeln!(report, "{name} {case} {}: hangs on the kernel", family.name());
+        }
+    }
     for case in kernel.keys().chain(paths.keys().filter(|case| !kernel.contains_key(*case))) {
         let (left, right) = (lines(kernel, case), lines(paths, case));
         for at in 0..left.len().max(right.len()) {

@@ -40,7 +40,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SOON_MS = 10000, CASE_S = 60, CASES = 128, HIGH = 700 };
+enum { SOON_MS = 4000, CASE_S = 60, CASES = 128, HIGH = 700 };
 
 static const char *own, *peer, *other_own, *other_peer, *program, *case_name, *peer_port;
 static pid_t case_thread;
