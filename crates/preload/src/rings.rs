@@ -2,7 +2,7 @@
 //!
 //! A ring works on the kernel's socket behind ours. So a program has its rings, its sockets stay on paths, and a socket
 //! that an operation names becomes the kernel's ([`moving`]), before the kernel has the operation: `io_uring_enter` looks
-//! through what is in the submission queue ([`entries`]), `io_uring_register` through the files that it is given.
+//! through what is in the submission queue ([`queue`], [`entries`]), `io_uring_register` through the files that it is given.
 //!
 //! ```text
 //! rule       when                                              io_uring_setup
@@ -34,6 +34,7 @@
 
 mod entries;
 mod moving;
+mod queue;
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::offset_of;
@@ -47,14 +48,14 @@ use libc::sigset_t;
 use crate::dispatch::{self, signals};
 use crate::table::{self, Entry};
 use crate::{attach, life, memory, reach, real};
-use entries::View;
+use queue::{Shape, View};
 
 /// `linux/io_uring.h`: `io_uring_setup` flags.
 const SETUP_SQPOLL: u32 = 1 << 1;
-pub(self) const SETUP_SQE128: u32 = 1 << 10;
+const SETUP_SQE128: u32 = 1 << 10;
 const SETUP_NO_MMAP: u32 = 1 << 14;
 const SETUP_REGISTERED_FD_ONLY: u32 = 1 << 15;
-pub(self) const SETUP_NO_SQARRAY: u32 = 1 << 16;
+const SETUP_NO_SQARRAY: u32 = 1 << 16;
 /// Up to IORING_SETUP_CQE_MIXED (Linux 6.18).
 const SETUP_KNOWN: u32 = (1 << 19) - 1;
 
@@ -90,6 +91,19 @@ pub(crate) struct Parameters {
     resv: [u32; 3],
     sq_off: Offsets,
     cq_off: [u64; 5],
+}
+
+impl Parameters {
+    /// The submission queue that the kernel has made.
+    fn shape(&self) -> Shape {
+        Shape {
+            count: self.sq_entries,
+            head: self.sq_off.head,
+            tail: self.sq_off.tail,
+            array: (self.flags & SETUP_NO_SQARRAY == 0).then_some(self.sq_off.array),
+            long: self.flags & SETUP_SQE128 != 0,
+        }
+    }
 }
 
 /// `struct io_sqring_offsets`.
@@ -135,8 +149,8 @@ struct Record {
 static RECORDS: [Record; MOST] =
     [const { Record { users: AtomicU32::new(0), view: AtomicPtr::new(ptr::null_mut()) } }; MOST];
 
-/// What `scoutline run` was told, read before a program can change it.
-fn asked() -> Rule {
+/// What `scoutline run` was told; called first before a program can change it.
+pub(crate) fn asked() -> Rule {
     static ASKED: OnceLock<Rule> = OnceLock::new();
     *ASKED.get_or_init(|| {
         let value = real::getenv(c"SCOUTLINE_IO_URING".as_ptr());
@@ -226,7 +240,7 @@ pub(crate) fn setup(entries: c_uint, parameters: *mut Parameters) -> c_long {
         return failed(errno);
     }
     let descriptor = fd as c_int;
-    let view = if table::covers(descriptor) { View::map(descriptor, &copy) } else { None };
+    let view = if table::covers(descriptor) { View::map(descriptor, copy.shape()) } else { None };
     let Some(view) = view else {
         real::close(descriptor);
         closed(number);

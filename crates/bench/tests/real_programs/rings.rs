@@ -187,6 +187,44 @@ fn a_ring_over_fork_and_numbers_given_out_again() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
+fn a_datagram_socket_in_a_ring_is_the_kernels() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_INSTRUCTION).display().to_string();
+    let mut server = fixture.start(&program, &["datagrams"]);
+    assert_eq!(wait_for_line(&mut server, "back"), "back: hello");
+    assert_counted(&fixture, [1, 0, 1]);
+    assert_said(&server, [1, 0, 0]);
+}
+
+/// Rings come and go under those who look at them, and entries change meanwhile: the connection of paths is as it was.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn rings_of_many_threads_and_entries_that_change() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let (mut echo, [peer, port]) = echo(&fixture);
+        let mut threads = fixture.start(&program, &["threads", &peer, &port]);
+        wait_for_line(&mut threads, "all right");
+        assert_on_paths(&fixture, 7000);
+        assert_counted(&fixture, [901, 0, 0]);
+        echo.check().unwrap();
+    }
+}
+
+/// `io_uring_queue_init` and `io_uring_get_probe`, too.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn liburings_own_functions_make_rings() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_LIBRARY).display().to_string();
+    let mut library = fixture.start(&program, &["library"]);
+    wait_for_line(&mut library, "has rings");
+    assert_counted(&fixture, [3, 0, 0]);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
 fn rings_that_cannot_be_looked_at_are_refused() {
     for how in [BY_NUMBER, BY_LIBRARY, BY_INSTRUCTION] {
         let fixture = Fixture::new(Arm::Paths);

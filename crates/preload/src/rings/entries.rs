@@ -1,23 +1,10 @@
-//! A ring's submission queue, and which descriptors its entries name.
-//!
-//! ```text
-//! queue     head (the kernel's), tail (the program's), array of places, or none (IORING_SETUP_NO_SQARRAY)
-//! entries   64 bytes each, 128 with IORING_SETUP_SQE128 (`struct io_uring_sqe`):
-//!           0 opcode  1 flags  2 ioprio  4 fd  8 off  16 addr  24 len  28 op flags  …  44 splice_fd_in, file_index
-//! ```
-//!
-//! Whatever waits is looked at, also beyond what this call submits: another thread's call may come first.
+//! Which descriptors a ring's entries name.
 
-use std::ffi::{c_int, c_void};
-use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ffi::c_int;
 
-use super::{Parameters, SETUP_NO_SQARRAY, SETUP_SQE128, each_file, moving};
+use super::queue::Said;
+use super::{each_file, moving};
 
-/// `linux/io_uring.h`: IORING_OFF_SQ_RING, IORING_OFF_SQES.
-const OFF_QUEUE: libc::off_t = 0;
-const OFF_ENTRIES: libc::off_t = 0x1000_0000;
-const ENTRY_LEN: usize = 64;
 /// IOSQE_FIXED_FILE: the descriptor is an index among those registered.
 const FIXED_FILE: u8 = 1;
 /// SPLICE_F_FD_IN_FIXED.
@@ -52,116 +39,6 @@ mod op {
     pub(super) const FUTEX_WAITV: u8 = 53;
     pub(super) const FIXED_FD_INSTALL: u8 = 54;
     pub(super) const PIPE: u8 = 62;
-}
-
-/// Our mapping of a ring.
-pub(super) struct View {
-    queue: *const u8,
-    queue_len: usize,
-    entries: *const u8,
-    entries_len: usize,
-    head: usize,
-    tail: usize,
-    /// `None`: entries stand in the order of the queue.
-    array: Option<usize>,
-    count: u32,
-    stride: usize,
-}
-
-/// What an entry says, read once.
-#[derive(Clone, Copy)]
-pub(super) struct Said {
-    operation: u8,
-    flags: u8,
-    fd: c_int,
-    offset: u64,
-    address: u64,
-    len: u32,
-    operation_flags: u32,
-    /// `splice_fd_in` or `file_index`.
-    other: u32,
-}
-
-impl View {
-    /// `None`: there is no room, or the kernel says of the ring what cannot be.
-    pub(super) fn map(fd: c_int, parameters: &Parameters) -> Option<View> {
-        let count = parameters.sq_entries;
-        let offsets = &parameters.sq_off;
-        let stride = if parameters.flags & SETUP_SQE128 != 0 { 2 * ENTRY_LEN } else { ENTRY_LEN };
-        let array = (parameters.flags & SETUP_NO_SQARRAY == 0).then_some(offsets.array as usize);
-        if !count.is_power_of_two() {
-            return None;
-        }
-        let word = size_of::<u32>();
-        let last_word = offsets.head.max(offsets.tail) as usize + word;
-        let queue_len = last_word.max(array.map_or(0, |array| array + count as usize * word));
-        let entries_len = count as usize * stride;
-        let queue = map(fd, queue_len, OFF_QUEUE)?;
-        let Some(entries) = map(fd, entries_len, OFF_ENTRIES) else {
-            unmap(queue, queue_len);
-            return None;
-        };
-        let (head, tail) = (offsets.head as usize, offsets.tail as usize);
-        Some(View { queue, queue_len, entries, entries_len, head, tail, array, count, stride })
-    }
-
-    /// A word of a mapping that is so long; the offset is within.
-    fn word(mapping: *const u8, offset: usize) -> &'static AtomicU32 {
-        // SAFETY: callers keep to the mappings' lengths; offsets are the kernel's, and multiples of four.
-        unsafe { AtomicU32::from_ptr(mapping.add(offset).cast_mut().cast()) }
-    }
-
-    /// Calls `visit` with each entry that waits to be submitted.
-    pub(super) fn each_waiting(&self, mut visit: impl FnMut(Said)) {
-        let head = View::word(self.queue, self.head).load(Ordering::Acquire);
-        let tail = View::word(self.queue, self.tail).load(Ordering::Acquire);
-        for step in 0..tail.wrapping_sub(head).min(self.count) {
-            let place = (head.wrapping_add(step) & (self.count - 1)) as usize;
-            let index = match self.array {
-                Some(array) => View::word(self.queue, array + 4 * place).load(Ordering::Relaxed) as usize,
-                None => place,
-            };
-            // The kernel drops others.
-            if index < self.count as usize {
-                visit(self.said(index));
-            }
-        }
-    }
-
-    fn said(&self, index: usize) -> Said {
-        let word =
-            |offset: usize| View::word(self.entries, index * self.stride + offset).load(Ordering::Relaxed);
-        let long = |offset: usize| u64::from(word(offset)) | u64::from(word(offset + 4)) << 32;
-        let [operation, flags, ..] = word(0).to_le_bytes();
-        Said {
-            operation,
-            flags,
-            fd: word(4).cast_signed(),
-            offset: long(8),
-            address: long(16),
-            len: word(24),
-            operation_flags: word(28),
-            other: word(44),
-        }
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        unmap(self.queue, self.queue_len);
-        unmap(self.entries, self.entries_len);
-    }
-}
-
-fn map(fd: c_int, len: usize, offset: libc::off_t) -> Option<*const u8> {
-    // SAFETY: a fresh mapping of the ring, where the kernel puts it.
-    let memory = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, fd, offset) };
-    (memory != libc::MAP_FAILED).then_some(memory.cast_const().cast())
-}
-
-fn unmap(memory: *const u8, len: usize) {
-    // SAFETY: a mapping of ours, whose last user this is.
-    unsafe { libc::munmap(memory.cast_mut().cast::<c_void>(), len) };
 }
 
 /// What an entry names is the kernel's before the kernel has the entry.

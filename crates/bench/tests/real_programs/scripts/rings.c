@@ -6,6 +6,9 @@
  *   rings file PATH ADDRESS PORT    a ring for a file; the connection is served by calls
  *   rings child ADDRESS PORT        a forked child uses its parent's ring for a server; a ring closes a connection
  *   rings bound ADDRESS             a ring on a listening socket at an address of paths
+ *   rings datagrams                 a ring on a datagram socket
+ *   rings threads ADDRESS PORT      many rings at once, and entries that change while they are looked at
+ *   rings library                   the library's own ways to a ring (-DLIBURING)
  *   rings refusals                  what is not to be had
  *
  * By `syscall`; with -DLIBURING by the library's own calls; with -DDIRECT by instructions of its own, as with liburing
@@ -14,7 +17,9 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <linux/io_uring.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +40,8 @@
 #if defined(LIBURING)
 int io_uring_setup(unsigned entries, void *parameters);
 int io_uring_enter(unsigned fd, unsigned to_submit, unsigned least, unsigned flags, sigset_t *set);
+int io_uring_queue_init(unsigned entries, void *ring, unsigned flags);
+void *io_uring_get_probe(void);
 int io_uring_register(unsigned fd, unsigned operation, const void *argument, unsigned count);
 
 static long result_of(long result) {
@@ -43,7 +50,7 @@ static long result_of(long result) {
     return result < 0 ? -1 : result;
 }
 #define SETUP(entries, parameters) result_of(io_uring_setup(entries, parameters))
-#define ENTER(submit, least, flags) result_of(io_uring_enter(ring, submit, least, flags, NULL))
+#define ENTER_AT(fd, submit, least, flags) result_of(io_uring_enter(fd, submit, least, flags, NULL))
 #define REGISTER(operation, argument, count) result_of(io_uring_register(ring, operation, argument, count))
 #else
 #if defined(DIRECT)
@@ -62,11 +69,13 @@ static long call(long number, long a, long b, long c, long d, long e, long f) {
 #define call syscall
 #endif
 #define SETUP(entries, parameters) call(SYS_io_uring_setup, (long)(entries), (long)(parameters), 0L, 0L, 0L, 0L)
-#define ENTER(submit, least, flags)                                                                                    \
-    call(SYS_io_uring_enter, (long)ring, (long)(submit), (long)(least), (long)(flags), 0L, 0L)
+#define ENTER_AT(fd, submit, least, flags)                                                                             \
+    call(SYS_io_uring_enter, (long)(fd), (long)(submit), (long)(least), (long)(flags), 0L, 0L)
 #define REGISTER(operation, argument, count)                                                                           \
     call(SYS_io_uring_register, (long)ring, (long)(operation), (long)(argument), (long)(count), 0L, 0L)
 #endif
+
+#define ENTER(submit, least, flags) ENTER_AT(ring, submit, least, flags)
 
 static struct io_uring_params parameters;
 static int ring;
@@ -253,6 +262,78 @@ static void refusals(void) {
     say("refused");
 }
 
+static void datagrams(void) {
+    struct sockaddr_in6 name = {.sin6_family = AF_INET6, .sin6_port = htons(7400)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(7400), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(AF_INET6, SOCK_DGRAM, 0), sender = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(bind(fd, (struct sockaddr *)&name, sizeof name) == 0);
+    char bytes[8] = "";
+    submit(IORING_OP_RECV, 0, fd, bytes, sizeof bytes);
+    CHECK(sendto(sender, "hello", 5, 0, (struct sockaddr *)&to, sizeof to) == 5);
+    CHECK(finish() == 5);
+    printf("back: %s\n", bytes);
+    fflush(stdout);
+}
+
+static int on_paths, ends;
+
+/* What is submitted is now one thing, now another; and more of it than there is. */
+static void *scribble(void *none) {
+    for (unsigned i = 0; !__atomic_load_n(&ends, __ATOMIC_RELAXED); i++) {
+        volatile struct io_uring_sqe *entry = &entries[i % parameters.sq_entries];
+        entry->fd = i % 3 ? on_paths : -1;
+        entry->opcode = i % 2 ? IORING_OP_RECV : IORING_OP_NOP;
+        ((volatile unsigned *)at(parameters.sq_off.array))[i % 5] = i % 7 ? i % 5 : i * 0x9e3779b9u;
+    }
+    return none;
+}
+
+static void *make_and_close(void *none) {
+    for (int i = 0; i < 300; i++) {
+        struct io_uring_params asked = {0};
+        int mine = SETUP(4, &asked);
+        CHECK(mine >= 0);
+        int other = dup(mine);
+        CHECK(other >= 0 && close(mine) == 0 && close(other) == 0);
+    }
+    return none;
+}
+
+static void *enter_whatever(void *none) {
+    /* Numbers that are rings, or were, of the threads beside. */
+    for (int i = 0; i < 3000; i++)
+        ENTER_AT(ring + 1 + i % 8, 1, 0, 0);
+    return none;
+}
+
+static void threads(char **words) {
+    pthread_t all[6];
+    on_paths = connected(words);
+    for (int i = 0; i < 6; i++)
+        CHECK(pthread_create(&all[i], NULL, i == 0 ? scribble : i < 4 ? make_and_close : enter_whatever, NULL) == 0);
+    for (int i = 0; i < 3000; i++) {
+        __atomic_store_n(at(parameters.sq_off.tail), *at(parameters.sq_off.head) + 1 + i % 4, __ATOMIC_RELEASE);
+        ENTER(1 + i % 4, 0, 0);
+        ENTER(0, 0, IORING_ENTER_GETEVENTS);
+        __atomic_store_n(at(parameters.cq_off.head), *at(parameters.cq_off.tail), __ATOMIC_RELEASE);
+    }
+    for (int i = 1; i < 6; i++)
+        CHECK(pthread_join(all[i], NULL) == 0);
+    __atomic_store_n(&ends, 1, __ATOMIC_RELAXED);
+    CHECK(pthread_join(all[0], NULL) == 0);
+    ask(on_paths);
+    say("all right");
+}
+
+static void library(void) {
+#if defined(LIBURING)
+    static char memory[1024];
+    CHECK(io_uring_queue_init(8, memory, 0) == 0);
+    CHECK(io_uring_get_probe() != NULL);
+#endif
+    say("has rings");
+}
+
 int main(int count, char **words) {
     CHECK(count > 1);
     make_ring();
@@ -266,6 +347,12 @@ int main(int count, char **words) {
         in_child(words + 2);
     else if (!strcmp(words[1], "bound"))
         at_address(words[2]);
+    else if (!strcmp(words[1], "datagrams"))
+        datagrams();
+    else if (!strcmp(words[1], "threads"))
+        threads(words + 2);
+    else if (!strcmp(words[1], "library"))
+        library();
     else
         refusals();
     pause();
