@@ -52,7 +52,10 @@ impl Ring {
     /// The descriptors of what waits.
     fn waiting(&self) -> Vec<c_int> {
         let mut found = Vec::new();
-        self.view.each_waiting(|said| found.push(said.fd));
+        self.view.each_waiting(|said| {
+            found.push(said.fd);
+            None
+        });
         found
     }
 }
@@ -103,7 +106,10 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     }
     ring.set(4, 1);
     let mut found = Vec::new();
-    ring.view.each_waiting(|said| found.push(said));
+    ring.view.each_waiting(|said| {
+        found.push(said);
+        Some(-libc::EEXIST)
+    });
     let said = Said {
         operation: 0,
         flags: 1,
@@ -115,4 +121,12 @@ fn an_entry_is_read_as_linux_lays_it_out() {
         other: 0x12c,
     };
     assert_eq!(found, [said]);
+    // What is done says its result, and only the flag of a registered file is not kept.
+    found.clear();
+    ring.view.each_waiting(|said| {
+        found.push(said);
+        None
+    });
+    let answer = Said { flags: 0, fd: -1, len: (-libc::EEXIST).cast_unsigned(), operation_flags: 1, ..said };
+    assert_eq!(found, [answer]);
 }

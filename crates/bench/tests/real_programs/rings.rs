@@ -196,6 +196,23 @@ fn a_datagram_socket_in_a_ring_is_the_kernels() {
     assert_said(&server, [1, 0, 0]);
 }
 
+/// As libuv does it.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn an_epoll_is_controlled_by_a_ring() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let (mut echo, [peer, port]) = echo(&fixture);
+        let mut client = fixture.start(&program, &["epoll", &peer, &port]);
+        wait_for_line(&mut client, "watched");
+        assert_on_paths(&fixture, 7000);
+        assert_counted(&fixture, [1, 0, 0]);
+        assert_said(&client, [0, 0, 0]);
+        echo.check().unwrap();
+    }
+}
+
 /// Rings come and go under those who look at them, and entries change meanwhile: the connection of paths is as it was.
 #[test]
 #[cfg(target_arch = "x86_64")]

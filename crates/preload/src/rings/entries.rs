@@ -1,18 +1,20 @@
-//! Which descriptors a ring's entries name.
+//! Which descriptors a ring's entries name, and what is done here.
+//!
+//! EPOLL_CTL about sockets of ours, or an epoll of ours, is done here: event loops add what they watch so (libuv, hence node),
+//! and would have each socket with the kernel. Its entry then only says the result.
 
 use std::ffi::c_int;
 
-use super::queue::Said;
+use super::queue::{FIXED_FILE, NOP, Said};
 use super::{each_file, moving};
+use crate::table::{self, Entry};
+use crate::{export, real};
 
-/// IOSQE_FIXED_FILE: the descriptor is an index among those registered.
-const FIXED_FILE: u8 = 1;
 /// SPLICE_F_FD_IN_FIXED.
 const IN_IS_FIXED: u32 = 1 << 31;
 
 /// Operations, `enum io_uring_op`.
 mod op {
-    pub(super) const NOP: u8 = 0;
     pub(super) const POLL_REMOVE: u8 = 7;
     pub(super) const TIMEOUT: u8 = 11;
     pub(super) const TIMEOUT_REMOVE: u8 = 12;
@@ -41,12 +43,12 @@ mod op {
     pub(super) const PIPE: u8 = 62;
 }
 
-/// What an entry names is the kernel's before the kernel has the entry.
-pub(super) fn look_at(said: Said) {
+/// What an entry names is the kernel's before the kernel has the entry. `Some`: it is done, with this result.
+pub(super) fn look_at(said: Said) -> Option<c_int> {
     let Said { operation, flags, fd, .. } = said;
     match operation {
         // `fd` is none, a directory, a ring, a domain, or names what is to be cancelled.
-        op::NOP
+        NOP
         | op::POLL_REMOVE
         | op::TIMEOUT
         | op::TIMEOUT_REMOVE
@@ -69,7 +71,7 @@ pub(super) fn look_at(said: Said) {
         op::CLOSE if said.other == 0 => moving::closing(fd),
         op::CLOSE => {}
         op::FILES_UPDATE => each_file(said.address as usize, said.len),
-        op::EPOLL_CTL => moving::named(said.offset as c_int),
+        op::EPOLL_CTL => return control_epoll(said),
         _ => {
             if flags & FIXED_FILE == 0 {
                 moving::named(fd);
@@ -79,4 +81,18 @@ pub(super) fn look_at(said: Said) {
             }
         }
     }
+    None
+}
+
+/// EPOLL_CTL: the epoll in `fd`, the operation in `len`, the descriptor in `off`, the event at `addr`.
+fn control_epoll(said: Said) -> Option<c_int> {
+    let target = said.offset as c_int;
+    let is_ours = matches!(table::look(said.fd), Entry::Epoll(_))
+        || matches!(table::look(target), Entry::Socket(_) | Entry::Candidate { .. });
+    if !is_ours {
+        return None;
+    }
+    let arguments = [said.fd as usize, said.len as usize, target as usize, said.address as usize, 0, 0];
+    let result = export::by_number(libc::SYS_epoll_ctl, arguments)?;
+    Some(if result < 0 { -real::errno() } else { 0 })
 }

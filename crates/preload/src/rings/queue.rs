@@ -16,6 +16,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) const OFF_QUEUE: libc::off_t = 0;
 pub(crate) const OFF_ENTRIES: libc::off_t = 0x1000_0000;
 pub(crate) const ENTRY_LEN: usize = 64;
+/// IORING_OP_NOP, and IORING_NOP_INJECT_RESULT (Linux 6.10): its result is what `len` says.
+pub(crate) const NOP: u8 = 0;
+const NOP_INJECT_RESULT: u32 = 1;
+/// IOSQE_FIXED_FILE: the descriptor is an index among those registered.
+pub(crate) const FIXED_FILE: u8 = 1;
 
 /// Where things are, as `io_uring_setup` says.
 #[derive(Clone, Copy)]
@@ -64,8 +69,8 @@ impl View {
         let words_end = shape.head.max(shape.tail) as usize + word;
         let queue_len = words_end.max(shape.array.map_or(0, |array| array as usize + count * word));
         let entries_len = count * stride;
-        let queue = map(fd, queue_len, OFF_QUEUE)?;
-        let Some(entries) = map(fd, entries_len, OFF_ENTRIES) else {
+        let queue = map(fd, queue_len, OFF_QUEUE, libc::PROT_READ)?;
+        let Some(entries) = map(fd, entries_len, OFF_ENTRIES, libc::PROT_READ | libc::PROT_WRITE) else {
             unmap(queue, queue_len);
             return None;
         };
@@ -78,8 +83,8 @@ impl View {
         unsafe { AtomicU32::from_ptr(mapping.add(offset).cast_mut().cast()) }
     }
 
-    /// Calls `visit` with each entry that waits to be submitted.
-    pub(crate) fn each_waiting(&self, mut visit: impl FnMut(Said)) {
+    /// Calls `visit` with each entry that waits to be submitted. Its answer: what is done already, with this result.
+    pub(crate) fn each_waiting(&self, mut visit: impl FnMut(Said) -> Option<c_int>) {
         let Shape { count, head, tail, array, .. } = self.shape;
         let head = View::word(self.queue, head as usize).load(Ordering::Acquire);
         let tail = View::word(self.queue, tail as usize).load(Ordering::Acquire);
@@ -93,9 +98,23 @@ impl View {
             };
             // The kernel drops others.
             if index < count as usize {
-                visit(self.said(index));
+                if let Some(result) = visit(self.said(index)) {
+                    self.answer(index, result);
+                }
             }
         }
+    }
+
+    /// The entry does nothing any more but say this result; its flags and what it is known by stay. Kernels before 6.10 say
+    /// 0, whatever it is.
+    fn answer(&self, index: usize, result: c_int) {
+        let word = |offset: usize| View::word(self.entries, index * self.stride + offset);
+        let [_, flags, low, high] = word(0).load(Ordering::Relaxed).to_le_bytes();
+        word(4).store(u32::MAX, Ordering::Relaxed);
+        word(24).store(result.cast_unsigned(), Ordering::Relaxed);
+        word(28).store(if result == 0 { 0 } else { NOP_INJECT_RESULT }, Ordering::Relaxed);
+        let head = u32::from_le_bytes([NOP, flags & !FIXED_FILE, low, high]);
+        word(0).store(head, Ordering::Relaxed);
     }
 
     fn said(&self, index: usize) -> Said {
@@ -123,9 +142,9 @@ impl Drop for View {
     }
 }
 
-fn map(fd: c_int, len: usize, offset: libc::off_t) -> Option<*const u8> {
+fn map(fd: c_int, len: usize, offset: libc::off_t, access: c_int) -> Option<*const u8> {
     // SAFETY: a fresh mapping of the ring, where the kernel puts it.
-    let memory = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, fd, offset) };
+    let memory = unsafe { libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd, offset) };
     (memory != libc::MAP_FAILED).then_some(memory.cast_const().cast())
 }
 

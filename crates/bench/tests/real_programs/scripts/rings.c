@@ -6,6 +6,7 @@
  *   rings file PATH ADDRESS PORT    a ring for a file; the connection is served by calls
  *   rings child ADDRESS PORT        a forked child uses its parent's ring for a server; a ring closes a connection
  *   rings bound ADDRESS             a ring on a listening socket at an address of paths
+ *   rings epoll ADDRESS PORT        an epoll that a ring adds to and takes from
  *   rings datagrams                 a ring on a datagram socket
  *   rings threads ADDRESS PORT      many rings at once, and entries that change while they are looked at
  *   rings library                   the library's own ways to a ring (-DLIBURING)
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -275,6 +277,38 @@ static void datagrams(void) {
     fflush(stdout);
 }
 
+static int control(int epoll, int operation, int fd, struct epoll_event *event) {
+    unsigned tail = *at(parameters.sq_off.tail), place = tail & *at(parameters.sq_off.ring_mask);
+    struct io_uring_sqe *entry = &entries[place];
+    memset(entry, 0, sizeof *entry);
+    entry->opcode = IORING_OP_EPOLL_CTL;
+    entry->fd = epoll;
+    entry->len = operation;
+    entry->off = fd;
+    entry->addr = (unsigned long)event;
+    at(parameters.sq_off.array)[place] = place;
+    __atomic_store_n(at(parameters.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
+    CHECK(ENTER(1, 0, 0) == 1);
+    return finish();
+}
+
+static void watched(char **words) {
+    int fd = connected(words), epoll = epoll_create1(0), pipes[2];
+    struct epoll_event event = {.events = EPOLLIN, .data = {.u64 = 77}}, got;
+    CHECK(control(epoll, EPOLL_CTL_ADD, fd, &event) == 0);
+    CHECK(control(epoll, EPOLL_CTL_ADD, fd, &event) == -EEXIST);
+    CHECK(epoll_wait(epoll, &got, 1, 0) == 0);
+    CHECK(write(fd, "hello", 5) == 5);
+    CHECK(epoll_wait(epoll, &got, 1, 15000) == 1 && got.events == EPOLLIN && got.data.u64 == 77);
+    CHECK(control(epoll, EPOLL_CTL_DEL, fd, NULL) == 0 && epoll_wait(epoll, &got, 1, 0) == 0);
+    char bytes[5];
+    CHECK(recv(fd, bytes, 5, MSG_WAITALL) == 5);
+    /* What is not ours, too. */
+    CHECK(pipe(pipes) == 0 && control(epoll, EPOLL_CTL_ADD, pipes[0], &event) == 0 && write(pipes[1], "x", 1) == 1);
+    CHECK(epoll_wait(epoll, &got, 1, 15000) == 1 && got.data.u64 == 77);
+    say("watched");
+}
+
 static int on_paths, ends;
 
 /* What is submitted is now one thing, now another; and more of it than there is. */
@@ -349,6 +383,8 @@ int main(int count, char **words) {
         at_address(words[2]);
     else if (!strcmp(words[1], "datagrams"))
         datagrams();
+    else if (!strcmp(words[1], "epoll"))
+        watched(words + 2);
     else if (!strcmp(words[1], "threads"))
         threads(words + 2);
     else if (!strcmp(words[1], "library"))
