@@ -97,10 +97,10 @@ impl View {
                 None => place,
             };
             // The kernel drops others.
-            if index < count as usize {
-                if let Some(result) = visit(self.said(index)) {
-                    self.answer(index, result);
-                }
+            if index < count as usize
+                && let Some(result) = visit(self.said(index))
+            {
+                self.answer(index, result);
             }
         }
     }
