@@ -412,9 +412,12 @@ pub struct ProgramRow {
     /// How often it wanted io_uring and was refused.
     #[serde(default)]
     pub rings_refused: u64,
-    /// How often it was left to the kernel (`scoutline run --io-uring`), and sockets of that process with it.
+    /// How many rings it was let have.
     #[serde(default)]
     pub rings_left: u64,
+    /// How many sockets have become the kernel's, or stayed so, because a ring's operation named them.
+    #[serde(default)]
+    pub ring_sockets: u64,
     /// System calls about its sockets that it made past the C library, and that were served.
     #[serde(default)]
     pub calls_dispatched: u64,

@@ -77,8 +77,10 @@ pub struct Header {
     pub engine_count: AtomicU32,
     /// How often shims have refused io_uring. Written by shims, seldom.
     pub rings_refused: AtomicU32,
-    /// How often they have left io_uring to the kernel, and the sockets of that process with it.
+    /// How often they have let a program have a ring.
     pub rings_left: AtomicU32,
+    /// How many sockets have become the kernel's, or stayed so, because a ring's operation named them.
+    pub ring_sockets: AtomicU32,
     /// Written by each engine: see [`engine_state`]. The shim may change SLEEPING to POLLING when it rings.
     pub engines: [EngineWord; ENGINE_COUNT],
     /// Marked by shims: slots with new data, freed space or requests.

@@ -161,8 +161,10 @@ ones cannot be served that way; they are refused with the reason.
 With --trap the program's calls about sockets are trapped instead (seccomp user notification), and a second process
 answers them and moves the bytes. That serves static programs and Go's, and whatever they start; it is slower.
 
-io_uring is refused to programs on paths, and nearly all fall back to calls. One that cannot do without is run
-with --io-uring: from its first ring on, the sockets that it makes are the kernel's.
+A program has io_uring, and its sockets stay on paths, but for those that an operation of a ring names: they become
+the kernel's, as far as they are not connected yet. With --io-uring all that it makes from its first ring on are the
+kernel's. With --io-uring=refuse it gets no rings (ENOSYS), and nearly all programs fall back to calls, which paths
+serve.
 
 With --background the program gets what nobody else wants: its paths stand at the idle level, whatever their class,
 its threads are on SCHED_IDLE and its disk I/O is in the idle class; so it is for all that it starts. Where its
@@ -177,12 +179,22 @@ pub(crate) struct Run {
     /// Trap the program's calls instead of preloading: for static programs and those in Go
     #[arg(long)]
     pub(crate) trap: bool,
-    /// Let the program have io_uring; from its first ring on its sockets are the kernel's
-    #[arg(long, conflicts_with = "trap")]
-    pub(crate) io_uring: bool,
+    /// What becomes of io_uring, other than that the sockets which its operations name are the kernel's
+    #[arg(long, conflicts_with = "trap", value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true,
+          default_missing_value = "kernel")]
+    pub(crate) io_uring: Option<IoUring>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
+}
+
+/// What becomes of a program's rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IoUring {
+    /// From its first ring on all sockets that it makes are the kernel's
+    Kernel,
+    /// It gets none (ENOSYS)
+    Refuse,
 }
 
 #[derive(Debug, Args)]

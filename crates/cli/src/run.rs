@@ -2,8 +2,9 @@
 //!
 //! The environment tells the preload library what it needs: `SCOUTLINE_ATTACH` is the attach socket and
 //! `SCOUTLINE_REQUIRED=1` makes it an error not to reach the daemon; with `--background`, `SCOUTLINE_BACKGROUND=1`
-//! has it say so; with `--io-uring`, `SCOUTLINE_IO_URING=1` has it leave rings to the kernel. Children inherit all of it, and the scheduling of threads and disk too. With `--trap` the program
-//! has none of it; its supervisor does ([`crate::trap`]).
+//! has it say so; with `--io-uring`, `SCOUTLINE_IO_URING` has it leave rings to the kernel (1), or refuse them (refuse).
+//! Children inherit all of it, and the scheduling of threads and disk too. With `--trap` the program has none of it; its
+//! supervisor does ([`crate::trap`]).
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -14,7 +15,7 @@ use std::process::Command;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::arguments::Run;
+use crate::arguments::{IoUring, Run};
 use crate::client::unreachable;
 use crate::elf;
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, plain};
@@ -39,10 +40,14 @@ pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
         Ok(on_paths) if arguments.trap => trap::enter(&program, on_paths, arguments.background)?,
         Ok(on_paths) => {
             command.envs(on_paths);
-            if arguments.io_uring {
-                command.env("SCOUTLINE_IO_URING", "1");
-            } else {
-                // Without the privilege only the library refuses it, to who asks by the C library.
+            match arguments.io_uring {
+                Some(IoUring::Kernel) => command.env("SCOUTLINE_IO_URING", "1"),
+                Some(IoUring::Refuse) => command.env("SCOUTLINE_IO_URING", "refuse"),
+                None => &mut command,
+            };
+            // The library refuses rings to who asks where it sees it. Without the privilege nobody does elsewhere.
+            let is_unseen = arguments.io_uring.is_none() && scoutline_trap::dispatches().is_err();
+            if arguments.io_uring == Some(IoUring::Refuse) || is_unseen {
                 let _ = scoutline_trap::refuse_io_uring();
             }
         }

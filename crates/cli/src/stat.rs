@@ -101,6 +101,7 @@ fn text(stat: &Stat) -> String {
         ">SOCKETS",
         ">IO_URING-REFUSED",
         ">IO_URING-LEFT",
+        ">IO_URING-SOCKETS",
         ">DISPATCHED",
     ]);
     for program in &stat.programs {
@@ -110,6 +111,7 @@ fn text(stat: &Stat) -> String {
             program.sockets,
             program.rings_refused,
             program.rings_left,
+            program.ring_sockets,
             program.calls_dispatched,
         ];
         programs

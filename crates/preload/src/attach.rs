@@ -13,7 +13,7 @@ use scoutline_abi::layout::{ENGINE_COUNT, ProcessRecord};
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::Lock;
-use crate::{dispatch, exec, limits, own, real, stdio, table, wait};
+use crate::{dispatch, exec, limits, own, real, rings, stdio, table, wait};
 
 mod fork;
 
@@ -280,6 +280,7 @@ extern "C" fn start() {
         return;
     }
     exec::remember();
+    rings::asked();
     if exec::take_over() {
         return;
     }

@@ -1,10 +1,10 @@
 //! `bind` and `listen`: which sockets become ours by them, and what Linux says of addresses that do not fit.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use libc::{sockaddr, socklen_t};
-use scoutline_abi::layout::{call_op, slot_kind, slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{SLOT_COUNT, call_op, slot_kind, slot_request as ask, slot_state as is};
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
@@ -80,6 +80,17 @@ fn bound(fd: c_int, socket: Socket, to: Name, result: isize) -> isize {
     result
 }
 
+/// What this process has asked of `listen`, plus one, for each slot; 0: nothing.
+static BACKLOGS: [AtomicI32; SLOT_COUNT] = [const { AtomicI32::new(0) }; SLOT_COUNT];
+
+/// What `listen` was asked for; where another image did it, as much as Linux ever gives.
+pub(crate) fn backlog(socket: Socket) -> c_int {
+    match BACKLOGS[socket.index as usize].load(Ordering::Relaxed) {
+        0 => libc::SOMAXCONN,
+        plus_one => plus_one - 1,
+    }
+}
+
 /// `listen`.
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
     let mut socket = table::socket(fd).and_then(Socket::at);
@@ -116,6 +127,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
     }
     options::on_listen(socket);
     // Below zero is very much, as on Linux.
+    BACKLOGS[socket.index as usize].store(backlog.saturating_add(1), Ordering::Relaxed);
     let backlog = u64::from(backlog.cast_unsigned());
     call::call(call_op::LISTEN, socket.index, [backlog, 0, 0, 0]).min(0) as isize
 }

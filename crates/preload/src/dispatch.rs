@@ -59,6 +59,8 @@ static LIBRARY_LEN: AtomicUsize = AtomicUsize::new(0);
 static RESTORER: AtomicUsize = AtomicUsize::new(0);
 /// The program makes system calls of its own.
 static WANTED: AtomicBool = AtomicBool::new(false);
+/// A part of it cannot be dispatched.
+static BARRED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The thread's base is `Library`.
@@ -191,7 +193,9 @@ pub(crate) fn start() {
     }
     RESTORER.store(signals::restorer(), Ordering::Relaxed);
     LIBRARY_START.store(library.start, Ordering::Release);
-    WANTED.store(objects::make_calls_of_their_own(&self::library()), Ordering::Relaxed);
+    let of_their_own = objects::make_calls_of_their_own(&self::library());
+    BARRED.store(of_their_own.is_none(), Ordering::Relaxed);
+    WANTED.store(of_their_own == Some(true), Ordering::Relaxed);
     begin();
 }
 
@@ -211,6 +215,22 @@ fn begin() {
         signals::unblock();
         IN_LIBRARY.set(Mode::Library.enter());
     }
+}
+
+/// From now on whatever goes past the C library is seen, in this thread and those to come. False: it cannot be. Threads that
+/// were there before are dispatched if code that was loaded at the start makes such calls.
+pub(crate) fn see_all() -> bool {
+    if !is_available() || BARRED.load(Ordering::Relaxed) {
+        return false;
+    }
+    WANTED.store(true, Ordering::Relaxed);
+    begin();
+    is_on()
+}
+
+/// Whether the calling thread's calls past the C library are seen.
+pub(crate) fn is_on() -> bool {
+    IN_LIBRARY.get()
 }
 
 /// Whether new threads are to [`begin_thread`].

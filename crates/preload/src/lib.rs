@@ -25,10 +25,10 @@
 //! attach   the connection to the daemon, the region
 //! own      descriptors of our own
 //! dispatch  system calls that go past the C library
+//! rings    io_uring: what its operations name is the kernel's
 //! table, real, lock, address   what the above stand on
 //! ```
 //!
-//! Left out on purpose: io_uring, which is refused.
 //! Nothing here locks a process-wide lock or logs while data moves, nor allocates, but for `dprintf`'s text and what
 //! `sendfile` reads of a file that is not in memory.
 #![allow(unsafe_code)] // the C interface and shared memory are this crate's subject; blocks say why they hold
@@ -67,6 +67,7 @@ mod poll;
 mod privilege;
 mod reach;
 mod real;
+mod rings;
 mod scout;
 mod sendfile;
 mod serve;

@@ -20,7 +20,7 @@ use crate::real::err;
 use crate::slot::{Socket, kept, tell_deferred};
 use crate::table::Entry;
 use crate::{
-    attach, call, engines, epoll, fast_open, headers, options, own, real, stdio, stream, table, wait,
+    attach, call, engines, epoll, fast_open, headers, options, own, real, rings, stdio, stream, table, wait,
 };
 
 /// A fresh slot for `fd`, not yet entered in the table.
@@ -160,6 +160,7 @@ pub(crate) fn left(fd: c_int, entry: Entry) {
         }
         Entry::Epoll(number) => epoll::closed(number),
         Entry::Candidate { watched: true } => epoll::drop_candidate(fd),
+        Entry::Ring(number) => rings::closed(number),
         _ => {}
     }
 }
@@ -557,9 +558,14 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
             Entry::Epoll(number)
         }
         Entry::Candidate { .. } => Entry::Candidate { watched: false },
-        Entry::Internal | Entry::Kernel => Entry::Kernel,
+        Entry::Ring(number) if rings::duplicated(number) => Entry::Ring(number),
+        Entry::Ring(_) | Entry::Internal | Entry::Kernel => Entry::Kernel,
     };
+    let stays = table::is_kernels(from);
     left(to, table::put(to, entry));
+    if stays {
+        table::keep_kernels(to);
+    }
 }
 
 /// `dup2` and `dup3`: `real` does it in the kernel.

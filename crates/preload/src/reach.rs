@@ -9,7 +9,7 @@ use scoutline_abi::served::Network;
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
-use crate::{attach, call, engines, options, real};
+use crate::{attach, call, engines, options, real, table};
 
 /// What the daemon serves.
 pub(crate) fn served() -> Option<scoutline_abi::served::Networks> {
@@ -223,7 +223,7 @@ pub(crate) fn stay_away() {
 
 /// The kind and family of a kernel socket that could be ours.
 pub(crate) fn suitable(fd: c_int) -> Option<(u32, c_int)> {
-    if STAYS_AWAY.load(Ordering::Relaxed) {
+    if STAYS_AWAY.load(Ordering::Relaxed) || table::is_kernels(fd) {
         return None;
     }
     let family = options::of_kernel(fd, libc::SO_DOMAIN);

@@ -14,6 +14,11 @@ const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
 const INTERNAL: u64 = 3;
 const CANDIDATE: u64 = 4;
+const RING: u64 = 5;
+
+/// In a candidate's value: some epoll has it; it stays the kernel's.
+const WATCHED: u64 = 1;
+const STAYS: u64 = 2;
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// The highest number ever entered.
@@ -35,6 +40,8 @@ pub(crate) enum Entry {
         /// See above.
         watched: bool,
     },
+    /// A ring of `io_uring`: its number in `rings`.
+    Ring(u32),
 }
 
 fn decode(word: u64) -> Entry {
@@ -42,7 +49,8 @@ fn decode(word: u64) -> Entry {
         SOCKET => Entry::Socket((word >> 8) as u32),
         EPOLL => Entry::Epoll((word >> 8) as u32),
         INTERNAL => Entry::Internal,
-        CANDIDATE => Entry::Candidate { watched: word >> 8 != 0 },
+        CANDIDATE => Entry::Candidate { watched: word >> 8 & WATCHED != 0 },
+        RING => Entry::Ring((word >> 8) as u32),
         _ => Entry::Kernel,
     }
 }
@@ -53,7 +61,8 @@ fn encode(entry: Entry) -> u64 {
         Entry::Socket(slot) => u64::from(slot) << 8 | SOCKET,
         Entry::Epoll(number) => u64::from(number) << 8 | EPOLL,
         Entry::Internal => INTERNAL,
-        Entry::Candidate { watched } => u64::from(watched) << 8 | CANDIDATE,
+        Entry::Candidate { watched } => (if watched { WATCHED } else { 0 }) << 8 | CANDIDATE,
+        Entry::Ring(number) => u64::from(number) << 8 | RING,
     }
 }
 
@@ -107,6 +116,39 @@ pub(crate) fn put(fd: c_int, entry: Entry) -> Entry {
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
     }
     decode(cell.swap(encode(entry), Ordering::AcqRel))
+}
+
+/// `fd` is a socket of the kernel's and stays that; answers what was there.
+pub(crate) fn put_kernels(fd: c_int) -> Entry {
+    let Some(cell) = cell(fd) else { return Entry::Kernel };
+    HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    decode(cell.swap(STAYS << 8 | CANDIDATE, Ordering::AcqRel))
+}
+
+/// A candidate from now on is one no more, watched or not. False: it is none, or was none already.
+pub(crate) fn keep_kernels(fd: c_int) -> bool {
+    let keep = |word: u64| (word & 0xff == CANDIDATE && !stays(word)).then_some(word | STAYS << 8);
+    cell(fd).is_some_and(|cell| cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep).is_ok())
+}
+
+/// Some epoll has a candidate.
+pub(crate) fn watch(fd: c_int) {
+    let watched = |word: u64| (word & 0xff == CANDIDATE).then_some(word | WATCHED << 8);
+    if let Some(cell) = cell(fd) {
+        let _ = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, watched);
+    }
+}
+
+/// Whether `fd` stays the kernel's.
+pub(crate) fn is_kernels(fd: c_int) -> bool {
+    cell(fd).is_some_and(|cell| {
+        let word = cell.load(Ordering::Acquire);
+        word & 0xff == CANDIDATE && stays(word)
+    })
+}
+
+fn stays(word: u64) -> bool {
+    word >> 8 & STAYS != 0
 }
 
 /// True when `fd` can be entered.

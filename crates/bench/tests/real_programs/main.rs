@@ -44,6 +44,7 @@ mod redis_suite;
 mod refused;
 mod requests;
 mod restored;
+mod rings;
 mod several;
 mod shares;
 mod spinning;

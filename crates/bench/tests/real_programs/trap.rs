@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use scoutline_bench::process::Process;
 
@@ -222,41 +222,15 @@ fn rust_client_by_instruction_asks(arm: Arm) {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn calls_by_number_are_served_and_rings_refused() {
-    calls_past_the_library(false);
+    calls_past_the_library(&["--io-uring=refuse"]);
 }
 
 #[test]
 fn calls_by_number_are_trapped_and_rings_refused() {
-    calls_past_the_library(true);
+    calls_past_the_library(&["--trap"]);
 }
 
-/// Who cannot do without a ring has it when told so, and the kernel's sockets with it.
-#[test]
-fn a_program_that_has_nothing_but_rings_runs_on_the_kernels_sockets() {
-    let fixture = Fixture::new(Arm::Paths);
-    let program = fixture.file("rings");
-    let built = Command::new(find("gcc"))
-        .args(["-O1", "-Wall", "-o"])
-        .args([program.as_os_str(), script("rings.c").as_ref()])
-        .status()
-        .unwrap();
-    assert!(built.success());
-    let program = program.display().to_string();
-    let mut refused = fixture.start_with(&[], &program, &[]);
-    refused.finish(Instant::now() + SOON).expect_err("it cannot do without");
-    let log = refused.log_tail();
-    assert!(log.contains("scoutline run --io-uring") && log.contains("Function not implemented"), "{log}");
-    let mut left = fixture.start_with(&["--io-uring"], &program, &[]);
-    assert_eq!(wait_for_line(&mut left, "back"), "back: hello");
-    let log = left.log_tail();
-    assert_eq!(log.matches("sockets are the kernel's from now on").count(), 1, "{log}");
-    let stat = fixture.ask("stat");
-    let row = stat["programs"].as_array().expect("programs").iter().find(|row| row["name"] == "rings");
-    let row = row.expect("our program");
-    assert_eq!([&row["rings_left"], &row["rings_refused"], &row["sockets"]], [1, 0, 0], "{row}");
-}
-
-fn calls_past_the_library(trapped: bool) {
+fn calls_past_the_library(options: &[&str]) {
     let fixture = Fixture::new(Arm::Paths);
     let program = fixture.file("direct");
     let built = Command::new(find("gcc"))
@@ -269,7 +243,6 @@ fn calls_past_the_library(trapped: bool) {
     let mut echo = fixture.start_peer("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut echo, "ready");
     let peer = fixture.peer_address().to_string();
-    let options: &[_] = if trapped { &["--trap"] } else { &[] };
     let mut program = fixture.start_with(options, &program.display().to_string(), &[peer.as_str(), "7000"]);
     wait_for_line(&mut program, "ready");
     assert_on_paths(&fixture, Arm::Paths, "direct", 7000);
@@ -279,7 +252,7 @@ fn calls_past_the_library(trapped: bool) {
     assert_eq!(row["rings_refused"], 6, "{row}");
     let log = program.log_tail();
     assert_eq!(log.matches("io_uring is refused").count(), 1, "{log}");
-    let (calls, lines) = if trapped { (0, 0) } else { (2, 1) };
+    let (calls, lines) = if options == ["--trap"] { (0, 0) } else { (2, 1) };
     assert_eq!(row["calls_dispatched"], calls, "{row}");
     assert_eq!(log.matches("past the C library are served").count(), lines, "{log}");
 }

@@ -46,6 +46,7 @@ fn questions_reach_the_engine_and_stop_stops() {
         sockets: 5,
         rings_refused: 0,
         rings_left: 0,
+        ring_sockets: 0,
         calls_dispatched: 0,
     }];
     let engine = FakeEngine::answering(move |request| match request {

@@ -322,6 +322,7 @@ fn program_row(program: &crate::program::Program) -> ProgramRow {
         sockets: program.ends().iter().filter(|end| !end.is_shadow).count() as u64,
         rings_refused: program.region.header().rings_refused.load(Ordering::Relaxed).into(),
         rings_left: program.region.header().rings_left.load(Ordering::Relaxed).into(),
+        ring_sockets: program.region.header().ring_sockets.load(Ordering::Relaxed).into(),
         calls_dispatched: program.region.header().calls_dispatched.0[0].load(Ordering::Relaxed),
     }
 }

@@ -7,6 +7,16 @@ pub(crate) fn start() {}
 pub(crate) fn in_child() {}
 
 /// See the other `dispatch`.
+pub(crate) fn see_all() -> bool {
+    false
+}
+
+/// See the other `dispatch`.
+pub(crate) fn is_on() -> bool {
+    false
+}
+
+/// See the other `dispatch`.
 pub(crate) fn hold_signals() -> u64 {
     let mut before = 0;
     change_mask(u64::MAX, &raw mut before);

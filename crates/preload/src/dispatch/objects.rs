@@ -75,9 +75,9 @@ pub(super) fn library() -> Option<Range<usize>> {
     found
 }
 
-/// Whether the program, or a library of its, makes system calls by itself that may be about sockets. Not where a part of it
-/// is in Go: a routine there may stand on a stack with no room for a signal handler.
-pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> bool {
+/// Whether the program, or a library of its, makes system calls by itself that may be about sockets. `None` where a part of
+/// it is in Go: a routine there may stand on a stack with no room for a signal handler.
+pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> Option<bool> {
     let own = make_calls_of_their_own as *const () as usize;
     let (mut wanted, mut is_go) = (false, false);
     each(&mut |info| {
@@ -93,7 +93,7 @@ pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> bool {
         }
         is_go
     });
-    wanted && !is_go
+    (!is_go).then_some(wanted)
 }
 
 /// Whether an object says that Go's linker has made it (a note of that name; elf(5)).

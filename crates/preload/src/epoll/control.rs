@@ -63,7 +63,7 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         epoll.candidates.retain(|item| item.fd_plus_one != fd + 1);
         if let Some(item) = item {
             epoll.candidates.push(item);
-            table::put(fd, Fd::Candidate { watched: true });
+            table::watch(fd);
         }
     }
     0

@@ -120,6 +120,6 @@ fn put_candidate(number: u32, item: Item) {
     let is_new = epoll.candidates.iter().all(|other| other.fd_plus_one != item.fd_plus_one);
     if is_new && matches!(table::look(fd), Fd::Candidate { .. }) {
         epoll.candidates.push(item);
-        table::put(fd, Fd::Candidate { watched: true });
+        table::watch(fd);
     }
 }

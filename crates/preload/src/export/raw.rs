@@ -1,75 +1,59 @@
 //! System calls that a program makes by number (`syscall(2)`, or past the C library: [`crate::dispatch`]), and io_uring.
 //!
 //! By number, the calls about sockets are those of the functions here (`tests/numbers.rs` compares the lists); so are
-//! those that make new images and children. `io_uring_setup` is refused as kernels without
-//! it do (ENOSYS), so that programs fall back to calls that can be served: a ring would work on the kernel's socket
-//! behind ours, which is not connected. liburing makes its system calls by itself, past the C library; so the functions
-//! with which it makes a ring are here as well (`io_uring_queue_init(3)`). `scoutline run` refuses rings for who has
-//! neither (liburing linked statically) where no call can be dispatched, if its privileges allow
-//! (`scoutline_trap::refuse_io_uring`); those refusals are the kernel's, and not counted.
+//! those that make new images and children, and those of rings ([`crate::rings`]).
 //!
-//! A program that has nothing else is run with `--io-uring`: it gets its rings, and from then on its sockets stay the
-//! kernel's. Not by itself: most who ask for a ring can do without, and would lose their paths.
+//! liburing makes its system calls by itself, past the C library. Where those cannot be dispatched it gets no rings, so the
+//! functions with which it makes one are here as well (`io_uring_queue_init(3)`): they refuse them and count it. Where they
+//! can, the call that it makes then is the one that counts.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr::with_exposed_provenance as at;
 use std::ptr::with_exposed_provenance_mut as at_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{data, exec, life, limits, many};
-use crate::dispatch::signals;
-use crate::{attach, reach, real};
+use crate::dispatch::{self, signals};
+use crate::rings::{self, Rule};
+use crate::{attach, real};
 
-/// Whether this process has said what became of its rings.
-static SAID: AtomicBool = AtomicBool::new(false);
-
-/// The kernel makes the ring: without paths, or where that was asked for.
-fn is_left() -> bool {
-    let Some(region) = attach::region() else { return true };
-    if !attach::is_set(c"SCOUTLINE_IO_URING") {
-        return false;
+/// A ring that liburing makes by calls of its own: `refused`, or what `make` gives.
+fn of_library<R>(refused: impl FnOnce() -> R, make: impl FnOnce() -> R) -> R {
+    match rings::rule() {
+        Rule::Refused => return refused(),
+        // Else its call is seen, and counted there.
+        Rule::Left if !dispatch::is_on() => rings::leave(),
+        Rule::Left | Rule::Native | Rule::Seen => {}
     }
-    region.header().rings_left.fetch_add(1, Ordering::Relaxed);
-    reach::stay_away();
-    if !SAID.swap(true, Ordering::Relaxed) {
-        real::say(&[b"io_uring is used: this program's sockets are the kernel's from now on"]);
-    }
-    true
-}
-
-fn refuse_ring() -> c_long {
-    if let Some(region) = attach::region() {
-        region.header().rings_refused.fetch_add(1, Ordering::Relaxed);
-    }
-    if !SAID.swap(true, Ordering::Relaxed) {
-        real::say(&[
-            b"io_uring is refused, for this program's sockets are on paths; if it cannot do without: scoutline run --io-uring",
-        ]);
-    }
-    real::set_errno(libc::ENOSYS);
-    -1
+    make()
 }
 
 /// As liburing says it: an errno negated.
 fn refuse_library_ring() -> c_int {
-    refuse_ring();
+    rings::refuse_setup();
     -libc::ENOSYS
+}
+
+/// `io_uring_setup` by number. `None`: the kernel's alone.
+fn setup(entries: c_uint, parameters: usize) -> Option<c_long> {
+    match rings::rule() {
+        Rule::Native => None,
+        Rule::Left => {
+            rings::leave();
+            None
+        }
+        Rule::Refused => Some(rings::refuse_setup()),
+        Rule::Seen => Some(rings::setup(entries, at_mut(parameters))),
+    }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
-    if is_left() {
-        return real::io_uring_setup(entries, parameters);
-    }
-    refuse_library_ring()
+    of_library(refuse_library_ring, || real::io_uring_setup(entries, parameters))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
-    if is_left() {
-        return real::io_uring_queue_init(entries, ring, flags);
-    }
-    refuse_library_ring()
+    of_library(refuse_library_ring, || real::io_uring_queue_init(entries, ring, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -78,10 +62,7 @@ extern "C" fn io_uring_queue_init_params(
     ring: *mut c_void,
     parameters: *mut c_void,
 ) -> c_int {
-    if is_left() {
-        return real::io_uring_queue_init_params(entries, ring, parameters);
-    }
-    refuse_library_ring()
+    of_library(refuse_library_ring, || real::io_uring_queue_init_params(entries, ring, parameters))
 }
 
 #[unsafe(no_mangle)]
@@ -92,20 +73,17 @@ extern "C" fn io_uring_queue_init_mem(
     memory: *mut c_void,
     len: usize,
 ) -> c_int {
-    if is_left() {
-        return real::io_uring_queue_init_mem(entries, ring, parameters, memory, len);
-    }
-    refuse_library_ring()
+    of_library(refuse_library_ring, || real::io_uring_queue_init_mem(entries, ring, parameters, memory, len))
 }
 
 /// Makes a ring to ask what rings can do; null where there are none.
 #[unsafe(no_mangle)]
 extern "C" fn io_uring_get_probe() -> *mut c_void {
-    if is_left() {
-        return real::io_uring_get_probe();
-    }
-    refuse_ring();
-    std::ptr::null_mut()
+    let refused = || {
+        rings::refuse_setup();
+        std::ptr::null_mut()
+    };
+    of_library(refused, real::io_uring_get_probe)
 }
 
 /// `syscall`, variadic in C: who gives fewer arguments leaves garbage that is not looked at.
@@ -144,8 +122,9 @@ pub(crate) fn by_number(number: c_long, arguments: [usize; 6]) -> Option<c_long>
     let [a, b, c, d, e, f] = arguments;
     let (fd, int) = (a as c_int, |value: usize| value as c_int);
     let result = match number {
-        libc::SYS_io_uring_setup if is_left() => return None,
-        libc::SYS_io_uring_setup => refuse_ring(),
+        libc::SYS_io_uring_setup => return setup(a as c_uint, b),
+        libc::SYS_io_uring_enter => return rings::enter(arguments),
+        libc::SYS_io_uring_register => return rings::register(arguments),
         libc::SYS_read => data::read(fd, at_mut::<c_void>(b), c) as c_long,
         libc::SYS_connect => life::connect(fd, at(b), c as c_uint).into(),
         #[cfg(target_arch = "x86_64")]

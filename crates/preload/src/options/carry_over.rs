@@ -126,3 +126,70 @@ fn kernel_congestion(fd: c_int) -> [u8; CONGESTION_NAME_LEN] {
     real::getsockopt(fd, IPPROTO_TCP, libc::TCP_CONGESTION, name.as_mut_ptr().cast(), &raw mut len);
     name
 }
+
+/// The other way: the kernel's socket gets what was set on this one since it is ours. What [`super::set`] gives to the
+/// kernel's as well it has already.
+pub(crate) fn carry_back(fd: c_int, socket: Socket) {
+    let slot = socket.slot;
+    let set = |level: c_int, name: c_int, value: c_int| {
+        let len = size_of::<c_int>() as socklen_t;
+        real::setsockopt(fd, level, name, (&raw const value).cast(), len);
+    };
+    for (name, bit) in [
+        (libc::SO_REUSEADDR, kept::REUSE_ADDRESS),
+        (libc::SO_REUSEPORT, kept::REUSE_PORT),
+        (libc::SO_BROADCAST, kept::BROADCAST),
+        (libc::SO_OOBINLINE, kept::OOB_INLINE),
+        (libc::SO_KEEPALIVE, kept::KEEP_ALIVE),
+        (SO_ZEROCOPY, kept::ZERO_COPY),
+    ] {
+        set(libc::SOL_SOCKET, name, kept_bit(socket, bit));
+    }
+    for (name, us) in
+        [(libc::SO_RCVTIMEO, &slot.receive_timeout_us), (libc::SO_SNDTIMEO, &slot.send_timeout_us)]
+    {
+        let us = us.load(Ordering::Relaxed).cast_signed();
+        let time = timeval { tv_sec: us / 1_000_000, tv_usec: us % 1_000_000 };
+        let len = size_of::<timeval>() as socklen_t;
+        real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const time).cast(), len);
+    }
+    let plus_one = slot.linger_plus_one.load(Ordering::Relaxed);
+    let linger = libc::linger {
+        l_onoff: c_int::from(plus_one != 0),
+        l_linger: plus_one.saturating_sub(1).cast_signed(),
+    };
+    let len = size_of::<libc::linger>() as socklen_t;
+    real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len);
+    if socket.is_stream() {
+        carry_back_transport(socket, set);
+    }
+    let flags = real::fcntl(fd, libc::F_GETFL, 0);
+    let flags = if socket.non_blocking() { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    real::fcntl(fd, libc::F_SETFL, flags as usize);
+}
+
+fn carry_back_transport(socket: Socket, set: impl Fn(c_int, c_int, c_int)) {
+    let slot = socket.slot;
+    set(IPPROTO_TCP, libc::TCP_NODELAY, kept_bit(socket, kept::NO_DELAY));
+    set(IPPROTO_TCP, libc::TCP_CORK, kept_bit(socket, kept::CORK));
+    let rest = slot.keep_alive_times[1].load(Ordering::Relaxed);
+    let asked = [
+        (libc::TCP_KEEPIDLE, slot.keep_alive_times[0].load(Ordering::Relaxed)),
+        (libc::TCP_KEEPINTVL, rest >> 16),
+        (libc::TCP_KEEPCNT, rest & 0xffff),
+        (libc::TCP_DEFER_ACCEPT, slot.defer_accept_s.load(Ordering::Relaxed)),
+        (libc::TCP_USER_TIMEOUT, slot.asked_user_timeout_ms.load(Ordering::Relaxed)),
+        (libc::TCP_MAXSEG, slot.asked_max_segment.load(Ordering::Relaxed)),
+        (TCP_NOTSENT_LOWAT, slot.unsent_low_water.load(Ordering::Relaxed)),
+    ];
+    for (name, value) in asked.into_iter().filter(|(_, value)| *value != 0) {
+        set(IPPROTO_TCP, name, value.cast_signed());
+    }
+    let buffers = [
+        (libc::SO_RCVBUF, slot.asked_receive_buffer.load(Ordering::Relaxed)),
+        (libc::SO_SNDBUF, slot.asked_send_buffer.load(Ordering::Relaxed)),
+    ];
+    for (name, bytes) in buffers.into_iter().filter(|(_, bytes)| *bytes != 0) {
+        set(libc::SOL_SOCKET, name, bytes.cast_signed());
+    }
+}

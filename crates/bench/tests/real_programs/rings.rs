@@ -1,0 +1,277 @@
+//! io_uring beside paths: a ring's operations are the kernel's, and so is a socket that one names; all else stays.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use scoutline_bench::process::Process;
+
+use crate::fixture::{Arm, Fixture, SOON, find, script, wait_for_line};
+
+/// How `rings.c` makes its calls.
+const BY_NUMBER: &[&str] = &[];
+const BY_LIBRARY: &[&str] = &["-DLIBURING", "-l:liburing.so.2"];
+const BY_INSTRUCTION: &[&str] = &["-DDIRECT"];
+
+/// `rings.c`, built.
+fn rings(fixture: &Fixture, how: &[&str]) -> PathBuf {
+    let program = fixture.file("rings");
+    let built = Command::new(find("gcc"))
+        .args(["-O1", "-Wall", "-o"])
+        .args([program.as_os_str(), script("rings.c").as_ref()])
+        .args(how)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    program
+}
+
+/// An echo server of the other host: where it is.
+fn echo(fixture: &Fixture) -> (Process, [String; 2]) {
+    let mut echo = fixture.start_peer("python3", &[&script("echo_server.py"), "7000"]);
+    wait_for_line(&mut echo, "ready");
+    (echo, [fixture.peer_address().to_string(), "7000".to_owned()])
+}
+
+/// What `stat` says of the program.
+fn row(fixture: &Fixture) -> serde_json::Value {
+    let stat = fixture.ask("stat");
+    let programs = stat["programs"].as_array().expect("programs");
+    programs
+        .iter()
+        .find(|row| row["name"] == "rings")
+        .unwrap_or_else(|| panic!("our program: {stat}"))
+        .clone()
+}
+
+/// Rings that it has, that it was refused, and sockets that its rings have named.
+fn assert_counted(fixture: &Fixture, counted: [u64; 3]) {
+    let row = row(fixture);
+    let found = ["rings_left", "rings_refused", "ring_sockets"].map(|name| row[name].as_u64());
+    assert_eq!(found, counted.map(Some), "{row}");
+}
+
+/// Lines about each: sockets that have become the kernel's, that are connected, that have an address of paths.
+fn assert_said(program: &Process, lines: [usize; 3]) {
+    let log = program.log_tail();
+    let texts = [
+        "operations name are the kernel's",
+        "is connected on paths fails",
+        "bound to an address of paths fails",
+    ];
+    assert_eq!(texts.map(|text| log.matches(text).count()), lines, "{log}");
+}
+
+fn assert_on_paths(fixture: &Fixture, port: u16) {
+    let paths = fixture.paths_now();
+    let suffix = format!(":{port}");
+    let ours = |path: &serde_json::Value| {
+        let is_at = |side: &str| path[side].as_str().is_some_and(|name| name.ends_with(&suffix));
+        is_at("local") || is_at("peer")
+    };
+    assert!(paths.iter().any(ours), "no path with port {port} among {paths:?}");
+}
+
+fn serves(how: &[&str], what: &str) {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, how).display().to_string();
+    let mut server = fixture.start(&program, &[what]);
+    assert_eq!(wait_for_line(&mut server, "back"), "back: hello");
+    // What listens, and its duplicate; the client beside it was the kernel's by itself.
+    assert_counted(&fixture, [1, 0, 1]);
+    assert_said(&server, [1, 0, 0]);
+    assert_eq!(row(&fixture)["sockets"], 0);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_server_that_has_nothing_but_rings_serves() {
+    serves(BY_NUMBER, "serve");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_server_by_liburing_serves() {
+    serves(BY_LIBRARY, "serve");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_server_by_instruction_serves() {
+    serves(BY_INSTRUCTION, "serve");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_server_whose_socket_is_registered_serves() {
+    serves(BY_NUMBER, "fixed");
+}
+
+fn keeps_a_file(how: &[&str]) {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, how).display().to_string();
+    let (mut echo, [peer, port]) = echo(&fixture);
+    let file = fixture.file("kept").display().to_string();
+    let mut client = fixture.start(&program, &["file", &file, &peer, &port]);
+    wait_for_line(&mut client, "kept");
+    assert_on_paths(&fixture, 7000);
+    assert_counted(&fixture, [1, 0, 0]);
+    assert_said(&client, [0, 0, 0]);
+    echo.check().unwrap();
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_ring_for_files_leaves_sockets_on_paths() {
+    keeps_a_file(BY_NUMBER);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_ring_of_liburing_for_files_leaves_sockets_on_paths() {
+    keeps_a_file(BY_LIBRARY);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_ring_by_instruction_for_files_leaves_sockets_on_paths() {
+    keeps_a_file(BY_INSTRUCTION);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_connection_of_paths_in_a_ring_fails_and_goes_on_by_calls() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_LIBRARY).display().to_string();
+    let (mut echo, [peer, port]) = echo(&fixture);
+    let mut client = fixture.start(&program, &["connected", &peer, &port]);
+    wait_for_line(&mut client, "goes on");
+    assert_on_paths(&fixture, 7000);
+    assert_counted(&fixture, [1, 0, 0]);
+    assert_said(&client, [0, 1, 0]);
+    assert!(client.log_tail().contains("scoutline run --io-uring"));
+    echo.check().unwrap();
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_listener_at_an_address_of_paths_stays_there() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_INSTRUCTION).display().to_string();
+    let address = fixture.address().to_string();
+    let mut server = fixture.start(&program, &["bound", &address]);
+    wait_for_line(&mut server, "listens");
+    assert_on_paths(&fixture, 7300);
+    assert_counted(&fixture, [1, 0, 0]);
+    assert_said(&server, [0, 0, 1]);
+    let asks = "import socket, sys; s = socket.create_connection((sys.argv[1], 7300), 15); print(s.recv(5))";
+    assert!(fixture.run_peer("python3", &["-c", asks, &address], SOON).contains("hello"));
+}
+
+/// A child's ring is its parent's; numbers that rings have closed, or closed rings have had, are what they are next.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_ring_over_fork_and_numbers_given_out_again() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let (mut echo, [peer, port]) = echo(&fixture);
+        let mut parent = fixture.start(&program, &["child", &peer, &port]);
+        assert_eq!(wait_for_line(&mut parent, "back"), "back: hello");
+        wait_for_line(&mut parent, "all right");
+        assert_on_paths(&fixture, 7000);
+        assert_counted(&fixture, [2, 0, 1]);
+        echo.check().unwrap();
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_datagram_socket_in_a_ring_is_the_kernels() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_INSTRUCTION).display().to_string();
+    let mut server = fixture.start(&program, &["datagrams"]);
+    assert_eq!(wait_for_line(&mut server, "back"), "back: hello");
+    assert_counted(&fixture, [1, 0, 1]);
+    assert_said(&server, [1, 0, 0]);
+}
+
+/// As libuv does it.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn an_epoll_is_controlled_by_a_ring() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let (mut echo, [peer, port]) = echo(&fixture);
+        let mut client = fixture.start(&program, &["epoll", &peer, &port]);
+        wait_for_line(&mut client, "watched");
+        assert_on_paths(&fixture, 7000);
+        assert_counted(&fixture, [1, 0, 0]);
+        assert_said(&client, [0, 0, 0]);
+        echo.check().unwrap();
+    }
+}
+
+/// Rings come and go under those who look at them, and entries change meanwhile: the connection of paths is as it was.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn rings_of_many_threads_and_entries_that_change() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let (mut echo, [peer, port]) = echo(&fixture);
+        let mut threads = fixture.start(&program, &["threads", &peer, &port]);
+        wait_for_line(&mut threads, "all right");
+        assert_on_paths(&fixture, 7000);
+        assert_counted(&fixture, [901, 0, 0]);
+        echo.check().unwrap();
+    }
+}
+
+/// `io_uring_queue_init` and `io_uring_get_probe`, too.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn liburings_own_functions_make_rings() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_LIBRARY).display().to_string();
+    let mut library = fixture.start(&program, &["library"]);
+    wait_for_line(&mut library, "has rings");
+    assert_counted(&fixture, [3, 0, 0]);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn rings_that_cannot_be_looked_at_are_refused() {
+    for how in [BY_NUMBER, BY_LIBRARY, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let mut refused = fixture.start(&program, &["refusals"]);
+        wait_for_line(&mut refused, "refused");
+        assert_counted(&fixture, [2, 1, 0]);
+        let log = refused.log_tail();
+        assert_eq!(log.matches("IORING_SETUP_SQPOLL is refused (EPERM)").count(), 1, "{log}");
+    }
+}
+
+/// As it is asked for: no rings, or all sockets with the kernel.
+#[test]
+fn rings_are_refused_or_take_all_sockets_when_asked() {
+    for how in [BY_NUMBER, BY_LIBRARY] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let mut refused = fixture.start_with(&["--io-uring=refuse"], &program, &["serve"]);
+        refused.finish(Instant::now() + SOON).expect_err("it cannot do without");
+        let log = refused.log_tail();
+        assert!(
+            log.contains("scoutline run --io-uring") && log.contains("Function not implemented"),
+            "{log}"
+        );
+        let mut left = fixture.start_with(&["--io-uring"], &program, &["serve"]);
+        assert_eq!(wait_for_line(&mut left, "back"), "back: hello");
+        let log = left.log_tail();
+        assert_eq!(log.matches("sockets are the kernel's from now on").count(), 1, "{log}");
+        assert_counted(&fixture, [1, 0, 0]);
+        assert_eq!(row(&fixture)["sockets"], 0);
+    }
+}

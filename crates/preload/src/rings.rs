@@ -1,0 +1,411 @@
+//! io_uring (io_uring(7), `linux/io_uring.h`) beside sockets on paths.
+//!
+//! A ring works on the kernel's socket behind ours. So a program has its rings, its sockets stay on paths, and a socket
+//! that an operation names becomes the kernel's ([`moving`]), before the kernel has the operation: `io_uring_enter` looks
+//! through what is in the submission queue ([`queue`], [`entries`]), `io_uring_register` through the files that it is given.
+//!
+//! ```text
+//! rule       when                                              io_uring_setup
+//! Native     without paths                                     the kernel's
+//! Left       `scoutline run --io-uring`                        the kernel's; from then on all new sockets are, too
+//! Refused    `--io-uring=refuse`, or calls cannot be seen      ENOSYS
+//! Seen       else                                              the kernel's, and its queue is looked at
+//! ```
+//!
+//! Calls are seen that are made by number (`syscall`) and, where [`crate::dispatch`] can be had, by instruction. With its
+//! first ring a program is dispatched even where none of its code was found to make calls by itself: that may be loaded yet.
+//!
+//! What the kernel would do unseen, or where we cannot look, is refused as by kernels that do not know it:
+//!
+//! ```text
+//! IORING_SETUP_SQPOLL                                  EPERM   the kernel takes entries without a call
+//! IORING_SETUP_NO_MMAP, _REGISTERED_FD_ONLY            EINVAL  the queue is in the program's memory
+//! flags that are newer than these lines                EINVAL  entries of several lengths in one queue, for one
+//! IORING_REGISTER_RING_FDS, IORING_REGISTER_USE_REGISTERED_RING, IORING_ENTER_REGISTERED_RING
+//!                                                      EINVAL  a ring by another number than its descriptor
+//! IORING_REGISTER_RESIZE_RINGS                         EINVAL  the queue moves
+//! io_uring_enter on a ring that another image made     EOPNOTSUPP
+//! ```
+//!
+//! A ring is known by its descriptor ([`crate::table`]), so duplicates, forked children and closed numbers are what they
+//! are for sockets. Each has a mapping of our own, which lives until the last descriptor is closed and nobody looks at it.
+//! Its words are the program's to write as well: each is read once, and all that an odd one does is that the operation
+//! finds the kernel's socket behind ours, which is not connected.
+
+mod entries;
+mod moving;
+mod queue;
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::mem::offset_of;
+use std::ptr;
+use std::ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use libc::sigset_t;
+
+use crate::dispatch::{self, signals};
+use crate::table::{self, Entry};
+use crate::{attach, life, memory, reach, real};
+use queue::{Shape, View};
+
+/// `linux/io_uring.h`: `io_uring_setup` flags.
+const SETUP_SQPOLL: u32 = 1 << 1;
+const SETUP_SQE128: u32 = 1 << 10;
+const SETUP_NO_MMAP: u32 = 1 << 14;
+const SETUP_REGISTERED_FD_ONLY: u32 = 1 << 15;
+const SETUP_NO_SQARRAY: u32 = 1 << 16;
+/// Up to IORING_SETUP_CQE_MIXED (Linux 6.18).
+const SETUP_KNOWN: u32 = (1 << 19) - 1;
+
+/// `io_uring_enter` flags.
+const ENTER_EXT_ARG: u32 = 1 << 3;
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
+const ENTER_EXT_ARG_REG: u32 = 1 << 6;
+
+/// `io_uring_register` operations.
+const REGISTER_FILES: u32 = 2;
+const REGISTER_FILES_UPDATE: u32 = 6;
+const REGISTER_FILES2: u32 = 13;
+const REGISTER_FILES_UPDATE2: u32 = 14;
+const REGISTER_RING_FDS: u32 = 20;
+const REGISTER_RESIZE_RINGS: u32 = 33;
+const REGISTER_USE_REGISTERED_RING: u32 = 1 << 31;
+
+/// So many rings can be in a process; a data base has one for each connection that it may get.
+const MOST: usize = 4096;
+/// Of [`Record::users`]: the last one is unmapping it.
+const ENDING: u32 = u32::MAX;
+
+/// `struct io_uring_params`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Parameters {
+    sq_entries: u32,
+    cq_entries: u32,
+    flags: u32,
+    sq_thread: [u32; 2],
+    features: u32,
+    wq_fd: u32,
+    resv: [u32; 3],
+    sq_off: Offsets,
+    cq_off: [u64; 5],
+}
+
+impl Parameters {
+    /// The submission queue that the kernel has made.
+    fn shape(&self) -> Shape {
+        Shape {
+            count: self.sq_entries,
+            head: self.sq_off.head,
+            tail: self.sq_off.tail,
+            array: (self.flags & SETUP_NO_SQARRAY == 0).then_some(self.sq_off.array),
+            long: self.flags & SETUP_SQE128 != 0,
+        }
+    }
+}
+
+/// `struct io_sqring_offsets`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Offsets {
+    head: u32,
+    tail: u32,
+    ring_mask: u32,
+    ring_entries: u32,
+    flags: u32,
+    dropped: u32,
+    array: u32,
+    resv: u32,
+    user_addr: u64,
+}
+
+const _: () = assert!(size_of::<Parameters>() == 120 && offset_of!(Parameters, sq_off) == 40);
+
+/// `struct io_uring_getevents_arg`, of which the mask alone concerns us.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GetEvents {
+    mask: u64,
+    rest: [u64; 2],
+}
+
+/// Who may have a ring, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    Native,
+    Left,
+    Refused,
+    Seen,
+}
+
+struct Record {
+    /// Descriptors, and threads that look at it. 0: free.
+    users: AtomicU32,
+    view: AtomicPtr<View>,
+}
+
+static RECORDS: [Record; MOST] =
+    [const { Record { users: AtomicU32::new(0), view: AtomicPtr::new(ptr::null_mut()) } }; MOST];
+
+/// What `scoutline run` was told; called first before a program can change it.
+pub(crate) fn asked() -> Rule {
+    static ASKED: OnceLock<Rule> = OnceLock::new();
+    *ASKED.get_or_init(|| {
+        let value = real::getenv(c"SCOUTLINE_IO_URING".as_ptr());
+        // SAFETY: `getenv` answers a terminated string, whose first byte exists.
+        match (!value.is_null()).then(|| unsafe { *value }.cast_unsigned()) {
+            Some(b'1') => Rule::Left,
+            Some(b'r') => Rule::Refused,
+            _ => Rule::Seen,
+        }
+    })
+}
+
+/// The rule for the calling thread, which is about to make a ring.
+pub(crate) fn rule() -> Rule {
+    if attach::region().is_none() {
+        return Rule::Native;
+    }
+    match asked() {
+        Rule::Seen if !dispatch::see_all() => Rule::Refused,
+        rule => rule,
+    }
+}
+
+fn say_once(said: &AtomicBool, what: &[u8]) {
+    if !said.swap(true, Ordering::Relaxed) {
+        real::say(&[what]);
+    }
+}
+
+/// Counts a ring that is the kernel's with all sockets to come.
+pub(crate) fn leave() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    count_ring();
+    reach::stay_away();
+    say_once(&SAID, b"io_uring is used: this program's sockets are the kernel's from now on");
+}
+
+fn count_ring() {
+    if let Some(region) = attach::region() {
+        region.header().rings_left.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a refusal. -1 and `errno`.
+fn refuse(errno: c_int, said: &AtomicBool, line: &[u8]) -> c_long {
+    if let Some(region) = attach::region() {
+        region.header().rings_refused.fetch_add(1, Ordering::Relaxed);
+    }
+    say_once(said, line);
+    failed(errno)
+}
+
+/// No ring: ENOSYS, as of a kernel without.
+pub(crate) fn refuse_setup() -> c_long {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let line =
+        b"io_uring is refused, for this program's sockets are on paths; if it cannot do without: scoutline run --io-uring";
+    refuse(libc::ENOSYS, &SAID, line)
+}
+
+fn failed(errno: c_int) -> c_long {
+    real::set_errno(errno);
+    -1
+}
+
+/// `io_uring_setup` by [`Rule::Seen`].
+pub(crate) fn setup(entries: c_uint, parameters: *mut Parameters) -> c_long {
+    let native = |place: usize| real::syscall(libc::SYS_io_uring_setup, entries as usize, place, 0, 0, 0, 0);
+    if memory::is_nowhere(parameters) {
+        return native(parameters.expose_provenance()); // the kernel's to refuse
+    }
+    // SAFETY: the program vouches for its parameters. A copy, of which the kernel's answer is read.
+    let mut copy = unsafe { parameters.read_unaligned() };
+    if copy.flags & SETUP_SQPOLL != 0 {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let line = b"io_uring with IORING_SETUP_SQPOLL is refused (EPERM), for this program's sockets are on paths; if it cannot do without: scoutline run --io-uring";
+        return refuse(libc::EPERM, &SAID, line);
+    }
+    if copy.flags & (SETUP_NO_MMAP | SETUP_REGISTERED_FD_ONLY | !SETUP_KNOWN) != 0 {
+        return failed(libc::EINVAL);
+    }
+    let Some(number) = claim() else { return failed(libc::ENOMEM) };
+    let fd = native((&raw mut copy).expose_provenance());
+    if fd < 0 {
+        let errno = real::errno();
+        closed(number);
+        return failed(errno);
+    }
+    let descriptor = fd as c_int;
+    let view = if table::covers(descriptor) { View::map(descriptor, copy.shape()) } else { None };
+    let Some(view) = view else {
+        real::close(descriptor);
+        closed(number);
+        return failed(libc::ENOMEM);
+    };
+    RECORDS[number as usize].view.store(Box::into_raw(Box::new(view)), Ordering::Release);
+    life::left(descriptor, table::put(descriptor, Entry::Ring(number)));
+    // SAFETY: as above; the kernel would write there.
+    unsafe { parameters.write_unaligned(copy) };
+    count_ring();
+    fd
+}
+
+/// A free record, with one user.
+fn claim() -> Option<u32> {
+    let free =
+        |record: &Record| record.users.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    RECORDS.iter().position(free).map(|number| number as u32)
+}
+
+/// One more user of a record that has some.
+fn take(number: u32) -> bool {
+    let more = |users: u32| (users != 0 && users < ENDING - 1).then(|| users + 1);
+    let record = RECORDS.get(number as usize);
+    record.is_some_and(|record| record.users.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok())
+}
+
+/// One descriptor more.
+pub(crate) fn duplicated(number: u32) -> bool {
+    take(number)
+}
+
+/// One user less; the last one ends it.
+pub(crate) fn closed(number: u32) {
+    let Some(record) = RECORDS.get(number as usize) else { return };
+    let less = |users: u32| match users {
+        0 | ENDING => None,
+        1 => Some(ENDING),
+        _ => Some(users - 1),
+    };
+    if record.users.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) != Ok(1) {
+        return;
+    }
+    let view = record.view.swap(ptr::null_mut(), Ordering::AcqRel);
+    if !view.is_null() {
+        // SAFETY: made by `setup` from a box; the record was claimed for it, and this is its only end.
+        drop(unsafe { Box::from_raw(view) });
+    }
+    record.users.store(0, Ordering::Release);
+}
+
+/// A look at a ring, which meanwhile stays mapped.
+struct Look(u32);
+
+impl Look {
+    fn at(fd: c_int) -> Option<Look> {
+        let Entry::Ring(number) = table::look(fd) else { return None };
+        let look = take(number).then_some(Look(number))?;
+        // Closed meanwhile, and the record another ring's?
+        (table::look(fd) == Entry::Ring(number)).then_some(look)
+    }
+
+    fn view(&self) -> Option<&View> {
+        let view = RECORDS[self.0 as usize].view.load(Ordering::Acquire);
+        // SAFETY: freed only when the last user has gone, and this is one.
+        unsafe { view.as_ref() }
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        closed(self.0);
+    }
+}
+
+/// `io_uring_enter`. `None`: the kernel's alone.
+pub(crate) fn enter(arguments: [usize; 6]) -> Option<c_long> {
+    let [fd, to_submit, _, flags, ..] = arguments;
+    let (fd, flags) = (fd as c_int, flags as u32);
+    if asked() != Rule::Seen {
+        return None;
+    }
+    if flags & ENTER_REGISTERED_RING != 0 {
+        return Some(failed(libc::EINVAL));
+    }
+    if to_submit as u32 != 0 {
+        // Before the call, in which the thread may sleep: a ring that is closed then is unmapped at once.
+        let Some(look) = Look::at(fd) else { return unknown(fd) };
+        if let Some(view) = look.view() {
+            view.each_waiting(entries::look_at);
+        }
+    }
+    Some(enter_with_signals(arguments))
+}
+
+/// A ring that this image has not made: its queue is not to be looked at.
+fn unknown(fd: c_int) -> Option<c_long> {
+    if real::fcntl(fd, libc::F_GETFD, 0) < 0 {
+        return None; // EBADF
+    }
+    Some(failed(libc::EOPNOTSUPP))
+}
+
+/// The call; meanwhile SIGSYS is not blocked, whatever the mask says, or a call in a signal handler would end the program.
+fn enter_with_signals([fd, to_submit, least, flags, argument, len]: [usize; 6]) -> c_long {
+    let native =
+        |argument: usize| real::syscall(libc::SYS_io_uring_enter, fd, to_submit, least, flags, argument, len);
+    let mut copy: Option<sigset_t> = None;
+    let mut strip = |set: usize| signals::strip(at(set), &mut copy).expose_provenance();
+    if argument == 0 || memory::is_nowhere(at::<c_void>(argument)) || flags as u32 & ENTER_EXT_ARG_REG != 0 {
+        return native(argument);
+    }
+    if flags as u32 & ENTER_EXT_ARG == 0 {
+        return native(strip(argument));
+    }
+    if len != size_of::<GetEvents>() {
+        return native(argument);
+    }
+    // SAFETY: the program vouches for its argument of this length.
+    let mut given = unsafe { at::<GetEvents>(argument).read_unaligned() };
+    if memory::is_nowhere(at::<c_void>(given.mask as usize)) {
+        return native(argument);
+    }
+    given.mask = strip(given.mask as usize) as u64;
+    native((&raw const given).expose_provenance())
+}
+
+/// `io_uring_register`. `None`: the kernel's alone.
+pub(crate) fn register([_, operation, argument, count, ..]: [usize; 6]) -> Option<c_long> {
+    if asked() != Rule::Seen {
+        return None;
+    }
+    let (operation, count) = (operation as u32, count as u32);
+    if operation & REGISTER_USE_REGISTERED_RING != 0 {
+        return Some(failed(libc::EINVAL));
+    }
+    if matches!(operation, REGISTER_RING_FDS | REGISTER_RESIZE_RINGS) {
+        return Some(failed(libc::EINVAL));
+    }
+    if memory::is_nowhere(at::<c_void>(argument)) {
+        return None;
+    }
+    // SAFETY: the program vouches for its structures; their lengths are those that the kernel reads.
+    let word = |offset: usize| unsafe { at::<u32>(argument + offset).read_unaligned() };
+    // SAFETY: as above.
+    let pointer = |offset: usize| unsafe { at::<u64>(argument + offset).read_unaligned() } as usize;
+    match operation {
+        REGISTER_FILES => each_file(argument, count),
+        // `struct io_uring_files_update`, `io_uring_rsrc_register`, `io_uring_rsrc_update2`.
+        REGISTER_FILES_UPDATE => each_file(pointer(8), count),
+        REGISTER_FILES2 if count == 32 => each_file(pointer(16), word(0)),
+        REGISTER_FILES_UPDATE2 if count == 32 => each_file(pointer(8), word(24)),
+        _ => {}
+    }
+    None
+}
+
+/// So many descriptors at this place, in the program's memory, are a ring's.
+fn each_file(place: usize, count: u32) {
+    // More than a process can have is the kernel's to refuse.
+    if memory::is_nowhere(at::<c_int>(place)) || count as usize > table::LEN {
+        return;
+    }
+    for index in 0..count as usize {
+        // SAFETY: the program vouches for so many.
+        moving::named(unsafe { at_mut::<c_int>(place).add(index).read_unaligned() });
+    }
+}

@@ -1,0 +1,158 @@
+//! Sockets that a ring's operation names become the kernel's: that behind ours, which is the descriptor's own, takes their
+//! place.
+//!
+//! ```text
+//! fresh, or connected to nothing   the kernel's socket gets the options and the address
+//! listening, nobody waits          it listens there, too; then our listener is closed, for all who have it
+//! connected, connecting, or somebody waits to be accepted
+//!                                  stays on paths: the operation finds a socket that is not connected
+//! bound to what Linux has not      stays on paths, and there calls go on serving it: the operation finds one that is
+//!                                  bound to nothing. Any other address, or any at all, is not what was asked for
+//! ```
+//!
+//! So an operation on a connected stream fails with ENOTCONN, or EPIPE where it sends; `accept` on one that stays with
+//! EINVAL. A datagram socket's own queue is lost with the move, as datagrams may be.
+//!
+//! Left out: an epoll of the program's that has such a socket does not go on watching it. Other processes that have the socket
+//! keep it as it is on paths, where it listens no more.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::{sockaddr_storage, socklen_t};
+use scoutline_abi::layout::slot_state as is;
+
+use super::say_once;
+use crate::address::{self, Name};
+use crate::reach::kernel_port;
+use crate::slot::{Socket, kept};
+use crate::table::{self, Entry};
+use crate::{attach, bind, life, options, own, real};
+
+/// Why a socket stays on paths.
+enum Stays {
+    InUse,
+    Address,
+}
+
+/// A socket of the kernel's is made by a ring.
+pub(super) fn made() {
+    count();
+}
+
+/// A ring closes `fd`, which is to be known before the number can be given out again.
+pub(super) fn closing(fd: c_int) {
+    if table::look(fd) == Entry::Internal {
+        own::relocate(fd); // what is closed is no more ours
+    } else {
+        life::closing(fd);
+    }
+}
+
+/// A ring's operation is about `fd`.
+pub(super) fn named(fd: c_int) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    static SAID_IN_USE: AtomicBool = AtomicBool::new(false);
+    static SAID_ADDRESS: AtomicBool = AtomicBool::new(false);
+    let result = match table::look(fd) {
+        Entry::Socket(slot) => {
+            let Some(socket) = Socket::at(slot) else { return };
+            go(fd, socket)
+        }
+        Entry::Candidate { .. } if table::keep_kernels(fd) => Ok(()),
+        _ => return,
+    };
+    match result {
+        Ok(()) => {
+            count();
+            say_once(
+                &SAID,
+                b"sockets that io_uring operations name are the kernel's, and not on paths; to have rings refused: scoutline run --io-uring=refuse",
+            );
+        }
+        Err(Stays::InUse) => say_once(
+            &SAID_IN_USE,
+            b"an io_uring operation on a socket that is connected on paths fails, and so it will with each; to have all sockets with the kernel: scoutline run --io-uring",
+        ),
+        Err(Stays::Address) => say_once(
+            &SAID_ADDRESS,
+            b"an io_uring operation on a socket that is bound to an address of paths fails: Linux does not have the address, or has it in use",
+        ),
+    }
+}
+
+fn count() {
+    if let Some(region) = attach::region() {
+        region.header().ring_sockets.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The kernel's socket behind this one takes its place.
+fn go(fd: c_int, socket: Socket) -> Result<(), Stays> {
+    if is_in_use(socket) || socket.state() & is::LISTENING != 0 && has_accepted(fd) {
+        return Err(Stays::InUse);
+    }
+    options::carry_back(fd, socket);
+    if !take_address(fd, socket) {
+        return Err(Stays::Address);
+    }
+    if socket.state() & is::LISTENING != 0 {
+        if real::listen(fd, bind::backlog(socket)) < 0 {
+            return Err(Stays::Address);
+        }
+        // Who has come by now is reset, as by any end of a listener.
+        life::shutdown(socket, libc::SHUT_RD);
+    }
+    for other in 0..=table::highest() {
+        if table::look(other) == Entry::Socket(socket.index) {
+            table::put_kernels(other);
+            socket.release();
+        }
+    }
+    Ok(())
+}
+
+/// There is a peer, or somebody who waits to be accepted; or the descriptor is a listener's to the kernel.
+fn is_in_use(socket: Socket) -> bool {
+    let state = socket.state();
+    if state & is::LISTENING != 0 {
+        return socket.received() > 0;
+    }
+    let is_accepted = socket.slot.kept_options.load(Ordering::Relaxed) & kept::ACCEPTED != 0;
+    is_accepted || state & is::CONNECTED != 0 || is::opens(state) || socket.connect_is_pending()
+}
+
+/// Whether this process has sockets that a listener has accepted: they are, to the kernel, the listener itself, which would go
+/// on listening with them.
+fn has_accepted(listener: c_int) -> bool {
+    let Some(file) = inode(listener) else { return true };
+    (0..=table::highest()).any(|fd| {
+        table::socket(fd).and_then(Socket::at).is_some_and(|socket| {
+            socket.slot.kept_options.load(Ordering::Relaxed) & kept::ACCEPTED != 0
+                && inode(fd).is_none_or(|other| other == file)
+        })
+    })
+}
+
+fn inode(fd: c_int) -> Option<u64> {
+    // SAFETY: zeros are a valid structure, which the call fills.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    (unsafe { libc::fstat(fd, &raw mut status) } == 0).then_some(status.st_ino)
+}
+
+/// The kernel's socket has the address that this one has. False: Linux does not give it.
+fn take_address(fd: c_int, socket: Socket) -> bool {
+    let port = socket.slot.local_port.load(Ordering::Relaxed) as u16;
+    if socket.state() & is::BOUND == 0 || port == 0 || kernel_port(fd) != 0 {
+        return true;
+    }
+    let scope = socket.slot.scope.load(Ordering::Relaxed);
+    let name = Name { address: socket.slot.local_address.load(), port, scope };
+    // SAFETY: zeros are a valid address.
+    let mut bytes: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<sockaddr_storage>() as socklen_t;
+    address::write(name, socket.is_inet6(), (&raw mut bytes).cast(), &raw mut len);
+    // Another thread's ring may have named it as well.
+    real::bind(fd, (&raw const bytes).cast(), len) == 0 || kernel_port(fd) == port
+}
