@@ -336,7 +336,8 @@ fn differences(name: &str, kernel: &Transcript, paths: &Transcript, way: Way) ->
     // A case that its alarm has ended compares nothing from there on.
     for ((family, case), lines) in kernel {
         if lines.iter().any(|line| line.contains("ended with status e")) {
-            let _ = writeln!(report, "{name} {case} {}: hangs on the kernel", family.name());
+            let last = &lines[lines.len().saturating_sub(3)..];
+            let _ = writeln!(report, "{name} {case} {}: hangs on the kernel behind {last:?}", family.name());
         }
     }
     for case in kernel.keys().chain(paths.keys().filter(|case| !kernel.contains_key(*case))) {

@@ -8,7 +8,7 @@ use scoutline_bench::process::Process;
 
 use crate::classes::tool;
 use crate::fixture::{Arm, Fixture, SOON, find, script, wait_for_line, wait_until};
-use crate::machine::stat_field;
+use crate::machine::{asleep, stat_field};
 
 /// Connections to this port are important.
 const MORE: &str = "
@@ -38,6 +38,7 @@ pub(crate) fn becomes(process: &Process, wanted: (u32, u32)) {
 fn serving(fixture: &Fixture) -> (Process, TcpStream) {
     let mut server = fixture.start("python3", &[&script("blocking_echo.py"), "7000"]);
     wait_for_line(&mut server, "ready");
+    asleep(&server);
     assert_eq!(policy(&server), OWN);
     let peer = serve(fixture);
     becomes(&server, RAISED);
@@ -89,6 +90,7 @@ pub(crate) fn an_event_driven_thread_stays_raised_from_accepting_to_answering() 
     let fixture = fixture();
     let mut server = fixture.start("python3", &[&script("epoll_policy.py"), "7000"]);
     wait_for_line(&mut server, "ready");
+    asleep(&server);
     let address = SocketAddrV4::new(fixture.address(), 7000);
     for _ in 0..50 {
         let connect = || TcpStream::connect_timeout(&address.into(), SOON);
@@ -181,6 +183,7 @@ fn threads_of_paths_with_a_deadline_are_raised() {
     tool(&fixture, &[&["class", "set", "preferred"], &keys[..]].concat());
     let mut server = fixture.start("python3", &[&script("blocking_echo.py"), "7000"]);
     wait_for_line(&mut server, "ready");
+    asleep(&server);
     let _peer = serve(&fixture);
     becomes(&server, (RAISED.0, 11));
     fixture.daemon().process().kill();

@@ -70,7 +70,8 @@ pub(crate) fn stat_field(task: &str, field: usize) -> u32 {
     stat.rsplit_once(')').unwrap().1.split_whitespace().nth(field - 3).unwrap().parse().unwrap()
 }
 
-/// Waits until a program's first thread sleeps.
+/// Waits until a program's first thread sleeps. A server that has said that it is ready waits for somebody only then: what
+/// comes before finds nobody who waits, and no thread to raise.
 pub(crate) fn asleep(process: &Process) {
     let status = format!("/proc/{}/status", process.id());
     let sleeps = || fs::read_to_string(&status).unwrap_or_default().contains("State:\tS");

@@ -301,7 +301,8 @@ fn a_preferred_url_among_saturating_others() {
     let counted = requests(&fixture, "preferred") - started;
     assert!(ours > 0 && counted >= ours, "{counted} of {ours}");
     assert!(requests(&fixture, "default") >= others);
-    assert!(raised(&fixture) - before >= ours, "a thread was raised for each");
+    // Not for each: a thread that is raised still, or busy, is not raised anew.
+    assert!(raised(&fixture) > before, "no thread was raised");
     let (preferred, default) = (class_row(&fixture, "preferred"), class_row(&fixture, "default"));
     let bytes_each = preferred["bytes_out"].as_u64().unwrap() / counted;
     assert!((1024..3000).contains(&bytes_each), "{bytes_each} bytes for 1 KiB: {preferred} {default}");

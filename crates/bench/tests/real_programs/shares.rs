@@ -12,7 +12,7 @@ use scoutline_bench::process::Process;
 use crate::background::children;
 use crate::classes::tool;
 use crate::fixture::{Arm, Fixture, SOON, find, script, wait_for_line, wait_until};
-use crate::machine::stat_field;
+use crate::machine::{asleep, stat_field};
 
 const MORE: &str = "
 [extension]
@@ -51,6 +51,7 @@ fn fixture() -> Fixture {
 fn server(fixture: &Fixture, port: &str) -> Process {
     let mut server = fixture.start("python3", &[&script("blocking_echo.py"), port]);
     wait_for_line(&mut server, "ready");
+    asleep(&server);
     server
 }
 
@@ -176,6 +177,7 @@ fn a_server_with_a_deadline_forks_children_without() {
     let fixture = fixture();
     let mut server = fixture.start("python3", &[&script("forking_echo.py"), "7000"]);
     wait_for_line(&mut server, "ready");
+    asleep(&server);
     for _ in 0..3 {
         echo(&mut connect(&fixture, 7000));
     }
@@ -191,6 +193,7 @@ fn a_thread_that_may_not_have_a_deadline_is_raised_and_it_is_said_why() {
     let arguments = ["-c", "0", "python3", &script("blocking_echo.py"), "7000"];
     let mut server = fixture.start("taskset", &arguments);
     wait_for_line(&mut server, "ready");
+    asleep(&server);
     let mut peer = connect(&fixture, 7000);
     echo(&mut peer);
     wait_until("it is raised", SOON, || policy(&server) == FIFO);
@@ -237,6 +240,7 @@ fn a_thread_of_several_classes_stays_where_it_was() {
     let fixture = fixture();
     let mut server = fixture.start("python3", &[&script("echo_server.py"), "7001", "7002"]);
     wait_for_line(&mut server, "ready");
+    asleep(&server);
     let home = group(server.id());
     let [mut one, mut other] = [7001, 7002].map(|port| connect(&fixture, port));
     let begin = std::time::Instant::now();
@@ -255,6 +259,7 @@ fn linux_divides_the_core_as_the_classes_weigh() {
     let start = |port: &str| {
         let mut server = fixture.start("taskset", &["-c", "0", "python3", &script("busy_echo.py"), port]);
         wait_for_line(&mut server, "ready");
+        asleep(&server);
         server
     };
     let [heavy, light] = ["7001", "7002"].map(start);
