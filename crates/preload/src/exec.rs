@@ -38,7 +38,7 @@ use scoutline_abi::Region;
 
 use crate::dispatch::signals;
 use crate::table::Entry;
-use crate::{attach, real, slot, table};
+use crate::{attach, real, table};
 
 use actions::Made;
 pub(crate) use actions::{Action, add_action, after_fork, before_fork, clear_actions};
@@ -144,13 +144,6 @@ fn execute_alone(
     };
     drop(alone);
     result
-}
-
-/// This process ends, with sockets, which the daemon closes: it hears of what was written before.
-pub(crate) fn tell_last() {
-    if attach::region().is_some() && attach::is_owner() && !attach::dead() {
-        slot::tell_deferred();
-    }
 }
 
 /// Calls `posix_spawn` or `posix_spawnp` with the file actions and the environment that the new image needs.

@@ -17,7 +17,7 @@ use crate::reach::{
     is_broadcast, is_reached, kernel_name, kernel_port, leads_to, may_lead_to, serves_any, speaks, suitable,
 };
 use crate::real::err;
-use crate::slot::{Socket, kept, tell_deferred};
+use crate::slot::{Socket, kept};
 use crate::table::Entry;
 use crate::{
     attach, call, engines, epoll, fast_open, headers, options, own, real, rings, stdio, stream, table, wait,
@@ -500,7 +500,6 @@ pub(crate) fn leave() {
     if attach::region().is_none() || attach::dead() || !attach::is_owner() {
         return;
     }
-    tell_deferred();
     for fd in 0..=table::highest() {
         if table::socket(fd).is_some() {
             left(fd, table::put(fd, Entry::Kernel));

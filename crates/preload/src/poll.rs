@@ -15,7 +15,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd,
 
 use crate::real::err;
 use crate::serve::{self, HOLD_NS, ORDINARY};
-use crate::slot::{Socket, ring_before_sleep, tell_deferred};
+use crate::slot::{Socket, ring_before_sleep};
 use crate::table::Entry;
 use crate::wait::{self, Set, Woken};
 use crate::{attach, epoll, real, table};
@@ -290,7 +290,6 @@ fn await_ready(
     mask: *const sigset_t,
 ) -> isize {
     let look = |fds: &mut [pollfd]| look(fds, call);
-    tell_deferred();
     let mut spun = false;
     loop {
         if look(fds) > 0 || zero {

@@ -8,7 +8,7 @@ use scoutline_abi::Region;
 use scoutline_abi::layout::{
     SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
 };
-use scoutline_ring::{Bitmap, EngineBell, bitmap_words, summary_words};
+use scoutline_ring::{EngineBell, bitmap_words};
 
 use crate::held::{self, Held};
 use crate::lock::Section;
@@ -50,10 +50,6 @@ pub(crate) mod kept {
 static COUNTS: [AtomicU32; SLOT_COUNT] = [const { AtomicU32::new(0) }; SLOT_COUNT];
 
 const WORDS: usize = bitmap_words(SLOT_COUNT);
-const SUMMARY: usize = summary_words(SLOT_COUNT);
-/// Slots with bytes held back (TCP_CORK, MSG_MORE); told to the engine before any thread sleeps.
-static DEFERRED_WORDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-static DEFERRED_SUMMARY: [AtomicU64; SUMMARY] = [const { AtomicU64::new(0) }; SUMMARY];
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// A record's `holds` and a socket's `references` change together, or a fork would count one without the other.
@@ -349,9 +345,10 @@ impl Socket {
         engines::of_slot(self.region, self.index)
     }
 
-    /// Marks for later: [`tell_deferred`] does it before a thread sleeps.
-    pub(crate) fn tell_later(self) {
-        deferred().set(self.index as usize);
+    /// As [`Self::tell`], but an engine that has left its core to Linux learns of it when it looks by itself.
+    pub(crate) fn tell_unhurried(self) {
+        self.region.dirty().set(self.index as usize);
+        wake_engine(self.region, self.engine(), false);
     }
 
     /// The receive side, alone. EAGAIN in a signal handler that has interrupted its own thread there: that goes on only
@@ -513,22 +510,6 @@ pub(crate) fn ring_if_away() {
         if word.state.load(Ordering::Relaxed) == engine_state::AWAY {
             attach::ring(engine);
         }
-    }
-}
-
-fn deferred() -> Bitmap<'static> {
-    Bitmap::new(&DEFERRED_SUMMARY, &DEFERRED_WORDS)
-}
-
-/// Tells the engine what was held back.
-#[inline]
-pub(crate) fn tell_deferred() {
-    if !deferred().is_empty() {
-        deferred().drain(|index| {
-            if let Some(socket) = Socket::at(index as u32) {
-                socket.tell();
-            }
-        });
     }
 }
 

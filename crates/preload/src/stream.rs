@@ -177,8 +177,6 @@ pub(crate) fn receive_patiently(
             }
         }
         if blocked(socket, flags) {
-            // It may look again and again, and never sleep.
-            crate::slot::tell_deferred();
             return if done > 0 { done as isize } else { err(libc::EAGAIN) };
         }
         // More than the ring ever holds is waited for until the time is over, as on Linux.
@@ -268,8 +266,6 @@ pub(crate) fn await_room(socket: Socket, flags: c_int, patience: &mut Patience) 
         if socket.sendable() > 0 {
             return Ok(true);
         }
-        // A ring held back by TCP_CORK is full now: that is what the other side waits for.
-        crate::slot::tell_deferred();
         socket.slot.send_wanted.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if socket.sendable() > 0 {
@@ -338,12 +334,12 @@ pub(crate) fn push_held(socket: Socket) {
     }
 }
 
-/// Tells the engine of new bytes; unless the program said that more follows: then it hears of them before a thread of
-/// this process sleeps, so that what follows at once makes one packet with them.
+/// Tells the engine of new bytes. Where the program says that more follows, what fills no segment waits for that, and the
+/// engine need not take its core back for it: it hears of it soon enough to begin the time that it waits at most.
 pub(crate) fn tell_sent(socket: Socket, flags: c_int) {
     let half = socket.send_limit() / 2;
     if more_follows(socket, flags) && socket.sendable() > half {
-        socket.tell_later();
+        socket.tell_unhurried();
     } else {
         socket.tell();
     }

@@ -26,7 +26,7 @@ use scoutline_abi::layout::{EXCLUSIVE, EngineWord, PollSet, engine_state, slot_s
 use scoutline_ring::SleeperBell;
 
 use crate::lock::Lock;
-use crate::slot::{Socket, ring_before_sleep, tell_deferred};
+use crate::slot::{Socket, ring_before_sleep};
 use crate::{attach, engines, poll, real, serve};
 
 /// Spinning lasts at most this long.
@@ -447,7 +447,6 @@ pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -
 
 fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool) -> Result<(), c_int> {
     let deadline = patience.deadline;
-    tell_deferred();
     if ready() || spin(socket.region, &ready) {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use libc::{epoll_event, pollfd, sigset_t};
 use super::sharing::{Entered, lock};
 use super::{Epoll, KERNEL_LOOK_NS};
 use crate::real::err;
-use crate::slot::{ring_before_sleep, tell_deferred};
+use crate::slot::ring_before_sleep;
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set, Woken};
 use crate::{attach, memory, real, serve, table};
@@ -43,7 +43,6 @@ pub(crate) fn await_events(
     }
     // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
     let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
-    tell_deferred();
     let mut spun = false;
     loop {
         let mut epoll = lock(number);

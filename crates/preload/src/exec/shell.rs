@@ -15,7 +15,6 @@ use libc::{FILE, pid_t, posix_spawnattr_t, sigaction, sigset_t};
 use super::actions::{Action, Made};
 use super::{Environment, spawn_through};
 use crate::lock::Lock;
-use crate::slot::tell_deferred;
 use crate::{attach, real};
 
 const SHELL: &CStr = c"/bin/sh";
@@ -99,7 +98,6 @@ fn await_child(pid: pid_t) -> c_int {
 pub(crate) fn system(command: *const c_char) -> c_int {
     let quiet = Quiet::begin();
     let status = quiet.start(command).map_or(NO_SHELL, |pid| {
-        tell_deferred(); // the thread sleeps now
         let mut waiting = Waiting { pid, before: quiet.before };
         let undo = (&raw mut waiting).cast();
         real::cancellable(cancelled, undo, || await_child(pid))

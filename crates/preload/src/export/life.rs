@@ -11,7 +11,7 @@ use scoutline_scout::SOL_SCOUT;
 use super::{interfaces, ours};
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
-use crate::{accept, bind, exec, fast_open, groups, ip_options, life, options, stdio, table, urgent};
+use crate::{accept, bind, fast_open, groups, ip_options, life, options, stdio, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -295,9 +295,7 @@ extern "C" fn exit_c99(status: c_int) -> ! {
 
 /// After the program's own handlers of `exit`.
 extern "C" fn end() {
-    if stdio::may_flush() {
-        exec::tell_last();
-    } else {
+    if !stdio::may_flush() {
         life::leave();
     }
 }

@@ -262,6 +262,14 @@ static int set_option(int fd, int level, int name, int value) {
     return setsockopt(fd, level, name, &value, sizeof value);
 }
 
+/* Computes, so that time passes without a call; of this thread's own time, however busy the machine is. */
+static void busy_ms(long ms) {
+    struct timespec now, since;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &since);
+    do clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((now.tv_sec - since.tv_sec) * 1000 + (now.tv_nsec - since.tv_nsec) / 1000000 < ms);
+}
+
 static void run_case(const struct test_case *test) {
     case_name = test->name;
     case_thread = gettid();

@@ -40,6 +40,18 @@ CASE(send_flags) {
     tell("read A 4");
 }
 
+/* What waits for more goes after a while, also of a thread that makes no call again. */
+CASE(more_that_does_not_follow) {
+    int fd = accepted("A");
+    T(send(fd, "ab", 2, MSG_MORE));
+    busy_ms(1500);
+    tell("soon A 8");
+    T(set_option(fd, IPPROTO_TCP, TCP_CORK, 1));
+    T(write(fd, "cd", 2));
+    busy_ms(1500);
+    tell("soon A 8");
+}
+
 CASE(vectors) {
     int fd = accepted("A");
     char one[4] = "", two[4] = "", three[8] = "";

@@ -7,7 +7,7 @@ listen L | accept L C | connect C HOST PORT | send C TEXT | line C WORDS | fill 
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
 option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT |
 join D GROUP | beside D HOST | ip S NAME VALUE (tos, ttl, recvtos, recvttl) | connect_with C HOST PORT SERVICE |
-watch W | watched W PORT KINDS | watch_times D | unreachable C CODE
+soon C BYTES | watch W | watched W PORT KINDS | watch_times D | unreachable C CODE
 An address of the program may be a mapped one: what it says to us is IPv4 then.
 All sockets of a case are closed when its connection ends.
 """
@@ -154,6 +154,17 @@ class Case:
                 return f"{len(got)} then end"
             got += part
         return got.decode().replace("\n", "\\n") if len(got) < 64 else f"{len(got)} bytes"
+
+    def soon(self, name, count):
+        """What has come already."""
+        s = self.sockets[name]
+        s.settimeout(0)
+        try:
+            return s.recv(int(count)).decode()
+        except BlockingIOError:
+            return "nothing"
+        finally:
+            s.settimeout(PATIENCE_S)
 
     def drain(self, name):
         total = 0
