@@ -4,6 +4,10 @@ use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+mod threads;
+
+pub(crate) use threads::{Reservation, ThreadHandle, ThreadPolicy, is_thread_of, thread_stat};
+
 /// An eventfd that never blocks.
 pub(crate) fn eventfd() -> Result<OwnedFd> {
     // SAFETY: no pointers; the result is checked.
@@ -70,122 +74,6 @@ fn set_policy(policy: i32, priority: i32) -> Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the structure outlives the call. What the thread forks does not inherit it.
     check(unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const parameters) })
-}
-
-/// A thread's policy and real-time priority, as `sched_getscheduler` and `sched_getparam` say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ThreadPolicy {
-    pub(crate) policy: i32,
-    pub(crate) priority: i32,
-}
-
-impl ThreadPolicy {
-    /// What a thread has.
-    pub(crate) fn of(thread: u32) -> Result<ThreadPolicy> {
-        let mut parameters = libc::sched_param { sched_priority: 0 };
-        // SAFETY: fills the structure.
-        let policy = unsafe {
-            check(libc::sched_getparam(thread.cast_signed(), &raw mut parameters))?;
-            libc::sched_getscheduler(thread.cast_signed())
-        };
-        check(policy.min(0))?;
-        Ok(ThreadPolicy { policy, priority: parameters.sched_priority })
-    }
-
-    /// Gives it to a thread; `alone`: what the thread forks does not inherit it.
-    pub(crate) fn give(self, thread: u32, alone: bool) -> Result<()> {
-        let parameters = libc::sched_param { sched_priority: self.priority };
-        let policy = if alone { self.policy | libc::SCHED_RESET_ON_FORK } else { self.policy };
-        // SAFETY: the structure outlives the call.
-        check(unsafe { libc::sched_setscheduler(thread.cast_signed(), policy, &raw const parameters) })
-    }
-
-    /// As [`scoutline_abi::layout::PollSet::own_policy`] has it.
-    pub(crate) fn packed(self) -> u32 {
-        self.policy.cast_unsigned() & 0xff | self.priority.cast_unsigned() << 8
-    }
-}
-
-/// What SCHED_DEADLINE is given (`sched(7)`): so much time in each period, which is the deadline too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reservation {
-    pub(crate) run_time_ns: u64,
-    pub(crate) period_ns: u64,
-}
-
-impl Reservation {
-    /// The least that the kernel takes: none of the bandwidth that it admits.
-    pub(crate) const NOTHING: Reservation = Reservation { run_time_ns: 1024, period_ns: 4_190_000_000 };
-
-    /// Gives a thread SCHED_DEADLINE; what it forks does not inherit it, and could not (`sched(7)`).
-    pub(crate) fn give(self, thread: u32) -> Result<()> {
-        /// `struct sched_attr`, first version.
-        #[repr(C)]
-        struct Attributes {
-            size: u32,
-            policy: u32,
-            flags: u64,
-            nice: i32,
-            priority: u32,
-            run_time: u64,
-            deadline: u64,
-            period: u64,
-        }
-        const RESET_ON_FORK: u64 = 1;
-        let attributes = Attributes {
-            size: size_of::<Attributes>() as u32,
-            policy: libc::SCHED_DEADLINE.cast_unsigned(),
-            flags: RESET_ON_FORK,
-            nice: 0,
-            priority: 0,
-            run_time: self.run_time_ns,
-            deadline: self.period_ns,
-            period: self.period_ns,
-        };
-        // SAFETY: the structure outlives the call, and says how long it is.
-        let result =
-            unsafe { libc::syscall(libc::SYS_sched_setattr, thread.cast_signed(), &raw const attributes, 0) };
-        check(result as i32)
-    }
-
-    /// Whether a thread has SCHED_DEADLINE.
-    pub(crate) fn is_held_by(thread: u32) -> bool {
-        let of = ThreadPolicy::of(thread);
-        of.is_ok_and(|of| of.policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_DEADLINE)
-    }
-
-    /// Takes a thread's reservation, if it has one, before it gets another policy. A thread that leaves SCHED_DEADLINE
-    /// while it sleeps has its bandwidth stay admitted for ever (measured on Linux 6.18: a thread that has 10 % and
-    /// leaves ten times has used up a core); of nothing, nothing is lost.
-    pub(crate) fn take_from_holder(thread: u32) {
-        if Reservation::is_held_by(thread) {
-            // If that fails the thread is gone.
-            let _ = Reservation::NOTHING.give(thread);
-        }
-    }
-}
-
-/// What `/proc` says of a thread.
-pub(crate) struct ThreadStat {
-    /// It runs, or would if it had a core.
-    pub(crate) runs: bool,
-    /// In clock ticks since boot.
-    pub(crate) started: u64,
-}
-
-/// Looks at a thread: 5 µs.
-pub(crate) fn thread_stat(thread: u32) -> Result<ThreadStat> {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/stat"))?;
-    // The name, in parentheses, may hold anything. Behind it: state, and the start as 20th (proc(5)).
-    let fields: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-    let started = fields.get(19).and_then(|field| field.parse().ok());
-    let started = started.ok_or_else(|| Error::other("/proc/PID/stat has no start time"))?;
-    Ok(ThreadStat { runs: fields.first() == Some(&"R"), started })
-}
-
-/// Whether a thread belongs to a process.
-pub(crate) fn is_thread_of(thread: u32, process: u32) -> bool {
-    process != 0 && std::path::Path::new(&format!("/proc/{process}/task/{thread}")).exists()
 }
 
 /// Lets timers of the calling thread be as exact as they can (the default slack is 50 µs).

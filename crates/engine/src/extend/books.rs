@@ -18,7 +18,7 @@ use super::duty::{Duty, Seat, Share, Step, TakenBack};
 use super::refusal::Refusal;
 use super::undo::{ThreadBefore, UndoLog};
 use super::weights::{Notices, Weights, say};
-use crate::sys::{self, ThreadPolicy};
+use crate::sys::{self, ThreadHandle, ThreadPolicy};
 
 /// How long a raised thread is believed to run without looking at what the kernel says of it.
 const BELIEVED_NS: u64 = 500_000;
@@ -55,6 +55,7 @@ pub(super) struct Means {
 
 pub(super) struct Touched {
     pub(super) before: ThreadBefore,
+    pub(super) handle: ThreadHandle,
     /// Its process, as the kernel told the daemon.
     pub(super) process: u32,
     /// The set by which it was raised last.
@@ -161,6 +162,9 @@ impl Books {
                 (Seat::Group { class, weight }, Share::Group { class: its, weight: its_weight })
                     if class == its && weight == its_weight);
             if priority > 0 && !touched.is_special() && touched.priority() >= priority || weighs_so {
+                if touched.sleeps() {
+                    touched.raised_at = now; // it is about to be woken
+                }
                 return false;
             }
         } else if priority == 0 && !matches!(duty.share, Share::Group { .. }) {
@@ -220,17 +224,14 @@ impl Books {
     ) -> bool {
         let known = self.threads.get(&thread).filter(|known| known.process == process);
         if known.is_none_or(|known| now.since(known.verified) > TRUSTED) {
-            // An id is used again once its thread has ended: it may be another's by now, of any program.
-            let started = sys::thread_stat(thread).map_or(0, |stat| stat.started);
-            let same = |known: &Touched| known.process == process && known.before.started == started;
             match self.threads.get_mut(&thread) {
-                Some(known) if same(known) && !known.before.is_changed_by_others() => known.verified = now,
+                // An id is used again once its thread has ended: it may be another's by now, of any program.
+                Some(known) if !known.handle.lives() => self.drop_thread(thread),
+                Some(known) if known.process == process && !known.before.is_changed_by_others() => {
+                    known.verified = now;
+                }
                 // It is still the one in the books, and another program's: this one has no say about it.
-                Some(known)
-                    if known.process != process
-                        && known.before.started == started
-                        && sys::is_thread_of(thread, known.process) =>
-                {
+                Some(known) if known.process != process && sys::is_thread_of(thread, known.process) => {
                     return false;
                 }
                 Some(_) => self.drop_thread(thread),
@@ -475,6 +476,7 @@ pub(super) fn touch(
     undo.note(&before).ok()?;
     let region = Arc::clone(region);
     Some(Touched {
+        handle: ThreadHandle::of(thread, before.started),
         before,
         process,
         region,
