@@ -347,7 +347,7 @@ fn congestion_number(from: *const c_void, len: socklen_t) -> Result<u64, isize> 
     known.map(|index| index as u64 + 1).ok_or(err(libc::ENOENT))
 }
 
-/// SO_MAX_PACING_RATE: 32 or 64 bits; all of them set: no limit, which is 0 for us.
+/// SO_MAX_PACING_RATE: 32 or 64 bits; all of them set: no limit.
 fn pacing_rate(from: *const c_void, len: socklen_t) -> Result<u64, isize> {
     let rate = if len as usize >= size_of::<u64>() {
         value::<u64>(from, len)?
@@ -355,7 +355,7 @@ fn pacing_rate(from: *const c_void, len: socklen_t) -> Result<u64, isize> {
         let short: u32 = value(from, len)?;
         if short == u32::MAX { u64::MAX } else { u64::from(short) }
     };
-    Ok(if rate == u64::MAX { 0 } else { rate.max(1) })
+    Ok(slot_option::pacing_word(rate))
 }
 
 /// `getsockopt` on a socket of ours.
