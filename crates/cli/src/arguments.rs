@@ -43,7 +43,7 @@ pub(crate) enum Command {
     /// Run a program with its sockets on paths
     Run(Run),
     /// List the live paths
-    Ps(Listing),
+    Ps(Ps),
     /// Watch the busiest paths live
     Top(Top),
     /// Show the totals of engine, devices, classes and programs
@@ -204,6 +204,25 @@ pub(crate) struct Listing {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The live paths: connections, and sockets that wait for some.
+///
+/// A socket that waits has a path for each class that its peers may be of, on each device; `local` is the device of
+/// programs of this machine among each other.
+#[derive(Debug, Args)]
+pub(crate) struct Ps {
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+    /// Also the daemon's own: ARP, ICMP, answers to what is nobody's (as JSON they are always there)
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Only those of this class
+    #[arg(long, value_name = "NAME")]
+    pub(crate) class: Option<String>,
+    /// Only those of programs of this name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) program: Option<String>,
 }
 
 /// What paths have in common: who is served first, and how much each may take.
