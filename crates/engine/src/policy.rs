@@ -237,6 +237,12 @@ impl ClassPolicy {
         class.queue_packets.unwrap_or(self.queue_packets.get())
     }
 
+    /// At a listen path: a burst of as many clients as may wait to be accepted is let in, if the class does not say.
+    pub(crate) fn listen_queue_packets(&self, class: &ClassSettings, backlog: u64) -> u32 {
+        let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
+        class.queue_packets.unwrap_or_else(|| self.queue_packets.get().max(backlog))
+    }
+
     /// Puts these permissions in the place of all.
     pub(crate) fn set_permissions(&self, permissions: Vec<PermissionSettings>) {
         *self.permissions.borrow_mut() = permissions;

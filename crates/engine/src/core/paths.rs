@@ -81,6 +81,14 @@ impl Core {
         Limits { queue_packets, ..Limits::default() }
     }
 
+    /// How many packets may wait at a listen path of this socket.
+    pub(super) fn limit_listen_queue(&mut self, id: PathId, listener: &SocketEnd) {
+        let Some(path) = self.paths.get_mut(id) else { return };
+        let class = self.policy.class(u32::from(path.class()));
+        let packets = self.policy.listen_queue_packets(&class.settings, listener.backlog.get());
+        path.set_class(path.class(), packets);
+    }
+
     /// What the rules of classes look at beside the flow, for when the classes change. With that the path is one of
     /// a socket, and its packets are marked as its class says.
     pub(super) fn note_origin(&mut self, id: PathId, tos: Option<u8>, program: &Rc<ProgramFacts>) {

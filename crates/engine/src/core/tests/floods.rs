@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use scoutline_device::packet::Important;
 use scoutline_device::{KnownAs, Peer, Policing};
-use scoutline_path::{DropReason, Facts, Message};
+use scoutline_path::{DropReason, Facts, Message, Name, Path};
 use scoutline_ring::Block;
 use scoutline_sched::Level;
 
 use super::classes::class;
 use super::datagrams::{bound, join, received};
 use super::*;
-use crate::settings::Forward;
+use crate::settings::{ClassSettings, Forward};
 
 /// The client of a pair.
 const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -331,4 +331,29 @@ fn what_is_for_many_is_never_held_back() {
         }
         assert!(held.borrow().is_empty(), "{to:?}");
     }
+}
+
+/// As many clients as may wait to be accepted can come in one burst, whatever other paths hold; a class has its say.
+#[test]
+fn a_listen_path_holds_a_burst_of_its_backlog() {
+    let mut pair = Pair::new(65, WireConfig::default());
+    let (now, server) = (pair.now, &mut pair.server);
+    let usual = server.core.settings.queue_packets;
+    let limits = |server: &Host| {
+        let listens = |path: &&Path| path.attributes.number(Name::Listen).is_some();
+        let limits = server.core.paths.iter().filter(listens).map(|path| path.queue().limit_packets());
+        limits.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    let slot = server.open(slot_kind::STREAM, now);
+    assert_eq!(server.call(call_op::BIND, slot, [0, 80, 0, 0], now), 0);
+    assert_eq!(server.call(call_op::LISTEN, slot, [5, 0, 0, 0], now), 0);
+    assert_eq!(limits(server), [usual]);
+    assert_eq!(server.call(call_op::LISTEN, slot, [1000, 0, 0, 0], now), 0);
+    assert_eq!(limits(server), [1001]);
+    server.change(vec![class("web", |class| class.local_ports = vec![80..=80])], now);
+    assert_eq!(limits(server), [1001]);
+    let few =
+        |class: &mut ClassSettings| (class.local_ports, class.queue_packets) = (vec![80..=80], Some(64));
+    server.change(vec![class("web", few)], now);
+    assert!(limits(server).contains(&64), "{:?}", limits(server));
 }
