@@ -27,6 +27,7 @@ deps:
 build:
 	$(CARGO) build --release --locked -p scoutline-cli -p scoutline-preload
 
+# For developers, and so not installed.
 packetdrill:
 	$(CARGO) build --release --locked -p scoutline-packetdrill
 
@@ -64,10 +65,9 @@ bench: deps build
 		$(SUDO) $(RELEASE)/scoutline bench $$name $(QUICK) --plot $$name.svg || exit 1; \
 	done
 
-install: build packetdrill
+install: build
 	install -D -m 755 $(RELEASE)/scoutline $(DESTDIR)$(PREFIX)/bin/scoutline
 	install -D -m 755 $(RELEASE)/libscoutline_preload.so $(DESTDIR)$(PREFIX)/lib/scoutline/libscoutline_preload.so
-	install -D -m 755 $(RELEASE)/libscoutline_packetdrill.so $(DESTDIR)$(PREFIX)/lib/scoutline/libscoutline_packetdrill.so
 	install -D -m 644 packaging/scoutline.toml $(DESTDIR)$(PREFIX)/share/doc/scoutline/scoutline.toml
 	install -D -m 644 crates/scout/include/scoutline.h $(DESTDIR)$(PREFIX)/include/scoutline.h
 	$(RELEASE)/scoutline man --dir $(TARGET)/man

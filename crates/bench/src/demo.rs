@@ -29,6 +29,8 @@ const EQUAL: usize = 2;
 const STEER: bool = true;
 /// The order of tables.
 const SHOWN: [usize; 3] = [KERNEL, EQUAL, PRIORITIES];
+/// Of a core, in percent: what others take beyond it is told (as [`crate::harness`] does).
+const MUCH: f64 = 10.0;
 const FIGURE: &str = "scoutline-demo.svg";
 
 /// Runs the demonstration and prints its table; the figure goes to `options.plot`, or to
@@ -77,15 +79,9 @@ pub fn demo(options: &Options) -> Result<()> {
     drop(lab);
     let mut text = format!("\n{}\n", table(&seen, options));
     for (size, size_kb) in SIZES_KB.iter().enumerate() {
-        let mean = |arm: usize| middle(&seen[size][arm], |seen| seen.preferred.mean_us).max(1.0);
-        let _ = writeln!(
-            text,
-            "{size_kb:>2} KB: with priorities the preferred client is served {:.1} times as fast as with equal \
-             ones, and {:.1} times as fast as by the kernel.",
-            mean(EQUAL) / mean(PRIORITIES),
-            mean(KERNEL) / mean(PRIORITIES)
-        );
+        let _ = writeln!(text, "{size_kb:>2} KB: {}", sentence(&seen[size]));
     }
+    text.push_str(&disturbed(seen.iter().flatten().flatten()));
     if options.baseline {
         text.push_str("(Baseline: the kernel stood in our place too.)\n");
     }
@@ -96,6 +92,50 @@ pub fn demo(options: &Options) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// What a row of measurements comes to. What does not lie beyond the spread of the rounds is not called faster.
+fn sentence(arms: &[Vec<Measurement>; 3]) -> String {
+    let times =
+        |arm: usize| arms[arm].iter().map(|seen| seen.preferred.mean_us.max(1.0)).collect::<Vec<f64>>();
+    let against = |other: usize| {
+        let (ours, theirs) = (times(PRIORITIES), times(other));
+        let least = |of: &[f64]| of.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
+        if ours.len() > 1 && least(&ours) <= most(&theirs) && least(&theirs) <= most(&ours) {
+            return None;
+        }
+        Some(format!("{:.1} times as fast as", median(&theirs) / median(&ours)))
+    };
+    let ends = "(the difference is within the spread of the rounds)";
+    match (against(EQUAL), against(KERNEL)) {
+        (Some(equal), Some(kernel)) => format!(
+            "with priorities the preferred client is served {equal} with equal ones, and {kernel} by the kernel."
+        ),
+        (None, Some(kernel)) => format!(
+            "with priorities the preferred client is served {kernel} by the kernel, and as with equal ones {ends}."
+        ),
+        (Some(equal), None) => format!(
+            "with priorities the preferred client is served {equal} with equal ones, and as by the kernel {ends}."
+        ),
+        (None, None) => {
+            format!(
+                "the preferred client is served alike with priorities, with equal ones and by the kernel {ends}."
+            )
+        }
+    }
+}
+
+/// A line about what else ran meanwhile, if it was much.
+fn disturbed<'a>(seen: impl Iterator<Item = &'a Measurement>) -> String {
+    let others = seen.map(|seen| seen.others).fold(0.0, f64::max);
+    if others < MUCH {
+        return String::new();
+    }
+    format!(
+        "The machine was busy beside: other processes took up to {others:.0} % of a core, so these figures are not clean; \
+         a quiet machine shows more.\n"
+    )
 }
 
 fn show(head: &str, standard: Option<Progress>, preferred: Option<Progress>, begin: Instant) {
@@ -181,5 +221,55 @@ fn figure(seen: &[[Vec<Measurement>; 3]]) -> Figure {
             panel("preferred client, 99th percentile", "response time (µs)", &|seen| seen.preferred.p99_us),
             panel("standard clients", "requests/s", &|seen| seen.standard.throughput()),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EQUAL, KERNEL, Measurement, PRIORITIES, disturbed, sentence};
+
+    fn arms(of: [(usize, &[f64]); 3]) -> [Vec<Measurement>; 3] {
+        let mut arms: [Vec<Measurement>; 3] = Default::default();
+        for (arm, times) in of {
+            for &mean_us in times {
+                let mut seen = Measurement::default();
+                seen.preferred.mean_us = mean_us;
+                arms[arm].push(seen);
+            }
+        }
+        arms
+    }
+
+    #[test]
+    fn what_is_within_the_spread_is_not_called_faster() {
+        let clear = arms([
+            (PRIORITIES, &[100.0, 110.0, 105.0]),
+            (EQUAL, &[300.0, 320.0, 315.0]),
+            (KERNEL, &[1000.0, 1050.0, 1100.0]),
+        ]);
+        assert_eq!(
+            sentence(&clear),
+            "with priorities the preferred client is served 3.0 times as fast as with equal ones, and 10.0 times as fast as \
+             by the kernel."
+        );
+        let blurred =
+            arms([(PRIORITIES, &[434.0, 390.0]), (EQUAL, &[395.0, 420.0]), (KERNEL, &[1000.0, 1100.0])]);
+        let text = sentence(&blurred);
+        assert!(
+            text.contains("times as fast as by the kernel, and as with equal ones (the difference is within"),
+            "{text}"
+        );
+        let alike = arms([(PRIORITIES, &[1.0, 9.0]), (EQUAL, &[2.0, 8.0]), (KERNEL, &[3.0, 4.0])]);
+        assert!(sentence(&alike).contains("served alike"));
+        // One round has no spread.
+        let quick = arms([(PRIORITIES, &[100.0]), (EQUAL, &[100.0]), (KERNEL, &[200.0])]);
+        assert!(sentence(&quick).contains("2.0 times as fast as by the kernel"));
+    }
+
+    #[test]
+    fn what_ran_beside_is_told() {
+        let seen = [9.0, 35.0].map(|others| Measurement { others, ..Measurement::default() });
+        assert!(disturbed(seen.iter()).contains("up to 35 % of a core"));
+        assert_eq!(disturbed(seen[..1].iter()), "");
     }
 }

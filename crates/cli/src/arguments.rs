@@ -28,7 +28,7 @@ Examples:
   scoutline ps                                       the live paths
   scoutline class set preferred priority=5           change a class, live
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reached; run: 126 the program cannot run on paths,
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reached; run: 126 the program cannot run on paths, \
 127 no such program, else the program's own."
 )]
 pub(crate) struct Arguments {
@@ -59,8 +59,8 @@ pub(crate) enum Command {
 Example:
   scoutline reload
 
-The classes of the file take the place of those that are there, at once and without loss: existing connections are
-classified again. So do the settings that `scoutline set` lists. What cannot change live (devices, the engine's core, …) is named in the answer; a restart takes it
+The classes of the file take the place of those that are there, at once and without loss: existing connections are \
+classified again. So do the settings that `scoutline set` lists. What cannot change live (devices, the engine's core, …) is named in the answer; a restart takes it \
 over. A file with a mistake changes nothing. SIGHUP to the daemon does the same, and its log says what it came to.")]
     Reload(Control),
     /// Stop the daemon
@@ -121,8 +121,8 @@ Examples:
   scoutline up --config my.toml
   scoutline up --device eth1 --address 10.0.0.1/24          no file needed
 
-It stays in the foreground, prints one line beginning with `ready` once programs can attach, and stops cleanly on
-Ctrl-C, SIGTERM or `scoutline stop`. SIGHUP or `scoutline reload` has it read its file again (started without a
+It stays in the foreground, prints one line beginning with `ready` once programs can attach, and stops cleanly on \
+Ctrl-C, SIGTERM or `scoutline stop`. SIGHUP or `scoutline reload` has it read its file again (started without a \
 file, SIGHUP stops it). SCOUTLINE_LOG=debug says more.")]
 pub(crate) struct Up {
     /// Configuration file (TOML) [default: /etc/scoutline.toml]
@@ -136,12 +136,13 @@ pub(crate) struct Up {
     #[arg(long, value_name = "NAME", requires = "address")]
     pub(crate) device: Option<String>,
     /// Our address on it and the length of the network's prefix
-    #[arg(long, value_name = "CIDR", requires = "device")]
+    #[arg(long, value_name = "CIDR", requires = "device", value_parser = own_network)]
     pub(crate) address: Option<Network>,
     /// Where packets for other networks go
     #[arg(long, value_name = "ADDRESS", requires = "device")]
     pub(crate) gateway: Option<Ipv4Addr>,
-    /// Check the configuration and end
+    /// Check the configuration, and that this machine has the interfaces, cores, users and group that it names, and
+    /// end
     #[arg(long)]
     pub(crate) check: bool,
 }
@@ -155,20 +156,20 @@ Examples:
   scoutline run --background -- rsync -a /data/ 10.0.0.2::backup
   scoutline run --trap -- ./server-in-go
 
-The program is started with libscoutline_preload.so under it. Statically linked programs, those in Go, and setuid
+The program is started with libscoutline_preload.so under it. Statically linked programs, those in Go, and setuid \
 ones cannot be served that way; they are refused with the reason.
 
-With --trap the program's calls about sockets are trapped instead (seccomp user notification), and a second process
+With --trap the program's calls about sockets are trapped instead (seccomp user notification), and a second process \
 answers them and moves the bytes. That serves static programs and Go's, and whatever they start; it is slower.
 
-A program has io_uring, and its sockets stay on paths, but for those that an operation of a ring names: they become
-the kernel's, as far as they are not connected yet. With --io-uring all that it makes from its first ring on are the
-kernel's. With --io-uring=refuse it gets no rings (ENOSYS), and nearly all programs fall back to calls, which paths
+A program has io_uring, and its sockets stay on paths, but for those that an operation of a ring names: they become \
+the kernel's, as far as they are not connected yet. With --io-uring all that it makes from its first ring on are the \
+kernel's. With --io-uring=refuse it gets no rings (ENOSYS), and nearly all programs fall back to calls, which paths \
 serve.
 
-With --background the program gets what nobody else wants: its paths stand at the idle level, whatever their class,
-its threads are on SCHED_IDLE and its disk I/O is in the idle class; so it is for all that it starts. Where its
-sockets cannot be on paths (no daemon, a static program), it runs on the kernel's, with threads and disk in idle
+With --background the program gets what nobody else wants: its paths stand at the idle level, whatever their class, \
+its threads are on SCHED_IDLE and its disk I/O is in the idle class; so it is for all that it starts. Where its \
+sockets cannot be on paths (no daemon, a static program), it runs on the kernel's, with threads and disk in idle \
 time all the same.")]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -195,6 +196,16 @@ pub(crate) enum IoUring {
     Kernel,
     /// It gets none (ENOSYS)
     Refuse,
+}
+
+fn own_network(text: &str) -> Result<Network, String> {
+    let network = text.parse()?;
+    if text.contains('/') {
+        return Ok(network);
+    }
+    Err(format!(
+        "the length of the network's prefix is missing; write {text}/24 if the network's mask is 255.255.255.0"
+    ))
 }
 
 #[derive(Debug, Args)]
@@ -242,10 +253,10 @@ Examples:
   scoutline class remove backup
   scoutline class show preferred >> /etc/scoutline.toml
 
-Keys: policy, priority, idle, listen_priority, deadline_us, budget_us, thread_budget_us, cpu_percent, important,
-cpu_limit_percent, queue_packets, memory, connections, mark, extend, weight, rate; and the conditions source, destination, local_port,
-remote_port, dscp, interface, program, user, cgroup, tls_name, host, url, header, cookie, which are lists with
-commas. They mean what they mean in the configuration file. The class `default` takes what no other takes.")]
+Keys: policy, priority, idle, listen_priority, deadline_us, budget_us, thread_budget_us, cpu_percent, important, \
+cpu_limit_percent, queue_packets, memory, connections, mark, extend, weight, rate; and the conditions source, destination, local_port, \
+remote_port, dscp, interface, program, user, cgroup, tls_name, host, url, header, cookie, which are lists with \
+commas (requests says whose requests the last five are about). They mean what they mean in the configuration file. The class `default` takes what no other takes.")]
 pub(crate) struct Class {
     #[command(subcommand)]
     pub(crate) command: ClassCommand,
@@ -317,8 +328,8 @@ Examples:
   scoutline set device.eth1.rate=100Mbit/s quantum_us=500
   scoutline set linux.share=                        an empty value: back to the default
 
-A setting is named as in the configuration file, SECTION.KEY or device.NAME.KEY; the key alone is enough where only
-one setting has it. `extend` is short for extension.enabled. Classes are changed with `scoutline class`; what is in
+A setting is named as in the configuration file, SECTION.KEY or device.NAME.KEY; the key alone is enough where only \
+one setting has it. `extend` is short for extension.enabled. Classes are changed with `scoutline class`; what is in \
 neither list needs a restart.")]
 pub(crate) struct Set {
     /// What changes
@@ -450,4 +461,56 @@ pub(crate) struct Bench {
     pub(crate) callgrind: bool,
     #[command(flatten)]
     pub(crate) common: Experiment,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Arguments;
+
+    fn all(command: &clap::Command) -> Vec<&clap::Command> {
+        command.get_subcommands().flat_map(all).chain([command]).collect()
+    }
+
+    /// What is wrapped by hand clap wraps once more, and single words stand on lines of their own.
+    #[test]
+    fn only_clap_wraps_what_stands_behind_the_help() {
+        let arguments = Arguments::command();
+        let mut paragraphs = 0;
+        for command in all(&arguments) {
+            let Some(text) = command.get_after_help().map(ToString::to_string) else { continue };
+            let lines: Vec<&str> = text.lines().collect();
+            for (line, next) in lines.iter().zip(lines.iter().skip(1)) {
+                let is_prose =
+                    |line: &str| !line.is_empty() && !line.starts_with("  ") && !line.ends_with(':');
+                assert!(!is_prose(line) || next.is_empty(), "{}: {line}\n{next}", command.get_name());
+            }
+            let long = lines.iter().find(|line| line.starts_with("  ") && line.chars().count() > 100);
+            assert_eq!(long, None, "{}: clap wraps this example", command.get_name());
+            paragraphs += lines.len();
+        }
+        assert!(paragraphs > 50, "{paragraphs}");
+    }
+
+    #[test]
+    fn help_about_classes_names_every_key() {
+        let text = "[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\n[[class]]\nname = \"a\"\nnosuchkeyatall = 1\n";
+        let error = scoutline_daemon::Config::parse(text, "s.toml".as_ref()).unwrap_err().to_string();
+        let (_, known) = error.split_once("known keys here: name, ").unwrap();
+        let arguments = Arguments::command();
+        let help = arguments.find_subcommand("class").unwrap().get_after_help().unwrap().to_string();
+        let words: Vec<&str> = help.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        for key in known.split(", ") {
+            assert!(words.contains(&key), "{key} is not in: {help}");
+        }
+    }
+
+    #[test]
+    fn the_readme_lists_every_experiment() {
+        let readme = include_str!("../../../README.md");
+        for (name, _) in scoutline_bench::names() {
+            assert!(readme.contains(&format!("\n| `{name}` | ")), "{name}");
+        }
+    }
 }

@@ -1,16 +1,19 @@
 //! The tools' side of the JSON API.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use scoutline_abi::api::{Answer, ClassKeys, Graph, PathRow, Reloaded, Request, SettingRow, Stat};
 
 use crate::failure::{Failure, UNREACHABLE, plain};
 
 /// Longer than the daemon waits for its engine.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to the daemon.
 pub(crate) struct Client {
@@ -28,19 +31,33 @@ pub(crate) fn unreachable(path: &Path, error: &std::io::Error) -> Failure {
         std::io::ErrorKind::PermissionDenied => {
             format!("you may not use {path}; run as root, or as a member of the group in its [control] group")
         }
+        // EAGAIN is how a time-out of a socket is told.
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => format!(
+            "the daemon at {path} does not answer within {} s: it is stopped (SIGSTOP, a debugger), hangs, or the \
+             machine is very busy",
+            PATIENCE.as_secs()
+        ),
         _ => format!("the daemon at {path} does not answer: {}", plain(error)),
     };
     Failure::new(UNREACHABLE, message)
 }
 
+/// Connects to a socket of the daemon. Nothing on it waits longer than [`PATIENCE`], not even this: with a full backlog
+/// it would.
+pub(crate) fn connect(path: &Path, kind: SocketType) -> std::io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    for which in [Timeout::Recv, Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, which, Some(PATIENCE))?;
+    }
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
+}
+
 impl Client {
     pub(crate) fn connect(path: &Path) -> Result<Client, Failure> {
-        let stream = UnixStream::connect(path).and_then(|stream| {
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            Ok(stream)
-        });
-        let stream = stream.map_err(|error| unreachable(path, &error))?;
+        let stream = connect(path, SocketType::STREAM).map_err(|error| unreachable(path, &error))?;
+        let stream = UnixStream::from(stream);
         Ok(Client { stream: BufReader::new(stream), path: path.to_owned() })
     }
 

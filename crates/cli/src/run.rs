@@ -13,10 +13,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{RecvFlags, Shutdown, SocketType};
 
 use crate::arguments::{IoUring, Run};
-use crate::client::unreachable;
+use crate::client::{connect, unreachable};
 use crate::elf;
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, plain};
 use crate::trap;
@@ -82,12 +83,19 @@ fn prepare(arguments: &Run, program: &Path) -> Result<[(&'static str, OsString);
     ])
 }
 
-/// Whether a daemon listens and lets us in. It sees a connection that goes without a word.
+/// Whether a daemon listens, lets us in and is awake: it closes a connection that ends without a word. One that is
+/// stopped would keep the program waiting for ever.
 fn reach(attach: &Path) -> std::io::Result<()> {
-    let address = SocketAddrUnix::new(attach)?;
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    Ok(rustix::net::connect(&socket, &address)?)
+    let socket = connect(attach, SocketType::SEQPACKET)?;
+    rustix::net::shutdown(&socket, Shutdown::Write)?;
+    let mut end = [PollFd::new(&socket, PollFlags::IN)];
+    let soon = Timespec { tv_sec: 1, tv_nsec: 0 };
+    if matches!(rustix::event::poll(&mut end, Some(&soon)), Ok(0)) {
+        eprintln!("scoutline: waiting for the daemon at {}, which does not answer", attach.display());
+    }
+    // A word that comes all the same, a refusal, the library gets again.
+    rustix::net::recv(&socket, &mut [0][..], RecvFlags::empty())?;
+    Ok(())
 }
 
 /// Where the preload library is.

@@ -7,16 +7,27 @@ use scoutline_daemon::config::DEFAULT_FILE;
 use scoutline_daemon::{Config, ConfigError};
 
 use crate::arguments::Up;
-use crate::failure::Failure;
+use crate::failure::{FAILED, Failure, USAGE};
 use crate::output;
 
 pub(crate) fn up(arguments: &Up) -> Result<(), Failure> {
     start_log();
-    let config = configuration(arguments).map_err(|error| Failure::failed(error.to_string()))?;
+    let config = configuration(arguments).map_err(|error| {
+        let code = if error.is_usage() { USAGE } else { FAILED };
+        Failure::new(code, error.to_string())
+    })?;
     if arguments.check {
-        return output::print("the configuration is sound\n");
+        return check(&config);
     }
     scoutline_daemon::run(&config).map_err(|error| Failure::failed(error.to_string()))
+}
+
+/// Says whether `up` would find on this machine what the configuration names.
+fn check(config: &Config) -> Result<(), Failure> {
+    scoutline_daemon::check(config).map_err(|error| {
+        Failure::failed(format!("the configuration is sound, but not for this machine: {error}"))
+    })?;
+    output::print("the configuration is sound, and this machine has its interfaces, cores, users and group\n")
 }
 
 pub(crate) fn guard() -> Result<(), Failure> {

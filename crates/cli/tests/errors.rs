@@ -28,6 +28,16 @@ fn refused(output: &Output, code: i32, parts: &[&str]) {
     }
 }
 
+/// A configuration is sound, if perhaps not for this machine.
+#[track_caller]
+fn sound(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() || text.contains("the configuration is sound, but not for this"),
+        "{text}"
+    );
+}
+
 /// A directory of a test, removed with it.
 struct Directory(PathBuf);
 
@@ -98,11 +108,9 @@ fn wrong_configuration() {
         1,
         &["/nonexistent", "No such file", "--config"],
     );
-    let sound = directory.file("t.toml", "[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\n");
-    let output = scoutline(&["up", "--config", &sound, "--check"]);
-    assert!(output.status.success());
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/scoutline.toml");
-    assert!(scoutline(&["up", "--check", "--config", example.to_str().unwrap()]).status.success());
+    sound(&scoutline(&["up", "--check", "--config", example.to_str().unwrap()]));
+    refused(&scoutline(&["up", "--check", "--config", "/dev/zero"]), 1, &["/dev/zero", "longer than 1 MiB"]);
 }
 
 #[test]
@@ -130,12 +138,51 @@ fn the_example_lists_every_default_correctly() {
         })
         .collect();
     let file = directory.file("all.toml", &uncommented);
-    let output = scoutline(&["up", "--check", "--config", &file]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    sound(&scoutline(&["up", "--check", "--config", &file]));
+}
+
+#[test]
+fn a_check_looks_at_this_machine_too() {
+    let directory = Directory::new("check");
+    let tap = "[[device]]\nname = \"tap0\"\ndriver = \"tap\"\naddress = \"10.0.0.1/24\"\n";
+    let check = |text: &str| {
+        let file = directory.file("m.toml", text);
+        scoutline(&["up", "--check", "--config", &file, "--control", &directory.path("c.sock")])
+    };
+    let output = check(&format!("{tap}[engine]\ncpu = 0\n[control]\ngroup = \"root\"\n"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && text.starts_with("the configuration is sound, and this machine"),
+        "{text}"
+    );
+    let sound = "the configuration is sound, but not for this machine: ";
+    for (text, says) in [
+        (
+            tap.replace("tap0", "nosuch0").replace("driver = \"tap\"\n", ""),
+            "no interface nosuch0 here; there are",
+        ),
+        (format!("{tap}[engine]\ncpu = 1023\n"), "cannot run on core 1023: Invalid argument"),
+        (format!("{tap}[engine]\ncpu = [0, 99999999999]\n"), "cannot run on core 99999999999"),
+        (
+            format!("{tap}[control]\ngroup = \"nosuchgroup\"\n"),
+            "there is no such group; make it with `groupadd",
+        ),
+    ] {
+        refused(&check(&text), 1, &[sound, says]);
+    }
+    let user = check(&format!("{tap}[[class]]\nname = \"a\"\nuser = [\"nosuchuser\"]\n"));
+    refused(&user, 1, &["user: `nosuchuser`: there is no such user"]);
 }
 
 #[test]
 fn wrong_usage() {
+    let address = |text| scoutline(&["up", "--device", "nosuch0", "--address", text]);
+    let output = address("10.0.0.1");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("the length of the network's prefix is missing; write 10.0.0.1/24"), "{text}");
+    refused(&address("10.0.0.1/32"), 2, &["10.0.0.1 alone is no network", "10.0.0.1/24"]);
+    refused(&address("10.0.0.0/24"), 2, &["names a network, not an address in it"]);
     for arguments in [
         &["up", "--device", "eth1"][..],
         &["up", "--device", "a", "--address", "ten"],
@@ -252,6 +299,66 @@ fn a_second_daemon_and_a_port_in_use() {
     assert!(!Path::new(&daemon.control).exists());
 }
 
+#[test]
+fn a_daemon_that_is_stopped_is_not_waited_for_without_end() {
+    let directory = Directory::new("stopped");
+    let daemon = Daemon::start(&directory);
+    let stopped = Command::new("kill").args(["-STOP", &daemon.child.id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    let on = |arguments: &[&str]| {
+        scoutline(&[&arguments[..1], &["--control", &daemon.control], &arguments[1..]].concat())
+    };
+    let says = format!("the daemon at {} does not answer within 10 s", daemon.control);
+    std::thread::scope(|scope| {
+        for tool in ["ps", "stop"] {
+            let (on, says) = (&on, &says);
+            scope.spawn(move || refused(&on(&[tool]), 3, &[says]));
+        }
+        let output = on(&["run", "--", "/bin/echo", "on paths"]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].contains("waiting for the daemon at") && lines[1].contains(&says), "{text}");
+        assert!(output.stdout.is_empty(), "it has not begun");
+    });
+}
+
+/// Kept attached by an input that does not end.
+fn attached(control: &str) -> Child {
+    let mut command = Command::new(program());
+    command.args(["run", "--control", control, "--", "/bin/cat"]).stdin(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+#[test]
+fn more_programs_than_can_be_are_told_how_many() {
+    const MOST: usize = 64;
+    let directory = Directory::new("full");
+    let daemon = Daemon::start(&directory);
+    let mut programs: Vec<Child> = (0..MOST).map(|_| attached(&daemon.control)).collect();
+    let count = || {
+        let output = scoutline(&["stat", "--json", "--control", &daemon.control]);
+        let stat: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        stat["programs"].as_array().unwrap().len()
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while count() < MOST {
+        assert!(std::time::Instant::now() < deadline, "{} programs", count());
+    }
+    let output = scoutline(&["run", "--control", &daemon.control, "--", "/bin/true"]);
+    refused(
+        &output,
+        126,
+        &["64 programs are on paths, as many as can be at once; each that a script starts"],
+    );
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("running?"));
+    for program in &mut programs {
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success());
+    }
+}
+
 /// The classes of a live daemon, by hand and by file.
 #[test]
 fn classes_change_live() {
@@ -286,6 +393,17 @@ fn classes_change_live() {
         1,
         &["unknown key `prioritty`; did you mean `priority`?"],
     );
+    refused(
+        &on(&["class", "set", "web", "priority=-1"]),
+        1,
+        &["priority = -1 is out of range; it must be 0 to 63"],
+    );
+    refused(
+        &on(&["class", "add", "a b", "priority=1"]),
+        1,
+        &["class `a b` would take everything", "leave nothing for `default`", "source=10.0.0.7/32"],
+    );
+    assert!(done(&["class", "show", "default"]).starts_with("[[class]]\nname = \"default\"\n"));
     done(&["class", "remove", "web"]);
 
     // The file, which has no classes, and then one, and a core of its own.
@@ -344,7 +462,11 @@ fn settings_change_live() {
     assert_eq!(stat["devices"]["tap0"]["rate-bits"], 100_000_000, "the engine has heard of it");
     let line = done(&["set"]).lines().find(|line| line.starts_with("linux.share")).unwrap().to_owned();
     assert_eq!(line.split_whitespace().take(4).collect::<Vec<_>>(), ["linux.share", "30", "-", "%"]);
-    refused(&on(&["set", "linux.shar=1"]), 1, &["`linux.shar`; did you mean `linux.share`?"]);
+    refused(
+        &on(&["set", "linux.shar=1"]),
+        1,
+        &["`linux.shar` is none of the settings that change live; did you mean `linux.share`?"],
+    );
     refused(
         &on(&["set", "spin_us=1", "quantum_us=1"]),
         1,

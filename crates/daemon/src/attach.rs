@@ -10,6 +10,7 @@
 //! A set made before a fork is the child's too (prefork servers share an epoll set), so it lives until the last of
 //! them lets go.
 
+mod complaints;
 mod program;
 
 #[cfg(test)]
@@ -38,6 +39,7 @@ use scoutline_engine::{FileMap, ProgramFacts};
 
 use crate::engine::{Command, EngineLink, RegionId};
 use crate::sockets::{Listener, SocketError};
+use complaints::Complaints;
 use program::Program;
 
 /// Programs attached at a time: each may map gigabytes of address space.
@@ -89,6 +91,7 @@ pub(crate) struct AttachServer {
     programs: BTreeMap<RegionId, Program>,
     next_connection: u32,
     next_region: u32,
+    complaints: Complaints,
 }
 
 impl AttachServer {
@@ -101,6 +104,7 @@ impl AttachServer {
             programs: BTreeMap::new(),
             next_connection: 0,
             next_region: 1,
+            complaints: Complaints::default(),
         })
     }
 
@@ -121,6 +125,7 @@ impl AttachServer {
 
     /// Takes the connections that wait.
     pub(crate) fn on_connect(&mut self) {
+        self.complaints.tell_the_rest();
         while let Some(socket) = self.listener.accept() {
             let peer = match rustix::net::sockopt::socket_peercred(&socket) {
                 Ok(peer) => {
@@ -134,7 +139,8 @@ impl AttachServer {
             tell_senders(&socket);
             let connection = Connection { socket, peer, attached: None };
             if !self.may_attach(peer) {
-                log::warn!("attach: pid {} of user {} is refused: not our user or group", peer.pid, peer.uid);
+                let Peer { pid, uid } = peer;
+                self.complaints.add(|| format!("pid {pid} of user {uid} is refused: not our user or group"));
                 refuse(
                     connection.socket.as_fd(),
                     Errno::ACCESS,
@@ -143,10 +149,9 @@ impl AttachServer {
                 continue;
             }
             if self.connections.values().filter(|other| other.attached.is_none()).count() >= MAX_STRANGERS {
-                log::warn!(
-                    "attach: pid {} is refused: {MAX_STRANGERS} connections have not attached",
-                    peer.pid
-                );
+                let pid = peer.pid;
+                let line = || format!("pid {pid} is refused: {MAX_STRANGERS} connections have not attached");
+                self.complaints.add(line);
                 refuse(
                     connection.socket.as_fd(),
                     Errno::AGAIN,
@@ -172,6 +177,7 @@ impl AttachServer {
 
     /// One message of a connection, or its end. At most one, so that no program keeps the others waiting.
     pub(crate) fn on_input(&mut self, id: u32, engine: &impl EngineLink) {
+        self.complaints.tell_the_rest();
         let Some(connection) = self.connections.get(&id) else { return };
         let mut bytes = [0; MESSAGE_LEN + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
@@ -206,7 +212,7 @@ impl AttachServer {
                 };
                 if let Err(fault) = done {
                     let peer = self.connections.get(&id).map_or(0, |connection| connection.peer.pid);
-                    log::warn!("attach: pid {peer} is disconnected: {fault}");
+                    self.complaints.add(|| format!("pid {peer} is disconnected: {fault}"));
                     self.disconnect(id, engine);
                 }
             }

@@ -148,7 +148,7 @@ impl Classes {
             ClassKeys { name: name_of(table).to_owned(), keys: keys.collect() }
         };
         let mut classes: Vec<ClassKeys> = self.tables.iter().map(of_table).collect();
-        if !self.last_takes_everything() {
+        if self.position(DEFAULT_CLASS).is_none() {
             classes.push(ClassKeys { name: DEFAULT_CLASS.into(), keys: BTreeMap::new() });
         }
         Answer::Classes { classes }
@@ -164,6 +164,7 @@ impl Classes {
         let mut table = Table::new();
         table.insert("name".into(), name.into());
         set_keys(&mut table, keys)?;
+        leaves_something(&table)?;
         let at = self.place_before(before)?;
         tables.insert(at, table);
         self.checked(tables, name)
@@ -173,13 +174,17 @@ impl Classes {
         let mut tables = self.tables.clone();
         let at = match self.position(name) {
             // The engine's own last class becomes one that is written down.
-            None if name == DEFAULT_CLASS && !self.last_takes_everything() => {
+            None if name == DEFAULT_CLASS => {
                 tables.push(Table::from_iter([("name".to_owned(), Value::from(name))]));
                 tables.len() - 1
             }
             found => found.ok_or_else(|| self.no_class(name))?,
         };
+        let took_everything = takes_everything(&tables[at]);
         set_keys(&mut tables[at], keys)?;
+        if !took_everything {
+            leaves_something(&tables[at])?;
+        }
         self.checked(tables, name)
     }
 
@@ -212,31 +217,26 @@ impl Classes {
     /// Where a class goes that comes before this one; `None`: behind all that have conditions.
     fn place_before(&self, before: Option<&str>) -> Result<usize, Refusal> {
         match before {
-            Some(DEFAULT_CLASS)
-                if self.position(DEFAULT_CLASS).is_none() && !self.last_takes_everything() =>
-            {
-                Ok(self.tables.len())
-            }
+            Some(DEFAULT_CLASS) if self.position(DEFAULT_CLASS).is_none() => Ok(self.behind_conditions()),
             Some(before) => self.position(before).ok_or_else(|| self.no_class(before)),
-            None => Ok(self.tables.len() - usize::from(self.last_takes_everything())),
+            None => Ok(self.behind_conditions()),
         }
     }
 
-    fn last_takes_everything(&self) -> bool {
-        let last = self.tables.last().map(render);
-        let last: Option<Config> = last.and_then(|text| toml::from_str(&text).ok());
-        last.is_some_and(|config| config.class.iter().any(Class::matches_everything))
+    /// Behind all classes that have conditions.
+    fn behind_conditions(&self) -> usize {
+        self.tables.len() - usize::from(self.tables.last().is_some_and(takes_everything))
     }
 
     fn no_class(&self, name: &str) -> Refusal {
         let mut names: Vec<&str> = self.tables.iter().map(name_of).collect();
-        if name == DEFAULT_CLASS && !self.last_takes_everything() {
+        if name == DEFAULT_CLASS {
             return format!(
                 "`{DEFAULT_CLASS}` takes what no other class takes: it is always there, and the last; \
                  `scoutline class set {DEFAULT_CLASS} …` changes it"
             );
         }
-        if !self.last_takes_everything() {
+        if !names.contains(&DEFAULT_CLASS) {
             names.push(DEFAULT_CLASS);
         }
         config::unknown("class", name, &names)
@@ -257,6 +257,24 @@ fn set_keys(table: &mut Table, keys: &[(String, String)]) -> Result<(), Refusal>
         }
     }
     Ok(())
+}
+
+/// Whether a class takes whatever comes to it.
+fn takes_everything(table: &Table) -> bool {
+    let config: Option<Config> = toml::from_str(&render(table)).ok();
+    config.is_some_and(|config| config.class.iter().any(Class::matches_everything))
+}
+
+/// Refuses a class by command that would hide `default`. In a file it may stand, as the last one.
+fn leaves_something(table: &Table) -> Result<(), Refusal> {
+    let name = name_of(table);
+    if name == DEFAULT_CLASS || !takes_everything(table) {
+        return Ok(());
+    }
+    Err(format!(
+        "class `{name}` would take everything, and leave nothing for `{DEFAULT_CLASS}`: give it a condition, such as \
+         source=10.0.0.7/32 or local_port=80, or change `{DEFAULT_CLASS}` with `scoutline class set {DEFAULT_CLASS} …`"
+    ))
 }
 
 fn name_of(table: &Table) -> &str {

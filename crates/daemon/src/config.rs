@@ -16,10 +16,13 @@ mod scheduling;
 mod settings;
 mod tcp;
 mod values;
+mod words;
 
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
@@ -30,6 +33,8 @@ use toml::{Spanned, Table};
 pub use class::{Class, Permission};
 pub(crate) use classes::{is_class_key, key_value, parse_classes, render};
 pub use dscp::Dscp;
+use error::Fault;
+pub(crate) use error::nearest;
 pub use error::{ConfigError, unknown};
 pub use request::Requests;
 pub use route::{Local, Route, RouteKind};
@@ -42,6 +47,8 @@ pub use values::{AnyNetwork, Cores, Interval, Mode, Network, Network6, Networks,
 pub const DEFAULT_FILE: &str = "/etc/scoutline.toml";
 /// The control socket when nothing names another.
 pub const DEFAULT_CONTROL: &str = "/run/scoutline/control.sock";
+/// Longest file: two hundred times what can be said with every key.
+const MAX_FILE: u64 = 1 << 20;
 /// Name of the class that takes what no other class takes.
 pub const DEFAULT_CLASS: &str = "default";
 
@@ -417,13 +424,25 @@ impl Device {
     }
 }
 
+/// The text of a file that is as long as a configuration may be.
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |error: std::io::Error| ConfigError::unreadable(path, &error);
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(ConfigError::too_long(path, MAX_FILE));
+    }
+    String::from_utf8(bytes).map_err(|_| unreadable(std::io::ErrorKind::InvalidData.into()))
+}
+
 impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
     /// The file cannot be read, is not TOML, or says something that cannot be.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
+        let text = read(path)?;
         let mut config = Config::parse(&text, path)?;
         config.origin.file = Some(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
         Ok(config)
@@ -440,7 +459,7 @@ impl Config {
                            change classes with `scoutline class`";
             return Err(ConfigError::of_machine(message.into()));
         };
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
+        let text = read(path)?;
         let mut config = Config::parse(&text, path)?;
         check::check_classes(&config.class, &self.device).map_err(|mut fault| {
             fault.message += "; devices that were added need a restart";
@@ -458,6 +477,9 @@ impl Config {
     /// # Errors
     /// As for [`Config::load`].
     pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
+        if let Some((at, message)) = words::misshapen(text) {
+            return Err(ConfigError::from_fault(path, text, Fault { at, message }));
+        }
         let mut config: Config =
             toml::from_str(text).map_err(|error| ConfigError::from_toml(path, text, &error))?;
         check::check(&config).map_err(|fault| ConfigError::from_fault(path, text, fault))?;

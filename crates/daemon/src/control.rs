@@ -20,6 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketType};
 use scoutline_abi::api::{Answer, Request};
 
 use crate::classes::{Classes, Handled};
+use crate::config::unknown;
 use crate::engine::{Command, EngineLink};
 use crate::sockets::{Listener, SocketError};
 
@@ -207,7 +208,7 @@ impl Tool {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            match serde_json::from_slice(&line) {
+            match parse(&line) {
                 Ok(Request::Stop) => {
                     self.answer(&Answer::Done);
                     self.flush();
@@ -227,7 +228,7 @@ impl Tool {
                         }
                     }
                 }
-                Err(error) => self.answer(&refusal(format!("no request that is known: {error}"))),
+                Err(message) => self.answer(&refusal(message)),
             }
             if !self.flush() {
                 return (false, Outcome::GoOn);
@@ -257,6 +258,33 @@ impl Tool {
         self.due = Due::Nothing;
         !self.finished || self.input.contains(&b'\n')
     }
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// What is wrong with it, in one line.
+pub(crate) fn parse(line: &[u8]) -> Result<Request, String> {
+    let such_as = "write one request a line, such as {\"command\":\"ps\"}";
+    let value: serde_json::Value = serde_json::from_slice(line)
+        .map_err(|error| format!("this is no JSON, from character {} on; {such_as}", error.column()))?;
+    let Some(command) = value.get("command").and_then(|command| command.as_str()).map(str::to_owned) else {
+        return Err(format!("a request says its command; {such_as}"));
+    };
+    serde_json::from_value(value).map_err(|error| {
+        let text = error.to_string();
+        let mut words = text.split('`').skip(1).step_by(2);
+        if text.starts_with("unknown variant") {
+            return unknown("command", &command, &words.skip(1).collect::<Vec<_>>());
+        }
+        match words.next().filter(|_| text.starts_with("missing field")) {
+            Some(missing) => format!("the command `{command}` needs \"{missing}\""),
+            None => format!(
+                "the command `{command}` is given values of another kind: \"name\" and \"before\" are texts, \"keys\" is \
+                 a list of pairs such as [\"priority\",\"2\"]"
+            ),
+        }
+    })
 }
 
 fn refusal(message: String) -> Answer {

@@ -6,7 +6,9 @@
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
+use rustix::thread::CpuSet;
 use scoutline_device::{SegmentLimit, Steering, Suited};
 use scoutline_engine::{Engine, StartError, UndoLog};
 use signal_hook::SigId;
@@ -73,6 +75,36 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         start_engines(config, undo).map_err(DaemonError::Engine)
     };
     run_with(config, start, || announce(config), Engines::stop)
+}
+
+/// Looks whether this machine has what a configuration names: its group, its interfaces, its cores. Nothing is changed.
+///
+/// # Errors
+/// What [`run`] would say of the first thing that is not there.
+pub fn check(config: &Config) -> Result<(), DaemonError> {
+    config.control.group_id()?;
+    let ordinary = |device: &&Device| {
+        device.vlan.is_none() && matches!(device.driver, Driver::Packet | Driver::Xdp | Driver::Auto)
+    };
+    for device in config.device.iter().filter(ordinary) {
+        scoutline_device::choose(device.name.get_ref()).map_err(|error| DaemonError::Engine(error.into()))?;
+    }
+    for &cpu in config.cores() {
+        let refused = |source| DaemonError::Engine(StartError::Cpu { cpu, source });
+        // A thread of its own, that nobody else stays there.
+        let tried = std::thread::spawn(move || pin(cpu)).join();
+        tried.unwrap_or_else(|_| Err(Errno::INVAL)).map_err(|error| refused(error.into()))?;
+    }
+    Ok(())
+}
+
+fn pin(cpu: usize) -> Result<(), Errno> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(Errno::INVAL);
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
 }
 
 /// One engine, or one on each core that was asked for.

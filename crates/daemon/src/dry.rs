@@ -49,7 +49,7 @@ pub fn requests(config: &Config, input: &[u8]) -> Outcome {
     let mut classes = Classes::new(config);
     let mut outcome = Outcome { classes: Vec::new(), unknown: 0, refused: 0 };
     for line in input.split(|byte| *byte == b'\n') {
-        match serde_json::from_slice(line) {
+        match crate::control::parse(line) {
             Ok(Request::Reload) => {}
             Ok(request) => {
                 if let Handled::Now(Answer::Error { message }) = classes.handle(&request, &Silent) {

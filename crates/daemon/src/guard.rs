@@ -6,6 +6,7 @@
 //!
 //! Attached eBPF programs, sockets and mappings need no guard: the kernel takes them back with the process.
 
+use std::fmt;
 use std::io::{self, BufRead};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -14,6 +15,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rustix::io::Errno;
 use rustix::pipe::PIPE_BUF;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -77,13 +79,46 @@ enum Note {
 impl Undo {
     fn carry_out(self) -> io::Result<()> {
         match self {
-            // It may be gone, or another's by now; then the kernel says so.
-            Undo::SegmentLimit { interface, len } => SegmentLimit::set(interface, len),
-            Undo::Steering { interface, queue, cores } => Steering::set(interface, &queue, &cores),
+            Undo::SegmentLimit { interface, len } => unless_gone(SegmentLimit::set(interface, len)),
+            Undo::Steering { interface, queue, cores } => {
+                unless_gone(Steering::set(interface, &queue, &cores))
+            }
             Undo::Thread { thread, started, policy, priority } => {
                 ThreadBefore { thread, started, policy, priority }.restore()
             }
             Undo::Group { directory, enabled } => ThreadGroup { directory, enabled }.dissolve(),
+        }
+    }
+}
+
+/// An interface that is gone has nothing left to undo.
+fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+    let is_gone = |error: &io::Error| {
+        let errno = Errno::from_io_error(error);
+        matches!(errno, Some(Errno::NODEV | Errno::NXIO))
+    };
+    match result {
+        Err(error) if is_gone(&error) => Ok(()),
+        other => other,
+    }
+}
+
+impl fmt::Display for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Undo::SegmentLimit { interface, len } => {
+                write!(
+                    f,
+                    "the longest super-segment (gso_ipv4_max_size) of interface {interface} back to {len} bytes"
+                )
+            }
+            Undo::Steering { interface, queue, cores } => {
+                write!(f, "the receive steering of {queue} of interface {interface} back to cores {cores}")
+            }
+            Undo::Thread { thread, policy, priority, .. } => {
+                write!(f, "thread {thread} back to scheduling policy {policy}, priority {priority}")
+            }
+            Undo::Group { directory, .. } => write!(f, "control group {} away", directory.display()),
         }
     }
 }
@@ -243,7 +278,9 @@ fn read(mut input: impl BufRead) -> (Vec<Undo>, io::Result<()>) {
 fn undo_all(all: Vec<Undo>) {
     for undo in all.into_iter().rev() {
         if let Err(error) = undo.clone().carry_out() {
-            eprintln!("scoutline: warn: cannot undo {undo:?}: {error}");
+            let text = error.to_string();
+            let plain = text.split(" (os error").next().unwrap_or_default();
+            eprintln!("scoutline: warn: cannot put {undo}: {plain}");
         }
     }
 }
@@ -273,6 +310,20 @@ mod tests {
         }
         let cut = [&first[..], &then[..then.len() - 3]].concat();
         assert_eq!(read(&cut[..]).0, [2, 3].map(thread));
+    }
+
+    #[test]
+    fn an_interface_that_is_gone_is_no_complaint_and_others_are_in_plain_words() {
+        // No index is that high.
+        let gone = i32::MAX.cast_unsigned();
+        Undo::SegmentLimit { interface: gone, len: 65_536 }.carry_out().unwrap();
+        Undo::Steering { interface: gone, queue: "rx-0".into(), cores: "f".into() }.carry_out().unwrap();
+        assert!(unless_gone(Err(io::ErrorKind::PermissionDenied.into())).is_err());
+        let limit = Undo::SegmentLimit { interface: 2, len: 65_536 };
+        assert_eq!(
+            limit.to_string(),
+            "the longest super-segment (gso_ipv4_max_size) of interface 2 back to 65536 bytes"
+        );
     }
 
     #[test]

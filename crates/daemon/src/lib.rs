@@ -28,6 +28,6 @@ mod sockets;
 
 pub use claim::Claimed;
 pub use config::{Config, ConfigError};
-pub use daemon::{DaemonError, run};
+pub use daemon::{DaemonError, check, run};
 pub use scoutline_engine::{deadlines_of_threads, lower_process, weights_of_threads};
 pub use sockets::{SocketError, attach_path};

@@ -16,7 +16,7 @@ use scoutline_engine::LiveSettings;
 use serde_json::{Value as Json, json};
 use toml::{Table, Value};
 
-use crate::config::{Config, unknown};
+use crate::config::{Config, nearest};
 
 /// How a value is written on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,13 +341,17 @@ impl Settings {
                 names.join(", ")
             ));
         }
-        let mut names: Vec<&str> =
-            all.iter().flat_map(|(place, name)| [name.as_str(), place.setting.key]).collect();
-        names.push(SHORT.0);
-        names.sort_unstable();
-        names.dedup();
-        let said = unknown("setting that can be changed live", word, &names);
-        Err(format!("{said} `scoutline set` lists them; others need a restart"))
+        let names: Vec<&str> = all.iter().map(|(_, name)| name.as_str()).collect();
+        let short = all.iter().map(|(place, _)| place.setting.key).chain([SHORT.0]);
+        let known: Vec<&str> = names.iter().copied().chain(short).collect();
+        let which = match nearest(word, &known) {
+            Some(near) => format!("; did you mean `{near}`?"),
+            None => format!(": {}.", names.join(", ")),
+        };
+        Err(format!(
+            "`{word}` is none of the settings that change live{which} `scoutline set` lists them; all others need a \
+             restart"
+        ))
     }
 }
 

@@ -313,15 +313,17 @@ extern "C" fn start() {
     let required = is_set(c"SCOUTLINE_REQUIRED");
     let mut number = [0u8; 12];
     let number = decimal(failed.errno, &mut number);
-    let is_full = failed.errno == libc::EUSERS;
-    let remedy: &[u8] = match (is_full, required) {
-        _ if failed.what == MAPPING => b"): does a limit (`ulimit -H -v`) leave 9 GB of address space?",
-        (true, true) => b"): as many programs are on paths as can be",
-        (true, false) => b"): as many programs are on paths as can be; this one runs on the kernel's sockets",
-        (false, true) => b"); is `scoutline up` running?",
-        (false, false) => b"); the program runs on the kernel's sockets; is `scoutline up` running?",
-    };
-    real::say(&[failed.what, b" ", path.to_bytes(), b" failed (errno ", number, remedy]);
+    let instead: &[u8] = if required { b"" } else { b"; the program runs on the kernel's sockets" };
+    real::say(&[
+        failed.what,
+        b" ",
+        path.to_bytes(),
+        b" failed (errno ",
+        number,
+        b"): ",
+        failed.remedy(),
+        instead,
+    ]);
     if required {
         real::exit_now(REQUIRED_EXIT);
     }
@@ -358,6 +360,26 @@ const MAPPING: &[u8] = b"mapping the memory of";
 struct Failed {
     what: &'static [u8],
     errno: c_int,
+}
+
+impl Failed {
+    fn remedy(&self) -> &'static [u8] {
+        match (self.what, self.errno) {
+            (MAPPING, _) => b"does a limit (`ulimit -H -v`) leave 9 GB of address space?",
+            (CONNECTING, _) => b"is `scoutline up` running?",
+            // The daemon's limit (`MAX_PROGRAMS`).
+            (_, libc::EUSERS) => {
+                b"64 programs are on paths, as many as can be at once; each that a script starts counts as one"
+            }
+            (ATTACHING, libc::EAGAIN) => b"too many programs attach just now; try again",
+            (ATTACHING, libc::ECONNRESET | libc::EPIPE) => b"the daemon has ended, or closed the connection; see its log",
+            (_, libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+                b"the daemon or this program has no descriptors or memory left (`ulimit -n`); see the daemon's log"
+            }
+            (_, libc::EPROTO) => b"library and daemon are of different versions; install both anew, and restart the daemon",
+            _ => b"see the daemon's log",
+        }
+    }
 }
 
 fn attach(path: &CStr) -> Result<(), Failed> {

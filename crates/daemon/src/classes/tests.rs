@@ -144,9 +144,9 @@ fn what_is_wrong_is_refused_with_the_remedy_and_changes_nothing() {
         "[[class]]\nname = \"preferred\"\nsource = [\"10.0.0.7\"]\n[[class]]\nname = \"rest\"\npriority = 1\n",
     );
     let before = bed.list();
-    let cases: [(Request, &str); 16] = [
+    let cases: [(Request, &str); 20] = [
         (set("prefered", &[("priority", "1")]), "there is no class `prefered`; did you mean `preferred`?"),
-        (remove("x"), "there is no class `x`; there are: preferred, rest"),
+        (remove("x"), "there is no class `x`; there are: preferred, rest, default"),
         (place("preferred", Some("rst")), "there is no class `rst`; did you mean `rest`?"),
         (
             set("preferred", &[("prioritty", "1")]),
@@ -154,7 +154,15 @@ fn what_is_wrong_is_refused_with_the_remedy_and_changes_nothing() {
         ),
         (set("preferred", &[("prioritty", "")]), "unknown key `prioritty`; did you mean `priority`?"),
         (set("preferred", &[("priority", "64")]), "class `preferred`: priority = 64 is out of range"),
-        (set("preferred", &[("priority", "high")]), "class `preferred`: invalid type: string \"high\""),
+        (
+            set("preferred", &[("priority", "high")]),
+            "class `preferred`: priority = \"high\" is no number; it must be 0 to 63",
+        ),
+        (
+            set("preferred", &[("priority", "-1")]),
+            "class `preferred`: priority = -1 is out of range; it must be 0 to 63",
+        ),
+        (set("preferred", &[("memory", "0")]), "class `preferred`: memory = 0 is out of range"),
         (set("preferred", &[("idle", "true"), ("priority", "1")]), "is idle and has a priority"),
         (set("preferred", &[("memory", "lots")]), "`lots` is no size"),
         (set("preferred", &[("name", "b")]), "keeps its name"),
@@ -164,11 +172,16 @@ fn what_is_wrong_is_refused_with_the_remedy_and_changes_nothing() {
         ),
         (
             set("preferred", &[("source", "")]),
-            "class `rest` is never reached: `preferred` before it takes everything",
+            "class `preferred` would take everything, and leave nothing for `default`: give it a condition",
+        ),
+        (
+            set("default", &[("priority", "1")]),
+            "nothing is left for class `default`: `rest` before it takes everything",
         ),
         (set("preferred", &[("dscp", "\"]\n[[class]]")]), "is no DSCP"),
         (add("rest", &[], None), "there is a class `rest` already; change it with `scoutline class set rest"),
-        (add("new", &[], None), "class `rest` is never reached: `new` before it takes everything"),
+        (add("new", &[], None), "class `new` would take everything, and leave nothing for `default`"),
+        (add("new", &[("source", "0.0.0.0/0")], None), "class `new` would take everything"),
         (add("", &[("local_port", "1")], None), "a class needs a name"),
     ];
     for (request, expected) in cases {
@@ -177,6 +190,25 @@ fn what_is_wrong_is_refused_with_the_remedy_and_changes_nothing() {
         assert!(!refusal.contains('\n'), "one line: {refusal}");
     }
     assert_eq!(bed.list(), before);
+}
+
+#[test]
+fn the_class_default_is_always_listed() {
+    let mut bed = Bed::new("always", "");
+    assert!(
+        bed.ask(&add("all", &[("priority", "1")], None)).unwrap_err().contains("leave nothing for `default`")
+    );
+    assert_eq!(bed.names(), ["default"]);
+    // A file may have one that takes everything, as the last.
+    let mut bed = Bed::new("rest", "[[class]]\nname = \"rest\"\n");
+    assert_eq!(bed.names(), ["rest", "default"]);
+    let told = bed.changed(&set("rest", &[("priority", "1")]));
+    assert_eq!(told.iter().map(|class| class.name.as_str()).collect::<Vec<_>>(), ["rest", "default"]);
+    bed.changed(&add("web", &[("local_port", "80")], Some("default")));
+    assert_eq!(bed.names(), ["web", "rest", "default"]);
+    assert!(bed.ask(&remove("default")).unwrap_err().contains("always there"));
+    bed.changed(&remove("rest"));
+    assert_eq!(bed.names(), ["web", "default"]);
 }
 
 #[test]
@@ -223,11 +255,21 @@ fn the_file_is_read_again() {
     assert_eq!(told.iter().map(|class| class.name.as_str()).collect::<Vec<_>>(), ["b", "c", "a", "default"]);
     assert_eq!(told[2].local_ports, [1..=1, 11..=11]);
 
+    // Nothing but a core of its own.
+    bed.write(&format!("{DEVICE}[engine]\ncpu = 1\n"));
+    let (_, answer) = bed.ask(&Request::Reload).unwrap();
+    let Answer::Reloaded(Reloaded { removed, reordered: false, restart, .. }) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(
+        (&removed[..], &restart[..]),
+        (&["b", "c", "a"].map(String::from)[..], &["[engine] cpu".to_owned()][..])
+    );
+
     // Back again: nothing needs a restart, for nothing of that had been taken over.
     bed.write(DEVICE);
     let (told, answer) = bed.ask(&Request::Reload).unwrap();
-    assert!(matches!(answer, Answer::Reloaded(Reloaded { removed, restart, reordered: false, .. })
-        if removed == ["b", "c", "a"] && restart.is_empty()));
+    assert!(matches!(answer, Answer::Reloaded(Reloaded { restart, .. }) if restart.is_empty()));
     assert_eq!(told.len(), 1);
 }
 
@@ -238,7 +280,7 @@ fn a_wrong_file_changes_nothing() {
     let eth2 = "[[device]]\nname = \"eth2\"\naddress = \"10.1.0.1/24\"\n";
     for (text, expected) in [
         (format!("{DEVICE}[[class]]\nname = \"a\"\nprioritty = 1\n"), ".toml:6: unknown key `prioritty`"),
-        ("[[class]]\n".to_owned(), "missing field `name`"),
+        ("[[class]]\n".to_owned(), "[[class]] without `name`"),
         (String::new(), "there is no [[device]]"),
         (
             format!("{DEVICE}{eth2}[[class]]\nname = \"a\"\ninterface = [\"eth2\"]\n"),

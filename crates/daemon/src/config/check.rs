@@ -24,6 +24,8 @@ const MAX_SOCKET_LEN: usize = 107;
 
 /// Below, a frame takes a fifth of a second; above, no link is.
 const RATES: RangeInclusive<Rate> = Rate(64_000)..=Rate(800_000_000_000);
+/// What a class or a policy may hold: with less than the smallest buffer nothing could ever be in it.
+pub(super) const MEMORY: RangeInclusive<Size> = Size(4 << 10)..=Size(1 << 40);
 /// What the machine's link with itself is called where devices are.
 pub(super) const OWN_LINK: &str = "local";
 /// Greatest weight.
@@ -306,6 +308,12 @@ fn check_address<T>(network: Network, place: &Spanned<T>, first: bool) -> Checke
     if address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast() {
         return fault(place, format!("{address} cannot be the address of a device"));
     }
+    if first && network.prefix == 32 {
+        let message = format!(
+            "{address} alone is no network: the length of its prefix is missing; write \"{address}/24\", say"
+        );
+        return fault(place, message);
+    }
     let longest = if first { 31 } else { 32 };
     within("the prefix of the address", &Spanned::new(place.span(), network.prefix), 1..=longest)?;
     if network.prefix < 31 && (address == network.base() || address == network.broadcast()) {
@@ -420,7 +428,7 @@ fn check_engine(config: &Config) -> Checked {
         }
     }
     within("max_paths", &engine.max_paths, 16..=4_000_000)?;
-    within("max_buffer_memory", &engine.max_buffer_memory, Size(1 << 20)..=Size(1 << 40))?;
+    within("max_buffer_memory", &engine.max_buffer_memory, Size(1 << 20)..=*MEMORY.end())?;
     within("time_wait_s", &engine.time_wait_s, 0..=600)?;
     within("queue_packets", &engine.queue_packets, 1..=65_536)?;
     within("base", &config.extension.base, 0..=98)?;
@@ -459,6 +467,13 @@ pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
                 format!("class `{name}` is there twice; each needs a name of its own"),
             );
         }
+        if let Some(all) = takes_all.filter(|_| name == DEFAULT_CLASS) {
+            let message = format!(
+                "nothing is left for class `{DEFAULT_CLASS}`: `{all}` before it takes everything; change `{all}`, or \
+                 give it conditions"
+            );
+            return fault(&class.name, message);
+        }
         if let Some(all) = takes_all {
             let message = format!(
                 "class `{name}` is never reached: `{all}` before it takes everything; put `{name}` before `{all}`"
@@ -482,6 +497,9 @@ pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
         {
             let message = format!("program `{program}`: give the last part of its path, such as \"nginx\"");
             return fault(&class.name, message);
+        }
+        if let Some(memory) = &class.memory {
+            within("memory", memory, MEMORY)?;
         }
         if let Some(limit) = &class.connections {
             within("connections", limit, 1..=4_000_000)?;
@@ -518,10 +536,11 @@ fn check_permissions(config: &Config) -> Checked {
             }
         }
         check_cgroups(&permission.cgroup)?;
-        let names: Vec<&str> = config.class.iter().map(|class| class.name.get_ref().as_str()).collect();
+        let names = config.class.iter().map(|class| class.name.get_ref().as_str());
+        let names: Vec<&str> = names.filter(|&name| name != DEFAULT_CLASS).chain([DEFAULT_CLASS]).collect();
         for class in &permission.class {
             let name = class.get_ref().as_str();
-            if name != DEFAULT_CLASS && !names.contains(&name) {
+            if !names.contains(&name) {
                 return fault(class, super::unknown("class", name, &names));
             }
         }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{AnyNetwork, Dscp, Percent, Policy, Ports, Rate, Requests, Size, User};
+use super::{AnyNetwork, Dscp, Percent, Policy, Ports, Rate, Requests, Size, User, values};
 
 /// `[[class]]`. Conditions of different kinds must all hold; of one kind, any.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,48 +33,48 @@ pub struct Class {
     /// EDF, BERT: of the engine's CPU, what may be promised to its paths together.
     pub cpu_limit_percent: Option<Spanned<Percent>>,
     /// Networks of the peer.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub source: Vec<AnyNetwork>,
     /// Networks of our own address.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub destination: Vec<AnyNetwork>,
     /// Our ports.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub local_port: Vec<Ports>,
     /// The peer's ports.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub remote_port: Vec<Ports>,
     /// DSCPs of the first packet that comes.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub dscp: Vec<Dscp>,
     /// Devices, by name.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub interface: Vec<Spanned<String>>,
     /// Programs, by the last part of the path of the executable.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub program: Vec<String>,
     /// Users, as whom the program was started.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub user: Vec<User>,
     /// Control groups of the program, or parents of them.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub cgroup: Vec<Spanned<String>>,
     /// Whose requests the next five are about; default: `incoming`.
     pub requests: Option<Spanned<Requests>>,
     /// TLS server names: `www.example.org`, `*.example.org`. The class follows the request.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub tls_name: Vec<Spanned<String>>,
     /// HTTP hosts, in the same notation.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub host: Vec<Spanned<String>>,
     /// Beginnings of URL paths: `/api/`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub url: Vec<Spanned<String>>,
     /// HTTP header fields: `Name`, or `Name: value`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub header: Vec<Spanned<String>>,
     /// Cookies: `name`, or `name=value`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub cookie: Vec<Spanned<String>>,
     /// Packets that may wait in a path's input queue.
     pub queue_packets: Option<Spanned<u32>>,
@@ -132,13 +132,13 @@ impl Class {
 #[serde(deny_unknown_fields)]
 pub struct Permission {
     /// Programs, by the last part of the path of the executable.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub program: Vec<Spanned<String>>,
     /// Users, as whom the program was started.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub user: Vec<User>,
     /// Control groups of the program, or parents of them.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::some")]
     pub cgroup: Vec<Spanned<String>>,
     /// Up to this priority.
     pub priority: Option<Spanned<u8>>,

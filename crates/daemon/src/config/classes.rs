@@ -123,7 +123,7 @@ pub(crate) fn parse_classes(
 ) -> Result<Vec<Class>, ConfigError> {
     let text: String = tables.iter().map(render).collect();
     let classes: Classes =
-        toml::from_str(&text).map_err(|error| ConfigError::of_class(changed, error.message()))?;
+        toml::from_str(&text).map_err(|error| ConfigError::of_class_text(changed, &text, &error))?;
     check::check_classes(&classes.class, devices)
         .map_err(|fault| ConfigError::of_class(changed, &fault.message))?;
     Ok(classes.class)

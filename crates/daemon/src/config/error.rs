@@ -5,6 +5,11 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
+use super::words;
+
+/// The place of what is wrong with arguments.
+const ARGUMENTS: &str = "arguments";
+
 /// What is wrong with the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -34,8 +39,18 @@ impl ConfigError {
         &self.message
     }
 
+    /// Whether the arguments of a command are wrong, and no file.
+    pub fn is_usage(&self) -> bool {
+        self.place == ARGUMENTS
+    }
+
     pub(super) fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
         let remedy = match error.kind() {
+            io::ErrorKind::IsADirectory => "; name a file in it",
+            io::ErrorKind::InvalidData => {
+                let message = "cannot read the configuration: it is no text (UTF-8)".to_owned();
+                return ConfigError { place: path.display().to_string(), message };
+            }
             io::ErrorKind::NotFound => "; name another with --config, or start with --device and --address",
             io::ErrorKind::PermissionDenied => "; run as root or make it readable",
             _ => "",
@@ -46,7 +61,7 @@ impl ConfigError {
 
     pub(super) fn from_toml(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
         let place = place(path, text, error.span());
-        ConfigError { place, message: with_suggestion(error.message()) }
+        ConfigError { place, message: in_words(text, error) }
     }
 
     pub(super) fn from_fault(path: &Path, text: &str, fault: Fault) -> ConfigError {
@@ -54,12 +69,25 @@ impl ConfigError {
         ConfigError { place: place(path, text, span), message: fault.message }
     }
 
+    pub(super) fn too_long(path: &Path, most: u64) -> ConfigError {
+        let message = format!(
+            "it is longer than {} MiB, which no configuration is; name another with --config",
+            most >> 20
+        );
+        ConfigError { place: path.display().to_string(), message }
+    }
+
     pub(super) fn from_arguments(fault: Fault) -> ConfigError {
-        ConfigError { place: "arguments".into(), message: fault.message }
+        ConfigError { place: ARGUMENTS.into(), message: fault.message }
     }
 
     pub(super) fn of_class(name: &str, message: &str) -> ConfigError {
-        ConfigError { place: format!("class `{name}`"), message: with_suggestion(message) }
+        ConfigError { place: format!("class `{name}`"), message: message.to_owned() }
+    }
+
+    /// The same of a class that was written as `text`.
+    pub(super) fn of_class_text(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+        ConfigError::of_class(name, &in_words(text, error))
     }
 
     pub(super) fn of_machine(message: String) -> ConfigError {
@@ -80,8 +108,15 @@ fn place(path: &Path, text: &str, span: Option<Range<usize>>) -> String {
     format!("{}:{line}", path.display())
 }
 
+/// What the reader of TOML found, in one line.
+fn in_words(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message();
+    let explained = error.span().and_then(|at| words::explain(text, message, at));
+    explained.map_or_else(|| with_suggestion(message), |explained| explained.replace('\n', " "))
+}
+
 /// Makes serde's list of what it expected into a suggestion, and any message into one line.
-fn with_suggestion(message: &str) -> String {
+pub(super) fn with_suggestion(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     let (kind, rest) = if message.starts_with("unknown field") {
         ("unknown key", "known keys here")
@@ -101,12 +136,13 @@ fn with_suggestion(message: &str) -> String {
 pub fn unknown(what: &str, wrong: &str, known: &[&str]) -> String {
     match nearest(wrong, known) {
         Some(near) => format!("there is no {what} `{wrong}`; did you mean `{near}`?"),
+        None if known.is_empty() => format!("there is no {what} `{wrong}`, and no other"),
         None => format!("there is no {what} `{wrong}`; there are: {}", known.join(", ")),
     }
 }
 
 /// The word that differs least, if it differs little.
-fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let (distance, word) = known.iter().map(|&word| (distance(wrong, word), word)).min()?;
     (distance <= 1.max(wrong.len() / 3)).then_some(word)
 }

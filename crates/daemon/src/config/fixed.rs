@@ -62,7 +62,11 @@ impl Config {
         let values = values.into_iter().map(|(key, value)| (key.to_owned(), value));
         let long: Vec<(&str, u32)> = self.long_segments().collect();
         let unsteered: Vec<&str> = self.unsteered().collect();
-        let devices = self.device.iter().zip(&settings.devices).map(|(device, opened)| {
+        // Which core the engine runs on is said above; that its devices are opened otherwise then is no other key.
+        let mut unpinned = self.clone();
+        unpinned.engine.cpu = None;
+        let opened = unpinned.settings().devices;
+        let devices = self.device.iter().zip(&opened).map(|(device, opened)| {
             let name = device.name.get_ref().as_str();
             let long = long.iter().find(|(other, _)| *other == name);
             let lasting = DeviceSettings { rate: None, preemption: Preemption::Auto, ..opened.clone() };

@@ -10,7 +10,7 @@ use scoutline_sched::{Level, Weight};
 use serde::de::{self, Deserialize, Deserializer};
 use toml::Spanned;
 
-use super::check::{Checked, MAX_PRIORITY, fault, within};
+use super::check::{Checked, MAX_PRIORITY, MEMORY, fault, within};
 use super::{Class, Linux, Size, values};
 
 /// Greatest weight and share.
@@ -199,7 +199,15 @@ impl Class {
 }
 
 pub(super) fn check_scheduler(scheduler: &Scheduler) -> Checked {
-    scheduler.all().into_iter().try_for_each(|(name, share)| within(name, share, 1..=MAX_WEIGHT))
+    scheduler.all().into_iter().try_for_each(|(name, share)| within(name, share, 1..=MAX_WEIGHT))?;
+    let memory = [
+        ("priority_memory", &scheduler.priority_memory),
+        ("edf_memory", &scheduler.edf_memory),
+        ("wfq_memory", &scheduler.wfq_memory),
+        ("bert_memory", &scheduler.bert_memory),
+    ];
+    let mut given = memory.into_iter().filter_map(|(name, size)| Some((name, size.as_ref()?)));
+    given.try_for_each(|(name, size)| within(name, size, MEMORY))
 }
 
 pub(super) fn check_linux(linux: &Linux) -> Checked {

@@ -245,10 +245,11 @@ fn bit_rate(rate: &Spanned<Rate>) -> BitRate {
     BitRate::new(rate.get_ref().0)
 }
 
-/// Classes in the engine's words, on an engine with these devices. Both have been checked.
+/// Classes in the engine's words, on an engine with these devices. Both have been checked. The last one is always
+/// `default`, even if one before it leaves it nothing.
 pub(crate) fn classes(classes: &[Class], devices: &[Device]) -> Vec<ClassSettings> {
     let mut settings: Vec<ClassSettings> = classes.iter().map(|one| class(one, devices)).collect();
-    if !classes.last().is_some_and(Class::matches_everything) {
+    if !classes.iter().any(|class| class.name.get_ref() == DEFAULT_CLASS) {
         settings.push(ClassSettings::new(DEFAULT_CLASS));
     }
     settings

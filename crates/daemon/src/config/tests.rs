@@ -124,7 +124,7 @@ fn unknown_keys_are_named_with_line_and_suggestion() {
     );
     let driver =
         parse("[[device]]\nname = \"a\"\naddress = \"10.0.0.1/8\"\ndriver = \"paket\"\n").unwrap_err();
-    assert_eq!(driver, "s.toml:4: unknown value `paket`; did you mean `packet`?");
+    assert_eq!(driver, "s.toml:4: driver: unknown value `paket`; did you mean `packet`?");
 }
 
 #[test]
@@ -136,7 +136,17 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
         ),
         ("[engine]\nsend_buffer = \"lots\"", "`lots` is no size; write it like"),
         ("[engine]\nspin_us = 20000", "s.toml:5: spin_us = 20000 is out of range; it must be 0 to 10000"),
-        ("[engine]\ncpu = -1", "s.toml:5:"),
+        ("[engine]\ncpu = -1", "s.toml:5: cpu = -1 is wrong; it must be the number of a core such as 0"),
+        ("[[class]]\nname = \"a\"\nsource = []", "s.toml:6: source: `[]` holds for everything; say what"),
+        ("[[permission]]\nuser = []\npriority = 1", "s.toml:5: user: `[]` holds for everything; say what"),
+        (
+            "[[class]]\nname = \"a\"\nmemory = 0",
+            "s.toml:6: memory = 0 is out of range; it must be 4KiB to 1024GiB",
+        ),
+        (
+            "[scheduler]\nedf_memory = 9",
+            "s.toml:5: edf_memory = 9 is out of range; it must be 4KiB to 1024GiB",
+        ),
         ("[engine]\ncpu = []", "s.toml:5: cpu lists 0 cores; it must be 1 to 4"),
         ("[engine]\ncpu = [1, 0, 1]", "s.toml:5: core 1 is there twice; each engine needs one of its own"),
         ("[engine]\nrealtime = \"maybe\"", "known values: auto, on, off"),
@@ -151,17 +161,17 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "s.toml:5: deadline_us = 99 is out of range; it must be 100 to 60000000",
         ),
         ("[[permission]]\nweight = 0", "s.toml:5: weight = 0 is out of range; it must be 1 to 10000"),
-        ("[[class]]\npriority = 1", "missing field `name`"),
+        ("[[class]]\npriority = 1", "s.toml:4: [[class]] without `name`; give it one"),
         (
             "[[class]]\nname = \"a\"\nidle = true\npriority = 1",
             "class `a` is idle and has a priority; remove one",
         ),
         (
             "[[class]]\nname = \"a\"\nsource = [\"10.0.0.1/33\"]",
-            "s.toml:6: `10.0.0.1/33`: the length of the prefix",
+            "s.toml:6: source: `10.0.0.1/33`: the length of the prefix",
         ),
         ("[[class]]\nname = \"a\"\nsource = [\"ten\"]", "`ten` is no IPv4 network"),
-        ("[[class]]\nname = \"a\"\nlocal_port = [0]", "a port (1 to 65535)"),
+        ("[[class]]\nname = \"a\"\nlocal_port = [0]", "local_port: 0 is out of range; it must be 1 to 65535"),
         ("[[class]]\nname = \"a\"\nlocal_port = [\"90-80\"]", "write \"80-90\""),
         ("[[class]]\nname = \"a\"\nlocal_port = [\"http\"]", "`http` is no port or range of ports"),
         ("[[class]]\nname = \"a\"\nprogram = [\"/usr/sbin/nginx\"]", "give the last part of its path"),
@@ -174,22 +184,22 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "s.toml:7: class `b` is never reached: `a` before it takes everything",
         ),
         ("[[class]]\nname = \"default\"\nlocal_port = [1]", "takes what no other takes"),
-        ("[[class]]\nname = \"a\"\ndestination = [\"us\"]", "s.toml:6: `us` is no IPv4 network"),
+        ("[[class]]\nname = \"a\"\ndestination = [\"us\"]", "s.toml:6: destination: `us` is no IPv4 network"),
         (
             "[[class]]\nname = \"a\"\ndscp = [\"AF44\"]",
-            "s.toml:6: `AF44` is no DSCP; write 0 to 63 or a name",
+            "s.toml:6: dscp: `AF44` is no DSCP; write 0 to 63 or a name",
         ),
-        (
-            "[[class]]\nname = \"a\"\ndscp = [64]",
-            "s.toml:6: invalid value: integer `64`, expected a DSCP (0 to 63",
-        ),
-        ("[[class]]\nname = \"a\"\nmark = \"high\"", "s.toml:6: `high` is no DSCP"),
+        ("[[class]]\nname = \"a\"\ndscp = [64]", "s.toml:6: dscp: 64 is out of range; it must be 0 to 63"),
+        ("[[class]]\nname = \"a\"\nmark = \"high\"", "s.toml:6: mark: `high` is no DSCP"),
         (
             "[[class]]\nname = \"a\"\ninterface = [\"eth9\"]",
             "s.toml:6: interface `eth9` is none of the devices; there is eth1",
         ),
-        ("[[class]]\nname = \"a\"\nuser = [\"nosuchuser\"]", "s.toml:6: `nosuchuser`: there is no such user"),
-        ("[[class]]\nname = \"a\"\nuser = [-1]", "s.toml:6: invalid value: integer `-1`, expected a user"),
+        (
+            "[[class]]\nname = \"a\"\nuser = [\"nosuchuser\"]",
+            "s.toml:6: user: `nosuchuser`: there is no such user",
+        ),
+        ("[[class]]\nname = \"a\"\nuser = [-1]", "s.toml:6: user: -1 is out of range; it must be 0"),
         (
             "[[class]]\nname = \"a\"\ncgroup = [\"nginx\"]",
             "s.toml:6: cgroup `nginx`: give its path below the root",
@@ -228,7 +238,7 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
         ),
         (
             "[[class]]\nname = \"a\"\nextend = \"no\"",
-            "s.toml:6: invalid type: string \"no\", expected a boolean",
+            "s.toml:6: extend = \"no\" is wrong; it must be true or false",
         ),
         (
             "[[class]]\nname = \"a\"\nrequests = \"both\"",
@@ -236,7 +246,7 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
         ),
         (
             "[[class]]\nname = \"a\"\nurl = [\"/\"]\nrequests = \"out\"",
-            "s.toml:7: unknown value `out`; known values: incoming, outgoing, both",
+            "s.toml:7: requests: unknown value `out`; known values: incoming, outgoing, both",
         ),
         ("[[class]]\nname = \"a\"\nconections = 1", "unknown key `conections`; did you mean `connections`?"),
         (
@@ -260,6 +270,7 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
             "[[permission]]\nclass = [\"prefered\"]\n[[class]]\nname = \"preferred\"\nidle = true",
             "s.toml:5: there is no class `prefered`; did you mean `preferred`?",
         ),
+        ("[[permission]]\nclass = [\"x\"]", "s.toml:5: there is no class `x`; there are: default"),
         (
             "[[permission]]\nprogram = [\"a\"]",
             "s.toml:5: a permission that permits nothing: give it priority",
@@ -306,6 +317,26 @@ fn a_file_that_is_not_there_has_its_remedy() {
     let error = Config::load(Path::new("/nonexistent/s.toml")).unwrap_err().to_string();
     assert!(error.starts_with("/nonexistent/s.toml: cannot read the configuration: No such file"), "{error}");
     assert!(error.contains("--config"), "{error}");
+}
+
+#[test]
+fn what_is_no_file_of_ours_is_not_read_without_a_bound() {
+    let path = std::env::temp_dir().join(format!("scoutline-long-{}.toml", std::process::id()));
+    std::fs::write(&path, vec![b'#'; super::MAX_FILE as usize]).unwrap();
+    let error = Config::load(&path).unwrap_err().to_string();
+    assert!(error.contains("there is no [[device]]"), "it is read: {error}");
+    std::fs::write(&path, vec![b'#'; super::MAX_FILE as usize + 1]).unwrap();
+    let error = Config::load(&path).unwrap_err().to_string();
+    assert!(error.contains("longer than 1 MiB, which no configuration is"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    for (place, says) in [
+        ("/dev/zero", "longer than 1 MiB"),
+        ("/dev/urandom", "longer than 1 MiB"),
+        ("/tmp", "a directory; name a file in it"),
+    ] {
+        let error = Config::load(Path::new(place)).unwrap_err().to_string();
+        assert!(error.starts_with(place) && error.contains(says), "{error}");
+    }
 }
 
 #[test]
@@ -358,7 +389,7 @@ fn the_engine_is_told_the_same() {
     let settings = parse(DEVICE).unwrap().settings();
     assert_eq!(settings.realtime_priority, None);
     let all = parse(&format!("{DEVICE}[[class]]\nname = \"all\"\n")).unwrap().settings();
-    assert_eq!(all.classes.len(), 1, "nothing is left for a last class");
+    assert_eq!(all.classes.len(), 2, "there is always a last class, even if nothing is left for it");
 }
 
 #[test]
@@ -487,6 +518,7 @@ fn every_policy_can_be_said() {
         Asks::Weight(Weight::new(300)),
         Asks::Rate { rate: Weight::new(250), important: true, job },
         Asks::Level,
+        Asks::Level,
     ];
     assert_eq!(asks, expected);
     assert_eq!(settings.classes[0].listen_asks, expected[0]);
@@ -545,7 +577,7 @@ fn keys_of_another_policy_are_refused_with_the_remedy() {
             "s.toml:7: cpu_percent = 100.5 is out of range; it must be 0.01 to 100",
         ),
         ("policy = \"wfq\"\nweight = 0", "s.toml:7: weight = 0 is out of range; it must be 1 to 10000"),
-        ("policy = \"wfg\"", "s.toml:6: unknown value `wfg`; did you mean `wfq`?"),
+        ("policy = \"wfg\"", "s.toml:6: policy: unknown value `wfg`; did you mean `wfq`?"),
     ] {
         assert_eq!(error(&format!("{class}{keys}\n")), expected, "{keys}");
     }

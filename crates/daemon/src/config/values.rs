@@ -15,6 +15,19 @@ pub(super) fn unplaced<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
 }
 
+/// The values of a condition: a list that has some. An empty one would ask for nothing, which its writer hardly meant.
+pub(super) fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() {
+        return Err(de::Error::custom(
+            "`[]` holds for everything; say what it is about, or take the key out",
+        ));
+    }
+    Ok(list)
+}
+
 /// A number of bytes: `262144`, `"256KiB"`, `"4GiB"`, `"100kB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);

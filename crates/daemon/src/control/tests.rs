@@ -63,7 +63,7 @@ fn questions_reach_the_engine_and_stop_stops() {
         assert_eq!(stat.version, env!("CARGO_PKG_VERSION"));
         assert_eq!((stat.programs[0].processes, stat.notices.len()), (3, 1));
         let Some(Answer::Error { message }) = answers.next() else { panic!("no error") };
-        assert!(message.contains("no request that is known"), "{message}");
+        assert_eq!(message, "there is no command `pss`; did you mean `ps`?");
 
         // A half close still gets its answer.
         let mut half = UnixStream::connect(path).unwrap();
@@ -113,4 +113,26 @@ fn classes_change_through_the_socket() {
         assert!(matches!(answers.next(), Some(Answer::Done)));
     });
     assert_eq!(ended, Ended::Asked);
+}
+
+#[test]
+fn what_is_no_request_is_told_why_in_plain_words() {
+    for (line, says) in [
+        ("ps", "this is no JSON, from character 1 on"),
+        ("{\"command\":\"ps\"", "this is no JSON"),
+        ("[]", "a request says its command; write one request a line, such as {\"command\":\"ps\"}"),
+        ("{\"command\":7}", "a request says its command"),
+        ("{\"command\":\"pss\"}", "there is no command `pss`; did you mean `ps`?"),
+        ("{\"command\":\"frobnicate\"}", "there are: ps, stat, graph, classes, class-add"),
+        ("{\"command\":\"class-add\",\"keys\":[]}", "the command `class-add` needs \"name\""),
+        ("{\"command\":\"class-add\",\"name\":1,\"keys\":[]}", "`class-add` is given values of another kind"),
+        ("{\"command\":\"set\",\"keys\":[[1]]}", "`set` is given values of another kind"),
+    ] {
+        let refusal = super::parse(line.as_bytes()).unwrap_err();
+        assert!(refusal.contains(says), "{line}: {refusal}");
+        for word in ["tagged", "enum", "variant", "expected", "field", "sequence", "struct"] {
+            assert!(!refusal.contains(word), "{line}: {refusal}");
+        }
+    }
+    assert_eq!(super::parse(b"{\"command\":\"ps\"}\n"), Ok(Request::Ps));
 }

@@ -63,6 +63,16 @@ fn mistakes_are_explained_and_change_nothing() {
         (&settings, &[("base", "45")], &["base + range is 75", "below the engine's realtime_priority (60)"]),
         (&settings, &[("base", "much")], &["base = much is no number", "0 to 98"]),
         (&settings, &[("extend", "maybe")], &["on or off"]),
+        (&settings, &[("spin_us", "-1")], &["spin_us = -1 is out of range; it must be 0 to 10000"]),
+        (&settings, &[("rate", "true")], &["rate", "100Mbit/s"]),
+        (
+            &settings,
+            &[("nix", "1")],
+            &[
+                "`nix` is none of the settings that change live: device.eth1.rate, device.eth1.preemption_us, engine.spin_us",
+                "extension.enabled, extension.base, extension.range. `scoutline set` lists them; all others need a restart",
+            ],
+        ),
         (&settings, &[("linux.share", "30"), ("linux.weight", "5")], &["remove one of them"]),
         (&settings, &[("rate", "fast")], &["fast"]),
         (&of(&two), &[("rate", "1Gbit/s")], &["several", "device.eth1.rate, device.eth2.rate"]),

@@ -35,7 +35,10 @@ fn several_addresses_and_none() {
         ("address = []", "`eth1` has no address"),
         ("ipv6 = \"auto\"\ngateway = \"10.0.0.1\"", "a gateway without an address"),
         ("address = [\"10.0.0.1/24\", \"10.0.0.1/24\"]", "10.0.0.1 is there twice"),
-        ("address = [\"10.0.0.1/32\"]", "the prefix of the address = 32 is out of range; it must be 1 to 31"),
+        (
+            "address = [\"10.0.0.1/32\"]",
+            "10.0.0.1 alone is no network: the length of its prefix is missing; write \"10.0.0.1/24\"",
+        ),
         ("address = [\"10.0.0.1/24\", \"10.9.0.0/24\"]", "10.9.0.0/24 names a network"),
         ("address = [\"10.0.0.1/24\", 7]", "a network such as"),
     ];
