@@ -114,9 +114,14 @@ pub(crate) fn set(
     if checked < 0 {
         return Some(checked);
     }
-    // The options of IPv4 may be given as an octet.
-    let given =
-        options::value::<c_int>(from, len).or_else(|_| options::value::<u8>(from, len).map(c_int::from));
+    // The options of IPv4 may be given as an octet, or as nothing, which is 0 (`do_ip_setsockopt`).
+    // To IPv6 nowhere is 0 (`do_ipv6_setsockopt`).
+    let given = match len {
+        0 => Ok(0),
+        _ if level == IPPROTO_IPV6 && from.is_null() => Ok(0),
+        1..4 => options::value::<u8>(from, len).map(c_int::from),
+        _ => options::value::<c_int>(from, len),
+    };
     Some(match (given, of, flag) {
         (Err(failed), ..) => failed,
         (Ok(value), Some((field, family)), _) => keep(socket, family, field, value),

@@ -154,7 +154,7 @@ fn streams() {
 
 #[test]
 fn headers() {
-    compare_in("headers", &[Family::Inet], ip6::fixture);
+    compare_in("headers", &[Family::Inet, Family::Inet6], ip6::fixture);
 }
 
 #[test]
