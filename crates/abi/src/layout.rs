@@ -416,6 +416,8 @@ pub mod slot_option {
     pub const SHARING: u64 = 48;
     /// SO_SNDBUF has grown: who waits for room may have it.
     pub const SEND_BUFFER: u64 = 49;
+    /// SO_RCVBUF of a connection, or a socket that listens, in bytes: so much may wait to be read.
+    pub const RECEIVE_BUFFER: u64 = 50;
 
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;

@@ -199,6 +199,9 @@ pub struct Tuning {
     pub unsent_low_water: u32,
     /// The most that the peer is offered, in bytes; 0: as much as there is room for.
     pub window_clamp: u32,
+    /// So much may wait to be read, in bytes, where the program has said so of a connection, or a listening socket
+    /// (SO_RCVBUF); 0: what there is room for.
+    pub receive_most: u32,
     /// How often a SYN, or a SYN-ACK, goes again; 0: as configured.
     pub syn_count: u8,
     /// Seconds in FIN-WAIT-2 once the program has closed; 0: as configured; below: none.

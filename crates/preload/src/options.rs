@@ -45,6 +45,10 @@ const MOST_SEGMENT: c_int = 32767;
 const DEFAULT_SEGMENT: c_int = 536;
 /// Length of `struct tcp_info` (Linux 6.1 to 6.6), in words of eight bytes; older programs ask for less.
 const TCP_INFO_WORDS: usize = 31;
+/// More than kernels have of it.
+const MOST_TCP_INFO_WORDS: usize = 64;
+/// What has rings, or makes them.
+const IN_USE: u32 = is::LISTENING | is::CONNECTING | is::CONNECTED;
 const KEEP_IDLE_S: u32 = 7200;
 const KEEP_INTERVAL_S: u32 = 75;
 const KEEP_COUNT: u32 = 9;
@@ -237,6 +241,10 @@ fn set_inner(
             };
             let asked = of_kernel(fd, of).unsigned_abs() / 2;
             let before = field.swap(asked, Ordering::SeqCst);
+            if of == libc::SO_RCVBUF && socket.is_stream() && socket.state() & IN_USE != 0 {
+                // A ring does not shrink: less of it is offered.
+                return Ok(tell(socket, slot_option::RECEIVE_BUFFER, asked.into()));
+            }
             if of == libc::SO_SNDBUF && asked > before && socket.is_stream() {
                 // As Linux's sock_setsockopt: who waits for room may have it now.
                 return Ok(tell(socket, slot_option::SEND_BUFFER, 0));

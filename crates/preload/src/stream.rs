@@ -111,7 +111,7 @@ fn take(
 /// Advances the receive ring's head; tells the engine when the window is worth an update: the ring was at least
 /// half full, or a quarter of it was passed. So a closed window always opens, and small reads cost nothing.
 pub(crate) fn consume(socket: Socket, head: u64, held: u64, len: u64) {
-    let size = u64::from(socket.slot.receive_size.load(Ordering::Relaxed));
+    let size = u64::from(socket.receive_bound());
     socket.slot.incoming().free(head.wrapping_add(len));
     let quarter = (size / 4).max(1);
     if held >= size / 2 || head / quarter != head.wrapping_add(len) / quarter {

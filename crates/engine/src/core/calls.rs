@@ -441,6 +441,10 @@ impl Core {
                     self.tune_listening(end);
                 }
             }
+            slot_option::RECEIVE_BUFFER => {
+                tune(end, option, value)?;
+                self.tune_listening(end);
+            }
             slot_option::DEVICE => tune(end, option, value)?,
             slot_option::SHARING => end.share_port(sharing_by(value)),
             slot_option::HEADERS => {
@@ -653,6 +657,9 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
             tuning.orphan_wait_s = i8::try_from(value).map_err(|_| libc::EINVAL)?;
         }
         slot_option::DEVICE => tuning.device = u32::try_from(value).map_err(|_| libc::EINVAL)?,
+        slot_option::RECEIVE_BUFFER => {
+            tuning.receive_most = u32::try_from(value).map_err(|_| libc::EINVAL)?;
+        }
         slot_option::WINDOW_CLAMP => {
             tuning.window_clamp = u32::try_from(value).map_err(|_| libc::EINVAL)?;
         }
