@@ -315,6 +315,8 @@ pub struct Facts {
     pub dont_fragment: bool,
     /// Outward, IPv4: routers may fragment it, though it is a transport's, which fits what it sends to the way.
     pub divisible: bool,
+    /// Outward, IPv6: if it has to be cut, into packets no longer than this; 0: as the way carries.
+    pub most: u16,
     /// Outward: Linux's number of the interface by which it is to leave, where its destination does not say; 0: any.
     pub scope: u32,
     /// Outward, to a group or to everybody: who gets it.

@@ -178,13 +178,13 @@ fn for_engine(word: u64) -> u64 {
 
 /// `getsockopt` on a stream; `None` where that is somebody else's affair.
 pub(crate) fn get(socket: Socket, level: c_int, name: c_int) -> Option<Result<c_int, c_int>> {
+    if level == IPPROTO_IPV6 && !socket.is_inet6() {
+        return None;
+    }
     if let (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU) = (level, name) {
         let state = socket.state();
         let connected = state & is::CONNECTED != 0 && state & is::FAILED == 0;
         return Some(if connected { Ok(options::path_mtu(socket)) } else { Err(libc::ENOTCONN) });
-    }
-    if level == IPPROTO_IPV6 && !socket.is_inet6() {
-        return None;
     }
     if let Some(flag) = errors_flag(level, name) {
         return Some(Ok(c_int::from(socket.slot.datagram_flags.load(Ordering::Relaxed) & flag != 0)));

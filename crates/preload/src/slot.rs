@@ -44,6 +44,11 @@ pub(crate) mod kept {
     pub(crate) const ACCEPTED: u32 = 1 << 15;
     /// Its port was the kernel's choice.
     pub(crate) const ANY_PORT: u32 = 1 << 14;
+    /// Its address was the program's choice, and its port: SOCK_BINDADDR_LOCK and SOCK_BINDPORT_LOCK of Linux.
+    pub(crate) const ADDRESS_GIVEN: u32 = 1 << 16;
+    pub(crate) const PORT_GIVEN: u32 = 1 << 17;
+    /// Somebody has asked when datagrams came: SOCK_TIMESTAMP of Linux.
+    pub(crate) const NOTES_TIMES: u32 = 1 << 18;
 }
 
 /// Descriptors of this process per slot, threads asleep on it included.

@@ -143,6 +143,21 @@ fn options() {
 }
 
 #[test]
+fn looks() {
+    compare("looks");
+}
+
+#[test]
+fn ports() {
+    compare("ports");
+}
+
+#[test]
+fn beside() {
+    compare("beside");
+}
+
+#[test]
 fn interfaces() {
     compare("interfaces");
 }
