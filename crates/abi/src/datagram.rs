@@ -8,7 +8,7 @@ use scoutline_base::Address;
 /// Bytes of a record's header.
 pub const HEADER_LEN: usize = 64;
 
-/// Bits of [`Record::flags`], outward only.
+/// Bits of [`Record::flags`], outward but for the last one.
 pub mod record_flag {
     /// `hop_limit` is meant, 0 too.
     pub const HOP_LIMIT: u8 = 1 << 0;
@@ -18,6 +18,8 @@ pub mod record_flag {
     pub const NO_LOOP: u8 = 1 << 2;
     /// IPv4: it may be fragmented on its way (IP_PMTUDISC_DONT, _INTERFACE and _OMIT).
     pub const DIVISIBLE: u8 = 1 << 3;
+    /// Inward, by the program itself: an empty one was looked at (SO_PEEK_OFF passes over it then).
+    pub const LOOKED_AT: u8 = 1 << 4;
 }
 
 /// The header of one datagram in a ring.
@@ -45,6 +47,8 @@ pub struct Record {
     pub arrival_ns: u64,
     /// Datagrams lost before it for want of room in the ring (SO_RXQ_OVFL), modulo 2^32.
     pub lost: u32,
+    /// Send, over IPv6: if it has to be cut, into packets no longer than this (IPV6_MTU); 0: as the way carries.
+    pub most: u16,
 }
 
 impl Record {
@@ -62,6 +66,7 @@ impl Record {
         bytes[32..48].copy_from_slice(&self.own.octets());
         bytes[48..56].copy_from_slice(&self.arrival_ns.to_le_bytes());
         bytes[56..60].copy_from_slice(&self.lost.to_le_bytes());
+        bytes[60..62].copy_from_slice(&self.most.to_le_bytes());
         bytes
     }
 
@@ -79,6 +84,7 @@ impl Record {
             own: Address::from_octets(part(&bytes, 32)),
             arrival_ns: u64::from_le_bytes(part(&bytes, 48)),
             lost: u32::from_le_bytes(part(&bytes, 56)),
+            most: u16::from_le_bytes(part(&bytes, 60)),
         }
     }
 
@@ -230,6 +236,7 @@ mod tests {
             own: "2001:db8::1".parse().unwrap(),
             arrival_ns: u64::MAX - 1,
             lost: 9,
+            most: 1300,
         };
         assert_eq!(Record::from_bytes(record.to_bytes()), record);
         assert_eq!((Record::ring_len(0), Record::ring_len(1)), (64, 128));

@@ -275,7 +275,7 @@ pub mod call_op {
     pub const CONNECT: u32 = 4;
     /// Change an option: argument [`super::slot_option`] number, value.
     pub const OPTION: u32 = 5;
-    /// Dissolve a datagram socket's association (connect to AF_UNSPEC).
+    /// Dissolve a datagram socket's association (connect to AF_UNSPEC): argument bits of [`super::disconnect`].
     pub const DISCONNECT: u32 = 6;
     /// Put the socket into a class: the arguments are its name, [`super::CLASS_NAME_LEN`] bytes in memory order, zeros
     /// behind it; nothing but zeros: as the rules say.
@@ -298,6 +298,14 @@ pub mod call_op {
     /// first); `more`: [`super::membership`] | a number of the caller among its process's << 8 (24 bits, for filters) |
     /// Linux's number of the interface << 32.
     pub const MEMBERSHIP: u32 = 17;
+}
+
+/// What a datagram socket gives up with its peer: what its program has not chosen.
+pub mod disconnect {
+    /// The port.
+    pub const PORT: u64 = 1 << 0;
+    /// The address.
+    pub const ADDRESS: u64 = 1 << 1;
 }
 
 /// How CONNECT opens (RFC 7413).
@@ -428,6 +436,8 @@ pub mod slot_option {
     pub const SHARING: u64 = 48;
     /// SO_SNDBUF has grown: who waits for room may have it.
     pub const SEND_BUFFER: u64 = 49;
+    /// SO_RCVBUF of a connection, or a socket that listens, in bytes: so much may wait to be read.
+    pub const RECEIVE_BUFFER: u64 = 50;
 
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;
@@ -643,7 +653,7 @@ pub struct Slot {
     pub in_flight: AtomicU32,
     /// TCP_NOTSENT_LOWAT in bytes; 0: not set, so as configured; 2³² - 1: no bound.
     pub unsent_low_water: AtomicU32,
-    /// TCP_DEFER_ACCEPT in seconds; 0 off.
+    /// TCP_DEFER_ACCEPT in seconds; 0 off. Of datagram sockets: see [`Slot::port_range`].
     pub defer_accept_s: AtomicU32,
 
     // Lines 3 to 5: who waits.
@@ -661,7 +671,7 @@ pub struct Slot {
     pub sets: [AtomicU64; SET_WORDS],
 
     // Line 6: addresses, written by the engine.
-    /// Ours.
+    /// Ours. While the socket has no port a shim writes what it shall be (IP_BIND_ADDRESS_NO_PORT).
     pub local_address: AtomicAddress,
     /// The peer's.
     pub remote_address: AtomicAddress,
@@ -695,7 +705,7 @@ pub struct Slot {
     pub errors_head: AtomicU32,
     /// See [`datagram_flag`].
     pub datagram_flags: AtomicU32,
-    /// UDP_SEGMENT; 0: off.
+    /// UDP_SEGMENT; 0: off. Of streams: see [`Slot::port_range`].
     pub segment: AtomicU32,
     /// How it sends, IPv4 and IPv6: [`crate::datagram::SendOptions`] as words.
     pub send_options: [AtomicU64; 2],
@@ -731,6 +741,34 @@ impl Slot {
     #[inline]
     pub fn urgent_passed(&self) -> &AtomicU64 {
         &self.errors_offset
+    }
+
+    /// IP_LOCAL_PORT_RANGE, as Linux has it: the lowest port that may be chosen | the highest << 16; 0: not said. Written by
+    /// shims.
+    #[inline]
+    pub fn port_range(&self) -> &AtomicU32 {
+        let is_datagram = self.kind.load(Ordering::Relaxed) == slot_kind::DATAGRAM;
+        if is_datagram { &self.defer_accept_s } else { &self.segment }
+    }
+
+    /// Of a datagram socket: IPV6_MTU, the most in a fragment over IPv6; 0: not said. Written by shims.
+    #[inline]
+    pub fn most_in_packet(&self) -> &AtomicU32 {
+        &self.asked_max_segment
+    }
+
+    /// Of a datagram socket: what the way to where a datagram was too long carries, and where that was, for who has asked
+    /// (IPV6_RECVPATHMTU); 0: nothing is to be told. Written by shims.
+    #[inline]
+    pub fn path_mtu_to_tell(&self) -> (&AtomicU32, [&AtomicU64; 2]) {
+        (&self.asked_user_timeout_ms, [&self.urgent_mark, &self.urgent_to])
+    }
+
+    /// Of a datagram socket: when the last datagram came that was read, CLOCK_REALTIME in nanoseconds (SIOCGSTAMP); 0: none
+    /// was, 1: nobody had asked for that. Written by shims.
+    #[inline]
+    pub fn last_read(&self) -> &AtomicU64 {
+        &self.urgent_taken
     }
 
     /// The cursors of what comes in: the engine writes, the program reads.
@@ -828,6 +866,8 @@ pub mod datagram_flag {
     pub const TIME_NEW: u32 = 1 << 17;
     /// IPV6_DONTFRAG.
     pub const WHOLE6: u32 = 1 << 18;
+    /// IPV6_RECVPATHMTU.
+    pub const PATH_MTU6: u32 = 1 << 19;
 }
 
 /// Byte offset of each part.

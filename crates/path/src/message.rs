@@ -200,6 +200,9 @@ pub struct Tuning {
     pub unsent_low_water: u32,
     /// The most that the peer is offered, in bytes; 0: as much as there is room for.
     pub window_clamp: u32,
+    /// So much may wait to be read, in bytes, where the program has said so of a connection, or a listening socket
+    /// (SO_RCVBUF); 0: what there is room for.
+    pub receive_most: u32,
     /// How often a SYN, or a SYN-ACK, goes again; 0: as configured.
     pub syn_count: u8,
     /// Seconds in FIN-WAIT-2 once the program has closed; 0: as configured; below: none.
@@ -324,6 +327,8 @@ pub struct Facts {
     pub dont_fragment: bool,
     /// Outward, IPv4: routers may fragment it, though it is a transport's, which fits what it sends to the way.
     pub divisible: bool,
+    /// Outward, IPv6: if it has to be cut, into packets no longer than this; 0: as the way carries.
+    pub most: u16,
     /// Outward: Linux's number of the interface by which it is to leave, where its destination does not say; 0: any.
     pub scope: u32,
     /// Outward, to a group or to everybody: who gets it.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{sockaddr, socklen_t};
-use scoutline_abi::layout::{call_op, slot_kind, slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{call_op, disconnect, slot_kind, slot_request as ask, slot_state as is};
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
@@ -46,6 +46,9 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
             passing::say_once(&SAID, remedy);
             return err(libc::EINVAL);
         }
+        if has_no_port(fd, to) {
+            return bound(fd, socket, to, 0);
+        }
         return bound(fd, socket, to, bind_slot(fd, socket, to));
     }
     if let Given::Inet(to) = given
@@ -63,7 +66,7 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
         if !privilege::may_have(to.port) {
             return err(libc::EACCES);
         }
-        return match adopt(fd, kind, family, Some(to)) {
+        return match adopt(fd, kind, family, (!has_no_port(fd, to)).then_some(to)) {
             Ok(socket) => bound(fd, socket, to, 0),
             Err(result) => result,
         };
@@ -71,14 +74,21 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
     real::ours(real::bind(fd, address, len) as isize)
 }
 
+/// The port is chosen when the socket connects, listens or sends (IP_BIND_ADDRESS_NO_PORT).
+fn has_no_port(fd: c_int, to: Name) -> bool {
+    to.port == 0 && options::binds_without_port(fd)
+}
+
 /// `bind` gave `result`. What it was asked for stays when an attempt to connect has failed, as on Linux (SOCK_BINDADDR_LOCK,
 /// SOCK_BINDPORT_LOCK). At an address of IPv6 a socket takes nothing else from then on (`__inet6_bind`), and those that it
 /// accepts say so, too.
 fn bound(fd: c_int, socket: Socket, to: Name, result: isize) -> isize {
-    let address = if to.address.is_unspecified() { 0 } else { kept::BOUND_ADDRESS };
-    let port = if to.port == 0 { 0 } else { kept::BOUND_PORT };
     if result == 0 {
-        socket.slot.kept_options.fetch_or(address | port, Ordering::AcqRel);
+        options::keep(socket, kept::ADDRESS_GIVEN, !to.address.is_unspecified());
+        options::keep(socket, kept::PORT_GIVEN, to.port != 0);
+        if socket.state() & is::BOUND == 0 {
+            socket.slot.local_address.store(to.address);
+        }
     }
     if result == 0 && socket.is_inet6() && !to.address.is_v4() && !to.address.is_unspecified() {
         options::take_v6_only(fd);
@@ -112,7 +122,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
         return err(libc::EINVAL);
     }
     if socket.state() & is::BOUND == 0 {
-        let result = bind_slot(fd, socket, unbound(socket.is_inet6()));
+        let result = bind_slot(fd, socket, without_port(socket));
         if result < 0 {
             return result;
         }
@@ -127,8 +137,17 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
 
 /// A datagram socket of ours that nobody has bound gets a port.
 pub(crate) fn bind_anywhere(socket: Socket) -> isize {
-    let [high, low] = unbound(socket.is_inet6()).address.words();
-    call::call(call_op::BIND, socket.index, [low, 0, sharing(socket), high]).min(0) as isize
+    let [high, low] = without_port(socket).address.words();
+    let done = call::call(call_op::BIND, socket.index, [low, 0, sharing(socket), high]);
+    // As Linux's `inet_autobind` has it.
+    if done == -libc::EADDRINUSE { err(libc::EAGAIN) } else { done.min(0) as isize }
+}
+
+/// What a socket of ours that has no port is bound to: the address that its program has given it.
+fn without_port(socket: Socket) -> Name {
+    let given = socket.slot.local_address.load();
+    let anywhere = unbound(socket.is_inet6());
+    if given.is_unspecified() { anywhere } else { Name { address: given, ..anywhere } }
 }
 
 pub(crate) fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
@@ -142,6 +161,13 @@ pub(crate) fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
 pub(crate) fn sharing(socket: Socket) -> u64 {
     let kept = socket.slot.kept_options.load(Ordering::Relaxed);
     u64::from(kept & kept::REUSE_ADDRESS != 0) | u64::from(kept & kept::REUSE_PORT != 0) << 1
+}
+
+/// What a socket that goes with its peer gives up: what its program has not chosen (`__udp_disconnect`).
+pub(crate) fn given_up(socket: Socket) -> u64 {
+    let has = |bit| options::kept_bit(socket, bit) != 0;
+    let port = if has(kept::PORT_GIVEN) { 0 } else { disconnect::PORT };
+    port | if has(kept::ADDRESS_GIVEN) { 0 } else { disconnect::ADDRESS }
 }
 
 /// What a socket that was not bound is bound to.

@@ -8,6 +8,7 @@
 use std::ffi::c_int;
 use std::mem::size_of;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{
     IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP, MSG_CTRUNC, SOL_SOCKET, cmsghdr, in_pktinfo, in6_pktinfo, msghdr,
@@ -19,7 +20,7 @@ use scoutline_base::Address;
 
 use crate::address::Name;
 use crate::slot::Socket;
-use crate::{address, reach, real};
+use crate::{address, memory, privilege, reach, real};
 
 /// UDP_SEGMENT and UDP_GRO of `linux/udp.h`.
 pub(crate) const UDP_SEGMENT: c_int = 103;
@@ -28,6 +29,13 @@ pub(crate) const UDP_GRO: c_int = 104;
 pub(crate) const SO_TIMESTAMP_NEW: c_int = 63;
 pub(crate) const SO_TIMESTAMPNS_NEW: c_int = 64;
 pub(crate) const SO_TIMESTAMPING_NEW: c_int = 65;
+
+/// `net.core.optmem_max` of Linux: so many bytes beside a message have no room.
+const MOST_BESIDE: usize = 131_072;
+/// TC_PRIO_INTERACTIVE: more is for who may.
+const MOST_PRIORITY: u32 = 6;
+/// SOF_TIMESTAMPING_TX_RECORD_MASK: hardware, software, schedule, acknowledgment and completion.
+const TIMES_OF_SENDING: u32 = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
 
 /// What a program says beside a datagram.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,22 +84,57 @@ fn align(len: usize) -> usize {
     len.next_multiple_of(size_of::<usize>())
 }
 
-/// Reads what `message` says beside a datagram to an address of IPv4 or IPv6 from a socket of that family.
-pub(crate) fn read(message: &msghdr, inet6: bool, to_v4: bool) -> Result<Said, c_int> {
-    let mut said = Said::default();
-    if message.msg_control.is_null() || message.msg_controllen == 0 {
-        return Ok(said);
+/// The control messages of a call, before anything else is looked at (`____sys_sendmsg`).
+pub(crate) fn buffer(message: &msghdr) -> Result<&[u8], c_int> {
+    let (at, len) = (message.msg_control.cast::<u8>(), message.msg_controllen);
+    match len {
+        0 => Ok(&[]),
+        MOST_BESIDE.. => Err(libc::ENOBUFS),
+        _ if memory::is_nowhere(at) => Err(libc::EFAULT),
+        // SAFETY: the program vouches for its control buffer.
+        _ => Ok(unsafe { std::slice::from_raw_parts(at, len) }),
     }
-    // SAFETY: the program vouches for its control buffer.
-    let rest =
-        unsafe { std::slice::from_raw_parts(message.msg_control.cast::<u8>(), message.msg_controllen) };
-    for given in (Given { rest }) {
+}
+
+/// Whether a stream would send with these beside (`sock_cmsg_send`): other levels than the socket's say nothing there.
+pub(crate) fn check_for_stream(beside: &[u8]) -> Result<(), c_int> {
+    for given in (Given { rest: beside }) {
+        let (level, kind, data) = given?;
+        if level == SOL_SOCKET {
+            check_for_socket(kind, data)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is said to the socket level (`__sock_cmsg_send`). Marks and priorities are the kernel's queues', and times of
+/// sending are not told.
+fn check_for_socket(kind: c_int, data: &[u8]) -> Result<(), c_int> {
+    match kind {
+        libc::SCM_RIGHTS | libc::SCM_CREDENTIALS => Ok(()),
+        libc::SO_MARK if !privilege::is_for_networks() => Err(libc::EPERM),
+        libc::SO_MARK => exactly::<u32>(data).map(drop),
+        libc::SO_PRIORITY => {
+            let may = |priority| priority <= MOST_PRIORITY || privilege::is_for_networks();
+            exactly::<u32>(data).and_then(|priority| may(priority).then_some(()).ok_or(libc::EPERM))
+        }
+        libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => {
+            let known = |flags: u32| flags & !TIMES_OF_SENDING == 0;
+            exactly(data).and_then(|flags| known(flags).then_some(()).ok_or(libc::EINVAL))
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Reads what is said beside a datagram to an address of IPv4 or IPv6 from a socket of that family.
+pub(crate) fn read(beside: &[u8], inet6: bool, to_v4: bool) -> Result<Said, c_int> {
+    let mut said = Said::default();
+    for given in (Given { rest: beside }) {
         let (level, kind, data) = given?;
         match level {
-            SOL_SOCKET if matches!(kind, libc::SCM_RIGHTS | libc::SCM_CREDENTIALS) => {}
-            SOL_SOCKET if kind == libc::SO_MARK => {}
+            SOL_SOCKET => check_for_socket(kind, data)?,
             IPPROTO_UDP if kind == UDP_SEGMENT => said.segment = Some(exactly(data)?),
-            SOL_SOCKET | IPPROTO_UDP => return Err(libc::EINVAL),
+            IPPROTO_UDP => return Err(libc::EINVAL),
             IPPROTO_IP if to_v4 => read_v4(kind, data, &mut said)?,
             IPPROTO_IPV6 if to_v4 && inet6 && kind == libc::IPV6_PKTINFO => {
                 let info: in6_pktinfo = exactly(data)?;
@@ -230,8 +273,9 @@ impl Writer {
 
 /// Tells the program about a datagram what it asked for.
 pub(crate) fn tell(socket: Socket, record: &Record, to: &mut Writer) {
-    let wants = socket.slot.datagram_flags.load(std::sync::atomic::Ordering::Relaxed);
-    let wants_of_program = wants & !(want::GATHER | want::ERRORS | want::ERRORS6 | want::WHOLE6);
+    let wants = socket.slot.datagram_flags.load(Ordering::Relaxed);
+    let wants_of_program =
+        wants & !(want::GATHER | want::ERRORS | want::ERRORS6 | want::WHOLE6 | want::PATH_MTU6);
     if wants_of_program == 0 && record.segment == 0 {
         return;
     }
@@ -300,13 +344,21 @@ fn tell_v6(socket: Socket, record: &Record, wants: u32, to: &mut Writer) {
 }
 
 fn destination(socket: Socket, record: &Record) -> Name {
-    let port = socket.slot.local_port.load(std::sync::atomic::Ordering::Relaxed) as u16;
+    let port = socket.slot.local_port.load(Ordering::Relaxed) as u16;
     Name { address: record.own, port, scope: record.interface }
 }
 
 /// The engine tells times of CLOCK_MONOTONIC; programs are told CLOCK_REALTIME.
-fn wall_time(arrival_ns: u64) -> timespec {
-    let time = real::wall_ns().saturating_sub(real::now_ns().saturating_sub(arrival_ns));
+pub(crate) fn wall_time(arrival_ns: u64) -> timespec {
+    /// By how much the former is ahead of the latter, as it was last told by: one datagram has one time, however often it is
+    /// looked at, though the two clocks are not read at once.
+    static AHEAD_NS: AtomicU64 = AtomicU64::new(0);
+    const APART_NS: u64 = 100_000;
+    let now = real::wall_ns().wrapping_sub(real::now_ns());
+    let before = AHEAD_NS.load(Ordering::Relaxed);
+    let ahead = if now.abs_diff(before) < APART_NS { before } else { now };
+    AHEAD_NS.store(ahead, Ordering::Relaxed);
+    let time = arrival_ns.wrapping_add(ahead);
     timespec { tv_sec: (time / 1_000_000_000) as i64, tv_nsec: (time % 1_000_000_000) as i64 }
 }
 

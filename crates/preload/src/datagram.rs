@@ -3,7 +3,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
-use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, iovec};
+use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_TRUNC, iovec};
+use scoutline_abi::Span2;
 use scoutline_abi::datagram::{HEADER_LEN, Record, record_flag};
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 use scoutline_base::Address;
@@ -12,11 +13,13 @@ use crate::address::Name;
 use crate::control::Said;
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::stream::{scatter, total};
+use crate::stream::{gather, scatter, total};
 use crate::wait::Patience;
-use crate::{attach, bind, errors, ip_options, life, memory, reach, wait};
+use crate::{attach, bind, errors, ip_options, life, memory, options, reach, wait};
 
 pub(crate) mod corked;
+pub(crate) mod path_mtu;
+pub(crate) mod stamps;
 
 use corked::Put;
 
@@ -30,6 +33,9 @@ const MAX_SEGMENTS: usize = 128;
 const HEADERS: usize = 28;
 const HEADERS6: usize = 48;
 
+/// No `connect` waits longer for what was sent to leave.
+const MOST_TO_LEAVE_US: u64 = 1_000_000;
+
 /// A datagram taken.
 #[derive(Clone, Copy)]
 pub(crate) struct Taken {
@@ -37,6 +43,8 @@ pub(crate) struct Taken {
     pub(crate) copied: usize,
     /// Bytes that the datagram had.
     pub(crate) len: usize,
+    /// More of it than that is lost, or was not looked at (MSG_TRUNC).
+    pub(crate) is_cut: bool,
     /// Who sent it.
     pub(crate) from: Name,
     /// What else is known of it.
@@ -53,42 +61,109 @@ fn blocked(socket: Socket, flags: c_int) -> bool {
     flags & MSG_DONTWAIT != 0 || socket.non_blocking()
 }
 
+/// A datagram in the receive ring, and how far into it a look begins.
+struct Found {
+    record: Record,
+    /// Of its record.
+    at: u64,
+    skip: usize,
+}
+
+/// The receive ring, with its lock held.
+struct Incoming {
+    socket: Socket,
+    offset: u64,
+    size: u32,
+}
+
+impl Incoming {
+    fn of(socket: Socket) -> Incoming {
+        Incoming {
+            socket,
+            offset: socket.slot.receive_offset.load(Ordering::Relaxed),
+            size: socket.slot.receive_size.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The first one; where a look passes over what is before `from`, the one that has what is there, as Linux has it
+    /// (`__skb_try_recv_from_queue`): an empty one is passed over once it was looked at.
+    fn find(&self, from: Option<usize>) -> Result<Option<Found>, c_int> {
+        let incoming = self.socket.slot.incoming();
+        let mut at = incoming.own_head();
+        let mut held = self.socket.received();
+        let end = at.wrapping_add(held);
+        let mut skip = from.unwrap_or(0);
+        while held >= HEADER_LEN as u64 {
+            let record = self.record(at)?;
+            let len = record.len as usize;
+            let step = Record::ring_len(len.min(1 << 20));
+            if step > held {
+                // Not a record: nothing in this ring can be trusted any more.
+                incoming.free(end);
+                return Err(libc::EIO);
+            }
+            let was_seen = skip > 0 || record.flags & record_flag::LOOKED_AT != 0;
+            if from.is_none() || skip < len || !was_seen {
+                return Ok(Some(Found { record, at, skip }));
+            }
+            skip -= len;
+            at = at.wrapping_add(step);
+            held -= step;
+        }
+        Ok(None)
+    }
+
+    fn spans(&self, at: u64, len: usize) -> Result<Span2, c_int> {
+        self.socket.region.ring_spans(self.offset, self.size, at, len).ok_or(libc::EIO)
+    }
+
+    fn record(&self, at: u64) -> Result<Record, c_int> {
+        let mut header = [0u8; HEADER_LEN];
+        let to = [iovec { iov_base: header.as_mut_ptr().cast(), iov_len: HEADER_LEN }];
+        scatter(&self.spans(at, HEADER_LEN)?, &to, 0);
+        Ok(Record::from_bytes(header))
+    }
+
+    /// Somebody has looked at this one.
+    fn mark(&self, found: &Found) -> Result<(), c_int> {
+        let flags = found.record.flags | record_flag::LOOKED_AT;
+        let header = Record { flags, ..found.record }.to_bytes();
+        let from = [iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: HEADER_LEN }];
+        gather(&self.spans(found.at, HEADER_LEN)?, &from, 0);
+        Ok(())
+    }
+}
+
 fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_int> {
-    let slot = socket.slot;
     let _held = socket.lock_receive_in(flags)?;
-    let head = slot.incoming().own_head();
-    let held = socket.received();
-    if held < HEADER_LEN as u64 {
-        return Ok(None);
-    }
-    let size = slot.receive_size.load(Ordering::Relaxed);
-    let offset = slot.receive_offset.load(Ordering::Relaxed);
-    let spans = socket.region.ring_spans(offset, size, head, HEADER_LEN).ok_or(libc::EIO)?;
-    let mut header = [0u8; HEADER_LEN];
-    let to = [iovec { iov_base: header.as_mut_ptr().cast(), iov_len: HEADER_LEN }];
-    scatter(&spans, &to, 0);
-    let record = Record::from_bytes(header);
-    let len = record.len as usize;
-    let step = Record::ring_len(len.min(1 << 20));
-    if step > held {
-        // Not a record: nothing in this ring can be trusted any more.
-        slot.incoming().free(head.wrapping_add(held));
-        return Err(libc::EIO);
-    }
-    let copied = len.min(total(iov));
-    let start = head.wrapping_add(HEADER_LEN as u64);
-    let spans = socket.region.ring_spans(offset, size, start, copied).ok_or(libc::EIO)?;
+    let ring = Incoming::of(socket);
+    let peeks = flags & MSG_PEEK != 0;
+    let from = if peeks { options::peek_mark(socket) } else { None };
+    let Some(found) = ring.find(from)? else { return Ok(None) };
+    let (record, len) = (found.record, found.record.len as usize);
+    let (room, left) = (total(iov), len - found.skip);
+    let copied = left.min(room);
+    let start = found.at.wrapping_add((HEADER_LEN + found.skip) as u64);
+    let spans = ring.spans(start, copied)?;
     let fails = memory::has_hole(iov, copied);
     if !fails {
         scatter(&spans, iov, 0);
     }
-    if flags & MSG_PEEK == 0 {
-        slot.incoming().free(head.wrapping_add(step)); // lost, as on Linux, where it cannot be copied
+    if !peeks {
+        // Lost, as on Linux, where it cannot be copied.
+        socket.slot.incoming().free(found.at.wrapping_add(Record::ring_len(len)));
+    } else if len == 0 {
+        ring.mark(&found)?;
     }
     if fails {
         return Err(libc::EFAULT);
     }
-    Ok(Some(Taken { copied, len, from: name_of(socket, &record), record }))
+    stamps::note(socket, &record);
+    let told = if flags & MSG_TRUNC != 0 { len } else { copied } as i64;
+    options::move_peek_offset(socket, if peeks { told } else { -told });
+    // As `udp_recvmsg`: what is left in front of a mark is not missed by who has more room than that.
+    let is_cut = room <= left && room < len;
+    Ok(Some(Taken { copied, len, is_cut, from: name_of(socket, &record), record }))
 }
 
 /// Takes one datagram, waiting for it if the socket blocks.
@@ -107,6 +182,8 @@ fn receive_patiently(
         if errno != 0 {
             return Err(errno);
         }
+        // What a look has passed over is none that it waits for.
+        let end = incoming_end(socket);
         if let Some(taken) = take(socket, iov, flags)? {
             return Ok(taken);
         }
@@ -117,10 +194,11 @@ fn receive_patiently(
             return Err(libc::EAGAIN); // shut or not (`__skb_recv_udp`)
         }
         if socket.requests() & ask::SHUTDOWN_READ != 0 {
-            return Ok(Taken { copied: 0, len: 0, from: Name::default(), record: Record::default() });
+            let nothing = (Name::default(), Record::default());
+            return Ok(Taken { copied: 0, len: 0, is_cut: false, from: nothing.0, record: nothing.1 });
         }
         let ready = || {
-            socket.received() > 0
+            incoming_end(socket) != end
                 || socket.slot.error.load(Ordering::Acquire) != 0
                 || socket.requests() & ask::SHUTDOWN_READ != 0
         };
@@ -184,6 +262,7 @@ fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Resu
             | flag(ip_options::is_divisible(options), record_flag::DIVISIBLE)
             | flag(options.no_loop, record_flag::NO_LOOP),
         own: said.own.unwrap_or_default(),
+        most: if v4 { 0 } else { ip_options::most_in_packet(socket) },
         ..Record::default()
     })
 }
@@ -201,6 +280,10 @@ fn check_len(
     }
     let options = ip_options::sending(socket, towards.address);
     let mtu = socket.slot.mtu.load(Ordering::Relaxed);
+    let mtu = match ip_options::most_in_packet(socket) {
+        most @ 1.. if !towards.address.is_v4() => mtu.min(most.into()),
+        _ => mtu,
+    };
     let room = (mtu as usize).saturating_sub(if towards.address.is_v4() { HEADERS } else { HEADERS6 });
     if segment != 0 {
         if len.min(segment.into()) > room {
@@ -210,6 +293,9 @@ fn check_len(
     }
     let whole = || whole.unwrap_or_else(|| ip_options::is_whole(socket)) && !towards.address.is_v4();
     if len > room && (ip_options::never_cuts(options) || whole()) {
+        if whole() {
+            path_mtu::note(socket, towards.address, mtu);
+        }
         errors::too_long(socket, towards, mtu);
         return Err(libc::EMSGSIZE);
     }
@@ -304,12 +390,30 @@ fn put_patiently(
     }
 }
 
+/// What was sent to one peer leaves before the socket has another one, or none: to Linux it has left when the call returns.
+pub(crate) fn await_sent(socket: Socket) {
+    let slot = socket.slot;
+    let settled = || {
+        slot.send_wanted.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        slot.outgoing().held() == 0
+    };
+    if slot.outgoing().held() != 0 {
+        socket.tell();
+        let _ = wait::wait_for(socket, wait::deadline_us(MOST_TO_LEAVE_US), settled);
+    }
+}
+
+/// Where what has come ends.
+fn incoming_end(socket: Socket) -> u64 {
+    socket.slot.incoming().own_head().wrapping_add(socket.received())
+}
+
 /// Payload bytes of the next datagram (FIONREAD); 0 when there is none.
 pub(crate) fn next_len(socket: Socket) -> u64 {
-    let mut byte = 0u8;
-    let to = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-    match take(socket, &to, MSG_PEEK | MSG_DONTWAIT) {
-        Ok(Some(taken)) => taken.len as u64,
+    let Ok(_held) = socket.lock_receive_in(MSG_DONTWAIT) else { return 0 };
+    match Incoming::of(socket).find(None) {
+        Ok(Some(found)) => found.record.len.into(),
         _ => 0,
     }
 }

@@ -13,7 +13,7 @@ use libc::{
 use scoutline_abi::layout::{call_op, fast_open, slot_kind, slot_option, slot_state as is};
 
 use crate::address::{self, Given, Name};
-use crate::options::{ask, give, keep, kept_bit, kernel_int, tell, value};
+use crate::options::{ask, give, has_ended, keep, kept_bit, kernel_int, tell, value};
 use crate::reach::{is_broadcast, kernel_name, leads_to, may_lead_to, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
@@ -59,7 +59,9 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
 
 /// `setsockopt` of one of these options.
 pub(crate) fn set(socket: Socket, name: c_int, from: *const c_void, len: socklen_t) -> Result<isize, isize> {
-    let is_closed = socket.state() & (is::CONNECTING | is::CONNECTED) == 0;
+    let state = socket.state();
+    let is_over = || state & is::FAILED != 0 || has_ended(socket);
+    let is_closed = state & (is::CONNECTING | is::CONNECTED) == 0 || is_over();
     if name == TCP_FASTOPEN_KEY {
         return set_key(socket, from, len);
     }

@@ -114,9 +114,14 @@ pub(crate) fn set(
     if checked < 0 {
         return Some(checked);
     }
-    // The options of IPv4 may be given as an octet.
-    let given =
-        options::value::<c_int>(from, len).or_else(|_| options::value::<u8>(from, len).map(c_int::from));
+    // The options of IPv4 may be given as an octet, or as nothing, which is 0 (`do_ip_setsockopt`).
+    // To IPv6 nowhere is 0 (`do_ipv6_setsockopt`).
+    let given = match len {
+        0 => Ok(0),
+        _ if level == IPPROTO_IPV6 && from.is_null() => Ok(0),
+        1..4 => options::value::<u8>(from, len).map(c_int::from),
+        _ => options::value::<c_int>(from, len),
+    };
     Some(match (given, of, flag) {
         (Err(failed), ..) => failed,
         (Ok(value), Some((field, family)), _) => keep(socket, family, field, value),
@@ -173,13 +178,13 @@ fn for_engine(word: u64) -> u64 {
 
 /// `getsockopt` on a stream; `None` where that is somebody else's affair.
 pub(crate) fn get(socket: Socket, level: c_int, name: c_int) -> Option<Result<c_int, c_int>> {
+    if level == IPPROTO_IPV6 && !socket.is_inet6() {
+        return None;
+    }
     if let (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU) = (level, name) {
         let state = socket.state();
         let connected = state & is::CONNECTED != 0 && state & is::FAILED == 0;
         return Some(if connected { Ok(options::path_mtu(socket)) } else { Err(libc::ENOTCONN) });
-    }
-    if level == IPPROTO_IPV6 && !socket.is_inet6() {
-        return None;
     }
     if let Some(flag) = errors_flag(level, name) {
         return Some(Ok(c_int::from(socket.slot.datagram_flags.load(Ordering::Relaxed) & flag != 0)));

@@ -14,7 +14,7 @@ use scoutline_base::Address;
 
 use crate::control::{SO_TIMESTAMP_NEW, SO_TIMESTAMPING_NEW, SO_TIMESTAMPNS_NEW, UDP_GRO, UDP_SEGMENT};
 
-use crate::datagram::corked;
+use crate::datagram::{corked, stamps};
 use crate::slot::{Socket, kept};
 use crate::{errors, groups, headers, options, real};
 
@@ -27,7 +27,7 @@ pub(crate) const USUAL_HOPS: c_int = 64;
 static ANY_SET: AtomicBool = AtomicBool::new(false);
 
 /// Options of which the slot has one bit each.
-const FLAGS: [(c_int, c_int, u32); 23] = [
+const FLAGS: [(c_int, c_int, u32); 24] = [
     (IPPROTO_UDP, UDP_GRO, want::GATHER),
     (IPPROTO_IP, libc::IP_RECVERR, want::ERRORS),
     (IPPROTO_IPV6, libc::IPV6_RECVERR, want::ERRORS6),
@@ -51,11 +51,13 @@ const FLAGS: [(c_int, c_int, u32); 23] = [
     (SOL_SOCKET, SO_TIMESTAMPNS_NEW, want::TIME | want::TIME_NS),
     (SOL_SOCKET, SO_TIMESTAMPING_NEW, want::TIMING),
     (IPPROTO_IPV6, libc::IPV6_DONTFRAG, want::WHOLE6),
+    (IPPROTO_IPV6, IPV6_RECVPATHMTU, want::PATH_MTU6),
 ];
 
 /// Of `linux/in.h` and `linux/in6.h`.
 const IP_MULTICAST_ALL: c_int = 49;
 const IPV6_MULTICAST_ALL: c_int = 29;
+const IPV6_RECVPATHMTU: c_int = 60;
 
 /// Options that say how to send.
 const SENDING: [(c_int, c_int); 12] = [
@@ -102,6 +104,9 @@ pub(crate) fn set(
     if socket.is_stream() {
         return headers::set(fd, socket, level, name, from, len);
     }
+    if (level, name) == (IPPROTO_IPV6, libc::IPV6_MTU) {
+        return Some(set_most(fd, socket, from, len));
+    }
     if !is_known(level, name) {
         return None;
     }
@@ -120,13 +125,31 @@ pub(crate) fn set(
     Some(taken)
 }
 
+/// IPV6_MTU, which cannot be read back: the kernel's socket only checks it.
+fn set_most(fd: c_int, socket: Socket, from: *const c_void, len: socklen_t) -> isize {
+    let result = real::ours(real::setsockopt(fd, IPPROTO_IPV6, libc::IPV6_MTU, from, len) as isize);
+    if result == 0
+        && let Ok(bytes) = options::value::<c_int>(from, len)
+    {
+        socket.slot.most_in_packet().store(bytes.unsigned_abs(), Ordering::Relaxed);
+    }
+    result
+}
+
+/// The most that a packet of a datagram over IPv6 may have; 0: as the way carries.
+pub(crate) fn most_in_packet(socket: Socket) -> u16 {
+    u16::try_from(socket.slot.most_in_packet().load(Ordering::Relaxed)).unwrap_or(0)
+}
+
 /// `getsockopt` where the kernel's socket does not know better.
 pub(crate) fn get(socket: Socket, level: c_int, name: c_int) -> Option<Result<c_int, c_int>> {
     if socket.is_stream() {
         return headers::get(socket, level, name);
     }
-    if !matches!((level, name), (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU)) {
-        return None;
+    match (level, name) {
+        (IPPROTO_IP, libc::IP_MTU) => {}
+        (IPPROTO_IPV6, libc::IPV6_MTU) if socket.is_inet6() => {}
+        _ => return None,
     }
     let connected = socket.state() & is::CONNECTED != 0;
     let mtu = socket.slot.mtu.load(Ordering::Relaxed) as c_int;
@@ -164,6 +187,9 @@ fn take_over(fd: c_int, socket: Socket, level: c_int, name: c_int) -> isize {
             keep(socket, want::TIME, ns || is_on(libc::SO_TIMESTAMP) || is_on(SO_TIMESTAMP_NEW));
             keep(socket, want::TIME_NS, ns);
             take_over_numbers(fd, socket);
+            if value != 0 {
+                stamps::on_times_wanted(socket);
+            }
         }
         // Times of the network card are not to be had here, nor those of sending.
         (SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW) => {

@@ -10,9 +10,10 @@ use std::sync::atomic::{Ordering, fence};
 use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::fast_open::ANY_PORT;
 use scoutline_abi::layout::{call_op, slot_flag, slot_kind, slot_request as ask, slot_state as is};
+use scoutline_base::spread::EPHEMERAL_FROM;
 
 use crate::address::{self, Given, Name};
-use crate::bind::{bind_slot, unbound};
+use crate::bind::{bind_slot, given_up, unbound};
 use crate::reach::{
     is_broadcast, is_reached, kernel_name, kernel_port, leads_to, may_lead_to, serves_any, speaks, suitable,
 };
@@ -20,7 +21,8 @@ use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
 use crate::{
-    attach, call, engines, epoll, fast_open, headers, options, own, real, rings, stdio, stream, table, wait,
+    attach, call, datagram, engines, epoll, fast_open, headers, options, own, real, rings, stdio, stream,
+    table, wait,
 };
 
 /// A fresh slot for `fd`, not yet entered in the table.
@@ -96,6 +98,8 @@ fn adopt_towards(
             socket.release();
             return Err(result);
         }
+        // The kernel has chosen it, or bound it for a program that we did not see.
+        options::keep(socket, kept::PORT_GIVEN, (1..EPHEMERAL_FROM).contains(&name.port));
     }
     enter(fd, socket);
     Ok(socket)
@@ -211,6 +215,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
             }
             Given::Inet(to) if clashes(socket, to) => err(libc::EAFNOSUPPORT),
             Given::Inet(to) if leads_to(group_of(socket, to), slot_kind::DATAGRAM) => {
+                datagram::await_sent(socket);
                 connect_slot(socket, group_of(socket, to), 0)
             }
             Given::Inet(_) => {
@@ -218,7 +223,8 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
                 kernel()
             }
             Given::Unspecified if !socket.is_stream() => {
-                call::call(call_op::DISCONNECT, socket.index, [0; 4]).min(0) as isize
+                datagram::await_sent(socket);
+                call::call(call_op::DISCONNECT, socket.index, [given_up(socket), 0, 0, 0]).min(0) as isize
             }
             Given::Unspecified => {
                 // As Linux's tcp_disconnect: the peer gets a reset, whoever else has the socket.
@@ -285,6 +291,9 @@ fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
     let family = if old.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
     let fresh = open(fd, slot_kind::STREAM, family, [old.engine()])?;
     options::inherit(old, fresh);
+    if options::kept_bit(old, kept::ADDRESS_GIVEN) != 0 {
+        fresh.slot.local_address.store(old.slot.local_address.load());
+    }
     headers::tell(fresh); // of the old one alone the engine knew
     fresh.set_non_blocking(old.non_blocking());
     epoll::renewed(old, fresh);
@@ -400,8 +409,13 @@ pub(crate) fn local_name(socket: Socket, address: *mut sockaddr, len: *mut sockl
         return err(libc::EFAULT);
     }
     let slot = socket.slot;
+    let own = slot.local_address.load();
+    // An attempt to connect has left it, unless the program has chosen it.
+    let is_left = socket.is_stream()
+        && socket.is_unconnected_again()
+        && slot.kept_options.load(Ordering::Relaxed) & kept::ADDRESS_GIVEN == 0;
     let name = Name {
-        address: slot.local_address.load(),
+        address: if is_left { own.unspecified() } else { own },
         port: slot.local_port.load(Ordering::Relaxed) as u16,
         scope: slot.scope.load(Ordering::Relaxed),
     };

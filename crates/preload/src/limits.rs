@@ -70,10 +70,24 @@ fn tell(asked: rlimit, kernel: rlimit) -> c_int {
     result
 }
 
+/// RLIMIT_NOFILE as it was last seen; 0: it has to be looked at.
+static DESCRIPTORS: AtomicU64 = AtomicU64::new(0);
+
+/// So many are more than there may be descriptors: `poll` refuses them before it looks at any.
+pub(crate) fn are_too_many(descriptors: u64) -> bool {
+    if descriptors <= DESCRIPTORS.load(Ordering::Relaxed) {
+        return false;
+    }
+    let Some(now) = current(RLIMIT_NOFILE) else { return false };
+    DESCRIPTORS.store(now.rlim_cur, Ordering::Relaxed);
+    descriptors > now.rlim_cur
+}
+
 /// Sets a limit of this process. `None`: it is none of ours to change.
 pub(crate) fn set(resource: c_int, asked: &rlimit) -> Option<c_int> {
     attach::region()?;
     if resource == RLIMIT_NOFILE as c_int {
+        DESCRIPTORS.store(0, Ordering::Relaxed);
         let _ = wait::thread_set();
         return None;
     }

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_TCP, SOL_SOCKET, socklen_t, timeval};
@@ -16,9 +17,14 @@ use crate::{bind, call, fast_open, headers, ip_options, memory, real, scout, str
 
 mod carry_over;
 mod lesser;
+mod looks;
 
 pub(crate) use carry_over::{carry_back, carry_over};
-pub(crate) use lesser::{is_refused, may_be_ours, move_peek_offset, note, note_any, peek_offset, queued};
+pub(crate) use lesser::{
+    binds_without_port, may_be_ours, move_peek_offset, note, note_any, peek_mark, peek_offset, queued,
+    refusal,
+};
+pub(crate) use looks::PathMtu;
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -43,8 +49,12 @@ const LEAST_SEGMENT: c_int = 88;
 const MOST_SEGMENT: c_int = 32767;
 /// TCP_MSS_DEFAULT: what the kernel says of a socket without a connection.
 const DEFAULT_SEGMENT: c_int = 536;
-/// Length of `struct tcp_info` (Linux 6.1 to 6.6), in words of eight bytes; older programs ask for less.
+/// Length of `struct tcp_info` as we know it (Linux 6.7), in words of eight bytes; programs may ask for less.
 const TCP_INFO_WORDS: usize = 31;
+/// More than kernels have of it.
+const MOST_TCP_INFO_WORDS: usize = 64;
+/// What has rings, or makes them.
+const IN_USE: u32 = is::LISTENING | is::CONNECTING | is::CONNECTED;
 const KEEP_IDLE_S: u32 = 7200;
 const KEEP_INTERVAL_S: u32 = 75;
 const KEEP_COUNT: u32 = 9;
@@ -74,6 +84,16 @@ pub(crate) fn give<T: Copy>(from: T, to: *mut c_void, len: *mut socklen_t) -> is
         ptr::write_unaligned(len, room as socklen_t);
     }
     0
+}
+
+/// The same of a number of IPv4, which is an octet where there is no room for more (`do_ip_getsockopt`).
+fn give_of_ip(value: c_int, to: *mut c_void, len: *mut socklen_t) -> isize {
+    // SAFETY: the program vouches for its length.
+    let room = if memory::is_nowhere(len) { 0 } else { unsafe { ptr::read_unaligned(len) } };
+    match u8::try_from(value) {
+        Ok(octet) if (1..4).contains(&room) => give(octet, to, len),
+        _ => give(value, to, len),
+    }
 }
 
 pub(crate) fn keep(socket: Socket, bit: u32, on: bool) {
@@ -237,6 +257,10 @@ fn set_inner(
             };
             let asked = of_kernel(fd, of).unsigned_abs() / 2;
             let before = field.swap(asked, Ordering::SeqCst);
+            if of == libc::SO_RCVBUF && socket.is_stream() && socket.state() & IN_USE != 0 {
+                // A ring does not shrink: less of it is offered.
+                return Ok(tell(socket, slot_option::RECEIVE_BUFFER, asked.into()));
+            }
             if of == libc::SO_SNDBUF && asked > before && socket.is_stream() {
                 // As Linux's sock_setsockopt: who waits for room may have it now.
                 return Ok(tell(socket, slot_option::SEND_BUFFER, 0));
@@ -375,16 +399,22 @@ pub(crate) fn get(
         let time = timeval { tv_sec: (us / 1_000_000) as i64, tv_usec: (us % 1_000_000) as i64 };
         give(time, to, len)
     };
-    if !memory::is_nowhere(len) {
+    // The level of IPv6 takes it for very much.
+    if !memory::is_nowhere(len) && (level != libc::IPPROTO_IPV6 || !socket.is_inet6()) {
         // SAFETY: the program vouches for its length.
         let room = unsafe { ptr::read_unaligned(len) };
+        // IPv4 has no such level.
+        if room.cast_signed() < 0 && level == libc::IPPROTO_IPV6 {
+            return err(libc::EOPNOTSUPP);
+        }
         if room.cast_signed() < 0 {
             return err(libc::EINVAL);
         }
     }
     // Linux doubles what was asked, for its own overhead.
     let buffer = |asked: u32, default: u32| int(if asked == 0 { default } else { asked * 2 } as c_int);
-    if let Some(result) = lesser::get(socket, (level, name), to, len) {
+    let of_few = lesser::get(socket, (level, name), to, len);
+    if let Some(result) = of_few.or_else(|| looks::get(socket, (level, name), to, len)) {
         return result;
     }
     match (level, name) {
@@ -469,9 +499,10 @@ pub(crate) fn get(
             give(bytes, to, len)
         }
         (IPPROTO_TCP, libc::TCP_INFO) => {
-            tcp_info(socket).map_or_else(|failed| failed, |info| give(info, to, len))
+            tcp_info(socket).map_or_else(|failed| failed, |info| give_info(&info, fd, to, len))
         }
         _ => match ip_options::get(socket, level, name) {
+            Some(Ok(value)) if level == libc::IPPROTO_IP => give_of_ip(value, to, len),
             Some(Ok(value)) => int(value),
             Some(Err(errno)) => err(errno),
             None => real::ours(real::getsockopt(fd, level, name, to, len) as isize),
@@ -492,6 +523,17 @@ pub(crate) fn backlog(socket: Socket) -> c_int {
     // `tcpi_sacked` of `struct tcp_info`.
     let (result, page) = ask(socket, slot_option::INFO, 0);
     if result < 0 { libc::SOMAXCONN } else { (page[3] >> 32) as c_int }
+}
+
+/// SIOCOUTQ: bytes of the outgoing stream that are not acknowledged, its end being one.
+pub(crate) fn unacknowledged(socket: Socket) -> u64 {
+    let tail = socket.slot.send_tail.load(Ordering::Relaxed);
+    let held = tail.wrapping_sub(socket.slot.send_head.load(Ordering::Acquire));
+    // `tcpi_state` of `struct tcp_info`: TCP_FIN_WAIT1, TCP_LAST_ACK, TCP_CLOSING.
+    let is_ending = |state: u64| matches!(state, 4 | 9 | 11);
+    let ends = socket.is_stream() && socket.requests() & slot_request::SHUTDOWN != 0;
+    let end = ends && matches!(ask(socket, slot_option::INFO, 0), (0, [word, ..]) if is_ending(word & 0xff));
+    held + u64::from(end)
 }
 
 /// The connection has ended in both directions, and the peer knows: it is in TIME-WAIT, or gone.
@@ -526,6 +568,29 @@ fn tcp_info(socket: Socket) -> Result<[u64; TCP_INFO_WORDS], isize> {
         words.copy_from_slice(&arguments[..words.len()]);
     }
     Ok(info)
+}
+
+/// As much of TCP_INFO as this kernel has: what later ones added (AccECN) is zeros.
+fn give_info(known: &[u64; TCP_INFO_WORDS], fd: c_int, to: *mut c_void, len: *mut socklen_t) -> isize {
+    static KERNEL_LEN: OnceLock<usize> = OnceLock::new();
+    let mut info = [0u64; MOST_TCP_INFO_WORDS];
+    let whole = *KERNEL_LEN.get_or_init(|| {
+        let mut len = size_of_val(&info) as socklen_t;
+        real::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len);
+        len as usize
+    });
+    info = [0; MOST_TCP_INFO_WORDS];
+    info[..known.len()].copy_from_slice(known);
+    if memory::is_nowhere(to) || memory::is_nowhere(len) {
+        return err(libc::EFAULT);
+    }
+    // SAFETY: the program vouches for `len` and `*len` bytes at `to`; no more is written, nor read than `info` has.
+    unsafe {
+        let room = (ptr::read_unaligned(len) as usize).min(whole.min(size_of_val(&info)));
+        ptr::copy_nonoverlapping(info.as_ptr().cast::<u8>(), to.cast(), room);
+        ptr::write_unaligned(len, room as socklen_t);
+    }
+    0
 }
 
 pub(crate) fn kernel_int(fd: c_int, level: c_int, name: c_int) -> c_int {

@@ -386,6 +386,32 @@ fn each_socket(fds: &[pollfd], visit: &mut dyn FnMut(Socket)) {
     }
 }
 
+/// Descriptors for which a process has room at first (NR_OPEN_DEFAULT), and at least once there are more.
+const FIRST_TABLE: c_int = 64;
+const NEXT_TABLE: c_int = 256;
+
+/// For how many descriptors the kernel's table would have room without the library's own: `select` looks at no more,
+/// whatever the program says, who may have asked for as many as it may open (getdtablesize(3)).
+#[cold]
+fn table_size() -> c_int {
+    let errno = real::errno();
+    let of_program = |number: &c_int| table::look(*number) != Entry::Internal;
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let highest = numbers.filter(of_program).max().unwrap_or(libc::FD_SETSIZE as c_int - 1);
+    real::set_errno(errno);
+    match highest {
+        ..FIRST_TABLE => FIRST_TABLE,
+        _ => u32::try_from(highest + 1)
+            .map_or(NEXT_TABLE, |n| (n.next_power_of_two() as c_int).max(NEXT_TABLE)),
+    }
+}
+
+/// How many descriptors a `select` of the first `n` looks at.
+pub(crate) fn looked_at(n: c_int) -> c_int {
+    if n > libc::FD_SETSIZE as c_int { n.min(table_size()) } else { n }
+}
+
 /// The three sets of `select`, as bits.
 pub(crate) struct Sets {
     pub(crate) read: *mut fd_set,
@@ -428,6 +454,18 @@ impl Sets {
 
     /// `select` where some descriptor is ours.
     pub(crate) fn select(&self, n: c_int, zero: bool, deadline: Option<u64>, mask: *const sigset_t) -> isize {
+        let result = self.select_below(n, zero, deadline, mask);
+        if result != err(libc::EBADF) || n <= FIRST_TABLE {
+            return result;
+        }
+        // Beyond the table nothing is looked at.
+        match table_size() {
+            size if size < n => self.select_below(size, zero, deadline, mask),
+            _ => result,
+        }
+    }
+
+    fn select_below(&self, n: c_int, zero: bool, deadline: Option<u64>, mask: *const sigset_t) -> isize {
         let mut small = [pollfd { fd: -1, events: 0, revents: 0 }; SMALL];
         let mut large = Vec::new();
         let count = (0..n).filter(|&fd| self.any(fd)).count();
@@ -459,6 +497,12 @@ impl Sets {
                     put(set, entry.fd, on);
                     total += isize::from(on);
                 }
+            }
+        }
+        // Whole words are written (`set_fd_set`).
+        for set in [self.read, self.write, self.except] {
+            for fd in n..n.saturating_add(63) / 64 * 64 {
+                put(set, fd, false);
             }
         }
         total

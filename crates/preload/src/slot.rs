@@ -40,14 +40,15 @@ pub(crate) mod kept {
     pub(crate) const FAST_OPEN_CONNECT: u32 = 1 << 12;
     /// TCP_INQ.
     pub(crate) const TELLS_QUEUED: u32 = 1 << 13;
-    /// `bind` was asked for its address.
-    pub(crate) const BOUND_ADDRESS: u32 = 1 << 16;
-    /// `bind` was asked for its port.
-    pub(crate) const BOUND_PORT: u32 = 1 << 17;
     /// `accept` gave it: what its descriptor is to the kernel is its listener.
     pub(crate) const ACCEPTED: u32 = 1 << 15;
     /// Its port was the kernel's choice.
     pub(crate) const ANY_PORT: u32 = 1 << 14;
+    /// Its address was the program's choice, and its port: SOCK_BINDADDR_LOCK and SOCK_BINDPORT_LOCK of Linux.
+    pub(crate) const ADDRESS_GIVEN: u32 = 1 << 16;
+    pub(crate) const PORT_GIVEN: u32 = 1 << 17;
+    /// Somebody has asked when datagrams came: SOCK_TIMESTAMP of Linux.
+    pub(crate) const NOTES_TIMES: u32 = 1 << 18;
 }
 
 /// Descriptors of this process per slot, threads asleep on it included.
@@ -59,6 +60,8 @@ static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// A record's `holds` and a socket's `references` change together, or a fork would count one without the other.
 /// A handler that interrupts the change of one socket may change another one.
 static HOLDS: Section = Section::new();
+/// Half of Linux's SOCK_MIN_RCVBUF: SO_RCVBUF leaves as much of a ring.
+const LEAST_RECEIVE: u32 = 1152;
 /// A blocking call on such a socket takes so long, in microseconds.
 const DEAD_PAUSE_US: u64 = 500_000;
 
@@ -315,11 +318,21 @@ impl Socket {
         self.slot.receive_low_water.load(Ordering::Relaxed).max(1)
     }
 
+    /// So much may wait to be read of a stream: what the ring holds, or less where SO_RCVBUF has said so since.
+    #[inline]
+    pub(crate) fn receive_bound(self) -> u32 {
+        let size = self.slot.receive_size.load(Ordering::Relaxed);
+        match self.slot.asked_receive_buffer.load(Ordering::Relaxed) {
+            0 => size,
+            asked => size.min(asked.max(LEAST_RECEIVE)),
+        }
+    }
+
     /// From how many bytes on it is readable. SO_RCVLOWAT may be more than the ring can hold, which grows no further:
     /// then half of the ring.
     fn readable_from(self) -> u32 {
         let asked = self.low_water();
-        let most = match self.slot.receive_size.load(Ordering::Relaxed) {
+        let most = match self.receive_bound() {
             0 => u32::MAX, // no ring yet
             size => size / 2,
         };

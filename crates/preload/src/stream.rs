@@ -111,7 +111,7 @@ fn take(
 /// Advances the receive ring's head; tells the engine when the window is worth an update: the ring was at least
 /// half full, or a quarter of it was passed. So a closed window always opens, and small reads cost nothing.
 pub(crate) fn consume(socket: Socket, head: u64, held: u64, len: u64) {
-    let size = u64::from(socket.slot.receive_size.load(Ordering::Relaxed));
+    let size = u64::from(socket.receive_bound());
     socket.slot.incoming().free(head.wrapping_add(len));
     let quarter = (size / 4).max(1);
     if held >= size / 2 || head / quarter != head.wrapping_add(len) / quarter {
@@ -245,23 +245,41 @@ pub(crate) fn send_end(socket: Socket, flags: c_int) -> isize {
     err(libc::EPIPE)
 }
 
+/// A connection is under way, and nothing may be sent before it stands.
+fn is_connecting(socket: Socket) -> bool {
+    let state = socket.state();
+    state & is::CONNECTING != 0
+        && state & (is::CONNECTED | is::FAILED) == 0
+        && fast_open::room(socket).is_none()
+}
+
+/// The result of a call that asks for what cannot be: looked at once the connection stands (`tcp_sendmsg_locked`).
+pub(crate) fn refuse(socket: Socket, flags: c_int, errno: c_int) -> isize {
+    let timeout = &socket.slot.send_timeout_us;
+    let stands = wait::patiently(socket, |patience| match is_connecting(socket) {
+        true if blocked(socket, flags) => Err(libc::EAGAIN),
+        true => patience.wait_for(socket, timeout, || !is_connecting(socket)),
+        false => Ok(()),
+    });
+    match stands {
+        Err(errno) => err(errno),
+        Ok(()) if send_over(socket) => send_end(socket, flags),
+        Ok(()) => err(errno),
+    }
+}
+
 /// Waits for a connection under way and for room. `Ok(true)`: there is some; `Ok(false)`: look at `send_over`.
 ///
 /// # Errors
 /// EAGAIN when that would block, or as [`wait::wait_for`].
 pub(crate) fn await_room(socket: Socket, flags: c_int, patience: &mut Patience) -> Result<bool, c_int> {
-    let connecting = |state| {
-        state & is::CONNECTING != 0
-            && state & (is::CONNECTED | is::FAILED) == 0
-            && fast_open::room(socket).is_none()
-    };
     if attach::dead() {
         return Err(libc::ECONNRESET);
     }
     if send_over(socket) {
         return Ok(false);
     }
-    let waits_for_peer = connecting(socket.state());
+    let waits_for_peer = is_connecting(socket);
     if !waits_for_peer {
         if socket.sendable() > 0 {
             return Ok(true);
@@ -275,7 +293,7 @@ pub(crate) fn await_room(socket: Socket, flags: c_int, patience: &mut Patience) 
     if blocked(socket, flags) {
         return Err(libc::EAGAIN);
     }
-    let ready = || send_over(socket) || (!connecting(socket.state()) && socket.roomy_or_ask());
+    let ready = || send_over(socket) || (!is_connecting(socket) && socket.roomy_or_ask());
     patience.wait_for(socket, &socket.slot.send_timeout_us, ready)?;
     Ok(!send_over(socket))
 }

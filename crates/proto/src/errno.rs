@@ -66,15 +66,13 @@ pub fn of_datagram6(kind: u8, code: u8) -> Option<(i32, bool)> {
     })
 }
 
-/// What an ICMP error means to a program, as Linux translates it (`icmp_err_convert`); `None` when nothing.
-pub fn of_icmp(kind: u8, code: u8) -> Option<i32> {
+/// What an ICMP error means to a connection (`tcp_v4_err`, `tcp_v6_err`), those of ICMPv6 in the words of ICMP
+/// ([`crate::icmp6`]); `None` when nothing.
+pub fn of_connection(kind: u8, code: u8, over_v6: bool) -> Option<i32> {
     use icmp::unreachable as code_of;
     match (kind, code) {
-        (icmp::UNREACHABLE, code_of::NETWORK | 6 | 9 | 11) => Some(ENETUNREACH),
-        (icmp::UNREACHABLE, code_of::PROTOCOL) => Some(ENOPROTOOPT),
-        (icmp::UNREACHABLE, code_of::PORT) => Some(ECONNREFUSED),
-        (icmp::UNREACHABLE, code_of::FRAGMENTATION_NEEDED) => Some(EMSGSIZE),
-        (icmp::UNREACHABLE | icmp::TIME_EXCEEDED, _) => Some(EHOSTUNREACH),
-        _ => None,
+        (icmp::UNREACHABLE, code_of::PROTOCOL) if over_v6 => Some(EPROTO),
+        (icmp::UNREACHABLE, code) if over_v6 && code == code_of::ADMINISTRATIVE[2] => Some(EACCES),
+        _ => of_datagram(kind, code).map(|(errno, _)| errno),
     }
 }

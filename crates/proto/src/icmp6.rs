@@ -31,7 +31,7 @@ pub(crate) fn flow_of(device: DeviceId, quoted: &icmpv6::Quoted) -> FlowKey {
 pub(crate) fn as_icmp4(kind: u8, code: u8) -> Option<(u8, u8)> {
     use icmpv6::unreachable as v6;
     Some(match (kind, code) {
-        (icmpv6::UNREACHABLE, v6::NO_ROUTE | v6::SCOPE) => (icmp::UNREACHABLE, icmp::unreachable::NETWORK),
+        (icmpv6::UNREACHABLE, v6::NO_ROUTE) => (icmp::UNREACHABLE, icmp::unreachable::NETWORK),
         (icmpv6::UNREACHABLE, v6::ADMINISTRATIVE | v6::POLICY | v6::REJECT) => {
             (icmp::UNREACHABLE, icmp::unreachable::ADMINISTRATIVE[2])
         }

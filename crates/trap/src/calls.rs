@@ -318,7 +318,8 @@ impl Supervisor {
         let [_, level, name, at, len_at, _] = on.call.arguments;
         let (level, name) = (level as i32, name as i32);
         let room = read_u32(on.call.thread, len_at)?;
-        if room.cast_signed() < 0 {
+        // The level of IPv6 takes it for very much, or is none of the socket's.
+        if room.cast_signed() < 0 && level != libc::IPPROTO_IPV6 {
             return Err(Reply::error(libc::EINVAL));
         }
         if filter::is_filter(level, name) {

@@ -143,6 +143,21 @@ fn options() {
 }
 
 #[test]
+fn looks() {
+    compare("looks");
+}
+
+#[test]
+fn ports() {
+    compare("ports");
+}
+
+#[test]
+fn beside() {
+    compare("beside");
+}
+
+#[test]
 fn interfaces() {
     compare("interfaces");
 }
@@ -154,7 +169,7 @@ fn streams() {
 
 #[test]
 fn headers() {
-    compare_in("headers", &[Family::Inet], ip6::fixture);
+    compare_in("headers", &[Family::Inet, Family::Inet6], ip6::fixture);
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl Core {
                 Ok(0)
             }
             call_op::DISCONNECT if end.kind != slot_kind::DATAGRAM => Err(libc::EOPNOTSUPP),
-            call_op::DISCONNECT => self.connect_datagram(&end, None, 0, now).map(|()| 0),
+            call_op::DISCONNECT => self.disconnect_datagram(&end, argument(0), now).map(|()| 0),
             _ => Err(libc::EOPNOTSUPP),
         }
     }
@@ -164,7 +164,7 @@ impl Core {
             return Err(libc::EINVAL);
         }
         if local.port == 0 {
-            local.port = self.free_port(&nets, protocol, local.address, None, now).ok_or(libc::EADDRINUSE)?;
+            local.port = self.free_port(end, &nets, local.address, None, now).ok_or(libc::EADDRINUSE)?;
         }
         let places = self.places_of(end, local);
         for (done, &(net, place)) in places.iter().enumerate() {
@@ -207,15 +207,24 @@ impl Core {
         if protocol == TCP { &self.nets[net].tcp } else { &self.nets[net].udp }
     }
 
+    /// Where a socket that has no port is to be bound: at the address that its program has given it, if it is one of ours.
+    fn unbound(&self, end: &SocketEnd) -> Endpoint {
+        let said = Endpoint::new(end.shared().local_address.load(), 0);
+        let is_ours = !said.address.is_unspecified() && !self.places_of(end, said).is_empty();
+        if is_ours { said } else { anywhere(end) }
+    }
+
     /// An ephemeral port that is free on these nets for flows to `remote` (any peer if `None`).
     fn free_port(
         &mut self,
+        end: &SocketEnd,
         nets: &[usize],
-        protocol: u8,
         local: Address,
         remote: Option<Endpoint>,
         now: Time,
     ) -> Option<u16> {
+        let protocol = protocol_of(end);
+        let range = range_of(end.shared().port_range().load(Ordering::Relaxed));
         let towards = remote.unwrap_or_else(|| {
             // No peer yet: a random one keeps the ports of different sockets apart.
             let random = self.random.next_u32();
@@ -235,7 +244,7 @@ impl Core {
                     || before.is_some_and(|before| !self.may_follow(net, before, now))
             };
             // A connection from an end to itself would be a simultaneous open of one.
-            at == towards || nets.iter().any(here)
+            !range.contains(&port) || at == towards || nets.iter().any(here)
         };
         let bindings = self.bindings(*nets.first()?, protocol);
         let without = bindings.ephemeral(local, towards, |port| is_busy(port) || in_use(port));
@@ -343,7 +352,9 @@ impl Core {
         let (fast, any_port) = (how & !ANY_PORT, how & ANY_PORT != 0);
         if end.kind == slot_kind::DATAGRAM {
             if end.bound.get().is_none() {
-                self.bind(end, anywhere(end), Sharing::default(), now)?;
+                // As Linux's `inet_autobind` has it.
+                let bound = self.bind(end, self.unbound(end), Sharing::default(), now);
+                bound.map_err(|errno| if errno == libc::EADDRINUSE { libc::EAGAIN } else { errno })?;
             }
             return self.connect_datagram(end, Some(remote), scope, now).map(|()| 0);
         }
@@ -354,7 +365,7 @@ impl Core {
             return Err(libc::EOPNOTSUPP);
         }
         let net = self.routing.towards_by(remote.address, scope, end.tuning.get().device)?;
-        let bound = end.bound.get().map_or(anywhere(end), |(_, local)| local);
+        let bound = end.bound.get().map_or_else(|| self.unbound(end), |(_, local)| local);
         let address = self.source_towards(net, bound.address, remote.address).ok_or(libc::EADDRNOTAVAIL)?;
         if address.is_v4() != remote.address.is_v4() {
             return Err(libc::ENETUNREACH);
@@ -365,7 +376,7 @@ impl Core {
         };
         let port = match bound.port {
             port if port != 0 && !(any_port && is_taken(port)) => port,
-            _ => self.free_port(&[net], TCP, address, Some(remote), now).ok_or(libc::EADDRNOTAVAIL)?,
+            _ => self.free_port(end, &[net], address, Some(remote), now).ok_or(libc::EADDRNOTAVAIL)?,
         };
         let local = Endpoint::new(address, port);
         end.shared().scope.store(self.nets[net].device.facts().index, Ordering::Relaxed);
@@ -444,6 +455,10 @@ impl Core {
                 if option == slot_option::MAX_SEGMENT || option >= slot_option::SYN_COUNT {
                     self.tune_listening(end);
                 }
+            }
+            slot_option::RECEIVE_BUFFER => {
+                tune(end, option, value)?;
+                self.tune_listening(end);
             }
             slot_option::DEVICE => tune(end, option, value)?,
             slot_option::SHARING => end.share_port(sharing_by(value)),
@@ -590,6 +605,14 @@ fn anywhere(end: &SocketEnd) -> Endpoint {
     Endpoint::new(if inet6 { Address::UNSPECIFIED_V6 } else { Address::UNSPECIFIED_V4 }, 0)
 }
 
+/// The ports that may be chosen (IP_LOCAL_PORT_RANGE): either end counts where it lies among those that all choose from, as
+/// in Linux's `inet_sk_get_local_port_range`.
+fn range_of(said: u32) -> std::ops::RangeInclusive<u16> {
+    let all = EPHEMERAL.0..=EPHEMERAL.1;
+    let or = |said: u16, usual| if all.contains(&said) { said } else { usual };
+    or(said as u16, EPHEMERAL.0)..=or((said >> 16) as u16, EPHEMERAL.1)
+}
+
 /// SO_REUSEADDR and SO_REUSEPORT as BIND has them.
 fn sharing_by(bits: u64) -> Sharing {
     Sharing { port: bits & REUSE_PORT != 0, address: bits & REUSE_ADDRESS != 0 }
@@ -657,6 +680,9 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
             tuning.orphan_wait_s = i8::try_from(value).map_err(|_| libc::EINVAL)?;
         }
         slot_option::DEVICE => tuning.device = u32::try_from(value).map_err(|_| libc::EINVAL)?,
+        slot_option::RECEIVE_BUFFER => {
+            tuning.receive_most = u32::try_from(value).map_err(|_| libc::EINVAL)?;
+        }
         slot_option::WINDOW_CLAMP => {
             tuning.window_clamp = u32::try_from(value).map_err(|_| libc::EINVAL)?;
         }

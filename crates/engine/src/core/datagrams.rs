@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::slot_state;
+use scoutline_abi::layout::{disconnect, slot_state};
 use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, DropReason, Name, Value};
 use scoutline_proto::bindings::ClassIndex;
@@ -82,6 +82,28 @@ impl Core {
         end.shared().local_address.store(bound.address);
         self.listen_for_datagrams(end, net, bound, (class.number, id));
         self.make_side_paths(end, net, bound)
+    }
+
+    /// A datagram socket has no peer any more, and gives up of [`disconnect`] what is said.
+    pub(super) fn disconnect_datagram(
+        &mut self,
+        end: &Rc<SocketEnd>,
+        gives_up: u64,
+        now: Time,
+    ) -> Result<(), Errno> {
+        let Some((_, bound)) = end.bound.get() else { return Ok(()) };
+        if gives_up & disconnect::PORT == 0 {
+            return self.connect_datagram(end, None, 0, now);
+        }
+        if let Some(id) = end.path.get() {
+            self.destroy(id);
+        }
+        end.release_port();
+        end.clear_state(slot_state::CONNECTED | slot_state::BOUND);
+        let address =
+            if gives_up & disconnect::ADDRESS == 0 { bound.address } else { bound.address.unspecified() };
+        set_addresses(end, Endpoint::new(address, 0), Endpoint::default());
+        Ok(())
     }
 
     /// Makes a path in the place of those that a datagram socket has. If it cannot be made, they and what the program

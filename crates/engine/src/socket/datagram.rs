@@ -306,6 +306,7 @@ impl DatagramStage {
             },
             dont_fragment: record.flags & record_flag::DONT_FRAGMENT != 0,
             divisible: record.flags & record_flag::DIVISIBLE != 0,
+            most: record.most,
             segmentation: cut.then_some(Segmentation {
                 kind: SegmentationKind::Udp,
                 size: record.segment,

@@ -11,6 +11,7 @@ use libc::{
 use super::{ours, vector, vector_of};
 use crate::address::{self, Given, Name};
 use crate::control::{Said, Writer};
+use crate::datagram::path_mtu;
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::{
@@ -49,6 +50,9 @@ fn receive(socket: Socket, iov: &[iovec], flags: c_int, from: *mut sockaddr, len
             ptr::write_unaligned(len, 0);
         }
         return result;
+    }
+    if path_mtu::is_to_tell(socket) {
+        return path_mtu::take(socket).map_or_else(err, |(to, _)| address::write(to, true, from, len));
     }
     match datagram::receive(socket, iov, flags) {
         Err(errno) => err(errno),
@@ -105,6 +109,9 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
         }
         return result;
     }
+    if path_mtu::is_to_tell(socket) {
+        return path_mtu::tell(socket, message).map_or_else(err, |()| 0);
+    }
     match datagram::receive(socket, iov, flags) {
         Err(errno) => err(errno),
         Ok(taken) => {
@@ -113,7 +120,7 @@ fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize 
             }
             let len = &raw mut message.msg_namelen;
             address::write(taken.from, socket.is_inet6(), message.msg_name.cast(), len);
-            message.msg_flags = if taken.copied < taken.len { MSG_TRUNC } else { 0 };
+            message.msg_flags = if taken.is_cut { MSG_TRUNC } else { 0 };
             let mut writer = Writer::new(message);
             control::tell(socket, &taken.record, &mut writer);
             writer.finish(message);
@@ -133,15 +140,22 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
         Ok(iov) => iov,
         Err(result) => return result,
     };
+    let beside = match control::buffer(message) {
+        Ok(beside) => beside,
+        Err(errno) => return err(errno),
+    };
     if socket.is_stream() {
-        return zero_copy::sent(socket, flags, stream::send(socket, iov, flags));
+        return match control::check_for_stream(beside) {
+            Ok(()) => zero_copy::sent(socket, flags, stream::send(socket, iov, flags)),
+            Err(errno) => stream::refuse(socket, flags, errno),
+        };
     }
     let inet6 = socket.is_inet6();
     // Without a length nobody is named, unlike for `sendto`.
     let name = if name_len(message) == 0 { ptr::null() } else { message.msg_name.cast() };
     let said = address::destination(inet6, name, name_len(message)).and_then(|to| {
         let towards = to.map_or_else(|| socket.slot.remote_address.load(), |to| to.address);
-        Ok((to, control::read(message, inet6, towards.is_v4())?))
+        Ok((to, control::read(beside, inet6, towards.is_v4())?))
     });
     match said {
         Ok((to, said)) => zero_copy::sent(socket, flags, datagram::send(socket, iov, to, &said, flags)),

@@ -2,13 +2,13 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
-use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 use scoutline_scout::SOL_SCOUT;
 
 use super::{interfaces, ours};
+use crate::datagram::stamps;
 use crate::real::{self, err, finish_int};
 use crate::table::Entry;
 use crate::{accept, bind, fast_open, groups, ip_options, life, options, stdio, table, urgent};
@@ -90,8 +90,8 @@ pub(super) extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    if options::is_refused(fd, level, name, value, len) {
-        return finish_int(err(libc::ENOPROTOOPT));
+    if let Some(refused) = options::refusal(fd, level, name, value, len) {
+        return finish_int(refused);
     }
     let of_group = groups::set(fd, level, name, value, len);
     if let Some(result) = of_group.or_else(|| groups::filter::set(fd, level, name, value, len)) {
@@ -102,7 +102,12 @@ pub(super) extern "C" fn setsockopt(
         Some(by_number) => (std::ptr::from_ref(by_number).cast(), size_of_val(by_number) as socklen_t),
         None => (value, len),
     };
-    let socket = if level == SOL_SCOUT { life::adopt_for_options(fd) } else { ours(fd) };
+    let socket = match (level, name) {
+        (SOL_SCOUT, _) => life::adopt_for_options(fd),
+        // The kernel's socket would not say later what it is.
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU) => ours(fd).or_else(|| life::adopt_for_groups(fd)),
+        _ => ours(fd),
+    };
     if let Some(socket) = socket {
         return finish_int(options::set(fd, socket, level, name, value, len));
     }
@@ -220,9 +225,6 @@ extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
 const SIOCOUTQNSD: c_ulong = 0x894b;
 /// `asm/sockios.h`
 const SIOCATMARK: c_ulong = 0x8905;
-/// SIOCGSTAMP and SIOCGSTAMPNS of `asm/sockios.h` and `linux/sockios.h`: by what number of time, and in what unit.
-const STAMPS: [c_ulong; 4] = [0x8906, 0x8907, 0x8010_8906, 0x8010_8907];
-
 /// The C library's own goes around `ioctl`.
 #[unsafe(no_mangle)]
 extern "C" fn sockatmark(fd: c_int) -> c_int {
@@ -257,17 +259,12 @@ pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             give(crate::datagram::next_len(socket))
         }
         libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() & is::LISTENING != 0 => finish_int(err(libc::EINVAL)),
-        libc::TIOCOUTQ => {
-            let slot = socket.slot;
-            let tail = slot.send_tail.load(Ordering::Relaxed);
-            give(tail.wrapping_sub(slot.send_head.load(Ordering::Acquire)))
-        }
+        libc::TIOCOUTQ => give(crate::options::unacknowledged(socket)),
         // SAFETY: as above.
         libc::FIOASYNC if !int.is_null() && unsafe { ptr::read_unaligned(int) } != 0 => {
             finish_int(err(libc::EOPNOTSUPP)) // as O_ASYNC
         }
-        // When the last datagram came is told beside it only (SO_TIMESTAMP).
-        _ if STAMPS.contains(&request) => finish_int(err(libc::ENOTTY)),
+        _ if stamps::is_request(request) => finish_int(stamps::tell(socket, request, argument)),
         SIOCATMARK if socket.is_stream() => give(u64::from(urgent::is_at_mark(socket))),
         SIOCOUTQNSD if socket.is_stream() => give(crate::options::unsent(socket)),
         libc::FIONBIO => {

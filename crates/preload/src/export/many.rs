@@ -10,7 +10,7 @@ use crate::dispatch::signals::strip;
 use crate::epoll::Answer;
 use crate::poll::{self, Sets};
 use crate::real::{self, err, finish_int};
-use crate::{attach, epoll, life, memory, table};
+use crate::{attach, epoll, life, limits, memory, table};
 
 fn made(epfd: c_int) -> c_int {
     if epfd >= 0 && attach::region().is_some() {
@@ -103,10 +103,18 @@ pub(super) extern "C" fn epoll_pwait2(
     }
 }
 
+/// As [`poll::looked_at`], where there are descriptors of our own.
+fn looked_at(n: c_int) -> c_int {
+    if attach::region().is_some() { poll::looked_at(n) } else { n }
+}
+
 /// The program's array when the real function would not do.
 fn concerned<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
     // More than there can be descriptors are the kernel's to refuse.
     if memory::is_nowhere(fds) || n == 0 || n > table::LEN as nfds_t || attach::region().is_none() {
+        return None;
+    }
+    if limits::are_too_many(n) {
         return None;
     }
     // SAFETY: the program vouches for `n` entries.
@@ -182,6 +190,7 @@ pub(super) extern "C" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     let sets = Sets { read, write, except };
+    let n = looked_at(n);
     if attach::region().is_none() || n <= 0 || !sets.concerns(n) {
         return real::select(n, read, write, except, timeout);
     }
@@ -213,6 +222,7 @@ pub(super) extern "C" fn pselect(
     let mut copy = None;
     let mask = strip(mask, &mut copy);
     let sets = Sets { read, write, except };
+    let n = looked_at(n);
     if attach::region().is_none() || n <= 0 || !sets.concerns(n) {
         return real::pselect(n, read, write, except, timeout, mask);
     }
@@ -288,6 +298,7 @@ pub(super) fn pselect6(
     given: *const GivenMask,
 ) -> c_long {
     let sets = Sets { read, write, except };
+    let n = looked_at(n);
     if attach::region().is_none() || n <= 0 || !sets.concerns(n) {
         // SAFETY: the program vouches for its mask, or passes null.
         let mut stripped = unsafe { given.as_ref() }.copied();

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, socklen_t};
+use libc::{IPPROTO_IP, IPPROTO_TCP, SOL_SOCKET, socklen_t};
 use scoutline_abi::layout::{slot_option, slot_state as is};
 
 use super::{ask, give, keep, kept_bit, kernel_int, of_kernel, tell, value};
@@ -23,7 +23,6 @@ const SO_BINDTOIFINDEX: c_int = 62;
 /// Of `linux/in.h` and `linux/in6.h`.
 const IP_BIND_ADDRESS_NO_PORT: c_int = 24;
 const IP_LOCAL_PORT_RANGE: c_int = 51;
-const IPV6_RECVPATHMTU: c_int = 60;
 /// TCP_CM_INQ.
 const INQ_MESSAGE: c_int = TCP_INQ;
 
@@ -37,9 +36,8 @@ const USUAL_ORPHAN_S: c_int = 60;
 const LEAST_CLAMP: c_int = 1152;
 
 /// What neither rings nor paths do: filters of what comes, or of who gets it; the SYN kept; signatures; a connection's
-/// state taken apart; ports chosen when a socket connects, or in a range of its own; fragments of another size, and what
-/// is told of theirs. Taken in silence they would promise what does not hold.
-const REFUSED: [(c_int, c_int); 14] = [
+/// state taken apart. Taken in silence they would promise what does not hold.
+const REFUSED: [(c_int, c_int); 10] = [
     (SOL_SOCKET, libc::SO_ATTACH_FILTER),
     (SOL_SOCKET, libc::SO_ATTACH_BPF),
     (SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF),
@@ -50,35 +48,36 @@ const REFUSED: [(c_int, c_int); 14] = [
     (IPPROTO_TCP, TCP_AO_ADD_KEY),
     (IPPROTO_TCP, TCP_AO_INFO),
     (IPPROTO_TCP, libc::TCP_REPAIR),
-    (IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT),
-    (IPPROTO_IP, IP_LOCAL_PORT_RANGE),
-    (IPPROTO_IPV6, libc::IPV6_MTU),
-    (IPPROTO_IPV6, IPV6_RECVPATHMTU),
 ];
 
 /// Such an option was set on some socket while it was the kernel's: those that become ours are looked at.
 static ANY_SET: AtomicBool = AtomicBool::new(false);
 
-/// True for what is refused on a socket that is ours, or may become so. `SO_PEEK_OFF` is a stream's alone.
-pub(crate) fn is_refused(fd: c_int, level: c_int, name: c_int, from: *const c_void, len: socklen_t) -> bool {
-    if !REFUSED.contains(&(level, name)) && (level, name) != (SOL_SOCKET, libc::SO_PEEK_OFF) {
-        return false;
+/// What is said to an option that is refused on a socket that is ours, or may become so; `None`: it is not.
+pub(crate) fn refusal(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    from: *const c_void,
+    len: socklen_t,
+) -> Option<isize> {
+    if !REFUSED.contains(&(level, name)) {
+        return None;
     }
     let is_stream = match table::look(fd) {
         Entry::Socket(slot) => Socket::at(slot).is_some_and(Socket::is_stream),
         Entry::Candidate { .. } => of_kernel(fd, libc::SO_TYPE) == libc::SOCK_STREAM,
-        _ => return false,
+        _ => return None,
     };
     let given = value::<c_int>(from, len);
-    match (level, name) {
-        (SOL_SOCKET, libc::SO_PEEK_OFF) => !is_stream && given.is_ok_and(|offset| offset >= 0),
+    let is_refused = match (level, name) {
+        // As to who may not.
+        (IPPROTO_TCP, libc::TCP_REPAIR) if is_stream => return Some(given.err().unwrap_or(err(libc::EPERM))),
         (IPPROTO_TCP, TCP_SAVE_SYN) => is_stream && given.is_ok_and(|on| on != 0),
         (IPPROTO_TCP, _) => is_stream,
-        (IPPROTO_IP, _) => given.is_ok_and(|on| on != 0),
-        // To TCP they mean nothing, here as there.
-        (IPPROTO_IPV6, _) => !is_stream && given.is_ok_and(|on| on != 0),
         _ => true,
-    }
+    };
+    is_refused.then_some(err(libc::ENOPROTOOPT))
 }
 
 /// `setsockopt` on a socket that is still the kernel's.
@@ -88,6 +87,7 @@ pub(crate) fn note(level: c_int, name: c_int) {
         IPPROTO_TCP => {
             matches!(name, libc::TCP_SYNCNT | libc::TCP_LINGER2 | libc::TCP_WINDOW_CLAMP | TCP_INQ)
         }
+        IPPROTO_IP => matches!(name, IP_BIND_ADDRESS_NO_PORT | IP_LOCAL_PORT_RANGE),
         _ => false,
     };
     if here {
@@ -118,10 +118,11 @@ pub(super) fn carry_over(fd: c_int, socket: Socket) {
     if device != 0 {
         tell(socket, slot_option::DEVICE, device.into());
     }
+    keep_offset(socket, super::kernel_value(fd, libc::SO_PEEK_OFF, -1));
+    take_over_range(fd, socket);
     if !socket.is_stream() {
         return;
     }
-    keep_offset(socket, super::kernel_value(fd, libc::SO_PEEK_OFF, -1));
     keep(socket, kept::TELLS_QUEUED, kernel_int(fd, IPPROTO_TCP, TCP_INQ) != 0);
     let fresh = real::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
     if fresh < 0 {
@@ -134,6 +135,26 @@ pub(super) fn carry_over(fd: c_int, socket: Socket) {
         }
     }
     real::close(fresh);
+}
+
+/// Whether `bind` leaves the port open (IP_BIND_ADDRESS_NO_PORT), which the kernel's socket keeps.
+pub(crate) fn binds_without_port(fd: c_int) -> bool {
+    ANY_SET.load(Ordering::Relaxed) && kernel_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT) != 0
+}
+
+fn take_over_range(fd: c_int, socket: Socket) {
+    let range = kernel_int(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE);
+    socket.slot.port_range().store(range.cast_unsigned(), Ordering::Relaxed);
+}
+
+/// Options that the kernel's socket checks and keeps, and of which we have to know.
+fn take_over(fd: c_int, socket: Socket, name: c_int, from: *const c_void, len: socklen_t) -> isize {
+    let result = real::ours(real::setsockopt(fd, IPPROTO_IP, name, from, len) as isize);
+    note_any();
+    if result == 0 && name == IP_LOCAL_PORT_RANGE {
+        take_over_range(fd, socket);
+    }
+    result
 }
 
 /// Tells the engine of an option whose value was checked.
@@ -157,10 +178,13 @@ pub(super) fn set(
     let int = || value::<c_int>(from, len);
     Some(match (level, name) {
         (SOL_SOCKET, libc::SO_BINDTODEVICE | SO_BINDTOIFINDEX) => bind_to(fd, socket, name, from, len),
-        (SOL_SOCKET, libc::SO_PEEK_OFF) if socket.is_stream() => int().map(|offset| {
+        (SOL_SOCKET, libc::SO_PEEK_OFF) => int().map(|offset| {
             keep_offset(socket, offset);
             0
         }),
+        (IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT | IP_LOCAL_PORT_RANGE) => {
+            Ok(take_over(fd, socket, name, from, len))
+        }
         _ if level != IPPROTO_TCP || !socket.is_stream() => return None,
         (_, TCP_INQ) => int().and_then(|on| {
             if !(0..=1).contains(&on) {
@@ -169,6 +193,12 @@ pub(super) fn set(
             keep(socket, kept::TELLS_QUEUED, on != 0);
             Ok(0)
         }),
+        // The kernel's socket has no connection.
+        (_, libc::TCP_QUEUE_SEQ)
+            if socket.state() & (is::LISTENING | is::CONNECTING | is::CONNECTED) != 0 =>
+        {
+            Err(int().err().unwrap_or(err(libc::EPERM)))
+        }
         (_, libc::TCP_SYNCNT) => int().and_then(|count| match count {
             1..=MOST_SYNS => Ok(tell_transport(socket, name, count)),
             _ => Err(err(libc::EINVAL)),
@@ -245,6 +275,10 @@ pub(super) fn get(
     if (level, name) == (SOL_SOCKET, libc::SO_COOKIE) {
         return cookie(socket, to, len);
     }
+    if (level, name) == (SOL_SOCKET, libc::SO_PEEK_OFF) {
+        let offset = !socket.slot.peek_offset_inverted.load(Ordering::Relaxed).cast_signed();
+        return Some(give(offset, to, len));
+    }
     if !socket.is_stream() {
         return None;
     }
@@ -252,10 +286,6 @@ pub(super) fn get(
         return Some(max_pacing_rate(socket, to, len));
     }
     let (option, usual) = match (level, name) {
-        (SOL_SOCKET, libc::SO_PEEK_OFF) => {
-            let offset = !socket.slot.peek_offset_inverted.load(Ordering::Relaxed).cast_signed();
-            return Some(give(offset, to, len));
-        }
         (IPPROTO_TCP, TCP_INQ) => return Some(give(kept_bit(socket, kept::TELLS_QUEUED), to, len)),
         (IPPROTO_TCP, libc::TCP_SYNCNT) => (slot_option::SYN_COUNT, USUAL_SYNS),
         (IPPROTO_TCP, libc::TCP_LINGER2) => (slot_option::ORPHAN_WAIT, USUAL_ORPHAN_S),
@@ -323,8 +353,13 @@ fn keep_offset(socket: Socket, offset: c_int) {
 
 /// From where in what is there MSG_PEEK looks (SO_PEEK_OFF).
 pub(crate) fn peek_offset(socket: Socket) -> u64 {
+    peek_mark(socket).map_or(0, |mark| mark as u64)
+}
+
+/// The same, if the program has said so.
+pub(crate) fn peek_mark(socket: Socket) -> Option<usize> {
     let offset = !socket.slot.peek_offset_inverted.load(Ordering::Relaxed).cast_signed();
-    u64::try_from(offset).unwrap_or(0)
+    usize::try_from(offset).ok()
 }
 
 /// So many bytes were looked at (above 0), or taken: the next look begins behind them (`sk_peek_offset_fwd`, `_bwd`).

@@ -178,11 +178,11 @@ fn address_of(socket: Socket) -> Name {
     let kept = slot.kept_options.load(Ordering::Relaxed);
     let stays = |bit: u32| socket.state() & is::FAILED == 0 || kept & bit != 0;
     let address = slot.local_address.load();
-    let name = if stays(kept::BOUND_ADDRESS) {
+    let name = if stays(kept::ADDRESS_GIVEN) {
         Name { address, port: 0, scope: slot.scope.load(Ordering::Relaxed) }
     } else {
         unbound(socket.is_inet6())
     };
     let port = slot.local_port.load(Ordering::Relaxed) as u16;
-    Name { port: if stays(kept::BOUND_PORT) { port } else { 0 }, ..name }
+    Name { port: if stays(kept::PORT_GIVEN) { port } else { 0 }, ..name }
 }

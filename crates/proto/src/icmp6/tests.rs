@@ -4,11 +4,31 @@ use scoutline_path::{Control, DropReason, Effect, Verdict};
 use scoutline_wire::nd::{self, ALL_NODES};
 use scoutline_wire::{icmpv6, ipv6};
 
+use crate::errno;
 use crate::groups::Filter;
 use crate::testing::{
     Host, OUR_LOCAL, OURS6, PEER_LINK, PEER_LOCAL, PEER6, icmp6_frame, ip6_frame, ip6_header,
     tcp_frame_plain, udp6_datagram,
 };
+
+/// A connection is told of errors in the words of ICMP; what they mean to its program is what Linux makes of ICMPv6's own.
+#[test]
+fn errors_mean_to_connections_what_they_mean_to_datagrams() {
+    let of_both = |kind, code| {
+        let (kind4, code4) = super::as_icmp4(kind, code).unwrap();
+        (errno::of_connection(kind4, code4, true), errno::of_datagram6(kind, code).map(|(errno, _)| errno))
+    };
+    for code in 0..8 {
+        let (connection, datagram) = of_both(icmpv6::UNREACHABLE, code);
+        assert_eq!(connection, datagram, "unreachable {code}");
+    }
+    for code in 0..3 {
+        let (connection, datagram) = of_both(icmpv6::PARAMETER_PROBLEM, code);
+        assert_eq!(connection, datagram, "parameter problem {code}");
+    }
+    let (connection, datagram) = of_both(icmpv6::TIME_EXCEEDED, 0);
+    assert_eq!(connection, datagram);
+}
 
 fn quote(source: Ipv6Addr) -> Vec<u8> {
     let mut bytes = vec![0; 48];

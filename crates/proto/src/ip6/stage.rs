@@ -169,7 +169,11 @@ impl Ip6Stage {
             return None;
         }
         let mtu = self.interface.path_mtu(destination.into(), now);
-        (len > usize::from(mtu)).then_some(mtu)
+        if len <= usize::from(mtu) {
+            return None;
+        }
+        // Only what the way does not carry is cut as it was asked for (`ip6_finish_output` of Linux).
+        Some(if message.facts.most == 0 { mtu } else { mtu.min(message.facts.most.max(ipv6::MIN_MTU)) })
     }
 
     fn push_fragments(&self, message: &Message, mtu: u16, into: &mut Burst, context: &mut Context<'_>) {

@@ -360,7 +360,7 @@ impl Connection {
     /// The program has taken `position` bytes from the receive ring so far. Clamped to what was delivered in order.
     #[inline]
     pub fn on_consumed(&mut self, position: u64) {
-        let limit = self.window_limit();
+        let (limit, most) = (self.window_limit(), self.receive_most());
         let receive = &mut self.receive;
         let consumed = position.min(receive.next);
         if consumed <= receive.consumed {
@@ -368,8 +368,8 @@ impl Connection {
         }
         receive.consumed = consumed;
         let open = receive.edge.saturating_sub(receive.next);
-        let could = (receive.consumed + u64::from(receive.buffer) - receive.next).min(limit);
-        let worth = u64::from(receive.buffer / 2).min(2 * u64::from(receive.segment));
+        let could = (receive.consumed + u64::from(most)).saturating_sub(receive.next).min(limit);
+        let worth = u64::from(most / 2).min(2 * u64::from(receive.segment));
         // RFC 9293 §3.8.6.2.2: tell of a grown window only when it is worth a segment; and, as Linux does, only
         // when the peer has little left: a wide window needs no extra acknowledgment.
         if could >= open + worth.max(1) && could >= 2 * open && self.state.may_receive() && !self.fin_received

@@ -354,7 +354,8 @@ impl TcpStage {
     fn on_unreachable(&mut self, kind: u8, code: u8, tally: &mut Tally, now: Time) {
         let Machine::Running(connection) = &mut self.machine else { return };
         let too_long = kind == icmp::UNREACHABLE && code == icmp::unreachable::FRAGMENTATION_NEEDED;
-        let Some(errno) = errno::of_icmp(kind, code).filter(|_| !too_long) else { return };
+        let over_v6 = !self.key.remote.is_v4();
+        let Some(errno) = errno::of_connection(kind, code, over_v6).filter(|_| !too_long) else { return };
         self.unreachable = Some(errno);
         // While a connection opens, Linux gives up on any of these (RFC 5461 §4.1 describes it); RFC 1122 §4.2.3.9
         // asks so for codes 2 to 4. Later they are hints.

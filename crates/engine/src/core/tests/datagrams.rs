@@ -1,12 +1,13 @@
 //! What stands beside datagrams, errors about them, and groups.
 
 use scoutline_abi::datagram::{ERROR_HEADER_LEN, ErrorRecord, origin, record_flag};
-use scoutline_abi::layout::{datagram_flag, membership, slot_option};
+use scoutline_abi::layout::{datagram_flag, disconnect, membership, slot_option};
 use scoutline_base::Address;
 
 use super::*;
 
 const GROUP: u64 = 0xffff_ef01_0203;
+const CLIENT: u64 = 0xffff_0a00_0002;
 
 fn address(low: u64) -> Address {
     Address::from_words([0, low])
@@ -247,5 +248,63 @@ fn everybody_means_every_socket() {
     send(&pair.client, sender, to, b"all");
     for server in servers {
         pair.until("it", |pair| !received(&pair.server, server).is_empty());
+    }
+}
+
+/// `connect` to AF_UNSPEC: whose choice port and address were is known to the program's side.
+#[test]
+fn a_socket_gives_up_with_its_peer_what_its_program_has_not_chosen() {
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let host = &mut pair.client;
+    let (slot, other) = (host.open(slot_kind::DATAGRAM, now), host.open(slot_kind::DATAGRAM, now));
+    let port = |host: &Host| host.slot(slot).local_port.load(Ordering::Relaxed);
+    let connect = |host: &mut Host| assert_eq!(host.call(call_op::CONNECT, slot, [SERVER, 53, 0, 0], now), 0);
+    let is_bound = |host: &Host| host.slot(slot).state.load(Ordering::Relaxed) & slot_state::BOUND != 0;
+    connect(host);
+    let chosen = port(host);
+    assert_eq!(host.call(call_op::DISCONNECT, slot, [0; 4], now), 0);
+    assert!(is_bound(host) && port(host) == chosen, "nothing is to be given up");
+    connect(host);
+    let all = disconnect::PORT | disconnect::ADDRESS;
+    assert_eq!(host.call(call_op::DISCONNECT, slot, [all, 0, 0, 0], now), 0);
+    assert!(!is_bound(host) && port(host) == 0 && host.slot(slot).local_address.load().is_unspecified());
+    // Somebody else may have it, and nothing of the old one is in the way.
+    assert_eq!(host.call(call_op::BIND, other, [0xffff_0000_0000, chosen.into(), 0, 0], now), 0);
+    assert_eq!(host.call(call_op::DISCONNECT, slot, [all, 0, 0, 0], now), 0, "once more changes nothing");
+    assert_eq!(host.call(call_op::BIND, slot, [CLIENT, 0, 0, 0], now), 0);
+    connect(host);
+    assert_eq!(host.call(call_op::DISCONNECT, slot, [disconnect::PORT, 0, 0, 0], now), 0);
+    assert_eq!((port(host), host.slot(slot).local_address.load()), (0, address(CLIENT)));
+    // The address that it kept is the one that it is bound to next; one of somebody else's is not.
+    connect(host);
+    assert_eq!(host.slot(slot).local_address.load(), address(CLIENT));
+    assert_eq!(host.call(call_op::DISCONNECT, slot, [all, 0, 0, 0], now), 0);
+    host.slot(slot).local_address.store(address(SERVER));
+    connect(host);
+    assert_eq!(host.slot(slot).local_address.load(), address(CLIENT), "not what a program scribbles");
+}
+
+#[test]
+fn ports_are_chosen_where_the_program_says() {
+    let range = |low: u32, high: u32| high << 16 | low;
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let host = &mut pair.client;
+    let mut ports = std::collections::BTreeSet::new();
+    let mut results = Vec::new();
+    for _ in 0..4 {
+        let slot = host.open(slot_kind::DATAGRAM, now);
+        host.slot(slot).port_range().store(range(40_000, 40_002), Ordering::Relaxed);
+        results.push(host.call(call_op::CONNECT, slot, [SERVER, 53, 0, 0], now));
+        ports.insert(host.slot(slot).local_port.load(Ordering::Relaxed));
+    }
+    assert_eq!(results, [0, 0, 0, -libc::EAGAIN]);
+    assert_eq!(ports.into_iter().collect::<Vec<_>>(), [0, 40_000, 40_001, 40_002]);
+    // An end that is not among those which all choose from says nothing, nor does a range that is turned round.
+    for (low, high, expected) in [(1, 5, 0), (0, 0xffff, 0), (50_000, 40_000, -libc::EAGAIN)] {
+        let slot = host.open(slot_kind::DATAGRAM, now);
+        host.slot(slot).port_range().store(range(low, high), Ordering::Relaxed);
+        assert_eq!(host.call(call_op::CONNECT, slot, [SERVER, 53, 0, 0], now), expected, "{low} to {high}");
     }
 }

@@ -120,9 +120,9 @@ impl Connection {
         self.send.next = self.send.max;
         self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         // RFC 7323 §2.2: not scaled.
-        let limit = self.window_limit();
+        let (limit, most) = (self.window_limit(), self.receive_most());
         let receive = &mut self.receive;
-        let could = (receive.consumed + u64::from(receive.buffer) - receive.next).min(limit);
+        let could = (receive.consumed + u64::from(most)).saturating_sub(receive.next).min(limit);
         receive.edge = receive.edge.max(receive.next + u64::from(self.config.syn_window(could)));
         receive.acknowledged = receive.next;
         let window = self.window_left().min(u64::from(u16::MAX));

@@ -488,14 +488,14 @@ impl Connection {
     /// The window field; moves the right edge when that is worth it.
     fn advertise(&mut self) -> u16 {
         let scale = self.negotiated.receive_scale;
-        let limit = self.window_limit();
+        let (limit, most) = (self.window_limit(), self.receive_most());
         let receive = &mut self.receive;
         // Rounded down: what the field cannot say is not promised.
         let could =
-            (receive.consumed + u64::from(receive.buffer) - receive.next).min(limit) >> scale << scale;
+            (receive.consumed + u64::from(most)).saturating_sub(receive.next).min(limit) >> scale << scale;
         let edge = receive.next + could;
         // RFC 9293 §3.8.6.2.2: receiver's silly window avoidance.
-        let worth = u64::from(receive.buffer / 2).min(u64::from(receive.segment));
+        let worth = u64::from(most / 2).min(u64::from(receive.segment));
         if edge >= receive.edge + worth.max(1) {
             receive.edge = edge;
         }

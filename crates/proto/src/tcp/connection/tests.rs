@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use scoutline_base::Time;
+use scoutline_path::Tuning;
 use scoutline_wire::tcp::{Flags, Header, Options};
 
 use super::{Connection, State};
@@ -388,6 +389,22 @@ fn nothing_beyond_the_window_is_taken_and_the_window_reopens_in_large_steps() {
     assert_eq!(expect(&mut connection, ms(4), Flags::ACK, 1, 4_001).header.window, 4_000);
     let input = connection.on_segment(&segment(8_001, 1, Flags::ACK), 10, ms(5));
     assert_eq!(input.drop, Some(Drop::OutOfWindow));
+}
+
+#[test]
+fn a_smaller_buffer_takes_no_window_back_and_bounds_what_waits_from_then_on() {
+    let config = Config { receive_buffer: 8_000, ..plain() };
+    let mut connection = established_with(config);
+    connection.tune(&Tuning { receive_most: 3_000, ..Tuning::default() }, ms(2));
+    let input = connection.on_segment(&segment(1, 1, Flags::ACK), 8_000, ms(2));
+    assert_eq!(input.deliver.unwrap().len, 8_000, "it was offered before");
+    assert_eq!(expect(&mut connection, ms(2), Flags::ACK, 1, 8_001).header.window, 0);
+    connection.on_consumed(5_000);
+    quiet(&mut connection, ms(3));
+    connection.on_consumed(8_000);
+    assert_eq!(expect(&mut connection, ms(4), Flags::ACK, 1, 8_001).header.window, 3_000);
+    let input = connection.on_segment(&segment(8_001, 1, Flags::ACK), 8_000, ms(5));
+    assert_eq!(input.deliver.unwrap().len, 3_000);
 }
 
 #[test]

@@ -14,6 +14,9 @@ use crate::tcp::timers::Timer;
 /// The least of TCP_KEEPIDLE and TCP_KEEPINTVL.
 const LEAST_KEEPALIVE: Duration = Duration::from_secs(1);
 
+/// Half of Linux's `SOCK_MIN_RCVBUF`.
+const LEAST_RECEIVE: u32 = 1152;
+
 /// Linux: `tcp_fin_time`. FIN-WAIT-2 takes three and a half time-outs at least.
 const ORPHAN_TIMEOUTS_HALVES: u32 = 7;
 
@@ -27,6 +30,7 @@ const NOTHING: Tuning = Tuning {
     quick_ack_said: 0,
     unsent_low_water: 0,
     window_clamp: 0,
+    receive_most: 0,
     syn_count: 0,
     orphan_wait_s: 0,
     device: 0,
@@ -159,6 +163,16 @@ impl Connection {
             bytes => u64::from(bytes),
         };
         clamp.min(u64::from(u16::MAX) << self.negotiated.receive_scale)
+    }
+
+    /// So much may have come and not be read: what the ring holds, or less where the program has said so since there is one
+    /// (`SO_RCVBUF`).
+    #[inline]
+    pub(super) fn receive_most(&self) -> u32 {
+        match self.tuned().receive_most {
+            0 => self.receive.buffer,
+            bytes => self.receive.buffer.min(bytes.max(LEAST_RECEIVE)),
+        }
     }
 
     /// `TCP_QUICKACK`: what is owed goes at once, and what comes next is acknowledged at once for a while; or not.

@@ -335,3 +335,44 @@ static int started(const char *role) {
     (void)role;
     return 0;
 }
+
+static void try_options(const char *state, int fd) {
+    static const int names[] = {TCP_FASTOPEN, TCP_FASTOPEN_CONNECT, 34 /* TCP_FASTOPEN_NO_COOKIE */};
+    static const int values[] = {-1, 2, 1, 0};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 4; k++) {
+            errno = 0;
+            int result = set_option(fd, IPPROTO_TCP, names[i], values[k]);
+            out("%s, %d %d: %d %s, then %d", state, names[i], values[k], result, result < 0 ? strerrorname_np(errno) : "",
+                option(fd, IPPROTO_TCP, names[i]));
+        }
+}
+
+CASE(options_in_each_state) {
+    int fd = socket(family, SOCK_STREAM, 0);
+    try_options("new", fd);
+    struct name at = name_of(own, 0), nobody_there = name_of(peer, 9);
+    NEED(bind(fd, ADDRESS(at)) == 0);
+    try_options("bound", fd);
+    NEED(listen(fd, 3) == 0);
+    try_options("listening", fd);
+    T(shutdown(fd, SHUT_RD));
+    try_options("listening no longer", fd);
+    fd = connected("Y");
+    try_options("connected", fd);
+    tell("shut Y");
+    NEED(await(fd, POLLIN) & POLLIN);
+    try_options("shut by the peer", fd);
+    fd = accepted("Z");
+    try_options("accepted", fd);
+    tell("reset Z");
+    NEED(await(fd, POLLIN) & POLLIN);
+    try_options("reset", fd);
+    fd = socket(family, SOCK_STREAM, 0);
+    T(connect(fd, ADDRESS(nobody_there)));
+    try_options("refused", fd);
+    T(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
+    struct name to = name_of(peer, atoi(tell("listen X")));
+    T(connect(fd, ADDRESS(to)));
+    try_options("connected at last", fd);
+}

@@ -3,6 +3,12 @@
 
 static int started(const char *role) { return role == NULL; }
 
+#define SERVICE OF_IP(IP_TOS, IPV6_TCLASS)
+#define HOPS OF_IP(IP_TTL, IPV6_UNICAST_HOPS)
+#define DISCOVERY OF_IP(IP_MTU_DISCOVER, IPV6_MTU_DISCOVER)
+#define ERRORS OF_IP(IP_RECVERR, IPV6_RECVERR)
+#define WAY OF_IP(IP_MTU, IPV6_MTU)
+
 /* A connection that we open, of a socket on which `first` may set something. */
 static int connect_after(void (*first)(int fd), const char *name) {
     int port = atoi(tell("listen L%s", name));
@@ -20,15 +26,15 @@ static void seen(int port, const char *kinds) {
 }
 
 static void telephony(int fd) {
-    T(set_option(fd, IPPROTO_IP, IP_TOS, 0xb8));
-    T(set_option(fd, IPPROTO_IP, IP_TTL, 33));
+    T(set_option(fd, SERVICE, 0xb8));
+    T(set_option(fd, HOPS, 33));
 }
 
 CASE(set_before_connect) {
     tell("watch W");
     int fd = connect_after(telephony, "A"), port = port_of(fd);
-    T(option(fd, IPPROTO_IP, IP_TOS));
-    T(option(fd, IPPROTO_IP, IP_TTL));
+    T(option(fd, SERVICE));
+    T(option(fd, HOPS));
     T(send(fd, "data", 4, 0));
     tell("read A 4");
     T(shutdown(fd, SHUT_WR));
@@ -48,8 +54,8 @@ static void refused_once(int fd) {
 CASE(set_before_another_connect) {
     tell("watch W");
     int fd = connect_after(refused_once, "A"), port = port_of(fd);
-    T(option(fd, IPPROTO_IP, IP_TOS));
-    T(option(fd, IPPROTO_IP, IP_TTL));
+    T(option(fd, SERVICE));
+    T(option(fd, HOPS));
     T(send(fd, "data", 4, 0));
     tell("read A 4");
     seen(port, "S D");
@@ -62,10 +68,10 @@ CASE(changed_while_connected) {
     } steps[] = {{0x10, 64}, {0xff, 1}, {0, 255}, {0x28, -1}};
     for (int i = 0; i < 4; i++) {
         tell("watch W");
-        T(set_option(fd, IPPROTO_IP, IP_TOS, steps[i].service));
-        T(set_option(fd, IPPROTO_IP, IP_TTL, steps[i].hops));
-        T(option(fd, IPPROTO_IP, IP_TOS));
-        T(option(fd, IPPROTO_IP, IP_TTL));
+        T(set_option(fd, SERVICE, steps[i].service));
+        T(set_option(fd, HOPS, steps[i].hops));
+        T(option(fd, SERVICE));
+        T(option(fd, HOPS));
         T(send(fd, "data", 4, 0));
         tell("read A 4");
         seen(port, "D");
@@ -74,26 +80,26 @@ CASE(changed_while_connected) {
 
 CASE(accepted_sockets_inherit) {
     int fd = listener(), port = port_of(fd);
-    T(set_option(fd, IPPROTO_IP, IP_TOS, 0x28));
-    T(set_option(fd, IPPROTO_IP, IP_TTL, 20));
+    T(set_option(fd, SERVICE, 0x28));
+    T(set_option(fd, HOPS, 20));
     tell("watch W");
     tell("connect A %s %d", own, port);
     int new = accept(fd, NULL, NULL);
-    T(option(new, IPPROTO_IP, IP_TOS));
-    T(option(new, IPPROTO_IP, IP_TTL));
+    T(option(new, SERVICE));
+    T(option(new, HOPS));
     T(send(new, "data", 4, 0));
     tell("read A 4");
     seen(port, "SA D");
-    T(set_option(new, IPPROTO_IP, IP_TOS, 0x48));
-    T(option(fd, IPPROTO_IP, IP_TOS));
-    T(option(new, IPPROTO_IP, IP_TOS));
-    T(set_option(fd, IPPROTO_IP, IP_TOS, 0));
-    T(set_option(fd, IPPROTO_IP, IP_TTL, -1));
+    T(set_option(new, SERVICE, 0x48));
+    T(option(fd, SERVICE));
+    T(option(new, SERVICE));
+    T(set_option(fd, SERVICE, 0));
+    T(set_option(fd, HOPS, -1));
     tell("watch W");
     tell("connect B %s %d", own, port);
     int other = accept(fd, NULL, NULL);
-    T(option(other, IPPROTO_IP, IP_TOS));
-    T(option(new, IPPROTO_IP, IP_TOS));
+    T(option(other, SERVICE));
+    T(option(new, SERVICE));
     T(send(other, "data", 4, 0));
     tell("read B 4");
     seen(port, "SA D");
@@ -122,11 +128,11 @@ CASE(resets) {
 
 CASE(fragments) {
     int fd = connect_after(NULL, "A"), port = port_of(fd);
-    T(option(fd, IPPROTO_IP, IP_MTU_DISCOVER));
+    T(option(fd, DISCOVERY));
     for (int how = IP_PMTUDISC_DONT; how <= IP_PMTUDISC_OMIT; how++) {
         tell("watch W");
-        T(set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, how));
-        T(option(fd, IPPROTO_IP, IP_MTU_DISCOVER));
+        T(set_option(fd, DISCOVERY, how));
+        T(option(fd, DISCOVERY));
         T(send(fd, "data", 4, 0));
         tell("read A 4");
         seen(port, "D");
@@ -138,29 +144,30 @@ CASE(values) {
     static const int values[] = {-2, -1, 0, 1, 3, 6, 0x1b, 255, 256};
     for (int i = 0; i < (int)(sizeof values / sizeof *values); i++) {
         out("value %d", values[i]);
-        T(set_option(fd, IPPROTO_IP, IP_TOS, values[i]));
-        T(option(fd, IPPROTO_IP, IP_TOS));
-        T(set_option(fd, IPPROTO_IP, IP_TTL, values[i]));
-        T(option(fd, IPPROTO_IP, IP_TTL));
-        T(set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, values[i]));
-        T(option(fd, IPPROTO_IP, IP_MTU_DISCOVER));
+        T(set_option(fd, SERVICE, values[i]));
+        T(option(fd, SERVICE));
+        T(set_option(fd, HOPS, values[i]));
+        T(option(fd, HOPS));
+        T(set_option(fd, DISCOVERY, values[i]));
+        T(option(fd, DISCOVERY));
     }
     unsigned char octet = 0x20;
     socklen_t len = 1;
-    T(setsockopt(fd, IPPROTO_IP, IP_TOS, &octet, 1));
-    T(setsockopt(fd, IPPROTO_IP, IP_TTL, &octet, 1));
+    T(setsockopt(fd, SERVICE, &octet, 1));
+    T(setsockopt(fd, HOPS, &octet, 1));
     octet = 0;
-    T(getsockopt(fd, IPPROTO_IP, IP_TOS, &octet, &len));
+    T(getsockopt(fd, SERVICE, &octet, &len));
     T(octet);
     T(len);
-    T(option(fd, IPPROTO_IP, IP_TTL));
-    T(setsockopt(fd, IPPROTO_IP, IP_TTL, &octet, 0));
-    T(setsockopt(fd, IPPROTO_IP, IP_TOS, NULL, 4));
+    T(option(fd, HOPS));
+    T(setsockopt(fd, HOPS, &octet, 0));
+    T(setsockopt(fd, SERVICE, NULL, 4));
     T(option(fd, IPPROTO_IPV6, IPV6_TCLASS));
     T(set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
 }
 
 CASE(values_of_ipv6) {
+    if (over_inet6) return;
     int fd = socket(AF_INET6, SOCK_STREAM, 0);
     int port = atoi(tell("listen L"));
     struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
@@ -183,10 +190,10 @@ CASE(values_of_ipv6) {
 
 CASE(mtu_of_the_way) {
     int fd = socket(family, SOCK_STREAM, 0);
-    T(option(fd, IPPROTO_IP, IP_MTU));
-    T(option(listener(), IPPROTO_IP, IP_MTU));
-    T(option(connect_after(NULL, "A"), IPPROTO_IP, IP_MTU));
-    T(option(accepted("B"), IPPROTO_IP, IP_MTU));
+    T(option(fd, WAY));
+    T(option(listener(), WAY));
+    T(option(connect_after(NULL, "A"), WAY));
+    T(option(accepted("B"), WAY));
 }
 
 /* A router's word that a connection outlives: only who asks hears it, from the next call or SO_ERROR (IP_RECVERR). */
@@ -198,8 +205,8 @@ CASE(what_routers_say_of_a_connection) {
     NEED(await(fd, POLLIN) & POLLIN);
     T(option(fd, SOL_SOCKET, SO_ERROR));
     T(recv(fd, &byte, 1, 0));
-    T(set_option(fd, IPPROTO_IP, IP_RECVERR, 1));
-    T(option(fd, IPPROTO_IP, IP_RECVERR));
+    T(set_option(fd, ERRORS, 1));
+    T(option(fd, ERRORS));
     tell("unreachable A 1");
     T(await(fd, 0));
     T(recv(fd, &byte, 1, MSG_DONTWAIT));

@@ -167,3 +167,63 @@ CASE(a_child_with_little_memory) {
     wait_for(child);
     tell("read A 10");
 }
+
+/* More entries than there may be descriptors are refused whatever they are, and before anything is looked at. */
+CASE(polls_beyond_the_limit) {
+    int fd = accepted("A"), other = socket(family, SOCK_DGRAM, 0);
+    struct timespec time = {0, 20000000}, none = {0, 0};
+    struct pollfd many[8];
+    T(send(fd, "x", 1, 0));
+    tell("send A abc");
+    NEED(await(fd, POLLIN) & POLLIN);
+    T(limit(RLIMIT_NOFILE, 4));
+    for (int kind = 0; kind < 4; kind++) {
+        out("%s", (const char *[]){"all ready", "none ready", "one is", "no descriptors"}[kind]);
+        for (int n = 3; n < 8; n++) {
+            for (int i = 0; i < 8; i++) {
+                many[i] = (struct pollfd){kind == 3 || (kind == 2 && i) ? -1 : fd, kind == 1 ? POLLPRI : POLLIN, -1};
+                if (i == 1 && kind < 2) many[i].fd = other;
+            }
+            T(poll(many, n, 0));
+            T(poll(many, n, 20));
+            T(ppoll(many, n, &none, NULL));
+            T(ppoll(many, n, &time, NULL));
+            out("%d: %x %x", n, many[0].revents, many[n - 1].revents);
+        }
+    }
+    T(poll(many, 1 << 20, 0));
+    T(poll(many, (nfds_t)-1, 0));
+    T(poll(NULL, 5, 0));
+}
+
+/* Numbers beyond the table of descriptors are in no set: what stands there is not looked at. */
+CASE(selects_beyond_the_table) {
+    int fd = accepted("A");
+    static unsigned long sets[3][64];
+    tell("send A abc");
+    NEED(await(fd, POLLIN) & POLLIN);
+    static const int counts[] = {-1, 0, 1, 700, 1000, 1024, 1025, 2000, 4096};
+    static const int bits[] = {0, 900, 1023, 1024, 1500, 4000};
+    for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            memset(sets, 0, sizeof sets);
+            sets[0][fd / 64] |= 1ul << fd % 64;
+            if (bits[b]) sets[1][bits[b] / 64] |= 1ul << bits[b] % 64;
+            struct timeval time = {0, 0};
+            errno = 0;
+            int result = select(counts[i], (fd_set *)sets[0], (fd_set *)sets[1], NULL, &time);
+            out("bit %d, %d: %d %s, left %d %d", bits[b], counts[i], result, result < 0 ? strerrorname_np(errno) : "",
+                (int)(sets[0][fd / 64] >> fd % 64 & 1), (int)(sets[1][bits[b] / 64] >> bits[b] % 64 & 1));
+        }
+    /* A set as long as the table, with nothing behind it. */
+    long page = sysconf(_SC_PAGESIZE);
+    char *two = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    NEED(two != MAP_FAILED && munmap(two + page, page) == 0);
+    unsigned long *last = (unsigned long *)(two + page - 128);
+    struct timeval time = {0, 0};
+    last[fd / 64] |= 1ul << fd % 64;
+    T(select(5000, (fd_set *)last, NULL, NULL, &time));
+    T(select(INT_MAX, (fd_set *)last, NULL, NULL, &time));
+    struct timespec none = {0, 0};
+    T(pselect(INT_MAX, (fd_set *)last, NULL, NULL, &none, NULL));
+}

@@ -308,6 +308,43 @@ CASE(lengths) {
         }
 }
 
+/* Options of IPv4 may be an octet, or nothing, which is 0. */
+static void show_lengths_of_ip(const char *of, int fd) {
+    static const int lengths[] = {0, 1, 2, 3, 4, 5, 8, -1};
+    static const int names[][2] = {
+        {IPPROTO_IP, IP_TOS}, {IPPROTO_IP, IP_TTL}, {IPPROTO_IP, IP_MTU_DISCOVER}, {IPPROTO_IP, IP_RECVERR},
+        {IPPROTO_IP, IP_RECVTTL}, {IPPROTO_IP, IP_RECVTOS}, {IPPROTO_IP, IP_PKTINFO}, {IPPROTO_IP, IP_MULTICAST_TTL},
+        {IPPROTO_IP, IP_MULTICAST_LOOP}, {IPPROTO_IP, IP_MULTICAST_ALL}, {IPPROTO_IP, 21 /* IP_MINTTL */},
+        {IPPROTO_IP, IP_RECVORIGDSTADDR}, {IPPROTO_IP, IP_FREEBIND}, {IPPROTO_IP, 24 /* IP_BIND_ADDRESS_NO_PORT */},
+        {IPPROTO_IPV6, IPV6_TCLASS}, {IPPROTO_IPV6, IPV6_UNICAST_HOPS}, {IPPROTO_IPV6, IPV6_MTU_DISCOVER},
+        {IPPROTO_IPV6, IPV6_RECVERR}, {IPPROTO_IPV6, IPV6_RECVPKTINFO}, {IPPROTO_IPV6, IPV6_MULTICAST_HOPS},
+        {IPPROTO_IPV6, IPV6_MULTICAST_LOOP}, {IPPROTO_IPV6, 73 /* IPV6_MINHOPCOUNT */},
+    };
+    for (size_t n = 0; n < COUNT(names); n++)
+        for (size_t i = 0; i < COUNT(lengths); i++) {
+            unsigned char room[16] = {1, 0, 0, 0, 0, 0};
+            int level = names[n][0], name = names[n][1];
+            errno = 0;
+            int result = setsockopt(fd, level, name, room, lengths[i]);
+            out("%s, set %d %d len %d = %d %s, then %d", of, level, name, lengths[i], result,
+                result < 0 ? strerrorname_np(errno) : "", option(fd, level, name));
+            memset(room, 0x11, sizeof room);
+            socklen_t len = lengths[i];
+            errno = 0;
+            result = getsockopt(fd, level, name, room, &len);
+            out("%s, get %d %d room %d = %d %s, %u, %x %x", of, level, name, lengths[i], result,
+                result < 0 ? strerrorname_np(errno) : "", len, room[0], room[1]);
+        }
+}
+
+CASE(lengths_of_ip) {
+    struct name there = name_of(peer, atoi(tell("bind d")));
+    int datagrams = socket(family, SOCK_DGRAM, 0);
+    NEED(connect(datagrams, ADDRESS(there)) == 0);
+    show_lengths_of_ip("stream", connected("c"));
+    show_lengths_of_ip("datagrams", datagrams);
+}
+
 CASE(nowhere) {
     int fd = connected("c"), value = 1;
     socklen_t len = sizeof value;
@@ -569,11 +606,6 @@ CASE(refused) {
     T(setsockopt(fresh, SOL_SOCKET, SO_ATTACH_FILTER, &filter, 3));
     T(set_option(fresh, IPPROTO_TCP, TCP_SAVE_SYN, 1));
     T(set_option(fresh, IPPROTO_TCP, TCP_SAVE_SYN, 0));
-    T(set_option(datagrams, SOL_SOCKET, SO_PEEK_OFF, 1));
-    T(set_option(datagrams, SOL_SOCKET, SO_PEEK_OFF, -1));
-    T(set_option(fresh, IPPROTO_IP, 24 /* IP_BIND_ADDRESS_NO_PORT */, 1));
-    T(set_option(fresh, IPPROTO_IP, 24, 0));
-    T(set_option(fd, IPPROTO_IP, 51 /* IP_LOCAL_PORT_RANGE */, 40000 << 16 | 30000));
     T(fcntl(fd, F_SETFL, O_ASYNC));
     T(fcntl(fd, F_SETFL, 0));
     T(ioctl(fd, FIOASYNC, &on));
@@ -582,6 +614,38 @@ CASE(refused) {
     T(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
     T(set_option(ends[0], SOL_SOCKET, SO_PEEK_OFF, 1));
     T(setsockopt(ends[0], SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+}
+
+/* To take the state of a connection apart is for who may (CAP_NET_ADMIN), and here for nobody: differences.txt. */
+static void try_to_repair(const char *state, int fd) {
+    static const int values[] = {1, 0, -1, 2, -2};
+    out("%s", state);
+    for (size_t i = 0; i < COUNT(values); i++) {
+        out("%d", values[i]);
+        T(set_option(fd, IPPROTO_TCP, TCP_REPAIR, values[i]));
+    }
+    T(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &values[1], 3));
+    T(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, NULL, 4));
+    T(set_option(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, 1));
+    T(set_option(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, 1));
+    T(set_option(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, 1));
+    T(set_option(fd, IPPROTO_TCP, 29 /* TCP_REPAIR_WINDOW */, 1));
+    T(option(fd, IPPROTO_TCP, TCP_REPAIR));
+    T(option(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE));
+    T(option(fd, IPPROTO_TCP, TCP_QUEUE_SEQ));
+    T(option(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS));
+    T(option(fd, IPPROTO_TCP, 29));
+}
+
+CASE(repair) {
+    for (int is_root = 1; is_root >= 0; is_root--) {
+        int all[] = {socket(family, SOCK_STREAM, 0), bound(-1), bound(4), connected(is_root ? "c" : "d")};
+        if (!is_root) T(setresuid(65534, 65534, 65534));
+        try_to_repair("new", all[0]);
+        try_to_repair("bound", all[1]);
+        try_to_repair("listening", all[2]);
+        try_to_repair("connected", all[3]);
+    }
 }
 
 CASE(listeners_share_a_port) {

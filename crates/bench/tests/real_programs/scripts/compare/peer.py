@@ -7,7 +7,7 @@ listen L | accept L C | connect C HOST PORT | send C TEXT | line C WORDS | fill 
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
 option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT |
 join D GROUP | beside D HOST | ip S NAME VALUE (tos, ttl, recvtos, recvttl) | connect_with C HOST PORT SERVICE |
-soon C BYTES | watch W | watched W PORT KINDS | watch_times D | unreachable C CODE
+soon C BYTES | watch W | watched W PORT KINDS | pieces W | watch_times D | unreachable C CODE
 An address of the program may be a mapped one: what it says to us is IPv4 then.
 All sockets of a case are closed when its connection ends.
 """
@@ -34,6 +34,15 @@ OPTIONS = {
 }[FAMILY]
 TTL, TOS = (socket.IPV6_HOPLIMIT, socket.IPV6_TCLASS) if FAMILY == socket.AF_INET6 else (socket.IP_TTL, socket.IP_TOS)
 PATIENCE_S = 8
+
+
+def network_header(packet):
+    """Protocol, type of service, hops, whether it may be cut on its way, and what it carries, without the link's padding."""
+    if packet[0] >> 4 == 6:
+        first, length, protocol, hops = struct.unpack("!IHBB", packet[:8])
+        return protocol, first >> 20 & 0xFF, hops, False, packet[40 : 40 + length]
+    length = struct.unpack("!H", packet[2:4])[0]
+    return packet[9], packet[1], packet[8], not packet[6] & 0x40, packet[(packet[0] & 15) * 4 : length]
 
 
 class Case:
@@ -67,19 +76,19 @@ class Case:
 
     def connect_with(self, name, host, port, service):
         """As connect, with a type of service."""
-        s = socket.socket()
+        s = socket.socket(FAMILY)
         self.add(name, s)
-        s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, int(service))
+        s.setsockopt(LEVEL, OPTIONS["tos"], int(service))
         s.connect((host, int(port)))
         return "ok"
 
     def watch(self, name):
         """Begins to look at what comes."""
-        every_ip = socket.htons(0x0800)
+        every_ip = socket.htons(0x86DD if FAMILY == socket.AF_INET6 else 0x0800)
         return self.add(name, socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, every_ip))
 
     def watched(self, name, port, *kinds):
-        """Type of service, TTL and DF of segments from a port, by kind: S SA D(ata) F R. Waits until each has come.
+        """Type of service, TTL and DF (IPv6's may not be cut) of segments from a port, by kind: S SA D(ata) F R. Waits until each has come.
 
         Data that were told of are not again: where the machine stands still for a moment they are sent a second time, as
         the sender's options are by then.
@@ -87,11 +96,10 @@ class Case:
         found = {kind: set() for kind in kinds}
         while not all(found.values()):
             packet, (_, _, direction, *_) = self.sockets[name].recvfrom(1 << 16)
-            header = (packet[0] & 15) * 4
-            segment = packet[header:]
-            if direction != socket.PACKET_HOST or packet[9] != 6 or segment[:2] != struct.pack("!H", int(port)):
+            protocol, service, hops, divisible, segment = network_header(packet)
+            if direction != socket.PACKET_HOST or protocol != 6 or segment[:2] != struct.pack("!H", int(port)):
                 continue
-            flags, data = segment[13], struct.unpack("!H", packet[2:4])[0] - header - (segment[12] >> 4) * 4
+            flags, data = segment[13], len(segment) - (segment[12] >> 4) * 4
             kind = {2: "S", 18: "SA"}.get(flags & 18 if flags & 2 else 0)
             kind = kind or ("R" if flags & 4 else "D" if data else "F" if flags & 1 else "A")
             if kind == "D":
@@ -99,12 +107,23 @@ class Case:
                 if (self.told.get(segment[:4], end - 1) - end) & 0xFFFFFFFF < 1 << 31:
                     continue
                 self.told[segment[:4]] = end
-            whole = "whole" if packet[6] & 0x40 else "divisible"
-            found.setdefault(kind, set()).add(f"{packet[1]:#x}/{packet[8]}/{whole}")
+            whole = "divisible" if divisible else "whole"
+            found.setdefault(kind, set()).add(f"{service:#x}/{hops}/{whole}")
         return " ".join(f"{kind}:{'+'.join(sorted(found[kind]))}" for kind in kinds)
 
+    def pieces(self, name):
+        """How long the fragments of a datagram over IPv6 are, from the first on."""
+        lengths, last = [], False
+        while not last:
+            packet, (_, _, direction, *_) = self.sockets[name].recvfrom(1 << 16)
+            protocol, _, _, _, carried = network_header(packet)
+            if direction == socket.PACKET_HOST and protocol == 44:
+                lengths.append(40 + len(carried))
+                last = not carried[3] & 1
+        return " ".join(map(str, lengths))
+
     def unreachable(self, name, code):
-        """Says as a router would that what comes to us on this connection is not delivered (ICMP, RFC 792)."""
+        """Says as a router would that what comes to us on this connection is not delivered (ICMP, RFC 792; ICMPv6, RFC 4443)."""
         s = self.sockets[name]
         # What the other side sends next: the kernel tells it to who repairs a connection (tcp_repair).
         repair, queue, number, receiving, off = 19, 20, 21, 1, -1
@@ -112,7 +131,14 @@ class Case:
         s.setsockopt(socket.IPPROTO_TCP, queue, receiving)
         number = s.getsockopt(socket.IPPROTO_TCP, number) & 0xFFFFFFFF
         s.setsockopt(socket.IPPROTO_TCP, repair, off)
-        (their, their_port), (our, our_port) = s.getpeername(), s.getsockname()
+        (their, their_port), (our, our_port) = s.getpeername()[:2], s.getsockname()[:2]
+        if FAMILY == socket.AF_INET6:
+            quoted = struct.pack("!IHBB", 6 << 28, 20, 6, 64) + b"".join(socket.inet_pton(FAMILY, x) for x in (their, our))
+            quoted += struct.pack("!HHI", their_port, our_port, number)
+            # The kernel fills in the checksum (RFC 3542 §3.1).
+            with socket.socket(FAMILY, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as raw:
+                raw.sendto(struct.pack("!BBHI", 1, int(code), 0, 0) + quoted, (their, 0))
+            return "ok"
         quoted = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 0, 0x4000, 64, 6, 0, *map(socket.inet_aton, (their, our)))
         quoted += struct.pack("!HHI", their_port, our_port, number)
         message = struct.pack("!BBHI", 3, int(code), 0, 0) + quoted

@@ -845,3 +845,30 @@ CASE(receive_buffer_set_late) {
     }
     out("more than was asked for: %d", held >= 40000);
 }
+
+static void read_all(int fd, int count) {
+    static char data[60000];
+    for (int got, left = count; left > 0; left -= got) NEED((got = recv(fd, data, left, 0)) > 0);
+}
+
+/* What was offered stands; from then on it is less. */
+CASE(receive_buffer_of_a_connection_set_late) {
+    int fd = accepted("A"), held = 0;
+    T(set_option(fd, SOL_SOCKET, SO_RCVBUF, 8192));
+    const char *fill = "fill A 60000\n";
+    char reply[16];
+    for (int round = 0; round < 2; round++) {
+        NEED(send(control, fill, strlen(fill), 0) == (ssize_t)strlen(fill));
+        read_all(fd, 60000);
+        NEED(recv(control, reply, sizeof reply, 0) > 0);
+    }
+    NEED(send(control, fill, strlen(fill), 0) == (ssize_t)strlen(fill));
+    for (int i = 0; i < 1000 && held < 40000; i++) {
+        NEED(ioctl(fd, FIONREAD, &held) == 0);
+        usleep(1000);
+    }
+    out("more than was asked for: %d", held >= 40000);
+    T(set_option(fd, SOL_SOCKET, SO_RCVBUF, 100000));
+    read_all(fd, 60000);
+    NEED(recv(control, reply, sizeof reply, 0) > 0);
+}

@@ -1,0 +1,96 @@
+//! What a socket says of itself to `getsockopt` beyond what was set: its peer, its port, its family, what its way carries.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, socklen_t};
+use scoutline_abi::layout::{slot_request as ask, slot_state as is};
+
+use super::{give, has_ended, path_mtu};
+use crate::real::err;
+use crate::slot::Socket;
+use crate::{address, life, memory};
+
+/// Of `asm-generic/socket.h`, `linux/in.h`, `linux/in6.h` and `linux/tcp.h`, where `libc` lacks them.
+const SO_PEERNAME: c_int = 28;
+const IP_PROTOCOL: c_int = 52;
+const IPV6_ADDRFORM: c_int = 1;
+const IPV6_PATHMTU: c_int = 61;
+const TCP_AO_REPAIR: c_int = 42;
+
+/// `struct ip6_mtuinfo`. Linux names nobody where it was asked for.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PathMtu {
+    pub(crate) to: libc::sockaddr_in6,
+    pub(crate) mtu: u32,
+}
+
+const _: () = assert!(size_of::<PathMtu>() == 32);
+
+/// `None` where that is somebody else's affair.
+pub(super) fn get(
+    socket: Socket,
+    (level, name): (c_int, c_int),
+    to: *mut c_void,
+    len: *mut socklen_t,
+) -> Option<isize> {
+    Some(match (level, name) {
+        (SOL_SOCKET, SO_PEERNAME) => peer_name(socket, to, len),
+        // What raw sockets have as their protocol; a connection that is over has given it back.
+        (IPPROTO_IP, IP_PROTOCOL) => {
+            let is_over = socket.state() & is::FAILED != 0 || socket.is_stream() && has_ended(socket);
+            let port = socket.slot.local_port.load(Ordering::Relaxed);
+            give(if is_over { 0 } else { port }, to, len)
+        }
+        // The kernel's socket behind listens to nobody.
+        (IPPROTO_TCP, TCP_AO_REPAIR) if socket.state() & is::LISTENING != 0 => err(libc::EPERM),
+        (IPPROTO_IPV6, IPV6_ADDRFORM) if socket.is_inet6() && is_established(socket) => {
+            give(libc::AF_INET6, to, len)
+        }
+        (IPPROTO_IPV6, IPV6_PATHMTU) if socket.is_inet6() => path_mtu_of(socket, to, len),
+        _ => return None,
+    })
+}
+
+fn is_established(socket: Socket) -> bool {
+    let is_open = socket.state() & (is::CONNECTED | is::FAILED | is::PEER_FINISHED) == is::CONNECTED;
+    is_open && (!socket.is_stream() || socket.requests() & ask::SHUTDOWN == 0)
+}
+
+/// How much room a program has; 0 where it does not say.
+fn room(len: *mut socklen_t) -> usize {
+    // SAFETY: the program vouches for its length.
+    if memory::is_nowhere(len) { 0 } else { unsafe { std::ptr::read_unaligned(len) as usize } }
+}
+
+/// As `sk_getsockopt`, who had a peer has it when the connection is over, too, and no more room than its name may be given.
+fn peer_name(socket: Socket, to: *mut c_void, len: *mut socklen_t) -> isize {
+    if socket.state() & is::CONNECTED == 0 {
+        return err(libc::ENOTCONN);
+    }
+    let peer = life::remote(socket);
+    let is_cut = |size| room(len) > size;
+    if socket.is_inet6() {
+        let v6 = address::sockaddr_v6(peer);
+        return if is_cut(size_of_val(&v6)) { err(libc::EINVAL) } else { give(v6, to, len) };
+    }
+    let v4 = address::sockaddr_v4(peer);
+    if is_cut(size_of_val(&v4)) { err(libc::EINVAL) } else { give(v4, to, len) }
+}
+
+fn path_mtu_of(socket: Socket, to: *mut c_void, len: *mut socklen_t) -> isize {
+    let mtu = match socket.state() & (is::CONNECTED | is::FAILED) {
+        is::CONNECTED if socket.is_stream() => path_mtu(socket).unsigned_abs(),
+        is::CONNECTED => socket.slot.mtu.load(Ordering::Relaxed),
+        _ => 0,
+    };
+    if room(len) < size_of::<PathMtu>() {
+        return err(libc::EINVAL);
+    }
+    if mtu == 0 {
+        return err(libc::ENOTCONN);
+    }
+    // SAFETY: zeros are a valid address.
+    give(PathMtu { to: unsafe { std::mem::zeroed() }, mtu }, to, len)
+}
