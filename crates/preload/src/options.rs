@@ -487,6 +487,13 @@ pub(crate) fn unsent(socket: Socket) -> u64 {
     if result < 0 { 0 } else { page[(AT % 32 / 8) as usize] & u64::from(u32::MAX) }
 }
 
+/// What `listen` was asked for, in whichever process or image: as many may wait.
+pub(crate) fn backlog(socket: Socket) -> c_int {
+    // `tcpi_sacked` of `struct tcp_info`.
+    let (result, page) = ask(socket, slot_option::INFO, 0);
+    if result < 0 { libc::SOMAXCONN } else { (page[3] >> 32) as c_int }
+}
+
 /// The connection has ended in both directions, and the peer knows: it is in TIME-WAIT, or gone.
 pub(crate) fn has_ended(socket: Socket) -> bool {
     // `tcpi_state` of `struct tcp_info`: TCP_TIME_WAIT and TCP_CLOSE.
