@@ -17,7 +17,7 @@ use crate::{bind, call, fast_open, headers, ip_options, memory, real, scout, str
 mod carry_over;
 mod lesser;
 
-pub(crate) use carry_over::{carry_back, carry_over};
+pub(crate) use carry_over::{carry_back, carry_over, carry_waits};
 pub(crate) use lesser::{is_refused, may_be_ours, move_peek_offset, note, note_any, peek_offset, queued};
 
 /// The variants of 64-bit time that 32-bit programs use; the same numbers everywhere but on a few machines.

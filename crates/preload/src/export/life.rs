@@ -10,8 +10,9 @@ use scoutline_scout::SOL_SCOUT;
 
 use super::{interfaces, ours};
 use crate::real::{self, err, finish_int};
+use crate::slot::Socket;
 use crate::table::Entry;
-use crate::{accept, bind, exec, fast_open, groups, ip_options, life, options, stdio, table, urgent};
+use crate::{accept, bind, exec, fast_open, groups, ip_options, life, options, rings, stdio, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -76,7 +77,7 @@ pub(super) extern "C" fn getsockopt(
     if let Some(result) = groups::filter::get(fd, level, name, value, len) {
         return finish_int(result);
     }
-    match ours(fd) {
+    match ours(fd).or_else(|| stood_for(fd, level, name)) {
         Some(socket) => finish_int(options::get(fd, socket, level, name, value, len)),
         None => not_on_paths(level, real::getsockopt(fd, level, name, value, len)),
     }
@@ -103,6 +104,7 @@ pub(super) extern "C" fn setsockopt(
         None => (value, len),
     };
     let socket = if level == SOL_SCOUT { life::adopt_for_options(fd) } else { ours(fd) };
+    let socket = socket.or_else(|| stood_for(fd, level, name));
     if let Some(socket) = socket {
         return finish_int(options::set(fd, socket, level, name, value, len));
     }
@@ -110,6 +112,11 @@ pub(super) extern "C" fn setsockopt(
     options::note(level, name);
     fast_open::note(level, name);
     not_on_paths(level, real::setsockopt(fd, level, name, value, len))
+}
+
+/// The socket for which a ring's stand-in has this option.
+fn stood_for(fd: c_int, level: c_int, name: c_int) -> Option<Socket> {
+    if rings::is_stand_ins(level, name) { None } else { rings::stood_for(fd) }
 }
 
 /// Kernels differ in what they say to a level that they do not know.
@@ -122,7 +129,7 @@ fn not_on_paths(level: c_int, result: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    match ours(fd) {
+    match ours(fd).or_else(|| rings::stood_for(fd)) {
         Some(socket) => finish_int(life::local_name(socket, address, len)),
         None => real::getsockname(fd, address, len),
     }
@@ -130,7 +137,7 @@ pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mu
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    match ours(fd) {
+    match ours(fd).or_else(|| rings::stood_for(fd)) {
         Some(socket) => finish_int(life::peer_name(socket, address, len)),
         None => real::getpeername(fd, address, len),
     }

@@ -6,8 +6,8 @@
 
 use std::ffi::c_int;
 
-use super::queue::{FIXED_FILE, NOP, Said};
-use super::{each_file, moving};
+use super::queue::{Answer, FIXED_FILE, NOP, Said};
+use super::{connecting, each_file, moving};
 use crate::table::{self, Entry};
 use crate::{export, real};
 
@@ -21,6 +21,7 @@ mod op {
     pub(super) const TIMEOUT_REMOVE: u8 = 12;
     pub(super) const ASYNC_CANCEL: u8 = 14;
     pub(super) const LINK_TIMEOUT: u8 = 15;
+    pub(super) const CONNECT: u8 = 16;
     pub(super) const OPENAT: u8 = 18;
     pub(super) const CLOSE: u8 = 19;
     pub(super) const FILES_UPDATE: u8 = 20;
@@ -48,8 +49,9 @@ mod op {
 /// What a ring cannot do here, as on a kernel that does not have it.
 pub(super) const ABSENT: u8 = op::EPOLL_WAIT;
 
-/// What an entry names is the kernel's before the kernel has the entry. `Some`: it is done, with this result.
-pub(super) fn look_at(said: Said) -> Option<c_int> {
+/// What an entry names is the kernel's, or has a stand-in, before the kernel has the entry. The answer: what becomes of the
+/// entry, if it does not stay as it is.
+pub(super) fn look_at(said: Said) -> Option<Answer> {
     let Said { operation, flags, fd, .. } = said;
     match operation {
         // `fd` is none, a directory, a ring, a domain, or names what is to be cancelled.
@@ -76,9 +78,10 @@ pub(super) fn look_at(said: Said) -> Option<c_int> {
         op::CLOSE if said.other == 0 => moving::closing(fd),
         op::CLOSE => {}
         op::FILES_UPDATE => each_file(said.address as usize, said.len),
-        op::EPOLL_CTL => return control_epoll(said),
+        op::EPOLL_CTL => return control_epoll(said).map(Answer::Result),
+        op::CONNECT if flags & FIXED_FILE == 0 => return connecting::connect(said),
         op::EPOLL_WAIT if flags & FIXED_FILE == 0 && matches!(table::look(fd), Entry::Epoll(_)) => {
-            return Some(-libc::EINVAL);
+            return Some(Answer::Result(-libc::EINVAL));
         }
         _ => {
             if flags & FIXED_FILE == 0 {

@@ -2,7 +2,11 @@
  *
  *   rings serve                     a server that has nothing else: it accepts, receives and sends by a ring
  *   rings fixed                     the same, with its listening socket among the registered files
- *   rings connected ADDRESS PORT    a ring on a connection that was made by a call, which then goes on by calls
+ *   rings connected ADDRESS PORT    a ring on a connection that was made by a call, and calls beside it
+ *   rings connects ADDRESS PORT X   connections that a ring makes, and one to X, where nobody is
+ *   rings bulk ADDRESS PORT         much of it both ways at once, by two threads' rings
+ *   rings ends ADDRESS PORT         connections that end in every way (what the peer does: rings.rs)
+ *   rings accepted ADDRESS          a ring on connections that were accepted by calls, at an address of paths
  *   rings file PATH ADDRESS PORT    a ring for a file; the connection is served by calls
  *   rings child ADDRESS PORT        a forked child uses its parent's ring for a server; a ring closes a connection
  *   rings bound ADDRESS             a ring on a listening socket at an address of paths
@@ -27,6 +31,7 @@
 #include <linux/io_uring.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -134,14 +139,20 @@ static void submit(int operation, int flags, int fd, const void *bytes, unsigned
     submit_at(operation, flags, fd, bytes, len, 0);
 }
 
-static int finish(void) {
-    CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+/* The result of what was done first. */
+static int next(void) {
     unsigned head = *at(parameters.cq_off.head);
-    CHECK(__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) == head + 1);
+    CHECK(__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) != head);
     struct io_uring_cqe *done = (struct io_uring_cqe *)(queues + parameters.cq_off.cqes);
     int result = done[head & *at(parameters.cq_off.ring_mask)].res;
     __atomic_store_n(at(parameters.cq_off.head), head + 1, __ATOMIC_RELEASE);
     return result;
+}
+
+static int finish(void) {
+    CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+    CHECK(__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) == *at(parameters.cq_off.head) + 1);
+    return next();
 }
 
 /* One operation, to its end. */
@@ -205,13 +216,196 @@ static void ask(int fd) {
     CHECK(recv(fd, answer, 5, MSG_WAITALL) == 5 && memcmp(answer, "hello", 5) == 0);
 }
 
+static unsigned number_of(int fd, int (*which)(int, struct sockaddr *, socklen_t *)) {
+    struct sockaddr_in name;
+    socklen_t len = sizeof name;
+    CHECK(which(fd, (struct sockaddr *)&name, &len) == 0 && name.sin_family == AF_INET && len == sizeof name);
+    return ntohs(name.sin_port);
+}
+
+static int option(int fd, int level, int name) {
+    int value;
+    socklen_t len = sizeof value;
+    CHECK(getsockopt(fd, level, name, &value, &len) == 0);
+    return value;
+}
+
 static void on_connected(char **words) {
-    int fd = connected(words);
-    char bytes[8];
-    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == -ENOTCONN);
-    CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == -EPIPE);
+    int fd = connected(words), on = 1;
+    unsigned port = number_of(fd, getsockname);
+    char bytes[16];
+    /* What came before the ring does is not lost. */
+    CHECK(write(fd, "early", 5) == 5);
+    struct pollfd here = {.fd = fd, .events = POLLIN};
+    CHECK(poll(&here, 1, 15000) == 1);
+    int twin = dup(fd);
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "early", 5) == 0);
+    CHECK(operate(IORING_OP_SEND, twin, "hello", 5) == 5);
+    CHECK(operate(IORING_OP_READ, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "hello", 5) == 0);
     ask(fd);
-    say("goes on");
+    ask(twin);
+    CHECK(number_of(fd, getsockname) == port && number_of(twin, getpeername) == (unsigned)atoi(words[1]));
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0 && option(twin, IPPROTO_TCP, TCP_NODELAY) == 1);
+    CHECK(option(fd, SOL_SOCKET, SO_DOMAIN) == AF_INET && option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP);
+    CHECK(option(fd, SOL_SOCKET, SO_ERROR) == 0);
+    /* One ring waits, another thing is done meanwhile. */
+    submit(IORING_OP_RECV, 0, fd, bytes, sizeof bytes);
+    CHECK(write(twin, "later", 5) == 5);
+    CHECK(finish() == 5 && memcmp(bytes, "later", 5) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        ask(fd);
+        int other = connected(words);
+        CHECK(operate(IORING_OP_SEND, other, "hello", 5) == 5);
+        CHECK(operate(IORING_OP_RECV, other, bytes, sizeof bytes) == 5);
+        exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    ask(fd);
+    say("served");
+}
+
+/* By a ring alone. */
+static int connected_by_ring(const char *address, int port) {
+    struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = htons(port)};
+    CHECK(inet_aton(address, &peer.sin_addr));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0);
+    submit_at(IORING_OP_CONNECT, 0, fd, &peer, 0, sizeof peer);
+    memset(&peer, 0, sizeof peer);
+    int result = finish();
+    CHECK(result == 0 || close(fd) == 0);
+    return result == 0 ? fd : result;
+}
+
+static void connects(char **words) {
+    char bytes[8];
+    int port = atoi(words[1]);
+    for (int i = 0; i < 20; i++) {
+        int fd = connected_by_ring(words[0], port);
+        CHECK(fd >= 0);
+        CHECK(number_of(fd, getpeername) == (unsigned)port && number_of(fd, getsockname) > 0);
+        CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == 5);
+        CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "hello", 5) == 0);
+        ask(fd);
+        if (i > 0)
+            CHECK(operate(IORING_OP_CLOSE, fd, NULL, 0) == 0);
+    }
+    CHECK(connected_by_ring(words[0], 7999) == -ECONNREFUSED);
+    /* Meanwhile the ring does other things, and it can be cancelled. */
+    struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(port)};
+    CHECK(inet_aton(words[2], &nobody.sin_addr));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    submit_at(IORING_OP_CONNECT, 0, fd, &nobody, 0, sizeof nobody);
+    CHECK(operate(IORING_OP_FSYNC, -1, NULL, 0) == -EBADF);
+    submit(IORING_OP_ASYNC_CANCEL, 0, -1, NULL, 0);
+    int results[2], done = 0;
+    for (int i = 0; i < 2; i++) {
+        CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+        results[i] = next();
+        done += results[i] == -ECANCELED || results[i] == -EINTR;
+    }
+    CHECK(done == 1 && close(fd) == 0);
+    say("connected");
+}
+
+enum { BULK = 24 << 20, PIECE = 100000 };
+
+static int bulk_fd;
+
+static char octet(size_t at) {
+    return at * 31 + (at >> 12);
+}
+
+static void *receive_bulk(void *none) {
+    static char bytes[PIECE];
+    make_ring(8);
+    for (size_t at = 0; at < BULK;) {
+        int got = operate(IORING_OP_RECV, bulk_fd, bytes, sizeof bytes);
+        CHECK(got > 0);
+        for (int i = 0; i < got; i++, at++)
+            CHECK(bytes[i] == octet(at));
+    }
+    return NULL;
+}
+
+static void bulk(char **words) {
+    static char bytes[PIECE];
+    pthread_t other;
+    bulk_fd = connected(words);
+    CHECK(pthread_create(&other, NULL, receive_bulk, NULL) == 0);
+    for (size_t at = 0; at < BULK;) {
+        size_t len = BULK - at < sizeof bytes ? BULK - at : sizeof bytes;
+        for (size_t i = 0; i < len; i++)
+            bytes[i] = octet(at + i);
+        for (size_t done = 0; done < len;) {
+            int sent = operate(IORING_OP_SEND, bulk_fd, bytes + done, len - done);
+            CHECK(sent > 0);
+            done += sent;
+        }
+        at += len;
+    }
+    CHECK(pthread_join(other, NULL) == 0);
+    CHECK(operate(IORING_OP_SHUTDOWN, bulk_fd, NULL, SHUT_WR) == 0);
+    CHECK(operate(IORING_OP_RECV, bulk_fd, bytes, sizeof bytes) == 0);
+    say("all right");
+}
+
+static void send_much(int fd, size_t len) {
+    static char bytes[PIECE];
+    while (len > 0) {
+        int sent = operate(IORING_OP_SEND, fd, bytes, len < sizeof bytes ? len : sizeof bytes);
+        CHECK(sent > 0);
+        len -= sent;
+    }
+}
+
+/* The peer resets the first, reads of the second that it is reset, and how much comes by the others. */
+static void in_every_way(char **words) {
+    char bytes[8];
+    int reset = connected(words);
+    CHECK(operate(IORING_OP_SEND, reset, "hello", 5) == 5);
+    CHECK(operate(IORING_OP_RECV, reset, bytes, 1) == 1 && bytes[0] == 'r');
+    CHECK(operate(IORING_OP_RECV, reset, bytes, 1) == -ECONNRESET);
+    CHECK(close(reset) == 0);
+    int unread = connected(words);
+    CHECK(operate(IORING_OP_RECV, unread, bytes, 1) == 1);
+    CHECK(close(unread) == 0);
+    int closed = connected(words), last = connected(words);
+    send_much(closed, 1000000);
+    CHECK(operate(IORING_OP_CLOSE, closed, NULL, 0) == 0);
+    send_much(last, 2000000);
+    say("sent");
+    exit(0);
+}
+
+/* Bytes come back, on two connections at once. */
+static void accepted(const char *address) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(7300)};
+    CHECK(inet_aton(address, &name.sin_addr));
+    int listening = socket(AF_INET, SOCK_STREAM, 0), fds[2];
+    CHECK(bind(listening, (struct sockaddr *)&name, sizeof name) == 0 && listen(listening, 2) == 0);
+    say("listens");
+    for (int i = 0; i < 2; i++) {
+        fds[i] = accept(listening, NULL, NULL);
+        CHECK(fds[i] >= 0);
+    }
+    for (int open = 2, i = 0; open > 0; i = !i) {
+        char bytes[8];
+        if (fds[i] < 0)
+            continue;
+        int got = operate(IORING_OP_RECV, fds[i], bytes, sizeof bytes);
+        CHECK(got >= 0);
+        if (got > 0) {
+            CHECK(operate(IORING_OP_SEND, fds[i], bytes, got) == got);
+        } else {
+            CHECK(operate(IORING_OP_CLOSE, fds[i], NULL, 0) == 0);
+            fds[i] = -1, open--;
+        }
+    }
+    say("all right");
 }
 
 static void beside_file(const char *path, char **words) {
@@ -586,6 +780,14 @@ int main(int count, char **words) {
         serve(words[1][0] == 'f');
     else if (!strcmp(words[1], "connected"))
         on_connected(words + 2);
+    else if (!strcmp(words[1], "connects"))
+        connects(words + 2);
+    else if (!strcmp(words[1], "bulk"))
+        bulk(words + 2);
+    else if (!strcmp(words[1], "ends"))
+        in_every_way(words + 2);
+    else if (!strcmp(words[1], "accepted"))
+        accepted(words[2]);
     else if (!strcmp(words[1], "file"))
         beside_file(words[2], words + 3);
     else if (!strcmp(words[1], "child"))
