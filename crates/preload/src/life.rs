@@ -162,6 +162,12 @@ pub(crate) fn left(fd: c_int, entry: Entry) {
         Entry::Epoll(number) => epoll::closed(number),
         Entry::Candidate { watched: true } => epoll::drop_candidate(fd),
         Entry::Ring(number) => rings::closed(number),
+        Entry::StandIn(slot) => {
+            if let Some(socket) = Socket::at(slot) {
+                socket.release();
+            }
+            rings::look_again();
+        }
         _ => {}
     }
 }
@@ -518,7 +524,7 @@ pub(crate) fn leave() {
     rings::flush();
     tell_deferred();
     for fd in 0..=table::highest() {
-        if table::socket(fd).is_some() {
+        if table::held(fd).is_some() {
             left(fd, table::put(fd, Entry::Kernel));
         }
     }
@@ -563,11 +569,11 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
         return;
     }
     let entry = match table::look(from) {
-        Entry::Socket(slot) => {
+        entry @ (Entry::Socket(slot) | Entry::StandIn(slot)) => {
             if let Some(socket) = Socket::at(slot) {
                 socket.hold(false);
             }
-            Entry::Socket(slot)
+            entry
         }
         Entry::Epoll(number) => {
             epoll::duplicated(number);

@@ -36,6 +36,7 @@
 mod connecting;
 mod entries;
 mod ferry;
+mod listening;
 mod moving;
 mod queue;
 mod standin;
@@ -54,7 +55,8 @@ use crate::dispatch::{self, signals};
 use crate::lock::Section;
 use crate::table::{self, Entry};
 use crate::{attach, life, memory, reach, real};
-pub(crate) use ferry::flush;
+pub(crate) use ferry::{flush, look_again};
+pub(crate) use listening::accept;
 use queue::{Shape, View};
 pub(crate) use standin::{is_kernels as is_stand_ins, socket_of as stood_for};
 
@@ -371,6 +373,7 @@ pub(crate) fn after_fork() {
 /// counted anew.
 pub(crate) fn in_child() {
     ferry::in_child();
+    listening::in_child();
     let mut known = Vec::new();
     for (number, record) in RECORDS.iter().enumerate() {
         if record.users.swap(0, Ordering::Relaxed) != 0 {
@@ -418,7 +421,9 @@ pub(crate) fn enter(arguments: [usize; 6]) -> Option<c_long> {
             return unknown(fd);
         }
     }
-    Some(enter_with_signals(arguments))
+    let result = enter_with_signals(arguments);
+    listening::translate();
+    Some(result)
 }
 
 /// A ring that this image has not made: its queue is not to be looked at.

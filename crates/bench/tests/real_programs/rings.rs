@@ -260,19 +260,59 @@ print('all right')
     assert_said(&server, [0, 1, 0, 0]);
 }
 
+/// A ring accepts from it, with the peers' names, and so do calls; who has not been accepted when it closes is reset.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_listener_at_an_address_of_paths_stays_there() {
+fn a_listener_at_an_address_of_paths_is_served() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let address = fixture.address().to_string();
+        let mut server = fixture.start(&program, &["bound", &address]);
+        wait_for_line(&mut server, "listens");
+        let asks = "
+import socket, sys
+def connected():
+    return socket.create_connection((sys.argv[1], 7300), 15)
+clients = [connected() for _ in range(42)]
+for client in clients:
+    client.sendall(b'hello')
+for client in clients:
+    assert client.recv(5, socket.MSG_WAITALL) == b'hello'
+    assert client.recv(1) == b''
+    client.close()
+try:
+    print('last', connected().recv(1))
+except ConnectionResetError:
+    print('reset')
+";
+        let said = fixture.run_peer("python3", &["-c", asks, &address], SOON);
+        assert!(said.contains("reset"), "{said}");
+        wait_for_line(&mut server, "all right");
+        assert_counted(&fixture, [1, 0, 1]);
+        assert_said(&server, [0, 1, 0, 0]);
+        assert_eq!(row(&fixture)["sockets"], 0);
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_child_accepts_by_its_own_ring() {
     let fixture = Fixture::new(Arm::Paths);
     let program = rings(&fixture, BY_INSTRUCTION).display().to_string();
     let address = fixture.address().to_string();
-    let mut server = fixture.start(&program, &["bound", &address]);
+    let mut server = fixture.start(&program, &["prefork", &address]);
     wait_for_line(&mut server, "listens");
-    assert_on_paths(&fixture, 7300);
-    assert_counted(&fixture, [1, 0, 0]);
-    assert_said(&server, [0, 0, 0, 1]);
-    let asks = "import socket, sys; s = socket.create_connection((sys.argv[1], 7300), 15); print(s.recv(5))";
-    assert!(fixture.run_peer("python3", &["-c", asks, &address], SOON).contains("hello"));
+    let asks = "
+import socket, sys
+for _ in 'ab':
+    client = socket.create_connection((sys.argv[1], 7300), 15)
+    client.sendall(b'hello')
+    assert client.recv(5, socket.MSG_WAITALL) == b'hello'
+print('all right')
+";
+    assert!(fixture.run_peer("python3", &["-c", asks, &address], SOON).contains("all right"));
+    wait_for_line(&mut server, "all right");
 }
 
 /// A child's ring is its parent's; numbers that rings have closed, or closed rings have had, are what they are next.

@@ -49,6 +49,9 @@ pub(super) extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     let Some(socket) = ours(fd) else {
+        if let Entry::StandIn(_) = table::look(fd) {
+            return finish_int(rings::accept(fd, address, len, flags));
+        }
         let new = real::accept4(fd, address, len, flags);
         if new >= 0 {
             life::closing(new); // whatever had the number was closed unseen
@@ -60,10 +63,15 @@ pub(super) extern "C" fn accept4(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    match ours(fd) {
-        Some(socket) => finish_int(life::shutdown(socket, how)),
-        None => real::shutdown(fd, how),
+    if let Some(socket) = ours(fd) {
+        return finish_int(life::shutdown(socket, how));
     }
+    if let Entry::StandIn(slot) = table::look(fd)
+        && let Some(socket) = Socket::at(slot)
+    {
+        life::shutdown(socket, how);
+    }
+    real::shutdown(fd, how)
 }
 
 #[unsafe(no_mangle)]

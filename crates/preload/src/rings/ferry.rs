@@ -21,10 +21,11 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, epoll_event, iovec, pollfd};
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, epoll_event, iovec, pollfd, sockaddr_un, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 
 use super::connecting::{Attempt, Step};
+use super::listening::Listener;
 use super::{ALONE, standin};
 use crate::lock::Lock;
 use crate::slot::{Socket, tell_deferred};
@@ -40,6 +41,8 @@ const STACK: usize = 256 << 10;
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// How often attempts are looked at whose programs are to come.
 const LOOK_MS: c_int = 1000;
+/// How often a queue is tried that its program lets fill up: nobody tells that it has taken one.
+const FULL_MS: c_int = 2;
 /// What an event of the epoll is about, other than a slot.
 const BELL: u64 = u64::MAX;
 const PIPE: u64 = u64::MAX - 1;
@@ -63,6 +66,7 @@ pub(super) struct Crossing {
 pub(super) enum Passage {
     Crossing(Crossing),
     Attempt(Attempt),
+    Listener(Listener),
 }
 
 impl From<Crossing> for Passage {
@@ -77,20 +81,33 @@ impl From<Attempt> for Passage {
     }
 }
 
+impl From<Listener> for Passage {
+    fn from(listener: Listener) -> Passage {
+        Passage::Listener(listener)
+    }
+}
+
 impl Passage {
     fn socket(&self) -> Socket {
         match self {
             Passage::Crossing(crossing) => crossing.socket,
             Passage::Attempt(attempt) => attempt.socket(),
+            Passage::Listener(listener) => listener.socket(),
         }
     }
 
     /// Whose events are waited for.
-    fn end(&self) -> c_int {
+    fn end(&self) -> Option<c_int> {
         match self {
-            Passage::Crossing(crossing) => crossing.inner,
-            Passage::Attempt(attempt) => attempt.listening(),
+            Passage::Crossing(crossing) => Some(crossing.inner),
+            Passage::Attempt(attempt) => Some(attempt.listening()),
+            Passage::Listener(_) => None,
         }
+    }
+
+    /// It holds its socket.
+    fn holds(&self) -> bool {
+        !matches!(self, Passage::Listener(_))
     }
 }
 
@@ -134,6 +151,17 @@ pub(super) fn add(passage: Passage) {
     let mut shared = SHARED.lock();
     shared.fresh.push(passage);
     ring(shared.bell);
+    drop(shared);
+    dispatch::set_mask(signals);
+}
+
+/// A listening socket may have been closed.
+pub(crate) fn look_again() {
+    let signals = dispatch::hold_signals();
+    let shared = SHARED.lock();
+    if shared.bell >= 0 {
+        ring(shared.bell);
+    }
     drop(shared);
     dispatch::set_mask(signals);
 }
@@ -188,6 +216,10 @@ struct Ferry {
     passages: HashMap<u32, Passage>,
     /// Attempts that have succeeded, and whose programs are to come.
     met: usize,
+    /// Listening sockets of which a program has not taken what is there.
+    full: usize,
+    /// Of passages that are new while others are looked at.
+    next: Vec<u32>,
     space: Vec<u8>,
 }
 
@@ -207,7 +239,16 @@ fn start() -> c_int {
     watch(epoll, bell, BELL);
     watch(epoll, set.pipe, PIPE);
     let space = vec![0; SPACE];
-    let ferry = Box::into_raw(Box::new(Ferry { epoll, bell, set, passages: HashMap::new(), met: 0, space }));
+    let ferry = Box::into_raw(Box::new(Ferry {
+        epoll,
+        bell,
+        set,
+        passages: HashMap::new(),
+        met: 0,
+        full: 0,
+        next: Vec::new(),
+        space,
+    }));
     // SAFETY: a structure that is filled, used and emptied here; the routine takes the box.
     let started = unsafe {
         let mut attributes: libc::pthread_attr_t = mem::zeroed();
@@ -268,6 +309,7 @@ impl Ferry {
                 }
             }
             due = again;
+            due.append(&mut self.next);
             tell_deferred();
             if due.is_empty() && ENDS.load(Ordering::SeqCst) {
                 self.tell_flushed(&mut due);
@@ -278,6 +320,17 @@ impl Ferry {
     fn advance(&mut self, slot: u32) -> Progress {
         match self.passages.get_mut(&slot) {
             None => Progress::Waits,
+            Some(Passage::Listener(listener)) => {
+                let was_full = listener.is_full();
+                let mut fresh = Vec::new();
+                let goes_on = listener.advance(&mut fresh);
+                let is_full = goes_on && listener.is_full();
+                self.full = self.full + usize::from(is_full) - usize::from(was_full);
+                for crossing in fresh {
+                    self.take_in(crossing.into());
+                }
+                if goes_on { Progress::Waits } else { Progress::Over }
+            }
             Some(Passage::Crossing(crossing)) => crossing.advance(&mut self.space),
             Some(Passage::Attempt(attempt)) => match attempt.advance(real::now_ns()) {
                 Step::Waits => Progress::Waits,
@@ -303,10 +356,11 @@ impl Ferry {
     /// Until something is due; adds it.
     fn sleep(&mut self, due: &mut Vec<u32>) {
         let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
-        let timeout = match (due.is_empty(), self.met) {
-            (false, _) => 0,
-            (true, 0) => -1,
-            (true, _) => LOOK_MS,
+        let timeout = match (due.is_empty(), self.full, self.met) {
+            (false, ..) => 0,
+            (true, 1.., _) => FULL_MS,
+            (true, 0, 1..) => LOOK_MS,
+            (true, 0, 0) => -1,
         };
         let count = real::epoll_wait(self.epoll, events.as_mut_ptr(), EVENTS as c_int, timeout);
         for event in &events[..count.max(0) as usize] {
@@ -327,8 +381,9 @@ impl Ferry {
                 slot => due.push(slot as u32),
             }
         }
-        if count == 0 && self.met > 0 {
-            due.extend(self.passages.keys());
+        if count == 0 && (self.met > 0 || self.full > 0) {
+            let waits = |passage: &Passage| !matches!(passage, Passage::Crossing(_));
+            due.extend(self.passages.iter().filter(|(_, passage)| waits(passage)).map(|(slot, _)| slot));
         }
         self.set.bell().before_look();
         if let Some(region) = attach::region() {
@@ -339,13 +394,32 @@ impl Ferry {
     /// Those that are new.
     fn board(&mut self, due: &mut Vec<u32>) {
         let fresh = mem::take(&mut SHARED.lock().fresh);
-        for passage in fresh {
-            let socket = passage.socket();
-            wait::watch(socket, self.set.number);
-            watch(self.epoll, passage.end(), socket.index.into());
-            self.passages.insert(socket.index, passage);
-            due.push(socket.index);
+        // First those whose slots may be others' by now.
+        let is_gone = |passage: &Passage| matches!(passage, Passage::Listener(gone) if !gone.is_open());
+        let gone: Vec<u32> =
+            self.passages.iter().filter(|(_, passage)| is_gone(passage)).map(|(slot, _)| *slot).collect();
+        for slot in gone {
+            if let Some(Passage::Listener(listener)) = self.passages.get(&slot)
+                && listener.is_full()
+            {
+                self.full -= 1;
+            }
+            self.end(slot);
         }
+        for passage in fresh {
+            self.take_in(passage);
+        }
+        due.append(&mut self.next);
+    }
+
+    fn take_in(&mut self, passage: Passage) {
+        let socket = passage.socket();
+        wait::watch(socket, self.set.number);
+        if let Some(end) = passage.end() {
+            watch(self.epoll, end, socket.index.into());
+        }
+        self.passages.insert(socket.index, passage);
+        self.next.push(socket.index);
     }
 
     fn end(&mut self, slot: u32) {
@@ -353,9 +427,11 @@ impl Ferry {
             wait::unwatch(passage.socket(), self.set);
             // Not while the process is copied: the child's copy would be the one that closes it.
             let alone = ALONE.enter();
-            let socket = passage.socket();
+            let (socket, holds) = (passage.socket(), passage.holds());
             drop(passage);
-            socket.release();
+            if holds {
+                socket.release();
+            }
             drop(alone);
         }
     }
@@ -366,6 +442,7 @@ impl Ferry {
         let is_through = |passage: &Passage| match passage {
             Passage::Crossing(crossing) => crossing.is_flushed(),
             Passage::Attempt(attempt) => !attempt.has_met(),
+            Passage::Listener(_) => true,
         };
         if due.is_empty() && self.passages.values().all(is_through) {
             FLUSHED.store(1, Ordering::Release);
@@ -379,6 +456,22 @@ impl Crossing {
     pub(super) fn new(socket: Socket, inner: c_int, outer: (u64, c_int)) -> Crossing {
         let (to_path, to_program) = (Vec::new(), Vec::new());
         Crossing { socket, inner, outer, to_path, to_program, program_ended: false, path_ended: false }
+    }
+
+    /// Our end goes to a listening stand-in.
+    ///
+    /// # Errors
+    /// EAGAIN: it has no room.
+    pub(super) fn connect(&self, name: &sockaddr_un, len: socklen_t) -> Result<(), c_int> {
+        let connected = real::connect(self.inner, ptr::from_ref(name).cast(), len);
+        if connected == 0 { Ok(()) } else { Err(real::errno()) }
+    }
+
+    /// Nobody has accepted it.
+    pub(super) fn refuse(self) {
+        self.socket.slot.linger_plus_one.store(1, Ordering::Relaxed);
+        let _alone = ALONE.enter();
+        self.socket.release();
     }
 
     fn advance(&mut self, space: &mut [u8]) -> Progress {
@@ -492,10 +585,13 @@ impl Crossing {
     fn reset(&mut self) -> Progress {
         let (file, known) = self.outer;
         let is_outer = |&fd: &c_int| table::is_kernels(fd) && standin::inode(fd) == file;
-        let found = Some(known).filter(is_outer).or_else(|| (0..=table::highest()).find(is_outer));
+        let found = match file {
+            0 => standin::descriptor_of(self.socket),
+            _ => Some(known).filter(is_outer).or_else(|| (0..=table::highest()).find(is_outer)),
+        };
         let own = found.map_or(-1, |fd| real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0));
         // The number may be another file's by now.
-        if own >= 0 && standin::inode(own) == file {
+        if own >= 0 && standin::socket_of(own).is_some_and(|socket| socket.index == self.socket.index) {
             real::send(own, c"!".as_ptr().cast(), 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         }
         if own >= 0 {

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use libc::{sockaddr_storage, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 
-use super::{ALONE, say_once, standin};
+use super::{ALONE, listening, say_once, standin};
 use crate::address::{self, Name};
 use crate::bind::unbound;
 use crate::reach::kernel_port;
@@ -131,7 +131,7 @@ fn go_alone(fd: c_int, slot: u32) -> Result<Came, Stays> {
     } else if is_connected(socket) && standin::put(fd, socket) {
         return Ok(Came::StandIn); // which holds it now
     } else {
-        go(fd, socket)
+        go(fd, socket).or_else(|stays| if listening::put(socket) { Ok(Came::StandIn) } else { Err(stays) })
     };
     socket.release();
     result

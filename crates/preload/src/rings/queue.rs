@@ -68,6 +68,8 @@ pub(crate) enum Answer {
     Result(c_int),
     /// It names this address instead, and sleeps in a thread of the kernel's if it has to.
     To(*const c_void, u64),
+    /// It is another operation, with none of these of its own flags (`ioprio`).
+    As(u8, u16),
 }
 
 impl View {
@@ -116,6 +118,7 @@ impl View {
                 match answer {
                     Answer::Result(result) => self.answer(index, result),
                     Answer::To(address, len) => self.redirect(index, address, len),
+                    Answer::As(operation, without) => self.change(index, operation, without),
                 }
             }
         }
@@ -140,6 +143,13 @@ impl View {
             word(offset + 4).store((value >> 32) as u32, Ordering::Relaxed);
         }
         word(0).fetch_or(u32::from(ASYNC) << 8, Ordering::Relaxed);
+    }
+
+    fn change(&self, index: usize, operation: u8, without: u16) {
+        let word = View::word(self.entries, index * self.stride);
+        let [_, flags, low, high] = word.load(Ordering::Relaxed).to_le_bytes();
+        let [low, high] = (u16::from_le_bytes([low, high]) & !without).to_le_bytes();
+        word.store(u32::from_le_bytes([operation, flags, low, high]), Ordering::Relaxed);
     }
 
     fn said(&self, index: usize) -> Said {

@@ -10,6 +10,7 @@
  *   rings file PATH ADDRESS PORT    a ring for a file; the connection is served by calls
  *   rings child ADDRESS PORT        a forked child uses its parent's ring for a server; a ring closes a connection
  *   rings bound ADDRESS             a ring on a listening socket at an address of paths
+ *   rings prefork ADDRESS           and in a child that has its own ring
  *   rings epoll ADDRESS PORT        an epoll that a ring adds to and takes from
  *   rings datagrams                 a ring on a datagram socket
  *   rings threads ADDRESS PORT      many rings at once, and entries that change while they are looked at
@@ -130,6 +131,7 @@ static void submit_at(int operation, int flags, int fd, const void *bytes, unsig
     entry->addr = (unsigned long)bytes;
     entry->len = len;
     entry->off = offset;
+    entry->poll32_events = operation == IORING_OP_POLL_ADD ? POLLIN : 0;
     at(parameters.sq_off.array)[place] = place;
     __atomic_store_n(at(parameters.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
     CHECK(ENTER(1, 0, 0) == 1);
@@ -242,6 +244,8 @@ static void on_connected(char **words) {
     CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "early", 5) == 0);
     CHECK(operate(IORING_OP_SEND, twin, "hello", 5) == 5);
     CHECK(operate(IORING_OP_READ, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "hello", 5) == 0);
+    CHECK(operate(47, fd, "again", 5) == 5); /* IORING_OP_SEND_ZC */
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "again", 5) == 0);
     ask(fd);
     ask(twin);
     CHECK(number_of(fd, getsockname) == port && number_of(twin, getpeername) == (unsigned)atoi(words[1]));
@@ -450,15 +454,73 @@ static void in_child(char **words) {
     say("all right");
 }
 
-static void at_address(const char *address) {
+static int listens_at(const char *address) {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(7300)};
     CHECK(inet_aton(address, &name.sin_addr));
     int listening = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(bind(listening, (struct sockaddr *)&name, sizeof name) == 0 && listen(listening, 1) == 0);
-    CHECK(operate(IORING_OP_ACCEPT, listening, NULL, 0) == -EINVAL);
+    CHECK(bind(listening, (struct sockaddr *)&name, sizeof name) == 0 && listen(listening, 64) == 0);
+    return listening;
+}
+
+enum { CLIENTS = 40 };
+
+/* Of many that come at once. */
+static void at_address(const char *address) {
+    int listening = listens_at(address), fds[CLIENTS + 2];
+    struct sockaddr_in peer, same;
+    socklen_t len, same_len = sizeof same;
     say("listens");
-    int accepted = accept(listening, NULL, NULL);
-    CHECK(accepted >= 0 && write(accepted, "hello", 5) == 5);
+    for (int i = 0; i < CLIENTS + 1; i++) {
+        len = sizeof peer;
+        memset(&peer, 0, sizeof peer);
+        submit_at(IORING_OP_ACCEPT, 0, listening, &peer, 0, (unsigned long)&len);
+        fds[i] = finish();
+        CHECK(fds[i] >= 0 && len == sizeof peer && peer.sin_family == AF_INET && peer.sin_port != 0);
+        CHECK(getpeername(fds[i], (struct sockaddr *)&same, &same_len) == 0);
+        CHECK(memcmp(&same, &peer, sizeof same) == 0 && number_of(fds[i], getsockname) == 7300);
+    }
+    len = sizeof peer;
+    CHECK(number_of(listening, getsockname) == 7300);
+    fds[CLIENTS + 1] = accept(listening, (struct sockaddr *)&peer, &len);
+    CHECK(fds[CLIENTS + 1] >= 0 && peer.sin_family == AF_INET && peer.sin_port != 0);
+    for (int i = 0; i < CLIENTS + 2; i++) {
+        char bytes[5];
+        CHECK(operate(IORING_OP_RECV, fds[i], bytes, sizeof bytes) == 5);
+        CHECK(operate(IORING_OP_SEND, fds[i], bytes, sizeof bytes) == 5);
+        CHECK(operate(IORING_OP_CLOSE, fds[i], NULL, 0) == 0);
+    }
+    /* Who is not accepted is reset, and the port is free. */
+    submit(IORING_OP_POLL_ADD, 0, listening, NULL, 0);
+    say("waits");
+    CHECK(finish() > 0 && close(listening) == 0);
+    CHECK(close(listens_at(address)) == 0);
+    say("all right");
+}
+
+/* The child has its own ring, and goes on when its parent's descriptor is closed. */
+static void prefork(const char *address) {
+    int listening = listens_at(address);
+    CHECK(operate(IORING_OP_FSYNC, listening, NULL, 0) == -EINVAL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        make_ring(8);
+        char bytes[5];
+        for (int i = 0; i < 2; i++) {
+            submit(IORING_OP_ACCEPT, 0, listening, NULL, 0);
+            if (i == 0)
+                say("listens");
+            int accepted = finish();
+            CHECK(accepted >= 0 && operate(IORING_OP_RECV, accepted, bytes, sizeof bytes) == 5);
+            CHECK(operate(IORING_OP_SEND, accepted, bytes, sizeof bytes) == 5);
+            CHECK(close(accepted) == 0);
+        }
+        exit(0);
+    }
+    CHECK(close(listening) == 0);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    say("all right");
 }
 
 static void refusals(void) {
@@ -794,6 +856,8 @@ int main(int count, char **words) {
         in_child(words + 2);
     else if (!strcmp(words[1], "bound"))
         at_address(words[2]);
+    else if (!strcmp(words[1], "prefork"))
+        prefork(words[2]);
     else if (!strcmp(words[1], "datagrams"))
         datagrams();
     else if (!strcmp(words[1], "epoll"))
