@@ -108,15 +108,8 @@ fn accept_patiently(
             if new_fd < 0 {
                 return err(real::errno());
             }
-            let claimed = claim(socket);
+            let claimed = take(socket, flags);
             if let Ok(Some(accepted)) = claimed {
-                options::inherit(socket, accepted);
-                options::keep(accepted, kept::ACCEPTED, true);
-                let mut ours = socket.slot.flags.load(Ordering::Relaxed) & slot_flag::INET6;
-                if flags & libc::SOCK_NONBLOCK != 0 {
-                    ours |= slot_flag::NONBLOCK;
-                }
-                accepted.slot.flags.store(ours, Ordering::Release);
                 left(new_fd, table::put(new_fd, Entry::Socket(accepted.index)));
                 let named = address::write(remote(accepted), accepted.is_inet6(), address, len);
                 if named < 0 {
@@ -146,6 +139,21 @@ fn accept_patiently(
             _ => {}
         }
     }
+}
+
+/// A connection that waits, held, for a descriptor with these flags; see [`claim`].
+pub(crate) fn take(listener: Socket, flags: c_int) -> Result<Option<Socket>, c_int> {
+    let claimed = claim(listener);
+    if let Ok(Some(accepted)) = claimed {
+        options::inherit(listener, accepted);
+        options::keep(accepted, kept::ACCEPTED, true);
+        let mut ours = listener.slot.flags.load(Ordering::Relaxed) & slot_flag::INET6;
+        if flags & libc::SOCK_NONBLOCK != 0 {
+            ours |= slot_flag::NONBLOCK;
+        }
+        accepted.slot.flags.store(ours, Ordering::Release);
+    }
+    claimed
 }
 
 /// A descriptor for a connection: a duplicate of its listener's, and of a fresh socket of the kernel's where another thread

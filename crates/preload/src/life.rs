@@ -166,6 +166,12 @@ pub(crate) fn left(fd: c_int, entry: Entry) {
         Entry::Epoll(number) => epoll::closed(number),
         Entry::Candidate { watched: true } => epoll::drop_candidate(fd),
         Entry::Ring(number) => rings::closed(number),
+        Entry::StandIn(slot) => {
+            if let Some(socket) = Socket::at(slot) {
+                socket.release();
+            }
+            rings::look_again();
+        }
         _ => {}
     }
 }
@@ -239,17 +245,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         };
     }
     let Given::Inet(to) = given else { return kernel() };
-    // The last asks most.
-    let suits = |&(kind, family): &(u32, c_int)| {
-        let inet6_stream = family == libc::AF_INET6 && kind == slot_kind::STREAM;
-        address::misfit(inet6_stream, address, len).is_none()
-            && speaks(fd, family, to.address)
-            && leads_to(to, kind)
-    };
-    if !may_lead_to(to) {
-        return kernel();
-    }
-    let Some((kind, family)) = suitable(fd).filter(suits) else { return kernel() };
+    let Some((kind, family)) = suited(fd, to, address, len) else { return kernel() };
     let name = kernel_name(fd).filter(|name| name.port != 0);
     // The kernel has chosen that port, and does not know what we use.
     let adopted = adopt_towards(fd, kind, family, name.map(Name::anywhere), Some(to))
@@ -263,6 +259,30 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         }
         Ok(socket) => connect_slot(socket, to, 0),
         Err(result) => result,
+    }
+}
+
+/// The kind and family of a socket of the kernel's that may become ours to connect to `to`, which is at `address`.
+fn suited(fd: c_int, to: Name, address: *const sockaddr, len: socklen_t) -> Option<(u32, c_int)> {
+    // The last asks most.
+    let suits = |&(kind, family): &(u32, c_int)| {
+        let inet6_stream = family == libc::AF_INET6 && kind == slot_kind::STREAM;
+        address::misfit(inet6_stream, address, len).is_none()
+            && speaks(fd, family, to.address)
+            && leads_to(to, kind)
+    };
+    if may_lead_to(to) { suitable(fd).filter(suits) } else { None }
+}
+
+/// Whether `connect` of this stream is the paths' affair.
+pub(crate) fn connects_by_paths(fd: c_int, address: *const sockaddr, len: socklen_t) -> bool {
+    let Given::Inet(to) = address::parse(address, len) else { return false };
+    match table::socket(fd).and_then(Socket::at) {
+        Some(socket) => socket.is_stream() && leads_to(to, slot_kind::STREAM),
+        None => {
+            !is_broadcast(to.address)
+                && suited(fd, to, address, len).is_some_and(|(kind, _)| kind == slot_kind::STREAM)
+        }
     }
 }
 
@@ -515,8 +535,9 @@ pub(crate) fn leave() {
     if attach::region().is_none() || attach::dead() || !attach::is_owner() {
         return;
     }
+    rings::flush();
     for fd in 0..=table::highest() {
-        if table::socket(fd).is_some() {
+        if table::held(fd).is_some() {
             left(fd, table::put(fd, Entry::Kernel));
         }
     }
@@ -561,11 +582,11 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
         return;
     }
     let entry = match table::look(from) {
-        Entry::Socket(slot) => {
+        entry @ (Entry::Socket(slot) | Entry::StandIn(slot)) => {
             if let Some(socket) = Socket::at(slot) {
                 socket.hold(false);
             }
-            Entry::Socket(slot)
+            entry
         }
         Entry::Epoll(number) => {
             epoll::duplicated(number);

@@ -19,7 +19,7 @@ mod carry_over;
 mod lesser;
 mod looks;
 
-pub(crate) use carry_over::{carry_back, carry_over};
+pub(crate) use carry_over::{carry_back, carry_over, carry_waits};
 pub(crate) use lesser::{
     binds_without_port, may_be_ours, move_peek_offset, note, note_any, peek_mark, peek_offset, queued,
     refusal,

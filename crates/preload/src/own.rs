@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::{attach, epoll, real, table, wait};
 
 /// The shim's own descriptors: the descriptor plus one, and above it, for a pipe, its set's number plus one. 0: free.
-static INTERNAL: [AtomicU64; 2048] = [const { AtomicU64::new(0) }; 2048];
+static INTERNAL: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+/// So many are known; a ring's stand-ins (`rings::standin`) have one each.
+const MOST: usize = 16384;
 
 /// Moves a descriptor of ours out of the program's way and protects it from being closed. Closes `fd`.
 pub(crate) fn protect(fd: c_int) -> c_int {
@@ -65,7 +67,9 @@ pub(crate) fn enter(fd: c_int, set_plus_one: u64) -> c_int {
     table::put(fd, table::Entry::Internal);
     let word = set_plus_one << 32 | (fd as u64 + 1);
     for place in &INTERNAL {
-        if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if place.load(Ordering::Relaxed) == 0
+            && place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
             break;
         }
     }

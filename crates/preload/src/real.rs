@@ -164,6 +164,8 @@ real! {
     fn system(command: *const c_char) -> c_int = c"system";
     fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE = c"popen";
     fn pclose(stream: *mut libc::FILE) -> c_int = c"pclose";
+    fn pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: *mut c_void,
+        argument: *mut c_void) -> c_int = c"pthread_create";
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int = c"pthread_setcancelstate";
     fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int = c"pthread_setcanceltype";
     fn cleanup_push(buffer: *mut CleanUp, routine: extern "C" fn(*mut c_void), argument: *mut c_void) -> ()
@@ -219,8 +221,6 @@ pub(crate) mod dispatched {
         fn setcontext(next: *const libc::ucontext_t) -> c_int = c"setcontext";
         fn swapcontext(before: *mut libc::ucontext_t, next: *const libc::ucontext_t)
             -> c_int = c"swapcontext";
-        fn pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: *mut c_void,
-            argument: *mut c_void) -> c_int = c"pthread_create";
         fn thrd_create(thread: *mut libc::pthread_t, start: *mut c_void, argument: *mut c_void) -> c_int
             = c"thrd_create";
         fn getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo,

@@ -33,9 +33,13 @@
 //! Its words are the program's to write as well: each is read once, and all that an odd one does is that the operation
 //! finds the kernel's socket behind ours, which is not connected.
 
+mod connecting;
 mod entries;
+mod ferry;
+mod listening;
 mod moving;
 mod queue;
+mod standin;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_void};
@@ -51,7 +55,10 @@ use crate::dispatch::{self, signals};
 use crate::lock::Section;
 use crate::table::{self, Entry};
 use crate::{attach, life, memory, reach, real};
+pub(crate) use ferry::{flush, look_again};
+pub(crate) use listening::accept;
 use queue::{Shape, View};
+pub(crate) use standin::{is_kernels as is_stand_ins, socket_of as stood_for};
 
 /// `linux/io_uring.h`: `io_uring_setup` flags.
 const SETUP_SQPOLL: u32 = 1 << 1;
@@ -365,6 +372,8 @@ pub(crate) fn after_fork() {
 /// The child has its parent's mappings, but of the threads that looked at them the calling one alone: who uses a ring is
 /// counted anew.
 pub(crate) fn in_child() {
+    ferry::in_child();
+    listening::in_child();
     let mut known = Vec::new();
     for (number, record) in RECORDS.iter().enumerate() {
         if record.users.swap(0, Ordering::Relaxed) != 0 {
@@ -412,7 +421,9 @@ pub(crate) fn enter(arguments: [usize; 6]) -> Option<c_long> {
             return unknown(fd);
         }
     }
-    Some(enter_with_signals(arguments))
+    let result = enter_with_signals(arguments);
+    listening::translate();
+    Some(result)
 }
 
 /// A ring that this image has not made: its queue is not to be looked at.

@@ -595,7 +595,7 @@ pub(crate) fn in_child() {
         }
     }
     for fd in 0..=crate::table::highest() {
-        if let Some(index) = crate::table::socket(fd)
+        if let Some(index) = crate::table::held(fd)
             && let Some(count) = COUNTS.get(index as usize)
         {
             count.fetch_add(1, Ordering::Relaxed);

@@ -15,6 +15,7 @@ const EPOLL: u64 = 2;
 const INTERNAL: u64 = 3;
 const CANDIDATE: u64 = 4;
 const RING: u64 = 5;
+const STAND_IN: u64 = 6;
 
 /// In a candidate's value: some epoll has it; it stays the kernel's.
 const WATCHED: u64 = 1;
@@ -42,6 +43,9 @@ pub(crate) enum Entry {
     },
     /// A ring of `io_uring`: its number in `rings`.
     Ring(u32),
+    /// The kernel's to all calls, and held: it stands for a listening socket, of which this is the slot
+    /// (`rings::listening`).
+    StandIn(u32),
 }
 
 fn decode(word: u64) -> Entry {
@@ -51,6 +55,7 @@ fn decode(word: u64) -> Entry {
         INTERNAL => Entry::Internal,
         CANDIDATE => Entry::Candidate { watched: word >> 8 & WATCHED != 0 },
         RING => Entry::Ring((word >> 8) as u32),
+        STAND_IN => Entry::StandIn((word >> 8) as u32),
         _ => Entry::Kernel,
     }
 }
@@ -63,6 +68,7 @@ fn encode(entry: Entry) -> u64 {
         Entry::Internal => INTERNAL,
         Entry::Candidate { watched } => (if watched { WATCHED } else { 0 }) << 8 | CANDIDATE,
         Entry::Ring(number) => u64::from(number) << 8 | RING,
+        Entry::StandIn(slot) => u64::from(slot) << 8 | STAND_IN,
     }
 }
 
@@ -107,6 +113,20 @@ pub(crate) fn look(fd: c_int) -> Entry {
 pub(crate) fn socket(fd: c_int) -> Option<u32> {
     let word = cell(fd)?.load(Ordering::Acquire);
     (word & 0xff == SOCKET).then_some((word >> 8) as u32)
+}
+
+/// The slot that `fd` holds: of a socket of ours, or of one that it stands for.
+pub(crate) fn held(fd: c_int) -> Option<u32> {
+    match look(fd) {
+        Entry::Socket(slot) | Entry::StandIn(slot) => Some(slot),
+        _ => None,
+    }
+}
+
+/// `fd` is a stand-in for the socket that it was. False: it was not.
+pub(crate) fn stand_in(fd: c_int, slot: u32) -> bool {
+    let (from, to) = (encode(Entry::Socket(slot)), encode(Entry::StandIn(slot)));
+    cell(fd).is_some_and(|cell| cell.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok())
 }
 
 /// Enters `fd`; answers what was there. False numbers are ignored.

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::fs::FileExt as _;
 
-use queue::{ENTRY_LEN, OFF_ENTRIES, OFF_QUEUE, Said, Shape, View};
+use queue::{Answer, ENTRY_LEN, OFF_ENTRIES, OFF_QUEUE, Said, Shape, View};
 
 const SHAPE: Shape = Shape { count: 4, head: 0, tail: 4, array: Some(8), long: false };
 const ARRAY: usize = 8;
@@ -108,7 +108,7 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     let mut found = Vec::new();
     ring.view.each_waiting(|said| {
         found.push(said);
-        Some(-libc::EEXIST)
+        Some(Answer::Result(-libc::EEXIST))
     });
     let said = Said {
         operation: 0,
@@ -129,4 +129,14 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     });
     let answer = Said { flags: 0, fd: -1, len: (-libc::EEXIST).cast_unsigned(), operation_flags: 1, ..said };
     assert_eq!(found, [answer]);
+    // Or it goes elsewhere.
+    let place: *const std::ffi::c_void = std::ptr::without_provenance(0x1122_3344_5566_7788);
+    ring.view.each_waiting(|_| Some(Answer::To(place, 0x99)));
+    found.clear();
+    ring.view.each_waiting(|said| {
+        found.push(said);
+        None
+    });
+    let redirected = Said { flags: 1 << 4, offset: 0x99, address: 0x1122_3344_5566_7788, ..answer };
+    assert_eq!(found, [redirected]);
 }

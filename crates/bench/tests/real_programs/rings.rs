@@ -1,5 +1,6 @@
 //! io_uring beside paths: a ring's operations are the kernel's, and so is a socket that one names; all else stays.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
@@ -33,6 +34,12 @@ fn echo(fixture: &Fixture) -> (Process, [String; 2]) {
     (echo, [fixture.peer_address().to_string(), "7000".to_owned()])
 }
 
+/// An address of the network between the hosts that no one has.
+fn nobody(fixture: &Fixture) -> String {
+    let [a, b, c, _] = fixture.peer_address().octets();
+    Ipv4Addr::new(a, b, c, 200).to_string()
+}
+
 /// What `stat` says of the program.
 fn row(fixture: &Fixture) -> serde_json::Value {
     let stat = fixture.ask("stat");
@@ -51,12 +58,14 @@ fn assert_counted(fixture: &Fixture, counted: [u64; 3]) {
     assert_eq!(found, counted.map(Some), "{row}");
 }
 
-/// Lines about each: sockets that have become the kernel's, that are connected, that have an address of paths.
-fn assert_said(program: &Process, lines: [usize; 3]) {
+/// Lines about each: sockets that have become the kernel's, that have stand-ins, that are in use, that have an address of
+/// paths.
+fn assert_said(program: &Process, lines: [usize; 4]) {
     let log = program.log_tail();
     let texts = [
         "operations name are the kernel's",
-        "is connected on paths fails",
+        "are served by stand-ins",
+        "is in use on paths fails",
         "bound to an address of paths fails",
     ];
     assert_eq!(texts.map(|text| log.matches(text).count()), lines, "{log}");
@@ -79,7 +88,7 @@ fn serves(how: &[&str], what: &str) {
     assert_eq!(wait_for_line(&mut server, "back"), "back: hello");
     // What listens, and its duplicate; the client beside it was the kernel's by itself.
     assert_counted(&fixture, [1, 0, 1]);
-    assert_said(&server, [1, 0, 0]);
+    assert_said(&server, [1, 0, 0, 0]);
     assert_eq!(row(&fixture)["sockets"], 0);
 }
 
@@ -116,7 +125,7 @@ fn keeps_a_file(how: &[&str]) {
     wait_for_line(&mut client, "kept");
     assert_on_paths(&fixture, 7000);
     assert_counted(&fixture, [1, 0, 0]);
-    assert_said(&client, [0, 0, 0]);
+    assert_said(&client, [0, 0, 0, 0]);
     echo.check().unwrap();
 }
 
@@ -138,34 +147,172 @@ fn a_ring_by_instruction_for_files_leaves_sockets_on_paths() {
     keeps_a_file(BY_INSTRUCTION);
 }
 
+/// A stand-in has its place, by rings and by calls, in a child, too.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_connection_of_paths_in_a_ring_fails_and_goes_on_by_calls() {
-    let fixture = Fixture::new(Arm::Paths);
-    let program = rings(&fixture, BY_LIBRARY).display().to_string();
-    let (mut echo, [peer, port]) = echo(&fixture);
-    let mut client = fixture.start(&program, &["connected", &peer, &port]);
-    wait_for_line(&mut client, "goes on");
-    assert_on_paths(&fixture, 7000);
-    assert_counted(&fixture, [1, 0, 0]);
-    assert_said(&client, [0, 1, 0]);
-    assert!(client.log_tail().contains("scoutline run --io-uring"));
-    echo.check().unwrap();
+fn a_connection_of_paths_in_a_ring_is_served() {
+    for how in [BY_LIBRARY, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let (mut echo, [peer, port]) = echo(&fixture);
+        let mut client = fixture.start(&program, &["connected", &peer, &port]);
+        wait_for_line(&mut client, "served");
+        assert_on_paths(&fixture, 7000);
+        // The child's own is one more, and said already.
+        assert_counted(&fixture, [1, 0, 2]);
+        assert_said(&client, [0, 1, 0, 0]);
+        assert_eq!(row(&fixture)["sockets"], 1);
+        echo.check().unwrap();
+    }
+}
+
+/// It waits until the path stands, or does not, or it is cancelled.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_connection_that_a_ring_makes_is_on_paths() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let (mut echo, [peer, port]) = echo(&fixture);
+        let nobody = nobody(&fixture);
+        let mut client = fixture.start(&program, &["connects", &peer, &port, &nobody]);
+        wait_for_line(&mut client, "connected");
+        assert_on_paths(&fixture, 7000);
+        assert_counted(&fixture, [1, 0, 22]);
+        assert_said(&client, [0, 1, 0, 0]);
+        echo.check().unwrap();
+    }
 }
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_listener_at_an_address_of_paths_stays_there() {
+fn much_goes_both_ways_by_a_stand_in() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let (mut echo, [peer, port]) = echo(&fixture);
+    let mut client = fixture.start(&program, &["bulk", &peer, &port]);
+    wait_for_line(&mut client, "all right");
+    assert_counted(&fixture, [2, 0, 1]);
+    echo.check().unwrap();
+}
+
+/// Resets both ways, and all bytes of who closes, or exits.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_stand_in_ends_as_its_path_does() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let meets = "
+import socket, struct
+server = socket.create_server(('0.0.0.0', 7000))
+print('ready', flush=True)
+first = server.accept()[0]
+assert first.recv(5, socket.MSG_WAITALL) == b'hello'
+first.sendall(b'r')
+first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+first.close()
+second = server.accept()[0]
+second.sendall(b'unread')
+try:
+    print('second', len(second.recv(1)), flush=True)
+except ConnectionResetError:
+    print('second was reset', flush=True)
+third, last = server.accept()[0], server.accept()[0]
+for name, connection in ('third', third), ('last', last):
+    count = 0
+    while got := len(connection.recv(65536)):
+        count += got
+    print(name, count, flush=True)
+";
+    let mut peer = fixture.start_peer("python3", &["-c", meets]);
+    wait_for_line(&mut peer, "ready");
+    let mut client = fixture.start(&program, &["ends", &fixture.peer_address().to_string(), "7000"]);
+    wait_for_line(&mut client, "sent");
+    for said in ["second was reset", "third 1000000", "last 2000000"] {
+        assert_eq!(wait_for_line(&mut peer, said.split(' ').next().unwrap()), said);
+    }
+    client.finish(Instant::now() + SOON).unwrap();
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn accepted_connections_of_paths_in_a_ring_are_served() {
     let fixture = Fixture::new(Arm::Paths);
     let program = rings(&fixture, BY_INSTRUCTION).display().to_string();
     let address = fixture.address().to_string();
-    let mut server = fixture.start(&program, &["bound", &address]);
+    let mut server = fixture.start(&program, &["accepted", &address]);
     wait_for_line(&mut server, "listens");
-    assert_on_paths(&fixture, 7300);
-    assert_counted(&fixture, [1, 0, 0]);
-    assert_said(&server, [0, 0, 1]);
-    let asks = "import socket, sys; s = socket.create_connection((sys.argv[1], 7300), 15); print(s.recv(5))";
-    assert!(fixture.run_peer("python3", &["-c", asks, &address], SOON).contains("hello"));
+    let asks = "
+import socket, sys
+both = [socket.create_connection((sys.argv[1], 7300), 15) for _ in 'ab']
+for round in range(50):
+    for connection in both:
+        connection.sendall(b'%07d' % round)
+        assert connection.recv(7, socket.MSG_WAITALL) == b'%07d' % round
+for connection in both:
+    connection.shutdown(socket.SHUT_WR)
+    assert connection.recv(1) == b''
+print('all right')
+";
+    assert!(fixture.run_peer("python3", &["-c", asks, &address], SOON).contains("all right"));
+    wait_for_line(&mut server, "all right");
+    assert_counted(&fixture, [1, 0, 2]);
+    assert_said(&server, [0, 1, 0, 0]);
+}
+
+/// A ring accepts from it, with the peers' names, and so do calls; who has not been accepted when it closes is reset.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_listener_at_an_address_of_paths_is_served() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let address = fixture.address().to_string();
+        let mut server = fixture.start(&program, &["bound", &address]);
+        wait_for_line(&mut server, "listens");
+        let asks = "
+import socket, sys
+def connected():
+    return socket.create_connection((sys.argv[1], 7300), 15)
+clients = [connected() for _ in range(42)]
+for client in clients:
+    client.sendall(b'hello')
+for client in clients:
+    assert client.recv(5, socket.MSG_WAITALL) == b'hello'
+    assert client.recv(1) == b''
+    client.close()
+try:
+    print('last', connected().recv(1))
+except ConnectionResetError:
+    print('reset')
+";
+        let said = fixture.run_peer("python3", &["-c", asks, &address], SOON);
+        assert!(said.contains("reset"), "{said}");
+        wait_for_line(&mut server, "all right");
+        assert_counted(&fixture, [1, 0, 1]);
+        assert_said(&server, [0, 1, 0, 0]);
+        assert_eq!(row(&fixture)["sockets"], 0);
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_child_accepts_by_its_own_ring() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_INSTRUCTION).display().to_string();
+    let address = fixture.address().to_string();
+    let mut server = fixture.start(&program, &["prefork", &address]);
+    wait_for_line(&mut server, "listens");
+    let asks = "
+import socket, sys
+for _ in 'ab':
+    client = socket.create_connection((sys.argv[1], 7300), 15)
+    client.sendall(b'hello')
+    assert client.recv(5, socket.MSG_WAITALL) == b'hello'
+print('all right')
+";
+    assert!(fixture.run_peer("python3", &["-c", asks, &address], SOON).contains("all right"));
+    wait_for_line(&mut server, "all right");
 }
 
 /// A child's ring is its parent's; numbers that rings have closed, or closed rings have had, are what they are next.
@@ -193,7 +340,7 @@ fn a_datagram_socket_in_a_ring_is_the_kernels() {
     let mut server = fixture.start(&program, &["datagrams"]);
     assert_eq!(wait_for_line(&mut server, "back"), "back: hello");
     assert_counted(&fixture, [1, 0, 1]);
-    assert_said(&server, [1, 0, 0]);
+    assert_said(&server, [1, 0, 0, 0]);
 }
 
 /// As libuv does it.
@@ -208,7 +355,7 @@ fn an_epoll_is_controlled_by_a_ring() {
         wait_for_line(&mut client, "watched");
         assert_on_paths(&fixture, 7000);
         assert_counted(&fixture, [1, 0, 0]);
-        assert_said(&client, [0, 0, 0]);
+        assert_said(&client, [0, 0, 0, 0]);
         echo.check().unwrap();
     }
 }
@@ -224,7 +371,10 @@ fn rings_of_many_threads_and_entries_that_change() {
         let mut threads = fixture.start(&program, &["threads", &peer, &port]);
         wait_for_line(&mut threads, "all right");
         assert_on_paths(&fixture, 7000);
-        assert_counted(&fixture, [901, 0, 0]);
+        // The one connection, where an entry has named it.
+        let row = row(&fixture);
+        assert_eq!(row["rings_left"], 901);
+        assert!(row["ring_sockets"].as_u64() <= Some(1), "{row}");
         echo.check().unwrap();
     }
 }
@@ -266,7 +416,7 @@ fn a_socket_that_failed_to_connect_is_free_to_move() {
     wait_for_line(&mut client, "all right");
     // Two that connect, and two that listen.
     assert_counted(&fixture, [1, 0, 4]);
-    assert_said(&client, [1, 0, 0]);
+    assert_said(&client, [1, 0, 0, 0]);
 }
 
 /// With as many who may wait as the image before has asked for.
@@ -277,7 +427,7 @@ fn a_listener_of_another_image_moves() {
     let program = rings(&fixture, BY_NUMBER).display().to_string();
     let mut server = fixture.start(&program, &["image"]);
     wait_for_line(&mut server, "listens");
-    assert_said(&server, [1, 0, 0]);
+    assert_said(&server, [1, 0, 0, 0]);
 }
 
 #[test]

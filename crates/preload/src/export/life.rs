@@ -10,8 +10,9 @@ use scoutline_scout::SOL_SCOUT;
 use super::{interfaces, ours};
 use crate::datagram::stamps;
 use crate::real::{self, err, finish_int};
+use crate::slot::Socket;
 use crate::table::Entry;
-use crate::{accept, bind, fast_open, groups, ip_options, life, options, stdio, table, urgent};
+use crate::{accept, bind, fast_open, groups, ip_options, life, options, rings, stdio, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -48,6 +49,9 @@ pub(super) extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     let Some(socket) = ours(fd) else {
+        if let Entry::StandIn(_) = table::look(fd) {
+            return finish_int(rings::accept(fd, address, len, flags));
+        }
         let new = real::accept4(fd, address, len, flags);
         if new >= 0 {
             life::closing(new); // whatever had the number was closed unseen
@@ -59,10 +63,15 @@ pub(super) extern "C" fn accept4(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    match ours(fd) {
-        Some(socket) => finish_int(life::shutdown(socket, how)),
-        None => real::shutdown(fd, how),
+    if let Some(socket) = ours(fd) {
+        return finish_int(life::shutdown(socket, how));
     }
+    if let Entry::StandIn(slot) = table::look(fd)
+        && let Some(socket) = Socket::at(slot)
+    {
+        life::shutdown(socket, how);
+    }
+    real::shutdown(fd, how)
 }
 
 #[unsafe(no_mangle)]
@@ -76,7 +85,7 @@ pub(super) extern "C" fn getsockopt(
     if let Some(result) = groups::filter::get(fd, level, name, value, len) {
         return finish_int(result);
     }
-    match ours(fd) {
+    match ours(fd).or_else(|| stood_for(fd, level, name)) {
         Some(socket) => finish_int(options::get(fd, socket, level, name, value, len)),
         None => not_on_paths(level, real::getsockopt(fd, level, name, value, len)),
     }
@@ -108,6 +117,7 @@ pub(super) extern "C" fn setsockopt(
         (libc::IPPROTO_IPV6, libc::IPV6_MTU) => ours(fd).or_else(|| life::adopt_for_groups(fd)),
         _ => ours(fd),
     };
+    let socket = socket.or_else(|| stood_for(fd, level, name));
     if let Some(socket) = socket {
         return finish_int(options::set(fd, socket, level, name, value, len));
     }
@@ -115,6 +125,11 @@ pub(super) extern "C" fn setsockopt(
     options::note(level, name);
     fast_open::note(level, name);
     not_on_paths(level, real::setsockopt(fd, level, name, value, len))
+}
+
+/// The socket for which a ring's stand-in has this option.
+fn stood_for(fd: c_int, level: c_int, name: c_int) -> Option<Socket> {
+    if rings::is_stand_ins(level, name) { None } else { rings::stood_for(fd) }
 }
 
 /// Kernels differ in what they say to a level that they do not know.
@@ -127,7 +142,7 @@ fn not_on_paths(level: c_int, result: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    match ours(fd) {
+    match ours(fd).or_else(|| rings::stood_for(fd)) {
         Some(socket) => finish_int(life::local_name(socket, address, len)),
         None => real::getsockname(fd, address, len),
     }
@@ -135,7 +150,7 @@ pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mu
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    match ours(fd) {
+    match ours(fd).or_else(|| rings::stood_for(fd)) {
         Some(socket) => finish_int(life::peer_name(socket, address, len)),
         None => real::getpeername(fd, address, len),
     }

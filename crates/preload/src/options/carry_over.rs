@@ -145,14 +145,7 @@ pub(crate) fn carry_back(fd: c_int, socket: Socket) {
     ] {
         set(libc::SOL_SOCKET, name, kept_bit(socket, bit));
     }
-    for (name, us) in
-        [(libc::SO_RCVTIMEO, &slot.receive_timeout_us), (libc::SO_SNDTIMEO, &slot.send_timeout_us)]
-    {
-        let us = us.load(Ordering::Relaxed).cast_signed();
-        let time = timeval { tv_sec: us / 1_000_000, tv_usec: us % 1_000_000 };
-        let len = size_of::<timeval>() as socklen_t;
-        real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const time).cast(), len);
-    }
+    carry_waits(fd, socket);
     let plus_one = slot.linger_plus_one.load(Ordering::Relaxed);
     let linger = libc::linger {
         l_onoff: c_int::from(plus_one != 0),
@@ -169,6 +162,22 @@ pub(crate) fn carry_back(fd: c_int, socket: Socket) {
     let flags = real::fcntl(fd, libc::F_GETFL, 0);
     let flags = if socket.non_blocking() { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
     real::fcntl(fd, libc::F_SETFL, flags as usize);
+}
+
+/// How long calls wait, and for how much.
+pub(crate) fn carry_waits(fd: c_int, socket: Socket) {
+    let slot = socket.slot;
+    for (name, us) in
+        [(libc::SO_RCVTIMEO, &slot.receive_timeout_us), (libc::SO_SNDTIMEO, &slot.send_timeout_us)]
+    {
+        let us = us.load(Ordering::Relaxed).cast_signed();
+        let time = timeval { tv_sec: us / 1_000_000, tv_usec: us % 1_000_000 };
+        let len = size_of::<timeval>() as socklen_t;
+        real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const time).cast(), len);
+    }
+    let low_water = socket.low_water();
+    let len = size_of::<u32>() as socklen_t;
+    real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const low_water).cast(), len);
 }
 
 fn carry_back_transport(socket: Socket, set: impl Fn(c_int, c_int, c_int)) {

@@ -6,13 +6,16 @@
 
 use std::ffi::c_int;
 
-use super::queue::{FIXED_FILE, NOP, Said};
-use super::{each_file, moving};
+use super::queue::{Answer, FIXED_FILE, NOP, Said};
+use super::{connecting, each_file, listening, moving, stood_for};
 use crate::table::{self, Entry};
 use crate::{export, real};
 
 /// SPLICE_F_FD_IN_FIXED.
 const IN_IS_FIXED: u32 = 1 << 31;
+
+/// IORING_RECVSEND_FIXED_BUF, IORING_SEND_ZC_REPORT_USAGE.
+const ZERO_COPY_FLAGS: u16 = 1 << 2 | 1 << 3;
 
 /// Operations, `enum io_uring_op`.
 mod op {
@@ -20,7 +23,10 @@ mod op {
     pub(super) const TIMEOUT: u8 = 11;
     pub(super) const TIMEOUT_REMOVE: u8 = 12;
     pub(super) const ASYNC_CANCEL: u8 = 14;
+    pub(super) const ACCEPT: u8 = 13;
+    pub(super) const SENDMSG: u8 = 9;
     pub(super) const LINK_TIMEOUT: u8 = 15;
+    pub(super) const CONNECT: u8 = 16;
     pub(super) const OPENAT: u8 = 18;
     pub(super) const CLOSE: u8 = 19;
     pub(super) const FILES_UPDATE: u8 = 20;
@@ -38,6 +44,9 @@ mod op {
     pub(super) const SETXATTR: u8 = 42;
     pub(super) const GETXATTR: u8 = 44;
     pub(super) const SOCKET: u8 = 45;
+    pub(super) const SEND: u8 = 26;
+    pub(super) const SEND_ZC: u8 = 47;
+    pub(super) const SENDMSG_ZC: u8 = 48;
     pub(super) const WAITID: u8 = 50;
     pub(super) const FUTEX_WAITV: u8 = 53;
     pub(super) const FIXED_FD_INSTALL: u8 = 54;
@@ -48,8 +57,9 @@ mod op {
 /// What a ring cannot do here, as on a kernel that does not have it.
 pub(super) const ABSENT: u8 = op::EPOLL_WAIT;
 
-/// What an entry names is the kernel's before the kernel has the entry. `Some`: it is done, with this result.
-pub(super) fn look_at(said: Said) -> Option<c_int> {
+/// What an entry names is the kernel's, or has a stand-in, before the kernel has the entry. The answer: what becomes of the
+/// entry, if it does not stay as it is.
+pub(super) fn look_at(said: Said) -> Option<Answer> {
     let Said { operation, flags, fd, .. } = said;
     match operation {
         // `fd` is none, a directory, a ring, a domain, or names what is to be cancelled.
@@ -76,9 +86,20 @@ pub(super) fn look_at(said: Said) -> Option<c_int> {
         op::CLOSE if said.other == 0 => moving::closing(fd),
         op::CLOSE => {}
         op::FILES_UPDATE => each_file(said.address as usize, said.len),
-        op::EPOLL_CTL => return control_epoll(said),
+        op::ACCEPT if flags & FIXED_FILE == 0 => {
+            moving::named(fd);
+            listening::note(said);
+        }
+        op::SEND_ZC | op::SENDMSG_ZC if flags & FIXED_FILE == 0 => {
+            moving::named(fd);
+            // AF_UNIX copies, and says EOPNOTSUPP. A send without notice is one that has copied.
+            let plain = if operation == op::SEND_ZC { op::SEND } else { op::SENDMSG };
+            return stood_for(fd).map(|_| Answer::As(plain, ZERO_COPY_FLAGS));
+        }
+        op::EPOLL_CTL => return control_epoll(said).map(Answer::Result),
+        op::CONNECT if flags & FIXED_FILE == 0 => return connecting::connect(said),
         op::EPOLL_WAIT if flags & FIXED_FILE == 0 && matches!(table::look(fd), Entry::Epoll(_)) => {
-            return Some(-libc::EINVAL);
+            return Some(Answer::Result(-libc::EINVAL));
         }
         _ => {
             if flags & FIXED_FILE == 0 {

@@ -4,13 +4,14 @@
 //! ```text
 //! fresh, or connected to nothing   the kernel's socket gets the options and the address
 //! listening, nobody waits          it listens there, too; then our listener is closed, for all who have it
-//! connected, connecting, or somebody waits to be accepted
+//! a connected stream               stays on paths; a stand-in takes its place in this process ([`super::standin`])
+//! connecting, or somebody waits to be accepted
 //!                                  stays on paths: the operation finds a socket that is not connected
 //! bound to what Linux has not      stays on paths, and there calls go on serving it: the operation finds one that is
 //!                                  bound to nothing. Any other address, or any at all, is not what was asked for
 //! ```
 //!
-//! So an operation on a connected stream fails with ENOTCONN, or EPIPE where it sends; `accept` on one that stays with
+//! So an operation on a stream that connects fails with ENOTCONN, or EPIPE where it sends; `accept` on one that stays with
 //! EINVAL. A datagram socket's own queue is lost with the move, as datagrams may be.
 //!
 //! Left out: an epoll of the program's that has such a socket does not go on watching it. Other processes that have the socket
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use libc::{sockaddr_storage, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 
-use super::{ALONE, say_once};
+use super::{ALONE, listening, say_once, standin};
 use crate::address::{self, Name};
 use crate::bind::unbound;
 use crate::reach::kernel_port;
@@ -31,9 +32,21 @@ use crate::table::{self, Entry};
 use crate::{attach, life, options, own, real};
 
 /// Why a socket stays on paths.
+#[derive(Clone, Copy)]
 enum Stays {
     InUse,
     Address,
+}
+
+/// What came of a socket that is named.
+#[derive(Clone, Copy)]
+enum Came {
+    /// Nothing: it is something else by now.
+    Nothing,
+    /// The kernel's socket has its place.
+    Moved,
+    /// A stand-in has.
+    StandIn,
 }
 
 /// A socket of the kernel's is made by a ring.
@@ -53,18 +66,36 @@ pub(super) fn closing(fd: c_int) {
 /// A ring's operation is about `fd`. Two threads may be here with the same socket: one moves it, the other waits and finds
 /// what came of it.
 pub(super) fn named(fd: c_int) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    static SAID_IN_USE: AtomicBool = AtomicBool::new(false);
-    static SAID_ADDRESS: AtomicBool = AtomicBool::new(false);
     let result = match table::look(fd) {
         // Whoever is cancelled would leave the others waiting.
         Entry::Socket(slot) => real::uncancelled(|| go_alone(fd, slot)),
-        Entry::Candidate { .. } => Ok(table::keep_kernels(fd)),
+        Entry::Candidate { .. } if table::keep_kernels(fd) => Ok(Came::Moved),
         _ => return,
     };
+    tell(result);
+}
+
+/// A stand-in has been made for a socket.
+pub(super) fn stood_in() {
+    tell(Ok(Came::StandIn));
+}
+
+/// Counts it, and says so once.
+fn tell(result: Result<Came, Stays>) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    static SAID_STAND_IN: AtomicBool = AtomicBool::new(false);
+    static SAID_IN_USE: AtomicBool = AtomicBool::new(false);
+    static SAID_ADDRESS: AtomicBool = AtomicBool::new(false);
     match result {
-        Ok(false) => {}
-        Ok(true) => {
+        Ok(Came::Nothing) => {}
+        Ok(Came::StandIn) => {
+            count();
+            say_once(
+                &SAID_STAND_IN,
+                b"io_uring operations on what is connected on paths are served by stand-ins, with two copies more; to have rings refused: scoutline run --io-uring=refuse",
+            );
+        }
+        Ok(Came::Moved) => {
             count();
             say_once(
                 &SAID,
@@ -73,7 +104,7 @@ pub(super) fn named(fd: c_int) {
         }
         Err(Stays::InUse) => say_once(
             &SAID_IN_USE,
-            b"an io_uring operation on a socket that is connected on paths fails, and so it will with each; to have all sockets with the kernel: scoutline run --io-uring",
+            b"an io_uring operation on a socket that is in use on paths fails, and so it will with each; to have all sockets with the kernel: scoutline run --io-uring",
         ),
         Err(Stays::Address) => say_once(
             &SAID_ADDRESS,
@@ -88,18 +119,30 @@ fn count() {
     }
 }
 
-/// Moves it, with no other thread here. False: it has moved meanwhile, or `fd` is something else by now.
-fn go_alone(fd: c_int, slot: u32) -> Result<bool, Stays> {
+/// Moves it, with no other thread here.
+fn go_alone(fd: c_int, slot: u32) -> Result<Came, Stays> {
     let _alone = ALONE.enter();
     // Held, so that the slot is not given to another socket before this is over, whoever closes `fd`.
-    let Some(socket) = Socket::at(slot).filter(|socket| socket.hold_beside()) else { return Ok(false) };
-    let result = if table::socket(fd) == Some(slot) { go(fd, socket) } else { Ok(false) };
+    let Some(socket) = Socket::at(slot).filter(|socket| socket.hold_beside()) else {
+        return Ok(Came::Nothing);
+    };
+    let result = if table::socket(fd) != Some(slot) {
+        Ok(Came::Nothing)
+    } else if is_connected(socket) && standin::put(fd, socket) {
+        return Ok(Came::StandIn); // which holds it now
+    } else {
+        go(fd, socket).or_else(|stays| if listening::put(socket) { Ok(Came::StandIn) } else { Err(stays) })
+    };
     socket.release();
     result
 }
 
-/// The kernel's socket behind this one takes its place. False: a signal handler of this thread's has done it meanwhile.
-fn go(fd: c_int, socket: Socket) -> Result<bool, Stays> {
+fn is_connected(socket: Socket) -> bool {
+    socket.is_stream() && socket.state() & is::CONNECTED != 0 && !socket.connect_is_pending()
+}
+
+/// The kernel's socket behind this one takes its place.
+fn go(fd: c_int, socket: Socket) -> Result<Came, Stays> {
     if is_in_use(socket) || socket.state() & is::LISTENING != 0 && has_accepted(fd) {
         return Err(Stays::InUse);
     }
@@ -125,7 +168,8 @@ fn go(fd: c_int, socket: Socket) -> Result<bool, Stays> {
         }
         fence(Ordering::SeqCst);
     }
-    Ok(moved)
+    // Else a signal handler of this thread's has done it meanwhile.
+    Ok(if moved { Came::Moved } else { Came::Nothing })
 }
 
 /// There is a peer, or somebody who waits to be accepted; or the descriptor is a listener's to the kernel.
@@ -141,20 +185,13 @@ fn is_in_use(socket: Socket) -> bool {
 /// Whether this process has sockets that a listener has accepted: they are, to the kernel, the listener itself, which would go
 /// on listening with them.
 fn has_accepted(listener: c_int) -> bool {
-    let Some(file) = inode(listener) else { return true };
+    let file = standin::inode(listener);
     (0..=table::highest()).any(|fd| {
         table::socket(fd).and_then(Socket::at).is_some_and(|socket| {
             socket.slot.kept_options.load(Ordering::Relaxed) & kept::ACCEPTED != 0
-                && inode(fd).is_none_or(|other| other == file)
+                && standin::inode(fd) == file
         })
     })
-}
-
-fn inode(fd: c_int) -> Option<u64> {
-    // SAFETY: zeros are a valid structure, which the call fills.
-    let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    (unsafe { libc::fstat(fd, &raw mut status) } == 0).then_some(status.st_ino)
 }
 
 /// The kernel's socket has the address that this one has. False: Linux does not give it.

@@ -22,6 +22,9 @@ const NOP_INJECT_RESULT: u32 = 1;
 /// IOSQE_FIXED_FILE: the descriptor is an index among those registered.
 pub(crate) const FIXED_FILE: u8 = 1;
 
+/// IOSQE_ASYNC: by a thread of the kernel's.
+const ASYNC: u8 = 1 << 4;
+
 /// Where things are, as `io_uring_setup` says.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
@@ -58,6 +61,17 @@ pub(crate) struct Said {
     pub(crate) other: u32,
 }
 
+/// What becomes of an entry.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    /// It is done, with this result.
+    Result(c_int),
+    /// It names this address instead, and sleeps in a thread of the kernel's if it has to.
+    To(*const c_void, u64),
+    /// It is another operation, with none of these of its own flags (`ioprio`).
+    As(u8, u16),
+}
+
 impl View {
     /// `None`: there is no room, or the shape is none.
     pub(crate) fn map(fd: c_int, shape: Shape) -> Option<View> {
@@ -83,8 +97,9 @@ impl View {
         unsafe { AtomicU32::from_ptr(mapping.add(offset).cast_mut().cast()) }
     }
 
-    /// Calls `visit` with each entry that waits to be submitted. Its answer: what is done already, with this result.
-    pub(crate) fn each_waiting(&self, mut visit: impl FnMut(Said) -> Option<c_int>) {
+    /// Calls `visit` with each entry that waits to be submitted. Its answer: what becomes of it, if it does not stay as it
+    /// is.
+    pub(crate) fn each_waiting(&self, mut visit: impl FnMut(Said) -> Option<Answer>) {
         let Shape { count, head, tail, array, .. } = self.shape;
         let head = View::word(self.queue, head as usize).load(Ordering::Acquire);
         let tail = View::word(self.queue, tail as usize).load(Ordering::Acquire);
@@ -98,9 +113,13 @@ impl View {
             };
             // The kernel drops others.
             if index < count as usize
-                && let Some(result) = visit(self.said(index))
+                && let Some(answer) = visit(self.said(index))
             {
-                self.answer(index, result);
+                match answer {
+                    Answer::Result(result) => self.answer(index, result),
+                    Answer::To(address, len) => self.redirect(index, address, len),
+                    Answer::As(operation, without) => self.change(index, operation, without),
+                }
             }
         }
     }
@@ -115,6 +134,22 @@ impl View {
         word(28).store(if result == 0 { 0 } else { NOP_INJECT_RESULT }, Ordering::Relaxed);
         let head = u32::from_le_bytes([NOP, flags & !FIXED_FILE, low, high]);
         word(0).store(head, Ordering::Relaxed);
+    }
+
+    fn redirect(&self, index: usize, address: *const c_void, len: u64) {
+        let word = |offset: usize| View::word(self.entries, index * self.stride + offset);
+        for (offset, value) in [(8, len), (16, address.expose_provenance() as u64)] {
+            word(offset).store(value as u32, Ordering::Relaxed);
+            word(offset + 4).store((value >> 32) as u32, Ordering::Relaxed);
+        }
+        word(0).fetch_or(u32::from(ASYNC) << 8, Ordering::Relaxed);
+    }
+
+    fn change(&self, index: usize, operation: u8, without: u16) {
+        let word = View::word(self.entries, index * self.stride);
+        let [_, flags, low, high] = word.load(Ordering::Relaxed).to_le_bytes();
+        let [low, high] = (u16::from_le_bytes([low, high]) & !without).to_le_bytes();
+        word.store(u32::from_le_bytes([operation, flags, low, high]), Ordering::Relaxed);
     }
 
     fn said(&self, index: usize) -> Said {

@@ -2,10 +2,15 @@
  *
  *   rings serve                     a server that has nothing else: it accepts, receives and sends by a ring
  *   rings fixed                     the same, with its listening socket among the registered files
- *   rings connected ADDRESS PORT    a ring on a connection that was made by a call, which then goes on by calls
+ *   rings connected ADDRESS PORT    a ring on a connection that was made by a call, and calls beside it
+ *   rings connects ADDRESS PORT X   connections that a ring makes, and one to X, where nobody is
+ *   rings bulk ADDRESS PORT         much of it both ways at once, by two threads' rings
+ *   rings ends ADDRESS PORT         connections that end in every way (what the peer does: rings.rs)
+ *   rings accepted ADDRESS          a ring on connections that were accepted by calls, at an address of paths
  *   rings file PATH ADDRESS PORT    a ring for a file; the connection is served by calls
  *   rings child ADDRESS PORT        a forked child uses its parent's ring for a server; a ring closes a connection
  *   rings bound ADDRESS             a ring on a listening socket at an address of paths
+ *   rings prefork ADDRESS           and in a child that has its own ring
  *   rings epoll ADDRESS PORT        an epoll that a ring adds to and takes from
  *   rings datagrams                 a ring on a datagram socket
  *   rings threads ADDRESS PORT      many rings at once, and entries that change while they are looked at
@@ -27,6 +32,7 @@
 #include <linux/io_uring.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -125,6 +131,7 @@ static void submit_at(int operation, int flags, int fd, const void *bytes, unsig
     entry->addr = (unsigned long)bytes;
     entry->len = len;
     entry->off = offset;
+    entry->poll32_events = operation == IORING_OP_POLL_ADD ? POLLIN : 0;
     at(parameters.sq_off.array)[place] = place;
     __atomic_store_n(at(parameters.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
     CHECK(ENTER(1, 0, 0) == 1);
@@ -134,14 +141,20 @@ static void submit(int operation, int flags, int fd, const void *bytes, unsigned
     submit_at(operation, flags, fd, bytes, len, 0);
 }
 
-static int finish(void) {
-    CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+/* The result of what was done first. */
+static int next(void) {
     unsigned head = *at(parameters.cq_off.head);
-    CHECK(__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) == head + 1);
+    CHECK(__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) != head);
     struct io_uring_cqe *done = (struct io_uring_cqe *)(queues + parameters.cq_off.cqes);
     int result = done[head & *at(parameters.cq_off.ring_mask)].res;
     __atomic_store_n(at(parameters.cq_off.head), head + 1, __ATOMIC_RELEASE);
     return result;
+}
+
+static int finish(void) {
+    CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+    CHECK(__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) == *at(parameters.cq_off.head) + 1);
+    return next();
 }
 
 /* One operation, to its end. */
@@ -205,13 +218,198 @@ static void ask(int fd) {
     CHECK(recv(fd, answer, 5, MSG_WAITALL) == 5 && memcmp(answer, "hello", 5) == 0);
 }
 
+static unsigned number_of(int fd, int (*which)(int, struct sockaddr *, socklen_t *)) {
+    struct sockaddr_in name;
+    socklen_t len = sizeof name;
+    CHECK(which(fd, (struct sockaddr *)&name, &len) == 0 && name.sin_family == AF_INET && len == sizeof name);
+    return ntohs(name.sin_port);
+}
+
+static int option(int fd, int level, int name) {
+    int value;
+    socklen_t len = sizeof value;
+    CHECK(getsockopt(fd, level, name, &value, &len) == 0);
+    return value;
+}
+
 static void on_connected(char **words) {
-    int fd = connected(words);
-    char bytes[8];
-    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == -ENOTCONN);
-    CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == -EPIPE);
+    int fd = connected(words), on = 1;
+    unsigned port = number_of(fd, getsockname);
+    char bytes[16];
+    /* What came before the ring does is not lost. */
+    CHECK(write(fd, "early", 5) == 5);
+    struct pollfd here = {.fd = fd, .events = POLLIN};
+    CHECK(poll(&here, 1, 15000) == 1);
+    int twin = dup(fd);
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "early", 5) == 0);
+    CHECK(operate(IORING_OP_SEND, twin, "hello", 5) == 5);
+    CHECK(operate(IORING_OP_READ, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "hello", 5) == 0);
+    CHECK(operate(47, fd, "again", 5) == 5); /* IORING_OP_SEND_ZC */
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "again", 5) == 0);
     ask(fd);
-    say("goes on");
+    ask(twin);
+    CHECK(number_of(fd, getsockname) == port && number_of(twin, getpeername) == (unsigned)atoi(words[1]));
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0 && option(twin, IPPROTO_TCP, TCP_NODELAY) == 1);
+    CHECK(option(fd, SOL_SOCKET, SO_DOMAIN) == AF_INET && option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP);
+    CHECK(option(fd, SOL_SOCKET, SO_ERROR) == 0);
+    /* One ring waits, another thing is done meanwhile. */
+    submit(IORING_OP_RECV, 0, fd, bytes, sizeof bytes);
+    CHECK(write(twin, "later", 5) == 5);
+    CHECK(finish() == 5 && memcmp(bytes, "later", 5) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        ask(fd);
+        int other = connected(words);
+        CHECK(operate(IORING_OP_SEND, other, "hello", 5) == 5);
+        CHECK(operate(IORING_OP_RECV, other, bytes, sizeof bytes) == 5);
+        exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    ask(fd);
+    say("served");
+}
+
+/* By a ring alone. */
+static int connected_by_ring(const char *address, int port) {
+    struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = htons(port)};
+    CHECK(inet_aton(address, &peer.sin_addr));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0);
+    submit_at(IORING_OP_CONNECT, 0, fd, &peer, 0, sizeof peer);
+    memset(&peer, 0, sizeof peer);
+    int result = finish();
+    CHECK(result == 0 || close(fd) == 0);
+    return result == 0 ? fd : result;
+}
+
+static void connects(char **words) {
+    char bytes[8];
+    int port = atoi(words[1]);
+    for (int i = 0; i < 20; i++) {
+        int fd = connected_by_ring(words[0], port);
+        CHECK(fd >= 0);
+        CHECK(number_of(fd, getpeername) == (unsigned)port && number_of(fd, getsockname) > 0);
+        CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == 5);
+        CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "hello", 5) == 0);
+        ask(fd);
+        if (i > 0)
+            CHECK(operate(IORING_OP_CLOSE, fd, NULL, 0) == 0);
+    }
+    CHECK(connected_by_ring(words[0], 7999) == -ECONNREFUSED);
+    /* Meanwhile the ring does other things, and it can be cancelled. */
+    struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(port)};
+    CHECK(inet_aton(words[2], &nobody.sin_addr));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    submit_at(IORING_OP_CONNECT, 0, fd, &nobody, 0, sizeof nobody);
+    CHECK(operate(IORING_OP_FSYNC, -1, NULL, 0) == -EBADF);
+    submit(IORING_OP_ASYNC_CANCEL, 0, -1, NULL, 0);
+    int results[2], done = 0;
+    for (int i = 0; i < 2; i++) {
+        CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+        results[i] = next();
+        done += results[i] == -ECANCELED || results[i] == -EINTR;
+    }
+    CHECK(done == 1 && close(fd) == 0);
+    say("connected");
+}
+
+enum { BULK = 24 << 20, PIECE = 100000 };
+
+static int bulk_fd;
+
+static char octet(size_t at) {
+    return at * 31 + (at >> 12);
+}
+
+static void *receive_bulk(void *none) {
+    static char bytes[PIECE];
+    make_ring(8);
+    for (size_t at = 0; at < BULK;) {
+        int got = operate(IORING_OP_RECV, bulk_fd, bytes, sizeof bytes);
+        CHECK(got > 0);
+        for (int i = 0; i < got; i++, at++)
+            CHECK(bytes[i] == octet(at));
+    }
+    return NULL;
+}
+
+static void bulk(char **words) {
+    static char bytes[PIECE];
+    pthread_t other;
+    bulk_fd = connected(words);
+    CHECK(pthread_create(&other, NULL, receive_bulk, NULL) == 0);
+    for (size_t at = 0; at < BULK;) {
+        size_t len = BULK - at < sizeof bytes ? BULK - at : sizeof bytes;
+        for (size_t i = 0; i < len; i++)
+            bytes[i] = octet(at + i);
+        for (size_t done = 0; done < len;) {
+            int sent = operate(IORING_OP_SEND, bulk_fd, bytes + done, len - done);
+            CHECK(sent > 0);
+            done += sent;
+        }
+        at += len;
+    }
+    CHECK(pthread_join(other, NULL) == 0);
+    CHECK(operate(IORING_OP_SHUTDOWN, bulk_fd, NULL, SHUT_WR) == 0);
+    CHECK(operate(IORING_OP_RECV, bulk_fd, bytes, sizeof bytes) == 0);
+    say("all right");
+}
+
+static void send_much(int fd, size_t len) {
+    static char bytes[PIECE];
+    while (len > 0) {
+        int sent = operate(IORING_OP_SEND, fd, bytes, len < sizeof bytes ? len : sizeof bytes);
+        CHECK(sent > 0);
+        len -= sent;
+    }
+}
+
+/* The peer resets the first, reads of the second that it is reset, and how much comes by the others. */
+static void in_every_way(char **words) {
+    char bytes[8];
+    int reset = connected(words);
+    CHECK(operate(IORING_OP_SEND, reset, "hello", 5) == 5);
+    CHECK(operate(IORING_OP_RECV, reset, bytes, 1) == 1 && bytes[0] == 'r');
+    CHECK(operate(IORING_OP_RECV, reset, bytes, 1) == -ECONNRESET);
+    CHECK(close(reset) == 0);
+    int unread = connected(words);
+    CHECK(operate(IORING_OP_RECV, unread, bytes, 1) == 1);
+    CHECK(close(unread) == 0);
+    int closed = connected(words), last = connected(words);
+    send_much(closed, 1000000);
+    CHECK(operate(IORING_OP_CLOSE, closed, NULL, 0) == 0);
+    send_much(last, 2000000);
+    say("sent");
+    exit(0);
+}
+
+/* Bytes come back, on two connections at once. */
+static void accepted(const char *address) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(7300)};
+    CHECK(inet_aton(address, &name.sin_addr));
+    int listening = socket(AF_INET, SOCK_STREAM, 0), fds[2];
+    CHECK(bind(listening, (struct sockaddr *)&name, sizeof name) == 0 && listen(listening, 2) == 0);
+    say("listens");
+    for (int i = 0; i < 2; i++) {
+        fds[i] = accept(listening, NULL, NULL);
+        CHECK(fds[i] >= 0);
+    }
+    for (int open = 2, i = 0; open > 0; i = !i) {
+        char bytes[8];
+        if (fds[i] < 0)
+            continue;
+        int got = operate(IORING_OP_RECV, fds[i], bytes, sizeof bytes);
+        CHECK(got >= 0);
+        if (got > 0) {
+            CHECK(operate(IORING_OP_SEND, fds[i], bytes, got) == got);
+        } else {
+            CHECK(operate(IORING_OP_CLOSE, fds[i], NULL, 0) == 0);
+            fds[i] = -1, open--;
+        }
+    }
+    say("all right");
 }
 
 static void beside_file(const char *path, char **words) {
@@ -256,15 +454,73 @@ static void in_child(char **words) {
     say("all right");
 }
 
-static void at_address(const char *address) {
+static int listens_at(const char *address) {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(7300)};
     CHECK(inet_aton(address, &name.sin_addr));
     int listening = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(bind(listening, (struct sockaddr *)&name, sizeof name) == 0 && listen(listening, 1) == 0);
-    CHECK(operate(IORING_OP_ACCEPT, listening, NULL, 0) == -EINVAL);
+    CHECK(bind(listening, (struct sockaddr *)&name, sizeof name) == 0 && listen(listening, 64) == 0);
+    return listening;
+}
+
+enum { CLIENTS = 40 };
+
+/* Of many that come at once. */
+static void at_address(const char *address) {
+    int listening = listens_at(address), fds[CLIENTS + 2];
+    struct sockaddr_in peer, same;
+    socklen_t len, same_len = sizeof same;
     say("listens");
-    int accepted = accept(listening, NULL, NULL);
-    CHECK(accepted >= 0 && write(accepted, "hello", 5) == 5);
+    for (int i = 0; i < CLIENTS + 1; i++) {
+        len = sizeof peer;
+        memset(&peer, 0, sizeof peer);
+        submit_at(IORING_OP_ACCEPT, 0, listening, &peer, 0, (unsigned long)&len);
+        fds[i] = finish();
+        CHECK(fds[i] >= 0 && len == sizeof peer && peer.sin_family == AF_INET && peer.sin_port != 0);
+        CHECK(getpeername(fds[i], (struct sockaddr *)&same, &same_len) == 0);
+        CHECK(memcmp(&same, &peer, sizeof same) == 0 && number_of(fds[i], getsockname) == 7300);
+    }
+    len = sizeof peer;
+    CHECK(number_of(listening, getsockname) == 7300);
+    fds[CLIENTS + 1] = accept(listening, (struct sockaddr *)&peer, &len);
+    CHECK(fds[CLIENTS + 1] >= 0 && peer.sin_family == AF_INET && peer.sin_port != 0);
+    for (int i = 0; i < CLIENTS + 2; i++) {
+        char bytes[5];
+        CHECK(operate(IORING_OP_RECV, fds[i], bytes, sizeof bytes) == 5);
+        CHECK(operate(IORING_OP_SEND, fds[i], bytes, sizeof bytes) == 5);
+        CHECK(operate(IORING_OP_CLOSE, fds[i], NULL, 0) == 0);
+    }
+    /* Who is not accepted is reset, and the port is free. */
+    submit(IORING_OP_POLL_ADD, 0, listening, NULL, 0);
+    say("waits");
+    CHECK(finish() > 0 && close(listening) == 0);
+    CHECK(close(listens_at(address)) == 0);
+    say("all right");
+}
+
+/* The child has its own ring, and goes on when its parent's descriptor is closed. */
+static void prefork(const char *address) {
+    int listening = listens_at(address);
+    CHECK(operate(IORING_OP_FSYNC, listening, NULL, 0) == -EINVAL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        make_ring(8);
+        char bytes[5];
+        for (int i = 0; i < 2; i++) {
+            submit(IORING_OP_ACCEPT, 0, listening, NULL, 0);
+            if (i == 0)
+                say("listens");
+            int accepted = finish();
+            CHECK(accepted >= 0 && operate(IORING_OP_RECV, accepted, bytes, sizeof bytes) == 5);
+            CHECK(operate(IORING_OP_SEND, accepted, bytes, sizeof bytes) == 5);
+            CHECK(close(accepted) == 0);
+        }
+        exit(0);
+    }
+    CHECK(close(listening) == 0);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    say("all right");
 }
 
 static void refusals(void) {
@@ -586,12 +842,22 @@ int main(int count, char **words) {
         serve(words[1][0] == 'f');
     else if (!strcmp(words[1], "connected"))
         on_connected(words + 2);
+    else if (!strcmp(words[1], "connects"))
+        connects(words + 2);
+    else if (!strcmp(words[1], "bulk"))
+        bulk(words + 2);
+    else if (!strcmp(words[1], "ends"))
+        in_every_way(words + 2);
+    else if (!strcmp(words[1], "accepted"))
+        accepted(words[2]);
     else if (!strcmp(words[1], "file"))
         beside_file(words[2], words + 3);
     else if (!strcmp(words[1], "child"))
         in_child(words + 2);
     else if (!strcmp(words[1], "bound"))
         at_address(words[2]);
+    else if (!strcmp(words[1], "prefork"))
+        prefork(words[2]);
     else if (!strcmp(words[1], "datagrams"))
         datagrams();
     else if (!strcmp(words[1], "epoll"))

@@ -1,0 +1,191 @@
+//! IORING_OP_CONNECT to where paths lead: the path connects, and the entry waits for it at a stand-in.
+//!
+//! ```text
+//!   program's end ── CONNECT ──► listening socket of ours, whose queue is full: it waits, in a thread of the kernel's
+//!                                  path connected    the queue is emptied, the entry succeeds, and that is the pair
+//!                                  path failed       the socket closes: ECONNREFUSED
+//! ```
+//!
+//! So the entry ends when the connection stands, or does not, and can be cancelled or have a time-out. Who cancels it leaves
+//! an attempt that ends by itself.
+
+use std::ffi::c_int;
+use std::ptr::with_exposed_provenance as at;
+
+use libc::{sockaddr, sockaddr_storage, sockaddr_un, socklen_t};
+use scoutline_abi::layout::slot_state as is;
+
+use super::ferry::{self, Crossing};
+use super::queue::{Answer, Said};
+use super::{ALONE, moving, standin};
+use crate::slot::Socket;
+use crate::{life, own, real, table};
+
+/// How long the program's end may take to come to a connection that stands.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// A connection that is on its way, and a program's end that waits for it.
+pub(super) struct Attempt {
+    socket: Socket,
+    /// Where the program's end connects to; it reads this.
+    listening: c_int,
+    name: Box<sockaddr_un>,
+    name_len: socklen_t,
+    /// Has the one place there.
+    filler: c_int,
+    /// The program's end, by its file, and a number that it has.
+    outer: (u64, c_int),
+    /// It has succeeded, and the program's end is to come until then.
+    met_until: Option<u64>,
+}
+
+/// What came of an attempt.
+pub(super) enum Step {
+    Waits,
+    /// It has succeeded: the program's end comes.
+    Met,
+    /// And has come.
+    Stands(Crossing),
+    Failed,
+    /// It has succeeded, and nobody came.
+    Alone,
+}
+
+/// An entry connects `fd`.
+pub(super) fn connect(said: Said) -> Option<Answer> {
+    let (address, len) = (at::<sockaddr>(said.address as usize), said.offset);
+    if len > size_of::<sockaddr_storage>() as u64
+        || !life::connects_by_paths(said.fd, address, len as socklen_t)
+    {
+        moving::named(said.fd);
+        return None;
+    }
+    Some(real::uncancelled(|| begin(said.fd, address, len as socklen_t)))
+}
+
+fn begin(fd: c_int, address: *const sockaddr, len: socklen_t) -> Answer {
+    let _alone = ALONE.enter();
+    if !ferry::reserve() {
+        return Answer::Result(-libc::ENOMEM);
+    }
+    let non_blocking = set_non_blocking(fd, true);
+    let result = life::connect(fd, address, len) as c_int;
+    set_non_blocking(fd, non_blocking);
+    if result != 0 && result != -libc::EINPROGRESS {
+        return Answer::Result(result);
+    }
+    let socket = table::socket(fd).and_then(Socket::at);
+    let Some(socket) = socket.filter(|socket| socket.hold_beside()) else {
+        return Answer::Result(result);
+    };
+    if result == 0 {
+        if standin::put(fd, socket) {
+            moving::stood_in();
+        } else {
+            socket.release();
+        }
+        return Answer::Result(0);
+    }
+    let Some(attempt) = Attempt::new(fd, socket) else {
+        socket.release();
+        return Answer::Result(-libc::ENOMEM);
+    };
+    moving::stood_in();
+    let to = Answer::To((&raw const *attempt.name).cast(), attempt.name_len.into());
+    ferry::add(attempt.into());
+    to
+}
+
+/// Of a socket of ours, or the kernel's; what it was before.
+fn set_non_blocking(fd: c_int, on: bool) -> bool {
+    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+        let before = socket.non_blocking();
+        socket.set_non_blocking(on);
+        return before;
+    }
+    let flags = real::fcntl(fd, libc::F_GETFL, 0);
+    let to = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    real::fcntl(fd, libc::F_SETFL, to as usize);
+    flags & libc::O_NONBLOCK != 0
+}
+
+fn unix_socket(flags: c_int) -> c_int {
+    real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0)
+}
+
+impl Attempt {
+    /// Takes over a hold of the socket. `None`: there are no descriptors.
+    fn new(fd: c_int, socket: Socket) -> Option<Attempt> {
+        let (outer, listening, filler) = (unix_socket(0), unix_socket(libc::SOCK_NONBLOCK), unix_socket(0));
+        let name = standin::bind_to_name(listening, socket).filter(|_| outer >= 0 && filler >= 0);
+        let ready = name.filter(|(name, len)| {
+            real::listen(listening, 0) == 0
+                && real::connect(filler, std::ptr::from_ref(name).cast(), *len) == 0
+        });
+        let Some((name, len)) = ready else {
+            for end in [outer, listening, filler] {
+                real::close(end);
+            }
+            return None;
+        };
+        standin::take_place(outer, socket);
+        let file = standin::inode(outer);
+        real::close(outer);
+        let (listening, filler) = (own::protect(listening), own::protect(filler));
+        Some(Attempt {
+            socket,
+            listening,
+            name: Box::new(name),
+            name_len: len,
+            filler,
+            outer: (file, fd),
+            met_until: None,
+        })
+    }
+
+    pub(super) fn socket(&self) -> Socket {
+        self.socket
+    }
+
+    pub(super) fn listening(&self) -> c_int {
+        self.listening
+    }
+
+    pub(super) fn has_met(&self) -> bool {
+        self.met_until.is_some()
+    }
+
+    pub(super) fn advance(&mut self, now: u64) -> Step {
+        let Some(until) = self.met_until else {
+            if self.socket.state() & (is::CONNECTED | is::FAILED) == 0 {
+                return Step::Waits;
+            }
+            if life::await_connection(self.socket) < 0 {
+                return Step::Failed;
+            }
+            self.met_until = Some(now + PATIENCE_NS);
+            // The one place is free.
+            real::close(real::accept4(
+                self.listening,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                libc::SOCK_CLOEXEC,
+            ));
+            return Step::Met;
+        };
+        let inner =
+            real::accept4(self.listening, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC);
+        if inner < 0 {
+            return if now < until { Step::Waits } else { Step::Alone };
+        }
+        standin::prepare(inner);
+        Step::Stands(Crossing::new(self.socket, own::protect(inner), self.outer))
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        own::discard(self.listening);
+        own::discard(self.filler);
+    }
+}

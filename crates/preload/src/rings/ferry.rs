@@ -1,0 +1,626 @@
+//! Bytes between stand-ins ([`super::standin`]) and their paths: one thread of the library's in the program.
+//!
+//! It is there from the first stand-in on, and sleeps in an epoll of the kernel's that has our ends of the pairs, edge
+//! triggered, a bell for new ones, and the pipe of a poll set ([`crate::wait`]) in which the engine marks paths. So a turn
+//! costs what has something to do, however many there are. Bytes are copied twice more than by a call: into the pair, and
+//! out of it.
+//!
+//! ```text
+//!                program writes, shuts, closes              peer sends, ends, resets
+//!   our end      bytes, end, hang-up                        bytes, SHUT_WR, closed with something unread: ECONNRESET
+//!   path         bytes, SHUT_WR, close (ABORT if unread)    bytes, end, error
+//! ```
+//!
+//! The thread blocks all signals, and is never cancelled. A forked child has no such thread, and not the ends: its
+//! descriptors are served by its parent. When the process exits what the program has written goes to the paths first,
+//! unless the peer takes none of it for [`PATIENCE_NS`]; one that is killed loses what lies in the pairs.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, epoll_event, iovec, pollfd, sockaddr_un, socklen_t};
+use scoutline_abi::layout::slot_state as is;
+
+use super::connecting::{Attempt, Step};
+use super::listening::Listener;
+use super::{ALONE, standin};
+use crate::lock::Lock;
+use crate::slot::Socket;
+use crate::wait::{self, Set};
+use crate::{attach, dispatch, life, own, real, stream, table};
+
+/// Copies of one direction before others have their turn.
+const ROUNDS: usize = 8;
+const SPACE: usize = 64 << 10;
+const EVENTS: usize = 64;
+const STACK: usize = 256 << 10;
+/// At exit.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// How often attempts are looked at whose programs are to come.
+const LOOK_MS: c_int = 1000;
+/// How often a queue is tried that its program lets fill up: nobody tells that it has taken one.
+const FULL_MS: c_int = 2;
+/// What an event of the epoll is about, other than a slot.
+const BELL: u64 = u64::MAX;
+const PIPE: u64 = u64::MAX - 1;
+
+/// A stream and its stand-in.
+pub(super) struct Crossing {
+    socket: Socket,
+    /// Our end of the pair.
+    inner: c_int,
+    /// The program's end, by its file, and a number that it had.
+    outer: (u64, c_int),
+    to_path: Vec<u8>,
+    to_program: Vec<u8>,
+    /// The program sends no more, and the path has been told.
+    program_ended: bool,
+    /// The peer sends no more, and the program has been told.
+    path_ended: bool,
+}
+
+/// What a slot's events are about.
+pub(super) enum Passage {
+    Crossing(Crossing),
+    Attempt(Attempt),
+    Listener(Listener),
+}
+
+impl From<Crossing> for Passage {
+    fn from(crossing: Crossing) -> Passage {
+        Passage::Crossing(crossing)
+    }
+}
+
+impl From<Attempt> for Passage {
+    fn from(attempt: Attempt) -> Passage {
+        Passage::Attempt(attempt)
+    }
+}
+
+impl From<Listener> for Passage {
+    fn from(listener: Listener) -> Passage {
+        Passage::Listener(listener)
+    }
+}
+
+impl Passage {
+    fn socket(&self) -> Socket {
+        match self {
+            Passage::Crossing(crossing) => crossing.socket,
+            Passage::Attempt(attempt) => attempt.socket(),
+            Passage::Listener(listener) => listener.socket(),
+        }
+    }
+
+    /// Whose events are waited for.
+    fn end(&self) -> Option<c_int> {
+        match self {
+            Passage::Crossing(crossing) => Some(crossing.inner),
+            Passage::Attempt(attempt) => Some(attempt.listening()),
+            Passage::Listener(_) => None,
+        }
+    }
+
+    /// It holds its socket.
+    fn holds(&self) -> bool {
+        !matches!(self, Passage::Listener(_))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// Until the next event.
+    Waits,
+    /// It had its turn, and there is more.
+    Again,
+    /// Nothing will come any more.
+    Over,
+}
+
+struct Shared {
+    fresh: Vec<Passage>,
+    /// An eventfd by which the thread is told of `fresh`, or to hurry; -1: there is no thread.
+    bell: c_int,
+}
+
+static SHARED: Lock<Shared> = Lock::new(Shared { fresh: Vec::new(), bell: -1 });
+/// The process ends: what the program has written is to go. What the thread writes into `FLUSHED` then.
+static ENDS: AtomicBool = AtomicBool::new(false);
+static FLUSHED: AtomicU32 = AtomicU32::new(0);
+
+/// There is a thread. False: none is to be had.
+pub(super) fn reserve() -> bool {
+    let signals = dispatch::hold_signals();
+    let mut shared = SHARED.lock();
+    if shared.bell < 0 {
+        shared.bell = start();
+    }
+    let has = shared.bell >= 0;
+    drop(shared);
+    dispatch::set_mask(signals);
+    has
+}
+
+/// From now on the thread serves it.
+pub(super) fn add(passage: Passage) {
+    let signals = dispatch::hold_signals();
+    let mut shared = SHARED.lock();
+    shared.fresh.push(passage);
+    ring(shared.bell);
+    drop(shared);
+    dispatch::set_mask(signals);
+}
+
+/// A listening socket may have been closed.
+pub(crate) fn look_again() {
+    let signals = dispatch::hold_signals();
+    let shared = SHARED.lock();
+    if shared.bell >= 0 {
+        ring(shared.bell);
+    }
+    drop(shared);
+    dispatch::set_mask(signals);
+}
+
+fn ring(bell: c_int) {
+    let one = 1u64;
+    real::write(bell, (&raw const one).cast(), size_of::<u64>());
+}
+
+/// A forked child has nothing of it.
+pub(super) fn in_child() {
+    SHARED.give_back();
+    let mut shared = SHARED.lock();
+    // Another thread of the parent's may have been changing it.
+    mem::forget(mem::take(&mut shared.fresh));
+    shared.bell = -1;
+}
+
+/// The process ends: waits until what the program has written is with the paths.
+pub(crate) fn flush() {
+    let bell = SHARED.lock().bell;
+    if bell < 0 || attach::dead() {
+        return;
+    }
+    ENDS.store(true, Ordering::SeqCst);
+    ring(bell);
+    let deadline = real::now_ns() + PATIENCE_NS;
+    while FLUSHED.load(Ordering::Acquire) == 0 {
+        let now = real::now_ns();
+        if now >= deadline {
+            return;
+        }
+        let left = deadline - now;
+        let time =
+            libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+        let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        futex(wait, 0, (&raw const time).expose_provenance());
+    }
+}
+
+/// On what says that all is flushed.
+fn futex(operation: c_int, value: usize, time: usize) {
+    let word = FLUSHED.as_ptr().expose_provenance();
+    real::syscall(libc::SYS_futex, word, operation as usize, value, time, 0, 0);
+}
+
+/// What the thread begins with.
+struct Ferry {
+    epoll: c_int,
+    bell: c_int,
+    set: Set,
+    passages: HashMap<u32, Passage>,
+    /// Attempts that have succeeded, and whose programs are to come.
+    met: usize,
+    /// Listening sockets of which a program has not taken what is there.
+    full: usize,
+    /// Of passages that are new while others are looked at.
+    next: Vec<u32>,
+    space: Vec<u8>,
+}
+
+/// The thread's bell; -1: it cannot be.
+fn start() -> c_int {
+    let Some(set) = wait::new_set(true) else { return -1 };
+    let epoll = real::epoll_create1(libc::EPOLL_CLOEXEC);
+    // SAFETY: no pointers.
+    let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if epoll < 0 || bell < 0 {
+        real::close(epoll);
+        real::close(bell);
+        wait::give_back(set);
+        return -1;
+    }
+    let (epoll, bell) = (own::protect(epoll), own::protect(bell));
+    watch(epoll, bell, BELL);
+    watch(epoll, set.pipe, PIPE);
+    let space = vec![0; SPACE];
+    let ferry = Box::into_raw(Box::new(Ferry {
+        epoll,
+        bell,
+        set,
+        passages: HashMap::new(),
+        met: 0,
+        full: 0,
+        next: Vec::new(),
+        space,
+    }));
+    // SAFETY: a structure that is filled, used and emptied here; the routine takes the box.
+    let started = unsafe {
+        let mut attributes: libc::pthread_attr_t = mem::zeroed();
+        let mut thread: libc::pthread_t = mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let start: extern "C" fn(*mut c_void) -> *mut c_void = run;
+        let made = real::pthread_create(
+            &raw mut thread,
+            (&raw const attributes).cast(),
+            start as *mut c_void,
+            ferry.cast(),
+        );
+        libc::pthread_attr_destroy(&raw mut attributes);
+        made == 0
+    };
+    if started {
+        return bell;
+    }
+    own::discard(epoll);
+    own::discard(bell);
+    wait::give_back(set);
+    // SAFETY: made above, and nobody has it.
+    drop(unsafe { Box::from_raw(ferry) });
+    -1
+}
+
+fn watch(epoll: c_int, fd: c_int, what: u64) -> bool {
+    let edges = if what < PIPE { libc::EPOLLET | libc::EPOLLOUT | libc::EPOLLRDHUP } else { 0 };
+    let mut event = epoll_event { events: (libc::EPOLLIN | edges) as u32, u64: what };
+    real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) == 0
+}
+
+extern "C" fn run(ferry: *mut c_void) -> *mut c_void {
+    // Those that the C library sends to all threads (setuid, pthread_cancel) are its own.
+    dispatch::set_mask(!(3 << 31) & !(1 << (libc::SIGSYS - 1)));
+    // SAFETY: `start` has given it to this thread.
+    let ferry = *unsafe { Box::from_raw(ferry.cast::<Ferry>()) };
+    real::uncancelled(|| ferry.run());
+    ptr::null_mut()
+}
+
+impl Ferry {
+    fn run(mut self) {
+        self.set.bell().enter(1);
+        let mut due: Vec<u32> = Vec::new();
+        loop {
+            self.sleep(&mut due);
+            due.sort_unstable();
+            due.dedup();
+            let mut again = Vec::new();
+            for &slot in &due {
+                match self.advance(slot) {
+                    Progress::Waits => {}
+                    Progress::Again => again.push(slot),
+                    Progress::Over => self.end(slot),
+                }
+            }
+            due = again;
+            due.append(&mut self.next);
+            if due.is_empty() && ENDS.load(Ordering::SeqCst) {
+                self.tell_flushed(&mut due);
+            }
+        }
+    }
+
+    fn advance(&mut self, slot: u32) -> Progress {
+        match self.passages.get_mut(&slot) {
+            None => Progress::Waits,
+            Some(Passage::Listener(listener)) => {
+                let was_full = listener.is_full();
+                let mut fresh = Vec::new();
+                let goes_on = listener.advance(&mut fresh);
+                let is_full = goes_on && listener.is_full();
+                self.full = self.full + usize::from(is_full) - usize::from(was_full);
+                for crossing in fresh {
+                    self.take_in(crossing.into());
+                }
+                if goes_on { Progress::Waits } else { Progress::Over }
+            }
+            Some(Passage::Crossing(crossing)) => crossing.advance(&mut self.space),
+            Some(Passage::Attempt(attempt)) => match attempt.advance(real::now_ns()) {
+                Step::Waits => Progress::Waits,
+                Step::Met => {
+                    self.met += 1;
+                    Progress::Again
+                }
+                Step::Stands(crossing) => {
+                    self.met -= 1;
+                    watch(self.epoll, crossing.inner, slot.into());
+                    self.passages.insert(slot, crossing.into());
+                    Progress::Again
+                }
+                Step::Failed => Progress::Over,
+                Step::Alone => {
+                    self.met -= 1;
+                    Progress::Over
+                }
+            },
+        }
+    }
+
+    /// Until something is due; adds it.
+    fn sleep(&mut self, due: &mut Vec<u32>) {
+        let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
+        let timeout = match (due.is_empty(), self.full, self.met) {
+            (false, ..) => 0,
+            (true, 1.., _) => FULL_MS,
+            (true, 0, 1..) => LOOK_MS,
+            (true, 0, 0) => -1,
+        };
+        let count = real::epoll_wait(self.epoll, events.as_mut_ptr(), EVENTS as c_int, timeout);
+        for event in &events[..count.max(0) as usize] {
+            match event.u64 {
+                BELL => {
+                    let mut count = 0u64;
+                    real::read(self.bell, (&raw mut count).cast(), size_of::<u64>());
+                    self.board(due);
+                }
+                PIPE => {
+                    self.set.drain();
+                    if attach::dead() {
+                        // Once: it stays readable.
+                        real::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, self.set.pipe, ptr::null_mut());
+                        due.extend(self.passages.keys());
+                    }
+                }
+                slot => due.push(slot as u32),
+            }
+        }
+        if count == 0 && (self.met > 0 || self.full > 0) {
+            let waits = |passage: &Passage| !matches!(passage, Passage::Crossing(_));
+            due.extend(self.passages.iter().filter(|(_, passage)| waits(passage)).map(|(slot, _)| slot));
+        }
+        self.set.bell().before_look();
+        if let Some(region) = attach::region() {
+            region.ready(self.set.shared).drain(|slot| due.push(slot as u32));
+        }
+    }
+
+    /// Those that are new.
+    fn board(&mut self, due: &mut Vec<u32>) {
+        let fresh = mem::take(&mut SHARED.lock().fresh);
+        // First those whose slots may be others' by now.
+        let is_gone = |passage: &Passage| matches!(passage, Passage::Listener(gone) if !gone.is_open());
+        let gone: Vec<u32> =
+            self.passages.iter().filter(|(_, passage)| is_gone(passage)).map(|(slot, _)| *slot).collect();
+        for slot in gone {
+            if let Some(Passage::Listener(listener)) = self.passages.get(&slot)
+                && listener.is_full()
+            {
+                self.full -= 1;
+            }
+            self.end(slot);
+        }
+        for passage in fresh {
+            self.take_in(passage);
+        }
+        due.append(&mut self.next);
+    }
+
+    fn take_in(&mut self, passage: Passage) {
+        let socket = passage.socket();
+        wait::watch(socket, self.set.number);
+        if let Some(end) = passage.end() {
+            watch(self.epoll, end, socket.index.into());
+        }
+        self.passages.insert(socket.index, passage);
+        self.next.push(socket.index);
+    }
+
+    fn end(&mut self, slot: u32) {
+        if let Some(passage) = self.passages.remove(&slot) {
+            wait::unwatch(passage.socket(), self.set);
+            // Not while the process is copied: the child's copy would be the one that closes it.
+            let alone = ALONE.enter();
+            let (socket, holds) = (passage.socket(), passage.holds());
+            drop(passage);
+            if holds {
+                socket.release();
+            }
+            drop(alone);
+        }
+    }
+
+    /// The process waits for this: everything that the program has written is with the paths.
+    fn tell_flushed(&mut self, due: &mut Vec<u32>) {
+        self.board(due);
+        let is_through = |passage: &Passage| match passage {
+            Passage::Crossing(crossing) => crossing.is_flushed(),
+            Passage::Attempt(attempt) => !attempt.has_met(),
+            Passage::Listener(_) => true,
+        };
+        if due.is_empty() && self.passages.values().all(is_through) {
+            FLUSHED.store(1, Ordering::Release);
+            futex(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX as usize, 0);
+        }
+    }
+}
+
+impl Crossing {
+    /// Takes over a hold of the socket, and our end; `outer` is the program's, by its file and a number that it has.
+    pub(super) fn new(socket: Socket, inner: c_int, outer: (u64, c_int)) -> Crossing {
+        let (to_path, to_program) = (Vec::new(), Vec::new());
+        Crossing { socket, inner, outer, to_path, to_program, program_ended: false, path_ended: false }
+    }
+
+    /// Our end goes to a listening stand-in.
+    ///
+    /// # Errors
+    /// EAGAIN: it has no room.
+    pub(super) fn connect(&self, name: &sockaddr_un, len: socklen_t) -> Result<(), c_int> {
+        let connected = real::connect(self.inner, ptr::from_ref(name).cast(), len);
+        if connected == 0 { Ok(()) } else { Err(real::errno()) }
+    }
+
+    /// Nobody has accepted it.
+    pub(super) fn refuse(self) {
+        self.socket.slot.linger_plus_one.store(1, Ordering::Relaxed);
+        let _alone = ALONE.enter();
+        self.socket.release();
+    }
+
+    fn advance(&mut self, space: &mut [u8]) -> Progress {
+        let outward = self.advance_outward(space);
+        let inward = if outward == Progress::Over { outward } else { self.advance_inward(space) };
+        match (outward, inward) {
+            (_, Progress::Over) => Progress::Over,
+            (Progress::Waits, Progress::Waits) => Progress::Waits,
+            _ => Progress::Again,
+        }
+    }
+
+    /// From the program to the path.
+    fn advance_outward(&mut self, space: &mut [u8]) -> Progress {
+        for _ in 0..ROUNDS {
+            if !self.to_path.is_empty() {
+                match send_to_path(self.socket, &self.to_path) {
+                    Ok(0) => return Progress::Waits,
+                    Ok(sent) => drop(self.to_path.drain(..sent)),
+                    Err(_) => return self.reset(),
+                }
+                if !self.to_path.is_empty() {
+                    continue;
+                }
+            }
+            if self.program_ended {
+                return if self.is_closed() { self.close() } else { Progress::Waits };
+            }
+            let got = real::recv(self.inner, space.as_mut_ptr().cast(), space.len(), MSG_DONTWAIT);
+            match got {
+                1.. => match send_to_path(self.socket, &space[..got as usize]) {
+                    Ok(sent) => self.to_path.extend_from_slice(&space[sent..got as usize]),
+                    Err(_) => return self.reset(),
+                },
+                0 if self.is_closed() => return self.close(),
+                0 => {
+                    self.program_ended = true;
+                    life::shutdown(self.socket, libc::SHUT_WR);
+                }
+                _ if real::errno() == libc::EAGAIN => return Progress::Waits,
+                _ => return self.abort(),
+            }
+        }
+        Progress::Again
+    }
+
+    /// From the path to the program.
+    fn advance_inward(&mut self, space: &mut [u8]) -> Progress {
+        for _ in 0..ROUNDS {
+            if !self.to_program.is_empty() {
+                match self.send_to_program(&self.to_program) {
+                    Some(0) => return Progress::Waits,
+                    Some(sent) => drop(self.to_program.drain(..sent)),
+                    None => self.to_program.clear(),
+                }
+                if !self.to_program.is_empty() {
+                    continue;
+                }
+            }
+            if self.path_ended {
+                // It may still be reset.
+                return if self.socket.state() & is::FAILED == 0 { Progress::Waits } else { self.reset() };
+            }
+            let iov = [iovec { iov_base: space.as_mut_ptr().cast(), iov_len: space.len() }];
+            match stream::receive(self.socket, &iov, MSG_DONTWAIT) {
+                0 => {
+                    self.path_ended = true;
+                    real::shutdown(self.inner, libc::SHUT_WR);
+                }
+                got if got > 0 => {
+                    let bytes = &space[..got as usize];
+                    if let Some(sent) = self.send_to_program(bytes) {
+                        self.to_program.extend_from_slice(&bytes[sent..]);
+                    }
+                }
+                failed if failed == -(libc::EAGAIN as isize) => return Progress::Waits,
+                _ => return self.reset(),
+            }
+        }
+        Progress::Again
+    }
+
+    /// `None`: it reads no more (SHUT_RD, or closed, which is seen elsewhere).
+    fn send_to_program(&self, bytes: &[u8]) -> Option<usize> {
+        let sent = real::send(self.inner, bytes.as_ptr().cast(), bytes.len(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if sent < 0 && real::errno() != libc::EAGAIN { None } else { Some(sent.max(0) as usize) }
+    }
+
+    /// The program has closed its last descriptor, or shut both directions.
+    fn is_closed(&self) -> bool {
+        let mut fds = [pollfd { fd: self.inner, events: 0, revents: 0 }];
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        real::ppoll(fds.as_mut_ptr(), 1, &raw const zero, ptr::null()) > 0
+            && fds[0].revents & libc::POLLHUP != 0
+    }
+
+    /// The program has closed, and all that it wrote is with the path. What it has not read resets the connection, as on
+    /// Linux.
+    fn close(&mut self) -> Progress {
+        if self.to_program.is_empty() && self.socket.received() == 0 { Progress::Over } else { self.abort() }
+    }
+
+    /// The program has closed before it had read everything.
+    fn abort(&mut self) -> Progress {
+        self.socket.slot.linger_plus_one.store(1, Ordering::Relaxed);
+        Progress::Over
+    }
+
+    /// The path is no more: ECONNRESET to the program, which an end of AF_UNIX says where the other one goes with something
+    /// unread. So there is something.
+    fn reset(&mut self) -> Progress {
+        let (file, known) = self.outer;
+        let is_outer = |&fd: &c_int| table::is_kernels(fd) && standin::inode(fd) == file;
+        let found = match file {
+            0 => standin::descriptor_of(self.socket),
+            _ => Some(known).filter(is_outer).or_else(|| (0..=table::highest()).find(is_outer)),
+        };
+        let own = found.map_or(-1, |fd| real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0));
+        // The number may be another file's by now.
+        if own >= 0 && standin::socket_of(own).is_some_and(|socket| socket.index == self.socket.index) {
+            real::send(own, c"!".as_ptr().cast(), 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        }
+        if own >= 0 {
+            real::close(own);
+        }
+        Progress::Over
+    }
+
+    fn is_flushed(&self) -> bool {
+        if self.program_ended {
+            return self.to_path.is_empty();
+        }
+        let mut byte = 0u8;
+        let flags = MSG_DONTWAIT | libc::MSG_PEEK;
+        self.to_path.is_empty() && real::recv(self.inner, (&raw mut byte).cast(), 1, flags) <= 0
+    }
+}
+
+impl Drop for Crossing {
+    fn drop(&mut self) {
+        own::discard(self.inner);
+    }
+}
+
+/// How much the path has taken; 0: it has no room.
+fn send_to_path(socket: Socket, bytes: &[u8]) -> Result<usize, isize> {
+    let iov = [iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }];
+    match stream::send(socket, &iov, MSG_DONTWAIT | MSG_NOSIGNAL) {
+        failed if failed == -(libc::EAGAIN as isize) => Ok(0),
+        failed if failed < 0 => Err(failed),
+        sent => Ok(sent as usize),
+    }
+}

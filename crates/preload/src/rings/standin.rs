@@ -1,0 +1,195 @@
+//! What a ring works on in the place of a stream that is connected on paths: one end of a pair of sockets of the kernel's,
+//! under the program's own numbers. [`super::ferry`] has the other end, and the path.
+//!
+//! ```text
+//!   program, ring ── descriptor ══ pair ══ our end ── ferry ── rings of the slot ── path
+//! ```
+//!
+//! So what rings do, and calls, `poll`, `dup` and `fork` with them, is the kernel's. Names and options are the path's: the
+//! descriptor's peer, our end, is bound to a name that says which socket it stands for ([`Said`]), so descriptors that
+//! nobody has told us of (of a ring's, of a message's) are known as well.
+//!
+//! Left out, as the pair is of AF_UNIX: urgent data come in the stream; what a path ends with is ECONNRESET; a signal for
+//! SO_KEEPALIVE's or a router's errors.
+
+use std::ffi::{c_char, c_int};
+use std::mem::{offset_of, zeroed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use libc::{sockaddr_un, socklen_t};
+use scoutline_abi::layout::SLOT_COUNT;
+
+use super::ferry::{self, Crossing};
+use crate::slot::{Socket, kept};
+use crate::table::{self, Entry};
+use crate::{epoll, options, own, real};
+
+/// What may lie between the program and the path in each direction, as far as the system lets us.
+const BUFFER: c_int = 256 << 10;
+/// Of our names, behind the octet 0 that makes one abstract.
+const MAGIC: [u8; 2] = *b"\x9dS";
+/// A name's octets: MAGIC, slot, generation, five of the program's key, process, and which of its names. What fits into a
+/// `sockaddr_in` says which socket it is: more of the name of who is accepted a program may have no room for.
+const NAME_LEN: usize = 22;
+
+const _: () = assert!(SLOT_COUNT <= 1 << 16);
+
+/// This process has had some, or may have inherited one.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Puts one under each number that the socket has in this process. The ferry takes over a hold of it. False: there is none to
+/// be had, and all is as before.
+pub(super) fn put(fd: c_int, socket: Socket) -> bool {
+    let mut pair = [-1; 2];
+    // SAFETY: fills the array.
+    let made = unsafe {
+        libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr())
+    };
+    if made < 0 {
+        return false;
+    }
+    let [inner, outer] = pair;
+    if !ferry::reserve() {
+        real::close(inner);
+        real::close(outer);
+        return false;
+    }
+    bind_to_name(inner, socket);
+    prepare(inner);
+    take_place(outer, socket);
+    let crossing = Crossing::new(socket, own::protect(inner), (inode(outer), fd));
+    real::close(outer);
+    ferry::add(crossing.into());
+    true
+}
+
+/// Has `outer`, the program's end, under each number that the socket has in this process. Our ends are named by then.
+pub(super) fn take_place(outer: c_int, socket: Socket) {
+    prepare(outer);
+    if socket.non_blocking() {
+        let flags = real::fcntl(outer, libc::F_GETFL, 0);
+        real::fcntl(outer, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize);
+    }
+    options::carry_waits(outer, socket);
+    // An urgent byte has no other place there.
+    options::keep(socket, kept::OOB_INLINE, true);
+    take_numbers(outer, socket, |other| {
+        if table::give_up(other, socket.index, true) {
+            socket.release();
+        }
+    });
+    // What it watched was the socket; the stand-in it would have to be told of.
+    epoll::forget(socket);
+}
+
+/// `outer` has each number that the socket has in this process; `taken` enters it.
+pub(super) fn take_numbers(outer: c_int, socket: Socket, taken: impl Fn(c_int)) {
+    ANY.store(true, Ordering::Release);
+    for other in 0..=table::highest() {
+        if table::socket(other) != Some(socket.index) {
+            continue;
+        }
+        let keeps = real::fcntl(other, libc::F_GETFD, 0) & libc::FD_CLOEXEC;
+        let flags = if keeps == 0 { 0 } else { libc::O_CLOEXEC };
+        if real::dup3(outer, other, flags) == other {
+            taken(other);
+        }
+    }
+}
+
+/// Room in one direction.
+pub(super) fn prepare(end: c_int) {
+    set(end, libc::SO_SNDBUF, BUFFER);
+}
+
+fn set(fd: c_int, name: c_int, value: c_int) {
+    let len = size_of::<c_int>() as socklen_t;
+    real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), len);
+}
+
+/// The file behind a descriptor; 0: there is none.
+pub(super) fn inode(fd: c_int) -> u64 {
+    // SAFETY: zeros are a valid structure, which the call fills.
+    let mut status: libc::stat = unsafe { zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::fstat(fd, &raw mut status) } == 0 { status.st_ino } else { 0 }
+}
+
+/// An abstract name of AF_UNIX for our end: which program's, which socket, and which of its stand-ins. `None`: there is none
+/// to be had.
+pub(super) fn bind_to_name(inner: c_int, socket: Socket) -> Option<(sockaddr_un, socklen_t)> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: no arguments.
+    let pid = unsafe { libc::getpid() };
+    let mut octets = [0u8; NAME_LEN];
+    octets[1..3].copy_from_slice(&MAGIC);
+    octets[3..5].copy_from_slice(&(socket.index as u16).to_ne_bytes());
+    octets[5..9].copy_from_slice(&socket.generation().to_ne_bytes());
+    octets[9..14].copy_from_slice(&key_of(socket)[..5]);
+    octets[14..18].copy_from_slice(&pid.to_ne_bytes());
+    octets[18..22].copy_from_slice(&count.to_ne_bytes());
+    // SAFETY: zeros are a valid address.
+    let mut name: sockaddr_un = unsafe { zeroed() };
+    name.sun_family = libc::AF_UNIX as u16;
+    for (to, from) in name.sun_path.iter_mut().zip(octets) {
+        *to = from.cast_signed();
+    }
+    let len = (offset_of!(sockaddr_un, sun_path) + NAME_LEN) as socklen_t;
+    let bound = real::bind(inner, (&raw const name).cast(), len) == 0;
+    bound.then_some((name, len))
+}
+
+fn key_of(socket: Socket) -> [u8; 8] {
+    socket.region.header().stand_in_key.load(Ordering::Acquire).to_ne_bytes()
+}
+
+/// The socket on paths for which a descriptor of the kernel's stands, connected or listening.
+pub(crate) fn socket_of(fd: c_int) -> Option<Socket> {
+    if !ANY.load(Ordering::Acquire) {
+        return None;
+    }
+    // SAFETY: zeros are a valid address.
+    let mut name: sockaddr_un = unsafe { zeroed() };
+    let mut len = size_of::<sockaddr_un>() as socklen_t;
+    let errno = real::errno();
+    let peer = real::getpeername(fd, (&raw mut name).cast(), &raw mut len);
+    // Who listens has no peer, but a name itself.
+    let listening = peer < 0
+        && real::errno() == libc::ENOTCONN
+        && real::getsockname(fd, (&raw mut name).cast(), &raw mut len) == 0;
+    real::set_errno(errno);
+    let octets = name.sun_path.map(c_char::cast_unsigned);
+    let whole = (peer == 0 || listening)
+        && len as usize == offset_of!(sockaddr_un, sun_path) + NAME_LEN
+        && c_int::from(name.sun_family) == libc::AF_UNIX;
+    if whole { named(octets.first_chunk()?) } else { None }
+}
+
+/// A descriptor that stands for this one, wherever it came from.
+pub(super) fn descriptor_of(socket: Socket) -> Option<c_int> {
+    let names = std::fs::read_dir("/proc/self/fd").ok()?;
+    let fds = names.filter_map(|name| name.ok()?.file_name().to_str()?.parse().ok());
+    fds.into_iter().find(|&fd| {
+        socket_of(fd).is_some_and(|other| other.index == socket.index && table::look(fd) != Entry::Internal)
+    })
+}
+
+/// The socket that the first octets of a name mean.
+pub(super) fn named(octets: &[u8; 14]) -> Option<Socket> {
+    let [0, a, b, s0, s1, g0, g1, g2, g3, key @ ..] = *octets else { return None };
+    let socket = Socket::at(u16::from_ne_bytes([s0, s1]).into())?;
+    let is_it = [a, b] == MAGIC
+        && key == key_of(socket)[..5]
+        && socket.generation() == u32::from_ne_bytes([g0, g1, g2, g3]);
+    is_it.then_some(socket)
+}
+
+/// Of a stand-in's options, those that are the kernel's: what reading and writing goes by.
+pub(crate) fn is_kernels(level: c_int, name: c_int) -> bool {
+    level == libc::SOL_SOCKET
+        && matches!(
+            name,
+            libc::SO_ERROR | libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_RCVLOWAT | 66 | 67
+        )
+}
