@@ -87,7 +87,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
         let refused = |source| DaemonError::Engine(StartError::Cpu { cpu, source });
         // A thread of its own, that nobody else stays there.
         let tried = std::thread::spawn(move || pin(cpu)).join();
-        tried.unwrap_or_else(|_| Err(Errno::INVAL)).map_err(|error| refused(error.into()))?;
+        tried.unwrap_or(Err(Errno::INVAL)).map_err(|error| refused(error.into()))?;
     }
     Ok(())
 }

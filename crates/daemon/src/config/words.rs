@@ -75,8 +75,11 @@ const NUMBERS: [(&str, u32, u32); 44] = [
 /// Where [`NUMBERS`] begin to be one of several notations.
 const WITH_NOTATION: usize = 38;
 
+/// Tells the words that a key can have.
+type Choices = fn() -> String;
+
 /// Keys that have one of several words.
-const CHOICES: [(&str, fn() -> String); 10] = [
+const CHOICES: [(&str, Choices); 10] = [
     ("device.driver", choices::<Driver>),
     ("device.ipv6", choices::<Ip6Mode>),
     ("device.mode", choices::<DeviceMode>),
