@@ -324,7 +324,7 @@ pub(crate) enum ClassCommand {
 Examples:
   scoutline set                                     what there is, and what it is now
   scoutline set extend=off                          every thread has its own priority again, at once
-  scoutline set linux.share=30                      Linux gets 30 % of the engine's core while both have work
+  scoutline set linux.share=30                      Linux gets 30 % of the core if both have work
   scoutline set device.eth1.rate=100Mbit/s quantum_us=500
   scoutline set linux.share=                        an empty value: back to the default
 

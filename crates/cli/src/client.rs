@@ -33,10 +33,13 @@ pub(crate) fn unreachable(path: &Path, error: &std::io::Error) -> Failure {
         }
         // EAGAIN is how a time-out of a socket is told.
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => format!(
-            "the daemon at {path} does not answer within {} s: it is stopped (SIGSTOP, a debugger), hangs, or the \
-             machine is very busy",
+            "the daemon at {path} does not answer within {} s: it is stopped (SIGSTOP, a debugger), hangs, or has no \
+             descriptors left (see its log)",
             PATIENCE.as_secs()
         ),
+        std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe => {
+            format!("the daemon at {path} has ended")
+        }
         _ => format!("the daemon at {path} does not answer: {}", plain(error)),
     };
     Failure::new(UNREACHABLE, message)

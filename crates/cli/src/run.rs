@@ -94,7 +94,7 @@ fn reach(attach: &Path) -> std::io::Result<()> {
         eprintln!("scoutline: waiting for the daemon at {}, which does not answer", attach.display());
     }
     // A word that comes all the same, a refusal, the library gets again.
-    rustix::net::recv(&socket, &mut [0][..], RecvFlags::empty())?;
+    rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0][..], RecvFlags::empty()))?;
     Ok(())
 }
 

@@ -78,8 +78,8 @@ mod tests {
         assert_eq!(at(1000, "5").as_deref(), Some("pid 5 is refused; 3 more like it before"));
         assert_eq!(at(1001, "6"), None);
         assert_eq!(complaints.rest_at(start + Duration::from_millis(1999)), None);
-        let rest = complaints.rest_at(start + Duration::from_millis(2000));
+        let rest = complaints.rest_at(start + Duration::from_secs(2));
         assert_eq!(rest.as_deref(), Some("1 more were refused or disconnected"));
-        assert_eq!(complaints.rest_at(start + Duration::from_millis(9000)), None, "once");
+        assert_eq!(complaints.rest_at(start + Duration::from_secs(9)), None, "once");
     }
 }

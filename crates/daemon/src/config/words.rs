@@ -75,7 +75,7 @@ const NUMBERS: [(&str, u32, u32); 44] = [
 /// Where [`NUMBERS`] begin to be one of several notations.
 const WITH_NOTATION: usize = 38;
 
-/// The words that a key may have.
+/// Tells the words that a key can have.
 type Choices = fn() -> String;
 
 /// Keys that have one of several words.

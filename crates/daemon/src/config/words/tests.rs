@@ -53,7 +53,7 @@ const SECTIONS: [&str; 18] = [
 
 /// The keys of a section, as serde names them to who gives another.
 fn keys_of(section: &str) -> Vec<String> {
-    let error = toml::from_str::<Config>(&text(section, "nosuchkey", "1")).err().expect(section);
+    let error = toml::from_str::<Config>(&text(section, "nosuchkey", "1")).expect_err(section);
     let keys: Vec<String> = error.message().split('`').skip(3).step_by(2).map(str::to_owned).collect();
     assert!(!keys.is_empty(), "{section}: {}", error.message());
     keys
