@@ -14,42 +14,14 @@ use crate::held::{self, Held};
 use crate::lock::Section;
 use crate::{accept, attach, engines, epoll, fast_open, real, serve, urgent, wait, zero_copy};
 
+pub(crate) mod kept;
+
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 const RDHUP: u32 = EPOLLRDHUP as u32;
 const HUP: u32 = EPOLLHUP as u32;
 const ERR: u32 = EPOLLERR as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
-
-/// Bits of [`Slot::kept_options`]: the low ones are shared by all who hold the socket.
-pub(crate) mod kept {
-    pub(crate) const REUSE_ADDRESS: u32 = 1 << 0;
-    pub(crate) const REUSE_PORT: u32 = 1 << 1;
-    pub(crate) const NO_DELAY: u32 = 1 << 2;
-    pub(crate) const KEEP_ALIVE: u32 = 1 << 3;
-    pub(crate) const BROADCAST: u32 = 1 << 4;
-    pub(crate) const CORK: u32 = 1 << 5;
-    /// A connection attempt whose outcome `connect` has not told yet.
-    pub(crate) const CONNECT_PENDING: u32 = 1 << 7;
-    pub(crate) const QUICK_ACK_OFF: u32 = 1 << 8;
-    pub(crate) const OOB_INLINE: u32 = 1 << 9;
-    pub(crate) const ZERO_COPY: u32 = 1 << 10;
-    /// It was sent from with MSG_ZEROCOPY: there may be notices.
-    pub(crate) const COMPLETES: u32 = 1 << 11;
-    /// TCP_FASTOPEN_CONNECT.
-    pub(crate) const FAST_OPEN_CONNECT: u32 = 1 << 12;
-    /// TCP_INQ.
-    pub(crate) const TELLS_QUEUED: u32 = 1 << 13;
-    /// `accept` gave it: what its descriptor is to the kernel is its listener.
-    pub(crate) const ACCEPTED: u32 = 1 << 15;
-    /// Its port was the kernel's choice.
-    pub(crate) const ANY_PORT: u32 = 1 << 14;
-    /// Its address was the program's choice, and its port: SOCK_BINDADDR_LOCK and SOCK_BINDPORT_LOCK of Linux.
-    pub(crate) const ADDRESS_GIVEN: u32 = 1 << 16;
-    pub(crate) const PORT_GIVEN: u32 = 1 << 17;
-    /// Somebody has asked when datagrams came: SOCK_TIMESTAMP of Linux.
-    pub(crate) const NOTES_TIMES: u32 = 1 << 18;
-}
 
 /// Descriptors of this process per slot, threads asleep on it included.
 static COUNTS: [AtomicU32; SLOT_COUNT] = [const { AtomicU32::new(0) }; SLOT_COUNT];
