@@ -34,6 +34,7 @@
 //! finds the kernel's socket behind ours, which is not connected.
 
 mod connecting;
+mod crossing;
 mod entries;
 mod ferry;
 mod listening;
