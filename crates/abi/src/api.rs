@@ -415,7 +415,7 @@ pub struct ProgramRow {
     /// How many rings it was let have.
     #[serde(default)]
     pub rings_left: u64,
-    /// How many sockets have become the kernel's, or stayed so, because a ring's operation named them.
+    /// How many sockets have become the kernel's, or stayed so, or have a stand-in, because a ring's operation named them.
     #[serde(default)]
     pub ring_sockets: u64,
     /// System calls about its sockets that it made past the C library, and that were served.

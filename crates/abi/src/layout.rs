@@ -79,7 +79,7 @@ pub struct Header {
     pub rings_refused: AtomicU32,
     /// How often they have let a program have a ring.
     pub rings_left: AtomicU32,
-    /// How many sockets have become the kernel's, or stayed so, because a ring's operation named them.
+    /// How many sockets have become the kernel's, or stayed so, or have a stand-in, because a ring's operation named them.
     pub ring_sockets: AtomicU32,
     /// Written by each engine: see [`engine_state`]. The shim may change SLEEPING to POLLING when it rings.
     pub engines: [EngineWord; ENGINE_COUNT],

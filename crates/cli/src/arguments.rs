@@ -162,10 +162,10 @@ ones cannot be served that way; they are refused with the reason.
 With --trap the program's calls about sockets are trapped instead (seccomp user notification), and a second process \
 answers them and moves the bytes. That serves static programs and Go's, and whatever they start; it is slower.
 
-A program has io_uring, and its sockets stay on paths, but for those that an operation of a ring names: they become \
-the kernel's, as far as they are not connected yet. With --io-uring all that it makes from its first ring on are the \
-kernel's. With --io-uring=refuse it gets no rings (ENOSYS), and nearly all programs fall back to calls, which paths \
-serve.
+A program has io_uring, and its sockets stay on paths. Those that an operation of a ring names become the kernel's \
+where they are in no use yet; connections, and listening sockets at addresses that only paths have, stay on paths by \
+way of a socket pair, with two copies more. With --io-uring all that it makes from its first ring on are the kernel's. \
+With --io-uring=refuse it gets no rings (ENOSYS), and nearly all programs fall back to calls, which paths serve best.
 
 With --background the program gets what nobody else wants: its paths stand at the idle level, whatever their class, \
 its threads are on SCHED_IDLE and its disk I/O is in the idle class; so it is for all that it starts. Where its \
@@ -180,7 +180,7 @@ pub(crate) struct Run {
     /// Trap the program's calls instead of preloading: for static programs and those in Go
     #[arg(long)]
     pub(crate) trap: bool,
-    /// What becomes of io_uring, other than that the sockets which its operations name are the kernel's
+    /// What becomes of io_uring, other than that the sockets which its operations name are the kernel's or have stand-ins
     #[arg(long, conflicts_with = "trap", value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true,
           default_missing_value = "kernel")]
     pub(crate) io_uring: Option<IoUring>,

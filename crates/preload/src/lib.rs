@@ -25,7 +25,7 @@
 //! attach   the connection to the daemon, the region
 //! own      descriptors of our own
 //! dispatch  system calls that go past the C library
-//! rings    io_uring: what its operations name is the kernel's
+//! rings    io_uring: what its operations name is the kernel's, or has a stand-in
 //! table, real, lock, address   what the above stand on
 //! ```
 //!

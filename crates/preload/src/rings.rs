@@ -1,8 +1,17 @@
 //! io_uring (io_uring(7), `linux/io_uring.h`) beside sockets on paths.
 //!
-//! A ring works on the kernel's socket behind ours. So a program has its rings, its sockets stay on paths, and a socket
-//! that an operation names becomes the kernel's ([`moving`]), before the kernel has the operation: `io_uring_enter` looks
-//! through what is in the submission queue ([`queue`], [`entries`]), `io_uring_register` through the files that it is given.
+//! A ring works on the kernel's sockets. So a program has its rings, its sockets stay on paths, and one that an operation
+//! names is seen to before the kernel has the operation: `io_uring_enter` looks through what is in the submission queue
+//! ([`queue`], [`entries`]), `io_uring_register` through the files that it is given.
+//!
+//! ```text
+//! in no use, or a listener where Linux can have it   becomes the kernel's                        moving
+//! a stream that is connected, or that a ring connects
+//!                                                    a stand-in, whose bytes go to the path      standin, connecting
+//! any other listener                                 a stand-in that accepts stand-ins           listening
+//! ```
+//!
+//! One thread carries the bytes ([`ferry`], [`crossing`]).
 //!
 //! ```text
 //! rule       when                                              io_uring_setup
@@ -34,6 +43,7 @@
 //! finds the kernel's socket behind ours, which is not connected.
 
 mod connecting;
+mod crossing;
 mod entries;
 mod ferry;
 mod listening;

@@ -15,7 +15,8 @@ use std::ptr::with_exposed_provenance as at;
 use libc::{sockaddr, sockaddr_storage, sockaddr_un, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 
-use super::ferry::{self, Crossing};
+use super::crossing::Crossing;
+use super::ferry;
 use super::queue::{Answer, Said};
 use super::{ALONE, moving, standin};
 use crate::slot::Socket;

@@ -4,7 +4,7 @@
 //! and would have each socket with the kernel. Its entry then only says the result. EPOLL_WAIT on an epoll of ours is EINVAL, as
 //! on kernels before 6.15: the kernel's epoll behind it does not know of our sockets, and would wait for ever.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 
 use super::queue::{Answer, FIXED_FILE, NOP, Said};
 use super::{connecting, each_file, listening, moving, stood_for};
@@ -50,6 +50,8 @@ mod op {
     pub(super) const WAITID: u8 = 50;
     pub(super) const FUTEX_WAITV: u8 = 53;
     pub(super) const FIXED_FD_INSTALL: u8 = 54;
+    pub(super) const BIND: u8 = 56;
+    pub(super) const LISTEN: u8 = 57;
     pub(super) const EPOLL_WAIT: u8 = 59;
     pub(super) const PIPE: u8 = 62;
 }
@@ -96,7 +98,15 @@ pub(super) fn look_at(said: Said) -> Option<Answer> {
             let plain = if operation == op::SEND_ZC { op::SEND } else { op::SENDMSG };
             return stood_for(fd).map(|_| Answer::As(plain, ZERO_COPY_FLAGS));
         }
-        op::EPOLL_CTL => return control_epoll(said).map(Answer::Result),
+        // Where it binds decides whose it is, as by a call.
+        op::BIND if flags & FIXED_FILE == 0 => {
+            let arguments = [fd as usize, said.address as usize, said.offset as usize, 0, 0, 0];
+            return by_number(libc::SYS_bind, arguments);
+        }
+        op::LISTEN if flags & FIXED_FILE == 0 => {
+            return by_number(libc::SYS_listen, [fd as usize, said.len as usize, 0, 0, 0, 0]);
+        }
+        op::EPOLL_CTL => return control_epoll(said),
         op::CONNECT if flags & FIXED_FILE == 0 => return connecting::connect(said),
         op::EPOLL_WAIT if flags & FIXED_FILE == 0 && matches!(table::look(fd), Entry::Epoll(_)) => {
             return Some(Answer::Result(-libc::EINVAL));
@@ -114,7 +124,7 @@ pub(super) fn look_at(said: Said) -> Option<Answer> {
 }
 
 /// EPOLL_CTL: the epoll in `fd`, the operation in `len`, the descriptor in `off`, the event at `addr`.
-fn control_epoll(said: Said) -> Option<c_int> {
+fn control_epoll(said: Said) -> Option<Answer> {
     let target = said.offset as c_int;
     let is_ours = matches!(table::look(said.fd), Entry::Epoll(_))
         || matches!(table::look(target), Entry::Socket(_) | Entry::Candidate { .. });
@@ -122,6 +132,11 @@ fn control_epoll(said: Said) -> Option<c_int> {
         return None;
     }
     let arguments = [said.fd as usize, said.len as usize, target as usize, said.address as usize, 0, 0];
-    let result = export::by_number(libc::SYS_epoll_ctl, arguments)?;
-    Some(if result < 0 { -real::errno() } else { 0 })
+    by_number(libc::SYS_epoll_ctl, arguments)
+}
+
+/// A call in the entry's place.
+fn by_number(number: c_long, arguments: [usize; 6]) -> Option<Answer> {
+    let result = export::by_number(number, arguments)?;
+    Some(Answer::Result(if result < 0 { -real::errno() } else { result as c_int }))
 }

@@ -1,15 +1,8 @@
 //! Bytes between stand-ins ([`super::standin`]) and their paths: one thread of the library's in the program.
 //!
-//! It is there from the first stand-in on, and sleeps in an epoll of the kernel's that has our ends of the pairs, edge
+//! It is there while there are stand-ins, and sleeps in an epoll of the kernel's that has our ends of the pairs, edge
 //! triggered, a bell for new ones, and the pipe of a poll set ([`crate::wait`]) in which the engine marks paths. So a turn
-//! costs what has something to do, however many there are. Bytes are copied twice more than by a call: into the pair, and
-//! out of it.
-//!
-//! ```text
-//!                program writes, shuts, closes              peer sends, ends, resets
-//!   our end      bytes, end, hang-up                        bytes, SHUT_WR, closed with something unread: ECONNRESET
-//!   path         bytes, SHUT_WR, close (ABORT if unread)    bytes, end, error
-//! ```
+//! costs what has something to do, however many there are. With nothing to serve for a second it ends.
 //!
 //! The thread blocks all signals, and is never cancelled. A forked child has no such thread, and not the ends: its
 //! descriptors are served by its parent. When the process exits what the program has written goes to the paths first,
@@ -21,46 +14,29 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, epoll_event, iovec, pollfd, sockaddr_un, socklen_t};
-use scoutline_abi::layout::slot_state as is;
+use libc::epoll_event;
 
+use super::ALONE;
 use super::connecting::{Attempt, Step};
+use super::crossing::{Crossing, Progress};
 use super::listening::Listener;
-use super::{ALONE, standin};
 use crate::lock::Lock;
 use crate::slot::Socket;
 use crate::wait::{self, Set};
-use crate::{attach, dispatch, life, own, real, stream, table};
+use crate::{attach, dispatch, own, real};
 
-/// Copies of one direction before others have their turn.
-const ROUNDS: usize = 8;
 const SPACE: usize = 64 << 10;
 const EVENTS: usize = 64;
 const STACK: usize = 256 << 10;
 /// At exit.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// How often attempts are looked at whose programs are to come.
+/// How often attempts are looked at whose programs are to come; and how long the thread stays with nothing to serve.
 const LOOK_MS: c_int = 1000;
 /// How often a queue is tried that its program lets fill up: nobody tells that it has taken one.
 const FULL_MS: c_int = 2;
 /// What an event of the epoll is about, other than a slot.
 const BELL: u64 = u64::MAX;
 const PIPE: u64 = u64::MAX - 1;
-
-/// A stream and its stand-in.
-pub(super) struct Crossing {
-    socket: Socket,
-    /// Our end of the pair.
-    inner: c_int,
-    /// The program's end, by its file, and a number that it had.
-    outer: (u64, c_int),
-    to_path: Vec<u8>,
-    to_program: Vec<u8>,
-    /// The program sends no more, and the path has been told.
-    program_ended: bool,
-    /// The peer sends no more, and the program has been told.
-    path_ended: bool,
-}
 
 /// What a slot's events are about.
 pub(super) enum Passage {
@@ -90,7 +66,7 @@ impl From<Listener> for Passage {
 impl Passage {
     fn socket(&self) -> Socket {
         match self {
-            Passage::Crossing(crossing) => crossing.socket,
+            Passage::Crossing(crossing) => crossing.socket(),
             Passage::Attempt(attempt) => attempt.socket(),
             Passage::Listener(listener) => listener.socket(),
         }
@@ -99,7 +75,7 @@ impl Passage {
     /// Whose events are waited for.
     fn end(&self) -> Option<c_int> {
         match self {
-            Passage::Crossing(crossing) => Some(crossing.inner),
+            Passage::Crossing(crossing) => Some(crossing.inner()),
             Passage::Attempt(attempt) => Some(attempt.listening()),
             Passage::Listener(_) => None,
         }
@@ -109,16 +85,6 @@ impl Passage {
     fn holds(&self) -> bool {
         !matches!(self, Passage::Listener(_))
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// Until the next event.
-    Waits,
-    /// It had its turn, and there is more.
-    Again,
-    /// Nothing will come any more.
-    Over,
 }
 
 struct Shared {
@@ -150,6 +116,9 @@ pub(super) fn add(passage: Passage) {
     let signals = dispatch::hold_signals();
     let mut shared = SHARED.lock();
     shared.fresh.push(passage);
+    if shared.bell < 0 {
+        shared.bell = start(); // it has ended since it was reserved
+    }
     ring(shared.bell);
     drop(shared);
     dispatch::set_mask(signals);
@@ -218,6 +187,8 @@ struct Ferry {
     met: usize,
     /// Listening sockets of which a program has not taken what is there.
     full: usize,
+    /// For a second there was nothing to serve.
+    is_idle: bool,
     /// Of passages that are new while others are looked at.
     next: Vec<u32>,
     space: Vec<u8>,
@@ -246,6 +217,7 @@ fn start() -> c_int {
         passages: HashMap::new(),
         met: 0,
         full: 0,
+        is_idle: false,
         next: Vec::new(),
         space,
     }));
@@ -313,18 +285,34 @@ impl Ferry {
             if due.is_empty() && ENDS.load(Ordering::SeqCst) {
                 self.tell_flushed(&mut due);
             }
+            if self.is_idle && self.leave() {
+                return;
+            }
         }
+    }
+
+    /// The thread ends, unless there is something new: another one begins with the next stand-in.
+    fn leave(&self) -> bool {
+        let mut shared = SHARED.lock();
+        if !shared.fresh.is_empty() {
+            return false;
+        }
+        shared.bell = -1;
+        self.set.bell().leave(1);
+        own::discard(self.bell);
+        own::discard(self.epoll);
+        wait::give_back(self.set);
+        true
     }
 
     fn advance(&mut self, slot: u32) -> Progress {
         match self.passages.get_mut(&slot) {
             None => Progress::Waits,
             Some(Passage::Listener(listener)) => {
-                let was_full = listener.is_full();
                 let mut fresh = Vec::new();
+                self.full -= usize::from(listener.is_full());
                 let goes_on = listener.advance(&mut fresh);
-                let is_full = goes_on && listener.is_full();
-                self.full = self.full + usize::from(is_full) - usize::from(was_full);
+                self.full += usize::from(listener.is_full());
                 for crossing in fresh {
                     self.take_in(crossing.into());
                 }
@@ -339,7 +327,7 @@ impl Ferry {
                 }
                 Step::Stands(crossing) => {
                     self.met -= 1;
-                    watch(self.epoll, crossing.inner, slot.into());
+                    watch(self.epoll, crossing.inner(), slot.into());
                     self.passages.insert(slot, crossing.into());
                     Progress::Again
                 }
@@ -359,6 +347,7 @@ impl Ferry {
             (false, ..) => 0,
             (true, 1.., _) => FULL_MS,
             (true, 0, 1..) => LOOK_MS,
+            (true, 0, 0) if self.passages.is_empty() => LOOK_MS,
             (true, 0, 0) => -1,
         };
         let count = real::epoll_wait(self.epoll, events.as_mut_ptr(), EVENTS as c_int, timeout);
@@ -380,6 +369,7 @@ impl Ferry {
                 slot => due.push(slot as u32),
             }
         }
+        self.is_idle = count == 0 && due.is_empty() && self.passages.is_empty();
         if count == 0 && (self.met > 0 || self.full > 0) {
             let waits = |passage: &Passage| !matches!(passage, Passage::Crossing(_));
             due.extend(self.passages.iter().filter(|(_, passage)| waits(passage)).map(|(slot, _)| slot));
@@ -398,11 +388,6 @@ impl Ferry {
         let gone: Vec<u32> =
             self.passages.iter().filter(|(_, passage)| is_gone(passage)).map(|(slot, _)| *slot).collect();
         for slot in gone {
-            if let Some(Passage::Listener(listener)) = self.passages.get(&slot)
-                && listener.is_full()
-            {
-                self.full -= 1;
-            }
             self.end(slot);
         }
         for passage in fresh {
@@ -423,6 +408,7 @@ impl Ferry {
 
     fn end(&mut self, slot: u32) {
         if let Some(passage) = self.passages.remove(&slot) {
+            self.full -= usize::from(matches!(&passage, Passage::Listener(listener) if listener.is_full()));
             wait::unwatch(passage.socket(), self.set);
             // Not while the process is copied: the child's copy would be the one that closes it.
             let alone = ALONE.enter();
@@ -447,180 +433,5 @@ impl Ferry {
             FLUSHED.store(1, Ordering::Release);
             futex(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX as usize, 0);
         }
-    }
-}
-
-impl Crossing {
-    /// Takes over a hold of the socket, and our end; `outer` is the program's, by its file and a number that it has.
-    pub(super) fn new(socket: Socket, inner: c_int, outer: (u64, c_int)) -> Crossing {
-        let (to_path, to_program) = (Vec::new(), Vec::new());
-        Crossing { socket, inner, outer, to_path, to_program, program_ended: false, path_ended: false }
-    }
-
-    /// Our end goes to a listening stand-in.
-    ///
-    /// # Errors
-    /// EAGAIN: it has no room.
-    pub(super) fn connect(&self, name: &sockaddr_un, len: socklen_t) -> Result<(), c_int> {
-        let connected = real::connect(self.inner, ptr::from_ref(name).cast(), len);
-        if connected == 0 { Ok(()) } else { Err(real::errno()) }
-    }
-
-    /// Nobody has accepted it.
-    pub(super) fn refuse(self) {
-        self.socket.slot.linger_plus_one.store(1, Ordering::Relaxed);
-        let _alone = ALONE.enter();
-        self.socket.release();
-    }
-
-    fn advance(&mut self, space: &mut [u8]) -> Progress {
-        let outward = self.advance_outward(space);
-        let inward = if outward == Progress::Over { outward } else { self.advance_inward(space) };
-        match (outward, inward) {
-            (_, Progress::Over) => Progress::Over,
-            (Progress::Waits, Progress::Waits) => Progress::Waits,
-            _ => Progress::Again,
-        }
-    }
-
-    /// From the program to the path.
-    fn advance_outward(&mut self, space: &mut [u8]) -> Progress {
-        for _ in 0..ROUNDS {
-            if !self.to_path.is_empty() {
-                match send_to_path(self.socket, &self.to_path) {
-                    Ok(0) => return Progress::Waits,
-                    Ok(sent) => drop(self.to_path.drain(..sent)),
-                    Err(_) => return self.reset(),
-                }
-                if !self.to_path.is_empty() {
-                    continue;
-                }
-            }
-            if self.program_ended {
-                return if self.is_closed() { self.close() } else { Progress::Waits };
-            }
-            let got = real::recv(self.inner, space.as_mut_ptr().cast(), space.len(), MSG_DONTWAIT);
-            match got {
-                1.. => match send_to_path(self.socket, &space[..got as usize]) {
-                    Ok(sent) => self.to_path.extend_from_slice(&space[sent..got as usize]),
-                    Err(_) => return self.reset(),
-                },
-                0 if self.is_closed() => return self.close(),
-                0 => {
-                    self.program_ended = true;
-                    life::shutdown(self.socket, libc::SHUT_WR);
-                }
-                _ if real::errno() == libc::EAGAIN => return Progress::Waits,
-                _ => return self.abort(),
-            }
-        }
-        Progress::Again
-    }
-
-    /// From the path to the program.
-    fn advance_inward(&mut self, space: &mut [u8]) -> Progress {
-        for _ in 0..ROUNDS {
-            if !self.to_program.is_empty() {
-                match self.send_to_program(&self.to_program) {
-                    Some(0) => return Progress::Waits,
-                    Some(sent) => drop(self.to_program.drain(..sent)),
-                    None => self.to_program.clear(),
-                }
-                if !self.to_program.is_empty() {
-                    continue;
-                }
-            }
-            if self.path_ended {
-                // It may still be reset.
-                return if self.socket.state() & is::FAILED == 0 { Progress::Waits } else { self.reset() };
-            }
-            let iov = [iovec { iov_base: space.as_mut_ptr().cast(), iov_len: space.len() }];
-            match stream::receive(self.socket, &iov, MSG_DONTWAIT) {
-                0 => {
-                    self.path_ended = true;
-                    real::shutdown(self.inner, libc::SHUT_WR);
-                }
-                got if got > 0 => {
-                    let bytes = &space[..got as usize];
-                    if let Some(sent) = self.send_to_program(bytes) {
-                        self.to_program.extend_from_slice(&bytes[sent..]);
-                    }
-                }
-                failed if failed == -(libc::EAGAIN as isize) => return Progress::Waits,
-                _ => return self.reset(),
-            }
-        }
-        Progress::Again
-    }
-
-    /// `None`: it reads no more (SHUT_RD, or closed, which is seen elsewhere).
-    fn send_to_program(&self, bytes: &[u8]) -> Option<usize> {
-        let sent = real::send(self.inner, bytes.as_ptr().cast(), bytes.len(), MSG_DONTWAIT | MSG_NOSIGNAL);
-        if sent < 0 && real::errno() != libc::EAGAIN { None } else { Some(sent.max(0) as usize) }
-    }
-
-    /// The program has closed its last descriptor, or shut both directions.
-    fn is_closed(&self) -> bool {
-        let mut fds = [pollfd { fd: self.inner, events: 0, revents: 0 }];
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        real::ppoll(fds.as_mut_ptr(), 1, &raw const zero, ptr::null()) > 0
-            && fds[0].revents & libc::POLLHUP != 0
-    }
-
-    /// The program has closed, and all that it wrote is with the path. What it has not read resets the connection, as on
-    /// Linux.
-    fn close(&mut self) -> Progress {
-        if self.to_program.is_empty() && self.socket.received() == 0 { Progress::Over } else { self.abort() }
-    }
-
-    /// The program has closed before it had read everything.
-    fn abort(&mut self) -> Progress {
-        self.socket.slot.linger_plus_one.store(1, Ordering::Relaxed);
-        Progress::Over
-    }
-
-    /// The path is no more: ECONNRESET to the program, which an end of AF_UNIX says where the other one goes with something
-    /// unread. So there is something.
-    fn reset(&mut self) -> Progress {
-        let (file, known) = self.outer;
-        let is_outer = |&fd: &c_int| table::is_kernels(fd) && standin::inode(fd) == file;
-        let found = match file {
-            0 => standin::descriptor_of(self.socket),
-            _ => Some(known).filter(is_outer).or_else(|| (0..=table::highest()).find(is_outer)),
-        };
-        let own = found.map_or(-1, |fd| real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0));
-        // The number may be another file's by now.
-        if own >= 0 && standin::socket_of(own).is_some_and(|socket| socket.index == self.socket.index) {
-            real::send(own, c"!".as_ptr().cast(), 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        }
-        if own >= 0 {
-            real::close(own);
-        }
-        Progress::Over
-    }
-
-    fn is_flushed(&self) -> bool {
-        if self.program_ended {
-            return self.to_path.is_empty();
-        }
-        let mut byte = 0u8;
-        let flags = MSG_DONTWAIT | libc::MSG_PEEK;
-        self.to_path.is_empty() && real::recv(self.inner, (&raw mut byte).cast(), 1, flags) <= 0
-    }
-}
-
-impl Drop for Crossing {
-    fn drop(&mut self) {
-        own::discard(self.inner);
-    }
-}
-
-/// How much the path has taken; 0: it has no room.
-fn send_to_path(socket: Socket, bytes: &[u8]) -> Result<usize, isize> {
-    let iov = [iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }];
-    match stream::send(socket, &iov, MSG_DONTWAIT | MSG_NOSIGNAL) {
-        failed if failed == -(libc::EAGAIN as isize) => Ok(0),
-        failed if failed < 0 => Err(failed),
-        sent => Ok(sent as usize),
     }
 }

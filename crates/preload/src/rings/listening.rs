@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{iovec, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_un, socklen_t};
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
-use super::ferry::{self, Crossing};
+use super::crossing::Crossing;
+use super::ferry;
 use super::queue::Said;
 use super::standin;
 use crate::lock::Lock;
@@ -88,7 +89,6 @@ impl Listener {
     pub(super) fn advance(&mut self, fresh: &mut Vec<Crossing>) -> bool {
         loop {
             if !self.is_open() {
-                self.refuse();
                 return false;
             }
             let Some(crossing) = self.waiting.take().or_else(|| self.take()) else { return true };
@@ -100,7 +100,6 @@ impl Listener {
                 }
                 Err(_) => {
                     self.waiting = Some(crossing);
-                    self.refuse();
                     return false;
                 }
             }
@@ -132,6 +131,12 @@ impl Listener {
         if let Some(crossing) = self.waiting.take() {
             crossing.refuse();
         }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.refuse();
     }
 }
 

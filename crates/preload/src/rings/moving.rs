@@ -4,15 +4,16 @@
 //! ```text
 //! fresh, or connected to nothing   the kernel's socket gets the options and the address
 //! listening, nobody waits          it listens there, too; then our listener is closed, for all who have it
+//! listening, else                  stays on paths; a stand-in accepts in its place ([`super::listening`])
 //! a connected stream               stays on paths; a stand-in takes its place in this process ([`super::standin`])
-//! connecting, or somebody waits to be accepted
-//!                                  stays on paths: the operation finds a socket that is not connected
-//! bound to what Linux has not      stays on paths, and there calls go on serving it: the operation finds one that is
+//! connecting by a call             stays on paths: the operation finds a socket that is not connected
+//! bound to what Linux has not, and no more than that
+//!                                  stays on paths, and there calls go on serving it: the operation finds one that is
 //!                                  bound to nothing. Any other address, or any at all, is not what was asked for
 //! ```
 //!
-//! So an operation on a stream that connects fails with ENOTCONN, or EPIPE where it sends; `accept` on one that stays with
-//! EINVAL. A datagram socket's own queue is lost with the move, as datagrams may be.
+//! So an operation on a stream that a call connects fails with ENOTCONN, or EPIPE where it sends. A datagram socket's own
+//! queue is lost with the move, as datagrams may be.
 //!
 //! Left out: an epoll of the program's that has such a socket does not go on watching it. Other processes that have the socket
 //! keep it as it is on paths, where it listens no more.
@@ -92,7 +93,7 @@ fn tell(result: Result<Came, Stays>) {
             count();
             say_once(
                 &SAID_STAND_IN,
-                b"io_uring operations on what is connected on paths are served by stand-ins, with two copies more; to have rings refused: scoutline run --io-uring=refuse",
+                b"io_uring operations on what is connected or listens on paths are served by stand-ins, with two copies more; to have rings refused: scoutline run --io-uring=refuse",
             );
         }
         Ok(Came::Moved) => {

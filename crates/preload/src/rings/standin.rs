@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{sockaddr_un, socklen_t};
 use scoutline_abi::layout::SLOT_COUNT;
 
-use super::ferry::{self, Crossing};
+use super::crossing::Crossing;
+use super::ferry;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
 use crate::{epoll, options, own, real};

@@ -464,9 +464,23 @@ static int listens_at(const char *address) {
 
 enum { CLIENTS = 40 };
 
+static int listens_by_ring(const char *address) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(7300)};
+    CHECK(inet_aton(address, &name.sin_addr));
+    submit_at(IORING_OP_SOCKET, 0, AF_INET, NULL, 0, SOCK_STREAM);
+    int listening = finish();
+    CHECK(listening >= 0);
+    submit_at(56, 0, listening, &name, 0, sizeof name); /* IORING_OP_BIND */
+    CHECK(finish() == 0);
+    submit_at(56, 0, listening, &name, 0, sizeof name);
+    CHECK(finish() == -EINVAL);
+    CHECK(operate(57, listening, NULL, 64) == 0); /* IORING_OP_LISTEN */
+    return listening;
+}
+
 /* Of many that come at once. */
 static void at_address(const char *address) {
-    int listening = listens_at(address), fds[CLIENTS + 2];
+    int listening = listens_by_ring(address), fds[CLIENTS + 2];
     struct sockaddr_in peer, same;
     socklen_t len, same_len = sizeof same;
     say("listens");
