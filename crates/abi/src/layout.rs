@@ -383,8 +383,20 @@ pub mod slot_option {
     pub const MAX_SEGMENT: u64 = 34;
     /// TCP_QUICKACK: 0 or 1.
     pub const QUICK_ACK: u64 = 35;
-    /// SO_MAX_PACING_RATE in bytes a second; 0: no limit.
+    /// SO_MAX_PACING_RATE as [`pacing_word`] has it.
     pub const MAX_PACING_RATE: u64 = 36;
+
+    /// A rate in bytes a second, all bits set where there is no limit, as a word that is 0 for that; or from it. 0 paces
+    /// nothing either (`tcp_update_skb_after_send` of Linux), but reads back as 0.
+    #[must_use]
+    pub const fn pacing_word(rate: u64) -> u64 {
+        match rate {
+            0 => u64::MAX,
+            u64::MAX => 0,
+            rate => rate,
+        }
+    }
+
     /// TCP_INFO: only to be asked for. A second argument n asks for its bytes from 32 n on, which the arguments are then.
     pub const INFO: u64 = 37;
     /// TCP_NOTSENT_LOWAT in bytes; 0: not set.

@@ -15,6 +15,7 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::attach::Owners;
+use crate::claim::{Claim, Claimed};
 use crate::classes::Classes;
 use crate::config::{Config, ConfigError, Device, Driver};
 use crate::engine::EngineLink;
@@ -33,6 +34,9 @@ pub enum DaemonError {
     /// A socket cannot be made.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// Another daemon has an interface.
+    #[error(transparent)]
+    Claimed(#[from] Claimed),
     /// The engine did not start: a device or a privilege is missing.
     #[error(transparent)]
     Engine(StartError),
@@ -55,9 +59,11 @@ pub enum DaemonError {
 /// # Errors
 /// It does not start, or the engine ends by itself.
 pub fn run(config: &Config) -> Result<(), DaemonError> {
-    // Until the engine has let go of the devices.
+    // Until the engine has let go of the devices, and they are as they were.
+    let mut claims = Vec::new();
     let mut guard = None;
     let start = || {
+        claims = claim_interfaces(config)?;
         let config = &with_drivers_chosen(config);
         guard = Guard::start().map_err(|error| log::warn!("{error}")).ok();
         let mut undo = None;
@@ -108,6 +114,14 @@ fn start_engines(config: &Config, undo: Option<Box<dyn UndoLog>>) -> Result<Engi
         return Ok(Engines::new(vec![Engine::start(settings, undo)?]));
     }
     Engine::start_several(settings.parts(cores), undo).map(Engines::new)
+}
+
+/// Makes sure that no other daemon serves the interfaces. Those that are not there the engine tells of.
+fn claim_interfaces(config: &Config) -> Result<Vec<Claim>, Claimed> {
+    let ordinary = |device: &&Device| {
+        device.parent.is_none() && matches!(device.driver, Driver::Packet | Driver::Xdp | Driver::Auto)
+    };
+    config.device.iter().filter(ordinary).map(|device| Claim::of(device.name.get_ref())).collect()
 }
 
 /// Settles what `driver = "auto"` means, and says why.

@@ -12,6 +12,7 @@
 pub mod config;
 
 mod attach;
+mod claim;
 mod classes;
 mod control;
 mod daemon;
@@ -25,6 +26,7 @@ mod merge;
 mod plane;
 mod sockets;
 
+pub use claim::Claimed;
 pub use config::{Config, ConfigError};
 pub use daemon::{DaemonError, check, run};
 pub use scoutline_engine::{deadlines_of_threads, lower_process, weights_of_threads};

@@ -188,7 +188,8 @@ pub struct Tuning {
     pub max_segment: u16,
     /// Give up when data stays unacknowledged for so long, in milliseconds; 0: as configured.
     pub user_timeout_ms: u32,
-    /// The most bytes a second; 0: no limit.
+    /// The most bytes a second; 0: no limit. All bits set: none either, but a program has said so. See
+    /// [`Tuning::most_paced`].
     pub max_pacing_rate: u64,
     /// Acknowledge at once from now on (1), or not (2); 0: not said. Changes when it is said again.
     pub quick_ack: u8,
@@ -205,6 +206,17 @@ pub struct Tuning {
     pub orphan_wait_s: i8,
     /// Linux's number of the interface by which all comes and goes; 0: any. Whoever makes its paths sees to that.
     pub device: u32,
+}
+
+impl Tuning {
+    /// The most bytes a second; `None`: no limit.
+    #[must_use]
+    pub const fn most_paced(&self) -> Option<u64> {
+        match self.max_pacing_rate {
+            0 | u64::MAX => None,
+            rate => Some(rate),
+        }
+    }
 }
 
 /// What a program may say of the network headers of its packets; the default leaves all to the host.

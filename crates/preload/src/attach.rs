@@ -66,9 +66,18 @@ pub(crate) fn dead() -> bool {
     DEAD.load(Ordering::Acquire)
 }
 
-/// Somebody saw the end of the daemon.
+/// Nothing on paths works from now on in this process.
 pub(crate) fn set_dead() {
     DEAD.store(true, Ordering::Release);
+}
+
+/// Somebody saw the end of the daemon. Many servers go on with a listener that nobody reaches, and say nothing.
+pub(crate) fn on_daemon_ended() {
+    let has_sockets = || (0..=table::highest()).any(|fd| table::socket(fd).is_some());
+    if !DEAD.swap(true, Ordering::AcqRel) && has_sockets() {
+        real::say(&[b"the daemon has ended, and with it this program's sockets on paths (ECONNRESET): \
+            start the program again once `scoutline up` runs"]);
+    }
 }
 
 /// A descriptor of ours was moved.
@@ -226,7 +235,7 @@ fn request(request: Message, answer: bool) -> Result<(Message, Descriptors), c_i
     }
     let result = exchange(connection, request, answer);
     if matches!(result, Err(libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN)) {
-        set_dead();
+        on_daemon_ended();
     }
     result
 }

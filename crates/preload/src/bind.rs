@@ -1,10 +1,10 @@
 //! `bind` and `listen`: which sockets become ours by them, and what Linux says of addresses that do not fit.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{sockaddr, socklen_t};
-use scoutline_abi::layout::{SLOT_COUNT, call_op, slot_kind, slot_request as ask, slot_state as is};
+use scoutline_abi::layout::{call_op, slot_kind, slot_request as ask, slot_state as is};
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
@@ -71,24 +71,19 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
     real::ours(real::bind(fd, address, len) as isize)
 }
 
-/// `bind` gave `result`: at an address of IPv6 a socket takes nothing else from then on (`__inet6_bind`), and those that
-/// it accepts say so, too.
+/// `bind` gave `result`. What it was asked for stays when an attempt to connect has failed, as on Linux (SOCK_BINDADDR_LOCK,
+/// SOCK_BINDPORT_LOCK). At an address of IPv6 a socket takes nothing else from then on (`__inet6_bind`), and those that it
+/// accepts say so, too.
 fn bound(fd: c_int, socket: Socket, to: Name, result: isize) -> isize {
+    let address = if to.address.is_unspecified() { 0 } else { kept::BOUND_ADDRESS };
+    let port = if to.port == 0 { 0 } else { kept::BOUND_PORT };
+    if result == 0 {
+        socket.slot.kept_options.fetch_or(address | port, Ordering::AcqRel);
+    }
     if result == 0 && socket.is_inet6() && !to.address.is_v4() && !to.address.is_unspecified() {
         options::take_v6_only(fd);
     }
     result
-}
-
-/// What this process has asked of `listen`, plus one, for each slot; 0: nothing.
-static BACKLOGS: [AtomicI32; SLOT_COUNT] = [const { AtomicI32::new(0) }; SLOT_COUNT];
-
-/// What `listen` was asked for; where another image did it, as much as Linux ever gives.
-pub(crate) fn backlog(socket: Socket) -> c_int {
-    match BACKLOGS[socket.index as usize].load(Ordering::Relaxed) {
-        0 => libc::SOMAXCONN,
-        plus_one => plus_one - 1,
-    }
 }
 
 /// `listen`.
@@ -126,9 +121,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
         socket.slot.requests.fetch_and(!(ask::SHUTDOWN | ask::SHUTDOWN_READ), Ordering::AcqRel);
     }
     options::on_listen(socket);
-    // Below zero is very much, as on Linux.
-    BACKLOGS[socket.index as usize].store(backlog.saturating_add(1), Ordering::Relaxed);
-    let backlog = u64::from(backlog.cast_unsigned());
+    let backlog = u64::from(backlog.cast_unsigned()); // below zero is very much, as on Linux
     call::call(call_op::LISTEN, socket.index, [backlog, 0, 0, 0]).min(0) as isize
 }
 

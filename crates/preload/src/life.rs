@@ -5,7 +5,7 @@
 //! any address with port 0 decides nothing yet: the kernel picks the port, and what comes next decides.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::fast_open::ANY_PORT;
@@ -134,8 +134,9 @@ pub(crate) fn adopt_for_groups(fd: c_int) -> Option<Socket> {
 
 /// The descriptor goes back to the kernel's socket behind it.
 fn give_up(fd: c_int, socket: Socket) {
-    table::put(fd, Entry::Candidate { watched: false });
-    socket.release();
+    if table::give_up(fd, socket.index, false) {
+        socket.release();
+    }
 }
 
 /// `socket` succeeded: remembers what may become ours, forgets what had the number.
@@ -560,10 +561,20 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
         Entry::Ring(number) if rings::duplicated(number) => Entry::Ring(number),
         Entry::Ring(_) | Entry::Internal | Entry::Kernel => Entry::Kernel,
     };
-    let stays = table::is_kernels(from);
     left(to, table::put(to, entry));
-    if stays {
-        table::keep_kernels(to);
+    // After it: a ring's operation may have moved the socket meanwhile (`rings::moving`).
+    fence(Ordering::SeqCst);
+    if table::is_kernels(from) {
+        match entry {
+            Entry::Socket(slot) => {
+                if let Some(socket) = Socket::at(slot).filter(|_| table::give_up(to, slot, true)) {
+                    socket.release();
+                }
+            }
+            _ => {
+                table::keep_kernels(to);
+            }
+        }
     }
 }
 

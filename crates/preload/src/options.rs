@@ -347,7 +347,7 @@ fn congestion_number(from: *const c_void, len: socklen_t) -> Result<u64, isize> 
     known.map(|index| index as u64 + 1).ok_or(err(libc::ENOENT))
 }
 
-/// SO_MAX_PACING_RATE: 32 or 64 bits; all of them set: no limit, which is 0 for us.
+/// SO_MAX_PACING_RATE: 32 or 64 bits; all of them set: no limit.
 fn pacing_rate(from: *const c_void, len: socklen_t) -> Result<u64, isize> {
     let rate = if len as usize >= size_of::<u64>() {
         value::<u64>(from, len)?
@@ -355,7 +355,7 @@ fn pacing_rate(from: *const c_void, len: socklen_t) -> Result<u64, isize> {
         let short: u32 = value(from, len)?;
         if short == u32::MAX { u64::MAX } else { u64::from(short) }
     };
-    Ok(if rate == u64::MAX { 0 } else { rate.max(1) })
+    Ok(slot_option::pacing_word(rate))
 }
 
 /// `getsockopt` on a socket of ours.
@@ -485,6 +485,13 @@ pub(crate) fn unsent(socket: Socket) -> u64 {
     const AT: u64 = 144;
     let (result, page) = ask(socket, slot_option::INFO, AT / 32);
     if result < 0 { 0 } else { page[(AT % 32 / 8) as usize] & u64::from(u32::MAX) }
+}
+
+/// What `listen` was asked for, in whichever process or image: as many may wait.
+pub(crate) fn backlog(socket: Socket) -> c_int {
+    // `tcpi_sacked` of `struct tcp_info`.
+    let (result, page) = ask(socket, slot_option::INFO, 0);
+    if result < 0 { libc::SOMAXCONN } else { (page[3] >> 32) as c_int }
 }
 
 /// The connection has ended in both directions, and the peer knows: it is in TIME-WAIT, or gone.

@@ -24,6 +24,7 @@
 //! IORING_REGISTER_RING_FDS, IORING_REGISTER_USE_REGISTERED_RING, IORING_ENTER_REGISTERED_RING
 //!                                                      EINVAL  a ring by another number than its descriptor
 //! IORING_REGISTER_RESIZE_RINGS                         EINVAL  the queue moves
+//! IORING_ENTER_EXT_ARG_REG, IORING_REGISTER_MEM_REGION EINVAL  the mask of signals is in memory that the kernel has mapped
 //! io_uring_enter on a ring that another image made     EOPNOTSUPP
 //! ```
 //!
@@ -36,6 +37,7 @@ mod entries;
 mod moving;
 mod queue;
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::offset_of;
 use std::ptr;
@@ -46,6 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use libc::sigset_t;
 
 use crate::dispatch::{self, signals};
+use crate::lock::Section;
 use crate::table::{self, Entry};
 use crate::{attach, life, memory, reach, real};
 use queue::{Shape, View};
@@ -60,17 +63,24 @@ const SETUP_NO_SQARRAY: u32 = 1 << 16;
 const SETUP_KNOWN: u32 = (1 << 19) - 1;
 
 /// `io_uring_enter` flags.
+const ENTER_GETEVENTS: u32 = 1 << 0;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
 const ENTER_EXT_ARG_REG: u32 = 1 << 6;
+/// Up to IORING_ENTER_NO_IOWAIT (Linux 6.15).
+const ENTER_KNOWN: u32 = (1 << 8) - 1;
+/// What a mask of signals is long to the kernel.
+const MASK_LEN: usize = size_of::<u64>();
 
 /// `io_uring_register` operations.
 const REGISTER_FILES: u32 = 2;
 const REGISTER_FILES_UPDATE: u32 = 6;
+const REGISTER_PROBE: u32 = 8;
 const REGISTER_FILES2: u32 = 13;
 const REGISTER_FILES_UPDATE2: u32 = 14;
 const REGISTER_RING_FDS: u32 = 20;
 const REGISTER_RESIZE_RINGS: u32 = 33;
+const REGISTER_MEM_REGION: u32 = 34;
 const REGISTER_USE_REGISTERED_RING: u32 = 1 << 31;
 
 /// So many rings can be in a process; a data base has one for each connection that it may get.
@@ -128,7 +138,9 @@ const _: () = assert!(size_of::<Parameters>() == 120 && offset_of!(Parameters, s
 #[derive(Clone, Copy)]
 struct GetEvents {
     mask: u64,
-    rest: [u64; 2],
+    mask_len: u32,
+    least_wait_us: u32,
+    time: u64,
 }
 
 /// Who may have a ring, and how.
@@ -148,6 +160,9 @@ struct Record {
 
 static RECORDS: [Record; MOST] =
     [const { Record { users: AtomicU32::new(0), view: AtomicPtr::new(ptr::null_mut()) } }; MOST];
+
+/// Who makes a ring or ends one, or moves a socket. Not looks, of which a child counts its own.
+static ALONE: Section = Section::new();
 
 /// What `scoutline run` was told; called first before a program can change it.
 pub(crate) fn asked() -> Rule {
@@ -232,6 +247,7 @@ pub(crate) fn setup(entries: c_uint, parameters: *mut Parameters) -> c_long {
     if copy.flags & (SETUP_NO_MMAP | SETUP_REGISTERED_FD_ONLY | !SETUP_KNOWN) != 0 {
         return failed(libc::EINVAL);
     }
+    let _alone = ALONE.enter();
     let Some(number) = claim() else { return failed(libc::ENOMEM) };
     let fd = native((&raw mut copy).expose_provenance());
     if fd < 0 {
@@ -276,13 +292,24 @@ pub(crate) fn duplicated(number: u32) -> bool {
 /// One user less; the last one ends it.
 pub(crate) fn closed(number: u32) {
     let Some(record) = RECORDS.get(number as usize) else { return };
-    let less = |users: u32| match users {
-        0 | ENDING => None,
-        1 => Some(ENDING),
-        _ => Some(users - 1),
-    };
-    if record.users.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) != Ok(1) {
-        return;
+    let mut alone = None;
+    loop {
+        let users = record.users.load(Ordering::Acquire);
+        let less = match users {
+            0 | ENDING => return,
+            1 if alone.is_none() => {
+                alone = Some(ALONE.enter());
+                continue;
+            }
+            1 => ENDING,
+            _ => users - 1,
+        };
+        let exchanged = record.users.compare_exchange(users, less, Ordering::AcqRel, Ordering::Relaxed);
+        match exchanged {
+            Ok(1) => break,
+            Ok(_) => return,
+            Err(_) => {}
+        }
     }
     let view = record.view.swap(ptr::null_mut(), Ordering::AcqRel);
     if !view.is_null() {
@@ -293,27 +320,79 @@ pub(crate) fn closed(number: u32) {
 }
 
 /// A look at a ring, which meanwhile stays mapped.
-struct Look(u32);
-
-impl Look {
-    fn at(fd: c_int) -> Option<Look> {
-        let Entry::Ring(number) = table::look(fd) else { return None };
-        let look = take(number).then_some(Look(number))?;
-        // Closed meanwhile, and the record another ring's?
-        (table::look(fd) == Entry::Ring(number)).then_some(look)
-    }
-
-    fn view(&self) -> Option<&View> {
-        let view = RECORDS[self.0 as usize].view.load(Ordering::Acquire);
-        // SAFETY: freed only when the last user has gone, and this is one.
-        unsafe { view.as_ref() }
-    }
+struct Look {
+    number: u32,
+    /// One that this one's signal handler has interrupted.
+    before: *const Look,
 }
 
-impl Drop for Look {
-    fn drop(&mut self) {
-        closed(self.0);
+thread_local! {
+    /// The calling thread's last look.
+    static LAST: Cell<*const Look> = const { Cell::new(ptr::null()) };
+}
+
+/// Has `work` look at the ring; `None`: that is none of this image's.
+fn look<R>(fd: c_int, work: impl FnOnce(&View) -> R) -> Option<R> {
+    let Entry::Ring(number) = table::look(fd) else { return None };
+    let look = Look { number, before: LAST.get() };
+    // First and last: where a handler forks between two lines, its child counts one too many, not one too few.
+    LAST.set(&raw const look);
+    let taken = take(number);
+    let mut result = None;
+    // Closed meanwhile, and the record another ring's?
+    if taken && table::look(fd) == Entry::Ring(number) {
+        let view = RECORDS[number as usize].view.load(Ordering::Acquire);
+        // SAFETY: freed only when the last user has gone, and this is one.
+        result = unsafe { view.as_ref() }.map(work);
     }
+    if taken {
+        closed(number);
+    }
+    LAST.set(look.before);
+    result
+}
+
+/// Nobody makes or ends a ring, nor moves a socket, while the process is copied.
+pub(crate) fn before_fork() {
+    ALONE.take_over_fork();
+}
+
+/// See [`before_fork`].
+pub(crate) fn after_fork() {
+    ALONE.give_back();
+}
+
+/// The child has its parent's mappings, but of the threads that looked at them the calling one alone: who uses a ring is
+/// counted anew.
+pub(crate) fn in_child() {
+    let mut known = Vec::new();
+    for (number, record) in RECORDS.iter().enumerate() {
+        if record.users.swap(0, Ordering::Relaxed) != 0 {
+            known.push(number as u32);
+        }
+    }
+    if known.is_empty() {
+        return;
+    }
+    let more = |number: u32| {
+        if let Some(record) = RECORDS.get(number as usize) {
+            record.users.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    // One more each, until all are counted.
+    known.iter().copied().for_each(more);
+    for fd in 0..=table::highest() {
+        if let Entry::Ring(number) = table::look(fd) {
+            more(number);
+        }
+    }
+    let mut last = LAST.get();
+    // SAFETY: looks of this thread that have not ended; they stand on its stack.
+    while let Some(look) = unsafe { last.as_ref() } {
+        more(look.number);
+        last = look.before;
+    }
+    known.into_iter().for_each(closed);
 }
 
 /// `io_uring_enter`. `None`: the kernel's alone.
@@ -323,14 +402,14 @@ pub(crate) fn enter(arguments: [usize; 6]) -> Option<c_long> {
     if asked() != Rule::Seen {
         return None;
     }
-    if flags & ENTER_REGISTERED_RING != 0 {
+    if flags & (ENTER_REGISTERED_RING | ENTER_EXT_ARG_REG | !ENTER_KNOWN) != 0 {
         return Some(failed(libc::EINVAL));
     }
     if to_submit as u32 != 0 {
         // Before the call, in which the thread may sleep: a ring that is closed then is unmapped at once.
-        let Some(look) = Look::at(fd) else { return unknown(fd) };
-        if let Some(view) = look.view() {
-            view.each_waiting(entries::look_at);
+        let looked = look(fd, |view| view.each_waiting(entries::look_at));
+        if looked.is_none() {
+            return unknown(fd);
         }
     }
     Some(enter_with_signals(arguments))
@@ -350,18 +429,19 @@ fn enter_with_signals([fd, to_submit, least, flags, argument, len]: [usize; 6]) 
         |argument: usize| real::syscall(libc::SYS_io_uring_enter, fd, to_submit, least, flags, argument, len);
     let mut copy: Option<sigset_t> = None;
     let mut strip = |set: usize| signals::strip(at(set), &mut copy).expose_provenance();
-    if argument == 0 || memory::is_nowhere(at::<c_void>(argument)) || flags as u32 & ENTER_EXT_ARG_REG != 0 {
+    // Who waits for nothing may have anything in its place.
+    if flags as u32 & ENTER_GETEVENTS == 0 || memory::is_nowhere(at::<c_void>(argument)) {
         return native(argument);
     }
     if flags as u32 & ENTER_EXT_ARG == 0 {
-        return native(strip(argument));
+        return native(if len == MASK_LEN { strip(argument) } else { argument });
     }
     if len != size_of::<GetEvents>() {
         return native(argument);
     }
     // SAFETY: the program vouches for its argument of this length.
     let mut given = unsafe { at::<GetEvents>(argument).read_unaligned() };
-    if memory::is_nowhere(at::<c_void>(given.mask as usize)) {
+    if memory::is_nowhere(at::<c_void>(given.mask as usize)) || given.mask_len as usize != MASK_LEN {
         return native(argument);
     }
     given.mask = strip(given.mask as usize) as u64;
@@ -369,15 +449,16 @@ fn enter_with_signals([fd, to_submit, least, flags, argument, len]: [usize; 6]) 
 }
 
 /// `io_uring_register`. `None`: the kernel's alone.
-pub(crate) fn register([_, operation, argument, count, ..]: [usize; 6]) -> Option<c_long> {
+pub(crate) fn register(arguments: [usize; 6]) -> Option<c_long> {
     if asked() != Rule::Seen {
         return None;
     }
+    let [_, operation, argument, count, ..] = arguments;
     let (operation, count) = (operation as u32, count as u32);
     if operation & REGISTER_USE_REGISTERED_RING != 0 {
         return Some(failed(libc::EINVAL));
     }
-    if matches!(operation, REGISTER_RING_FDS | REGISTER_RESIZE_RINGS) {
+    if matches!(operation, REGISTER_RING_FDS | REGISTER_RESIZE_RINGS | REGISTER_MEM_REGION) {
         return Some(failed(libc::EINVAL));
     }
     if memory::is_nowhere(at::<c_void>(argument)) {
@@ -388,6 +469,7 @@ pub(crate) fn register([_, operation, argument, count, ..]: [usize; 6]) -> Optio
     // SAFETY: as above.
     let pointer = |offset: usize| unsafe { at::<u64>(argument + offset).read_unaligned() } as usize;
     match operation {
+        REGISTER_PROBE => return Some(probe(arguments)),
         REGISTER_FILES => each_file(argument, count),
         // `struct io_uring_files_update`, `io_uring_rsrc_register`, `io_uring_rsrc_update2`.
         REGISTER_FILES_UPDATE => each_file(pointer(8), count),
@@ -396,6 +478,21 @@ pub(crate) fn register([_, operation, argument, count, ..]: [usize; 6]) -> Optio
         _ => {}
     }
     None
+}
+
+/// IORING_REGISTER_PROBE: what a ring cannot do here, the kernel cannot.
+fn probe([fd, operation, place, count, ..]: [usize; 6]) -> c_long {
+    /// `struct io_uring_probe`: the head; `struct io_uring_probe_op`, and where its flags are, of which one is known.
+    const HEAD_LEN: usize = 16;
+    const OPERATION_LEN: usize = 8;
+    const FLAGS: usize = 2;
+    let result = real::syscall(libc::SYS_io_uring_register, fd, operation, place, count, 0, 0);
+    if result >= 0 && usize::from(entries::ABSENT) < count as u32 as usize {
+        let flags = place + HEAD_LEN + usize::from(entries::ABSENT) * OPERATION_LEN + FLAGS;
+        // SAFETY: the program vouches for room for so many operations.
+        unsafe { at_mut::<u16>(flags).write_unaligned(0) };
+    }
+    result
 }
 
 /// So many descriptors at this place, in the program's memory, are a ring's.

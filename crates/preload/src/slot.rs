@@ -40,6 +40,10 @@ pub(crate) mod kept {
     pub(crate) const FAST_OPEN_CONNECT: u32 = 1 << 12;
     /// TCP_INQ.
     pub(crate) const TELLS_QUEUED: u32 = 1 << 13;
+    /// `bind` was asked for its address.
+    pub(crate) const BOUND_ADDRESS: u32 = 1 << 16;
+    /// `bind` was asked for its port.
+    pub(crate) const BOUND_PORT: u32 = 1 << 17;
     /// `accept` gave it: what its descriptor is to the kernel is its listener.
     pub(crate) const ACCEPTED: u32 = 1 << 15;
     /// Its port was the kernel's choice.
@@ -405,6 +409,12 @@ impl Socket {
                 self.slot.references.fetch_add(1, Ordering::AcqRel);
             }
         }
+    }
+
+    /// One more of those that this process has; false: it has none.
+    pub(crate) fn hold_beside(self) -> bool {
+        let more = |count: u32| (count > 0).then(|| count + 1);
+        COUNTS[self.index as usize].fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
     /// One descriptor of one process names it, and no thread sleeps on it.

@@ -118,11 +118,13 @@ pub(crate) fn put(fd: c_int, entry: Entry) -> Entry {
     decode(cell.swap(encode(entry), Ordering::AcqRel))
 }
 
-/// `fd` is a socket of the kernel's and stays that; answers what was there.
-pub(crate) fn put_kernels(fd: c_int) -> Entry {
-    let Some(cell) = cell(fd) else { return Entry::Kernel };
-    HIGHEST.fetch_max(fd, Ordering::Relaxed);
-    decode(cell.swap(STAYS << 8 | CANDIDATE, Ordering::AcqRel))
+/// `fd` is this socket no more, but a candidate again, or (`stays`) the kernel's for good. False: it was not, so the hold of
+/// this descriptor is somebody else's to release.
+pub(crate) fn give_up(fd: c_int, slot: u32, stays: bool) -> bool {
+    let kernels = if stays { STAYS << 8 | CANDIDATE } else { encode(Entry::Candidate { watched: false }) };
+    let ours = encode(Entry::Socket(slot));
+    cell(fd)
+        .is_some_and(|cell| cell.compare_exchange(ours, kernels, Ordering::AcqRel, Ordering::Acquire).is_ok())
 }
 
 /// A candidate from now on is one no more, watched or not. False: it is none, or was none already.

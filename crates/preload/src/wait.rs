@@ -281,7 +281,7 @@ impl Set {
             return Woken::Event;
         }
         if got == 0 {
-            attach::set_dead();
+            attach::on_daemon_ended();
             return Woken::Dead;
         }
         match real::errno() {

@@ -136,7 +136,8 @@ impl Supervisor {
         }
         let mut bound = sys::with_address(libc::bind, &self.socket(on)?.inner, &address);
         if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
-            // By a socket perhaps that the program has closed, which is not trapped.
+            // By a socket perhaps that the program has closed, which is not trapped, or that only a call held.
+            self.drop_ended_calls();
             self.see_closed();
             bound = sys::with_address(libc::bind, &self.socket(on)?.inner, &address);
         }

@@ -18,6 +18,8 @@ use crate::target;
 const LISTENER: u64 = u64::MAX;
 /// Sockets have been closed.
 const CLOSINGS: u64 = u64::MAX - 1;
+/// A thread has ended whose call held a socket.
+const ENDED: u64 = u64::MAX - 2;
 /// Events taken at a time.
 const EVENTS: usize = 64;
 /// Bytes moved at a time: also more than the largest datagram.
@@ -33,8 +35,15 @@ pub(crate) struct Blocked {
     socket: u64,
     /// When to give up, and what to say then.
     deadline: Option<(Instant, i32)>,
-    /// The program's end, which the call holds: closed meanwhile, it is open until the call has ended.
-    outer: Option<OwnedFd>,
+    held: Option<Held>,
+}
+
+/// What a call that waits holds: a socket that is closed meanwhile is open until the call has ended.
+struct Held {
+    /// The program's end of the socket.
+    outer: OwnedFd,
+    /// Watched: with the thread the call ends.
+    _thread: Option<OwnedFd>,
 }
 
 /// The supervisor of one program and of all that it starts.
@@ -84,6 +93,8 @@ impl Supervisor {
                 let (token, what) = (event.u64, event.events);
                 if token == CLOSINGS {
                     self.see_closed();
+                } else if token == ENDED {
+                    self.drop_ended_calls();
                 } else if token != LISTENER {
                     self.on_ready(token >> 1);
                 } else if what & libc::EPOLLIN as u32 != 0 {
@@ -93,6 +104,8 @@ impl Supervisor {
                 } else {
                     program_gone = true;
                     self.poll.remove(self.listener.descriptor());
+                    // Nobody waits any more; and what a call holds would never be closed.
+                    self.blocked.clear();
                 }
             }
             self.give_up_late_calls();
@@ -138,11 +151,11 @@ impl Supervisor {
             Reply::Now(answer) => self.conclude(&call, &answer),
             Reply::Later { socket, limit, errno, outer } => {
                 if self.blocked.len() >= MANY_BLOCKED {
-                    // Of threads that were killed meanwhile nobody else tells.
-                    self.blocked.retain(|blocked| self.listener.is_valid(&blocked.call));
+                    self.drop_ended_calls();
                 }
                 let deadline = limit.map(|limit| (Instant::now() + limit, errno));
-                self.blocked.push(Blocked { call, socket, deadline, outer });
+                let held = outer.map(|outer| self.hold(outer, call.thread));
+                self.blocked.push(Blocked { call, socket, deadline, held });
             }
             Reply::Give { socket, outer, flags, from } => {
                 match self.listener.answer(&call, &Answer::Descriptor(outer, flags)) {
@@ -155,6 +168,17 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    fn hold(&self, outer: OwnedFd, thread: u32) -> Held {
+        let thread = sys::end_of_thread(thread).ok();
+        let watched = thread.filter(|thread| self.poll.add(thread, libc::EPOLLIN as u32, ENDED).is_ok());
+        Held { outer, _thread: watched }
+    }
+
+    /// Calls that wait no more: their threads were killed, or a signal took them away.
+    pub(crate) fn drop_ended_calls(&mut self) {
+        self.blocked.retain(|blocked| self.listener.is_valid(&blocked.call));
     }
 
     fn conclude(&mut self, call: &Call, answer: &Answer) {
@@ -362,7 +386,7 @@ impl Supervisor {
             if !self.listener.is_valid(&blocked.call) {
                 continue;
             }
-            match self.handle_again(&blocked.call, id, blocked.outer.as_ref()) {
+            match self.handle_again(&blocked.call, id, blocked.held.as_ref().map(|held| &held.outer)) {
                 // It keeps its place and its deadline.
                 Reply::Later { .. } => self.blocked.push(blocked),
                 reply => self.reply(blocked.call, reply),

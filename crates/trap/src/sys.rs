@@ -116,6 +116,12 @@ pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     })
 }
 
+/// A descriptor that is readable once thread `tid`, or on an older kernel its process, has ended.
+pub(crate) fn end_of_thread(tid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: numbers only.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) as c_int }).or_else(|_| pidfd(tid))
+}
+
 /// A duplicate of another process's descriptor.
 pub(crate) fn take(process: &OwnedFd, number: c_int) -> io::Result<OwnedFd> {
     // SAFETY: numbers only.

@@ -2,11 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use scoutline_bench::server::{Kind, Server};
 
-use crate::fixture::{Arm, Fixture, SOON, finish, script, wait_for_line, wait_until};
+use crate::fixture::{Arm, Fixture, SOON, finish, scoutline, script, wait_for_line, wait_until};
 use crate::machine::{asleep, networking};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -85,6 +86,8 @@ fn a_killed_daemon_resets_its_programs_and_leaves_the_machine_as_it_was() {
     for (place, process) in PLACES.iter().zip(&mut blocked) {
         let text = finish(process, SOON);
         assert_eq!(text.trim(), "ECONNRESET", "in {place}");
+        let log = process.log_tail();
+        assert_eq!(log.matches("the daemon has ended").count(), 1, "in {place}: {log}");
     }
     // The guard learns of it as the programs do.
     wait_until("the machine is as it was", SOON, || before == networking(fixture.testbed().server(0)));
@@ -176,4 +179,19 @@ fn a_stopped_daemon_leaves_the_machine_as_it_was() {
         let attach = control.with_extension("attach");
         assert!(!attach.exists(), "{} is left", attach.display());
     }
+}
+
+/// With another control socket it would answer the first one's clients with resets.
+#[test]
+fn a_second_daemon_leaves_an_interface_alone() {
+    let fixture = Fixture::new(Arm::Paths);
+    let control = fixture.file("second.sock").display().to_string();
+    let up = ["up", "--device", "eth0", "--address", "10.77.0.99/24", "--control", &control];
+    let second = || Command::new(scoutline()).args(up).output();
+    let second = fixture.testbed().server(0).enter(second).unwrap().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(
+        !second.status.success() && said.contains("eth0 is served by another daemon, with pid"),
+        "{said}"
+    );
 }

@@ -143,6 +143,11 @@ impl Fixture {
         self.daemon = Some(daemon.unwrap_or_else(|error| panic!("the daemon does not start: {error:#}")));
     }
 
+    /// Kills the daemon.
+    pub(crate) fn kill_daemon(&mut self) {
+        self.daemon = None;
+    }
+
     /// Writes the daemon's configuration anew; it hears of that by `scoutline reload`.
     pub(crate) fn rewrite(&self, text: &str) {
         fs::write(self.file("scoutline0.toml"), text).unwrap();

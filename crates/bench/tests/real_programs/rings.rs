@@ -229,6 +229,68 @@ fn rings_of_many_threads_and_entries_that_change() {
     }
 }
 
+/// One of them moves it, once.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn two_rings_that_name_a_socket_at_once() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let mut racing = fixture.start(&program, &["race"]);
+        wait_for_line(&mut racing, "all right");
+        assert_counted(&fixture, [2, 0, 300]);
+        assert_eq!(row(&fixture)["sockets"], 0);
+    }
+}
+
+/// A child has the mappings of rings, but not the threads that looked at them.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn children_of_threads_that_are_at_their_rings() {
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let mut parent = fixture.start(&program, &["forks"]);
+        wait_for_line(&mut parent, "all right");
+        assert_counted(&fixture, [22, 0, 0]);
+    }
+}
+
+/// It was given an address for the attempt, which it has no more.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_socket_that_failed_to_connect_is_free_to_move() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let mut client = fixture.start(&program, &["failed", &fixture.peer_address().to_string()]);
+    wait_for_line(&mut client, "all right");
+    // Two that connect, and two that listen.
+    assert_counted(&fixture, [1, 0, 4]);
+    assert_said(&client, [1, 0, 0]);
+}
+
+/// With as many who may wait as the image before has asked for.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_listener_of_another_image_moves() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let mut server = fixture.start(&program, &["image"]);
+    wait_for_line(&mut server, "listens");
+    assert_said(&server, [1, 0, 0]);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_is_given_to_who_waits_for_nothing_is_not_read() {
+    for how in [BY_NUMBER, BY_LIBRARY, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let mut program = fixture.start(&program, &["arguments"]);
+        wait_for_line(&mut program, "looked at");
+    }
+}
+
 /// `io_uring_queue_init` and `io_uring_get_probe`, too.
 #[test]
 #[cfg(target_arch = "x86_64")]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use scoutline_bench::process::Process;
 
 use crate::fixture::{
-    Arm, Fixture, SOON, assert_same, find, finish, script, twins, wait_for_line, write_file,
+    Arm, Fixture, SOON, assert_same, find, finish, script, twins, wait_for_line, wait_until, write_file,
 };
 
 twins!(
@@ -141,6 +141,43 @@ fn busybox_serves_and_asks(arm: Arm) {
     finish(&mut start(&fixture, &busybox, &["wget", "-q", "-O", &got_name, &url]), SOON);
     assert_same(&files.join("file"), &got);
     server.check().unwrap();
+}
+
+/// Killed while it waits for connections; the supervisor goes on for the rest of the program.
+#[test]
+fn a_server_that_is_killed_gives_its_port_up() {
+    let fixture = Fixture::new(Arm::Paths);
+    let busybox = find("busybox");
+    let kill = fixture.file("kill");
+    assert!(Command::new("mkfifo").arg(&kill).status().unwrap().success());
+    let (httpd, fifo) = (busybox.display(), kill.display());
+    let script = format!("{httpd} httpd -f -p 80 & read word < {fifo}; kill -9 $!; wait; read word < {fifo}");
+    let mut shell = start(&fixture, &busybox, &["sh", "-c", &script]);
+    let is_listener = |path: &serde_json::Value| {
+        path["state"] == "LISTEN" && path["local"].as_str().is_some_and(|local| local.ends_with(":80"))
+    };
+    let listens = || fixture.paths_now().iter().any(is_listener);
+    wait_until("the server listens", SOON, listens);
+    fs::write(&kill, "go\n").unwrap();
+    wait_until("nobody listens", SOON, || !listens());
+    shell.check().unwrap();
+}
+
+/// Also when it waits in a call, and the daemon has ended before it.
+#[test]
+fn a_supervisor_ends_with_its_program() {
+    let mut fixture = Fixture::new(Arm::Paths);
+    let mut server = start(&fixture, &find("busybox"), &["httpd", "-f", "-p", "80"]);
+    fixture.wait_for_port(SocketAddrV4::new(fixture.address(), 80), &mut server);
+    let supervised = format!("\0supervise\0{}\0", server.id());
+    let supervises = |process: &fs::DirEntry| {
+        fs::read(process.path().join("cmdline")).is_ok_and(|line| line.ends_with(supervised.as_bytes()))
+    };
+    let is_supervised = || fs::read_dir("/proc").unwrap().flatten().any(|process| supervises(&process));
+    assert!(is_supervised());
+    fixture.kill_daemon();
+    server.kill();
+    wait_until("the supervisor ends", SOON, || !is_supervised());
 }
 
 fn static_program_gets_what_it_expects(arm: Arm) {

@@ -85,10 +85,7 @@ impl Core {
 
 /// SO_MAX_PACING_RATE, all bits set where there is no limit. The connection may not have heard of it yet.
 fn most_paced(end: &SocketEnd) -> u64 {
-    match end.tuning.get().max_pacing_rate {
-        0 => u64::MAX,
-        rate => rate,
-    }
+    slot_option::pacing_word(end.tuning.get().max_pacing_rate)
 }
 
 /// `struct tcp_info` (linux/tcp.h) in memory; offsets are those of its fields.

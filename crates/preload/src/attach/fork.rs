@@ -11,7 +11,7 @@ use super::{
     CONNECTION, DOORBELLS, ForImage, GENERATION, MEMORY, PROCESS, REQUESTS, dead, exchange, own_process,
     record, region, request, set_dead,
 };
-use crate::{accept, dispatch, epoll, exec, limits, own, real, serve, slot, urgent, wait};
+use crate::{accept, dispatch, epoll, exec, limits, own, real, rings, serve, slot, urgent, wait};
 
 thread_local! {
     /// The signals that the thread had blocked before it forked, as a word.
@@ -30,6 +30,7 @@ pub(crate) struct Alone;
 
 /// See [`Alone`].
 pub(crate) fn alone() -> Alone {
+    rings::before_fork();
     lock_for_fork();
     REQUESTS.take_over_fork();
     Alone
@@ -39,6 +40,7 @@ impl Drop for Alone {
     fn drop(&mut self) {
         REQUESTS.give_back();
         unlock_after_fork();
+        rings::after_fork();
     }
 }
 
@@ -95,7 +97,8 @@ pub(super) extern "C" fn before() {
     // A handler here would wait for its own thread wherever it needs what that has locked.
     BLOCKED.set(dispatch::hold_signals());
     exec::children_before_fork();
-    // First of all: who has one may want any of the others.
+    // First of all: who has one may want any of those that follow.
+    rings::before_fork();
     epoll::before_fork();
     lock_for_fork();
     // From the exchange until the process is copied no set comes or goes: the daemon gives the child the sets that
@@ -128,6 +131,7 @@ pub(super) extern "C" fn after() {
     }
     unlock_after_fork();
     epoll::after_fork();
+    rings::after_fork();
     dispatch::set_mask(BLOCKED.get());
 }
 
@@ -139,6 +143,8 @@ pub(super) extern "C" fn in_child() {
     own_process();
     GENERATION.fetch_add(1, Ordering::Relaxed);
     unlock_after_fork();
+    rings::after_fork();
+    rings::in_child();
     // Pipes of the parent's sets, and the parent's connection, whose last copy must be the parent's.
     let kept: [c_int; 1 + ENGINE_COUNT] =
         std::array::from_fn(|at| DOORBELLS.get(at).unwrap_or(&MEMORY).load(Ordering::Relaxed));

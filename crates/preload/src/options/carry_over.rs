@@ -99,8 +99,8 @@ fn carry_over_transport(fd: c_int, socket: Socket) {
         tell(socket, slot_option::UNSENT_LOW_WATER, unsent.into());
     }
     let rate = kernel_value(fd, libc::SO_MAX_PACING_RATE, u64::MAX);
-    if rate != u64::MAX && rate != u64::from(u32::MAX) {
-        tell(socket, slot_option::MAX_PACING_RATE, rate.max(1));
+    if rate != u64::MAX {
+        tell(socket, slot_option::MAX_PACING_RATE, slot_option::pacing_word(rate));
     }
     let name = kernel_congestion(fd);
     if name != *KERNEL_CONGESTION.get_or_init(fresh_congestion)
@@ -162,6 +162,9 @@ pub(crate) fn carry_back(fd: c_int, socket: Socket) {
     real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len);
     if socket.is_stream() {
         carry_back_transport(socket, set);
+        let rate = lesser::pacing_rate(socket).unwrap_or(u64::MAX);
+        let len = size_of::<u64>() as socklen_t;
+        real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, (&raw const rate).cast(), len);
     }
     let flags = real::fcntl(fd, libc::F_GETFL, 0);
     let flags = if socket.non_blocking() { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };

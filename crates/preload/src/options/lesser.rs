@@ -278,16 +278,24 @@ pub(super) fn get(
     Some(give(if set == 0 { usual } else { set }, to, len))
 }
 
-/// SO_MAX_PACING_RATE: as many bits as there is room for (`sk_getsockopt`). The engine has it from who was set or
-/// accepted; the kernel's socket behind may say something else by it, see `abi::stand_in`.
-fn max_pacing_rate(socket: Socket, to: *mut c_void, len: *mut socklen_t) -> isize {
+/// The engine has it from who was set or accepted; the kernel's socket behind may say something else by it, see
+/// `abi::stand_in`.
+///
+/// # Errors
+/// What the engine says.
+pub(super) fn pacing_rate(socket: Socket) -> Result<u64, isize> {
     // `tcpi_max_pacing_rate` of `struct tcp_info`.
     const AT: u64 = 112;
     let (answer, page) = ask(socket, slot_option::INFO, AT / 32);
-    if answer < 0 {
-        return answer as isize;
-    }
-    let rate = page[(AT % 32 / 8) as usize];
+    if answer < 0 { Err(answer as isize) } else { Ok(page[(AT % 32 / 8) as usize]) }
+}
+
+/// SO_MAX_PACING_RATE: as many bits as there is room for (`sk_getsockopt`).
+fn max_pacing_rate(socket: Socket, to: *mut c_void, len: *mut socklen_t) -> isize {
+    let rate = match pacing_rate(socket) {
+        Ok(rate) => rate,
+        Err(answer) => return answer,
+    };
     // SAFETY: the program vouches for its length.
     let is_long =
         !memory::is_nowhere(len) && unsafe { std::ptr::read_unaligned(len) } as usize >= size_of::<u64>();

@@ -1,7 +1,8 @@
 //! Which descriptors a ring's entries name, and what is done here.
 //!
 //! EPOLL_CTL about sockets of ours, or an epoll of ours, is done here: event loops add what they watch so (libuv, hence node),
-//! and would have each socket with the kernel. Its entry then only says the result.
+//! and would have each socket with the kernel. Its entry then only says the result. EPOLL_WAIT on an epoll of ours is EINVAL, as
+//! on kernels before 6.15: the kernel's epoll behind it does not know of our sockets, and would wait for ever.
 
 use std::ffi::c_int;
 
@@ -40,8 +41,12 @@ mod op {
     pub(super) const WAITID: u8 = 50;
     pub(super) const FUTEX_WAITV: u8 = 53;
     pub(super) const FIXED_FD_INSTALL: u8 = 54;
+    pub(super) const EPOLL_WAIT: u8 = 59;
     pub(super) const PIPE: u8 = 62;
 }
+
+/// What a ring cannot do here, as on a kernel that does not have it.
+pub(super) const ABSENT: u8 = op::EPOLL_WAIT;
 
 /// What an entry names is the kernel's before the kernel has the entry. `Some`: it is done, with this result.
 pub(super) fn look_at(said: Said) -> Option<c_int> {
@@ -72,6 +77,9 @@ pub(super) fn look_at(said: Said) -> Option<c_int> {
         op::CLOSE => {}
         op::FILES_UPDATE => each_file(said.address as usize, said.len),
         op::EPOLL_CTL => return control_epoll(said),
+        op::EPOLL_WAIT if flags & FIXED_FILE == 0 && matches!(table::look(fd), Entry::Epoll(_)) => {
+            return Some(-libc::EINVAL);
+        }
         _ => {
             if flags & FIXED_FILE == 0 {
                 moving::named(fd);

@@ -17,17 +17,18 @@
 //! keep it as it is on paths, where it listens no more.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use libc::{sockaddr_storage, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 
-use super::say_once;
+use super::{ALONE, say_once};
 use crate::address::{self, Name};
+use crate::bind::unbound;
 use crate::reach::kernel_port;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
-use crate::{attach, bind, life, options, own, real};
+use crate::{attach, life, options, own, real};
 
 /// Why a socket stays on paths.
 enum Stays {
@@ -49,21 +50,21 @@ pub(super) fn closing(fd: c_int) {
     }
 }
 
-/// A ring's operation is about `fd`.
+/// A ring's operation is about `fd`. Two threads may be here with the same socket: one moves it, the other waits and finds
+/// what came of it.
 pub(super) fn named(fd: c_int) {
     static SAID: AtomicBool = AtomicBool::new(false);
     static SAID_IN_USE: AtomicBool = AtomicBool::new(false);
     static SAID_ADDRESS: AtomicBool = AtomicBool::new(false);
     let result = match table::look(fd) {
-        Entry::Socket(slot) => {
-            let Some(socket) = Socket::at(slot) else { return };
-            go(fd, socket)
-        }
-        Entry::Candidate { .. } if table::keep_kernels(fd) => Ok(()),
+        // Whoever is cancelled would leave the others waiting.
+        Entry::Socket(slot) => real::uncancelled(|| go_alone(fd, slot)),
+        Entry::Candidate { .. } => Ok(table::keep_kernels(fd)),
         _ => return,
     };
     match result {
-        Ok(()) => {
+        Ok(false) => {}
+        Ok(true) => {
             count();
             say_once(
                 &SAID,
@@ -87,8 +88,18 @@ fn count() {
     }
 }
 
-/// The kernel's socket behind this one takes its place.
-fn go(fd: c_int, socket: Socket) -> Result<(), Stays> {
+/// Moves it, with no other thread here. False: it has moved meanwhile, or `fd` is something else by now.
+fn go_alone(fd: c_int, slot: u32) -> Result<bool, Stays> {
+    let _alone = ALONE.enter();
+    // Held, so that the slot is not given to another socket before this is over, whoever closes `fd`.
+    let Some(socket) = Socket::at(slot).filter(|socket| socket.hold_beside()) else { return Ok(false) };
+    let result = if table::socket(fd) == Some(slot) { go(fd, socket) } else { Ok(false) };
+    socket.release();
+    result
+}
+
+/// The kernel's socket behind this one takes its place. False: a signal handler of this thread's has done it meanwhile.
+fn go(fd: c_int, socket: Socket) -> Result<bool, Stays> {
     if is_in_use(socket) || socket.state() & is::LISTENING != 0 && has_accepted(fd) {
         return Err(Stays::InUse);
     }
@@ -97,19 +108,24 @@ fn go(fd: c_int, socket: Socket) -> Result<(), Stays> {
         return Err(Stays::Address);
     }
     if socket.state() & is::LISTENING != 0 {
-        if real::listen(fd, bind::backlog(socket)) < 0 {
+        if real::listen(fd, options::backlog(socket)) < 0 {
             return Err(Stays::Address);
         }
         // Who has come by now is reset, as by any end of a listener.
         life::shutdown(socket, libc::SHUT_RD);
     }
-    for other in 0..=table::highest() {
-        if table::look(other) == Entry::Socket(socket.index) {
-            table::put_kernels(other);
-            socket.release();
+    let mut moved = false;
+    // Who duplicates one meanwhile looks at it again (`life::duplicated`), or is seen the second time.
+    for _ in 0..2 {
+        for other in 0..=table::highest() {
+            if table::socket(other) == Some(socket.index) && table::give_up(other, socket.index, true) {
+                socket.release();
+                moved = true;
+            }
         }
+        fence(Ordering::SeqCst);
     }
-    Ok(())
+    Ok(moved)
 }
 
 /// There is a peer, or somebody who waits to be accepted; or the descriptor is a listener's to the kernel.
@@ -143,16 +159,30 @@ fn inode(fd: c_int) -> Option<u64> {
 
 /// The kernel's socket has the address that this one has. False: Linux does not give it.
 fn take_address(fd: c_int, socket: Socket) -> bool {
-    let port = socket.slot.local_port.load(Ordering::Relaxed) as u16;
-    if socket.state() & is::BOUND == 0 || port == 0 || kernel_port(fd) != 0 {
+    let name = address_of(socket);
+    let is_none = name.address.is_unspecified() && name.port == 0;
+    if socket.state() & is::BOUND == 0 || is_none || kernel_port(fd) != 0 {
         return true;
     }
-    let scope = socket.slot.scope.load(Ordering::Relaxed);
-    let name = Name { address: socket.slot.local_address.load(), port, scope };
     // SAFETY: zeros are a valid address.
     let mut bytes: sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of::<sockaddr_storage>() as socklen_t;
     address::write(name, socket.is_inet6(), (&raw mut bytes).cast(), &raw mut len);
-    // Another thread's ring may have named it as well.
-    real::bind(fd, (&raw const bytes).cast(), len) == 0 || kernel_port(fd) == port
+    // A signal handler's ring may have named it as well.
+    real::bind(fd, (&raw const bytes).cast(), len) == 0 || kernel_port(fd) != 0
+}
+
+/// Its own address. An attempt to connect that has failed leaves what `bind` was asked for (`tcp_disconnect` of Linux).
+fn address_of(socket: Socket) -> Name {
+    let slot = socket.slot;
+    let kept = slot.kept_options.load(Ordering::Relaxed);
+    let stays = |bit: u32| socket.state() & is::FAILED == 0 || kept & bit != 0;
+    let address = slot.local_address.load();
+    let name = if stays(kept::BOUND_ADDRESS) {
+        Name { address, port: 0, scope: slot.scope.load(Ordering::Relaxed) }
+    } else {
+        unbound(socket.is_inet6())
+    };
+    let port = slot.local_port.load(Ordering::Relaxed) as u16;
+    Name { port: if stays(kept::BOUND_PORT) { port } else { 0 }, ..name }
 }

@@ -9,7 +9,12 @@
  *   rings epoll ADDRESS PORT        an epoll that a ring adds to and takes from
  *   rings datagrams                 a ring on a datagram socket
  *   rings threads ADDRESS PORT      many rings at once, and entries that change while they are looked at
+ *   rings race                      two threads' rings name the same socket in the same moment
+ *   rings forks                     children of a process whose threads are at their rings
+ *   rings failed ADDRESS            a ring connects a socket that a call could not connect
  *   rings library                   the library's own ways to a ring (-DLIBURING)
+ *   rings image                     a ring on a listening socket of the image before
+ *   rings arguments                 what `io_uring_enter` is given beside
  *   rings refusals                  what is not to be had
  *
  * By `syscall`; with -DLIBURING by the library's own calls; with -DDIRECT by instructions of its own, as with liburing
@@ -21,6 +26,8 @@
 #include <pthread.h>
 #include <linux/io_uring.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +48,7 @@
 
 #if defined(LIBURING)
 int io_uring_setup(unsigned entries, void *parameters);
-int io_uring_enter(unsigned fd, unsigned to_submit, unsigned least, unsigned flags, sigset_t *set);
+int io_uring_enter2(unsigned fd, unsigned to_submit, unsigned least, unsigned flags, void *argument, size_t len);
 int io_uring_queue_init(unsigned entries, void *ring, unsigned flags);
 void *io_uring_get_probe(void);
 int io_uring_register(unsigned fd, unsigned operation, const void *argument, unsigned count);
@@ -52,7 +59,8 @@ static long result_of(long result) {
     return result < 0 ? -1 : result;
 }
 #define SETUP(entries, parameters) result_of(io_uring_setup(entries, parameters))
-#define ENTER_AT(fd, submit, least, flags) result_of(io_uring_enter(fd, submit, least, flags, NULL))
+#define ENTER_WITH(fd, submit, least, flags, argument, len)                                                            \
+    result_of(io_uring_enter2(fd, submit, least, flags, argument, len))
 #define REGISTER(operation, argument, count) result_of(io_uring_register(ring, operation, argument, count))
 #else
 #if defined(DIRECT)
@@ -71,35 +79,43 @@ static long call(long number, long a, long b, long c, long d, long e, long f) {
 #define call syscall
 #endif
 #define SETUP(entries, parameters) call(SYS_io_uring_setup, (long)(entries), (long)(parameters), 0L, 0L, 0L, 0L)
-#define ENTER_AT(fd, submit, least, flags)                                                                             \
-    call(SYS_io_uring_enter, (long)(fd), (long)(submit), (long)(least), (long)(flags), 0L, 0L)
+#define ENTER_WITH(fd, submit, least, flags, argument, len)                                                            \
+    call(SYS_io_uring_enter, (long)(fd), (long)(submit), (long)(least), (long)(flags), (long)(argument), (long)(len))
 #define REGISTER(operation, argument, count)                                                                           \
     call(SYS_io_uring_register, (long)ring, (long)(operation), (long)(argument), (long)(count), 0L, 0L)
 #endif
 
+#define ENTER_AT(fd, submit, least, flags) ENTER_WITH(fd, submit, least, flags, NULL, 0)
 #define ENTER(submit, least, flags) ENTER_AT(ring, submit, least, flags)
 
-static struct io_uring_params parameters;
-static int ring;
-static char *queues;
-static struct io_uring_sqe *entries;
+/* A thread's own. */
+static __thread struct io_uring_params parameters;
+static __thread int ring;
+static __thread char *queues;
+static __thread struct io_uring_sqe *entries;
 
 static unsigned *at(unsigned offset) {
     return (unsigned *)(queues + offset);
 }
 
-static void make_ring(void) {
-    ring = SETUP(8, &parameters);
+static size_t queues_len(void) {
+    size_t array_end = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned);
+    size_t done_end = parameters.cq_off.cqes + parameters.cq_entries * sizeof(struct io_uring_cqe);
+    return array_end > done_end ? array_end : done_end;
+}
+
+static void make_ring(unsigned count) {
+    memset(&parameters, 0, sizeof parameters);
+    ring = SETUP(count, &parameters);
     CHECK(ring >= 0 && parameters.features & IORING_FEAT_SINGLE_MMAP);
-    size_t len = parameters.cq_off.cqes + parameters.cq_entries * sizeof(struct io_uring_cqe);
-    queues = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+    queues = mmap(NULL, queues_len(), PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
     CHECK(queues != MAP_FAILED);
     entries = mmap(NULL, parameters.sq_entries * sizeof *entries, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
                    IORING_OFF_SQES);
     CHECK(entries != MAP_FAILED);
 }
 
-static void submit(int operation, int flags, int fd, const void *bytes, unsigned len) {
+static void submit_at(int operation, int flags, int fd, const void *bytes, unsigned len, unsigned long offset) {
     unsigned tail = *at(parameters.sq_off.tail), place = tail & *at(parameters.sq_off.ring_mask);
     struct io_uring_sqe *entry = &entries[place];
     memset(entry, 0, sizeof *entry);
@@ -108,9 +124,14 @@ static void submit(int operation, int flags, int fd, const void *bytes, unsigned
     entry->fd = fd;
     entry->addr = (unsigned long)bytes;
     entry->len = len;
+    entry->off = offset;
     at(parameters.sq_off.array)[place] = place;
     __atomic_store_n(at(parameters.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
     CHECK(ENTER(1, 0, 0) == 1);
+}
+
+static void submit(int operation, int flags, int fd, const void *bytes, unsigned len) {
+    submit_at(operation, flags, fd, bytes, len, 0);
 }
 
 static int finish(void) {
@@ -134,11 +155,18 @@ static void say(const char *what) {
     fflush(stdout);
 }
 
-static void serve(int fixed) {
+/* At any address, and a port that is chosen. */
+static int listens(void) {
     struct sockaddr_in name = {.sin_family = AF_INET};
-    socklen_t name_len = sizeof name;
-    int listening = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0), again = dup(listening);
+    int listening = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(bind(listening, (struct sockaddr *)&name, sizeof name) == 0 && listen(listening, 1) == 0);
+    return listening;
+}
+
+static void serve(int fixed) {
+    struct sockaddr_in name;
+    socklen_t name_len = sizeof name;
+    int listening = listens(), client = socket(AF_INET, SOCK_STREAM, 0), again = dup(listening);
     if (fixed) {
         int files[] = {-1, listening};
         CHECK(REGISTER(IORING_REGISTER_FILES, files, 2) == 0);
@@ -222,7 +250,7 @@ static void in_child(char **words) {
     CHECK(operate(IORING_OP_NOP, -1, NULL, 0) == 0);
     close(duplicate);
     close(old);
-    make_ring();
+    make_ring(8);
     CHECK(operate(IORING_OP_NOP, -1, NULL, 0) == 0);
     ask(fd);
     say("all right");
@@ -255,6 +283,12 @@ static void refusals(void) {
     struct io_uring_rsrc_update self = {.offset = -1, .data = ring};
     CHECK(REGISTER(20, &self, 1) == -1 && errno == EINVAL); /* IORING_REGISTER_RING_FDS */
     CHECK(ENTER(0, 0, 1 << 4) == -1 && errno == EINVAL);    /* IORING_ENTER_REGISTERED_RING */
+    struct {
+        unsigned long words[8];
+    } region = {{0}};
+    CHECK(REGISTER(34, &region, 1) == -1 && errno == EINVAL); /* IORING_REGISTER_MEM_REGION */
+    CHECK(ENTER(0, 0, 1 << 6) == -1 && errno == EINVAL);      /* IORING_ENTER_EXT_ARG_REG */
+    CHECK(ENTER(0, 0, 1u << 31) == -1 && errno == EINVAL);
     struct io_uring_params wide = {.flags = 1 << 10}; /* IORING_SETUP_SQE128 */
     CHECK(SETUP(8, &wide) >= 0);
     int mine = ring;
@@ -262,6 +296,30 @@ static void refusals(void) {
     CHECK(ENTER(1, 0, 0) == -1 && errno == EOPNOTSUPP);
     ring = mine;
     say("refused");
+}
+
+/* What is given to who waits for nothing is not looked at. */
+static void arguments(void) {
+    void *rubbish = (void *)0x7000000000;
+    sigset_t none;
+    sigemptyset(&none);
+    CHECK(ENTER_WITH(ring, 0, 0, 0, rubbish, 8) == 0);
+    CHECK(ENTER_WITH(ring, 0, 0, IORING_ENTER_EXT_ARG, rubbish, 24) == 0);
+    CHECK(ENTER_WITH(ring, 0, 0, IORING_ENTER_GETEVENTS, &none, 8) == 0);
+    CHECK(ENTER_WITH(ring, 0, 0, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, rubbish, 8) == -1 && errno == EINVAL);
+    struct {
+        unsigned long mask;
+        unsigned mask_len, least;
+        struct __kernel_timespec *time;
+    } wait = {(unsigned long)&none, 8, 0, NULL};
+    CHECK(ENTER_WITH(ring, 0, 0, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &wait, sizeof wait) == 0);
+    submit(IORING_OP_NOP, 0, -1, NULL, 0);
+    CHECK(ENTER_WITH(ring, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &wait, sizeof wait) == 0);
+    wait.mask_len = 4;
+    wait.mask = 0x7000000000; /* of a length that no mask has */
+    CHECK(ENTER_WITH(ring, 0, 9, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &wait, sizeof wait) == -1 &&
+          errno == EINVAL);
+    say("looked at");
 }
 
 static void datagrams(void) {
@@ -278,17 +336,7 @@ static void datagrams(void) {
 }
 
 static int control(int epoll, int operation, int fd, struct epoll_event *event) {
-    unsigned tail = *at(parameters.sq_off.tail), place = tail & *at(parameters.sq_off.ring_mask);
-    struct io_uring_sqe *entry = &entries[place];
-    memset(entry, 0, sizeof *entry);
-    entry->opcode = IORING_OP_EPOLL_CTL;
-    entry->fd = epoll;
-    entry->len = operation;
-    entry->off = fd;
-    entry->addr = (unsigned long)event;
-    at(parameters.sq_off.array)[place] = place;
-    __atomic_store_n(at(parameters.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
-    CHECK(ENTER(1, 0, 0) == 1);
+    submit_at(IORING_OP_EPOLL_CTL, 0, epoll, event, operation, fd);
     return finish();
 }
 
@@ -303,6 +351,14 @@ static void watched(char **words) {
     CHECK(control(epoll, EPOLL_CTL_DEL, fd, NULL) == 0 && epoll_wait(epoll, &got, 1, 0) == 0);
     char bytes[5];
     CHECK(recv(fd, bytes, 5, MSG_WAITALL) == 5);
+    /* The kernel does not know what is in it. */
+    CHECK(operate(59, epoll, &got, 1) == -EINVAL); /* IORING_OP_EPOLL_WAIT */
+    struct {
+        struct io_uring_probe head;
+        struct io_uring_probe_op operations[64];
+    } probe = {0};
+    CHECK(REGISTER(IORING_REGISTER_PROBE, &probe, 64) == 0);
+    CHECK(probe.operations[IORING_OP_EPOLL_CTL].flags == IO_URING_OP_SUPPORTED && probe.operations[59].flags == 0);
     /* What is not ours, too. */
     CHECK(pipe(pipes) == 0 && control(epoll, EPOLL_CTL_ADD, pipes[0], &event) == 0 && write(pipes[1], "x", 1) == 1);
     CHECK(epoll_wait(epoll, &got, 1, 15000) == 1 && got.data.u64 == 77);
@@ -311,8 +367,25 @@ static void watched(char **words) {
 
 static int on_paths, ends;
 
+/* A ring of another thread. */
+static struct {
+    struct io_uring_params parameters;
+    int ring;
+    char *queues;
+    struct io_uring_sqe *entries;
+} others;
+
+static void lend(void) {
+    others.parameters = parameters, others.ring = ring, others.queues = queues, others.entries = entries;
+}
+
+static void borrow(void) {
+    parameters = others.parameters, ring = others.ring, queues = others.queues, entries = others.entries;
+}
+
 /* What is submitted is now one thing, now another; and more of it than there is. */
 static void *scribble(void *none) {
+    borrow();
     for (unsigned i = 0; !__atomic_load_n(&ends, __ATOMIC_RELAXED); i++) {
         volatile struct io_uring_sqe *entry = &entries[i % parameters.sq_entries];
         entry->fd = i % 3 ? on_paths : -1;
@@ -336,13 +409,14 @@ static void *make_and_close(void *none) {
 static void *enter_whatever(void *none) {
     /* Numbers that are rings, or were, of the threads beside. */
     for (int i = 0; i < 3000; i++)
-        ENTER_AT(ring + 1 + i % 8, 1, 0, 0);
+        ENTER_AT(others.ring + 1 + i % 8, 1, 0, 0);
     return none;
 }
 
 static void threads(char **words) {
     pthread_t all[6];
     on_paths = connected(words);
+    lend();
     for (int i = 0; i < 6; i++)
         CHECK(pthread_create(&all[i], NULL, i == 0 ? scribble : i < 4 ? make_and_close : enter_whatever, NULL) == 0);
     for (int i = 0; i < 3000; i++) {
@@ -359,6 +433,143 @@ static void threads(char **words) {
     say("all right");
 }
 
+enum { ROUNDS = 300 };
+
+static int raced, met;
+
+/* Until so many have come. */
+static void meet(int until) {
+    __atomic_add_fetch(&met, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&met, __ATOMIC_ACQUIRE) < until)
+        sched_yield();
+}
+
+static void *name_it(void *own) {
+    if (!own)
+        make_ring(8);
+    for (int i = 0; i < ROUNDS; i++) {
+        if (own)
+            raced = listens();
+        meet(4 * i + 2);
+        CHECK(operate(IORING_OP_FSYNC, raced, NULL, 0) == -EINVAL);
+        meet(4 * i + 4);
+        if (own)
+            CHECK(close(raced) == 0);
+    }
+    return NULL;
+}
+
+static void race(void) {
+    pthread_t other;
+    CHECK(pthread_create(&other, NULL, name_it, NULL) == 0);
+    name_it(&other);
+    CHECK(pthread_join(other, NULL) == 0);
+    /* Those that come after them are closed as well. */
+    for (int i = 0; i < ROUNDS; i++)
+        CHECK(close(listens()) == 0);
+    say("all right");
+}
+
+/* Is hardly ever elsewhere than in the library's look at what waits, which is much. */
+static void *enter_always(void *none) {
+    make_ring(4096);
+    for (unsigned i = 0; i < parameters.sq_entries; i++)
+        at(parameters.sq_off.array)[i] = i;
+    lend();
+    meet(2);
+    while (!__atomic_load_n(&ends, __ATOMIC_RELAXED)) {
+        unsigned head = __atomic_load_n(at(parameters.sq_off.head), __ATOMIC_ACQUIRE);
+        __atomic_store_n(at(parameters.sq_off.tail), head + parameters.sq_entries, __ATOMIC_RELEASE);
+        CHECK(ENTER(1, 0, 0) == 1);
+        unsigned done = __atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE);
+        __atomic_store_n(at(parameters.cq_off.head), done, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+static void drop_ring(void) {
+    CHECK(munmap(queues, queues_len()) == 0);
+    CHECK(munmap(entries, parameters.sq_entries * sizeof *entries) == 0);
+    CHECK(close(ring) == 0);
+}
+
+static int mappings_of_rings(void) {
+    char line[512];
+    int count = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps))
+        count += strstr(line, "[io_uring]") != NULL;
+    fclose(maps);
+    return count;
+}
+
+static void forks(void) {
+    pthread_t other;
+    CHECK(pthread_create(&other, NULL, enter_always, NULL) == 0);
+    meet(2);
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            CHECK(operate(IORING_OP_NOP, -1, NULL, 0) == 0);
+            drop_ring();
+            borrow();
+            drop_ring();
+            CHECK(mappings_of_rings() == 0);
+            make_ring(8);
+            CHECK(operate(IORING_OP_NOP, -1, NULL, 0) == 0);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    __atomic_store_n(&ends, 1, __ATOMIC_RELAXED);
+    CHECK(pthread_join(other, NULL) == 0);
+    CHECK(operate(IORING_OP_NOP, -1, NULL, 0) == 0);
+    say("all right");
+}
+
+/* From a port that `bind` was asked for, or from any. */
+static void after_failure(const char *address, int port) {
+    struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(7999)}, name, own = {.sin_family = AF_INET};
+    socklen_t len = sizeof name;
+    CHECK(inet_aton(address, &nobody.sin_addr));
+    int fd = socket(AF_INET, SOCK_STREAM, 0), listening = listens();
+    own.sin_port = htons(port);
+    CHECK(port == 0 || bind(fd, (struct sockaddr *)&own, sizeof own) == 0);
+    CHECK(connect(fd, (struct sockaddr *)&nobody, sizeof nobody) == -1 && errno == ECONNREFUSED);
+    CHECK(operate(IORING_OP_FSYNC, listening, NULL, 0) == -EINVAL); /* the kernel's now */
+    CHECK(getsockname(listening, (struct sockaddr *)&name, &len) == 0);
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    submit_at(IORING_OP_CONNECT, 0, fd, &name, 0, sizeof name);
+    CHECK(finish() == 0);
+    int accepted = accept(listening, (struct sockaddr *)&name, &len);
+    CHECK(accepted >= 0 && (port == 0 || ntohs(name.sin_port) == port));
+    char bytes[5];
+    CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == 5 && recv(accepted, bytes, 5, MSG_WAITALL) == 5);
+    CHECK(close(fd) == 0 && close(accepted) == 0 && close(listening) == 0);
+}
+
+/* The next image's ring names what this one has listened on. */
+static void in_next_image(const char *program) {
+    char number[12];
+    int fd = listens();
+    CHECK(listen(fd, 3) == 0);
+    snprintf(number, sizeof number, "%d", fd);
+    execl(program, program, "inherited", number, NULL);
+    CHECK(0);
+}
+
+static void inherited(int fd) {
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    CHECK(operate(IORING_OP_FSYNC, fd, NULL, 0) == -EINVAL);
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_LISTEN);
+    CHECK(info.tcpi_sacked == 3); /* how many may wait */
+    say("listens");
+}
+
 static void library(void) {
 #if defined(LIBURING)
     static char memory[1024];
@@ -370,7 +581,7 @@ static void library(void) {
 
 int main(int count, char **words) {
     CHECK(count > 1);
-    make_ring();
+    make_ring(8);
     if (!strcmp(words[1], "serve") || !strcmp(words[1], "fixed"))
         serve(words[1][0] == 'f');
     else if (!strcmp(words[1], "connected"))
@@ -387,6 +598,20 @@ int main(int count, char **words) {
         watched(words + 2);
     else if (!strcmp(words[1], "threads"))
         threads(words + 2);
+    else if (!strcmp(words[1], "race"))
+        race();
+    else if (!strcmp(words[1], "forks"))
+        forks();
+    else if (!strcmp(words[1], "failed")) {
+        after_failure(words[2], 0);
+        after_failure(words[2], 7600);
+        say("all right");
+    } else if (!strcmp(words[1], "arguments"))
+        arguments();
+    else if (!strcmp(words[1], "image"))
+        in_next_image(words[0]);
+    else if (!strcmp(words[1], "inherited"))
+        inherited(atoi(words[2]));
     else if (!strcmp(words[1], "library"))
         library();
     else

@@ -160,9 +160,8 @@ impl Connection {
         if !self.paced {
             return None;
         }
-        let most = self.tuned().max_pacing_rate;
-        let most = if most == 0 { u64::MAX } else { most };
-        self.controlled_rate().map(|rate| rate.min(most)).or((most != u64::MAX).then_some(most))
+        let most = self.tuned().most_paced();
+        self.controlled_rate().map(|rate| rate.min(most.unwrap_or(u64::MAX))).or(most)
     }
 
     /// The rate that congestion control means.

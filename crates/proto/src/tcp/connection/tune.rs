@@ -74,7 +74,7 @@ impl Connection {
     pub(super) fn must_pace(&self) -> bool {
         self.config.pacing == Pacing::Always
             || self.congestion.is_model()
-            || self.tuned().max_pacing_rate != 0
+            || self.tuned().most_paced().is_some()
     }
 
     /// What the program has set.

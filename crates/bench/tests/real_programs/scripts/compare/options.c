@@ -226,7 +226,7 @@ static void show_pacing_rate(const char *of, int fd) {
 }
 
 CASE(pacing_rates) {
-    static const unsigned long long rates[] = {1000000, 0xffffffff, 0x200000001, ~0ull};
+    static const unsigned long long rates[] = {1000000, 0xffffffff, 0x200000001, ~0ull, 0};
     int fd = bound(-1);
     show_pacing_rate("fresh", fd);
     for (size_t i = 0; i < COUNT(rates); i++) {
@@ -241,6 +241,18 @@ CASE(pacing_rates) {
     show_pacing_rate("accepted", accepted_from(fd, "a"));
     T(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rates[0], 8));
     show_pacing_rate("accepted later", accepted_from(fd, "b"));
+    /* Set before there is a port; and a rate of 0 keeps nothing back. */
+    for (size_t i = 0; i < COUNT(rates); i++) {
+        int early = T(socket(family, SOCK_STREAM, 0));
+        T(setsockopt(early, SOL_SOCKET, SO_MAX_PACING_RATE, &rates[i], 8));
+        NEED(listen(early, 4) == 0);
+        show_pacing_rate("set before", early);
+    }
+    T(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rates[4], 8));
+    int slow = accepted_from(fd, "c");
+    show_pacing_rate("accepted with none", slow);
+    T(send(slow, "hello", 5, 0));
+    tell("read c 5");
 }
 
 CASE(maximum_segment) {

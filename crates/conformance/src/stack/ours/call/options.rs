@@ -100,7 +100,7 @@ impl Caller<'_> {
                 }
             }
             (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
-                return self.tell_option(fd, slot_option::MAX_PACING_RATE, u64::from(count));
+                return self.tell_option(fd, slot_option::MAX_PACING_RATE, slot_option::pacing_word(count.into()));
             }
             (libc::IPPROTO_IP, libc::IP_RECVERR) => {
                 let flags = &self.at(fd).slot.datagram_flags;
