@@ -489,30 +489,36 @@ pub(super) fn check_classes(classes: &[Class], devices: &[Device]) -> Checked {
             return fault(&class.name, message);
         }
         scheduling::check_class(class)?;
-        if let Some(queue) = &class.queue_packets {
-            within("queue_packets", queue, 1..=65_536)?;
-        }
+        check_limits(class)?;
         if let Some(program) =
             class.program.iter().find(|program| program.is_empty() || program.contains('/'))
         {
             let message = format!("program `{program}`: give the last part of its path, such as \"nginx\"");
             return fault(&class.name, message);
         }
-        if let Some(memory) = &class.memory {
-            within("memory", memory, MEMORY)?;
-        }
-        if let Some(limit) = &class.connections {
-            within("connections", limit, 1..=4_000_000)?;
-        }
-        if let Some(weight) = &class.weight {
-            within("weight", weight, 1..=MAX_WEIGHT)?;
-        }
-        if let Some(rate) = &class.rate {
-            within("rate", rate, RATES)?;
-        }
         check_cgroups(&class.cgroup)?;
         check_interfaces(class, devices)?;
         request::check(class)?;
+    }
+    Ok(())
+}
+
+/// What a class may have.
+fn check_limits(class: &Class) -> Checked {
+    if let Some(queue) = &class.queue_packets {
+        within("queue_packets", queue, 1..=65_536)?;
+    }
+    if let Some(memory) = &class.memory {
+        within("memory", memory, MEMORY)?;
+    }
+    if let Some(limit) = &class.connections {
+        within("connections", limit, 1..=4_000_000)?;
+    }
+    if let Some(weight) = &class.weight {
+        within("weight", weight, 1..=MAX_WEIGHT)?;
+    }
+    if let Some(rate) = &class.rate {
+        within("rate", rate, RATES)?;
     }
     Ok(())
 }
