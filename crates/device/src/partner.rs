@@ -203,7 +203,7 @@ pub enum DeviceError {
         name: String,
     },
     /// The interface has been removed.
-    #[error("{name} does not exist any more")]
+    #[error("{name} does not exist any more: make it again and restart the daemon")]
     Gone {
         /// The interface.
         name: String,

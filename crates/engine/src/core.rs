@@ -13,6 +13,7 @@ mod background;
 mod calls;
 mod classes;
 mod datagrams;
+mod failures;
 mod fast_open;
 mod floods;
 mod forward;
@@ -86,8 +87,8 @@ pub(crate) struct Net {
     pub(crate) udp: Rc<Bindings>,
     /// What was made for the device.
     transmit: TransmitSide,
-    /// The device failed when last used; said once until it works again.
-    failed: bool,
+    /// What went wrong when the device was last used.
+    failure: Option<String>,
     /// Packets for nobody, or for a path without room.
     unwanted: Unwanted,
     flood: Detector,
@@ -215,8 +216,8 @@ impl Core {
             }
             let mut burst = std::mem::take(&mut self.incoming);
             match self.nets[net].device.pull(&mut burst, PULL_BURST, now) {
-                Ok(_) => self.nets[net].failed = false,
-                Err(error) => self.report_device(net, &error),
+                Ok(_) => self.nets[net].on_device_works(),
+                Err(error) => self.nets[net].on_device_failed(&error),
             }
             if !burst.is_empty() {
                 any = true;
@@ -598,12 +599,6 @@ impl Core {
     /// True when programs of this machine have sent each other what nobody has taken yet.
     pub(crate) fn has_own_input(&self) -> bool {
         self.routing.own_link().is_some_and(|net| self.nets[net].device.has_input())
-    }
-
-    fn report_device(&mut self, net: usize, error: &scoutline_device::DeviceError) {
-        if !std::mem::replace(&mut self.nets[net].failed, true) {
-            eprintln!("scoutline: device: {error}");
-        }
     }
 
     /// How long the engine has lived.

@@ -523,7 +523,7 @@ fn make_net(
         tcp,
         udp,
         transmit,
-        failed: false,
+        failure: None,
         unwanted: Unwanted::default(),
         flood: Detector::default(),
     })

@@ -146,7 +146,7 @@ impl Core {
             policies: self.policy_rows(),
             drops: drops(&self.unowned),
             programs: self.programs.values().map(|program| program_row(program)).collect(),
-            notices: self.extension.notices(),
+            notices: self.extension.notices().into_iter().chain(self.failures()).collect(),
             addresses: self.address_rows(),
             routes: self.route_rows(),
             stages: self.stage_rows(),

@@ -621,6 +621,7 @@ mod classes;
 mod datagrams;
 mod defer;
 mod ends;
+mod failures;
 mod floods;
 mod forward;
 mod growth;

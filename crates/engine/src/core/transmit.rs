@@ -277,7 +277,7 @@ impl Core {
         let idle = !self.is_background_suspended(net, now);
         let least = if idle { least } else { least.max(FOREGROUND) };
         loop {
-            let Net { device, transmit, failed, .. } = &mut self.nets[net];
+            let Net { device, transmit, .. } = &mut self.nets[net];
             let queued = !transmit.queues.is_empty();
             if queued {
                 let standing = if transmit.rate().is_none() { device.standing() } else { None };
@@ -291,14 +291,14 @@ impl Core {
             match device.push(&mut transmit.out) {
                 Ok(count) => {
                     self.counters.pushed += count as u64;
-                    *failed = false;
+                    self.nets[net].on_device_works();
                 }
                 Err(error) => {
                     // TCP sends again what is lost here; a dead device must not hold memory.
                     for _ in transmit.out.drain(..) {
                         self.unowned.on_drop(DropReason::DeviceError);
                     }
-                    self.report_device(net, &error);
+                    self.nets[net].on_device_failed(&error);
                 }
             }
             let transmit = &mut self.nets[net].transmit;
