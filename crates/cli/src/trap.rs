@@ -73,6 +73,12 @@ pub(crate) fn supervise(pid: u32, detach: bool) -> Result<(), Failure> {
         return detached(pid)
             .map_err(|error| Failure::failed(format!("cannot start the supervisor: {}", plain(&error))));
     }
+    if !scoutline_trap::can_connect() {
+        eprintln!(
+            "scoutline: warn: connections that this program opens will fail (EPERM): this machine lets only root put \
+             filters on sockets (SO_ATTACH_FILTER), which --trap needs for them; run it as root"
+        );
+    }
     // Not buffered, as those of the library are.
     let file = |end: BorrowedFd<'_>| end.try_clone_to_owned().map(File::from);
     let ended = file(io::stdin().as_fd())

@@ -66,6 +66,13 @@ pub fn enter(mut from_supervisor: impl Read, mut to_supervisor: impl Write) -> i
     Ok(())
 }
 
+/// Whether the calling process can open connections for a program: some machines let only root put a filter on a socket.
+pub fn can_connect() -> bool {
+    let tried =
+        sys::kernel_socket(libc::SOCK_STREAM | libc::SOCK_CLOEXEC).and_then(|fd| sys::drop_resets(&fd));
+    !tried.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
 /// The supervisor's side: answers the calls of process `pid` and of all that it starts, until all of them are gone
 /// and what they wrote is with the paths.
 ///
