@@ -70,6 +70,10 @@ pub(crate) fn set(
     }
     // The kernel says what is wrong with one that cannot be read.
     let Ok(change) = parse(level, name, from, len)? else { return None };
+    // Nor is a group of the other family, or a mapped one, any of the level's.
+    if change.group.is_v4() != (level == IPPROTO_IP) {
+        return None;
+    }
     let (socket, interface) = place(fd, change.which, change.group)?;
     let ([a, b], [c, d]) = (change.group.words(), change.source.words());
     let more = change.what | u64::from(interface) << 32;

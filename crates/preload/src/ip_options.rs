@@ -158,6 +158,10 @@ pub(crate) fn get(socket: Socket, level: c_int, name: c_int) -> Option<Result<c_
 
 /// What was set on the kernel's socket before it became ours.
 pub(crate) fn carry_over(fd: c_int, socket: Socket) {
+    // IP_MULTICAST_ALL is on for sockets of IPv4 alone (`inet_create`, `inet6_create`).
+    if socket.is_inet6() && !socket.is_stream() {
+        keep(socket, want::OWN_GROUPS, true);
+    }
     if !ANY_SET.load(Ordering::Relaxed) {
         return;
     }

@@ -444,3 +444,44 @@ CASE(bound_to_a_group) {
     settle();
     T(recv(fd, bytes, 20, MSG_DONTWAIT));
 }
+
+static int of_ipv4(int fd, int name, const char *of) {
+    struct ip_mreq request = {of_inet(of, 0).in.sin_addr, of_inet(other_own, 0).in.sin_addr};
+    return setsockopt(fd, IPPROTO_IP, name, &request, sizeof request);
+}
+
+/* A group of IPv4 at sockets of IPv6: options of either level, and names that are mapped ones. */
+CASE(groups_of_ipv4) {
+    static const char *of_inet4 = "239.7.9.1";
+    int fd = shared(7139), second = shared(7139), device = if_nametoindex("eth0"), only = of_inet6(SOCK_DGRAM, 1);
+    char command[64];
+    struct in_addr other = of_inet(other_peer, 0).in.sin_addr;
+    tell("beside D %s", other_peer);
+    tell("option D %d %d %d", IPPROTO_IP, IP_MULTICAST_IF, (int)other.s_addr);
+    snprintf(command, sizeof command, "sendto D %s 7139", of_inet4);
+    T(of_ipv4(fd, IP_ADD_MEMBERSHIP, of_inet4));
+    T(of_ipv4(fd, IP_ADD_MEMBERSHIP, of_inet4));
+    T(of_ipv4(only, IP_ADD_MEMBERSHIP, of_inet4));
+    T(set_option(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1));
+    T(set_option(fd, IPPROTO_IP, IP_PKTINFO, 1));
+    tell("%s joined", command);
+    receive(fd, 0);
+    settle();
+    T(recv(second, bytes, 20, MSG_DONTWAIT));
+    T(of_ipv4(fd, IP_DROP_MEMBERSHIP, of_inet4));
+    T(of_ipv4(fd, IP_DROP_MEMBERSHIP, of_inet4));
+    tell("%s left", command);
+    settle();
+    T(recv(fd, bytes, 20, MSG_DONTWAIT));
+    struct group_req request = {.gr_interface = device};
+    struct name name = of_inet(of_inet4, 0);
+    memcpy(&request.gr_group, &name.in, sizeof name.in);
+    T(setsockopt(fd, IPPROTO_IPV6, MCAST_JOIN_GROUP, &request, sizeof request));
+    T(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request));
+    tell("%s again", command);
+    receive(fd, 0);
+    T(setsockopt(fd, IPPROTO_IP, MCAST_LEAVE_GROUP, &request, sizeof request));
+    /* By the mapped address it is nobody's group. */
+    snprintf(command, sizeof command, "::ffff:%s", of_inet4);
+    T(membership(fd, IPV6_JOIN_GROUP, command, device));
+}
