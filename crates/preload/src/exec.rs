@@ -38,7 +38,7 @@ use scoutline_abi::Region;
 
 use crate::dispatch::signals;
 use crate::table::Entry;
-use crate::{attach, real, table};
+use crate::{attach, real, rings, table};
 
 use actions::Made;
 pub(crate) use actions::{Action, add_action, after_fork, before_fork, clear_actions};
@@ -115,6 +115,7 @@ pub(crate) fn execute(environment: Environment, exec: impl FnOnce(Environment) -
     let Some(region) = attach::region().filter(|_| attach::is_owner() && !attach::dead()) else {
         return exec(environment);
     };
+    rings::before_image();
     real::uncancelled(|| execute_alone(environment, exec, region))
 }
 

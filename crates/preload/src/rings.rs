@@ -369,6 +369,14 @@ fn look<R>(fd: c_int, work: impl FnOnce(&View) -> R) -> Option<R> {
     result
 }
 
+/// Another image begins, in which nobody serves what stands here: what the program has written goes, and who listens is on
+/// paths alone.
+pub(crate) fn before_image() {
+    flush();
+    let _alone = ALONE.enter();
+    listening::step_back();
+}
+
 /// Nobody makes or ends a ring, nor moves a socket, while the process is copied.
 pub(crate) fn before_fork() {
     ALONE.take_over_fork();

@@ -217,8 +217,8 @@ try:
     print('second', len(second.recv(1)), flush=True)
 except ConnectionResetError:
     print('second was reset', flush=True)
-third, last = server.accept()[0], server.accept()[0]
-for name, connection in ('third', third), ('last', last):
+for name in 'third', 'execed', 'last':
+    connection = server.accept()[0]
     count = 0
     while got := len(connection.recv(65536)):
         count += got
@@ -227,8 +227,7 @@ for name, connection in ('third', third), ('last', last):
     let mut peer = fixture.start_peer("python3", &["-c", meets]);
     wait_for_line(&mut peer, "ready");
     let mut client = fixture.start(&program, &["ends", &fixture.peer_address().to_string(), "7000"]);
-    wait_for_line(&mut client, "sent");
-    for said in ["second was reset", "third 1000000", "last 2000000"] {
+    for said in ["second was reset", "third 1000000", "execed 3000000", "last 2000000"] {
         assert_eq!(wait_for_line(&mut peer, said.split(' ').next().unwrap()), said);
     }
     client.finish(Instant::now() + SOON).unwrap();
@@ -294,6 +293,43 @@ except ConnectionResetError:
         assert_said(&server, [0, 1, 0, 0]);
         assert_eq!(row(&fixture)["sockets"], 0);
     }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_next_image_accepts_by_its_own_ring() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let address = fixture.address().to_string();
+    let mut server = fixture.start(&program, &["images", &address]);
+    let asks = "
+import socket, sys
+client = socket.create_connection((sys.argv[1], 7300), 15)
+client.sendall(b'hello')
+assert client.recv(5, socket.MSG_WAITALL) == b'hello'
+print('all right')
+";
+    for _ in 0..2 {
+        wait_for_line(&mut server, "listens");
+        assert!(fixture.run_peer("python3", &["-c", asks, &address], SOON).contains("all right"));
+    }
+    wait_for_line(&mut server, "all right");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn operations_of_stand_ins_end_with_the_daemon() {
+    let mut fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let address = fixture.address().to_string();
+    let mut server = fixture.start(&program, &["blocked", &address]);
+    wait_for_line(&mut server, "listens");
+    let stays = "import socket, sys; s = socket.create_connection((sys.argv[1], 7300), 15); print('there', flush=True); s.recv(1)";
+    let mut peer = fixture.start_peer("python3", &["-c", stays, &address]);
+    wait_for_line(&mut peer, "there");
+    wait_for_line(&mut server, "blocked");
+    fixture.daemon().process().kill();
+    wait_for_line(&mut server, "ended");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::epoll_event;
 
@@ -94,8 +94,8 @@ struct Shared {
 }
 
 static SHARED: Lock<Shared> = Lock::new(Shared { fresh: Vec::new(), bell: -1 });
-/// The process ends: what the program has written is to go. What the thread writes into `FLUSHED` then.
-static ENDS: AtomicBool = AtomicBool::new(false);
+/// How often somebody has waited for what the program had written by then, and up to which of them it has gone.
+static ASKED: AtomicU32 = AtomicU32::new(0);
 static FLUSHED: AtomicU32 = AtomicU32::new(0);
 
 /// There is a thread. False: none is to be had.
@@ -149,16 +149,20 @@ pub(super) fn in_child() {
     shared.bell = -1;
 }
 
-/// The process ends: waits until what the program has written is with the paths.
+/// The process or its image ends: waits until what the program has written is with the paths.
 pub(crate) fn flush() {
     let bell = SHARED.lock().bell;
     if bell < 0 || attach::dead() {
         return;
     }
-    ENDS.store(true, Ordering::SeqCst);
+    let turn = ASKED.fetch_add(1, Ordering::SeqCst) + 1;
     ring(bell);
     let deadline = real::now_ns() + PATIENCE_NS;
-    while FLUSHED.load(Ordering::Acquire) == 0 {
+    loop {
+        let flushed = FLUSHED.load(Ordering::Acquire);
+        if flushed.wrapping_sub(turn).cast_signed() >= 0 {
+            return;
+        }
         let now = real::now_ns();
         if now >= deadline {
             return;
@@ -167,7 +171,7 @@ pub(crate) fn flush() {
         let time =
             libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
         let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        futex(wait, 0, (&raw const time).expose_provenance());
+        futex(wait, flushed as usize, (&raw const time).expose_provenance());
     }
 }
 
@@ -258,6 +262,8 @@ fn watch(epoll: c_int, fd: c_int, what: u64) -> bool {
 extern "C" fn run(ferry: *mut c_void) -> *mut c_void {
     // Those that the C library sends to all threads (setuid, pthread_cancel) are its own.
     dispatch::set_mask(!(3 << 31) & !(1 << (libc::SIGSYS - 1)));
+    // SAFETY: a terminated name, of which the kernel takes a copy.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"scoutline".as_ptr()) };
     // SAFETY: `start` has given it to this thread.
     let ferry = *unsafe { Box::from_raw(ferry.cast::<Ferry>()) };
     real::uncancelled(|| ferry.run());
@@ -282,7 +288,7 @@ impl Ferry {
             }
             due = again;
             due.append(&mut self.next);
-            if due.is_empty() && ENDS.load(Ordering::SeqCst) {
+            if due.is_empty() && ASKED.load(Ordering::SeqCst) != FLUSHED.load(Ordering::Relaxed) {
                 self.tell_flushed(&mut due);
             }
             if self.is_idle && self.leave() {
@@ -421,8 +427,9 @@ impl Ferry {
         }
     }
 
-    /// The process waits for this: everything that the program has written is with the paths.
+    /// Somebody waits for this: everything that the program has written is with the paths.
     fn tell_flushed(&mut self, due: &mut Vec<u32>) {
+        let asked = ASKED.load(Ordering::SeqCst);
         self.board(due);
         let is_through = |passage: &Passage| match passage {
             Passage::Crossing(crossing) => crossing.is_flushed(),
@@ -430,7 +437,7 @@ impl Ferry {
             Passage::Listener(_) => true,
         };
         if due.is_empty() && self.passages.values().all(is_through) {
-            FLUSHED.store(1, Ordering::Release);
+            FLUSHED.store(asked, Ordering::Release);
             futex(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX as usize, 0);
         }
     }

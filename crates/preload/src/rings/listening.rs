@@ -28,7 +28,7 @@ use crate::lock::Lock;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{accept as accepting, address, dispatch, life, memory, own, real};
+use crate::{accept as accepting, address, attach, dispatch, life, memory, own, real};
 
 /// Connections that wait at a stand-in, less one.
 const BACKLOG: c_int = 16;
@@ -88,7 +88,10 @@ impl Listener {
     /// Connects what waits; those that are connected cross from now on. False: it listens no more.
     pub(super) fn advance(&mut self, fresh: &mut Vec<Crossing>) -> bool {
         loop {
-            if !self.is_open() {
+            if attach::dead() {
+                self.shut();
+            }
+            if !self.is_open() || attach::dead() {
                 return false;
             }
             let Some(crossing) = self.waiting.take().or_else(|| self.take()) else { return true };
@@ -126,6 +129,15 @@ impl Listener {
         Some(Crossing::new(accepted, own::protect(inner), (0, -1)))
     }
 
+    /// The daemon is gone: who waits at the stand-in hears that nobody comes any more.
+    fn shut(&self) {
+        for fd in 0..=table::highest() {
+            if table::look(fd) == Entry::StandIn(self.socket.index) {
+                real::shutdown(fd, libc::SHUT_RDWR);
+            }
+        }
+    }
+
     /// Whom nobody has accepted is reset.
     fn refuse(&mut self) {
         if let Some(crossing) = self.waiting.take() {
@@ -137,6 +149,23 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.refuse();
+    }
+}
+
+/// Where one stood is the socket again, with one of the kernel's behind it: who names it makes another one.
+pub(super) fn step_back() {
+    for fd in 0..=table::highest() {
+        let Entry::StandIn(slot) = table::look(fd) else { continue };
+        let family = match Socket::at(slot) {
+            Some(socket) if socket.is_inet6() => libc::AF_INET6,
+            _ => libc::AF_INET,
+        };
+        let keeps = real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC == 0;
+        let plain = real::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        if plain >= 0 && real::dup3(plain, fd, if keeps { 0 } else { libc::O_CLOEXEC }) == fd {
+            table::put(fd, Entry::Socket(slot));
+        }
+        real::close(plain);
     }
 }
 

@@ -11,6 +11,8 @@
  *   rings child ADDRESS PORT        a forked child uses its parent's ring for a server; a ring closes a connection
  *   rings bound ADDRESS             a ring on a listening socket at an address of paths
  *   rings prefork ADDRESS           and in a child that has its own ring
+ *   rings images ADDRESS            and in the next image
+ *   rings blocked ADDRESS           operations that wait when the daemon ends
  *   rings epoll ADDRESS PORT        an epoll that a ring adds to and takes from
  *   rings datagrams                 a ring on a datagram socket
  *   rings threads ADDRESS PORT      many rings at once, and entries that change while they are looked at
@@ -377,11 +379,20 @@ static void in_every_way(char **words) {
     int unread = connected(words);
     CHECK(operate(IORING_OP_RECV, unread, bytes, 1) == 1);
     CHECK(close(unread) == 0);
-    int closed = connected(words), last = connected(words);
+    int closed = connected(words);
     send_much(closed, 1000000);
     CHECK(operate(IORING_OP_CLOSE, closed, NULL, 0) == 0);
-    send_much(last, 2000000);
-    say("sent");
+    /* By who becomes another program, and who exits. */
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        send_much(connected(words), 3000000);
+        execl("/bin/true", "true", NULL);
+        CHECK(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    send_much(connected(words), 2000000);
     exit(0);
 }
 
@@ -509,6 +520,43 @@ static void at_address(const char *address) {
     CHECK(finish() > 0 && close(listening) == 0);
     CHECK(close(listens_at(address)) == 0);
     say("all right");
+}
+
+/* The next image has its own. */
+static void accept_one(int listening) {
+    char bytes[5];
+    submit(IORING_OP_ACCEPT, 0, listening, NULL, 0);
+    say("listens");
+    int accepted = finish();
+    CHECK(accepted >= 0 && operate(IORING_OP_RECV, accepted, bytes, sizeof bytes) == 5);
+    CHECK(operate(IORING_OP_SEND, accepted, bytes, sizeof bytes) == 5);
+    CHECK(close(accepted) == 0);
+}
+
+static void over_images(const char *program, const char *address) {
+    char number[12];
+    int fd = listens_at(address);
+    accept_one(fd);
+    snprintf(number, sizeof number, "%d", fd);
+    execl(program, program, "next", number, NULL);
+    CHECK(0);
+}
+
+/* The daemon ends meanwhile. */
+static void blocked(const char *address) {
+    int listening = listens_at(address);
+    char byte;
+    submit(IORING_OP_ACCEPT, 0, listening, NULL, 0);
+    say("listens");
+    int accepted = finish();
+    CHECK(accepted >= 0);
+    submit(IORING_OP_ACCEPT, 0, listening, NULL, 0);
+    submit(IORING_OP_RECV, 0, accepted, &byte, 1);
+    say("blocked");
+    CHECK(ENTER(0, 2, IORING_ENTER_GETEVENTS) == 0);
+    int one = next(), other = next();
+    CHECK((one == -EINVAL && other == -ECONNRESET) || (one == -ECONNRESET && other == -EINVAL));
+    say("ended");
 }
 
 /* The child has its own ring, and goes on when its parent's descriptor is closed. */
@@ -870,6 +918,13 @@ int main(int count, char **words) {
         in_child(words + 2);
     else if (!strcmp(words[1], "bound"))
         at_address(words[2]);
+    else if (!strcmp(words[1], "images"))
+        over_images(words[0], words[2]);
+    else if (!strcmp(words[1], "next")) {
+        accept_one(atoi(words[2]));
+        say("all right");
+    } else if (!strcmp(words[1], "blocked"))
+        blocked(words[2]);
     else if (!strcmp(words[1], "prefork"))
         prefork(words[2]);
     else if (!strcmp(words[1], "datagrams"))
