@@ -70,16 +70,23 @@ fn tell(asked: rlimit, kernel: rlimit) -> c_int {
     result
 }
 
-/// RLIMIT_NOFILE as it was last seen; 0: it has to be looked at.
+/// RLIMIT_NOFILE as it was last set or seen, plus one; 0: neither.
 static DESCRIPTORS: AtomicU64 = AtomicU64::new(0);
+/// For so few the kernel is not asked: that kills a process which has forbidden itself to ask (sshd's before it knows who
+/// logs in, by seccomp).
+const FEW: u64 = 64;
 
 /// So many are more than there may be descriptors: `poll` refuses them before it looks at any.
 pub(crate) fn are_too_many(descriptors: u64) -> bool {
-    if descriptors <= DESCRIPTORS.load(Ordering::Relaxed) {
+    let known = DESCRIPTORS.load(Ordering::Relaxed);
+    if descriptors < known {
         return false;
     }
+    if descriptors <= FEW {
+        return known != 0;
+    }
     let Some(now) = current(RLIMIT_NOFILE) else { return false };
-    DESCRIPTORS.store(now.rlim_cur, Ordering::Relaxed);
+    DESCRIPTORS.store(now.rlim_cur.saturating_add(1), Ordering::Relaxed);
     descriptors > now.rlim_cur
 }
 
@@ -87,7 +94,7 @@ pub(crate) fn are_too_many(descriptors: u64) -> bool {
 pub(crate) fn set(resource: c_int, asked: &rlimit) -> Option<c_int> {
     attach::region()?;
     if resource == RLIMIT_NOFILE as c_int {
-        DESCRIPTORS.store(0, Ordering::Relaxed);
+        DESCRIPTORS.store(asked.rlim_cur.saturating_add(1), Ordering::Relaxed);
         let _ = wait::thread_set();
         return None;
     }
