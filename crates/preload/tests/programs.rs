@@ -319,7 +319,9 @@ fn daemon_killed() {
     }
     let output = text(&child.wait_with_output().unwrap());
     let want = "['accept ECONNRESET', 'epoll True', 'poll True', 'recv ECONNRESET', 'send ECONNRESET']\n\
-        ECONNRESET kernel works\n(exit Some(0))";
+        ECONNRESET kernel works\n\
+        scoutline: the daemon has ended, and with it this program's sockets on paths (ECONNRESET): start the program \
+        again once `scoutline up` runs\n(exit Some(0))";
     assert_eq!(output, want);
 }
 
