@@ -148,10 +148,12 @@ fn busybox_serves_and_asks(arm: Arm) {
 fn a_server_that_is_killed_gives_its_port_up() {
     let fixture = Fixture::new(Arm::Paths);
     let busybox = find("busybox");
-    let kill = fixture.file("kill");
-    assert!(Command::new("mkfifo").arg(&kill).status().unwrap().success());
-    let (httpd, fifo) = (busybox.display(), kill.display());
-    let script = format!("{httpd} httpd -f -p 80 & read word < {fifo}; kill -9 $!; wait; read word < {fifo}");
+    // One each, or the second look might see the first writer.
+    let [kill, never] = ["kill", "never"].map(|name| fixture.file(name));
+    assert!(Command::new("mkfifo").args([&kill, &never]).status().unwrap().success());
+    let (httpd, kill_name, never) = (busybox.display(), kill.display(), never.display());
+    let script =
+        format!("{httpd} httpd -f -p 80 & read word < {kill_name}; kill -9 $!; wait; read word < {never}");
     let mut shell = start(&fixture, &busybox, &["sh", "-c", &script]);
     let is_listener = |path: &serde_json::Value| {
         path["state"] == "LISTEN" && path["local"].as_str().is_some_and(|local| local.ends_with(":80"))
