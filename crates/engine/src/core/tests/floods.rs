@@ -25,12 +25,23 @@ type Told = Rc<RefCell<Vec<Option<(Vec<Important>, bool)>>>>;
 type Held = Rc<RefCell<Vec<(Vec<u8>, Time, u64)>>>;
 
 /// A device that only notes what it is to let pass and to hold back, and says how much has arrived.
-struct Noting {
+pub(super) struct Noting {
     facts: DeviceFacts,
     arrived: Rc<Cell<u64>>,
     lost: Rc<Cell<u64>>,
     told: Told,
     held: Held,
+    /// It takes nothing.
+    pub(super) is_down: Rc<Cell<bool>>,
+}
+
+impl Noting {
+    /// In the place of a core's device.
+    pub(super) fn of(core: &Core) -> Noting {
+        let facts = core.nets[0].device.facts().clone();
+        let (arrived, lost, told) = (Rc::default(), Rc::default(), Told::default());
+        Noting { facts, arrived, lost, told, held: Held::default(), is_down: Rc::default() }
+    }
 }
 
 impl Partner for Noting {
@@ -47,6 +58,9 @@ impl Partner for Noting {
         false
     }
     fn push(&mut self, burst: &mut Burst) -> Result<usize, DeviceError> {
+        if self.is_down.get() {
+            return Err(DeviceError::Down { name: "noting".into() });
+        }
         Ok(burst.drain(..).count())
     }
     fn room(&self) -> usize {
@@ -76,7 +90,6 @@ impl Partner for Noting {
 #[test]
 fn classes_that_change_during_a_flood_change_what_passes() {
     let mut pair = Pair::new(61, WireConfig::default());
-    let (arrived, told) = (Rc::new(Cell::new(0)), Told::default());
     let server = &mut pair.server;
     let important = |name, port: u16| {
         class(name, |class| {
@@ -86,9 +99,8 @@ fn classes_that_change_during_a_flood_change_what_passes() {
     };
     let mut now = pair.now;
     server.change(vec![important("one", 80)], now);
-    let facts = server.core.nets[0].device.facts().clone();
-    let (lost, its) = (Rc::default(), Rc::clone(&told));
-    let noting = Noting { facts, arrived: Rc::clone(&arrived), lost, told: its, held: Held::default() };
+    let noting = Noting::of(&server.core);
+    let (arrived, told) = (Rc::clone(&noting.arrived), Rc::clone(&noting.told));
     server.core.nets[0].device = Box::new(noting);
     let mut look = |server: &mut Host, packets: u64| {
         now += Duration::from_millis(10);
@@ -119,10 +131,10 @@ fn of_a_flood_of_syns_nothing_else_is_held_back() {
     for of_syns in [false, true] {
         let mut pair = Pair::new(63, WireConfig::default());
         let core = &mut pair.server.core;
-        let (lost, told) = (Rc::default(), Told::default());
-        let facts = core.nets[0].device.facts().clone();
-        let (arrived, its) = (Rc::new(Cell::new(10_000)), Rc::clone(&told));
-        core.nets[0].device = Box::new(Noting { facts, arrived, lost, told: its, held: Held::default() });
+        let noting = Noting::of(core);
+        noting.arrived.set(10_000);
+        let told = Rc::clone(&noting.told);
+        core.nets[0].device = Box::new(noting);
         core.nets[0].unwanted.all += 10_000;
         core.nets[0].unwanted.syns += if of_syns { 10_000 } else { 0 };
         core.look_for_floods(pair.now + Duration::from_millis(10));
@@ -175,10 +187,8 @@ impl Partner for Knowing {
 fn devices_know_connections_that_stand() {
     let mut pair = Pair::new(65, WireConfig::default());
     let known = Acquainted::default();
-    let (arrived, lost, told) = (Rc::default(), Rc::default(), Told::default());
+    let nothing = Box::new(Noting::of(&pair.server.core));
     let net = &mut pair.server.core.nets[0];
-    let facts = net.device.facts().clone();
-    let nothing = Box::new(Noting { facts, arrived, lost, told, held: Held::default() });
     let wire = std::mem::replace(&mut net.device, nothing);
     net.device = Box::new(Knowing(wire, Rc::clone(&known)));
     // The last step of the handshake has not come yet.
@@ -217,10 +227,8 @@ fn what_a_router_has_no_room_for_is_no_flood() {
         if forwards {
             core.settings.forwards.push(Forward { from: DeviceId(0), to: DeviceId(0) });
         }
-        let (arrived, lost, told) = (Rc::default(), Rc::<Cell<u64>>::default(), Told::default());
-        let facts = core.nets[0].device.facts().clone();
-        let noting =
-            Noting { facts, arrived, lost: Rc::clone(&lost), told: Rc::clone(&told), held: Held::default() };
+        let noting = Noting::of(core);
+        let (lost, told) = (Rc::clone(&noting.lost), Rc::clone(&noting.told));
         core.nets[0].device = Box::new(noting);
         // Nobody has looked at any of them: that tells after a while only.
         for look in 1..=3 {
@@ -264,10 +272,9 @@ fn a_path_without_room_is_held_back_at_its_device() {
     let now = pair.now;
     let server = &mut pair.server;
     bound(server, 53, now);
-    let facts = server.core.nets[0].device.facts().clone();
-    let (link, held) = (facts.link_address, Held::default());
-    let (arrived, lost, told) = (Rc::default(), Rc::default(), Told::default());
-    server.core.nets[0].device = Box::new(Noting { facts, arrived, lost, told, held: Rc::clone(&held) });
+    let noting = Noting::of(&server.core);
+    let (link, held) = (noting.facts.link_address, Rc::clone(&noting.held));
+    server.core.nets[0].device = Box::new(noting);
     let queue = server.core.settings.queue_packets;
     for _ in 0..queue {
         server.core.classify(0, datagram(link, 53), now);
@@ -309,10 +316,9 @@ fn what_is_for_many_is_never_held_back() {
             assert_eq!(join(server, slot, now), 0);
             slot
         });
-        let facts = server.core.nets[0].device.facts().clone();
-        let held = Held::default();
-        let (arrived, lost, told) = (Rc::default(), Rc::default(), Told::default());
-        server.core.nets[0].device = Box::new(Noting { facts, arrived, lost, told, held: Rc::clone(&held) });
+        let noting = Noting::of(&server.core);
+        let held = Rc::clone(&noting.held);
+        server.core.nets[0].device = Box::new(noting);
         let drops = |server: &Host, reason| -> u32 {
             server.core.paths.iter().map(|path| path.account.drops(reason)).sum()
         };
