@@ -276,7 +276,7 @@ impl Core {
             // Linux: listen on a listening socket changes its backlog.
             end.backlog.set(waiting_at_most(backlog));
             for &id in end.listen_paths.borrow().iter() {
-                self.limit_listen_queue(id, end);
+                self.limit_queue(id);
             }
             self.tell_listens(end);
             return Ok(0);
@@ -334,9 +334,9 @@ impl Core {
         let queue: Rc<dyn Any> = Rc::clone(end.fast_open.get_or_init(Rc::default)) as Rc<dyn Any>;
         let attributes = with_tuning(attributes, end).with(Name::Other(FAST_OPEN_QUEUE), Value::Any(queue));
         let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
-        self.limit_listen_queue(id, end);
         self.nets[net].tcp.listen(place, class, id);
         self.listeners.borrow_mut().insert(id, Rc::clone(end));
+        self.limit_queue(id);
         end.listen_paths.borrow_mut().push(id);
         Ok(())
     }

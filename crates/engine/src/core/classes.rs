@@ -228,11 +228,7 @@ impl Core {
         extended: bool,
         now: Time,
     ) -> Option<Moved> {
-        let backlog = self.listeners.borrow().get(&id).map(|listener| listener.backlog.get());
-        let queue_packets = match backlog {
-            Some(backlog) => self.policy.listen_queue_packets(&class.settings, backlog),
-            None => self.policy.queue_packets(&class.settings),
-        };
+        let queue_packets = self.queue_packets_at(id, &class.settings);
         let standing = Standing::of(class, stands, extended, self.settings.linux_level);
         let asks = |core: &Core| Some(socket_of(core.paths.get(id)?)?.duty.get());
         let before = asks(self);

@@ -19,7 +19,7 @@ use super::{Core, Extra};
 use crate::admission::Booked;
 use crate::policy::{Class, mark_of};
 use crate::scheduling::{Asks, Stands};
-use crate::settings::ProgramFacts;
+use crate::settings::{ClassSettings, ProgramFacts};
 use crate::several::Said;
 use crate::socket::{Sizes, SocketEnd, StreamStage};
 use crate::wishes::Granted;
@@ -81,12 +81,21 @@ impl Core {
         Limits { queue_packets, ..Limits::default() }
     }
 
-    /// How many packets may wait at a listen path of this socket.
-    pub(super) fn limit_listen_queue(&mut self, id: PathId, listener: &SocketEnd) {
-        let Some(path) = self.paths.get_mut(id) else { return };
-        let class = self.policy.class(u32::from(path.class()));
-        let packets = self.policy.listen_queue_packets(&class.settings, listener.backlog.get());
-        path.set_class(path.class(), packets);
+    /// How many packets may wait at a path in this class: at a listen path, as many as may wait to be accepted, too.
+    pub(super) fn queue_packets_at(&self, id: PathId, class: &ClassSettings) -> u32 {
+        match self.listeners.borrow().get(&id) {
+            Some(listener) => self.policy.listen_queue_packets(class, listener.backlog.get()),
+            None => self.policy.queue_packets(class),
+        }
+    }
+
+    /// The backlog at a listen path has changed.
+    pub(super) fn limit_queue(&mut self, id: PathId) {
+        let Some(number) = self.paths.get(id).map(Path::class) else { return };
+        let packets = self.queue_packets_at(id, &self.policy.class(u32::from(number)).settings);
+        if let Some(path) = self.paths.get_mut(id) {
+            path.set_class(number, packets);
+        }
     }
 
     /// What the rules of classes look at beside the flow, for when the classes change. With that the path is one of
