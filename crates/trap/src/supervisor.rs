@@ -91,17 +91,17 @@ impl Supervisor {
             let count = self.poll.wait(&mut events, self.limit_ms())?;
             for event in &events[..count] {
                 let (token, what) = (event.u64, event.events);
+                // Who takes connections makes one call after another: each would wait for a whole round of streams.
+                if !program_gone {
+                    self.take_call()?;
+                }
                 if token == CLOSINGS {
                     self.see_closed();
                 } else if token == ENDED {
                     self.drop_ended_calls();
                 } else if token != LISTENER {
                     self.on_ready(token >> 1);
-                } else if what & libc::EPOLLIN as u32 != 0 {
-                    if let Some(call) = self.listener.receive()? {
-                        self.on_call(call);
-                    }
-                } else {
+                } else if what & libc::EPOLLIN as u32 == 0 {
                     program_gone = true;
                     self.poll.remove(self.listener.descriptor());
                     // Nobody waits any more; and what a call holds would never be closed.
@@ -109,6 +109,16 @@ impl Supervisor {
                 }
             }
             self.give_up_late_calls();
+        }
+        Ok(())
+    }
+
+    /// Answers a call, if there is one.
+    fn take_call(&mut self) -> io::Result<()> {
+        if sys::readable(self.listener.descriptor())
+            && let Some(call) = self.listener.receive()?
+        {
+            self.on_call(call);
         }
         Ok(())
     }
