@@ -8,17 +8,17 @@ use std::sync::atomic::Ordering;
 use scoutline_abi::datagram::{ErrorRecord, origin};
 use scoutline_abi::layout::fast_open::ANY_PORT;
 use scoutline_abi::layout::{
-    CALL_COUNT, Call, HOLDER_PROCESS, SLOT_COUNT, call_op, call_state, slot_flag, slot_kind, slot_option,
-    slot_request, slot_state,
+    CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_kind, slot_option, slot_state,
 };
 use scoutline_base::{Address, Endpoint, Time};
 use scoutline_path::{Attributes, CreateError, DropReason, Name, Path, Tuning, Value};
-use scoutline_proto::bindings::{EPHEMERAL, Sharing};
+use scoutline_proto::bindings::Sharing;
 use scoutline_proto::tcp::module::{FAST_OPEN_QUEUE, HEADERS, MAX_SEGMENT, TUNING};
 use scoutline_proto::tcp::{Algorithm, ListenStage};
-use scoutline_wire::ipv4::{PROTOCOL_TCP as TCP, PROTOCOL_UDP as UDP};
+use scoutline_wire::ipv4::PROTOCOL_TCP as TCP;
 
 use super::Core;
+use super::binding::{V6_ONLY, anywhere, sharing_by};
 use super::fast_open::begin_fast;
 use super::paths::flow_key;
 use super::wishes::name_in;
@@ -29,13 +29,6 @@ use crate::wishes::Granted;
 
 /// TCP_DEFER_ACCEPT counts up to this, in seconds: longer than anybody waits for a request.
 const MAX_DEFER_S: u64 = 3600;
-/// Connections that are looked at for a port that none of them has: some hundred microseconds.
-const MAX_LOOKED_AT: usize = 1 << 16;
-/// SO_REUSEADDR, SO_REUSEPORT and IPV6_V6ONLY among the bits of BIND's third argument.
-const REUSE_ADDRESS: u64 = 1;
-const REUSE_PORT: u64 = 2;
-const V6_ONLY: u64 = 4;
-
 /// An errno as a result.
 pub(super) type Errno = i32;
 
@@ -67,7 +60,7 @@ impl Core {
         let argument = |index: usize| call.arguments[index].load(Ordering::Relaxed);
         let op = call.op.load(Ordering::Relaxed);
         if op == call_op::OPEN {
-            return Self::open_socket(program, call, argument(0) as u32, argument(2));
+            return Self::open_socket(program, call, argument(0) as u32);
         }
         let address = || Endpoint {
             address: Address::from_words([argument(3), argument(0)]),
@@ -123,7 +116,7 @@ impl Core {
         }
     }
 
-    fn open_socket(program: &Rc<Program>, call: &Call, kind: u32, _options: u64) -> Result<i32, Errno> {
+    fn open_socket(program: &Rc<Program>, call: &Call, kind: u32) -> Result<i32, Errno> {
         if kind != slot_kind::STREAM && kind != slot_kind::DATAGRAM {
             return Err(libc::ESOCKTNOSUPPORT);
         }
@@ -135,133 +128,6 @@ impl Core {
             record.holds[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
         }
         Ok(end.slot as i32)
-    }
-
-    /// Reserves a local port on every net that the address covers.
-    pub(super) fn bind(
-        &mut self,
-        end: &Rc<SocketEnd>,
-        mut local: Endpoint,
-        sharing: Sharing,
-        now: Time,
-    ) -> Result<i32, Errno> {
-        if end.bound.get().is_some() {
-            return Err(libc::EINVAL);
-        }
-        let protocol = protocol_of(end);
-        if protocol == TCP && self.is_for_many(local.address) {
-            return Err(libc::EADDRNOTAVAIL);
-        }
-        let nets: Vec<usize> = self.places_of(end, local).into_iter().map(|(net, _)| net).collect();
-        if nets.is_empty() {
-            return Err(libc::EADDRNOTAVAIL);
-        }
-        if (1..end.program.facts.first_port).contains(&local.port) {
-            return Err(libc::EACCES);
-        }
-        // Who may have a port is decided in one place: the shim goes there.
-        if local.port != 0 && !self.several.has_port(local.port) {
-            return Err(libc::EINVAL);
-        }
-        if local.port == 0 {
-            local.port = self.free_port(end, &nets, local.address, None, now).ok_or(libc::EADDRINUSE)?;
-        }
-        let places = self.places_of(end, local);
-        for (done, &(net, place)) in places.iter().enumerate() {
-            if self.bindings(net, protocol).reserve(place, sharing).is_err() {
-                for &(net, place) in &places[..done] {
-                    self.bindings(net, protocol).release(place, sharing, false);
-                }
-                return Err(libc::EADDRINUSE);
-            }
-        }
-        end.sharing.set(sharing);
-        for (net, place) in places {
-            end.keep_port(Rc::clone(self.bindings(net, protocol)), place);
-        }
-        end.bound.set(Some((protocol, local)));
-        let slot = end.shared();
-        slot.local_address.store(local.address);
-        slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
-        end.add_state(slot_state::BOUND);
-        if protocol == UDP
-            && let Err(errno) = self.connect_datagram(end, None, 0, now)
-        {
-            end.release_port();
-            end.clear_state(slot_state::BOUND);
-            return Err(errno);
-        }
-        Ok(0)
-    }
-
-    /// Where a socket bound to `local` takes packets: on which nets, and at which addresses there.
-    pub(super) fn places_of(&self, end: &SocketEnd, local: Endpoint) -> Vec<(usize, Endpoint)> {
-        let at = |net: usize| end.places(local).map(move |place| (net, place));
-        let device = end.tuning.get().device;
-        let is_its = |net: usize| device == 0 || self.nets[net].device.facts().index == device;
-        let nets = (0..self.nets.len()).filter(|&net| is_its(net));
-        nets.flat_map(at).filter(|&(net, place)| self.covers(net, place)).collect()
-    }
-
-    fn bindings(&self, net: usize, protocol: u8) -> &Rc<scoutline_proto::Bindings> {
-        if protocol == TCP { &self.nets[net].tcp } else { &self.nets[net].udp }
-    }
-
-    /// Where a socket that has no port is to be bound: at the address that its program has given it, if it is one of ours.
-    fn unbound(&self, end: &SocketEnd) -> Endpoint {
-        let said = Endpoint::new(end.shared().local_address.load(), 0);
-        let is_ours = !said.address.is_unspecified() && !self.places_of(end, said).is_empty();
-        if is_ours { said } else { anywhere(end) }
-    }
-
-    /// An ephemeral port that is free on these nets for flows to `remote` (any peer if `None`).
-    fn free_port(
-        &mut self,
-        end: &SocketEnd,
-        nets: &[usize],
-        local: Address,
-        remote: Option<Endpoint>,
-        now: Time,
-    ) -> Option<u16> {
-        let protocol = protocol_of(end);
-        let range = range_of(end.shared().port_range().load(Ordering::Relaxed));
-        let towards = remote.unwrap_or_else(|| {
-            // No peer yet: a random one keeps the ports of different sockets apart.
-            let random = self.random.next_u32();
-            Endpoint::new(std::net::Ipv4Addr::from_bits(random), EPHEMERAL.0)
-        });
-        // Whose peer is not known yet may meet any connection there, also one in TIME-WAIT: as Linux, a port without.
-        let busy = (protocol == TCP && remote.is_none()).then(|| self.ports_of_connections()).flatten();
-        let is_busy = |port: u16| {
-            busy.as_ref().is_some_and(|ports| ports[usize::from(port) / 64] >> (port % 64) & 1 != 0)
-        };
-        let in_use = |port| {
-            let at = Endpoint::new(local, port);
-            let here = |&net: &usize| {
-                let before = self.flows.lookup(&flow_key(net, protocol, at, towards));
-                self.bindings(net, protocol).is_reserved(port)
-                    || !self.several.has_port(port)
-                    || before.is_some_and(|before| !self.may_follow(net, before, now))
-            };
-            // A connection from an end to itself would be a simultaneous open of one.
-            !range.contains(&port) || at == towards || nets.iter().any(here)
-        };
-        let bindings = self.bindings(*nets.first()?, protocol);
-        let without = bindings.ephemeral(local, towards, |port| is_busy(port) || in_use(port));
-        // All are: then one that may be shared.
-        without.or_else(|| bindings.ephemeral(local, towards, in_use))
-    }
-
-    /// Local ports of connections, a bit each; `None` where there are so many that looking at all would take long.
-    fn ports_of_connections(&self) -> Option<Vec<u64>> {
-        if self.flows.len() > MAX_LOOKED_AT {
-            return None;
-        }
-        let mut ports = vec![0; 1 << 10];
-        for (key, _) in self.flows.iter().filter(|(key, _)| key.protocol == TCP) {
-            ports[usize::from(key.local_port) / 64] |= 1 << (key.local_port % 64);
-        }
-        Some(ports)
     }
 
     /// Makes the listen paths: one per net and class that connections can come to be in.
@@ -506,120 +372,11 @@ impl Core {
             libc::ENOBUFS
         })
     }
-
-    /// A process of a program is gone: what it held and nobody else holds is closed, however it died.
-    pub(crate) fn on_process_gone(&mut self, program: &Rc<Program>, process: u32, now: Time) {
-        let Some(record) = program.region.process(process) else { return };
-        let claiming = record.claiming.load(Ordering::Acquire);
-        if let Some(claimed) = claiming.checked_sub(1).filter(|&slot| program.serves(slot))
-            && record.claiming.compare_exchange(claiming, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            && let Some(end) = program.end(claimed)
-            && end.shared().references.load(Ordering::Acquire) == 0
-            && !end.closed.get()
-        {
-            // It died between taking a connection from the queue and holding it, or just before taking it.
-            let held = record.holds[claimed as usize / 64].load(Ordering::Acquire) >> (claimed % 64) & 1;
-            let listener = record.claiming_from.load(Ordering::Acquire).checked_sub(1);
-            let queued = listener
-                .and_then(|slot| program.end(slot))
-                .is_some_and(|listener| listener.queued().any(|slot| slot == claimed));
-            if held == 0 && !queued {
-                self.finish_end(&end, how_it_closes(&end), now);
-            }
-        }
-        for (word, holds) in record.holds.iter().enumerate() {
-            if !program.serves(word as u32 * 64) {
-                continue;
-            }
-            let mut bits = holds.swap(0, Ordering::AcqRel);
-            while bits != 0 {
-                let slot = word as u32 * 64 + bits.trailing_zeros();
-                bits &= bits - 1;
-                let Some(end) = program.end(slot) else { continue };
-                let shared = end.shared();
-                for lock in [&shared.receive_lock, &shared.send_lock] {
-                    let holder = lock.load(Ordering::Acquire);
-                    if holder & HOLDER_PROCESS == process + 1 {
-                        let _ = lock.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
-                    }
-                }
-                // Living processes count at the same time.
-                let before = shared
-                    .references
-                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1))
-                    .unwrap_or(0);
-                if before <= 1 {
-                    self.finish_end(&end, how_it_closes(&end), now);
-                } else {
-                    // Others may have slept through a wake-up that went to the dead process.
-                    end.signal();
-                }
-            }
-        }
-        for index in 0..CALL_COUNT as u32 {
-            let Some(call) = program.region.call(index) else { continue };
-            if call.process.load(Ordering::Relaxed) == process + 1 {
-                // Not answered any more: it is soon another's, of any engine.
-                let pending = &program.calls_pending()[index as usize / 64];
-                pending.fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
-                if !self.several.is_last() {
-                    continue; // the next one goes on
-                }
-                call.process.store(0, Ordering::Relaxed);
-                call.state.store(call_state::FREE, Ordering::Relaxed);
-                let taken = &program.region.header().calls_taken.0[index as usize / 64];
-                taken.fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
-            }
-        }
-        if self.several.is_last() {
-            record.alive.store(0, Ordering::Release);
-        }
-    }
-
-    /// All processes of a program are gone. What they wrote is still sent, from its memory, which lives as long as a path
-    /// needs it.
-    pub(crate) fn remove_program(&mut self, program: &Rc<Program>, now: Time) {
-        for end in program.ends() {
-            let closed = end.shared().requests.load(Ordering::Acquire) & slot_request::CLOSE != 0;
-            self.finish_end(&end, if closed { slot_request::CLOSE } else { how_it_closes(&end) }, now);
-        }
-        self.counters.stored += program.stored.take();
-        self.programs.remove(&program.id);
-    }
-}
-
-/// What a socket's last holder asks for who is gone without a word: a reset if SO_LINGER says 0 seconds, as `close` does.
-fn how_it_closes(end: &SocketEnd) -> u32 {
-    let aborts = end.shared().linger_plus_one.load(Ordering::Relaxed) == 1;
-    if aborts { slot_request::ABORT } else { slot_request::CLOSE }
 }
 
 /// How many connections wait to be accepted: one more than `listen` says, as on Linux (`sk_acceptq_is_full`).
 fn waiting_at_most(backlog: u64) -> u64 {
     backlog.min(u64::from(ACCEPT_RING / 4) - 1) + 1
-}
-
-/// What a socket that is bound to nothing takes: every address of its family.
-fn anywhere(end: &SocketEnd) -> Endpoint {
-    let inet6 = end.shared().flags.load(Ordering::Acquire) & slot_flag::INET6 != 0;
-    Endpoint::new(if inet6 { Address::UNSPECIFIED_V6 } else { Address::UNSPECIFIED_V4 }, 0)
-}
-
-/// The ports that may be chosen (IP_LOCAL_PORT_RANGE): either end counts where it lies among those that all choose from, as
-/// in Linux's `inet_sk_get_local_port_range`.
-fn range_of(said: u32) -> std::ops::RangeInclusive<u16> {
-    let all = EPHEMERAL.0..=EPHEMERAL.1;
-    let or = |said: u16, usual| if all.contains(&said) { said } else { usual };
-    or(said as u16, EPHEMERAL.0)..=or((said >> 16) as u16, EPHEMERAL.1)
-}
-
-/// SO_REUSEADDR and SO_REUSEPORT as BIND has them.
-fn sharing_by(bits: u64) -> Sharing {
-    Sharing { port: bits & REUSE_PORT != 0, address: bits & REUSE_ADDRESS != 0 }
-}
-
-fn protocol_of(end: &SocketEnd) -> u8 {
-    if end.kind == slot_kind::STREAM { TCP } else { UDP }
 }
 
 pub(super) fn socket_attributes(
