@@ -131,6 +131,10 @@ pub(crate) fn receive_patiently(
     flags: c_int,
     patience: &mut Patience,
 ) -> isize {
+    // Its ring holds connections.
+    if socket.state() & is::LISTENING != 0 {
+        return err(libc::ENOTCONN);
+    }
     if flags & MSG_OOB != 0 {
         return urgent::receive(socket, iov, flags);
     }
@@ -210,7 +214,7 @@ fn receive_end(socket: Socket) -> Option<isize> {
         let unconnected = errno == 0 && socket.is_unconnected_again();
         return Some(err(if unconnected { libc::ENOTCONN } else { errno }));
     }
-    if state & is::LISTENING != 0 || state & is::CONNECTED == 0 {
+    if state & is::CONNECTED == 0 {
         return Some(err(libc::ENOTCONN));
     }
     // The connection goes on (IP_RECVERR), or is shut down for reading.

@@ -76,6 +76,28 @@ CASE(listening_socket) {
     T(accept(fd, NULL, NULL));
 }
 
+CASE(reads_of_a_listener_take_no_connection) {
+    int fd = listener(), pipe_[2];
+    char bytes[16];
+    nonblock(fd);
+    tell("connect A %s %d", own, port_of(fd));
+    tell("connect B %s %d", own, port_of(fd));
+    T(await(fd, POLLIN));
+    T(recv(fd, bytes, 1, 0));
+    T(recv(fd, bytes, 16, 0));
+    T(recv(fd, bytes, 16, MSG_PEEK));
+    T(recv(fd, bytes, 16, MSG_TRUNC));
+    T(recv(fd, bytes, 16, MSG_OOB));
+    T(recv(fd, bytes, 16, MSG_ERRQUEUE));
+    T(recv(fd, bytes, 0, 0));
+    T(read(fd, bytes, 16));
+    NEED(pipe(pipe_) == 0);
+    T(splice(fd, NULL, pipe_[1], NULL, 16, SPLICE_F_NONBLOCK));
+    T(accept(fd, NULL, NULL) >= 0);
+    T(await(fd, POLLIN));
+    T(accept(fd, NULL, NULL) >= 0);
+}
+
 CASE(listen_without_bind) {
     int fd = T(stream());
     T(listen(fd, 5));
