@@ -8,7 +8,7 @@ use scoutline_abi::layout::{call_op, disconnect, slot_kind, slot_request as ask,
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
-use crate::life::{adopt, back_to_kernel};
+use crate::life::{adopt, back_to_kernel, renew};
 use crate::reach::{kernel_name, kernel_port, may_bind, serves_any, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
@@ -26,6 +26,10 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
         if let Some(errno) = address::misfit(socket.is_inet6(), address, len) {
             return err(errno);
         }
+        let socket = match unbound_again(fd, socket) {
+            Ok(socket) => socket,
+            Err(result) => return result,
+        };
         if socket.state() & is::BOUND != 0 {
             return err(libc::EINVAL);
         }
@@ -74,6 +78,15 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
     real::ours(real::bind(fd, address, len) as isize)
 }
 
+/// An attempt to connect that has failed leaves Linux's socket as it was before (`tcp_done`): here that is a fresh one. What
+/// the program has bound it to stays.
+fn unbound_again(fd: c_int, socket: Socket) -> Result<Socket, isize> {
+    let again = socket.is_stream()
+        && socket.is_unconnected_again()
+        && options::kept_bit(socket, kept::PORT_GIVEN) == 0;
+    if again { renew(fd, socket) } else { Ok(socket) }
+}
+
 /// The port is chosen when the socket connects, listens or sends (IP_BIND_ADDRESS_NO_PORT).
 fn has_no_port(fd: c_int, to: Name) -> bool {
     to.port == 0 && options::binds_without_port(fd)
@@ -118,6 +131,10 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
     if !socket.is_stream() {
         return err(libc::EOPNOTSUPP);
     }
+    let socket = match unbound_again(fd, socket) {
+        Ok(socket) => socket,
+        Err(result) => return result,
+    };
     if socket.state() & (is::CONNECTED | is::CONNECTING) != 0 {
         return err(libc::EINVAL);
     }

@@ -232,15 +232,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
                 datagram::await_sent(socket);
                 call::call(call_op::DISCONNECT, socket.index, [given_up(socket), 0, 0, 0]).min(0) as isize
             }
-            Given::Unspecified => {
-                // As Linux's tcp_disconnect: the peer gets a reset, whoever else has the socket.
-                if socket.state() & is::CONNECTED != 0 {
-                    socket.slot.requests.fetch_or(ask::ABORT, Ordering::AcqRel);
-                    socket.tell();
-                }
-                give_up(fd, socket);
-                0
-            }
+            Given::Unspecified => disconnect_stream(fd, socket),
             Given::Other => err(address::refusal(socket.is_inet6(), address, len)),
         };
     }
@@ -305,9 +297,32 @@ pub(crate) fn back_to_kernel(fd: c_int, socket: Socket) {
     }
 }
 
-/// A fresh slot for a socket that connects again, under all descriptors that it has in this process, and where its epolls
+/// `connect` to nowhere, as Linux's `tcp_disconnect`: the socket is from then on one that was never connected, but for an
+/// error, and has no port. The peer gets a reset once no other process has the connection: the slot is theirs as well.
+fn disconnect_stream(fd: c_int, socket: Socket) -> isize {
+    let state = socket.state();
+    let ends = state & (is::CONNECTED | is::CONNECTING) != 0
+        && state & is::FAILED == 0
+        && !options::has_ended(socket);
+    let linger = socket.slot.linger_plus_one.swap(1, Ordering::AcqRel);
+    match renew(fd, socket) {
+        Ok(fresh) => {
+            fresh.slot.linger_plus_one.store(linger, Ordering::Release);
+            if ends {
+                fresh.put_error(libc::ECONNRESET);
+            }
+            0
+        }
+        Err(refused) => {
+            socket.slot.linger_plus_one.store(linger, Ordering::Release);
+            refused
+        }
+    }
+}
+
+/// A fresh slot for a socket that begins again, under all descriptors that it has in this process, and where its epolls
 /// watch it.
-fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
+pub(crate) fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
     let family = if old.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
     let fresh = open(fd, slot_kind::STREAM, family, [old.engine()])?;
     options::inherit(old, fresh);
@@ -446,7 +461,8 @@ pub(crate) fn local_name(socket: Socket, address: *mut sockaddr, len: *mut sockl
 pub(crate) fn peer_name(socket: Socket, address: *mut sockaddr, len: *mut socklen_t) -> isize {
     let state = socket.state();
     let has_peer = state & is::CONNECTED != 0 && state & is::FAILED == 0;
-    if !has_peer || socket.is_stream() && options::has_ended(socket) {
+    let is_nobody = socket.slot.remote_port.load(Ordering::Relaxed) == 0;
+    if !has_peer || is_nobody || socket.is_stream() && options::has_ended(socket) {
         return err(libc::ENOTCONN);
     }
     if address.is_null() {

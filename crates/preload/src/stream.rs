@@ -215,7 +215,8 @@ fn receive_end(socket: Socket) -> Option<isize> {
         return Some(err(if unconnected { libc::ENOTCONN } else { errno }));
     }
     if state & is::CONNECTED == 0 {
-        return Some(err(libc::ENOTCONN));
+        let errno = socket.take_error();
+        return Some(err(if errno == 0 { libc::ENOTCONN } else { errno }));
     }
     // The connection goes on (IP_RECVERR), or is shut down for reading.
     match socket.take_error() {

@@ -618,6 +618,10 @@ CASE(shut_and_connected_no_longer) {
     T(port_of(other) > 0);
     T(connect(other, &none, sizeof none));
     out("a port: %d", port_of(other) > 0);
+    socklen_t len = sizeof to;
+    to.port = 0;
+    T(connect(other, ADDRESS(to)));
+    T(getpeername(other, (struct sockaddr *)&to, &len));
 }
 
 static volatile sig_atomic_t pipes;

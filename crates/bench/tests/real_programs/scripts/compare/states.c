@@ -423,6 +423,62 @@ CASE(connect_without_blocking) {
     tell("drain A");
 }
 
+/* What `connect` to nowhere leaves: of a connection, of a listener with two descriptors, of one that listens after that. */
+CASE(begun_again) {
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    char byte;
+    int fd = accepted("A");
+    nonblock(fd);
+    T(option(fd, IPPROTO_TCP, TCP_NODELAY));
+    T(set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1));
+    T(connect(fd, &none, sizeof none));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    T(recv(fd, &byte, 1, 0));
+    T(recv(fd, &byte, 1, 0));
+    T(send(fd, "x", 1, MSG_NOSIGNAL));
+    T(option(fd, IPPROTO_TCP, TCP_NODELAY));
+    out("peer: %s", tell("drain A"));
+    T(listen(fd, 1));
+    T(accept(fd, NULL, NULL));
+    T(now_has(fd, POLLIN | POLLOUT | POLLRDHUP));
+    int again = accepted("B"), first = dup(again);
+    T(connect(again, &none, sizeof none));
+    T(option(first, SOL_SOCKET, SO_ERROR));
+    T(option(again, SOL_SOCKET, SO_ERROR));
+    T(send(first, "x", 1, MSG_NOSIGNAL));
+    int listening = listener(), other = dup(listening);
+    nonblock(listening);
+    T(connect(listening, &none, sizeof none));
+    T(accept(other, NULL, NULL));
+    T(option(other, SOL_SOCKET, SO_ACCEPTCONN));
+    T(option(other, SOL_SOCKET, SO_ERROR));
+    T(listen(other, 1));
+    T(accept(listening, NULL, NULL));
+}
+
+/* A socket whose attempt to connect has failed may be bound, and listen. */
+CASE(bound_after_a_failure) {
+    struct name to = name_of(peer, closed_port()), here = name_of(own, 0);
+    int fd = T(stream());
+    T(connect(fd, ADDRESS(to)));
+    T(bind(fd, ADDRESS(here)));
+    T(bind(fd, ADDRESS(here)));
+    T(listen(fd, 1));
+    nonblock(fd);
+    T(accept(fd, NULL, NULL));
+    int unbound = T(stream());
+    T(connect(unbound, ADDRESS(to)));
+    T(listen(unbound, 1));
+    T(option(unbound, SOL_SOCKET, SO_ACCEPTCONN));
+    int chosen = listener(), port = port_of(chosen), client = T(stream());
+    T(close(chosen));
+    here.port = htons(port);
+    T(bind(client, ADDRESS(here)));
+    T(connect(client, ADDRESS(to)));
+    T(bind(client, ADDRESS(here)));
+    T(port_of(client) == port);
+}
+
 CASE(connect_arguments) {
     int fd = T(stream());
     struct name to = name_of(peer, 9);
