@@ -7,7 +7,8 @@
 //! ```
 //!
 //! So the entry ends when the connection stands, or does not, and can be cancelled or have a time-out. Who cancels it leaves
-//! an attempt that ends by itself.
+//! an attempt that ends by itself. Whoever is in the network namespace finds the name (`/proc/net/unix`) and may connect
+//! to it: it is this process that is waited for, and nobody else.
 
 use std::ffi::c_int;
 use std::ptr::with_exposed_provenance as at;
@@ -45,6 +46,8 @@ pub(super) enum Step {
     Waits,
     /// It has succeeded: the program's end comes.
     Met,
+    /// Somebody else came.
+    Again,
     /// And has come.
     Stands(Crossing),
     Failed,
@@ -178,6 +181,10 @@ impl Attempt {
             real::accept4(self.listening, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC);
         if inner < 0 {
             return if now < until { Step::Waits } else { Step::Alone };
+        }
+        if !standin::is_from_here(inner) {
+            real::close(inner);
+            return if now < until { Step::Again } else { Step::Alone };
         }
         standin::prepare(inner);
         Step::Stands(Crossing::new(self.socket, own::protect(inner), self.outer))

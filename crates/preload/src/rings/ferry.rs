@@ -337,6 +337,7 @@ impl Ferry {
                     self.passages.insert(slot, crossing.into());
                     Progress::Again
                 }
+                Step::Again => Progress::Again,
                 Step::Failed => Progress::Over,
                 Step::Alone => {
                     self.met -= 1;

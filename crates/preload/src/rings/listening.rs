@@ -10,6 +10,9 @@
 //! where an ACCEPT wants the peer's; after each `io_uring_enter` such names, which say whose they are, are made the peer's
 //! ([`translate`]). Who looks for completions without a call finds AF_UNIX there.
 //!
+//! The stand-in's name, too, is known to whoever is in the network namespace. A call gives the program nobody but who comes
+//! from the ferry; a ring's ACCEPT is the kernel's, and gives it others, whose names are of AF_UNIX.
+//!
 //! Left out: the order of importance among the few connections in the stand-in's queue.
 
 use std::ffi::c_int;
@@ -171,21 +174,26 @@ pub(super) fn step_back() {
 
 /// `accept` by a call on a stand-in.
 pub(crate) fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> isize {
-    let new = real::accept4(fd, ptr::null_mut(), ptr::null_mut(), flags);
-    if new < 0 {
-        return err(real::errno());
-    }
-    life::closing(new); // whatever had the number was closed unseen
-    if !address.is_null()
-        && let Some(socket) = standin::socket_of(new)
-    {
-        let named = address::write(life::remote(socket), socket.is_inet6(), address, len);
-        if named < 0 {
-            real::close(new);
-            return named;
+    loop {
+        let new = real::accept4(fd, ptr::null_mut(), ptr::null_mut(), flags);
+        if new < 0 {
+            return err(real::errno());
         }
+        life::closing(new); // whatever had the number was closed unseen
+        let Some(socket) = standin::socket_of(new) else {
+            // From nobody of ours, or of a path that has ended before it was accepted.
+            real::close(new);
+            continue;
+        };
+        if !address.is_null() {
+            let named = address::write(life::remote(socket), socket.is_inet6(), address, len);
+            if named < 0 {
+                real::close(new);
+                return named;
+            }
+        }
+        return new as isize;
     }
-    new as isize
 }
 
 /// Where an ACCEPT has the peer's name written.
