@@ -21,7 +21,7 @@ use super::ferry;
 use super::queue::{Answer, Said};
 use super::{ALONE, moving, standin};
 use crate::slot::Socket;
-use crate::{life, own, real, table};
+use crate::{attach, life, own, real, table};
 
 /// How long the program's end may take to come to a connection that stands.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -161,7 +161,7 @@ impl Attempt {
 
     pub(super) fn advance(&mut self, now: u64) -> Step {
         let Some(until) = self.met_until else {
-            if self.socket.state() & (is::CONNECTED | is::FAILED) == 0 {
+            if self.socket.state() & (is::CONNECTED | is::FAILED) == 0 && !attach::dead() {
                 return Step::Waits;
             }
             if life::await_connection(self.socket) < 0 {
@@ -169,16 +169,12 @@ impl Attempt {
             }
             self.met_until = Some(now + PATIENCE_NS);
             // The one place is free.
-            real::close(real::accept4(
-                self.listening,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                libc::SOCK_CLOEXEC,
-            ));
+            real::close(self.accept());
             return Step::Met;
         };
-        let inner =
-            real::accept4(self.listening, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC);
+        // Not while the process is copied: the child would have our end, too.
+        let alone = ALONE.enter();
+        let inner = self.accept();
         if inner < 0 {
             return if now < until { Step::Waits } else { Step::Alone };
         }
@@ -186,8 +182,14 @@ impl Attempt {
             real::close(inner);
             return if now < until { Step::Again } else { Step::Alone };
         }
+        let inner = own::protect(inner);
+        drop(alone);
         standin::prepare(inner);
-        Step::Stands(Crossing::new(self.socket, own::protect(inner), self.outer))
+        Step::Stands(Crossing::new(self.socket, inner, self.outer))
+    }
+
+    fn accept(&self) -> c_int {
+        real::accept4(self.listening, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
     }
 }
 

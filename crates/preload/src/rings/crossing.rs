@@ -32,6 +32,8 @@ pub(super) struct Crossing {
     outer: (u64, c_int),
     to_path: Vec<u8>,
     to_program: Vec<u8>,
+    /// The program has shut what it reads, or closed, and some that came was for nobody.
+    lost: bool,
     /// The program sends no more, and the path has been told.
     program_ended: bool,
     /// The peer sends no more, and the program has been told.
@@ -52,8 +54,16 @@ pub(super) enum Progress {
 impl Crossing {
     /// Takes over a hold of the socket, and our end; `outer` is the program's, by its file and a number that it has.
     pub(super) fn new(socket: Socket, inner: c_int, outer: (u64, c_int)) -> Crossing {
-        let (to_path, to_program) = (Vec::new(), Vec::new());
-        Crossing { socket, inner, outer, to_path, to_program, program_ended: false, path_ended: false }
+        Crossing {
+            socket,
+            inner,
+            outer,
+            to_path: Vec::new(),
+            to_program: Vec::new(),
+            lost: false,
+            program_ended: false,
+            path_ended: false,
+        }
     }
 
     pub(super) fn socket(&self) -> Socket {
@@ -131,7 +141,10 @@ impl Crossing {
                 match self.send_to_program(&self.to_program) {
                     Some(0) => return Progress::Waits,
                     Some(sent) => drop(self.to_program.drain(..sent)),
-                    None => self.to_program.clear(),
+                    None => {
+                        self.to_program.clear();
+                        self.lost = true;
+                    }
                 }
                 if !self.to_program.is_empty() {
                     continue;
@@ -149,8 +162,9 @@ impl Crossing {
                 }
                 got if got > 0 => {
                     let bytes = &space[..got as usize];
-                    if let Some(sent) = self.send_to_program(bytes) {
-                        self.to_program.extend_from_slice(&bytes[sent..]);
+                    match self.send_to_program(bytes) {
+                        Some(sent) => self.to_program.extend_from_slice(&bytes[sent..]),
+                        None => self.lost = true,
                     }
                 }
                 failed if failed == -(libc::EAGAIN as isize) => return Progress::Waits,
@@ -177,7 +191,8 @@ impl Crossing {
     /// The program has closed, and all that it wrote is with the path. What it has not read resets the connection, as on
     /// Linux.
     fn close(&mut self) -> Progress {
-        if self.to_program.is_empty() && self.socket.received() == 0 { Progress::Over } else { self.abort() }
+        let has_all = !self.lost && self.to_program.is_empty() && self.socket.received() == 0;
+        if has_all { Progress::Over } else { self.abort() }
     }
 
     /// The program has closed before it had read everything.
