@@ -50,9 +50,8 @@ pub(super) enum Step {
     Again,
     /// And has come.
     Stands(Crossing),
+    /// Or nobody came.
     Failed,
-    /// It has succeeded, and nobody came.
-    Alone,
 }
 
 /// An entry connects `fd`.
@@ -155,6 +154,15 @@ impl Attempt {
         self.listening
     }
 
+    /// A descriptor of ours has another number.
+    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
+        for end in [&mut self.listening, &mut self.filler] {
+            if *end == from {
+                *end = to;
+            }
+        }
+    }
+
     pub(super) fn has_met(&self) -> bool {
         self.met_until.is_some()
     }
@@ -176,11 +184,11 @@ impl Attempt {
         let alone = ALONE.enter();
         let inner = self.accept();
         if inner < 0 {
-            return if now < until { Step::Waits } else { Step::Alone };
+            return if now < until { Step::Waits } else { Step::Failed };
         }
         if !standin::is_from_here(inner) {
             real::close(inner);
-            return if now < until { Step::Again } else { Step::Alone };
+            return if now < until { Step::Again } else { Step::Failed };
         }
         let inner = own::protect(inner);
         drop(alone);

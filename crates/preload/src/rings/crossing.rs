@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, pollfd, sockaddr_un, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 
-use super::{ALONE, standin};
+use super::{ALONE, ferry, standin};
 use crate::slot::Socket;
 use crate::{life, own, real, stream, table};
 
@@ -32,6 +32,9 @@ pub(super) struct Crossing {
     outer: (u64, c_int),
     to_path: Vec<u8>,
     to_program: Vec<u8>,
+    /// Bytes that the path has, and so many are asked for: by whom (`ferry::flush`), and up to where.
+    sent: u64,
+    asked: (u32, u64),
     /// The program has shut what it reads, or closed, and some that came was for nobody.
     lost: bool,
     /// The program sends no more, and the path has been told.
@@ -60,6 +63,8 @@ impl Crossing {
             outer,
             to_path: Vec::new(),
             to_program: Vec::new(),
+            sent: 0,
+            asked: (0, 0),
             lost: false,
             program_ended: false,
             path_ended: false,
@@ -72,6 +77,13 @@ impl Crossing {
 
     pub(super) fn inner(&self) -> c_int {
         self.inner
+    }
+
+    /// A descriptor of ours has another number.
+    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
+        if self.inner == from {
+            self.inner = to;
+        }
     }
 
     /// Our end goes to a listening stand-in.
@@ -106,7 +118,10 @@ impl Crossing {
             if !self.to_path.is_empty() {
                 match send_to_path(self.socket, &self.to_path) {
                     Ok(0) => return Progress::Waits,
-                    Ok(sent) => drop(self.to_path.drain(..sent)),
+                    Ok(sent) => {
+                        drop(self.to_path.drain(..sent));
+                        self.went(sent);
+                    }
                     Err(_) => return self.reset(),
                 }
                 if !self.to_path.is_empty() {
@@ -119,7 +134,10 @@ impl Crossing {
             let got = real::recv(self.inner, space.as_mut_ptr().cast(), space.len(), MSG_DONTWAIT);
             match got {
                 1.. => match send_to_path(self.socket, &space[..got as usize]) {
-                    Ok(sent) => self.to_path.extend_from_slice(&space[sent..got as usize]),
+                    Ok(sent) => {
+                        self.to_path.extend_from_slice(&space[sent..got as usize]);
+                        self.went(sent);
+                    }
                     Err(_) => return self.reset(),
                 },
                 0 if self.is_closed() => return self.close(),
@@ -132,6 +150,11 @@ impl Crossing {
             }
         }
         Progress::Again
+    }
+
+    fn went(&mut self, sent: usize) {
+        self.sent += sent as u64;
+        ferry::went();
     }
 
     /// From the path to the program.
@@ -221,14 +244,15 @@ impl Crossing {
         Progress::Over
     }
 
-    /// What the program has written is with the path.
-    pub(super) fn is_flushed(&self) -> bool {
-        if self.program_ended {
-            return self.to_path.is_empty();
+    /// What the program had written when this was asked first is with the path.
+    pub(super) fn is_flushed(&mut self, turn: u32) -> bool {
+        if self.asked.0 != turn {
+            let mut waiting: c_int = 0;
+            real::ioctl(self.inner, libc::FIONREAD, (&raw mut waiting).expose_provenance());
+            self.asked =
+                (turn, self.sent + self.to_path.len() as u64 + u64::from(waiting.max(0).unsigned_abs()));
         }
-        let mut byte = 0u8;
-        let flags = MSG_DONTWAIT | libc::MSG_PEEK;
-        self.to_path.is_empty() && real::recv(self.inner, (&raw mut byte).cast(), 1, flags) <= 0
+        self.sent >= self.asked.1
     }
 }
 

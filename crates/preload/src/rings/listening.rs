@@ -81,6 +81,13 @@ impl Listener {
         self.socket
     }
 
+    /// A descriptor of ours has another number.
+    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
+        if let Some(crossing) = &mut self.waiting {
+            crossing.relocated(from, to);
+        }
+    }
+
     /// This process has it.
     pub(super) fn is_open(&self) -> bool {
         self.socket.generation() == self.generation && self.socket.is_held_here()
