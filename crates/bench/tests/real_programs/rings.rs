@@ -388,20 +388,6 @@ all[0].recv(1)
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn who_waits_is_accepted_beside_a_connection_that_is_never_quiet() {
-    let fixture = Fixture::new(Arm::Paths);
-    let program = rings(&fixture, BY_NUMBER).display().to_string();
-    let (mut echo, [peer, port]) = echo(&fixture);
-    let mut server = fixture.start(&program, &["busy", &fixture.address().to_string(), &peer, &port]);
-    wait_for_line(&mut server, "listens");
-    let _clients = come(&fixture, "40");
-    server.signal(libc::SIGUSR1);
-    wait_for_line(&mut server, "all right");
-    echo.check().unwrap();
-}
-
-#[test]
-#[cfg(target_arch = "x86_64")]
 fn who_came_when_there_was_no_descriptor_is_accepted() {
     let fixture = Fixture::new(Arm::Paths);
     let program = rings(&fixture, BY_NUMBER).display().to_string();

@@ -16,7 +16,6 @@
  *   rings opens ADDRESS PORT        and one that connects to where nobody is
  *   rings stolen ADDRESS PORT       another process comes for a connection that a ring has given up
  *   rings strangers ADDRESS         and to a listening socket
- *   rings busy ADDRESS PEER PORT    many that wait to be accepted, while another connection is never quiet
  *   rings starved ADDRESS           and one that came when there was no descriptor
  *   rings names ADDRESS             peers' names, by many threads' rings
  *   rings slow ADDRESS PORT         exits with much under way to a peer that reads slowly
@@ -701,35 +700,6 @@ static void strangers(const char *address) {
     say("all right");
 }
 
-static int quiet_from;
-
-/* Back and forth, with no pause. */
-static void *never_quiet(void *words) {
-    int fd = connected(words);
-    make_ring(8);
-    char bytes[5];
-    CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == 5);
-    say("listens");
-    while (!__atomic_load_n(&quiet_from, __ATOMIC_RELAXED)) {
-        CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5);
-        CHECK(operate(IORING_OP_SEND, fd, bytes, sizeof bytes) == 5);
-    }
-    return NULL;
-}
-
-static void busy(char **words) {
-    pthread_t other;
-    int listening = listens_at(words[0]);
-    CHECK(operate(IORING_OP_FSYNC, listening, NULL, 0) == -EINVAL);
-    CHECK(pthread_create(&other, NULL, never_quiet, words + 1) == 0);
-    await_signal(); /* they are all there */
-    for (int i = 0; i < CLIENTS; i++)
-        CHECK(operate(IORING_OP_ACCEPT, listening, NULL, 0) >= 0);
-    __atomic_store_n(&quiet_from, 1, __ATOMIC_RELAXED);
-    CHECK(pthread_join(other, NULL) == 0);
-    say("all right");
-}
-
 static void starved(const char *address) {
     struct rlimit before, none;
     int listening = listens_at(address);
@@ -1259,8 +1229,6 @@ int main(int count, char **words) {
         stolen(words + 2);
     else if (!strcmp(words[1], "strangers"))
         strangers(words[2]);
-    else if (!strcmp(words[1], "busy"))
-        busy(words + 2);
     else if (!strcmp(words[1], "starved"))
         starved(words[2]);
     else if (!strcmp(words[1], "names"))
