@@ -476,7 +476,7 @@ except ConnectionResetError:
 ";
     let mut peer = fixture.start_peer("python3", &["-c", sends]);
     wait_for_line(&mut peer, "ready");
-    let mut client = fixture.start(&program, &["unread", &fixture.peer_address().to_string(), "7000"]);
+    let client = fixture.start(&program, &["unread", &fixture.peer_address().to_string(), "7000"]);
     wait_for_line(&mut peer, "sent");
     client.signal(libc::SIGUSR1);
     assert_eq!(wait_for_line(&mut peer, "got"), "got a reset");
