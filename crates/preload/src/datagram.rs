@@ -27,6 +27,9 @@ use corked::Put;
 const MAX_PAYLOAD: usize = 65_507;
 const MAX_PAYLOAD6: usize = 65_527;
 
+/// What a call that sends over IPv4 is given at most.
+const MOST_TO_V4: usize = 0xffff;
+
 /// What Linux cuts one send into at most (UDP_MAX_SEGMENTS).
 const MAX_SEGMENTS: usize = 128;
 /// The headers of UDP and IPv4, and of UDP and IPv6.
@@ -313,6 +316,9 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
     let len = total(iov);
     let fails = memory::has_hole(iov, len);
     if corked::is_held(socket) {
+        if len > MOST_TO_V4 && (!socket.is_inet6() || by_v4()) {
+            return err(libc::EMSGSIZE); // what there is stays: `udp_sendmsg` looks at this first
+        }
         if fails {
             corked::drop_held(socket); // what cannot be added to takes with it what there is
             return err(libc::EFAULT);

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::mem::zeroed;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{attach, epoll, real, table, wait};
+use crate::{attach, epoll, real, rings, table, wait};
 
 /// The shim's own descriptors: the descriptor plus one, and above it, for a pipe, its set's number plus one. 0: free.
 static INTERNAL: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
@@ -106,6 +106,7 @@ pub(crate) fn relocate(fd: c_int) {
     attach::relocated(fd, moved);
     wait::relocated(fd, moved);
     epoll::relocated(fd, moved);
+    rings::relocated(fd, moved);
 }
 
 /// Calls `visit` with each of them, and with the number of the set whose pipe it is.

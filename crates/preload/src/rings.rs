@@ -65,7 +65,7 @@ use crate::dispatch::{self, signals};
 use crate::lock::Section;
 use crate::table::{self, Entry};
 use crate::{attach, life, memory, reach, real};
-pub(crate) use ferry::{flush, look_again};
+pub(crate) use ferry::{flush, look_again, relocated};
 pub(crate) use listening::accept;
 use queue::{Shape, View};
 pub(crate) use standin::{is_kernels as is_stand_ins, socket_of as stood_for};

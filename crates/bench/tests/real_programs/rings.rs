@@ -332,6 +332,189 @@ fn operations_of_stand_ins_end_with_the_daemon() {
     wait_for_line(&mut server, "ended");
 }
 
+/// One that a ring has under way, too.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_connection_that_a_ring_makes_ends_with_the_daemon() {
+    let mut fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let mut client = fixture.start(&program, &["opens", &nobody(&fixture), "7000"]);
+    wait_for_line(&mut client, "blocked");
+    fixture.daemon().process().kill();
+    wait_for_line(&mut client, "ended");
+}
+
+/// Whoever can read its stand-in's name does not get it.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_connection_is_its_programs_alone() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let (mut echo, [_, port]) = echo(&fixture);
+    let nobody = nobody(&fixture);
+    let mut client = fixture.start(&program, &["stolen", &nobody, &port]);
+    wait_for_line(&mut client, "comes");
+    fixture.run_peer("ip", &["address", "add", &format!("{nobody}/24"), "dev", "eth0"], SOON);
+    wait_for_line(&mut client, "refused");
+    echo.check().unwrap();
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_call_accepts_from_the_network_alone() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let address = fixture.address().to_string();
+    let mut server = fixture.start(&program, &["strangers", &address]);
+    wait_for_line(&mut server, "listens");
+    let stays = "import socket, sys; s = socket.create_connection((sys.argv[1], 7300), 15); s.recv(1)";
+    let mut peer = fixture.start_peer("python3", &["-c", stays, &address]);
+    wait_for_line(&mut server, "all right");
+    peer.check().unwrap();
+}
+
+/// So many connections, which stay.
+fn come(fixture: &Fixture, count: &str) -> Process {
+    let comes = "
+import socket, sys
+all = [socket.create_connection((sys.argv[1], 7300), 15) for _ in range(int(sys.argv[2]))]
+print('there', flush=True)
+all[0].recv(1)
+";
+    let mut peer = fixture.start_peer("python3", &["-c", comes, &fixture.address().to_string(), count]);
+    wait_for_line(&mut peer, "there");
+    peer
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn who_came_when_there_was_no_descriptor_is_accepted() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let mut server = fixture.start(&program, &["starved", &fixture.address().to_string()]);
+    wait_for_line(&mut server, "listens");
+    let _client = come(&fixture, "1");
+    server.signal(libc::SIGUSR1);
+    wait_for_line(&mut server, "all right");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn threads_that_accept_by_their_rings_learn_their_peers_names() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let address = fixture.address().to_string();
+    let mut server = fixture.start(&program, &["names", &address]);
+    wait_for_line(&mut server, "listens");
+    let comes = "
+import select, socket, sys
+for round in range(10):
+    all = []
+    for _ in range(40):
+        client = socket.socket()
+        client.setblocking(False)
+        client.connect_ex((sys.argv[1], 7300))
+        all.append(client)
+    for client in all:
+        client.setblocking(True)
+        client.settimeout(15)
+        client.recv(1)
+        client.close()
+";
+    let mut peer = fixture.start_peer("python3", &["-c", comes, &address]);
+    wait_for_line(&mut server, "all right");
+    peer.finish(Instant::now() + SOON).unwrap();
+}
+
+/// However long that takes, while the peer takes some.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_a_program_wrote_before_it_exits_goes_to_a_slow_peer() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let slow = "
+import socket, time
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+server.bind(('0.0.0.0', 7000))
+server.listen()
+print('ready', flush=True)
+connection = server.accept()[0]
+count = 0
+while got := len(connection.recv(20000)):
+    count += got
+    time.sleep(0.4)
+print('came', count, flush=True)
+";
+    let mut peer = fixture.start_peer("python3", &["-c", slow]);
+    wait_for_line(&mut peer, "ready");
+    let mut client = fixture.start(&program, &["slow", &fixture.peer_address().to_string(), "7000"]);
+    client.finish(Instant::now() + 4 * SOON).unwrap();
+    assert_eq!(wait_for_line(&mut peer, "came"), "came 500000");
+}
+
+/// As on Linux, where the program reads no more.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_a_program_shut_out_resets_when_it_closes() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let sends = "
+import socket
+server = socket.create_server(('0.0.0.0', 7000))
+print('ready', flush=True)
+connection = server.accept()[0]
+assert connection.recv(5, socket.MSG_WAITALL) == b'hello'
+assert connection.recv(4, socket.MSG_WAITALL) == b'shut'
+connection.sendall(b'x' * 1000)
+print('sent', flush=True)
+try:
+    print('got', len(connection.recv(1)), flush=True)
+except ConnectionResetError:
+    print('got a reset', flush=True)
+";
+    let mut peer = fixture.start_peer("python3", &["-c", sends]);
+    wait_for_line(&mut peer, "ready");
+    let client = fixture.start(&program, &["unread", &fixture.peer_address().to_string(), "7000"]);
+    wait_for_line(&mut peer, "sent");
+    client.signal(libc::SIGUSR1);
+    assert_eq!(wait_for_line(&mut peer, "got"), "got a reset");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn children_that_are_made_while_connections_come_have_none_of_our_ends() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let address = fixture.address().to_string();
+    let mut server = fixture.start(&program, &["copies", &address]);
+    wait_for_line(&mut server, "listens");
+    let comes = "
+import socket, sys
+while True:
+    try:
+        client = socket.create_connection((sys.argv[1], 7300), 15)
+        client.recv(1)
+        client.close()
+    except ConnectionError:
+        pass
+";
+    let _peer = fixture.start_peer("python3", &["-c", comes, &address]);
+    wait_for_line(&mut server, "all right");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_may_take_the_librarys_numbers() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let (mut echo, [peer, port]) = echo(&fixture);
+    let mut client = fixture.start(&program, &["taken", &peer, &port]);
+    wait_for_line(&mut client, "all right");
+    echo.check().unwrap();
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_child_accepts_by_its_own_ring() {

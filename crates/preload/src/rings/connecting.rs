@@ -7,7 +7,8 @@
 //! ```
 //!
 //! So the entry ends when the connection stands, or does not, and can be cancelled or have a time-out. Who cancels it leaves
-//! an attempt that ends by itself.
+//! an attempt that ends by itself. Whoever is in the network namespace finds the name (`/proc/net/unix`) and may connect
+//! to it: it is this process that is waited for, and nobody else.
 
 use std::ffi::c_int;
 use std::ptr::with_exposed_provenance as at;
@@ -20,7 +21,7 @@ use super::ferry;
 use super::queue::{Answer, Said};
 use super::{ALONE, moving, standin};
 use crate::slot::Socket;
-use crate::{life, own, real, table};
+use crate::{attach, life, own, real, table};
 
 /// How long the program's end may take to come to a connection that stands.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -45,11 +46,12 @@ pub(super) enum Step {
     Waits,
     /// It has succeeded: the program's end comes.
     Met,
+    /// Somebody else came.
+    Again,
     /// And has come.
     Stands(Crossing),
+    /// Or nobody came.
     Failed,
-    /// It has succeeded, and nobody came.
-    Alone,
 }
 
 /// An entry connects `fd`.
@@ -152,13 +154,22 @@ impl Attempt {
         self.listening
     }
 
+    /// A descriptor of ours has another number.
+    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
+        for end in [&mut self.listening, &mut self.filler] {
+            if *end == from {
+                *end = to;
+            }
+        }
+    }
+
     pub(super) fn has_met(&self) -> bool {
         self.met_until.is_some()
     }
 
     pub(super) fn advance(&mut self, now: u64) -> Step {
         let Some(until) = self.met_until else {
-            if self.socket.state() & (is::CONNECTED | is::FAILED) == 0 {
+            if self.socket.state() & (is::CONNECTED | is::FAILED) == 0 && !attach::dead() {
                 return Step::Waits;
             }
             if life::await_connection(self.socket) < 0 {
@@ -166,21 +177,27 @@ impl Attempt {
             }
             self.met_until = Some(now + PATIENCE_NS);
             // The one place is free.
-            real::close(real::accept4(
-                self.listening,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                libc::SOCK_CLOEXEC,
-            ));
+            real::close(self.accept());
             return Step::Met;
         };
-        let inner =
-            real::accept4(self.listening, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC);
+        // Not while the process is copied: the child would have our end, too.
+        let alone = ALONE.enter();
+        let inner = self.accept();
         if inner < 0 {
-            return if now < until { Step::Waits } else { Step::Alone };
+            return if now < until { Step::Waits } else { Step::Failed };
         }
+        if !standin::is_from_here(inner) {
+            real::close(inner);
+            return if now < until { Step::Again } else { Step::Failed };
+        }
+        let inner = own::protect(inner);
+        drop(alone);
         standin::prepare(inner);
-        Step::Stands(Crossing::new(self.socket, own::protect(inner), self.outer))
+        Step::Stands(Crossing::new(self.socket, inner, self.outer))
+    }
+
+    fn accept(&self) -> c_int {
+        real::accept4(self.listening, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, pollfd, sockaddr_un, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 
-use super::{ALONE, standin};
+use super::{ALONE, ferry, standin};
 use crate::slot::Socket;
 use crate::{life, own, real, stream, table};
 
@@ -32,6 +32,11 @@ pub(super) struct Crossing {
     outer: (u64, c_int),
     to_path: Vec<u8>,
     to_program: Vec<u8>,
+    /// Bytes that the path has, and so many are asked for: by whom (`ferry::flush`), and up to where.
+    sent: u64,
+    asked: (u32, u64),
+    /// The program has shut what it reads, or closed, and some that came was for nobody.
+    lost: bool,
     /// The program sends no more, and the path has been told.
     program_ended: bool,
     /// The peer sends no more, and the program has been told.
@@ -52,8 +57,18 @@ pub(super) enum Progress {
 impl Crossing {
     /// Takes over a hold of the socket, and our end; `outer` is the program's, by its file and a number that it has.
     pub(super) fn new(socket: Socket, inner: c_int, outer: (u64, c_int)) -> Crossing {
-        let (to_path, to_program) = (Vec::new(), Vec::new());
-        Crossing { socket, inner, outer, to_path, to_program, program_ended: false, path_ended: false }
+        Crossing {
+            socket,
+            inner,
+            outer,
+            to_path: Vec::new(),
+            to_program: Vec::new(),
+            sent: 0,
+            asked: (0, 0),
+            lost: false,
+            program_ended: false,
+            path_ended: false,
+        }
     }
 
     pub(super) fn socket(&self) -> Socket {
@@ -62,6 +77,13 @@ impl Crossing {
 
     pub(super) fn inner(&self) -> c_int {
         self.inner
+    }
+
+    /// A descriptor of ours has another number.
+    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
+        if self.inner == from {
+            self.inner = to;
+        }
     }
 
     /// Our end goes to a listening stand-in.
@@ -96,7 +118,10 @@ impl Crossing {
             if !self.to_path.is_empty() {
                 match send_to_path(self.socket, &self.to_path) {
                     Ok(0) => return Progress::Waits,
-                    Ok(sent) => drop(self.to_path.drain(..sent)),
+                    Ok(sent) => {
+                        drop(self.to_path.drain(..sent));
+                        self.went(sent);
+                    }
                     Err(_) => return self.reset(),
                 }
                 if !self.to_path.is_empty() {
@@ -109,7 +134,10 @@ impl Crossing {
             let got = real::recv(self.inner, space.as_mut_ptr().cast(), space.len(), MSG_DONTWAIT);
             match got {
                 1.. => match send_to_path(self.socket, &space[..got as usize]) {
-                    Ok(sent) => self.to_path.extend_from_slice(&space[sent..got as usize]),
+                    Ok(sent) => {
+                        self.to_path.extend_from_slice(&space[sent..got as usize]);
+                        self.went(sent);
+                    }
                     Err(_) => return self.reset(),
                 },
                 0 if self.is_closed() => return self.close(),
@@ -124,6 +152,11 @@ impl Crossing {
         Progress::Again
     }
 
+    fn went(&mut self, sent: usize) {
+        self.sent += sent as u64;
+        ferry::went();
+    }
+
     /// From the path to the program.
     fn advance_inward(&mut self, space: &mut [u8]) -> Progress {
         for _ in 0..ROUNDS {
@@ -131,7 +164,10 @@ impl Crossing {
                 match self.send_to_program(&self.to_program) {
                     Some(0) => return Progress::Waits,
                     Some(sent) => drop(self.to_program.drain(..sent)),
-                    None => self.to_program.clear(),
+                    None => {
+                        self.to_program.clear();
+                        self.lost = true;
+                    }
                 }
                 if !self.to_program.is_empty() {
                     continue;
@@ -149,8 +185,9 @@ impl Crossing {
                 }
                 got if got > 0 => {
                     let bytes = &space[..got as usize];
-                    if let Some(sent) = self.send_to_program(bytes) {
-                        self.to_program.extend_from_slice(&bytes[sent..]);
+                    match self.send_to_program(bytes) {
+                        Some(sent) => self.to_program.extend_from_slice(&bytes[sent..]),
+                        None => self.lost = true,
                     }
                 }
                 failed if failed == -(libc::EAGAIN as isize) => return Progress::Waits,
@@ -177,7 +214,8 @@ impl Crossing {
     /// The program has closed, and all that it wrote is with the path. What it has not read resets the connection, as on
     /// Linux.
     fn close(&mut self) -> Progress {
-        if self.to_program.is_empty() && self.socket.received() == 0 { Progress::Over } else { self.abort() }
+        let has_all = !self.lost && self.to_program.is_empty() && self.socket.received() == 0;
+        if has_all { Progress::Over } else { self.abort() }
     }
 
     /// The program has closed before it had read everything.
@@ -206,14 +244,15 @@ impl Crossing {
         Progress::Over
     }
 
-    /// What the program has written is with the path.
-    pub(super) fn is_flushed(&self) -> bool {
-        if self.program_ended {
-            return self.to_path.is_empty();
+    /// What the program had written when this was asked first is with the path.
+    pub(super) fn is_flushed(&mut self, turn: u32) -> bool {
+        if self.asked.0 != turn {
+            let mut waiting: c_int = 0;
+            real::ioctl(self.inner, libc::FIONREAD, (&raw mut waiting).expose_provenance());
+            self.asked =
+                (turn, self.sent + self.to_path.len() as u64 + u64::from(waiting.max(0).unsigned_abs()));
         }
-        let mut byte = 0u8;
-        let flags = MSG_DONTWAIT | libc::MSG_PEEK;
-        self.to_path.is_empty() && real::recv(self.inner, (&raw mut byte).cast(), 1, flags) <= 0
+        self.sent >= self.asked.1
     }
 }
 

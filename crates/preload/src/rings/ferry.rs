@@ -5,8 +5,8 @@
 //! costs what has something to do, however many there are. With nothing to serve for a second it ends.
 //!
 //! The thread blocks all signals, and is never cancelled. A forked child has no such thread, and not the ends: its
-//! descriptors are served by its parent. When the process exits what the program has written goes to the paths first,
-//! unless the peer takes none of it for [`PATIENCE_NS`]; one that is killed loses what lies in the pairs.
+//! descriptors are served by its parent. When the process exits what the program has written by then goes to the paths first,
+//! unless the peers take none of it for [`PATIENCE_NS`]; one that is killed loses what lies in the pairs.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -28,8 +28,9 @@ use crate::{attach, dispatch, own, real};
 const SPACE: usize = 64 << 10;
 const EVENTS: usize = 64;
 const STACK: usize = 256 << 10;
-/// At exit.
+/// At exit: without a byte that goes, and in all.
 const PATIENCE_NS: u64 = 5_000_000_000;
+const MOST_PATIENCE_NS: u64 = 30_000_000_000;
 /// How often attempts are looked at whose programs are to come; and how long the thread stays with nothing to serve.
 const LOOK_MS: c_int = 1000;
 /// How often a queue is tried that its program lets fill up: nobody tells that it has taken one.
@@ -81,6 +82,15 @@ impl Passage {
         }
     }
 
+    /// A descriptor of ours has another number.
+    fn relocated(&mut self, from: c_int, to: c_int) {
+        match self {
+            Passage::Crossing(crossing) => crossing.relocated(from, to),
+            Passage::Attempt(attempt) => attempt.relocated(from, to),
+            Passage::Listener(listener) => listener.relocated(from, to),
+        }
+    }
+
     /// It holds its socket.
     fn holds(&self) -> bool {
         !matches!(self, Passage::Listener(_))
@@ -94,45 +104,66 @@ struct Shared {
 }
 
 static SHARED: Lock<Shared> = Lock::new(Shared { fresh: Vec::new(), bell: -1 });
-/// How often somebody has waited for what the program had written by then, and up to which of them it has gone.
+/// The thread's own, which it has but while it sleeps. Taken before `SHARED`.
+static FERRY: Lock<Option<Box<Ferry>>> = Lock::new(None);
+/// How often somebody has waited for what the program had written by then, and up to which of them it has gone. Asked with
+/// `SHARED` locked, or the thread may have ended.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 static FLUSHED: AtomicU32 = AtomicU32::new(0);
+/// How often bytes have gone to a path while somebody waited.
+static GONE: AtomicU32 = AtomicU32::new(0);
+
+/// `work` on what is shared. A signal handler that interrupted it there would wait for its own thread.
+fn shared<R>(work: impl FnOnce(&mut Shared) -> R) -> R {
+    let signals = dispatch::hold_signals();
+    let result = work(&mut SHARED.lock());
+    dispatch::set_mask(signals);
+    result
+}
 
 /// There is a thread. False: none is to be had.
 pub(super) fn reserve() -> bool {
-    let signals = dispatch::hold_signals();
-    let mut shared = SHARED.lock();
-    if shared.bell < 0 {
-        shared.bell = start();
-    }
-    let has = shared.bell >= 0;
-    drop(shared);
-    dispatch::set_mask(signals);
-    has
+    shared(|shared| {
+        if shared.bell < 0 {
+            shared.bell = start();
+        }
+        shared.bell >= 0
+    })
 }
 
 /// From now on the thread serves it.
 pub(super) fn add(passage: Passage) {
-    let signals = dispatch::hold_signals();
-    let mut shared = SHARED.lock();
-    shared.fresh.push(passage);
-    if shared.bell < 0 {
-        shared.bell = start(); // it has ended since it was reserved
-    }
-    ring(shared.bell);
-    drop(shared);
-    dispatch::set_mask(signals);
+    shared(|shared| {
+        shared.fresh.push(passage);
+        if shared.bell < 0 {
+            shared.bell = start(); // it has ended since it was reserved
+        }
+        ring(shared.bell);
+    });
 }
 
 /// A listening socket may have been closed.
 pub(crate) fn look_again() {
+    shared(|shared| {
+        if shared.bell >= 0 {
+            ring(shared.bell);
+        }
+    });
+}
+
+/// A descriptor of ours has another number, and the program gets the one that it had.
+pub(crate) fn relocated(from: c_int, to: c_int) {
     let signals = dispatch::hold_signals();
-    let shared = SHARED.lock();
-    if shared.bell >= 0 {
-        ring(shared.bell);
+    if let Some(ferry) = FERRY.lock().as_mut() {
+        ferry.relocated(from, to);
     }
-    drop(shared);
     dispatch::set_mask(signals);
+    shared(|shared| {
+        if shared.bell == from {
+            shared.bell = to;
+        }
+        shared.fresh.iter_mut().for_each(|passage| passage.relocated(from, to));
+    });
 }
 
 fn ring(bell: c_int) {
@@ -142,22 +173,31 @@ fn ring(bell: c_int) {
 
 /// A forked child has nothing of it.
 pub(super) fn in_child() {
+    FERRY.give_back();
+    mem::forget(FERRY.lock().take());
     SHARED.give_back();
     let mut shared = SHARED.lock();
     // Another thread of the parent's may have been changing it.
     mem::forget(mem::take(&mut shared.fresh));
     shared.bell = -1;
+    FLUSHED.store(ASKED.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// The process or its image ends: waits until what the program has written is with the paths.
 pub(crate) fn flush() {
-    let bell = SHARED.lock().bell;
-    if bell < 0 || attach::dead() {
+    if attach::dead() {
         return;
     }
-    let turn = ASKED.fetch_add(1, Ordering::SeqCst) + 1;
-    ring(bell);
-    let deadline = real::now_ns() + PATIENCE_NS;
+    let asked = shared(|shared| {
+        (shared.bell >= 0).then(|| {
+            let turn = ASKED.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+            ring(shared.bell);
+            turn
+        })
+    });
+    let Some(turn) = asked else { return };
+    let end = real::now_ns() + MOST_PATIENCE_NS;
+    let (mut gone, mut deadline) = (GONE.load(Ordering::Relaxed), real::now_ns() + PATIENCE_NS);
     loop {
         let flushed = FLUSHED.load(Ordering::Acquire);
         if flushed.wrapping_sub(turn).cast_signed() >= 0 {
@@ -165,13 +205,22 @@ pub(crate) fn flush() {
         }
         let now = real::now_ns();
         if now >= deadline {
-            return;
+            let before = mem::replace(&mut gone, GONE.load(Ordering::Relaxed));
+            if now >= end || before == gone {
+                return;
+            }
+            deadline = (now + PATIENCE_NS).min(end);
         }
-        let left = deadline - now;
-        let time =
-            libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+        let time = wait::left(deadline);
         let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
         futex(wait, flushed as usize, (&raw const time).expose_provenance());
+    }
+}
+
+/// Bytes have gone to a path.
+pub(super) fn went() {
+    if ASKED.load(Ordering::Relaxed) != FLUSHED.load(Ordering::Relaxed) {
+        GONE.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -181,16 +230,20 @@ fn futex(operation: c_int, value: usize, time: usize) {
     real::syscall(libc::SYS_futex, word, operation as usize, value, time, 0, 0);
 }
 
-/// What the thread begins with.
+/// What the thread has.
 struct Ferry {
     epoll: c_int,
     bell: c_int,
     set: Set,
     passages: HashMap<u32, Passage>,
+    /// Slots with something to do in the next turn.
+    due: Vec<u32>,
     /// Attempts that have succeeded, and whose programs are to come.
     met: usize,
     /// Listening sockets of which a program has not taken what is there.
     full: usize,
+    /// When those were looked at last, and attempts that have succeeded.
+    looked: u64,
     /// For a second there was nothing to serve.
     is_idle: bool,
     /// Of passages that are new while others are looked at.
@@ -219,8 +272,10 @@ fn start() -> c_int {
         bell,
         set,
         passages: HashMap::new(),
+        due: Vec::new(),
         met: 0,
         full: 0,
+        looked: 0,
         is_idle: false,
         next: Vec::new(),
         space,
@@ -265,42 +320,90 @@ extern "C" fn run(ferry: *mut c_void) -> *mut c_void {
     // SAFETY: a terminated name, of which the kernel takes a copy.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"scoutline".as_ptr()) };
     // SAFETY: `start` has given it to this thread.
-    let ferry = *unsafe { Box::from_raw(ferry.cast::<Ferry>()) };
-    real::uncancelled(|| ferry.run());
+    let ferry = unsafe { Box::from_raw(ferry.cast::<Ferry>()) };
+    real::uncancelled(|| serve(ferry));
     ptr::null_mut()
 }
 
+fn serve(ferry: Box<Ferry>) {
+    ferry.set.bell().enter(1);
+    let (mut epoll, mut timeout) = (ferry.epoll, ferry.timeout());
+    *FERRY.lock() = Some(ferry);
+    loop {
+        let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
+        // Its number may be the program's by now: then it fails at once, and the next one is with the other number.
+        let count = real::epoll_wait(epoll, events.as_mut_ptr(), EVENTS as c_int, timeout);
+        let mut held = FERRY.lock();
+        let Some(ferry) = held.as_mut() else { return };
+        if !ferry.turn(&events[..count.max(0) as usize]) {
+            *held = None;
+            return;
+        }
+        (epoll, timeout) = (ferry.epoll, ferry.timeout());
+    }
+}
+
 impl Ferry {
-    fn run(mut self) {
-        self.set.bell().enter(1);
-        let mut due: Vec<u32> = Vec::new();
-        loop {
-            self.sleep(&mut due);
-            due.sort_unstable();
-            due.dedup();
-            let mut again = Vec::new();
-            for &slot in &due {
-                match self.advance(slot) {
-                    Progress::Waits => {}
-                    Progress::Again => again.push(slot),
-                    Progress::Over => self.end(slot),
-                }
+    /// After these events; false: the thread ends.
+    fn turn(&mut self, events: &[epoll_event]) -> bool {
+        let mut due = mem::take(&mut self.due);
+        self.gather(events, &mut due);
+        due.sort_unstable();
+        due.dedup();
+        let mut again = Vec::new();
+        for &slot in &due {
+            match self.advance(slot) {
+                Progress::Waits => {}
+                Progress::Again => again.push(slot),
+                Progress::Over => self.end(slot),
             }
-            due = again;
-            due.append(&mut self.next);
-            if due.is_empty() && ASKED.load(Ordering::SeqCst) != FLUSHED.load(Ordering::Relaxed) {
-                self.tell_flushed(&mut due);
+        }
+        again.append(&mut self.next);
+        if ASKED.load(Ordering::SeqCst) != FLUSHED.load(Ordering::Relaxed) {
+            self.tell_flushed(&mut again);
+        }
+        self.due = again;
+        !(self.is_idle && self.leave())
+    }
+
+    fn relocated(&mut self, from: c_int, to: c_int) {
+        if self.set.pipe == from {
+            // It is taken out by its number.
+            real::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, from, ptr::null_mut());
+            watch(self.epoll, to, PIPE);
+        }
+        for own in [&mut self.epoll, &mut self.bell, &mut self.set.pipe] {
+            if *own == from {
+                *own = to;
             }
-            if self.is_idle && self.leave() {
-                return;
-            }
+        }
+        self.passages.values_mut().for_each(|passage| passage.relocated(from, to));
+    }
+
+    /// How often passages are looked at of which nobody tells.
+    fn looks(&self) -> Option<c_int> {
+        match (self.full, self.met) {
+            (1.., _) => Some(FULL_MS),
+            (0, 1..) => Some(LOOK_MS),
+            (0, 0) => None,
+        }
+    }
+
+    /// How long the thread sleeps at most.
+    fn timeout(&self) -> c_int {
+        match self.looks() {
+            _ if !self.due.is_empty() => 0,
+            Some(ms) => ms,
+            None if self.passages.is_empty() => LOOK_MS,
+            None => -1,
         }
     }
 
     /// The thread ends, unless there is something new: another one begins with the next stand-in.
     fn leave(&self) -> bool {
         let mut shared = SHARED.lock();
-        if !shared.fresh.is_empty() {
+        let is_asked = ASKED.load(Ordering::Relaxed) != FLUSHED.load(Ordering::Relaxed);
+        if is_asked || !shared.fresh.is_empty() {
             return false;
         }
         shared.bell = -1;
@@ -337,27 +440,15 @@ impl Ferry {
                     self.passages.insert(slot, crossing.into());
                     Progress::Again
                 }
+                Step::Again => Progress::Again,
                 Step::Failed => Progress::Over,
-                Step::Alone => {
-                    self.met -= 1;
-                    Progress::Over
-                }
             },
         }
     }
 
-    /// Until something is due; adds it.
-    fn sleep(&mut self, due: &mut Vec<u32>) {
-        let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
-        let timeout = match (due.is_empty(), self.full, self.met) {
-            (false, ..) => 0,
-            (true, 1.., _) => FULL_MS,
-            (true, 0, 1..) => LOOK_MS,
-            (true, 0, 0) if self.passages.is_empty() => LOOK_MS,
-            (true, 0, 0) => -1,
-        };
-        let count = real::epoll_wait(self.epoll, events.as_mut_ptr(), EVENTS as c_int, timeout);
-        for event in &events[..count.max(0) as usize] {
+    /// Adds what is due.
+    fn gather(&mut self, events: &[epoll_event], due: &mut Vec<u32>) {
+        for event in events {
             match event.u64 {
                 BELL => {
                     let mut count = 0u64;
@@ -375,8 +466,12 @@ impl Ferry {
                 slot => due.push(slot as u32),
             }
         }
-        self.is_idle = count == 0 && due.is_empty() && self.passages.is_empty();
-        if count == 0 && (self.met > 0 || self.full > 0) {
+        self.is_idle = events.is_empty() && due.is_empty() && self.passages.is_empty();
+        // Also where others' events never leave it a pause.
+        let looks = self.looks();
+        let now = if looks.is_some() { real::now_ns() } else { 0 };
+        if looks.is_some_and(|ms| now - self.looked >= ms as u64 * 1_000_000) {
+            self.looked = now;
             let waits = |passage: &Passage| !matches!(passage, Passage::Crossing(_));
             due.extend(self.passages.iter().filter(|(_, passage)| waits(passage)).map(|(slot, _)| slot));
         }
@@ -404,6 +499,7 @@ impl Ferry {
 
     fn take_in(&mut self, passage: Passage) {
         let socket = passage.socket();
+        self.end(socket.index); // one that listened, and has lost its stand-in or its slot
         wait::watch(socket, self.set.number);
         if let Some(end) = passage.end() {
             watch(self.epoll, end, socket.index.into());
@@ -415,6 +511,7 @@ impl Ferry {
     fn end(&mut self, slot: u32) {
         if let Some(passage) = self.passages.remove(&slot) {
             self.full -= usize::from(matches!(&passage, Passage::Listener(listener) if listener.is_full()));
+            self.met -= usize::from(matches!(&passage, Passage::Attempt(attempt) if attempt.has_met()));
             wait::unwatch(passage.socket(), self.set);
             // Not while the process is copied: the child's copy would be the one that closes it.
             let alone = ALONE.enter();
@@ -427,16 +524,19 @@ impl Ferry {
         }
     }
 
-    /// Somebody waits for this: everything that the program has written is with the paths.
+    /// Somebody waits for this: everything that the program had written by then is with the paths.
     fn tell_flushed(&mut self, due: &mut Vec<u32>) {
         let asked = ASKED.load(Ordering::SeqCst);
         self.board(due);
-        let is_through = |passage: &Passage| match passage {
-            Passage::Crossing(crossing) => crossing.is_flushed(),
-            Passage::Attempt(attempt) => !attempt.has_met(),
-            Passage::Listener(_) => true,
-        };
-        if due.is_empty() && self.passages.values().all(is_through) {
+        let mut is_through = true;
+        for passage in self.passages.values_mut() {
+            is_through &= match passage {
+                Passage::Crossing(crossing) => crossing.is_flushed(asked),
+                Passage::Attempt(attempt) => !attempt.has_met(),
+                Passage::Listener(_) => true,
+            };
+        }
+        if is_through {
             FLUSHED.store(asked, Ordering::Release);
             futex(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX as usize, 0);
         }

@@ -10,6 +10,9 @@
 //! where an ACCEPT wants the peer's; after each `io_uring_enter` such names, which say whose they are, are made the peer's
 //! ([`translate`]). Who looks for completions without a call finds AF_UNIX there.
 //!
+//! The stand-in's name, too, is known to whoever is in the network namespace. A call gives the program nobody but who comes
+//! from the ferry; a ring's ACCEPT is the kernel's, and gives it others, whose names are of AF_UNIX.
+//!
 //! Left out: the order of importance among the few connections in the stand-in's queue.
 
 use std::ffi::c_int;
@@ -21,9 +24,8 @@ use libc::{iovec, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_un, socklen_t};
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
 use super::crossing::Crossing;
-use super::ferry;
 use super::queue::Said;
-use super::standin;
+use super::{ALONE, ferry, standin};
 use crate::lock::Lock;
 use crate::real::err;
 use crate::slot::Socket;
@@ -42,6 +44,8 @@ pub(super) struct Listener {
     name: (sockaddr_un, socklen_t),
     /// One that has been taken, and for which the stand-in had no room.
     waiting: Option<Crossing>,
+    /// There was no descriptor for one.
+    lacks_descriptor: bool,
 }
 
 /// Puts one under each number that the socket has in this process. False: it does not listen, or there is none to be had.
@@ -63,7 +67,8 @@ pub(super) fn put(socket: Socket) -> bool {
     });
     real::close(outer);
     crate::epoll::forget(socket);
-    ferry::add(Listener { socket, generation: socket.generation(), name, waiting: None }.into());
+    let generation = socket.generation();
+    ferry::add(Listener { socket, generation, name, waiting: None, lacks_descriptor: false }.into());
     true
 }
 
@@ -76,13 +81,21 @@ impl Listener {
         self.socket
     }
 
+    /// A descriptor of ours has another number.
+    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
+        if let Some(crossing) = &mut self.waiting {
+            crossing.relocated(from, to);
+        }
+    }
+
     /// This process has it.
     pub(super) fn is_open(&self) -> bool {
         self.socket.generation() == self.generation && self.socket.is_held_here()
     }
 
+    /// It has what it cannot give to the program yet, and of which nobody tells when it can.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.is_some()
+        self.waiting.is_some() || self.lacks_descriptor
     }
 
     /// Connects what waits; those that are connected cross from now on. False: it listens no more.
@@ -110,23 +123,29 @@ impl Listener {
     }
 
     /// The next connection of the path's, with our end of its pair to be.
-    fn take(&self) -> Option<Crossing> {
+    fn take(&mut self) -> Option<Crossing> {
         let shut = self.socket.requests() & ask::SHUTDOWN_READ != 0;
+        self.lacks_descriptor = false;
         if self.socket.state() & is::LISTENING == 0 || shut || self.socket.received() == 0 {
             return None;
         }
+        // Not while the process is copied: the child would have our end, too.
+        let alone = ALONE.enter();
         let inner = unix_socket(libc::SOCK_NONBLOCK);
         if inner < 0 {
-            return None; // it waits for descriptors, as on Linux
+            self.lacks_descriptor = true;
+            return None; // the connection waits, as on Linux
         }
+        let inner = own::protect(inner);
+        drop(alone);
         let Ok(Some(accepted)) = accepting::take(self.socket, 0) else {
-            real::close(inner);
+            own::discard(inner);
             return None;
         };
         crate::options::keep(accepted, crate::slot::kept::OOB_INLINE, true);
         standin::bind_to_name(inner, accepted);
         standin::prepare(inner);
-        Some(Crossing::new(accepted, own::protect(inner), (0, -1)))
+        Some(Crossing::new(accepted, inner, (0, -1)))
     }
 
     /// The daemon is gone: who waits at the stand-in hears that nobody comes any more.
@@ -171,21 +190,26 @@ pub(super) fn step_back() {
 
 /// `accept` by a call on a stand-in.
 pub(crate) fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> isize {
-    let new = real::accept4(fd, ptr::null_mut(), ptr::null_mut(), flags);
-    if new < 0 {
-        return err(real::errno());
-    }
-    life::closing(new); // whatever had the number was closed unseen
-    if !address.is_null()
-        && let Some(socket) = standin::socket_of(new)
-    {
-        let named = address::write(life::remote(socket), socket.is_inet6(), address, len);
-        if named < 0 {
-            real::close(new);
-            return named;
+    loop {
+        let new = real::accept4(fd, ptr::null_mut(), ptr::null_mut(), flags);
+        if new < 0 {
+            return err(real::errno());
         }
+        life::closing(new); // whatever had the number was closed unseen
+        let Some(socket) = standin::socket_of(new) else {
+            // From nobody of ours, or of a path that has ended before it was accepted.
+            real::close(new);
+            continue;
+        };
+        if !address.is_null() {
+            let named = address::write(life::remote(socket), socket.is_inet6(), address, len);
+            if named < 0 {
+                real::close(new);
+                return named;
+            }
+        }
+        return new as isize;
     }
-    new as isize
 }
 
 /// Where an ACCEPT has the peer's name written.
@@ -230,10 +254,11 @@ pub(super) fn translate() {
     }
     let errno = real::errno();
     let signals = dispatch::hold_signals();
-    if let Some(mut noted) = NOTED.try_lock() {
-        noted.retain(|one| !one.translate());
-        COUNT.store(noted.len(), Ordering::Release);
-    }
+    // Another thread that has it may have looked at ours too early.
+    let mut noted = NOTED.lock();
+    noted.retain(|one| !one.translate());
+    COUNT.store(noted.len(), Ordering::Release);
+    drop(noted);
     dispatch::set_mask(signals);
     real::set_errno(errno);
 }

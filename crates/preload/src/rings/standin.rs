@@ -29,8 +29,9 @@ use crate::{epoll, options, own, real};
 const BUFFER: c_int = 256 << 10;
 /// Of our names, behind the octet 0 that makes one abstract.
 const MAGIC: [u8; 2] = *b"\x9dS";
-/// A name's octets: MAGIC, slot, generation, five of the program's key, process, and which of its names. What fits into a
-/// `sockaddr_in` says which socket it is: more of the name of who is accepted a program may have no room for.
+/// A name's octets: MAGIC, slot, generation, five of what SO_COOKIE says of the program's sockets, process, and which of its
+/// names. What fits into a `sockaddr_in` says which socket it is: more of the name of who is accepted a program may have no
+/// room for. Everybody can read it (`/proc/net/unix`), so nothing in it is secret.
 const NAME_LEN: usize = 22;
 
 const _: () = assert!(SLOT_COUNT <= 1 << 16);
@@ -127,7 +128,7 @@ pub(super) fn bind_to_name(inner: c_int, socket: Socket) -> Option<(sockaddr_un,
     octets[1..3].copy_from_slice(&MAGIC);
     octets[3..5].copy_from_slice(&(socket.index as u16).to_ne_bytes());
     octets[5..9].copy_from_slice(&socket.generation().to_ne_bytes());
-    octets[9..14].copy_from_slice(&key_of(socket)[..5]);
+    octets[9..14].copy_from_slice(&program_of(socket)[..5]);
     octets[14..18].copy_from_slice(&pid.to_ne_bytes());
     octets[18..22].copy_from_slice(&count.to_ne_bytes());
     // SAFETY: zeros are a valid address.
@@ -141,8 +142,31 @@ pub(super) fn bind_to_name(inner: c_int, socket: Socket) -> Option<(sockaddr_un,
     bound.then_some((name, len))
 }
 
-fn key_of(socket: Socket) -> [u8; 8] {
-    socket.region.header().stand_in_key.load(Ordering::Acquire).to_ne_bytes()
+fn program_of(socket: Socket) -> [u8; 8] {
+    socket.region.header().cookie_base.load(Ordering::Relaxed).to_ne_bytes()
+}
+
+/// Process and user who made the other end of an end of AF_UNIX.
+fn peer_of(fd: c_int) -> Option<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as socklen_t;
+    let got = real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len);
+    (got == 0).then_some(peer)
+}
+
+/// This process has made the other end.
+pub(super) fn is_from_here(fd: c_int) -> bool {
+    // SAFETY: no arguments.
+    peer_of(fd).is_some_and(|peer| peer.pid == unsafe { libc::getpid() })
+}
+
+/// So has who may do to this process what it likes: a name can be anybody's.
+fn is_believed(fd: c_int) -> bool {
+    let mut users = [0; 4]; // the first is root
+    let [_, own, effective, saved] = &mut users;
+    // SAFETY: fills the three.
+    unsafe { libc::getresuid(own, effective, saved) };
+    peer_of(fd).is_some_and(|peer| users.contains(&peer.uid))
 }
 
 /// The socket on paths for which a descriptor of the kernel's stands, connected or listening.
@@ -164,7 +188,7 @@ pub(crate) fn socket_of(fd: c_int) -> Option<Socket> {
     let whole = (peer == 0 || listening)
         && len as usize == offset_of!(sockaddr_un, sun_path) + NAME_LEN
         && c_int::from(name.sun_family) == libc::AF_UNIX;
-    if whole { named(octets.first_chunk()?) } else { None }
+    if whole { named(octets.first_chunk()?).filter(|_| listening || is_believed(fd)) } else { None }
 }
 
 /// A descriptor that stands for this one, wherever it came from.
@@ -181,7 +205,7 @@ pub(super) fn named(octets: &[u8; 14]) -> Option<Socket> {
     let [0, a, b, s0, s1, g0, g1, g2, g3, key @ ..] = *octets else { return None };
     let socket = Socket::at(u16::from_ne_bytes([s0, s1]).into())?;
     let is_it = [a, b] == MAGIC
-        && key == key_of(socket)[..5]
+        && key == program_of(socket)[..5]
         && socket.generation() == u32::from_ne_bytes([g0, g1, g2, g3]);
     is_it.then_some(socket)
 }

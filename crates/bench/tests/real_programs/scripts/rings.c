@@ -13,6 +13,15 @@
  *   rings prefork ADDRESS           and in a child that has its own ring
  *   rings images ADDRESS            and in the next image
  *   rings blocked ADDRESS           operations that wait when the daemon ends
+ *   rings opens ADDRESS PORT        and one that connects to where nobody is
+ *   rings stolen ADDRESS PORT       another process comes for a connection that a ring has given up
+ *   rings strangers ADDRESS         and to a listening socket
+ *   rings starved ADDRESS           and one that came when there was no descriptor
+ *   rings names ADDRESS             peers' names, by many threads' rings
+ *   rings slow ADDRESS PORT         exits with much under way to a peer that reads slowly
+ *   rings unread ADDRESS PORT       closes with what it has not read, and does not
+ *   rings copies ADDRESS            children that are made while connections come
+ *   rings taken ADDRESS PORT        a program that takes the library's numbers for itself
  *   rings epoll ADDRESS PORT        an epoll that a ring adds to and takes from
  *   rings datagrams                 a ring on a datagram socket
  *   rings threads ADDRESS PORT      many rings at once, and entries that change while they are looked at
@@ -34,7 +43,9 @@
 #include <linux/io_uring.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <dirent.h>
 #include <poll.h>
+#include <stddef.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -42,8 +53,11 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -101,6 +115,8 @@ static __thread struct io_uring_params parameters;
 static __thread int ring;
 static __thread char *queues;
 static __thread struct io_uring_sqe *entries;
+/* What the next entry is known by, and what that was which is done. */
+static __thread unsigned long tag, done_tag;
 
 static unsigned *at(unsigned offset) {
     return (unsigned *)(queues + offset);
@@ -112,8 +128,9 @@ static size_t queues_len(void) {
     return array_end > done_end ? array_end : done_end;
 }
 
-static void make_ring(unsigned count) {
+static void make_ring_with(unsigned count, unsigned flags) {
     memset(&parameters, 0, sizeof parameters);
+    parameters.flags = flags;
     ring = SETUP(count, &parameters);
     CHECK(ring >= 0 && parameters.features & IORING_FEAT_SINGLE_MMAP);
     queues = mmap(NULL, queues_len(), PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
@@ -121,6 +138,10 @@ static void make_ring(unsigned count) {
     entries = mmap(NULL, parameters.sq_entries * sizeof *entries, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
                    IORING_OFF_SQES);
     CHECK(entries != MAP_FAILED);
+}
+
+static void make_ring(unsigned count) {
+    make_ring_with(count, 0);
 }
 
 static void submit_at(int operation, int flags, int fd, const void *bytes, unsigned len, unsigned long offset) {
@@ -133,6 +154,7 @@ static void submit_at(int operation, int flags, int fd, const void *bytes, unsig
     entry->addr = (unsigned long)bytes;
     entry->len = len;
     entry->off = offset;
+    entry->user_data = tag;
     entry->poll32_events = operation == IORING_OP_POLL_ADD ? POLLIN : 0;
     at(parameters.sq_off.array)[place] = place;
     __atomic_store_n(at(parameters.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
@@ -149,12 +171,17 @@ static int next(void) {
     CHECK(__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) != head);
     struct io_uring_cqe *done = (struct io_uring_cqe *)(queues + parameters.cq_off.cqes);
     int result = done[head & *at(parameters.cq_off.ring_mask)].res;
+    done_tag = done[head & *at(parameters.cq_off.ring_mask)].user_data;
     __atomic_store_n(at(parameters.cq_off.head), head + 1, __ATOMIC_RELEASE);
     return result;
 }
 
 static int finish(void) {
-    CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+    long entered;
+    do
+        entered = ENTER(0, 1, IORING_ENTER_GETEVENTS);
+    while (entered < 0 && errno == EINTR); /* by a signal that another thread blocks, and this one ignores */
+    CHECK(entered == 0);
     CHECK(__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) == *at(parameters.cq_off.head) + 1);
     return next();
 }
@@ -163,6 +190,15 @@ static int finish(void) {
 static int operate(int operation, int fd, const void *bytes, unsigned len) {
     submit(operation, 0, fd, bytes, len);
     return finish();
+}
+
+/* Until the test says so. */
+static void await_signal(void) {
+    sigset_t told;
+    int which;
+    sigemptyset(&told);
+    sigaddset(&told, SIGUSR1);
+    CHECK(sigwait(&told, &which) == 0);
 }
 
 static void say(const char *what) {
@@ -559,6 +595,264 @@ static void blocked(const char *address) {
     say("ended");
 }
 
+/* Nobody answers, and then the daemon ends. */
+static void opens(char **words) {
+    struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
+    CHECK(inet_aton(words[0], &nobody.sin_addr));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    submit_at(IORING_OP_CONNECT, 0, fd, &nobody, 0, sizeof nobody);
+    say("blocked");
+    CHECK(finish() == -ECONNREFUSED && close(fd) == 0);
+    say("ended");
+}
+
+enum { NAME = 22 };
+
+/* What all can read. */
+static char unix_text[1 << 20];
+static size_t unix_len;
+
+static void read_unix(void) {
+    int file = open("/proc/net/unix", O_RDONLY);
+    unix_len = 0;
+    for (ssize_t got; (got = read(file, unix_text + unix_len, sizeof unix_text - unix_len)) > 0;)
+        unix_len += got;
+    close(file);
+}
+
+/* A name of the library's there, where octets 0 are '@'. */
+static const char *name_of_stand_in(void) {
+    read_unix();
+    return memmem(unix_text, unix_len, "@\x9dS", 3);
+}
+
+/* Connected to it, whichever of the '@' are octets 0; below 0 nobody listens there. */
+static int come_to_stand_in(void) {
+    struct sockaddr_un given = {.sun_family = AF_UNIX}, name;
+    socklen_t len = offsetof(struct sockaddr_un, sun_path) + NAME;
+    CHECK(name_of_stand_in());
+    memcpy(given.sun_path, name_of_stand_in(), NAME);
+    int places[NAME], count = 0;
+    for (int i = 1; i < NAME; i++)
+        if (given.sun_path[i] == '@')
+            places[count++] = i;
+    for (unsigned as_they_are = 0; as_they_are < 1u << count; as_they_are++) {
+        name = given;
+        name.sun_path[0] = 0;
+        for (int i = 0; i < count; i++)
+            if (!(as_they_are >> i & 1))
+                name.sun_path[places[i]] = 0;
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        CHECK(fd >= 0);
+        if (connect(fd, (struct sockaddr *)&name, len) == 0)
+            return fd;
+        close(fd);
+    }
+    return -1;
+}
+
+/* The library goes on to connect what is given up, and another process comes to its stand-in. */
+static void stolen(char **words) {
+    struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
+    CHECK(inet_aton(words[0], &nobody.sin_addr));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    submit_at(IORING_OP_CONNECT, 0, fd, &nobody, 0, sizeof nobody);
+    submit(IORING_OP_ASYNC_CANCEL, 0, -1, NULL, 0);
+    for (int done = 0; done < 2; done++) {
+        CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+        next();
+    }
+    CHECK(close(fd) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        say("comes");
+        int other = come_to_stand_in();
+        char bytes[5];
+        if (other >= 0 && send(other, "hello", 5, MSG_NOSIGNAL) == 5 && recv(other, bytes, 5, MSG_WAITALL) == 5)
+            say("stolen");
+        else
+            say("refused");
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* Another user's process is nobody whom the network has brought. */
+static void strangers(const char *address) {
+    int listening = listens_at(address);
+    CHECK(operate(IORING_OP_FSYNC, listening, NULL, 0) == -EINVAL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(setuid(65534) == 0);
+        CHECK(come_to_stand_in() >= 0);
+        say("listens");
+        pause();
+    }
+    struct sockaddr_in peer;
+    socklen_t len = sizeof peer;
+    int accepted = accept(listening, (struct sockaddr *)&peer, &len);
+    CHECK(accepted >= 0 && len == sizeof peer && peer.sin_family == AF_INET && peer.sin_port != 0);
+    CHECK(number_of(accepted, getpeername) == ntohs(peer.sin_port));
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    say("all right");
+}
+
+static void starved(const char *address) {
+    struct rlimit before, none;
+    int listening = listens_at(address);
+    CHECK(operate(IORING_OP_FSYNC, listening, NULL, 0) == -EINVAL);
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    int free = dup(listening);
+    CHECK(free >= 0 && close(free) == 0);
+    none = before;
+    none.rlim_cur = free;
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    say("listens");
+    await_signal(); /* it is there */
+    poll(NULL, 0, 200);
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK(operate(IORING_OP_ACCEPT, listening, NULL, 0) >= 0);
+    say("all right");
+}
+
+enum { NAMING = 4, EACH = 40, NAMED = 400 };
+
+static int naming, named, expected;
+
+/* Each has many entries that wait for a name. */
+static void *name_peers(void *none) {
+    struct sockaddr_in peers[EACH];
+    socklen_t lens[EACH];
+    make_ring_with(EACH, 1 << 12 | 1 << 13); /* IORING_SETUP_SINGLE_ISSUER, _DEFER_TASKRUN: done within calls */
+    for (tag = 0; tag < EACH; tag++) {
+        lens[tag] = sizeof peers[tag];
+        submit_at(IORING_OP_ACCEPT, 0, naming, &peers[tag], 0, (unsigned long)&lens[tag]);
+    }
+    if (__atomic_add_fetch(&expected, 1, __ATOMIC_ACQ_REL) == NAMING)
+        say("listens");
+    for (;;) {
+        CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+        while (__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) != *at(parameters.cq_off.head)) {
+            int accepted = next();
+            tag = done_tag;
+            CHECK(accepted >= 0 && peers[tag].sin_family == AF_INET && peers[tag].sin_port != 0);
+            CHECK(close(accepted) == 0);
+            if (__atomic_add_fetch(&named, 1, __ATOMIC_ACQ_REL) == NAMED)
+                say("all right");
+            memset(&peers[tag], 0, sizeof peers[tag]);
+            lens[tag] = sizeof peers[tag];
+            submit_at(IORING_OP_ACCEPT, 0, naming, &peers[tag], 0, (unsigned long)&lens[tag]);
+        }
+    }
+    return none;
+}
+
+static void names(const char *address) {
+    pthread_t other;
+    naming = listens_at(address);
+    for (int i = 0; i < NAMING; i++)
+        CHECK(pthread_create(&other, NULL, name_peers, NULL) == 0);
+}
+
+/* More than goes while one waits for a byte of it. */
+static void slow(char **words) {
+    int fd = connected(words), small = 4096;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small) == 0);
+    send_much(fd, 500000);
+    exit(0);
+}
+
+static void unread(char **words) {
+    int fd = connected(words);
+    CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == 5);
+    CHECK(shutdown(fd, SHUT_RD) == 0);
+    CHECK(operate(IORING_OP_SEND, fd, "shut", 4) == 4);
+    await_signal(); /* the peer has sent something */
+    poll(NULL, 0, 200);
+    CHECK(close(fd) == 0);
+    say("closed");
+}
+
+static int copying;
+
+static void *accept_always(void *none) {
+    make_ring(8);
+    for (;;) {
+        int accepted = operate(IORING_OP_ACCEPT, copying, NULL, 0);
+        CHECK(accepted >= 0 && close(accepted) == 0);
+    }
+    return none;
+}
+
+/* A stream of AF_UNIX, and not the listening stand-in, nor what it has accepted, which are known by its name. */
+static int is_of_library(int fd, const char *listening) {
+    struct stat status;
+    char inode[16];
+    unsigned type, state;
+    if (fstat(fd, &status) != 0 || !S_ISSOCK(status.st_mode))
+        return 0;
+    snprintf(inode, sizeof inode, " %5lu", (unsigned long)status.st_ino);
+    char *found = memmem(unix_text, unix_len, inode, strlen(inode));
+    if (!found || found - unix_text < 8 || sscanf(found - 7, "%x %x", &type, &state) != 2 || type != SOCK_STREAM)
+        return 0;
+    found += strlen(inode);
+    return *found == '\n' || (*found == ' ' && memcmp(found + 1, listening, NAME) != 0);
+}
+
+/* None of them has an end of the library's. */
+static void copies(const char *address) {
+    pthread_t other;
+    char name[NAME];
+    copying = listens_at(address);
+    CHECK(operate(IORING_OP_FSYNC, copying, NULL, 0) == -EINVAL && name_of_stand_in());
+    memcpy(name, name_of_stand_in(), NAME);
+    CHECK(pthread_create(&other, NULL, accept_always, NULL) == 0);
+    say("listens");
+    for (int i = 0; i < 400; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            read_unix();
+            for (int fd = 3; fd < 8400; fd++)
+                CHECK(!is_of_library(fd, name));
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    say("all right");
+}
+
+/* All numbers that seem to be free, and are not. */
+static void taken(char **words) {
+    int fd = connected(words), null = open("/dev/null", O_RDWR), numbers[64], count = 0;
+    char bytes[8];
+    CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == 5);
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5);
+    DIR *all = opendir("/proc/self/fd");
+    for (struct dirent *entry; (entry = readdir(all)) != NULL;)
+        if (entry->d_name[0] != '.' && fcntl(atoi(entry->d_name), F_GETFD) < 0 && count < 64)
+            numbers[count++] = atoi(entry->d_name);
+    closedir(all);
+    CHECK(count > 0);
+    for (int i = 0; i < count; i++)
+        CHECK(dup2(null, numbers[i]) == numbers[i]);
+    for (int i = 0; i < 20; i++) {
+        CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == 5);
+        CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "hello", 5) == 0);
+    }
+    CHECK(close(fd) == 0);
+    fd = connected(words);
+    CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == 5);
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5);
+    for (int i = 0; i < count; i++)
+        CHECK(write(numbers[i], "x", 1) == 1);
+    say("all right");
+}
+
 /* The child has its own ring, and goes on when its parent's descriptor is closed. */
 static void prefork(const char *address) {
     int listening = listens_at(address);
@@ -899,6 +1193,10 @@ static void library(void) {
 
 int main(int count, char **words) {
     CHECK(count > 1);
+    sigset_t told;
+    sigemptyset(&told);
+    sigaddset(&told, SIGUSR1);
+    CHECK(sigprocmask(SIG_BLOCK, &told, NULL) == 0);
     make_ring(8);
     if (!strcmp(words[1], "serve") || !strcmp(words[1], "fixed"))
         serve(words[1][0] == 'f');
@@ -925,6 +1223,24 @@ int main(int count, char **words) {
         say("all right");
     } else if (!strcmp(words[1], "blocked"))
         blocked(words[2]);
+    else if (!strcmp(words[1], "opens"))
+        opens(words + 2);
+    else if (!strcmp(words[1], "stolen"))
+        stolen(words + 2);
+    else if (!strcmp(words[1], "strangers"))
+        strangers(words[2]);
+    else if (!strcmp(words[1], "starved"))
+        starved(words[2]);
+    else if (!strcmp(words[1], "names"))
+        names(words[2]);
+    else if (!strcmp(words[1], "slow"))
+        slow(words + 2);
+    else if (!strcmp(words[1], "unread"))
+        unread(words + 2);
+    else if (!strcmp(words[1], "copies"))
+        copies(words[2]);
+    else if (!strcmp(words[1], "taken"))
+        taken(words + 2);
     else if (!strcmp(words[1], "prefork"))
         prefork(words[2]);
     else if (!strcmp(words[1], "datagrams"))

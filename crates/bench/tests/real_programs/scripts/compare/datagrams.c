@@ -566,6 +566,13 @@ CASE(made_by_several_calls_too_long) {
     T(sendto(fd, bytes, 60000, 0, ADDRESS(to)));
     T(sendto(fd, "alone", 5, 0, ADDRESS(to)));
     tell("recvmsg D");
+    /* More than any datagram has, to IPv4, is refused before it is added. */
+    if (!over_inet6) {
+        T(sendto(fd, "held", 4, MSG_MORE, ADDRESS(to)));
+        T(sendto(fd, bytes, 0x10000, 0, ADDRESS(to)));
+        T(sendto(fd, "back", 4, 0, ADDRESS(to)));
+        tell("recvmsg D");
+    }
     T(sendto(fd, bytes, 1000, MSG_MORE, ADDRESS(to)));
     T(sendto(fd, bytes, 2000, 0, ADDRESS(to)));
     tell("recvmsg D");
