@@ -60,12 +60,32 @@ fn open(
     Ok(socket)
 }
 
-/// From now on `fd` is this socket.
+/// From now on `fd` is this socket, and so are its duplicates.
 fn enter(fd: c_int, socket: Socket) {
+    let twin = table::is_twin(fd).then(|| inode(fd)).flatten();
     let before = table::put(fd, Entry::Socket(socket.index));
     if let Entry::Candidate { watched: true } = before {
         epoll::adopt(fd, socket);
     }
+    if twin.is_none() {
+        return;
+    }
+    for other in (0..=table::highest()).filter(|&other| table::is_twin(other) && inode(other) == twin) {
+        socket.hold(false);
+        match table::follow(other, socket.index) {
+            Some(Entry::Candidate { watched: true }) => epoll::adopt(other, socket),
+            Some(_) => {}
+            None => socket.release(), // closed meanwhile
+        }
+    }
+}
+
+/// By which the kernel knows a socket.
+fn inode(fd: c_int) -> Option<u64> {
+    // SAFETY: zeros are a valid structure, which the kernel fills in.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: see above.
+    (unsafe { libc::fstat(fd, &raw mut about) } == 0).then_some(about.st_ino)
 }
 
 /// Asks the engine to connect, in a way of [`scoutline_abi::layout::fast_open`]; 0: it is under way, more: the SYN waits
@@ -284,7 +304,15 @@ pub(crate) fn back_to_kernel(fd: c_int, socket: Socket) {
     let address = socket.slot.local_address.load();
     let inet6 = socket.is_inet6();
     let non_blocking = socket.non_blocking();
-    give_up(fd, socket);
+    let is_it = |&other: &c_int| table::socket(other) == Some(socket.index);
+    let all: Vec<c_int> =
+        if socket.is_held_once() { vec![fd] } else { (0..=table::highest()).filter(is_it).collect() };
+    for &one in &all {
+        give_up(one, socket);
+        if all.len() > 1 {
+            table::note_twin(one);
+        }
+    }
     let flags = real::fcntl(fd, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
     real::fcntl(fd, libc::F_SETFL, flags as usize);
@@ -608,11 +636,17 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
             epoll::duplicated(number);
             Entry::Epoll(number)
         }
-        Entry::Candidate { .. } => Entry::Candidate { watched: false },
+        Entry::Candidate { .. } => {
+            table::note_twin(from);
+            Entry::Candidate { watched: false }
+        }
         Entry::Ring(number) if rings::duplicated(number) => Entry::Ring(number),
         Entry::Ring(_) | Entry::Internal | Entry::Kernel => Entry::Kernel,
     };
     left(to, table::put(to, entry));
+    if let Entry::Candidate { .. } = entry {
+        table::note_twin(to);
+    }
     // After it: a ring's operation may have moved the socket meanwhile (`rings::moving`).
     fence(Ordering::SeqCst);
     if table::is_kernels(from) {

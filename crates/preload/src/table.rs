@@ -17,9 +17,10 @@ const CANDIDATE: u64 = 4;
 const RING: u64 = 5;
 const STAND_IN: u64 = 6;
 
-/// In a candidate's value: some epoll has it; it stays the kernel's.
+/// In a candidate's value: some epoll has it; it stays the kernel's; another descriptor names the same socket.
 const WATCHED: u64 = 1;
 const STAYS: u64 = 2;
+const TWIN: u64 = 4;
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// The highest number ever entered.
@@ -155,10 +156,34 @@ pub(crate) fn keep_kernels(fd: c_int) -> bool {
 
 /// Some epoll has a candidate.
 pub(crate) fn watch(fd: c_int) {
-    let watched = |word: u64| (word & 0xff == CANDIDATE).then_some(word | WATCHED << 8);
+    note(fd, WATCHED);
+}
+
+/// A candidate is named by another descriptor, too.
+pub(crate) fn note_twin(fd: c_int) {
+    note(fd, TWIN);
+}
+
+fn note(fd: c_int, bit: u64) {
+    let noted = |word: u64| (word & 0xff == CANDIDATE).then_some(word | bit << 8);
     if let Some(cell) = cell(fd) {
-        let _ = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, watched);
+        let _ = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, noted);
     }
+}
+
+/// Whether another descriptor may name the same candidate.
+pub(crate) fn is_twin(fd: c_int) -> bool {
+    cell(fd).is_some_and(|cell| is_twin_word(cell.load(Ordering::Acquire)))
+}
+
+fn is_twin_word(word: u64) -> bool {
+    word & 0xff == CANDIDATE && word >> 8 & TWIN != 0 && !stays(word)
+}
+
+/// Such a candidate is this socket from now on; what it was. `None`: it was none any more.
+pub(crate) fn follow(fd: c_int, slot: u32) -> Option<Entry> {
+    let ours = |word: u64| is_twin_word(word).then_some(encode(Entry::Socket(slot)));
+    cell(fd)?.fetch_update(Ordering::AcqRel, Ordering::Acquire, ours).ok().map(decode)
 }
 
 /// Whether `fd` stays the kernel's.

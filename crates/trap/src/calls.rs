@@ -211,7 +211,7 @@ impl Supervisor {
         let outer = self.end_of(on)?;
         let socket = self.socket(on)?;
         sys::with_address(libc::connect, &socket.inner, address)?;
-        standin::release(&outer)?;
+        standin::disconnect(&outer)?;
         (socket.peer, socket.state, socket.error) = (None, State::Fresh, 0);
         socket.watched.0 = None;
         Ok(Reply::Now(Answer::Value(0)))

@@ -148,10 +148,15 @@ fn connect_without_waiting(outer: &OwnedFd, name: &[u8]) -> io::Result<()> {
     connecting
 }
 
-/// A stand-in is as socket() left it, in whatever state it was, and without an error.
+/// A stand-in is as socket() left it, in whatever state it was, but for the error that the kernel has of that
+/// (`tcp_disconnect`).
+pub(crate) fn disconnect(outer: &OwnedFd) -> io::Result<()> {
+    sys::kernel_connect(outer, &NOWHERE)
+}
+
+/// The same, without an error.
 pub(crate) fn release(outer: &OwnedFd) -> io::Result<()> {
-    // `tcp_disconnect`
-    sys::kernel_connect(outer, &NOWHERE)?;
+    disconnect(outer)?;
     sys::pending_error(outer);
     Ok(())
 }

@@ -136,6 +136,44 @@ static void execute(const char *role) {
     _exit(6);
 }
 
+/* What is duplicated before anybody knows where it leads is one socket afterwards. */
+CASE(duplicated_before_it_leads_anywhere) {
+    char bytes[16];
+    int one = socket(family, SOCK_STREAM, 0), other = dup(one), third = fcntl(one, F_DUPFD, 20);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 3};
+    T(epoll_ctl(set, EPOLL_CTL_ADD, third, &event));
+    struct name to = name_of(peer, atoi(tell("listen L")));
+    T(connect(one, ADDRESS(to)));
+    tell("accept L A");
+    T(write(other, "hello", 5));
+    tell("read A 5");
+    tell("send A hi");
+    T(epoll_wait(set, &event, 1, SOON_MS));
+    T(recv(third, bytes, 16, 0));
+    T(close(one));
+    T(send(other, "x", 1, 0));
+    tell("read A 1");
+    T(close(other));
+    T(close(third));
+    tell("drain A");
+    int bound = socket(family, SOCK_STREAM, 0), twin = dup2(bound, 40);
+    struct name here = name_of(own, 0);
+    T(bind(bound, ADDRESS(here)));
+    T(listen(twin, 2));
+    T(port_of(twin) == port_of(bound));
+    T(close(bound));
+    out("peer connects: %s", tell("connect B %s %d", own, port_of(twin)));
+    int new = T(accept(twin, NULL, NULL) >= 0);
+    NEED(new > 0);
+    int datagrams = socket(family, SOCK_DGRAM, 0), same = dup(datagrams);
+    to = name_of(peer, atoi(tell("bind D")));
+    T(connect(datagrams, ADDRESS(to)));
+    T(send(same, "by its twin", 11, 0));
+    tell("recvfrom D");
+}
+
+
 CASE(dup_in_every_way) {
     int fd = accepted("A");
     T(dup(fd));
