@@ -8,7 +8,7 @@ use scoutline_abi::layout::{call_op, disconnect, slot_kind, slot_request as ask,
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
-use crate::life::{adopt, back_to_kernel, renew};
+use crate::adopt::{adopt, back_to_kernel, renew};
 use crate::reach::{kernel_name, kernel_port, may_bind, serves_any, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};

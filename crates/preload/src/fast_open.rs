@@ -17,7 +17,7 @@ use crate::options::{ask, give, has_ended, keep, kept_bit, kernel_int, tell, val
 use crate::reach::{is_broadcast, kernel_name, leads_to, may_lead_to, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{attach, call, life, stream, table};
+use crate::{adopt, attach, call, life, stream, table};
 
 /// Not in `libc`: linux/tcp.h.
 pub(crate) const TCP_FASTOPEN_KEY: c_int = 33;
@@ -156,7 +156,7 @@ fn socket_for(fd: c_int, given: &Given) -> Option<Socket> {
         return None;
     }
     let name = kernel_name(fd).filter(|name| name.port != 0);
-    life::adopt(fd, kind, family, name.map(Name::anywhere)).ok()
+    adopt::adopt(fd, kind, family, name.map(Name::anywhere)).ok()
 }
 
 /// The socket that may be written to now: its SYN waits for data, or its connection stands, or data may follow its SYN

@@ -14,7 +14,7 @@ use crate::address::{self, Given, Name};
 use crate::options::value;
 use crate::real::err;
 use crate::slot::Socket;
-use crate::{call, life, reach, real, table};
+use crate::{adopt, call, reach, real, table};
 
 pub(crate) mod filter;
 
@@ -84,7 +84,7 @@ pub(crate) fn set(
 fn place(fd: c_int, which: Which, group: Address) -> Option<(Socket, u32)> {
     let known = table::socket(fd).and_then(Socket::at);
     let interface = interface_of(which, group, known.is_some())?;
-    Some((known.or_else(|| life::adopt_for_groups(fd))?, interface))
+    Some((known.or_else(|| adopt::adopt_for_groups(fd))?, interface))
 }
 
 /// Our interface that is meant; 0: any.

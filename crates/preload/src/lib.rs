@@ -8,6 +8,7 @@
 //! ```text
 //! export   the C functions: is the descriptor ours? else the real function
 //! reach    where paths lead: is a socket ours?
+//! adopt    from the kernel's to ours, and back
 //! life     connect, shutdown, close, dup: who holds which socket
 //! bind     bind, listen: which addresses are ours
 //! accept   connections out of a listening socket's queue
@@ -35,6 +36,7 @@
 
 mod accept;
 mod address;
+mod adopt;
 mod attach;
 mod bind;
 mod call;

@@ -15,7 +15,7 @@ use crate::datagram::path_mtu;
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::{
-    control, datagram, errors, fast_open, life, memory, options, passing, sendfile, stream, table, zero_copy,
+    adopt, control, datagram, errors, fast_open, memory, options, passing, sendfile, stream, table, zero_copy,
 };
 
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
@@ -83,7 +83,7 @@ fn ours_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Socke
         return known;
     }
     match address::parse(to, len) {
-        Given::Inet(to @ Name { port: 1.., .. }) => life::adopt_for_send(fd, to),
+        Given::Inet(to @ Name { port: 1.., .. }) => adopt::adopt_for_send(fd, to),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@ use crate::datagram::stamps;
 use crate::real::{self, err, finish_int};
 use crate::slot::Socket;
 use crate::table::Entry;
-use crate::{accept, bind, fast_open, groups, ip_options, life, options, rings, stdio, table, urgent};
+use crate::{accept, adopt, bind, fast_open, groups, ip_options, life, options, rings, stdio, table, urgent};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -112,9 +112,9 @@ pub(super) extern "C" fn setsockopt(
         None => (value, len),
     };
     let socket = match (level, name) {
-        (SOL_SCOUT, _) => life::adopt_for_options(fd),
+        (SOL_SCOUT, _) => adopt::adopt_for_options(fd),
         // The kernel's socket would not say later what it is.
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU) => ours(fd).or_else(|| life::adopt_for_groups(fd)),
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU) => ours(fd).or_else(|| adopt::adopt_for_groups(fd)),
         _ => ours(fd),
     };
     let socket = socket.or_else(|| stood_for(fd, level, name));
