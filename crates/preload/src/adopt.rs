@@ -52,7 +52,7 @@ fn open(
 
 /// From now on `fd` is this socket, and so are its duplicates.
 fn enter(fd: c_int, socket: Socket) {
-    let twin = table::is_twin(fd).then(|| inode(fd)).flatten();
+    let twin = table::is_twin(fd).then(|| real::inode(fd));
     let before = table::put(fd, Entry::Socket(socket.index));
     if let Entry::Candidate { watched: true } = before {
         epoll::adopt(fd, socket);
@@ -60,7 +60,9 @@ fn enter(fd: c_int, socket: Socket) {
     if twin.is_none() {
         return;
     }
-    for other in (0..=table::highest()).filter(|&other| table::is_twin(other) && inode(other) == twin) {
+    for other in
+        (0..=table::highest()).filter(|&other| table::is_twin(other) && Some(real::inode(other)) == twin)
+    {
         socket.hold(false);
         match table::follow(other, socket.index) {
             Some(Entry::Candidate { watched: true }) => epoll::adopt(other, socket),
@@ -68,14 +70,6 @@ fn enter(fd: c_int, socket: Socket) {
             None => socket.release(), // closed meanwhile
         }
     }
-}
-
-/// By which the kernel knows a socket.
-fn inode(fd: c_int) -> Option<u64> {
-    // SAFETY: zeros are a valid structure, which the kernel fills in.
-    let mut about: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: see above.
-    (unsafe { libc::fstat(fd, &raw mut about) } == 0).then_some(about.st_ino)
 }
 
 /// Makes `fd` ours and binds it; on failure it stays the kernel's.

@@ -375,6 +375,14 @@ pub(crate) fn cancelled_as_there<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
+/// The file behind a descriptor; 0: there is none.
+pub(crate) fn inode(fd: c_int) -> u64 {
+    // SAFETY: zeros are a valid structure, which the call fills.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::fstat(fd, &raw mut status) } == 0 { status.st_ino } else { 0 }
+}
+
 /// Nanoseconds of the monotonic clock.
 pub(crate) fn now_ns() -> u64 {
     let mut now = timespec { tv_sec: 0, tv_nsec: 0 };

@@ -6,7 +6,8 @@
 //!                                  path failed       the socket closes: ECONNREFUSED
 //! ```
 //!
-//! So the entry ends when the connection stands, or does not, and can be cancelled or have a time-out. Who cancels it leaves
+//! So the entry ends when the connection stands, or does not, and can be cancelled or have a time-out. One that has failed
+//! leaves a socket that may connect again. Who cancels it leaves
 //! an attempt that ends by itself. Whoever is in the network namespace finds the name (`/proc/net/unix`) and may connect
 //! to it: it is this process that is waited for, and nobody else.
 
@@ -21,7 +22,8 @@ use super::ferry;
 use super::queue::{Answer, Said};
 use super::{ALONE, moving, standin};
 use crate::slot::Socket;
-use crate::{attach, life, own, real, table};
+use crate::table::{self, Entry};
+use crate::{attach, life, options, own, real};
 
 /// How long the program's end may take to come to a connection that stands.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -132,7 +134,7 @@ impl Attempt {
             return None;
         };
         standin::take_place(outer, socket);
-        let file = standin::inode(outer);
+        let file = real::inode(outer);
         real::close(outer);
         let (listening, filler) = (own::protect(listening), own::protect(filler));
         Some(Attempt {
@@ -173,6 +175,7 @@ impl Attempt {
                 return Step::Waits;
             }
             if life::await_connection(self.socket) < 0 {
+                self.give_back();
                 return Step::Failed;
             }
             self.met_until = Some(now + PATIENCE_NS);
@@ -194,6 +197,25 @@ impl Attempt {
         drop(alone);
         standin::prepare(inner);
         Step::Stands(Crossing::new(self.socket, inner, self.outer))
+    }
+
+    /// The program has a socket as it was before the attempt, which may connect again. Before its entry ends.
+    fn give_back(&self) {
+        let _alone = ALONE.enter();
+        let (file, _) = self.outer;
+        let family = if self.socket.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
+        let fresh = real::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        if fresh < 0 {
+            return; // the stand-in stays, of which the program can only close
+        }
+        options::carry_back(fresh, self.socket);
+        for fd in 0..=table::highest() {
+            if table::is_kernels(fd) && real::inode(fd) == file && standin::replace(fd, fresh) {
+                table::put(fd, Entry::Candidate { watched: false });
+                table::note_twin(fd);
+            }
+        }
+        real::close(fresh);
     }
 
     fn accept(&self) -> c_int {

@@ -9,6 +9,7 @@
 //! Bytes are copied twice more than by a call: into the pair, and out of it. A direction waits while the other side of it has
 //! no room, with one copy's bytes at most in hand.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -43,6 +44,9 @@ pub(super) struct Crossing {
     path_ended: bool,
 }
 
+/// Which descriptors stand for sockets, once somebody has asked for it: to find out takes a look at all.
+pub(super) type Known = Option<BTreeMap<u32, c_int>>;
+
 /// What an advance has come to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -52,6 +56,8 @@ pub(super) enum Progress {
     Again,
     /// Nothing will come any more.
     Over,
+    /// Nor will it, and the program is to be told why ([`Crossing::tell_reset`]).
+    Reset,
 }
 
 impl Crossing {
@@ -104,9 +110,10 @@ impl Crossing {
 
     pub(super) fn advance(&mut self, space: &mut [u8]) -> Progress {
         let outward = self.advance_outward(space);
-        let inward = if outward == Progress::Over { outward } else { self.advance_inward(space) };
+        let is_over = matches!(outward, Progress::Over | Progress::Reset);
+        let inward = if is_over { outward } else { self.advance_inward(space) };
         match (outward, inward) {
-            (_, Progress::Over) => Progress::Over,
+            (_, Progress::Over | Progress::Reset) => inward,
             (Progress::Waits, Progress::Waits) => Progress::Waits,
             _ => Progress::Again,
         }
@@ -122,7 +129,7 @@ impl Crossing {
                         drop(self.to_path.drain(..sent));
                         self.went(sent);
                     }
-                    Err(_) => return self.reset(),
+                    Err(_) => return Progress::Reset,
                 }
                 if !self.to_path.is_empty() {
                     continue;
@@ -138,7 +145,7 @@ impl Crossing {
                         self.to_path.extend_from_slice(&space[sent..got as usize]);
                         self.went(sent);
                     }
-                    Err(_) => return self.reset(),
+                    Err(_) => return Progress::Reset,
                 },
                 0 if self.is_closed() => return self.close(),
                 0 => {
@@ -175,7 +182,7 @@ impl Crossing {
             }
             if self.path_ended {
                 // It may still be reset.
-                return if self.socket.state() & is::FAILED == 0 { Progress::Waits } else { self.reset() };
+                return if self.socket.state() & is::FAILED == 0 { Progress::Waits } else { Progress::Reset };
             }
             let iov = [iovec { iov_base: space.as_mut_ptr().cast(), iov_len: space.len() }];
             match stream::receive(self.socket, &iov, MSG_DONTWAIT) {
@@ -191,7 +198,7 @@ impl Crossing {
                     }
                 }
                 failed if failed == -(libc::EAGAIN as isize) => return Progress::Waits,
-                _ => return self.reset(),
+                _ => return Progress::Reset,
             }
         }
         Progress::Again
@@ -226,12 +233,12 @@ impl Crossing {
 
     /// The path is no more: ECONNRESET to the program, which an end of AF_UNIX says where the other one goes with something
     /// unread. So there is something.
-    fn reset(&mut self) -> Progress {
-        let (file, known) = self.outer;
-        let is_outer = |&fd: &c_int| table::is_kernels(fd) && standin::inode(fd) == file;
+    pub(super) fn tell_reset(&self, known: &mut Known) {
+        let (file, number) = self.outer;
+        let is_outer = |&fd: &c_int| table::is_kernels(fd) && real::inode(fd) == file;
         let found = match file {
-            0 => standin::descriptor_of(self.socket),
-            _ => Some(known).filter(is_outer).or_else(|| (0..=table::highest()).find(is_outer)),
+            0 => known.get_or_insert_with(standin::descriptors).get(&self.socket.index).copied(),
+            _ => Some(number).filter(is_outer).or_else(|| (0..=table::highest()).find(is_outer)),
         };
         let own = found.map_or(-1, |fd| real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0));
         // The number may be another file's by now.
@@ -241,7 +248,6 @@ impl Crossing {
         if own >= 0 {
             real::close(own);
         }
-        Progress::Over
     }
 
     /// What the program had written when this was asked first is with the path.

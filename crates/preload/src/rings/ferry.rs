@@ -18,7 +18,7 @@ use libc::epoll_event;
 
 use super::ALONE;
 use super::connecting::{Attempt, Step};
-use super::crossing::{Crossing, Progress};
+use super::crossing::{Crossing, Known, Progress};
 use super::listening::Listener;
 use crate::lock::Lock;
 use crate::slot::Socket;
@@ -350,12 +350,12 @@ impl Ferry {
         self.gather(events, &mut due);
         due.sort_unstable();
         due.dedup();
-        let mut again = Vec::new();
+        let (mut again, mut known) = (Vec::new(), Known::None);
         for &slot in &due {
-            match self.advance(slot) {
+            match self.advance(slot, &mut known) {
                 Progress::Waits => {}
                 Progress::Again => again.push(slot),
-                Progress::Over => self.end(slot),
+                Progress::Over | Progress::Reset => self.end(slot),
             }
         }
         again.append(&mut self.next);
@@ -414,7 +414,7 @@ impl Ferry {
         true
     }
 
-    fn advance(&mut self, slot: u32) -> Progress {
+    fn advance(&mut self, slot: u32, known: &mut Known) -> Progress {
         match self.passages.get_mut(&slot) {
             None => Progress::Waits,
             Some(Passage::Listener(listener)) => {
@@ -427,7 +427,13 @@ impl Ferry {
                 }
                 if goes_on { Progress::Waits } else { Progress::Over }
             }
-            Some(Passage::Crossing(crossing)) => crossing.advance(&mut self.space),
+            Some(Passage::Crossing(crossing)) => {
+                let progress = crossing.advance(&mut self.space);
+                if progress == Progress::Reset {
+                    crossing.tell_reset(known);
+                }
+                progress
+            }
             Some(Passage::Attempt(attempt)) => match attempt.advance(real::now_ns()) {
                 Step::Waits => Progress::Waits,
                 Step::Met => {

@@ -186,11 +186,10 @@ fn is_in_use(socket: Socket) -> bool {
 /// Whether this process has sockets that a listener has accepted: they are, to the kernel, the listener itself, which would go
 /// on listening with them.
 fn has_accepted(listener: c_int) -> bool {
-    let file = standin::inode(listener);
+    let file = real::inode(listener);
     (0..=table::highest()).any(|fd| {
         table::socket(fd).and_then(Socket::at).is_some_and(|socket| {
-            socket.slot.kept_options.load(Ordering::Relaxed) & kept::ACCEPTED != 0
-                && standin::inode(fd) == file
+            socket.slot.kept_options.load(Ordering::Relaxed) & kept::ACCEPTED != 0 && real::inode(fd) == file
         })
     })
 }

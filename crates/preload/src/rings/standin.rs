@@ -12,6 +12,7 @@
 //! Left out, as the pair is of AF_UNIX: urgent data come in the stream; what a path ends with is ECONNRESET; a signal for
 //! SO_KEEPALIVE's or a router's errors.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::mem::{offset_of, zeroed};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -59,7 +60,7 @@ pub(super) fn put(fd: c_int, socket: Socket) -> bool {
     bind_to_name(inner, socket);
     prepare(inner);
     take_place(outer, socket);
-    let crossing = Crossing::new(socket, own::protect(inner), (inode(outer), fd));
+    let crossing = Crossing::new(socket, own::protect(inner), (real::inode(outer), fd));
     real::close(outer);
     ferry::add(crossing.into());
     true
@@ -88,15 +89,17 @@ pub(super) fn take_place(outer: c_int, socket: Socket) {
 pub(super) fn take_numbers(outer: c_int, socket: Socket, taken: impl Fn(c_int)) {
     ANY.store(true, Ordering::Release);
     for other in 0..=table::highest() {
-        if table::socket(other) != Some(socket.index) {
-            continue;
-        }
-        let keeps = real::fcntl(other, libc::F_GETFD, 0) & libc::FD_CLOEXEC;
-        let flags = if keeps == 0 { 0 } else { libc::O_CLOEXEC };
-        if real::dup3(outer, other, flags) == other {
+        if table::socket(other) == Some(socket.index) && replace(other, outer) {
             taken(other);
         }
     }
+}
+
+/// `fd` is `by` from now on, and closed by `exec` as before.
+pub(super) fn replace(fd: c_int, by: c_int) -> bool {
+    let keeps = real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC;
+    let flags = if keeps == 0 { 0 } else { libc::O_CLOEXEC };
+    real::dup3(by, fd, flags) == fd
 }
 
 /// Room in one direction.
@@ -107,14 +110,6 @@ pub(super) fn prepare(end: c_int) {
 fn set(fd: c_int, name: c_int, value: c_int) {
     let len = size_of::<c_int>() as socklen_t;
     real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), len);
-}
-
-/// The file behind a descriptor; 0: there is none.
-pub(super) fn inode(fd: c_int) -> u64 {
-    // SAFETY: zeros are a valid structure, which the call fills.
-    let mut status: libc::stat = unsafe { zeroed() };
-    // SAFETY: as above.
-    if unsafe { libc::fstat(fd, &raw mut status) } == 0 { status.st_ino } else { 0 }
 }
 
 /// An abstract name of AF_UNIX for our end: which program's, which socket, and which of its stand-ins. `None`: there is none
@@ -191,13 +186,12 @@ pub(crate) fn socket_of(fd: c_int) -> Option<Socket> {
     if whole { named(octets.first_chunk()?).filter(|_| listening || is_believed(fd)) } else { None }
 }
 
-/// A descriptor that stands for this one, wherever it came from.
-pub(super) fn descriptor_of(socket: Socket) -> Option<c_int> {
-    let names = std::fs::read_dir("/proc/self/fd").ok()?;
+/// The descriptors that stand for sockets, by slot, wherever they came from.
+pub(super) fn descriptors() -> BTreeMap<u32, c_int> {
+    let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
     let fds = names.filter_map(|name| name.ok()?.file_name().to_str()?.parse().ok());
-    fds.into_iter().find(|&fd| {
-        socket_of(fd).is_some_and(|other| other.index == socket.index && table::look(fd) != Entry::Internal)
-    })
+    let theirs = fds.filter(|&fd| table::look(fd) != Entry::Internal);
+    theirs.filter_map(|fd| Some((socket_of(fd)?.index, fd))).collect()
 }
 
 /// The socket that the first octets of a name mean.

@@ -322,6 +322,24 @@ static int connected_by_ring(const char *address, int port) {
     return result == 0 ? fd : result;
 }
 
+/* A socket whose CONNECT has failed connects by another one; under its duplicate's number, too. */
+static void again(const char *address, int port) {
+    struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = htons(7999)};
+    CHECK(inet_aton(address, &peer.sin_addr));
+    char bytes[8];
+    int fd = socket(AF_INET, SOCK_STREAM, 0), other = dup(fd);
+    for (int i = 0; i < 2; i++) {
+        submit_at(IORING_OP_CONNECT, 0, fd, &peer, 0, sizeof peer);
+        CHECK(finish() == -ECONNREFUSED);
+    }
+    peer.sin_port = htons(port);
+    submit_at(IORING_OP_CONNECT, 0, other, &peer, 0, sizeof peer);
+    CHECK(finish() == 0);
+    CHECK(operate(IORING_OP_SEND, fd, "again", 5) == 5);
+    CHECK(operate(IORING_OP_RECV, other, bytes, sizeof bytes) == 5 && memcmp(bytes, "again", 5) == 0);
+    CHECK(close(fd) == 0 && close(other) == 0);
+}
+
 static void connects(char **words) {
     char bytes[8];
     int port = atoi(words[1]);
@@ -336,6 +354,7 @@ static void connects(char **words) {
             CHECK(operate(IORING_OP_CLOSE, fd, NULL, 0) == 0);
     }
     CHECK(connected_by_ring(words[0], 7999) == -ECONNREFUSED);
+    again(words[0], port);
     /* Meanwhile the ring does other things, and it can be cancelled. */
     struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(port)};
     CHECK(inet_aton(words[2], &nobody.sin_addr));
