@@ -8,10 +8,11 @@
 //! in no use, or a listener where Linux can have it   becomes the kernel's                        moving
 //! a stream that is connected, or that a ring connects
 //!                                                    a stand-in, whose bytes go to the path      standin, connecting
+//! a datagram socket that is connected                a stand-in, whose messages do               standin, parcels
 //! any other listener                                 a stand-in that accepts stand-ins           listening
 //! ```
 //!
-//! One thread carries the bytes ([`ferry`], [`crossing`]).
+//! One thread carries the bytes ([`ferry`], [`crossing`], [`parcels`]).
 //!
 //! ```text
 //! rule       when                                              io_uring_setup
@@ -48,6 +49,7 @@ mod entries;
 mod ferry;
 mod listening;
 mod moving;
+mod parcels;
 mod queue;
 mod standin;
 

@@ -184,6 +184,35 @@ fn a_connection_that_a_ring_makes_is_on_paths() {
     }
 }
 
+/// The last one is sent as the program exits.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_connected_datagram_socket_in_a_ring_is_served() {
+    let echoes = "
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(('0.0.0.0', 7000))
+print('ready', flush=True)
+data = None
+while data != b'last':
+    data, peer = server.recvfrom(65536)
+    server.sendto(data, peer)
+print('the last', flush=True)
+";
+    for how in [BY_NUMBER, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let mut peer = fixture.start_peer("python3", &["-c", echoes]);
+        wait_for_line(&mut peer, "ready");
+        let address = fixture.peer_address().to_string();
+        let mut client = fixture.start(&program, &["parcels", &address, "7000"]);
+        wait_for_line(&mut client, "all right");
+        wait_for_line(&mut peer, "the last");
+        assert_said(&client, [0, 1, 0, 0]);
+        client.finish(Instant::now() + SOON).unwrap();
+    }
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn much_goes_both_ways_by_a_stand_in() {

@@ -22,7 +22,7 @@ use crate::slot::Socket;
 use crate::{life, own, real, stream, table};
 
 /// Copies of one direction before others have their turn.
-const ROUNDS: usize = 8;
+pub(super) const ROUNDS: usize = 8;
 
 /// A stream and its stand-in.
 pub(super) struct Crossing {

@@ -20,6 +20,7 @@ use super::ALONE;
 use super::connecting::{Attempt, Step};
 use super::crossing::{Crossing, Known, Progress};
 use super::listening::Listener;
+use super::parcels::Parcels;
 use crate::lock::Lock;
 use crate::slot::Socket;
 use crate::wait::{self, Set};
@@ -42,6 +43,7 @@ const PIPE: u64 = u64::MAX - 1;
 /// What a slot's events are about.
 pub(super) enum Passage {
     Crossing(Crossing),
+    Parcels(Parcels),
     Attempt(Attempt),
     Listener(Listener),
 }
@@ -49,6 +51,12 @@ pub(super) enum Passage {
 impl From<Crossing> for Passage {
     fn from(crossing: Crossing) -> Passage {
         Passage::Crossing(crossing)
+    }
+}
+
+impl From<Parcels> for Passage {
+    fn from(parcels: Parcels) -> Passage {
+        Passage::Parcels(parcels)
     }
 }
 
@@ -68,6 +76,7 @@ impl Passage {
     fn socket(&self) -> Socket {
         match self {
             Passage::Crossing(crossing) => crossing.socket(),
+            Passage::Parcels(parcels) => parcels.socket(),
             Passage::Attempt(attempt) => attempt.socket(),
             Passage::Listener(listener) => listener.socket(),
         }
@@ -77,6 +86,7 @@ impl Passage {
     fn end(&self) -> Option<c_int> {
         match self {
             Passage::Crossing(crossing) => Some(crossing.inner()),
+            Passage::Parcels(parcels) => Some(parcels.inner()),
             Passage::Attempt(attempt) => Some(attempt.listening()),
             Passage::Listener(_) => None,
         }
@@ -86,6 +96,7 @@ impl Passage {
     fn relocated(&mut self, from: c_int, to: c_int) {
         match self {
             Passage::Crossing(crossing) => crossing.relocated(from, to),
+            Passage::Parcels(parcels) => parcels.relocated(from, to),
             Passage::Attempt(attempt) => attempt.relocated(from, to),
             Passage::Listener(listener) => listener.relocated(from, to),
         }
@@ -434,6 +445,7 @@ impl Ferry {
                 }
                 progress
             }
+            Some(Passage::Parcels(parcels)) => parcels.advance(&mut self.space),
             Some(Passage::Attempt(attempt)) => match attempt.advance(real::now_ns()) {
                 Step::Waits => Progress::Waits,
                 Step::Met => {
@@ -478,7 +490,7 @@ impl Ferry {
         let now = if looks.is_some() { real::now_ns() } else { 0 };
         if looks.is_some_and(|ms| now - self.looked >= ms as u64 * 1_000_000) {
             self.looked = now;
-            let waits = |passage: &Passage| !matches!(passage, Passage::Crossing(_));
+            let waits = |passage: &Passage| !matches!(passage, Passage::Crossing(_) | Passage::Parcels(_));
             due.extend(self.passages.iter().filter(|(_, passage)| waits(passage)).map(|(slot, _)| slot));
         }
         self.set.bell().before_look();
@@ -538,6 +550,7 @@ impl Ferry {
         for passage in self.passages.values_mut() {
             is_through &= match passage {
                 Passage::Crossing(crossing) => crossing.is_flushed(asked),
+                Passage::Parcels(parcels) => parcels.is_flushed(),
                 Passage::Attempt(attempt) => !attempt.has_met(),
                 Passage::Listener(_) => true,
             };

@@ -5,15 +5,15 @@
 //! fresh, or connected to nothing   the kernel's socket gets the options and the address
 //! listening, nobody waits          it listens there, too; then our listener is closed, for all who have it
 //! listening, else                  stays on paths; a stand-in accepts in its place ([`super::listening`])
-//! a connected stream               stays on paths; a stand-in takes its place in this process ([`super::standin`])
+//! connected                        stays on paths; a stand-in takes its place in this process ([`super::standin`])
 //! connecting by a call             stays on paths: the operation finds a socket that is not connected
 //! bound to what Linux has not, and no more than that
 //!                                  stays on paths, and there calls go on serving it: the operation finds one that is
 //!                                  bound to nothing. Any other address, or any at all, is not what was asked for
 //! ```
 //!
-//! So an operation on a stream that a call connects fails with ENOTCONN, or EPIPE where it sends. A datagram socket's own
-//! queue is lost with the move, as datagrams may be.
+//! So an operation on a stream that a call connects fails with ENOTCONN, or EPIPE where it sends. The queue of a
+//! datagram socket that moves is lost, as datagrams may be.
 //!
 //! Left out: an epoll of the program's that has such a socket does not go on watching it. Other processes that have the socket
 //! keep it as it is on paths, where it listens no more.
@@ -139,7 +139,7 @@ fn go_alone(fd: c_int, slot: u32) -> Result<Came, Stays> {
 }
 
 fn is_connected(socket: Socket) -> bool {
-    socket.is_stream() && socket.state() & is::CONNECTED != 0 && !socket.connect_is_pending()
+    socket.state() & is::CONNECTED != 0 && !socket.connect_is_pending()
 }
 
 /// The kernel's socket behind this one takes its place.

@@ -1,4 +1,4 @@
-//! What a ring works on in the place of a stream that is connected on paths: one end of a pair of sockets of the kernel's,
+//! What a ring works on in the place of a socket that is connected on paths: one end of a pair of sockets of the kernel's,
 //! under the program's own numbers. [`super::ferry`] has the other end, and the path.
 //!
 //! ```text
@@ -22,6 +22,7 @@ use scoutline_abi::layout::SLOT_COUNT;
 
 use super::crossing::Crossing;
 use super::ferry;
+use super::parcels::Parcels;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
 use crate::{epoll, options, own, real};
@@ -44,10 +45,9 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// be had, and all is as before.
 pub(super) fn put(fd: c_int, socket: Socket) -> bool {
     let mut pair = [-1; 2];
+    let kind = if socket.is_stream() { libc::SOCK_STREAM } else { libc::SOCK_SEQPACKET };
     // SAFETY: fills the array.
-    let made = unsafe {
-        libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr())
-    };
+    let made = unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) };
     if made < 0 {
         return false;
     }
@@ -60,9 +60,13 @@ pub(super) fn put(fd: c_int, socket: Socket) -> bool {
     bind_to_name(inner, socket);
     prepare(inner);
     take_place(outer, socket);
-    let crossing = Crossing::new(socket, own::protect(inner), (real::inode(outer), fd));
+    let (inner, outer_is) = (own::protect(inner), (real::inode(outer), fd));
     real::close(outer);
-    ferry::add(crossing.into());
+    ferry::add(if socket.is_stream() {
+        Crossing::new(socket, inner, outer_is).into()
+    } else {
+        Parcels::new(socket, inner).into()
+    });
     true
 }
 

@@ -24,6 +24,7 @@
  *   rings taken ADDRESS PORT        a program that takes the library's numbers for itself
  *   rings epoll ADDRESS PORT        an epoll that a ring adds to and takes from
  *   rings datagrams                 a ring on a datagram socket
+ *   rings parcels ADDRESS PORT      and on one that is connected, to an echo
  *   rings threads ADDRESS PORT      many rings at once, and entries that change while they are looked at
  *   rings race                      two threads' rings name the same socket in the same moment
  *   rings forks                     children of a process whose threads are at their rings
@@ -1192,6 +1193,35 @@ static void in_next_image(const char *program) {
     CHECK(0);
 }
 
+/* Each operation is one datagram, an empty one too; calls on the socket go on beside. */
+static void parcels(char **words) {
+    static char large[60000], back[65536];
+    char bytes[16];
+    struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(inet_aton(words[0], &peer.sin_addr) && connect(fd, (struct sockaddr *)&peer, sizeof peer) == 0);
+    CHECK(operate(IORING_OP_SEND, fd, "one", 3) == 3);
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 3 && memcmp(bytes, "one", 3) == 0);
+    CHECK(number_of(fd, getpeername) == (unsigned)atoi(words[1]) && number_of(fd, getsockname) > 0);
+    CHECK(operate(IORING_OP_SEND, fd, "ab", 2) == 2 && operate(IORING_OP_SEND, fd, "cde", 3) == 3);
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 2);
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 3);
+    CHECK(operate(IORING_OP_SEND, fd, bytes, 0) == 0 && operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 0);
+    submit(IORING_OP_RECV, 0, fd, bytes, sizeof bytes);
+    CHECK(send(fd, "by a call", 9, 0) == 9 && finish() == 9);
+    for (size_t i = 0; i < sizeof large; i++)
+        large[i] = i % 251;
+    CHECK(operate(IORING_OP_SEND, fd, large, sizeof large) == sizeof large);
+    CHECK(recv(fd, back, sizeof back, 0) == sizeof large && memcmp(back, large, sizeof large) == 0);
+    for (int i = 0; i < 200; i++) {
+        CHECK(operate(IORING_OP_SEND, fd, &i, sizeof i) == sizeof i);
+        CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == sizeof i && memcmp(bytes, &i, sizeof i) == 0);
+    }
+    CHECK(operate(IORING_OP_SEND, fd, "last", 4) == 4);
+    say("all right");
+    exit(0);
+}
+
 static void inherited(int fd) {
     struct tcp_info info;
     socklen_t len = sizeof info;
@@ -1223,6 +1253,8 @@ int main(int count, char **words) {
         on_connected(words + 2);
     else if (!strcmp(words[1], "connects"))
         connects(words + 2);
+    else if (!strcmp(words[1], "parcels"))
+        parcels(words + 2);
     else if (!strcmp(words[1], "bulk"))
         bulk(words + 2);
     else if (!strcmp(words[1], "ends"))
