@@ -330,6 +330,11 @@ pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
     let state = socket.state();
     let is_listening = state & is::LISTENING != 0;
     if !is_listening && (state & is::CONNECTED == 0 || state & is::FAILED != 0) {
+        if !socket.is_stream() {
+            // It is shut for all that (`inet_shutdown`).
+            socket.slot.requests.fetch_or(what, Ordering::AcqRel);
+            socket.tell();
+        }
         return err(libc::ENOTCONN);
     }
     if !is_listening && socket.is_stream() && options::has_ended(socket) {

@@ -631,6 +631,24 @@ CASE(shut_and_connected_no_longer) {
     T(getpeername(other, (struct sockaddr *)&to, &len));
 }
 
+/* The call fails, and the socket is shut. */
+CASE(shut_without_a_peer) {
+    int port, one = pair(&port), other = pair(&port);
+    struct name to = name_of(peer, port);
+    T(shutdown(one, SHUT_WR));
+    T(now_has(one, POLLIN | POLLOUT | POLLRDHUP));
+    T(sendto(one, "x", 1, MSG_NOSIGNAL, ADDRESS(to)));
+    T(shutdown(other, SHUT_RD));
+    T(now_has(other, POLLIN | POLLOUT | POLLRDHUP));
+    T(recv(other, bytes, 1, MSG_DONTWAIT));
+    T(recv(other, bytes, 1, 0));
+    T(sendto(other, "x", 1, 0, ADDRESS(to)));
+    T(shutdown(other, SHUT_RDWR));
+    T(now_has(other, POLLIN | POLLOUT | POLLRDHUP));
+    T(connect(other, ADDRESS(to)));
+    T(send(other, "x", 1, MSG_NOSIGNAL));
+}
+
 static volatile sig_atomic_t pipes;
 
 static void on_pipe(int number) { pipes += number == SIGPIPE; }
