@@ -12,7 +12,7 @@ use scoutline_base::{DeviceId, Time};
 use scoutline_device::{DeviceError, MAX_LONG_FRAME, Partner, Policing, SegmentLimit, Steering, packet};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::Block;
-use support::{Namespace, SOON, arriving, frame, pull, send, veth};
+use support::{Namespace, SOON, arriving, frame, pull, pull_all, send, veth};
 
 fn open(namespace: &Namespace, config: &packet::Config) -> packet::PacketPartner {
     let (partner, notices) = namespace.enter(|| packet::open(DeviceId(1), config)).expect("opens");
@@ -55,7 +55,13 @@ fn a_flood_is_held_back_at_the_interface() {
         assert!(start.elapsed() < SOON, "nothing came of it");
         std::thread::yield_now();
     }
-    assert_eq!(arriving(&mut one, &mut two, flood, |_| frame(100, 1)), flood);
+    // Some of the first may be lost in a veth that has just given its program up, and the kernel does not say so.
+    let (start, arrived) = (Instant::now(), two.counters().rx_packets);
+    while two.counters().rx_packets < arrived + flood {
+        send(&mut one, frame(100, 1));
+        pull_all(&mut two);
+        assert!(start.elapsed() < SOON, "{:?}", two.counters());
+    }
     assert_eq!(two.counters().rx_policed, policed, "what was counted stays so");
 }
 

@@ -148,7 +148,7 @@ pub(crate) fn arriving(
     await_known(to, count)
 }
 
-fn pull_all(partner: &mut dyn Partner) {
+pub(crate) fn pull_all(partner: &mut dyn Partner) {
     while partner.has_input() {
         partner.pull(&mut Burst::new(), 64, Time::ZERO).expect("pulls");
     }
