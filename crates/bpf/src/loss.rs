@@ -1,6 +1,6 @@
 //! A program at tcx that drops packets at random: a lossy link for tests, where netem is not to be had.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use crate::instruction::{Condition, Operand, Operation, Program};
 use crate::sys;
@@ -9,8 +9,7 @@ use crate::tcx::{AttachError, Hook};
 /// Drops packets of one interface in one direction, each with the same probability, for as long as it lives.
 #[derive(Debug)]
 pub struct RandomDrop {
-    /// The link keeps the program; closing it detaches.
-    _link: OwnedFd,
+    _link: sys::Link,
 }
 
 impl RandomDrop {

@@ -19,21 +19,20 @@
 //! (generic) it is dropped in front of the packet taps.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use crate::flow::{self, Buckets, Exempt, Limits, POLICED, Police, Seen, Sorting};
 use crate::instruction::{Instruction, Operand, Operation, Program};
 use crate::known::Known;
-use crate::sys;
+use crate::sys::Link;
 use crate::tcx::AttachError;
 use crate::xdp::{self, Mode, XDP_PASS};
 
 /// The policer of one interface, for as long as this lives.
 #[derive(Debug)]
 pub struct Policer {
-    /// The link keeps the program; closing it detaches.
-    link: OwnedFd,
+    link: Link,
     buckets: Buckets,
     seen: Seen,
     known: Arc<Known>,
@@ -71,7 +70,7 @@ impl Policer {
         let Policer { buckets, seen, known, .. } = self;
         let program = program(&Police { buckets, seen, known, limits }, exempt);
         let program = xdp::load(NAME, &program).map_err(load)?;
-        sys::exchange(self.link.as_fd(), program.as_fd()).map_err(|error| AttachError::at("exchange", error))
+        self.link.exchange(program.as_fd()).map_err(|error| AttachError::at("exchange", error))
     }
 
     /// Where it hangs.

@@ -40,8 +40,7 @@ pub struct Steer {
 /// Where the program hangs, and what each in the place of another works with.
 #[derive(Debug)]
 struct Hook {
-    /// The link keeps the program; closing it detaches.
-    link: OwnedFd,
+    link: sys::Link,
     maps: Maps,
 }
 
@@ -57,7 +56,7 @@ impl Changer {
     /// As the kernel says; the ones before hold then.
     pub fn change(&self, rules: &Rules<'_>) -> io::Result<()> {
         let program = self.0.maps.load_program(rules)?;
-        sys::exchange(self.0.link.as_fd(), program.as_fd())
+        self.0.link.exchange(program.as_fd())
     }
 }
 

@@ -22,6 +22,8 @@ const BPF_PROG_QUERY: libc::c_long = 16;
 const BPF_LINK_CREATE: libc::c_long = 28;
 /// `enum bpf_cmd`.
 const BPF_LINK_UPDATE: libc::c_long = 29;
+/// The same.
+const BPF_LINK_DETACH: libc::c_long = 34;
 /// `enum bpf_prog_type`.
 pub(crate) const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 /// `enum bpf_attach_type`, Linux 6.6 and later (commit e420bed02507).
@@ -118,6 +120,12 @@ struct LinkUpdate {
     old_prog_fd: u32,
 }
 
+/// `union bpf_attr` for `BPF_LINK_DETACH`.
+#[repr(C)]
+struct LinkDetach {
+    link_fd: u32,
+}
+
 /// `union bpf_attr` for `BPF_PROG_QUERY`.
 #[repr(C)]
 #[derive(Default)]
@@ -183,13 +191,35 @@ pub(crate) fn load(
     unsafe { bpf(BPF_PROG_LOAD, &attr) }
 }
 
-/// Attaches a loaded program to an interface; it stays attached as long as the returned descriptor is open.
-pub(crate) fn link(
-    program: BorrowedFd<'_>,
-    ifindex: u32,
-    attach_type: u32,
-    flags: u32,
-) -> io::Result<OwnedFd> {
+/// Keeps a program where it is attached, for as long as this lives or the process does.
+#[derive(Debug)]
+pub(crate) struct Link(OwnedFd);
+
+impl Link {
+    /// Puts another program in the place of the one that is there.
+    pub(crate) fn exchange(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let attr = LinkUpdate {
+            link_fd: self.0.as_raw_fd() as u32,
+            new_prog_fd: program.as_raw_fd() as u32,
+            ..LinkUpdate::default()
+        };
+        // SAFETY: `attr` is laid out as the command demands and holds no pointer.
+        unsafe { command(BPF_LINK_UPDATE, &attr) }.map(drop)
+    }
+}
+
+impl Drop for Link {
+    /// To close it would not be enough: a child that has not yet become another program has the descriptor, too. Fails
+    /// where the interface is gone already, or the kernel does not know the command (Linux 5.8 and before).
+    fn drop(&mut self) {
+        let attr = LinkDetach { link_fd: self.0.as_raw_fd() as u32 };
+        // SAFETY: `attr` is laid out as the command demands and holds no pointer.
+        let _ = unsafe { command(BPF_LINK_DETACH, &attr) };
+    }
+}
+
+/// Attaches a loaded program to an interface.
+pub(crate) fn link(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32, flags: u32) -> io::Result<Link> {
     let attr = LinkCreate {
         prog_fd: program.as_raw_fd() as u32,
         target_ifindex: ifindex,
@@ -198,7 +228,7 @@ pub(crate) fn link(
         ..LinkCreate::default()
     };
     // SAFETY: `attr` is laid out as the command demands and holds no pointer.
-    unsafe { bpf(BPF_LINK_CREATE, &attr) }
+    unsafe { bpf(BPF_LINK_CREATE, &attr) }.map(Link)
 }
 
 /// An array of `entries` values of 16 bytes, one for each core.
@@ -225,19 +255,6 @@ pub(crate) fn array(entries: u32, value_len: u32) -> io::Result<OwnedFd> {
     };
     // SAFETY: `attr` is laid out as the command demands and holds no pointer.
     unsafe { bpf(BPF_MAP_CREATE, &attr) }
-}
-
-/// Puts another program in the place of the one that a link holds.
-pub(crate) fn exchange(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let attr = LinkUpdate {
-        link_fd: link.as_raw_fd() as u32,
-        new_prog_fd: program.as_raw_fd() as u32,
-        ..LinkUpdate::default()
-    };
-    let size = size_of::<LinkUpdate>() as libc::c_long;
-    // SAFETY: `attr` is laid out as the command demands and holds no pointer.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_UPDATE, &raw const attr, size) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// An array of `entries` values of `value_len` bytes that can be mapped.
@@ -351,13 +368,19 @@ pub(crate) fn attached(ifindex: u32, attach_type: u32) -> io::Result<u32> {
 /// # Safety
 /// `T` must be laid out as the beginning of `union bpf_attr` for `command`, a command that returns a descriptor,
 /// and its pointers must be valid.
-unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
-    let size = size_of::<T>() as libc::c_long;
-    // SAFETY: see above; the kernel reads `size` bytes from `attr`.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
+unsafe fn bpf<T>(number: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
+    // SAFETY: see above.
+    let fd = unsafe { command(number, attr) }?;
     // SAFETY: the command returned a descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// # Safety
+/// `T` must be laid out as the beginning of `union bpf_attr` for the command, which only reads it, and its pointers must
+/// be valid.
+unsafe fn command<T>(number: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
+    let size = size_of::<T>() as libc::c_long;
+    // SAFETY: see above; the kernel reads `size` bytes from `attr`.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, number, std::ptr::from_ref(attr), size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

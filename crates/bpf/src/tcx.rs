@@ -6,7 +6,7 @@
 //! It needs Linux 6.6. The drop hides packets from ETH_P_IP sockets too, hence ETH_P_ALL (MEASURED.md).
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use crate::instruction::{Operand, Operation, Program};
 use crate::sys;
@@ -41,8 +41,7 @@ pub fn attached(ifindex: u32, hook: Hook) -> io::Result<u32> {
 /// Keeps Linux's protocols from seeing (and answering) what arrives on one interface, for as long as it lives.
 #[derive(Debug)]
 pub struct IngressDrop {
-    /// The link keeps the program; closing it detaches.
-    _link: OwnedFd,
+    _link: sys::Link,
 }
 
 impl IngressDrop {

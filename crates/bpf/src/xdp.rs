@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::instruction::Instruction;
-use crate::sys;
+use crate::sys::{self, Link};
 use crate::tcx::AttachError;
 
 /// `enum xdp_action` (include/uapi/linux/bpf.h).
@@ -31,9 +31,8 @@ pub(crate) fn load(name: &str, program: &[Instruction]) -> io::Result<OwnedFd> {
     load(sys::BPF_F_XDP_HAS_FRAGS).or_else(|_| load(0))
 }
 
-/// Attaches a program in the driver if that has the hook, else in front of the packet taps. The link keeps it; closing
-/// that detaches.
-pub(crate) fn attach(program: &OwnedFd, ifindex: u32) -> Result<(OwnedFd, Mode), AttachError> {
+/// Attaches a program in the driver if that has the hook, else in front of the packet taps. The link keeps it.
+pub(crate) fn attach(program: &OwnedFd, ifindex: u32) -> Result<(Link, Mode), AttachError> {
     let attach = |flags| sys::link(program.as_fd(), ifindex, sys::BPF_XDP, flags);
     match attach(DRIVER_MODE) {
         Ok(link) => Ok((link, Mode::Native)),

@@ -37,11 +37,11 @@ impl Namespace {
         namespace
     }
 
-    /// Runs `ip` inside.
-    pub(crate) fn ip(&self, arguments: &[&str]) {
+    /// Runs `ip` inside; what it prints.
+    pub(crate) fn ip(&self, arguments: &[&str]) -> String {
         let mut all = vec!["-n", &self.name];
         all.extend(arguments);
-        ip(&all);
+        ip(&all)
     }
 
     /// Runs `work` with this thread inside the namespace. Sockets opened there stay there.
@@ -67,7 +67,7 @@ fn set_namespace(file: &File) {
     assert_eq!(status, 0, "setns: {}", std::io::Error::last_os_error());
 }
 
-fn ip(arguments: &[&str]) {
+fn ip(arguments: &[&str]) -> String {
     let output = Command::new("ip").args(arguments).output().expect("iproute2 is installed");
     assert!(
         output.status.success(),
@@ -75,6 +75,7 @@ fn ip(arguments: &[&str]) {
         arguments.join(" "),
         String::from_utf8_lossy(&output.stderr)
     );
+    String::from_utf8(output.stdout).expect("text")
 }
 
 /// Two namespaces joined by a veth pair, `left` in the first and `right` in the second, both up.
@@ -148,7 +149,7 @@ pub(crate) fn arriving(
     await_known(to, count)
 }
 
-pub(crate) fn pull_all(partner: &mut dyn Partner) {
+fn pull_all(partner: &mut dyn Partner) {
     while partner.has_input() {
         partner.pull(&mut Burst::new(), 64, Time::ZERO).expect("pulls");
     }
