@@ -22,10 +22,11 @@ mod threads;
 use std::ffi::c_int;
 use std::slice;
 
-use libc::{iovec, msghdr};
+use libc::{iovec, msghdr, ssize_t};
 
-use crate::real::err;
+use crate::real::{err, finish};
 use crate::slot::Socket;
+use crate::wait::MOVED;
 use crate::{memory, table};
 
 pub(crate) use data::{read, write};
@@ -36,6 +37,19 @@ pub(crate) use {many::concerns as poll_concerns, many::poll_plain as poll, raw::
 #[inline]
 fn ours(fd: c_int) -> Option<Socket> {
     table::socket(fd).and_then(Socket::at)
+}
+
+/// What `here` gives with the socket of ours that `fd` is, or `there` if it is none: at once, or since `here` slept
+/// ([`MOVED`]).
+#[inline]
+fn either(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ssize_t) -> ssize_t {
+    loop {
+        let Some(socket) = ours(fd) else { return there() };
+        let result = here(socket);
+        if result != err(MOVED) {
+            return finish(result);
+        }
+    }
 }
 
 /// A program's io vector.

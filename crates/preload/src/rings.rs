@@ -70,7 +70,7 @@ use crate::{attach, life, memory, reach, real};
 pub(crate) use ferry::{flush, look_again, relocated};
 pub(crate) use listening::accept;
 use queue::{Shape, View};
-pub(crate) use standin::{is_kernels as is_stand_ins, socket_of as stood_for};
+pub(crate) use standin::{has_left, is_kernels as is_stand_ins, socket_of as stood_for};
 
 /// `linux/io_uring.h`: `io_uring_setup` flags.
 const SETUP_SQPOLL: u32 = 1 << 1;
@@ -393,6 +393,7 @@ pub(crate) fn after_fork() {
 /// counted anew.
 pub(crate) fn in_child() {
     ferry::in_child();
+    standin::in_child();
     listening::in_child();
     let mut known = Vec::new();
     for (number, record) in RECORDS.iter().enumerate() {

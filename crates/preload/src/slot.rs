@@ -328,6 +328,12 @@ impl Socket {
         wake_engine(self.region, self.engine(), self.slot.urgent.load(Ordering::Relaxed) != 0);
     }
 
+    /// Wakes all who wait for it, which only the engine can.
+    pub(crate) fn wake_all(self) {
+        self.slot.requests.fetch_or(ask::WAKE, Ordering::AcqRel);
+        self.tell();
+    }
+
     /// The engine that serves it.
     #[inline]
     pub(crate) fn engine(self) -> usize {

@@ -27,10 +27,13 @@ use scoutline_ring::SleeperBell;
 
 use crate::lock::Lock;
 use crate::slot::{Socket, ring_before_sleep};
-use crate::{attach, engines, poll, real, serve};
+use crate::{attach, engines, poll, real, rings, serve};
 
 /// Spinning lasts at most this long.
 const SPIN_NS: u64 = 10_000;
+/// A sleep ended because the socket's numbers are something else in this process, by a ring that has named it: the call
+/// begins again with what its descriptor is now. No errno of Linux's that a program sees.
+pub(crate) const MOVED: c_int = 512;
 /// Sets kept for the next thread instead of going back to the daemon.
 const CACHE_LEN: usize = 64;
 
@@ -437,7 +440,7 @@ extern "C" fn given_back(held: *mut c_void) {
 /// Blocks until `ready` says so, in a call that is done with the socket then.
 ///
 /// # Errors
-/// EAGAIN at the deadline, EINTR after a signal handler, ECONNRESET when the daemon is gone.
+/// EAGAIN at the deadline, EINTR after a signal handler, ECONNRESET when the daemon is gone, [`MOVED`].
 pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -> bool) -> Result<(), c_int> {
     patiently(socket, |patience| {
         patience.deadline = deadline;
@@ -464,6 +467,9 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
     set.bell().enter(1 + EXCLUSIVE);
     let result = loop {
         set.bell().before_look();
+        if rings::has_left(socket) {
+            break Err(MOVED);
+        }
         if ready() {
             break Ok(());
         }

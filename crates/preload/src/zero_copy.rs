@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering;
 
 use libc::MSG_ZEROCOPY;
 use scoutline_abi::datagram::{ErrorRecord, origin};
-use scoutline_abi::layout::slot_request as ask;
 
 use crate::slot::{Socket, kept};
 
@@ -41,9 +40,7 @@ fn complete(socket: Socket) {
     }
     slot.zero_copy_done.fetch_add(1, Ordering::AcqRel);
     slot.kept_options.fetch_or(kept::COMPLETES, Ordering::AcqRel);
-    // Only the engine can wake who sleeps.
-    slot.requests.fetch_or(ask::COMPLETED, Ordering::AcqRel);
-    socket.tell();
+    socket.wake_all();
 }
 
 /// Notices wait.

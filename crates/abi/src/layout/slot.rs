@@ -68,14 +68,14 @@ pub mod slot_request {
     pub const SHUTDOWN_READ: u32 = 1 << 3;
     /// What is written up to `urgent_to` is urgent (MSG_OOB). Set before it is written; taken by the engine.
     pub const URGENT: u32 = 1 << 4;
-    /// The program has been put a notice that a send with MSG_ZEROCOPY is complete: who waits for events is woken. Taken
-    /// by the engine.
-    pub const COMPLETED: u32 = 1 << 5;
+    /// Something has happened that the engine has no part in: a send with MSG_ZEROCOPY is complete, or a stand-in serves
+    /// the socket from now on. Who waits for it is woken. Taken by the engine.
+    pub const WAKE: u32 = 1 << 5;
     /// `shutdown` of a connection that opens: it ends without a word to the peer, and the socket may connect again. Taken
     /// by the engine, before it says DISCONNECTED; one that finds the connection open, or failed, does nothing.
     pub const DISCONNECT: u32 = 1 << 6;
     /// What a stream's engine takes.
-    pub const ONCE: u32 = URGENT | COMPLETED | DISCONNECT;
+    pub const ONCE: u32 = URGENT | WAKE | DISCONNECT;
 }
 
 /// Bits of [`Slot::flags`], of the open file description, set by shims.
@@ -219,7 +219,7 @@ pub struct Slot {
     pub extents_tail: AtomicU32,
     /// Extents ever taken; written by the engine.
     pub extents_head: AtomicU32,
-    /// Sends with MSG_ZEROCOPY ever done, see [`slot_request::COMPLETED`]. Written by shims.
+    /// Sends with MSG_ZEROCOPY ever done, see [`slot_request::WAKE`]. Written by shims.
     pub zero_copy_done: AtomicU32,
     /// The ring of extents: entry `n` stands at `n % EXTENT_COUNT`.
     pub extents: [Extent; EXTENT_COUNT],

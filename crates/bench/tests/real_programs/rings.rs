@@ -213,6 +213,20 @@ print('the last', flush=True)
     }
 }
 
+/// In what they are told of there, they go on.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn threads_that_sleep_on_what_a_ring_names_are_woken() {
+    let fixture = Fixture::new(Arm::Paths);
+    let program = rings(&fixture, BY_NUMBER).display().to_string();
+    let (mut echo, [peer, port]) = echo(&fixture);
+    let mut client = fixture.start(&program, &["asleep", &peer, &port]);
+    wait_for_line(&mut client, "all woken");
+    assert_counted(&fixture, [1, 0, 21]);
+    assert_said(&client, [1, 1, 0, 0]);
+    echo.check().unwrap();
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn much_goes_both_ways_by_a_stand_in() {

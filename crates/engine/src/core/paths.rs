@@ -419,6 +419,9 @@ impl Core {
         } else if requests & slot_request::SHUTDOWN_READ != 0 {
             self.stop_listening(end, now);
             end.signal();
+        } else if requests & slot_request::WAKE != 0 {
+            end.shared().requests.fetch_and(!slot_request::WAKE, Ordering::AcqRel);
+            end.program.signal(end.slot, false, end.duty.get());
         } else if end.received.get() != end.shared().receive_head.load(Ordering::Acquire) {
             end.signal();
         }

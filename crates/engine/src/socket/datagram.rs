@@ -401,8 +401,8 @@ impl Stage for DatagramStage {
         }
         let end = &self.end;
         let requests = end.shared().requests.load(Ordering::Acquire);
-        if requests & slot_request::COMPLETED != 0 {
-            end.shared().requests.fetch_and(!slot_request::COMPLETED, Ordering::AcqRel);
+        if requests & slot_request::WAKE != 0 {
+            end.shared().requests.fetch_and(!slot_request::WAKE, Ordering::AcqRel);
             end.signal();
         }
         let Written::To(written) = end.read_written() else {

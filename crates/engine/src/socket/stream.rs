@@ -485,7 +485,7 @@ impl Stage for StreamStage {
             if once & slot_request::URGENT != 0 {
                 burst.push(Message::control(Control::Urge(slot.urgent_to.load(Ordering::Acquire))));
             }
-            if once & slot_request::COMPLETED != 0 {
+            if once & slot_request::WAKE != 0 {
                 end.signal();
             }
             if once & slot_request::DISCONNECT != 0 && end.disconnect() {

@@ -8,12 +8,13 @@ use libc::{
     socklen_t, ssize_t, timespec,
 };
 
-use super::{ours, vector, vector_of};
+use super::{either, ours, vector, vector_of};
 use crate::address::{self, Given, Name};
 use crate::control::{Said, Writer};
 use crate::datagram::path_mtu;
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
+use crate::wait::MOVED;
 use crate::{
     adopt, control, datagram, errors, fast_open, memory, options, passing, sendfile, stream, table, zero_copy,
 };
@@ -77,14 +78,12 @@ fn send(socket: Socket, iov: &[iovec], flags: c_int, to: *const sockaddr, len: s
 }
 
 /// A kernel socket that sends to where paths lead becomes ours first.
-fn ours_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Socket> {
-    let known = ours(fd);
-    if known.is_some() || to.is_null() || !matches!(table::look(fd), table::Entry::Candidate { .. }) {
-        return known;
-    }
-    match address::parse(to, len) {
-        Given::Inet(to @ Name { port: 1.., .. }) => adopt::adopt_for_send(fd, to),
-        _ => None,
+fn move_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) {
+    if !to.is_null()
+        && matches!(table::look(fd), table::Entry::Candidate { .. })
+        && let Given::Inet(to @ Name { port: 1.., .. }) = address::parse(to, len)
+    {
+        adopt::adopt_for_send(fd, to);
     }
 }
 
@@ -165,16 +164,12 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
-    match ours(fd) {
-        Some(_) if n == 0 => 0, // unlike `recv`, which waits
-        Some(socket) => {
-            finish(whole(buf, n).map_or_else(
-                |failed| failed,
-                |iov| receive(socket, &iov, 0, ptr::null_mut(), ptr::null_mut()),
-            ))
-        }
-        None => real::read(fd, buf, n),
-    }
+    let here = |socket| match whole(buf, n) {
+        _ if n == 0 => 0, // unlike `recv`, which waits
+        Ok(iov) => receive(socket, &iov, 0, ptr::null_mut(), ptr::null_mut()),
+        Err(result) => result,
+    };
+    either(fd, here, || real::read(fd, buf, n))
 }
 
 #[unsafe(no_mangle)]
@@ -194,33 +189,31 @@ fn check(n: size_t, room: size_t) {
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
-    match ours(fd) {
-        Some(socket) => {
-            let iov = whole(buf, n);
-            finish(iov.map_or_else(|failed| failed, |iov| send(socket, &iov, 0, ptr::null(), 0)))
-        }
-        None => real::write(fd, buf, n),
-    }
+    let here = |socket| match whole(buf, n) {
+        Ok(iov) => send(socket, &iov, 0, ptr::null(), 0),
+        Err(result) => result,
+    };
+    either(fd, here, || real::write(fd, buf, n))
 }
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-    let Some(socket) = ours(fd) else { return real::readv(fd, iov, n) };
-    finish(match vector(iov, n as usize) {
+    let here = |socket| match vector(iov, n as usize) {
         Ok(iov) if stream::total(iov) == 0 => 0,
         Ok(iov) => receive(socket, iov, 0, ptr::null_mut(), ptr::null_mut()),
         Err(result) => result,
-    })
+    };
+    either(fd, here, || real::readv(fd, iov, n))
 }
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-    let Some(socket) = ours(fd) else { return real::writev(fd, iov, n) };
-    finish(match vector(iov, n as usize) {
+    let here = |socket| match vector(iov, n as usize) {
         Ok(iov) if stream::total(iov) == 0 => 0, // unlike `write`, which sends an empty datagram (`vfs_writev`)
         Ok(iov) => send(socket, iov, 0, ptr::null(), 0),
         Err(result) => result,
-    })
+    };
+    either(fd, here, || real::writev(fd, iov, n))
 }
 
 /// Flags of `preadv2` and `pwritev2` that say something of files only (`linux/fs.h`): RWF_HIPRI, _DSYNC, _SYNC, _APPEND,
@@ -296,10 +289,8 @@ extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, n: c_int, position: off_
 
 #[unsafe(no_mangle)]
 extern "C" fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
-    match ours(fd) {
-        Some(socket) => finish(receive(socket, &one(buf, n), flags, ptr::null_mut(), ptr::null_mut())),
-        None => real::recv(fd, buf, n, flags),
-    }
+    let here = |socket| receive(socket, &one(buf, n), flags, ptr::null_mut(), ptr::null_mut());
+    either(fd, here, || real::recv(fd, buf, n, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -317,10 +308,8 @@ pub(super) extern "C" fn recvfrom(
     from: *mut sockaddr,
     len: *mut socklen_t,
 ) -> ssize_t {
-    match ours(fd) {
-        Some(socket) => finish(receive(socket, &one(buf, n), flags, from, len)),
-        None => real::recvfrom(fd, buf, n, flags, from, len),
-    }
+    let here = |socket| receive(socket, &one(buf, n), flags, from, len);
+    either(fd, here, || real::recvfrom(fd, buf, n, flags, from, len))
 }
 
 #[unsafe(no_mangle)]
@@ -339,12 +328,14 @@ extern "C" fn __recvfrom_chk(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(socket) = ours(fd) else { return finish(passing::receive(fd, message, flags)) };
-    if memory::is_nowhere(message) {
-        return finish(err(libc::EFAULT));
-    }
-    // SAFETY: the program vouches for its message.
-    finish(receive_message(socket, unsafe { &mut *message }, flags))
+    let here = |socket| {
+        if memory::is_nowhere(message) {
+            return err(libc::EFAULT);
+        }
+        // SAFETY: the program vouches for its message.
+        receive_message(socket, unsafe { &mut *message }, flags)
+    };
+    either(fd, here, || finish(passing::receive(fd, message, flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -369,6 +360,7 @@ pub(super) extern "C" fn recvmmsg(
     if memory::is_nowhere(messages) {
         return finish_int(err(libc::EFAULT));
     }
+    let given = timeout;
     // SAFETY: the program vouches for `n` messages, and for its timeout, or passes null.
     let (messages, timeout) =
         unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_ref()) };
@@ -379,9 +371,12 @@ pub(super) extern "C" fn recvmmsg(
     }
     let mut done = 0;
     let mut flags_now = flags & !MSG_WAITFORONE;
-    for message in messages {
+    for message in messages.iter_mut() {
         let result = receive_message(socket, &mut message.msg_hdr, flags_now);
         if result < 0 {
+            if done == 0 && result == err(MOVED) {
+                return recvmmsg(fd, messages.as_mut_ptr(), n, flags, given);
+            }
             if done == 0 {
                 return finish_int(result);
             }
@@ -405,10 +400,8 @@ pub(super) extern "C" fn recvmmsg(
 
 #[unsafe(export_name = "send")]
 extern "C" fn send_plain(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
-    match ours(fd) {
-        Some(socket) => finish(send(socket, &one(buf, n), flags, ptr::null(), 0)),
-        None => real::send(fd, buf, n, flags),
-    }
+    let here = |socket| send(socket, &one(buf, n), flags, ptr::null(), 0);
+    either(fd, here, || real::send(fd, buf, n, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -425,10 +418,9 @@ pub(super) extern "C" fn sendto(
     {
         return finish(result);
     }
-    match ours_for_send(fd, to, len) {
-        Some(socket) => finish(send(socket, &one(buf, n), flags, to, len)),
-        None => real::sendto(fd, buf, n, flags, to, len),
-    }
+    move_for_send(fd, to, len);
+    let here = |socket| send(socket, &one(buf, n), flags, to, len);
+    either(fd, here, || real::sendto(fd, buf, n, flags, to, len))
 }
 
 #[unsafe(no_mangle)]
@@ -442,11 +434,10 @@ pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     {
         return finish(result);
     }
-    let socket = given.map_or_else(|| ours(fd), |m| ours_for_send(fd, m.msg_name.cast(), name_len(m)));
-    match (socket, given) {
-        (Some(socket), Some(message)) => finish(send_message(socket, message, flags)),
-        _ => finish(passing::send(fd, message, flags)),
-    }
+    let Some(given) = given else { return finish(passing::send(fd, message, flags)) };
+    move_for_send(fd, given.msg_name.cast(), name_len(given));
+    let here = |socket| send_message(socket, given, flags);
+    either(fd, here, || finish(passing::send(fd, message, flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -458,13 +449,17 @@ pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, 
     let given =
         unsafe { std::slice::from_raw_parts_mut(messages, n.min(libc::UIO_MAXIOV as c_uint) as usize) };
     let first = &given[0].msg_hdr;
-    let Some(socket) = ours_for_send(fd, first.msg_name.cast(), name_len(first)) else {
+    move_for_send(fd, first.msg_name.cast(), name_len(first));
+    let Some(socket) = ours(fd) else {
         return passing::send_many(fd, given, flags)
             .map_or_else(|| real::sendmmsg(fd, messages, n, flags), finish_int);
     };
     let mut done = 0;
     for message in given {
         let result = send_message(socket, &message.msg_hdr, flags);
+        if done == 0 && result == err(MOVED) {
+            return sendmmsg(fd, messages, n, flags);
+        }
         if result < 0 {
             return if done == 0 { finish_int(result) } else { done };
         }
@@ -475,16 +470,10 @@ pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, 
 }
 
 fn send_file(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
-    if let Some(socket) = ours(out) {
-        if table::socket(from).is_some() {
-            return finish(err(libc::EINVAL));
-        }
-        return finish(sendfile::sendfile(socket, from, offset, n));
-    }
     if table::socket(from).is_some() {
         return finish(err(libc::EINVAL));
     }
-    real::sendfile(out, from, offset, n)
+    either(out, |socket| sendfile::sendfile(socket, from, offset, n), || real::sendfile(out, from, offset, n))
 }
 
 // On 64-bit machines `off_t` is 64 bits wide in both.
@@ -508,6 +497,7 @@ pub(super) extern "C" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     let (source, target) = (ours(from), ours(to));
+    let there = || real::splice(from, from_at, to, to_at, n, flags);
     // A socket has no positions, nor has the pipe on the other side.
     if source.is_some() && !to_at.is_null() || target.is_some() && !from_at.is_null() {
         return finish(err(libc::ESPIPE));
@@ -516,9 +506,9 @@ pub(super) extern "C" fn splice(
         return finish(err(libc::EINVAL));
     }
     match (source, target) {
-        (None, None) => real::splice(from, from_at, to, to_at, n, flags),
-        (None, Some(socket)) => finish(sendfile::splice_in(from, socket, n, flags)),
-        (Some(socket), None) => finish(sendfile::splice_out(socket, to, n, flags)),
+        (None, None) => there(),
+        (None, Some(_)) => either(to, |socket| sendfile::splice_in(from, socket, n, flags), there),
+        (Some(_), None) => either(from, |socket| sendfile::splice_out(socket, to, n, flags), there),
         (Some(_), Some(_)) => finish(err(libc::EINVAL)), // neither is a pipe
     }
 }

@@ -7,9 +7,9 @@ use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 use scoutline_scout::SOL_SCOUT;
 
-use super::{interfaces, ours};
+use super::{either, interfaces, ours};
 use crate::datagram::stamps;
-use crate::real::{self, err, finish_int};
+use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::table::Entry;
 use crate::{accept, adopt, bind, fast_open, groups, ip_options, life, options, rings, stdio, table, urgent};
@@ -48,17 +48,17 @@ pub(super) extern "C" fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    let Some(socket) = ours(fd) else {
+    let there = || {
         if let Entry::StandIn(_) = table::look(fd) {
-            return finish_int(rings::accept(fd, address, len, flags));
+            return finish(rings::accept(fd, address, len, flags));
         }
         let new = real::accept4(fd, address, len, flags);
         if new >= 0 {
             life::closing(new); // whatever had the number was closed unseen
         }
-        return new;
+        new as isize
     };
-    finish_int(accept::accept(fd, socket, address, len, flags))
+    either(fd, |socket| accept::accept(fd, socket, address, len, flags), there) as c_int
 }
 
 #[unsafe(no_mangle)]

@@ -20,10 +20,11 @@ use scoutline_abi::layout::slot_state as is;
 use super::crossing::Crossing;
 use super::ferry;
 use super::queue::{Answer, Said};
+use super::standin::{End, unix_socket};
 use super::{ALONE, moving, standin};
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{attach, life, options, own, real};
+use crate::{attach, life, options, real};
 
 /// How long the program's end may take to come to a connection that stands.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -32,11 +33,11 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 pub(super) struct Attempt {
     socket: Socket,
     /// Where the program's end connects to; it reads this.
-    listening: c_int,
+    listening: End,
     name: Box<sockaddr_un>,
     name_len: socklen_t,
     /// Has the one place there.
-    filler: c_int,
+    filler: End,
     /// The program's end, by its file, and a number that it has.
     outer: (u64, c_int),
     /// It has succeeded, and the program's end is to come until then.
@@ -114,10 +115,6 @@ fn set_non_blocking(fd: c_int, on: bool) -> bool {
     flags & libc::O_NONBLOCK != 0
 }
 
-fn unix_socket(flags: c_int) -> c_int {
-    real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0)
-}
-
 impl Attempt {
     /// Takes over a hold of the socket. `None`: there are no descriptors.
     fn new(fd: c_int, socket: Socket) -> Option<Attempt> {
@@ -136,13 +133,12 @@ impl Attempt {
         standin::take_place(outer, socket);
         let file = real::inode(outer);
         real::close(outer);
-        let (listening, filler) = (own::protect(listening), own::protect(filler));
         Some(Attempt {
             socket,
-            listening,
+            listening: End::new(listening),
             name: Box::new(name),
             name_len: len,
-            filler,
+            filler: End::new(filler),
             outer: (file, fd),
             met_until: None,
         })
@@ -153,16 +149,13 @@ impl Attempt {
     }
 
     pub(super) fn listening(&self) -> c_int {
-        self.listening
+        self.listening.fd()
     }
 
     /// A descriptor of ours has another number.
     pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
-        for end in [&mut self.listening, &mut self.filler] {
-            if *end == from {
-                *end = to;
-            }
-        }
+        self.listening.relocated(from, to);
+        self.filler.relocated(from, to);
     }
 
     pub(super) fn has_met(&self) -> bool {
@@ -193,9 +186,9 @@ impl Attempt {
             real::close(inner);
             return if now < until { Step::Again } else { Step::Failed };
         }
-        let inner = own::protect(inner);
+        let inner = End::new(inner);
         drop(alone);
-        standin::prepare(inner);
+        standin::prepare(inner.fd());
         Step::Stands(Crossing::new(self.socket, inner, self.outer))
     }
 
@@ -219,13 +212,6 @@ impl Attempt {
     }
 
     fn accept(&self) -> c_int {
-        real::accept4(self.listening, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        own::discard(self.listening);
-        own::discard(self.filler);
+        real::accept4(self.listening.fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
     }
 }

@@ -14,21 +14,22 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, pollfd, sockaddr_un, socklen_t};
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, sockaddr_un, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 
+use super::standin::End;
 use super::{ALONE, ferry, standin};
 use crate::slot::Socket;
-use crate::{life, own, real, stream, table};
+use crate::{life, real, stream, table};
 
 /// Copies of one direction before others have their turn.
 pub(super) const ROUNDS: usize = 8;
 
 /// A stream and its stand-in.
 pub(super) struct Crossing {
-    socket: Socket,
+    pub(super) socket: Socket,
     /// Our end of the pair.
-    inner: c_int,
+    pub(super) inner: End,
     /// The program's end, by its file, and a number that it had.
     outer: (u64, c_int),
     to_path: Vec<u8>,
@@ -62,7 +63,7 @@ pub(super) enum Progress {
 
 impl Crossing {
     /// Takes over a hold of the socket, and our end; `outer` is the program's, by its file and a number that it has.
-    pub(super) fn new(socket: Socket, inner: c_int, outer: (u64, c_int)) -> Crossing {
+    pub(super) fn new(socket: Socket, inner: End, outer: (u64, c_int)) -> Crossing {
         Crossing {
             socket,
             inner,
@@ -77,27 +78,12 @@ impl Crossing {
         }
     }
 
-    pub(super) fn socket(&self) -> Socket {
-        self.socket
-    }
-
-    pub(super) fn inner(&self) -> c_int {
-        self.inner
-    }
-
-    /// A descriptor of ours has another number.
-    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
-        if self.inner == from {
-            self.inner = to;
-        }
-    }
-
     /// Our end goes to a listening stand-in.
     ///
     /// # Errors
     /// EAGAIN: it has no room.
     pub(super) fn connect(&self, name: &sockaddr_un, len: socklen_t) -> Result<(), c_int> {
-        let connected = real::connect(self.inner, ptr::from_ref(name).cast(), len);
+        let connected = real::connect(self.inner.fd(), ptr::from_ref(name).cast(), len);
         if connected == 0 { Ok(()) } else { Err(real::errno()) }
     }
 
@@ -138,7 +124,7 @@ impl Crossing {
             if self.program_ended {
                 return if self.is_closed() { self.close() } else { Progress::Waits };
             }
-            let got = real::recv(self.inner, space.as_mut_ptr().cast(), space.len(), MSG_DONTWAIT);
+            let got = real::recv(self.inner.fd(), space.as_mut_ptr().cast(), space.len(), MSG_DONTWAIT);
             match got {
                 1.. => match send_to_path(self.socket, &space[..got as usize]) {
                     Ok(sent) => {
@@ -188,7 +174,7 @@ impl Crossing {
             match stream::receive(self.socket, &iov, MSG_DONTWAIT) {
                 0 => {
                     self.path_ended = true;
-                    real::shutdown(self.inner, libc::SHUT_WR);
+                    real::shutdown(self.inner.fd(), libc::SHUT_WR);
                 }
                 got if got > 0 => {
                     let bytes = &space[..got as usize];
@@ -206,16 +192,14 @@ impl Crossing {
 
     /// `None`: it reads no more (SHUT_RD, or closed, which is seen elsewhere).
     fn send_to_program(&self, bytes: &[u8]) -> Option<usize> {
-        let sent = real::send(self.inner, bytes.as_ptr().cast(), bytes.len(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        let sent =
+            real::send(self.inner.fd(), bytes.as_ptr().cast(), bytes.len(), MSG_DONTWAIT | MSG_NOSIGNAL);
         if sent < 0 && real::errno() != libc::EAGAIN { None } else { Some(sent.max(0) as usize) }
     }
 
     /// The program has closed its last descriptor, or shut both directions.
     fn is_closed(&self) -> bool {
-        let mut fds = [pollfd { fd: self.inner, events: 0, revents: 0 }];
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        real::ppoll(fds.as_mut_ptr(), 1, &raw const zero, ptr::null()) > 0
-            && fds[0].revents & libc::POLLHUP != 0
+        self.inner.events(0) & libc::POLLHUP != 0
     }
 
     /// The program has closed, and all that it wrote is with the path. What it has not read resets the connection, as on
@@ -254,17 +238,11 @@ impl Crossing {
     pub(super) fn is_flushed(&mut self, turn: u32) -> bool {
         if self.asked.0 != turn {
             let mut waiting: c_int = 0;
-            real::ioctl(self.inner, libc::FIONREAD, (&raw mut waiting).expose_provenance());
+            real::ioctl(self.inner.fd(), libc::FIONREAD, (&raw mut waiting).expose_provenance());
             self.asked =
                 (turn, self.sent + self.to_path.len() as u64 + u64::from(waiting.max(0).unsigned_abs()));
         }
         self.sent >= self.asked.1
-    }
-}
-
-impl Drop for Crossing {
-    fn drop(&mut self) {
-        own::discard(self.inner);
     }
 }
 

@@ -75,8 +75,8 @@ impl From<Listener> for Passage {
 impl Passage {
     fn socket(&self) -> Socket {
         match self {
-            Passage::Crossing(crossing) => crossing.socket(),
-            Passage::Parcels(parcels) => parcels.socket(),
+            Passage::Crossing(crossing) => crossing.socket,
+            Passage::Parcels(parcels) => parcels.socket,
             Passage::Attempt(attempt) => attempt.socket(),
             Passage::Listener(listener) => listener.socket(),
         }
@@ -85,8 +85,8 @@ impl Passage {
     /// Whose events are waited for.
     fn end(&self) -> Option<c_int> {
         match self {
-            Passage::Crossing(crossing) => Some(crossing.inner()),
-            Passage::Parcels(parcels) => Some(parcels.inner()),
+            Passage::Crossing(crossing) => Some(crossing.inner.fd()),
+            Passage::Parcels(parcels) => Some(parcels.inner.fd()),
             Passage::Attempt(attempt) => Some(attempt.listening()),
             Passage::Listener(_) => None,
         }
@@ -95,8 +95,8 @@ impl Passage {
     /// A descriptor of ours has another number.
     fn relocated(&mut self, from: c_int, to: c_int) {
         match self {
-            Passage::Crossing(crossing) => crossing.relocated(from, to),
-            Passage::Parcels(parcels) => parcels.relocated(from, to),
+            Passage::Crossing(crossing) => crossing.inner.relocated(from, to),
+            Passage::Parcels(parcels) => parcels.inner.relocated(from, to),
             Passage::Attempt(attempt) => attempt.relocated(from, to),
             Passage::Listener(listener) => listener.relocated(from, to),
         }
@@ -454,7 +454,7 @@ impl Ferry {
                 }
                 Step::Stands(crossing) => {
                     self.met -= 1;
-                    watch(self.epoll, crossing.inner(), slot.into());
+                    watch(self.epoll, crossing.inner.fd(), slot.into());
                     self.passages.insert(slot, crossing.into());
                     Progress::Again
                 }

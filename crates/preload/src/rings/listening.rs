@@ -25,12 +25,13 @@ use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
 use super::crossing::Crossing;
 use super::queue::Said;
+use super::standin::{End, unix_socket};
 use super::{ALONE, ferry, standin};
 use crate::lock::Lock;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{accept as accepting, address, attach, dispatch, life, memory, own, real};
+use crate::{accept as accepting, address, attach, dispatch, life, memory, real};
 
 /// Connections that wait at a stand-in, less one.
 const BACKLOG: c_int = 16;
@@ -67,13 +68,10 @@ pub(super) fn put(socket: Socket) -> bool {
     });
     real::close(outer);
     crate::epoll::forget(socket);
+    standin::wake_sleepers(socket);
     let generation = socket.generation();
     ferry::add(Listener { socket, generation, name, waiting: None, lacks_descriptor: false }.into());
     true
-}
-
-fn unix_socket(flags: c_int) -> c_int {
-    real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0)
 }
 
 impl Listener {
@@ -84,7 +82,7 @@ impl Listener {
     /// A descriptor of ours has another number.
     pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
         if let Some(crossing) = &mut self.waiting {
-            crossing.relocated(from, to);
+            crossing.inner.relocated(from, to);
         }
     }
 
@@ -136,15 +134,14 @@ impl Listener {
             self.lacks_descriptor = true;
             return None; // the connection waits, as on Linux
         }
-        let inner = own::protect(inner);
+        let inner = End::new(inner);
         drop(alone);
         let Ok(Some(accepted)) = accepting::take(self.socket, 0) else {
-            own::discard(inner);
             return None;
         };
         crate::options::keep(accepted, crate::slot::kept::OOB_INLINE, true);
-        standin::bind_to_name(inner, accepted);
-        standin::prepare(inner);
+        standin::bind_to_name(inner.fd(), accepted);
+        standin::prepare(inner.fd());
         Some(Crossing::new(accepted, inner, (0, -1)))
     }
 
@@ -182,6 +179,7 @@ pub(super) fn step_back() {
         let keeps = real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC == 0;
         let plain = real::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         if plain >= 0 && real::dup3(plain, fd, if keeps { 0 } else { libc::O_CLOEXEC }) == fd {
+            standin::came_back(slot);
             table::put(fd, Entry::Socket(slot));
         }
         real::close(plain);

@@ -151,12 +151,8 @@ fn go(fd: c_int, socket: Socket) -> Result<Came, Stays> {
     if !take_address(fd, socket) {
         return Err(Stays::Address);
     }
-    if socket.state() & is::LISTENING != 0 {
-        if real::listen(fd, options::backlog(socket)) < 0 {
-            return Err(Stays::Address);
-        }
-        // Who has come by now is reset, as by any end of a listener.
-        life::shutdown(socket, libc::SHUT_RD);
+    if socket.state() & is::LISTENING != 0 && real::listen(fd, options::backlog(socket)) < 0 {
+        return Err(Stays::Address);
     }
     let mut moved = false;
     // Who duplicates one meanwhile looks at it again (`life::duplicated`), or is seen the second time.
@@ -169,8 +165,15 @@ fn go(fd: c_int, socket: Socket) -> Result<Came, Stays> {
         }
         fence(Ordering::SeqCst);
     }
-    // Else a signal handler of this thread's has done it meanwhile.
-    Ok(if moved { Came::Moved } else { Came::Nothing })
+    if !moved {
+        return Ok(Came::Nothing); // a signal handler of this thread's has done it meanwhile
+    }
+    standin::wake_sleepers(socket);
+    if socket.state() & is::LISTENING != 0 {
+        // Who has come by now is reset, as by any end of a listener.
+        life::shutdown(socket, libc::SHUT_RD);
+    }
+    Ok(Came::Moved)
 }
 
 /// There is a peer, or somebody who waits to be accepted; or the descriptor is a listener's to the kernel.

@@ -3,22 +3,20 @@
 //!
 //! Left out: what a router says of a datagram is told to nobody, and what stands beside a message is AF_UNIX's.
 
-use std::ffi::c_int;
-use std::ptr;
-
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, pollfd};
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec};
 
 use super::crossing::{Progress, ROUNDS};
 use super::ferry;
+use super::standin::End;
 use crate::control::Said;
 use crate::slot::Socket;
-use crate::{attach, datagram, own, real};
+use crate::{attach, datagram, real};
 
 /// A socket and its stand-in.
 pub(super) struct Parcels {
-    socket: Socket,
+    pub(super) socket: Socket,
     /// Our end of the pair.
-    inner: c_int,
+    pub(super) inner: End,
     /// What the other side has no room for yet.
     to_path: Option<Vec<u8>>,
     to_program: Option<Vec<u8>>,
@@ -26,23 +24,8 @@ pub(super) struct Parcels {
 
 impl Parcels {
     /// Takes over a hold of the socket, and our end.
-    pub(super) fn new(socket: Socket, inner: c_int) -> Parcels {
+    pub(super) fn new(socket: Socket, inner: End) -> Parcels {
         Parcels { socket, inner, to_path: None, to_program: None }
-    }
-
-    pub(super) fn socket(&self) -> Socket {
-        self.socket
-    }
-
-    pub(super) fn inner(&self) -> c_int {
-        self.inner
-    }
-
-    /// A descriptor of ours has another number.
-    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
-        if self.inner == from {
-            self.inner = to;
-        }
     }
 
     pub(super) fn advance(&mut self, space: &mut [u8]) -> Progress {
@@ -62,14 +45,18 @@ impl Parcels {
                 self.to_path = Some(parcel);
                 return Progress::Waits;
             }
-            let got = real::recv(self.inner, space.as_mut_ptr().cast(), space.len(), MSG_DONTWAIT);
+            let got = real::recv(self.inner.fd(), space.as_mut_ptr().cast(), space.len(), MSG_DONTWAIT);
             match got {
                 // An empty one, or the end of all.
-                0 if self.events(libc::POLLRDHUP) & libc::POLLHUP != 0 => return Progress::Over,
-                0 if self.events(libc::POLLRDHUP) != 0 => return Progress::Waits,
+                0 if self.inner.events(libc::POLLRDHUP) & libc::POLLHUP != 0 => return Progress::Over,
+                0 if self.inner.events(libc::POLLRDHUP) != 0 => return Progress::Waits,
                 0.. => {
-                    self.to_path = Some(space[..got as usize].to_vec());
+                    let parcel = &space[..got as usize];
                     ferry::went();
+                    if !send_to_path(self.socket, parcel) {
+                        self.to_path = Some(parcel.to_vec());
+                        return Progress::Waits;
+                    }
                 }
                 _ if real::errno() == libc::EAGAIN => return Progress::Waits,
                 _ => return Progress::Over,
@@ -89,7 +76,13 @@ impl Parcels {
             }
             let iov = [iovec { iov_base: space.as_mut_ptr().cast(), iov_len: space.len() }];
             match datagram::receive(self.socket, &iov, MSG_DONTWAIT) {
-                Ok(taken) => self.to_program = Some(space[..taken.copied].to_vec()),
+                Ok(taken) => {
+                    let parcel = &space[..taken.copied];
+                    if !self.send_to_program(parcel) {
+                        self.to_program = Some(parcel.to_vec());
+                        return Progress::Waits;
+                    }
+                }
                 Err(_) if attach::dead() => return Progress::Over,
                 Err(libc::EAGAIN) => return Progress::Waits,
                 Err(_) => {} // of one that was sent: the next is whole
@@ -101,26 +94,13 @@ impl Parcels {
     /// False: there is no room. Who reads no more gets nothing.
     fn send_to_program(&self, parcel: &[u8]) -> bool {
         let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
-        real::send(self.inner, parcel.as_ptr().cast(), parcel.len(), flags) >= 0
+        real::send(self.inner.fd(), parcel.as_ptr().cast(), parcel.len(), flags) >= 0
             || real::errno() != libc::EAGAIN
     }
 
     /// What the program had written is with the path.
     pub(super) fn is_flushed(&self) -> bool {
-        self.to_path.is_none() && self.events(libc::POLLIN) & libc::POLLIN == 0
-    }
-
-    fn events(&self, events: i16) -> i16 {
-        let mut fds = [pollfd { fd: self.inner, events, revents: 0 }];
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        real::ppoll(fds.as_mut_ptr(), 1, &raw const zero, ptr::null());
-        fds[0].revents
-    }
-}
-
-impl Drop for Parcels {
-    fn drop(&mut self) {
-        own::discard(self.inner);
+        self.to_path.is_none() && self.inner.events(libc::POLLIN) & libc::POLLIN == 0
     }
 }
 

@@ -15,9 +15,10 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::mem::{offset_of, zeroed};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use libc::{sockaddr_un, socklen_t};
+use libc::{pollfd, sockaddr_un, socklen_t};
 use scoutline_abi::layout::SLOT_COUNT;
 
 use super::crossing::Crossing;
@@ -60,7 +61,7 @@ pub(super) fn put(fd: c_int, socket: Socket) -> bool {
     bind_to_name(inner, socket);
     prepare(inner);
     take_place(outer, socket);
-    let (inner, outer_is) = (own::protect(inner), (real::inode(outer), fd));
+    let (inner, outer_is) = (End::new(inner), (real::inode(outer), fd));
     real::close(outer);
     ferry::add(if socket.is_stream() {
         Crossing::new(socket, inner, outer_is).into()
@@ -68,6 +69,71 @@ pub(super) fn put(fd: c_int, socket: Socket) -> bool {
         Parcels::new(socket, inner).into()
     });
     true
+}
+
+pub(super) fn unix_socket(flags: c_int) -> c_int {
+    real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0)
+}
+
+/// The generations of sockets that are the kernel's in this process since, or have a stand-in there, plus one, by slot.
+static LEFT: [AtomicU32; SLOT_COUNT] = [const { AtomicU32::new(0) }; SLOT_COUNT];
+
+/// Its numbers are something else in this process: a thread that sleeps on it has to go there.
+#[inline]
+pub(crate) fn has_left(socket: Socket) -> bool {
+    LEFT[socket.index as usize].load(Ordering::SeqCst) == socket.generation().wrapping_add(1)
+}
+
+/// Who sleeps on it is woken. Its numbers are something else by now.
+pub(super) fn wake_sleepers(socket: Socket) {
+    LEFT[socket.index as usize].store(socket.generation().wrapping_add(1), Ordering::SeqCst);
+    socket.wake_all();
+}
+
+/// The numbers are this slot's socket again.
+pub(super) fn came_back(slot: u32) {
+    LEFT[slot as usize].store(0, Ordering::SeqCst);
+}
+
+/// Those are the parent's.
+pub(super) fn in_child() {
+    for left in LEFT.iter().filter(|left| left.load(Ordering::Relaxed) != 0) {
+        left.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Our end of a stand-in: among our own descriptors, and closed with this.
+pub(super) struct End(c_int);
+
+impl End {
+    pub(super) fn new(fd: c_int) -> End {
+        End(own::protect(fd))
+    }
+
+    pub(super) fn fd(&self) -> c_int {
+        self.0
+    }
+
+    /// A descriptor of ours has another number.
+    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
+        if self.0 == from {
+            self.0 = to;
+        }
+    }
+
+    /// Which of these events there are, and of those that are always told.
+    pub(super) fn events(&self, events: i16) -> i16 {
+        let mut fds = [pollfd { fd: self.0, events, revents: 0 }];
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        real::ppoll(fds.as_mut_ptr(), 1, &raw const zero, ptr::null());
+        fds[0].revents
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        own::discard(self.0);
+    }
 }
 
 /// Has `outer`, the program's end, under each number that the socket has in this process. Our ends are named by then.
@@ -87,6 +153,7 @@ pub(super) fn take_place(outer: c_int, socket: Socket) {
     });
     // What it watched was the socket; the stand-in it would have to be told of.
     epoll::forget(socket);
+    wake_sleepers(socket);
 }
 
 /// `outer` has each number that the socket has in this process; `taken` enters it.

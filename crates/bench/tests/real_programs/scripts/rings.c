@@ -22,6 +22,7 @@
  *   rings unread ADDRESS PORT       closes with what it has not read, and does not
  *   rings copies ADDRESS            children that are made while connections come
  *   rings taken ADDRESS PORT        a program that takes the library's numbers for itself
+ *   rings asleep ADDRESS PORT       threads that sleep in calls on sockets that a ring names
  *   rings epoll ADDRESS PORT        an epoll that a ring adds to and takes from
  *   rings datagrams                 a ring on a datagram socket
  *   rings parcels ADDRESS PORT      and on one that is connected, to an echo
@@ -1222,6 +1223,86 @@ static void parcels(char **words) {
     exit(0);
 }
 
+/* What a thread sleeps in, and what came of it. */
+struct sleeper {
+    pthread_t thread;
+    pid_t id;
+    int fd;
+    char bytes[8];
+    int got;
+};
+
+static void *receives(void *own) {
+    struct sleeper *sleeper = own;
+    __atomic_store_n(&sleeper->id, gettid(), __ATOMIC_RELEASE);
+    sleeper->got = recv(sleeper->fd, sleeper->bytes, 5, MSG_WAITALL);
+    return NULL;
+}
+
+static void *polls(void *own) {
+    struct sleeper *sleeper = own;
+    struct pollfd entry = {.fd = sleeper->fd, .events = POLLIN};
+    __atomic_store_n(&sleeper->id, gettid(), __ATOMIC_RELEASE);
+    sleeper->got = poll(&entry, 1, -1) == 1 && entry.revents == POLLIN ? read(sleeper->fd, sleeper->bytes, 8) : -1;
+    return NULL;
+}
+
+static void *accepts(void *own) {
+    struct sleeper *sleeper = own;
+    __atomic_store_n(&sleeper->id, gettid(), __ATOMIC_RELEASE);
+    sleeper->got = accept(sleeper->fd, NULL, NULL);
+    return NULL;
+}
+
+/* A thread that does so, and sleeps. */
+static void put_to_sleep(struct sleeper *sleeper, int fd, void *(*in)(void *)) {
+    char path[64], state = 'R';
+    memset(sleeper, 0, sizeof *sleeper);
+    sleeper->fd = fd;
+    CHECK(pthread_create(&sleeper->thread, NULL, in, sleeper) == 0);
+    pid_t id;
+    while ((id = __atomic_load_n(&sleeper->id, __ATOMIC_ACQUIRE)) == 0)
+        sched_yield();
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", id);
+    while (state != 'S') {
+        FILE *stat = fopen(path, "r");
+        CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1 && fclose(stat) == 0);
+    }
+}
+
+static void woken(struct sleeper *sleeper, int got, const char *bytes) {
+    CHECK(pthread_join(sleeper->thread, NULL) == 0 && sleeper->got == got);
+    CHECK(memcmp(sleeper->bytes, bytes, strlen(bytes)) == 0);
+}
+
+static void asleep(char **words) {
+    struct sleeper one, other;
+    for (int i = 0; i < 20; i++) {
+        int fd = connected(words);
+        put_to_sleep(&one, fd, i % 2 ? receives : polls);
+        CHECK(operate(IORING_OP_SEND, fd, "hello", 5) == 5);
+        woken(&one, 5, "hello");
+        ask(fd);
+        close(fd);
+    }
+    int listening = listens();
+    put_to_sleep(&one, listening, accepts);
+    put_to_sleep(&other, listening, accepts);
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(number_of(listening, getsockname))};
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    submit(IORING_OP_ACCEPT, 0, listening, NULL, 0);
+    int clients[3];
+    for (int i = 0; i < 3; i++) {
+        clients[i] = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(clients[i], (struct sockaddr *)&name, sizeof name) == 0);
+    }
+    int accepted = finish();
+    CHECK(accepted >= 0);
+    CHECK(pthread_join(one.thread, NULL) == 0 && one.got >= 0 && one.got != accepted);
+    CHECK(pthread_join(other.thread, NULL) == 0 && other.got >= 0 && other.got != accepted);
+    say("all woken");
+}
+
 static void inherited(int fd) {
     struct tcp_info info;
     socklen_t len = sizeof info;
@@ -1296,6 +1377,8 @@ int main(int count, char **words) {
         prefork(words[2]);
     else if (!strcmp(words[1], "datagrams"))
         datagrams();
+    else if (!strcmp(words[1], "asleep"))
+        asleep(words + 2);
     else if (!strcmp(words[1], "epoll"))
         watched(words + 2);
     else if (!strcmp(words[1], "threads"))
