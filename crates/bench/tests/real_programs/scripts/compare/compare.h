@@ -40,7 +40,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SOON_MS = 4000, CASE_S = 60, CASES = 128, HIGH = 700 };
+enum { SOON_MS = 4000, CASE_S = 60, CASES = 4096, HIGH = 700 };
 
 static const char *own, *peer, *other_own, *other_peer, *program, *case_name, *peer_port;
 static pid_t case_thread;
@@ -100,16 +100,10 @@ static void die(const char *what) {
         if (!(condition)) die(#condition);                                                                             \
     } while (0)
 
-/* Has the other host do something; prints and returns its answer. */
-__attribute__((format(printf, 1, 2))) static const char *tell(const char *format, ...) {
+/* Has the other host do something; its answer. */
+static const char *order(const char *command) {
     char line[256];
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(line, sizeof line - 1, format, arguments);
-    va_end(arguments);
-    char command[256];
-    memcpy(command, line, n + 1);
-    line[n++] = '\n';
+    int n = snprintf(line, sizeof line, "%s\n", command);
     NEED(send(control, line, n, MSG_NOSIGNAL) == n);
     int got = 0;
     do {
@@ -118,6 +112,17 @@ __attribute__((format(printf, 1, 2))) static const char *tell(const char *format
         got += part;
     } while (answer[got - 1] != '\n');
     answer[got - 1] = 0;
+    return answer;
+}
+
+/* The same; prints it too, but for what tells of ports. */
+__attribute__((format(printf, 1, 2))) static const char *tell(const char *format, ...) {
+    char command[255];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(command, sizeof command, format, arguments);
+    va_end(arguments);
+    order(command);
     if (strncmp(command, "connect", 7) && strncmp(command, "listen", 6) && strncmp(command, "bind", 4) &&
         strncmp(command, "fast", 4) && strncmp(command, "sendto", 6) && strncmp(command, "beside", 6) &&
         strncmp(command, "watch", 5))

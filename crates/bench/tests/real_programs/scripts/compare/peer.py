@@ -8,10 +8,13 @@ shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sen
 option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT |
 join D GROUP | beside D HOST | ip S NAME VALUE (tos, ttl, recvtos, recvttl) | connect_with C HOST PORT SERVICE |
 soon C BYTES | watch W | watched W PORT KINDS | pieces W | watch_times D | unreachable C CODE
+and, for `random`, which has to know that what it has caused is over before it goes on:
+arrived C BYTES [end] | taken C BYTES | pattern C START BYTES | acknowledged C | finish C (end, reset) | datagram D |
+connect_port C | nothing
 An address of the program may be a mapped one: what it says to us is IPv4 then.
 All sockets of a case are closed when its connection ends.
 """
-import errno, socket, struct, sys
+import errno, fcntl, select, socket, struct, sys, termios, time, zlib
 
 HOST = sys.argv[1]
 
@@ -56,10 +59,10 @@ class Case:
         self.sockets[name] = s
         return "ok"
 
-    def listen(self, name, backlog="16"):
+    def listen(self, name, backlog="16", port="0"):
         s = socket.socket(FAMILY)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        s.bind((HOST, 0))
+        s.bind((HOST, int(port)))
         s.listen(int(backlog))
         self.add(name, s)
         return str(s.getsockname()[1])
@@ -215,9 +218,9 @@ class Case:
         s.close()
         return "ok"
 
-    def bind(self, name):
+    def bind(self, name, port="0"):
         s = socket.socket(FAMILY, socket.SOCK_DGRAM)
-        s.bind((HOST, 0))
+        s.bind((HOST, int(port)))
         self.add(name, s)
         return str(s.getsockname()[1])
 
@@ -287,6 +290,69 @@ class Case:
         s.bind((EVERYWHERE, int(port)))
         self.add(name, s)
         return str(s.getsockname()[1])
+
+    def wait(self, name, events):
+        """Waits until a socket has one of these events."""
+        poll = select.poll()
+        poll.register(self.sockets[name], events)
+        if not poll.poll(PATIENCE_S * 1000):
+            raise TimeoutError
+
+    def arrived(self, name, count, end=""):
+        """Waits until so much is to be read, and until nothing will follow if it says so; acknowledges it at once."""
+        s = self.sockets[name]
+        if int(count):
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, int(count))
+            self.wait(name, select.POLLIN)
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        if end:
+            self.wait(name, select.POLLRDHUP)
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        there = struct.unpack("i", fcntl.ioctl(s, termios.FIONREAD, bytes(4)))[0]
+        return "ok" if there == int(count) else f"{there} bytes"
+
+    def taken(self, name, count):
+        """Reads so much; its checksum."""
+        got = b""
+        while len(got) < int(count) and (part := self.sockets[name].recv(int(count) - len(got))):
+            got += part
+        return f"{len(got)} bytes {zlib.crc32(got):08x}"
+
+    def pattern(self, name, start, count):
+        self.sockets[name].sendall(bytes((int(start) + i) * 167 >> 3 & 255 for i in range(int(count))))
+        return "ok"
+
+    def acknowledged(self, name):
+        """Waits until all that was sent is acknowledged: nothing tells of that."""
+        deadline = time.monotonic() + PATIENCE_S
+        while struct.unpack("i", fcntl.ioctl(self.sockets[name], termios.TIOCOUTQ, bytes(4)))[0]:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(0.0005)
+        return "ok"
+
+    def finish(self, name, how):
+        """Waits for the end or the reset, reads what there is, and closes: how much, its checksum, and how it ended."""
+        self.wait(name, select.POLLRDHUP if how == "end" else 0)
+        got, last = b"", "end"
+        with self.sockets.pop(name) as s:
+            try:
+                while part := s.recv(1 << 16):
+                    got += part
+            except OSError as error:
+                last = errno.errorcode.get(error.errno, str(error))
+        return f"{len(got)} bytes {zlib.crc32(got):08x} then {last}"
+
+    def datagram(self, name):
+        """Takes a datagram: how long it is, its checksum, and from what port it is."""
+        data, sender = self.sockets[name].recvfrom(1 << 16)
+        return f"{sender[1]} {len(data)} bytes {zlib.crc32(data):08x}"
+
+    def connect_port(self, name):
+        return str(self.sockets[name].getsockname()[1])
+
+    def nothing(self):
+        return "ok"
 
     def end(self):
         for s in self.sockets.values():
