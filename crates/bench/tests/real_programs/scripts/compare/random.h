@@ -15,7 +15,7 @@ enum {
     THEIRS = 2,
     CLOSED_PORT = 7109,
     FIRST_DRAWN_PORT = 32768,
-    /* Of ours each seed has its own, or what the one before has left behind would show. */
+    /* Of ours each process has its own. */
     OUR_PORTS = 12000,
     PORTS_OF_A_SEED = 8,
     SLOTS = 9,
@@ -26,7 +26,7 @@ enum {
 };
 
 /* RFC 9293 §3.3.2, as TCP_INFO counts them. */
-enum state { ESTABLISHED = 1, FIN_WAIT_2 = 5, CLOSED = 7, CLOSE_WAIT = 8 };
+enum state { ESTABLISHED = 1, FIN_WAIT_2 = 5, TIME_WAIT = 6, CLOSED = 7, CLOSE_WAIT = 8 };
 
 /* A connection with the other host, where its name is `c` and the number. */
 struct connection {
@@ -41,10 +41,11 @@ struct connection {
 struct endpoint {
     int is_datagram, descriptors;
     struct connection *connection;
-    int is_listening, waiting;
+    int is_bound, is_listening, has_listened, waiting;
     struct connection *queue[QUEUE];
-    int is_nonblocking, lingers_not, low_water, peeks_behind, hears_errors, was_refused;
-    /* Of a datagram socket: the port of the other host that it is connected to, and whether paths know of it. */
+    int is_nonblocking, lingers_not, low_water, peeks_behind, hears_errors, was_refused, is_nowhere;
+    /* Of a datagram socket: the port of the other host that it is connected to, and whether it may be the kernel's still,
+     * since it is bound to every address and a drawn port (README, Limits). */
     int to, is_deaf, is_shut;
     /* Ports that the system drew, in the order in which they were seen: what is printed is the place. */
     int drawn[4], drawn_count;
@@ -76,7 +77,8 @@ static const char *port_text(struct endpoint *s, int port) {
     static char text[4][16];
     static int turn;
     turn = (turn + 1) % 4;
-    if (port < FIRST_DRAWN_PORT) return snprintf(text[turn], 16, "%d", port), text[turn];
+    if (port < OUR_PORTS) return snprintf(text[turn], 16, "%d", port), text[turn];
+    if (port < FIRST_DRAWN_PORT) return snprintf(text[turn], 16, "ours %d", port % PORTS_OF_A_SEED), text[turn];
     if (s->connection && port == s->connection->their_port) return "theirs";
     int i = 0;
     while (i < s->drawn_count && s->drawn[i] != port) i++;
@@ -90,7 +92,7 @@ static int own_port(int fd) {
     return getsockname(fd, (struct sockaddr *)&name, &len) == 0 ? ntohs(name.port) : 0;
 }
 
-static int slot_of(struct endpoint *s) {
+static int slot_of(const struct endpoint *s) {
     for (int i = 0; i < SLOTS; i++)
         if (at[i] == s) return i;
     return -1;
@@ -102,7 +104,7 @@ static struct endpoint *enter(int fd, int is_datagram, int is_nonblocking) {
     int slot = free_slot();
     NEED(slot >= 0 && endpoint_count < SOCKETS);
     struct endpoint *s = &endpoints[endpoint_count++];
-    *s = (struct endpoint){.is_datagram = is_datagram, .is_nonblocking = is_nonblocking, .descriptors = 1, .low_water = 1};
+    *s = (struct endpoint){.is_datagram = is_datagram, .is_nonblocking = is_nonblocking, .is_deaf = is_datagram, .descriptors = 1, .low_water = 1};
     slots[slot] = fd, at[slot] = s;
     return s;
 }
@@ -124,7 +126,9 @@ static void have_their_end(struct connection *c) {
 static int tcp_state(int fd) {
     struct tcp_info information = {0};
     socklen_t len = sizeof information;
-    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &information, &len) == 0 ? information.tcpi_state : -errno;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &information, &len) < 0) return -errno;
+    /* Linux's socket has done with it then. To be mended. */
+    return information.tcpi_state == TIME_WAIT ? CLOSED : information.tcpi_state;
 }
 
 static int readable(int fd) {
@@ -136,7 +140,7 @@ static int readable(int fd) {
 #define REACH(now, wanted)                                                                                             \
     ({                                                                                                                 \
         int is_ = (now);                                                                                               \
-        for (int tries_ = 0; is_ != (wanted) && tries_ < 4 * SOON_MS; is_ = (now), tries_++) usleep(250);              \
+        for (int tries_ = 0; is_ != (wanted) && tries_ < 2 * SOON_MS; is_ = (now), tries_++) usleep(250);              \
         is_;                                                                                                           \
     })
 
