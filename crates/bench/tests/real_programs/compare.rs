@@ -215,7 +215,7 @@ fn with_fast_open(arm: Arm) -> Fixture {
 
 /// Over what the cases of a program run; it tells by the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Family {
+pub(crate) enum Family {
     Inet,
     Inet6,
     /// Sockets of IPv6 over IPv4.
@@ -223,7 +223,7 @@ enum Family {
 }
 
 impl Family {
-    const ALL: [Family; 3] = [Family::Inet, Family::Inet6, Family::Mapped];
+    pub(crate) const ALL: [Family; 3] = [Family::Inet, Family::Inet6, Family::Mapped];
 
     /// Our address and the other host's, as the program is told them.
     fn addresses(self, fixture: &Fixture) -> [String; 2] {
@@ -236,7 +236,7 @@ impl Family {
     }
 
     /// How the list of differences calls it.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Family::Inet => "inet",
             Family::Inet6 => "inet6",
@@ -246,11 +246,11 @@ impl Family {
 }
 
 /// The lines of each case over each family, and of what it started.
-type Transcript = BTreeMap<(Family, String), Vec<String>>;
+pub(crate) type Transcript = BTreeMap<(Family, String), Vec<String>>;
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     /// On the kernel.
     Kernel,
     /// On paths, with the library preloaded.
@@ -424,6 +424,19 @@ fn built(name: &str, fixture: &Fixture, way: Way) -> String {
 
 /// Runs a program over each family; what it printed.
 fn transcript(name: &str, families: &[Family], fixture: &Fixture, way: Way) -> Transcript {
+    let transcript = transcript_with(&[], name, families, fixture, way);
+    assert!(transcript.len() > 4 * families.len(), "{name} says too little: {transcript:?}");
+    transcript
+}
+
+/// The same, with these variables (`NAME=VALUE`).
+pub(crate) fn transcript_with(
+    variables: &[String],
+    name: &str,
+    families: &[Family],
+    fixture: &Fixture,
+    way: Way,
+) -> Transcript {
     let program = built(name, fixture, way);
     let peer_host = fixture.peer_address().to_string();
     let mut others = [&peer_host, ip6::PEER].map(|host| {
@@ -436,8 +449,9 @@ fn transcript(name: &str, families: &[Family], fixture: &Fixture, way: Way) -> T
         let [own, peer] = family.addresses(fixture);
         let other = if family == Family::Inet6 { Family::Inet } else { Family::Inet6 };
         let [other_own, other_peer] = other.addresses(fixture);
-        let arguments = [&own, &peer, &other_own, &other_peer, PORT];
-        let text = finish(&mut fixture.start_with(way.options(), &program, &arguments), LIMIT);
+        let mut command: Vec<&str> = variables.iter().map(String::as_str).collect();
+        command.extend([&program, &own, &peer, &other_own, &other_peer, PORT].map(|word| word as &str));
+        let text = finish(&mut fixture.start_with(way.options(), "env", &command), LIMIT);
         if let Some(keep) = std::env::var_os("SCOUTLINE_LOGS") {
             let file = format!("compare-{name}-{}-{way:?}.txt", family.name());
             fs::write(std::path::Path::new(&keep).join(file), &text).unwrap();
@@ -453,6 +467,5 @@ fn transcript(name: &str, families: &[Family], fixture: &Fixture, way: Way) -> T
     for other in &mut others {
         other.check().unwrap();
     }
-    assert!(transcript.len() > 4 * families.len(), "{name} says too little: {transcript:?}");
     transcript
 }

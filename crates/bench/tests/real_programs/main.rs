@@ -38,6 +38,7 @@ mod nginx;
 mod options;
 mod policies;
 mod python;
+mod random;
 mod readiness;
 mod redis;
 mod redis_suite;

@@ -43,7 +43,7 @@ struct endpoint {
     struct connection *connection;
     int is_bound, is_listening, has_listened, waiting;
     struct connection *queue[QUEUE];
-    int is_nonblocking, lingers_not, low_water, peeks_behind, hears_errors, was_refused, is_nowhere;
+    int is_nonblocking, lingers_not, low_water, peeks_behind, hears_errors, was_refused, is_nowhere, has_reset, is_watched;
     /* Of a datagram socket: the port of the other host that it is connected to, and whether it may be the kernel's still,
      * since it is bound to every address and a drawn port (README, Limits). */
     int to, is_deaf, is_shut;
