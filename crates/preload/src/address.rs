@@ -110,6 +110,19 @@ pub(crate) fn refusal(inet6: bool, address: *const sockaddr, len: socklen_t) -> 
     if (len as usize) < shortest { libc::EINVAL } else { libc::EAFNOSUPPORT }
 }
 
+/// What a program binds a socket to (`inet_bind`, `inet6_bind`): AF_UNSPEC is 0.0.0.0, if it says that.
+pub(crate) fn to_bind(inet6: bool, address: *const sockaddr, len: socklen_t) -> Result<Name, c_int> {
+    match parse(address, len) {
+        Given::Inet(to) => misfit(inet6, address, len).map_or(Ok(to), Err),
+        Given::Unspecified if !inet6 && len as usize >= size_of::<sockaddr_in>() => {
+            // SAFETY: the program vouches for `len` bytes, which are enough.
+            let to = unsafe { read_v4(address) };
+            if to.address.is_unspecified() { Ok(to) } else { Err(libc::EAFNOSUPPORT) }
+        }
+        _ => Err(refusal(inet6, address, len)),
+    }
+}
+
 /// Where a program wants to send a datagram (`udp_sendmsg`, `udpv6_sendmsg`); `None`: to the connected peer.
 pub(crate) fn destination(inet6: bool, to: *const sockaddr, len: socklen_t) -> Result<Option<Name>, c_int> {
     if to.is_null() {

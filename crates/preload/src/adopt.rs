@@ -151,6 +151,7 @@ pub(crate) fn adopt_for_send(fd: c_int, to: Name) -> Option<Socket> {
 /// The descriptor goes back to the kernel's socket behind it.
 pub(crate) fn give_up(fd: c_int, socket: Socket) {
     if table::give_up(fd, socket.index, false) {
+        epoll::go_back(fd, socket);
         socket.release();
     }
 }
@@ -188,8 +189,14 @@ pub(crate) fn renew(fd: c_int, old: Socket) -> Result<Socket, isize> {
     let family = if old.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
     let fresh = open(fd, slot_kind::STREAM, family, [old.engine()])?;
     options::inherit(old, fresh);
+    fresh.put_error(old.slot.error.load(Ordering::Acquire));
+    fresh.slot.peek_offset_inverted.store(0, Ordering::Relaxed); // off (`tcp_disconnect`)
     if options::kept_bit(old, kept::ADDRESS_GIVEN) != 0 {
         fresh.slot.local_address.store(old.slot.local_address.load());
+    }
+    if options::kept_bit(old, kept::PORT_GIVEN) != 0 {
+        // One that has lost it, since its engine is gone, begins without.
+        call::call(call_op::TAKE_PORT, fresh.index, [old.index.into(), 0, 0, 0]);
     }
     headers::tell(fresh); // of the old one alone the engine knew
     fresh.set_non_blocking(old.non_blocking());

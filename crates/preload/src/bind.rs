@@ -9,7 +9,7 @@ use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
 use crate::adopt::{adopt, back_to_kernel, renew};
-use crate::reach::{kernel_name, kernel_port, may_bind, serves_any, speaks, suitable};
+use crate::reach::{kernel_has, kernel_name, kernel_port, may_bind, serves_any, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
@@ -22,16 +22,18 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
         if let Some(errno) = address::unreadable(address, len) {
             return err(errno);
         }
-        let Given::Inet(to) = given else { return err(libc::EINVAL) };
-        if let Some(errno) = address::misfit(socket.is_inet6(), address, len) {
-            return err(errno);
-        }
-        let socket = match unbound_again(fd, socket) {
+        let to = match address::to_bind(socket.is_inet6(), address, len) {
+            Ok(to) => to,
+            Err(errno) => return err(errno),
+        };
+        let socket = match begin_again(fd, socket) {
             Ok(socket) => socket,
             Err(result) => return result,
         };
-        if socket.state() & is::BOUND != 0 {
-            return err(libc::EINVAL);
+        if socket.state() & (is::BOUND | is::CONNECTING | is::CONNECTED | is::LISTENING) != 0 {
+            // IPv4 looks at the address first (`__inet_bind`).
+            let is_ours = socket.is_inet6() || may_bind(to) || kernel_has(to);
+            return err(if is_ours { libc::EINVAL } else { libc::EADDRNOTAVAIL });
         }
         if !socket.is_inet6() && !to.address.is_v4() {
             return err(libc::EAFNOSUPPORT);
@@ -64,9 +66,10 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
         && (family == libc::AF_INET6 || to.address.is_v4())
         && address::misfit(family == libc::AF_INET6, address, len).is_none()
         && (kind == slot_kind::DATAGRAM || !to.address.is_multicast())
-        // What the kernel has bound (it sent elsewhere) is told so by the kernel.
-        && kernel_port(fd) == 0
     {
+        if kernel_port(fd) != 0 {
+            return err(libc::EINVAL); // it sent elsewhere; the kernel does not know the address
+        }
         if !privilege::may_have(to.port) {
             return err(libc::EACCES);
         }
@@ -78,13 +81,10 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
     real::ours(real::bind(fd, address, len) as isize)
 }
 
-/// An attempt to connect that has failed leaves Linux's socket as it was before (`tcp_done`): here that is a fresh one. What
-/// the program has bound it to stays.
-fn unbound_again(fd: c_int, socket: Socket) -> Result<Socket, isize> {
-    let again = socket.is_stream()
-        && socket.is_unconnected_again()
-        && options::kept_bit(socket, kept::PORT_GIVEN) == 0;
-    if again { renew(fd, socket) } else { Ok(socket) }
+/// An attempt to connect that has failed leaves Linux's socket as it was before (`tcp_done`), and so does listening that has
+/// ended: here that is a fresh one. What the program has bound it to stays.
+pub(crate) fn begin_again(fd: c_int, socket: Socket) -> Result<Socket, isize> {
+    if socket.is_stream() && socket.is_unconnected_again() { renew(fd, socket) } else { Ok(socket) }
 }
 
 /// The port is chosen when the socket connects, listens or sends (IP_BIND_ADDRESS_NO_PORT).
@@ -131,11 +131,12 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
     if !socket.is_stream() {
         return err(libc::EOPNOTSUPP);
     }
-    let socket = match unbound_again(fd, socket) {
+    let socket = match begin_again(fd, socket) {
         Ok(socket) => socket,
         Err(result) => return result,
     };
-    if socket.state() & (is::CONNECTED | is::CONNECTING) != 0 {
+    let is_connected = socket.state() & (is::CONNECTED | is::CONNECTING) != 0 || socket.connect_is_pending();
+    if is_connected || options::kept_bit(socket, kept::STUCK) != 0 {
         return err(libc::EINVAL);
     }
     if socket.state() & is::BOUND == 0 {

@@ -217,12 +217,22 @@ fn connected_peer(socket: Socket) -> Name {
     Name { address: socket.slot.remote_address.load(), port, scope: 0 }
 }
 
+/// Whether a datagram to there, or to the connected peer, is `udp_sendmsg`'s affair, or `udpv6_sendmsg`'s.
+fn goes_by_v4(socket: Socket, to: Option<Name>) -> bool {
+    let is_connected = || socket.state() & is::CONNECTED != 0;
+    !socket.is_inet6()
+        || to.map_or_else(
+            || is_connected() && socket.slot.remote_address.load().is_v4(),
+            |to| to.address.is_v4(),
+        )
+}
+
 /// What a datagram is to be: the record that stands before it; `segment` is what it is cut by, should it be longer.
 fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Result<Record, c_int> {
     let towards = to.unwrap_or_else(|| connected_peer(socket));
     let v4 = towards.address.is_v4();
-    if len > if v4 { MAX_PAYLOAD } else { MAX_PAYLOAD6 } {
-        return Err(libc::EMSGSIZE);
+    if len > MOST_TO_V4 && goes_by_v4(socket, to) {
+        return Err(libc::EMSGSIZE); // `udp_sendmsg` looks at this first
     }
     let address = match to {
         Some(Name { port: 0, .. }) => return Err(libc::EINVAL),
@@ -278,15 +288,16 @@ fn check_len(
     segment: u16,
     whole: Option<bool>,
 ) -> Result<(), c_int> {
-    if len > if towards.address.is_v4() { MAX_PAYLOAD } else { MAX_PAYLOAD6 } {
-        return Err(libc::EMSGSIZE);
-    }
     let options = ip_options::sending(socket, towards.address);
     let mtu = socket.slot.mtu.load(Ordering::Relaxed);
     let mtu = match ip_options::most_in_packet(socket) {
         most @ 1.. if !towards.address.is_v4() => mtu.min(most.into()),
         _ => mtu,
     };
+    if len > if towards.address.is_v4() { MAX_PAYLOAD } else { MAX_PAYLOAD6 } {
+        errors::too_long(socket, towards, mtu);
+        return Err(libc::EMSGSIZE);
+    }
     let room = (mtu as usize).saturating_sub(if towards.address.is_v4() { HEADERS } else { HEADERS6 });
     if segment != 0 {
         if len.min(segment.into()) > room {
@@ -308,15 +319,20 @@ fn check_len(
 /// Sends one datagram, to `to` or to the connected peer, with what is said beside it; or adds to the one that is held back
 /// (see [`corked`]), which has its own destination.
 pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said, flags: c_int) -> isize {
+    if socket.state() & is::BOUND == 0 {
+        let bound = bind::bind_anywhere(socket);
+        if bound < 0 {
+            return bound;
+        }
+    }
     // IPv6 does not look at it (`udp_sendmsg`, `udpv6_sendmsg`).
-    let by_v4 = || to.map_or_else(|| socket.slot.remote_address.load(), |to| to.address).is_v4();
-    if flags & MSG_OOB != 0 && (!socket.is_inet6() || by_v4()) {
+    if flags & MSG_OOB != 0 && goes_by_v4(socket, to) {
         return err(libc::EOPNOTSUPP);
     }
     let len = total(iov);
     let fails = memory::has_hole(iov, len);
     if corked::is_held(socket) {
-        if len > MOST_TO_V4 && (!socket.is_inet6() || by_v4()) {
+        if len > MOST_TO_V4 && goes_by_v4(socket, to) {
             return err(libc::EMSGSIZE); // what there is stays: `udp_sendmsg` looks at this first
         }
         if fails {
@@ -328,12 +344,6 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
             return added;
         }
         // Another thread has sent it meanwhile.
-    }
-    if socket.state() & is::BOUND == 0 {
-        let bound = bind::bind_anywhere(socket);
-        if bound < 0 {
-            return bound;
-        }
     }
     match record_for(socket, len, to, said) {
         // Looked at last, as where it is copied.

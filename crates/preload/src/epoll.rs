@@ -12,6 +12,7 @@
 
 mod control;
 mod handover;
+mod hands;
 mod interests;
 mod nested;
 mod ready;
@@ -19,7 +20,6 @@ mod sharing;
 mod waiting;
 
 use std::ffi::c_int;
-use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{
@@ -30,6 +30,7 @@ use scoutline_abi::layout::slot_state;
 
 pub(crate) use control::control;
 pub(crate) use handover::{hand_over, is_one, named, take_over};
+pub(crate) use hands::{adopt, drop_candidate, go_back, renewed};
 pub(crate) use sharing::{after_fork, before_fork, in_child, keeps};
 pub(crate) use waiting::{Answer, await_events};
 
@@ -394,54 +395,9 @@ pub(crate) fn forget(socket: Socket) {
     }
 }
 
-/// A candidate became ours: what the kernel's epolls knew of it moves over.
-pub(crate) fn adopt(fd: c_int, socket: Socket) {
-    for number in 0..USED.load(Ordering::Acquire) {
-        let mut epoll = lock(number);
-        let Some(at) = epoll.candidates.iter().position(|item| item.fd_plus_one == fd + 1) else { continue };
-        let item = epoll.candidates.swap_remove(at);
-        let Some(epfd) = descriptor_of(number) else { continue };
-        real::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, ptr::null_mut());
-        epoll.note_kernel(EPOLL_CTL_DEL);
-        epoll.insert(socket, item);
-        epoll.kick(epfd);
-        drop(epoll);
-        watch_above(number, socket);
-    }
-}
-
 /// A descriptor of an epoll.
 fn descriptor_of(number: u32) -> Option<c_int> {
     (0..=table::highest()).find(|&fd| table::look(fd) == Fd::Epoll(number))
-}
-
-/// A socket goes on in another slot: its registrations go along.
-pub(crate) fn renewed(old: Socket, new: Socket) {
-    for number in 0..USED.load(Ordering::Acquire) {
-        let mut epoll = lock(number);
-        let Some(list) = epoll.list.filter(|list| list.is_of(old)) else { continue };
-        let items: Vec<Item> = list.chain(old.index).map(interests::Entry::item).collect();
-        let mut moved = false;
-        for item in items {
-            epoll.remove(old, item.fd_plus_one - 1);
-            moved |= epoll.insert(new, item);
-        }
-        if !moved {
-            continue;
-        }
-        if let Some(epfd) = descriptor_of(number) {
-            epoll.kick(epfd);
-        }
-        drop(epoll);
-        watch_above(number, new);
-    }
-}
-
-/// A candidate was closed or stays the kernel's.
-pub(crate) fn drop_candidate(fd: c_int) {
-    for lock in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
-        lock.lock().candidates.retain(|item| item.fd_plus_one != fd + 1);
-    }
 }
 
 /// A pipe of ours was moved.

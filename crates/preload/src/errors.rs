@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, MSG_ERRQUEUE, MSG_TRUNC, iovec, msghdr};
 use scoutline_abi::Span2;
 use scoutline_abi::datagram::{ERROR_COUNT, ERROR_HEADER_LEN, ERROR_LEN, ErrorRecord, origin};
-use scoutline_abi::layout::{call_op, datagram_flag as want, slot_option};
+use scoutline_abi::layout::{call_op, datagram_flag as want, slot_option, slot_state as is};
 
 use crate::address::{self, Name};
 use crate::control::{Extended, Writer};
@@ -64,12 +64,11 @@ fn take(socket: Socket, iov: &[iovec]) -> Option<ErrorRecord> {
 
 /// A receiving call with MSG_ERRQUEUE: what the error quotes, and into `message`, where its datagram was to go and the
 /// error, or notice, beside it. How many bytes were copied.
-pub(crate) fn receive(socket: Socket, iov: &[iovec], message: Option<&mut msghdr>) -> Result<usize, c_int> {
+pub(crate) fn receive(socket: Socket, iov: &[iovec], message: &mut msghdr) -> Result<usize, c_int> {
     let taken = take(socket, iov).map(|error| (error, 0)).or_else(|| zero_copy::take(socket));
     let (error, data) = taken.ok_or(libc::EAGAIN)?;
     let quoted_len = error.quoted_len as usize;
     let copied = quoted_len.min(total(iov));
-    let Some(message) = message else { return Ok(copied) };
     let inet6 = socket.is_inet6();
     let is_notice = error.origin == origin::ZERO_COPY;
     if message.msg_name.is_null() || is_notice {
@@ -114,11 +113,10 @@ pub(crate) fn too_long(socket: Socket, to: Name, mtu: u32) {
     let wanted = if to.address.is_v4() { want::ERRORS } else { want::ERRORS6 };
     if socket.slot.datagram_flags.load(Ordering::Relaxed) & wanted != 0 {
         let [high, low] = to.address.words();
-        call::call(
-            call_op::TOO_LONG,
-            socket.index,
-            [low, u64::from(to.port) | u64::from(mtu) << 16, 0, high],
-        );
+        // `ip_local_error` is told the connected peer's.
+        let by_port = !to.address.is_v4() || socket.state() & is::CONNECTED != 0;
+        let port = if by_port { to.port } else { 0 };
+        call::call(call_op::TOO_LONG, socket.index, [low, u64::from(port) | u64::from(mtu) << 16, 0, high]);
     }
 }
 

@@ -13,7 +13,7 @@ use scoutline_abi::layout::{call_op, slot_kind, slot_request as ask, slot_state 
 
 use crate::address::{self, Given, Name};
 use crate::adopt::{adopt_towards, back_to_kernel, renew};
-use crate::bind::given_up;
+use crate::bind::{begin_again, given_up};
 use crate::reach::{is_broadcast, kernel_name, leads_to, may_lead_to, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
@@ -100,6 +100,13 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         if let Some(errno) = address::unreadable(address, len) {
             return err(errno);
         }
+        if socket.is_stream() && given != Given::Unspecified && len >= 2 {
+            match settle(socket, !socket.non_blocking()) {
+                Ok(false) => {}
+                Ok(true) => return 0,
+                Err(result) => return result,
+            }
+        }
         return match given {
             Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
             Given::Inet(to) if socket.is_stream() => {
@@ -169,6 +176,14 @@ pub(crate) fn connects_by_paths(fd: c_int, address: *const sockaddr, len: sockle
 /// error, and has no port. The peer gets a reset once no other process has the connection: the slot is theirs as well.
 fn disconnect_stream(fd: c_int, socket: Socket) -> isize {
     let state = socket.state();
+    if state & (is::CONNECTED | is::CONNECTING | is::LISTENING | is::FAILED) == 0 {
+        // There is nothing to leave: what it is bound to stays. Who watches it has an event (`sk_error_report`).
+        epoll::renewed(socket, socket);
+        return 0;
+    }
+    if state & is::LISTENING != 0 {
+        shutdown(socket, libc::SHUT_RD);
+    }
     let ends = state & (is::CONNECTED | is::CONNECTING) != 0
         && state & is::FAILED == 0
         && !options::has_ended(socket);
@@ -203,22 +218,18 @@ pub(crate) fn settle(socket: Socket, blocks: bool) -> Result<bool, isize> {
         }
         return if failed < 0 { Err(failed) } else { Ok(true) };
     }
-    if state & is::FAILED == 0 && state & (is::CONNECTED | is::LISTENING) != 0 {
-        return Err(err(libc::EISCONN));
+    if options::kept_bit(socket, kept::STUCK) != 0 {
+        return Err(err(libc::EINVAL));
+    }
+    if state & (is::CONNECTED | is::LISTENING) != 0 && !socket.is_unconnected_again() {
+        return Err(err(libc::EISCONN)); // though it be over (SS_CONNECTED of Linux)
     }
     Ok(false)
 }
 
 /// The socket that is to connect to `to`: a fresh one after a failure. `None`: `fd` is the kernel's now.
-pub(crate) fn ready(fd: c_int, mut socket: Socket, to: Name) -> Result<Option<Socket>, isize> {
-    let state = socket.state();
-    if state & is::FAILED != 0 {
-        // Linux lets a socket try again.
-        if state & is::CONNECTED != 0 && socket.requests() & ask::SHUTDOWN == 0 && socket.received() > 0 {
-            return Err(err(libc::EISCONN));
-        }
-        socket = renew(fd, socket)?;
-    }
+pub(crate) fn ready(fd: c_int, socket: Socket, to: Name) -> Result<Option<Socket>, isize> {
+    let socket = begin_again(fd, socket)?;
     if to.address.is_multicast() {
         return Err(err(libc::ENETUNREACH)); // `tcp_v4_connect`, `tcp_v6_connect`
     }
@@ -237,10 +248,8 @@ pub(crate) fn ready(fd: c_int, mut socket: Socket, to: Name) -> Result<Option<So
 
 /// `connect` of a stream; `None`: it is the kernel's now.
 fn connect_stream(fd: c_int, socket: Socket, to: Name) -> Result<Option<isize>, isize> {
-    if settle(socket, !socket.non_blocking())? {
-        return Ok(Some(0));
-    }
     let Some(socket) = ready(fd, socket, to)? else { return Ok(None) };
+    socket.take_error(); // what ended the connection before is not this one's (`tcp_connect_init`)
     let any_port = socket.slot.kept_options.load(Ordering::Relaxed) & kept::ANY_PORT != 0;
     let any_port = if any_port { ANY_PORT } else { 0 };
     let result = connect_slot(socket, to, fast_open::how_to_connect(socket) | any_port);
@@ -269,6 +278,8 @@ pub(crate) fn await_connection(socket: Socket) -> isize {
     socket.slot.kept_options.fetch_and(!kept::CONNECT_PENDING, Ordering::AcqRel);
     if socket.state() & is::FAILED != 0 {
         let errno = socket.take_error();
+        options::keep(socket, kept::BEGINS_AGAIN, true);
+        stream::drop_received(socket); // `tcp_disconnect`
         return err(if errno == 0 { libc::ECONNABORTED } else { errno });
     }
     0
@@ -328,12 +339,18 @@ pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
         return 0;
     }
     let state = socket.state();
+    if socket.connect_is_pending() {
+        // From now on it counts as told (`inet_shutdown`).
+        let is_over = state & is::FAILED != 0 || options::has_ended(socket);
+        options::keep(socket, kept::CONNECT_PENDING, false);
+        options::keep(socket, kept::STUCK, is_over);
+    }
     let is_listening = state & is::LISTENING != 0;
     if !is_listening && (state & is::CONNECTED == 0 || state & is::FAILED != 0) {
         if !socket.is_stream() {
             // It is shut for all that (`inet_shutdown`).
             socket.slot.requests.fetch_or(what, Ordering::AcqRel);
-            socket.tell();
+            socket.wake_all();
         }
         return err(libc::ENOTCONN);
     }
@@ -341,13 +358,18 @@ pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
         return err(libc::ENOTCONN);
     }
     socket.slot.requests.fetch_or(what, Ordering::AcqRel);
-    socket.tell();
+    if socket.is_stream() {
+        socket.tell();
+    } else {
+        socket.wake_all(); // the engine has no part in it
+    }
     if state & is::LISTENING != 0 && what & ask::SHUTDOWN_READ != 0 {
         // Who listens again right away must not be shut by this; and nobody is let in any more.
         let ended = || socket.state() & is::LISTENING == 0;
         while !ended() && !attach::dead() {
             let _ = wait::wait_for(socket, None, ended);
         }
+        options::keep(socket, kept::BEGINS_AGAIN, true);
     }
     0
 }

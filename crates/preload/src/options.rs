@@ -562,7 +562,7 @@ pub(crate) fn on_listen(socket: Socket) {
 pub(crate) fn inherit(from: Socket, to: Socket) {
     headers::inherit(from, to);
     let (old, new) = (from.slot, to.slot);
-    let shared = !(kept::CONNECT_PENDING | kept::COMPLETES);
+    let shared = !(kept::CONNECT_PENDING | kept::COMPLETES | kept::STUCK | kept::BEGINS_AGAIN);
     new.kept_options.store(old.kept_options.load(Ordering::Relaxed) & shared, Ordering::Relaxed);
     new.receive_timeout_us.store(old.receive_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
     new.send_timeout_us.store(old.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);

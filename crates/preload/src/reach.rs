@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libc::socklen_t;
+use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::{call_op, slot_kind};
 use scoutline_abi::served::Network;
 use scoutline_base::Address;
@@ -178,7 +178,25 @@ fn is_host_address(address: Address) -> bool {
 
 /// The address from which the kernel would send to this one; `None` when it knows no way.
 fn source_of_host(address: Address) -> Option<Address> {
-    let inet6 = !address.is_v4();
+    let way = Name { address, port: 9, scope: 0 };
+    try_on_kernel(way, |fd, to, len| {
+        let connected = real::connect(fd, to, len) == 0;
+        if connected { kernel_name(fd).map(|name| name.address) } else { None }
+    })
+}
+
+/// Whether the kernel binds sockets to this address.
+pub(crate) fn kernel_has(name: Name) -> bool {
+    try_on_kernel(Name { port: 0, ..name }, |fd, to, len| (real::bind(fd, to, len) == 0).then_some(()))
+        .is_some()
+}
+
+/// What `attempt` finds with a datagram socket of the kernel's, made for it, and an address.
+fn try_on_kernel<R>(
+    name: Name,
+    attempt: impl FnOnce(c_int, *const sockaddr, socklen_t) -> Option<R>,
+) -> Option<R> {
+    let inet6 = !name.address.is_v4();
     let family = if inet6 { libc::AF_INET6 } else { libc::AF_INET };
     let fd = real::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
     if fd < 0 {
@@ -187,11 +205,10 @@ fn source_of_host(address: Address) -> Option<Address> {
     // SAFETY: zeros are a valid address.
     let mut to: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
-    address::write(Name { address, port: 9, scope: 0 }, inet6, (&raw mut to).cast(), &raw mut len);
-    let connected = real::connect(fd, (&raw const to).cast(), len) == 0;
-    let source = if connected { kernel_name(fd).map(|name| name.address) } else { None };
+    address::write(name, inet6, (&raw mut to).cast(), &raw mut len);
+    let found = attempt(fd, (&raw const to).cast(), len);
     real::close(fd);
-    source
+    found
 }
 
 /// The local name of a kernel socket.

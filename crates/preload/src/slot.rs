@@ -156,10 +156,12 @@ impl Socket {
         self.roomy()
     }
 
-    /// An attempt to connect has failed, and `connect` has said so, or it was given up: Linux forgets it then. Otherwise
-    /// the socket is one whose connection is over.
+    /// An attempt to connect has failed, and `connect` has said so, or it was given up: Linux forgets it then, as it does
+    /// that it has listened. Otherwise the socket is one whose connection is over.
     pub(crate) fn is_unconnected_again(self) -> bool {
-        self.state() & (is::FAILED | is::CONNECTED) == is::FAILED && !self.connect_is_pending()
+        let has_failed = self.state() & (is::FAILED | is::CONNECTED) == is::FAILED;
+        has_failed && !self.connect_is_pending()
+            || self.slot.kept_options.load(Ordering::Acquire) & kept::BEGINS_AGAIN != 0
     }
 
     /// No call has said yet how the attempt to connect has ended, and one is to.
@@ -226,12 +228,15 @@ impl Socket {
         }
         if state & is::LISTENING != 0 {
             if requests & ask::SHUTDOWN_READ != 0 {
-                return ready | OUT | HUP; // it listens no more
+                return OUT | HUP; // it listens no more
             }
-            return if self.received() > 0 { ready | IN } else { ready };
+            return if self.received() > 0 { IN } else { 0 }; // no error: `inet_csk_listen_poll`
         }
         if self.is_unconnected_again() {
             return ready | OUT | HUP;
+        }
+        if state & is::URGENT != 0 && urgent::is_waiting(self) {
+            ready |= PRI;
         }
         if state & is::FAILED != 0 {
             return ready | IN | OUT | RDHUP | HUP;
@@ -257,9 +262,6 @@ impl Socket {
             if self.received() >= target {
                 ready |= IN;
             }
-        }
-        if state & is::URGENT != 0 && urgent::is_waiting(self) {
-            ready |= PRI;
         }
         if interest & OUT != 0 && (requests & ask::SHUTDOWN != 0 || self.roomy_or_ask()) {
             ready |= OUT;

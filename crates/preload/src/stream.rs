@@ -201,20 +201,26 @@ fn blocked(socket: Socket, flags: c_int) -> bool {
     flags & MSG_DONTWAIT != 0 || socket.non_blocking()
 }
 
+/// What nobody has read is for nobody.
+pub(crate) fn drop_received(socket: Socket) {
+    if let Ok(_held) = socket.lock_receive() {
+        socket.slot.receive_head.store(socket.slot.receive_tail.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
 /// What a read gives when the ring is empty and nothing will come: Linux's order of reasons. `None`: another thread has
 /// heard what a router said, and the connection goes on.
 fn receive_end(socket: Socket) -> Option<isize> {
     let state = socket.state();
-    if state & is::PEER_FINISHED != 0 {
+    let is_unconnected = state & (is::CONNECTED | is::FAILED) == 0 || socket.is_unconnected_again();
+    if !is_unconnected && state & is::PEER_FINISHED != 0 {
         return Some(0);
     }
-    if state & is::FAILED != 0 {
+    if !is_unconnected && state & is::FAILED != 0 {
         // Told once; then the stream is over.
-        let errno = socket.take_error();
-        let unconnected = errno == 0 && socket.is_unconnected_again();
-        return Some(err(if unconnected { libc::ENOTCONN } else { errno }));
+        return Some(err(socket.take_error()));
     }
-    if state & is::CONNECTED == 0 {
+    if is_unconnected {
         let errno = socket.take_error();
         return Some(err(if errno == 0 { libc::ENOTCONN } else { errno }));
     }

@@ -136,6 +136,9 @@ pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
     let Some(distance) = distance(socket, head).filter(|_| !taken && !is_inline(socket)) else {
         return err(libc::EINVAL);
     };
+    if socket.state() & (is::FAILED | is::PEER_FINISHED) == is::FAILED {
+        return err(libc::ENOTCONN);
+    }
     drain_owner(socket);
     let distance = distance + overtaken(socket, head);
     if distance >= socket.received() {

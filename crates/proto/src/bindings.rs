@@ -186,13 +186,19 @@ impl Bindings {
         }
     }
 
-    /// Gives back one reservation, of one who was `listening` or not.
-    pub fn release(&self, local: Endpoint, sharing: Sharing, listening: bool) {
+    /// Who holds a reservation, and has listened there, does so no longer.
+    pub fn end_listening(&self, local: Endpoint) {
+        if let Some(held) = self.state.borrow_mut().reserved.get_mut(&(local.port, local.address)) {
+            held.listening -= 1;
+        }
+    }
+
+    /// Gives back one reservation, of one who does not listen (any more).
+    pub fn release(&self, local: Endpoint, sharing: Sharing) {
         let mut state = self.state.borrow_mut();
         let key = (local.port, local.address);
         if let Some(held) = state.reserved.get_mut(&key) {
             held.remove(sharing);
-            held.listening -= u32::from(listening);
             if held.holders == 0 {
                 state.reserved.remove(&key);
             }
@@ -382,23 +388,23 @@ mod tests {
         let (any, at) = (Endpoint::new(ANY, 80), Endpoint::new(A, 80));
         bindings.reserve(any, ALONE).unwrap();
         assert_eq!(bindings.reserve(at, ALONE), Err(CreateError::InUse));
-        bindings.release(any, ALONE, false);
+        bindings.release(any, ALONE);
         bindings.reserve(at, BY_PORT).unwrap();
         bindings.reserve(at, BY_PORT).unwrap();
         assert_eq!(bindings.reserve(any, ALONE), Err(CreateError::InUse));
-        bindings.release(at, BY_PORT, false);
+        bindings.release(at, BY_PORT);
         assert!(bindings.is_reserved(80));
-        bindings.release(at, BY_PORT, false);
+        bindings.release(at, BY_PORT);
         assert!(!bindings.is_reserved(80));
         // The families have ports of their own.
         bindings.reserve(any, ALONE).unwrap();
         let any6 = Endpoint::new(Address::UNSPECIFIED_V6, 80);
         bindings.reserve(any6, ALONE).unwrap();
         assert_eq!(bindings.reserve("[2001:db8::1]:80".parse().unwrap(), ALONE), Err(CreateError::InUse));
-        bindings.release(any6, ALONE, false);
-        bindings.release(any, ALONE, false);
+        bindings.release(any6, ALONE);
+        bindings.release(any, ALONE);
         assert!(!bindings.is_reserved(80));
-        bindings.release(at, ALONE, false);
+        bindings.release(at, ALONE);
     }
 
     #[test]
@@ -413,11 +419,13 @@ mod tests {
         bindings.begin_listening(at, BY_ADDRESS).unwrap();
         assert_eq!(bindings.reserve(any, BY_ADDRESS), in_use, "somebody listens");
         assert_eq!(bindings.begin_listening(at, BY_ADDRESS), in_use, "the other holder, too late");
-        bindings.release(at, BY_ADDRESS, true);
+        bindings.end_listening(at);
+        bindings.release(at, BY_ADDRESS);
         bindings.reserve(any, BY_ADDRESS).unwrap();
         bindings.begin_listening(any, BY_ADDRESS).unwrap();
-        bindings.release(at, BY_ADDRESS, false);
-        bindings.release(any, BY_ADDRESS, true);
+        bindings.release(at, BY_ADDRESS);
+        bindings.end_listening(any);
+        bindings.release(any, BY_ADDRESS);
         assert!(!bindings.is_reserved(20));
     }
 
@@ -436,7 +444,7 @@ mod tests {
         bindings.share(at, BY_ADDRESS, ALONE);
         assert_eq!(bindings.reserve(at, BOTH), in_use, "one of them shares no more");
         for sharing in [ALONE, BY_PORT, BOTH] {
-            bindings.release(at, sharing, false);
+            bindings.release(at, sharing);
         }
         assert!(!bindings.is_reserved(20));
     }

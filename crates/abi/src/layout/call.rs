@@ -71,6 +71,9 @@ pub mod call_op {
     /// first); `more`: [`super::membership`] | a number of the caller among its process's << 8 (24 bits, for filters) |
     /// Linux's number of the interface << 32.
     pub const MEMBERSHIP: u32 = 17;
+    /// A stream that begins again has the port of the one that it was: argument its slot. EINVAL: that holds none, or
+    /// listens.
+    pub const TAKE_PORT: u32 = 20;
 }
 
 /// What a datagram socket gives up with its peer: what its program has not chosen.

@@ -54,7 +54,7 @@ impl Core {
         for (done, &(net, place)) in places.iter().enumerate() {
             if self.bindings(net, protocol).reserve(place, sharing).is_err() {
                 for &(net, place) in &places[..done] {
-                    self.bindings(net, protocol).release(place, sharing, false);
+                    self.bindings(net, protocol).release(place, sharing);
                 }
                 return Err(libc::EADDRINUSE);
             }
@@ -63,11 +63,7 @@ impl Core {
         for (net, place) in places {
             end.keep_port(Rc::clone(self.bindings(net, protocol)), place);
         }
-        end.bound.set(Some((protocol, local)));
-        let slot = end.shared();
-        slot.local_address.store(local.address);
-        slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
-        end.add_state(slot_state::BOUND);
+        end.bind_to(protocol, local);
         if protocol == UDP
             && let Err(errno) = self.connect_datagram(end, None, 0, now)
         {

@@ -82,6 +82,10 @@ impl Core {
                 end.v6_only.set(argument(2) & V6_ONLY != 0);
                 self.bind(&end, address(), sharing_by(argument(2)), now)
             }
+            call_op::TAKE_PORT => {
+                let from = program.end(argument(0) as u32).ok_or(libc::EBADF)?;
+                end.take_port_of(&from).map(|()| 0)
+            }
             call_op::LISTEN => self.listen(&end, argument(0), now),
             call_op::CONNECT => {
                 let (scope, how) = (argument(2) as u32, argument(2) >> 32);

@@ -62,8 +62,12 @@ impl Core {
             Err(DropReason::MemoryLimit)
         };
         self.refuse(admitted, class.number)?;
+        let had_no_room = end.send_size() == 0;
         if !end.ensure_rings(Sizes::configured(&self.settings).datagram(), &class.memory) {
             return Err(libc::ENOBUFS);
+        }
+        if had_no_room {
+            end.signal(); // it is writable: an epoll may have had it before
         }
         let mut attributes = socket_attributes(end, UDP, local, remote);
         if remote.is_none() && end.places(local).count() > 1 {

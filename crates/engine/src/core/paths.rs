@@ -449,6 +449,7 @@ impl Core {
         for id in end.listen_paths.take() {
             self.destroy(id);
         }
+        end.end_listening();
         // As Linux: who has not finished the handshake hears of the end by the reset of its next segment. To look for
         // them among all paths costs too much where there is none: a program may have thousands of listening sockets.
         let half_open =

@@ -289,9 +289,9 @@ impl SocketEnd {
     /// Gives back the port that it holds by itself.
     pub(crate) fn release_port(&self) {
         self.bound.set(None);
-        let (sharing, listening) = (self.sharing.get(), self.listening.take());
-        for (index, (bindings, local)) in self.reserved.take().into_iter().enumerate() {
-            bindings.release(local, sharing, index < listening);
+        self.end_listening();
+        for (bindings, local) in self.reserved.take() {
+            bindings.release(local, self.sharing.get());
         }
     }
 
@@ -302,6 +302,31 @@ impl SocketEnd {
         }
         self.bound.set(None);
         Some(Box::new(HeldPort { places: self.reserved.take(), sharing: self.sharing.get() }))
+    }
+
+    /// Has from now on the port that another socket of its kind is bound to, and that one no longer.
+    ///
+    /// # Errors
+    /// EINVAL: there is none to take, or no place for it.
+    pub(crate) fn take_port_of(&self, other: &SocketEnd) -> Result<(), i32> {
+        let held = other.bound.get().filter(|_| other.kind == self.kind && self.bound.get().is_none());
+        let (Some((protocol, local)), Some(port)) = (held, other.take_port()) else {
+            return Err(libc::EINVAL);
+        };
+        self.sharing.set(port.sharing);
+        self.v6_only.set(other.v6_only.get());
+        *self.reserved.borrow_mut() = port.into_places();
+        self.bind_to(protocol, local);
+        Ok(())
+    }
+
+    /// It is bound to this, which it has reserved.
+    pub(crate) fn bind_to(&self, protocol: u8, local: Endpoint) {
+        self.bound.set(Some((protocol, local)));
+        let slot = self.shared();
+        slot.local_address.store(local.address);
+        slot.local_port.store(u32::from(local.port), Ordering::Relaxed);
+        self.add_state(slot_state::BOUND);
     }
 
     /// Its program has said otherwise with whom it shares its port.
@@ -322,6 +347,13 @@ impl SocketEnd {
             self.listening.set(self.listening.get() + 1);
         }
         true
+    }
+
+    /// It listens no longer, where it did.
+    pub(crate) fn end_listening(&self) {
+        for (bindings, local) in &self.reserved.borrow()[..self.listening.take()] {
+            bindings.end_listening(*local);
+        }
     }
 
     /// Its rings are charged to another budget from now on, even beyond its limit: they are in use.
@@ -574,10 +606,17 @@ pub(super) struct HeldPort {
     sharing: Sharing,
 }
 
+impl HeldPort {
+    /// For who holds it from now on.
+    fn into_places(mut self) -> Vec<(Rc<Bindings>, Endpoint)> {
+        std::mem::take(&mut self.places)
+    }
+}
+
 impl Drop for HeldPort {
     fn drop(&mut self) {
         for (bindings, local) in &self.places {
-            bindings.release(*local, self.sharing, false);
+            bindings.release(*local, self.sharing);
         }
     }
 }

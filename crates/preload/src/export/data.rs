@@ -1,7 +1,7 @@
 //! Reading and writing.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr;
+use std::{mem, ptr};
 
 use libc::{
     MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_TRUNC, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr,
@@ -33,7 +33,7 @@ fn whole(buf: *const c_void, n: size_t) -> Result<[iovec; 1], isize> {
 /// Receives; fills in the sender where asked.
 fn receive(socket: Socket, iov: &[iovec], flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> isize {
     if flags & MSG_ERRQUEUE != 0 {
-        return errors::receive(socket, iov, None).map_or_else(err, |copied| copied as isize);
+        return receive_error(socket, iov, from, len);
     }
     if socket.is_stream() {
         let result = stream::receive(socket, iov, flags);
@@ -87,13 +87,33 @@ fn move_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) {
     }
 }
 
+/// The same of an error, and where its datagram was to go.
+fn receive_error(socket: Socket, iov: &[iovec], from: *mut sockaddr, len: *mut socklen_t) -> isize {
+    // SAFETY: zeros are a valid message.
+    let mut message: msghdr = unsafe { mem::zeroed() };
+    if !from.is_null() {
+        if memory::is_nowhere(from) || memory::is_nowhere(len) {
+            return err(libc::EFAULT);
+        }
+        // SAFETY: the program vouches for its length.
+        message.msg_namelen = unsafe { ptr::read_unaligned(len) };
+        message.msg_name = from.cast();
+    }
+    let result = errors::receive(socket, iov, &mut message);
+    if result.is_ok() && !from.is_null() {
+        // SAFETY: as above.
+        unsafe { ptr::write_unaligned(len, message.msg_namelen) };
+    }
+    result.map_or_else(err, |copied| copied as isize)
+}
+
 fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize {
     let iov = match vector_of(message) {
         Ok(iov) => iov,
         Err(result) => return result,
     };
     if flags & MSG_ERRQUEUE != 0 {
-        return errors::receive(socket, iov, Some(message)).map_or_else(err, |copied| copied as isize);
+        return errors::receive(socket, iov, message).map_or_else(err, |copied| copied as isize);
     }
     if socket.is_stream() {
         let result = stream::receive(socket, iov, flags);

@@ -16,10 +16,20 @@ use crate::{call, memory, real};
 const TCP_INFO_WORDS: usize = 31;
 /// More than kernels have of it.
 const MOST_TCP_INFO_WORDS: usize = 64;
+/// `tcpi_state` of `struct tcp_info`: TCP_TIME_WAIT and TCP_CLOSE.
+const TIME_WAIT: u64 = 6;
+const CLOSE: u64 = 7;
 
 /// TCP_INFO of a socket of ours.
 pub(super) fn give_all(fd: c_int, socket: Socket, to: *mut c_void, len: *mut socklen_t) -> isize {
-    tcp_info(socket).map_or_else(|failed| failed, |info| give(&info, fd, to, len))
+    let told = |mut info: [u64; TCP_INFO_WORDS]| {
+        // On Linux TIME-WAIT goes on without the socket, which is closed (`tcp_time_wait`).
+        if info[0] & 0xff == TIME_WAIT {
+            info[0] += CLOSE - TIME_WAIT;
+        }
+        give(&info, fd, to, len)
+    };
+    tcp_info(socket).map_or_else(|failed| failed, told)
 }
 
 /// SIOCOUTQNSD: bytes of the outgoing stream that were not sent yet.
@@ -50,8 +60,7 @@ pub(crate) fn unacknowledged(socket: Socket) -> u64 {
 
 /// The connection has ended in both directions, and the peer knows: it is in TIME-WAIT, or gone.
 pub(crate) fn has_ended(socket: Socket) -> bool {
-    // `tcpi_state` of `struct tcp_info`: TCP_TIME_WAIT and TCP_CLOSE.
-    let is_over = |state: u64| state == 6 || state == 7;
+    let is_over = |state: u64| state == TIME_WAIT || state == CLOSE;
     let both = socket.state() & is::PEER_FINISHED != 0 && socket.requests() & slot_request::SHUTDOWN != 0;
     both && matches!(ask(socket, slot_option::INFO, 0), (0, [word, ..]) if is_over(word & 0xff))
 }

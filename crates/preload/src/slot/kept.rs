@@ -7,6 +7,9 @@ pub(crate) const NO_DELAY: u32 = 1 << 2;
 pub(crate) const KEEP_ALIVE: u32 = 1 << 3;
 pub(crate) const BROADCAST: u32 = 1 << 4;
 pub(crate) const CORK: u32 = 1 << 5;
+/// `shutdown` has found an attempt to connect over that `connect` has not told of: nothing but `connect` to AF_UNSPEC helps
+/// then (SS_DISCONNECTING of Linux).
+pub(crate) const STUCK: u32 = 1 << 6;
 /// A connection attempt whose outcome `connect` has not told yet.
 pub(crate) const CONNECT_PENDING: u32 = 1 << 7;
 pub(crate) const QUICK_ACK_OFF: u32 = 1 << 8;
@@ -25,5 +28,8 @@ pub(crate) const ANY_PORT: u32 = 1 << 14;
 /// Its address was the program's choice, and its port: SOCK_BINDADDR_LOCK and SOCK_BINDPORT_LOCK of Linux.
 pub(crate) const ADDRESS_GIVEN: u32 = 1 << 16;
 pub(crate) const PORT_GIVEN: u32 = 1 << 17;
+/// It has listened and was shut, or its connection was over before `connect` told of it: it is as one that was never
+/// connected.
+pub(crate) const BEGINS_AGAIN: u32 = 1 << 19;
 /// Somebody has asked when datagrams came: SOCK_TIMESTAMP of Linux.
 pub(crate) const NOTES_TIMES: u32 = 1 << 18;

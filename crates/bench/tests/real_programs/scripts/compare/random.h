@@ -26,7 +26,7 @@ enum {
 };
 
 /* RFC 9293 §3.3.2, as TCP_INFO counts them. */
-enum state { ESTABLISHED = 1, FIN_WAIT_2 = 5, TIME_WAIT = 6, CLOSED = 7, CLOSE_WAIT = 8 };
+enum state { ESTABLISHED = 1, FIN_WAIT_2 = 5, CLOSED = 7, CLOSE_WAIT = 8 };
 
 /* A connection with the other host, where its name is `c` and the number. */
 struct connection {
@@ -43,7 +43,7 @@ struct endpoint {
     struct connection *connection;
     int is_bound, is_listening, has_listened, waiting;
     struct connection *queue[QUEUE];
-    int is_nonblocking, lingers_not, low_water, peeks_behind, hears_errors, was_refused, is_nowhere, has_reset, is_watched;
+    int is_nonblocking, lingers_not, low_water, peeks_behind, hears_errors, has_tried, is_untold, is_watched, is_nowhere;
     /* Of a datagram socket: the port of the other host that it is connected to, and whether it may be the kernel's still,
      * since it is bound to every address and a drawn port (README, Limits). */
     int to, is_deaf, is_shut;
@@ -127,8 +127,7 @@ static int tcp_state(int fd) {
     struct tcp_info information = {0};
     socklen_t len = sizeof information;
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &information, &len) < 0) return -errno;
-    /* Linux's socket has done with it then. To be mended. */
-    return information.tcpi_state == TIME_WAIT ? CLOSED : information.tcpi_state;
+    return information.tcpi_state;
 }
 
 static int readable(int fd) {
