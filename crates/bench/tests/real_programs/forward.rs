@@ -21,6 +21,8 @@ const CLIENT6: &str = "2001:db8:77::2";
 const MIDDLE6: &str = "2001:db8:77::1";
 const NEAR6: &str = "2001:db8:99::1";
 const FAR6: &str = "2001:db8:99::2";
+/// What foreground carries while background has more than enough: two seconds of the link.
+const MUCH: u64 = 24 << 20;
 /// Bytes that the far link carries in the tests of IPv6, where nobody on the way cuts packets.
 const FAR_MTU6: &str = "1300";
 
@@ -91,6 +93,16 @@ impl Router {
         finish(&mut self.spawn(self.testbed.client(), "client.log", program, arguments), SOON)
     }
 
+    /// What the middle has carried of a class.
+    fn bytes_of(&self, class: &str) -> u64 {
+        let control = self.daemon.control().display().to_string();
+        let tool = scoutline().display().to_string();
+        let text = self.client(&tool, &["stat", "--json", "--control", &control]);
+        let stat: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
+        let classes = stat["classes"].as_array().unwrap();
+        classes.iter().find(|row| row["name"] == class).unwrap()["bytes_out"].as_u64().unwrap()
+    }
+
     /// iperf3 servers on the far host, one for each port.
     fn iperf_servers(&self, ports: &[&str]) -> Vec<Process> {
         let start = |port: &&str| {
@@ -116,12 +128,10 @@ fn base(address: &str) -> String {
     format!("{}.0/24", address.rsplit_once('.').unwrap().0)
 }
 
-/// Mbit/s in each second of a run.
-fn seconds(text: &str) -> Vec<f64> {
+/// iperf3 has said that it went well.
+fn see_carried(text: &str) {
     let report: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"));
     assert!(report.get("error").is_none(), "{}", report["error"]);
-    let rate = |interval: &Value| interval["sum"]["bits_per_second"].as_f64().unwrap() / 1e6;
-    report["intervals"].as_array().unwrap().iter().map(rate).collect()
 }
 
 #[test]
@@ -156,9 +166,8 @@ fn reach(router: &Router, far: &str, host: &str) {
     assert!(fs::read(&got).unwrap() == bytes, "what arrives is what was sent");
     let _servers = router.iperf_servers(&["5201"]);
     for direction in [&[][..], &["-R"]] {
-        let arguments = [&["-c", far, "-p", "5201", "-t", "1", "-J"], direction].concat();
-        let rates = seconds(&router.client("iperf3", &arguments));
-        assert!(rates[0] > 100.0, "{direction:?}: {rates:?} Mbit/s");
+        let arguments = [&["-c", far, "-p", "5201", "-n", "50M", "-J"], direction].concat();
+        see_carried(&router.client("iperf3", &arguments));
     }
 }
 
@@ -179,28 +188,28 @@ fn a_forwarding_host_says_so_in_ip6() {
     assert!(said.contains("done"), "{said}");
 }
 
-/// Foreground and background of other hosts over a link whose rate the forwarding host keeps.
+/// Foreground and background of other hosts over a link whose rate the forwarding host keeps: by bytes, since a machine
+/// that is busy with others' work leaves no time to go by.
 #[test]
 fn background_yields_at_a_forwarding_host() {
     let _turn = turn();
     let class = "[[class]]\nname = \"backup\"\nidle = true\nlocal_port = [5202]\n\
                  [[class]]\nname = \"backup answers\"\nidle = true\nremote_port = [5202]\n";
     let mut router = Router::new("rate = \"100Mbit/s\"", class);
-    let mut servers = router.iperf_servers(&["5201", "5202"]);
-    let long = ["-c", FAR, "-p", "5202", "-t", "7", "-J"];
-    let mut background = router.spawn(router.testbed.client(), "background.log", "iperf3", &long);
-    wait_for_line(&mut servers[1], "Mbits/sec");
-    let foreground = seconds(&router.client("iperf3", &["-c", FAR, "-p", "5201", "-t", "3", "-J"]));
-    let background = seconds(&finish(&mut background, SOON));
+    let _servers = router.iperf_servers(&["5201", "5202"]);
+    let carry = |bytes: u64, port: &str| {
+        let bytes = bytes.to_string();
+        let arguments = ["-c", FAR, "-n", &bytes, "-p", port, "-J"];
+        router.spawn(router.testbed.client(), &format!("to-{port}.log"), "iperf3", &arguments)
+    };
+    let mut background = carry(2 * MUCH, "5202");
+    wait_until("background has the link", SOON, || router.bytes_of("backup") > MUCH / 8);
+    let before = router.bytes_of("backup");
+    see_carried(&finish(&mut carry(MUCH, "5201"), SOON));
+    let meanwhile = router.bytes_of("backup") - before;
+    see_carried(&finish(&mut background, SOON));
     router.daemon.check().unwrap();
-    let kept = foreground.iter().sum::<f64>() / foreground.len() as f64;
-    // In its first second a sender also fills its own socket's buffer.
-    let (least, most) = background[1..]
-        .iter()
-        .fold((f64::MAX, 0f64), |(least, most), &rate| (least.min(rate), most.max(rate)));
-    let said = format!("foreground {foreground:?} Mbit/s beside background {background:?}");
-    // The link carries 95.6 Mbit/s of payload, and background gets below 1 beside foreground (`bench idle`). Who has not
-    // got a core has no foreground for that long, and background takes the time.
-    assert!(most > 50.0, "background in the silence: {said}");
-    assert!(kept > 3.0 * least && most > 3.0 * least, "background beside foreground: {said}");
+    // As much as foreground, if it did not yield; a hundredth on a quiet machine. Who has not got a core has no foreground
+    // for that long, and background takes the time.
+    assert!(meanwhile < MUCH / 2, "background had {meanwhile} bytes while foreground had {MUCH}");
 }
