@@ -32,6 +32,7 @@ mod input;
 mod mtu;
 mod output;
 mod probe;
+mod spacing;
 mod state;
 mod time_wait;
 mod timeout;
@@ -71,6 +72,8 @@ pub use state::State;
 enum Owed {
     Nothing,
     Later,
+    /// The next part, when its time has come (`spacing.rs`).
+    Part,
     Now,
 }
 
@@ -97,6 +100,8 @@ pub struct Connection {
     // Hot: read for each segment.
     state: State,
     owed: Owed,
+    /// Acknowledgments to come by which a burst is told in parts.
+    parts: u8,
     passive: bool,
     /// The program has closed: nobody reads, and a limit holds for how long we try.
     orphan: bool,
@@ -173,6 +178,7 @@ impl Connection {
         Connection {
             state,
             owed: Owed::Nothing,
+            parts: 0,
             passive: state == State::SynReceived,
             orphan: false,
             reads_no_more: false,

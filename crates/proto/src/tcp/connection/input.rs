@@ -369,7 +369,9 @@ impl Connection {
         let full = u32::from(receive.segment);
         let quick = receive.quick > 0;
         receive.quick = receive.quick.saturating_sub(1);
-        if receive.unacknowledged >= 2 * full || (quick && len >= full) {
+        if self.owed == Owed::Part {
+            // Comes with the next one.
+        } else if receive.unacknowledged >= 2 * full || (quick && len >= full) {
             self.owed = Owed::Now;
         } else if self.owed == Owed::Nothing {
             self.owed = Owed::Later;

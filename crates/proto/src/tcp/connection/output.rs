@@ -396,7 +396,12 @@ impl Connection {
             return None;
         }
         let unit = self.acceptable_unit();
-        Some(self.bare_transmit(unit, now))
+        let later = self.told_later();
+        let mut transmit = self.bare_transmit(unit, now);
+        if let Some((len, parts)) = later.filter(|_| self.owed == Owed::Nothing) {
+            self.leave_for_later(len, parts, &mut transmit.header, now);
+        }
+        Some(transmit)
     }
 
     /// The unit that a segment without data bears: SND.NXT, as far as the peer's window reaches; beyond, it would
@@ -456,6 +461,7 @@ impl Connection {
         let receive = &mut self.receive;
         receive.acknowledged = receive.next;
         receive.unacknowledged = 0;
+        self.parts = 0;
         if receive.duplicates > 0 {
             receive.duplicates -= 1;
             self.owed = Owed::Now;

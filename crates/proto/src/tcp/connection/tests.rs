@@ -15,6 +15,7 @@ mod fast_open;
 mod loss;
 mod mtu;
 mod pacing;
+mod spacing;
 mod time_wait;
 mod told;
 
