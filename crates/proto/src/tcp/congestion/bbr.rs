@@ -67,9 +67,15 @@ pub struct Bbr {
     base: Window,
     rate: DeliveryRate,
     mode: Mode,
-    /// The highest delivery rate of each of the last round trips.
+    /// The highest delivery rate of each of the last round trips that told of the path. Those in which the program had
+    /// too little to send do not count, or ten small requests would forget what the path can do.
     bandwidths: [u64; BANDWIDTH_ROUNDS],
     round: usize,
+    /// A round trip has ended since the last measurement that was taken.
+    is_next_round: bool,
+    /// The least rate of startup: the initial window within a round trip, and whatever rate was reached since.
+    fastest: u64,
+    first_window: u32,
     /// A round trip ends when what was sent after so much was delivered arrives.
     round_ends: u64,
     /// The least round trip, and when it was seen.
@@ -85,17 +91,22 @@ pub struct Bbr {
     /// In the first round trip of a recovery.
     conserving: bool,
     lost_in_round: bool,
+    /// Nothing was in flight when the last data left, and nothing has been acknowledged since.
+    restarted: bool,
 }
 
 impl Bbr {
     /// Goes on from this window, and round trip if one is known.
     pub(super) fn new(base: Window, least: Option<Duration>, now: Time) -> Bbr {
         Bbr {
+            first_window: base.window,
             base: Window { threshold: u32::MAX, ..base },
             rate: DeliveryRate::default(),
             mode: Mode::Startup,
             bandwidths: [0; BANDWIDTH_ROUNDS],
             round: 0,
+            is_next_round: false,
+            fastest: 0,
             round_ends: 0,
             least,
             least_at: now,
@@ -106,6 +117,7 @@ impl Bbr {
             recovering: false,
             conserving: false,
             lost_in_round: false,
+            restarted: false,
         }
     }
 
@@ -151,21 +163,21 @@ impl Bbr {
         let ended = sample.prior_delivered >= self.round_ends;
         if ended {
             self.round_ends = self.rate.delivered();
-            self.round = (self.round + 1) % BANDWIDTH_ROUNDS;
-            self.bandwidths[self.round] = 0;
+            self.is_next_round = true;
             self.conserving = false;
         }
         if let Some(rate) = sample.rate
             && (!sample.app_limited || rate >= self.bandwidth())
         {
-            let best = &mut self.bandwidths[self.round];
-            *best = rate.max(*best);
+            self.take(rate);
         }
         if ended && !self.full && !sample.app_limited {
             self.check_full();
         }
         let expired = now.since(self.least_at) > RTT_LIFETIME;
-        if expired && !matches!(self.mode, Mode::ProbeRtt { .. }) && self.least.is_some() {
+        // What comes back from an empty path is such a probe already.
+        let is_probed = matches!(self.mode, Mode::ProbeRtt { .. }) || self.restarted;
+        if expired && !is_probed && self.least.is_some() {
             self.save();
             self.mode = Mode::ProbeRtt { until: None, round: 0 };
         }
@@ -173,7 +185,24 @@ impl Bbr {
             self.least = Some(sample.rtt);
             self.least_at = now;
         }
+        self.restarted = false;
+        if !self.full {
+            self.fastest = self.fastest.max(self.model_rate());
+        }
         ended
+    }
+
+    fn take(&mut self, rate: u64) {
+        if std::mem::take(&mut self.is_next_round) {
+            self.round = (self.round + 1) % BANDWIDTH_ROUNDS;
+            self.bandwidths[self.round] = 0;
+        }
+        let best = &mut self.bandwidths[self.round];
+        *best = rate.max(*best);
+    }
+
+    fn model_rate(&self) -> u64 {
+        (self.gain() * self.bandwidth() as f64 * MARGIN) as u64
     }
 
     fn check_full(&mut self) {
@@ -287,6 +316,7 @@ impl Controller for Bbr {
     fn on_acknowledged(&mut self, _acknowledged: &Acknowledged) {}
 
     fn on_sent(&mut self, end: u64, in_flight: u64, now: Time) {
+        self.restarted |= in_flight == 0;
         self.rate.on_sent(end, in_flight, now);
     }
 
@@ -317,13 +347,15 @@ impl Controller for Bbr {
     fn on_idle(&mut self) {}
 
     fn rate(&self, round_trip: Duration) -> Option<u64> {
-        let bandwidth = self.bandwidth();
-        if bandwidth == 0 {
-            // Draft §4.2.1: the initial window within a round trip, or a millisecond where none is known.
-            let round_trip = if round_trip.is_zero() { Duration::from_millis(1) } else { round_trip };
-            return Some((HIGH_GAIN * f64::from(self.base.window) / round_trip.as_secs_f64()) as u64);
+        if self.full {
+            return Some(self.model_rate());
         }
-        Some((self.gain() * bandwidth as f64 * MARGIN) as u64)
+        // Draft §4.2.1 (BBRInitPacingRate, BBRSetPacingRateWithGain): the initial window within a round trip, or a
+        // millisecond where none is known; and no less until the pipe was full once, for the little that a program sent
+        // so far says nothing of the path.
+        let round_trip = if round_trip.is_zero() { Duration::from_millis(1) } else { round_trip };
+        let first = (HIGH_GAIN * f64::from(self.first_window) / round_trip.as_secs_f64()) as u64;
+        Some(first.max(self.fastest))
     }
 }
 
@@ -457,5 +489,50 @@ mod tests {
         }
         assert!(path.now.since(small) >= PROBE_RTT_TIME, "{:?}", path.now.since(small));
         assert!(path.bbr.window() > 40_000, "and what was before returns: {}", path.bbr.window());
+    }
+    /// A program that sends so many bytes each round trip of 20 ms, and waits for them to arrive.
+    fn echo(path: &mut Path, bytes: u64, times: u64) {
+        for _ in 0..times {
+            path.next += bytes;
+            path.bbr.on_sent(path.next, 0, path.now);
+            path.bbr.on_app_limited(bytes);
+            path.now += Duration::from_millis(20);
+            let newest = Some(path.next);
+            path.bbr.on_moved(&Moved { bytes, newest, in_flight: 0, recovering: false, now: path.now });
+            path.bbr.on_app_limited(0);
+        }
+    }
+
+    #[test]
+    fn small_requests_do_not_slow_the_start() {
+        let mut path = Path::new();
+        let round_trip = Duration::from_millis(20);
+        for (bytes, times) in [(1, 30), (100, 2), (1_460, 1)] {
+            echo(&mut path, bytes, times);
+            assert!(!path.bbr.full);
+            let rate = path.bbr.rate(round_trip).unwrap();
+            assert!(rate >= 1_440_000, "{rate} after {times} times {bytes}: 2.885 * 10,000 bytes in 20 ms");
+        }
+        path.bbr.on_timeout(1_000);
+        let rate = path.bbr.rate(round_trip).unwrap();
+        assert!(rate >= 1_440_000, "{rate} after a time-out");
+    }
+
+    #[test]
+    fn small_requests_do_not_forget_what_the_path_can_do() {
+        let mut path = Path::new();
+        path.run(2_000, 1_000_000, false);
+        while let Some((at, unit)) = path.under_way.pop_front() {
+            path.now = at;
+            let in_flight = path.in_flight();
+            let moved = Moved { bytes: 1_000, newest: Some(unit), in_flight, recovering: false, now: at };
+            path.bbr.on_moved(&moved);
+            path.bbr.on_app_limited(in_flight);
+        }
+        let before = path.bbr.bandwidth();
+        echo(&mut path, 100, 1_000);
+        assert_eq!(path.bbr.bandwidth(), before);
+        // Twenty seconds of them are themselves probes of the round trip: no window of four segments for that.
+        assert!(matches!(path.bbr.mode, Mode::ProbeBandwidth { .. }), "{:?}", path.bbr.mode);
     }
 }

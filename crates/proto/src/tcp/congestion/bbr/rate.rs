@@ -40,7 +40,7 @@ pub(super) struct Sample {
 }
 
 /// The estimator.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct DeliveryRate {
     marks: VecDeque<Mark>,
     /// C.delivered
@@ -51,6 +51,19 @@ pub(super) struct DeliveryRate {
     first_sent: Time,
     /// C.app_limited: until so much is delivered, samples are limited by the program. 0: they are not.
     app_limited: u64,
+}
+
+impl Default for DeliveryRate {
+    /// As after a pause: what leaves first shows what the program had, not what the path takes.
+    fn default() -> DeliveryRate {
+        DeliveryRate {
+            marks: VecDeque::new(),
+            delivered: 0,
+            delivered_at: Time::ZERO,
+            first_sent: Time::ZERO,
+            app_limited: 1,
+        }
+    }
 }
 
 impl DeliveryRate {
@@ -168,7 +181,8 @@ mod tests {
         rate.on_sent(1_001, 0, ms(1));
         rate.on_app_limited(1_000);
         rate.on_sent(2_001, 1_000, ms(2));
-        assert!(!rate.on_delivered(1_000, Some(1_001), NONE, ms(11)).unwrap().app_limited);
+        let first = rate.on_delivered(1_000, Some(1_001), NONE, ms(11)).unwrap();
+        assert!(first.app_limited, "what came before it is not known");
         assert!(rate.on_delivered(1_000, Some(2_001), NONE, ms(12)).unwrap().app_limited);
         rate.on_sent(3_001, 0, ms(13));
         assert!(!rate.on_delivered(1_000, Some(3_001), NONE, ms(23)).unwrap().app_limited);
