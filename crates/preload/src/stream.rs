@@ -24,7 +24,7 @@ pub(crate) fn scatter(spans: &Span2, iov: &[iovec], skip: usize) {
     walk(spans, iov, skip, |span, user, len| {
         // SAFETY: the span is mapped, the program vouches for its buffer, and they do not overlap: the region is
         // no memory of the program's.
-        unsafe { ptr::copy_nonoverlapping(span.cast_const(), user, len) };
+        unsafe { scoutline_ring::copy(span, user, len) };
     });
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn scatter(spans: &Span2, iov: &[iovec], skip: usize) {
 pub(crate) fn gather(spans: &Span2, iov: &[iovec], skip: usize) {
     walk(spans, iov, skip, |span, user, len| {
         // SAFETY: as in `scatter`.
-        unsafe { ptr::copy_nonoverlapping(user.cast_const(), span, len) };
+        unsafe { scoutline_ring::copy(user, span, len) };
     });
 }
 

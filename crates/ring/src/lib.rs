@@ -7,6 +7,7 @@
 mod bell;
 mod bitmap;
 mod block;
+mod copy;
 mod cursors;
 mod memory;
 mod pool;
@@ -16,6 +17,7 @@ mod sync;
 pub use bell::{EngineBell, SleeperBell};
 pub use bitmap::{Bitmap, bitmap_words, summary_words};
 pub use block::{Block, BlockOwner};
+pub use copy::{copy, copy_slice};
 pub use cursors::Cursors;
 pub use memory::{prefer_huge_pages, prefetch};
 pub use pool::Pool;

@@ -28,7 +28,7 @@ impl Span {
         assert!(to.len() >= self.len, "no room for the span");
         // SAFETY: the caller vouches for the mapping; `to` has room and is ours alone. A concurrent writer in the
         // other process can only change which bytes we get, and they are data, never trusted.
-        unsafe { std::ptr::copy_nonoverlapping(self.memory.as_ptr(), to.as_mut_ptr(), self.len) };
+        unsafe { crate::copy(self.memory.as_ptr(), to.as_mut_ptr(), self.len) };
     }
 }
 

@@ -49,7 +49,7 @@ fn assemble(link: &LocalPartner, message: &Message, len: usize) -> Option<Block>
     first.copy_from_slice(head);
     match &message.body {
         Body::Empty => {}
-        Body::Block { .. } => rest.copy_from_slice(message.bytes()),
+        Body::Block { .. } => scoutline_ring::copy_slice(message.bytes(), rest),
         Body::Stream { range, memory: Some(memory) } => {
             for span in memory.spans(range.clone()).iter() {
                 let (part, behind) = rest.split_at_mut_checked(span.len)?;

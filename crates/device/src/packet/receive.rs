@@ -173,7 +173,7 @@ impl Receiver {
         }
         let len = frame.bytes().len() as u32;
         let block = if let Some(mut block) = copy {
-            block[..len as usize].copy_from_slice(frame.bytes());
+            scoutline_ring::copy_slice(frame.bytes(), &mut block[..len as usize]);
             frame.give_back();
             counters.rx_relief_copies += 1;
             counters.rx_copied_bytes += u64::from(len);

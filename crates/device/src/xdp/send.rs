@@ -321,7 +321,7 @@ impl Parts<'_> {
             // has room. Another process may be writing a send ring: then the bytes are whatever it writes.
             unsafe {
                 let from = first.iov_base.cast::<u8>().cast_const().add(self.at);
-                std::ptr::copy_nonoverlapping(from, to[done..].as_mut_ptr(), len);
+                scoutline_ring::copy(from, to[done..].as_mut_ptr(), len);
             }
             done += len;
             self.at += len;

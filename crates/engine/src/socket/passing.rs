@@ -164,8 +164,8 @@ fn put(program: &Program, ring: Ring, at: u64, bytes: &[u8]) {
     let (first, second) = bytes.split_at(spans[0].len);
     // SAFETY: the spans lie in our mapping, which the program keeps; their lengths are those of the two parts.
     unsafe {
-        std::ptr::copy_nonoverlapping(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
-        std::ptr::copy_nonoverlapping(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
+        scoutline_ring::copy(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
+        scoutline_ring::copy(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
     }
 }
 
