@@ -179,6 +179,8 @@ pub struct Core {
     apart: Apart,
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
+    /// Turns at rings: see [`crate::program::OfEngine`].
+    turns: Rc<Cell<u16>>,
     /// Threads raised with their paths.
     pub(crate) extension: Rc<Extension>,
     pub(crate) counters: Counters,

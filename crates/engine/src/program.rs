@@ -64,6 +64,8 @@ pub(crate) struct Program {
     tracks_woken: bool,
     /// Threads woken since the Linux thread last ran; shared by all programs of the engine.
     wakes: Rc<Cell<u64>>,
+    /// Turns that program and network have had at rings, as [`crate::socket::growth`] counts them; of all programs.
+    pub(crate) turns: Rc<Cell<u16>>,
     /// Raises threads with the paths that they serve; shared by all programs.
     extension: Rc<Extension>,
 }
@@ -74,6 +76,8 @@ pub(crate) struct OfEngine {
     pub(crate) several: Several,
     /// Threads woken since the Linux thread last ran.
     pub(crate) wakes: Rc<Cell<u64>>,
+    /// Turns at rings.
+    pub(crate) turns: Rc<Cell<u16>>,
     /// Somebody asks which threads were woken.
     pub(crate) tracks_woken: bool,
     /// Raises threads with the paths that they serve.
@@ -97,7 +101,7 @@ impl Program {
         region: Arc<Region>,
         engine: OfEngine,
     ) -> Program {
-        let OfEngine { several, wakes, tracks_woken, extension } = engine;
+        let OfEngine { several, wakes, turns, tracks_woken, extension } = engine;
         let (engine, engines) = (several.index, several.count());
         let slots = slots_of(engine, engines);
         Program {
@@ -118,6 +122,7 @@ impl Program {
             waits_since: Cell::new(None),
             tracks_woken,
             wakes,
+            turns,
             extension,
         }
     }

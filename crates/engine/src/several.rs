@@ -239,7 +239,7 @@ pub(crate) struct Shadow {
     pub(crate) of: Listener,
     pub(crate) local: Endpoint,
     pub(crate) v6_only: bool,
-    pub(crate) backlog: u64,
+    pub(crate) backlog: u32,
     pub(crate) no_delay: bool,
     pub(crate) keep_alive: u64,
     pub(crate) tuning: Tuning,

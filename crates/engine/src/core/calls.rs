@@ -196,7 +196,7 @@ impl Core {
         }
         let attributes = Attributes::new()
             .with(Name::Protocol, Value::Number(u64::from(TCP)))
-            .with(Name::Listen, Value::Number(end.backlog.get()))
+            .with(Name::Listen, Value::Number(end.backlog.get().into()))
             .with(Name::Local, Value::Address(at))
             .with(Name::ReceiveBuffer, Value::Number(u64::from(end.first_of_accepted.get().0)))
             .with(Name::SendBuffer, Value::Number(end.most_written()))
@@ -379,8 +379,8 @@ impl Core {
 }
 
 /// How many connections wait to be accepted: one more than `listen` says, as on Linux (`sk_acceptq_is_full`).
-fn waiting_at_most(backlog: u64) -> u64 {
-    backlog.min(u64::from(ACCEPT_RING / 4) - 1) + 1
+fn waiting_at_most(backlog: u64) -> u32 {
+    backlog.min(u64::from(ACCEPT_RING / 4) - 1) as u32 + 1
 }
 
 pub(super) fn socket_attributes(

@@ -113,7 +113,7 @@ impl Image {
             // As Linux: the length of the accept queue, and its limit.
             let taken = end.shared().receive_head.load(Ordering::Acquire);
             self.put32(24, end.received.get().saturating_sub(taken) as u32);
-            self.put32(28, end.backlog.get().saturating_sub(1) as u32);
+            self.put32(28, end.backlog.get().saturating_sub(1));
         }
     }
 

@@ -165,6 +165,7 @@ impl Core {
             all_ring: false,
             apart: Apart::default(),
             wakes: Rc::new(Cell::new(0)),
+            turns: Rc::default(),
             extension: Rc::new(Extension::new(Threads::new(None, None), 0)),
             counters: Counters::default(),
             unowned: Account::default(),
@@ -258,6 +259,7 @@ impl Core {
                 let engine = OfEngine {
                     several: self.several.clone(),
                     wakes: Rc::clone(&self.wakes),
+                    turns: Rc::clone(&self.turns),
                     // Who is not pinned has no Linux thread that would ask.
                     tracks_woken: self.settings.cpu.is_some(),
                     extension: Rc::clone(&self.extension),

@@ -84,7 +84,7 @@ impl Core {
     /// How many packets may wait at a path in this class: at a listen path, as many as may wait to be accepted, too.
     pub(super) fn queue_packets_at(&self, id: PathId, class: &ClassSettings) -> u32 {
         match self.listeners.borrow().get(&id) {
-            Some(listener) => self.policy.listen_queue_packets(class, listener.backlog.get()),
+            Some(listener) => self.policy.listen_queue_packets(class, listener.backlog.get().into()),
             None => self.policy.queue_packets(class),
         }
     }
@@ -256,8 +256,8 @@ impl Core {
         }
         let parent = from.and_then(|id| self.listeners.borrow().get(&id).cloned());
         if let Some(listener) = &parent {
-            let waiting = listener.waiting().saturating_add(listener.deferring.get());
-            if waiting >= listener.backlog.get() {
+            let waiting = listener.waiting().saturating_add(listener.deferring.get().into());
+            if waiting >= u64::from(listener.backlog.get()) {
                 self.count_drop(from, DropReason::BacklogFull);
                 return;
             }

@@ -9,8 +9,13 @@ fn asleep(sets: u32) -> Program {
     let (region, _) = Region::create().unwrap();
     let extension = Rc::new(Extension::new(crate::extend::Threads::new(None, None), 0));
     let facts = ProgramFacts::default();
-    let engine =
-        OfEngine { several: Several::default(), wakes: Rc::default(), tracks_woken: true, extension };
+    let engine = OfEngine {
+        several: Several::default(),
+        wakes: Rc::default(),
+        turns: Rc::default(),
+        tracks_woken: true,
+        extension,
+    };
     let program = Program::new(RegionId(1), facts, 1, Arc::new(region), engine);
     for set in 0..sets {
         let mut ends = [0; 2];

@@ -18,7 +18,7 @@ use crate::arena::Ring;
 use crate::extend::Duty;
 use crate::program::Program;
 use crate::seldom::{Rare, Seldom};
-use crate::socket::growth::Sizes;
+use crate::socket::growth::{Sizes, Turns};
 use crate::socket::membership::Memberships;
 use crate::socket::module::Standing;
 use crate::socket::written::FileRange;
@@ -46,6 +46,9 @@ pub(crate) struct SocketEnd {
     pub(super) send_before: Rare<Option<(Ring, u64)>>,
     /// How large its rings become.
     pub(super) sizes: Cell<Sizes>,
+    /// Of program and network, at each ring.
+    pub(super) receive_turns: Cell<Turns>,
+    pub(super) send_turns: Cell<Turns>,
     /// The rings of connections that it accepts, at first (only for a listening socket).
     pub(crate) first_of_accepted: Cell<(u32, u32)>,
     /// The path below it.
@@ -61,7 +64,7 @@ pub(crate) struct SocketEnd {
     /// With whom it shares its port.
     pub(crate) sharing: Cell<Sharing>,
     /// How many of `reserved` it listens at: all, none, or some while that is being arranged.
-    pub(super) listening: Cell<usize>,
+    pub(super) listening: Cell<u32>,
     /// Listen paths, one per class (only for a listening socket).
     pub(crate) listen_paths: Seldom<Vec<PathId>>,
     /// TCP_NODELAY; accepted connections have their listener's.
@@ -79,13 +82,13 @@ pub(crate) struct SocketEnd {
     /// TCP_DEFER_ACCEPT of a listening socket, in seconds; 0 off.
     pub(crate) defer_accept: Cell<u32>,
     /// Connections that this keeps from its queue.
-    pub(crate) deferring: Cell<u64>,
+    pub(crate) deferring: Cell<u32>,
     /// The slot of the listening socket in whose queue it was put, plus one: see [`SocketEnd::listener`].
     pub(super) listener: Cell<Option<NonZeroU32>>,
     /// Which listening of its slot this is, or that was.
     pub(crate) listening_number: Cell<u32>,
     /// Connections that may wait to be accepted (only for a listening socket).
-    pub(crate) backlog: Cell<u64>,
+    pub(crate) backlog: Cell<u32>,
     /// In order in the receive ring.
     pub(crate) received: Cell<u64>,
     /// The highest position that was stored there, out of order too.
@@ -147,6 +150,8 @@ impl SocketEnd {
             send: Cell::default(),
             send_before: Rare::default(),
             sizes: Cell::default(),
+            receive_turns: Cell::default(),
+            send_turns: Cell::default(),
             first_of_accepted: Cell::default(),
             path: Cell::new(None),
             side_paths: Seldom::default(),
@@ -340,7 +345,7 @@ impl SocketEnd {
     /// It listens from now on where it holds its port; false when another does whom it does not share that with. Then it
     /// is to give the port back, or to try again.
     pub(crate) fn begin_listening(&self) -> bool {
-        for (bindings, local) in &self.reserved.borrow()[self.listening.get()..] {
+        for (bindings, local) in &self.reserved.borrow()[self.listening.get() as usize..] {
             if bindings.begin_listening(*local, self.sharing.get()).is_err() {
                 return false;
             }
@@ -351,7 +356,7 @@ impl SocketEnd {
 
     /// It listens no longer, where it did.
     pub(crate) fn end_listening(&self) {
-        for (bindings, local) in &self.reserved.borrow()[..self.listening.take()] {
+        for (bindings, local) in &self.reserved.borrow()[..self.listening.take() as usize] {
             bindings.end_listening(*local);
         }
     }
@@ -496,8 +501,8 @@ impl SocketEnd {
         // SAFETY: the spans lie in our mapping, which `self.program` keeps; their lengths are those of the two
         // parts. The other process may scribble there meanwhile: it is its own data.
         unsafe {
-            std::ptr::copy_nonoverlapping(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
-            std::ptr::copy_nonoverlapping(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
+            scoutline_ring::copy(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
+            scoutline_ring::copy(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
         }
         true
     }
@@ -569,6 +574,11 @@ impl SocketEnd {
     /// The send ring is free up to `position`; true when the program waits for that and now has enough.
     pub(crate) fn publish_freed(&self, position: u64) -> bool {
         self.freed.set(position);
+        if position == self.written.get() {
+            let mut turns = self.send_turns.get();
+            turns.begin();
+            self.send_turns.set(turns);
+        }
         self.free_extents(position);
         if self.send_before.get().is_some_and(|(_, until)| until <= position) {
             self.leave_ring_before();

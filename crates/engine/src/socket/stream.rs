@@ -324,7 +324,7 @@ impl StreamStage {
             Control::Readable(position) => {
                 end.publish_received(*position);
                 end.signal();
-                if end.fit_receive(self.needs.0) {
+                if end.fit_receive(self.needs.0, context.now) {
                     turned.push(Message::control(Control::ReceiveBuffer(end.receive_size())));
                 }
             }
@@ -492,7 +492,7 @@ impl Stage for StreamStage {
                 burst.push(Message::control(Control::Abort)); // RFC 9293 §3.10.5: SYN-SENT ends without a reset
             }
         }
-        if end.fit_send(self.needs.1) && end.is_writer_to_wake() {
+        if end.fit_send(self.needs.1, context.now) && end.is_writer_to_wake() {
             end.signal();
         }
         if written > self.told_written {
@@ -519,7 +519,7 @@ impl Stage for StreamStage {
             self.told_consumed = consumed;
             burst.push(Message::control(Control::Consumed(consumed)));
         }
-        if (is_read || end.is_below_mark()) && end.fit_receive(self.needs.0) {
+        if (is_read || end.is_below_mark()) && end.fit_receive(self.needs.0, context.now) {
             burst.push(Message::control(Control::ReceiveBuffer(end.receive_size())));
         }
         let fresh = requests & !self.told_requests;

@@ -202,3 +202,29 @@ fn growth_leaves_memory_to_others() {
     upload(&mut pair, client, server, 4 << 20);
     assert_eq!((rings(&pair.client, client).1, rings(&pair.server, server).0), (64 << 10, 256 << 10));
 }
+
+/// A path of next to no length, on which the programs fill and empty whole rings: what counts is how often, not how far.
+#[test]
+fn rings_at_which_program_and_network_take_turns_grow_on_a_short_path() {
+    let mut pair = Pair::new(7, WireConfig::default());
+    let (_, client, server) = pair.established(80);
+    let bytes = pattern(48 << 20, 5);
+    let (mut sent, mut got) = (0, Vec::new());
+    pair.until("transfer", |pair| {
+        let all_acknowledged = sent == got.len();
+        if all_acknowledged {
+            sent += pair.client.write(client, &bytes[sent..]);
+        }
+        // All that is under way is here before anything is read.
+        let (receive, _) = rings(&pair.server, server);
+        let slot = pair.server.slot(server);
+        let waits = slot.incoming().written() - got.len() as u64;
+        if waits > u64::from(receive / 2) || waits == (sent - got.len()) as u64 {
+            got.extend(pair.server.read(server, usize::MAX));
+        }
+        got.len() == bytes.len()
+    });
+    assert!(got == bytes, "the streams differ");
+    assert!(rings(&pair.client, client).1 > 1 << 20, "{:?}", rings(&pair.client, client));
+    assert!(rings(&pair.server, server).0 > 512 << 10, "{:?}", rings(&pair.server, server));
+}
