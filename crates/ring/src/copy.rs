@@ -63,11 +63,11 @@ unsafe fn copy_by_vectors(mut from: *const u8, mut to: *mut u8, mut len: usize) 
         _mm_storeu_si128(to.cast(), _mm_loadu_si128(from.cast()));
         (from, to, len) = (from.add(step), to.add(step), len - step);
         while len >= 4 * VECTOR {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|at| _mm_loadu_si128(from.cast::<__m128i>().add(at)));
+            let [a, b, c, d] = [0, 1, 2, 3].map(|at| _mm_loadu_si128(from.add(at * VECTOR).cast()));
             _mm_store_si128(to.cast(), a);
-            _mm_store_si128(to.cast::<__m128i>().add(1), b);
-            _mm_store_si128(to.cast::<__m128i>().add(2), c);
-            _mm_store_si128(to.cast::<__m128i>().add(3), d);
+            _mm_store_si128(to.add(VECTOR).cast(), b);
+            _mm_store_si128(to.add(2 * VECTOR).cast(), c);
+            _mm_store_si128(to.add(3 * VECTOR).cast(), d);
             (from, to, len) = (from.add(4 * VECTOR), to.add(4 * VECTOR), len - 4 * VECTOR);
         }
         ptr::copy_nonoverlapping(from, to, len);
@@ -81,7 +81,7 @@ mod tests {
     /// Two pages, with the source at the start of the first; every place of the target in the second.
     #[test]
     fn every_distance_and_length_gives_the_same_bytes() {
-        let source: Vec<u8> = (0..8192u32).map(|at| (at * 31 >> 3) as u8).collect();
+        let source: Vec<u8> = (0..8192u32).map(|at| ((at * 31) >> 3) as u8).collect();
         let lengths = [0, 1, 15, 16, 17, 2047, 2048, 2049, 2111, 2112, 4095, 4096, 8000];
         for ahead in [0, 1, 7, 15, 16, 17, 62, 63, 64, 65, 4032, 4095] {
             let mut target = vec![0xa5; 3 * 4096 + 8192];
