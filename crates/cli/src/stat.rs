@@ -157,12 +157,12 @@ fn where_time_went(name: &str, engine: &BTreeMap<String, u64>, uptime_s: f64) ->
         let spent = engine.get(counter).copied().unwrap_or(0) as f64;
         100.0 * spent / (uptime_s * 1e9).max(1.0)
     };
+    let [spinning, asleep, away] = ["spin-ns", "sleep-ns", "away-ns"].map(percent);
+    // Devices, demultiplexing and sending are nobody's in particular.
+    let busy = (100.0 - spinning - asleep - away).max(0.0);
+    let paths = percent("busy-ns");
     format!(
-        "{name}: busy {:.1} %, spinning {:.1} %, asleep {:.1} %, away {:.1} %\n",
-        percent("busy-ns"),
-        percent("spin-ns"),
-        percent("sleep-ns"),
-        percent("away-ns"),
+        "{name}: busy {busy:.1} % (paths {paths:.1} %), spinning {spinning:.1} %, asleep {asleep:.1} %, away {away:.1} %\n",
     )
 }
 
@@ -228,7 +228,7 @@ mod tests {
             "10.0.0.5/24",
             "blackhole",
             "mtu 1400 initcwnd 20",
-            "busy 15.0 %",
+            "busy 100.0 % (paths 15.0 %)",
             "2.5 packets in a burst in",
             "0.50 wake-ups",
             "copies: 1.20 of each byte in, 0.25 of each byte out",

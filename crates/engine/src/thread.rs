@@ -97,7 +97,7 @@ struct Books {
     path_ran: bool,
 }
 
-/// Where the engine's time went, in nanoseconds, and how often it slept.
+/// Where the engine's time went, in nanoseconds, and how often it slept. The rest of its time it was busy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Times {
     pub(crate) spin_ns: u64,
@@ -284,12 +284,14 @@ impl Loop {
         let mut finished = false;
         let said_idle = std::mem::take(&mut self.said_idle);
         let mut booked = (start, self.own_time());
+        // What was sent and looked at before is charged to Linux, but was not away.
+        let away_from = clock::now();
         while now.since(start) < quantum_at(decision.level) {
             let left = quantum_at(decision.level).saturating_sub(now.since(start));
             self.sleep_beside_linux(decision.level, left, leave.map(|(leave, _)| leave), now);
             now = clock::now();
             // Before anybody else becomes ready: what Linux had alone is not to be made up for.
-            self.charge_linux(&mut booked, now);
+            self.charge_linux(&mut booked, away_from, now);
             if self.sentinel.as_ref().is_some_and(Sentinel::is_idle) {
                 // Where something runs all the time, EEVDF gives the sentinel its 3/1024 in between. It is believed when
                 // it says so twice, and needed no time for the second: then nobody ran in between.
@@ -425,11 +427,12 @@ impl Loop {
 
     /// Charges Linux with the time since it was charged last. Going to sleep and looking up is our own: 20 µs and more on
     /// a virtual machine.
-    fn charge_linux(&mut self, booked: &mut (Time, Duration), now: Time) {
+    fn charge_linux(&mut self, booked: &mut (Time, Duration), away_from: Time, now: Time) {
         let own = self.own_time();
-        let spent = now.since(booked.0).saturating_sub(own.saturating_sub(booked.1));
+        let less_own = |spent: Duration| spent.saturating_sub(own.saturating_sub(booked.1));
+        let (spent, away) = (less_own(now.since(booked.0)), less_own(now.since(booked.0.max(away_from))));
         *booked = (now, own);
-        self.times.away_ns += spent.as_nanos() as u64;
+        self.times.away_ns += away.as_nanos() as u64;
         self.core.schedule.charge(Entry::Linux, spent, now);
     }
 
