@@ -25,6 +25,9 @@ pub(crate) const PREFIX: &str = "scl-";
 /// Where `ip netns` keeps its names.
 pub(crate) const NAMESPACES: &str = "/run/netns";
 
+/// Where the kernel's tracing file system is mounted.
+const TRACEFS: &str = "/sys/kernel/tracing";
+
 /// Where the kernel keeps trace buffers; each directory is one.
 pub(crate) const TRACES: &str = "/sys/kernel/tracing/instances";
 
@@ -39,6 +42,8 @@ pub(crate) struct Registry {
     pub(crate) directories: Vec<PathBuf>,
     /// Trace buffers.
     pub(crate) traces: Vec<String>,
+    /// The tracing file system is mounted by us.
+    pub(crate) tracefs: bool,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
@@ -46,6 +51,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     namespaces: Vec::new(),
     directories: Vec::new(),
     traces: Vec::new(),
+    tracefs: false,
 });
 
 /// Runs `change` under the list's lock.
@@ -94,6 +100,23 @@ fn remove_all(registry: &mut Registry) {
     }
     for name in registry.traces.drain(..) {
         remove_trace(&name);
+    }
+    unmount_tracefs(registry);
+}
+
+/// Mounts the tracing file system at its place, where nobody has. Without the privilege it is not there afterwards, which
+/// who wants to trace is told.
+pub(crate) fn mount_tracefs(registry: &mut Registry) {
+    if !Path::new(TRACES).exists() {
+        let status = Command::new("mount").args(["-t", "tracefs", "tracefs", TRACEFS]).output();
+        registry.tracefs = status.is_ok_and(|output| output.status.success());
+    }
+}
+
+/// Undoes that, if it was us.
+pub(crate) fn unmount_tracefs(registry: &mut Registry) {
+    if std::mem::take(&mut registry.tracefs) {
+        let _ = Command::new("umount").args(["--lazy", TRACEFS]).output();
     }
 }
 

@@ -28,7 +28,7 @@ use crate::harness::{Arm, Lab, Load, Measurement, Meter, SECOND, describe, order
 use crate::plot::{Figure, Panel, Series};
 use crate::report::{Better, Report, Row, median};
 use crate::server::{Kind, Priorities};
-use crate::trace::{Trace, Waits};
+use crate::trace::{Trace, Tracefs, Waits};
 use crate::{Options, pattern};
 
 const STANDARD_QUICK: [usize; 2] = [0, 96];
@@ -168,6 +168,7 @@ pub(crate) fn run(experiment: &Experiment, options: &Options) -> Result<Report> 
 
 /// A traced measurement on each arm; why there is none, where this machine does not let us trace.
 fn trace(lab: &mut Lab<'_>, case: &mut Case, load: &Load, meter: &mut Meter) -> Result<Option<String>> {
+    let _tracefs = Tracefs::ensure();
     if let Err(error) = Trace::permitted() {
         return Ok(Some(format!("{error:#}")));
     }

@@ -34,6 +34,22 @@ const BUFFER_KIB: usize = 48 << 10;
 /// What is recorded.
 const EVENTS: [&str; 3] = ["sched/sched_waking", "sched/sched_switch", "syscalls/sys_enter_openat"];
 
+/// The kernel's tracing file system, which is at its place while this lives, also where nobody had mounted it.
+pub(crate) struct Tracefs(());
+
+impl Tracefs {
+    pub(crate) fn ensure() -> Tracefs {
+        cleanup::with(cleanup::mount_tracefs);
+        Tracefs(())
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        cleanup::with(cleanup::unmount_tracefs);
+    }
+}
+
 /// A trace buffer that records.
 #[derive(Debug)]
 pub(crate) struct Trace {
