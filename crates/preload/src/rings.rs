@@ -10,6 +10,7 @@
 //!                                                    a stand-in, whose bytes go to the path      standin, connecting
 //! a datagram socket that is connected                a stand-in, whose messages do               standin, parcels
 //! any other listener                                 a stand-in that accepts stand-ins           listening
+//! a datagram socket of paths without a peer          stays, and the operation is a call's        pending, post
 //! ```
 //!
 //! One thread carries the bytes ([`ferry`], [`crossing`], [`parcels`]).
@@ -50,8 +51,11 @@ mod ferry;
 mod listening;
 mod moving;
 mod parcels;
+mod pending;
+mod post;
 mod queue;
 mod standin;
+mod theirs;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_void};
@@ -67,7 +71,8 @@ use crate::dispatch::{self, signals};
 use crate::lock::Section;
 use crate::table::{self, Entry};
 use crate::{attach, life, memory, reach, real};
-pub(crate) use ferry::{flush, look_again, relocated};
+use entries::Looker;
+pub(crate) use ferry::{flush, look_again};
 pub(crate) use listening::accept;
 use queue::{Shape, View};
 pub(crate) use standin::{has_left, is_kernels as is_stand_ins, socket_of as stood_for};
@@ -98,6 +103,7 @@ const REGISTER_PROBE: u32 = 8;
 const REGISTER_FILES2: u32 = 13;
 const REGISTER_FILES_UPDATE2: u32 = 14;
 const REGISTER_RING_FDS: u32 = 20;
+const REGISTER_SYNC_CANCEL: u32 = 24;
 const REGISTER_RESIZE_RINGS: u32 = 33;
 const REGISTER_MEM_REGION: u32 = 34;
 const REGISTER_USE_REGISTERED_RING: u32 = 1 << 31;
@@ -119,7 +125,7 @@ pub(crate) struct Parameters {
     wq_fd: u32,
     resv: [u32; 3],
     sq_off: Offsets,
-    cq_off: [u64; 5],
+    cq_off: CompletionOffsets,
 }
 
 impl Parameters {
@@ -146,6 +152,21 @@ struct Offsets {
     flags: u32,
     dropped: u32,
     array: u32,
+    resv: u32,
+    user_addr: u64,
+}
+
+/// `struct io_cqring_offsets`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CompletionOffsets {
+    head: u32,
+    tail: u32,
+    ring_mask: u32,
+    ring_entries: u32,
+    overflow: u32,
+    cqes: u32,
+    flags: u32,
     resv: u32,
     user_addr: u64,
 }
@@ -335,6 +356,7 @@ pub(crate) fn closed(number: u32) {
         // SAFETY: made by `setup` from a box; the record was claimed for it, and this is its only end.
         drop(unsafe { Box::from_raw(view) });
     }
+    pending::ring_ended(number);
     record.users.store(0, Ordering::Release);
 }
 
@@ -351,7 +373,7 @@ thread_local! {
 }
 
 /// Has `work` look at the ring; `None`: that is none of this image's.
-fn look<R>(fd: c_int, work: impl FnOnce(&View) -> R) -> Option<R> {
+fn look<R>(fd: c_int, work: impl FnOnce(u32, &View) -> R) -> Option<R> {
     let Entry::Ring(number) = table::look(fd) else { return None };
     let look = Look { number, before: LAST.get() };
     // First and last: where a handler forks between two lines, its child counts one too many, not one too few.
@@ -362,13 +384,19 @@ fn look<R>(fd: c_int, work: impl FnOnce(&View) -> R) -> Option<R> {
     if taken && table::look(fd) == Entry::Ring(number) {
         let view = RECORDS[number as usize].view.load(Ordering::Acquire);
         // SAFETY: freed only when the last user has gone, and this is one.
-        result = unsafe { view.as_ref() }.map(work);
+        result = unsafe { view.as_ref() }.map(|view| work(number, view));
     }
     if taken {
         closed(number);
     }
     LAST.set(look.before);
     result
+}
+
+/// A descriptor of ours has another number.
+pub(crate) fn relocated(from: c_int, to: c_int) {
+    ferry::relocated(from, to);
+    post::relocated(from, to);
 }
 
 /// Another image begins, in which nobody serves what stands here: what the program has written goes, and who listens is on
@@ -393,6 +421,8 @@ pub(crate) fn after_fork() {
 /// counted anew.
 pub(crate) fn in_child() {
     ferry::in_child();
+    pending::in_child();
+    post::in_child();
     standin::in_child();
     listening::in_child();
     let mut known = Vec::new();
@@ -437,7 +467,10 @@ pub(crate) fn enter(arguments: [usize; 6]) -> Option<c_long> {
     }
     if to_submit as u32 != 0 {
         // Before the call, in which the thread may sleep: a ring that is closed then is unmapped at once.
-        let looked = look(fd, |view| view.each_waiting(entries::look_at));
+        let looked = look(fd, |number, view| {
+            let mut looker = Looker::new(number, fd);
+            view.each_waiting(|said| looker.look_at(said));
+        });
         if looked.is_none() {
             return unknown(fd);
         }
@@ -485,7 +518,7 @@ pub(crate) fn register(arguments: [usize; 6]) -> Option<c_long> {
     if asked() != Rule::Seen {
         return None;
     }
-    let [_, operation, argument, count, ..] = arguments;
+    let [ring, operation, argument, count, ..] = arguments;
     let (operation, count) = (operation as u32, count as u32);
     if operation & REGISTER_USE_REGISTERED_RING != 0 {
         return Some(failed(libc::EINVAL));
@@ -502,6 +535,12 @@ pub(crate) fn register(arguments: [usize; 6]) -> Option<c_long> {
     let pointer = |offset: usize| unsafe { at::<u64>(argument + offset).read_unaligned() } as usize;
     match operation {
         REGISTER_PROBE => return Some(probe(arguments)),
+        // `struct io_uring_sync_cancel_reg`.
+        REGISTER_SYNC_CANCEL => {
+            let Entry::Ring(number) = table::look(ring as c_int) else { return None };
+            let ended = pending::end_matching(number, word(12), pointer(0) as u64, word(8).cast_signed());
+            return ended.then_some(0);
+        }
         REGISTER_FILES => each_file(argument, count),
         // `struct io_uring_files_update`, `io_uring_rsrc_register`, `io_uring_rsrc_update2`.
         REGISTER_FILES_UPDATE => each_file(pointer(8), count),
@@ -512,15 +551,27 @@ pub(crate) fn register(arguments: [usize; 6]) -> Option<c_long> {
     None
 }
 
+/// `struct io_uring_probe`: the head; `struct io_uring_probe_op`, and where its flags are, of which one is known.
+const PROBE_HEAD_LEN: usize = 16;
+const PROBE_OPERATION_LEN: usize = 8;
+const PROBE_FLAGS: usize = 2;
+
+/// The kernel has this operation.
+fn knows(fd: c_int, operation: u8) -> bool {
+    const COUNT: usize = 64;
+    let mut probe = [0u8; PROBE_HEAD_LEN + COUNT * PROBE_OPERATION_LEN];
+    let place = probe.as_mut_ptr().expose_provenance();
+    let (fd, what) = (fd as usize, REGISTER_PROBE as usize);
+    let asked = real::syscall(libc::SYS_io_uring_register, fd, what, place, COUNT, 0, 0);
+    let flags = probe.get(PROBE_HEAD_LEN + usize::from(operation) * PROBE_OPERATION_LEN + PROBE_FLAGS);
+    asked >= 0 && flags.is_some_and(|flags| flags & 1 != 0)
+}
+
 /// IORING_REGISTER_PROBE: what a ring cannot do here, the kernel cannot.
 fn probe([fd, operation, place, count, ..]: [usize; 6]) -> c_long {
-    /// `struct io_uring_probe`: the head; `struct io_uring_probe_op`, and where its flags are, of which one is known.
-    const HEAD_LEN: usize = 16;
-    const OPERATION_LEN: usize = 8;
-    const FLAGS: usize = 2;
     let result = real::syscall(libc::SYS_io_uring_register, fd, operation, place, count, 0, 0);
     if result >= 0 && usize::from(entries::ABSENT) < count as u32 as usize {
-        let flags = place + HEAD_LEN + usize::from(entries::ABSENT) * OPERATION_LEN + FLAGS;
+        let flags = place + PROBE_HEAD_LEN + usize::from(entries::ABSENT) * PROBE_OPERATION_LEN + PROBE_FLAGS;
         // SAFETY: the program vouches for room for so many operations.
         unsafe { at_mut::<u16>(flags).write_unaligned(0) };
     }

@@ -104,6 +104,8 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     for offset in (0..ENTRY_LEN).step_by(4) {
         ring.set_entry(offset, offset as u32 | 0x0100);
     }
+    // IOSQE_FIXED_FILE, IOSQE_BUFFER_SELECT and IOSQE_ASYNC, and flags of its own.
+    ring.set_entry(0, 0x2233_3100);
     ring.set(4, 1);
     let mut found = Vec::new();
     ring.view.each_waiting(|said| {
@@ -112,23 +114,41 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     });
     let said = Said {
         operation: 0,
-        flags: 1,
+        flags: 0x31,
+        own_flags: 0x2233,
         fd: 0x104,
         offset: 0x010c_0000_0108,
         address: 0x0114_0000_0110,
         len: 0x118,
         operation_flags: 0x11c,
+        user_data: 0x0124_0000_0120,
         other: 0x12c,
     };
     assert_eq!(found, [said]);
-    // What is done says its result, and only the flag of a registered file is not kept.
+    // What is done says its result, and what its operation alone may have is not kept.
     found.clear();
     ring.view.each_waiting(|said| {
         found.push(said);
         None
     });
-    let answer = Said { flags: 0, fd: -1, len: (-libc::EEXIST).cast_unsigned(), operation_flags: 1, ..said };
+    let answer = Said {
+        flags: 1 << 4,
+        own_flags: 0,
+        fd: -1,
+        len: (-libc::EEXIST).cast_unsigned(),
+        operation_flags: 1,
+        ..said
+    };
     assert_eq!(found, [answer]);
+    // Or nothing, which is not told.
+    ring.view.each_waiting(|_| Some(Answer::Nothing));
+    found.clear();
+    ring.view.each_waiting(|said| {
+        found.push(said);
+        None
+    });
+    let nothing = Said { flags: 1 << 4 | 1 << 6, len: 0, operation_flags: 0, ..answer };
+    assert_eq!(found, [nothing]);
     // Or it goes elsewhere.
     let place: *const std::ffi::c_void = std::ptr::without_provenance(0x1122_3344_5566_7788);
     ring.view.each_waiting(|_| Some(Answer::To(place, 0x99)));
@@ -137,6 +157,6 @@ fn an_entry_is_read_as_linux_lays_it_out() {
         found.push(said);
         None
     });
-    let redirected = Said { flags: 1 << 4, offset: 0x99, address: 0x1122_3344_5566_7788, ..answer };
+    let redirected = Said { offset: 0x99, address: 0x1122_3344_5566_7788, ..nothing };
     assert_eq!(found, [redirected]);
 }

@@ -595,15 +595,35 @@ fn a_ring_over_fork_and_numbers_given_out_again() {
     }
 }
 
+/// Its operations are calls, which tell whose each datagram is.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_datagram_socket_in_a_ring_is_the_kernels() {
-    let fixture = Fixture::new(Arm::Paths);
-    let program = rings(&fixture, BY_INSTRUCTION).display().to_string();
-    let mut server = fixture.start(&program, &["datagrams"]);
-    assert_eq!(wait_for_line(&mut server, "back"), "back: hello");
-    assert_counted(&fixture, [1, 0, 1]);
-    assert_said(&server, [1, 0, 0, 0]);
+fn a_datagram_socket_without_a_peer_in_a_ring_is_served() {
+    let echoes = "
+import selectors, socket
+selector = selectors.DefaultSelector()
+for port in range(7000, 7004):
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(('0.0.0.0', port))
+    selector.register(server, selectors.EVENT_READ)
+print('ready', flush=True)
+while True:
+    for key, _ in selector.select():
+        key.fileobj.sendto(*key.fileobj.recvfrom(65536))
+";
+    for how in [BY_LIBRARY, BY_INSTRUCTION] {
+        let fixture = Fixture::new(Arm::Paths);
+        let program = rings(&fixture, how).display().to_string();
+        let mut peer = fixture.start_peer("python3", &["-c", echoes]);
+        wait_for_line(&mut peer, "ready");
+        let address = fixture.peer_address().to_string();
+        let mut client = fixture.start(&program, &["datagrams", &address, "7000"]);
+        wait_for_line(&mut client, "all right");
+        assert_counted(&fixture, [3, 0, 2]);
+        assert_said(&client, [0, 0, 0, 0]);
+        assert_eq!(client.log_tail().matches("are done by calls").count(), 1);
+        assert_eq!(row(&fixture)["sockets"], 2);
+    }
 }
 
 /// As libuv does it.

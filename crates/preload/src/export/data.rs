@@ -107,7 +107,8 @@ fn receive_error(socket: Socket, iov: &[iovec], from: *mut sockaddr, len: *mut s
     result.map_or_else(err, |copied| copied as isize)
 }
 
-fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize {
+/// `recvmsg` of a socket of ours.
+pub(crate) fn receive_message(socket: Socket, message: &mut msghdr, flags: c_int) -> isize {
     let iov = match vector_of(message) {
         Ok(iov) => iov,
         Err(result) => return result,

@@ -6,8 +6,9 @@
 
 use std::ffi::{c_int, c_long};
 
-use super::queue::{Answer, FIXED_FILE, NOP, Said};
-use super::{connecting, each_file, listening, moving, stood_for};
+use super::pending::{self, Chain, Ring};
+use super::queue::{Answer, FIXED_FILE, NOP, SKIP_SUCCESS, Said};
+use super::{connecting, each_file, listening, moving, post, stood_for};
 use crate::table::{self, Entry};
 use crate::{export, real};
 
@@ -18,35 +19,45 @@ const IN_IS_FIXED: u32 = 1 << 31;
 const ZERO_COPY_FLAGS: u16 = 1 << 2 | 1 << 3;
 
 /// Operations, `enum io_uring_op`.
-mod op {
+pub(super) mod op {
+    pub(in super::super) const READV: u8 = 1;
+    pub(in super::super) const WRITEV: u8 = 2;
+    pub(in super::super) const READ_FIXED: u8 = 4;
+    pub(in super::super) const WRITE_FIXED: u8 = 5;
+    pub(in super::super) const POLL_ADD: u8 = 6;
     pub(super) const POLL_REMOVE: u8 = 7;
+    pub(in super::super) const SENDMSG: u8 = 9;
+    pub(in super::super) const RECVMSG: u8 = 10;
     pub(super) const TIMEOUT: u8 = 11;
     pub(super) const TIMEOUT_REMOVE: u8 = 12;
-    pub(super) const ASYNC_CANCEL: u8 = 14;
     pub(super) const ACCEPT: u8 = 13;
-    pub(super) const SENDMSG: u8 = 9;
+    pub(in super::super) const ASYNC_CANCEL: u8 = 14;
     pub(super) const LINK_TIMEOUT: u8 = 15;
     pub(super) const CONNECT: u8 = 16;
     pub(super) const OPENAT: u8 = 18;
     pub(super) const CLOSE: u8 = 19;
     pub(super) const FILES_UPDATE: u8 = 20;
     pub(super) const STATX: u8 = 21;
+    pub(in super::super) const READ: u8 = 22;
+    pub(in super::super) const WRITE: u8 = 23;
     pub(super) const MADVISE: u8 = 25;
+    pub(in super::super) const SEND: u8 = 26;
+    pub(in super::super) const RECV: u8 = 27;
     pub(super) const OPENAT2: u8 = 28;
     pub(super) const EPOLL_CTL: u8 = 29;
     pub(super) const SPLICE: u8 = 30;
     pub(super) const PROVIDE_BUFFERS: u8 = 31;
     pub(super) const REMOVE_BUFFERS: u8 = 32;
     pub(super) const TEE: u8 = 33;
+    pub(in super::super) const SHUTDOWN: u8 = 34;
     pub(super) const RENAMEAT: u8 = 35;
     pub(super) const LINKAT: u8 = 39;
     pub(super) const MSG_RING: u8 = 40;
     pub(super) const SETXATTR: u8 = 42;
     pub(super) const GETXATTR: u8 = 44;
     pub(super) const SOCKET: u8 = 45;
-    pub(super) const SEND: u8 = 26;
-    pub(super) const SEND_ZC: u8 = 47;
-    pub(super) const SENDMSG_ZC: u8 = 48;
+    pub(in super::super) const SEND_ZC: u8 = 47;
+    pub(in super::super) const SENDMSG_ZC: u8 = 48;
     pub(super) const WAITID: u8 = 50;
     pub(super) const FUTEX_WAITV: u8 = 53;
     pub(super) const FIXED_FD_INSTALL: u8 = 54;
@@ -59,17 +70,42 @@ mod op {
 /// What a ring cannot do here, as on a kernel that does not have it.
 pub(super) const ABSENT: u8 = op::EPOLL_WAIT;
 
-/// What an entry names is the kernel's, or has a stand-in, before the kernel has the entry. The answer: what becomes of the
-/// entry, if it does not stay as it is.
-pub(super) fn look_at(said: Said) -> Option<Answer> {
+/// Who looks at a ring's entries, one after the other.
+pub(super) struct Looker {
+    ring: Ring,
+    chain: Chain,
+}
+
+impl Looker {
+    pub(super) fn new(number: u32, fd: c_int) -> Looker {
+        Looker { ring: Ring { number, fd }, chain: Chain::default() }
+    }
+
+    /// What an entry names is the kernel's, or has a stand-in, before the kernel has the entry; or the entry is done here. The
+    /// answer: what becomes of it, if it does not stay as it is.
+    pub(super) fn look_at(&mut self, said: Said) -> Option<Answer> {
+        let answer = pending::serve(self.ring, said, self.chain).or_else(|| look_at(self.ring, said));
+        self.chain = self.chain.after(said);
+        match answer {
+            // The kernel would say 0.
+            Some(Answer::Result(result)) if result != 0 && !post::nops_have_results() => {
+                let is_told = result < 0 || said.flags & SKIP_SUCCESS == 0;
+                let posted = !is_told || post::post(self.ring.number, self.ring.fd, said.user_data, result);
+                Some(if posted { Answer::Nothing } else { Answer::Result(result) })
+            }
+            answer => answer,
+        }
+    }
+}
+
+/// As [`Looker::look_at`], of what is not done here.
+fn look_at(ring: Ring, said: Said) -> Option<Answer> {
     let Said { operation, flags, fd, .. } = said;
     match operation {
         // `fd` is none, a directory, a ring, a domain, or names what is to be cancelled.
         NOP
-        | op::POLL_REMOVE
         | op::TIMEOUT
         | op::TIMEOUT_REMOVE
-        | op::ASYNC_CANCEL
         | op::LINK_TIMEOUT
         | op::OPENAT
         | op::OPENAT2
@@ -84,6 +120,7 @@ pub(super) fn look_at(said: Said) -> Option<Answer> {
         | op::WAITID..=op::FUTEX_WAITV
         | op::FIXED_FD_INSTALL
         | op::PIPE => {}
+        op::POLL_REMOVE | op::ASYNC_CANCEL => return pending::cancel(ring, said),
         op::SOCKET => moving::made(),
         op::CLOSE if said.other == 0 => moving::closing(fd),
         op::CLOSE => {}
@@ -136,7 +173,7 @@ fn control_epoll(said: Said) -> Option<Answer> {
 }
 
 /// A call in the entry's place.
-fn by_number(number: c_long, arguments: [usize; 6]) -> Option<Answer> {
+pub(super) fn by_number(number: c_long, arguments: [usize; 6]) -> Option<Answer> {
     let result = export::by_number(number, arguments)?;
     Some(Answer::Result(if result < 0 { -real::errno() } else { result as c_int }))
 }

@@ -21,6 +21,7 @@ use super::connecting::{Attempt, Step};
 use super::crossing::{Crossing, Known, Progress};
 use super::listening::Listener;
 use super::parcels::Parcels;
+use super::pending::{self, Pending};
 use crate::lock::Lock;
 use crate::slot::Socket;
 use crate::wait::{self, Set};
@@ -46,6 +47,7 @@ pub(super) enum Passage {
     Parcels(Parcels),
     Attempt(Attempt),
     Listener(Listener),
+    Pending(Pending),
 }
 
 impl From<Crossing> for Passage {
@@ -72,6 +74,12 @@ impl From<Listener> for Passage {
     }
 }
 
+impl From<Pending> for Passage {
+    fn from(pending: Pending) -> Passage {
+        Passage::Pending(pending)
+    }
+}
+
 impl Passage {
     fn socket(&self) -> Socket {
         match self {
@@ -79,6 +87,7 @@ impl Passage {
             Passage::Parcels(parcels) => parcels.socket,
             Passage::Attempt(attempt) => attempt.socket(),
             Passage::Listener(listener) => listener.socket(),
+            Passage::Pending(pending) => pending.0,
         }
     }
 
@@ -88,7 +97,7 @@ impl Passage {
             Passage::Crossing(crossing) => Some(crossing.inner.fd()),
             Passage::Parcels(parcels) => Some(parcels.inner.fd()),
             Passage::Attempt(attempt) => Some(attempt.listening()),
-            Passage::Listener(_) => None,
+            Passage::Listener(_) | Passage::Pending(_) => None,
         }
     }
 
@@ -99,6 +108,7 @@ impl Passage {
             Passage::Parcels(parcels) => parcels.inner.relocated(from, to),
             Passage::Attempt(attempt) => attempt.relocated(from, to),
             Passage::Listener(listener) => listener.relocated(from, to),
+            Passage::Pending(_) => {}
         }
     }
 
@@ -153,7 +163,7 @@ pub(super) fn add(passage: Passage) {
     });
 }
 
-/// A listening socket may have been closed.
+/// A listening socket may have been closed, or what waits for another one cancelled.
 pub(crate) fn look_again() {
     shared(|shared| {
         if shared.bell >= 0 {
@@ -163,7 +173,7 @@ pub(crate) fn look_again() {
 }
 
 /// A descriptor of ours has another number, and the program gets the one that it had.
-pub(crate) fn relocated(from: c_int, to: c_int) {
+pub(super) fn relocated(from: c_int, to: c_int) {
     let signals = dispatch::hold_signals();
     if let Some(ferry) = FERRY.lock().as_mut() {
         ferry.relocated(from, to);
@@ -446,6 +456,7 @@ impl Ferry {
                 progress
             }
             Some(Passage::Parcels(parcels)) => parcels.advance(&mut self.space),
+            Some(Passage::Pending(pending)) => pending.advance(&mut self.space),
             Some(Passage::Attempt(attempt)) => match attempt.advance(real::now_ns()) {
                 Step::Waits => Progress::Waits,
                 Step::Met => {
@@ -490,7 +501,7 @@ impl Ferry {
         let now = if looks.is_some() { real::now_ns() } else { 0 };
         if looks.is_some_and(|ms| now - self.looked >= ms as u64 * 1_000_000) {
             self.looked = now;
-            let waits = |passage: &Passage| !matches!(passage, Passage::Crossing(_) | Passage::Parcels(_));
+            let waits = |passage: &Passage| matches!(passage, Passage::Attempt(_) | Passage::Listener(_));
             due.extend(self.passages.iter().filter(|(_, passage)| waits(passage)).map(|(slot, _)| slot));
         }
         self.set.bell().before_look();
@@ -503,7 +514,11 @@ impl Ferry {
     fn board(&mut self, due: &mut Vec<u32>) {
         let fresh = mem::take(&mut SHARED.lock().fresh);
         // First those whose slots may be others' by now.
-        let is_gone = |passage: &Passage| matches!(passage, Passage::Listener(gone) if !gone.is_open());
+        let is_gone = |passage: &Passage| match passage {
+            Passage::Listener(listener) => !listener.is_open(),
+            Passage::Pending(Pending(socket)) => !pending::has(*socket),
+            _ => false,
+        };
         let gone: Vec<u32> =
             self.passages.iter().filter(|(_, passage)| is_gone(passage)).map(|(slot, _)| *slot).collect();
         for slot in gone {
@@ -552,7 +567,7 @@ impl Ferry {
                 Passage::Crossing(crossing) => crossing.is_flushed(asked),
                 Passage::Parcels(parcels) => parcels.is_flushed(),
                 Passage::Attempt(attempt) => !attempt.has_met(),
-                Passage::Listener(_) => true,
+                Passage::Listener(_) | Passage::Pending(_) => true,
             };
         }
         if is_through {

@@ -17,16 +17,16 @@
 
 use std::ffi::c_int;
 use std::mem::{self, offset_of};
-use std::ptr::{self, with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
+use std::ptr::{self, with_exposed_provenance as at};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{iovec, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_un, socklen_t};
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_un, socklen_t};
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
 use super::crossing::Crossing;
 use super::queue::Said;
 use super::standin::{End, unix_socket};
-use super::{ALONE, ferry, standin};
+use super::{ALONE, ferry, standin, theirs};
 use crate::lock::Lock;
 use crate::real::err;
 use crate::slot::Socket;
@@ -230,7 +230,7 @@ pub(super) fn note(said: Said) {
         return;
     }
     let mut room: socklen_t = 0;
-    if !copy(&mut room, len, false) || (room as usize) < size_of::<sockaddr_in>() {
+    if !theirs::copy(&mut room, len, false) || (room as usize) < size_of::<sockaddr_in>() {
         return;
     }
     let signals = dispatch::hold_signals();
@@ -279,7 +279,7 @@ impl Noted {
     /// stays as it is.
     fn translate(self) -> bool {
         let mut octets = [0u8; size_of::<sockaddr_in>()];
-        if !copy(&mut octets, self.address, false) {
+        if !theirs::copy(&mut octets, self.address, false) {
             return true;
         }
         let family = octets.first_chunk().map(|two| u16::from_ne_bytes(*two));
@@ -297,25 +297,8 @@ impl Noted {
         let bytes = len.min(self.room) as usize;
         // SAFETY: so many bytes of a structure of numbers.
         let given = unsafe { std::slice::from_raw_parts_mut((&raw mut name).cast::<u8>(), bytes) };
-        copy_bytes(given, self.address, true);
-        copy(&mut len, self.len, true);
+        theirs::copy_bytes(given, self.address, true);
+        theirs::copy(&mut len, self.len, true);
         true
     }
-}
-
-/// From the program's memory, or to it; false: there is none.
-fn copy<T: Copy>(here: &mut T, there: usize, writes: bool) -> bool {
-    // SAFETY: its own bytes; only numbers are given.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(ptr::from_mut(here).cast::<u8>(), size_of::<T>()) };
-    copy_bytes(bytes, there, writes)
-}
-
-fn copy_bytes(here: &mut [u8], there: usize, writes: bool) -> bool {
-    let local = iovec { iov_base: here.as_mut_ptr().cast(), iov_len: here.len() };
-    let remote = iovec { iov_base: at_mut(there), iov_len: here.len() };
-    let number = if writes { libc::SYS_process_vm_writev } else { libc::SYS_process_vm_readv };
-    // SAFETY: no arguments.
-    let pid = unsafe { libc::getpid() } as usize;
-    let [local, remote] = [&raw const local, &raw const remote].map(<*const iovec>::expose_provenance);
-    real::syscall(number, pid, local, 1, remote, 1, 0) == here.len() as i64
 }

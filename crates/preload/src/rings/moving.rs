@@ -10,6 +10,8 @@
 //! bound to what Linux has not, and no more than that
 //!                                  stays on paths, and there calls go on serving it: the operation finds one that is
 //!                                  bound to nothing. Any other address, or any at all, is not what was asked for
+//! a datagram socket that is bound  stays on paths, where the operation is done ([`super::pending`]), unless the ring knows it
+//!                                  by another number than its descriptor
 //! ```
 //!
 //! So an operation on a stream that a call connects fails with ENOTCONN, or EPIPE where it sends. The queue of a
@@ -24,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use libc::{sockaddr_storage, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 
-use super::{ALONE, listening, say_once, standin};
+use super::{ALONE, listening, pending, say_once, standin};
 use crate::address::{self, Name};
 use crate::bind::unbound;
 use crate::reach::kernel_port;
@@ -81,6 +83,16 @@ pub(super) fn stood_in() {
     tell(Ok(Came::StandIn));
 }
 
+/// Operations of a ring on a datagram socket are done here.
+pub(super) fn served() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    count();
+    say_once(
+        &SAID,
+        b"io_uring operations on datagram sockets of paths are done by calls; to have rings refused: scoutline run --io-uring=refuse",
+    );
+}
+
 /// Counts it, and says so once.
 fn tell(result: Result<Came, Stays>) {
     static SAID: AtomicBool = AtomicBool::new(false);
@@ -129,6 +141,8 @@ fn go_alone(fd: c_int, slot: u32) -> Result<Came, Stays> {
     };
     let result = if table::socket(fd) != Some(slot) {
         Ok(Came::Nothing)
+    } else if pending::has(socket) {
+        Err(Stays::InUse)
     } else if is_connected(socket) && standin::put(fd, socket) {
         return Ok(Came::StandIn); // which holds it now
     } else {

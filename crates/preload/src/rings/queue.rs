@@ -3,7 +3,8 @@
 //! ```text
 //! queue     head (the kernel's), tail (the program's), array of places, or none (IORING_SETUP_NO_SQARRAY)
 //! entries   64 bytes each, 128 with IORING_SETUP_SQE128 (`struct io_uring_sqe`):
-//!           0 opcode  1 flags  2 ioprio  4 fd  8 off  16 addr  24 len  28 op flags  …  44 splice_fd_in, file_index
+//!           0 opcode  1 flags  2 ioprio  4 fd  8 off  16 addr  24 len  28 op flags  32 user_data
+//!           44 splice_fd_in, file_index, addr_len
 //! ```
 //!
 //! Whatever waits is looked at, also beyond what a call submits: another thread's call may come first.
@@ -22,8 +23,16 @@ const NOP_INJECT_RESULT: u32 = 1;
 /// IOSQE_FIXED_FILE: the descriptor is an index among those registered.
 pub(crate) const FIXED_FILE: u8 = 1;
 
+/// IOSQE_IO_DRAIN: after all before it.
+pub(crate) const DRAIN: u8 = 1 << 1;
+/// IOSQE_IO_LINK, IOSQE_IO_HARDLINK: the next one waits for it.
+pub(crate) const LINKS: u8 = 1 << 2 | 1 << 3;
 /// IOSQE_ASYNC: by a thread of the kernel's.
 const ASYNC: u8 = 1 << 4;
+/// IOSQE_BUFFER_SELECT: into a buffer of those that the ring was given.
+pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
+/// IOSQE_CQE_SKIP_SUCCESS: nothing is said of success.
+pub(crate) const SKIP_SUCCESS: u8 = 1 << 6;
 
 /// Where things are, as `io_uring_setup` says.
 #[derive(Clone, Copy)]
@@ -52,12 +61,15 @@ pub(crate) struct View {
 pub(crate) struct Said {
     pub(crate) operation: u8,
     pub(crate) flags: u8,
+    /// `ioprio`.
+    pub(crate) own_flags: u16,
     pub(crate) fd: c_int,
     pub(crate) offset: u64,
     pub(crate) address: u64,
     pub(crate) len: u32,
     pub(crate) operation_flags: u32,
-    /// `splice_fd_in` or `file_index`.
+    pub(crate) user_data: u64,
+    /// `splice_fd_in`, `file_index`, or `addr_len`.
     pub(crate) other: u32,
 }
 
@@ -66,6 +78,8 @@ pub(crate) struct Said {
 pub(crate) enum Answer {
     /// It is done, with this result.
     Result(c_int),
+    /// It does nothing, and nothing is said of it: its result is posted ([`super::post`]).
+    Nothing,
     /// It names this address instead, and sleeps in a thread of the kernel's if it has to.
     To(*const c_void, u64),
     /// It is another operation, with none of these of its own flags (`ioprio`).
@@ -116,7 +130,8 @@ impl View {
                 && let Some(answer) = visit(self.said(index))
             {
                 match answer {
-                    Answer::Result(result) => self.answer(index, result),
+                    Answer::Result(result) => self.answer(index, result, 0),
+                    Answer::Nothing => self.answer(index, 0, SKIP_SUCCESS),
                     Answer::To(address, len) => self.redirect(index, address, len),
                     Answer::As(operation, without) => self.change(index, operation, without),
                 }
@@ -124,15 +139,15 @@ impl View {
         }
     }
 
-    /// The entry does nothing any more but say this result; its flags and what it is known by stay. Kernels before 6.10 say
-    /// 0, whatever it is.
-    fn answer(&self, index: usize, result: c_int) {
+    /// The entry does nothing any more but say this result; its flags and what it is known by stay, as far as they are not
+    /// its operation's. Kernels before 6.10 say 0, whatever it is.
+    fn answer(&self, index: usize, result: c_int, more_flags: u8) {
         let word = |offset: usize| View::word(self.entries, index * self.stride + offset);
-        let [_, flags, low, high] = word(0).load(Ordering::Relaxed).to_le_bytes();
+        let [_, flags, ..] = word(0).load(Ordering::Relaxed).to_le_bytes();
         word(4).store(u32::MAX, Ordering::Relaxed);
         word(24).store(result.cast_unsigned(), Ordering::Relaxed);
         word(28).store(if result == 0 { 0 } else { NOP_INJECT_RESULT }, Ordering::Relaxed);
-        let head = u32::from_le_bytes([NOP, flags & !FIXED_FILE, low, high]);
+        let head = u32::from_le_bytes([NOP, (flags & !(FIXED_FILE | BUFFER_SELECT)) | more_flags, 0, 0]);
         word(0).store(head, Ordering::Relaxed);
     }
 
@@ -156,15 +171,17 @@ impl View {
         let word =
             |offset: usize| View::word(self.entries, index * self.stride + offset).load(Ordering::Relaxed);
         let long = |offset: usize| u64::from(word(offset)) | u64::from(word(offset + 4)) << 32;
-        let [operation, flags, ..] = word(0).to_le_bytes();
+        let [operation, flags, low, high] = word(0).to_le_bytes();
         Said {
             operation,
             flags,
+            own_flags: u16::from_le_bytes([low, high]),
             fd: word(4).cast_signed(),
             offset: long(8),
             address: long(16),
             len: word(24),
             operation_flags: word(28),
+            user_data: long(32),
             other: word(44),
         }
     }

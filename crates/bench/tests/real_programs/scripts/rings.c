@@ -24,7 +24,7 @@
  *   rings taken ADDRESS PORT        a program that takes the library's numbers for itself
  *   rings asleep ADDRESS PORT       threads that sleep in calls on sockets that a ring names
  *   rings epoll ADDRESS PORT        an epoll that a ring adds to and takes from
- *   rings datagrams                 a ring on a datagram socket
+ *   rings datagrams ADDRESS PORT    a ring on datagram sockets without a peer, to four echoes from PORT on
  *   rings parcels ADDRESS PORT      and on one that is connected, to an echo
  *   rings threads ADDRESS PORT      many rings at once, and entries that change while they are looked at
  *   rings race                      two threads' rings name the same socket in the same moment
@@ -955,17 +955,156 @@ static void arguments(void) {
     say("looked at");
 }
 
-static void datagrams(void) {
-    struct sockaddr_in6 name = {.sin6_family = AF_INET6, .sin6_port = htons(7400)};
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(7400), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    int fd = socket(AF_INET6, SOCK_DGRAM, 0), sender = socket(AF_INET, SOCK_DGRAM, 0);
-    CHECK(bind(fd, (struct sockaddr *)&name, sizeof name) == 0);
-    char bytes[8] = "";
+/* A datagram that comes, and whose it is. */
+struct letter {
+    struct msghdr head;
+    struct sockaddr_in name;
+    struct iovec parts[2];
+    char bytes[64];
+    union {
+        struct cmsghdr first;
+        char bytes[CMSG_SPACE(sizeof(struct in_pktinfo))];
+    } beside;
+};
+
+static void await_letter(int fd, struct letter *letter, unsigned long its_tag) {
+    memset(letter, 0, sizeof *letter);
+    letter->parts[0] = (struct iovec){letter->bytes, 3};
+    letter->parts[1] = (struct iovec){letter->bytes + 3, sizeof letter->bytes - 3};
+    letter->head = (struct msghdr){.msg_name = &letter->name,
+                                   .msg_namelen = sizeof letter->name,
+                                   .msg_iov = letter->parts,
+                                   .msg_iovlen = 2,
+                                   .msg_control = &letter->beside,
+                                   .msg_controllen = sizeof letter->beside};
+    tag = its_tag;
+    submit(IORING_OP_RECVMSG, 0, fd, &letter->head, 1);
+}
+
+static int write_to(int fd, const char *text, struct sockaddr_in *to) {
+    struct iovec part = {(char *)text, strlen(text)};
+    struct msghdr head = {.msg_name = to, .msg_namelen = sizeof *to, .msg_iov = &part, .msg_iovlen = 1};
+    tag = 0;
+    return operate(IORING_OP_SENDMSG, fd, &head, 1);
+}
+
+static void *asks_and_ends(void *fd) {
+    static struct letter letter;
+    make_ring(4);
+    await_letter(*(int *)fd, &letter, 1);
+    return NULL;
+}
+
+/* Four sources at once, by four entries that wait. */
+static void letters(int fd, struct sockaddr_in echo) {
+    static struct letter letters[4];
+    char text[32];
+    int one = 1, port = ntohs(echo.sin_port), came = 0;
+    CHECK(setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &one, sizeof one) == 0);
+    for (int i = 0; i < 4; i++)
+        await_letter(fd, &letters[i], i + 1);
+    for (int sent = 0; came < 400;) {
+        for (; sent < 400 && sent < came + 4; sent++) {
+            echo.sin_port = htons(port + sent % 4);
+            snprintf(text, sizeof text, "%d to %d", sent, port + sent % 4);
+            struct iovec part = {text, strlen(text)};
+            struct msghdr head = {.msg_name = &echo, .msg_namelen = sizeof echo, .msg_iov = &part, .msg_iovlen = 1};
+            tag = 100;
+            submit(IORING_OP_SENDMSG, 0, fd, &head, 1);
+        }
+        CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+        int result = next(), number, from;
+        if (done_tag == 100) {
+            CHECK(result > 5);
+            continue;
+        }
+        struct letter *letter = &letters[done_tag - 1];
+        CHECK(result > 5 && sscanf(letter->bytes, "%d to %d", &number, &from) == 2 && from == port + number % 4);
+        CHECK(letter->head.msg_namelen == sizeof letter->name && letter->name.sin_family == AF_INET);
+        CHECK(letter->name.sin_addr.s_addr == echo.sin_addr.s_addr && ntohs(letter->name.sin_port) == from);
+        CHECK(letter->head.msg_controllen == sizeof letter->beside && letter->beside.first.cmsg_type == IP_PKTINFO);
+        CHECK(letter->head.msg_flags == 0);
+        came++;
+        await_letter(fd, letter, done_tag);
+    }
+    /* Each of them by what it is known by. */
+    for (int i = 4; i >= 1; i--) {
+        tag = 200;
+        submit(IORING_OP_ASYNC_CANCEL, 0, -1, (void *)(long)i, 0);
+        for (int both = 0; both < 2; both++) {
+            CHECK(ENTER(0, 1, IORING_ENTER_GETEVENTS) == 0);
+            int result = next();
+            CHECK(done_tag == 200 ? result == 0 : done_tag == (unsigned)i && result == -ECANCELED);
+        }
+    }
+}
+
+/* Which neither stand in the way of calls nor of each other. */
+static void odd_ones(int fd, struct sockaddr_in echo) {
+    struct sockaddr_in from;
+    socklen_t len = sizeof from;
+    struct letter letter;
+    pthread_t thread;
+    char bytes[8];
+    int ring_before = ring;
+    struct io_uring_params parameters_before = parameters;
+    char *queues_before = queues;
+    struct io_uring_sqe *entries_before = entries;
+    tag = 3;
+    CHECK(operate(IORING_OP_SEND, fd, "x", 1) == -EDESTADDRREQ);
+    submit(IORING_OP_RECV, IOSQE_IO_LINK, fd, bytes, sizeof bytes);
+    submit(IORING_OP_NOP, 0, -1, NULL, 0);
+    CHECK(ENTER(0, 2, IORING_ENTER_GETEVENTS) == 0);
+    int result = next(), other = next(); /* in either order */
+    CHECK((result == 0 && other == -EOPNOTSUPP) || (result == -EOPNOTSUPP && other == 0));
+    CHECK(operate(IORING_OP_READ, 12345, bytes, 1) == -EBADF);
+    CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0 && operate(IORING_OP_RECV, fd, bytes, 1) == -EAGAIN);
+    CHECK(fcntl(fd, F_SETFL, 0) == 0);
+    /* A poll, and a call that takes what there is. */
+    submit(IORING_OP_POLL_ADD, 0, fd, NULL, 0);
+    CHECK(sendto(fd, "poll", 4, 0, (struct sockaddr *)&echo, sizeof echo) == 4 && finish() == POLLIN);
+    CHECK(recvfrom(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&from, &len) == 4 && from.sin_port == echo.sin_port);
+    /* What is too long is cut, and said to be. */
+    await_letter(fd, &letter, 5);
+    letter.head.msg_iovlen = 0; /* has been read */
+    char large[100] = "large";
+    CHECK(sendto(fd, large, sizeof large, 0, (struct sockaddr *)&echo, sizeof echo) == sizeof large);
+    CHECK(finish() == 64 && letter.head.msg_flags == MSG_TRUNC && memcmp(letter.bytes, large, 64) == 0);
+    /* Memory that is gone by then. */
+    char *gone = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    submit(IORING_OP_RECV, 0, fd, gone, 4096);
+    CHECK(munmap(gone, 4096) == 0);
+    CHECK(sendto(fd, "gone", 4, 0, (struct sockaddr *)&echo, sizeof echo) == 4 && finish() == -EFAULT);
+    /* A thread that has ended, and a ring that is closed, have asked for nothing. */
+    CHECK(pthread_create(&thread, NULL, asks_and_ends, &fd) == 0 && pthread_join(thread, NULL) == 0);
+    make_ring(4);
     submit(IORING_OP_RECV, 0, fd, bytes, sizeof bytes);
-    CHECK(sendto(sender, "hello", 5, 0, (struct sockaddr *)&to, sizeof to) == 5);
-    CHECK(finish() == 5);
-    printf("back: %s\n", bytes);
-    fflush(stdout);
+    CHECK(close(ring) == 0);
+    ring = ring_before;
+    parameters = parameters_before;
+    queues = queues_before;
+    entries = entries_before;
+    CHECK(sendto(fd, "left", 4, 0, (struct sockaddr *)&echo, sizeof echo) == 4);
+    CHECK(recv(fd, bytes, sizeof bytes, 0) == 4 && memcmp(bytes, "left", 4) == 0);
+}
+
+static void datagrams(char **words) {
+    struct sockaddr_in echo = {.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = htons(7400)};
+    CHECK(inet_aton(words[0], &echo.sin_addr));
+    /* One that is the kernel's until an entry sends, one that is bound to every address. */
+    int fresh = socket(AF_INET, SOCK_DGRAM, 0), bound = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(write_to(fresh, "fresh", &echo) == 5 && recv(fresh, (char[8]){0}, 8, 0) == 5);
+    letters(fresh, echo);
+    CHECK(bind(bound, (struct sockaddr *)&own, sizeof own) == 0);
+    letters(bound, echo);
+    odd_ones(bound, echo);
+    /* A peer from now on, and one operation that waits since before. */
+    struct letter letter;
+    await_letter(bound, &letter, 7);
+    CHECK(connect(bound, (struct sockaddr *)&echo, sizeof echo) == 0 && send(bound, "connected", 9, 0) == 9);
+    CHECK(finish() == 9 && letter.name.sin_port == echo.sin_port);
+    say("all right");
 }
 
 static int control(int epoll, int operation, int fd, struct epoll_event *event) {
@@ -1376,7 +1515,7 @@ int main(int count, char **words) {
     else if (!strcmp(words[1], "prefork"))
         prefork(words[2]);
     else if (!strcmp(words[1], "datagrams"))
-        datagrams();
+        datagrams(words + 2);
     else if (!strcmp(words[1], "asleep"))
         asleep(words + 2);
     else if (!strcmp(words[1], "epoll"))
