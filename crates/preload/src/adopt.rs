@@ -13,7 +13,7 @@ use crate::reach::{is_reached, kernel_name, kernel_port, serves_any, speaks, sui
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
-use crate::{attach, call, engines, epoll, headers, options, real, table};
+use crate::{attach, call, engines, epoll, headers, options, real, rings, table};
 
 /// A fresh slot for `fd`, not yet entered in the table.
 fn open(
@@ -165,6 +165,7 @@ pub(crate) fn back_to_kernel(fd: c_int, socket: Socket) {
     let is_it = |&other: &c_int| table::socket(other) == Some(socket.index);
     let all: Vec<c_int> =
         if socket.is_held_once() { vec![fd] } else { (0..=table::highest()).filter(is_it).collect() };
+    rings::goes_back(socket);
     for &one in &all {
         give_up(one, socket);
         if all.len() > 1 {

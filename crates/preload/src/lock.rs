@@ -123,6 +123,13 @@ impl Section {
         std::mem::forget(self.enter());
     }
 
+    /// In a forked child: of those who were in it there is the calling thread alone.
+    pub(crate) fn in_child(&self) {
+        if self.0.load(Ordering::Relaxed) != this_thread() {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Lets others in again. Nothing where a handler's fork has done so within what it interrupted.
     pub(crate) fn give_back(&self) {
         let _ = self.0.compare_exchange(this_thread(), 0, Ordering::Release, Ordering::Relaxed);

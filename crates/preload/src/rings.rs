@@ -53,6 +53,7 @@ mod moving;
 mod parcels;
 mod pending;
 mod post;
+mod probe;
 mod queue;
 mod standin;
 mod theirs;
@@ -69,6 +70,7 @@ use libc::sigset_t;
 
 use crate::dispatch::{self, signals};
 use crate::lock::Section;
+use crate::slot::Socket;
 use crate::table::{self, Entry};
 use crate::{attach, life, memory, reach, real};
 use entries::Looker;
@@ -196,10 +198,13 @@ struct Record {
     /// Descriptors, and threads that look at it. 0: free.
     users: AtomicU32,
     view: AtomicPtr<View>,
+    /// Who looks at its entries: what one does in an entry's place no other thread may begin, nor submit, meanwhile.
+    looking: Section,
 }
 
-static RECORDS: [Record; MOST] =
-    [const { Record { users: AtomicU32::new(0), view: AtomicPtr::new(ptr::null_mut()) } }; MOST];
+static RECORDS: [Record; MOST] = [const {
+    Record { users: AtomicU32::new(0), view: AtomicPtr::new(ptr::null_mut()), looking: Section::new() }
+}; MOST];
 
 /// Who makes a ring or ends one, or moves a socket. Not looks, of which a child counts its own.
 static ALONE: Section = Section::new();
@@ -393,6 +398,11 @@ fn look<R>(fd: c_int, work: impl FnOnce(u32, &View) -> R) -> Option<R> {
     result
 }
 
+/// A socket goes back to the kernel: what rings have asked of it ends.
+pub(crate) fn goes_back(socket: Socket) {
+    pending::socket_left(socket);
+}
+
 /// A descriptor of ours has another number.
 pub(crate) fn relocated(from: c_int, to: c_int) {
     ferry::relocated(from, to);
@@ -427,6 +437,7 @@ pub(crate) fn in_child() {
     listening::in_child();
     let mut known = Vec::new();
     for (number, record) in RECORDS.iter().enumerate() {
+        record.looking.in_child();
         if record.users.swap(0, Ordering::Relaxed) != 0 {
             known.push(number as u32);
         }
@@ -468,9 +479,15 @@ pub(crate) fn enter(arguments: [usize; 6]) -> Option<c_long> {
     if to_submit as u32 != 0 {
         // Before the call, in which the thread may sleep: a ring that is closed then is unmapped at once.
         let looked = look(fd, |number, view| {
+            // A signal handler would submit what its thread is about to do.
+            let Some(_inside) = RECORDS[number as usize].looking.enter() else { return false };
             let mut looker = Looker::new(number, fd);
             view.each_waiting(|said| looker.look_at(said));
+            true
         });
+        if looked == Some(false) {
+            return Some(failed(libc::EBUSY));
+        }
         if looked.is_none() {
             return unknown(fd);
         }
@@ -534,7 +551,7 @@ pub(crate) fn register(arguments: [usize; 6]) -> Option<c_long> {
     // SAFETY: as above.
     let pointer = |offset: usize| unsafe { at::<u64>(argument + offset).read_unaligned() } as usize;
     match operation {
-        REGISTER_PROBE => return Some(probe(arguments)),
+        REGISTER_PROBE => return Some(probe::probe(arguments)),
         // `struct io_uring_sync_cancel_reg`.
         REGISTER_SYNC_CANCEL => {
             let Entry::Ring(number) = table::look(ring as c_int) else { return None };
@@ -549,33 +566,6 @@ pub(crate) fn register(arguments: [usize; 6]) -> Option<c_long> {
         _ => {}
     }
     None
-}
-
-/// `struct io_uring_probe`: the head; `struct io_uring_probe_op`, and where its flags are, of which one is known.
-const PROBE_HEAD_LEN: usize = 16;
-const PROBE_OPERATION_LEN: usize = 8;
-const PROBE_FLAGS: usize = 2;
-
-/// The kernel has this operation.
-fn knows(fd: c_int, operation: u8) -> bool {
-    const COUNT: usize = 64;
-    let mut probe = [0u8; PROBE_HEAD_LEN + COUNT * PROBE_OPERATION_LEN];
-    let place = probe.as_mut_ptr().expose_provenance();
-    let (fd, what) = (fd as usize, REGISTER_PROBE as usize);
-    let asked = real::syscall(libc::SYS_io_uring_register, fd, what, place, COUNT, 0, 0);
-    let flags = probe.get(PROBE_HEAD_LEN + usize::from(operation) * PROBE_OPERATION_LEN + PROBE_FLAGS);
-    asked >= 0 && flags.is_some_and(|flags| flags & 1 != 0)
-}
-
-/// IORING_REGISTER_PROBE: what a ring cannot do here, the kernel cannot.
-fn probe([fd, operation, place, count, ..]: [usize; 6]) -> c_long {
-    let result = real::syscall(libc::SYS_io_uring_register, fd, operation, place, count, 0, 0);
-    if result >= 0 && usize::from(entries::ABSENT) < count as u32 as usize {
-        let flags = place + PROBE_HEAD_LEN + usize::from(entries::ABSENT) * PROBE_OPERATION_LEN + PROBE_FLAGS;
-        // SAFETY: the program vouches for room for so many operations.
-        unsafe { at_mut::<u16>(flags).write_unaligned(0) };
-    }
-    result
 }
 
 /// So many descriptors at this place, in the program's memory, are a ring's.

@@ -10,6 +10,7 @@
 use std::ptr;
 
 /// The C library makes no use of `rep movsb` for less than this.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT: usize = 2048;
 
 /// Copies `len` bytes from `from` to `to`. Either may be memory that another process writes meanwhile: then what is
@@ -40,6 +41,7 @@ pub fn copy_slice(from: &[u8], to: &mut [u8]) {
 }
 
 /// Within a page the target is a little behind the source, and on another cache line's place.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 fn lies_badly(from: *const u8, to: *const u8) -> bool {
     const PAGE: usize = 4096;

@@ -619,7 +619,7 @@ while True:
         let address = fixture.peer_address().to_string();
         let mut client = fixture.start(&program, &["datagrams", &address, "7000"]);
         wait_for_line(&mut client, "all right");
-        assert_counted(&fixture, [3, 0, 2]);
+        assert_counted(&fixture, [3, 0, 3]);
         assert_said(&client, [0, 0, 0, 0]);
         assert_eq!(client.log_tail().matches("are done by calls").count(), 1);
         assert_eq!(row(&fixture)["sockets"], 2);

@@ -84,8 +84,9 @@ impl Looker {
     /// What an entry names is the kernel's, or has a stand-in, before the kernel has the entry; or the entry is done here. The
     /// answer: what becomes of it, if it does not stay as it is.
     pub(super) fn look_at(&mut self, said: Said) -> Option<Answer> {
-        let answer = pending::serve(self.ring, said, self.chain).or_else(|| look_at(self.ring, said));
-        self.chain = self.chain.after(said);
+        let here = pending::serve(self.ring, said, self.chain);
+        self.chain = self.chain.after(said, here.as_ref());
+        let answer = here.or_else(|| look_at(self.ring, said));
         match answer {
             // The kernel would say 0.
             Some(Answer::Result(result)) if result != 0 && !post::nops_have_results() => {

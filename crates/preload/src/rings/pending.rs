@@ -12,22 +12,23 @@
 //! would: where the program has given it back, that is EFAULT.
 //!
 //! Left out (EOPNOTSUPP): in a chain, what receives, and what sends behind something else than sends, since a chain goes on
-//! when its entries end, and ours end at once; receives by several results from one entry (EINVAL, as by older kernels), and
-//! into buffers that the ring chooses.
+//! when its entries end, and ours end at once; what is to wait for all before it; receives by several results from one entry
+//! (EINVAL, as by older kernels), and buffers that the ring chooses. An entry that waits is one of which nothing is said
+//! (IOSQE_CQE_SKIP_SUCCESS), and a ring that had one takes none with IOSQE_IO_DRAIN any more. Who cancels several is told how
+//! many of them were the kernel's.
 
-use std::collections::BTreeSet;
 use std::ffi::{c_int, c_long};
 use std::mem::{self, offset_of};
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use libc::{iovec, msghdr, sockaddr_storage};
-use scoutline_abi::layout::slot_state as is;
+use scoutline_abi::layout::{SLOT_COUNT, slot_request as ask, slot_state as is};
 
 use super::crossing::Progress;
 use super::entries::{by_number, op};
-use super::queue::{Answer, BUFFER_SELECT, DRAIN, FIXED_FILE, LINKS, SKIP_SUCCESS, Said};
-use super::{ferry, moving, post, theirs};
+use super::queue::{Answer, BUFFER_SELECT, DRAIN, FIXED_FILE, LINK, LINKS, SKIP_SUCCESS, Said};
+use super::{ALONE, ferry, moving, post, theirs};
 use crate::address::{self, Given, Name};
 use crate::lock::Lock;
 use crate::real::err;
@@ -38,6 +39,8 @@ use crate::{adopt, dispatch, export, memory, real};
 /// `linux/io_uring.h`: IORING_RECV_MULTISHOT and IORING_RECVSEND_BUNDLE of a receive; IORING_POLL_ADD_MULTI and what else a
 /// poll may be asked.
 const SEVERAL: u16 = 1 << 1 | 1 << 4;
+/// Of a send: IORING_RECVSEND_POLL_FIRST, _FIXED_BUF, IORING_SEND_ZC_REPORT_USAGE change nothing here; others would.
+const SEND_FLAGS: u16 = 1 << 0 | 1 << 2 | 1 << 3;
 const POLL_FLAGS: u32 = 0xf;
 /// Of IORING_OP_ASYNC_CANCEL: which are meant.
 const CANCEL_ALL: u32 = 1 << 0;
@@ -58,19 +61,31 @@ pub(super) struct Ring {
     pub(super) fd: c_int,
 }
 
-/// Where an entry stands among those that wait for each other.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Chain {
-    /// The one before it has to end first; it has, if it was a send.
-    follows: bool,
-    sends_alone: bool,
+/// What an entry waits for: those of its chain before it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Chain {
+    /// None.
+    #[default]
+    Free,
+    /// They are done, here.
+    Done,
+    /// One has failed here, and the rest with it.
+    Failed,
+    /// They are the kernel's.
+    Elsewhere,
 }
 
 impl Chain {
-    /// After an entry.
-    pub(super) fn after(self, said: Said) -> Chain {
-        let sent = matches!(kind(said.operation), Some(Kind::Send)) && (self.sends_alone || !self.follows);
-        Chain { follows: said.flags & LINKS != 0, sends_alone: sent }
+    /// Behind an entry that was done here, with this answer, or not.
+    pub(super) fn after(self, said: Said, here: Option<&Answer>) -> Chain {
+        match (self, here) {
+            _ if said.flags & LINKS == 0 => Chain::Free,
+            (Chain::Failed, _) => Chain::Failed,
+            (Chain::Free | Chain::Done, Some(Answer::Result(result))) => {
+                if *result < 0 && said.flags & LINKS == LINK { Chain::Failed } else { Chain::Done }
+            }
+            _ => Chain::Elsewhere,
+        }
     }
 }
 
@@ -131,8 +146,8 @@ unsafe impl Send for Waiting {}
 static WAITING: Lock<Vec<Waiting>> = Lock::new(Vec::new());
 /// As many, to be seen without the lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Sockets that have been served, by slot and generation.
-static SERVED: Lock<BTreeSet<(u32, u32)>> = Lock::new(BTreeSet::new());
+/// The generations of sockets that have been served, plus one, by slot.
+static SERVED: [AtomicU32; SLOT_COUNT] = [const { AtomicU32::new(0) }; SLOT_COUNT];
 
 /// `work` on what waits. A signal handler that interrupted it there would wait for its own thread.
 fn waiting<R>(work: impl FnOnce(&mut Vec<Waiting>) -> R) -> R {
@@ -150,33 +165,50 @@ pub(super) fn has(socket: Socket) -> bool {
     COUNT.load(Ordering::Acquire) != 0 && waiting(|all| all.iter().any(|one| one.slot == socket.index))
 }
 
-/// Somebody is to have the next datagram.
-fn has_receive(all: &[Waiting], socket: Socket) -> bool {
-    all.iter().any(|one| one.slot == socket.index && matches!(one.wants, Wants::Datagram(_)))
+/// Somebody is to have the next datagram, or the next error.
+fn has_receive(all: &[Waiting], socket: Socket, flags: c_int) -> bool {
+    all.iter().any(|one| {
+        one.slot == socket.index
+            && matches!(&one.wants, Wants::Datagram(place) if (place.flags ^ flags) & libc::MSG_ERRQUEUE == 0)
+    })
 }
 
-/// An entry that names a datagram socket without a peer. `None`: it does not, or is none of these operations.
+/// A datagram socket of paths without a peer, or for which something waits since it had none.
+fn without_peer(fd: c_int) -> Option<Socket> {
+    let socket = table::socket(fd).and_then(Socket::at).filter(|socket| !socket.is_stream())?;
+    (socket.state() & is::CONNECTED == 0 || has(socket)).then_some(socket)
+}
+
+/// An entry that names such a socket. `None`: it does not, or is none of these operations.
 pub(super) fn serve(ring: Ring, said: Said, chain: Chain) -> Option<Answer> {
     let kind = kind(said.operation).filter(|_| said.flags & FIXED_FILE == 0)?;
-    if matches!(kind, Kind::Send) && matches!(table::look(said.fd), Entry::Candidate { .. }) {
-        adopt::adopt_for_send(said.fd, destination(said)?)?;
+    if matches!(kind, Kind::Send)
+        && matches!(table::look(said.fd), Entry::Candidate { .. })
+        && let Some(to) = destination(said)
+        && post::is_there()
+    {
+        adopt::adopt_for_send(said.fd, to)?;
     }
-    let socket = table::socket(said.fd).and_then(Socket::at)?;
-    let is_connected = socket.state() & is::CONNECTED != 0;
-    if socket.is_stream() || is_connected && !has(socket) || !post::is_there() {
-        return None;
-    }
+    let socket = without_peer(said.fd).filter(|_| post::is_there())?;
     if note(socket) {
         moving::served();
     }
+    let may_follow = matches!(kind, Kind::Send | Kind::Shutdown);
+    let refused = match chain {
+        Chain::Failed => libc::ECANCELED,
+        Chain::Elsewhere => libc::EOPNOTSUPP,
+        Chain::Done if !may_follow => libc::EOPNOTSUPP,
+        _ if said.flags & (DRAIN | BUFFER_SELECT) != 0 => libc::EOPNOTSUPP,
+        _ if !may_follow && said.flags & LINKS != 0 => libc::EOPNOTSUPP,
+        Chain::Free | Chain::Done => 0,
+    };
+    if refused != 0 {
+        return Some(Answer::Result(-refused));
+    }
     Some(real::uncancelled(|| match kind {
-        Kind::Send if chain.follows && !chain.sends_alone => Answer::Result(-libc::EOPNOTSUPP),
         Kind::Send => send(said),
         Kind::Shutdown => {
             done(by_number(libc::SYS_shutdown, [said.fd as usize, said.len as usize, 0, 0, 0, 0]))
-        }
-        _ if chain.follows || said.flags & (LINKS | DRAIN | BUFFER_SELECT) != 0 => {
-            Answer::Result(-libc::EOPNOTSUPP)
         }
         Kind::Receive => receive(ring, said, socket),
         Kind::Poll => poll(ring, said, socket),
@@ -185,15 +217,9 @@ pub(super) fn serve(ring: Ring, said: Said, chain: Chain) -> Option<Answer> {
 
 /// True: it has not been served before.
 fn note(socket: Socket) -> bool {
-    let signals = dispatch::hold_signals();
-    let mut served = SERVED.lock();
-    let is_new = served.insert((socket.index, socket.generation()));
-    if is_new {
-        served.retain(|&(slot, generation)| slot != socket.index || generation == socket.generation());
-    }
-    drop(served);
-    dispatch::set_mask(signals);
-    is_new
+    let served = socket.generation().wrapping_add(1);
+    let known = &SERVED[socket.index as usize];
+    known.load(Ordering::Relaxed) != served && known.swap(served, Ordering::Relaxed) != served
 }
 
 /// Where an entry sends to, if it says so.
@@ -225,6 +251,10 @@ fn message_at(place: usize) -> Option<msghdr> {
 fn send(said: Said) -> Answer {
     let (fd, address, len) = (said.fd as usize, said.address as usize, said.len as usize);
     let flags = said.operation_flags as usize;
+    let is_vector_or_file = matches!(said.operation, op::WRITEV | op::WRITE | op::WRITE_FIXED);
+    if !is_vector_or_file && said.own_flags & !SEND_FLAGS != 0 {
+        return Answer::Result(-libc::EINVAL);
+    }
     done(match said.operation {
         op::SENDMSG | op::SENDMSG_ZC => by_number(libc::SYS_sendmsg, [fd, address, flags, 0, 0, 0]),
         op::SEND | op::SEND_ZC => {
@@ -246,18 +276,31 @@ fn receive(ring: Ring, said: Said, socket: Socket) -> Answer {
     if receives && said.own_flags & SEVERAL != 0 {
         return Answer::Result(-libc::EINVAL);
     }
-    let flags = if receives { said.operation_flags.cast_signed() } else { 0 };
+    let flags = match said.operation_flags.cast_signed() {
+        flags if receives => flags,
+        flags if flags as usize & NO_WAIT != 0 => libc::MSG_DONTWAIT,
+        _ => 0,
+    };
     let waits = flags & libc::MSG_DONTWAIT == 0 && !socket.non_blocking();
-    if !waits || !waiting(|all| has_receive(all, socket)) {
+    let is_first = COUNT.load(Ordering::Acquire) == 0 || !waiting(|all| has_receive(all, socket, flags));
+    if !waits || is_first {
         match at_once(said, flags) {
             Answer::Result(result) if result == -libc::EAGAIN && waits => {}
             answer => return answer,
         }
     }
+    if is_shut(socket) && flags & libc::MSG_ERRQUEUE == 0 {
+        return Answer::Result(0);
+    }
     match Place::of(said, flags) {
         Ok(place) => wait_for(ring, said, socket, Wants::Datagram(place)),
         Err(errno) => Answer::Result(-errno),
     }
+}
+
+/// Nothing comes any more, as a call says that waits.
+fn is_shut(socket: Socket) -> bool {
+    socket.requests() & ask::SHUTDOWN_READ != 0
 }
 
 /// What there is.
@@ -289,13 +332,18 @@ fn wait_for(ring: Ring, said: Said, socket: Socket, wants: Wants) -> Answer {
     if !ferry::reserve() {
         return Answer::Result(-libc::ENOMEM);
     }
+    // Another thread neither closes the socket and opens another one in its place, nor gives it a stand-in meanwhile.
+    let _alone = ALONE.enter();
     if !socket.hold_beside() {
         return Answer::Result(-libc::EBADF);
     }
-    let receives = matches!(wants, Wants::Datagram(_));
+    if table::socket(said.fd) != Some(socket.index) {
+        socket.release();
+        return Answer::Result(-libc::EBADF);
+    }
     let is_seen_to = waiting(|all| {
         // Who was first gets what there is; then there is nothing to look for.
-        let is_seen_to = receives && has_receive(all, socket);
+        let is_seen_to = matches!(&wants, Wants::Datagram(place) if has_receive(all, socket, place.flags));
         all.push(Waiting {
             slot: socket.index,
             ring,
@@ -367,6 +415,9 @@ impl Place {
         }
         let name_room = message.msg_namelen as usize;
         let got = export::receive_message(socket, &mut message, self.flags | libc::MSG_DONTWAIT) as c_int;
+        if got == -libc::EAGAIN && is_shut(socket) && self.flags & libc::MSG_ERRQUEUE == 0 {
+            return 0;
+        }
         if got < 0 {
             return got;
         }
@@ -436,6 +487,9 @@ impl Pending {
                     return true;
                 }
                 let result = match &one.wants {
+                    Wants::Datagram(place) if is_empty && place.flags & libc::MSG_ERRQUEUE == 0 => {
+                        return true;
+                    }
                     _ if !is_alive(one.thread) => -libc::ECANCELED,
                     Wants::Events(events) => match socket.readiness(*events) & events {
                         0 => return true,
@@ -461,6 +515,10 @@ impl Pending {
 }
 
 impl Waiting {
+    fn is_poll(&self) -> bool {
+        matches!(self.wants, Wants::Events(_))
+    }
+
     fn end(&self, result: c_int) {
         if result < 0 || self.says_success {
             post::post(self.ring.number, self.ring.fd, self.user_data, result);
@@ -476,43 +534,63 @@ fn is_alive(thread: libc::pid_t) -> bool {
 
 /// IORING_OP_ASYNC_CANCEL and IORING_OP_POLL_REMOVE. The answer: it has ended what waits here; else it is the kernel's.
 pub(super) fn cancel(ring: Ring, said: Said) -> Option<Answer> {
-    let flags = match said.operation {
-        op::ASYNC_CANCEL => said.operation_flags,
-        _ if said.len == 0 => 0,
-        _ => return None, // it changes a poll
+    let ended = match said.operation {
+        op::ASYNC_CANCEL => end_matching(ring.number, said.operation_flags, said.address, said.fd),
+        // With other flags it changes a poll.
+        _ => said.len == 0 && end_first(|one| is_known_by(one, ring.number, said.address) && one.is_poll()),
     };
-    end_matching(ring.number, flags, said.address, said.fd).then_some(Answer::Result(0))
+    ended.then_some(Answer::Result(0))
+}
+
+fn is_known_by(one: &Waiting, ring: u32, user_data: u64) -> bool {
+    one.ring.number == ring && one.user_data == user_data
 }
 
 /// Ends what is meant, as cancelled. True: that is all that was meant. What is meant by flags newer than these the kernel
 /// alone has.
 pub(super) fn end_matching(ring: u32, flags: u32, user_data: u64, fd: c_int) -> bool {
-    if COUNT.load(Ordering::Acquire) == 0 || flags & !CANCEL_KNOWN != 0 {
+    if flags & !CANCEL_KNOWN != 0 {
         return false;
     }
     let by_fd = flags & CANCEL_FD != 0;
     let by_data = flags & (CANCEL_FD | CANCEL_ANY) == 0 || flags & CANCEL_USERDATA != 0;
-    let several = flags & (CANCEL_ALL | CANCEL_ANY) != 0;
-    let mut found = false;
-    end_each(|one| {
-        let is_meant = one.ring.number == ring
-            && (several || !found)
-            && (!by_fd || one.fd == fd)
-            && (!by_data || one.user_data == user_data);
-        found |= is_meant;
-        is_meant
-    });
-    found && !several
+    let is_meant = |one: &Waiting| {
+        one.ring.number == ring && (!by_fd || one.fd == fd) && (!by_data || one.user_data == user_data)
+    };
+    if flags & (CANCEL_ALL | CANCEL_ANY) == 0 {
+        return end_first(is_meant);
+    }
+    end_each(is_meant);
+    false
 }
 
-/// A ring has ended, and what waits with it.
+/// A ring has ended, and what waits with it: nobody is there to be told.
 pub(super) fn ring_ended(ring: u32) {
     if COUNT.load(Ordering::Acquire) != 0 {
-        end_each(|one| one.ring.number == ring);
+        waiting(|all| all.retain(|one| one.ring.number != ring));
+        ferry::look_again();
     }
 }
 
+/// A socket is the kernel's again.
+pub(super) fn socket_left(socket: Socket) {
+    end_each(|one| one.slot == socket.index);
+}
+
+fn end_first(is_meant: impl Fn(&Waiting) -> bool) -> bool {
+    let mut found = false;
+    end_each(|one| {
+        let ends = !found && is_meant(one);
+        found |= ends;
+        ends
+    });
+    found
+}
+
 fn end_each(mut is_meant: impl FnMut(&Waiting) -> bool) {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
     let ended = waiting(|all| {
         let before = all.len();
         all.retain(|one| {
@@ -531,7 +609,6 @@ fn end_each(mut is_meant: impl FnMut(&Waiting) -> bool) {
 
 /// What waits is the parent's.
 pub(super) fn in_child() {
-    SERVED.give_back();
     WAITING.give_back();
     mem::forget(mem::take(&mut *WAITING.lock()));
     COUNT.store(0, Ordering::Relaxed);

@@ -6,9 +6,9 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::Parameters;
 use super::queue::{ENTRY_LEN, OFF_ENTRIES, OFF_QUEUE, SKIP_SUCCESS};
-use crate::lock::Lock;
+use super::{Parameters, probe};
+use crate::lock::{self, Lock};
 use crate::table::{self, Entry};
 use crate::{dispatch, own, real};
 
@@ -17,6 +17,8 @@ const FEAT_SINGLE_MMAP: u32 = 1 << 0;
 const FEAT_CQE_SKIP: u32 = 1 << 11;
 const FEAT_RECVSEND_BUNDLE: u32 = 1 << 14;
 const OP_MSG_RING: u8 = 40;
+/// How often the kernel is asked that has no memory.
+const MOST_TRIES: u32 = 10_000;
 /// `struct io_uring_cqe`.
 const COMPLETION_LEN: usize = 16;
 
@@ -122,7 +124,7 @@ impl Poster {
 
     fn of(fd: c_int, parameters: Parameters) -> Option<Poster> {
         let needed = FEAT_SINGLE_MMAP | FEAT_CQE_SKIP;
-        if parameters.features & needed != needed || !super::knows(fd, OP_MSG_RING) {
+        if parameters.features & needed != needed || !probe::knows(fd, OP_MSG_RING) {
             return None;
         }
         let cqes = parameters.cq_off.cqes as usize + parameters.cq_entries as usize * COMPLETION_LEN;
@@ -140,6 +142,20 @@ impl Poster {
         unsafe { AtomicU32::from_ptr(self.queue.add(offset as usize).cast()) }
     }
 
+    /// The kernel takes the entry, as soon as it has memory for it.
+    fn enter(&self) -> bool {
+        for tries in 0..MOST_TRIES {
+            if real::syscall(libc::SYS_io_uring_enter, self.fd as usize, 1, 0, 0, 0, 0) == 1 {
+                return true;
+            }
+            if !matches!(real::errno(), libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM) {
+                return false;
+            }
+            lock::back_off(tries);
+        }
+        false
+    }
+
     fn post(&mut self, to: c_int, user_data: u64, result: c_int) -> bool {
         let mut entry = [0u8; ENTRY_LEN];
         entry[0] = OP_MSG_RING;
@@ -153,8 +169,7 @@ impl Poster {
         let tail = self.word(sq.tail);
         self.word(sq.array).store(0, Ordering::Relaxed);
         tail.store(tail.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        let entered = real::syscall(libc::SYS_io_uring_enter, self.fd as usize, 1, 0, 0, 0, 0);
-        if entered != 1 {
+        if !self.enter() {
             // Not taken: the place is free again.
             tail.store(self.word(sq.head).load(Ordering::Acquire), Ordering::Release);
             return false;

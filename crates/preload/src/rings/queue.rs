@@ -25,8 +25,9 @@ pub(crate) const FIXED_FILE: u8 = 1;
 
 /// IOSQE_IO_DRAIN: after all before it.
 pub(crate) const DRAIN: u8 = 1 << 1;
-/// IOSQE_IO_LINK, IOSQE_IO_HARDLINK: the next one waits for it.
-pub(crate) const LINKS: u8 = 1 << 2 | 1 << 3;
+/// IOSQE_IO_LINK: the next one waits for it, and fails with it; IOSQE_IO_HARDLINK, it only waits.
+pub(crate) const LINK: u8 = 1 << 2;
+pub(crate) const LINKS: u8 = LINK | 1 << 3;
 /// IOSQE_ASYNC: by a thread of the kernel's.
 const ASYNC: u8 = 1 << 4;
 /// IOSQE_BUFFER_SELECT: into a buffer of those that the ring was given.
@@ -147,7 +148,9 @@ impl View {
         word(4).store(u32::MAX, Ordering::Relaxed);
         word(24).store(result.cast_unsigned(), Ordering::Relaxed);
         word(28).store(if result == 0 { 0 } else { NOP_INJECT_RESULT }, Ordering::Relaxed);
-        let head = u32::from_le_bytes([NOP, (flags & !(FIXED_FILE | BUFFER_SELECT)) | more_flags, 0, 0]);
+        // Nobody may wait for all before him and say nothing.
+        let without = FIXED_FILE | BUFFER_SELECT | if more_flags == 0 { 0 } else { DRAIN };
+        let head = u32::from_le_bytes([NOP, (flags & !without) | more_flags, 0, 0]);
         word(0).store(head, Ordering::Relaxed);
     }
 

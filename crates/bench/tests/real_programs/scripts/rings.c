@@ -1039,6 +1039,44 @@ static void letters(int fd, struct sockaddr_in echo) {
     }
 }
 
+static void put(int operation, int flags, int fd, const void *bytes, unsigned len) {
+    unsigned tail = *at(parameters.sq_off.tail), place = tail & *at(parameters.sq_off.ring_mask);
+    memset(&entries[place], 0, sizeof entries[place]);
+    entries[place].opcode = operation;
+    entries[place].flags = flags;
+    entries[place].fd = fd;
+    entries[place].addr = (unsigned long)bytes;
+    entries[place].len = len;
+    at(parameters.sq_off.array)[place] = place;
+    __atomic_store_n(at(parameters.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
+}
+
+/* The results of two linked entries. */
+static void in_a_chain_are(int first, int second) {
+    CHECK(ENTER(2, 2, IORING_ENTER_GETEVENTS) == 2);
+    int result = next(), other = next();
+    CHECK(result == first && other == second);
+}
+
+static void in_a_chain(int fd, struct sockaddr_in *echo) {
+    char bytes[8];
+    struct iovec part = {"linked", 6};
+    struct msghdr head = {.msg_name = echo, .msg_namelen = sizeof *echo, .msg_iov = &part, .msg_iovlen = 1};
+    put(IORING_OP_SENDMSG, IOSQE_IO_LINK, fd, &head, 1);
+    put(IORING_OP_SENDMSG, 0, fd, &head, 1);
+    in_a_chain_are(6, 6);
+    CHECK(recv(fd, bytes, sizeof bytes, 0) == 6 && recv(fd, bytes, sizeof bytes, 0) == 6);
+    /* Neither is sent. */
+    put(IORING_OP_SEND, IOSQE_IO_LINK, fd, "nowhere", 7);
+    put(IORING_OP_SENDMSG, 0, fd, &head, 1);
+    in_a_chain_are(-EDESTADDRREQ, -ECANCELED);
+    put(IORING_OP_NOP, IOSQE_IO_LINK, -1, NULL, 0);
+    put(IORING_OP_SENDMSG, 0, fd, &head, 1);
+    in_a_chain_are(0, -EOPNOTSUPP);
+    part = (struct iovec){"next", 4};
+    CHECK(operate(IORING_OP_SENDMSG, fd, &head, 1) == 4 && recv(fd, bytes, sizeof bytes, 0) == 4);
+}
+
 /* Which neither stand in the way of calls nor of each other. */
 static void odd_ones(int fd, struct sockaddr_in echo) {
     struct sockaddr_in from;
@@ -1058,6 +1096,17 @@ static void odd_ones(int fd, struct sockaddr_in echo) {
     int result = next(), other = next(); /* in either order */
     CHECK((result == 0 && other == -EOPNOTSUPP) || (result == -EOPNOTSUPP && other == 0));
     CHECK(operate(IORING_OP_READ, 12345, bytes, 1) == -EBADF);
+    CHECK((submit(IORING_OP_SEND, 1 << 5, fd, NULL, 0), finish()) == -EOPNOTSUPP); /* IOSQE_BUFFER_SELECT */
+    in_a_chain(fd, &echo);
+    /* What is cancelled as a poll is none; and nothing comes to who is shut. */
+    submit(IORING_OP_RECV, 0, fd, bytes, sizeof bytes);
+    CHECK(operate(IORING_OP_POLL_REMOVE, -1, (void *)tag, 0) == -ENOENT);
+    CHECK(sendto(fd, "ok", 2, 0, (struct sockaddr *)&echo, sizeof echo) == 2 && finish() == 2);
+    int shut = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(write_to(shut, "shut", &echo) == 4 && recv(shut, bytes, sizeof bytes, 0) == 4);
+    submit(IORING_OP_RECV, 0, shut, bytes, sizeof bytes);
+    shutdown(shut, SHUT_RD); /* ENOTCONN, and shut for all that */
+    CHECK(finish() == 0 && operate(IORING_OP_RECV, shut, bytes, sizeof bytes) == 0 && close(shut) == 0);
     CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0 && operate(IORING_OP_RECV, fd, bytes, 1) == -EAGAIN);
     CHECK(fcntl(fd, F_SETFL, 0) == 0);
     /* A poll, and a call that takes what there is. */
