@@ -198,7 +198,7 @@ struct Record {
     /// Descriptors, and threads that look at it. 0: free.
     users: AtomicU32,
     view: AtomicPtr<View>,
-    /// Who looks at its entries: what one does in an entry's place no other thread may begin, nor submit, meanwhile.
+    /// Who looks at its entries and submits them: what one does in an entry's place no other thread may begin, nor submit.
     looking: Section,
 }
 
@@ -476,25 +476,39 @@ pub(crate) fn enter(arguments: [usize; 6]) -> Option<c_long> {
     if flags & (ENTER_REGISTERED_RING | ENTER_EXT_ARG_REG | !ENTER_KNOWN) != 0 {
         return Some(failed(libc::EINVAL));
     }
-    if to_submit as u32 != 0 {
-        // Before the call, in which the thread may sleep: a ring that is closed then is unmapped at once.
-        let looked = look(fd, |number, view| {
-            // A signal handler would submit what its thread is about to do.
-            let Some(_inside) = RECORDS[number as usize].looking.enter() else { return false };
-            let mut looker = Looker::new(number, fd);
-            view.each_waiting(|said| looker.look_at(said));
-            true
-        });
-        if looked == Some(false) {
-            return Some(failed(libc::EBUSY));
-        }
-        if looked.is_none() {
-            return unknown(fd);
-        }
+    let to_submit = to_submit as u32;
+    if to_submit == 0 {
+        return Some(wait(arguments));
     }
+    let Some(result) = look(fd, |number, view| submit(fd, to_submit, flags, number, view)) else {
+        return unknown(fd);
+    };
+    let waits = flags & ENTER_GETEVENTS != 0 && result == c_long::from(to_submit);
+    // What is submitted is told, whatever comes of the wait.
+    if waits {
+        wait([arguments[0], 0, arguments[2], arguments[3], arguments[4], arguments[5]]);
+    } else {
+        listening::translate();
+    }
+    Some(result)
+}
+
+/// Has the kernel take what waits, and was looked at, and no more: meanwhile another thread may add to it.
+fn submit(fd: c_int, to_submit: u32, flags: u32, number: u32, view: &View) -> c_long {
+    // A signal handler would submit what its thread is about to do.
+    let Some(_inside) = RECORDS[number as usize].looking.enter() else { return failed(libc::EBUSY) };
+    let mut looker = Looker::new(number, fd);
+    let waiting = view.each_waiting(|said| looker.look_at(said));
+    let flags = flags & !(ENTER_GETEVENTS | ENTER_EXT_ARG);
+    let count = to_submit.min(waiting) as usize;
+    real::syscall(libc::SYS_io_uring_enter, fd as usize, count, 0, flags as usize, 0, 0)
+}
+
+/// The call without anything to submit.
+fn wait(arguments: [usize; 6]) -> c_long {
     let result = enter_with_signals(arguments);
     listening::translate();
-    Some(result)
+    result
 }
 
 /// A ring that this image has not made: its queue is not to be looked at.

@@ -113,12 +113,13 @@ impl View {
     }
 
     /// Calls `visit` with each entry that waits to be submitted. Its answer: what becomes of it, if it does not stay as it
-    /// is.
-    pub(crate) fn each_waiting(&self, mut visit: impl FnMut(Said) -> Option<Answer>) {
+    /// is. How many places of the queue that were.
+    pub(crate) fn each_waiting(&self, mut visit: impl FnMut(Said) -> Option<Answer>) -> u32 {
         let Shape { count, head, tail, array, .. } = self.shape;
         let head = View::word(self.queue, head as usize).load(Ordering::Acquire);
         let tail = View::word(self.queue, tail as usize).load(Ordering::Acquire);
-        for step in 0..tail.wrapping_sub(head).min(count) {
+        let waiting = tail.wrapping_sub(head).min(count);
+        for step in 0..waiting {
             let place = (head.wrapping_add(step) & (count - 1)) as usize;
             let index = match array {
                 Some(array) => {
@@ -138,6 +139,7 @@ impl View {
                 }
             }
         }
+        waiting
     }
 
     /// The entry does nothing any more but say this result; its flags and what it is known by stay, as far as they are not

@@ -999,11 +999,11 @@ static void *asks_and_ends(void *fd) {
 static void letters(int fd, struct sockaddr_in echo) {
     static struct letter letters[4];
     char text[32];
-    int one = 1, port = ntohs(echo.sin_port), came = 0;
+    int one = 1, port = ntohs(echo.sin_port), came = 0, gone = 0;
     CHECK(setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &one, sizeof one) == 0);
     for (int i = 0; i < 4; i++)
         await_letter(fd, &letters[i], i + 1);
-    for (int sent = 0; came < 400;) {
+    for (int sent = 0; came < 400 || gone < 400;) { /* an echo may come before its sending is told */
         for (; sent < 400 && sent < came + 4; sent++) {
             echo.sin_port = htons(port + sent % 4);
             snprintf(text, sizeof text, "%d to %d", sent, port + sent % 4);
@@ -1016,6 +1016,7 @@ static void letters(int fd, struct sockaddr_in echo) {
         int result = next(), number, from;
         if (done_tag == 100) {
             CHECK(result > 5);
+            gone++;
             continue;
         }
         struct letter *letter = &letters[done_tag - 1];
@@ -1137,6 +1138,32 @@ static void odd_ones(int fd, struct sockaddr_in echo) {
     CHECK(recv(fd, bytes, sizeof bytes, 0) == 4 && memcmp(bytes, "left", 4) == 0);
 }
 
+static int shared_ring, has_ended;
+
+static void *submits_too(void *none) {
+    while (!__atomic_load_n(&has_ended, __ATOMIC_ACQUIRE)) {
+        CHECK(ENTER_AT(shared_ring, 1, 0, 0) >= 0);
+        sched_yield(); /* else the other one waits long for its turn at the ring */
+    }
+    return none;
+}
+
+/* An entry that two threads submit is done once. */
+static void by_two_threads(int fd, struct sockaddr_in *echo) {
+    pthread_t thread;
+    shared_ring = ring;
+    CHECK(pthread_create(&thread, NULL, submits_too, NULL) == 0);
+    for (int i = 0, back; i < 300; i++) {
+        struct iovec part = {&i, sizeof i};
+        struct msghdr head = {.msg_name = echo, .msg_namelen = sizeof *echo, .msg_iov = &part, .msg_iovlen = 1};
+        put(IORING_OP_SENDMSG, 0, fd, &head, 1);
+        CHECK(ENTER(1, 1, IORING_ENTER_GETEVENTS) >= 0 && next() == sizeof i);
+        CHECK(recv(fd, &back, sizeof back, 0) == sizeof back && back == i);
+    }
+    __atomic_store_n(&has_ended, 1, __ATOMIC_RELEASE);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 static void datagrams(char **words) {
     struct sockaddr_in echo = {.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
     struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = htons(7400)};
@@ -1148,6 +1175,7 @@ static void datagrams(char **words) {
     CHECK(bind(bound, (struct sockaddr *)&own, sizeof own) == 0);
     letters(bound, echo);
     odd_ones(bound, echo);
+    by_two_threads(bound, &echo);
     /* A peer from now on, and one operation that waits since before. */
     struct letter letter;
     await_letter(bound, &letter, 7);
