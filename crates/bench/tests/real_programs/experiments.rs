@@ -187,14 +187,17 @@ fn scale_holds_idle_connections() {
 fn a_profile_names_functions_of_both_arms() {
     let _turn = turn();
     let flame = std::env::temp_dir().join(format!("scoutline-flame-{}.svg", std::process::id()));
-    let options = Options { flame: Some(flame.clone()), ..options("recvmmsg, one core", 0.5) };
+    let options = Options { flame: Some(flame.clone()), ..options("recvmmsg, one core", 2.0) };
     let report = run("udp", &options).unwrap_or_else(|error| panic!("{error:#}"));
     let arms: Vec<&str> = report.profiles.iter().map(|profile| profile.arm.as_str()).collect();
     assert_eq!(arms, ["kernel", "paths"], "{report}");
     assert!(report.profiles.iter().all(|profile| profile.samples > 0 && !profile.top.is_empty()), "{report}");
     let drawn = std::fs::read_to_string(&flame).unwrap();
     std::fs::remove_file(&flame).unwrap();
-    assert!(drawn.contains("scl-engine") && drawn.contains("<svg"), "the engine is not in the flame graph");
+    assert!(
+        drawn.contains("scl-engine") && drawn.contains("<svg"),
+        "the engine is not in the flame graph: {report}"
+    );
 }
 
 #[test]
