@@ -29,7 +29,7 @@ use crate::slot::Socket;
 use crate::wait::MOVED;
 use crate::{memory, table};
 
-pub(crate) use data::{read, receive_message, write};
+pub(crate) use data::{RWF_NOWAIT, read, receive_message, write};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {many::concerns as poll_concerns, many::poll_plain as poll, raw::by_number};
 

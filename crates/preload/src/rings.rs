@@ -486,7 +486,8 @@ pub(crate) fn enter(arguments: [usize; 6]) -> Option<c_long> {
     let waits = flags & ENTER_GETEVENTS != 0 && result == c_long::from(to_submit);
     // What is submitted is told, whatever comes of the wait.
     if waits {
-        wait([arguments[0], 0, arguments[2], arguments[3], arguments[4], arguments[5]]);
+        let [ring, _, rest @ ..] = arguments;
+        wait([ring, 0, rest[0], rest[1], rest[2], rest[3]]);
     } else {
         listening::translate();
     }
@@ -498,10 +499,9 @@ fn submit(fd: c_int, to_submit: u32, flags: u32, number: u32, view: &View) -> c_
     // A signal handler would submit what its thread is about to do.
     let Some(_inside) = RECORDS[number as usize].looking.enter() else { return failed(libc::EBUSY) };
     let mut looker = Looker::new(number, fd);
-    let waiting = view.each_waiting(|said| looker.look_at(said));
+    let count = view.each_waiting(to_submit, |said| looker.look_at(said));
     let flags = flags & !(ENTER_GETEVENTS | ENTER_EXT_ARG);
-    let count = to_submit.min(waiting) as usize;
-    real::syscall(libc::SYS_io_uring_enter, fd as usize, count, 0, flags as usize, 0, 0)
+    real::syscall(libc::SYS_io_uring_enter, fd as usize, count as usize, 0, flags as usize, 0, 0)
 }
 
 /// The call without anything to submit.

@@ -52,7 +52,7 @@ impl Ring {
     /// The descriptors of what waits.
     fn waiting(&self) -> Vec<c_int> {
         let mut found = Vec::new();
-        self.view.each_waiting(|said| {
+        self.view.each_waiting(u32::MAX, |said| {
             found.push(said.fd);
             None
         });
@@ -91,6 +91,21 @@ fn words_that_cannot_be_lead_nowhere() {
     assert_eq!(ring.waiting(), [101]);
 }
 
+/// What a call does not submit may still change.
+#[test]
+fn no_more_is_looked_at_than_is_submitted() {
+    let ring = Ring::new(Shape { array: None, ..SHAPE });
+    ring.set(4, 3);
+    for (most, seen) in [(0, 0), (2, 2), (3, 3), (9, 3)] {
+        let mut found = 0;
+        let told = ring.view.each_waiting(most, |_| {
+            found += 1;
+            None
+        });
+        assert_eq!([told, found], [seen; 2]);
+    }
+}
+
 #[test]
 fn a_shape_that_cannot_be_is_none() {
     let ring = Ring::new(SHAPE);
@@ -108,7 +123,7 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     ring.set_entry(0, 0x2233_3100);
     ring.set(4, 1);
     let mut found = Vec::new();
-    ring.view.each_waiting(|said| {
+    ring.view.each_waiting(u32::MAX, |said| {
         found.push(said);
         Some(Answer::Result(-libc::EEXIST))
     });
@@ -127,7 +142,7 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     assert_eq!(found, [said]);
     // What is done says its result, and what its operation alone may have is not kept.
     found.clear();
-    ring.view.each_waiting(|said| {
+    ring.view.each_waiting(u32::MAX, |said| {
         found.push(said);
         None
     });
@@ -141,9 +156,9 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     };
     assert_eq!(found, [answer]);
     // Or nothing, which is not told.
-    ring.view.each_waiting(|_| Some(Answer::Nothing));
+    ring.view.each_waiting(u32::MAX, |_| Some(Answer::Nothing));
     found.clear();
-    ring.view.each_waiting(|said| {
+    ring.view.each_waiting(u32::MAX, |said| {
         found.push(said);
         None
     });
@@ -151,9 +166,9 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     assert_eq!(found, [nothing]);
     // Or it goes elsewhere.
     let place: *const std::ffi::c_void = std::ptr::without_provenance(0x1122_3344_5566_7788);
-    ring.view.each_waiting(|_| Some(Answer::To(place, 0x99)));
+    ring.view.each_waiting(u32::MAX, |_| Some(Answer::To(place, 0x99)));
     found.clear();
-    ring.view.each_waiting(|said| {
+    ring.view.each_waiting(u32::MAX, |said| {
         found.push(said);
         None
     });

@@ -240,7 +240,7 @@ pub(super) extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize
 /// Flags of `preadv2` and `pwritev2` that say something of files only (`linux/fs.h`): RWF_HIPRI, _DSYNC, _SYNC, _APPEND,
 /// _NOAPPEND. The others a socket does not have.
 const OF_FILES: c_int = 0x1 | 0x2 | 0x4 | RWF_APPEND | RWF_NOAPPEND;
-const RWF_NOWAIT: c_int = 0x8;
+pub(crate) const RWF_NOWAIT: c_int = 0x8;
 const RWF_APPEND: c_int = 0x10;
 const RWF_NOAPPEND: c_int = 0x20;
 

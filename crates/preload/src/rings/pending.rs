@@ -51,8 +51,6 @@ const CANCEL_KNOWN: u32 = CANCEL_ALL | CANCEL_FD | CANCEL_ANY | CANCEL_USERDATA;
 
 /// Bytes beside a datagram that are told.
 const MOST_CONTROL: usize = 4096;
-/// RWF_NOWAIT.
-const NO_WAIT: usize = 8;
 
 /// A ring, and a descriptor that it has.
 #[derive(Clone, Copy)]
@@ -278,7 +276,7 @@ fn receive(ring: Ring, said: Said, socket: Socket) -> Answer {
     }
     let flags = match said.operation_flags.cast_signed() {
         flags if receives => flags,
-        flags if flags as usize & NO_WAIT != 0 => libc::MSG_DONTWAIT,
+        flags if flags & export::RWF_NOWAIT != 0 => libc::MSG_DONTWAIT,
         _ => 0,
     };
     let waits = flags & libc::MSG_DONTWAIT == 0 && !socket.non_blocking();
@@ -310,7 +308,10 @@ fn at_once(said: Said, flags: c_int) -> Answer {
     done(match said.operation {
         op::RECVMSG => by_number(libc::SYS_recvmsg, [fd, address, now, 0, 0, 0]),
         op::RECV => by_number(libc::SYS_recvfrom, [fd, address, len, now, 0, 0]),
-        op::READV => by_number(libc::SYS_preadv2, [fd, address, len, usize::MAX, usize::MAX, NO_WAIT]),
+        op::READV => by_number(
+            libc::SYS_preadv2,
+            [fd, address, len, usize::MAX, usize::MAX, export::RWF_NOWAIT as usize],
+        ),
         _ if len == 0 => Some(Answer::Result(0)),
         _ => by_number(libc::SYS_recvfrom, [fd, address, len, now, 0, 0]),
     })
@@ -495,9 +496,6 @@ impl Pending {
                         0 => return true,
                         ready => ready.cast_signed(),
                     },
-                    Wants::Datagram(place) if is_empty && place.flags & libc::MSG_ERRQUEUE == 0 => {
-                        return true;
-                    }
                     Wants::Datagram(place) => match place.take(socket, space) {
                         result if result as isize == err(libc::EAGAIN) => {
                             is_empty |= place.flags & libc::MSG_ERRQUEUE == 0;

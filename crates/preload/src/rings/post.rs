@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::queue::{ENTRY_LEN, OFF_ENTRIES, OFF_QUEUE, SKIP_SUCCESS};
+use super::queue::{ENTRY_LEN, OFF_ENTRIES, OFF_QUEUE, SKIP_SUCCESS, map, unmap};
 use super::{Parameters, probe};
 use crate::lock::{self, Lock};
 use crate::table::{self, Entry};
@@ -129,11 +129,13 @@ impl Poster {
         }
         let cqes = parameters.cq_off.cqes as usize + parameters.cq_entries as usize * COMPLETION_LEN;
         let queue_len = cqes.max(parameters.sq_off.array as usize + size_of::<u32>());
-        let queue = map(fd, queue_len, OFF_QUEUE)?;
-        let Some(entry) = map(fd, ENTRY_LEN, OFF_ENTRIES) else {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let queue = map(fd, queue_len, OFF_QUEUE, access)?;
+        let Some(entry) = map(fd, ENTRY_LEN, OFF_ENTRIES, access) else {
             unmap(queue, queue_len);
             return None;
         };
+        let (queue, entry) = (queue.cast_mut(), entry.cast_mut());
         Some(Poster { fd: own::protect(fd), queue, queue_len, entry, parameters })
     }
 
@@ -185,16 +187,4 @@ impl Drop for Poster {
         unmap(self.queue, self.queue_len);
         unmap(self.entry, ENTRY_LEN);
     }
-}
-
-fn map(fd: c_int, len: usize, offset: libc::off_t) -> Option<*mut u8> {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh mapping of our ring, where the kernel puts it.
-    let memory = unsafe { libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd, offset) };
-    (memory != libc::MAP_FAILED).then_some(memory.cast())
-}
-
-fn unmap(memory: *mut u8, len: usize) {
-    // SAFETY: a mapping of ours, of which nobody has a part.
-    unsafe { libc::munmap(memory.cast(), len) };
 }

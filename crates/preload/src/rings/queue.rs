@@ -7,7 +7,7 @@
 //!           44 splice_fd_in, file_index, addr_len
 //! ```
 //!
-//! Whatever waits is looked at, also beyond what a call submits: another thread's call may come first.
+//! What a call submits is looked at, and no more: the rest may still change.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -112,13 +112,13 @@ impl View {
         unsafe { AtomicU32::from_ptr(mapping.add(offset).cast_mut().cast()) }
     }
 
-    /// Calls `visit` with each entry that waits to be submitted. Its answer: what becomes of it, if it does not stay as it
-    /// is. How many places of the queue that were.
-    pub(crate) fn each_waiting(&self, mut visit: impl FnMut(Said) -> Option<Answer>) -> u32 {
+    /// Calls `visit` with each entry that waits to be submitted, `most` of them. Its answer: what becomes of it, if it does
+    /// not stay as it is. How many places of the queue that were.
+    pub(crate) fn each_waiting(&self, most: u32, mut visit: impl FnMut(Said) -> Option<Answer>) -> u32 {
         let Shape { count, head, tail, array, .. } = self.shape;
         let head = View::word(self.queue, head as usize).load(Ordering::Acquire);
         let tail = View::word(self.queue, tail as usize).load(Ordering::Acquire);
-        let waiting = tail.wrapping_sub(head).min(count);
+        let waiting = tail.wrapping_sub(head).min(count).min(most);
         for step in 0..waiting {
             let place = (head.wrapping_add(step) & (count - 1)) as usize;
             let index = match array {
@@ -199,13 +199,15 @@ impl Drop for View {
     }
 }
 
-fn map(fd: c_int, len: usize, offset: libc::off_t, access: c_int) -> Option<*const u8> {
+/// Memory that is shared with the kernel.
+pub(crate) fn map(fd: c_int, len: usize, offset: libc::off_t, access: c_int) -> Option<*const u8> {
     // SAFETY: a fresh mapping of the ring, where the kernel puts it.
     let memory = unsafe { libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd, offset) };
     (memory != libc::MAP_FAILED).then_some(memory.cast_const().cast())
 }
 
-fn unmap(memory: *const u8, len: usize) {
+/// What [`map`] gave, whose last user this is.
+pub(crate) fn unmap(memory: *const u8, len: usize) {
     // SAFETY: a mapping of ours, whose last user this is.
     unsafe { libc::munmap(memory.cast_mut().cast::<c_void>(), len) };
 }
