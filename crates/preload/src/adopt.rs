@@ -13,7 +13,7 @@ use crate::reach::{is_reached, kernel_name, kernel_port, serves_any, speaks, sui
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
-use crate::{attach, call, engines, epoll, headers, options, real, rings, table};
+use crate::{attach, call, engines, epoll, family, headers, options, real, rings, table};
 
 /// A fresh slot for `fd`, not yet entered in the table.
 fn open(
@@ -52,23 +52,35 @@ fn open(
 
 /// From now on `fd` is this socket, and so are its duplicates.
 fn enter(fd: c_int, socket: Socket) {
-    let twin = table::is_twin(fd).then(|| real::inode(fd));
+    let (is_twin, is_shared) = (table::is_twin(fd), table::is_shared(fd));
     let before = table::put(fd, Entry::Socket(socket.index));
     if let Entry::Candidate { watched: true } = before {
         epoll::adopt(fd, socket);
     }
-    if twin.is_none() {
-        return;
+    if is_twin {
+        enter_twins(fd, socket);
     }
-    for other in
-        (0..=table::highest()).filter(|&other| table::is_twin(other) && Some(real::inode(other)) == twin)
+    if is_shared {
+        family::share(fd, socket);
+    }
+}
+
+/// The other descriptors of what was the kernel's socket behind `fd` are this socket, too.
+pub(crate) fn enter_twins(fd: c_int, socket: Socket) {
+    let inode = real::inode(fd);
+    for other in (0..=table::highest()).filter(|&other| table::is_twin(other) && real::inode(other) == inode)
     {
         socket.hold(false);
-        match table::follow(other, socket.index) {
-            Some(Entry::Candidate { watched: true }) => epoll::adopt(other, socket),
-            Some(_) => {}
-            None => socket.release(), // closed meanwhile
-        }
+        follow(other, socket);
+    }
+}
+
+/// A candidate that another descriptor names, too, is this socket, which is held for it.
+pub(crate) fn follow(fd: c_int, socket: Socket) {
+    match table::follow(fd, socket.index) {
+        Some(Entry::Candidate { watched: true }) => epoll::adopt(fd, socket),
+        Some(_) => {}
+        None => socket.release(), // closed meanwhile
     }
 }
 
@@ -103,7 +115,7 @@ pub(crate) fn adopt_towards(
 
 /// `fd` for an option of ours: a TCP socket that may become ours does so now. What paths do not lead to gives it back.
 pub(crate) fn adopt_for_options(fd: c_int) -> Option<Socket> {
-    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+    if let Some(socket) = Socket::of(fd) {
         return Some(socket);
     }
     if !matches!(table::look(fd), Entry::Candidate { .. }) || !serves_any() {

@@ -18,7 +18,7 @@ use crate::{attach, call, engines, options, passing, privilege, real};
 /// `bind`.
 pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
     let given = address::parse(address, len);
-    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+    if let Some(socket) = Socket::of(fd) {
         if let Some(errno) = address::unreadable(address, len) {
             return err(errno);
         }
@@ -111,7 +111,7 @@ fn bound(fd: c_int, socket: Socket, to: Name, result: isize) -> isize {
 
 /// `listen`.
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
-    let mut socket = table::socket(fd).and_then(Socket::at);
+    let mut socket = Socket::of(fd);
     if socket.is_none()
         && let Entry::Candidate { .. } = table::look(fd)
         && serves_any()

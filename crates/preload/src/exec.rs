@@ -38,7 +38,7 @@ use scoutline_abi::Region;
 
 use crate::dispatch::signals;
 use crate::table::Entry;
-use crate::{attach, real, rings, table};
+use crate::{attach, family, real, rings, table};
 
 use actions::Made;
 pub(crate) use actions::{Action, add_action, after_fork, before_fork, clear_actions};
@@ -99,7 +99,7 @@ type Staying = (c_int, Entry);
 fn staying() -> Vec<Staying> {
     let mut staying = Vec::new();
     for fd in 0..=table::highest() {
-        let entry = table::look(fd);
+        let entry = family::look(fd);
         if matches!(entry, Entry::Socket(_) | Entry::Candidate { .. } | Entry::Epoll(_))
             && real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC == 0
         {

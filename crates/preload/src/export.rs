@@ -24,10 +24,10 @@ use std::slice;
 
 use libc::{iovec, msghdr, ssize_t};
 
+use crate::memory;
 use crate::real::{err, finish};
 use crate::slot::Socket;
 use crate::wait::MOVED;
-use crate::{memory, table};
 
 pub(crate) use data::{RWF_NOWAIT, read, receive_message, write};
 #[cfg(target_arch = "x86_64")]
@@ -36,7 +36,7 @@ pub(crate) use {many::concerns as poll_concerns, many::poll_plain as poll, raw::
 /// The socket behind a descriptor, if ours.
 #[inline]
 fn ours(fd: c_int) -> Option<Socket> {
-    table::socket(fd).and_then(Socket::at)
+    Socket::of(fd)
 }
 
 /// What `here` gives with the socket of ours that `fd` is, or `there` if it is none: at once, or since `here` slept

@@ -17,7 +17,7 @@ use crate::options::{ask, give, has_ended, keep, kept_bit, kernel_int, tell, val
 use crate::reach::{is_broadcast, kernel_name, leads_to, may_lead_to, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
-use crate::{adopt, attach, call, life, stream, table};
+use crate::{adopt, attach, call, life, stream};
 
 /// Not in `libc`: linux/tcp.h.
 pub(crate) const TCP_FASTOPEN_KEY: c_int = 33;
@@ -144,7 +144,7 @@ pub(crate) fn send_to(
 
 /// `fd` for a call with MSG_FASTOPEN; `None`: it is the kernel's, or no stream.
 fn socket_for(fd: c_int, given: &Given) -> Option<Socket> {
-    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+    if let Some(socket) = Socket::of(fd) {
         return Some(socket).filter(|socket| socket.is_stream());
     }
     let Given::Inet(to) = *given else { return None };

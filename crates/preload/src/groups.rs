@@ -14,7 +14,7 @@ use crate::address::{self, Given, Name};
 use crate::options::value;
 use crate::real::err;
 use crate::slot::Socket;
-use crate::{adopt, call, reach, real, table};
+use crate::{adopt, call, reach, real};
 
 pub(crate) mod filter;
 
@@ -82,7 +82,7 @@ pub(crate) fn set(
 
 /// The socket, ours from now on, and our interface; `None` where the group is on one of the kernel's.
 fn place(fd: c_int, which: Which, group: Address) -> Option<(Socket, u32)> {
-    let known = table::socket(fd).and_then(Socket::at);
+    let known = Socket::of(fd);
     let interface = interface_of(which, group, known.is_some())?;
     Some((known.or_else(|| adopt::adopt_for_groups(fd))?, interface))
 }

@@ -9,6 +9,7 @@
 //! export   the C functions: is the descriptor ours? else the real function
 //! reach    where paths lead: is a socket ours?
 //! adopt    from the kernel's to ours, and back
+//! family   what is adopted in one process, and others have, too
 //! life     connect, shutdown, close, dup: who holds which socket
 //! bind     bind, listen: which addresses are ours
 //! accept   connections out of a listening socket's queue
@@ -53,6 +54,7 @@ mod errors;
 mod exec;
 mod export;
 mod extent;
+mod family;
 mod fast_open;
 mod groups;
 mod headers;

@@ -19,7 +19,7 @@ use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
 use crate::{
-    attach, call, datagram, epoll, fast_open, options, own, real, rings, stdio, stream, table, wait,
+    attach, call, datagram, epoll, family, fast_open, options, own, real, rings, stdio, stream, table, wait,
 };
 
 /// Asks the engine to connect, in a way of [`scoutline_abi::layout::fast_open`]; 0: it is under way, more: the SYN waits
@@ -96,7 +96,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
             return err(libc::EACCES);
         }
     }
-    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+    if let Some(socket) = Socket::of(fd) {
         if let Some(errno) = address::unreadable(address, len) {
             return err(errno);
         }
@@ -163,7 +163,7 @@ fn suited(fd: c_int, to: Name, address: *const sockaddr, len: socklen_t) -> Opti
 /// Whether `connect` of this stream is the paths' affair.
 pub(crate) fn connects_by_paths(fd: c_int, address: *const sockaddr, len: socklen_t) -> bool {
     let Given::Inet(to) = address::parse(address, len) else { return false };
-    match table::socket(fd).and_then(Socket::at) {
+    match Socket::of(fd) {
         Some(socket) => socket.is_stream() && leads_to(to, slot_kind::STREAM),
         None => {
             !is_broadcast(to.address)
@@ -394,7 +394,7 @@ fn give_up_connecting(socket: Socket) -> bool {
 
 /// `close`.
 pub(crate) fn close(fd: c_int) -> c_int {
-    match table::look(fd) {
+    match family::look(fd) {
         Entry::Kernel => real::close(fd),
         Entry::Internal => {
             real::set_errno(libc::EBADF);
@@ -433,7 +433,7 @@ pub(crate) fn leave() {
 
 /// The C library closes `fd` by itself right after this.
 pub(crate) fn closing(fd: c_int) {
-    if !matches!(table::look(fd), Entry::Kernel | Entry::Internal) {
+    if !matches!(family::look(fd), Entry::Kernel | Entry::Internal) {
         left(fd, table::put(fd, Entry::Kernel));
     }
 }
@@ -446,7 +446,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let highest = table::highest().max(0) as u32;
     let mut from = first;
     for fd in first..=last.min(highest) {
-        match table::look(fd as c_int) {
+        match family::look(fd as c_int) {
             Entry::Internal => {
                 if from < fd {
                     real::close_range(from, fd - 1, flags);
@@ -469,7 +469,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     if to < 0 || attach::region().is_none() {
         return;
     }
-    let entry = match table::look(from) {
+    let entry = match family::look(from) {
         entry @ (Entry::Socket(slot) | Entry::StandIn(slot)) => {
             if let Some(socket) = Socket::at(slot) {
                 socket.hold(false);
@@ -516,7 +516,7 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
     if from == to || real::fcntl(from, libc::F_GETFD, 0) < 0 {
         return real();
     }
-    if table::look(to) == Entry::Internal {
+    if family::look(to) == Entry::Internal {
         own::relocate(to);
     }
     let result = real();

@@ -519,7 +519,7 @@ fn kernel_value<T: Copy>(fd: c_int, name: c_int, mut value: T) -> T {
 
 /// True when SO_BROADCAST is on.
 pub(crate) fn may_broadcast(fd: c_int) -> bool {
-    match crate::table::socket(fd).and_then(Socket::at) {
+    match Socket::of(fd) {
         Some(socket) => kept_bit(socket, kept::BROADCAST) != 0,
         None => of_kernel(fd, libc::SO_BROADCAST) != 0,
     }
@@ -527,7 +527,7 @@ pub(crate) fn may_broadcast(fd: c_int) -> bool {
 
 /// True of TCP's sockets, ours or the kernel's.
 pub(crate) fn is_stream(fd: c_int) -> bool {
-    match crate::table::socket(fd).and_then(Socket::at) {
+    match Socket::of(fd) {
         Some(socket) => socket.is_stream(),
         None => of_kernel(fd, libc::SO_TYPE) == libc::SOCK_STREAM,
     }

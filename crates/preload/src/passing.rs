@@ -28,7 +28,7 @@ use scoutline_abi::stand_in;
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{attach, call, engines, memory};
+use crate::{attach, call, engines, family, memory};
 
 /// Stand-ins in one message: Linux's own limit of descriptors (SCM_MAX_FD).
 const MOST: usize = 253;
@@ -69,7 +69,7 @@ pub(crate) fn send(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
         return real::ours(real::sendmsg(fd, message, flags));
     };
     let (mut ours, mut internal) = (false, false);
-    each_descriptor(given, |fd| match table::look(*fd) {
+    each_descriptor(given, |fd| match family::look(*fd) {
         Entry::Socket(_) => ours = true,
         Entry::Internal => internal = true,
         _ => {}
@@ -144,16 +144,37 @@ fn make_stand_in(socket: Socket) -> Result<c_int, c_int> {
     if made < 0 {
         return Err(real::errno());
     }
+    stand_for(made, socket).map(|()| made).inspect_err(|_| {
+        real::close(made);
+    })
+}
+
+/// From now on a kernel socket says which of ours it stands for.
+pub(crate) fn stand_for(fd: c_int, socket: Socket) -> Result<(), c_int> {
     let key = socket.region.header().stand_in_key.load(Ordering::Acquire);
     let word = stand_in::word(key, socket.index);
     let len = size_of::<u64>() as libc::socklen_t;
     let value = (&raw const word).cast();
-    if real::setsockopt(made, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, len) < 0 {
-        let errno = real::errno();
-        real::close(made);
-        return Err(errno);
+    if real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, len) < 0 {
+        return Err(real::errno());
     }
-    Ok(made)
+    Ok(())
+}
+
+/// What a kernel socket says: its word, and the slot of this program's that it stands for.
+fn said(fd: c_int) -> Option<(u64, Option<u32>)> {
+    let mut word = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    let value = (&raw mut word).cast();
+    let got = real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, &raw mut len);
+    let (key, slot) = stand_in::read(word).filter(|_| got >= 0)?;
+    let own = attach::region().map(|region| region.header().stand_in_key.load(Ordering::Acquire));
+    Some((word, (own == Some(key)).then_some(slot)))
+}
+
+/// The slot of this program's that a kernel socket stands for.
+pub(crate) fn stood_for(fd: c_int) -> Option<u32> {
+    said(fd)?.1
 }
 
 /// False when the other end of a Unix socket is known to be a process that is not on paths.
@@ -178,7 +199,7 @@ pub(crate) fn send_many(fd: c_int, messages: &mut [mmsghdr], flags: c_int) -> Op
     let mut ours = false;
     for message in messages.iter().filter(|message| message.msg_hdr.msg_controllen > 0) {
         each_descriptor(&message.msg_hdr, |fd| {
-            ours |= matches!(table::look(*fd), Entry::Socket(_) | Entry::Internal);
+            ours |= matches!(family::look(*fd), Entry::Socket(_) | Entry::Internal);
         });
     }
     if !ours {
@@ -218,13 +239,8 @@ pub(crate) fn receive(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
 
 /// A descriptor has come: it is entered if it stands for a socket of ours.
 fn came(fd: c_int, peeked: bool) {
-    let mut word = 0u64;
-    let mut len = size_of::<u64>() as libc::socklen_t;
-    let value = (&raw mut word).cast();
-    let got = real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, &raw mut len);
-    let Some((key, slot)) = stand_in::read(word).filter(|_| got >= 0) else { return };
-    let own = attach::region().map(|region| region.header().stand_in_key.load(Ordering::Acquire));
-    let socket = if own == Some(key) {
+    let Some((word, own)) = said(fd) else { return };
+    let socket = if let Some(slot) = own {
         Socket::at(slot).filter(|socket| socket.slot.in_flight.load(Ordering::Acquire) > 0).inspect(
             |socket| {
                 socket.take_from_flight(peeked);

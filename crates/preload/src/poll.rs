@@ -18,7 +18,7 @@ use crate::serve::{self, HOLD_NS, ORDINARY};
 use crate::slot::{Socket, ring_before_sleep};
 use crate::table::Entry;
 use crate::wait::{self, Set, Woken};
-use crate::{attach, epoll, real, table};
+use crate::{attach, epoll, family, real, table};
 
 /// Descriptors that need no memory from the heap.
 const SMALL: usize = 128;
@@ -39,7 +39,7 @@ enum Part {
 }
 
 fn part(fd: c_int) -> Part {
-    match table::look(fd) {
+    match family::look(fd) {
         Entry::Socket(slot) => Socket::at(slot).map_or(Part::Kernel, Part::Socket),
         Entry::Epoll(number) if epoll::is_ours(number) => Part::Epoll(number),
         Entry::Internal => Part::Internal,

@@ -1,6 +1,7 @@
 //! One socket in shared memory: who holds it, whether it is ready, its two locks ([`crate::held`]), and telling the
 //! engine.
 
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
@@ -12,7 +13,7 @@ use scoutline_ring::{EngineBell, bitmap_words};
 
 use crate::held::{self, Held};
 use crate::lock::Section;
-use crate::{accept, attach, engines, epoll, fast_open, real, serve, urgent, wait, zero_copy};
+use crate::{accept, attach, engines, epoll, family, fast_open, real, serve, table, urgent, wait, zero_copy};
 
 pub(crate) mod kept;
 
@@ -46,6 +47,12 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
+    /// What a descriptor is, if ours: also since another process of the program has made it so.
+    #[inline]
+    pub(crate) fn of(fd: c_int) -> Option<Socket> {
+        Socket::at(table::socket(fd).or_else(|| family::meet(fd))?)
+    }
+
     /// The socket with this slot number.
     #[inline]
     pub(crate) fn at(index: u32) -> Option<Socket> {
@@ -416,6 +423,13 @@ impl Socket {
             && self.slot.references.load(Ordering::Acquire) == 1
     }
 
+    /// The record says that this process holds it.
+    pub(crate) fn is_in_record(self) -> bool {
+        let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
+        attach::record(self.region)
+            .is_some_and(|record| record.holds[word].load(Ordering::Acquire) & bit != 0)
+    }
+
     /// This process holds it.
     pub(crate) fn is_held_here(self) -> bool {
         COUNTS[self.index as usize].load(Ordering::Acquire) > 0
@@ -541,12 +555,14 @@ pub(crate) fn share_with_child(region: &'static Region, child: u32) {
     }
 }
 
-/// Another process of the program, about to begin, will hold this socket, which is held here.
+/// Another process of the program holds this socket, which is held here, from now on.
 pub(crate) fn share_one(region: &'static Region, process: u32, index: u32) {
     let (Some(record), Some(slot)) = (region.process(process), region.slot(index)) else { return };
     let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
-    if record.holds[word].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-        slot.references.fetch_add(1, Ordering::AcqRel);
+    // Counted first: who releases what the record holds may do so at once.
+    slot.references.fetch_add(1, Ordering::AcqRel);
+    if record.holds[word].fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+        slot.references.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -574,8 +590,8 @@ pub(crate) fn in_child() {
             count.store(0, Ordering::Relaxed);
         }
     }
-    for fd in 0..=crate::table::highest() {
-        if let Some(index) = crate::table::held(fd)
+    for fd in 0..=table::highest() {
+        if let Some(index) = table::held(fd)
             && let Some(count) = COUNTS.get(index as usize)
         {
             count.fetch_add(1, Ordering::Relaxed);

@@ -17,10 +17,12 @@ const CANDIDATE: u64 = 4;
 const RING: u64 = 5;
 const STAND_IN: u64 = 6;
 
-/// In a candidate's value: some epoll has it; it stays the kernel's; another descriptor names the same socket.
+/// In a candidate's value: some epoll has it; it stays the kernel's; another descriptor names the same socket, here or in
+/// another process.
 const WATCHED: u64 = 1;
 const STAYS: u64 = 2;
 const TWIN: u64 = 4;
+const SHARED: u64 = 8;
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// The highest number ever entered.
@@ -164,6 +166,17 @@ pub(crate) fn note_twin(fd: c_int) {
     note(fd, TWIN);
 }
 
+/// Another process of the program may have this candidate, too.
+pub(crate) fn note_shared(fd: c_int) {
+    note(fd, SHARED);
+}
+
+/// See [`note_shared`].
+#[inline]
+pub(crate) fn is_shared(fd: c_int) -> bool {
+    cell(fd).is_some_and(|cell| has_others(cell.load(Ordering::Acquire), SHARED))
+}
+
 fn note(fd: c_int, bit: u64) {
     let noted = |word: u64| (word & 0xff == CANDIDATE).then_some(word | bit << 8);
     if let Some(cell) = cell(fd) {
@@ -173,16 +186,17 @@ fn note(fd: c_int, bit: u64) {
 
 /// Whether another descriptor may name the same candidate.
 pub(crate) fn is_twin(fd: c_int) -> bool {
-    cell(fd).is_some_and(|cell| is_twin_word(cell.load(Ordering::Acquire)))
+    cell(fd).is_some_and(|cell| has_others(cell.load(Ordering::Acquire), TWIN))
 }
 
-fn is_twin_word(word: u64) -> bool {
-    word & 0xff == CANDIDATE && word >> 8 & TWIN != 0 && !stays(word)
+/// A candidate with one of these bits that does not stay the kernel's.
+fn has_others(word: u64, bits: u64) -> bool {
+    word & 0xff == CANDIDATE && word >> 8 & bits != 0 && !stays(word)
 }
 
 /// Such a candidate is this socket from now on; what it was. `None`: it was none any more.
 pub(crate) fn follow(fd: c_int, slot: u32) -> Option<Entry> {
-    let ours = |word: u64| is_twin_word(word).then_some(encode(Entry::Socket(slot)));
+    let ours = |word: u64| has_others(word, TWIN | SHARED).then_some(encode(Entry::Socket(slot)));
     cell(fd)?.fetch_update(Ordering::AcqRel, Ordering::Acquire, ours).ok().map(decode)
 }
 

@@ -11,7 +11,7 @@ use super::{
     CONNECTION, DOORBELLS, ForImage, GENERATION, MEMORY, PROCESS, REQUESTS, dead, exchange, own_process,
     record, region, request, set_dead,
 };
-use crate::{accept, dispatch, epoll, exec, limits, own, real, rings, serve, slot, urgent, wait};
+use crate::{accept, dispatch, epoll, exec, family, limits, own, real, rings, serve, slot, urgent, wait};
 
 thread_local! {
     /// The signals that the thread had blocked before it forked, as a word.
@@ -96,6 +96,7 @@ pub(super) extern "C" fn before() {
     let Some(region) = region() else { return };
     // A handler here would wait for its own thread wherever it needs what that has locked.
     BLOCKED.set(dispatch::hold_signals());
+    family::before_fork();
     exec::children_before_fork();
     // First of all: who has one may want any of those that follow.
     rings::before_fork();

@@ -32,7 +32,7 @@ use libc::{
 
 use super::signals;
 use crate::table::Entry;
-use crate::{attach, export, real, table};
+use crate::{attach, export, family, real, table};
 
 /// `AUDIT_ARCH_X86_64`; else `int 0x80`.
 const X86_64: u32 = 0xc000_003e;
@@ -201,7 +201,7 @@ fn is_resolvers(number: c_long) -> bool {
 
 /// Whether a call is about a socket of ours, or an epoll.
 fn is_on_paths(number: c_long, [a, b, c, ..]: [usize; 6]) -> bool {
-    let ours = |fd: usize| matches!(table::look(fd as c_int), Entry::Socket(_) | Entry::Epoll(_));
+    let ours = |fd: usize| matches!(family::look(fd as c_int), Entry::Socket(_) | Entry::Epoll(_));
     match number {
         libc::SYS_poll | libc::SYS_ppoll => export::poll_concerns(at_mut(a), b as _),
         libc::SYS_sendfile => ours(a) || ours(b),

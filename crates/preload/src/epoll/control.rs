@@ -14,7 +14,7 @@ use super::{EXCLUSIVE, Item, created, ready, watch_above};
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::Entry as Fd;
-use crate::{memory, real, table};
+use crate::{family, memory, real, table};
 
 /// What may stand beside EPOLLEXCLUSIVE, which can be given once and not changed (epoll_ctl(2)).
 const BESIDE_EXCLUSIVE: u32 =
@@ -22,7 +22,7 @@ const BESIDE_EXCLUSIVE: u32 =
 
 /// `epoll_ctl`.
 pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> isize {
-    let target = table::look(fd);
+    let target = family::look(fd);
     let number = match table::look(epfd) {
         Fd::Epoll(number) => Some(number),
         // Made behind our back: known from now on.

@@ -171,7 +171,7 @@ pub(crate) fn take_over() -> bool {
         words[HEAD..].split_at((2 * words[COUNT] as usize).min(words.len() - HEAD) & !1);
     let mut numbers: Vec<Option<u32>> = Vec::new();
     for pair in descriptors.chunks_exact(2) {
-        enter(pair[0].cast_signed(), pair[1], region, &mut numbers);
+        enter(pair[0].cast_signed(), pair[1], &mut numbers);
     }
     slot::drop_unheld(region);
     epoll::take_over(&numbers, epolls);
@@ -183,12 +183,13 @@ pub(crate) fn take_over() -> bool {
 
 /// Enters a descriptor, if it is what it is said to be: another thread of the image before may have closed it in the
 /// meantime, and its number may be another file's. `numbers`: those of the epolls, by their place.
-fn enter(fd: c_int, what: u32, region: &Region, numbers: &mut Vec<Option<u32>>) {
+fn enter(fd: c_int, what: u32, numbers: &mut Vec<Option<u32>>) {
     // Named twice, or one of ours.
     let is_free = table::covers(fd) && table::look(fd) == Entry::Kernel;
     if what == CANDIDATE {
         if is_free && kind_of(fd) == Kind::Socket {
             table::put(fd, Entry::Candidate { watched: false });
+            table::note_shared(fd);
             // What was set on it the image before this one knew.
             options::note_any();
             ip_options::note_any();
@@ -203,20 +204,11 @@ fn enter(fd: c_int, what: u32, region: &Region, numbers: &mut Vec<Option<u32>>) 
             *number = epoll::named(fd, *number);
         }
     } else if let Some(socket) = Socket::at(what).filter(|_| is_free && kind_of(fd) == Kind::Socket)
-        && is_in_record(region, what)
+        && socket.is_in_record()
     {
         table::put(fd, Entry::Socket(what));
         socket.hold(true);
     }
-}
-
-/// Whether our record holds a socket, as the image before this one has written it.
-fn is_in_record(region: &Region, index: u32) -> bool {
-    let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
-    region
-        .process(attach::process())
-        .and_then(|record| record.holds.get(word))
-        .is_some_and(|holds| holds.load(Ordering::Acquire) & bit != 0)
 }
 
 /// What a descriptor is, as far as it matters here.

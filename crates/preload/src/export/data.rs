@@ -16,7 +16,8 @@ use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::wait::MOVED;
 use crate::{
-    adopt, control, datagram, errors, fast_open, memory, options, passing, sendfile, stream, table, zero_copy,
+    adopt, control, datagram, errors, family, fast_open, memory, options, passing, sendfile, stream, table,
+    zero_copy,
 };
 
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
@@ -80,7 +81,7 @@ fn send(socket: Socket, iov: &[iovec], flags: c_int, to: *const sockaddr, len: s
 /// A kernel socket that sends to where paths lead becomes ours first.
 fn move_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) {
     if !to.is_null()
-        && matches!(table::look(fd), table::Entry::Candidate { .. })
+        && matches!(family::look(fd), table::Entry::Candidate { .. })
         && let Given::Inet(to @ Name { port: 1.., .. }) = address::parse(to, len)
     {
         adopt::adopt_for_send(fd, to);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_TCP, socklen_t, timeval};
 use scoutline_abi::layout::slot_option;
+use scoutline_abi::stand_in;
 
 use super::{
     CONGESTION_NAME_LEN, DEFAULT_SEGMENT, RECEIVE_LOCKED, SEND_LOCKED, SO_BUF_LOCK, TCP_NOTSENT_LOWAT,
@@ -99,7 +100,7 @@ fn carry_over_transport(fd: c_int, socket: Socket) {
         tell(socket, slot_option::UNSENT_LOW_WATER, unsent.into());
     }
     let rate = kernel_value(fd, libc::SO_MAX_PACING_RATE, u64::MAX);
-    if rate != u64::MAX {
+    if rate != u64::MAX && stand_in::read(rate).is_none() {
         tell(socket, slot_option::MAX_PACING_RATE, slot_option::pacing_word(rate));
     }
     let name = kernel_congestion(fd);

@@ -80,7 +80,7 @@ fn begin(fd: c_int, address: *const sockaddr, len: socklen_t) -> Answer {
     if result != 0 && result != -libc::EINPROGRESS {
         return Answer::Result(result);
     }
-    let socket = table::socket(fd).and_then(Socket::at);
+    let socket = Socket::of(fd);
     let Some(socket) = socket.filter(|socket| socket.hold_beside()) else {
         return Answer::Result(result);
     };
@@ -104,7 +104,7 @@ fn begin(fd: c_int, address: *const sockaddr, len: socklen_t) -> Answer {
 
 /// Of a socket of ours, or the kernel's; what it was before.
 fn set_non_blocking(fd: c_int, on: bool) -> bool {
-    if let Some(socket) = table::socket(fd).and_then(Socket::at) {
+    if let Some(socket) = Socket::of(fd) {
         let before = socket.non_blocking();
         socket.set_non_blocking(on);
         return before;

@@ -10,7 +10,7 @@ use super::pending::{self, Chain, Ring};
 use super::queue::{Answer, FIXED_FILE, NOP, SKIP_SUCCESS, Said};
 use super::{connecting, each_file, listening, moving, post, stood_for};
 use crate::table::{self, Entry};
-use crate::{export, real};
+use crate::{export, family, real};
 
 /// SPLICE_F_FD_IN_FIXED.
 const IN_IS_FIXED: u32 = 1 << 31;
@@ -165,7 +165,7 @@ fn look_at(ring: Ring, said: Said) -> Option<Answer> {
 fn control_epoll(said: Said) -> Option<Answer> {
     let target = said.offset as c_int;
     let is_ours = matches!(table::look(said.fd), Entry::Epoll(_))
-        || matches!(table::look(target), Entry::Socket(_) | Entry::Candidate { .. });
+        || matches!(family::look(target), Entry::Socket(_) | Entry::Candidate { .. });
     if !is_ours {
         return None;
     }

@@ -32,7 +32,7 @@ use crate::bind::unbound;
 use crate::reach::kernel_port;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
-use crate::{attach, life, options, own, real};
+use crate::{attach, family, life, options, own, real};
 
 /// Why a socket stays on paths.
 #[derive(Clone, Copy)]
@@ -69,7 +69,7 @@ pub(super) fn closing(fd: c_int) {
 /// A ring's operation is about `fd`. Two threads may be here with the same socket: one moves it, the other waits and finds
 /// what came of it.
 pub(super) fn named(fd: c_int) {
-    let result = match table::look(fd) {
+    let result = match family::look(fd) {
         // Whoever is cancelled would leave the others waiting.
         Entry::Socket(slot) => real::uncancelled(|| go_alone(fd, slot)),
         Entry::Candidate { .. } if table::keep_kernels(fd) => Ok(Came::Moved),
@@ -205,7 +205,7 @@ fn is_in_use(socket: Socket) -> bool {
 fn has_accepted(listener: c_int) -> bool {
     let file = real::inode(listener);
     (0..=table::highest()).any(|fd| {
-        table::socket(fd).and_then(Socket::at).is_some_and(|socket| {
+        Socket::of(fd).is_some_and(|socket| {
             socket.slot.kept_options.load(Ordering::Relaxed) & kept::ACCEPTED != 0 && real::inode(fd) == file
         })
     })

@@ -34,7 +34,7 @@ use crate::lock::Lock;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{adopt, dispatch, export, memory, real};
+use crate::{adopt, dispatch, export, family, memory, real};
 
 /// `linux/io_uring.h`: IORING_RECV_MULTISHOT and IORING_RECVSEND_BUNDLE of a receive; IORING_POLL_ADD_MULTI and what else a
 /// poll may be asked.
@@ -173,7 +173,7 @@ fn has_receive(all: &[Waiting], socket: Socket, flags: c_int) -> bool {
 
 /// A datagram socket of paths without a peer, or for which something waits since it had none.
 fn without_peer(fd: c_int) -> Option<Socket> {
-    let socket = table::socket(fd).and_then(Socket::at).filter(|socket| !socket.is_stream())?;
+    let socket = Socket::of(fd).filter(|socket| !socket.is_stream())?;
     (socket.state() & is::CONNECTED == 0 || has(socket)).then_some(socket)
 }
 
@@ -181,7 +181,7 @@ fn without_peer(fd: c_int) -> Option<Socket> {
 pub(super) fn serve(ring: Ring, said: Said, chain: Chain) -> Option<Answer> {
     let kind = kind(said.operation).filter(|_| said.flags & FIXED_FILE == 0)?;
     if matches!(kind, Kind::Send)
-        && matches!(table::look(said.fd), Entry::Candidate { .. })
+        && matches!(family::look(said.fd), Entry::Candidate { .. })
         && let Some(to) = destination(said)
         && post::is_there()
     {

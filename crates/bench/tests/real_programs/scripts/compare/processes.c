@@ -173,6 +173,141 @@ CASE(duplicated_before_it_leads_anywhere) {
     tell("recvfrom D");
 }
 
+/* What is made before a fork and leads somewhere only after it is one socket in both processes. */
+CASE(made_before_a_fork) {
+    char bytes[16];
+    int fd = socket(family, SOCK_STREAM, 0), twin = dup(fd), set = epoll_create1(0), ends[2];
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 3};
+    NEED(fd > 0 && twin > 0 && pipe(ends) == 0);
+    struct name to = name_of(peer, atoi(tell("listen L")));
+    pid_t child = fork();
+    if (child == 0) {
+        T(connect(fd, ADDRESS(to)));
+        T(send(fd, "child", 5, 0));
+        T(write(ends[1], "c", 1));
+        T(recv(fd, bytes, 16, 0));
+        _exit(0);
+    }
+    NEED(read(ends[0], bytes, 1) == 1);
+    tell("accept L A");
+    tell("read A 5");
+    T(await(fd, POLLOUT | POLLRDHUP));
+    T(getpeername(twin, NULL, NULL));
+    T(port_of(fd) == port_of(twin));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, twin, &event));
+    tell("send A child");
+    wait_for(child);
+    T(close(fd));
+    T(write(twin, "parent", 6));
+    tell("read A 6");
+    tell("send A parent");
+    T(epoll_wait(set, &event, 1, SOON_MS));
+    T(recv(twin, bytes, 16, 0));
+    T(connect(twin, ADDRESS(to)));
+    T(shutdown(twin, SHUT_WR));
+    tell("drain A");
+    T(close(twin));
+}
+
+/* The last of those who have it closes it, whatever the others have seen of it. */
+CASE(made_before_a_fork_and_closed) {
+    for (int way = 0; way < 4; way++) {
+        int fd = socket(family, SOCK_STREAM, 0), null = open("/dev/null", O_RDWR), ends[2];
+        NEED(fd > 0 && pipe(ends) == 0);
+        struct name to = name_of(peer, atoi(tell("listen %c", 'L' + way)));
+        pid_t child = fork();
+        if (child == 0) {
+            T(connect(fd, ADDRESS(to)));
+            T(send(fd, "child", 5, 0));
+            NEED(write(ends[1], "c", 1) == 1);
+            T(close(fd));
+            _exit(0);
+        }
+        char byte;
+        NEED(read(ends[0], &byte, 1) == 1);
+        wait_for(child);
+        tell("accept %c A", 'L' + way);
+        tell("read A 5");
+        if (way == 0) T(close(fd));
+        if (way == 1) T(dup2(null, fd));
+        if (way == 2) T(close_range(fd, fd, 0));
+        if (way == 3) {
+            /* A child of the one that has not seen it yet has it as well. */
+            child = fork();
+            if (child == 0) {
+                T(send(fd, "grandchild", 10, 0));
+                _exit(0);
+            }
+            wait_for(child);
+            T(close(fd));
+        }
+        tell("drain A");
+        close(null);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
+/* A helper binds, as one with privileges may, and is gone before anybody listens. */
+CASE(bound_by_a_child) {
+    char bytes[16];
+    struct name here = name_of(own, 0);
+    for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
+        int fd = socket(family, kind, 0);
+        pid_t child = fork();
+        if (child == 0) {
+            T(bind(fd, ADDRESS(here)));
+            _exit(0);
+        }
+        wait_for(child);
+        T(port_of(fd) > 0);
+        if (kind == SOCK_STREAM) {
+            T(listen(fd, 2));
+            out("peer connects: %s", tell("connect A %s %d", own, port_of(fd)));
+            int new = accept(fd, NULL, NULL);
+            T(new > 0);
+            tell("send A to");
+            T(recv(new, bytes, 16, 0));
+        } else {
+            tell("bind D");
+            tell("sendto D %s %d datagram", own, port_of(fd));
+            T(recv(fd, bytes, 16, 0));
+        }
+    }
+}
+
+/* The parent connects, and its children, which have a socket of their own as well, go on with both. */
+CASE(children_of_before) {
+    int fd = socket(family, SOCK_STREAM, 0), begin[2], done[2];
+    NEED(fd > 0 && pipe(begin) == 0 && pipe(done) == 0);
+    struct name to = name_of(peer, atoi(tell("listen L")));
+    for (int i = 0; i < 3; i++) {
+        if (fork() == 0) {
+            char byte;
+            NEED(read(begin[0], &byte, 1) == 1);
+            int own_one = socket(family, SOCK_STREAM, 0);
+            T(connect(own_one, ADDRESS(to)));
+            T(send(fd, "x", 1, 0));
+            T(close(fd));
+            T(close(own_one));
+            NEED(write(done[1], "d", 1) == 1);
+            _exit(0);
+        }
+    }
+    T(connect(fd, ADDRESS(to)));
+    tell("accept L A");
+    char byte;
+    for (int i = 0; i < 3; i++) {
+        NEED(write(begin[1], "b", 1) == 1);
+        NEED(read(done[0], &byte, 1) == 1);
+        tell("accept L B");
+        tell("drain B");
+    }
+    tell("read A 3");
+    T(close(fd));
+    tell("drain A");
+    for (int i = 0; i < 3; i++) NEED(wait(NULL) > 0);
+}
 
 CASE(dup_in_every_way) {
     int fd = accepted("A");

@@ -1,0 +1,85 @@
+//! A socket that several processes have by a fork, made before it and adopted after it: who adopts it holds it for the
+//! others, too, and they find it with their next call on their descriptor.
+//!
+//! Such a candidate is marked as shared when the process is copied. Who adopts one looks in /proc which processes of the
+//! program have it, holds the slot in their records, and writes the word of a stand-in ([`stand_in`]) into the kernel's
+//! socket behind, which all of them have. A shared candidate with such a word is what the word says, if the record of
+//! this process has it.
+//!
+//! Left out: a thread that sleeps in a call of the kernel's on a datagram socket that another process then binds sleeps on;
+//! processes whose descriptors cannot be looked at (another user's); those that are copied at that moment.
+
+use std::ffi::c_int;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use scoutline_abi::layout::PROCESS_COUNT;
+
+use crate::slot::{self, Socket};
+use crate::table::{self, Entry};
+use crate::{adopt, attach, passing, real};
+
+/// [`table::look`] for a call on `fd`: also what another process has made of it.
+pub(crate) fn look(fd: c_int) -> Entry {
+    meet(fd);
+    table::look(fd)
+}
+
+/// The slot of `fd`, if another process of the program has adopted what it names.
+#[inline]
+pub(crate) fn meet(fd: c_int) -> Option<u32> {
+    if table::is_shared(fd) { meet_shared(fd) } else { None }
+}
+
+#[cold]
+fn meet_shared(fd: c_int) -> Option<u32> {
+    let errno = real::errno();
+    let socket = passing::stood_for(fd).and_then(Socket::at).filter(|socket| socket.is_in_record());
+    if let Some(socket) = socket {
+        // Held meanwhile, lest it end with the first of several descriptors that another thread closes.
+        socket.hold(true);
+        if table::is_twin(fd) {
+            adopt::enter_twins(fd, socket);
+        } else {
+            socket.hold(false);
+            adopt::follow(fd, socket);
+        }
+        socket.release();
+    }
+    real::set_errno(errno);
+    table::socket(fd)
+}
+
+/// `fd`, a shared candidate until now, has become `socket`.
+pub(crate) fn share(fd: c_int, socket: Socket) {
+    let Ok(link) = fs::read_link(format!("/proc/self/fd/{fd}")) else { return };
+    let others = (0..PROCESS_COUNT as u32).filter(|&number| {
+        number != attach::process()
+            && socket.region.process(number).is_some_and(|record| {
+                let pid = record.pid.load(Ordering::Relaxed);
+                pid != 0 && record.alive.load(Ordering::Acquire) != 0 && has(pid, &link)
+            })
+    });
+    let others: Vec<u32> = others.collect();
+    if !others.is_empty() && passing::stand_for(fd, socket).is_ok() {
+        for other in others {
+            slot::share_one(socket.region, other, socket.index);
+        }
+    }
+}
+
+fn has(pid: u32, link: &Path) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
+    let mut descriptors = descriptors.into_iter().flatten().flatten();
+    descriptors.any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|other| other == link))
+}
+
+/// The process is about to be copied: what it has met by then its child has as well.
+pub(crate) fn before_fork() {
+    for fd in 0..=table::highest() {
+        if meet(fd).is_none() {
+            table::note_shared(fd);
+        }
+    }
+}
