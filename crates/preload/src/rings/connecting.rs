@@ -7,8 +7,8 @@
 //! ```
 //!
 //! So the entry ends when the connection stands, or does not, and can be cancelled or have a time-out. One that has failed
-//! leaves a socket that may connect again. Who cancels it leaves
-//! an attempt that ends by itself. Whoever is in the network namespace finds the name (`/proc/net/unix`) and may connect
+//! leaves a socket that may connect again; by then the kernel may not have begun with the entry, so it names the stand-in by
+//! a descriptor of ours. Who cancels it leaves an attempt that ends by itself. Whoever is in the network namespace finds the name (`/proc/net/unix`) and may connect
 //! to it: it is this process that is waited for, and nobody else.
 
 use std::ffi::c_int;
@@ -38,10 +38,31 @@ pub(super) struct Attempt {
     name_len: socklen_t,
     /// Has the one place there.
     filler: End,
-    /// The program's end, by its file, and a number that it has.
+    /// The program's end, by which the entry names it.
+    named: End,
+    /// The same, by its file, and a number that it has in the program.
     outer: (u64, c_int),
     /// It has succeeded, and the program's end is to come until then.
     met_until: Option<u64>,
+}
+
+/// What an entry whose attempt has failed may yet look at: it runs in a thread of the kernel's.
+pub(super) struct Late {
+    until: u64,
+    named: End,
+    _name: Box<sockaddr_un>,
+}
+
+impl Late {
+    /// It has looked by now.
+    pub(super) fn is_over(&self, now: u64) -> bool {
+        now >= self.until
+    }
+
+    /// A descriptor of ours has another number.
+    pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
+        self.named.relocated(from, to);
+    }
 }
 
 /// What came of an attempt.
@@ -97,7 +118,7 @@ fn begin(fd: c_int, address: *const sockaddr, len: socklen_t) -> Answer {
         return Answer::Result(-libc::ENOMEM);
     };
     moving::stood_in();
-    let to = Answer::To((&raw const *attempt.name).cast(), attempt.name_len.into());
+    let to = Answer::To(attempt.named.fd(), (&raw const *attempt.name).cast(), attempt.name_len.into());
     ferry::add(attempt.into());
     to
 }
@@ -132,13 +153,13 @@ impl Attempt {
         };
         standin::take_place(outer, socket);
         let file = real::inode(outer);
-        real::close(outer);
         Some(Attempt {
             socket,
             listening: End::new(listening),
             name: Box::new(name),
             name_len: len,
             filler: End::new(filler),
+            named: End::new(outer),
             outer: (file, fd),
             met_until: None,
         })
@@ -156,6 +177,12 @@ impl Attempt {
     pub(super) fn relocated(&mut self, from: c_int, to: c_int) {
         self.listening.relocated(from, to);
         self.filler.relocated(from, to);
+        self.named.relocated(from, to);
+    }
+
+    /// It is over; what stays for a while.
+    pub(super) fn into_late(self, now: u64) -> Late {
+        Late { until: now + PATIENCE_NS, named: self.named, _name: self.name }
     }
 
     pub(super) fn has_met(&self) -> bool {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::epoll_event;
 
 use super::ALONE;
-use super::connecting::{Attempt, Step};
+use super::connecting::{Attempt, Late, Step};
 use super::crossing::{Crossing, Known, Progress};
 use super::listening::Listener;
 use super::parcels::Parcels;
@@ -261,6 +261,8 @@ struct Ferry {
     due: Vec<u32>,
     /// Attempts that have succeeded, and whose programs are to come.
     met: usize,
+    /// What is left of those that have failed.
+    late: Vec<Late>,
     /// Listening sockets of which a program has not taken what is there.
     full: usize,
     /// When those were looked at last, and attempts that have succeeded.
@@ -295,6 +297,7 @@ fn start() -> c_int {
         passages: HashMap::new(),
         due: Vec::new(),
         met: 0,
+        late: Vec::new(),
         full: 0,
         looked: 0,
         is_idle: false,
@@ -399,11 +402,12 @@ impl Ferry {
             }
         }
         self.passages.values_mut().for_each(|passage| passage.relocated(from, to));
+        self.late.iter_mut().for_each(|late| late.relocated(from, to));
     }
 
     /// How often passages are looked at of which nobody tells.
     fn looks(&self) -> Option<c_int> {
-        match (self.full, self.met) {
+        match (self.full, self.met + self.late.len()) {
             (1.., _) => Some(FULL_MS),
             (0, 1..) => Some(LOOK_MS),
             (0, 0) => None,
@@ -495,12 +499,14 @@ impl Ferry {
                 slot => due.push(slot as u32),
             }
         }
-        self.is_idle = events.is_empty() && due.is_empty() && self.passages.is_empty();
+        self.is_idle =
+            events.is_empty() && due.is_empty() && self.passages.is_empty() && self.late.is_empty();
         // Also where others' events never leave it a pause.
         let looks = self.looks();
         let now = if looks.is_some() { real::now_ns() } else { 0 };
         if looks.is_some_and(|ms| now - self.looked >= ms as u64 * 1_000_000) {
             self.looked = now;
+            self.late.retain(|late| !late.is_over(now));
             let waits = |passage: &Passage| matches!(passage, Passage::Attempt(_) | Passage::Listener(_));
             due.extend(self.passages.iter().filter(|(_, passage)| waits(passage)).map(|(slot, _)| slot));
         }
@@ -549,7 +555,9 @@ impl Ferry {
             // Not while the process is copied: the child's copy would be the one that closes it.
             let alone = ALONE.enter();
             let (socket, holds) = (passage.socket(), passage.holds());
-            drop(passage);
+            if let Passage::Attempt(attempt) = passage {
+                self.late.push(attempt.into_late(real::now_ns()));
+            }
             if holds {
                 socket.release();
             }

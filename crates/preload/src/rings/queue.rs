@@ -81,8 +81,8 @@ pub(crate) enum Answer {
     Result(c_int),
     /// It does nothing, and nothing is said of it: its result is posted ([`super::post`]).
     Nothing,
-    /// It names this address instead, and sleeps in a thread of the kernel's if it has to.
-    To(*const c_void, u64),
+    /// It names this descriptor and address instead, and sleeps in a thread of the kernel's if it has to.
+    To(c_int, *const c_void, u64),
     /// It is another operation, with none of these of its own flags (`ioprio`).
     As(u8, u16),
 }
@@ -134,7 +134,7 @@ impl View {
                 match answer {
                     Answer::Result(result) => self.answer(index, result, 0),
                     Answer::Nothing => self.answer(index, 0, SKIP_SUCCESS),
-                    Answer::To(address, len) => self.redirect(index, address, len),
+                    Answer::To(fd, address, len) => self.redirect(index, fd, address, len),
                     Answer::As(operation, without) => self.change(index, operation, without),
                 }
             }
@@ -156,8 +156,9 @@ impl View {
         word(0).store(head, Ordering::Relaxed);
     }
 
-    fn redirect(&self, index: usize, address: *const c_void, len: u64) {
+    fn redirect(&self, index: usize, fd: c_int, address: *const c_void, len: u64) {
         let word = |offset: usize| View::word(self.entries, index * self.stride + offset);
+        word(4).store(fd.cast_unsigned(), Ordering::Relaxed);
         for (offset, value) in [(8, len), (16, address.expose_provenance() as u64)] {
             word(offset).store(value as u32, Ordering::Relaxed);
             word(offset + 4).store((value >> 32) as u32, Ordering::Relaxed);

@@ -63,9 +63,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static int last_result;
+
 #define CHECK(holds)                                                                                                   \
     if (!(holds)) {                                                                                                    \
-        fprintf(stderr, "line %d: ", __LINE__);                                                                        \
+        fprintf(stderr, "line %d, last result %d: ", __LINE__, last_result);                                           \
         perror(#holds);                                                                                                \
         exit(1);                                                                                                       \
     }
@@ -172,7 +174,7 @@ static int next(void) {
     unsigned head = *at(parameters.cq_off.head);
     CHECK(__atomic_load_n(at(parameters.cq_off.tail), __ATOMIC_ACQUIRE) != head);
     struct io_uring_cqe *done = (struct io_uring_cqe *)(queues + parameters.cq_off.cqes);
-    int result = done[head & *at(parameters.cq_off.ring_mask)].res;
+    int result = last_result = done[head & *at(parameters.cq_off.ring_mask)].res;
     done_tag = done[head & *at(parameters.cq_off.ring_mask)].user_data;
     __atomic_store_n(at(parameters.cq_off.head), head + 1, __ATOMIC_RELEASE);
     return result;
