@@ -35,8 +35,11 @@ pub(crate) fn meet(fd: c_int) -> Option<u32> {
 #[cold]
 fn meet_shared(fd: c_int) -> Option<u32> {
     let errno = real::errno();
-    let socket = passing::stood_for(fd).and_then(Socket::at).filter(|socket| socket.is_in_record());
-    if let Some(socket) = socket {
+    let word = passing::stood_for(fd);
+    if word.is_none() && is_connected(fd) {
+        table::forget_shared(fd); // to where paths do not lead
+    }
+    if let Some(socket) = word.and_then(Socket::at).filter(|socket| socket.is_in_record()) {
         // Held meanwhile, lest it end with the first of several descriptors that another thread closes.
         socket.hold(true);
         if table::is_twin(fd) {
@@ -49,6 +52,13 @@ fn meet_shared(fd: c_int) -> Option<u32> {
     }
     real::set_errno(errno);
     table::socket(fd)
+}
+
+fn is_connected(fd: c_int) -> bool {
+    // SAFETY: zeros are a valid address.
+    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    real::getpeername(fd, (&raw mut name).cast(), &raw mut len) == 0
 }
 
 /// `fd`, a shared candidate until now, has become `socket`.

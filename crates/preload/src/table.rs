@@ -177,6 +177,14 @@ pub(crate) fn is_shared(fd: c_int) -> bool {
     cell(fd).is_some_and(|cell| has_others(cell.load(Ordering::Acquire), SHARED))
 }
 
+/// Whoever has this candidate, it does not become ours.
+pub(crate) fn forget_shared(fd: c_int) {
+    let forgotten = |word: u64| (word & 0xff == CANDIDATE).then_some(word & !(SHARED << 8));
+    if let Some(cell) = cell(fd) {
+        let _ = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, forgotten);
+    }
+}
+
 fn note(fd: c_int, bit: u64) {
     let noted = |word: u64| (word & 0xff == CANDIDATE).then_some(word | bit << 8);
     if let Some(cell) = cell(fd) {
