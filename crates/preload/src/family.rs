@@ -67,8 +67,9 @@ pub(crate) fn share(fd: c_int, socket: Socket) {
     let others = (0..PROCESS_COUNT as u32).filter(|&number| {
         number != attach::process()
             && socket.region.process(number).is_some_and(|record| {
+                // One that is about to begin (0) drops what it turns out not to have.
                 let pid = record.pid.load(Ordering::Relaxed);
-                pid != 0 && record.alive.load(Ordering::Acquire) != 0 && has(pid, &link)
+                record.alive.load(Ordering::Acquire) != 0 && (pid == 0 || has(pid, &link))
             })
     });
     let others: Vec<u32> = others.collect();
@@ -85,11 +86,17 @@ fn has(pid: u32, link: &Path) -> bool {
     descriptors.any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|other| other == link))
 }
 
+/// Finds what others have adopted by now.
+pub(crate) fn meet_all() {
+    for fd in 0..=table::highest() {
+        meet(fd);
+    }
+}
+
 /// The process is about to be copied: what it has met by then its child has as well.
 pub(crate) fn before_fork() {
+    meet_all();
     for fd in 0..=table::highest() {
-        if meet(fd).is_none() {
-            table::note_shared(fd);
-        }
+        table::note_shared(fd);
     }
 }

@@ -574,9 +574,10 @@ pub(crate) fn drop_unheld(region: &'static Region) {
         while bits != 0 {
             let index = word as u32 * 64 + bits.trailing_zeros();
             bits &= bits - 1;
-            if COUNTS[index as usize].load(Ordering::Acquire) == 0
-                && let Some(socket) = Socket::at(index)
-            {
+            let Some(socket) = Socket::at(index).filter(|socket| !socket.is_held_here()) else { continue };
+            // Unless another process has adopted it since this one was begun.
+            family::meet_all();
+            if !socket.is_held_here() {
                 socket.release_last();
             }
         }
