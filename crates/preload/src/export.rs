@@ -25,7 +25,7 @@ use std::slice;
 use libc::{iovec, msghdr, ssize_t};
 
 use crate::memory;
-use crate::real::{err, finish};
+use crate::real::{self, err, finish};
 use crate::slot::Socket;
 use crate::wait::MOVED;
 
@@ -37,6 +37,16 @@ pub(crate) use {many::concerns as poll_concerns, many::poll_plain as poll, raw::
 #[inline]
 fn ours(fd: c_int) -> Option<Socket> {
     Socket::of(fd)
+}
+
+/// [`either`] for a cancellation point: a thread that is cancelled already does nothing more, though it need not wait.
+#[inline]
+fn cancellable(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ssize_t) -> ssize_t {
+    let here = |socket| {
+        real::pthread_testcancel();
+        here(socket)
+    };
+    either(fd, here, there)
 }
 
 /// What `here` gives with the socket of ours that `fd` is, or `there` if it is none: at once, or since `here` slept

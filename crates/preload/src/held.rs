@@ -9,6 +9,7 @@
 //! SO_RCVTIMEO and SO_SNDTIMEO, and by signals. That a process is stopped stands in `/proc/PID/stat` (proc_pid_stat(5));
 //! where that cannot be read a holder counts as running, and is waited for.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::io::{Cursor, Write};
 use std::mem::size_of;
@@ -23,7 +24,20 @@ use crate::lock::back_off;
 use crate::{attach, own, real, wait};
 
 /// A direction's lock, held. Given back on drop.
-pub(crate) struct Held(&'static AtomicU32, u32);
+pub(crate) struct Held {
+    word: &'static AtomicU32,
+    mark: u32,
+    /// What `WHERE` was before.
+    before: usize,
+}
+
+thread_local! {
+    /// The frame that has taken a lock last, of those that have one; 0: none has.
+    static WHERE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A handler's frame lies further below the frame that it has interrupted: the kernel puts all registers between them.
+const LEAST_SIGNAL_FRAME: usize = 512;
 
 /// Tries after which a look is due whether the holder lives.
 const LOOK_FOR_DEATH: u32 = 256;
@@ -56,17 +70,19 @@ impl Held {
         patience: impl FnOnce() -> Option<u64>,
     ) -> Result<Held, i32> {
         let me = own_mark();
+        let frame = 0u8; // its address tells where we are
+        let here = (&raw const frame).addr();
         if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            Held::wait(region, word, me, patience())?;
+            Held::wait(region, word, (me, here), patience())?;
         }
-        Ok(Held(word, me))
+        Ok(Held { word, mark: me, before: WHERE.replace(here) })
     }
 
     #[cold]
     fn wait(
         region: &'static Region,
         word: &'static AtomicU32,
-        me: u32,
+        (me, here): (u32, usize),
         patience: Option<u64>,
     ) -> Result<(), i32> {
         let mut tries = 0u32;
@@ -75,7 +91,9 @@ impl Held {
             let holder = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).err();
             let Some(holder) = holder else { return Ok(()) };
             if holder == me {
-                return Err(libc::EAGAIN);
+                // Its own frame is there no more where a handler has jumped out of it.
+                let is_left = here + LEAST_SIGNAL_FRAME > WHERE.get() && !wait::is_on_signal_stack();
+                return if is_left { Ok(()) } else { Err(libc::EAGAIN) };
             }
             if (tries.is_multiple_of(LOOK_FOR_DEATH) || ticks.is_some())
                 && holder != 0
@@ -101,7 +119,8 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         // Only our own: it may have been taken over while we were taken for dead.
-        let _ = self.0.compare_exchange(self.1, 0, Ordering::Release, Ordering::Relaxed);
+        let _ = self.word.compare_exchange(self.mark, 0, Ordering::Release, Ordering::Relaxed);
+        WHERE.set(self.before);
     }
 }
 

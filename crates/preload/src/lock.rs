@@ -3,9 +3,10 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::real;
+use crate::{dispatch, real};
 
 /// Data behind a lock that is held for moments only.
 pub(crate) struct Lock<T> {
@@ -83,6 +84,19 @@ impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         self.0.held.store(0, Ordering::Release);
     }
+}
+
+/// `work` on what the process has once, in which no handler runs that would wait for its own thread there, or jump out.
+pub(crate) fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
+    let signals = dispatch::hold_signals();
+    let result = work();
+    dispatch::set_mask(signals);
+    result
+}
+
+/// What is found out once.
+pub(crate) fn once<T>(cell: &OnceLock<T>, find: impl FnOnce() -> T) -> &T {
+    cell.get().unwrap_or_else(|| undisturbed(|| cell.get_or_init(find)))
 }
 
 thread_local! {

@@ -292,8 +292,11 @@ fn await_ready(
     let look = |fds: &mut [pollfd]| look(fds, call);
     let mut spun = false;
     loop {
-        if look(fds) > 0 || zero {
-            let result = look_at_kernel(call, fds, None, Some(0), std::ptr::null());
+        let found = look(fds) > 0;
+        if found || zero {
+            // Where nothing is ready, signals that the mask lets in come, though there is no time to wait (`do_poll`).
+            let mask = if found { ptr::null() } else { mask };
+            let result = look_at_kernel(call, fds, None, Some(0), mask);
             return if result < 0 { result } else { ready(fds) };
         }
         if !spun && let Some(region) = attach::region() {

@@ -166,6 +166,7 @@ real! {
     fn pclose(stream: *mut libc::FILE) -> c_int = c"pclose";
     fn pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: *mut c_void,
         argument: *mut c_void) -> c_int = c"pthread_create";
+    fn pthread_testcancel() -> () = c"pthread_testcancel";
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int = c"pthread_setcancelstate";
     fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int = c"pthread_setcanceltype";
     fn cleanup_push(buffer: *mut CleanUp, routine: extern "C" fn(*mut c_void), argument: *mut c_void) -> ()

@@ -25,7 +25,7 @@ use scoutline_abi::Region;
 use scoutline_abi::layout::{EXCLUSIVE, EngineWord, PollSet, engine_state, slot_state};
 use scoutline_ring::SleeperBell;
 
-use crate::lock::Lock;
+use crate::lock::{Lock, undisturbed};
 use crate::slot::{Socket, ring_before_sleep};
 use crate::{attach, engines, poll, real, rings, serve};
 
@@ -106,6 +106,10 @@ extern "C" fn thread_ends(_: *mut c_void) {
 /// Gives a set back: kept for the next who needs one, or returned to the daemon.
 pub(crate) fn give_back(set: Set) {
     serve::leave(set);
+    undisturbed(|| keep_or_free(set));
+}
+
+fn keep_or_free(set: Set) {
     let mut cache = CACHE.lock();
     if cache.len < CACHE_LEN {
         let at = cache.len;
@@ -120,6 +124,15 @@ pub(crate) fn give_back(set: Set) {
 /// A set with its pipe, non-blocking if asked.
 pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
     let region = attach::region()?;
+    let set = undisturbed(|| kept_or_new(region))?;
+    set.shared.one_takes.store(0, Ordering::Relaxed);
+    let flags = real::fcntl(set.pipe, libc::F_GETFL, 0);
+    let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    real::fcntl(set.pipe, libc::F_SETFL, flags as usize);
+    Some(set)
+}
+
+fn kept_or_new(region: &'static Region) -> Option<Set> {
     let mut cache = CACHE.lock();
     let kept = if cache.len > 0 {
         cache.len -= 1;
@@ -129,17 +142,11 @@ pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
         None
     };
     drop(cache);
-    let set = if let Some(set) = kept {
-        set
-    } else {
-        let (number, pipe) = attach::new_set(region)?;
-        Set { number, pipe, shared: region.set(number)? }
-    };
-    set.shared.one_takes.store(0, Ordering::Relaxed);
-    let flags = real::fcntl(set.pipe, libc::F_GETFL, 0);
-    let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
-    real::fcntl(set.pipe, libc::F_SETFL, flags as usize);
-    Some(set)
+    if kept.is_some() {
+        return kept;
+    }
+    let (number, pipe) = attach::new_set(region)?;
+    Some(Set { number, pipe, shared: region.set(number)? })
 }
 
 /// The calling thread's set, if it has one.
@@ -172,40 +179,67 @@ pub(crate) fn thread_set() -> Option<Set> {
 /// The thread's set is in use, as long as nobody gives it back.
 ///
 /// A signal handler may run in the midst of a sleep, and call, too. It must not take the byte that the sleep is to be
-/// woken by: whoever asks the engine there does so without the set, and what sleeps there leaves it to a question.
+/// woken by: whoever asks the engine there does so without the set, and who sleeps there has a set of its own.
 #[derive(Clone, Copy)]
 pub(crate) struct InUse {
     before: usize,
+    /// The set is not the thread's, which what it has interrupted sleeps by.
+    nested: Option<Set>,
 }
 
-/// The calling thread's set, to sleep by from this frame on.
+/// The calling thread's set, to sleep by from this frame on; in a handler that has interrupted a sleep a set of its own,
+/// and in the midst of a question none.
 pub(crate) fn use_set(frame: *const u64) -> Option<(Set, InUse)> {
-    use_set_as(frame, 0, |user| user & ASKS != 0)
+    let (before, here) = (USER.get(), frame.addr());
+    let nested = if !is_within(before, here) {
+        None
+    } else if before & ASKS == 0 {
+        Some(new_set(false)?)
+    } else {
+        return None;
+    };
+    let set = nested.or_else(|| own_after(before))?;
+    USER.set(here);
+    Some((set, InUse { before: if nested.is_some() { before } else { 0 }, nested }))
 }
 
 /// The calling thread's set for a question to the engine; `None` in the midst of any use of it.
 pub(crate) fn use_set_to_ask(frame: *const u64) -> Option<(Set, InUse)> {
-    use_set_as(frame, ASKS, |_| true)
-}
-
-fn use_set_as(frame: *const u64, how: usize, conflicts: impl Fn(usize) -> bool) -> Option<(Set, InUse)> {
     let (before, here) = (USER.get(), frame.addr());
-    // Stacks grow downwards. A frame that is not above was left by a jump out of a handler, unless the handler has a stack
-    // of its own.
-    if before != 0 && conflicts(before) && (here < before & !ASKS || is_on_signal_stack()) {
+    if is_within(before, here) {
         return None;
     }
+    let set = own_after(before)?;
+    USER.set(here | ASKS);
+    Some((set, InUse { before: 0, nested: None }))
+}
+
+/// The calling thread's set, which nobody uses. Who has jumped out of such a use may have taken the byte that woke it, and
+/// said neither that nor that it sleeps no more.
+fn own_after(left: usize) -> Option<Set> {
     let set = thread_set()?;
-    USER.set(here | how);
-    Some((set, InUse { before }))
+    if left != 0 {
+        set.shared.sleepers.store(0, Ordering::SeqCst);
+        set.bell().drained();
+    }
+    Some(set)
+}
+
+/// Whether a frame is within one that uses the set. Stacks grow downwards: one that is not above was left by a jump out of
+/// a handler, unless the handler has a stack of its own.
+fn is_within(user: usize, here: usize) -> bool {
+    user != 0 && (here < user & !ASKS || is_on_signal_stack())
 }
 
 /// What [`use_set`] gave is not used any more.
 pub(crate) fn used(using: InUse) {
     USER.set(using.before);
+    if let Some(set) = using.nested {
+        give_back(set);
+    }
 }
 
-fn is_on_signal_stack() -> bool {
+pub(crate) fn is_on_signal_stack() -> bool {
     // SAFETY: a structure of numbers and a pointer.
     let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
     // SAFETY: fills the structure that we give.

@@ -105,6 +105,9 @@ impl SocketEnd {
             }
             new.stored.set(self.stored.get());
             new.received.set(self.received.get());
+        } else {
+            // Those that wait there are put in anew, behind those that were taken.
+            new.received.set(self.consumed.get());
         }
         let (mut at, until) = (self.freed.get(), self.written.get());
         while at < until {

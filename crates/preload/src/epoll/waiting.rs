@@ -30,6 +30,7 @@ pub(crate) fn await_events(
     mask: *const sigset_t,
 ) -> Answer {
     let Fd::Epoll(number) = table::look(epfd) else { return Answer::Kernel };
+    real::pthread_testcancel();
     if max <= 0 || memory::reaches_too_far(events, (max as usize).saturating_mul(size_of::<epoll_event>())) {
         return Answer::Kernel;
     }

@@ -8,7 +8,7 @@ use libc::{
     socklen_t, ssize_t, timespec,
 };
 
-use super::{either, ours, vector, vector_of};
+use super::{cancellable, either, ours, vector, vector_of};
 use crate::address::{self, Given, Name};
 use crate::control::{Said, Writer};
 use crate::datagram::path_mtu;
@@ -191,7 +191,7 @@ pub(crate) extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t
         Ok(iov) => receive(socket, &iov, 0, ptr::null_mut(), ptr::null_mut()),
         Err(result) => result,
     };
-    either(fd, here, || real::read(fd, buf, n))
+    cancellable(fd, here, || real::read(fd, buf, n))
 }
 
 #[unsafe(no_mangle)]
@@ -215,7 +215,7 @@ pub(crate) extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssiz
         Ok(iov) => send(socket, &iov, 0, ptr::null(), 0),
         Err(result) => result,
     };
-    either(fd, here, || real::write(fd, buf, n))
+    cancellable(fd, here, || real::write(fd, buf, n))
 }
 
 #[unsafe(no_mangle)]
@@ -225,7 +225,7 @@ pub(super) extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_
         Ok(iov) => receive(socket, iov, 0, ptr::null_mut(), ptr::null_mut()),
         Err(result) => result,
     };
-    either(fd, here, || real::readv(fd, iov, n))
+    cancellable(fd, here, || real::readv(fd, iov, n))
 }
 
 #[unsafe(no_mangle)]
@@ -235,7 +235,7 @@ pub(super) extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize
         Ok(iov) => send(socket, iov, 0, ptr::null(), 0),
         Err(result) => result,
     };
-    either(fd, here, || real::writev(fd, iov, n))
+    cancellable(fd, here, || real::writev(fd, iov, n))
 }
 
 /// Flags of `preadv2` and `pwritev2` that say something of files only (`linux/fs.h`): RWF_HIPRI, _DSYNC, _SYNC, _APPEND,
@@ -312,7 +312,7 @@ extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, n: c_int, position: off_
 #[unsafe(no_mangle)]
 extern "C" fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
     let here = |socket| receive(socket, &one(buf, n), flags, ptr::null_mut(), ptr::null_mut());
-    either(fd, here, || real::recv(fd, buf, n, flags))
+    cancellable(fd, here, || real::recv(fd, buf, n, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -331,7 +331,7 @@ pub(super) extern "C" fn recvfrom(
     len: *mut socklen_t,
 ) -> ssize_t {
     let here = |socket| receive(socket, &one(buf, n), flags, from, len);
-    either(fd, here, || real::recvfrom(fd, buf, n, flags, from, len))
+    cancellable(fd, here, || real::recvfrom(fd, buf, n, flags, from, len))
 }
 
 #[unsafe(no_mangle)]
@@ -357,7 +357,7 @@ pub(super) extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         // SAFETY: the program vouches for its message.
         receive_message(socket, unsafe { &mut *message }, flags)
     };
-    either(fd, here, || finish(passing::receive(fd, message, flags)))
+    cancellable(fd, here, || finish(passing::receive(fd, message, flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -376,6 +376,7 @@ pub(super) extern "C" fn recvmmsg(
         }
         return got;
     };
+    real::pthread_testcancel();
     if n == 0 {
         return 0;
     }
@@ -423,7 +424,7 @@ pub(super) extern "C" fn recvmmsg(
 #[unsafe(export_name = "send")]
 extern "C" fn send_plain(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
     let here = |socket| send(socket, &one(buf, n), flags, ptr::null(), 0);
-    either(fd, here, || real::send(fd, buf, n, flags))
+    cancellable(fd, here, || real::send(fd, buf, n, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -442,7 +443,7 @@ pub(super) extern "C" fn sendto(
     }
     move_for_send(fd, to, len);
     let here = |socket| send(socket, &one(buf, n), flags, to, len);
-    either(fd, here, || real::sendto(fd, buf, n, flags, to, len))
+    cancellable(fd, here, || real::sendto(fd, buf, n, flags, to, len))
 }
 
 #[unsafe(no_mangle)]
@@ -459,7 +460,7 @@ pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     let Some(given) = given else { return finish(passing::send(fd, message, flags)) };
     move_for_send(fd, given.msg_name.cast(), name_len(given));
     let here = |socket| send_message(socket, given, flags);
-    either(fd, here, || finish(passing::send(fd, message, flags)))
+    cancellable(fd, here, || finish(passing::send(fd, message, flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -476,6 +477,7 @@ pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, 
         return passing::send_many(fd, given, flags)
             .map_or_else(|| real::sendmmsg(fd, messages, n, flags), finish_int);
     };
+    real::pthread_testcancel();
     let mut done = 0;
     for message in given {
         let result = send_message(socket, &message.msg_hdr, flags);
@@ -487,6 +489,10 @@ pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, 
         }
         message.msg_len = result as c_uint;
         done += 1;
+        // Behind a part of a message nothing goes (`__sys_sendmmsg`).
+        if vector_of(&message.msg_hdr).is_ok_and(|iov| stream::total(iov) > result as usize) {
+            break;
+        }
     }
     done
 }
@@ -529,8 +535,8 @@ pub(super) extern "C" fn splice(
     }
     match (source, target) {
         (None, None) => there(),
-        (None, Some(_)) => either(to, |socket| sendfile::splice_in(from, socket, n, flags), there),
-        (Some(_), None) => either(from, |socket| sendfile::splice_out(socket, to, n, flags), there),
+        (None, Some(_)) => cancellable(to, |socket| sendfile::splice_in(from, socket, n, flags), there),
+        (Some(_), None) => cancellable(from, |socket| sendfile::splice_out(socket, to, n, flags), there),
         (Some(_), Some(_)) => finish(err(libc::EINVAL)), // neither is a pipe
     }
 }

@@ -7,7 +7,7 @@ use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 use scoutline_scout::SOL_SCOUT;
 
-use super::{either, interfaces, ours};
+use super::{cancellable, interfaces, ours};
 use crate::datagram::stamps;
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
@@ -58,7 +58,7 @@ pub(super) extern "C" fn accept4(
         }
         new as isize
     };
-    either(fd, |socket| accept::accept(fd, socket, address, len, flags), there) as c_int
+    cancellable(fd, |socket| accept::accept(fd, socket, address, len, flags), there) as c_int
 }
 
 #[unsafe(no_mangle)]

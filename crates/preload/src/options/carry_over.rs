@@ -13,6 +13,7 @@ use super::{
     congestion_number, keep, kept_bit, kernel_int, kernel_value, lesser, microseconds, of_kernel, tell,
     tell_keep_alive,
 };
+use crate::lock::once;
 use crate::slot::{Socket, kept};
 use crate::zero_copy::SO_ZEROCOPY;
 use crate::{fast_open, ip_options, real, urgent};
@@ -104,7 +105,7 @@ fn carry_over_transport(fd: c_int, socket: Socket) {
         tell(socket, slot_option::MAX_PACING_RATE, slot_option::pacing_word(rate));
     }
     let name = kernel_congestion(fd);
-    if name != *KERNEL_CONGESTION.get_or_init(fresh_congestion)
+    if name != *once(&KERNEL_CONGESTION, fresh_congestion)
         && let Ok(number) = congestion_number(name.as_ptr().cast(), CONGESTION_NAME_LEN as socklen_t)
     {
         tell(socket, slot_option::CONGESTION, number);

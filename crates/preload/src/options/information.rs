@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, socklen_t};
 use scoutline_abi::layout::{call_op, slot_option, slot_request, slot_state as is};
 
+use crate::lock::once;
 use crate::real::err;
 use crate::slot::Socket;
 use crate::{call, memory, real};
@@ -95,7 +96,7 @@ fn tcp_info(socket: Socket) -> Result<[u64; TCP_INFO_WORDS], isize> {
 fn give(known: &[u64; TCP_INFO_WORDS], fd: c_int, to: *mut c_void, len: *mut socklen_t) -> isize {
     static KERNEL_LEN: OnceLock<usize> = OnceLock::new();
     let mut info = [0u64; MOST_TCP_INFO_WORDS];
-    let whole = *KERNEL_LEN.get_or_init(|| {
+    let whole = *once(&KERNEL_LEN, || {
         let mut len = size_of_val(&info) as socklen_t;
         real::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len);
         len as usize

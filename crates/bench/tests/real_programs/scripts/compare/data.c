@@ -501,3 +501,19 @@ CASE(datagram_refused) {
     static char large[70000];
     T(send(fd, large, 65508, 0));
 }
+
+/* Behind a part of a message nothing goes. */
+CASE(many_that_are_sent_in_part) {
+    static char large[8 << 20];
+    int fd = accepted("A");
+    struct timeval soon = {0, 200000};
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon));
+    struct iovec parts[2] = {{large, sizeof large}, {"end", 3}};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}},
+                                  {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1}}};
+    T(sendmmsg(fd, messages, 2, 0));
+    out("a part: %d", messages[0].msg_len > 0 && messages[0].msg_len < sizeof large);
+    struct linger at_once = {1, 0};
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
+    T(close(fd));
+}

@@ -1,5 +1,6 @@
 /* Signals and cancellation while a call sleeps. */
 #include "compare.h"
+#include <setjmp.h>
 
 static int started(const char *role) { return role == NULL; }
 
@@ -241,6 +242,181 @@ CASE(calls_within_a_handler) {
     }
     setitimer(ITIMER_REAL, &never, NULL);
     signal(SIGALRM, SIG_DFL);
+}
+
+static void *echoes(void *given) {
+    int fd = (long)given;
+    char byte;
+    while (recv(fd, &byte, 1, 0) == 1) send(fd, &byte, 1, 0);
+    return NULL;
+}
+
+/* A connection of this host's whose other end a thread answers at. */
+static int echoed(int listening, pthread_t *thread) {
+    int fd = socket(family, SOCK_STREAM, 0);
+    struct name to = name_of(own, port_of(listening));
+    NEED(connect(fd, ADDRESS(to)) == 0);
+    long other = accept(listening, NULL, NULL);
+    sigset_t alarms, before;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarms, &before);
+    NEED(other > 0 && pthread_create(thread, NULL, echoes, (void *)other) == 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return fd;
+}
+
+static volatile sig_atomic_t answered;
+
+static void ask_and_wait(int number) {
+    int before = errno;
+    char byte = number;
+    if (send(cancelled_in, &byte, 1, 0) == 1 && recv(cancelled_in, &byte, 1, 0) == 1) answered++;
+    errno = before;
+}
+
+/* A handler waits for what it asks for, wherever its thread waits for something else. */
+CASE(waits_within_a_handler) {
+    int listening = listener();
+    pthread_t threads[2];
+    cancelled_in = echoed(listening, &threads[0]);
+    int fd = echoed(listening, &threads[1]), lost = 0;
+    struct sigaction action = {.sa_handler = ask_and_wait, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval often = {{0, 2000}, {0, 2000}}, never = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_REAL, &often, NULL);
+    for (int i = 0; i < 3000 || answered < 100; i++) {
+        char byte = 'x';
+        lost += send(fd, &byte, 1, 0) != 1 || recv(fd, &byte, 1, 0) != 1 || byte != 'x';
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    signal(SIGALRM, SIG_DFL);
+    out("lost %d", lost);
+    T(close(fd));
+    T(close(cancelled_in));
+    for (int i = 0; i < 2; i++) NEED(pthread_join(threads[i], NULL) == 0);
+}
+
+#ifndef INLINE_H /* of an instruction the C library knows nothing */
+static void *cancelled_before(void *given) {
+    char bytes[8];
+    struct iovec part = {bytes, 8};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct mmsghdr many = {.msg_hdr = message};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT};
+    int set = epoll_create1(0);
+    epoll_ctl(set, EPOLL_CTL_ADD, cancelled_in, &event);
+    pthread_cancel(pthread_self());
+    switch ((long)given) {
+    case 0: recv(cancelled_in, bytes, 8, 0); break;
+    case 1: read(cancelled_in, bytes, 8); break;
+    case 2: readv(cancelled_in, &part, 1); break;
+    case 3: recvmsg(cancelled_in, &message, 0); break;
+    case 4: recvmmsg(cancelled_in, &many, 1, 0, NULL); break;
+    case 5: send(cancelled_in, bytes, 8, 0); break;
+    case 6: write(cancelled_in, bytes, 8); break;
+    case 7: writev(cancelled_in, &part, 1); break;
+    case 8: sendmsg(cancelled_in, &message, 0); break;
+    case 9: sendmmsg(cancelled_in, &many, 1, 0); break;
+    default: epoll_wait(set, &event, 1, -1);
+    }
+    return NULL;
+}
+
+/* Who is cancelled already does nothing more, though the call need not wait. */
+CASE(cancelled_before_the_call) {
+    cancelled_in = accepted("A");
+    tell("send A kept");
+    NEED(await(cancelled_in, POLLIN) & POLLIN);
+    for (long which = 0; which < 11; which++) {
+        pthread_t thread;
+        void *result = NULL;
+        NEED(pthread_create(&thread, NULL, cancelled_before, (void *)which) == 0);
+        NEED(pthread_join(thread, &result) == 0);
+        out("call %ld: %d", which, result == PTHREAD_CANCELED);
+    }
+    char bytes[8];
+    T(recv(cancelled_in, bytes, 8, 0));
+    T(close(cancelled_in));
+    tell("drain A");
+}
+#endif
+
+/* A signal that only the mask lets in comes, though there is no time to wait. */
+CASE(no_time_and_a_mask) {
+    int fd = accepted("A");
+    sigset_t user, none;
+    sigemptyset(&none);
+    sigemptyset(&user);
+    sigaddset(&user, SIGUSR1);
+    handle(0);
+    sigprocmask(SIG_BLOCK, &user, NULL);
+    struct timespec no_time = {0, 0};
+    struct pollfd one = {fd, POLLIN, 0};
+    fd_set in;
+    for (int i = 0; i < 2; i++) {
+        seen = 0;
+        raise(SIGUSR1);
+        T(ppoll(&one, 1, &no_time, &none));
+        out("handled %d", seen);
+        if (!seen) sigprocmask(SIG_UNBLOCK, &user, NULL);
+        sigprocmask(SIG_BLOCK, &user, NULL);
+        seen = 0;
+        raise(SIGUSR1);
+        FD_ZERO(&in);
+        FD_SET(fd, &in);
+        T(pselect(fd + 1, &in, NULL, NULL, &no_time, &none));
+        out("handled %d", seen);
+        if (!seen) sigprocmask(SIG_UNBLOCK, &user, NULL);
+        sigprocmask(SIG_BLOCK, &user, NULL);
+        /* The second time something is there. */
+        if (i == 0) tell("send A x");
+        if (i == 0) NEED(await(fd, POLLIN) & POLLIN);
+    }
+}
+
+static sigjmp_buf way_out;
+static volatile sig_atomic_t may_jump;
+
+static void jump(int number) {
+    if (may_jump && number) siglongjmp(way_out, 1);
+}
+
+/* A handler jumps out of whatever its thread is in the midst of: the socket goes on. */
+CASE(jumps_out_of_calls) {
+    static char bytes[1 << 20];
+    int listening = listener();
+    pthread_t thread;
+    int fd = echoed(listening, &thread), other = accepted("A");
+    nonblock(other);
+    signal(SIGALRM, jump);
+    volatile int jumps = 0;
+    for (volatile int i = 0; i < 200; i++) {
+        if (sigsetjmp(way_out, 1) == 0) {
+            struct itimerval soon = {{0, 0}, {0, 100 + i * 7 % 900}};
+            may_jump = 1;
+            setitimer(ITIMER_REAL, &soon, NULL);
+            for (;;) {
+                send(other, bytes, sizeof bytes, 0);
+                recv(other, bytes, sizeof bytes, 0);
+                struct pollfd one = {fd, POLLIN, 0};
+                poll(&one, 1, 1);
+            }
+        }
+        may_jump = 0;
+        jumps++;
+    }
+    out("%d jumps", jumps);
+    signal(SIGALRM, SIG_DFL);
+    char byte = 'x';
+    T(send(fd, &byte, 1, 0));
+    T(recv(fd, &byte, 1, 0));
+    T(recv(other, &byte, 1, 0));
+    tell("send A y");
+    T(await(other, POLLIN) & POLLIN);
+    T(recv(other, &byte, 1, 0));
+    T(close(fd));
+    NEED(pthread_join(thread, NULL) == 0);
 }
 
 static void ask_in_handler(int number) {
