@@ -82,7 +82,8 @@ pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
 
 /// `setsockopt` on a socket that is still the kernel's.
 pub(crate) fn note(level: c_int, name: c_int) {
-    if is_known(level, name) {
+    let of_streams = [(IPPROTO_IP, libc::IP_MINTTL), (IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT)];
+    if is_known(level, name) || of_streams.contains(&(level, name)) {
         ANY_SET.store(true, Ordering::Relaxed);
     }
 }

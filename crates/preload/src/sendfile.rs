@@ -130,6 +130,7 @@ fn send_file(
         if done == want {
             break 0;
         }
+        patience.has_part = done > 0;
         match await_room(socket, 0, patience) {
             Err(errno) => break err(errno),
             Ok(false) if done > 0 => break 0,

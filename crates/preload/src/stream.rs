@@ -186,6 +186,7 @@ pub(crate) fn receive_patiently(
         // More than the ring ever holds is waited for until the time is over, as on Linux.
         let needed = if peek { (target as u64).saturating_add(options::peek_offset(socket)) } else { 1 };
         let ready = || socket.received() >= needed + urgent::hidden(socket) || receive_over(socket);
+        patience.has_part = done > 0;
         if let Err(errno) = patience.wait_for(socket, &socket.slot.receive_timeout_us, ready) {
             // A look that ends before there is all shows what is there.
             if peek && want > 0 && matches!(errno, libc::EAGAIN | libc::EINTR) {
@@ -414,6 +415,7 @@ fn send_patiently(socket: Socket, iov: &[iovec], flags: c_int, patience: &mut Pa
     let with_syn = fast_open::room(socket).is_some();
     let mut done = 0;
     loop {
+        patience.has_part = done > 0;
         match await_room(socket, flags, patience) {
             Err(_) | Ok(false) if done > 0 => return done as isize,
             Err(errno) => return err(errno),

@@ -327,11 +327,13 @@ impl Set {
         }
     }
 
-    /// Sleeps until woken; `deadline` on the monotonic clock.
-    fn sleep(&self, deadline: Option<u64>) -> Woken {
-        let Some(deadline) = deadline else { return self.drain() };
+    /// Sleeps until woken; `deadline` on the monotonic clock. With one, or if `never_restarts`, every signal handler ends it.
+    fn sleep(&self, deadline: Option<u64>, never_restarts: bool) -> Woken {
+        if deadline.is_none() && !never_restarts {
+            return self.drain();
+        }
         let mut fds = [pollfd { fd: self.pipe, events: libc::POLLIN, revents: 0 }];
-        match await_own(&mut fds, Some(deadline), ptr::null()) {
+        match await_own(&mut fds, deadline, ptr::null()) {
             0 => Woken::TimedOut,
             n if n > 0 => self.drain(),
             _ => Woken::Interrupted,
@@ -426,6 +428,8 @@ pub(crate) struct Patience {
     /// Another thread's close must neither give the slot to somebody else nor end the connection before this call has
     /// what it slept for.
     holds: bool,
+    /// The call has done a part of its work: a signal handler ends it, restarting or not, for it has something to say.
+    pub(crate) has_part: bool,
 }
 
 /// `call`, which may sleep on this socket by the patience that it is given.
@@ -509,7 +513,9 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
         }
         ring_before_sleep();
         let mut leaving = Leaving { socket, set, using };
-        let woken = real::cancellable(cancelled, (&raw mut leaving).cast(), || set.sleep(deadline));
+        let woken = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
+            set.sleep(deadline, patience.has_part)
+        });
         if woken == Woken::Event {
             continue;
         }

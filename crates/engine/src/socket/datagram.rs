@@ -215,7 +215,10 @@ impl DatagramStage {
     }
 
     fn has_room(&self, at: u64, len: usize) -> bool {
-        at - self.end.read_consumed() + Record::ring_len(len) <= u64::from(self.end.receive_size())
+        let held = at - self.end.read_consumed();
+        // SO_RCVBUF is said to be twice as much; as on Linux, the last one may go beyond it.
+        let asked = u64::from(self.end.shared().asked_receive_buffer.load(Ordering::Relaxed));
+        held + Record::ring_len(len) <= u64::from(self.end.receive_size()) && (asked == 0 || held < 2 * asked)
     }
 
     /// Shows a record to the program.

@@ -115,6 +115,24 @@ CASE(whole_datagrams) {
     T(set_option(fd, IPPROTO_IPV6, IPV6_RECVPATHMTU, 1));
 }
 
+/* SO_RCVBUF bounds what is held, as near as two ways of counting it come. */
+CASE(small_buffers) {
+    tell("bind D");
+    for (int early = 0; early < 2; early++) {
+        int fd = socket(family, SOCK_DGRAM, 0), held = 0;
+        struct name here = name_of(own, 0);
+        if (early) T(set_option(fd, SOL_SOCKET, SO_RCVBUF, 20000));
+        NEED(bind(fd, ADDRESS(here)) == 0);
+        if (!early) T(set_option(fd, SOL_SOCKET, SO_RCVBUF, 20000));
+        T(option(fd, SOL_SOCKET, SO_RCVBUF));
+        for (int i = 0; i < 120; i++) tell("sendto_long D %s %d 1000", own, port_of(fd));
+        struct pollfd one = {fd, POLLIN, 0};
+        while (poll(&one, 1, 200) == 1 && recv(fd, bytes, 1000, MSG_DONTWAIT) == 1000) held++;
+        out("some, and few: %d", held > 5 && held < 60);
+        close(fd);
+    }
+}
+
 CASE(options_set_before_the_socket_is_bound) {
     int fd = socket(family, SOCK_DGRAM, 0);
     T(set_option(fd, RECVTTL, 1));

@@ -225,6 +225,20 @@ CASE(what_routers_say_of_a_connection) {
     tell("drain A");
 }
 
+/* Nor does an answer to a SYN come over more than IP_MINTTL says. */
+CASE(answers_from_afar) {
+    struct name to = name_of(peer, atoi(tell("listen M")));
+    int level = over_inet6 ? IPPROTO_IPV6 : IPPROTO_IP, name = over_inet6 ? 73 /* IPV6_MINHOPCOUNT */ : 21 /* IP_MINTTL */;
+    struct timeval soon = {0, 300000};
+    for (int least = 255; least >= 64; least -= 191) {
+        int fd = socket(family, SOCK_STREAM, 0);
+        T(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon));
+        T(set_option(fd, level, name, least));
+        T(connect(fd, ADDRESS(to)));
+        T(close(fd));
+    }
+}
+
 /* What has come over too many routers is dropped (IP_MINTTL): a listener's SYNs, a connection's data. */
 CASE(least_hops) {
     int level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6, name = family == AF_INET ? 21 : 73;

@@ -217,3 +217,16 @@ CASE(new_images) {
     T(close(fd));
     tell("drain A");
 }
+
+/* Flags of the file are the kernel's to keep and to refuse. */
+CASE(flags_of_the_file) {
+    int fd = socket(family, SOCK_STREAM, 0);
+    struct name to = name_of(peer, atoi(tell("listen F")));
+    T(connect(fd, ADDRESS(to)));
+    T(fcntl(fd, F_SETFL, O_APPEND | O_NONBLOCK));
+    T(fcntl(fd, F_GETFL));
+    T(fcntl(fd, F_SETFL, O_DIRECT));
+    T(fcntl(fd, F_GETFL));
+    T(fcntl(fd, F_SETFL, 0));
+    T(fcntl(fd, F_GETFL));
+}

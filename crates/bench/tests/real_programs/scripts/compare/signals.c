@@ -95,6 +95,25 @@ CASE(a_part_before_the_signal) {
     T(n > 0 && n < (long)sizeof large);
 }
 
+/* Nor does SA_RESTART begin again what has a part to tell. */
+CASE(a_part_before_a_restarting_signal) {
+    static char large[8 << 20];
+    int fd = accepted("A"), low = 6;
+    handle(SA_RESTART);
+    tell("send A abc");
+    T(await(fd, POLLIN));
+    DISTURBED(NULL, recv(fd, large, 8, MSG_WAITALL));
+    tell("send A abc");
+    T(await(fd, POLLIN));
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low));
+    DISTURBED(NULL, recv(fd, large, 8, 0));
+    struct disturber one = disturbing(NULL);
+    pthread_create(&one.thread, NULL, disturb, &one);
+    long n = send(fd, large, sizeof large, 0);
+    pthread_join(one.thread, NULL);
+    T(n > 0 && n < (long)sizeof large);
+}
+
 CASE(connect_interrupted) {
     handle(0);
     int fd = T(socket(family, SOCK_STREAM, 0));
