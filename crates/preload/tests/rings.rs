@@ -166,12 +166,12 @@ fn an_entry_is_read_as_linux_lays_it_out() {
     assert_eq!(found, [nothing]);
     // Or it goes elsewhere.
     let place: *const std::ffi::c_void = std::ptr::without_provenance(0x1122_3344_5566_7788);
-    ring.view.each_waiting(u32::MAX, |_| Some(Answer::To(place, 0x99)));
+    ring.view.each_waiting(u32::MAX, |_| Some(Answer::To(77, place, 0x99)));
     found.clear();
     ring.view.each_waiting(u32::MAX, |said| {
         found.push(said);
         None
     });
-    let redirected = Said { offset: 0x99, address: 0x1122_3344_5566_7788, ..nothing };
+    let redirected = Said { fd: 77, offset: 0x99, address: 0x1122_3344_5566_7788, ..nothing };
     assert_eq!(found, [redirected]);
 }
