@@ -13,7 +13,7 @@ use crate::reach::{is_reached, kernel_name, kernel_port, serves_any, speaks, sui
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
-use crate::{attach, call, engines, epoll, family, headers, options, real, rings, table};
+use crate::{attach, call, engines, epoll, family, headers, options, passing, real, rings, table};
 
 /// A fresh slot for `fd`, not yet entered in the table.
 fn open(
@@ -52,8 +52,8 @@ fn open(
 
 /// From now on `fd` is this socket, and so are its duplicates.
 fn enter(fd: c_int, socket: Socket) {
-    let (is_twin, is_shared) = (table::is_twin(fd), table::is_shared(fd));
-    let before = table::put(fd, Entry::Socket(socket.index));
+    let is_twin = table::is_twin(fd);
+    let (before, is_shared) = table::adopt(fd, socket.index);
     if let Entry::Candidate { watched: true } = before {
         epoll::adopt(fd, socket);
     }
@@ -183,6 +183,10 @@ pub(crate) fn back_to_kernel(fd: c_int, socket: Socket) {
         if all.len() > 1 {
             table::note_twin(one);
         }
+    }
+    if passing::stood_for(fd) == Some(socket.index) {
+        // For other processes it is no more what it was for this one.
+        let _ = passing::stand_for(fd, None);
     }
     let flags = real::fcntl(fd, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };

@@ -103,6 +103,7 @@ fn staying() -> Vec<Staying> {
         if matches!(entry, Entry::Socket(_) | Entry::Candidate { .. } | Entry::Epoll(_))
             && real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC == 0
         {
+            table::note_shared(fd); // with what goes on there
             staying.push((fd, entry));
         }
     }

@@ -7,7 +7,8 @@
 //! this process has it.
 //!
 //! Left out: a thread that sleeps in a call of the kernel's on a datagram socket that another process then binds sleeps on;
-//! processes whose descriptors cannot be looked at (another user's); those that are copied at that moment.
+//! processes whose descriptors cannot be looked at (another user's); two that adopt the same socket at the same moment,
+//! which get two; a handler that adopts one where it has interrupted `malloc`, which this needs.
 
 use std::ffi::c_int;
 use std::fs;
@@ -18,7 +19,7 @@ use scoutline_abi::layout::PROCESS_COUNT;
 
 use crate::slot::{self, Socket};
 use crate::table::{self, Entry};
-use crate::{adopt, attach, passing, real};
+use crate::{adopt, attach, options, passing, real};
 
 /// [`table::look`] for a call on `fd`: also what another process has made of it.
 pub(crate) fn look(fd: c_int) -> Entry {
@@ -36,12 +37,11 @@ pub(crate) fn meet(fd: c_int) -> Option<u32> {
 fn meet_shared(fd: c_int) -> Option<u32> {
     let errno = real::errno();
     let word = passing::stood_for(fd);
-    if word.is_none() && is_connected(fd) {
-        table::forget_shared(fd); // to where paths do not lead
+    if word.is_none() && (is_connected(fd) || options::of_kernel(fd, libc::SO_ACCEPTCONN) != 0) {
+        table::forget_shared(fd); // it leads to where paths do not
     }
-    if let Some(socket) = word.and_then(Socket::at).filter(|socket| socket.is_in_record()) {
-        // Held meanwhile, lest it end with the first of several descriptors that another thread closes.
-        socket.hold(true);
+    // Held meanwhile, lest it end with the first of several descriptors that another thread closes.
+    if let Some(socket) = word.and_then(Socket::at).filter(|socket| socket.hold_again()) {
         if table::is_twin(fd) {
             adopt::enter_twins(fd, socket);
         } else {
@@ -63,19 +63,27 @@ fn is_connected(fd: c_int) -> bool {
 
 /// `fd`, a shared candidate until now, has become `socket`.
 pub(crate) fn share(fd: c_int, socket: Socket) {
+    real::uncancelled(|| share_with_others(fd, socket));
+}
+
+fn share_with_others(fd: c_int, socket: Socket) {
     let Ok(link) = fs::read_link(format!("/proc/self/fd/{fd}")) else { return };
-    let others = (0..PROCESS_COUNT as u32).filter(|&number| {
-        number != attach::process()
-            && socket.region.process(number).is_some_and(|record| {
-                // One that is about to begin (0) drops what it turns out not to have.
-                let pid = record.pid.load(Ordering::Relaxed);
-                record.alive.load(Ordering::Acquire) != 0 && (pid == 0 || has(pid, &link))
-            })
-    });
+    // One that is about to begin (0) drops what it turns out not to have.
+    let has_it = |number: u32| {
+        socket.region.process(number).is_some_and(|record| {
+            let pid = record.pid.load(Ordering::Relaxed);
+            record.alive.load(Ordering::Acquire) != 0 && (pid == 0 || has(pid, &link))
+        })
+    };
+    let others = (0..PROCESS_COUNT as u32).filter(|&number| number != attach::process() && has_it(number));
     let others: Vec<u32> = others.collect();
-    if !others.is_empty() && passing::stand_for(fd, socket).is_ok() {
+    if !others.is_empty() && passing::stand_for(fd, Some(socket)).is_ok() {
         for other in others {
             slot::share_one(socket.region, other, socket.index);
+            // It may have closed it, or ended, since it was looked at.
+            if !has_it(other) {
+                slot::unshare_one(socket.region, other, socket.index);
+            }
         }
     }
 }
@@ -93,9 +101,8 @@ pub(crate) fn meet_all() {
     }
 }
 
-/// The process is about to be copied: what it has met by then its child has as well.
-pub(crate) fn before_fork() {
-    meet_all();
+/// The process is about to be copied, and nobody opens or closes a socket of ours any more: its child has what it has.
+pub(crate) fn share_candidates() {
     for fd in 0..=table::highest() {
         table::note_shared(fd);
     }

@@ -72,17 +72,20 @@ impl Held {
         let me = own_mark();
         let frame = 0u8; // its address tells where we are
         let here = (&raw const frame).addr();
+        // Before it is ours: a handler that comes in between finds both, or neither.
+        let before = WHERE.replace(here);
         if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            Held::wait(region, word, (me, here), patience())?;
+            let was_left = before != 0 && here + LEAST_SIGNAL_FRAME > before && !wait::is_on_signal_stack();
+            Held::wait(region, word, (me, was_left), patience()).inspect_err(|_| WHERE.set(before))?;
         }
-        Ok(Held { word, mark: me, before: WHERE.replace(here) })
+        Ok(Held { word, mark: me, before })
     }
 
     #[cold]
     fn wait(
         region: &'static Region,
         word: &'static AtomicU32,
-        (me, here): (u32, usize),
+        (me, was_left): (u32, bool),
         patience: Option<u64>,
     ) -> Result<(), i32> {
         let mut tries = 0u32;
@@ -92,8 +95,7 @@ impl Held {
             let Some(holder) = holder else { return Ok(()) };
             if holder == me {
                 // Its own frame is there no more where a handler has jumped out of it.
-                let is_left = here + LEAST_SIGNAL_FRAME > WHERE.get() && !wait::is_on_signal_stack();
-                return if is_left { Ok(()) } else { Err(libc::EAGAIN) };
+                return if was_left { Ok(()) } else { Err(libc::EAGAIN) };
             }
             if (tries.is_multiple_of(LOOK_FOR_DEATH) || ticks.is_some())
                 && holder != 0

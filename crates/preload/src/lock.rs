@@ -86,7 +86,7 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// `work` on what the process has once, in which no handler runs that would wait for its own thread there, or jump out.
+/// `work` in which no handler runs that would wait for its own thread there, or jump out.
 pub(crate) fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
     let signals = dispatch::hold_signals();
     let result = work();

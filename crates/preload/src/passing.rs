@@ -144,15 +144,16 @@ fn make_stand_in(socket: Socket) -> Result<c_int, c_int> {
     if made < 0 {
         return Err(real::errno());
     }
-    stand_for(made, socket).map(|()| made).inspect_err(|_| {
+    stand_for(made, Some(socket)).map(|()| made).inspect_err(|_| {
         real::close(made);
     })
 }
 
-/// From now on a kernel socket says which of ours it stands for.
-pub(crate) fn stand_for(fd: c_int, socket: Socket) -> Result<(), c_int> {
-    let key = socket.region.header().stand_in_key.load(Ordering::Acquire);
-    let word = stand_in::word(key, socket.index);
+/// From now on a kernel socket says which of ours it stands for, or none.
+pub(crate) fn stand_for(fd: c_int, socket: Option<Socket>) -> Result<(), c_int> {
+    let word = socket.map_or(u64::MAX, |socket| {
+        stand_in::word(socket.region.header().stand_in_key.load(Ordering::Acquire), socket.index)
+    });
     let len = size_of::<u64>() as libc::socklen_t;
     let value = (&raw const word).cast();
     if real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, len) < 0 {

@@ -448,11 +448,8 @@ impl Sets {
     /// True when the real function would not do.
     pub(crate) fn concerns(&self, n: c_int) -> bool {
         let highest = table::highest();
-        (0..n.min(highest.saturating_add(1))).any(|fd| {
-            !matches!(table::look(fd), Entry::Kernel | Entry::Candidate { .. })
-                && self.any(fd)
-                && !matches!(part(fd), Part::Kernel)
-        })
+        (0..n.min(highest.saturating_add(1)))
+            .any(|fd| table::look(fd) != Entry::Kernel && self.any(fd) && !matches!(part(fd), Part::Kernel))
     }
 
     /// `select` where some descriptor is ours.

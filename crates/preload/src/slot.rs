@@ -423,6 +423,16 @@ impl Socket {
             && self.slot.references.load(Ordering::Acquire) == 1
     }
 
+    /// One descriptor more, if the record says that this process holds it.
+    pub(crate) fn hold_again(self) -> bool {
+        let _changing = HOLDS.enter();
+        let is_in_record = self.is_in_record();
+        if is_in_record {
+            COUNTS[self.index as usize].fetch_add(1, Ordering::AcqRel);
+        }
+        is_in_record
+    }
+
     /// The record says that this process holds it.
     pub(crate) fn is_in_record(self) -> bool {
         let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
@@ -477,11 +487,14 @@ impl Socket {
         let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
         let abort = self.slot.linger_plus_one.load(Ordering::Relaxed) == 1;
         let changing = HOLDS.enter();
-        if let Some(record) = attach::record(self.region) {
-            record.holds[word].fetch_and(!bit, Ordering::AcqRel);
+        if self.is_held_here() {
+            return; // another descriptor has met it meanwhile ([`Socket::hold_again`])
         }
+        // What another process has put there it may have taken back.
+        let held = attach::record(self.region)
+            .is_none_or(|record| record.holds[word].fetch_and(!bit, Ordering::AcqRel) & bit != 0);
         // Both are read before the count falls: afterwards the slot may be somebody else's.
-        let last = self.slot.references.fetch_sub(1, Ordering::AcqRel) == 1;
+        let last = held && self.slot.references.fetch_sub(1, Ordering::AcqRel) == 1;
         drop(changing);
         if last {
             // Epolls have a socket until nobody has a descriptor of it. The slot is given to another one only after this.
@@ -542,14 +555,11 @@ pub(crate) fn after_fork() {
 
 /// The child will hold what this process holds.
 pub(crate) fn share_with_child(region: &'static Region, child: u32) {
-    let (Some(ours), Some(theirs)) = (attach::record(region), region.process(child)) else { return };
-    for (word, (from, to)) in ours.holds.iter().zip(&theirs.holds).enumerate() {
-        let mut bits = from.load(Ordering::Acquire);
-        to.store(bits, Ordering::Release);
+    let Some(ours) = attach::record(region) else { return };
+    for (word, holds) in ours.holds.iter().enumerate() {
+        let mut bits = holds.load(Ordering::Acquire);
         while bits != 0 {
-            if let Some(slot) = region.slot(word as u32 * 64 + bits.trailing_zeros()) {
-                slot.references.fetch_add(1, Ordering::AcqRel);
-            }
+            share_one(region, child, word as u32 * 64 + bits.trailing_zeros());
             bits &= bits - 1;
         }
     }
@@ -562,6 +572,15 @@ pub(crate) fn share_one(region: &'static Region, process: u32, index: u32) {
     // Counted first: who releases what the record holds may do so at once.
     slot.references.fetch_add(1, Ordering::AcqRel);
     if record.holds[word].fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+        slot.references.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// It does not, unless it has let it go by itself.
+pub(crate) fn unshare_one(region: &'static Region, process: u32, index: u32) {
+    let (Some(record), Some(slot)) = (region.process(process), region.slot(index)) else { return };
+    let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
+    if record.holds[word].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
         slot.references.fetch_sub(1, Ordering::AcqRel);
     }
 }

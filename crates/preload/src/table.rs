@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 /// Descriptors that the table covers (address space only: pages exist once touched).
 pub(crate) const LEN: usize = 1 << 20;
@@ -27,6 +27,7 @@ const SHARED: u64 = 8;
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// The highest number ever entered.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+static HAS_SHARED: AtomicBool = AtomicBool::new(false);
 
 /// What a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +142,14 @@ pub(crate) fn put(fd: c_int, entry: Entry) -> Entry {
     decode(cell.swap(encode(entry), Ordering::AcqRel))
 }
 
+/// `fd` is this socket from now on; what it was, and whether as a candidate that is shared.
+pub(crate) fn adopt(fd: c_int, slot: u32) -> (Entry, bool) {
+    let Some(cell) = cell(fd) else { return (Entry::Kernel, false) };
+    HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    let before = cell.swap(encode(Entry::Socket(slot)), Ordering::AcqRel);
+    (decode(before), has_others(before, SHARED))
+}
+
 /// `fd` is this socket no more, but a candidate again, or (`stays`) the kernel's for good. False: it was not, so the hold of
 /// this descriptor is somebody else's to release.
 pub(crate) fn give_up(fd: c_int, slot: u32, stays: bool) -> bool {
@@ -169,6 +178,14 @@ pub(crate) fn note_twin(fd: c_int) {
 /// Another process of the program may have this candidate, too.
 pub(crate) fn note_shared(fd: c_int) {
     note(fd, SHARED);
+    if is_shared(fd) {
+        HAS_SHARED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Some candidate is shared, or was.
+pub(crate) fn has_shared() -> bool {
+    HAS_SHARED.load(Ordering::Relaxed)
 }
 
 /// See [`note_shared`].
@@ -177,7 +194,7 @@ pub(crate) fn is_shared(fd: c_int) -> bool {
     cell(fd).is_some_and(|cell| has_others(cell.load(Ordering::Acquire), SHARED))
 }
 
-/// Whoever has this candidate, it does not become ours.
+/// Nobody else makes this candidate ours, as far as is known.
 pub(crate) fn forget_shared(fd: c_int) {
     let forgotten = |word: u64| (word & 0xff == CANDIDATE).then_some(word & !(SHARED << 8));
     if let Some(cell) = cell(fd) {

@@ -531,12 +531,14 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
         };
     };
     leave(socket, set);
+    // Before the set may be another thread's.
+    let signalled = set.shared.signalled.load(Ordering::SeqCst) != 0;
     used(using);
     if result == Err(libc::ECONNRESET) {
         serve::orphaned();
     } else if socket.state() & slot_state::LISTENING == 0 {
         serve::serve(socket.importance());
-    } else if set.shared.signalled.load(Ordering::SeqCst) != 0 {
+    } else if signalled {
         socket.tell();
     }
     result

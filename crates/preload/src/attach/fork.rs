@@ -96,7 +96,7 @@ pub(super) extern "C" fn before() {
     let Some(region) = region() else { return };
     // A handler here would wait for its own thread wherever it needs what that has locked.
     BLOCKED.set(dispatch::hold_signals());
-    family::before_fork();
+    family::meet_all();
     exec::children_before_fork();
     // First of all: who has one may want any of those that follow.
     rings::before_fork();
@@ -116,6 +116,7 @@ pub(super) extern "C" fn before() {
     std::mem::forget(held);
     if let Some(child) = child {
         slot::share_with_child(region, child.process);
+        family::share_candidates();
     }
 }
 

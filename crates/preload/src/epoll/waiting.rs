@@ -10,7 +10,7 @@ use crate::real::err;
 use crate::slot::ring_before_sleep;
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set, Woken};
-use crate::{attach, memory, real, serve, table};
+use crate::{attach, family, memory, real, serve, table};
 
 /// Anything in front of us that the kernel should answer alone: not an epoll of ours, or without our sockets.
 pub(crate) enum Answer {
@@ -31,6 +31,9 @@ pub(crate) fn await_events(
 ) -> Answer {
     let Fd::Epoll(number) = table::look(epfd) else { return Answer::Kernel };
     real::pthread_testcancel();
+    if table::has_shared() {
+        meet_watched(number);
+    }
     if max <= 0 || memory::reaches_too_far(events, (max as usize).saturating_mul(size_of::<epoll_event>())) {
         return Answer::Kernel;
     }
@@ -75,6 +78,18 @@ pub(crate) fn await_events(
             return Answer::Done(result);
         }
         spun = true;
+    }
+}
+
+/// What it watches may be ours since another process has adopted it.
+fn meet_watched(number: u32) {
+    let shared: Vec<c_int> = {
+        let epoll = lock(number);
+        let watched = epoll.candidates.iter().map(|item| item.fd_plus_one - 1);
+        watched.filter(|&fd| table::is_shared(fd)).collect()
+    };
+    for fd in shared {
+        family::look(fd);
     }
 }
 

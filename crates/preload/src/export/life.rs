@@ -212,10 +212,9 @@ fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
             let Some(socket) = ours(fd) else { return real::fcntl(fd, command, argument) };
             if command == libc::F_SETFL {
                 let kept = real::fcntl(fd, libc::F_GETFL, 0);
-                let (asked, before) =
-                    (argument as c_int, [argument as c_int, kept].map(|it| it & KEPT_BY_FILE));
-                // Those of the file are the kernel's, and to refuse.
-                if before[0] != before[1] {
+                let asked = argument as c_int;
+                // Those of the file are the kernel's to keep and to refuse.
+                if (asked ^ kept) & KEPT_BY_FILE != 0 {
                     let of_file = asked & !libc::O_NONBLOCK | kept & libc::O_NONBLOCK;
                     if real::fcntl(fd, libc::F_SETFL, of_file as usize) < 0 {
                         return -1;
@@ -246,9 +245,9 @@ extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument)
 }
 
-/// `linux/sockios.h`
 /// Flags of descriptors that are the kernel's affair.
 const KEPT_BY_FILE: c_int = libc::O_APPEND | libc::O_NOATIME | libc::O_DIRECT;
+/// `linux/sockios.h`
 const SIOCOUTQNSD: c_ulong = 0x894b;
 /// `asm/sockios.h`
 const SIOCATMARK: c_ulong = 0x8905;

@@ -100,7 +100,9 @@ extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e:
         }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork if attach::region().is_some() => life::vfork().into(),
-        _ => by_number(number, [a, b, c, d, e, f]).unwrap_or_else(|| real::syscall(number, a, b, c, d, e, f)),
+        // `syscall` is no cancellation point.
+        _ => real::uncancelled(|| by_number(number, [a, b, c, d, e, f]))
+            .unwrap_or_else(|| real::syscall(number, a, b, c, d, e, f)),
     }
 }
 

@@ -8,8 +8,8 @@
 //!
 //! So the entry ends when the connection stands, or does not, and can be cancelled or have a time-out. One that has failed
 //! leaves a socket that may connect again; by then the kernel may not have begun with the entry, so it names the stand-in by
-//! a descriptor of ours. Who cancels it leaves an attempt that ends by itself. Whoever is in the network namespace finds the name (`/proc/net/unix`) and may connect
-//! to it: it is this process that is waited for, and nobody else.
+//! a descriptor of ours. Who cancels it leaves an attempt that ends by itself. Whoever is in the network namespace finds
+//! the name (`/proc/net/unix`) and may connect to it: it is this process that is waited for, and nobody else.
 
 use std::ffi::c_int;
 use std::ptr::with_exposed_provenance as at;

@@ -276,6 +276,57 @@ CASE(bound_by_a_child) {
     }
 }
 
+/* Who closes it just then is none of those who have it. */
+CASE(closed_while_a_child_connects) {
+    struct name to = name_of(peer, atoi(tell("listen L")));
+    for (int i = 0; i < 40; i++) {
+        int fd = socket(family, SOCK_STREAM, 0);
+        pid_t child = fork();
+        if (child == 0) {
+            if (connect(fd, ADDRESS(to)) != 0 || send(fd, "x", 1, 0) != 1) _exit(1);
+            close(fd);
+            _exit(0);
+        }
+        for (volatile int spin = 0; spin < i * 20000; spin++) continue;
+        close(fd);
+        int status;
+        NEED(waitpid(child, &status, 0) == child && status == 0);
+        tell("accept L A");
+        tell("drain A");
+    }
+}
+
+/* Those who wait for several see it, too. */
+CASE(bound_by_a_child_and_waited_for) {
+    tell("bind D");
+    for (int way = 0; way < 3; way++) {
+        int fd = socket(family, SOCK_DGRAM, 0), port, ends[2], set = epoll_create1(0);
+        struct name here = name_of(own, 0);
+        struct epoll_event event = {.events = EPOLLIN};
+        struct timeval soon = {2, 0};
+        fd_set in;
+        NEED(pipe(ends) == 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            T(bind(fd, ADDRESS(here)));
+            port = port_of(fd);
+            NEED(write(ends[1], &port, sizeof port) == sizeof port);
+            _exit(0);
+        }
+        NEED(read(ends[0], &port, sizeof port) == sizeof port);
+        tell("sendto D %s %d datagram", own, port);
+        FD_ZERO(&in);
+        FD_SET(fd, &in);
+        if (way == 0) T(select(fd + 1, &in, NULL, NULL, &soon));
+        if (way == 1) T(epoll_wait(set, &event, 1, 2000));
+        if (way == 2) T(await(fd, POLLIN) & POLLIN);
+        wait_for(child);
+        char bytes[16];
+        T(recv(fd, bytes, 16, MSG_DONTWAIT));
+        close(set);
+    }
+}
+
 /* The parent connects, and its children, which have a socket of their own as well, go on with both. */
 CASE(children_of_before) {
     int fd = socket(family, SOCK_STREAM, 0), begin[2], done[2];
