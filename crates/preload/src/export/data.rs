@@ -490,7 +490,8 @@ pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, 
         message.msg_len = result as c_uint;
         done += 1;
         // Behind a part of a message nothing goes (`__sys_sendmmsg`).
-        if vector_of(&message.msg_hdr).is_ok_and(|iov| stream::total(iov) > result as usize) {
+        let is_part = |iov| stream::total(iov) > result as usize;
+        if socket.is_stream() && vector_of(&message.msg_hdr).is_ok_and(is_part) {
             break;
         }
     }
