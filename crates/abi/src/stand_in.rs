@@ -9,6 +9,9 @@
 
 use crate::layout::SLOT_COUNT;
 
+/// In the engine's answer to TAKE, beside the slot: the program has the socket already, where it is under way now.
+pub const CAME_BEFORE: u32 = 1 << 31 >> 1;
+
 const MARK: u64 = 1 << 63;
 const SLOT_BITS: u32 = SLOT_COUNT.trailing_zeros();
 const KEY_MASK: u64 = (1 << 62 >> SLOT_BITS) - 1;

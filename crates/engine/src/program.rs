@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
@@ -56,6 +56,8 @@ pub(crate) struct Program {
     files: RefCell<BTreeMap<u32, Arc<FileMap>>>,
     /// The sockets, by slot.
     ends: RefCell<Vec<Option<Rc<SocketEnd>>>>,
+    /// What those have become that another program took.
+    moved: RefCell<BTreeMap<u32, Weak<SocketEnd>>>,
     /// Poll sets that were woken and whose threads have not run since, as far as we have looked.
     woken: RefCell<Vec<u32>>,
     /// Since when none of those has; `None` when there are none.
@@ -118,6 +120,7 @@ impl Program {
             named_sources: RefCell::default(),
             files: RefCell::default(),
             ends: RefCell::new(Vec::new()),
+            moved: RefCell::default(),
             woken: RefCell::default(),
             waits_since: Cell::new(None),
             tracks_woken,
@@ -250,6 +253,17 @@ impl Program {
         if let Some(entry) = self.ends.borrow_mut().get_mut(slot as usize) {
             *entry = None;
         }
+        self.moved.borrow_mut().remove(&slot);
+    }
+
+    /// Another program has taken it.
+    pub(crate) fn note_moved(&self, slot: u32, to: &Rc<SocketEnd>) {
+        self.moved.borrow_mut().insert(slot, Rc::downgrade(to));
+    }
+
+    /// What a socket has become that another program took.
+    pub(crate) fn moved(&self, slot: u32) -> Option<Weak<SocketEnd>> {
+        self.moved.borrow().get(&slot).cloned()
     }
 
     /// Lets go of all sockets.

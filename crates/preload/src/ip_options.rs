@@ -176,6 +176,21 @@ pub(crate) fn carry_over(fd: c_int, socket: Socket) {
     }
 }
 
+/// What the kernel keeps for a socket of ours is given to another descriptor's, which will be its as well.
+pub(crate) fn carry_along(from: c_int, to: c_int, socket: Socket) {
+    let of_all =
+        [(SOL_SOCKET, libc::SO_MARK), (SOL_SOCKET, libc::SO_PRIORITY), (IPPROTO_IPV6, libc::IPV6_V6ONLY)];
+    let of_datagrams = FLAGS.iter().map(|&(level, name, _)| (level, name)).chain(SENDING);
+    let is_stream = socket.is_stream();
+    for (level, name) in of_all.into_iter().chain(of_datagrams.filter(|_| !is_stream)) {
+        let value = options::kernel_int(from, level, name);
+        if (level != IPPROTO_IPV6 || socket.is_inet6()) && value != options::kernel_int(to, level, name) {
+            let len = size_of::<c_int>() as socklen_t;
+            real::setsockopt(to, level, name, (&raw const value).cast(), len);
+        }
+    }
+}
+
 /// The slot has of this option what the kernel's socket has.
 fn take_over(fd: c_int, socket: Socket, level: c_int, name: c_int) -> isize {
     let value = options::kernel_int(fd, level, name);

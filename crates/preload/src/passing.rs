@@ -28,7 +28,7 @@ use scoutline_abi::stand_in;
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{attach, call, engines, family, memory};
+use crate::{attach, call, engines, family, ip_options, memory};
 
 /// Stand-ins in one message: Linux's own limit of descriptors (SCM_MAX_FD).
 const MOST: usize = 253;
@@ -109,7 +109,7 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
     let mut failed = 0;
     each_descriptor(&message, |fd| {
         let Some(socket) = table::socket(*fd).and_then(Socket::at) else { return };
-        match make_stand_in(socket) {
+        match make_stand_in(*fd, socket) {
             Ok(made) if sent.len() < MOST => {
                 sent.push((made, socket));
                 *fd = made;
@@ -137,13 +137,14 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
 }
 
 /// A kernel socket of the same kind that says which of ours it stands for.
-fn make_stand_in(socket: Socket) -> Result<c_int, c_int> {
+fn make_stand_in(fd: c_int, socket: Socket) -> Result<c_int, c_int> {
     let family = if socket.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };
     let kind = if socket.is_stream() { libc::SOCK_STREAM } else { libc::SOCK_DGRAM };
     let made = real::socket(family, kind | libc::SOCK_CLOEXEC, 0);
     if made < 0 {
         return Err(real::errno());
     }
+    ip_options::carry_along(fd, made, socket);
     stand_for(made, Some(socket)).map(|()| made).inspect_err(|_| {
         real::close(made);
     })
@@ -250,7 +251,7 @@ fn came(fd: c_int, peeked: bool) {
     } else if peeked {
         return;
     } else {
-        take(word).and_then(Socket::at).inspect(|socket| socket.hold(true))
+        take(word)
     };
     if let Some(socket) = socket {
         table::put(fd, Entry::Socket(socket.index));
@@ -260,16 +261,23 @@ fn came(fd: c_int, peeked: bool) {
     }
 }
 
-/// Has the engine move a socket of another program here: its slot.
-fn take(word: u64) -> Option<u32> {
+/// Has the engine move a socket of another program here. One that came before is here already, and once more under way.
+fn take(word: u64) -> Option<Socket> {
     let begun = real::now_ns();
     let engine = engines::of_slot(attach::region()?, stand_in::read(word)?.1);
-    loop {
+    let taken = loop {
         let result = call::ask_engine(engine, call_op::TAKE, [word, 0, 0, 0]);
         // A thread is within its rings, and may have been interrupted there.
         if result != -libc::EAGAIN || real::now_ns() - begun > PATIENCE_NS {
-            return u32::try_from(result).ok();
+            break u32::try_from(result).ok()?;
         }
         real::nap(PAUSE_US);
+    };
+    let socket = Socket::at(taken & !stand_in::CAME_BEFORE)?;
+    if taken & stand_in::CAME_BEFORE == 0 {
+        socket.hold(true);
+    } else {
+        socket.take_from_flight(false);
     }
+    Some(socket)
 }

@@ -376,7 +376,7 @@ extern "C" fn cancelled(leaving: *mut c_void) {
         (&*leaving.fds, leaving.set, leaving.using)
     };
     leave(fds, set);
-    wait::used(using);
+    wait::left_asleep(set, using);
 }
 
 fn each_socket(fds: &[pollfd], visit: &mut dyn FnMut(Socket)) {

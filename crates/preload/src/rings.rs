@@ -77,7 +77,7 @@ use entries::Looker;
 pub(crate) use ferry::{flush, look_again};
 pub(crate) use listening::accept;
 use queue::{Shape, View};
-pub(crate) use standin::{has_left, is_kernels as is_stand_ins, socket_of as stood_for};
+pub(crate) use standin::{has_left, is_kernels as is_stand_ins, socket_of as of_stand_in};
 
 /// `linux/io_uring.h`: `io_uring_setup` flags.
 const SETUP_SQPOLL: u32 = 1 << 1;

@@ -1,6 +1,7 @@
 //! One socket in shared memory: who holds it, whether it is ready, its two locks ([`crate::held`]), and telling the
 //! engine.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -506,15 +507,38 @@ impl Socket {
     }
 }
 
+thread_local! {
+    /// The engine, plus one, that this thread rings, of all that found it asleep. It stands here still once a handler has
+    /// jumped out of that, and everybody waits for the ring.
+    static RINGS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Rings an engine that was found asleep, unless somebody else does.
+pub(crate) fn ring_sleeping(bell: EngineBell<'_>, engine: usize) {
+    RINGS.set(engine + 1);
+    if bell.claim(engine_state::SLEEPING, engine_state::POLLING) {
+        attach::ring(engine);
+    }
+    RINGS.set(0);
+}
+
+/// A ring that a handler has jumped out of is made up for.
+#[inline]
+fn ring_late() {
+    if let Some(engine) = RINGS.get().checked_sub(1) {
+        attach::ring(engine);
+        RINGS.set(0);
+    }
+}
+
 /// After marking, wakes the engine if nobody else will.
 #[inline]
 pub(crate) fn wake_engine(region: &Region, engine: usize, urgent: bool) {
     let word = &region.header().engines[engine];
     let bell = EngineBell(&word.state);
     match bell.look_after_mark() {
-        engine_state::SLEEPING if bell.claim(engine_state::SLEEPING, engine_state::POLLING) => {
-            attach::ring(engine);
-        }
+        engine_state::SLEEPING => ring_sleeping(bell, engine),
+        engine_state::POLLING => ring_late(),
         // Behind a raised thread it would look, see that one go on running, and leave it the core: `ring_before_sleep`.
         engine_state::AWAY if urgent && !(wait::is_on_core_of(word) && serve::is_raised()) => {
             attach::ring(engine);
@@ -528,6 +552,7 @@ pub(crate) fn wake_engine(region: &Region, engine: usize, urgent: bool) {
 /// packet. Should the thread not sleep for long, the engine looks by itself.
 #[inline]
 pub(crate) fn ring_before_sleep() {
+    ring_late();
     if serve::is_raised() {
         ring_if_away();
     }

@@ -239,6 +239,12 @@ pub(crate) fn used(using: InUse) {
     }
 }
 
+/// The same for who has left its sleep at once, and may have taken the byte that woke it without having said so.
+pub(crate) fn left_asleep(set: Set, using: InUse) {
+    set.bell().drained();
+    used(using);
+}
+
 pub(crate) fn is_on_signal_stack() -> bool {
     // SAFETY: a structure of numbers and a pointer.
     let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
@@ -556,12 +562,12 @@ fn leave(socket: Socket, set: Set) {
     unwatch(socket, set);
 }
 
-/// A thread is cancelled in its sleep.
+/// A thread is cancelled in its sleep, or a signal handler jumps out of it (the C library's `longjmp` calls this, too).
 extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what `sleep_until` gave, in a frame that still stands.
     let Leaving { socket, set, using } = unsafe { leaving.cast::<Leaving>().read() };
     leave(socket, set);
-    used(using);
+    left_asleep(set, using);
     // A wake-up that it was to have goes to another one.
     socket.tell();
     socket.release();

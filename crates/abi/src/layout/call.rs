@@ -63,7 +63,7 @@ pub mod call_op {
     /// MTU << 16, nothing, its destination (first word).
     pub const TOO_LONG: u32 = 16;
     /// Take a socket that another program has passed: argument the word of its stand-in ([`crate::stand_in`]). It moves.
-    /// Result: its slot, held by the caller; EAGAIN: a thread is copying from or to it.
+    /// Result: its slot, held by the caller, or what was taken before | `CAME_BEFORE`, under way to it; EAGAIN: a thread is copying from or to it.
     pub const TAKE: u32 = 18;
     /// Whether a process is on paths: argument its id. Result: 0 or 1.
     pub const IS_ON_PATHS: u32 = 19;

@@ -16,10 +16,11 @@ use crate::socket::{DatagramStage, SocketEnd, StreamStage};
 type Errno = i32;
 
 impl Core {
-    /// Moves the socket for which this word stands to the program; its slot there.
+    /// Moves the socket for which this word stands to the program; its slot there. What has moved to that one before and
+    /// comes to it once more is the same socket ([`stand_in::CAME_BEFORE`]).
     ///
     /// # Errors
-    /// EBADF when it names no socket that is under way, EINVAL when that is the program's own, EOPNOTSUPP when it listens
+    /// EBADF when it names no socket that is under way, or one that has moved to a third program, EINVAL when that is the program's own, EOPNOTSUPP when it listens
     /// at several engines, and as [`SocketEnd::move_to`].
     pub(super) fn take_passed(
         &mut self,
@@ -38,6 +39,11 @@ impl Core {
         if old.closed.get() || old.shared().in_flight.load(Ordering::Acquire) == 0 {
             return Err(libc::EBADF);
         }
+        if let Some(moved) = from.moved(slot) {
+            let_go(&from, &old);
+            let new = moved.upgrade().filter(|new| Rc::ptr_eq(&new.program, to) && put_in_flight(new));
+            return new.map(|new| (new.slot | stand_in::CAME_BEFORE) as i32).ok_or(libc::EBADF);
+        }
         let listens = !old.listen_paths.borrow().is_empty();
         if listens && self.several.is_several() {
             return Err(libc::EOPNOTSUPP); // its shadows and what waits in its queue are other engines'
@@ -49,6 +55,7 @@ impl Core {
             self.move_queued(&from, slot, &new, now);
         }
         hold(to, call, new.slot);
+        from.note_moved(slot, &new);
         let_go(&from, &old);
         if let Some(id) = new.path.get() {
             self.kick(id, now);
@@ -122,6 +129,16 @@ fn hold(program: &Program, call: &Call, slot: u32) {
     if let Some(record) = process.and_then(|index| program.region.process(index)) {
         record.holds[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
     }
+}
+
+/// It is under way to who has it already; false: that has closed it.
+fn put_in_flight(end: &SocketEnd) -> bool {
+    let more = |count: u32| (count > 0).then(|| count + 1);
+    let held = end.shared().references.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok();
+    if held {
+        end.shared().in_flight.fetch_add(1, Ordering::AcqRel);
+    }
+    held
 }
 
 /// It is no longer under way. Who closed it meanwhile, has nothing left of it.

@@ -85,7 +85,7 @@ pub(super) extern "C" fn getsockopt(
     if let Some(result) = groups::filter::get(fd, level, name, value, len) {
         return finish_int(result);
     }
-    match ours(fd).or_else(|| stood_for(fd, level, name)) {
+    match ours(fd).or_else(|| of_stand_in(fd, level, name)) {
         Some(socket) => finish_int(options::get(fd, socket, level, name, value, len)),
         None => not_on_paths(level, real::getsockopt(fd, level, name, value, len)),
     }
@@ -117,7 +117,7 @@ pub(super) extern "C" fn setsockopt(
         (libc::IPPROTO_IPV6, libc::IPV6_MTU) => ours(fd).or_else(|| adopt::adopt_for_groups(fd)),
         _ => ours(fd),
     };
-    let socket = socket.or_else(|| stood_for(fd, level, name));
+    let socket = socket.or_else(|| of_stand_in(fd, level, name));
     if let Some(socket) = socket {
         return finish_int(options::set(fd, socket, level, name, value, len));
     }
@@ -128,8 +128,8 @@ pub(super) extern "C" fn setsockopt(
 }
 
 /// The socket for which a ring's stand-in has this option.
-fn stood_for(fd: c_int, level: c_int, name: c_int) -> Option<Socket> {
-    if rings::is_stand_ins(level, name) { None } else { rings::stood_for(fd) }
+fn of_stand_in(fd: c_int, level: c_int, name: c_int) -> Option<Socket> {
+    if rings::is_stand_ins(level, name) { None } else { rings::of_stand_in(fd) }
 }
 
 /// Kernels differ in what they say to a level that they do not know.
@@ -142,7 +142,7 @@ fn not_on_paths(level: c_int, result: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    match ours(fd).or_else(|| rings::stood_for(fd)) {
+    match ours(fd).or_else(|| rings::of_stand_in(fd)) {
         Some(socket) => finish_int(life::local_name(socket, address, len)),
         None => real::getsockname(fd, address, len),
     }
@@ -150,7 +150,7 @@ pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mu
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    match ours(fd).or_else(|| rings::stood_for(fd)) {
+    match ours(fd).or_else(|| rings::of_stand_in(fd)) {
         Some(socket) => finish_int(life::peer_name(socket, address, len)),
         None => real::getpeername(fd, address, len),
     }

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long};
 
 use super::pending::{self, Chain, Ring};
 use super::queue::{Answer, FIXED_FILE, NOP, SKIP_SUCCESS, Said};
-use super::{connecting, each_file, listening, moving, post, stood_for};
+use super::{connecting, each_file, listening, moving, of_stand_in, post};
 use crate::table::{self, Entry};
 use crate::{export, family, real};
 
@@ -134,7 +134,7 @@ fn look_at(ring: Ring, said: Said) -> Option<Answer> {
             moving::named(fd);
             // AF_UNIX copies, and says EOPNOTSUPP. A send without notice is one that has copied.
             let plain = if operation == op::SEND_ZC { op::SEND } else { op::SENDMSG };
-            return stood_for(fd).map(|_| Answer::As(plain, ZERO_COPY_FLAGS));
+            return of_stand_in(fd).map(|_| Answer::As(plain, ZERO_COPY_FLAGS));
         }
         // Where it binds decides whose it is, as by a call.
         op::BIND if flags & FIXED_FILE == 0 => {

@@ -22,7 +22,7 @@ use super::crossing::{Crossing, Known, Progress};
 use super::listening::Listener;
 use super::parcels::Parcels;
 use super::pending::{self, Pending};
-use crate::lock::Lock;
+use crate::lock::{self, Lock};
 use crate::slot::Socket;
 use crate::wait::{self, Set};
 use crate::{attach, dispatch, own, real};
@@ -136,10 +136,7 @@ static GONE: AtomicU32 = AtomicU32::new(0);
 
 /// `work` on what is shared. A signal handler that interrupted it there would wait for its own thread.
 fn shared<R>(work: impl FnOnce(&mut Shared) -> R) -> R {
-    let signals = dispatch::hold_signals();
-    let result = work(&mut SHARED.lock());
-    dispatch::set_mask(signals);
-    result
+    lock::undisturbed(|| work(&mut SHARED.lock()))
 }
 
 /// There is a thread. False: none is to be had.
@@ -174,11 +171,11 @@ pub(crate) fn look_again() {
 
 /// A descriptor of ours has another number, and the program gets the one that it had.
 pub(super) fn relocated(from: c_int, to: c_int) {
-    let signals = dispatch::hold_signals();
-    if let Some(ferry) = FERRY.lock().as_mut() {
-        ferry.relocated(from, to);
-    }
-    dispatch::set_mask(signals);
+    lock::undisturbed(|| {
+        if let Some(ferry) = FERRY.lock().as_mut() {
+            ferry.relocated(from, to);
+        }
+    });
     shared(|shared| {
         if shared.bell == from {
             shared.bell = to;

@@ -27,11 +27,11 @@ use super::crossing::Crossing;
 use super::queue::Said;
 use super::standin::{End, unix_socket};
 use super::{ALONE, ferry, standin, theirs};
-use crate::lock::Lock;
+use crate::lock::{self, Lock};
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{accept as accepting, address, attach, dispatch, life, memory, real};
+use crate::{accept as accepting, address, attach, life, memory, real};
 
 /// Connections that wait at a stand-in, less one.
 const BACKLOG: c_int = 16;
@@ -233,16 +233,13 @@ pub(super) fn note(said: Said) {
     if !theirs::copy(&mut room, len, false) || (room as usize) < size_of::<sockaddr_in>() {
         return;
     }
-    let signals = dispatch::hold_signals();
-    let mut noted = NOTED.lock();
-    noted.retain(|one| one.address != address);
-    if noted.len() >= MOST_NOTED {
-        noted.remove(0);
-    }
-    noted.push(Noted { address, len, room });
-    COUNT.store(noted.len(), Ordering::Release);
-    drop(noted);
-    dispatch::set_mask(signals);
+    noted(|noted| {
+        noted.retain(|one| one.address != address);
+        if noted.len() >= MOST_NOTED {
+            noted.remove(0);
+        }
+        noted.push(Noted { address, len, room });
+    });
 }
 
 /// Names of ours that have been written by now become the peers'.
@@ -251,14 +248,17 @@ pub(super) fn translate() {
         return;
     }
     let errno = real::errno();
-    let signals = dispatch::hold_signals();
     // Another thread that has it may have looked at ours too early.
-    let mut noted = NOTED.lock();
-    noted.retain(|one| !one.translate());
-    COUNT.store(noted.len(), Ordering::Release);
-    drop(noted);
-    dispatch::set_mask(signals);
+    noted(|noted| noted.retain(|one| !one.translate()));
     real::set_errno(errno);
+}
+
+fn noted(work: impl FnOnce(&mut Vec<Noted>)) {
+    lock::undisturbed(|| {
+        let mut noted = NOTED.lock();
+        work(&mut noted);
+        COUNT.store(noted.len(), Ordering::Release);
+    });
 }
 
 /// What the parent's threads wait for is not this process's, nor does anybody here serve what stands there: who names it

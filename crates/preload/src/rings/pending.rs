@@ -30,11 +30,11 @@ use super::entries::{by_number, op};
 use super::queue::{Answer, BUFFER_SELECT, DRAIN, FIXED_FILE, LINK, LINKS, SKIP_SUCCESS, Said};
 use super::{ALONE, ferry, moving, post, theirs};
 use crate::address::{self, Given, Name};
-use crate::lock::Lock;
+use crate::lock::{self, Lock};
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{adopt, dispatch, export, family, memory, real};
+use crate::{adopt, export, family, memory, real};
 
 /// `linux/io_uring.h`: IORING_RECV_MULTISHOT and IORING_RECVSEND_BUNDLE of a receive; IORING_POLL_ADD_MULTI and what else a
 /// poll may be asked.
@@ -149,13 +149,12 @@ static SERVED: [AtomicU32; SLOT_COUNT] = [const { AtomicU32::new(0) }; SLOT_COUN
 
 /// `work` on what waits. A signal handler that interrupted it there would wait for its own thread.
 fn waiting<R>(work: impl FnOnce(&mut Vec<Waiting>) -> R) -> R {
-    let signals = dispatch::hold_signals();
-    let mut waiting = WAITING.lock();
-    let result = work(&mut waiting);
-    COUNT.store(waiting.len(), Ordering::Release);
-    drop(waiting);
-    dispatch::set_mask(signals);
-    result
+    lock::undisturbed(|| {
+        let mut waiting = WAITING.lock();
+        let result = work(&mut waiting);
+        COUNT.store(waiting.len(), Ordering::Release);
+        result
+    })
 }
 
 /// Something waits for this socket.

@@ -10,7 +10,7 @@ use super::queue::{ENTRY_LEN, OFF_ENTRIES, OFF_QUEUE, SKIP_SUCCESS, map, unmap};
 use super::{Parameters, probe};
 use crate::lock::{self, Lock};
 use crate::table::{self, Entry};
-use crate::{dispatch, own, real};
+use crate::{own, real};
 
 /// `linux/io_uring.h`: features, one of Linux 6.10, which tells that its NOP says a result that is asked for.
 const FEAT_SINGLE_MMAP: u32 = 1 << 0;
@@ -59,20 +59,19 @@ fn state() -> u32 {
     if known != UNKNOWN {
         return known;
     }
-    let signals = dispatch::hold_signals();
-    let mut poster = POSTER.lock();
-    if poster.is_none() {
-        *poster = Poster::new();
-    }
-    let found = match poster.as_ref() {
-        None => ABSENT,
-        Some(one) if one.parameters.features & FEAT_RECVSEND_BUNDLE != 0 => INJECTS,
-        Some(_) => THERE,
-    };
-    STATE.store(found, Ordering::Release);
-    drop(poster);
-    dispatch::set_mask(signals);
-    found
+    lock::undisturbed(|| {
+        let mut poster = POSTER.lock();
+        if poster.is_none() {
+            *poster = Poster::new();
+        }
+        let found = match poster.as_ref() {
+            None => ABSENT,
+            Some(one) if one.parameters.features & FEAT_RECVSEND_BUNDLE != 0 => INJECTS,
+            Some(_) => THERE,
+        };
+        STATE.store(found, Ordering::Release);
+        found
+    })
 }
 
 /// Says this result in the ring with this number, which the program has as `fd` or as another one. False: it is not there.
@@ -81,19 +80,16 @@ pub(super) fn post(number: u32, fd: c_int, user_data: u64, result: c_int) -> boo
     let Some(fd) = Some(fd).filter(is_it).or_else(|| (0..=table::highest()).find(is_it)) else {
         return false;
     };
-    let signals = dispatch::hold_signals();
-    let posted = POSTER.lock().as_mut().is_some_and(|poster| poster.post(fd, user_data, result));
-    dispatch::set_mask(signals);
-    posted
+    lock::undisturbed(|| POSTER.lock().as_mut().is_some_and(|poster| poster.post(fd, user_data, result)))
 }
 
 /// A descriptor of ours has another number.
 pub(super) fn relocated(from: c_int, to: c_int) {
-    let signals = dispatch::hold_signals();
-    if let Some(poster) = POSTER.lock().as_mut().filter(|poster| poster.fd == from) {
-        poster.fd = to;
-    }
-    dispatch::set_mask(signals);
+    lock::undisturbed(|| {
+        if let Some(poster) = POSTER.lock().as_mut().filter(|poster| poster.fd == from) {
+            poster.fd = to;
+        }
+    });
 }
 
 /// The ring is the parent's.

@@ -215,3 +215,42 @@ fn only_what_was_passed_is_taken() {
         assert_eq!(pair.server.call(call_op::IS_ON_PATHS, 0, [pid, 0, 0, 0], now), on_paths);
     }
 }
+
+#[test]
+fn a_socket_that_is_passed_twice_is_one_for_who_takes_it() {
+    let (mut pair, mut other) = with_other(38);
+    let (client, passed) = connected(&mut pair);
+    let word = pass(&pair.server, passed);
+    pair.server.slot(passed).references.store(3, Ordering::Relaxed);
+    pair.server.slot(passed).in_flight.store(2, Ordering::Relaxed);
+    let taken = take(&mut pair, &mut other, word);
+    assert!(taken >= 0, "TAKE: {taken}");
+    let again = take(&mut pair, &mut other, word);
+    assert_eq!(again, taken | stand_in::CAME_BEFORE as i32);
+    let counts = as_other(&mut pair, &mut other, |host| {
+        let slot = host.slot(taken as u32);
+        (slot.references.load(Ordering::Relaxed), slot.in_flight.load(Ordering::Relaxed))
+    });
+    assert_eq!(counts, (2, 1), "the second is under way to who has the first");
+    assert_eq!(take(&mut pair, &mut other, word), -libc::EBADF, "nothing is under way any more");
+    pair.client.write(client, b"once");
+    let mut came = Vec::new();
+    pair.until("what was written", |pair| {
+        came.extend(as_other(pair, &mut other, |host| host.read(taken as u32, usize::MAX)));
+        came.len() >= 4
+    });
+    assert_eq!(came, b"once");
+}
+
+#[test]
+fn who_has_closed_what_it_took_gets_nothing_the_second_time() {
+    let (mut pair, mut other) = with_other(39);
+    let (_, passed) = connected(&mut pair);
+    let word = pass(&pair.server, passed);
+    pair.server.slot(passed).references.store(3, Ordering::Relaxed);
+    pair.server.slot(passed).in_flight.store(2, Ordering::Relaxed);
+    let taken = take(&mut pair, &mut other, word);
+    as_other(&mut pair, &mut other, |host| close(host, taken as u32));
+    assert_eq!(take(&mut pair, &mut other, word), -libc::EBADF);
+    assert_eq!(pair.server.slot(passed).in_flight.load(Ordering::Relaxed), 0);
+}

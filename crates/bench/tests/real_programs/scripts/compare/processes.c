@@ -113,12 +113,23 @@ static int started(const char *role) {
         T(epoll_ctl(fd, EPOLL_CTL_ADD, new, &change));
         T(epoll_ctl(fd, EPOLL_CTL_MOD, new, &change));
     } else if (!strncmp(role, "receive", 7)) {
-        int stream = T(take(fd, 0)), listening = T(take(fd, 0)), datagrams = T(take(fd, MSG_CMSG_CLOEXEC));
+        int stream = T(take(fd, 0)), twin = T(take(fd, 0)), listening = T(take(fd, 0)), datagrams = T(take(fd, MSG_CMSG_CLOEXEC));
         T(fcntl(datagrams, F_GETFD));
         T((fcntl(stream, F_GETFL) & O_NONBLOCK) != 0);
         T(option(stream, IPPROTO_TCP, TCP_NODELAY));
-        T(recv(stream, bytes, 16, 0));
-        T(send(stream, "passed", 6, 0));
+        for (int i = 0; i < 3; i++) {
+            int one = i == 0 ? stream : i == 1 ? twin : datagrams;
+            T(option(one, SOL_SOCKET, SO_MARK));
+            T(option(one, SOL_SOCKET, SO_PRIORITY));
+        }
+        T(option(datagrams, IPPROTO_IP, IP_PKTINFO));
+        T(option(datagrams, IPPROTO_IP, IP_TTL));
+        T(option(datagrams, SOL_SOCKET, SO_TIMESTAMPNS));
+        T(set_option(datagrams, IPPROTO_IP, IP_RECVTOS, 1));
+        T(recv(stream, bytes, 2, 0));
+        T(close(stream));
+        T(recv(twin, bytes, 16, 0));
+        T(send(twin, "passed", 6, 0));
         for (int i = 0; i < 2; i++) {
             int new = T(accept(listening, NULL, NULL));
             T(recv(new, bytes, 3, MSG_WAITALL));
@@ -821,6 +832,11 @@ CASE(passed_to_another_program) {
     int there = atoi(tell("bind D")), datagrams = socket(family, SOCK_DGRAM, 0);
     struct name to = name_of(peer, there);
     NEED(connect(datagrams, ADDRESS(to)) == 0 && set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1) == 0);
+    T(set_option(fd, SOL_SOCKET, SO_MARK, 7));
+    T(set_option(datagrams, SOL_SOCKET, SO_PRIORITY, 3));
+    T(set_option(datagrams, IPPROTO_IP, IP_PKTINFO, 1));
+    T(set_option(datagrams, IPPROTO_IP, IP_TTL, 40));
+    T(set_option(datagrams, SOL_SOCKET, SO_TIMESTAMPNS, 1));
     nonblock(fd);
     tell("send A abc");
     NEED(await(fd, POLLIN) & POLLIN);
@@ -846,6 +862,7 @@ CASE(passed_to_another_program) {
         snprintf(role, sizeof role, "receive-%d", ends[1]);
         execute(role);
     }
+    T(pass(ends[0], fd));
     T(pass(ends[0], fd));
     T(close(fd));
     T(pass(ends[0], listening));

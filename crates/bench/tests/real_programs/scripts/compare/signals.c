@@ -438,6 +438,40 @@ CASE(jumps_out_of_calls) {
     NEED(pthread_join(thread, NULL) == 0);
 }
 
+/* The same out of attempts to connect, oftener than calls can be under way. */
+CASE(jumps_out_of_connects) {
+    enum { ROUNDS = 1000 };
+    int kept = accepted("A");
+    struct name to = name_of(peer, atoi(tell("listen L")));
+    tell("close L");
+    signal(SIGALRM, jump);
+    static volatile int fd;
+    volatile int jumps = 0;
+    for (volatile int i = 0; i < ROUNDS; i++) {
+        fd = -1;
+        if (sigsetjmp(way_out, 1) == 0) {
+            struct itimerval soon = {{0, 0}, {0, 50 + i * 7 % 300}};
+            may_jump = 1;
+            setitimer(ITIMER_REAL, &soon, NULL);
+            for (;;) {
+                fd = socket(family, SOCK_STREAM, 0);
+                connect(fd, ADDRESS(to));
+                set_option(kept, IPPROTO_TCP, TCP_NODELAY, i & 1);
+                close(fd);
+            }
+        }
+        may_jump = 0;
+        close(fd);
+        jumps++;
+    }
+    out("%d jumps", jumps);
+    signal(SIGALRM, SIG_DFL);
+    T(set_option(kept, IPPROTO_TCP, TCP_NODELAY, 1));
+    T(send(kept, "x", 1, 0));
+    tell("read A 1");
+    T(close(kept));
+}
+
 static void ask_in_handler(int number) {
     int before = errno;
     set_option(cancelled_in, IPPROTO_TCP, TCP_NODELAY, number > 0);
