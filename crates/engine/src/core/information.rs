@@ -50,7 +50,11 @@ impl Core {
             slot_option::INFO => {
                 let mut image = Image::default();
                 match &info {
-                    Some(info) => image.connection(info, end.shared().remote_address.load().is_v4(), now),
+                    Some(info) => {
+                        image.connection(info, end.shared().remote_address.load().is_v4(), now);
+                        let unsent = info.unsent.saturating_add(written_since(end));
+                        image.put32(144, unsent.min(u64::from(u32::MAX)) as u32); // notsent_bytes
+                    }
                     None => image.without_connection(end),
                 }
                 let most = most_paced(end);
@@ -81,6 +85,12 @@ impl Core {
             _ => self.tell_fast_open(end, option, call),
         }
     }
+}
+
+/// What the program has written and its path has not looked at yet; no more than the ring holds, whatever the program says.
+fn written_since(end: &SocketEnd) -> u64 {
+    let written = end.shared().send_tail.load(Ordering::Acquire);
+    written.saturating_sub(end.written.get()).min(u64::from(end.send_size()))
 }
 
 /// SO_MAX_PACING_RATE, all bits set where there is no limit. The connection may not have heard of it yet.
@@ -149,7 +159,6 @@ impl Image {
         // Linux counts the SYN of who opened the connection.
         self.put64(120, info.acknowledged + u64::from(!info.passive && info.state != State::SynSent));
         self.put64(128, info.received);
-        self.put32(144, info.unsent.min(u64::from(u32::MAX)) as u32);
         self.put32(148, info.min_rtt.map_or(u32::MAX, micros));
         let (data_in, data_out) = info.data_segments;
         self.put32(152, data_in);

@@ -493,6 +493,27 @@ CASE(low_water_of_receiving) {
     T(recv(fd, room, 16, 0));
 }
 
+/* What is held back counts as unsent as soon as it is written. */
+CASE(unsent_and_held_back) {
+    int fd = accepted("a"), on = 1, off = 0, unsent = -1;
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    int right = 0;
+    for (int i = 1; i <= 20; i++) {
+        NEED(send(fd, "abc", 3, 0) == 3 && ioctl(fd, SIOCOUTQNSD, &unsent) == 0);
+        right += unsent == 3 * i;
+    }
+    out("as much as was written: %d times", right);
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off));
+    tell("read a 60");
+    T(ioctl(fd, SIOCOUTQNSD, &unsent));
+    out("%d", unsent);
+    T(send(fd, "abc", 3, MSG_MORE));
+    T(ioctl(fd, SIOCOUTQNSD, &unsent));
+    out("held back: %d", unsent);
+    T(close(fd));
+    tell("drain a");
+}
+
 CASE(low_water_of_unsent_data) {
     int fd = accepted("a"), low = 16384;
     static char data[1 << 20];
