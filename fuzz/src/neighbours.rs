@@ -96,11 +96,7 @@ impl Link {
         // Of all lengths: what waits is bounded by bytes.
         bytes.resize(2 + usize::from(self.next.wrapping_mul(40_503)) % LONGEST, 0);
         let (facts, len) = (Facts::default(), bytes.len() as u32);
-        Message {
-            body: Body::Block { block: Block::from_bytes(bytes.into()), range: 0..len },
-            facts,
-            ..Message::default()
-        }
+        Message { body: Body::block(Block::from_bytes(bytes.into()), 0..len), facts, ..Message::default() }
     }
 
     fn back(&mut self, family: usize, messages: Vec<Message>) {

@@ -62,7 +62,7 @@ fn take_off(frame: &[u8], before: usize, header_len: u16) {
         assert_eq!(message.bytes(), expected);
         assert_eq!(message.facts.segmentation.map(|how| how.header_len), Some(header_len));
     }
-    let Body::Block { block, range } = &message.body else { panic!("it stays a block") };
+    let Body::Block { block, range, .. } = &message.body else { panic!("it stays a block") };
     assert!(block[..before].iter().all(|byte| *byte == AROUND), "what stands in front of it is another's");
     assert!(block[range.end as usize..].iter().all(|byte| *byte == AROUND), "and what stands behind it");
 }

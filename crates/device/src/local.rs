@@ -8,12 +8,13 @@
 //! - **See also**: `memory`, a wire with two ends and faults.
 //!
 //! ```text
-//!   push: headers and data ─► one block ─► queue ─► pull
+//!   push: headers and short data ─► one block ─► queue ─► pull
+//!         long data stay in the sender's ring: the packet has a tail that says where
 //! ```
-//! One copy: the sender's ring may be written on by its program, and stages inward want a packet in one piece. Segments
-//! cross whole, as long as a datagram can tell, and partial checksums are never completed: nothing on the way could
-//! harm them. The link is bounded in packets and bytes, so who sends waits for who receives. The copy is made by the
-//! engine itself, so streams on this link must not lie in files, which may shrink.
+//! Long data are copied once, from the sender's ring into the receiver's. Segments cross whole, as long as a datagram can
+//! tell, and partial checksums are never completed: nothing on the way could harm them. The link is bounded in packets
+//! and bytes, so who sends waits for who receives. The copy is made by the engine itself, so streams on this link must not
+//! lie in files, which may shrink.
 
 mod open;
 mod receive;

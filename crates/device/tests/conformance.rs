@@ -152,7 +152,7 @@ fn plain(len: usize, seed: u8) -> (Message, Vec<u8>) {
     let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
     let body = Block::from_bytes(bytes[14..].into());
     let range = 0..body.len() as u32;
-    (with_head(&bytes[..14], Body::Block { block: body, range }, facts), bytes)
+    (with_head(&bytes[..14], Body::block(body, range), facts), bytes)
 }
 
 fn super_segment(len: usize, size: u16, body: Body) -> Message {
@@ -234,7 +234,7 @@ fn super_segments_both_ways(pair: &mut Pair) {
         let body = if stream {
             stream_body(&data)
         } else {
-            Body::Block { block: Block::from_bytes(data.clone().into()), range: 0..len as u32 }
+            Body::block(Block::from_bytes(data.clone().into()), 0..len as u32)
         };
         pair.send(vec![super_segment(len, size, body)]);
         let count = if pair.whole { 1 } else { len.div_ceil(size as usize) };
@@ -251,7 +251,7 @@ fn super_segments_both_ways(pair: &mut Pair) {
 fn partial_checksums_are_completed_or_vouched_for(pair: &mut Pair) {
     let data = payload(777, 9);
     let facts = Facts { checksum: partial(), ..Facts::default() };
-    let body = Body::Block { block: Block::from_bytes(data.clone().into()), range: 0..777 };
+    let body = Body::block(Block::from_bytes(data.clone().into()), 0..777);
     pair.send(vec![with_head(&tcp_headers(777, 1000), body, facts)]);
     let burst = pair.receive(true, 1);
     assert_eq!(reassemble(&burst), data);

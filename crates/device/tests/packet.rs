@@ -151,11 +151,7 @@ fn udp_message(left: [u8; 6], right: [u8; 6], payload: &[u8], size: Option<u16>)
     let facts =
         Facts { checksum: Checksum::Partial { start: 34, offset: 6 }, segmentation, ..Facts::default() };
     let range = 0..bytes.len() as u32;
-    Message {
-        body: Body::Block { block: Block::from_bytes(bytes.into()), range },
-        facts,
-        ..Message::default()
-    }
+    Message { body: Body::block(Block::from_bytes(bytes.into()), range), facts, ..Message::default() }
 }
 
 fn checksum(bytes: &[u8], start: u32) -> u16 {
@@ -292,7 +288,7 @@ fn tcp_message(payload: &[u8], size: u16) -> Message {
     let facts =
         Facts { checksum: Checksum::Partial { start: 34, offset: 16 }, segmentation, ..Facts::default() };
     let range = 0..bytes.len() as u32;
-    let body = Body::Block { block: Block::from_bytes(bytes.into()), range };
+    let body = Body::block(Block::from_bytes(bytes.into()), range);
     Message { body, facts, ..Message::default() }
 }
 

@@ -46,7 +46,7 @@ use scoutline_base::{DeviceId, PathId, Random, Time};
 use scoutline_device::{Partner, vlan::tag_of};
 use scoutline_path::{
     Account, Burst, ClassAccounts, DropReason, FlowKey, FlowTable, Grant, Graph, Message, ModuleId,
-    PathTable, Ran, Runner, StageTotals, Verdict, flow_of_frame,
+    PathTable, Ran, Runner, StageTotals, Verdict, flow_of_frame, flow_of_message,
 };
 use scoutline_proto::{Bindings, Interface};
 use scoutline_sched::{Decision, Entry, Level, Parameters, Policy, Schedule, Share, Weight};
@@ -258,13 +258,14 @@ impl Core {
     /// Sorts one packet onto its path, or drops it here: before any copy or protocol work (DESIGN.md §2).
     fn classify(&mut self, net: usize, mut message: Message, now: Time) {
         let device = DeviceId(net as u16);
-        if let Some(key) = flow_of_frame(message.bytes(), device)
+        if let Some(key) = flow_of_message(&message, device)
             && let Some(id) = self.flows.lookup(&key)
         {
             self.counters.flow_hits += 1;
             self.offer(id, message, now);
             return;
         }
+        message.settle();
         if let Some(tag) = tag_of(message.bytes()) {
             return self.classify_tagged(net, tag.vlan, message, now);
         }
@@ -281,6 +282,13 @@ impl Core {
             let Some(own) = self.keep_unless_others(net, &key, message) else { return };
             message = own;
         }
+        // Uncommon headers (options, say) of a known flow; a listener's is another path.
+        if matches!(verdict, Verdict::Path(_) | Verdict::NoPath)
+            && let Some(id) = self.flows.lookup(&key)
+        {
+            self.offer(id, message, now);
+            return;
+        }
         match verdict {
             Verdict::Path(id) => match self.refuses_connection(id, &message) {
                 Some(reason) => {
@@ -291,13 +299,7 @@ impl Core {
                     self.offer(id, message, now);
                 }
             },
-            Verdict::NoPath => match self.flows.lookup(&key) {
-                // Uncommon headers (options, say) of a known flow.
-                Some(id) => {
-                    self.offer(id, message, now);
-                }
-                None => self.on_stray(net, &key, message, now),
-            },
+            Verdict::NoPath => self.on_stray(net, &key, message, now),
             Verdict::Group => self.offer_to_group(net, &key, message, now),
             Verdict::Up(_) => self.drop_unowned(net, DropReason::UnknownProtocol),
             Verdict::Drop(DropReason::NotForUs) if self.forwards(net) => {

@@ -26,13 +26,13 @@ pub use account::{Account, DropReason};
 pub use attributes::{Attributes, Name, Value};
 pub use create::NewPath;
 pub use error::CreateError;
-pub use flow::{FlowKey, FlowTable, flow_of_frame};
+pub use flow::{FlowKey, FlowTable, flow_of_frame, flow_of_message};
 pub use graph::{Graph, GraphBuilder, GraphError, Link, ModuleId};
 pub use limits::{Budget, Limits};
 pub use measure::{Clock, Cost, MeasureRule, Measured, Measurements, StageTotals};
 pub use message::{
     Body, Burst, Checksum, Control, Facts, HEAD_ROOM, Head, HeaderWishes, Message, Reach, Segmentation,
-    SegmentationKind, Sent, Told, Tuning, take_packets,
+    SegmentationKind, Sent, Tail, Told, Tuning, take_packets,
 };
 pub use module::{Arity, Module, Next, Service, ServiceKind, Side, Step, Verdict, View};
 pub use path::{Grant, Path, Ran, Runner, StageFacts};

@@ -49,6 +49,8 @@ pub enum Body {
         block: Block,
         /// The part that is still to be processed.
         range: Range<u32>,
+        /// What follows it, and lies elsewhere.
+        tail: Option<Box<Tail>>,
     },
     /// Bytes of the path's outgoing stream, in the socket's send ring; the device reads them there.
     Stream {
@@ -59,6 +61,30 @@ pub enum Body {
     },
     /// No packet: one end of the path tells the other something.
     Control(Control),
+}
+
+/// The end of a received packet that stays where its sender has it until it is stored: one copy fewer. Stages that want
+/// the packet in one piece settle it first ([`Message::settle`]).
+pub struct Tail {
+    /// Positions in the sender's stream.
+    pub range: Range<u64>,
+    /// Its ring, where they stand until they are acknowledged.
+    pub memory: Rc<dyn StreamMemory>,
+}
+
+impl Tail {
+    /// How many bytes there are.
+    #[expect(clippy::len_without_is_empty, reason = "a tail without bytes is none")]
+    pub fn len(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+}
+
+impl Body {
+    /// A packet in one piece.
+    pub fn block(block: Block, range: Range<u32>) -> Body {
+        Body::Block { block, range, tail: None }
+    }
 }
 
 impl std::fmt::Debug for Body {
@@ -396,7 +422,7 @@ pub enum SegmentationKind {
 impl Message {
     /// An incoming packet.
     pub fn received(block: Block, range: Range<u32>, facts: Facts) -> Message {
-        Message { head: Head::default(), body: Body::Block { block, range }, facts }
+        Message { head: Head::default(), body: Body::block(block, range), facts }
     }
 
     /// A note from one end of the path to the other.
@@ -404,11 +430,11 @@ impl Message {
         Message { body: Body::Control(control), ..Message::default() }
     }
 
-    /// The unprocessed bytes of a block body; empty for every other body.
+    /// The unprocessed bytes of a block body, without its tail; empty for every other body.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.body {
-            Body::Block { block, range } => &block[range.start as usize..range.end as usize],
+            Body::Block { block, range, .. } => &block[range.start as usize..range.end as usize],
             _ => &[],
         }
     }
@@ -419,18 +445,59 @@ impl Message {
     /// When there are fewer bytes: callers parse before they advance.
     #[inline]
     pub fn advance(&mut self, len: usize) {
-        if let Body::Block { range, .. } = &mut self.body {
-            assert!(len as u32 <= range.end - range.start, "advanced past the end");
-            range.start += len as u32;
+        if let Body::Block { range, tail, .. } = &mut self.body {
+            let here = (len as u32).min(range.end - range.start);
+            range.start += here;
+            let behind = len - here as usize;
+            if behind > 0 {
+                let tail = tail.as_mut().filter(|tail| behind <= tail.len()).expect("advanced past the end");
+                tail.range.start += behind as u64;
+            }
         }
     }
 
     /// Cuts the body to `len` bytes (link padding goes).
     #[inline]
     pub fn truncate(&mut self, len: usize) {
-        if let Body::Block { range, .. } = &mut self.body {
+        if let Body::Block { range, tail, .. } = &mut self.body {
+            let here = (range.end - range.start) as usize;
+            match tail {
+                Some(rest) if len > here => {
+                    rest.range.end = rest.range.end.min(rest.range.start + (len - here) as u64);
+                }
+                _ => *tail = None,
+            }
             range.end = range.end.min(range.start.saturating_add(len as u32));
         }
+    }
+
+    /// What follows the bytes of the block, and lies elsewhere.
+    #[inline]
+    pub fn tail(&self) -> Option<&Tail> {
+        match &self.body {
+            Body::Block { tail, .. } => tail.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Brings the packet into one piece, with what stood before the unprocessed bytes.
+    #[inline]
+    pub fn settle(&mut self) {
+        if self.tail().is_some() {
+            self.bring_together();
+        }
+    }
+
+    #[cold]
+    fn bring_together(&mut self) {
+        let Body::Block { block, range, tail } = &mut self.body else { return };
+        let Some(tail) = tail.take() else { return };
+        let mut whole = vec![0; range.end as usize + tail.len()];
+        let (front, rest) = whole.split_at_mut(range.end as usize);
+        scoutline_ring::copy_slice(&block[..range.end as usize], front);
+        scoutline_ring::gather(&*tail.memory, tail.range, rest);
+        range.end = whole.len() as u32;
+        *block = Block::from_bytes(whole.into_boxed_slice());
     }
 
     /// Bytes that it comes to on the wire, link headers included: a super-segment's headers count once for each packet
@@ -450,7 +517,9 @@ impl Message {
     #[inline]
     pub fn body_len(&self) -> usize {
         match &self.body {
-            Body::Block { range, .. } => (range.end - range.start) as usize,
+            Body::Block { range, tail, .. } => {
+                (range.end - range.start) as usize + tail.as_ref().map_or(0, |tail| tail.len())
+            }
             Body::Stream { range, .. } => (range.end - range.start) as usize,
             Body::Empty | Body::Control(_) => 0,
         }

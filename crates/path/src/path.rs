@@ -226,7 +226,7 @@ impl Path {
 #[inline]
 fn held_by(message: &Message) -> u64 {
     match &message.body {
-        Body::Block { range, .. } => u64::from(range.end - range.start),
+        Body::Block { .. } => message.body_len() as u64,
         Body::Empty | Body::Stream { .. } | Body::Control(_) => 0,
     }
 }

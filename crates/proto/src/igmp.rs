@@ -78,7 +78,7 @@ fn frame(interface: &Interface, kind: u8, mut bytes: Vec<u8>, to: Ipv4Addr) -> M
     igmp::emit(kind, &mut bytes);
     let facts = Facts { device: interface.device, checksum: Checksum::Complete, ..Facts::default() };
     let len = bytes.len() as u32;
-    let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len };
+    let body = Body::block(Block::from_bytes(bytes.into_boxed_slice()), 0..len);
     let mut message = Message { body, facts, ..Message::default() };
     let source = interface.source_for(to.into()).and_then(scoutline_base::Address::as_v4);
     let header = ipv4::Header {

@@ -112,7 +112,7 @@ fn frame(interface: &Interface, kind: u8, rest: [u8; 4], mut bytes: Vec<u8>, to:
     icmpv6::Header { kind, code: 0, rest }.emit(&mut bytes, source, to);
     let facts = Facts { device: interface.device, checksum: Checksum::Complete, ..Facts::default() };
     let len = bytes.len();
-    let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len as u32 };
+    let body = Body::block(Block::from_bytes(bytes.into_boxed_slice()), 0..len as u32);
     let mut message = Message { body, facts, ..Message::default() };
     message.head.prepend(ROUTER_ALERT.len()).copy_from_slice(&ROUTER_ALERT);
     let header = Header {

@@ -391,7 +391,7 @@ pub(crate) fn received(frame: &[u8]) -> Message {
 }
 
 pub(crate) fn block(bytes: &[u8]) -> Message {
-    let body = Body::Block { block: Block::from_bytes(bytes.into()), range: 0..bytes.len() as u32 };
+    let body = Body::block(Block::from_bytes(bytes.into()), 0..bytes.len() as u32);
     Message { body, facts: Facts { checksum: Checksum::Complete, ..Facts::default() }, ..Message::default() }
 }
 

@@ -87,3 +87,14 @@ pub trait StreamMemory {
     /// The bytes at these positions, in order. The spans stay mapped while `self` lives.
     fn spans(&self, range: Range<u64>) -> Spans;
 }
+
+/// Copies these positions to `to`, which is as long. False when they are not all there.
+pub fn gather(memory: &dyn StreamMemory, range: Range<u64>, mut to: &mut [u8]) -> bool {
+    for span in memory.spans(range).iter() {
+        let Some((part, behind)) = to.split_at_mut_checked(span.len) else { return false };
+        // SAFETY: `memory` keeps its spans mapped.
+        unsafe { span.copy_to(part) };
+        to = behind;
+    }
+    to.is_empty()
+}

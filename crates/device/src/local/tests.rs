@@ -3,7 +3,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_path::{Body, Burst, Checksum, Control, Message};
+use scoutline_path::{Body, Burst, Checksum, Control, Message, Tail};
 use scoutline_ring::{Block, Span, Spans, StreamMemory};
 
 use super::open::{MAX_FRAME, MAX_QUEUED, MAX_QUEUED_LEN};
@@ -32,7 +32,7 @@ impl StreamMemory for Nothing {
 }
 
 fn block(bytes: &[u8]) -> Message {
-    let body = Body::Block { block: Block::from_bytes(bytes.into()), range: 0..bytes.len() as u32 };
+    let body = Body::block(Block::from_bytes(bytes.into()), 0..bytes.len() as u32);
     Message { body, ..Message::default() }
 }
 
@@ -94,4 +94,47 @@ fn what_cannot_be_sent_is_counted_and_goes() {
     let counters = link.counters();
     assert_eq!((counters.tx_too_large, counters.tx_malformed, counters.tx_packets), (1, 2, 1));
     assert_eq!(pulled(&mut link, Time::ZERO).len(), 1);
+}
+
+#[test]
+fn long_payload_stays_where_it_is_until_it_is_wanted_in_one_piece() {
+    const LEN: usize = 60_000;
+    let mut link = open(DeviceId(0));
+    let bytes: Vec<u8> = (0..LEN + 10).map(|at| (at % 251) as u8).collect();
+    let memory: Rc<dyn StreamMemory> = Rc::new(Ring(bytes.clone()));
+    let body = Body::Stream { range: 5..5 + LEN as u64, memory: Some(memory) };
+    let mut message = Message { body, ..Message::default() };
+    message.head.prepend(4).copy_from_slice(b"head");
+    assert_eq!(link.push(&mut vec![message]).unwrap(), 1);
+    assert_eq!((link.counters().tx_copied_bytes, link.counters().tx_bytes), (4, LEN as u64 + 4));
+    let mut came = pulled(&mut link, Time::ZERO).remove(0);
+    assert_eq!(link.standing(), Some(0));
+    assert_eq!((came.bytes(), came.body_len()), (b"head".as_slice(), LEN + 4));
+    assert_eq!(came.tail().map(|tail| tail.range.clone()), Some(5..5 + LEN as u64));
+    // Headers go, then what was stored already, and what is too much.
+    came.advance(2);
+    came.advance(102);
+    came.truncate(LEN - 300);
+    assert_eq!((came.bytes().len(), came.body_len()), (0, LEN - 300));
+    came.settle();
+    assert!(came.tail().is_none());
+    assert!(came.bytes() == &bytes[105..LEN - 195]);
+    came.truncate(7);
+    assert_eq!(came.bytes(), &bytes[105..112]);
+}
+
+#[test]
+fn a_packet_is_cut_before_its_tail() {
+    let memory: Rc<dyn StreamMemory> = Rc::new(Ring(vec![1; 100]));
+    let mut message = block(b"0123456789");
+    if let Body::Block { tail, .. } = &mut message.body {
+        *tail = Some(Box::new(Tail { range: 0..100, memory }));
+    }
+    message.advance(3);
+    assert_eq!((message.bytes(), message.body_len()), (b"3456789".as_slice(), 107));
+    message.truncate(7);
+    assert_eq!(
+        (message.bytes(), message.body_len(), message.tail().is_none()),
+        (b"3456789".as_slice(), 7, true)
+    );
 }

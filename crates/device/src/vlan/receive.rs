@@ -33,7 +33,7 @@ pub fn tag_of(frame: &[u8]) -> Option<Tag> {
 
 /// Takes the tag off a received frame that has one.
 pub fn untag(message: &mut Message) {
-    if let Body::Block { block, range } = &mut message.body {
+    if let Body::Block { block, range, .. } = &mut message.body {
         let start = range.start as usize;
         block.copy_within(start..start + ADDRESSES_LEN, start + TAG_LEN);
         range.start += TAG_LEN as u32;

@@ -17,7 +17,7 @@ fn config(vlan: u16, priority: u8) -> Config {
 
 /// Twelve bytes behind a link header.
 fn packet() -> Message {
-    let body = Body::Block { block: Block::from_bytes((0..12).collect()), range: 0..12 };
+    let body = Body::block(Block::from_bytes((0..12).collect()), 0..12);
     let mut message = Message { body, ..Message::default() };
     message.head.prepend(14).copy_from_slice(&HEADER);
     message
@@ -146,7 +146,7 @@ fn what_counts_from_the_start_of_the_frame_moves() {
         Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1000, header_len: 14 });
     network.push(&mut vec![message]).unwrap();
     assert_eq!(arrived(&mut other)[0].facts.checksum, Checksum::Verified);
-    let body = Body::Block { block: Block::from_bytes(vec![0; 100].into()), range: 0..100 };
+    let body = Body::block(Block::from_bytes(vec![0; 100].into()), 0..100);
     let mut received = Message { body, ..Message::default() };
     received.facts.segmentation =
         Some(Segmentation { kind: SegmentationKind::Tcp4, size: 10, header_len: 58 });

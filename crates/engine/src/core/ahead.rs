@@ -4,7 +4,7 @@
 //! engine's notes on it: some 200 ns each where the last cache is far. Asked for together they come together.
 
 use scoutline_base::DeviceId;
-use scoutline_path::{Burst, flow_of_frame};
+use scoutline_path::{Burst, flow_of_message};
 use scoutline_ring::prefetch;
 
 use super::{Core, PULL_BURST};
@@ -22,7 +22,7 @@ impl Core {
         let device = DeviceId(net as u16);
         let mut keys = [None; PULL_BURST];
         for (key, message) in keys.iter_mut().zip(burst) {
-            *key = flow_of_frame(message.bytes(), device);
+            *key = flow_of_message(message, device);
             if let Some(key) = key {
                 self.flows.prefetch(key);
             }

@@ -101,6 +101,6 @@ impl Core {
 
 fn copy(message: &Message) -> Message {
     let bytes = message.bytes();
-    let body = Body::Block { block: Block::from_bytes(bytes.into()), range: 0..bytes.len() as u32 };
+    let body = Body::block(Block::from_bytes(bytes.into()), 0..bytes.len() as u32);
     Message { body, facts: message.facts.clone(), ..Message::default() }
 }

@@ -203,7 +203,7 @@ impl Core {
                     }
                 }
                 Effect::Full { message, until } => {
-                    if let (Some(id), Body::Block { block, range }) = (from, &message.body) {
+                    if let (Some(id), Body::Block { block, range, .. }) = (from, &message.body) {
                         self.hold_back(net, id, &block[..range.end as usize], until);
                     }
                 }

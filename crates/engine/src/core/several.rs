@@ -302,7 +302,7 @@ impl Core {
 
 fn packet_of(net: usize, message: &Message) -> Packet {
     let bytes = match &message.body {
-        Body::Block { block, range } => block[range.start as usize..range.end as usize].into(),
+        Body::Block { block, range, .. } => block[range.start as usize..range.end as usize].into(),
         _ => Box::default(),
     };
     Packet { net, bytes, checksum: message.facts.checksum, segmentation: message.facts.segmentation }

@@ -286,7 +286,7 @@ impl DatagramStage {
         end.load(at + HEADER_LEN as u64, &mut block[..record.len as usize]);
         end.freed.set(at + needed);
         let facts = self.facts_of(&record);
-        Some(Message { body: Body::Block { block, range: 0..record.len }, facts, ..Message::default() })
+        Some(Message { body: Body::block(block, 0..record.len), facts, ..Message::default() })
     }
 
     /// What the program said of a datagram.

@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -13,6 +14,7 @@ use scoutline_path::{Budget, Sent, Tuning};
 use scoutline_proto::Bindings;
 use scoutline_proto::bindings::Sharing;
 use scoutline_proto::tcp::fast_open::Queue;
+use scoutline_ring::Span;
 
 use crate::arena::Ring;
 use crate::extend::Duty;
@@ -489,20 +491,26 @@ impl SocketEnd {
     }
 
     /// Copies `bytes` to `position` of the receive ring. The caller has checked that they fit.
+    #[inline]
     pub(crate) fn store(&self, position: u64, bytes: &[u8]) -> bool {
+        self.store_span(position, Span { memory: NonNull::from(bytes).cast(), len: bytes.len() })
+    }
+
+    /// The same for memory that a program may be writing on, and that stays mapped meanwhile.
+    pub(crate) fn store_span(&self, position: u64, from: Span) -> bool {
         let ring = self.receive.get();
-        let Some(spans) = self.program.region.ring_spans(ring.offset, ring.size, position, bytes.len())
+        let Some([first, second]) =
+            self.program.region.ring_spans(ring.offset, ring.size, position, from.len)
         else {
             return false;
         };
-        self.stored.set(self.stored.get().max(position + bytes.len() as u64));
-        self.program.stored.set(self.program.stored.get() + bytes.len() as u64);
-        let (first, second) = bytes.split_at(spans[0].len);
-        // SAFETY: the spans lie in our mapping, which `self.program` keeps; their lengths are those of the two
-        // parts. The other process may scribble there meanwhile: it is its own data.
+        self.stored.set(self.stored.get().max(position + from.len as u64));
+        self.program.stored.set(self.program.stored.get() + from.len as u64);
+        // SAFETY: the spans lie in our mapping, which `self.program` keeps; together they are as long as what is stored.
+        // The other process may scribble there meanwhile: it is its own data.
         unsafe {
-            scoutline_ring::copy(first.as_ptr(), spans[0].memory.as_ptr(), first.len());
-            scoutline_ring::copy(second.as_ptr(), spans[1].memory.as_ptr(), second.len());
+            scoutline_ring::copy(from.memory.as_ptr(), first.memory.as_ptr(), first.len);
+            scoutline_ring::copy(from.memory.as_ptr().add(first.len), second.memory.as_ptr(), second.len);
         }
         true
     }

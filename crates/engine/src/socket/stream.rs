@@ -422,7 +422,10 @@ impl Stage for StreamStage {
     }
 
     fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
-        for message in burst.drain(..) {
+        for mut message in burst.drain(..) {
+            if self.asked.is_some() {
+                message.settle();
+            }
             match &message.body {
                 Body::Control(control) => {
                     let control = control.clone();
@@ -434,7 +437,7 @@ impl Stage for StreamStage {
                         continue;
                     };
                     let position = message.facts.stream_position;
-                    if !end.store(position, message.bytes()) {
+                    if !end.store(position, message.bytes()) || !store_tail(&end, &message) {
                         context.drop_message(message, DropReason::ReceiveBufferFull);
                     } else if let Some(asked) = &mut self.asked {
                         asked.on_stored(&end, position, message.bytes());
@@ -584,6 +587,17 @@ impl Stage for StreamStage {
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
+}
+
+/// Stores what of a message lies with its sender.
+fn store_tail(end: &SocketEnd, message: &Message) -> bool {
+    let Some(tail) = message.tail() else { return true };
+    let mut at = message.facts.stream_position + message.bytes().len() as u64;
+    tail.memory.spans(tail.range.clone()).iter().all(|span| {
+        let position = at;
+        at += span.len as u64;
+        end.store_span(position, *span)
+    })
 }
 
 /// Tells the shim the addresses of a socket.

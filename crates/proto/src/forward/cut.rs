@@ -111,6 +111,6 @@ fn set_lengths(header: &mut [u8], total_len: u16, identification: u16, fragment:
 
 fn message(packet: Vec<u8>, facts: Facts) -> Message {
     let len = packet.len() as u32;
-    let body = Body::Block { block: Block::from_bytes(packet.into_boxed_slice()), range: 0..len };
+    let body = Body::block(Block::from_bytes(packet.into_boxed_slice()), 0..len);
     Message { head: Head::default(), body, facts }
 }

@@ -124,6 +124,6 @@ fn error4(
     icmp::Header { kind, code, rest }.emit(&mut bytes);
     let len = bytes.len() as u32;
     let facts = Facts { device: from.device, checksum: Checksum::Complete, ..Facts::default() };
-    let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len };
+    let body = Body::block(Block::from_bytes(bytes.into_boxed_slice()), 0..len);
     Some((Message { head: Head::default(), body, facts }, header.source))
 }

@@ -48,7 +48,7 @@ impl ForwardStage {
             tos: header.tos,
             ..Facts::default()
         };
-        let Body::Block { block, range } = &mut message.body else { return Ok(()) };
+        let Body::Block { block, range, .. } = &mut message.body else { return Ok(()) };
         let packet = &mut block[range.start as usize..range.end as usize];
         header.age(packet);
         // What is known to be right may be partial as it stands: whoever sends it completes it.

@@ -54,7 +54,7 @@ impl IcmpStage {
         if !message.facts.destination.is_some_and(|address| self.interface.is_ours(address)) {
             return context.account.on_drop(DropReason::NotForUs);
         }
-        let Body::Block { block, range } = &mut message.body else { return };
+        let Body::Block { block, range, .. } = &mut message.body else { return };
         let bytes = &mut block[range.start as usize..range.end as usize];
         let old = u16::from_be_bytes([bytes[0], bytes[1]]);
         bytes[0] = icmp::ECHO_REPLY;
@@ -180,7 +180,7 @@ impl UnreachableStage {
         bytes[icmp::HEADER_LEN..].copy_from_slice(quote);
         icmp::Header { kind: icmp::UNREACHABLE, code, rest: [0; 4] }.emit(&mut bytes);
         let len = bytes.len() as u32;
-        let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len };
+        let body = Body::block(Block::from_bytes(bytes.into_boxed_slice()), 0..len);
         let facts = Facts {
             device: facts.device,
             checksum: Checksum::Complete,
@@ -212,7 +212,7 @@ impl Stage for UnreachableStage {
 
 /// The datagram of a message whose headers were stripped: its header, and all of its bytes.
 fn original(message: &Message) -> Option<(ipv4::Header, &[u8])> {
-    let Body::Block { block, range } = &message.body else { return None };
+    let Body::Block { block, range, .. } = &message.body else { return None };
     let start = frame_start(&message.facts) as usize + scoutline_wire::ethernet::HEADER_LEN;
     let datagram = block.get(start..range.end as usize)?;
     let header = ipv4::Header::parse_header(datagram).ok()?;

@@ -69,7 +69,7 @@ impl Icmp6Stage {
         let Some(ours) = ours.filter(|_| !source.is_unspecified()) else {
             return context.account.on_drop(DropReason::RateLimited);
         };
-        let Body::Block { block, range } = &mut message.body else { return };
+        let Body::Block { block, range, .. } = &mut message.body else { return };
         let bytes = &mut block[range.start as usize..range.end as usize];
         bytes[0] = icmpv6::ECHO_REPLY;
         bytes[2..4].fill(0);
@@ -313,7 +313,7 @@ pub(crate) fn error_message(
     bytes[icmpv6::HEADER_LEN..].copy_from_slice(quote);
     icmpv6::Header { kind, code, rest }.emit(&mut bytes, ours, header.source);
     let len = bytes.len() as u32;
-    let body = Body::Block { block: Block::from_bytes(bytes.into_boxed_slice()), range: 0..len };
+    let body = Body::block(Block::from_bytes(bytes.into_boxed_slice()), 0..len);
     let facts = Facts {
         device: interface.device,
         checksum: Checksum::Complete,
@@ -326,7 +326,7 @@ pub(crate) fn error_message(
 
 /// The packet of a message whose headers were stripped: its header, and all of its bytes.
 fn original(message: &Message) -> Option<(ipv6::Header, &[u8])> {
-    let Body::Block { block, range } = &message.body else { return None };
+    let Body::Block { block, range, .. } = &message.body else { return None };
     let start = frame_start(&message.facts) as usize + scoutline_wire::ethernet::HEADER_LEN;
     let packet = block.get(start..range.end as usize)?;
     let header = ipv6::Header::parse_header(packet).ok()?;

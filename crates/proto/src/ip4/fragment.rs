@@ -35,7 +35,7 @@ pub(super) fn cut(
             ..*header
         };
         let block = Block::from_bytes(piece.into());
-        let body = Body::Block { block, range: 0..piece.len() as u32 };
+        let body = Body::block(block, 0..piece.len() as u32);
         let facts = Facts { checksum: Checksum::Complete, segmentation: None, ..facts.clone() };
         let mut fragment = Message { head: Head::default(), body, facts };
         header.emit(fragment.head.prepend(MIN_HEADER_LEN));

@@ -36,7 +36,7 @@ pub(super) fn cut(
         let header =
             Header { payload_len: (piece.len() + FRAGMENT_LEN) as u16, next_header: FRAGMENT, ..*header };
         let block = Block::from_bytes(piece.into());
-        let body = Body::Block { block, range: 0..piece.len() as u32 };
+        let body = Body::block(block, 0..piece.len() as u32);
         let facts = Facts { checksum: Checksum::Complete, segmentation: None, ..facts.clone() };
         let mut packet = Message { head: Head::default(), body, facts };
         fragment.emit(packet.head.prepend(FRAGMENT_LEN));

@@ -120,7 +120,7 @@ fn cost(message: &Message) -> usize {
 /// Moves the bytes of a message to memory of its own: a neighbour that never answers shall keep neither a device's ring
 /// nor a pool from working, and a short message in a long buffer shall cost what it is.
 fn own(message: &mut Message) {
-    if let Body::Block { block, range } = &mut message.body
+    if let Body::Block { block, range, .. } = &mut message.body
         && (block.is_lent() || block.len() > range.len())
     {
         let bytes: Box<[u8]> = block[range.start as usize..range.end as usize].into();
@@ -201,7 +201,7 @@ mod tests {
         for number in 0..4u32 {
             let mut block = pool.take().unwrap();
             block[100..104].copy_from_slice(&number.to_le_bytes());
-            let body = Body::Block { block, range: 100..160 };
+            let body = Body::block(block, 100..160);
             assert!(waiting.push(number % 2, Message { body, ..Message::default() }).is_empty());
         }
         assert_eq!(pool.in_use(), 0);

@@ -176,12 +176,14 @@ impl<N: Network> Fused<N> {
     /// Strips both headers off the common segment: false, and nothing changed, for any other message.
     #[inline]
     fn strip(&self, message: &mut Message) -> bool {
-        let Body::Block { block, range } = &mut message.body else { return false };
+        let Body::Block { block, range, tail } = &mut message.body else { return false };
         let bytes = &block[range.start as usize..range.end as usize];
+        let whole_len = bytes.len() + tail.as_ref().map_or(0, |tail| tail.len());
         let key = self.tcp.key();
         let Some((packet_len, tos, hops)) = self.network.common(bytes, key) else { return false };
         let common = bytes[..6] == self.interface.link_address.get()
-            && packet_len <= bytes.len() - ethernet::HEADER_LEN
+            && packet_len <= whole_len - ethernet::HEADER_LEN
+            && (tail.is_none() || packet_len == whole_len - ethernet::HEADER_LEN)
             && self.valid_peer
             && self.interface.is_ours(key.local);
         if !common {
@@ -193,7 +195,9 @@ impl<N: Network> Fused<N> {
         facts.source = Some(key.remote);
         facts.destination = Some(key.local);
         facts.stream_position = u64::from(range.start);
-        range.end = range.start + (ethernet::HEADER_LEN + packet_len) as u32;
+        if tail.is_none() {
+            range.end = range.start + (ethernet::HEADER_LEN + packet_len) as u32;
+        }
         range.start += N::HEADERS as u32;
         true
     }

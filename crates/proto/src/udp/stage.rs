@@ -174,7 +174,7 @@ impl UdpStage {
             return;
         }
         let bytes = message.bytes();
-        let body = Body::Block { block: Block::from_bytes(bytes.into()), range: 0..bytes.len() as u32 };
+        let body = Body::block(Block::from_bytes(bytes.into()), 0..bytes.len() as u32);
         let facts = Facts {
             device: self.interface.device,
             arrival: context.now,
