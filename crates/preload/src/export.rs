@@ -54,7 +54,14 @@ fn cancellable(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ss
 #[inline]
 fn either(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ssize_t) -> ssize_t {
     loop {
-        let Some(socket) = ours(fd) else { return there() };
+        let Some(socket) = ours(fd) else {
+            let result = there();
+            // Another thread may have made it one of ours by `dup2` since we looked.
+            if result < 0 && real::errno() == libc::ENOTCONN && ours(fd).is_some() {
+                continue;
+            }
+            return result;
+        };
         let result = here(socket);
         if result != err(MOVED) {
             return finish(result);

@@ -491,7 +491,11 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     if let Entry::Candidate { .. } = entry {
         table::note_twin(to);
     }
-    // After it: a ring's operation may have moved the socket meanwhile (`rings::moving`).
+    follow(from, to, entry);
+}
+
+/// After a duplicate is in the table: a ring's operation may have moved the socket meanwhile (`rings::moving`).
+fn follow(from: c_int, to: c_int, entry: Entry) {
     fence(Ordering::SeqCst);
     if table::is_kernels(from) {
         match entry {
@@ -519,10 +523,29 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
     if family::look(to) == Entry::Internal {
         own::relocate(to);
     }
+    let entry = family::look(from);
+    let ours = if let Entry::Socket(slot) = entry { Socket::at(slot) } else { None };
+    let Some(socket) = ours else {
+        let result = real();
+        if result >= 0 {
+            duplicated(from, to);
+            stdio::put_under(to);
+        }
+        return result;
+    };
+    // Before the kernel does it: who calls on `to` meanwhile has what it was or this one, never the kernel's socket behind.
+    socket.hold(false);
+    let before = table::put(to, entry);
     let result = real();
-    if result >= 0 {
-        duplicated(from, to);
-        stdio::put_under(to);
+    if result < 0 {
+        let errno = real::errno();
+        table::put(to, before);
+        socket.release();
+        real::set_errno(errno);
+        return result;
     }
+    left(to, before);
+    follow(from, to, entry);
+    stdio::put_under(to);
     result
 }

@@ -321,11 +321,12 @@ fn await_ready(
         set.bell().before_look();
         let mut woken = Woken::Event;
         let mut result = 0;
-        if look(fds) == 0 {
+        let mut kept = Kept::default();
+        if look(fds) == 0 && kept.take(fds) {
             let pipe = if attach::dead() { -1 } else { set.pipe };
             let mut pipe = pollfd { fd: pipe, events: POLLIN, revents: 0 };
             ring_before_sleep();
-            let mut leaving = Leaving { fds: ptr::from_ref(fds), set, using };
+            let mut leaving = Leaving { fds: ptr::from_ref(fds), kept, set, using };
             result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
                 look_at_kernel(call, fds, Some(&mut pipe), deadline, mask)
             });
@@ -335,7 +336,7 @@ fn await_ready(
                 set.drain();
             }
         }
-        leave(fds, set);
+        leave(fds, &kept, set);
         wait::used(using);
         if result < 0 {
             return result;
@@ -356,27 +357,68 @@ fn await_ready(
     }
 }
 
+/// Sockets that a sleeping thread holds, so that another thread's close does not end them (`do_poll` has the files): who
+/// waits is woken by what comes then, and finds that the number is closed.
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    sockets: [Option<Socket>; MOST_KEPT],
+}
+
+/// More are not held: their threads sleep on when another one closes them.
+const MOST_KEPT: usize = 16;
+
+impl Kept {
+    /// False, and none is held: one of them has been closed just now.
+    fn take(&mut self, fds: &[pollfd]) -> bool {
+        let mut places = self.sockets.iter_mut();
+        for entry in fds {
+            let Part::Socket(socket) = part(entry.fd) else { continue };
+            let Some(place) = places.next() else { break };
+            if !socket.hold_beside() {
+                self.give_back();
+                *self = Kept::default();
+                return false;
+            }
+            *place = Some(socket);
+        }
+        true
+    }
+
+    fn each(&self) -> impl Iterator<Item = Socket> {
+        self.sockets.iter().map_while(|socket| *socket)
+    }
+
+    fn give_back(&self) {
+        self.each().for_each(Socket::release);
+    }
+}
+
 /// What a thread takes back that no longer sleeps.
 struct Leaving {
     fds: *const [pollfd],
+    kept: Kept,
     set: Set,
     using: wait::InUse,
 }
 
-fn leave(fds: &[pollfd], set: Set) {
+fn leave(fds: &[pollfd], kept: &Kept, set: Set) {
     set.bell().leave(1);
     each_socket(fds, &mut |socket| wait::unwatch(socket, set));
+    for socket in kept.each() {
+        wait::unwatch(socket, set); // its number may be another's by now
+    }
+    kept.give_back();
 }
 
 /// A thread is cancelled in its sleep.
 extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what the sleeper gave, in a frame that still stands; its descriptors are read only.
-    let (fds, set, using) = unsafe {
+    let (fds, leaving) = unsafe {
         let leaving = &*leaving.cast::<Leaving>();
-        (&*leaving.fds, leaving.set, leaving.using)
+        (&*leaving.fds, leaving)
     };
-    leave(fds, set);
-    wait::left_asleep(set, using);
+    leave(fds, &leaving.kept, leaving.set);
+    wait::left_asleep(leaving.set, leaving.using);
 }
 
 fn each_socket(fds: &[pollfd], visit: &mut dyn FnMut(Socket)) {

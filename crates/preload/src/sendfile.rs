@@ -4,6 +4,8 @@
 //! read or written under a lock is what can be at once (RWF_NOWAIT); of a file, what has to be waited for is read
 //! into memory of ours first.
 
+mod datagrams;
+
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
 
@@ -20,6 +22,8 @@ use crate::wait::{Patience, await_own, patiently};
 const CHUNK: usize = 1 << 20;
 /// And without it.
 const STEP: usize = 64 << 10;
+/// What is ready for POLLOUT has room for as much.
+const PIPE_PAGE: usize = 4096;
 
 fn vector(spans: &Span2) -> [iovec; 2] {
     spans.map(|span| iovec { iov_base: span.memory.as_ptr().cast(), iov_len: span.len })
@@ -93,14 +97,19 @@ fn send_read(socket: Socket, from: c_int, at: Option<off_t>, want: usize) -> Opt
 
 /// `sendfile` to a socket of ours.
 pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: usize) -> isize {
-    if !socket.is_stream() {
-        return err(libc::EINVAL);
-    }
     // SAFETY: the program vouches for its offset.
     let mut at = (!offset.is_null()).then(|| unsafe { offset.read_unaligned() });
     // sendfile(2): of a file that can be read anywhere.
     if at.is_some_and(|at| at < 0) || at.is_none() && !is_seekable(from) {
         return err(libc::EINVAL);
+    }
+    if !socket.is_stream() {
+        let sent = datagrams::send_file(socket, from, &mut at, want);
+        if let Some(at) = at.filter(|_| sent > 0) {
+            // SAFETY: as above.
+            unsafe { offset.write_unaligned(at) };
+        }
+        return sent;
     }
     let (result, done) = patiently(socket, |patience| send_file(socket, from, &mut at, want, patience));
     if done == 0 {
@@ -185,6 +194,9 @@ fn await_pipe(
 
 /// `splice` from a pipe to a socket of ours.
 pub(crate) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint) -> isize {
+    if !socket.is_stream() {
+        return datagrams::splice_in(from, socket, want, flags);
+    }
     patiently(socket, |patience| splice_in_patiently(from, socket, want, flags, patience))
 }
 
@@ -228,6 +240,9 @@ pub(crate) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
     if want == 0 {
         return 0;
     }
+    if !socket.is_stream() {
+        return datagrams::splice_out(socket, to, want, flags);
+    }
     patiently(socket, |patience| splice_out_patiently(socket, to, want, flags, patience))
 }
 
@@ -263,8 +278,7 @@ fn empty(socket: Socket, to: c_int, want: usize) -> isize {
     let Ok(_held) = socket.lock_receive() else { return err(libc::EINTR) };
     let head = slot.incoming().own_head();
     let held = socket.received();
-    // What is ready for POLLOUT has room for a page.
-    let len = held.min(want.min(4096) as u64) as usize;
+    let len = held.min(want.min(PIPE_PAGE) as u64) as usize;
     if len == 0 {
         return err(libc::EAGAIN);
     }

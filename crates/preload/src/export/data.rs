@@ -534,6 +534,12 @@ pub(super) extern "C" fn splice(
     if source.is_some() && !from_at.is_null() || target.is_some() && !to_at.is_null() {
         return finish(err(libc::EINVAL));
     }
+    // One side has to be a pipe.
+    let other = if source.is_some() { to } else { from };
+    if source.is_some() != target.is_some() && real::fcntl(other, libc::F_GETPIPE_SZ, 0) < 0 {
+        let is_open = real::fcntl(other, libc::F_GETFD, 0) >= 0;
+        return finish(err(if is_open { libc::EINVAL } else { libc::EBADF }));
+    }
     match (source, target) {
         (None, None) => there(),
         (None, Some(_)) => cancellable(to, |socket| sendfile::splice_in(from, socket, n, flags), there),

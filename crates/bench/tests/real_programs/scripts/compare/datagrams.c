@@ -116,6 +116,42 @@ CASE(whole_datagrams) {
 }
 
 /* SO_RCVBUF bounds what is held, as near as two ways of counting it come. */
+/* By sendfile and splice what is moved at once is a datagram. */
+CASE(moved_without_memory_between) {
+    int port, fd = pair(&port), ends[2];
+    char name[] = "/tmp/scoutline-moved-XXXXXX", bytes[16] = {0};
+    int file = mkstemp(name);
+    NEED(file >= 0 && unlink(name) == 0 && write(file, "0123456789", 10) == 10);
+    struct name to = name_of(peer, port);
+    NEED(pipe(ends) == 0 && connect(fd, ADDRESS(to)) == 0);
+    off_t at = 2;
+    T(sendfile(fd, file, &at, 4));
+    T((int)at);
+    tell("recvfrom D");
+    NEED(lseek(file, 7, SEEK_SET) == 7);
+    T(sendfile(fd, file, NULL, 3));
+    tell("recvfrom D");
+    T(sendfile(fd, file, NULL, 3));
+    T((int)lseek(file, 0, SEEK_CUR));
+    NEED(write(ends[1], "through", 7) == 7);
+    T(splice(ends[0], NULL, fd, NULL, 100, 0));
+    tell("recvfrom D");
+    T(send(fd, "behind", 6, 0));
+    tell("recvfrom D");
+    told("abcdef", fd);
+    told("second", fd);
+    T(splice(fd, NULL, ends[1], NULL, 3, 0));
+    T(read(ends[0], bytes, sizeof bytes));
+    out("%.3s", bytes);
+    T(splice(fd, NULL, ends[1], NULL, 100, 0));
+    T(read(ends[0], bytes, sizeof bytes));
+    out("%.6s", bytes);
+    T(recv(fd, bytes, sizeof bytes, MSG_DONTWAIT));
+    T(splice(fd, NULL, file, NULL, 100, 0));
+    T(splice(file, NULL, fd, NULL, 100, 0));
+    T(splice(fd, NULL, 900, NULL, 100, 0));
+}
+
 CASE(small_buffers) {
     tell("bind D");
     for (int early = 0; early < 2; early++) {

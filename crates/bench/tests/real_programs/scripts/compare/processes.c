@@ -973,6 +973,28 @@ CASE(closed_while_a_thread_reads) {
     wait_for(child);
 }
 
+static void *poll_once(void *given) {
+    struct pollfd one = {*(int *)given, POLLIN, 0};
+    reading = gettid();
+    T(poll(&one, 1, SOON_MS));
+    out("%#x", one.revents);
+    return NULL;
+}
+
+/* Who polls has the socket: it is woken by what comes, and finds that the number is closed. */
+CASE(closed_while_a_thread_polls) {
+    int fd = accepted("a");
+    reading = 0;
+    pthread_t poller;
+    pthread_create(&poller, NULL, poll_once, &fd);
+    while (!reading) usleep(1000);
+    await_sleep(reading);
+    T(close(fd));
+    tell("send a x");
+    pthread_join(poller, NULL);
+    tell("drain a");
+}
+
 static void on_alarm(int number) { (void)number; }
 
 /* A child is stopped in the midst of a look at what its parent reads, too: that waits for it no longer than for data. */
