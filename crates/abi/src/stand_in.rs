@@ -10,7 +10,7 @@
 use crate::layout::SLOT_COUNT;
 
 /// In the engine's answer to TAKE, beside the slot: the program has the socket already, where it is under way now.
-pub const CAME_BEFORE: u32 = 1 << 31 >> 1;
+pub const CAME_BEFORE: u32 = 1 << 30;
 
 const MARK: u64 = 1 << 63;
 const SLOT_BITS: u32 = SLOT_COUNT.trailing_zeros();

@@ -89,8 +89,7 @@ fn ask_by(
     (op, slot, mut arguments, more): (u32, u32, [u64; 4], u64),
 ) -> Option<(i32, [u64; 4])> {
     let (index, call) = take();
-    let before = ASKED.get();
-    ASKED.set(before.with(engine, index));
+    ASKED.set(ASKED.get().with(engine, index));
     call.op.store(op, Ordering::Relaxed);
     call.slot.store(slot, Ordering::Relaxed);
     call.process.store(attach::process() + 1, Ordering::Relaxed);
@@ -124,7 +123,7 @@ fn ask_by(
             None => looked_for(call),
         };
         if !alive {
-            ASKED.set(before);
+            ASKED.set(ASKED.get().without(engine, index));
             return None;
         }
     }
@@ -132,7 +131,7 @@ fn ask_by(
     for (to, from) in arguments.iter_mut().zip(&call.arguments) {
         *to = from.load(Ordering::Relaxed);
     }
-    ASKED.set(before);
+    ASKED.set(ASKED.get().without(engine, index));
     put_back(region, index, call);
     Some((result, arguments))
 }
@@ -170,6 +169,16 @@ impl Asked {
         if let Some(place) = self.calls.get_mut(self.count) {
             *place = (engine, index);
             self.count += 1;
+        }
+        self
+    }
+
+    /// Others may have come, gone, or been left since it began.
+    fn without(mut self, engine: usize, index: usize) -> Asked {
+        let own = self.calls[..self.count].iter().rposition(|call| *call == (engine, index));
+        if let Some(at) = own {
+            self.calls[at..self.count].rotate_left(1);
+            self.count -= 1;
         }
         self
     }

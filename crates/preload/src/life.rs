@@ -539,13 +539,20 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
     let result = real();
     if result < 0 {
         let errno = real::errno();
-        table::put(to, before);
-        socket.release();
+        // Who has closed it in between has given back our hold.
+        if table::look(to) == entry {
+            table::put(to, before);
+            socket.release();
+        }
         real::set_errno(errno);
         return result;
     }
     left(to, before);
-    follow(from, to, entry);
+    if table::look(to) == entry {
+        follow(from, to, entry);
+    } else if real::fcntl(to, libc::F_GETFD, 0) >= 0 {
+        duplicated(from, to); // another thread has closed what it was in between
+    }
     stdio::put_under(to);
     result
 }

@@ -362,6 +362,8 @@ fn await_ready(
 #[derive(Clone, Copy, Default)]
 struct Kept {
     sockets: [Option<Socket>; MOST_KEPT],
+    /// Whose they are: a child, which a handler has forked here, holds what stands in its table.
+    process: u32,
 }
 
 /// More are not held: their threads sleep on when another one closes them.
@@ -370,6 +372,7 @@ const MOST_KEPT: usize = 16;
 impl Kept {
     /// False, and none is held: one of them has been closed just now.
     fn take(&mut self, fds: &[pollfd]) -> bool {
+        self.process = attach::process();
         let mut places = self.sockets.iter_mut();
         for entry in fds {
             let Part::Socket(socket) = part(entry.fd) else { continue };
@@ -389,7 +392,9 @@ impl Kept {
     }
 
     fn give_back(&self) {
-        self.each().for_each(Socket::release);
+        if self.process == attach::process() {
+            self.each().for_each(Socket::release);
+        }
     }
 }
 

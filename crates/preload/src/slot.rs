@@ -514,12 +514,13 @@ thread_local! {
 }
 
 /// Rings an engine that was found asleep, unless somebody else does.
-pub(crate) fn ring_sleeping(bell: EngineBell<'_>, engine: usize) {
-    RINGS.set(engine + 1);
+fn ring_sleeping(bell: EngineBell<'_>, engine: usize) {
+    ring_late();
+    let before = RINGS.replace(engine + 1);
     if bell.claim(engine_state::SLEEPING, engine_state::POLLING) {
         attach::ring(engine);
     }
-    RINGS.set(0);
+    RINGS.set(before);
 }
 
 /// A ring that a handler has jumped out of is made up for.

@@ -593,11 +593,13 @@ impl Stage for StreamStage {
 fn store_tail(end: &SocketEnd, message: &Message) -> bool {
     let Some(tail) = message.tail() else { return true };
     let mut at = message.facts.stream_position + message.bytes().len() as u64;
-    tail.memory.spans(tail.range.clone()).iter().all(|span| {
+    let until = at + tail.len() as u64;
+    let stored = tail.memory.spans(tail.range.clone()).iter().all(|span| {
         let position = at;
         at += span.len as u64;
         end.store_span(position, *span)
-    })
+    });
+    stored && at == until
 }
 
 /// Tells the shim the addresses of a socket.
