@@ -196,6 +196,7 @@ fn give_up(region: &Region, left: usize) {
     }
 }
 
+/// Waits for the answer of such a question, and gives back what it was and what it gave.
 #[cold]
 fn finish(region: &Region, engine: usize, index: usize) {
     let Some(call) = region.call(index as u32) else { return };

@@ -516,11 +516,11 @@ thread_local! {
 /// Rings an engine that was found asleep, unless somebody else does.
 fn ring_sleeping(bell: EngineBell<'_>, engine: usize) {
     ring_late();
-    let before = RINGS.replace(engine + 1);
+    RINGS.set(engine + 1);
     if bell.claim(engine_state::SLEEPING, engine_state::POLLING) {
         attach::ring(engine);
     }
-    RINGS.set(before);
+    RINGS.set(0);
 }
 
 /// A ring that a handler has jumped out of is made up for.

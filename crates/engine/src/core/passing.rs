@@ -20,8 +20,8 @@ impl Core {
     /// comes to it once more is the same socket ([`stand_in::CAME_BEFORE`]).
     ///
     /// # Errors
-    /// EBADF when it names no socket that is under way, or one that has moved to a third program, EINVAL when that is the program's own, EOPNOTSUPP when it listens
-    /// at several engines, and as [`SocketEnd::move_to`].
+    /// EBADF when it names no socket that is under way, or one that has moved to a third program, EINVAL when that is the
+    /// program's own, EOPNOTSUPP when it listens at several engines, and as [`SocketEnd::move_to`].
     pub(super) fn take_passed(
         &mut self,
         to: &Rc<Program>,
