@@ -74,7 +74,7 @@ fn ask(
     } else if ASKED.get().count == DEEPEST {
         give_up(region, DEEPEST - 1);
     }
-    let result = ask_by(using.map(|(set, _)| set), region, engine, (op, slot, arguments, more));
+    let result = ask_by(using.and_then(|(set, _)| set), region, engine, (op, slot, arguments, more));
     if let Some((_, using)) = using {
         wait::used(using);
     }

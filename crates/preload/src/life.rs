@@ -401,9 +401,8 @@ pub(crate) fn close(fd: c_int) -> c_int {
             -1
         }
         _ => {
-            // Out of the table before the number can be given out again.
-            let entry = table::put(fd, Entry::Kernel);
-            let result = real::close(fd);
+            real::pthread_testcancel();
+            let (entry, result) = table::close_by(fd, || real::uncancelled(|| real::close(fd)));
             let errno = real::errno();
             if let Entry::Socket(slot) = entry
                 && let Some(socket) = Socket::at(slot)
@@ -454,9 +453,9 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
                 from = fd + 1;
             }
             Entry::Kernel => {}
-            entry => {
-                table::put(fd as c_int, Entry::Kernel);
-                real::close(fd as c_int);
+            _ => {
+                let close = || real::uncancelled(|| real::close(fd as c_int));
+                let (entry, _) = table::close_by(fd as c_int, close);
                 left(fd as c_int, entry);
             }
         }
@@ -535,19 +534,18 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
     };
     // Before the kernel does it: who calls on `to` meanwhile has what it was or this one, never the kernel's socket behind.
     socket.hold(false);
-    let before = table::put(to, entry);
+    let before = table::replace(to, entry);
     let result = real();
     if result < 0 {
         let errno = real::errno();
         // Who has closed it in between has given back our hold.
-        if table::look(to) == entry {
-            table::put(to, before);
+        if table::restore(to, entry, before) {
             socket.release();
         }
         real::set_errno(errno);
         return result;
     }
-    left(to, before);
+    left(to, before.entry());
     if table::look(to) == entry {
         follow(from, to, entry);
     } else if real::fcntl(to, libc::F_GETFD, 0) >= 0 {

@@ -321,22 +321,26 @@ fn await_ready(
         set.bell().before_look();
         let mut woken = Woken::Event;
         let mut result = 0;
-        let mut kept = Kept::default();
-        if look(fds) == 0 && kept.take(fds) {
-            let pipe = if attach::dead() { -1 } else { set.pipe };
-            let mut pipe = pollfd { fd: pipe, events: POLLIN, revents: 0 };
-            ring_before_sleep();
-            let mut leaving = Leaving { fds: ptr::from_ref(fds), kept, set, using };
-            result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
-                look_at_kernel(call, fds, Some(&mut pipe), deadline, mask)
-            });
-            if result == 0 {
-                woken = Woken::TimedOut;
-            } else if result > 0 && pipe.revents != 0 {
-                set.drain();
+        let mut leaving = Leaving { fds: ptr::from_ref(fds), kept: Kept::default(), set, using };
+        let place = &raw mut leaving;
+        // From before anything is held until nothing is: a handler may jump out of every moment of it.
+        real::cancellable(cancelled, place.cast(), || {
+            // SAFETY: `cancelled` looks at it only when this will not go on.
+            let kept = unsafe { &mut (*place).kept };
+            if look(fds) == 0 && kept.take(fds) {
+                let pipe = if attach::dead() { -1 } else { set.pipe };
+                let mut pipe = pollfd { fd: pipe, events: POLLIN, revents: 0 };
+                ring_before_sleep();
+                result = look_at_kernel(call, fds, Some(&mut pipe), deadline, mask);
+                if result == 0 {
+                    woken = Woken::TimedOut;
+                } else if result > 0 && pipe.revents != 0 {
+                    set.drain();
+                }
             }
-        }
-        leave(fds, &kept, set);
+            set.bell().leave(1);
+            give_back(fds, kept, set);
+        });
         wait::used(using);
         if result < 0 {
             return result;
@@ -379,7 +383,6 @@ impl Kept {
             let Some(place) = places.next() else { break };
             if !socket.hold_beside() {
                 self.give_back();
-                *self = Kept::default();
                 return false;
             }
             *place = Some(socket);
@@ -391,9 +394,10 @@ impl Kept {
         self.sockets.iter().map_while(|socket| *socket)
     }
 
-    fn give_back(&self) {
-        if self.process == attach::process() {
-            self.each().for_each(Socket::release);
+    fn give_back(&mut self) {
+        let held = self.process == attach::process();
+        for socket in std::mem::take(&mut self.sockets).into_iter().flatten().filter(|_| held) {
+            socket.release();
         }
     }
 }
@@ -406,8 +410,7 @@ struct Leaving {
     using: wait::InUse,
 }
 
-fn leave(fds: &[pollfd], kept: &Kept, set: Set) {
-    set.bell().leave(1);
+fn give_back(fds: &[pollfd], kept: &mut Kept, set: Set) {
     each_socket(fds, &mut |socket| wait::unwatch(socket, set));
     for socket in kept.each() {
         wait::unwatch(socket, set); // its number may be another's by now
@@ -415,14 +418,14 @@ fn leave(fds: &[pollfd], kept: &Kept, set: Set) {
     kept.give_back();
 }
 
-/// A thread is cancelled in its sleep.
+/// A thread is cancelled in its sleep, or a signal handler jumps out of it.
 extern "C" fn cancelled(leaving: *mut c_void) {
-    // SAFETY: what the sleeper gave, in a frame that still stands; its descriptors are read only.
+    // SAFETY: what the sleeper gave, in a frame that still stands and does not go on; its descriptors are read only.
     let (fds, leaving) = unsafe {
-        let leaving = &*leaving.cast::<Leaving>();
+        let leaving = &mut *leaving.cast::<Leaving>();
         (&*leaving.fds, leaving)
     };
-    leave(fds, &leaving.kept, leaving.set);
+    give_back(fds, &mut leaving.kept, leaving.set);
     wait::left_asleep(leaving.set, leaving.using);
 }
 

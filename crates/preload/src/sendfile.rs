@@ -64,34 +64,38 @@ fn is_seekable(fd: c_int) -> bool {
     result != err(libc::ESPIPE)
 }
 
-/// Sends what a file has at `at`, or where it stands, however long that takes to read. `None`: others took the room
-/// meanwhile.
-fn send_read(socket: Socket, from: c_int, at: Option<off_t>, want: usize) -> Option<isize> {
+/// Reads what a file has at `at`, or where it stands, however long that takes, and has it sent: what `send` answers, bytes
+/// or an errno negated. The file stands behind what was sent.
+fn send_read(from: c_int, at: Option<off_t>, want: usize, send: impl FnOnce(&mut [u8]) -> isize) -> isize {
     // SAFETY: plain system calls, about a descriptor of the program's and memory of ours.
     let position = at.unwrap_or_else(|| unsafe { libc::lseek(from, 0, libc::SEEK_CUR) });
     if position < 0 {
-        return Some(real::ours(-1));
+        return real::ours(-1);
     }
-    let mut bytes = vec![0u8; want.min(STEP)];
+    let mut bytes = vec![0u8; want];
     // SAFETY: as above.
     let read = || unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), bytes.len(), position) };
     let got = real::ours(real::uncancelled(read));
     if got <= 0 {
-        return Some(got);
+        return got;
     }
-    let part = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: got as usize }];
-    match put(socket, &part, 0, got as usize, 0) {
+    let sent = send(&mut bytes[..got as usize]);
+    if sent > 0 && at.is_none() {
+        // SAFETY: as above.
+        unsafe { libc::lseek(from, position + sent as off_t, libc::SEEK_SET) };
+    }
+    sent
+}
+
+/// Puts what was read into the send ring. EAGAIN: others took the room meanwhile.
+fn put_read(socket: Socket, bytes: &mut [u8]) -> isize {
+    let part = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
+    match put(socket, &part, 0, bytes.len(), 0) {
         // As in `fill`.
-        Err(libc::EAGAIN) => Some(err(libc::EINTR)),
-        Err(errno) => Some(err(errno)),
-        Ok(0) => None,
-        Ok(sent) => {
-            if at.is_none() {
-                // SAFETY: as above.
-                unsafe { libc::lseek(from, position + sent as off_t, libc::SEEK_SET) };
-            }
-            Some(sent as isize)
-        }
+        Err(libc::EAGAIN) => err(libc::EINTR),
+        Err(errno) => err(errno),
+        Ok(0) => err(libc::EAGAIN),
+        Ok(sent) => sent as isize,
     }
 }
 
@@ -159,9 +163,9 @@ fn send_file(
         }
         // Not for want of room.
         if !says || got == err(libc::EAGAIN) && socket.sendable() > 0 {
-            let Some(sent) = send_read(socket, from, *at, want - done) else { continue };
-            got = sent;
-        } else if got == err(libc::EAGAIN) {
+            got = send_read(from, *at, (want - done).min(STEP), |bytes| put_read(socket, bytes));
+        }
+        if got == err(libc::EAGAIN) {
             continue;
         }
         if got <= 0 {

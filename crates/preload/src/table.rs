@@ -7,15 +7,25 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
+use crate::real;
+
 /// Descriptors that the table covers (address space only: pages exist once touched).
 pub(crate) const LEN: usize = 1 << 20;
 
+const KERNEL: u64 = 0;
 const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
 const INTERNAL: u64 = 3;
 const CANDIDATE: u64 = 4;
 const RING: u64 = 5;
 const STAND_IN: u64 = 6;
+/// A thread is closing what it was: nobody finds that here any more, and the kernel has not closed its part yet.
+const CLOSING: u64 = 7;
+
+/// How often who finds that looks again at once, and how often in pauses of so many microseconds.
+const LOOKS: u32 = 200;
+const PAUSES: u32 = 40;
+const PAUSE_US: u64 = 50;
 
 /// In a candidate's value: some epoll has it; it stays the kernel's; another descriptor names the same socket, here or in
 /// another process.
@@ -66,7 +76,7 @@ fn decode(word: u64) -> Entry {
 
 fn encode(entry: Entry) -> u64 {
     match entry {
-        Entry::Kernel => 0,
+        Entry::Kernel => KERNEL,
         Entry::Socket(slot) => u64::from(slot) << 8 | SOCKET,
         Entry::Epoll(number) => u64::from(number) << 8 | EPOLL,
         Entry::Internal => INTERNAL,
@@ -109,14 +119,57 @@ fn cell(fd: c_int) -> Option<&'static AtomicU64> {
 /// What `fd` is.
 #[inline]
 pub(crate) fn look(fd: c_int) -> Entry {
-    cell(fd).map_or(Entry::Kernel, |cell| decode(cell.load(Ordering::Acquire)))
+    cell(fd).map_or(Entry::Kernel, |cell| decode(settled(cell)))
 }
 
 /// The slot of `fd` when it is a socket of ours.
 #[inline]
 pub(crate) fn socket(fd: c_int) -> Option<u32> {
-    let word = cell(fd)?.load(Ordering::Acquire);
+    let word = settled(cell(fd)?);
     (word & 0xff == SOCKET).then_some((word >> 8) as u32)
+}
+
+/// A word, once nobody is closing what it is of: a call meanwhile would reach the kernel's socket behind ours, which was
+/// never connected (EPIPE, with its signal), where it is to find EBADF.
+#[inline]
+fn settled(cell: &AtomicU64) -> u64 {
+    let word = cell.load(Ordering::Acquire);
+    if word == CLOSING { closed(cell) } else { word }
+}
+
+/// Who closes it may have been left by a jump out of a signal handler, be interrupted by the handler that asks, or be
+/// another process's, which has forked meanwhile: after a while it counts as closed.
+#[cold]
+fn closed(cell: &AtomicU64) -> u64 {
+    let errno = real::errno();
+    for look in 0..LOOKS + PAUSES {
+        if look < LOOKS {
+            std::hint::spin_loop();
+        } else {
+            real::uncancelled(|| real::nap(PAUSE_US));
+        }
+        let word = cell.load(Ordering::Acquire);
+        if word != CLOSING {
+            real::set_errno(errno);
+            return word;
+        }
+    }
+    real::set_errno(errno);
+    match cell.compare_exchange(CLOSING, KERNEL, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => KERNEL,
+        Err(other) => other,
+    }
+}
+
+/// Takes `fd` out, and has `close` close it in the kernel, before anybody can be given the number again: what it was, and
+/// what that said.
+pub(crate) fn close_by(fd: c_int, close: impl FnOnce() -> c_int) -> (Entry, c_int) {
+    let Some(cell) = cell(fd) else { return (Entry::Kernel, close()) };
+    let entry = decode(cell.swap(CLOSING, Ordering::AcqRel));
+    let result = close();
+    // Unless somebody has the number by now.
+    let _ = cell.compare_exchange(CLOSING, KERNEL, Ordering::AcqRel, Ordering::Relaxed);
+    (entry, result)
 }
 
 /// The slot that `fd` holds: of a socket of ours, or of one that it stands for.
@@ -140,6 +193,30 @@ pub(crate) fn put(fd: c_int, entry: Entry) -> Entry {
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
     }
     decode(cell.swap(encode(entry), Ordering::AcqRel))
+}
+
+/// What stood for a descriptor, with its marks.
+#[derive(Clone, Copy)]
+pub(crate) struct Before(u64);
+
+impl Before {
+    pub(crate) fn entry(self) -> Entry {
+        decode(self.0)
+    }
+}
+
+/// [`put`], which may be [undone](restore).
+pub(crate) fn replace(fd: c_int, entry: Entry) -> Before {
+    HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    Before(cell(fd).map_or(KERNEL, |cell| cell.swap(encode(entry), Ordering::AcqRel)))
+}
+
+/// False: it is something else than `entry` by now.
+pub(crate) fn restore(fd: c_int, entry: Entry, before: Before) -> bool {
+    let restored = |cell: &AtomicU64| {
+        cell.compare_exchange(encode(entry), before.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    cell(fd).is_some_and(restored)
 }
 
 /// `fd` is this socket from now on; what it was, and whether as a candidate that is shared.

@@ -203,13 +203,13 @@ pub(crate) fn use_set(frame: *const u64) -> Option<(Set, InUse)> {
     Some((set, InUse { before: if nested.is_some() { before } else { 0 }, nested }))
 }
 
-/// The calling thread's set for a question to the engine; `None` in the midst of any use of it.
-pub(crate) fn use_set_to_ask(frame: *const u64) -> Option<(Set, InUse)> {
+/// The calling thread's set for a question to the engine, if one is to be had; `None` in the midst of any use of it.
+pub(crate) fn use_set_to_ask(frame: *const u64) -> Option<(Option<Set>, InUse)> {
     let (before, here) = (USER.get(), frame.addr());
     if is_within(before, here) {
         return None;
     }
-    let set = own_after(before)?;
+    let set = own_after(before);
     USER.set(here | ASKS);
     Some((set, InUse { before: 0, nested: None }))
 }
@@ -219,8 +219,7 @@ pub(crate) fn use_set_to_ask(frame: *const u64) -> Option<(Set, InUse)> {
 fn own_after(left: usize) -> Option<Set> {
     let set = thread_set()?;
     if left != 0 {
-        set.shared.sleepers.store(0, Ordering::SeqCst);
-        set.bell().drained();
+        set.none_sleeps();
     }
     Some(set)
 }
@@ -239,9 +238,10 @@ pub(crate) fn used(using: InUse) {
     }
 }
 
-/// The same for who has left its sleep at once, and may have taken the byte that woke it without having said so.
+/// The same for who has left its sleep at once: it may have taken the byte that woke it without having said so, and may
+/// have said already that it sleeps no more.
 pub(crate) fn left_asleep(set: Set, using: InUse) {
-    set.bell().drained();
+    set.none_sleeps();
     used(using);
 }
 
@@ -313,6 +313,12 @@ impl Set {
     /// How the engine knows that somebody sleeps here.
     pub(crate) fn bell(&self) -> SleeperBell<'_> {
         SleeperBell { sleepers: &self.shared.sleepers, signalled: &self.shared.signalled }
+    }
+
+    /// Of a set by which one thread sleeps, this one.
+    fn none_sleeps(&self) {
+        self.shared.sleepers.store(0, Ordering::SeqCst);
+        self.bell().drained();
     }
 
     /// Takes what was written to the pipe. Only after `ppoll` named it, or on a non-blocking pipe.
@@ -536,7 +542,8 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
             })
         };
     };
-    leave(socket, set);
+    set.bell().leave(1 + EXCLUSIVE);
+    unwatch(socket, set);
     // Before the set may be another thread's.
     let signalled = set.shared.signalled.load(Ordering::SeqCst) != 0;
     used(using);
@@ -557,16 +564,11 @@ struct Leaving {
     using: InUse,
 }
 
-fn leave(socket: Socket, set: Set) {
-    set.bell().leave(1 + EXCLUSIVE);
-    unwatch(socket, set);
-}
-
 /// A thread is cancelled in its sleep, or a signal handler jumps out of it (the C library's `longjmp` calls this, too).
 extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what `sleep_until` gave, in a frame that still stands.
     let Leaving { socket, set, using } = unsafe { leaving.cast::<Leaving>().read() };
-    leave(socket, set);
+    unwatch(socket, set);
     left_asleep(set, using);
     // A wake-up that it was to have goes to another one.
     socket.tell();

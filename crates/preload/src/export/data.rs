@@ -442,7 +442,12 @@ pub(super) extern "C" fn sendto(
         return finish(result);
     }
     move_for_send(fd, to, len);
-    let here = |socket| send(socket, &one(buf, n), flags, to, len);
+    // A stream has no use for the name, but it is looked at (`move_addr_to_kernel`).
+    let misnamed = if to.is_null() { None } else { address::unreadable(to, len) };
+    let here = |socket: Socket| match misnamed.filter(|_| socket.is_stream()) {
+        Some(errno) => err(errno),
+        None => send(socket, &one(buf, n), flags, to, len),
+    };
     cancellable(fd, here, || real::sendto(fd, buf, n, flags, to, len))
 }
 

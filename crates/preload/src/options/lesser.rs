@@ -77,7 +77,7 @@ pub(crate) fn refusal(
         (IPPROTO_TCP, _) => is_stream,
         _ => true,
     };
-    is_refused.then_some(err(libc::ENOPROTOOPT))
+    is_refused.then(|| given.err().unwrap_or(err(libc::ENOPROTOOPT)))
 }
 
 /// `setsockopt` on a socket that is still the kernel's.

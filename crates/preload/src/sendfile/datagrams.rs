@@ -4,15 +4,15 @@ use std::ffi::{c_int, c_uint};
 
 use libc::{iovec, off_t};
 
-use super::{PIPE_PAGE, await_pipe};
+use super::{PIPE_PAGE, await_pipe, send_read};
 use crate::control::Said;
 use crate::datagram;
 use crate::real::{self, err};
 use crate::slot::Socket;
-use crate::wait::patiently;
+use crate::wait::{await_own, patiently};
 
-/// What one datagram can carry, and a byte more, which is EMSGSIZE.
-const MOST: usize = 65_508;
+/// What one datagram can carry by IPv6, and some bytes more, which is EMSGSIZE.
+const MOST: usize = 65_536;
 
 fn part(bytes: &mut [u8], len: usize) -> [iovec; 1] {
     [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len }]
@@ -28,45 +28,89 @@ pub(super) fn send_file(socket: Socket, from: c_int, at: &mut Option<off_t>, wan
     if want == 0 {
         return 0;
     }
-    // SAFETY: plain system calls, about a descriptor of the program's and memory of ours.
-    let position = at.unwrap_or_else(|| unsafe { libc::lseek(from, 0, libc::SEEK_CUR) });
-    if position < 0 {
-        return real::ours(-1);
-    }
-    let mut bytes = vec![0u8; want.min(MOST)];
-    // SAFETY: as above.
-    let read = || unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), bytes.len(), position) };
-    let got = real::ours(real::uncancelled(read));
-    if got <= 0 {
-        return got;
-    }
-    let sent = send(socket, &mut bytes[..got as usize], 0);
-    if sent < 0 {
-        return sent;
-    }
-    match at {
-        Some(at) => *at += sent as off_t,
-        // SAFETY: as above.
-        None => _ = unsafe { libc::lseek(from, position + sent as off_t, libc::SEEK_SET) },
+    let sent = send_read(from, *at, want.min(MOST), |bytes| send(socket, bytes, 0));
+    if let Some(at) = at.as_mut().filter(|_| sent > 0) {
+        *at += sent as off_t;
     }
     sent
 }
 
-/// From a pipe to the socket. What cannot be sent is lost, where Linux leaves it in the pipe.
+/// From a pipe to the socket. What cannot be sent stays in the pipe: what goes out is a copy (tee(2)), and taken out of the
+/// pipe then.
 pub(super) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint) -> isize {
     if want == 0 {
         return 0;
     }
-    patiently(socket, |patience| {
-        if let Err(result) = await_pipe(from, libc::POLLIN, flags, (socket, &*patience)) {
-            return result;
+    let copy = match Pipe::new() {
+        Ok(pipe) => pipe,
+        Err(errno) => return err(errno),
+    };
+    let mut bytes = vec![0u8; want.min(MOST)];
+    let got = patiently(socket, |patience| {
+        loop {
+            if let Err(result) = await_pipe(from, libc::POLLIN, flags, (socket, &*patience)) {
+                return result;
+            }
+            // Another thread may have taken what was there.
+            let got = copy.copy_of(from, &mut bytes);
+            if got != err(libc::EAGAIN) {
+                return got;
+            }
         }
-        let mut bytes = vec![0u8; want.min(MOST)];
+    });
+    if got <= 0 {
+        return got;
+    }
+    let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
+    let sent = send(socket, &mut bytes[..got as usize], more);
+    if sent > 0 {
+        take_out(from, &mut bytes[..sent as usize]);
+    }
+    sent
+}
+
+/// Takes so many bytes out of a pipe, unless another one was first.
+fn take_out(from: c_int, bytes: &mut [u8]) {
+    let mut ready = [libc::pollfd { fd: from, events: libc::POLLIN, revents: 0 }];
+    let len = bytes.len();
+    real::uncancelled(|| {
+        if await_own(&mut ready, Some(0), std::ptr::null()) > 0 {
+            real::readv(from, part(bytes, len).as_ptr(), 1);
+        }
+    });
+}
+
+/// A pipe of ours, both ends.
+struct Pipe([c_int; 2]);
+
+impl Pipe {
+    fn new() -> Result<Pipe, c_int> {
+        let mut ends = [-1; 2];
+        // SAFETY: fills the array.
+        let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        if made < 0 { Err(real::errno()) } else { Ok(Pipe(ends)) }
+    }
+
+    /// What is in another pipe, without waiting: bytes, or an errno negated.
+    fn copy_of(&self, from: c_int, bytes: &mut [u8]) -> isize {
+        let [read, write] = self.0;
         let len = bytes.len();
-        let got = real::ours(real::uncancelled(|| real::readv(from, part(&mut bytes, len).as_ptr(), 1)));
-        let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
-        if got <= 0 { got } else { send(socket, &mut bytes[..got as usize], more) }
-    })
+        // SAFETY: plain system call.
+        let copied = || unsafe { libc::tee(from, write, len, libc::SPLICE_F_NONBLOCK) };
+        let copied = real::ours(real::uncancelled(copied));
+        if copied <= 0 {
+            return copied;
+        }
+        real::ours(real::uncancelled(|| real::readv(read, part(bytes, copied as usize).as_ptr(), 1)))
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        for end in self.0 {
+            real::uncancelled(|| real::close(end));
+        }
+    }
 }
 
 /// From the socket to a pipe: a datagram, as much of it as the pipe has room for.
@@ -87,11 +131,13 @@ pub(super) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
     real::ours(real::uncancelled(|| real::writev(to, part(&mut bytes, copied).as_ptr(), 1)))
 }
 
-/// Bytes for which a pipe has room, in whole pages: one at least.
+/// Bytes for which a pipe that is ready for POLLOUT has room for certain: what is in it may have a page for each byte.
 fn room_of(pipe: c_int) -> usize {
-    let size = real::fcntl(pipe, libc::F_GETPIPE_SZ, 0).max(0) as usize;
     let mut held: c_int = 0;
     real::ioctl(pipe, libc::FIONREAD, (&raw mut held).expose_provenance());
-    let free = size.saturating_sub(held.max(0) as usize);
-    (free / PIPE_PAGE * PIPE_PAGE).max(PIPE_PAGE)
+    if held > 0 {
+        PIPE_PAGE
+    } else {
+        (real::fcntl(pipe, libc::F_GETPIPE_SZ, 0).max(0) as usize).max(PIPE_PAGE)
+    }
 }

@@ -331,6 +331,10 @@ CASE(addresses_of_a_connection) {
     tell("read A 100000");
     message.msg_iovlen = 0;
     T(sendmsg(fd, &message, 0));
+    /* No name is as long. */
+    T(sendto(fd, "x", 1, 0, (void *)large, 200));
+    T(sendto(fd, "x", 1, 0, (void *)8, 16));
+    T(sendto(fd, "x", 1, 0, (void *)8, 0));
 }
 
 /* Data with the SYN, from who is not allowed to send it so: it is said, and an ordinary connection follows. */

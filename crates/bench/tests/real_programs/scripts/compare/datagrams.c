@@ -152,6 +152,23 @@ CASE(moved_without_memory_between) {
     T(splice(fd, NULL, 900, NULL, 100, 0));
 }
 
+/* What splice cannot send stays in the pipe, and what it sends is out of it. */
+CASE(moved_in_vain) {
+    int port, fd = pair(&port), ends[2], left = 0, alone = socket(family, SOCK_DGRAM, 0);
+    static char much[65536] = "sent and the rest";
+    struct name to = name_of(peer, port);
+    NEED(connect(fd, ADDRESS(to)) == 0);
+    NEED(pipe(ends) == 0 && write(ends[1], much, sizeof much) == sizeof much);
+    T(splice(ends[0], NULL, fd, NULL, 4, 0));
+    tell("recvfrom D");
+    NEED(ioctl(ends[0], FIONREAD, &left) == 0);
+    T(left);
+    T(splice(ends[0], NULL, alone, NULL, 100, 0));
+    T(splice(ends[0], NULL, fd, NULL, sizeof much, 0));
+    NEED(ioctl(ends[0], FIONREAD, &left) == 0);
+    T(left);
+}
+
 CASE(small_buffers) {
     tell("bind D");
     for (int early = 0; early < 2; early++) {

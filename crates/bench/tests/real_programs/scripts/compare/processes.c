@@ -995,6 +995,40 @@ CASE(closed_while_a_thread_polls) {
     tell("drain a");
 }
 
+static pthread_barrier_t round_begins, round_ends;
+static int written_to, odd_ends;
+
+/* Writes until the number is closed: so it says, and nothing else. */
+static void *write_until_closed(void *rounds) {
+    for (int round = 0; round < *(int *)rounds; round++) {
+        pthread_barrier_wait(&round_begins);
+        while (write(written_to, "", 0) == 0) continue;
+        odd_ends += errno != EBADF;
+        pthread_barrier_wait(&round_ends);
+    }
+    return NULL;
+}
+
+CASE(closed_while_a_thread_writes) {
+    int fd = accepted("a"), rounds = 5000;
+    pthread_t writer;
+    signal(SIGPIPE, SIG_IGN);
+    pthread_barrier_init(&round_begins, NULL, 2);
+    pthread_barrier_init(&round_ends, NULL, 2);
+    pthread_create(&writer, NULL, write_until_closed, &rounds);
+    for (int round = 0; round < rounds; round++) {
+        written_to = dup(fd);
+        pthread_barrier_wait(&round_begins);
+        for (volatile int pause = round % 1000; pause > 0; pause--) continue;
+        NEED(close(written_to) == 0);
+        pthread_barrier_wait(&round_ends);
+    }
+    pthread_join(writer, NULL);
+    T(odd_ends);
+    T(send(fd, "after", 5, 0));
+    tell("drain a");
+}
+
 static void on_alarm(int number) { (void)number; }
 
 /* A child is stopped in the midst of a look at what its parent reads, too: that waits for it no longer than for data. */
