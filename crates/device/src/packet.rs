@@ -9,7 +9,7 @@
 //! - **See also**: `tap`; MEASURED.md for what each driver can do.
 //!
 //! ```text
-//!   wire → driver → tap ──→ TPACKET_V2 ring (mapped) → pull: small frames copied out, large ones lent
+//!   wire → driver → tap ──→ TPACKET_V2 ring (mapped) → pull: frames copied out; what is longer waits beside the ring
 //!                     └───→ tcx ingress: dropped for Linux (dedicated mode; scoutline-bpf)
 //!   push → sendmmsg [vnet header][headers][span][span] → AF_PACKET (protocol 0: receives nothing) → driver → wire
 //! ```
@@ -23,6 +23,7 @@ mod bell;
 mod long;
 mod open;
 mod police;
+mod queue;
 mod receive;
 mod ring;
 mod send;

@@ -1,13 +1,12 @@
 //! What both drivers of ordinary interfaces do: blocks that are held, rings that are full, Linux kept silent, and errors
 //! that name their remedy.
 
-#![allow(unsafe_code)] // setns and mmap for the tests
+#![allow(unsafe_code)] // setns for the tests
 
 mod support;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
@@ -88,51 +87,6 @@ fn held_frames_never_stop_the_ring() {
             assert_eq!(last[0].bytes(), frame(len, 3).bytes(), "{kind}");
         }
     }
-}
-
-/// Moving held frames out of the ring's way takes no memory that another thread maps meanwhile.
-#[test]
-fn held_frames_take_nobodys_memory() {
-    // Mapped over and over, as long as a frame of the packet ring: what a hole in its place would be taken for.
-    const LEN: usize = 69_632;
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let mapper = scope.spawn(|| {
-            let (mut mapped, start) = (0u64, Instant::now());
-            while !done.load(Ordering::Relaxed) && start.elapsed() < SOON {
-                let (access, kind) =
-                    (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-                // SAFETY: a fresh anonymous mapping, written within its length, and removed.
-                unsafe {
-                    let memory = libc::mmap(std::ptr::null_mut(), LEN, access, kind, -1, 0);
-                    assert_ne!(memory, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-                    let first = memory.cast::<u64>();
-                    first.write_volatile(mapped);
-                    for _ in 0..200 {
-                        assert_eq!(first.read_volatile(), mapped, "another's memory");
-                    }
-                    libc::munmap(memory, LEN);
-                }
-                mapped += 1;
-            }
-            mapped
-        });
-        let (_namespaces, mut one, mut two) = pair(9000, over_packet(Station::new("right"), 30));
-        for round in 0..20u32 {
-            let held: Vec<_> = (0..200u32)
-                .map(|number| {
-                    send(&mut *one, frame(5000, number as u8));
-                    (number as u8, pull(&mut *two, 1).pop().expect("one"))
-                })
-                .collect();
-            for (fill, message) in &held {
-                assert_eq!(message.bytes(), frame(5000, *fill).bytes(), "round {round}: frame {fill}");
-            }
-        }
-        assert!(two.counters().rx_relief_copies > 0, "{:?}", two.counters());
-        done.store(true, Ordering::Relaxed);
-        assert!(mapper.join().expect("its memory is its own") > 0);
-    });
 }
 
 /// A ring that nobody empties drops, counts, and works again.

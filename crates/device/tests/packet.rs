@@ -12,7 +12,7 @@ use scoutline_base::spread::engine_of_flow;
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::{DeviceError, MAX_LONG_FRAME, Partner, Policing, SegmentLimit, Steering, packet};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
-use scoutline_ring::Block;
+use scoutline_ring::{Block, gather};
 use support::{Namespace, SOON, arriving, frame, pull, send, veth};
 
 fn open(namespace: &Namespace, config: &packet::Config) -> packet::PacketPartner {
@@ -251,7 +251,7 @@ fn a_held_frame_lets_us_sleep() {
     };
     let mut held = Burst::new();
     for fill in 0..5 {
-        send(&mut one, frame(5000, fill));
+        send(&mut one, tcp_message(&[fill; 5000], 1448));
         assert_eq!(wait(1000), 1, "packet {fill} wakes");
         held.extend(pull(&mut two, 1));
         assert!(!two.has_input());
@@ -311,7 +311,8 @@ fn long_super_segments_are_cut_on_arrival() {
         let payload: Vec<u8> = (0..len).map(|at| (at / 7 % 251) as u8).collect();
         send(&mut one, tcp_message(&payload, 1448));
         let pieces = len.div_ceil(45 * 1448).max(1);
-        let burst = pull(&mut two, pieces);
+        let mut burst = pull(&mut two, pieces);
+        burst.iter_mut().for_each(Message::settle);
         let mut got = Vec::new();
         for (index, message) in burst.iter().enumerate() {
             let bytes = message.bytes();
@@ -327,6 +328,106 @@ fn long_super_segments_are_cut_on_arrival() {
     }
     let counters = two.counters();
     assert_eq!((counters.rx_malformed, counters.rx_ring_drops), (0, 0), "{counters:?}");
+}
+
+fn bytes_of(number: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 5 % 251) as u8 ^ number).collect()
+}
+
+/// What a message has behind its headers, and where it is still the kernel's.
+fn rest_of(message: &Message) -> Vec<u8> {
+    let tail = message.tail().expect("it waits beside the ring");
+    let mut rest = vec![0; tail.len()];
+    assert!(gather(&*tail.memory, tail.range.clone(), &mut rest));
+    rest
+}
+
+/// Long segments wait beside the ring. They may be taken in any order, in part, or not at all, and the device may go.
+#[test]
+fn long_segments_wait_until_they_are_stored() {
+    let (first, second) = veth();
+    for (namespace, interface) in [(&first, "left"), (&second, "right")] {
+        namespace.ip(&["link", "set", interface, "mtu", "9000"]);
+    }
+    let config = |name: &str| packet::Config { ring_frames: 60, ..packet::Config::new(name) };
+    let (mut one, mut two) = (open(&first, &config("left")), open(&second, &config("right")));
+    let lens = [3_000, 60_000, 2_500, 65_000, 40_000, 9_000, 64_000, 5_000];
+    let mut come = |one: &mut packet::PacketPartner| {
+        for (number, len) in lens.iter().enumerate() {
+            send(one, tcp_message(&bytes_of(number as u8, *len), 1448));
+            send(one, frame(5_000, number as u8)); // no stream's, so it is fetched at once
+        }
+        let (segments, others): (Burst, Burst) =
+            pull(&mut two, 2 * lens.len()).into_iter().partition(|message| message.tail().is_some());
+        for (number, other) in others.iter().enumerate() {
+            assert_eq!(other.bytes(), frame(5_000, number as u8).bytes());
+        }
+        segments
+    };
+    for round in 0..40 {
+        let mut segments: Vec<_> = come(&mut one).into_iter().enumerate().collect();
+        assert_eq!(segments.len(), lens.len());
+        // Another order in each round.
+        segments.rotate_left(round % lens.len());
+        if round % 2 == 1 {
+            segments.reverse();
+        }
+        for (number, mut message) in segments {
+            assert_eq!(message.bytes().len(), HEADERS);
+            let expected = bytes_of(number as u8, lens[number]);
+            match (number + round) % 4 {
+                0 => drop(message),
+                1 => assert!(rest_of(&message) == expected, "segment {number}"),
+                2 => {
+                    message.settle();
+                    assert!(message.bytes()[HEADERS..] == expected, "segment {number}, settled");
+                }
+                _ => {
+                    message.advance(HEADERS + 700);
+                    message.truncate(1_500);
+                    assert!(rest_of(&message) == expected[700..2_200], "segment {number}, a part of it");
+                }
+            }
+        }
+    }
+    // Spans stay as long as the message.
+    let segments = come(&mut one);
+    drop(two);
+    for (number, message) in segments.iter().enumerate().rev() {
+        let tail = message.tail().expect("it waits");
+        let spans = [tail.memory.spans(tail.range.clone()), tail.memory.spans(tail.range.clone())];
+        assert_eq!(spans[0][0].memory, spans[1][0].memory);
+        assert!(rest_of(message) == bytes_of(number as u8, lens[number]), "segment {number}");
+    }
+}
+
+/// What there is no room for beside the ring is counted as lost, and the rest is right.
+#[test]
+fn what_waits_beside_the_ring_has_a_bound() {
+    let (first, second) = veth();
+    let config = |name: &str| packet::Config { ring_frames: 4096, ..packet::Config::new(name) };
+    let (mut one, mut two) = (open(&first, &config("left")), open(&second, &config("right")));
+    let mut held = Burst::new();
+    for number in 0..2_000u32 {
+        send(&mut one, tcp_message(&bytes_of(number as u8, 60_000), 1448));
+        if number % 16 == 15 {
+            let start = Instant::now();
+            while held.len() as u64 + two.counters().rx_ring_drops <= u64::from(number) {
+                two.pull(&mut held, 64, Time::ZERO).expect("pulls");
+                assert!(start.elapsed() < SOON, "{} of {number}: {:?}", held.len(), two.counters());
+            }
+        }
+    }
+    assert!(two.counters().rx_ring_drops > 0 && two.pressed(), "{:?}", two.counters());
+    assert!(held.len() > 200, "{} wait", held.len());
+    for message in held.iter_mut().rev() {
+        let rest = rest_of(message);
+        assert!(rest == bytes_of(rest[0], 60_000));
+    }
+    held.clear();
+    assert!(!two.pressed());
+    send(&mut one, tcp_message(&bytes_of(7, 60_000), 1448));
+    assert!(rest_of(&pull(&mut two, 1)[0]) == bytes_of(7, 60_000));
 }
 
 /// The limit of an interface can be read, set and put back; what the driver cannot do is refused.

@@ -63,12 +63,13 @@ pub enum Body {
     Control(Control),
 }
 
-/// The end of a received packet that stays where its sender has it until it is stored: one copy fewer. Stages that want
-/// the packet in one piece settle it first ([`Message::settle`]).
+/// The end of a received packet that stays where it is until it is stored: one copy fewer. Stages that want the packet in
+/// one piece settle it first ([`Message::settle`]).
 pub struct Tail {
-    /// Positions in the sender's stream.
+    /// Positions in the sender's stream, or in what a device holds of the packet.
     pub range: Range<u64>,
-    /// Its ring, where they stand until they are acknowledged.
+    /// The sender's ring, where they stand until they are acknowledged, or the device's queue, out of which they are copied
+    /// once.
     pub memory: Rc<dyn StreamMemory>,
 }
 

@@ -21,4 +21,4 @@ pub use copy::{copy, copy_slice};
 pub use cursors::Cursors;
 pub use memory::{prefer_huge_pages, prefetch};
 pub use pool::Pool;
-pub use stream::{MAX_SPANS, Span, Spans, StreamMemory, gather};
+pub use stream::{MAX_SPANS, Span, Spans, StreamMemory, copy_spans, gather};

@@ -82,19 +82,51 @@ impl std::ops::Deref for Spans {
     }
 }
 
-/// Memory that holds an outgoing stream by position.
+/// Memory that holds a stream by position: what a program has written, or the rest of a received packet.
 pub trait StreamMemory {
     /// The bytes at these positions, in order. The spans stay mapped while `self` lives.
     fn spans(&self, range: Range<u64>) -> Spans;
+
+    /// Copies these positions to `to`, which has as many bytes. False when they are not all there (any more: what a device
+    /// holds may be there once).
+    ///
+    /// # Safety
+    /// `to` is mapped, and nobody refers to it. Another process may write there.
+    unsafe fn copy_to(&self, range: Range<u64>, to: &[Span]) -> bool {
+        // SAFETY: `self` keeps its spans mapped, and the caller vouches for `to`.
+        unsafe { copy_spans(&self.spans(range), to) }
+    }
+}
+
+/// Copies spans to spans; false when those to copy to are not filled.
+///
+/// # Safety
+/// Both are mapped, they do not overlap, and nobody refers to `to`.
+pub unsafe fn copy_spans(from: &[Span], to: &[Span]) -> bool {
+    let mut from = from.iter().copied();
+    let mut part = Span::EMPTY;
+    for span in to {
+        let mut done = 0;
+        while done < span.len {
+            if part.len == 0 {
+                let Some(next) = from.next() else { return false };
+                part = next;
+            }
+            let len = part.len.min(span.len - done);
+            // SAFETY: within both spans.
+            unsafe {
+                crate::copy(part.memory.as_ptr(), span.memory.as_ptr().add(done), len);
+                part = Span { memory: part.memory.add(len), len: part.len - len };
+            }
+            done += len;
+        }
+    }
+    true
 }
 
 /// Copies these positions to `to`, which is as long. False when they are not all there.
-pub fn gather(memory: &dyn StreamMemory, range: Range<u64>, mut to: &mut [u8]) -> bool {
-    for span in memory.spans(range).iter() {
-        let Some((part, behind)) = to.split_at_mut_checked(span.len) else { return false };
-        // SAFETY: `memory` keeps its spans mapped.
-        unsafe { span.copy_to(part) };
-        to = behind;
-    }
-    to.is_empty()
+pub fn gather(memory: &dyn StreamMemory, range: Range<u64>, to: &mut [u8]) -> bool {
+    let to = Span { memory: NonNull::from(&mut *to).cast(), len: to.len() };
+    // SAFETY: memory of ours, and ours alone meanwhile.
+    unsafe { memory.copy_to(range, &[to]) }
 }

@@ -9,6 +9,7 @@ use crate::error::OpenError;
 use crate::ethernet::{self, Station};
 use crate::link::SegmentLimit;
 use crate::packet::police::Police;
+use crate::packet::ring::QUEUE_BYTES;
 use crate::packet::spread::{self, Spread};
 use crate::packet::{Bell, PacketPartner, receive, send};
 use crate::partner::{DeviceCounters, MAX_LONG_FRAME, MAX_SUPER_FRAME, Notice, Offload};
@@ -23,10 +24,8 @@ pub struct Config {
     pub dedicated: bool,
     /// The kernel cuts super-segments and completes checksums. Off: software does.
     pub offload: bool,
-    /// Frames in the receive ring, 64 KiB each: 512 take 36 MiB of kernel memory and hold half a millisecond of
-    /// small packets at full rate. Fewer stay warmer in the cache (bulk between two partners, Gbit/s: 120 frames
-    /// 56, 240 56, 512 44, 1,020 44) but lose packets when the engine has to wait for its core: a lost packet costs
-    /// more than the cache does.
+    /// Frames in the receive ring, one for each packet; 2 KiB each, so 512 take 1 MiB. Longer packets wait whole in the
+    /// kernel's own memory, up to 64 MiB of it.
     pub ring_frames: u32,
     /// Sent packets skip the interface's queueing discipline. Measured on veth (which has none): no difference;
     /// on a NIC it gives up the queue's fairness and back-pressure, so it is off.
@@ -82,6 +81,12 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(PacketPartner, Vec<Notice>
     let bell = if config.bell { Some(Bell::open(interface)?) } else { None };
     // First deaf, then with its ring, then bound: no packet meets a socket that is not ready.
     let receiver = receive::Receiver::open(interface, config, found.trusted)?;
+    if receiver.has_short_queue() {
+        found.notices.push(Notice(format!(
+            "{name}: few packets beyond 2 KiB may wait to be received, and bulk is lost when it comes faster than that: \
+             CAP_NET_ADMIN, or raise it with `sysctl net.core.rmem_max={QUEUE_BYTES}`"
+        )));
+    }
     if config.station.groups {
         ethernet::receive_groups(receiver.socket(), interface)?;
     }

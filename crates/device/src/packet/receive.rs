@@ -5,10 +5,9 @@
 //!   status: KERNEL (0) → the kernel writes a packet → USER (1) → we take it → … → back to KERNEL
 //! ```
 //! Who writes what: the kernel writes a frame while its status is KERNEL, and releases it to us with the USER bit
-//! (its barrier, our Acquire). We own it until we store KERNEL (Release). Frames are used strictly in order, so one
-//! frame that stays out blocks the ring when the kernel comes round to it. Three things relieve that: small frames
-//! are copied out at once, large ones are copied too when half of the ring is out, and a frame that is still out
-//! when its turn comes again is detached (see [`Ring::detach`]): its holder keeps a copy at the same address.
+//! (its barrier, our Acquire). We own it until we store KERNEL (Release). Frames are used strictly in order, so what is in
+//! one is copied out at once. Of a packet that is longer than a frame only the headers are: the rest waits in the socket's
+//! queue ([`Queue`]) until it is stored, if it is a stream's, and is fetched at once otherwise.
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,22 +15,21 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_path::{Burst, Checksum, Facts, Message};
-use scoutline_ring::{Block, Pool};
+use scoutline_path::{Body, Burst, Checksum, Facts, Message, Tail};
+use scoutline_ring::{Block, Pool, gather};
 
 use crate::error::OpenError;
-use crate::packet::ring::{FRAME_LEN, FRAMES_PER_BLOCK, Frame, Ring};
-use crate::packet::{Config, long};
+use crate::packet::Config;
+use crate::packet::long::{self, MAX_HONEST_LEN};
+use crate::packet::queue::Queue;
+use crate::packet::ring::{FRAME_LEN, FRAMES_PER_BLOCK, Frame, QUEUE_BYTES, Ring};
 use crate::partner::DeviceCounters;
 use crate::sys::{self, Interface};
-use crate::vnet::VnetHeader;
 
-/// Frames up to this length are copied out at once (a copy of 2 KiB takes 50 ns).
-const SMALL_LEN: u32 = 2048;
-/// Small buffers: what a burst plus all path queues may hold before frames stay in the ring.
-const SMALL_LIMIT: u32 = 16_384;
-/// Large buffers, for relief only.
-const LARGE_LIMIT: u32 = 256;
+/// Buffers for what was in a frame: what a burst plus all path queues may hold before frames stay in the ring.
+const BUFFERS: u32 = 16_384;
+const ETHERNET_LEN: usize = 14;
+const PROTOCOL_TCP: u8 = 6;
 /// How often an idle socket is asked whether its interface went down.
 const ERROR_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -40,29 +38,25 @@ pub(super) struct Receiver {
     ring: Rc<Ring>,
     /// The frame that the kernel fills next, as far as we have followed it.
     head: u32,
-    small: Pool,
-    large: Pool,
+    buffers: Pool,
+    queue: Rc<Queue>,
     /// Memory for super-segments beyond 64 KiB, once one has come.
     long: Cell<Vec<u8>>,
     trusted: bool,
     error_asked: Time,
-    /// PACKET_STATISTICS counts from its last reading.
+    /// PACKET_STATISTICS counts from its last reading; and those that were cut short.
     drops: Cell<u64>,
 }
 
 impl Receiver {
     pub(super) fn open(interface: &Interface, config: &Config, trusted: bool) -> Result<Receiver, OpenError> {
-        // A tag has 16 bits for the frame.
-        let ring = Ring::open(
-            &interface.name,
-            interface.index,
-            config.ring_frames.clamp(FRAMES_PER_BLOCK, 0xffff - FRAMES_PER_BLOCK),
-        )?;
+        let ring = Ring::open(&interface.name, interface.index, config.ring_frames.max(FRAMES_PER_BLOCK))?;
+        let ring = Rc::new(ring);
         Ok(Receiver {
-            ring: Rc::new(ring),
+            queue: Rc::new(Queue::new(ring.clone())),
+            ring,
             head: 0,
-            small: Pool::new(SMALL_LEN, SMALL_LIMIT),
-            large: Pool::new(FRAME_LEN, LARGE_LIMIT),
+            buffers: Pool::new(FRAME_LEN, BUFFERS),
             long: Cell::default(),
             trusted,
             error_asked: Time::ZERO,
@@ -74,19 +68,19 @@ impl Receiver {
         self.ring.socket()
     }
 
+    pub(super) fn has_short_queue(&self) -> bool {
+        self.ring.has_short_queue
+    }
+
     #[inline]
     pub(super) fn has_input(&self) -> bool {
         self.ring.is_ready(self.head)
     }
 
-    /// True when so many frames are lent that large packets are copied, or the ring stands still, or there are few
-    /// buffers left to copy to.
+    /// True when there are few buffers left to copy to, or much waits beside the ring.
     pub(super) fn pressed(&self) -> bool {
-        let few = |pool: &Pool, limit: u32| pool.in_use() >= (limit - limit / 8) as usize;
-        few(&self.small, SMALL_LIMIT)
-            || few(&self.large, LARGE_LIMIT)
-            || self.ring.frames_out() >= self.ring.frames() / 2
-            || self.ring.is_out(self.head)
+        self.buffers.in_use() >= (BUFFERS - BUFFERS / 8) as usize
+            || self.queue.waiting() > QUEUE_BYTES as u64 / 2
     }
 
     pub(super) fn pull(
@@ -99,7 +93,7 @@ impl Receiver {
     ) -> usize {
         let before = burst.len();
         // A long packet may become several messages.
-        while burst.len() - before < limit && self.is_clear(counters) {
+        while burst.len() - before < limit {
             let Some(frame) = Frame::take(&self.ring, self.head) else { break };
             match self.message(frame, now, device, burst, counters) {
                 Ok(Some(message)) => {
@@ -112,19 +106,8 @@ impl Receiver {
             }
             self.head = if self.head + 1 == self.ring.frames() { 0 } else { self.head + 1 };
         }
-        self.is_clear(counters); // else nothing arrives that would wake us
+        counters.rx_copied_bytes += self.queue.take_copied();
         burst.len() - before
-    }
-
-    /// Makes sure that the frame that comes next is not still out; false when it must stay out.
-    #[inline]
-    fn is_clear(&self, counters: &mut DeviceCounters) -> bool {
-        if !self.ring.is_out(self.head) {
-            return true;
-        }
-        let detached = self.ring.detach(self.head);
-        counters.rx_relief_copies += u64::from(detached);
-        detached
     }
 
     /// Makes a message of a frame; nothing for one that is not for us.
@@ -138,51 +121,68 @@ impl Receiver {
         counters: &mut DeviceCounters,
     ) -> Result<Option<Message>, NoMemory> {
         if frame.packet_type() == libc::PACKET_OUTGOING {
+            self.drop_queued(&frame);
             frame.give_back();
             return Ok(None);
         }
-        if frame.is_long() {
-            self.take_long(frame, now, device, burst, counters);
-            return Ok(None);
-        }
-        if !frame.is_whole() {
-            counters.rx_malformed += 1;
+        let len = frame.queued().unwrap_or(frame.bytes_len());
+        if !frame.is_sane() || frame.is_cut() && frame.queued().is_none() {
+            // What does not fit in the queue is lost as what does not in the ring.
+            if frame.is_sane() {
+                self.drops.set(self.drops.get() + 1);
+            } else {
+                counters.rx_malformed += 1;
+            }
+            self.drop_queued(&frame);
             frame.give_back();
             return Ok(None);
         }
-        let may_lend = self.ring.frames_out() < self.ring.frames() / 2;
-        let copy = if frame.restored_len() <= SMALL_LEN {
-            self.small.take()
-        } else if may_lend {
-            None
-        } else {
-            self.large.take()
-        };
-        if copy.is_none() && !may_lend {
-            return Err(NoMemory);
+        if len > MAX_HONEST_LEN {
+            self.take_long(frame, len, now, device, burst, counters);
+            return Ok(None);
         }
+        let Some(mut block) = self.buffers.take() else { return Err(NoMemory) };
         let (mut checksum, mut segmentation) = frame.vnet().received(self.trusted);
         if frame.checksum_valid() {
             checksum = Checksum::Verified;
         }
-        if let Some(tag) = frame.vlan() {
+        let tag = frame.vlan();
+        if let Some(tag) = tag {
             frame.restore_vlan(tag);
             if let Some(how) = segmentation.as_mut().filter(|how| how.header_len > 0) {
                 how.header_len += tag.len() as u16;
             }
         }
-        let len = frame.bytes().len() as u32;
-        let block = if let Some(mut block) = copy {
-            scoutline_ring::copy_slice(frame.bytes(), &mut block[..len as usize]);
-            frame.give_back();
-            counters.rx_relief_copies += 1;
-            counters.rx_copied_bytes += u64::from(len);
-            block
-        } else {
-            frame.lend()
+        let stream = if checksum == Checksum::Verified { stream_headers(frame.bytes()) } else { None };
+        let here = match (frame.queued(), stream) {
+            (None, _) => frame.bytes(),
+            (Some(_), stream) => {
+                &frame.bytes()[..stream.unwrap_or(ETHERNET_LEN + tag.map_or(0, |tag| tag.len()))]
+            }
         };
+        scoutline_ring::copy_slice(here, &mut block[..here.len()]);
+        counters.rx_copied_bytes += here.len() as u64;
         let facts = Facts { device, arrival: now, checksum, segmentation, ..Facts::default() };
-        Ok(Some(Message::received(block, 0..len, facts)))
+        let mut message = Message::received(block, 0..here.len() as u32, facts);
+        if let (Some(len), Body::Block { tail, .. }) = (frame.queued(), &mut message.body) {
+            let start = here.len() as u32 - tag.map_or(0, |tag| tag.len() as u32);
+            let memory = Rc::new(self.queue.came(len, start));
+            *tail = Some(Box::new(Tail { range: 0..u64::from(len - start), memory }));
+            if stream.is_none() {
+                counters.rx_copied_bytes += u64::from(len - start);
+                message.settle();
+            }
+        }
+        frame.give_back();
+        Ok(Some(message))
+    }
+
+    /// What is beside a frame that is not taken.
+    #[cold]
+    fn drop_queued(&self, frame: &Frame<'_>) {
+        if let Some(len) = frame.queued() {
+            drop(self.queue.came(len, 0));
+        }
     }
 
     /// Appends what a super-segment beyond 64 KiB is cut into.
@@ -190,17 +190,19 @@ impl Receiver {
     fn take_long(
         &self,
         frame: Frame<'_>,
+        len: u32,
         now: Time,
         device: DeviceId,
         burst: &mut Burst,
         counters: &mut DeviceCounters,
     ) {
         let mut buffer = self.long.take();
-        let mut whole = true;
-        let tag = frame.vlan();
-        let mut add = |vnet: VnetHeader, bytes: &[u8]| {
-            let segmentation = vnet.received(self.trusted).1;
-            whole = long::cut(vnet, self.trusted, bytes, |piece| {
+        buffer.resize(buffer.len().max(len as usize), 0);
+        let bytes = &mut buffer[..len as usize];
+        let (tag, vnet) = (frame.vlan(), frame.vnet());
+        let segmentation = vnet.received(self.trusted).1;
+        let whole = gather(&self.queue.came(len, 0), 0..u64::from(len), bytes)
+            && long::cut(vnet, self.trusted, bytes, |piece| {
                 let block = Block::from_bytes(tagged(piece, tag));
                 let len = block.len() as u32;
                 let facts = Facts {
@@ -215,14 +217,6 @@ impl Receiver {
                 counters.rx_copied_bytes += u64::from(len);
                 burst.push(Message::received(block, 0..len, facts));
             });
-        };
-        if frame.is_whole() {
-            add(frame.vnet(), frame.bytes());
-        } else if let Some((vnet, bytes)) = long::take(self.ring.socket(), &mut buffer) {
-            add(vnet, bytes);
-        } else {
-            whole = false;
-        }
         frame.give_back();
         counters.rx_malformed += u64::from(!whole);
         self.long.set(buffer);
@@ -237,7 +231,7 @@ impl Receiver {
         sys::take_error(self.ring.socket())
     }
 
-    /// Packets that the kernel dropped because the ring was full.
+    /// Packets that were lost because the ring was full, or the queue beside it.
     pub(super) fn drops(&self) -> u64 {
         let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
@@ -266,5 +260,22 @@ fn tagged(frame: &[u8], tag: Option<[u8; 4]>) -> Box<[u8]> {
     }
 }
 
-/// Neither a buffer nor a frame to lend.
+/// How long the headers of a stream's segment are, in a frame without tags, or with the tag that it had: `None` for anything
+/// else.
+fn stream_headers(frame: &[u8]) -> Option<usize> {
+    let ip = frame.get(ETHERNET_LEN..)?;
+    let transport = match frame[12..ETHERNET_LEN] {
+        // No fragment.
+        [0x08, 0x00] if *ip.get(9)? == PROTOCOL_TCP && u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff == 0 => {
+            usize::from(ip[0] & 15) * 4
+        }
+        [0x86, 0xdd] if *ip.get(6)? == PROTOCOL_TCP => 40,
+        _ => return None,
+    };
+    let own = usize::from(ip.get(transport + 12)? >> 4) * 4;
+    let all = ETHERNET_LEN + transport + own;
+    (own >= 20 && all <= frame.len()).then_some(all)
+}
+
+/// No buffer is left.
 struct NoMemory;

@@ -1,68 +1,37 @@
-//! The mapped TPACKET_V2 ring, its frames, and how a held frame is taken out of the kernel's way.
+//! The mapped TPACKET_V2 ring and its frames.
 
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use scoutline_ring::{Block, BlockOwner};
 
 use crate::error::OpenError;
 use crate::ethernet::{bind, raw_socket};
-use crate::packet::long::MAX_HONEST_LEN;
 use crate::sys;
 use crate::vnet::{VNET_LEN, VnetHeader};
 
-/// One frame holds a packet of 64 KiB with its Ethernet header, and about 96 bytes of the ring's own headers. Whole
-/// pages, so that a frame can be moved in the address space (17 of 4 KiB).
-pub(super) const FRAME_LEN: u32 = 69_632;
-/// Frames lie in physically contiguous blocks of this size, none across a border: 30 of them in 2 MiB.
-const BLOCK_LEN: u32 = 2 << 20;
+/// One frame holds a packet of 1,518 bytes and some, behind about 96 bytes of the ring's own headers.
+pub(super) const FRAME_LEN: u32 = 2048;
+/// Frames lie in blocks of whole pages, none across a border.
+const BLOCK_LEN: u32 = 4096;
 pub(super) const FRAMES_PER_BLOCK: u32 = BLOCK_LEN / FRAME_LEN;
 /// Bytes kept free in front of the packet; they align the IP header to 32 bytes.
 const RESERVE: libc::c_int = 6;
-/// How much of packets longer than a frame may wait in the socket's queue.
-const LONG_BUFFER_LEN: libc::c_int = 8 << 20;
+/// How much of packets longer than a frame may wait in the socket's queue; the kernel takes it twice, for its own.
+pub(super) const QUEUE_BYTES: libc::c_int = 32 << 20;
 /// `sockaddr_ll` follows the aligned header (TPACKET2_HDRLEN).
 const ADDRESS_AT: usize = 32;
-/// Frames detached at one time: 17 MiB.
-const DETACHED_LIMIT: usize = 256;
 /// A packet is in the frame.
 const USER: u32 = libc::TP_STATUS_USER;
 
-/// The mapped ring with its socket. Lives while any block lent from it does. Only the engine's thread touches it;
-/// the kernel shares the frames' memory alone, by the status words.
+/// The mapped ring with its socket. Only the engine's thread touches it; the kernel shares the frames' memory alone, by the
+/// status words.
 pub(super) struct Ring {
     socket: OwnedFd,
-    /// The mapping as it was made. All of it stays ours until the end, also where frames have moved away.
     memory: NonNull<u8>,
     memory_len: usize,
-    slots: Box<[Slot]>,
-    out_count: Cell<u32>,
-    detached: RefCell<Detached>,
-}
-
-/// One frame.
-struct Slot {
-    /// Where it is mapped now.
-    memory: Cell<NonNull<u8>>,
-    /// Lent out.
-    out: Cell<bool>,
-    /// Counts detachments: a block whose tag has an older one holds a detached copy.
-    generation: Cell<u16>,
-}
-
-/// Address ranges, each as long as a frame, outside of the ring's own use.
-#[derive(Default)]
-struct Detached {
-    /// Held copies by tag.
-    copies: Vec<(u32, NonNull<u8>)>,
-    /// Ranges that frames may be moved to.
-    spare: Vec<NonNull<u8>>,
-    /// Every range that was made beyond the first mapping, to be unmapped at the end.
-    made: Vec<NonNull<u8>>,
+    /// Less may wait in the socket's queue than we want.
+    pub(super) has_short_queue: bool,
 }
 
 impl Ring {
@@ -79,9 +48,12 @@ impl Ring {
         option(libc::PACKET_RESERVE, RESERVE, "reserve head room")?;
         // Linux 4.20; before it, outgoing packets are skipped one by one.
         let _ = option(libc::PACKET_IGNORE_OUTGOING, 1, "leave outgoing packets out");
-        if sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &LONG_BUFFER_LEN).is_err() {
-            // Without the privilege to exceed the system's limit, take what there is.
-            let _ = sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &LONG_BUFFER_LEN);
+        let mut has_short_queue = false;
+        if sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &QUEUE_BYTES).is_err() {
+            // Without the privilege to exceed the system's limit (`net.core.rmem_max`), take what there is.
+            let _ = sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &QUEUE_BYTES);
+            let got = sys::option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF);
+            has_short_queue = got.is_ok_and(|got| got < QUEUE_BYTES as u32);
         }
         let blocks = frames.div_ceil(FRAMES_PER_BLOCK);
         let request = libc::tpacket_req {
@@ -109,16 +81,7 @@ impl Ring {
             return Err(OpenError::system(name, "map its receive ring", io::Error::last_os_error()));
         }
         let memory: NonNull<u8> = NonNull::new(memory.cast()).expect("mmap gives no null pointer");
-        let slot = |index: u32| {
-            let block = (index / FRAMES_PER_BLOCK) as usize * BLOCK_LEN as usize;
-            let within = (index % FRAMES_PER_BLOCK) as usize * FRAME_LEN as usize;
-            // SAFETY: frames lie in blocks, and blocks in the mapping.
-            let at = unsafe { memory.add(block + within) };
-            Slot { memory: Cell::new(at), out: Cell::new(false), generation: Cell::new(0) }
-        };
-        let slots = (0..blocks * FRAMES_PER_BLOCK).map(slot).collect();
-        let (out_count, detached) = (Cell::new(0), RefCell::default());
-        let ring = Ring { socket, memory, memory_len, slots, out_count, detached };
+        let ring = Ring { socket, memory, memory_len, has_short_queue };
         bind(&ring.socket, ifindex, libc::ETH_P_ALL as u16)
             .map_err(|error| OpenError::system(name, "bind a raw packet socket to it", error))?;
         Ok(ring)
@@ -129,141 +92,40 @@ impl Ring {
     }
 
     pub(super) fn frames(&self) -> u32 {
-        self.slots.len() as u32
-    }
-
-    /// Frames that are lent out now, detached ones not counted.
-    #[inline]
-    pub(super) fn frames_out(&self) -> u32 {
-        self.out_count.get()
-    }
-
-    #[inline]
-    pub(super) fn is_out(&self, index: u32) -> bool {
-        self.slots[index as usize].out.get()
+        self.memory_len as u32 / FRAME_LEN
     }
 
     /// True when frame `index` holds a packet for us.
     #[inline]
     pub(super) fn is_ready(&self, index: u32) -> bool {
-        !self.is_out(index) && self.status(index).load(Ordering::Acquire) & USER != 0
+        self.status(index).load(Ordering::Acquire) & USER != 0
+    }
+
+    #[inline]
+    fn frame(&self, index: u32) -> NonNull<u8> {
+        assert!(index < self.frames(), "a frame of the ring");
+        // SAFETY: frames fill the mapping: blocks are whole numbers of them.
+        unsafe { self.memory.add((index * FRAME_LEN) as usize) }
     }
 
     #[inline]
     fn status(&self, index: u32) -> &AtomicU32 {
         // SAFETY: each frame begins with its 32-bit status word, aligned, mapped as long as `self` lives, and
-        // accessed by both sides as an atomic. A frame moves only in `detach`, which keeps no such reference.
-        unsafe { AtomicU32::from_ptr(self.slots[index as usize].memory.get().cast().as_ptr()) }
-    }
-
-    /// Takes frame `index`, which is lent out, back for the kernel: the frame's pages move to another address, and
-    /// a private copy takes their place, so that the block that is out keeps its address and its bytes.
-    ///
-    /// There is something at the old address at every moment: another thread's `mmap` would take a hole.
-    ///
-    /// Measured: 18 µs for a frame of 5 KB, 55 µs for one of 64 KB, most of it page faults. False when too many are
-    /// detached already or the kernel gives no memory, or cannot move pages alone (before Linux 5.13).
-    pub(super) fn detach(&self, index: u32) -> bool {
-        let mut detached = self.detached.borrow_mut();
-        if detached.copies.len() >= DETACHED_LIMIT {
-            return false;
-        }
-        if detached.spare.is_empty() {
-            let Some(range) = map_private() else { return false };
-            detached.spare.push(range);
-            detached.made.push(range);
-        }
-        let slot = &self.slots[index as usize];
-        let (old, Some(copy)) = (slot.memory.get(), map_private()) else { return false };
-        // SAFETY: the frame begins with this structure and is ours while its status says USER.
-        let header: libc::tpacket2_hdr = unsafe { old.cast().read() };
-        let used = u32::from(header.tp_mac).saturating_add(header.tp_snaplen).min(FRAME_LEN);
-        // SAFETY: both ranges are mapped and FRAME_LEN long; the frame's holder is on this thread, so nobody writes
-        // it meanwhile, and the kernel does not touch a frame whose status says USER.
-        unsafe { std::ptr::copy_nonoverlapping(old.as_ptr(), copy.as_ptr(), used as usize) };
-        let fresh = *detached.spare.last().expect("one was just put there");
-        // SAFETY: `fresh` is a range of ours that nothing refers to, and the holder of `old` is on this thread.
-        if !unsafe { move_range(old, fresh, libc::MREMAP_DONTUNMAP) } {
-            // SAFETY: `copy` was made above.
-            unsafe { libc::munmap(copy.as_ptr().cast(), FRAME_LEN as usize) };
-            return false;
-        }
-        detached.spare.pop();
-        // SAFETY: `old` has no pages now, and only the holder's block points there; the copy has the same bytes.
-        let placed = unsafe { move_range(copy, old, 0) };
-        // No pages under a block that is out cannot be left: better no engine than one that faults later.
-        assert!(placed, "the kernel took a page range and did not give it back");
-        slot.memory.set(fresh);
-        detached.copies.push((tag(index, slot.generation.get()), old));
-        slot.generation.set(slot.generation.get().wrapping_add(1));
-        slot.out.set(false);
-        self.out_count.set(self.out_count.get() - 1);
-        self.status(index).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        true
-    }
-}
-
-/// A block's tag: the frame it was lent from and the frame's generation.
-fn tag(index: u32, generation: u16) -> u32 {
-    u32::from(generation) << 16 | index
-}
-
-/// Zeroed private memory for one frame.
-fn map_private() -> Option<NonNull<u8>> {
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh anonymous mapping.
-    let memory = unsafe { libc::mmap(std::ptr::null_mut(), FRAME_LEN as usize, access, kind, -1, 0) };
-    if memory == libc::MAP_FAILED { None } else { NonNull::new(memory.cast()) }
-}
-
-/// Moves the pages of one frame's range to another's place. With `MREMAP_DONTUNMAP` the range stays, without pages.
-///
-/// # Safety
-/// `from` is mapped, and whatever is mapped at `to` may go.
-unsafe fn move_range(from: NonNull<u8>, to: NonNull<u8>, flags: libc::c_int) -> bool {
-    let len = FRAME_LEN as usize;
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | flags;
-    // SAFETY: see above.
-    let at = unsafe { libc::mremap(from.as_ptr().cast(), len, len, flags, to.as_ptr()) };
-    at != libc::MAP_FAILED
-}
-
-impl BlockOwner for Ring {
-    #[inline]
-    fn release(&self, released: u32) {
-        let index = released & 0xffff;
-        let slot = &self.slots[index as usize];
-        if released == tag(index, slot.generation.get()) && slot.out.get() {
-            slot.out.set(false);
-            self.out_count.set(self.out_count.get() - 1);
-            self.status(index).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-            return;
-        }
-        let mut detached = self.detached.borrow_mut();
-        if let Some(at) = detached.copies.iter().position(|(tag, _)| *tag == released) {
-            let (_, range) = detached.copies.swap_remove(at);
-            // SAFETY: the copy's only holder has gone; the range stays ours, its pages go.
-            unsafe { libc::madvise(range.as_ptr().cast(), FRAME_LEN as usize, libc::MADV_DONTNEED) };
-            detached.spare.push(range);
-        }
+        // accessed by both sides as an atomic.
+        unsafe { AtomicU32::from_ptr(self.frame(index).cast().as_ptr()) }
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: our mappings; every block holds an `Rc` to us, so none points into them any more.
-        unsafe {
-            libc::munmap(self.memory.as_ptr().cast(), self.memory_len);
-            for range in &self.detached.get_mut().made {
-                libc::munmap(range.as_ptr().cast(), FRAME_LEN as usize);
-            }
-        }
+        // SAFETY: our mapping, and nobody refers into it.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.memory_len) };
     }
 }
 
-/// A frame that the kernel has given us and that we have not yet lent or given back.
+/// A frame that the kernel has given us and that we have not yet given back.
 pub(super) struct Frame<'a> {
-    ring: &'a Rc<Ring>,
+    ring: &'a Ring,
     index: u32,
     header: libc::tpacket2_hdr,
     memory: NonNull<u8>,
@@ -275,11 +137,11 @@ pub(super) struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// The packet in frame `index`, if there is one.
     #[inline]
-    pub(super) fn take(ring: &'a Rc<Ring>, index: u32) -> Option<Frame<'a>> {
+    pub(super) fn take(ring: &'a Ring, index: u32) -> Option<Frame<'a>> {
         if !ring.is_ready(index) {
             return None;
         }
-        let memory = ring.slots[index as usize].memory.get();
+        let memory = ring.frame(index);
         // SAFETY: the frame begins with this structure, and is ours since its status says USER (Acquire).
         let header: libc::tpacket2_hdr = unsafe { memory.cast().read() };
         let (start, len) = (u32::from(header.tp_mac), header.tp_snaplen);
@@ -292,13 +154,6 @@ impl<'a> Frame<'a> {
         self.header.tp_status & libc::TP_STATUS_CSUM_VALID != 0
     }
 
-    /// Length once the VLAN tag is back.
-    #[inline]
-    pub(super) fn restored_len(&self) -> u32 {
-        let vlan = self.header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
-        self.len + if vlan { 4 } else { 0 }
-    }
-
     #[inline]
     pub(super) fn packet_type(&self) -> libc::c_uchar {
         const PACKET_TYPE_AT: usize = std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
@@ -306,25 +161,29 @@ impl<'a> Frame<'a> {
         unsafe { self.memory.add(ADDRESS_AT + PACKET_TYPE_AT).read() }
     }
 
-    /// True for a packet that the kernel has put into the socket's queue too, since it does not fit, and for one whose
-    /// IP header cannot say how long it is.
+    /// The whole packet's length, if it does not fit and so is in the socket's queue, too.
     #[inline]
-    pub(super) fn is_long(&self) -> bool {
-        self.header.tp_status & libc::TP_STATUS_COPY != 0 || self.len > MAX_HONEST_LEN
+    pub(super) fn queued(&self) -> Option<u32> {
+        (self.header.tp_status & libc::TP_STATUS_COPY != 0).then_some(self.header.tp_len)
     }
 
-    /// False when the packet is cut short, or the header is not sane.
+    /// The packet is cut short.
     #[inline]
-    pub(super) fn is_whole(&self) -> bool {
-        self.header.tp_len == self.len
-            && self.len >= 14
+    pub(super) fn is_cut(&self) -> bool {
+        self.header.tp_len != self.len
+    }
+
+    /// False when the header makes no sense.
+    #[inline]
+    pub(super) fn is_sane(&self) -> bool {
+        self.len >= 14
             && self.start as usize >= ADDRESS_AT + size_of::<libc::sockaddr_ll>() + VNET_LEN
             && self.start.checked_add(self.len).is_some_and(|end| end <= FRAME_LEN)
     }
 
     #[inline]
     pub(super) fn vnet(&self) -> VnetHeader {
-        // SAFETY: `is_whole` found room for it in front of the packet; the frame is ours.
+        // SAFETY: `is_sane` found room for it in front of the packet; the frame is ours.
         let bytes = unsafe {
             let at = self.memory.add(self.start as usize - VNET_LEN);
             std::slice::from_raw_parts(at.as_ptr(), VNET_LEN)
@@ -333,8 +192,13 @@ impl<'a> Frame<'a> {
     }
 
     #[inline]
+    pub(super) fn bytes_len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: `is_whole` found the packet inside the frame, which is ours; zeroed or written by the kernel.
+        // SAFETY: `is_sane` found the packet inside the frame, which is ours; zeroed or written by the kernel.
         unsafe {
             let at = self.memory.add(self.start as usize);
             std::slice::from_raw_parts(at.as_ptr(), self.len as usize)
@@ -372,18 +236,5 @@ impl<'a> Frame<'a> {
     #[inline]
     pub(super) fn give_back(self) {
         self.ring.status(self.index).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-    }
-
-    #[inline]
-    pub(super) fn lend(self) -> Block {
-        let slot = &self.ring.slots[self.index as usize];
-        slot.out.set(true);
-        self.ring.out_count.set(self.ring.out_count.get() + 1);
-        // SAFETY: the bytes lie inside the frame (`is_whole`); the frame stays ours, and no one else's, until
-        // `release` stores KERNEL; the mapping lives as long as the ring, which the block holds.
-        unsafe {
-            let memory = self.memory.add(self.start as usize);
-            Block::lent(memory, self.len, tag(self.index, slot.generation.get()), self.ring.clone())
-        }
     }
 }

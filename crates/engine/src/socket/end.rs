@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ use scoutline_path::{Budget, Sent, Tuning};
 use scoutline_proto::Bindings;
 use scoutline_proto::bindings::Sharing;
 use scoutline_proto::tcp::fast_open::Queue;
-use scoutline_ring::Span;
+use scoutline_ring::{Span, StreamMemory, copy_spans};
 
 use crate::arena::Ring;
 use crate::extend::Duty;
@@ -493,26 +494,30 @@ impl SocketEnd {
     /// Copies `bytes` to `position` of the receive ring. The caller has checked that they fit.
     #[inline]
     pub(crate) fn store(&self, position: u64, bytes: &[u8]) -> bool {
-        self.store_span(position, Span { memory: NonNull::from(bytes).cast(), len: bytes.len() })
+        let from = Span { memory: NonNull::from(bytes).cast(), len: bytes.len() };
+        // SAFETY: the caller's bytes, and memory in our mapping.
+        self.fill(position, bytes.len(), |to| unsafe { copy_spans(&[from], to) })
     }
 
-    /// The same for memory that a program may be writing on, and that stays mapped meanwhile.
-    pub(crate) fn store_span(&self, position: u64, from: Span) -> bool {
+    /// The same for what stands elsewhere.
+    pub(crate) fn store_from(&self, position: u64, memory: &dyn StreamMemory, range: Range<u64>) -> bool {
+        let len = (range.end - range.start) as usize;
+        // SAFETY: memory in our mapping.
+        self.fill(position, len, |to| unsafe { memory.copy_to(range, to) })
+    }
+
+    /// The spans lie in our mapping, which `self.program` keeps. The other process may scribble there meanwhile: it is its own
+    /// data.
+    #[inline]
+    fn fill(&self, position: u64, len: usize, copy: impl FnOnce(&[Span]) -> bool) -> bool {
         let ring = self.receive.get();
-        let Some([first, second]) =
-            self.program.region.ring_spans(ring.offset, ring.size, position, from.len)
-        else {
-            return false;
-        };
-        self.stored.set(self.stored.get().max(position + from.len as u64));
-        self.program.stored.set(self.program.stored.get() + from.len as u64);
-        // SAFETY: the spans lie in our mapping, which `self.program` keeps; together they are as long as what is stored.
-        // The other process may scribble there meanwhile: it is its own data.
-        unsafe {
-            scoutline_ring::copy(from.memory.as_ptr(), first.memory.as_ptr(), first.len);
-            scoutline_ring::copy(from.memory.as_ptr().add(first.len), second.memory.as_ptr(), second.len);
+        let spans = self.program.region.ring_spans(ring.offset, ring.size, position, len);
+        let stored = spans.is_some_and(|spans| copy(&spans));
+        if stored {
+            self.stored.set(self.stored.get().max(position + len as u64));
+            self.program.stored.set(self.program.stored.get() + len as u64);
         }
-        true
+        stored
     }
 
     /// Copies `to.len()` bytes at `position` of the receive ring, which are there.

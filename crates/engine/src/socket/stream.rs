@@ -438,7 +438,9 @@ impl Stage for StreamStage {
                     };
                     let position = message.facts.stream_position;
                     if !end.store(position, message.bytes()) || !store_tail(&end, &message) {
+                        // It counts as received, and is not there.
                         context.drop_message(message, DropReason::ReceiveBufferFull);
+                        turned.push(Message::control(Control::Abort));
                     } else if let Some(asked) = &mut self.asked {
                         asked.on_stored(&end, position, message.bytes());
                     }
@@ -589,17 +591,10 @@ impl Stage for StreamStage {
     }
 }
 
-/// Stores what of a message lies with its sender.
+/// Stores what of a message lies elsewhere.
 fn store_tail(end: &SocketEnd, message: &Message) -> bool {
-    let Some(tail) = message.tail() else { return true };
-    let mut at = message.facts.stream_position + message.bytes().len() as u64;
-    let until = at + tail.len() as u64;
-    let stored = tail.memory.spans(tail.range.clone()).iter().all(|span| {
-        let position = at;
-        at += span.len as u64;
-        end.store_span(position, *span)
-    });
-    stored && at == until
+    let position = message.facts.stream_position + message.bytes().len() as u64;
+    message.tail().is_none_or(|tail| end.store_from(position, &*tail.memory, tail.range.clone()))
 }
 
 /// Tells the shim the addresses of a socket.
