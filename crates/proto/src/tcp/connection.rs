@@ -366,19 +366,31 @@ impl Connection {
     /// The program has taken `position` bytes from the receive ring so far. Clamped to what was delivered in order.
     #[inline]
     pub fn on_consumed(&mut self, position: u64) {
-        let (limit, most) = (self.window_limit(), self.receive_most());
         let receive = &mut self.receive;
         let consumed = position.min(receive.next);
         if consumed <= receive.consumed {
             return;
         }
         receive.consumed = consumed;
+        self.tell_of_room();
+    }
+
+    /// RFC 9293 §3.8.6.2.2: tell of a grown window only when it is worth a segment; and, as Linux does, only when the peer has
+    /// little left: a wide window needs no extra acknowledgment.
+    #[inline]
+    fn tell_of_room(&mut self) {
+        let (limit, most) = (self.window_limit(), u64::from(self.receive_most()));
+        let receive = &self.receive;
         let open = receive.edge.saturating_sub(receive.next);
-        let could = (receive.consumed + u64::from(most)).saturating_sub(receive.next).min(limit);
-        let worth = u64::from(most / 2).min(2 * u64::from(receive.segment));
-        // RFC 9293 §3.8.6.2.2: tell of a grown window only when it is worth a segment; and, as Linux does, only
-        // when the peer has little left: a wide window needs no extra acknowledgment.
-        if could >= open + worth.max(1) && could >= 2 * open && self.state.may_receive() && !self.fin_received
+        let could = (receive.consumed + most).saturating_sub(receive.next).min(limit);
+        // Of what the program takes up to a quarter of the ring is not told. A peer whose segments are as long as that sends
+        // nothing into less than half of the window.
+        let worth = (most / 4).min(2 * u64::from(receive.segment));
+        let may_wait_for_half = worth == most / 4 && open < most / 2;
+        if could >= open + worth.max(1)
+            && (could >= 2 * open || may_wait_for_half)
+            && self.state.may_receive()
+            && !self.fin_received
         {
             self.owed = Owed::Now;
         }
@@ -386,7 +398,11 @@ impl Connection {
 
     /// The receive ring has grown to `size` bytes. Smaller than before is ignored: a window never shrinks.
     pub fn set_receive_buffer(&mut self, size: u32) {
-        self.receive.buffer = self.receive.buffer.max(size);
+        if size > self.receive.buffer {
+            self.receive.buffer = size;
+            // The program tells seldom of what it takes out of a large ring.
+            self.tell_of_room();
+        }
     }
 
     /// The send ring has grown to `size` bytes.

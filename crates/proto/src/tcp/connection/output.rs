@@ -500,8 +500,8 @@ impl Connection {
         let could =
             (receive.consumed + u64::from(most)).saturating_sub(receive.next).min(limit) >> scale << scale;
         let edge = receive.next + could;
-        // RFC 9293 §3.8.6.2.2: receiver's silly window avoidance.
-        let worth = u64::from(most / 2).min(u64::from(receive.segment));
+        // RFC 9293 §3.8.6.2.2: receiver's silly window avoidance; a quarter, see `tell_of_room`.
+        let worth = u64::from(most / 4).min(u64::from(receive.segment));
         if edge >= receive.edge + worth.max(1) {
             receive.edge = edge;
         }

@@ -392,6 +392,31 @@ fn nothing_beyond_the_window_is_taken_and_the_window_reopens_in_large_steps() {
     assert_eq!(input.drop, Some(Drop::OutOfWindow));
 }
 
+/// Programs tell of what they take by quarters of their ring. A peer whose segments are long against the window waits for half
+/// of it, and nothing but our word or its timer ends that.
+#[test]
+fn room_is_told_of_where_segments_are_as_long_as_windows() {
+    let mut connection = established_with(Config { receive_buffer: 4_000, ..plain() });
+    connection.on_segment(&segment(1, 1, Flags::ACK), 2_400, ms(2));
+    assert_eq!(expect(&mut connection, ms(2), Flags::ACK, 1, 2_401).header.window, 1_600);
+    connection.on_consumed(900);
+    quiet(&mut connection, ms(3));
+    connection.on_consumed(1_400); // of 2,400, which it has taken
+    assert_eq!(expect(&mut connection, ms(4), Flags::ACK, 1, 2_401).header.window, 3_000);
+}
+
+/// It tells of a large ring even less.
+#[test]
+fn a_ring_that_grows_is_told_of() {
+    let mut connection = established_with(Config { receive_buffer: 4_000, ..plain() });
+    connection.on_segment(&segment(1, 1, Flags::ACK), 3_000, ms(2));
+    assert_eq!(expect(&mut connection, ms(2), Flags::ACK, 1, 3_001).header.window, 1_000);
+    connection.set_receive_buffer(16_000);
+    assert_eq!(expect(&mut connection, ms(3), Flags::ACK, 1, 3_001).header.window, 13_000);
+    connection.set_receive_buffer(17_000);
+    quiet(&mut connection, ms(4));
+}
+
 #[test]
 fn a_smaller_buffer_takes_no_window_back_and_bounds_what_waits_from_then_on() {
     let config = Config { receive_buffer: 8_000, ..plain() };
