@@ -395,6 +395,14 @@ pub(crate) fn forget(socket: Socket) {
     }
 }
 
+/// See [`crate::lock::Lock::jumped_out`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
+    for epoll in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
+        epoll.jumped_out(&leaves);
+    }
+}
+
 /// A descriptor of an epoll.
 fn descriptor_of(number: u32) -> Option<c_int> {
     (0..=table::highest()).find(|&fd| table::look(fd) == Fd::Epoll(number))

@@ -24,10 +24,10 @@ use std::slice;
 
 use libc::{iovec, msghdr, ssize_t};
 
-use crate::memory;
 use crate::real::{self, err, finish};
 use crate::slot::Socket;
 use crate::wait::MOVED;
+use crate::{memory, under_way};
 
 pub(crate) use data::{RWF_NOWAIT, read, receive_message, write};
 #[cfg(target_arch = "x86_64")]
@@ -42,10 +42,9 @@ fn ours(fd: c_int) -> Option<Socket> {
 /// [`either`] for a cancellation point: a thread that is cancelled already does nothing more, though it need not wait.
 #[inline]
 fn cancellable(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ssize_t) -> ssize_t {
-    let here = |socket| {
+    if ours(fd).is_some() {
         real::pthread_testcancel();
-        here(socket)
-    };
+    }
     either(fd, here, there)
 }
 
@@ -62,9 +61,9 @@ fn either(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ssize_t
             }
             return result;
         };
-        let result = here(socket);
-        if result != err(MOVED) {
-            return finish(result);
+        match under_way::call(fd, socket, || here(socket)) {
+            Some(result) if result != err(MOVED) => return finish(result),
+            _ => {}
         }
     }
 }

@@ -79,6 +79,7 @@ mod slot;
 mod stdio;
 mod stream;
 mod table;
+mod under_way;
 mod urgent;
 mod wait;
 mod zero_copy;

@@ -4,15 +4,24 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::{dispatch, real};
 
 /// Data behind a lock that is held for moments only.
 pub(crate) struct Lock<T> {
-    held: AtomicU32,
+    /// FREE, or the thread that has it, or TAKEN.
+    held: AtomicUsize,
+    /// About where on its stack it took it.
+    frame: AtomicUsize,
+    /// A handler has jumped out while it was held: what is behind it may be half done.
+    left: AtomicBool,
     data: UnsafeCell<T>,
 }
+
+const FREE: usize = 0;
+/// Across a fork: by no frame.
+const TAKEN: usize = 1;
 
 // SAFETY: `held` lets one thread at a time at the data.
 unsafe impl<T: Send> Sync for Lock<T> {}
@@ -36,32 +45,58 @@ pub(crate) fn back_off(tries: u32) {
 impl<T> Lock<T> {
     /// Free, around `data`.
     pub(crate) const fn new(data: T) -> Lock<T> {
-        Lock { held: AtomicU32::new(0), data: UnsafeCell::new(data) }
+        Lock {
+            held: AtomicUsize::new(FREE),
+            frame: AtomicUsize::new(0),
+            left: AtomicBool::new(false),
+            data: UnsafeCell::new(data),
+        }
     }
 
     /// Waits until it is ours.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         let mut tries = 0;
-        while self.held.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
             back_off(tries);
             tries += 1;
         }
-        Guard(self)
     }
 
     /// The same, if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| Guard(self))
+        let here = 0u8;
+        self.held.compare_exchange(FREE, this_thread(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.frame.store((&raw const here).addr(), Ordering::Relaxed);
+        Some(Guard(self))
     }
 
     /// Takes it across a fork: [`Lock::give_back`] in parent and child.
     pub(crate) fn take_over_fork(&self) {
         std::mem::forget(self.lock());
+        self.held.store(TAKEN, Ordering::Relaxed);
     }
 
     /// Frees it, whoever held it: after `take_over_fork`, or in a child whose other threads are gone.
     pub(crate) fn give_back(&self) {
-        self.held.store(0, Ordering::Release);
+        self.held.store(FREE, Ordering::Release);
+    }
+
+    /// A handler of this thread jumps: frees what frames hold that it leaves.
+    pub(crate) fn jumped_out(&self, leaves: impl Fn(usize) -> bool) {
+        if self.held.load(Ordering::Relaxed) == this_thread() && leaves(self.frame.load(Ordering::Relaxed)) {
+            self.left.store(true, Ordering::Relaxed);
+            self.give_back();
+        }
+    }
+}
+
+impl<T> Guard<'_, T> {
+    /// A handler has jumped out of who had it before. Told once.
+    pub(crate) fn was_left(&self) -> bool {
+        self.0.left.load(Ordering::Relaxed) && self.0.left.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -82,7 +117,7 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        self.0.held.store(0, Ordering::Release);
+        self.0.give_back();
     }
 }
 
@@ -101,7 +136,7 @@ pub(crate) fn once<T>(cell: &OnceLock<T>, find: impl FnOnce() -> T) -> &T {
 
 thread_local! {
     /// Its address tells the threads of a process apart.
-    static HERE: u8 = const { 0 };
+    static HERE: u16 = const { 0 };
 }
 
 /// Code that one thread at a time is in. Its signal handlers, too, when they have interrupted it there: so what it does
@@ -150,7 +185,7 @@ impl Section {
     }
 }
 
-/// The same in a forked child.
+/// The same in a forked child; neither FREE nor TAKEN.
 fn this_thread() -> usize {
     HERE.with(|here| ptr::from_ref(here).addr())
 }

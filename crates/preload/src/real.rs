@@ -211,6 +211,10 @@ pub(crate) mod dispatched {
         fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t)
             -> c_int = c"pthread_sigmask";
         fn sigsuspend(set: *const sigset_t) -> c_int = c"sigsuspend";
+        fn longjmp(environment: *const usize, value: c_int) -> ! = c"longjmp";
+        fn _longjmp(environment: *const usize, value: c_int) -> ! = c"_longjmp";
+        fn siglongjmp(environment: *const usize, value: c_int) -> ! = c"siglongjmp";
+        fn __longjmp_chk(environment: *const usize, value: c_int) -> ! = c"__longjmp_chk";
         fn signal(number: c_int, handler: sighandler_t) -> sighandler_t = c"signal";
         fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t = c"__sysv_signal";
         fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t = c"sigset";

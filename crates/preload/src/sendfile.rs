@@ -192,6 +192,12 @@ fn await_pipe(
     match patience.elsewhere(socket, || await_own(&mut fds, deadline, std::ptr::null())) {
         0 => Err(err(libc::EAGAIN)),
         n if n < 0 => Err(n),
+        // Nobody reads it, and nobody will.
+        _ if events == libc::POLLOUT && fds[0].revents & libc::POLLERR != 0 => {
+            // SAFETY: a plain system call.
+            unsafe { libc::raise(libc::SIGPIPE) };
+            Err(err(libc::EPIPE))
+        }
         _ => Ok(()),
     }
 }

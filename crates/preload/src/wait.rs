@@ -27,7 +27,7 @@ use scoutline_ring::SleeperBell;
 
 use crate::lock::{Lock, undisturbed};
 use crate::slot::{Socket, ring_before_sleep};
-use crate::{attach, engines, poll, real, rings, serve};
+use crate::{attach, engines, poll, real, rings, serve, under_way};
 
 /// Spinning lasts at most this long.
 const SPIN_NS: u64 = 10_000;
@@ -278,6 +278,12 @@ pub(crate) fn after_fork() {
     CACHE.give_back();
 }
 
+/// See [`Lock::jumped_out`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
+    CACHE.jumped_out(leaves);
+}
+
 /// The kept sets are the parent's.
 pub(crate) fn in_child() {
     let mut cache = CACHE.lock();
@@ -473,10 +479,7 @@ impl Patience {
 
     /// `sleep` for something else than the socket, between its waits.
     pub(crate) fn elsewhere<R>(&self, socket: Socket, sleep: impl FnOnce() -> R) -> R {
-        if !self.holds {
-            return sleep();
-        }
-        let mut held = socket;
+        let mut held = (self.holds.then_some(socket), under_way::mark());
         real::cancellable(given_back, (&raw mut held).cast(), sleep)
     }
 }
@@ -484,7 +487,11 @@ impl Patience {
 /// A thread is cancelled in [`Patience::elsewhere`].
 extern "C" fn given_back(held: *mut c_void) {
     // SAFETY: what `elsewhere` gave, in a frame that still stands.
-    unsafe { held.cast::<Socket>().read() }.release();
+    let (held, call) = unsafe { held.cast::<(Option<Socket>, under_way::Mark)>().read() };
+    if let Some(socket) = held {
+        socket.release();
+    }
+    under_way::cancelled(call);
 }
 
 /// Blocks until `ready` says so, in a call that is done with the socket then.
@@ -524,7 +531,7 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
             break Ok(());
         }
         ring_before_sleep();
-        let mut leaving = Leaving { socket, set, using };
+        let mut leaving = Leaving { socket, set, using, call: under_way::mark() };
         let woken = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
             set.sleep(deadline, patience.has_part)
         });
@@ -562,17 +569,19 @@ struct Leaving {
     socket: Socket,
     set: Set,
     using: InUse,
+    call: under_way::Mark,
 }
 
 /// A thread is cancelled in its sleep, or a signal handler jumps out of it (the C library's `longjmp` calls this, too).
 extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what `sleep_until` gave, in a frame that still stands.
-    let Leaving { socket, set, using } = unsafe { leaving.cast::<Leaving>().read() };
+    let Leaving { socket, set, using, call } = unsafe { leaving.cast::<Leaving>().read() };
     unwatch(socket, set);
     left_asleep(set, using);
     // A wake-up that it was to have goes to another one.
     socket.tell();
     socket.release();
+    under_way::cancelled(call);
 }
 
 /// No set is left: looks every millisecond. Slow, and seen as such, but never wrong.

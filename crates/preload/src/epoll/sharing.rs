@@ -80,6 +80,11 @@ impl Entered {
 #[inline]
 pub(super) fn lock(number: u32) -> Entered {
     let mut epoll = EPOLLS[number as usize].lock();
+    if epoll.was_left()
+        && let Some(set) = epoll.set
+    {
+        look_at_all_again(&epoll, set);
+    }
     let is_shared = epoll.set.is_some_and(|set| set.shared.holders.load(Ordering::Acquire) > 1);
     let list = if is_shared || epoll.shared { enter(&mut epoll, is_shared) } else { None };
     Entered { epoll, list }

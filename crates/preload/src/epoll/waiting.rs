@@ -138,21 +138,29 @@ fn sleep_once(
     deadline: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<isize> {
-    epoll.waiters += 1;
-    serve::enter(set);
-    set.bell().enter(1);
-    set.bell().before_look();
-    let mut n = epoll.collect(out);
-    let (mut woken, mut by_pipe) = (Woken::Event, false);
-    if n == 0 {
-        drop(epoll);
-        ring_before_sleep();
-        let mut leaving = Leaving { number, set: Some(set) };
-        (woken, by_pipe) =
-            real::cancellable(cancelled, (&raw mut leaving).cast(), || sleep(epfd, set, deadline, mask));
-        epoll = lock(number);
-    }
-    epoll.no_longer_sleeps(set);
+    let mut leaving = Leaving { number, set: Some(set), sleeps: false };
+    let place = &raw mut leaving;
+    let (mut n, mut woken, mut by_pipe) = (0, Woken::Event, false);
+    // A handler may jump out of every moment of it: what is counted is not in doubt then for longer than a moment.
+    let mut epoll = real::cancellable(cancelled, place.cast(), || {
+        epoll.waiters += 1;
+        set.bell().enter(1);
+        // SAFETY: `cancelled` looks at it only when this will not go on.
+        unsafe { (*place).sleeps = true };
+        serve::enter(set);
+        set.bell().before_look();
+        n = epoll.collect(out);
+        if n == 0 {
+            drop(epoll);
+            ring_before_sleep();
+            (woken, by_pipe) = sleep(epfd, set, deadline, mask);
+            epoll = lock(number);
+        }
+        // SAFETY: as above.
+        unsafe { (*place).sleeps = false };
+        epoll.no_longer_sleeps(set);
+        epoll
+    });
     epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
     if by_pipe {
         // What is in the pipe is for all who sleep: who leaves more than it takes leaves that too.
@@ -160,7 +168,7 @@ fn sleep_once(
             n = epoll.collect(out);
         }
         if n == 0 || !epoll.has_more() {
-            set.drain();
+            real::uncancelled(|| set.drain());
         }
     }
     if n == 0 {
@@ -180,13 +188,18 @@ fn sleep_once(
 struct Leaving {
     number: u32,
     set: Option<Set>,
+    /// It is counted as asleep.
+    sleeps: bool,
 }
 
-/// A thread is cancelled in its sleep. What woke it is for others, too: level-triggered bits and what is in the pipe
-/// stay.
+/// A thread is cancelled in its sleep, or a handler jumps out of it. What woke it is for others, too: level-triggered bits and
+/// what is in the pipe stay.
 extern "C" fn cancelled(leaving: *mut c_void) {
-    // SAFETY: what the sleeper gave, in a frame that still stands.
+    // SAFETY: what the sleeper gave, in a frame that still stands and does not go on.
     let leaving = unsafe { &*leaving.cast::<Leaving>() };
+    if !leaving.sleeps {
+        return;
+    }
     let mut epoll = lock(leaving.number);
     if let Some(set) = leaving.set {
         epoll.no_longer_sleeps(set);
@@ -226,7 +239,7 @@ fn wait_kernel(
             left.div_ceil(1_000_000).min(i32::MAX as u64) as c_int
         }
     };
-    let mut leaving = Leaving { number, set: None };
+    let mut leaving = Leaving { number, set: None, sleeps: true };
     let n = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
         real::epoll_pwait(epfd, out.as_mut_ptr(), out.len() as c_int, timeout, mask)
     });

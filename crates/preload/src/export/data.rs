@@ -17,9 +17,12 @@ use crate::slot::Socket;
 use crate::wait::MOVED;
 use crate::{
     adopt, control, datagram, errors, family, fast_open, memory, options, passing, sendfile, stream, table,
-    zero_copy,
+    under_way, zero_copy,
 };
 
+/// SPLICE_F_ALL of Linux.
+const SPLICE_FLAGS: c_uint =
+    libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
 const MSG_WAITFORONE: c_int = libc::MSG_WAITFORONE;
 
 fn one(buf: *const c_void, n: size_t) -> [iovec; 1] {
@@ -395,7 +398,8 @@ pub(super) extern "C" fn recvmmsg(
     let mut done = 0;
     let mut flags_now = flags & !MSG_WAITFORONE;
     for message in messages.iter_mut() {
-        let result = receive_message(socket, &mut message.msg_hdr, flags_now);
+        let call = || receive_message(socket, &mut message.msg_hdr, flags_now);
+        let result = under_way::call(fd, socket, call).unwrap_or(err(MOVED));
         if result < 0 {
             if done == 0 && result == err(MOVED) {
                 return recvmmsg(fd, messages.as_mut_ptr(), n, flags, given);
@@ -404,7 +408,7 @@ pub(super) extern "C" fn recvmmsg(
                 return finish_int(result);
             }
             // `do_recvmmsg`: the next call says so.
-            if result != err(libc::EAGAIN) && result != err(libc::EINTR) {
+            if ![libc::EAGAIN, libc::EINTR, MOVED].contains(&(-result as c_int)) {
                 socket.put_error(-result as i32);
             }
             break;
@@ -485,7 +489,8 @@ pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, 
     real::pthread_testcancel();
     let mut done = 0;
     for message in given {
-        let result = send_message(socket, &message.msg_hdr, flags);
+        let call = || send_message(socket, &message.msg_hdr, flags);
+        let result = under_way::call(fd, socket, call).unwrap_or(err(MOVED));
         if done == 0 && result == err(MOVED) {
             return sendmmsg(fd, messages, n, flags);
         }
@@ -532,6 +537,12 @@ pub(super) extern "C" fn splice(
 ) -> ssize_t {
     let (source, target) = (ours(from), ours(to));
     let there = || real::splice(from, from_at, to, to_at, n, flags);
+    if n == 0 || source.is_none() && target.is_none() {
+        return there();
+    }
+    if flags & !SPLICE_FLAGS != 0 {
+        return finish(err(libc::EINVAL));
+    }
     // A socket has no positions, nor has the pipe on the other side.
     if source.is_some() && !to_at.is_null() || target.is_some() && !from_at.is_null() {
         return finish(err(libc::ESPIPE));
@@ -545,10 +556,15 @@ pub(super) extern "C" fn splice(
         let is_open = real::fcntl(other, libc::F_GETFD, 0) >= 0;
         return finish(err(if is_open { libc::EINVAL } else { libc::EBADF }));
     }
+    let wrong_end = if source.is_some() { libc::O_RDONLY } else { libc::O_WRONLY };
+    if source.is_some() != target.is_some()
+        && real::fcntl(other, libc::F_GETFL, 0) & libc::O_ACCMODE == wrong_end
+    {
+        return finish(err(libc::EBADF));
+    }
     match (source, target) {
-        (None, None) => there(),
-        (None, Some(_)) => cancellable(to, |socket| sendfile::splice_in(from, socket, n, flags), there),
-        (Some(_), None) => cancellable(from, |socket| sendfile::splice_out(socket, to, n, flags), there),
+        (None, _) => cancellable(to, |socket| sendfile::splice_in(from, socket, n, flags), there),
+        (_, None) => cancellable(from, |socket| sendfile::splice_out(socket, to, n, flags), there),
         (Some(_), Some(_)) => finish(err(libc::EINVAL)), // neither is a pipe
     }
 }

@@ -151,3 +151,34 @@ extern "C" fn swapcontext(before: *mut libc::ucontext_t, next: *mut libc::uconte
     enter_context(next);
     real::swapcontext(before, next)
 }
+
+/// Where a jump leads: the stack pointer among what `setjmp` keeps (glibc's `jmpbuf-offsets.h`), which it disguises
+/// (`PTR_MANGLE`).
+///
+/// # Safety
+/// `setjmp` has filled it.
+unsafe fn target_of(environment: *const usize) -> usize {
+    const STACK_POINTER: usize = 6;
+    const TURNED: u32 = 17;
+    let guard: usize;
+    // SAFETY: glibc's thread block has it there, and the caller vouches for the environment.
+    unsafe {
+        std::arch::asm!("mov {}, fs:[0x30]", out(reg) guard, options(nostack, readonly, preserves_flags));
+        environment.add(STACK_POINTER).read().rotate_right(TURNED) ^ guard
+    }
+}
+
+macro_rules! jumps {
+    ($($name:ident)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name(environment: *const usize, value: c_int) -> ! {
+                // SAFETY: the program vouches for its environment.
+                crate::under_way::before_jump(unsafe { target_of(environment) });
+                real::$name(environment, value)
+            }
+        )*
+    };
+}
+
+jumps! { longjmp _longjmp siglongjmp __longjmp_chk }

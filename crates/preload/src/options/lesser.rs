@@ -222,7 +222,7 @@ fn interface(name: c_int, from: *const c_void, len: socklen_t) -> Result<u32, is
     if name == SO_BINDTOIFINDEX {
         return value::<c_int>(from, len).map(|number| number.max(0).unsigned_abs());
     }
-    if from.is_null() && len > 0 {
+    if len > 0 && memory::is_nowhere(from) {
         return Err(err(libc::EFAULT));
     }
     let mut text: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];

@@ -1029,6 +1029,57 @@ CASE(closed_while_a_thread_writes) {
     tell("drain a");
 }
 
+static atomic_long written;
+
+/* Not more than a socket takes that nobody reads. */
+static void *write_on(void *fd) {
+    static char bytes[100];
+    ssize_t got = 0;
+    for (int i = 0; i < 300 && (got = write(*(int *)fd, bytes, sizeof bytes)) >= 0; i++) written += got;
+    odd_ends += got < 0 && errno != EBADF;
+    return NULL;
+}
+
+/* What a write says that it has written arrives, though the last descriptor is closed beside it; and it ends. */
+CASE(closed_for_good_while_a_thread_writes) {
+    int rounds = 60, lost = 0;
+    signal(SIGPIPE, SIG_IGN);
+    odd_ends = 0;
+    for (int round = 0; round < rounds; round++) {
+        pthread_t writer;
+        int fd = accepted("a");
+        written = 0;
+        pthread_create(&writer, NULL, write_on, &fd);
+        while (!written) continue;
+        for (volatile int pause = round * 20; pause > 0; pause--) continue;
+        NEED(close(fd) == 0);
+        pthread_join(writer, NULL);
+        lost += atol(order("drain a")) != written;
+        tell("close a");
+    }
+    T(lost);
+    T(odd_ends);
+}
+
+static void *receive_all(void *fd) {
+    static char bytes[70000];
+    out("received %zd", recv(*(int *)fd, bytes, sizeof bytes, MSG_WAITALL));
+    return NULL;
+}
+
+/* Who waits for the rest of what it wants has it, whoever closes the number meanwhile. */
+CASE(closed_while_a_thread_has_a_part) {
+    pthread_t reader;
+    int fd = accepted("a"), number = fd, left = 1;
+    pthread_create(&reader, NULL, receive_all, &number);
+    tell("fill a 5000");
+    while (left) NEED(ioctl(fd, FIONREAD, &left) == 0);
+    usleep(20000);
+    NEED(close(fd) == 0);
+    tell("fill a 65000");
+    pthread_join(reader, NULL);
+}
+
 static void on_alarm(int number) { (void)number; }
 
 /* A child is stopped in the midst of a look at what its parent reads, too: that waits for it no longer than for data. */

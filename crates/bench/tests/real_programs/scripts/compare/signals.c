@@ -438,6 +438,46 @@ CASE(jumps_out_of_calls) {
     NEED(pthread_join(thread, NULL) == 0);
 }
 
+/* The same out of an epoll, at any moment of a look into it: it goes on, too. */
+CASE(jumps_out_of_epolls) {
+    int listening = listener();
+    pthread_t thread;
+    int fd = echoed(listening, &thread), other = accepted("A"), all = epoll_create1(0);
+    struct epoll_event event = {EPOLLIN, {.fd = fd}};
+    NEED(epoll_ctl(all, EPOLL_CTL_ADD, fd, &event) == 0);
+    event = (struct epoll_event){EPOLLOUT, {.fd = other}};
+    NEED(epoll_ctl(all, EPOLL_CTL_ADD, other, &event) == 0);
+    signal(SIGALRM, jump);
+    volatile int jumps = 0;
+    for (volatile int i = 0; i < 600; i++) {
+        if (sigsetjmp(way_out, 1) == 0) {
+            struct itimerval soon = {{0, 0}, {0, 100 + i * 7 % 300}};
+            /* Half of them find something, and the others sleep. */
+            event.events = i % 2 ? EPOLLOUT : EPOLLIN;
+            NEED(epoll_ctl(all, EPOLL_CTL_MOD, other, &event) == 0);
+            may_jump = 1;
+            setitimer(ITIMER_REAL, &soon, NULL);
+            for (;;) epoll_wait(all, &event, 1, -1);
+        }
+        may_jump = 0;
+        event.data.fd = other;
+        jumps++;
+    }
+    out("%d jumps", jumps);
+    signal(SIGALRM, SIG_DFL);
+    char byte = 'x';
+    event.events = EPOLLIN;
+    T(epoll_ctl(all, EPOLL_CTL_MOD, other, &event));
+    T(epoll_wait(all, &event, 1, 0));
+    T(send(fd, &byte, 1, 0));
+    T(epoll_wait(all, &event, 1, SOON_MS));
+    T(recv(fd, &byte, 1, 0));
+    T(close(fd));
+    NEED(pthread_join(thread, NULL) == 0);
+    tell("send A y");
+    T(epoll_wait(all, &event, 1, SOON_MS));
+}
+
 /* The same out of attempts to connect, oftener than calls can be under way. */
 CASE(jumps_out_of_connects) {
     enum { ROUNDS = 1000 };
