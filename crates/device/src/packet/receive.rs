@@ -265,8 +265,8 @@ fn tagged(frame: &[u8], tag: Option<[u8; 4]>) -> Box<[u8]> {
 fn stream_headers(frame: &[u8]) -> Option<usize> {
     let ip = frame.get(ETHERNET_LEN..)?;
     let transport = match frame[12..ETHERNET_LEN] {
-        // No fragment.
-        [0x08, 0x00] if *ip.get(9)? == PROTOCOL_TCP && u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff == 0 => {
+        // No fragment; a reserved bit and DF are shifted out.
+        [0x08, 0x00] if *ip.get(9)? == PROTOCOL_TCP && u16::from_be_bytes([ip[6], ip[7]]) << 2 == 0 => {
             usize::from(ip[0] & 15) * 4
         }
         [0x86, 0xdd] if *ip.get(6)? == PROTOCOL_TCP => 40,
