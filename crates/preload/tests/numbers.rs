@@ -25,7 +25,8 @@ const RENAMED: [(&str, &str); 15] = [
 ];
 
 /// Functions of the C library alone: what they do to a descriptor, if anything, they do by calls that are here as well.
-const WITHOUT_NUMBER: [&str; 79] = [
+const WITHOUT_NUMBER: [&str; 83] = [
+    "__longjmp_chk",
     "__res_nquery",
     "__res_nquerydomain",
     "__res_nsearch",
@@ -35,6 +36,7 @@ const WITHOUT_NUMBER: [&str; 79] = [
     "__res_search",
     "__res_send",
     "__sysv_signal",
+    "_longjmp",
     "bsd_signal",
     "closefrom",
     "daemon",
@@ -64,6 +66,7 @@ const WITHOUT_NUMBER: [&str; 79] = [
     "io_uring_queue_init_mem",
     "io_uring_queue_init_params",
     "login_tty",
+    "longjmp",
     "pclose",
     "perror",
     "popen",
@@ -93,6 +96,7 @@ const WITHOUT_NUMBER: [&str; 79] = [
     "sigblock",
     "sighold",
     "sigignore",
+    "siglongjmp",
     "signal",
     "sigrelse",
     "sigset",
