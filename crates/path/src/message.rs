@@ -496,7 +496,9 @@ impl Message {
         let mut whole = vec![0; range.end as usize + tail.len()];
         let (front, rest) = whole.split_at_mut(range.end as usize);
         scoutline_ring::copy_slice(&block[..range.end as usize], front);
-        scoutline_ring::gather(&*tail.memory, tail.range, rest);
+        if !scoutline_ring::gather(&*tail.memory, tail.range, rest) {
+            return; // cut short: its headers say that it is longer, and whoever reads them drops it
+        }
         range.end = whole.len() as u32;
         *block = Block::from_bytes(whole.into_boxed_slice());
     }

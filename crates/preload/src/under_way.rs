@@ -6,7 +6,7 @@
 //!   thread: TOP ─► a call in a handler ─► the call that it has interrupted ─► none      each in its frame on the stack
 //! ```
 
-use std::cell::Cell;
+use std::cell::{Cell, LazyCell};
 use std::ffi::c_int;
 use std::ptr;
 
@@ -105,9 +105,10 @@ pub(crate) fn cancelled(mark: Mark) {
 /// The calling thread is about to jump to where its stack is `target`: what it leaves is given back.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_jump(target: usize) {
-    let from_signal_stack = wait::is_on_signal_stack();
-    // Stacks grow downwards. Nobody of ours jumps within a handler's stack to what it has interrupted.
-    let leaves = |frame: usize| frame < target || from_signal_stack;
+    // Asked only where something is held: programs jump for other reasons, too, and often.
+    let is_on_signal_stack = LazyCell::new(wait::is_on_signal_stack);
+    // Stacks grow downwards, and a handler's own is left altogether.
+    let leaves = |frame: usize| frame < target || *is_on_signal_stack;
     loop {
         let top = TOP.get();
         if top.is_null() || !leaves(top.addr()) {
@@ -118,6 +119,6 @@ pub(crate) fn before_jump(target: usize) {
         TOP.set(call.before);
         call.give_back();
     }
-    crate::epoll::before_jump(leaves);
+    crate::epoll::before_jump(&leaves);
     wait::before_jump(leaves);
 }

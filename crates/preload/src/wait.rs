@@ -124,7 +124,8 @@ fn keep_or_free(set: Set) {
 /// A set with its pipe, non-blocking if asked.
 pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
     let region = attach::region()?;
-    let set = undisturbed(|| kept_or_new(region))?;
+    // Who is cancelled in it (a descriptor of ours is moved, and closed) has more than this to give back.
+    let set = real::uncancelled(|| undisturbed(|| kept_or_new(region)))?;
     set.shared.one_takes.store(0, Ordering::Relaxed);
     let flags = real::fcntl(set.pipe, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };

@@ -124,6 +124,16 @@ fn long_payload_stays_where_it_is_until_it_is_wanted_in_one_piece() {
 }
 
 #[test]
+fn a_packet_whose_tail_is_gone_stays_short() {
+    let mut message = block(b"headers");
+    if let Body::Block { tail, .. } = &mut message.body {
+        *tail = Some(Box::new(Tail { range: 0..100, memory: Rc::new(Nothing) }));
+    }
+    message.settle();
+    assert_eq!((message.bytes(), message.body_len()), (b"headers".as_slice(), 7));
+}
+
+#[test]
 fn a_packet_is_cut_before_its_tail() {
     let memory: Rc<dyn StreamMemory> = Rc::new(Ring(vec![1; 100]));
     let mut message = block(b"0123456789");
