@@ -119,6 +119,6 @@ pub(crate) fn before_jump(target: usize) {
         TOP.set(call.before);
         call.give_back();
     }
-    crate::epoll::before_jump(&leaves);
+    crate::epoll::before_jump(leaves);
     wait::before_jump(leaves);
 }
