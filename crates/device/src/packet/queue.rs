@@ -137,7 +137,7 @@ impl Queue {
             let mut block = kept.unwrap_or_else(|| Block::from_bytes(vec![0; len].into()));
             let to = Span { memory: NonNull::from(&mut block[..len]).cast(), len };
             let at = state.received;
-            if self.receive_whole(state, to) {
+            if self.receive_into(state, to, &[]) {
                 state.packets[at].is = Is::Aside(block);
                 self.copied.set(self.copied.get() + len as u64);
             }
@@ -152,11 +152,7 @@ impl Queue {
         self.receive_into(state, front, to)
     }
 
-    /// The same, with its vnet header in front.
-    fn receive_whole(&self, state: &mut State, to: Span) -> bool {
-        self.receive_into(state, to, &[])
-    }
-
+    /// The same: its vnet header and what follows to `front`, then the rest to `to`.
     fn receive_into(&self, state: &mut State, front: Span, to: &[Span]) -> bool {
         let mut parts = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 1 + MOST_SPANS];
         let spans = std::iter::once(&front).chain(to);

@@ -41,10 +41,6 @@ pub(super) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint)
     if want == 0 {
         return 0;
     }
-    let copy = match Pipe::new() {
-        Ok(pipe) => pipe,
-        Err(errno) => return err(errno),
-    };
     let mut bytes = vec![0u8; want.min(MOST)];
     let got = patiently(socket, |patience| {
         loop {
@@ -52,7 +48,7 @@ pub(super) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint)
                 return result;
             }
             // Another thread may have taken what was there.
-            let got = copy.copy_of(from, &mut bytes);
+            let got = copy_of(from, &mut bytes);
             if got != err(libc::EAGAIN) {
                 return got;
             }
@@ -90,25 +86,31 @@ impl Pipe {
         let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
         if made < 0 { Err(real::errno()) } else { Ok(Pipe(ends)) }
     }
+}
 
-    /// What is in another pipe, without waiting: bytes, or an errno negated.
-    fn copy_of(&self, from: c_int, bytes: &mut [u8]) -> isize {
-        let [read, write] = self.0;
+/// What is in a pipe, without waiting: bytes, or an errno negated. Nobody sleeps, or is cancelled, while the copy has
+/// descriptors.
+fn copy_of(from: c_int, bytes: &mut [u8]) -> isize {
+    real::uncancelled(|| {
+        let copy = match Pipe::new() {
+            Ok(pipe) => pipe,
+            Err(errno) => return err(errno),
+        };
+        let [read, write] = copy.0;
         let len = bytes.len();
         // SAFETY: plain system call.
-        let copied = || unsafe { libc::tee(from, write, len, libc::SPLICE_F_NONBLOCK) };
-        let copied = real::ours(real::uncancelled(copied));
+        let copied = unsafe { libc::tee(from, write, len, libc::SPLICE_F_NONBLOCK) };
         if copied <= 0 {
-            return copied;
+            return real::ours(copied);
         }
-        real::ours(real::uncancelled(|| real::readv(read, part(bytes, copied as usize).as_ptr(), 1)))
-    }
+        real::ours(real::readv(read, part(bytes, copied as usize).as_ptr(), 1))
+    })
 }
 
 impl Drop for Pipe {
     fn drop(&mut self) {
         for end in self.0 {
-            real::uncancelled(|| real::close(end));
+            real::close(end);
         }
     }
 }
