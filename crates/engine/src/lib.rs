@@ -31,6 +31,7 @@ mod spin;
 mod start;
 mod sys;
 mod thread;
+mod turn;
 mod wheel;
 mod wishes;
 

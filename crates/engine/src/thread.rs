@@ -31,6 +31,7 @@ use crate::program::Program;
 use crate::several::TAKEN_AT_ONCE;
 use crate::spin::Spin;
 use crate::sys::{self, Sleeper};
+use crate::turn::Turn;
 
 /// How often the engine looks for more important arrivals while Linux runs, when they do not all ring. A look costs 2 to
 /// 15 µs.
@@ -46,9 +47,6 @@ const LINUX_AT_LEAST: Duration = Duration::from_millis(1);
 const LINUX_BACKLOG: usize = 8;
 /// What paths of Linux's level get between its turns even then: acknowledgments must not starve.
 const PRESSED_INTERVAL: Duration = Duration::from_micros(25);
-
-/// What Linux has at least before paths of its own level interrupt it: some three switches.
-const LINUX_LEAST: Duration = Duration::from_micros(50);
 
 /// The sentinel runs within so long on a core that is idle: two switches.
 const CONFIRMED_WITHIN: Duration = Duration::from_micros(50);
@@ -73,6 +71,7 @@ pub(crate) struct Loop {
     /// The engine has had the core since then.
     busy_since: Time,
     spin: Spin,
+    turn: Turn,
     /// Nothing has come since it began to spin.
     spinning: bool,
     /// Linux had nothing to run on the engine's core when it had its last turn, and no program has been heard of since.
@@ -133,6 +132,7 @@ impl Loop {
             spinning: false,
             core_idle: false,
             spin,
+            turn: Turn::default(),
             books: Books { until: now, ..Books::default() },
             said_idle: false,
             pressed: false,
@@ -297,6 +297,7 @@ impl Loop {
                 // it says so twice, and needed no time for the second: then nobody ran in between.
                 finished = said_idle && now.since(start) < CONFIRMED_WITHIN;
                 self.said_idle = true;
+                self.turn.on_idle();
                 if finished {
                     self.times.slices_idle += 1;
                     self.core.extension.core_was_idle();
@@ -323,6 +324,9 @@ impl Loop {
                 against.level = below;
             }
             if self.core.schedule.preempts(&against, now) {
+                if against.level != decision.level {
+                    self.turn.on_interrupted();
+                }
                 self.times.slices_interrupted += 1;
                 break;
             }
@@ -352,7 +356,7 @@ impl Loop {
             Level::Priority(0) => Level::Idle,
             Level::Priority(priority) => Level::Priority(priority - 1),
         };
-        Some((start + start.since(self.busy_since) + LINUX_LEAST, below))
+        Some((start + self.turn.limit(start.since(self.busy_since)), below))
     }
 
     /// Whether a spin is in nobody's way, as far as is known: a program that still runs here brings the next work itself,
