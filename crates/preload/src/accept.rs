@@ -4,63 +4,30 @@
 //! same time, and the record of a process says what it is taking, so that its death in between loses nothing.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::{SLOT_COUNT, slot_flag, slot_request as ask, slot_state as is};
 
 use crate::life::{close, left, remote};
-use crate::lock::back_off;
+use crate::lock::{Section, undisturbed};
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
 use crate::wait::Patience;
-use crate::{address, attach, options, real, serve, table, wait};
+use crate::{address, attach, options, real, serve, table};
 
-/// The thread that uses the record's `claiming`, one at a time: its descriptor (`pthread_self`); 0: none.
-static CLAIMER: AtomicUsize = AtomicUsize::new(0);
-/// It exchanges two entries of a queue: for a moment one of them stands there twice.
-static EXCHANGING: AtomicBool = AtomicBool::new(false);
+/// One thread at a time uses the record's `claiming`.
+static CLAIMS: Section = Section::new();
 /// Forks of signal handlers that have interrupted their own thread's claim or fork, one in another. The claimer's alone.
 static FORKS_WITHIN: AtomicUsize = AtomicUsize::new(0);
 /// Entries of an accept queue among which the most important is taken first.
 const LOOK_FORWARD: u64 = 64;
 
-/// The right to claim, until dropped.
-struct Claiming {
-    /// A signal handler has it from its own thread, which it has interrupted in the midst of a claim.
-    within: bool,
-}
-
-impl Claiming {
-    /// Waits for other threads; for its own one a handler would wait for ever.
-    fn begin() -> Claiming {
-        // SAFETY: no arguments.
-        let me = unsafe { libc::pthread_self() } as usize;
-        let mut tries = 0;
-        loop {
-            match CLAIMER.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Claiming { within: false },
-                Err(claimer) if claimer == me => return Claiming { within: true },
-                Err(_) => back_off(tries),
-            }
-            tries += 1;
-        }
-    }
-}
-
-impl Drop for Claiming {
-    fn drop(&mut self) {
-        if !self.within {
-            CLAIMER.store(0, Ordering::Release);
-        }
-    }
-}
-
 /// Nobody may be claiming while the process is copied.
 pub(crate) fn before_fork() {
-    let claiming = Claiming::begin();
-    FORKS_WITHIN.fetch_add(claiming.within.into(), Ordering::Relaxed);
+    let claiming = CLAIMS.enter();
+    FORKS_WITHIN.fetch_add(claiming.is_none().into(), Ordering::Relaxed);
     std::mem::forget(claiming);
 }
 
@@ -68,7 +35,15 @@ pub(crate) fn before_fork() {
 pub(crate) fn after_fork() {
     let within = FORKS_WITHIN.load(Ordering::Relaxed) > 0;
     FORKS_WITHIN.fetch_sub(within.into(), Ordering::Relaxed);
-    drop(Claiming { within });
+    if !within {
+        CLAIMS.give_back();
+    }
+}
+
+/// See [`Section::jumped_out`]. What was just being taken is lost, as on Linux, until the process ends.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
+    CLAIMS.jumped_out(leaves);
 }
 
 /// `accept` and `accept4` on a socket of ours.
@@ -85,7 +60,7 @@ pub(crate) fn accept(
     if !socket.is_stream() {
         return err(libc::EOPNOTSUPP);
     }
-    wait::patiently(socket, |patience| accept_patiently(fd, socket, (address, len), flags, patience))
+    accept_patiently(fd, socket, (address, len), flags, &mut Patience::default())
 }
 
 fn accept_patiently(
@@ -182,18 +157,16 @@ fn new_descriptor(fd: c_int, listener: Socket, close_on_exec: c_int) -> c_int {
 /// moves the queue's head, so the thread finds that its look is old, and looks again; the record is given back as it was.
 ///
 /// # Errors
-/// EAGAIN in a handler that has interrupted the exchange of two entries, or another call that has the queue's lock.
+/// EAGAIN in a handler that has interrupted another call that has the queue's lock.
 fn claim(listener: Socket) -> Result<Option<Socket>, c_int> {
     let Some(record) = attach::record(listener.region) else { return Ok(None) };
     let slot = listener.slot;
-    let alone = Claiming::begin();
-    if alone.within && EXCHANGING.load(Ordering::Relaxed) {
-        return Err(libc::EAGAIN);
-    }
+    let alone = CLAIMS.enter();
+    let within = alone.is_none(); // a handler's, which has interrupted it
     // Other processes take from the same queue, and entries change places. A thread that is interrupted may have the lock.
     let held = listener.lock_receive_in(0);
     if let Err(errno) = held
-        && !(alone.within && listener.receives_here())
+        && !(within && listener.receives_here())
     {
         return Err(errno);
     }
@@ -205,9 +178,8 @@ fn claim(listener: Socket) -> Result<Option<Socket>, c_int> {
             return Ok(None);
         }
         if waiting > 1 && u32::from(slot.importance.load(Ordering::Relaxed)) > serve::ORDINARY {
-            EXCHANGING.store(true, Ordering::Relaxed);
-            bring_forward(listener, head, waiting);
-            EXCHANGING.store(false, Ordering::Relaxed);
+            // For a moment one of two entries stands there twice.
+            undisturbed(|| bring_forward(listener, head, waiting));
         }
         // SAFETY: a mapped entry.
         let Some(index) = entry(listener, head).map(|at| unsafe { at.read_volatile() }) else {
@@ -226,7 +198,7 @@ fn claim(listener: Socket) -> Result<Option<Socket>, c_int> {
         if let Some(accepted) = accepted {
             accepted.hold(false);
         }
-        if alone.within {
+        if within {
             record.claiming_from.store(before.0, Ordering::Relaxed);
             record.claiming.store(before.1, Ordering::SeqCst);
         } else {

@@ -12,7 +12,7 @@ use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
 use scoutline_abi::layout::{ENGINE_COUNT, ProcessRecord};
 use scoutline_abi::{Region, VERSION};
 
-use crate::lock::Lock;
+use crate::lock::{Lock, undisturbed};
 use crate::{dispatch, exec, limits, own, real, rings, stdio, table, wait};
 
 mod fork;
@@ -216,15 +216,19 @@ pub(crate) fn new_set(region: &Region) -> Option<(u32, c_int)> {
 
 /// Gives a poll set back and closes its pipe.
 pub(crate) fn free_set(set: u32, pipe: c_int) {
-    let _held = REQUESTS.lock();
-    let _ = request(Message::new(kind::FREE_SET, set), false);
-    own::discard(pipe);
+    undisturbed(|| {
+        let _held = REQUESTS.lock();
+        let _ = request(Message::new(kind::FREE_SET, set), false);
+        own::discard(pipe);
+    });
 }
 
 /// Whoever sleeps on a set that several processes have looks again.
 pub(crate) fn wake_set(set: u32) {
-    let _held = REQUESTS.lock();
-    let _ = request(Message::new(kind::WAKE_SET, set), false);
+    undisturbed(|| {
+        let _held = REQUESTS.lock();
+        let _ = request(Message::new(kind::WAKE_SET, set), false);
+    });
 }
 
 /// Sends a request to the daemon, and waits for its answer if it has one. For who holds `REQUESTS`.
@@ -266,12 +270,15 @@ fn send_with(connection: c_int, bytes: &[u8; MESSAGE_LEN], file: c_int) -> isize
 /// # Errors
 /// What the daemon said, as an errno; ECONNRESET when it is gone.
 pub(crate) fn give_file(file: c_int) -> Result<u32, c_int> {
-    let _held = REQUESTS.lock();
-    let connection = CONNECTION.load(Ordering::Relaxed);
-    if connection < 0 || dead() {
-        return Err(libc::ECONNRESET);
-    }
-    exchange_with(connection, Message::new(kind::FILE, 0), Some(file), true).map(|(answer, _)| answer.value)
+    undisturbed(|| {
+        let _held = REQUESTS.lock();
+        let connection = CONNECTION.load(Ordering::Relaxed);
+        if connection < 0 || dead() {
+            return Err(libc::ECONNRESET);
+        }
+        exchange_with(connection, Message::new(kind::FILE, 0), Some(file), true)
+            .map(|(answer, _)| answer.value)
+    })
 }
 
 /// Called by the loader before the program's `main`.

@@ -171,7 +171,7 @@ fn take(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Option<Taken>, c_
 
 /// Takes one datagram, waiting for it if the socket blocks.
 pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> Result<Taken, c_int> {
-    wait::patiently(socket, |patience| receive_patiently(socket, iov, flags, patience))
+    receive_patiently(socket, iov, flags, &mut Patience::default())
 }
 
 fn receive_patiently(
@@ -339,7 +339,7 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
             corked::drop_held(socket); // what cannot be added to takes with it what there is
             return err(libc::EFAULT);
         }
-        let added = wait::patiently(socket, |patience| put_patiently(socket, iov, None, flags, patience));
+        let added = put_patiently(socket, iov, None, flags, &mut Patience::default());
         if added != corked::NONE_HELD {
             return added;
         }
@@ -348,9 +348,7 @@ pub(crate) fn send(socket: Socket, iov: &[iovec], to: Option<Name>, said: &Said,
     match record_for(socket, len, to, said) {
         // Looked at last, as where it is copied.
         Ok(_) if fails => err(libc::EFAULT),
-        Ok(record) => {
-            wait::patiently(socket, |patience| put_patiently(socket, iov, Some(record), flags, patience))
-        }
+        Ok(record) => put_patiently(socket, iov, Some(record), flags, &mut Patience::default()),
         Err(errno) => err(errno),
     }
 }

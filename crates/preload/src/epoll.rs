@@ -398,9 +398,8 @@ pub(crate) fn forget(socket: Socket) {
 /// See [`crate::lock::Lock::jumped_out`].
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
-    for epoll in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
-        epoll.jumped_out(&leaves);
-    }
+    let epolls = &EPOLLS[..USED.load(Ordering::Acquire) as usize];
+    epolls.iter().filter_map(|epoll| epoll.jumped_out(&leaves)).for_each(sharing::put_in_order);
 }
 
 /// A descriptor of an epoll.

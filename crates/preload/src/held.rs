@@ -27,13 +27,20 @@ use crate::{attach, own, real, wait};
 pub(crate) struct Held {
     word: &'static AtomicU32,
     mark: u32,
-    /// What `WHERE` was before.
+    /// How many locks the thread had before.
     before: usize,
 }
 
+/// As many locks a thread has at most: of a connection and of what it is sent from, and a handler's as many.
+const MOST: usize = 8;
+
+/// A lock, and the frame that has taken it.
+type Taken = (usize, Option<&'static AtomicU32>);
+
 thread_local! {
-    /// The frame that has taken a lock last, of those that have one; 0: none has.
-    static WHERE: Cell<usize> = const { Cell::new(0) };
+    /// Locks that the thread has, the last one last, and how many.
+    static TAKEN: [Cell<Taken>; MOST] = const { [const { Cell::new((0, None)) }; MOST] };
+    static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
 /// A handler's frame lies further below the frame that it has interrupted: the kernel puts all registers between them.
@@ -73,10 +80,16 @@ impl Held {
         let frame = 0u8; // its address tells where we are
         let here = (&raw const frame).addr();
         // Before it is ours: a handler that comes in between finds both, or neither.
-        let before = WHERE.replace(here);
+        let before = COUNT.get();
+        TAKEN.with(|taken| {
+            if let Some(place) = taken.get(before) {
+                place.set((here, Some(word)));
+            }
+        });
+        COUNT.set(before + 1);
         if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            let was_left = before != 0 && here + LEAST_SIGNAL_FRAME > before && !wait::is_on_signal_stack();
-            Held::wait(region, word, (me, was_left), patience()).inspect_err(|_| WHERE.set(before))?;
+            let was_left = was_left(before, here);
+            Held::wait(region, word, (me, was_left), patience()).inspect_err(|_| COUNT.set(before))?;
         }
         Ok(Held { word, mark: me, before })
     }
@@ -122,8 +135,34 @@ impl Drop for Held {
     fn drop(&mut self) {
         // Only our own: it may have been taken over while we were taken for dead.
         let _ = self.word.compare_exchange(self.mark, 0, Ordering::Release, Ordering::Relaxed);
-        WHERE.set(self.before);
+        COUNT.set(self.before);
     }
+}
+
+/// Whether the last of so many locks was left by other ways than [`before_jump`] sees: a handler's frame would lie further
+/// below.
+#[cold]
+fn was_left(count: usize, here: usize) -> bool {
+    let last = count.checked_sub(1).and_then(|last| TAKEN.with(|taken| taken.get(last).map(Cell::get)));
+    last.is_some_and(|(frame, _)| here + LEAST_SIGNAL_FRAME > frame) && !wait::is_on_signal_stack()
+}
+
+/// A handler of this thread jumps: gives back what frames have that it leaves.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
+    TAKEN.with(|taken| {
+        while let Some(last) = COUNT.get().checked_sub(1)
+            && let Some((frame, Some(word))) = taken.get(last).map(Cell::get)
+            && leaves(frame)
+        {
+            COUNT.set(last);
+            // It may only have asked for what one further out has.
+            let is_same = |other: &Cell<Taken>| other.get().1.is_some_and(|other| ptr::eq(other, word));
+            if !taken[..last].iter().any(is_same) {
+                let _ = word.compare_exchange(own_mark(), 0, Ordering::Release, Ordering::Relaxed);
+            }
+        }
+    });
 }
 
 fn is_alive(region: &Region, holder: u32) -> bool {

@@ -18,6 +18,7 @@ use crate::reach::{is_broadcast, kernel_name, leads_to, may_lead_to, speaks, sui
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
+use crate::wait::MOVED;
 use crate::{
     attach, call, datagram, epoll, family, fast_open, options, own, real, rings, stdio, stream, table, wait,
 };
@@ -273,7 +274,11 @@ pub(crate) fn await_connection(socket: Socket) -> isize {
     if !settled()
         && let Err(errno) = wait::wait_for(socket, deadline, settled)
     {
-        return err(if errno == libc::EAGAIN { libc::EINPROGRESS } else { errno });
+        return err(match errno {
+            libc::EAGAIN => libc::EINPROGRESS,
+            MOVED => libc::EINTR,
+            _ => errno,
+        });
     }
     socket.slot.kept_options.fetch_and(!kept::CONNECT_PENDING, Ordering::AcqRel);
     if socket.state() & is::FAILED != 0 {

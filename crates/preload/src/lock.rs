@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::{dispatch, real};
 
@@ -14,8 +14,6 @@ pub(crate) struct Lock<T> {
     held: AtomicUsize,
     /// About where on its stack it took it.
     frame: AtomicUsize,
-    /// A handler has jumped out while it was held: what is behind it may be half done.
-    left: AtomicBool,
     data: UnsafeCell<T>,
 }
 
@@ -45,12 +43,7 @@ pub(crate) fn back_off(tries: u32) {
 impl<T> Lock<T> {
     /// Free, around `data`.
     pub(crate) const fn new(data: T) -> Lock<T> {
-        Lock {
-            held: AtomicUsize::new(FREE),
-            frame: AtomicUsize::new(0),
-            left: AtomicBool::new(false),
-            data: UnsafeCell::new(data),
-        }
+        Lock { held: AtomicUsize::new(FREE), frame: AtomicUsize::new(0), data: UnsafeCell::new(data) }
     }
 
     /// Waits until it is ours.
@@ -84,19 +77,13 @@ impl<T> Lock<T> {
         self.held.store(FREE, Ordering::Release);
     }
 
-    /// A handler of this thread jumps: frees what frames hold that it leaves.
-    pub(crate) fn jumped_out(&self, leaves: impl Fn(usize) -> bool) {
-        if self.held.load(Ordering::Relaxed) == this_thread() && leaves(self.frame.load(Ordering::Relaxed)) {
-            self.left.store(true, Ordering::Relaxed);
-            self.give_back();
-        }
-    }
-}
-
-impl<T> Guard<'_, T> {
-    /// A handler has jumped out of who had it before. Told once.
-    pub(crate) fn was_left(&self) -> bool {
-        self.0.left.load(Ordering::Relaxed) && self.0.left.swap(false, Ordering::Relaxed)
+    /// A handler of this thread jumps: if a frame that it leaves has the lock, it is the caller's now, and what is behind it
+    /// may be half done.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn jumped_out(&self, leaves: impl Fn(usize) -> bool) -> Option<Guard<'_, T>> {
+        let is_left =
+            self.held.load(Ordering::Relaxed) == this_thread() && leaves(self.frame.load(Ordering::Relaxed));
+        is_left.then(|| Guard(self))
     }
 }
 
@@ -141,7 +128,12 @@ thread_local! {
 
 /// Code that one thread at a time is in. Its signal handlers, too, when they have interrupted it there: so what it does
 /// may be begun anew between any two of its steps.
-pub(crate) struct Section(AtomicUsize);
+pub(crate) struct Section {
+    /// The thread that is in it; 0: none.
+    thread: AtomicUsize,
+    /// About where on its stack it came in.
+    frame: AtomicUsize,
+}
 
 /// See [`Section::enter`]. Left on drop.
 pub(crate) struct Inside<'a>(&'a Section);
@@ -149,22 +141,33 @@ pub(crate) struct Inside<'a>(&'a Section);
 impl Section {
     /// With nobody in it.
     pub(crate) const fn new() -> Section {
-        Section(AtomicUsize::new(0))
+        Section { thread: AtomicUsize::new(0), frame: AtomicUsize::new(0) }
     }
 
     /// Waits until nobody else is in it. `None`: a handler's, which leaves nothing.
     #[must_use]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        let me = this_thread();
+        let (me, here) = (this_thread(), 0u8);
         let mut tries = 0;
-        while let Err(other) = self.0.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
+        while let Err(other) = self.thread.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
             if other == me {
                 return None;
             }
             back_off(tries);
             tries += 1;
         }
+        self.frame.store((&raw const here).addr(), Ordering::Relaxed);
         Some(Inside(self))
+    }
+
+    /// A handler of this thread jumps: whoever was in it and is left by that is in it no more.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn jumped_out(&self, leaves: impl Fn(usize) -> bool) {
+        if self.thread.load(Ordering::Relaxed) == this_thread() && leaves(self.frame.load(Ordering::Relaxed))
+        {
+            self.give_back();
+        }
     }
 
     /// Keeps others out across a fork: [`Section::give_back`] in parent and child.
@@ -174,14 +177,14 @@ impl Section {
 
     /// In a forked child: of those who were in it there is the calling thread alone.
     pub(crate) fn in_child(&self) {
-        if self.0.load(Ordering::Relaxed) != this_thread() {
-            self.0.store(0, Ordering::Relaxed);
+        if self.thread.load(Ordering::Relaxed) != this_thread() {
+            self.thread.store(0, Ordering::Relaxed);
         }
     }
 
     /// Lets others in again. Nothing where a handler's fork has done so within what it interrupted.
     pub(crate) fn give_back(&self) {
-        let _ = self.0.compare_exchange(this_thread(), 0, Ordering::Release, Ordering::Relaxed);
+        let _ = self.thread.compare_exchange(this_thread(), 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 

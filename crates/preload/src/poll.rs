@@ -319,6 +319,7 @@ fn await_ready(
         each_socket(fds, &mut |socket| wait::watch(socket, set.number));
         set.bell().enter(1);
         set.bell().before_look();
+        let process = attach::process();
         let mut woken = Woken::Event;
         let mut result = 0;
         let mut leaving = Leaving { fds: ptr::from_ref(fds), kept: Kept::default(), set, using };
@@ -332,6 +333,9 @@ fn await_ready(
                 let mut pipe = pollfd { fd: pipe, events: POLLIN, revents: 0 };
                 ring_before_sleep();
                 result = look_at_kernel(call, fds, Some(&mut pipe), deadline, mask);
+                if attach::process() != process {
+                    return;
+                }
                 if result == 0 {
                     woken = Woken::TimedOut;
                 } else if result > 0 && pipe.revents != 0 {
@@ -341,7 +345,13 @@ fn await_ready(
             set.bell().leave(1);
             give_back(fds, kept, set);
         });
-        wait::used(using);
+        if attach::process() == process {
+            wait::used(using);
+        } else {
+            // A handler has forked here, and this is the child: the set is its parent's, who sleeps on.
+            wait::forget_use();
+            result = result.min(0);
+        }
         if result < 0 {
             return result;
         }

@@ -4,6 +4,7 @@
 //! The wrappers are safe functions: they hand pointers of the program, or of ours, to system calls, and the kernel
 //! answers EFAULT to what does not point anywhere.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem::transmute;
 use std::ptr;
@@ -355,14 +356,37 @@ pub(crate) fn cancellable<R>(
     result
 }
 
+const ENABLE: c_int = 0; // PTHREAD_CANCEL_ENABLE, everywhere
+const DISABLE: c_int = 1;
+
+thread_local! {
+    /// About where on its stack the thread has come to be not cancelled by us; 0: nowhere.
+    static UNCANCELLED: Cell<usize> = const { Cell::new(0) };
+}
+
 /// `work`, in which the thread is not cancelled: it holds something, and calls what a cancellation would end.
 pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
-    const DISABLE: c_int = 1; // PTHREAD_CANCEL_DISABLE, everywhere
-    let mut before = 0;
+    let mut before = ENABLE;
     pthread_setcancelstate(DISABLE, &raw mut before);
+    if before == ENABLE {
+        UNCANCELLED.set((&raw const before).addr());
+    }
     let result = work();
+    if before == ENABLE {
+        UNCANCELLED.set(0);
+    }
     pthread_setcancelstate(before, ptr::null_mut());
     result
+}
+
+/// A handler of this thread jumps: it can be cancelled again if that leaves [`uncancelled`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
+    let frame = UNCANCELLED.get();
+    if frame != 0 && leaves(frame) {
+        UNCANCELLED.set(0);
+        pthread_setcancelstate(ENABLE, ptr::null_mut());
+    }
 }
 
 /// `work` for who can be cancelled at any moment here, as the C library has it around its own calls that sleep: for the

@@ -16,7 +16,7 @@ use crate::extent;
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::stream::{await_room, consume, publish, put, receive_patiently, send_end, tell_sent};
-use crate::wait::{Patience, await_own, patiently};
+use crate::wait::{self, Patience, await_own};
 
 /// Bytes read under the send lock at once.
 const CHUNK: usize = 1 << 20;
@@ -115,7 +115,7 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
         }
         return sent;
     }
-    let (result, done) = patiently(socket, |patience| send_file(socket, from, &mut at, want, patience));
+    let (result, done) = send_file(socket, from, &mut at, want, &mut Patience::default());
     if done == 0 {
         return if result == err(libc::ESPIPE) { err(libc::EINVAL) } else { result };
     }
@@ -178,18 +178,13 @@ fn send_file(
     (result, done)
 }
 
-/// Waits until a pipe is ready, unless asked not to, in a call on `socket`.
-fn await_pipe(
-    fd: c_int,
-    events: i16,
-    flags: c_uint,
-    (socket, patience): (Socket, &Patience),
-) -> Result<(), isize> {
+/// Waits until a pipe is ready, unless asked not to.
+fn await_pipe(fd: c_int, events: i16, flags: c_uint) -> Result<(), isize> {
     let file = real::fcntl(fd, libc::F_GETFL, 0);
     let block = flags & libc::SPLICE_F_NONBLOCK == 0 && file & libc::O_NONBLOCK == 0;
     let mut fds = [pollfd { fd, events, revents: 0 }];
     let deadline = if block { None } else { Some(0) };
-    match patience.elsewhere(socket, || await_own(&mut fds, deadline, std::ptr::null())) {
+    match wait::elsewhere(|| await_own(&mut fds, deadline, std::ptr::null())) {
         0 => Err(err(libc::EAGAIN)),
         n if n < 0 => Err(n),
         // Nobody reads it, and nobody will.
@@ -207,7 +202,7 @@ pub(crate) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint)
     if !socket.is_stream() {
         return datagrams::splice_in(from, socket, want, flags);
     }
-    patiently(socket, |patience| splice_in_patiently(from, socket, want, flags, patience))
+    splice_in_patiently(from, socket, want, flags, &mut Patience::default())
 }
 
 fn splice_in_patiently(
@@ -220,7 +215,7 @@ fn splice_in_patiently(
     let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
     let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
     loop {
-        if let Err(result) = await_pipe(from, libc::POLLIN, flags, (socket, &*patience)) {
+        if let Err(result) = await_pipe(from, libc::POLLIN, flags) {
             return result;
         }
         match await_room(socket, wait, patience) {
@@ -253,7 +248,7 @@ pub(crate) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
     if !socket.is_stream() {
         return datagrams::splice_out(socket, to, want, flags);
     }
-    patiently(socket, |patience| splice_out_patiently(socket, to, want, flags, patience))
+    splice_out_patiently(socket, to, want, flags, &mut Patience::default())
 }
 
 fn splice_out_patiently(
@@ -264,7 +259,7 @@ fn splice_out_patiently(
     patience: &mut Patience,
 ) -> isize {
     loop {
-        if let Err(result) = await_pipe(to, libc::POLLOUT, flags, (socket, &*patience)) {
+        if let Err(result) = await_pipe(to, libc::POLLOUT, flags) {
             return result;
         }
         let mut byte = 0u8;

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use scoutline_abi::Region;
@@ -25,8 +25,9 @@ const HUP: u32 = EPOLLHUP as u32;
 const ERR: u32 = EPOLLERR as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
 
-/// Descriptors of this process per slot, threads asleep on it included.
-static COUNTS: [AtomicU32; SLOT_COUNT] = [const { AtomicU32::new(0) }; SLOT_COUNT];
+/// Descriptors of this process per slot, calls under way on it included (32 bits); above that the mark of who has changed it
+/// last, of those who have one ([`Socket::was_changed_by`]).
+static COUNTS: [AtomicU64; SLOT_COUNT] = [const { AtomicU64::new(0) }; SLOT_COUNT];
 
 const WORDS: usize = bitmap_words(SLOT_COUNT);
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
@@ -398,15 +399,15 @@ impl Socket {
     /// One descriptor (or sleeping thread) more in this process. `counted`: the engine has already counted this
     /// process among `references` (OPEN does).
     pub(crate) fn hold(self, counted: bool) {
-        if COUNTS[self.index as usize].fetch_add(1, Ordering::AcqRel) == 0 {
+        if COUNTS[self.index as usize].fetch_add(1, Ordering::AcqRel) as u32 == 0 {
             // While the process is copied as well: a child whose table has what its record does not hold would close
             // it for all.
             let _changing = HOLDS.enter();
             let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
-            if let Some(record) = attach::record(self.region) {
-                record.holds[word].fetch_or(bit, Ordering::AcqRel);
-            }
-            if !counted {
+            // Where it holds already, another thread is giving up the last hold, finds this one, and leaves all as it is.
+            let is_first = attach::record(self.region)
+                .is_none_or(|record| record.holds[word].fetch_or(bit, Ordering::AcqRel) & bit == 0);
+            if is_first && !counted {
                 self.slot.references.fetch_add(1, Ordering::AcqRel);
             }
         }
@@ -414,14 +415,25 @@ impl Socket {
 
     /// One more of those that this process has; false: it has none.
     pub(crate) fn hold_beside(self) -> bool {
-        let more = |count: u32| (count > 0).then(|| count + 1);
+        let more = |counted: u64| (counted as u32 > 0).then(|| counted + 1);
         COUNTS[self.index as usize].fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// The same, with a mark.
+    #[inline]
+    pub(crate) fn hold_by(self, mark: u32) -> bool {
+        let more = |counted: u64| (counted as u32 > 0).then(|| marked(counted as u32 + 1, mark));
+        COUNTS[self.index as usize].fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// The last change of the count that has a mark has this one: who made it was in the midst of it, and cannot know.
+    pub(crate) fn was_changed_by(self, mark: u32) -> bool {
+        COUNTS[self.index as usize].load(Ordering::Relaxed) >> u32::BITS == u64::from(mark)
     }
 
     /// One descriptor of one process names it, and no thread sleeps on it.
     pub(crate) fn is_held_once(self) -> bool {
-        COUNTS[self.index as usize].load(Ordering::Acquire) == 1
-            && self.slot.references.load(Ordering::Acquire) == 1
+        self.count() == 1 && self.slot.references.load(Ordering::Acquire) == 1
     }
 
     /// One descriptor more, if the record says that this process holds it.
@@ -443,7 +455,11 @@ impl Socket {
 
     /// This process holds it.
     pub(crate) fn is_held_here(self) -> bool {
-        COUNTS[self.index as usize].load(Ordering::Acquire) > 0
+        self.count() > 0
+    }
+
+    fn count(self) -> u32 {
+        COUNTS[self.index as usize].load(Ordering::Acquire) as u32
     }
 
     /// Under way to another process: held by none.
@@ -459,7 +475,7 @@ impl Socket {
             return;
         }
         // Counted for the flight; this process counts once.
-        if COUNTS[self.index as usize].load(Ordering::Acquire) == 0 {
+        if self.count() == 0 {
             self.hold(true);
         } else {
             self.hold(false);
@@ -470,7 +486,20 @@ impl Socket {
 
     /// One less; the last of the last process closes the socket.
     pub(crate) fn release(self) {
-        if COUNTS[self.index as usize].fetch_sub(1, Ordering::AcqRel) != 1 {
+        self.released(COUNTS[self.index as usize].fetch_sub(1, Ordering::AcqRel));
+    }
+
+    /// The same, with a mark.
+    #[inline]
+    pub(crate) fn release_by(self, mark: u32) {
+        let less = |counted: u64| Some(marked((counted as u32).wrapping_sub(1), mark));
+        let before = COUNTS[self.index as usize].fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        self.released(before.unwrap_or_else(|counted| counted));
+    }
+
+    #[inline]
+    fn released(self, before: u64) {
+        if before as u32 != 1 {
             return;
         }
         let importance = self.importance();
@@ -505,6 +534,11 @@ impl Socket {
             self.tell();
         }
     }
+}
+
+/// What stands in `COUNTS`.
+fn marked(count: u32, mark: u32) -> u64 {
+    u64::from(mark) << u32::BITS | u64::from(count)
 }
 
 thread_local! {
@@ -567,6 +601,12 @@ pub(crate) fn ring_if_away() {
             attach::ring(engine);
         }
     }
+}
+
+/// See [`Section::jumped_out`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
+    HOLDS.jumped_out(leaves);
 }
 
 /// Nobody may come to hold a socket, nor give one up, while the process is copied.

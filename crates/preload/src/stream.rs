@@ -121,7 +121,7 @@ pub(crate) fn consume(socket: Socket, head: u64, held: u64, len: u64) {
 
 /// `recv` and its kin.
 pub(crate) fn receive(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
-    wait::patiently(socket, |patience| receive_patiently(socket, iov, flags, patience))
+    receive_patiently(socket, iov, flags, &mut Patience::default())
 }
 
 /// The same, in a call that goes on with what it is told of.
@@ -268,11 +268,11 @@ fn is_connecting(socket: Socket) -> bool {
 /// The result of a call that asks for what cannot be: looked at once the connection stands (`tcp_sendmsg_locked`).
 pub(crate) fn refuse(socket: Socket, flags: c_int, errno: c_int) -> isize {
     let timeout = &socket.slot.send_timeout_us;
-    let stands = wait::patiently(socket, |patience| match is_connecting(socket) {
+    let stands = match is_connecting(socket) {
         true if blocked(socket, flags) => Err(libc::EAGAIN),
-        true => patience.wait_for(socket, timeout, || !is_connecting(socket)),
+        true => Patience::default().wait_for(socket, timeout, || !is_connecting(socket)),
         false => Ok(()),
-    });
+    };
     match stands {
         Err(errno) => err(errno),
         Ok(()) if send_over(socket) => send_end(socket, flags),
@@ -407,7 +407,7 @@ pub(crate) fn put(
 
 /// `send` and its kin.
 pub(crate) fn send(socket: Socket, iov: &[iovec], flags: c_int) -> isize {
-    wait::patiently(socket, |patience| send_patiently(socket, iov, flags, patience))
+    send_patiently(socket, iov, flags, &mut Patience::default())
 }
 
 fn send_patiently(socket: Socket, iov: &[iovec], flags: c_int, patience: &mut Patience) -> isize {

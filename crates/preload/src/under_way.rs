@@ -6,12 +6,12 @@
 //!   thread: TOP ─► a call in a handler ─► the call that it has interrupted ─► none      each in its frame on the stack
 //! ```
 
-use std::cell::{Cell, LazyCell};
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
 
 use crate::slot::Socket;
-use crate::{attach, lock, table, wait};
+use crate::{attach, lock, real, table, wait};
 
 /// How often a socket that is in the table and held by nobody is looked for again.
 const TRIES: u32 = 1000;
@@ -21,6 +21,8 @@ struct Call {
     socket: Socket,
     /// Whose hold it is: a child, which a handler has forked here, holds what stands in its table.
     process: u32,
+    /// It is between the change of the count that takes its hold and the one that gives it back.
+    is_held: Cell<bool>,
     before: *const Call,
 }
 
@@ -34,54 +36,91 @@ thread_local! {
 /// `work` on the socket that `fd` is, held meanwhile. `None`: `fd` is another one by now, or none.
 #[inline]
 pub(crate) fn call<R>(fd: c_int, socket: Socket, work: impl FnOnce() -> R) -> Option<R> {
-    if !hold(fd, socket) {
-        return None;
-    }
-    let mut call = Call { socket, process: attach::process(), before: TOP.get() };
-    if !call.before.is_null() && call.before.addr() <= (&raw const call).addr() {
-        call.forget_left();
-    }
-    TOP.set(&raw const call);
-    let result = work();
-    TOP.set(call.before);
-    call.give_back();
-    Some(result)
+    Call::new(socket).make(|call| call.hold_what_is(fd), work)
 }
 
-#[inline]
-fn hold(fd: c_int, socket: Socket) -> bool {
-    let mut tries = 0;
-    while table::socket(fd) == Some(socket.index) {
-        if socket.hold_beside() {
-            if table::socket(fd) == Some(socket.index) {
-                return true;
-            }
-            socket.release();
-            return false;
-        }
-        // It is just being closed, or entered.
-        lock::back_off(tries);
-        tries += 1;
-        if tries == TRIES {
-            socket.hold(false);
-            return true;
-        }
-    }
-    false
+/// `work` in a call on `socket`, or beside one: held meanwhile, by the call if it is that one's. `None`: nobody has it.
+pub(crate) fn meanwhile<R>(socket: Socket, work: impl FnOnce() -> R) -> Option<R> {
+    let call = Call::new(socket);
+    let is_held = call.before().is_some_and(|outer| {
+        outer.socket.index == socket.index && outer.process == call.process && outer.is_held.get()
+    });
+    if is_held { Some(work()) } else { call.make(Call::hold, work) }
 }
 
 impl Call {
-    /// What should lie further out was left by neither a jump nor an end: its frame is gone, unless this is a handler's stack.
-    #[cold]
-    fn forget_left(&mut self) {
-        if !wait::is_on_signal_stack() {
-            self.before = ptr::null();
+    fn new(socket: Socket) -> Call {
+        Call { socket, process: attach::process(), is_held: Cell::new(false), before: TOP.get() }
+    }
+
+    /// The call further out, if it still stands: what was left by neither a jump nor an end lies further down, unless this is
+    /// a handler's stack.
+    #[inline]
+    fn before(&self) -> Option<&Call> {
+        let stands = self.before.addr() > ptr::from_ref(self).addr() || wait::is_on_signal_stack();
+        // SAFETY: its frame is further out.
+        if self.before.is_null() || !stands { None } else { Some(unsafe { &*self.before }) }
+    }
+
+    /// Does it, if it gets its hold.
+    #[inline]
+    fn make<R>(mut self, hold: impl FnOnce(&Call) -> bool, work: impl FnOnce() -> R) -> Option<R> {
+        self.before = self.before().map_or(ptr::null(), ptr::from_ref);
+        TOP.set(&raw const self);
+        let result = hold(&self).then(|| {
+            self.is_held.set(true);
+            let result = work();
+            self.give_back();
+            result
+        });
+        TOP.set(self.before);
+        result
+    }
+
+    /// Marks of this frame: the change that takes the hold, and the one that gives it back.
+    fn marks(&self) -> [u32; 2] {
+        let place = ((ptr::from_ref(self).addr() >> 3) as u32) << 1;
+        [place, place | 1]
+    }
+
+    #[inline]
+    fn hold(&self) -> bool {
+        self.socket.hold_by(self.marks()[0])
+    }
+
+    #[inline]
+    fn hold_what_is(&self, fd: c_int) -> bool {
+        let mut tries = 0;
+        while table::socket(fd) == Some(self.socket.index) && tries < TRIES {
+            if self.hold() {
+                if table::socket(fd) == Some(self.socket.index) {
+                    return true;
+                }
+                self.socket.release_by(self.marks()[1]);
+                return false;
+            }
+            // It is just being closed, or entered.
+            lock::back_off(tries);
+            tries += 1;
+        }
+        false
+    }
+
+    #[inline]
+    fn give_back(&self) {
+        self.is_held.set(false);
+        if self.process == attach::process() {
+            self.socket.release_by(self.marks()[1]);
         }
     }
 
-    fn give_back(&self) {
-        if self.process == attach::process() {
-            self.socket.release();
+    /// It goes on no more, from wherever it was.
+    fn end(&self) {
+        TOP.set(self.before);
+        if self.is_held.get()
+            || self.process == attach::process() && self.socket.was_changed_by(self.marks()[0])
+        {
+            self.give_back();
         }
     }
 }
@@ -96,29 +135,36 @@ pub(crate) fn cancelled(mark: Mark) {
     let top = TOP.get();
     if !mark.is_null() && top.cast() == mark {
         // SAFETY: its frame still stands.
-        let call = unsafe { &*top };
-        TOP.set(call.before);
-        call.give_back();
+        unsafe { &*top }.end();
     }
 }
 
 /// The calling thread is about to jump to where its stack is `target`: what it leaves is given back.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_jump(target: usize) {
+    let errno = real::errno();
     // Asked only where something is held: programs jump for other reasons, too, and often.
-    let is_on_signal_stack = LazyCell::new(wait::is_on_signal_stack);
-    // Stacks grow downwards, and a handler's own is left altogether.
-    let leaves = |frame: usize| frame < target || *is_on_signal_stack;
+    let stack = std::cell::LazyCell::new(wait::signal_stack);
+    // Stacks grow downwards. From a handler's own a jump leads to frames of it, or leaves it altogether.
+    let leaves = |frame: usize| match &*stack {
+        Some(own) if own.contains(&frame) => !own.contains(&target) || frame < target,
+        Some(own) => !own.contains(&target) && frame < target,
+        None => frame < target,
+    };
+    // Locks first: to give up a socket's last hold takes some.
+    crate::held::before_jump(leaves);
+    crate::epoll::before_jump(leaves);
+    wait::before_jump(leaves);
+    crate::slot::before_jump(leaves);
+    crate::accept::before_jump(leaves);
     loop {
         let top = TOP.get();
         if top.is_null() || !leaves(top.addr()) {
             break;
         }
         // SAFETY: its frame still stands.
-        let call = unsafe { &*top };
-        TOP.set(call.before);
-        call.give_back();
+        unsafe { &*top }.end();
     }
-    crate::epoll::before_jump(leaves);
-    wait::before_jump(leaves);
+    real::before_jump(leaves);
+    real::set_errno(errno);
 }

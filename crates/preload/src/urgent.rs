@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use libc::{MSG_OOB, MSG_PEEK, MSG_TRUNC, iovec};
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
-use crate::lock::Lock;
+use crate::lock::{Lock, undisturbed};
 use crate::real::{self, err};
 use crate::slot::{Socket, kept};
 use crate::stream::{scatter, total};
@@ -171,6 +171,10 @@ pub(crate) fn announce(socket: Socket, end: u64, flags: c_int) {
 
 /// F_SETOWN and F_SETOWN_EX: whom SIGURG goes to. The kernel's answer.
 pub(crate) fn set_owner(socket: Socket, command: c_int, argument: usize) -> c_int {
+    undisturbed(|| own(socket, command, argument))
+}
+
+fn own(socket: Socket, command: c_int, argument: usize) -> c_int {
     let mut owned = OWNED.lock();
     let known = owned.iter().find(|(slot, _)| *slot == socket.index).map(|&(_, set)| set);
     let Some(set) = known.or_else(|| wait::new_set(true)) else {
@@ -198,10 +202,12 @@ pub(crate) fn forget_owner(socket: Socket) {
     if socket.slot.owner_set.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let mut owned = OWNED.lock();
-    if let Some(at) = owned.iter().position(|(slot, _)| *slot == socket.index) {
-        let (_, set) = owned.swap_remove(at);
-        drop(owned);
+    let set = undisturbed(|| {
+        let mut owned = OWNED.lock();
+        let at = owned.iter().position(|(slot, _)| *slot == socket.index)?;
+        Some(owned.swap_remove(at).1)
+    });
+    if let Some(set) = set {
         let mine = set.number + 1;
         let _ = socket.slot.owner_set.compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed);
         real::fcntl(set.pipe, libc::F_SETFL, libc::O_NONBLOCK as usize);
@@ -213,9 +219,11 @@ pub(crate) fn forget_owner(socket: Socket) {
 
 /// Takes what told of urgent data, so that the pipe never fills up.
 fn drain_owner(socket: Socket) {
-    if socket.slot.owner_set.load(Ordering::Relaxed) != 0
-        && let Some((_, set)) = OWNED.lock().iter().find(|(slot, _)| *slot == socket.index)
-    {
-        set.drain();
+    if socket.slot.owner_set.load(Ordering::Relaxed) != 0 {
+        undisturbed(|| {
+            if let Some((_, set)) = OWNED.lock().iter().find(|(slot, _)| *slot == socket.index) {
+                real::uncancelled(|| set.drain());
+            }
+        });
     }
 }

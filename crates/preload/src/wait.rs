@@ -17,6 +17,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -67,12 +68,9 @@ struct Mine {
 thread_local! {
     // No destructor: a pthread key gives the set back (see `start`).
     static MINE: Cell<Mine> = const { Cell::new(Mine { set: None, generation: 0 }) };
-    /// The frame that sleeps by the set, or asks the engine by it ([`ASKS`]); 0: none does.
+    /// The frame that sleeps by the set; 0: none does.
     static USER: Cell<usize> = const { Cell::new(0) };
 }
-
-/// In `USER`: it is a question to the engine.
-const ASKS: usize = 1;
 
 struct Cache {
     items: [Option<Set>; CACHE_LEN],
@@ -188,31 +186,24 @@ pub(crate) struct InUse {
     nested: Option<Set>,
 }
 
-/// The calling thread's set, to sleep by from this frame on; in a handler that has interrupted a sleep a set of its own,
-/// and in the midst of a question none.
+/// The calling thread's set, to sleep by from this frame on; in a handler that has interrupted a sleep a set of its own.
 pub(crate) fn use_set(frame: *const u64) -> Option<(Set, InUse)> {
     let (before, here) = (USER.get(), frame.addr());
-    let nested = if !is_within(before, here) {
-        None
-    } else if before & ASKS == 0 {
-        Some(new_set(false)?)
-    } else {
-        return None;
-    };
+    let nested = if is_within(before, here) { Some(new_set(false)?) } else { None };
     let set = nested.or_else(|| own_after(before))?;
     USER.set(here);
     Some((set, InUse { before: if nested.is_some() { before } else { 0 }, nested }))
 }
 
-/// The calling thread's set for a question to the engine, if one is to be had; `None` in the midst of any use of it.
-pub(crate) fn use_set_to_ask(frame: *const u64) -> Option<(Option<Set>, InUse)> {
-    let (before, here) = (USER.get(), frame.addr());
-    if is_within(before, here) {
+/// The calling thread's set for a question to the engine, in which no handler runs; `None` where a sleep that it has
+/// interrupted is to be woken by it.
+pub(crate) fn set_to_ask(frame: *const u64) -> Option<Set> {
+    let before = USER.get();
+    if is_within(before, frame.addr()) {
         return None;
     }
-    let set = own_after(before);
-    USER.set(here | ASKS);
-    Some((set, InUse { before: 0, nested: None }))
+    USER.set(0);
+    own_after(before)
 }
 
 /// The calling thread's set, which nobody uses. Who has jumped out of such a use may have taken the byte that woke it, and
@@ -228,7 +219,7 @@ fn own_after(left: usize) -> Option<Set> {
 /// Whether a frame is within one that uses the set. Stacks grow downwards: one that is not above was left by a jump out of
 /// a handler, unless the handler has a stack of its own.
 fn is_within(user: usize, here: usize) -> bool {
-    user != 0 && (here < user & !ASKS || is_on_signal_stack())
+    user != 0 && (here < user || is_on_signal_stack())
 }
 
 /// What [`use_set`] gave is not used any more.
@@ -246,11 +237,23 @@ pub(crate) fn left_asleep(set: Set, using: InUse) {
     used(using);
 }
 
+/// In a child that a handler has forked in the midst of a sleep: its sets are others.
+pub(crate) fn forget_use() {
+    USER.set(0);
+}
+
 pub(crate) fn is_on_signal_stack() -> bool {
+    signal_stack().is_some()
+}
+
+/// The stack for signals, if it is what the calling thread runs on.
+pub(crate) fn signal_stack() -> Option<Range<usize>> {
     // SAFETY: a structure of numbers and a pointer.
     let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
     // SAFETY: fills the structure that we give.
-    unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0 }
+    let got = unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) };
+    let start = stack.ss_sp.addr();
+    (got == 0 && stack.ss_flags & libc::SS_ONSTACK != 0).then_some(start..start + stack.ss_size)
 }
 
 /// A pipe of ours was moved. Other threads' sets are not reachable: they are protected by being high.
@@ -282,7 +285,7 @@ pub(crate) fn after_fork() {
 /// See [`Lock::jumped_out`].
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
-    CACHE.jumped_out(leaves);
+    drop(CACHE.jumped_out(leaves));
 }
 
 /// The kept sets are the parent's.
@@ -437,28 +440,12 @@ pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// What a call keeps from one sleep on a socket to the next.
-///
-/// It has no `Drop`: a thread that is cancelled in its sleep is unwound by the C library, and [`cancelled`] gives back what
-/// it held. What else a call does between its sleeps is [`real::uncancelled`].
+/// What a call keeps from one sleep on a socket to the next. What it does between its sleeps is [`real::uncancelled`].
 #[derive(Default)]
 pub(crate) struct Patience {
     deadline: Option<u64>,
-    /// Another thread's close must neither give the slot to somebody else nor end the connection before this call has
-    /// what it slept for.
-    holds: bool,
     /// The call has done a part of its work: a signal handler ends it, restarting or not, for it has something to say.
     pub(crate) has_part: bool,
-}
-
-/// `call`, which may sleep on this socket by the patience that it is given.
-pub(crate) fn patiently<R>(socket: Socket, call: impl FnOnce(&mut Patience) -> R) -> R {
-    let mut patience = Patience::default();
-    let result = call(&mut patience);
-    if patience.holds {
-        socket.release();
-    }
-    result
 }
 
 impl Patience {
@@ -477,22 +464,18 @@ impl Patience {
         }
         sleep_until(socket, self, ready)
     }
-
-    /// `sleep` for something else than the socket, between its waits.
-    pub(crate) fn elsewhere<R>(&self, socket: Socket, sleep: impl FnOnce() -> R) -> R {
-        let mut held = (self.holds.then_some(socket), under_way::mark());
-        real::cancellable(given_back, (&raw mut held).cast(), sleep)
-    }
 }
 
-/// A thread is cancelled in [`Patience::elsewhere`].
-extern "C" fn given_back(held: *mut c_void) {
+/// `sleep` for something else than a socket, in a call.
+pub(crate) fn elsewhere<R>(sleep: impl FnOnce() -> R) -> R {
+    let mut call = under_way::mark();
+    real::cancellable(given_back, (&raw mut call).cast(), sleep)
+}
+
+/// A thread is cancelled in [`elsewhere`].
+extern "C" fn given_back(call: *mut c_void) {
     // SAFETY: what `elsewhere` gave, in a frame that still stands.
-    let (held, call) = unsafe { held.cast::<(Option<Socket>, under_way::Mark)>().read() };
-    if let Some(socket) = held {
-        socket.release();
-    }
-    under_way::cancelled(call);
+    under_way::cancelled(unsafe { call.cast::<under_way::Mark>().read() });
 }
 
 /// Blocks until `ready` says so, in a call that is done with the socket then.
@@ -500,13 +483,17 @@ extern "C" fn given_back(held: *mut c_void) {
 /// # Errors
 /// EAGAIN at the deadline, EINTR after a signal handler, ECONNRESET when the daemon is gone, [`MOVED`].
 pub(crate) fn wait_for(socket: Socket, deadline: Option<u64>, ready: impl Fn() -> bool) -> Result<(), c_int> {
-    patiently(socket, |patience| {
-        patience.deadline = deadline;
-        sleep_until(socket, patience, ready)
-    })
+    sleep_until(socket, &Patience { deadline, ..Patience::default() }, ready)
 }
 
-fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool) -> Result<(), c_int> {
+/// Another thread's close must neither give the slot to somebody else nor end the connection before this call has what it
+/// slept for.
+fn sleep_until(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> Result<(), c_int> {
+    // Nobody has it any more: what is waited for does not come.
+    under_way::meanwhile(socket, || sleep_held(socket, patience, ready)).unwrap_or(Err(libc::EBADF))
+}
+
+fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> Result<(), c_int> {
     let deadline = patience.deadline;
     if ready() || spin(socket.region, &ready) {
         return Ok(());
@@ -517,41 +504,49 @@ fn sleep_until(socket: Socket, patience: &mut Patience, ready: impl Fn() -> bool
     }
     let frame = 0u64; // its address tells where we are
     let Some((set, using)) = use_set(&raw const frame) else { return poll_slowly(deadline, ready) };
-    if !std::mem::replace(&mut patience.holds, true) {
-        socket.hold(false);
-    }
     serve::enter(set);
-    watch(socket, set.number);
-    set.bell().enter(1 + EXCLUSIVE);
-    let result = loop {
-        set.bell().before_look();
-        if rings::has_left(socket) {
-            break Err(MOVED);
-        }
-        if ready() {
-            break Ok(());
-        }
-        ring_before_sleep();
-        let mut leaving = Leaving { socket, set, using, call: under_way::mark() };
-        let woken = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
-            set.sleep(deadline, patience.has_part)
-        });
-        if woken == Woken::Event {
-            continue;
-        }
-        // A wake that came at the same moment must not be lost: who is ready takes it.
-        break if woken != Woken::Dead && ready() {
-            Ok(())
-        } else {
-            Err(match woken {
-                Woken::TimedOut => libc::EAGAIN,
-                Woken::Dead => libc::ECONNRESET,
-                _ => libc::EINTR,
-            })
+    let process = attach::process();
+    let mut leaving = Leaving { socket, set, using, call: under_way::mark() };
+    // From before the set is on the socket until it is no more: a handler may jump out of every moment of it.
+    let result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
+        watch(socket, set.number);
+        set.bell().enter(1 + EXCLUSIVE);
+        let result = loop {
+            set.bell().before_look();
+            if rings::has_left(socket) {
+                break Err(MOVED);
+            }
+            if ready() {
+                break Ok(());
+            }
+            ring_before_sleep();
+            let woken = set.sleep(deadline, patience.has_part);
+            if attach::process() != process {
+                return None;
+            }
+            if woken == Woken::Event {
+                continue;
+            }
+            // A wake that came at the same moment must not be lost: who is ready takes it.
+            break if woken != Woken::Dead && ready() {
+                Ok(())
+            } else {
+                Err(match woken {
+                    Woken::TimedOut => libc::EAGAIN,
+                    Woken::Dead => libc::ECONNRESET,
+                    _ => libc::EINTR,
+                })
+            };
         };
+        set.bell().leave(1 + EXCLUSIVE);
+        unwatch(socket, set);
+        Some(result)
+    });
+    let Some(result) = result else {
+        // A handler has forked here, and this is the child: the set is its parent's, who sleeps on.
+        forget_use();
+        return Err(MOVED);
     };
-    set.bell().leave(1 + EXCLUSIVE);
-    unwatch(socket, set);
     // Before the set may be another thread's.
     let signalled = set.shared.signalled.load(Ordering::SeqCst) != 0;
     used(using);
@@ -581,14 +576,13 @@ extern "C" fn cancelled(leaving: *mut c_void) {
     left_asleep(set, using);
     // A wake-up that it was to have goes to another one.
     socket.tell();
-    socket.release();
     under_way::cancelled(call);
 }
 
 /// No set is left: looks every millisecond. Slow, and seen as such, but never wrong.
 fn poll_slowly(deadline: Option<u64>, ready: impl Fn() -> bool) -> Result<(), c_int> {
     loop {
-        real::nap(1000);
+        elsewhere(|| real::nap(1000));
         if ready() {
             return Ok(());
         }

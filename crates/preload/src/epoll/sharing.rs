@@ -79,12 +79,20 @@ impl Entered {
 /// Waits until the epoll with this number is ours.
 #[inline]
 pub(super) fn lock(number: u32) -> Entered {
-    let mut epoll = EPOLLS[number as usize].lock();
-    if epoll.was_left()
-        && let Some(set) = epoll.set
-    {
+    of(EPOLLS[number as usize].lock())
+}
+
+/// A handler has jumped out of who had it: what that was doing is made good, as of one that was ended.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn put_in_order(epoll: Guard<'static, Epoll>) {
+    let epoll = of(epoll);
+    if let Some(set) = epoll.set {
         look_at_all_again(&epoll, set);
     }
+}
+
+#[inline]
+fn of(mut epoll: Guard<'static, Epoll>) -> Entered {
     let is_shared = epoll.set.is_some_and(|set| set.shared.holders.load(Ordering::Acquire) > 1);
     let list = if is_shared || epoll.shared { enter(&mut epoll, is_shared) } else { None };
     Entered { epoll, list }

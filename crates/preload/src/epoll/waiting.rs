@@ -140,6 +140,7 @@ fn sleep_once(
 ) -> Option<isize> {
     let mut leaving = Leaving { number, set: Some(set), sleeps: false };
     let place = &raw mut leaving;
+    let process = attach::process();
     let (mut n, mut woken, mut by_pipe) = (0, Woken::Event, false);
     // A handler may jump out of every moment of it: what is counted is not in doubt then for longer than a moment.
     let mut epoll = real::cancellable(cancelled, place.cast(), || {
@@ -158,7 +159,10 @@ fn sleep_once(
         }
         // SAFETY: as above.
         unsafe { (*place).sleeps = false };
-        epoll.no_longer_sleeps(set);
+        // In a child that a handler has forked here nobody was counted.
+        if attach::process() == process {
+            epoll.no_longer_sleeps(set);
+        }
         epoll
     });
     epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
@@ -229,9 +233,6 @@ fn wait_kernel(
     deadline: Option<u64>,
     mask: *const sigset_t,
 ) -> (isize, bool) {
-    epoll.waiters += 1;
-    epoll.in_kernel += 1;
-    drop(epoll);
     let timeout = match deadline {
         None => -1,
         Some(at) => {
@@ -239,14 +240,25 @@ fn wait_kernel(
             left.div_ceil(1_000_000).min(i32::MAX as u64) as c_int
         }
     };
-    let mut leaving = Leaving { number, set: None, sleeps: true };
-    let n = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
-        real::epoll_pwait(epfd, out.as_mut_ptr(), out.len() as c_int, timeout, mask)
+    let mut leaving = Leaving { number, set: None, sleeps: false };
+    let place = &raw mut leaving;
+    let (mut n, mut errno) = (0, 0);
+    // See `sleep_once`.
+    let mut epoll = real::cancellable(cancelled, place.cast(), || {
+        epoll.waiters += 1;
+        epoll.in_kernel += 1;
+        // SAFETY: `cancelled` looks at it only when this will not go on.
+        unsafe { (*place).sleeps = true };
+        drop(epoll);
+        n = real::epoll_pwait(epfd, out.as_mut_ptr(), out.len() as c_int, timeout, mask);
+        errno = real::errno();
+        let mut epoll = lock(number);
+        // SAFETY: as above.
+        unsafe { (*place).sleeps = false };
+        epoll.waiters = epoll.waiters.saturating_sub(1);
+        epoll.in_kernel = epoll.in_kernel.saturating_sub(1);
+        epoll
     });
-    let errno = real::errno();
-    let mut epoll = lock(number);
-    epoll.waiters = epoll.waiters.saturating_sub(1);
-    epoll.in_kernel = epoll.in_kernel.saturating_sub(1);
     if n < 0 {
         return (err(errno), false);
     }

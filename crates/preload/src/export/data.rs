@@ -17,7 +17,7 @@ use crate::slot::Socket;
 use crate::wait::MOVED;
 use crate::{
     adopt, control, datagram, errors, family, fast_open, memory, options, passing, sendfile, stream, table,
-    under_way, zero_copy,
+    zero_copy,
 };
 
 /// SPLICE_F_ALL of Linux.
@@ -268,17 +268,19 @@ pub(super) extern "C" fn preadv2(
     position: off_t,
     flags: c_int,
 ) -> ssize_t {
-    let Some(socket) = ours(fd).filter(|_| position == -1) else {
-        return real::preadv2(fd, iov, n, position, flags);
-    };
-    finish(match vector(iov, n as usize) {
+    let there = || real::preadv2(fd, iov, n, position, flags);
+    if position != -1 {
+        return there();
+    }
+    let here = |socket| match vector(iov, n as usize) {
         Ok(iov) if stream::total(iov) == 0 => 0,
         Ok(iov) => of_vector(flags).map_or_else(
             |failed| failed,
             |flags| receive(socket, iov, flags, ptr::null_mut(), ptr::null_mut()),
         ),
         Err(result) => result,
-    })
+    };
+    cancellable(fd, here, there)
 }
 
 #[unsafe(no_mangle)]
@@ -295,16 +297,18 @@ pub(super) extern "C" fn pwritev2(
     position: off_t,
     flags: c_int,
 ) -> ssize_t {
-    let Some(socket) = ours(fd).filter(|_| position == -1) else {
-        return real::pwritev2(fd, iov, n, position, flags);
-    };
-    finish(match vector(iov, n as usize) {
+    let there = || real::pwritev2(fd, iov, n, position, flags);
+    if position != -1 {
+        return there();
+    }
+    let here = |socket| match vector(iov, n as usize) {
         Ok(iov) if stream::total(iov) == 0 => 0,
         Ok(iov) => {
             of_vector(flags).map_or_else(|failed| failed, |flags| send(socket, iov, flags, ptr::null(), 0))
         }
         Err(result) => result,
-    })
+    };
+    cancellable(fd, here, there)
 }
 
 #[unsafe(no_mangle)]
@@ -371,41 +375,45 @@ pub(super) extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    let Some(socket) = ours(fd) else {
+    let there = || {
         let got = real::recvmmsg(fd, messages, n, flags, timeout);
         if got > 0 {
             // SAFETY: the kernel has filled as many.
             passing::received_many(unsafe { std::slice::from_raw_parts(messages, got as usize) }, flags);
         }
-        return got;
+        got as isize
     };
-    real::pthread_testcancel();
-    if n == 0 {
-        return 0;
-    }
-    if memory::is_nowhere(messages) {
-        return finish_int(err(libc::EFAULT));
-    }
-    let given = timeout;
-    // SAFETY: the program vouches for `n` messages, and for its timeout, or passes null.
-    let (messages, timeout) =
-        unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_ref()) };
+    let here = |socket| match n {
+        0 => 0,
+        _ if memory::is_nowhere(messages) => err(libc::EFAULT),
+        _ => {
+            // SAFETY: the program vouches for `n` messages, and for its timeout, or passes null.
+            let (messages, timeout) =
+                unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_ref()) };
+            receive_messages(socket, messages, flags, timeout)
+        }
+    };
+    cancellable(fd, here, there) as c_int
+}
+
+fn receive_messages(
+    socket: Socket,
+    messages: &mut [mmsghdr],
+    flags: c_int,
+    timeout: Option<&timespec>,
+) -> isize {
     // As Linux: the time is looked at between messages only.
     let end = timeout.and_then(deadline_ns);
     if timeout.is_some() && end.is_none() {
-        return finish_int(err(libc::EINVAL));
+        return err(libc::EINVAL);
     }
     let mut done = 0;
     let mut flags_now = flags & !MSG_WAITFORONE;
-    for message in messages.iter_mut() {
-        let call = || receive_message(socket, &mut message.msg_hdr, flags_now);
-        let result = under_way::call(fd, socket, call).unwrap_or(err(MOVED));
+    for message in messages {
+        let result = receive_message(socket, &mut message.msg_hdr, flags_now);
         if result < 0 {
-            if done == 0 && result == err(MOVED) {
-                return recvmmsg(fd, messages.as_mut_ptr(), n, flags, given);
-            }
             if done == 0 {
-                return finish_int(result);
+                return result;
             }
             // `do_recvmmsg`: the next call says so.
             if ![libc::EAGAIN, libc::EINTR, MOVED].contains(&(-result as c_int)) {
@@ -477,25 +485,24 @@ pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, 
     if memory::is_nowhere(messages) || n == 0 {
         return real::sendmmsg(fd, messages, n, flags);
     }
-    // SAFETY: the program vouches for `n` messages.
-    let given =
-        unsafe { std::slice::from_raw_parts_mut(messages, n.min(libc::UIO_MAXIOV as c_uint) as usize) };
-    let first = &given[0].msg_hdr;
+    let most = n.min(libc::UIO_MAXIOV as c_uint) as usize;
+    // SAFETY: the program vouches for `n` messages; one of these has them at a time.
+    let given = || unsafe { std::slice::from_raw_parts_mut(messages, most) };
+    let first = &given()[0].msg_hdr;
     move_for_send(fd, first.msg_name.cast(), name_len(first));
-    let Some(socket) = ours(fd) else {
-        return passing::send_many(fd, given, flags)
-            .map_or_else(|| real::sendmmsg(fd, messages, n, flags), finish_int);
+    let there = || {
+        let passed = passing::send_many(fd, given(), flags);
+        passed.map_or_else(|| real::sendmmsg(fd, messages, n, flags), finish_int) as isize
     };
-    real::pthread_testcancel();
+    cancellable(fd, |socket| send_messages(socket, given(), flags), there) as c_int
+}
+
+fn send_messages(socket: Socket, messages: &mut [mmsghdr], flags: c_int) -> isize {
     let mut done = 0;
-    for message in given {
-        let call = || send_message(socket, &message.msg_hdr, flags);
-        let result = under_way::call(fd, socket, call).unwrap_or(err(MOVED));
-        if done == 0 && result == err(MOVED) {
-            return sendmmsg(fd, messages, n, flags);
-        }
+    for message in messages {
+        let result = send_message(socket, &message.msg_hdr, flags);
         if result < 0 {
-            return if done == 0 { finish_int(result) } else { done };
+            return if done == 0 { result } else { done };
         }
         message.msg_len = result as c_uint;
         done += 1;

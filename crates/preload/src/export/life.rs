@@ -7,7 +7,7 @@ use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::slot_state as is;
 use scoutline_scout::SOL_SCOUT;
 
-use super::{cancellable, interfaces, ours};
+use super::{cancellable, either, interfaces, ours};
 use crate::datagram::stamps;
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
@@ -63,15 +63,15 @@ pub(super) extern "C" fn accept4(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if let Some(socket) = ours(fd) {
-        return finish_int(life::shutdown(socket, how));
-    }
-    if let Entry::StandIn(slot) = table::look(fd)
-        && let Some(socket) = Socket::at(slot)
-    {
-        life::shutdown(socket, how);
-    }
-    real::shutdown(fd, how)
+    let there = || {
+        if let Entry::StandIn(slot) = table::look(fd)
+            && let Some(socket) = Socket::at(slot)
+        {
+            life::shutdown(socket, how);
+        }
+        real::shutdown(fd, how) as isize
+    };
+    either(fd, |socket| life::shutdown(socket, how), there) as c_int
 }
 
 #[unsafe(no_mangle)]

@@ -7,9 +7,10 @@ use libc::{iovec, off_t};
 use super::{PIPE_PAGE, await_pipe, send_read};
 use crate::control::Said;
 use crate::datagram;
+use crate::lock::undisturbed;
 use crate::real::{self, err};
 use crate::slot::Socket;
-use crate::wait::{await_own, patiently};
+use crate::wait::await_own;
 
 /// What one datagram can carry by IPv6, and some bytes more, which is EMSGSIZE.
 const MOST: usize = 65_536;
@@ -42,18 +43,16 @@ pub(super) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint)
         return 0;
     }
     let mut bytes = vec![0u8; want.min(MOST)];
-    let got = patiently(socket, |patience| {
-        loop {
-            if let Err(result) = await_pipe(from, libc::POLLIN, flags, (socket, &*patience)) {
-                return result;
-            }
-            // Another thread may have taken what was there.
-            let got = copy_of(from, &mut bytes);
-            if got != err(libc::EAGAIN) {
-                return got;
-            }
+    let got = loop {
+        if let Err(result) = await_pipe(from, libc::POLLIN, flags) {
+            return result;
         }
-    });
+        // Another thread may have taken what was there.
+        let got = copy_of(from, &mut bytes);
+        if got != err(libc::EAGAIN) {
+            break got;
+        }
+    };
     if got <= 0 {
         return got;
     }
@@ -88,10 +87,10 @@ impl Pipe {
     }
 }
 
-/// What is in a pipe, without waiting: bytes, or an errno negated. Nobody sleeps, or is cancelled, while the copy has
-/// descriptors.
+/// What is in a pipe, without waiting: bytes, or an errno negated. Nobody sleeps, is cancelled or jumps
+/// out while the copy has descriptors.
 fn copy_of(from: c_int, bytes: &mut [u8]) -> isize {
-    real::uncancelled(|| {
+    let copy = || {
         let copy = match Pipe::new() {
             Ok(pipe) => pipe,
             Err(errno) => return err(errno),
@@ -104,7 +103,8 @@ fn copy_of(from: c_int, bytes: &mut [u8]) -> isize {
             return real::ours(copied);
         }
         real::ours(real::readv(read, part(bytes, copied as usize).as_ptr(), 1))
-    })
+    };
+    real::uncancelled(|| undisturbed(copy))
 }
 
 impl Drop for Pipe {
@@ -117,8 +117,7 @@ impl Drop for Pipe {
 
 /// From the socket to a pipe: a datagram, as much of it as the pipe has room for.
 pub(super) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) -> isize {
-    let ready = patiently(socket, |patience| await_pipe(to, libc::POLLOUT, flags, (socket, &*patience)));
-    if let Err(result) = ready {
+    if let Err(result) = await_pipe(to, libc::POLLOUT, flags) {
         return result;
     }
     let mut bytes = vec![0u8; want.min(room_of(to)).min(MOST)];

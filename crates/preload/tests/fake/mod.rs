@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use scoutline_abi::attach::{MESSAGE_LEN, Message, kind};
 use scoutline_abi::datagram::{HEADER_LEN, Record};
 use scoutline_abi::layout::{
-    EXCLUSIVE, PROCESS_COUNT, SET_COUNT, SLOT_COUNT, Slot, call_op, call_state, engine_state, slot_kind,
-    slot_request as ask, slot_state as is,
+    CALL_COUNT, Call, EXCLUSIVE, PROCESS_COUNT, SET_COUNT, SLOT_COUNT, Slot, call_op, call_state,
+    engine_state, slot_kind, slot_request as ask, slot_state as is,
 };
 use scoutline_abi::served::Network;
 use scoutline_abi::{Region, Span2};
@@ -340,6 +340,10 @@ impl World {
         }
         let _ = claiming; // taken and not held: the real engine looks whether it still stands in the queue
         self.records.remove(&(region, process));
+        // The real engine takes calls from whom they name: one that was put back may be another's by then.
+        let calls = (0..CALL_COUNT as u32).filter_map(|index| memory.call(index));
+        let put_back = |call: &&Call| call.state.load(Acquire) == call_state::FREE;
+        assert!(calls.filter(put_back).all(|call| call.process.load(Relaxed) != process + 1));
         // A wake that the dead process got is passed on.
         let listening: Vec<Key> = self.used.iter().copied().collect();
         for key in listening {

@@ -478,6 +478,138 @@ CASE(jumps_out_of_epolls) {
     T(epoll_wait(all, &event, 1, SOON_MS));
 }
 
+static void *send_one(void *fd) {
+    char byte = 'x';
+    send(*(int *)fd, &byte, 1, MSG_DONTWAIT);
+    recv(*(int *)fd, &byte, 1, MSG_DONTWAIT);
+    return NULL;
+}
+
+/* The same out of copies: another thread goes on with the socket. */
+CASE(jumps_out_of_copies) {
+    static char bytes[1 << 20];
+    int listening = listener();
+    pthread_t echo, other;
+    static int fd;
+    fd = echoed(listening, &echo);
+    signal(SIGPIPE, SIG_IGN); /* the echo may meet the end */
+    signal(SIGALRM, jump);
+    volatile int jumps = 0;
+    for (volatile int i = 0; i < 200; i++) {
+        if (sigsetjmp(way_out, 1) == 0) {
+            struct itimerval soon = {{0, 0}, {0, 100 + i * 7 % 900}};
+            may_jump = 1;
+            setitimer(ITIMER_REAL, &soon, NULL);
+            for (;;) {
+                send(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+                recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+            }
+        }
+        may_jump = 0;
+        jumps++;
+        NEED(pthread_create(&other, NULL, send_one, &fd) == 0 && pthread_join(other, NULL) == 0);
+    }
+    out("%d jumps", jumps);
+    signal(SIGALRM, SIG_DFL);
+    T(close(fd));
+    NEED(pthread_join(echo, NULL) == 0);
+}
+
+static volatile int pumping;
+
+static void *pump(void *fd) {
+    char bytes[100] = {0};
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    while (pumping) {
+        send(*(int *)fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        usleep(50);
+    }
+    return NULL;
+}
+
+/* The same out of a call that has slept and goes on: nothing of it stays, and the socket ends with its number. */
+CASE(jumps_out_of_a_wait_for_all) {
+    static char bytes[1 << 20];
+    int listening = listener();
+    pthread_t echo, pumper;
+    static int fd;
+    fd = echoed(listening, &echo);
+    pumping = 1;
+    NEED(pthread_create(&pumper, NULL, pump, &fd) == 0);
+    signal(SIGPIPE, SIG_IGN); /* the echo may meet the end */
+    signal(SIGALRM, jump);
+    volatile int jumps = 0;
+    for (volatile int i = 0; i < 200; i++) {
+        if (sigsetjmp(way_out, 1) == 0) {
+            struct itimerval soon = {{0, 0}, {0, 200 + i * 7 % 900}};
+            may_jump = 1;
+            setitimer(ITIMER_REAL, &soon, NULL);
+            for (;;) recv(fd, bytes, sizeof bytes, MSG_WAITALL);
+        }
+        may_jump = 0;
+        jumps++;
+    }
+    out("%d jumps", jumps);
+    signal(SIGALRM, SIG_DFL);
+    pumping = 0;
+    NEED(pthread_join(pumper, NULL) == 0);
+    T(close(fd));
+    NEED(pthread_join(echo, NULL) == 0);
+}
+
+static void jump_here(int number) {
+    jmp_buf here;
+    if (setjmp(here) == 0) longjmp(here, number);
+    seen++;
+}
+
+/* A handler with a stack of its own jumps within itself: what it has interrupted goes on. */
+CASE(jumps_within_a_handler) {
+    static char stack[1 << 16];
+    int fd = accepted("A");
+    char bytes[8];
+    stack_t own_stack = {.ss_sp = stack, .ss_size = sizeof stack};
+    struct sigaction action = {.sa_handler = jump_here, .sa_flags = SA_ONSTACK | SA_RESTART};
+    NEED(sigaltstack(&own_stack, NULL) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+    for (int i = 0; i < 3; i++) {
+        DISTURBED("send A y", recv(fd, bytes, 8, 0));
+        T(send(fd, bytes, 1, 0));
+    }
+    tell("send A z");
+    T(await(fd, POLLIN) & POLLIN);
+    T(recv(fd, bytes, 8, 0));
+}
+
+static volatile pid_t forked;
+static void fork_here(int number) {
+    forked = fork();
+    (void)number;
+}
+
+/* A handler forks in the midst of a sleep, and both go on with that: each has one of two bytes. */
+CASE(forks_within_a_sleep) {
+    int fd = accepted("A"), all = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    struct pollfd one = {fd, POLLIN, 0};
+    struct sigaction action = {.sa_handler = fork_here, .sa_flags = SA_RESTART};
+    NEED(epoll_ctl(all, EPOLL_CTL_ADD, fd, &event) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+    for (int how = 0; how < 3; how++) {
+        struct disturber both = disturbing("send A yz");
+        char byte = 0;
+        int status = 0;
+        pthread_create(&both.thread, NULL, disturb, &both);
+        /* Neither of the two is restarted after a handler. */
+        if (how == 1) while (poll(&one, 1, -1) < 0) continue;
+        if (how == 2) while (epoll_wait(all, &event, 1, -1) < 0) continue;
+        ssize_t n = recv(fd, &byte, 1, 0);
+        if (forked == 0) _exit(n == 1 ? byte : 1);
+        NEED(pthread_join(both.thread, NULL) == 0 && waitpid(forked, &status, 0) == forked);
+        out("%d: %zd, %d", how, n, WEXITSTATUS(status) + byte);
+    }
+}
+
 /* The same out of attempts to connect, oftener than calls can be under way. */
 CASE(jumps_out_of_connects) {
     enum { ROUNDS = 1000 };
