@@ -57,9 +57,10 @@ impl Call {
     /// a handler's stack.
     #[inline]
     fn before(&self) -> Option<&Call> {
-        let stands = self.before.addr() > ptr::from_ref(self).addr() || wait::is_on_signal_stack();
+        let is_there = !self.before.is_null()
+            && (self.before.addr() > ptr::from_ref(self).addr() || wait::is_on_signal_stack());
         // SAFETY: its frame is further out.
-        if self.before.is_null() || !stands { None } else { Some(unsafe { &*self.before }) }
+        if is_there { Some(unsafe { &*self.before }) } else { None }
     }
 
     /// Does it, if it gets its hold.
