@@ -401,6 +401,84 @@ fn long_segments_wait_until_they_are_stored() {
     }
 }
 
+/// A long segment with this number in the stream, and content that tells it.
+fn segment_at(number: u8, len: usize) -> Message {
+    let mut message = tcp_message(&bytes_of(number, len), 1448);
+    let Body::Block { block, .. } = &mut message.body else { unreachable!() };
+    block[38..42].copy_from_slice(&(u32::from(number) * 60_000).to_be_bytes());
+    message
+}
+
+/// Takes one message as soon as it has come, and looks at nothing before: who finds nothing asks the socket for its error.
+fn pull_next(partner: &mut packet::PacketPartner) -> Message {
+    let start = Instant::now();
+    while !partner.has_input() {
+        assert!(start.elapsed() < SOON, "nothing comes: {:?}", partner.counters());
+    }
+    let mut burst = Burst::new();
+    assert_eq!(partner.pull(&mut burst, 1, Time::ZERO).expect("pulls"), 1);
+    burst.remove(0)
+}
+
+/// The error of an interface that was down takes nobody's place: what came since has its own bytes, and the error is told
+/// afterwards.
+#[test]
+fn long_segments_are_right_after_the_interface_was_down() {
+    let (first, second) = veth();
+    let (mut one, mut two) =
+        (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
+    second.ip(&["link", "set", "right", "down"]);
+    second.ip(&["link", "set", "right", "up"]);
+    // The carrier is there in its own time.
+    let start = Instant::now();
+    while !two.has_input() {
+        let _ = one.push(&mut vec![frame(60, 1)]);
+        assert!(start.elapsed() < SOON, "nothing comes");
+    }
+    send(&mut one, frame(60, 2));
+    while pull_next(&mut two).bytes() != frame(60, 2).bytes() {}
+    for number in 0..3 {
+        send(&mut one, segment_at(number, 60_000));
+    }
+    for number in 0..3 {
+        assert!(rest_of(&pull_next(&mut two)) == bytes_of(number, 60_000), "segment {number}");
+    }
+    let told = two.pull(&mut Burst::new(), 1, Time::from_millis(100));
+    assert!(matches!(told, Err(DeviceError::Down { .. })), "{told:?}");
+    assert_eq!(two.pull(&mut Burst::new(), 1, Time::from_millis(200)).expect("works"), 0);
+}
+
+/// If the queue were ever to have another packet in front than the ring says, nobody would get what is another's, and what
+/// comes later would be right.
+#[test]
+fn a_segment_whose_bytes_are_gone_has_no_others() {
+    let (first, second) = veth();
+    let (mut one, mut two) =
+        (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
+    let mut come = |two: &mut packet::PacketPartner, numbers: std::ops::Range<u8>| {
+        numbers
+            .map(|number| {
+                send(&mut one, segment_at(number, 60_000));
+                pull_next(two)
+            })
+            .collect::<Burst>()
+    };
+    let held = come(&mut two, 0..3);
+    let fd = two.poll_fd().expect("has one");
+    let mut stolen = [0u8; 100];
+    // SAFETY: `stolen` has as many bytes.
+    assert!(unsafe { libc::recv(fd, stolen.as_mut_ptr().cast(), stolen.len(), libc::MSG_DONTWAIT) } > 0);
+    for message in &held {
+        let tail = message.tail().expect("it waits");
+        assert!(!gather(&*tail.memory, tail.range.clone(), &mut vec![0; tail.len()]));
+    }
+    drop(held);
+    let held = come(&mut two, 3..6);
+    for (number, message) in (3..6).zip(&held) {
+        assert!(rest_of(message) == bytes_of(number, 60_000), "segment {number}");
+    }
+}
+
 /// What there is no room for beside the ring is counted as lost, and the rest is right.
 #[test]
 fn what_waits_beside_the_ring_has_a_bound() {

@@ -21,7 +21,7 @@ use scoutline_ring::{Block, Pool, gather};
 use crate::error::OpenError;
 use crate::packet::Config;
 use crate::packet::long::{self, MAX_HONEST_LEN};
-use crate::packet::queue::Queue;
+use crate::packet::queue::{FRONT, Queue};
 use crate::packet::ring::{FRAME_LEN, FRAMES_PER_BLOCK, Frame, QUEUE_BYTES, Ring};
 use crate::partner::DeviceCounters;
 use crate::sys::{self, Interface};
@@ -147,29 +147,38 @@ impl Receiver {
             checksum = Checksum::Verified;
         }
         let tag = frame.vlan();
+        // Where the rest of it is the queue's, and whether that can wait.
+        let late = frame.queued().map(|len| {
+            let bytes = frame.bytes();
+            let is_stream = checksum == Checksum::Verified && tag.is_none();
+            let stream = if is_stream { stream_headers(bytes) } else { None };
+            let start = stream.unwrap_or(FRONT).min(bytes.len());
+            let tail = Tail {
+                range: 0..u64::from(len) - start as u64,
+                memory: Rc::new(self.queue.came(len, &bytes[..start])),
+            };
+            (start, tail, stream.is_some())
+        });
+        let tag_len = tag.map_or(0, |tag| tag.len());
         if let Some(tag) = tag {
             frame.restore_vlan(tag);
             if let Some(how) = segmentation.as_mut().filter(|how| how.header_len > 0) {
                 how.header_len += tag.len() as u16;
             }
         }
-        let stream = if checksum == Checksum::Verified { stream_headers(frame.bytes()) } else { None };
-        let here = match (frame.queued(), stream) {
-            (None, _) => frame.bytes(),
-            (Some(_), stream) => {
-                &frame.bytes()[..stream.unwrap_or(ETHERNET_LEN + tag.map_or(0, |tag| tag.len()))]
-            }
+        let here = match &late {
+            None => frame.bytes(),
+            Some((start, ..)) => &frame.bytes()[..tag_len + start],
         };
         scoutline_ring::copy_slice(here, &mut block[..here.len()]);
         counters.rx_copied_bytes += here.len() as u64;
         let facts = Facts { device, arrival: now, checksum, segmentation, ..Facts::default() };
         let mut message = Message::received(block, 0..here.len() as u32, facts);
-        if let (Some(len), Body::Block { tail, .. }) = (frame.queued(), &mut message.body) {
-            let start = here.len() as u32 - tag.map_or(0, |tag| tag.len() as u32);
-            let memory = Rc::new(self.queue.came(len, start));
-            *tail = Some(Box::new(Tail { range: 0..u64::from(len - start), memory }));
-            if stream.is_none() {
-                counters.rx_copied_bytes += u64::from(len - start);
+        if let (Some((_, late, can_wait)), Body::Block { tail, .. }) = (late, &mut message.body) {
+            let len = late.len() as u64;
+            *tail = Some(Box::new(late));
+            if !can_wait {
+                counters.rx_copied_bytes += len;
                 message.settle();
             }
         }
@@ -181,7 +190,7 @@ impl Receiver {
     #[cold]
     fn drop_queued(&self, frame: &Frame<'_>) {
         if let Some(len) = frame.queued() {
-            drop(self.queue.came(len, 0));
+            drop(self.queue.came(len, &[]));
         }
     }
 
@@ -201,7 +210,10 @@ impl Receiver {
         let bytes = &mut buffer[..len as usize];
         let (tag, vnet) = (frame.vlan(), frame.vnet());
         let segmentation = vnet.received(self.trusted).1;
-        let whole = gather(&self.queue.came(len, 0), 0..u64::from(len), bytes)
+        let start = &frame.bytes()[..FRONT.min(frame.bytes().len())];
+        let (headers, rest) = bytes.split_at_mut(start.len());
+        headers.copy_from_slice(start);
+        let whole = gather(&self.queue.came(len, start), 0..rest.len() as u64, rest)
             && long::cut(vnet, self.trusted, bytes, |piece| {
                 let block = Block::from_bytes(tagged(piece, tag));
                 let len = block.len() as u32;
@@ -228,7 +240,7 @@ impl Receiver {
             return None;
         }
         self.error_asked = now;
-        sys::take_error(self.ring.socket())
+        self.queue.take_error().or_else(|| sys::take_error(self.ring.socket()))
     }
 
     /// Packets that were lost because the ring was full, or the queue beside it.
@@ -260,14 +272,13 @@ fn tagged(frame: &[u8], tag: Option<[u8; 4]>) -> Box<[u8]> {
     }
 }
 
-/// How long the headers of a stream's segment are, in a frame without tags, or with the tag that it had: `None` for anything
-/// else.
+/// How long the headers of a stream's segment are, in a frame without tags: `None` for anything else.
 fn stream_headers(frame: &[u8]) -> Option<usize> {
     let ip = frame.get(ETHERNET_LEN..)?;
     let transport = match frame[12..ETHERNET_LEN] {
         // No fragment; a reserved bit and DF are shifted out.
         [0x08, 0x00] if *ip.get(9)? == PROTOCOL_TCP && u16::from_be_bytes([ip[6], ip[7]]) << 2 == 0 => {
-            usize::from(ip[0] & 15) * 4
+            usize::from(ip[0] & 15).max(5) * 4
         }
         [0x86, 0xdd] if *ip.get(6)? == PROTOCOL_TCP => 40,
         _ => return None,
