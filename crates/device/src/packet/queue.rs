@@ -2,9 +2,9 @@
 //! beginning stands in the ring (PACKET_COPY_THRESH, packet_mmap.rst), in the same order.
 //!
 //! ```text
-//!   came ─► waiting ──copied──────────────────────► done        its bytes go straight to where they are stored
-//!              │  └────a later one is copied──► aside ─► done    the queue gives them in order only
-//!              └────its message is dropped──► unwanted ─► done
+//!   came ─► waiting ──copied──────────────────► gone        its bytes go straight to where they are stored
+//!              │  └────a later one is copied──► aside        the queue gives them in order only
+//!              └────its message is dropped──► unwanted ─► gone
 //! ```
 //! So a segment of a stream is copied once between the kernel and the ring of its socket, and not at all if it is dropped.
 //!
@@ -13,17 +13,16 @@
 //! some packets would be lost, and no stream would get another's bytes.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
 use libc::{iovec, msghdr};
 use scoutline_ring::{Block, Pool, Span, Spans, StreamMemory, copy_spans};
 
-use crate::packet::ring::Ring;
 use crate::software;
 use crate::vnet::VNET_LEN;
 
@@ -39,7 +38,7 @@ const MOST_TRIES: usize = 64;
 
 /// See the head of this file.
 pub(super) struct Queue {
-    ring: Rc<Ring>,
+    socket: Rc<OwnedFd>,
     state: RefCell<State>,
     buffers: Pool,
     /// Bytes that wait in the kernel's memory.
@@ -52,34 +51,27 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct State {
-    /// In the order of the queue; done ones only behind others.
+    /// What is in the kernel's queue, in its order.
     packets: VecDeque<Packet>,
     /// The number of the first of them.
     first: u64,
-    /// So many of them, at the front, are not in the kernel's queue any more.
-    received: usize,
+    /// Those that were taken out before their turn, by number, with their vnet headers.
+    aside: HashMap<u64, Block>,
 }
 
 struct Packet {
     len: u32,
-    is: Is,
     /// So many bytes at its beginning have this sum.
     start: u32,
     sum: u64,
-}
-
-enum Is {
-    Waiting,
-    Unwanted,
-    Aside(Block),
-    Done,
+    is_wanted: bool,
 }
 
 impl Queue {
-    pub(super) fn new(ring: Rc<Ring>) -> Queue {
+    pub(super) fn new(socket: Rc<OwnedFd>) -> Queue {
         let buffers = Pool::new(ASIDE_LEN, ASIDE_LIMIT);
         let (waiting, copied, error) = Default::default();
-        Queue { ring, state: RefCell::default(), buffers, waiting, copied, error }
+        Queue { socket, state: RefCell::default(), buffers, waiting, copied, error }
     }
 
     /// The next packet of the queue has so many bytes; `start`, its headers, the caller has from the ring.
@@ -91,7 +83,7 @@ impl Queue {
         let mut state = self.state.borrow_mut();
         let number = state.first + state.packets.len() as u64;
         let (sum, start) = (software::sum(start), start.len() as u32);
-        state.packets.push_back(Packet { len, is: Is::Waiting, start, sum });
+        state.packets.push_back(Packet { len, start, sum, is_wanted: true });
         self.waiting.set(self.waiting.get() + u64::from(len));
         Late { queue: self.clone(), number, start }
     }
@@ -116,57 +108,51 @@ impl Queue {
     /// `to` is mapped, and nobody refers to it.
     unsafe fn copy(&self, number: u64, skip: usize, to: &[Span]) -> bool {
         let mut state = self.state.borrow_mut();
-        let Some(at) = state.place(number) else { return false };
-        let got = if matches!(state.packets[at].is, Is::Waiting) && skip <= FRONT && to.len() <= MOST_SPANS {
-            self.set_aside(&mut state, at);
+        if number >= state.first && skip <= FRONT && to.len() <= MOST_SPANS {
+            self.set_aside(&mut state, number);
             // SAFETY: the caller vouches for `to`.
-            unsafe { self.receive(&mut state, skip, to) }
-        } else {
-            // SAFETY: the memory is ours until the packet is left, and the caller vouches for `to`.
-            self.hold(&mut state, at, skip).is_some_and(|from| unsafe { copy_spans(&[from], to) })
-        };
-        state.forget_done();
-        got
+            return unsafe { self.receive(&mut state, skip, to) };
+        }
+        // SAFETY: the memory is ours until the packet is left, and the caller vouches for `to`.
+        self.hold(&mut state, number, skip).is_some_and(|from| unsafe { copy_spans(&[from], to) })
     }
 
-    /// The memory of the packet at a place from `skip` on, set aside; it stays until the packet is [left](Queue::leave).
-    fn hold(&self, state: &mut State, at: usize, skip: usize) -> Option<Span> {
-        if matches!(state.packets[at].is, Is::Waiting) {
-            self.set_aside(state, at + 1);
-        }
-        let Is::Aside(block) = &state.packets[at].is else { return None };
-        let rest = block.get(VNET_LEN + skip..)?;
+    /// The memory of a packet from `skip` on, set aside; it stays until the packet is [left](Queue::leave).
+    fn hold(&self, state: &mut State, number: u64, skip: usize) -> Option<Span> {
+        self.set_aside(state, number + 1);
+        let rest = state.aside.get(&number)?.get(VNET_LEN + skip..)?;
         Some(Span { memory: NonNull::from(rest).cast(), len: rest.len() })
     }
 
     /// Nobody wants the packet any more.
     fn leave(&self, number: u64) {
         let mut state = self.state.borrow_mut();
-        let Some(at) = state.place(number) else { return };
-        let packet = &mut state.packets[at];
-        packet.is = if matches!(packet.is, Is::Waiting) { Is::Unwanted } else { Is::Done };
+        let Some(at) = number.checked_sub(state.first) else {
+            state.aside.remove(&number);
+            return;
+        };
+        state.packets[at as usize].is_wanted = false;
         // Their memory is the kernel's.
-        while let Some(Packet { is: Is::Unwanted, .. }) = state.packets.get(state.received) {
+        while state.packets.front().is_some_and(|packet| !packet.is_wanted) {
             self.throw_away(&mut state);
         }
-        state.forget_done();
     }
 
-    /// Takes the packets in front of place `end` out of the kernel's queue.
-    fn set_aside(&self, state: &mut State, end: usize) {
-        while state.received < end {
-            let Packet { len, is, .. } = &state.packets[state.received];
-            if matches!(is, Is::Unwanted) {
+    /// Takes the packets in front of this number out of the kernel's queue.
+    fn set_aside(&self, state: &mut State, number: u64) {
+        while state.first < number
+            && let Some(packet) = state.packets.front()
+        {
+            if !packet.is_wanted {
                 self.throw_away(state);
                 continue;
             }
-            let len = VNET_LEN + *len as usize;
+            let (number, len) = (state.first, VNET_LEN + packet.len as usize);
             let kept = if len <= ASIDE_LEN as usize { self.buffers.take() } else { None };
             let mut block = kept.unwrap_or_else(|| Block::from_bytes(vec![0; len].into()));
-            let at = state.received;
             // SAFETY: it goes nowhere else.
             if unsafe { self.receive_into(state, &mut block[..len], &[]) } {
-                state.packets[at].is = Is::Aside(block);
+                state.aside.insert(number, block);
                 self.copied.set(self.copied.get() + len as u64);
             }
         }
@@ -174,7 +160,7 @@ impl Queue {
 
     /// Takes the next packet out of the kernel's queue, which nobody wants.
     fn throw_away(&self, state: &mut State) {
-        let start = state.packets[state.received].start as usize;
+        let start = state.packets.front().map_or(0, |packet| packet.start as usize);
         // SAFETY: it goes nowhere.
         unsafe { self.receive(state, start, &[]) };
     }
@@ -206,15 +192,14 @@ impl Queue {
         let mut message: msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = count;
-        let packet = &mut state.packets[state.received];
-        packet.is = Is::Done;
+        let Some(packet) = state.packets.pop_front() else { return false };
+        state.first += 1;
         self.waiting.set(self.waiting.get() - u64::from(packet.len));
-        state.received += 1;
         let (len, headers) = (VNET_LEN + packet.len as usize, VNET_LEN..VNET_LEN + packet.start as usize);
         for _ in 0..MOST_TRIES {
             let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
             // SAFETY: `first` is ours and the caller vouches for `to`: the spans are mapped, and nobody refers to them.
-            let got = unsafe { libc::recvmsg(self.ring.socket().as_raw_fd(), &raw mut message, flags) };
+            let got = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
             if got >= 0 {
                 // SAFETY: as long as `front`, and the kernel is done with it.
                 let front = unsafe { std::slice::from_raw_parts(first.memory.as_ptr(), first.len) };
@@ -231,21 +216,6 @@ impl Queue {
             }
         }
         false
-    }
-}
-
-impl State {
-    fn place(&self, number: u64) -> Option<usize> {
-        let at = number.checked_sub(self.first)? as usize;
-        (at < self.packets.len()).then_some(at)
-    }
-
-    fn forget_done(&mut self) {
-        while matches!(self.packets.front(), Some(Packet { is: Is::Done, .. })) {
-            self.packets.pop_front();
-            self.first += 1;
-            self.received -= 1;
-        }
     }
 }
 
@@ -267,8 +237,7 @@ impl StreamMemory for Late {
         let mut spans = Spans::default();
         let len = (range.end - range.start) as usize;
         let mut state = self.queue.state.borrow_mut();
-        let place = state.place(self.number);
-        let held = place.and_then(|at| self.queue.hold(&mut state, at, self.skip(&range)));
+        let held = self.queue.hold(&mut state, self.number, self.skip(&range));
         if let Some(span) = held.filter(|span| span.len >= len) {
             spans.push(Span { len, ..span });
         }
@@ -286,3 +255,6 @@ impl Drop for Late {
         self.queue.leave(self.number);
     }
 }
+
+#[cfg(test)]
+mod tests;

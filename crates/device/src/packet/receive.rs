@@ -35,7 +35,7 @@ const ERROR_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The receiving half.
 pub(super) struct Receiver {
-    ring: Rc<Ring>,
+    ring: Ring,
     /// The frame that the kernel fills next, as far as we have followed it.
     head: u32,
     buffers: Pool,
@@ -51,9 +51,8 @@ pub(super) struct Receiver {
 impl Receiver {
     pub(super) fn open(interface: &Interface, config: &Config, trusted: bool) -> Result<Receiver, OpenError> {
         let ring = Ring::open(&interface.name, interface.index, config.ring_frames.max(FRAMES_PER_BLOCK))?;
-        let ring = Rc::new(ring);
         Ok(Receiver {
-            queue: Rc::new(Queue::new(ring.clone())),
+            queue: Rc::new(Queue::new(ring.socket().clone())),
             ring,
             head: 0,
             buffers: Pool::new(FRAME_LEN, BUFFERS),

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::OpenError;
@@ -27,7 +28,7 @@ const USER: u32 = libc::TP_STATUS_USER;
 /// The mapped ring with its socket. Only the engine's thread touches it; the kernel shares the frames' memory alone, by the
 /// status words.
 pub(super) struct Ring {
-    socket: OwnedFd,
+    socket: Rc<OwnedFd>,
     memory: NonNull<u8>,
     memory_len: usize,
     /// Less may wait in the socket's queue than we want.
@@ -81,13 +82,13 @@ impl Ring {
             return Err(OpenError::system(name, "map its receive ring", io::Error::last_os_error()));
         }
         let memory: NonNull<u8> = NonNull::new(memory.cast()).expect("mmap gives no null pointer");
-        let ring = Ring { socket, memory, memory_len, has_short_queue };
+        let ring = Ring { socket: Rc::new(socket), memory, memory_len, has_short_queue };
         bind(&ring.socket, ifindex, libc::ETH_P_ALL as u16)
             .map_err(|error| OpenError::system(name, "bind a raw packet socket to it", error))?;
         Ok(ring)
     }
 
-    pub(super) fn socket(&self) -> &OwnedFd {
+    pub(super) fn socket(&self) -> &Rc<OwnedFd> {
         &self.socket
     }
 
