@@ -84,7 +84,7 @@ impl Pair {
             end.pull(&mut burst, 64, self.now).expect("pulls");
             assert!(Instant::now() < until, "{} of {count} arrived", burst.len());
         }
-        burst.iter_mut().for_each(Message::settle);
+        assert!(burst.iter_mut().all(Message::settle));
         burst
     }
 

@@ -265,7 +265,9 @@ impl Core {
             self.offer(id, message, now);
             return;
         }
-        message.settle();
+        if !message.settle() {
+            return self.unowned.on_drop(DropReason::Lost);
+        }
         if let Some(tag) = tag_of(message.bytes()) {
             return self.classify_tagged(net, tag.vlan, message, now);
         }

@@ -66,6 +66,8 @@ drop_reasons! {
     ReassemblyLimit => "reassembly-limit",
     /// The program's receive buffer has no room.
     ReceiveBufferFull => "receive-buffer-full",
+    /// Its device, or its sender on this machine, had its bytes no longer when they were to be stored.
+    Lost => "lost",
     /// The path no longer takes data (its end has closed).
     Closed => "closed",
     /// Rate limit (ICMP errors, challenge acknowledgments).

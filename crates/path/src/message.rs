@@ -481,26 +481,26 @@ impl Message {
         }
     }
 
-    /// Brings the packet into one piece, with what stood before the unprocessed bytes.
+    /// Brings the packet into one piece, with what stood before the unprocessed bytes. False: what lay elsewhere is lost,
+    /// and the packet is cut short.
     #[inline]
-    pub fn settle(&mut self) {
-        if self.tail().is_some() {
-            self.bring_together();
-        }
+    pub fn settle(&mut self) -> bool {
+        self.tail().is_none() || self.bring_together()
     }
 
     #[cold]
-    fn bring_together(&mut self) {
-        let Body::Block { block, range, tail } = &mut self.body else { return };
-        let Some(tail) = tail.take() else { return };
+    fn bring_together(&mut self) -> bool {
+        let Body::Block { block, range, tail } = &mut self.body else { return true };
+        let Some(tail) = tail.take() else { return true };
         let mut whole = vec![0; range.end as usize + tail.len()];
         let (front, rest) = whole.split_at_mut(range.end as usize);
         scoutline_ring::copy_slice(&block[..range.end as usize], front);
         if !scoutline_ring::gather(&*tail.memory, tail.range, rest) {
-            return; // cut short: its headers say that it is longer, and whoever reads them drops it
+            return false;
         }
         range.end = whole.len() as u32;
         *block = Block::from_bytes(whole.into_boxed_slice());
+        true
     }
 
     /// Bytes that it comes to on the wire, link headers included: a super-segment's headers count once for each packet

@@ -173,16 +173,18 @@ impl Receiver {
         counters.rx_copied_bytes += here.len() as u64;
         let facts = Facts { device, arrival: now, checksum, segmentation, ..Facts::default() };
         let mut message = Message::received(block, 0..here.len() as u32, facts);
+        let mut is_whole = true;
         if let (Some((_, late, can_wait)), Body::Block { tail, .. }) = (late, &mut message.body) {
             let len = late.len() as u64;
             *tail = Some(Box::new(late));
             if !can_wait {
                 counters.rx_copied_bytes += len;
-                message.settle();
+                is_whole = message.settle();
             }
         }
         frame.give_back();
-        Ok(Some(message))
+        counters.rx_malformed += u64::from(!is_whole);
+        Ok(is_whole.then_some(message))
     }
 
     /// What is beside a frame that is not taken.

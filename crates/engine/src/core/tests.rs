@@ -102,7 +102,12 @@ impl Host {
             ..EngineSettings::default()
         };
         change(&mut settings);
-        let core = Core::with_devices(settings, vec![Box::new(Polled(device))], Time::ZERO).unwrap();
+        Host::over(Box::new(Polled(device)), program, settings)
+    }
+
+    /// A host with this device and program.
+    fn over(device: Box<dyn Partner>, program: ProgramFacts, settings: EngineSettings) -> Host {
+        let core = Core::with_devices(settings, vec![device], Time::ZERO).unwrap();
         Host::around(core, program)
     }
 
@@ -627,6 +632,7 @@ mod forward;
 mod growth;
 mod ip6;
 mod late;
+mod lost;
 mod own_link;
 mod passing;
 mod policies;

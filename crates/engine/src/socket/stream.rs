@@ -45,6 +45,8 @@ pub(crate) struct StreamStage {
     standing: Standing,
     /// A peer began it.
     is_passive: bool,
+    /// Bytes of the stream that count as received could not be stored: from there on the program gets none.
+    is_lost: bool,
     /// What is sent is read by this process.
     copies: bool,
     /// What is asked on it, where that can change its class.
@@ -125,6 +127,7 @@ impl StreamStage {
             ruled: class.number,
             standing,
             is_passive: false,
+            is_lost: false,
             copies: false,
             asked: None,
             told_written: 0,
@@ -291,7 +294,24 @@ impl StreamStage {
         accept_queue_push(&parent, end.slot, self.standing)
     }
 
+    /// Bytes that the protocol counts as received are not there: the connection ends, and the program hears that it failed.
+    fn on_lost(&mut self, turned: &mut Burst) {
+        if std::mem::replace(&mut self.is_lost, true) {
+            return;
+        }
+        if let Some(end) = &self.end {
+            end.fail(libc::ECONNRESET);
+        }
+        turned.push(Message::control(Control::Abort));
+    }
+
     fn on_control(&mut self, control: &Control, turned: &mut Burst, context: &mut Context<'_>) {
+        // Told in the same burst, by who does not know that the bytes are not there.
+        if self.is_lost
+            && let Control::Readable(_) | Control::Urgent(_) | Control::PeerFinished = control
+        {
+            return;
+        }
         if let Control::Connected = control {
             context.effects.push(Effect::Established);
             let wait = self.parent.as_ref().map_or(0, |parent| parent.defer_accept.get());
@@ -423,9 +443,7 @@ impl Stage for StreamStage {
 
     fn inward(&mut self, burst: &mut Burst, turned: &mut Burst, context: &mut Context<'_>) {
         for mut message in burst.drain(..) {
-            if self.asked.is_some() {
-                message.settle();
-            }
+            let is_whole = self.asked.is_none() || message.settle();
             match &message.body {
                 Body::Control(control) => {
                     let control = control.clone();
@@ -437,10 +455,11 @@ impl Stage for StreamStage {
                         continue;
                     };
                     let position = message.facts.stream_position;
-                    if !end.store(position, message.bytes()) || !store_tail(&end, &message) {
-                        // It counts as received, and is not there.
-                        context.drop_message(message, DropReason::ReceiveBufferFull);
-                        turned.push(Message::control(Control::Abort));
+                    let is_stored =
+                        is_whole && end.store(position, message.bytes()) && store_tail(&end, &message);
+                    if !is_stored {
+                        context.drop_message(message, DropReason::Lost);
+                        self.on_lost(turned);
                     } else if let Some(asked) = &mut self.asked {
                         asked.on_stored(&end, position, message.bytes());
                     }

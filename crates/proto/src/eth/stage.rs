@@ -40,7 +40,11 @@ impl EthStage {
     /// One message inward: true when it goes on.
     #[inline]
     pub(crate) fn inward_one(&mut self, message: &mut Message, context: &mut Context<'_>) -> bool {
-        message.settle(); // the stages behind this one want it in one piece
+        // The stages behind this one want it in one piece.
+        if !message.settle() {
+            context.account.on_drop(DropReason::Lost);
+            return false;
+        }
         let Body::Block { block, range, .. } = &mut message.body else { return true };
         let bytes = &block[range.start as usize..range.end as usize];
         let Ok(header) = ethernet::Header::parse(bytes) else {
