@@ -508,6 +508,48 @@ fn what_waits_beside_the_ring_has_a_bound() {
     assert!(rest_of(&pull(&mut two, 1)[0]) == bytes_of(7, 60_000));
 }
 
+/// However little may wait beside the ring, its user hears that it is full, and what it then drops makes room, be it behind
+/// something that waits on.
+#[test]
+fn what_is_dropped_makes_room_beside_the_ring() {
+    let (first, second) = veth();
+    let (mut one, mut two) =
+        (open(&first, &packet::Config::new("left")), open(&second, &packet::Config::new("right")));
+    let little: libc::c_int = 200_000;
+    // SAFETY: the kernel reads an int.
+    let set = unsafe {
+        let (fd, value) = (two.poll_fd().expect("has one"), (&raw const little).cast());
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, value, size_of_val(&little) as u32)
+    };
+    assert_eq!(set, 0);
+    let mut held = Burst::new();
+    let mut number = 0;
+    let mut fill = |two: &mut packet::PacketPartner, held: &mut Burst| {
+        let (start, before) = (Instant::now(), two.counters().rx_ring_drops);
+        while two.counters().rx_ring_drops == before {
+            assert!(number < 100 && start.elapsed() < SOON, "{number} have room: {:?}", two.counters());
+            assert!(held.is_empty() || !two.pressed(), "{} wait, and there is room", held.len());
+            send(&mut one, segment_at(number, 60_000));
+            number += 1;
+            while two.has_input() {
+                two.pull(held, 64, Time::ZERO).expect("pulls");
+            }
+        }
+        assert!(two.pressed(), "{} wait, and there is no room for more", held.len());
+    };
+    fill(&mut two, &mut held);
+    let fitted = held.len();
+    assert!(fitted >= 3, "{fitted} fit");
+    // The first stays, the others go from the last on, and as many have room again.
+    while held.len() > 1 {
+        held.pop();
+    }
+    assert!(!two.pressed());
+    fill(&mut two, &mut held);
+    assert!(held.len() > fitted / 2, "{} of {fitted} fit again", held.len());
+    assert!(rest_of(&held[0]) == bytes_of(0, 60_000));
+}
+
 /// The limit of an interface can be read, set and put back; what the driver cannot do is refused.
 #[test]
 fn the_limit_of_super_segments_is_the_interfaces() {

@@ -23,6 +23,7 @@ use std::rc::Rc;
 use libc::{iovec, msghdr};
 use scoutline_ring::{Block, Pool, Span, Spans, StreamMemory, copy_spans};
 
+use crate::packet::ring::QUEUE_BYTES;
 use crate::software;
 use crate::vnet::VNET_LEN;
 
@@ -33,6 +34,8 @@ const ASIDE_LIMIT: u32 = 256;
 pub(super) const FRONT: usize = 256;
 /// Spans that are copied to at once: of a ring that may wrap.
 const MOST_SPANS: usize = 2;
+/// When so many bytes wait, what is dropped makes room at once.
+const MUCH: u64 = QUEUE_BYTES as u64 / 2;
 /// How often the kernel is asked for one packet: errors of the socket come first, and what is not the one.
 const MOST_TRIES: usize = 64;
 
@@ -43,6 +46,8 @@ pub(super) struct Queue {
     buffers: Pool,
     /// Bytes that wait in the kernel's memory.
     waiting: Cell<u64>,
+    /// The kernel had no room for a packet. It counts each for more than its bytes, so only it can tell.
+    is_full: Cell<bool>,
     /// Bytes that were set aside since somebody asked.
     copied: Cell<u64>,
     /// What the socket reported when a packet was asked for.
@@ -70,8 +75,8 @@ struct Packet {
 impl Queue {
     pub(super) fn new(socket: Rc<OwnedFd>) -> Queue {
         let buffers = Pool::new(ASIDE_LEN, ASIDE_LIMIT);
-        let (waiting, copied, error) = Default::default();
-        Queue { socket, state: RefCell::default(), buffers, waiting, copied, error }
+        let (waiting, is_full, copied, error) = Default::default();
+        Queue { socket, state: RefCell::default(), buffers, waiting, is_full, copied, error }
     }
 
     /// The next packet of the queue has so many bytes; `start`, its headers, the caller has from the ring.
@@ -85,11 +90,19 @@ impl Queue {
         let (sum, start) = (software::sum(start), start.len() as u32);
         state.packets.push_back(Packet { len, start, sum, is_wanted: true });
         self.waiting.set(self.waiting.get() + u64::from(len));
+        self.is_full.set(false);
         Late { queue: self.clone(), number, start }
     }
 
-    pub(super) fn waiting(&self) -> u64 {
-        self.waiting.get()
+    /// A packet came that should have been in the queue, and is not.
+    pub(super) fn on_refused(&self) {
+        self.is_full.set(true);
+    }
+
+    /// True when what waits should go.
+    pub(super) fn is_pressed(&self) -> bool {
+        let waiting = self.waiting.get();
+        waiting > MUCH || waiting > 0 && self.is_full.get()
     }
 
     /// Bytes that were set aside since the last call.
@@ -132,7 +145,11 @@ impl Queue {
             return;
         };
         state.packets[at as usize].is_wanted = false;
-        // Their memory is the kernel's.
+        // Its memory is the kernel's, for as long as anything in front of it is there.
+        if self.is_pressed() {
+            self.set_aside(&mut state, number + 1);
+            self.is_full.set(false);
+        }
         while state.packets.front().is_some_and(|packet| !packet.is_wanted) {
             self.throw_away(&mut state);
         }

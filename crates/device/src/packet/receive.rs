@@ -22,7 +22,7 @@ use crate::error::OpenError;
 use crate::packet::Config;
 use crate::packet::long::{self, MAX_HONEST_LEN};
 use crate::packet::queue::{FRONT, Queue};
-use crate::packet::ring::{FRAME_LEN, FRAMES_PER_BLOCK, Frame, QUEUE_BYTES, Ring};
+use crate::packet::ring::{FRAME_LEN, FRAMES_PER_BLOCK, Frame, Ring};
 use crate::partner::DeviceCounters;
 use crate::sys::{self, Interface};
 
@@ -78,8 +78,7 @@ impl Receiver {
 
     /// True when there are few buffers left to copy to, or much waits beside the ring.
     pub(super) fn pressed(&self) -> bool {
-        self.buffers.in_use() >= (BUFFERS - BUFFERS / 8) as usize
-            || self.queue.waiting() > QUEUE_BYTES as u64 / 2
+        self.buffers.in_use() >= (BUFFERS - BUFFERS / 8) as usize || self.queue.is_pressed()
     }
 
     pub(super) fn pull(
@@ -128,6 +127,7 @@ impl Receiver {
         if !frame.is_sane() || frame.is_cut() && frame.queued().is_none() {
             // What does not fit in the queue is lost as what does not in the ring.
             if frame.is_sane() {
+                self.queue.on_refused();
                 self.drops.set(self.drops.get() + 1);
             } else {
                 counters.rx_malformed += 1;

@@ -54,5 +54,5 @@ fn what_is_gone_is_forgotten_behind_what_waits() {
     assert!(is_right(&held, 0, 3_000));
     drop(held);
     let state = pair.queue.state.borrow();
-    assert!(state.packets.is_empty() && state.aside.is_empty() && pair.queue.waiting() == 0);
+    assert!(state.packets.is_empty() && state.aside.is_empty() && pair.queue.waiting.get() == 0);
 }
