@@ -379,10 +379,9 @@ impl Connection {
     /// little left: a wide window needs no extra acknowledgment.
     #[inline]
     fn tell_of_room(&mut self) {
-        let (limit, most) = (self.window_limit(), u64::from(self.receive_most()));
+        let (could, most) = (self.window_there_is_room_for(), u64::from(self.receive_most()));
         let receive = &self.receive;
         let open = receive.edge.saturating_sub(receive.next);
-        let could = (receive.consumed + most).saturating_sub(receive.next).min(limit);
         // Of what the program takes up to a quarter of the ring is not told. A peer whose segments are as long as that sends
         // nothing into less than half of the window.
         let worth = (most / 4).min(2 * u64::from(receive.segment));
@@ -394,6 +393,14 @@ impl Connection {
         {
             self.owed = Owed::Now;
         }
+    }
+
+    /// Rounded down: what the field cannot say is not promised.
+    #[inline]
+    fn window_there_is_room_for(&self) -> u64 {
+        let (receive, scale) = (&self.receive, self.negotiated.receive_scale);
+        let room = (receive.consumed + u64::from(self.receive_most())).saturating_sub(receive.next);
+        room.min(self.window_limit()) >> scale << scale
     }
 
     /// The receive ring has grown to `size` bytes. Smaller than before is ignored: a window never shrinks.

@@ -494,11 +494,8 @@ impl Connection {
     /// The window field; moves the right edge when that is worth it.
     fn advertise(&mut self) -> u16 {
         let scale = self.negotiated.receive_scale;
-        let (limit, most) = (self.window_limit(), self.receive_most());
+        let (could, most) = (self.window_there_is_room_for(), self.receive_most());
         let receive = &mut self.receive;
-        // Rounded down: what the field cannot say is not promised.
-        let could =
-            (receive.consumed + u64::from(most)).saturating_sub(receive.next).min(limit) >> scale << scale;
         let edge = receive.next + could;
         // RFC 9293 §3.8.6.2.2: receiver's silly window avoidance; a quarter, see `tell_of_room`.
         let worth = u64::from(most / 4).min(u64::from(receive.segment));

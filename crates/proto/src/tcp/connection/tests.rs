@@ -405,6 +405,29 @@ fn room_is_told_of_where_segments_are_as_long_as_windows() {
     assert_eq!(expect(&mut connection, ms(4), Flags::ACK, 1, 2_401).header.window, 3_000);
 }
 
+/// An acknowledgment that was made to tell of room tells of some, in the unit that the field has.
+#[test]
+fn room_that_the_window_field_cannot_say_is_not_told_of() {
+    let config =
+        Config { receive_buffer: 4_000, receive_buffer_max: 16 << 20, window_scaling: true, ..plain() };
+    let mut connection = syn_sent(config);
+    let mut answer = segment(0, 1, SYN_ACK);
+    answer.options.window_scale = Some(0);
+    connection.on_segment(&answer, 0, ms(1));
+    expect(&mut connection, ms(1), Flags::ACK, 1, 1);
+    connection.on_segment(&segment(1, 1, Flags::ACK), 2_400, ms(2));
+    let mut told = expect(&mut connection, ms(2), Flags::ACK, 1, 2_401).header.window;
+    let before = told;
+    for taken in 1..=2_400 {
+        connection.on_consumed(taken);
+        if let Some(transmit) = connection.poll_transmit(ms(3)) {
+            assert!(transmit.header.window > told, "{told} twice, with {taken} taken");
+            told = transmit.header.window;
+        }
+    }
+    assert!(told > before);
+}
+
 /// It tells of a large ring even less.
 #[test]
 fn a_ring_that_grows_is_told_of() {
