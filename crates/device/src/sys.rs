@@ -226,6 +226,12 @@ pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedF
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// How long a page of memory is.
+pub(crate) fn page_len() -> u32 {
+    // SAFETY: no pointers; the kernel always knows.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u32 }
+}
+
 /// Sets a socket option of plain data.
 pub(crate) fn set_option<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     // SAFETY: the kernel reads `size_of::<T>()` bytes from `value`.

@@ -24,7 +24,8 @@ pub struct Config {
     pub dedicated: bool,
     /// The kernel cuts super-segments and completes checksums. Off: software does.
     pub offload: bool,
-    /// Frames in the receive ring, one for each packet; 2 KiB each, so 512 take 1 MiB. Longer packets wait whole in the
+    /// Frames in the receive ring, one for each packet; 2 KiB each, so 512 take 1 MiB; as many as fill whole pages.
+    /// Longer packets wait whole in the
     /// kernel's own memory, up to 64 MiB of it.
     pub ring_frames: u32,
     /// Sent packets skip the interface's queueing discipline. Measured on veth (which has none): no difference;

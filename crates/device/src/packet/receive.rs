@@ -22,7 +22,7 @@ use crate::error::OpenError;
 use crate::packet::Config;
 use crate::packet::long::{self, MAX_HONEST_LEN};
 use crate::packet::queue::{FRONT, Queue};
-use crate::packet::ring::{FRAME_LEN, FRAMES_PER_BLOCK, Frame, Ring};
+use crate::packet::ring::{FRAME_LEN, Frame, Ring};
 use crate::partner::DeviceCounters;
 use crate::sys::{self, Interface};
 
@@ -50,7 +50,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn open(interface: &Interface, config: &Config, trusted: bool) -> Result<Receiver, OpenError> {
-        let ring = Ring::open(&interface.name, interface.index, config.ring_frames.max(FRAMES_PER_BLOCK))?;
+        let ring = Ring::open(&interface.name, interface.index, config.ring_frames)?;
         Ok(Receiver {
             queue: Rc::new(Queue::new(ring.socket().clone())),
             ring,

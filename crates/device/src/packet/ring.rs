@@ -13,9 +13,6 @@ use crate::vnet::{VNET_LEN, VnetHeader};
 
 /// One frame holds a packet of 1,518 bytes and some, behind about 96 bytes of the ring's own headers.
 pub(super) const FRAME_LEN: u32 = 2048;
-/// Frames lie in blocks of whole pages, none across a border.
-const BLOCK_LEN: u32 = 4096;
-pub(super) const FRAMES_PER_BLOCK: u32 = BLOCK_LEN / FRAME_LEN;
 /// Bytes kept free in front of the packet; they align the IP header to 32 bytes.
 const RESERVE: libc::c_int = 6;
 /// How much of packets longer than a frame may wait in the socket's queue; the kernel takes it twice, for its own.
@@ -56,17 +53,20 @@ impl Ring {
             let got = sys::option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF);
             has_short_queue = got.is_ok_and(|got| got < QUEUE_BYTES as u32);
         }
-        let blocks = frames.div_ceil(FRAMES_PER_BLOCK);
+        // Frames lie in blocks of whole pages, none across a border. Pages have 4 KiB at least, and a power of two.
+        let block_len = sys::page_len();
+        let per_block = block_len / FRAME_LEN;
+        let blocks = frames.max(1).div_ceil(per_block);
         let request = libc::tpacket_req {
-            tp_block_size: BLOCK_LEN,
+            tp_block_size: block_len,
             tp_block_nr: blocks,
             tp_frame_size: FRAME_LEN,
-            tp_frame_nr: blocks * FRAMES_PER_BLOCK,
+            tp_frame_nr: blocks * per_block,
         };
         sys::set_option(&socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request).map_err(|error| {
             OpenError::system(name, "set up its receive ring (ring_frames too large?)", error)
         })?;
-        let memory_len = blocks as usize * BLOCK_LEN as usize;
+        let memory_len = blocks as usize * block_len as usize;
         // SAFETY: a fresh shared mapping of the ring just set up.
         let memory = unsafe {
             libc::mmap(
